@@ -1,0 +1,43 @@
+//! Counters that many threads add to without sharing a cache line.
+//!
+//! Linux: `struct percpu_counter` without its batch (reads here sum all shards, so they are for reports, not for hot
+//! decisions).
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+const SHARDS: usize = 16;
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Shard(AtomicU64);
+
+/// A sum over per-thread shards. Adding touches one shard; [`Counter::get`] reads all.
+#[derive(Default)]
+pub struct Counter {
+    shards: [Shard; SHARDS],
+}
+
+impl Counter {
+    pub const fn new() -> Counter {
+        Counter { shards: [const { Shard(AtomicU64::new(0)) }; SHARDS] }
+    }
+
+    pub fn add(&self, n: u64) {
+        self.shards[crate::task::shard_index() % SHARDS].0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// The sum at some moment during the call.
+    pub fn get(&self) -> u64 {
+        self.shards.iter().fold(0u64, |sum, s| sum.wrapping_add(s.0.load(Ordering::Relaxed)))
+    }
+}
+
+impl std::fmt::Debug for Counter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.get())
+    }
+}

@@ -1,0 +1,158 @@
+//! Lock classes: name, rank, statistics; the rank check of debug builds; the lock table.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::counter::Counter;
+
+/// What all locks of one kind share.
+pub struct LockClass {
+    pub name: &'static str,
+    /// Position in the lock order; higher is taken later. 0 is never checked.
+    pub rank: u32,
+    registered: AtomicBool,
+    acquired: Counter,
+    contended: Counter,
+    wait_ns_total: AtomicU64,
+    wait_ns_max: AtomicU64,
+    wait_ns_min: AtomicU64,
+}
+
+/// One row of the lock table, as `perf lock` prints it. Waits in nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockRow {
+    pub name: &'static str,
+    pub acquired: u64,
+    pub contended: u64,
+    pub wait_ns_total: u64,
+    pub wait_ns_max: u64,
+    pub wait_ns_min: u64,
+}
+
+static STATS_ON: AtomicBool = AtomicBool::new(false);
+static REGISTRY: parking_lot::Mutex<Vec<&'static LockClass>> = parking_lot::Mutex::new(Vec::new());
+
+/// Switches the statistics of all locks on or off.
+pub fn set_lock_stats(on: bool) {
+    STATS_ON.store(on, Ordering::Relaxed);
+}
+
+/// The classes that were taken since statistics were switched on, most waited-for first.
+pub fn lock_table() -> Vec<LockRow> {
+    let mut rows: Vec<LockRow> = REGISTRY.lock().iter().map(|c| c.row()).collect();
+    rows.sort_by(|a, b| b.wait_ns_total.cmp(&a.wait_ns_total).then(a.name.cmp(b.name)));
+    rows
+}
+
+/// Sets every row back to zero (counters of acquisitions keep running; rows report the difference only in the lab).
+pub fn reset_lock_table() {
+    for c in REGISTRY.lock().iter() {
+        c.wait_ns_total.store(0, Ordering::Relaxed);
+        c.wait_ns_max.store(0, Ordering::Relaxed);
+        c.wait_ns_min.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+impl LockClass {
+    pub const fn new(name: &'static str, rank: u32) -> LockClass {
+        LockClass {
+            name,
+            rank,
+            registered: AtomicBool::new(false),
+            acquired: Counter::new(),
+            contended: Counter::new(),
+            wait_ns_total: AtomicU64::new(0),
+            wait_ns_max: AtomicU64::new(0),
+            wait_ns_min: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    fn row(&self) -> LockRow {
+        let min = self.wait_ns_min.load(Ordering::Relaxed);
+        LockRow {
+            name: self.name,
+            acquired: self.acquired.get(),
+            contended: self.contended.get(),
+            wait_ns_total: self.wait_ns_total.load(Ordering::Relaxed),
+            wait_ns_max: self.wait_ns_max.load(Ordering::Relaxed),
+            wait_ns_min: if min == u64::MAX { 0 } else { min },
+        }
+    }
+
+    /// Takes the lock through `quick` (must not wait), else through `slow` (waits), counting and timing when asked to.
+    pub(super) fn acquire<G>(&'static self, quick: impl FnOnce() -> Option<G>, slow: impl FnOnce() -> G) -> G {
+        if !STATS_ON.load(Ordering::Relaxed) {
+            return slow();
+        }
+        if !self.registered.swap(true, Ordering::Relaxed) {
+            REGISTRY.lock().push(self);
+        }
+        self.acquired.inc();
+        if let Some(g) = quick() {
+            return g;
+        }
+        self.contended.inc();
+        let start = Instant::now();
+        let g = slow();
+        let ns = start.elapsed().as_nanos() as u64;
+        self.wait_ns_total.fetch_add(ns, Ordering::Relaxed);
+        self.wait_ns_max.fetch_max(ns, Ordering::Relaxed);
+        self.wait_ns_min.fetch_min(ns, Ordering::Relaxed);
+        g
+    }
+}
+
+thread_local! {
+    static HELD: RefCell<Vec<&'static LockClass>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Remembers, in debug builds, that this thread holds a lock of `class`; forgets it when dropped.
+pub(super) struct Held {
+    #[cfg(debug_assertions)]
+    class: &'static LockClass,
+}
+
+impl Held {
+    /// Checks the order, then notes the lock. `nested` allows another lock of the same class to be held already.
+    pub(super) fn enter(class: &'static LockClass, nested: bool, waits: bool) -> Held {
+        #[cfg(debug_assertions)]
+        {
+            let _ = HELD.try_with(|h| {
+                let mut h = h.borrow_mut();
+                if waits && class.rank != 0 {
+                    for other in h.iter() {
+                        let same = std::ptr::eq(*other, class);
+                        if other.rank != 0 && (other.rank > class.rank || (other.rank == class.rank && !(nested && same)))
+                        {
+                            panic!(
+                                "lock order: '{}' (rank {}) wanted while '{}' (rank {}) is held",
+                                class.name, class.rank, other.name, other.rank
+                            );
+                        }
+                    }
+                }
+                h.push(class);
+            });
+            Held { class }
+        }
+        #[cfg(not(debug_assertions))]
+        {
+            let _ = (class, nested, waits);
+            let _ = &HELD;
+            Held {}
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = HELD.try_with(|h| {
+            let mut h = h.borrow_mut();
+            if let Some(i) = h.iter().rposition(|c| std::ptr::eq(*c, self.class)) {
+                h.remove(i);
+            }
+        });
+    }
+}

@@ -1,0 +1,36 @@
+//! Locks with a name, a rank and statistics.
+//!
+//! Main types: [`Mutex`], [`RwLock`], [`Condvar`], each made with a `&'static` [`LockClass`]. All locks of one class share
+//! a name (as in the kernel's lockdep), a rank and one row of the lock table ([`lock_table`]).
+//!
+//! Ranks: a thread may only take a lock whose rank is higher than that of every lock it holds; debug builds panic
+//! otherwise, naming both. Two locks of one class may be held together only through the `*_nested` calls, whose callers
+//! say how they order the two. Rank 0 opts out (tests). `try_*` never waits, so it is exempt.
+//!
+//! Statistics are off until [`set_lock_stats`]; then each acquisition counts, and a contended one is timed. What it costs
+//! when off: one relaxed load.
+//!
+//! What it does not do: poisoning. A panic while a lock is held is a bug that the owner of the data must not hide; nothing
+//! in Extant catches panics except at thread boundaries, where the mount is aborted.
+
+mod backend;
+mod class;
+mod mutex;
+mod rwlock;
+
+pub use class::{LockClass, LockRow, lock_table, reset_lock_table, set_lock_stats};
+pub use mutex::{Condvar, Mutex, MutexGuard};
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Atomics, from std or from shuttle.
+pub mod atomic {
+    #[cfg(shuttle)]
+    pub use shuttle::sync::atomic::{
+        AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    #[cfg(not(shuttle))]
+    pub use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+}
+
+#[cfg(test)]
+mod tests;

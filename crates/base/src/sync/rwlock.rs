@@ -1,0 +1,90 @@
+//! [`RwLock`].
+
+use std::ops::{Deref, DerefMut};
+
+use super::backend;
+use super::class::{Held, LockClass};
+
+/// Many readers or one writer, with a class. Linux: `struct rw_semaphore`.
+pub struct RwLock<T: ?Sized> {
+    class: &'static LockClass,
+    raw: backend::RwLock<T>,
+}
+
+pub struct RwLockReadGuard<'a, T: ?Sized> {
+    raw: backend::RwLockReadGuard<'a, T>,
+    _held: Held,
+}
+
+pub struct RwLockWriteGuard<'a, T: ?Sized> {
+    raw: backend::RwLockWriteGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> RwLock<T> {
+    pub const fn new(class: &'static LockClass, value: T) -> RwLock<T> {
+        RwLock { class, raw: backend::RwLock::new(value) }
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.take_read(false)
+    }
+
+    /// A second lock of the same class; the caller orders the two.
+    pub fn read_nested(&self) -> RwLockReadGuard<'_, T> {
+        self.take_read(true)
+    }
+
+    fn take_read(&self, nested: bool) -> RwLockReadGuard<'_, T> {
+        let held = Held::enter(self.class, nested, true);
+        let raw = self.class.acquire(|| backend::try_read(&self.raw), || backend::read(&self.raw));
+        RwLockReadGuard { raw, _held: held }
+    }
+
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        let raw = backend::try_read(&self.raw)?;
+        Some(RwLockReadGuard { raw, _held: Held::enter(self.class, true, false) })
+    }
+
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.take_write(false)
+    }
+
+    /// A second lock of the same class; the caller orders the two.
+    pub fn write_nested(&self) -> RwLockWriteGuard<'_, T> {
+        self.take_write(true)
+    }
+
+    fn take_write(&self, nested: bool) -> RwLockWriteGuard<'_, T> {
+        let held = Held::enter(self.class, nested, true);
+        let raw = self.class.acquire(|| backend::try_write(&self.raw), || backend::write(&self.raw));
+        RwLockWriteGuard { raw, _held: held }
+    }
+
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        let raw = backend::try_write(&self.raw)?;
+        Some(RwLockWriteGuard { raw, _held: Held::enter(self.class, true, false) })
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.raw
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.raw
+    }
+}
+
+impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.raw
+    }
+}

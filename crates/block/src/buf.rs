@@ -1,0 +1,62 @@
+//! Memory that O_DIRECT accepts: 512-byte aligned, zeroed, without `unsafe`.
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// The unit of alignment: every device Extant drives takes 512-byte aligned memory (Linux: `queue_dma_alignment`).
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(512))]
+struct Chunk([u8; 512]);
+
+/// A zero-initialised byte buffer whose start is aligned to 512 bytes.
+pub struct AlignedBuf {
+    chunks: Vec<Chunk>,
+    len: usize,
+}
+
+impl AlignedBuf {
+    /// `len` zero bytes. The caller bounds `len`; running out of memory aborts, as with `Vec`.
+    pub fn zeroed(len: usize) -> AlignedBuf {
+        let chunks = Chunk::new_vec_zeroed(len.div_ceil(512)).expect("a length that fits the address space");
+        AlignedBuf { chunks, len }
+    }
+
+    /// A copy of `bytes`.
+    pub fn from_slice(bytes: &[u8]) -> AlignedBuf {
+        let mut b = AlignedBuf::zeroed(bytes.len());
+        b.copy_from_slice(bytes);
+        b
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl std::ops::Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.chunks.as_bytes()[..self.len]
+    }
+}
+
+impl std::ops::DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.chunks.as_mut_bytes()[..self.len]
+    }
+}
+
+impl Clone for AlignedBuf {
+    fn clone(&self) -> AlignedBuf {
+        AlignedBuf { chunks: self.chunks.clone(), len: self.len }
+    }
+}
+
+impl std::fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBuf({} bytes)", self.len)
+    }
+}

@@ -1,0 +1,21 @@
+//! Block devices, and the path of a request to them: bio → request → tag → hardware queue.
+//!
+//! Main types: [`BlockDevice`] (what everything above reads, writes and flushes through), [`Bio`] (one asynchronous
+//! request with its completion), [`AlignedBuf`] (memory that O_DIRECT accepts), the devices in [`device`], and [`queue`]
+//! (merging, plugging, a bounded number of tags).
+//!
+//! What it does not do: it has never heard of ext4.
+//!
+//! # Locking
+//! Leaf locks only; no callback runs while one is held.
+
+pub mod bio;
+pub mod buf;
+pub mod device;
+pub mod error;
+pub mod queue;
+
+pub use bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion, EndIo};
+pub use buf::AlignedBuf;
+pub use device::{BlockDevice, IoStats, Limits};
+pub use error::{Error, Result};

@@ -1,0 +1,34 @@
+//! ext2/3/4 and jbd2 as bytes: declare, decode (which validates), encode, checksum.
+//!
+//! Types come in three steps across the house: `Raw…` (zerocopy structs with the kernel header's field names, size and
+//! offsets asserted at compile time) → `…Desc` or a plain decoded struct (validated; only this crate makes them) → the
+//! live object (in `fs`). Pure packers for extent nodes, htree blocks, directory blocks and xattr areas live here too:
+//! they work on byte slices and know no I/O.
+//!
+//! What it does not do: I/O, locking, `unsafe`, allocation sized by a field on disk without a bound.
+//!
+//! # Locking
+//! None.
+#![forbid(unsafe_code)]
+
+pub mod acl;
+pub mod bitmap;
+pub mod csum;
+pub mod dirent;
+pub mod error;
+pub mod extent;
+pub mod features;
+pub mod group_desc;
+pub mod htree;
+pub mod indirect;
+pub mod inode;
+pub mod jbd2;
+pub mod orphan;
+pub mod partition;
+pub mod superblock;
+pub mod time;
+pub mod units;
+pub mod xattr;
+
+pub use error::{Error, Result};
+pub use units::{BlockNr, GroupNr, InodeNr, LogicalBlock};
