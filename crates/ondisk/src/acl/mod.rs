@@ -1,0 +1,189 @@
+//! POSIX access control lists: the two byte forms, validity, and how they and the mode follow each other.
+//!
+//! Main types: [`Acl`], [`AclEntry`], [`Tag`]. An ACL travels in two forms: the system calls' (version 2, every entry 8
+//! bytes; Linux: `struct posix_acl_xattr_entry`) and ext4's (version 1, entries without an id take 4 bytes; Linux:
+//! `struct ext4_acl_entry`). An [`Acl`] made by either reader is valid; see [`Acl::validate`].
+//!
+//! What it does not do: deciding who may access (the kernel's `default_permissions` does), storing.
+//!
+//! # Locking
+//! None.
+
+mod codec;
+#[cfg(test)]
+mod tests;
+
+pub use codec::{from_disk, from_xattr, to_disk, to_xattr};
+
+/// Who an entry speaks about (Linux: `ACL_USER_OBJ` …).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tag {
+    /// The owner.
+    UserObj,
+    /// A named user.
+    User(u32),
+    /// The owning group.
+    GroupObj,
+    /// A named group.
+    Group(u32),
+    /// The most that named users, the owning group and named groups get.
+    Mask,
+    Other,
+}
+
+/// One line of an ACL. `perm` is rwx in the three low bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AclEntry {
+    pub tag: Tag,
+    pub perm: u16,
+}
+
+/// A list of entries, in the order of [`Acl::validate`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Acl {
+    pub entries: Vec<AclEntry>,
+}
+
+/// Why an ACL is no ACL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AclError {
+    #[error("ACL version {found}, expected {expected}")]
+    Version { found: u32, expected: u32 },
+    #[error("ACL of {len} bytes is cut off or too long")]
+    Length { len: usize },
+    #[error("ACL entry {number} has the unknown tag {tag:#x}")]
+    UnknownTag { number: usize, tag: u16 },
+    #[error("ACL entry {number}: {detail}")]
+    Rule { number: usize, detail: &'static str },
+}
+
+/// What a new file gets from its directory's default ACL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inherited {
+    /// The whole mode, file type and special bits kept.
+    pub mode: u16,
+    /// None: the mode says it all.
+    pub access: Option<Acl>,
+    /// Only directories hand the default ACL on.
+    pub default: Option<Acl>,
+}
+
+const S_IFMT: u16 = 0o170000;
+const S_IFDIR: u16 = 0o040000;
+const S_IFLNK: u16 = 0o120000;
+
+impl Acl {
+    /// The ACL that says what the permission bits of `mode` say (Linux: `posix_acl_from_mode`).
+    pub fn from_mode(mode: u16) -> Acl {
+        let entry = |tag, shift: u16| AclEntry { tag, perm: (mode >> shift) & 7 };
+        Acl { entries: vec![entry(Tag::UserObj, 6), entry(Tag::GroupObj, 3), entry(Tag::Other, 0)] }
+    }
+
+    /// Checks order and completeness: owner, named users, owning group, named groups, mask (needed as soon as anybody is
+    /// named), other (Linux: `posix_acl_valid`).
+    pub fn validate(&self) -> Result<(), AclError> {
+        let rule = |number, detail| Err(AclError::Rule { number, detail });
+        // The rank of the entry that came last; `named` is whether a mask is needed.
+        let (mut last, mut named) = (0, false);
+        for (number, entry) in self.entries.iter().enumerate() {
+            if entry.perm > 7 {
+                return rule(number, "permissions outside rwx");
+            }
+            let (rank, repeats, id) = match entry.tag {
+                Tag::UserObj => (1, false, None),
+                Tag::User(id) => (2, true, Some(id)),
+                Tag::GroupObj => (3, false, None),
+                Tag::Group(id) => (4, true, Some(id)),
+                Tag::Mask => (5, false, None),
+                Tag::Other => (6, false, None),
+            };
+            if rank < last || (rank == last && !repeats) {
+                return rule(number, "out of order");
+            }
+            if (last == 0 && rank != 1) || (last < 3 && rank > 3) {
+                return rule(number, "owner or owning group missing before it");
+            }
+            if id == Some(u32::MAX) {
+                return rule(number, "no valid id");
+            }
+            if rank == 6 && named && last != 5 {
+                return rule(number, "named entries without a mask");
+            }
+            named |= id.is_some();
+            last = rank;
+        }
+        if last != 6 {
+            return rule(self.entries.len(), "entry for others missing at the end");
+        }
+        Ok(())
+    }
+
+    fn perm_of(&self, tag: Tag) -> Option<u16> {
+        self.entries.iter().find(|e| e.tag == tag).map(|e| e.perm)
+    }
+
+    fn perm_mut(&mut self, tag: Tag) -> Option<&mut u16> {
+        self.entries.iter_mut().find(|e| e.tag == tag).map(|e| &mut e.perm)
+    }
+
+    /// The permission bits (0o777) that belong to this ACL, and whether they say all of it, so that the ACL need not be
+    /// stored (Linux: `posix_acl_equiv_mode`). With a mask, the group bits are the mask's.
+    pub fn equiv_mode(&self) -> (u16, bool) {
+        let perm = |tag| self.perm_of(tag).unwrap_or(0) & 7;
+        let group = self.perm_of(Tag::Mask).unwrap_or_else(|| perm(Tag::GroupObj)) & 7;
+        let all = self.entries.iter().all(|e| matches!(e.tag, Tag::UserObj | Tag::GroupObj | Tag::Other));
+        (perm(Tag::UserObj) << 6 | group << 3 | perm(Tag::Other), all)
+    }
+
+    /// What setting this access ACL on an inode with `mode` does: the new mode, and the ACL if it must be stored (Linux:
+    /// `posix_acl_update_mode`; clearing S_ISGID for non-members of the group is the caller's, who knows the
+    /// credentials).
+    pub fn as_access_of(&self, mode: u16) -> (u16, Option<&Acl>) {
+        let (bits, all) = self.equiv_mode();
+        (mode & !0o777 | bits, (!all).then_some(self))
+    }
+
+    /// Makes the ACL follow a chmod: group bits go to the mask if there is one, else to the owning group (Linux:
+    /// `__posix_acl_chmod_masq`).
+    pub fn chmod(&mut self, mode: u16) {
+        let group = if self.perm_of(Tag::Mask).is_some() { Tag::Mask } else { Tag::GroupObj };
+        for (tag, shift) in [(Tag::UserObj, 6), (group, 3), (Tag::Other, 0)] {
+            if let Some(perm) = self.perm_mut(tag) {
+                *perm = (mode >> shift) & 7;
+            }
+        }
+    }
+
+    /// Narrows the ACL to a creation mode and the mode to the ACL; the mode's other bits stay (Linux:
+    /// `posix_acl_create_masq`).
+    fn create_masq(&mut self, mode: u16) -> u16 {
+        let group = if self.perm_of(Tag::Mask).is_some() { Tag::Mask } else { Tag::GroupObj };
+        let mut bits = 0;
+        for (tag, shift) in [(Tag::UserObj, 6), (group, 3), (Tag::Other, 0)] {
+            if let Some(perm) = self.perm_mut(tag) {
+                *perm &= mode >> shift;
+                bits |= *perm << shift;
+            }
+        }
+        mode & !0o777 | bits
+    }
+}
+
+/// What a new inode of `mode` (with its file type) gets in a directory whose default ACL is `default`: without one, or
+/// for a symlink, the mode less `umask` (symlinks keep theirs); with one, umask is ignored (Linux: `posix_acl_create`).
+pub fn inherit(default: Option<&Acl>, mode: u16, umask: u16) -> Inherited {
+    if mode & S_IFMT == S_IFLNK {
+        return Inherited { mode, access: None, default: None };
+    }
+    let Some(default) = default else {
+        return Inherited { mode: mode & !(umask & 0o777), access: None, default: None };
+    };
+    let mut access = default.clone();
+    let mode_after = access.create_masq(mode);
+    let (_, all) = access.equiv_mode();
+    Inherited {
+        mode: mode_after,
+        access: (!all).then_some(access),
+        default: (mode & S_IFMT == S_IFDIR).then(|| default.clone()),
+    }
+}

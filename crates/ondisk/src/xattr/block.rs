@@ -1,0 +1,140 @@
+//! The xattr block that `i_file_acl` points to; several inodes may share one (Linux: `struct ext4_xattr_header`).
+
+use zerocopy::byteorder::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::entry::{EntryRef, Place, lay_out, parse};
+use super::{EntryList, MAGIC, NoSpace, block_hash, entry_hash};
+use crate::{BlockNr, Error, Result};
+
+/// The header at the start of the block.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHeader {
+    h_magic: U32,
+    h_refcount: U32,
+    h_blocks: U32,
+    h_hash: U32,
+    h_checksum: U32,
+    h_reserved: [U32; 3],
+}
+
+/// Bytes before the first entry.
+pub const HEADER_LEN: usize = 32;
+const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
+const _: () = assert!(std::mem::offset_of!(RawHeader, h_checksum) == CHECKSUM_AT);
+const CHECKSUM_AT: usize = 16;
+/// No more inodes than this share a block (Linux: `EXT4_XATTR_REFCOUNT_MAX`).
+pub const REFCOUNT_MAX: u32 = 1024;
+
+/// `h_checksum`: over the block's number and its bytes with the checksum zeroed. No inode takes part, because inodes
+/// share the block; a block that moves needs a new checksum. `seed` is the file system's checksum seed.
+pub fn block_checksum(seed: u32, nr: BlockNr, block: &[u8]) -> u32 {
+    // The crate inverts on entry and exit; the format never does.
+    let mut inverted = crc32c::crc32c_append(!seed, &nr.0.to_le_bytes());
+    let (head, tail) = block.split_at(CHECKSUM_AT.min(block.len()));
+    inverted = crc32c::crc32c_append(inverted, head);
+    inverted = crc32c::crc32c_append(inverted, &[0; 4]);
+    !crc32c::crc32c_append(inverted, tail.get(4..).unwrap_or_default())
+}
+
+/// A decoded xattr block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XattrBlock<'a> {
+    /// How many inodes point here, at least 1.
+    pub refcount: u32,
+    /// `h_hash` as stored; 0 means "never share".
+    pub hash: u32,
+    pub entries: Vec<EntryRef<'a>>,
+}
+
+fn place(nr: BlockNr) -> Place {
+    Place { structure: "xattr block", number: nr.0, first: HEADER_LEN, value_base: 0 }
+}
+
+fn header(block: &[u8], nr: BlockNr, seed: Option<u32>) -> Result<&RawHeader> {
+    let corrupt = |detail: String| Error::corrupt("xattr block", nr.0, detail);
+    let Ok((h, _)) = RawHeader::ref_from_prefix(block) else {
+        return Err(corrupt("shorter than its header".into()));
+    };
+    if h.h_magic.get() != MAGIC {
+        return Err(corrupt(format!("magic is {:#x}, not {MAGIC:#x}", h.h_magic)));
+    }
+    if h.h_blocks.get() != 1 {
+        return Err(corrupt(format!("h_blocks is {}, not 1", h.h_blocks)));
+    }
+    if h.h_refcount.get() == 0 {
+        return Err(corrupt("in use with a refcount of 0".into()));
+    }
+    if let Some(seed) = seed {
+        let expected = block_checksum(seed, nr, block);
+        if h.h_checksum.get() != expected {
+            return Err(corrupt(format!("checksum is {:#010x}, not {expected:#010x}", h.h_checksum)));
+        }
+    }
+    Ok(h)
+}
+
+impl<'a> XattrBlock<'a> {
+    /// Validates a block. `seed` is the checksum seed of a file system with metadata checksums, else None.
+    pub fn parse(block: &'a [u8], nr: BlockNr, seed: Option<u32>) -> Result<XattrBlock<'a>> {
+        let h = header(block, nr, seed)?;
+        let entries = parse(block, &place(nr))?;
+        Ok(XattrBlock { refcount: h.h_refcount.get(), hash: h.h_hash.get(), entries })
+    }
+
+    /// The entries as an editable list.
+    pub fn to_list(&self) -> EntryList {
+        EntryList::from_refs(&self.entries)
+    }
+
+    /// Writes `list`, sorted, as the whole content of the block, with hashes and (given a seed) checksum. On
+    /// [`NoSpace`] nothing is written.
+    pub fn encode(
+        list: &EntryList,
+        refcount: u32,
+        block: &mut [u8],
+        nr: BlockNr,
+        seed: Option<u32>,
+    ) -> std::result::Result<(), NoSpace> {
+        if block.len() < HEADER_LEN {
+            return Err(NoSpace { needed: HEADER_LEN + list.stored_len(), available: block.len() });
+        }
+        let mut sorted = list.clone();
+        sorted.sort_for_block();
+        let mut hashes = Vec::with_capacity(sorted.len());
+        lay_out(&sorted, block, &place(nr), |e| {
+            hashes.push(entry_hash(&e.suffix, &e.value));
+            hashes[hashes.len() - 1]
+        })?;
+        let raw = RawHeader {
+            h_magic: U32::new(MAGIC),
+            h_refcount: U32::new(refcount),
+            h_blocks: U32::new(1),
+            h_hash: U32::new(block_hash(hashes)),
+            h_checksum: U32::new(0),
+            h_reserved: [U32::new(0); 3],
+        };
+        block[..HEADER_LEN].copy_from_slice(raw.as_bytes());
+        seal(block, nr, seed);
+        Ok(())
+    }
+}
+
+fn seal(block: &mut [u8], nr: BlockNr, seed: Option<u32>) {
+    if let Some(seed) = seed {
+        let sum = block_checksum(seed, nr, block);
+        block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// Takes one inode's reference away, in place. The references that remain; at 0 the block is left as it is and the
+/// caller frees (and revokes) it.
+pub fn drop_reference(block: &mut [u8], nr: BlockNr, seed: Option<u32>) -> Result<u32> {
+    let remaining = header(block, nr, seed)?.h_refcount.get() - 1;
+    if remaining > 0 {
+        block[4..8].copy_from_slice(&remaining.to_le_bytes());
+        seal(block, nr, seed);
+    }
+    Ok(remaining)
+}

@@ -1,0 +1,52 @@
+//! Attributes inside the inode: from byte `128 + i_extra_isize` to the inode's end (Linux: `struct
+//! ext4_xattr_ibody_header`).
+//!
+//! The functions take exactly those bytes. Inodes of 128 bytes, and inodes whose `i_extra_isize` is 0, have no such area:
+//! pass an empty slice.
+//!
+//! # Locking
+//! None.
+
+use super::entry::{EntryRef, Place, TERMINATOR_LEN, lay_out, parse};
+use super::{EntryList, MAGIC, NoSpace};
+use crate::{InodeNr, Result};
+
+/// The magic number.
+const HEADER_LEN: usize = 4;
+
+fn place(ino: InodeNr) -> Place {
+    Place { structure: "inode", number: u64::from(ino.0), first: HEADER_LEN, value_base: HEADER_LEN }
+}
+
+/// Whether attributes can be stored in an area of `len` bytes at all.
+pub fn usable(len: usize) -> bool {
+    len >= HEADER_LEN + TERMINATOR_LEN
+}
+
+/// The attributes in `area`; none when the magic number is missing, as in a fresh inode.
+pub fn parse_area(area: &[u8], ino: InodeNr) -> Result<Vec<EntryRef<'_>>> {
+    if !usable(area.len()) || area[..HEADER_LEN] != MAGIC.to_le_bytes() {
+        return Ok(Vec::new());
+    }
+    parse(area, &place(ino))
+}
+
+/// As [`parse_area`], as an editable list.
+pub fn decode(area: &[u8], ino: InodeNr) -> Result<EntryList> {
+    Ok(EntryList::from_refs(&parse_area(area, ino)?))
+}
+
+/// Replaces the whole of `area`; an empty list leaves it zeroed, without the magic number, as the kernel does. On
+/// [`NoSpace`] nothing is written.
+pub fn encode(list: &EntryList, area: &mut [u8]) -> std::result::Result<(), NoSpace> {
+    if list.is_empty() {
+        area.fill(0);
+        return Ok(());
+    }
+    if !usable(area.len()) {
+        return Err(NoSpace { needed: list.stored_len(), available: 0 });
+    }
+    lay_out(list, area, &place(InodeNr(0)), |_| 0)?;
+    area[..HEADER_LEN].copy_from_slice(&MAGIC.to_le_bytes());
+    Ok(())
+}

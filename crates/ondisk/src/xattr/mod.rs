@@ -1,0 +1,62 @@
+//! Extended attributes as bytes: the area behind an inode's fixed fields, and the xattr block.
+//!
+//! Main types: [`EntryRef`] (one attribute as it lies in the bytes), [`EntryList`] (the decoded, editable list),
+//! [`inode_area`] and [`XattrBlock`] (the two places where a list is stored), [`Name`] (the table of prefixes).
+//!
+//! Both places hold the same entries (Linux: `struct ext4_xattr_entry`, fs/ext4/xattr.h): names grow from the front,
+//! values are packed from the end, four zero bytes end the names. They differ in the header, in what a value offset is
+//! relative to, in sorting, and in whether hashes are stored:
+//!
+//! | | inode area | xattr block |
+//! |---|---|---|
+//! | header | magic (4 bytes) | magic, refcount, blocks, hash, checksum, reserved (32 bytes) |
+//! | value offsets from | the first entry | the start of the block |
+//! | order | any | (index, name length, name) |
+//! | `e_hash` | 0 allowed, and what is written | computed; `h_hash` combines them |
+//!
+//! Reading is strict about bounds and overlaps (the bytes are hostile) and lenient about order, duplicates and unknown
+//! name indexes: unknown entries are kept and rewritten as they are, as the kernel does. Editing always rebuilds the
+//! whole area: decode, edit the list, encode.
+//!
+//! What it does not do: values in inodes of their own (`ea_inode`) are refused; choosing between the places, sharing and
+//! access rules are `fs`'s.
+//!
+//! # Locking
+//! None.
+
+mod block;
+mod entry;
+mod hash;
+pub mod inode_area;
+mod list;
+mod name;
+#[cfg(test)]
+mod tests;
+
+pub use block::{HEADER_LEN, REFCOUNT_MAX, XattrBlock, block_checksum, drop_reference};
+pub use entry::EntryRef;
+pub use hash::{block_hash, entry_hash, entry_hash_signed};
+pub use list::{Entry, EntryList};
+pub use name::{Name, index};
+
+/// What both headers start with (Linux: `EXT4_XATTR_MAGIC`).
+pub const MAGIC: u32 = 0xEA02_0000;
+/// Longest name behind its prefix, in bytes: `e_name_len` is one byte.
+pub const NAME_LEN_MAX: usize = 255;
+/// Largest value that the VFS passes, in bytes (Linux: `XATTR_SIZE_MAX`).
+pub const VALUE_SIZE_MAX: usize = 65536;
+
+/// The attributes do not fit where they should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{needed} bytes of attributes do not fit into {available}")]
+pub struct NoSpace {
+    /// Bytes that names, values and the terminator take.
+    pub needed: usize,
+    /// Bytes behind the header.
+    pub available: usize,
+}
+
+/// Rounds up to the four bytes to which names and values are padded (Linux: `EXT4_XATTR_SIZE`).
+pub(crate) const fn pad4(n: usize) -> usize {
+    (n + 3) & !3
+}

@@ -1,0 +1,197 @@
+//! The codecs against a model, against damage, and against known numbers.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{BlockNr, Error, InodeNr};
+
+const NR: BlockNr = BlockNr(1234);
+const SEED: Option<u32> = Some(0xDEAD_BEEF);
+
+fn name(suffix: &[u8]) -> Name<'_> {
+    Name { index: index::USER, suffix }
+}
+
+fn list(items: &[(&[u8], &[u8])]) -> EntryList {
+    let mut l = EntryList::new();
+    for (n, v) in items {
+        assert!(l.set(name(n), v));
+    }
+    l
+}
+
+#[test]
+fn names_split_and_join() {
+    for (full, index, suffix) in [
+        (&b"user.a.b"[..], index::USER, &b"a.b"[..]),
+        (b"trusted.x", index::TRUSTED, b"x"),
+        (b"security.capability", index::SECURITY, b"capability"),
+        (b"system.posix_acl_access", index::POSIX_ACL_ACCESS, b""),
+        (b"system.posix_acl_default", index::POSIX_ACL_DEFAULT, b""),
+    ] {
+        let n = Name::parse(full).unwrap();
+        assert_eq!((n.index, n.suffix), (index, suffix));
+        assert_eq!(n.full().unwrap(), full);
+        assert!(n.is_visible());
+    }
+    for full in [&b"user."[..], b"user", b"system.data", b"system.posix_acl_accessx", b"foo.bar", b"user.a\0b", b""] {
+        assert_eq!(Name::parse(full), None, "{full:?}");
+    }
+    assert_eq!(Name::parse_any(b"system.data"), Some(Name { index: index::SYSTEM, suffix: b"data" }));
+    assert!(!Name { index: index::SYSTEM, suffix: b"data" }.is_visible());
+    assert_eq!(Name { index: 99, suffix: b"x" }.full(), None);
+}
+
+#[test]
+fn hashes_have_their_known_values() {
+    // name "a", value "b": (0x61 rotated by 16) ^ 0x62.
+    assert_eq!(entry_hash(b"a", b"b"), 0x0061_0062);
+    assert_eq!(entry_hash(b"ab", b""), (0x61 << 5) ^ 0x62);
+    assert_eq!(entry_hash_signed(b"a", b"b"), entry_hash(b"a", b"b"));
+    assert_ne!(entry_hash_signed(&[0x80], b""), entry_hash(&[0x80], b""));
+    assert_eq!(block_hash([1, 0, 7]), 0);
+    assert_eq!(block_hash([1, 2]), (1 << 16) ^ 2);
+}
+
+#[test]
+fn inode_area_edge_cases() {
+    assert!(inode_area::decode(&[], InodeNr(12)).unwrap().is_empty());
+    assert!(inode_area::decode(&[0; 96], InodeNr(12)).unwrap().is_empty());
+    let mut none: [u8; 0] = [];
+    assert!(inode_area::encode(&list(&[(b"a", b"b")]), &mut none).is_err());
+    assert!(inode_area::encode(&EntryList::new(), &mut none).is_ok());
+    // Exactly full, and one byte (so four) too many: 96 - 4 - 4 (terminator) - 20 (entry) = 68.
+    let mut area = [0xAA; 96];
+    assert!(inode_area::encode(&list(&[(b"a", &[7; 69])]), &mut area).is_err());
+    assert_eq!(area, [0xAA; 96], "nothing was written");
+    let full = list(&[(b"a", &[7; 68])]);
+    inode_area::encode(&full, &mut area).unwrap();
+    assert_eq!(inode_area::decode(&area, InodeNr(12)).unwrap(), full);
+    inode_area::encode(&EntryList::new(), &mut area).unwrap();
+    assert_eq!(area, [0; 96]);
+}
+
+#[test]
+fn values_outside_or_overlapping_are_corrupt() {
+    let mut area = [0; 96];
+    inode_area::encode(&list(&[(b"a", b"1234"), (b"b", b"5678")]), &mut area).unwrap();
+    let broken = |at: usize, bytes: &[u8]| {
+        let mut copy = area;
+        copy[at..at + bytes.len()].copy_from_slice(bytes);
+        inode_area::decode(&copy, InodeNr(12))
+    };
+    assert!(matches!(broken(4 + 2, &[89, 0]), Err(Error::Corrupt { .. })), "value ends one byte late");
+    assert!(matches!(broken(4 + 2, &[84, 0]), Err(Error::Corrupt { .. })), "on the other value");
+    assert!(matches!(broken(4 + 2, &[4, 0]), Err(Error::Corrupt { .. })), "on the names");
+    assert!(matches!(broken(4 + 8, &[255; 4]), Err(Error::Corrupt { .. })), "huge size");
+    assert!(matches!(broken(4 + 4, &[9]), Err(Error::Unsupported { .. })), "ea_inode");
+    assert!(matches!(broken(4, &[255]), Err(Error::Corrupt { .. })), "long name");
+    assert!(matches!(broken(4 + 16, &[0]), Err(Error::Corrupt { .. })), "NUL in name");
+    let kept = broken(4 + 1, &[77]).unwrap();
+    assert_eq!(kept.iter().next().unwrap().index, 77, "unknown indexes are kept");
+}
+
+#[test]
+fn block_header_rules() {
+    let mut block = vec![0; 1024];
+    XattrBlock::encode(&list(&[(b"bb", b"2"), (b"c", b""), (b"a", b"1")]), 3, &mut block, NR, SEED).unwrap();
+    let parsed = XattrBlock::parse(&block, NR, SEED).unwrap();
+    let names: Vec<_> = parsed.entries.iter().map(|e| e.name.suffix.to_vec()).collect();
+    assert_eq!(names, [&b"a"[..], b"c", b"bb"], "shorter names first");
+    assert_eq!((parsed.refcount, parsed.hash != 0), (3, true));
+    assert!(XattrBlock::parse(&block, BlockNr(1235), SEED).is_err(), "a moved block needs a new checksum");
+    assert!(XattrBlock::parse(&block, BlockNr(1235), None).is_ok());
+    assert_eq!(drop_reference(&mut block, NR, SEED).unwrap(), 2);
+    assert_eq!(drop_reference(&mut block, NR, SEED).unwrap(), 1);
+    assert_eq!(XattrBlock::parse(&block, NR, SEED).unwrap().refcount, 1);
+    assert_eq!(drop_reference(&mut block, NR, SEED).unwrap(), 0);
+    for (at, value) in [(0, 1), (8, 2), (4, 0)] {
+        let mut bad = block.clone();
+        bad[at] = value;
+        assert!(XattrBlock::parse(&bad, NR, None).is_err());
+    }
+    assert!(XattrBlock::parse(&block[..20], NR, None).is_err());
+    assert!(XattrBlock::parse(&block[..32], NR, None).is_err(), "no terminator");
+}
+
+#[test]
+fn a_list_keeps_one_entry_per_name() {
+    let mut l = list(&[(b"a", b"1"), (b"b", b"2")]);
+    assert!(l.set(name(b"a"), b"3"));
+    assert_eq!((l.len(), l.get(name(b"a"))), (2, Some(&b"3"[..])));
+    assert!(l.remove(name(b"a")) && !l.remove(name(b"a")));
+    assert!(!l.set(name(&[b'x'; 256]), b""), "name too long");
+    assert!(l.set(name(&[b'x'; 255]), b""));
+    let mut area = vec![0; 512];
+    inode_area::encode(&l, &mut area).unwrap();
+    assert_eq!(inode_area::decode(&area, InodeNr(1)).unwrap(), l);
+}
+
+type Model = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
+
+fn model_of(l: &EntryList) -> Model {
+    l.iter().map(|e| ((e.index, e.suffix.clone()), e.value.clone())).collect()
+}
+
+proptest! {
+    #[test]
+    fn edits_match_a_map(
+        ops in prop::collection::vec(
+            (1u8..8, prop::collection::vec(1u8..=255, 0..20), prop::option::of(prop::collection::vec(any::<u8>(), 0..90))),
+            1..40,
+        ),
+        small in 8usize..300,
+    ) {
+        let (mut model, mut l) = (Model::new(), EntryList::new());
+        let small = small & !3;
+        for (index, suffix, value) in ops {
+            let n = Name { index, suffix: &suffix };
+            match value {
+                Some(v) => {
+                    prop_assert!(l.set(n, &v));
+                    model.insert((index, suffix), v);
+                }
+                None => prop_assert_eq!(l.remove(n), model.remove(&(index, suffix.clone())).is_some()),
+            }
+            prop_assert_eq!(&model_of(&l), &model);
+            for bytes in [small, 1024, 4096, 65536] {
+                let mut block = vec![0x55; bytes];
+                let fits = l.stored_len() + HEADER_LEN <= bytes;
+                prop_assert_eq!(XattrBlock::encode(&l, 1, &mut block, NR, SEED).is_ok(), fits);
+                if fits {
+                    let back = XattrBlock::parse(&block, NR, SEED).unwrap();
+                    prop_assert_eq!(model_of(&back.to_list()), model.clone());
+                    prop_assert!(back.entries.is_sorted_by_key(|e| e.name.block_order()));
+                }
+            }
+            let mut area = vec![0x55; small];
+            let fits = l.is_empty() || l.stored_len() + 4 <= small;
+            prop_assert_eq!(inode_area::encode(&l, &mut area).is_ok(), fits);
+            if fits {
+                prop_assert_eq!(model_of(&inode_area::decode(&area, InodeNr(2)).unwrap()), model.clone());
+            }
+        }
+    }
+
+    #[test]
+    fn damage_never_panics_and_stays_bounded(
+        hits in prop::collection::vec((0usize..512, any::<u8>()), 1..12),
+        noise in any::<bool>(),
+    ) {
+        let l = list(&[(b"abc", &[1; 60]), (b"d", &[2; 33]), (b"efgh", b""), (b"i", &[3; 100])]);
+        let mut block = vec![if noise { 0xA5 } else { 0 }; 512];
+        XattrBlock::encode(&l, 1, &mut block, NR, None).unwrap();
+        let mut area = vec![0; 512];
+        inode_area::encode(&l, &mut area).unwrap();
+        for (at, byte) in hits {
+            block[at] = byte;
+            area[at] = byte;
+        }
+        if let Ok(b) = XattrBlock::parse(&block, NR, None) {
+            prop_assert!(b.to_list().stored_len() <= 2 * 512);
+        }
+        let _ = inode_area::decode(&area, InodeNr(2));
+    }
+}
