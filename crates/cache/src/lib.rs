@@ -1,1 +1,24 @@
-//! placeholder
+//! Metadata buffers, file data folios and the memory budget they share.
+//!
+//! Main types: [`Budget`] (one `cache=SIZE` for everything that can be dropped), [`BufferCache`] and [`Buffer`] (metadata
+//! blocks, whose state only the journal moves once they are held), [`AddressSpace`] and [`Folio`] (dirty and cached file
+//! data), [`Flusher`] (background writeback), [`IoWait`] (counts I/O in flight).
+//!
+//! What it does not do: it does not know what a block means, allocate blocks, or start transactions. Mapping folios to
+//! blocks is [`AddressSpaceOps`], implemented by `fs`.
+//!
+//! # Locking
+//! `folio` (40) before `buffer` (80) before `buffer shard` (90). Reclaim only tries locks, and runs at no rank of its own.
+#![forbid(unsafe_code)]
+
+mod budget;
+mod buffer;
+mod folio;
+mod io_wait;
+mod writeback;
+
+pub use budget::{Budget, Shrinker};
+pub use buffer::{BufKind, Buffer, BufferCache, BufferState, CacheStats};
+pub use folio::{AddressSpace, DirtyRun, Folio, PAGE_SIZE, RunCompletion};
+pub use io_wait::{IoToken, IoWait};
+pub use writeback::{AddressSpaceOps, Flusher, FlusherOptions, WritebackReason};

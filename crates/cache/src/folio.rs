@@ -1,0 +1,490 @@
+//! File data in memory: folios, and the address space that holds those of one inode.
+//!
+//! Main types: [`AddressSpace`] (Linux: `struct address_space`), [`Folio`] (a naturally aligned power-of-two run of pages,
+//! 4 to 64 KiB), [`DirtyRun`] (consecutive dirty blocks handed to writeback).
+//!
+//! Bytes are an `Arc`: writeback takes a reference, and a writer that comes meanwhile gets its own copy
+//! (`Arc::make_mut`), so written-back pages are stable and nobody waits.
+//!
+//! State is kept per file-system block: uptodate (the bytes are the file's), dirty (newer than the device), writeback (on
+//! their way). With `keep_clean` off, folios leave when their last block is written: under FUSE the kernel's page cache
+//! already has the data, and a second copy would only cost memory.
+//!
+//! What it does not do: I/O, mapping to blocks, reservations; partial blocks are filled in by the caller before
+//! [`AddressSpace::write`].
+//!
+//! # Locking
+//! One read-write lock per address space (`folio`, 40), never held across I/O.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use extant_base::sync::atomic::{AtomicUsize, Ordering};
+use extant_base::sync::{LockClass, RwLock};
+use extant_block::{AlignedBuf, BioVec};
+
+use crate::budget::Budget;
+
+/// Bytes in a page; every folio is a multiple of it.
+pub const PAGE_SIZE: usize = 4096;
+/// Largest folio, in pages: 64 KiB keeps the per-block masks in one u64 down to 1 KiB blocks.
+const FOLIO_PAGES_MAX: u64 = 16;
+/// Bookkeeping per folio that the budget should see.
+const OVERHEAD_BYTES: u64 = 128;
+
+static FOLIO_CLASS: LockClass = LockClass::new("folio", 40);
+
+/// A run of pages of one file. Masks have one bit per file-system block, counted from the folio's start.
+#[derive(Debug)]
+pub struct Folio {
+    pages: u64,
+    data: Arc<AlignedBuf>,
+    uptodate: u64,
+    dirty: u64,
+    writeback: u64,
+    referenced: bool,
+}
+
+/// Consecutive dirty blocks, in file order.
+#[derive(Debug)]
+pub struct DirtyRun {
+    /// First block, in file-system blocks from the start of the file.
+    pub start: u64,
+    pub blocks: u32,
+    /// The bytes, one piece per folio.
+    pub vecs: Vec<BioVec>,
+}
+
+/// What to do with blocks whose write has finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunCompletion {
+    /// They are on the device; drop them from memory when `keep_clean` is off.
+    Written,
+    /// They could not be written; they are dropped, and the caller has recorded the error.
+    Lost,
+    /// They were not written (no credits, no memory): they are dirty again.
+    Redirty,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// By first page.
+    folios: BTreeMap<u64, Folio>,
+    dirty_blocks: u64,
+}
+
+/// The cached data of one inode.
+pub struct AddressSpace {
+    block_bits: u32,
+    keep_clean: bool,
+    budget: Arc<Budget>,
+    inner: RwLock<Inner>,
+    /// Folios in the map, readable without the lock: most inodes of a FUSE mount have none.
+    count: AtomicUsize,
+}
+
+impl AddressSpace {
+    /// `block_bits`: log2 of the block size (10..=12). `keep_clean`: whether written data stays cached.
+    pub fn new(block_bits: u32, keep_clean: bool, budget: Arc<Budget>) -> AddressSpace {
+        AddressSpace {
+            block_bits,
+            keep_clean,
+            budget,
+            inner: RwLock::new(&FOLIO_CLASS, Inner::default()),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    pub fn keeps_clean(&self) -> bool {
+        self.keep_clean
+    }
+
+    /// True when nothing at all is cached.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    pub fn dirty_bytes(&self) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        self.inner.read().dirty_blocks << self.block_bits
+    }
+
+    fn block_size(&self) -> u64 {
+        1 << self.block_bits
+    }
+
+    fn blocks_per_page(&self) -> u64 {
+        PAGE_SIZE as u64 >> self.block_bits
+    }
+
+    /// The mask of `blocks` blocks from `first`, both relative to a folio.
+    fn mask(first: u64, blocks: u64) -> u64 {
+        if blocks >= 64 { u64::MAX << first } else { ((1u64 << blocks) - 1) << first }
+    }
+
+    /// Copies what is cached of `[pos, pos + buf.len())` into `buf`; returns the byte ranges (relative to `buf`) that are
+    /// not, in order.
+    pub fn read_cached(&self, pos: u64, buf: &mut [u8]) -> Vec<(usize, usize)> {
+        let len = buf.len();
+        if self.is_empty() {
+            return if len == 0 { Vec::new() } else { vec![(0, len)] };
+        }
+        let mut missing: Vec<(usize, usize)> = Vec::new();
+        let mut miss = |from: usize, to: usize| match missing.last_mut() {
+            Some((_, end)) if *end == from => *end = to,
+            _ => missing.push((from, to)),
+        };
+        let inner = self.inner.read();
+        let mut at = 0usize;
+        while at < len {
+            let abs = pos + at as u64;
+            let block_end = ((abs >> self.block_bits) + 1) << self.block_bits;
+            let Some((start, folio)) = self.covering(&inner, abs / PAGE_SIZE as u64) else {
+                // Skip to the next folio in one step.
+                let next =
+                    inner.folios.range(abs / PAGE_SIZE as u64..).next().map_or(u64::MAX, |(p, _)| p * PAGE_SIZE as u64);
+                let to = (at as u64).saturating_add(next.saturating_sub(abs)).min(len as u64) as usize;
+                miss(at, to);
+                at = to;
+                continue;
+            };
+            let to = len.min(at + (block_end - abs) as usize);
+            let within = (abs - start * PAGE_SIZE as u64) as usize;
+            if folio.uptodate & (1 << (within >> self.block_bits)) != 0 {
+                buf[at..to].copy_from_slice(&folio.data[within..within + (to - at)]);
+            } else {
+                miss(at, to);
+            }
+            at = to;
+        }
+        missing
+    }
+
+    /// True when any block of the byte range is cached.
+    pub fn overlaps(&self, pos: u64, len: u64) -> bool {
+        if self.is_empty() || len == 0 {
+            return false;
+        }
+        let (first, last) = (pos / PAGE_SIZE as u64, (pos + len - 1) / PAGE_SIZE as u64);
+        let inner = self.inner.read();
+        self.covering(&inner, first).is_some() || inner.folios.range(first..=last).next().is_some()
+    }
+
+    /// Whether the bytes of block `block` are cached.
+    pub fn block_uptodate(&self, block: u64) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let page = block / self.blocks_per_page();
+        let inner = self.inner.read();
+        self.covering(&inner, page)
+            .is_some_and(|(start, f)| f.uptodate & (1 << (block - start * self.blocks_per_page())) != 0)
+    }
+
+    fn covering<'a>(&self, inner: &'a Inner, page: u64) -> Option<(u64, &'a Folio)> {
+        let (start, folio) = inner.folios.range(..=page).next_back()?;
+        (page < start + folio.pages).then_some((*start, folio))
+    }
+
+    /// The folio that covers `page`, made (as large as `want_pages` and its neighbours allow) when there is none.
+    fn covering_mut<'a>(&self, inner: &'a mut Inner, page: u64, want_pages: u64) -> (u64, &'a mut Folio) {
+        let found = inner.folios.range(..=page).next_back().filter(|(s, f)| page < **s + f.pages).map(|(s, _)| *s);
+        let start = match found {
+            Some(start) => start,
+            None => {
+                let room = inner.folios.range(page..).next().map_or(u64::MAX, |(next, _)| next - page);
+                let mut pages = 1;
+                while pages * 2 <= want_pages.min(FOLIO_PAGES_MAX).min(room) && page % (pages * 2) == 0 {
+                    pages *= 2;
+                }
+                let folio = Folio {
+                    pages,
+                    data: Arc::new(AlignedBuf::zeroed(pages as usize * PAGE_SIZE)),
+                    uptodate: 0,
+                    dirty: 0,
+                    writeback: 0,
+                    referenced: true,
+                };
+                inner.folios.insert(page, folio);
+                self.count.fetch_add(1, Ordering::Release);
+                self.budget.charge(pages * PAGE_SIZE as u64 + OVERHEAD_BYTES);
+                page
+            }
+        };
+        (start, inner.folios.get_mut(&start).expect("found or inserted above"))
+    }
+
+    /// Puts `data` at byte `pos` and marks its blocks dirty. `fills` holds the current content of blocks that `data`
+    /// covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). Returns how many bytes
+    /// became dirty that were not.
+    pub fn write(&self, pos: u64, data: &[u8], fills: &[(u64, AlignedBuf)]) -> u64 {
+        let mut inner = self.inner.write();
+        let bs = self.block_size();
+        let mut newly = 0u64;
+        let mut at = 0usize;
+        while at < data.len() {
+            let abs = pos + at as u64;
+            let page = abs / PAGE_SIZE as u64;
+            let want = (data.len() - at + (abs % PAGE_SIZE as u64) as usize).div_ceil(PAGE_SIZE) as u64;
+            let bpp = self.blocks_per_page();
+            let (start, folio) = self.covering_mut(&mut inner, page, want);
+            let within = (abs - start * PAGE_SIZE as u64) as usize;
+            let n = (data.len() - at).min(folio.pages as usize * PAGE_SIZE - within);
+            let bytes = Arc::make_mut(&mut folio.data);
+            let first = (within as u64) >> self.block_bits;
+            let last = (within + n - 1) as u64 >> self.block_bits;
+            for (block, fill) in fills {
+                let Some(rel) = block.checked_sub(start * bpp) else { continue };
+                if (first..=last).contains(&rel) && folio.uptodate & (1 << rel) == 0 {
+                    let off = (rel * bs) as usize;
+                    bytes[off..off + fill.len()].copy_from_slice(fill);
+                }
+            }
+            bytes[within..within + n].copy_from_slice(&data[at..at + n]);
+            let mask = Self::mask(first, last - first + 1);
+            newly += u64::from((mask & !folio.dirty).count_ones());
+            folio.uptodate |= mask;
+            folio.dirty |= mask;
+            folio.referenced = true;
+            at += n;
+        }
+        inner.dirty_blocks += newly;
+        newly << self.block_bits
+    }
+
+    /// Caches bytes that were read from the device (whole blocks from `pos` on); blocks already uptodate keep theirs.
+    pub fn insert_clean(&self, pos: u64, data: &[u8]) {
+        debug_assert_eq!(pos % self.block_size(), 0);
+        let mut inner = self.inner.write();
+        let mut at = 0usize;
+        while at < data.len() {
+            let abs = pos + at as u64;
+            let page = abs / PAGE_SIZE as u64;
+            let want = (data.len() - at).div_ceil(PAGE_SIZE) as u64;
+            let (start, folio) = self.covering_mut(&mut inner, page, want);
+            let within = (abs - start * PAGE_SIZE as u64) as usize;
+            let n = (data.len() - at).min(folio.pages as usize * PAGE_SIZE - within);
+            let (first, last) = (within >> self.block_bits, (within + n - 1) >> self.block_bits);
+            for rel in first..=last {
+                if folio.uptodate & (1 << rel) != 0 {
+                    continue;
+                }
+                let off = rel << self.block_bits;
+                let from = at + (off - within);
+                let to = data.len().min(from + (1 << self.block_bits));
+                Arc::make_mut(&mut folio.data)[off..off + (to - from)].copy_from_slice(&data[from..to]);
+                folio.uptodate |= 1 << rel;
+            }
+            at += n;
+        }
+    }
+
+    /// Takes up to `max_blocks` dirty blocks from block `from` on, as runs in file order, and marks them under
+    /// writeback. Each run must be given back through [`AddressSpace::finish`].
+    pub fn take_dirty(&self, from: u64, to: u64, max_blocks: u64) -> Vec<DirtyRun> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let bpp = self.blocks_per_page();
+        let mut inner = self.inner.write();
+        let mut runs: Vec<DirtyRun> = Vec::new();
+        let mut taken = 0u64;
+        let first_page = from / bpp;
+        let begin = inner.folios.range(..=first_page).next_back().map_or(first_page, |(s, _)| *s);
+        'folios: for (start, folio) in inner.folios.range_mut(begin..) {
+            let base = start * bpp;
+            if base >= to {
+                break;
+            }
+            let mut rel = from.saturating_sub(base);
+            let blocks = folio.pages * bpp;
+            while rel < blocks && base + rel < to {
+                if folio.dirty & (1 << rel) == 0 {
+                    let rest = folio.dirty >> rel;
+                    if rest == 0 {
+                        break;
+                    }
+                    rel += u64::from(rest.trailing_zeros());
+                    continue;
+                }
+                if taken == max_blocks {
+                    break 'folios;
+                }
+                let mut n = u64::from((!(folio.dirty >> rel)).trailing_zeros());
+                n = n.min(blocks - rel).min(to - (base + rel)).min(max_blocks - taken);
+                let mask = Self::mask(rel, n);
+                folio.dirty &= !mask;
+                folio.writeback |= mask;
+                taken += n;
+                let vec = BioVec {
+                    buf: folio.data.clone(),
+                    offset: (rel << self.block_bits) as usize,
+                    len: (n << self.block_bits) as usize,
+                };
+                match runs.last_mut() {
+                    Some(r) if r.start + u64::from(r.blocks) == base + rel => {
+                        r.blocks += n as u32;
+                        r.vecs.push(vec);
+                    }
+                    _ => runs.push(DirtyRun { start: base + rel, blocks: n as u32, vecs: vec![vec] }),
+                }
+                rel += n;
+            }
+        }
+        inner.dirty_blocks -= taken;
+        runs
+    }
+
+    /// The fate of blocks taken by [`AddressSpace::take_dirty`]. Returns how many bytes are dirty again.
+    pub fn finish(&self, start: u64, blocks: u32, how: RunCompletion) -> u64 {
+        let bpp = self.blocks_per_page();
+        let end = start + u64::from(blocks);
+        let mut inner = self.inner.write();
+        let first_page = start / bpp;
+        let begin = inner.folios.range(..=first_page).next_back().map_or(first_page, |(s, _)| *s);
+        let mut again = 0u64;
+        let mut drop_list = Vec::new();
+        for (s, folio) in inner.folios.range_mut(begin..) {
+            let base = s * bpp;
+            if base >= end {
+                break;
+            }
+            let rel = start.saturating_sub(base);
+            let rel_end = (end - base).min(folio.pages * bpp);
+            if rel >= rel_end {
+                continue;
+            }
+            let mask = Self::mask(rel, rel_end - rel) & folio.writeback;
+            folio.writeback &= !mask;
+            match how {
+                RunCompletion::Redirty => {
+                    again += u64::from((mask & !folio.dirty).count_ones());
+                    folio.dirty |= mask;
+                }
+                RunCompletion::Lost => folio.uptodate &= !(mask & !folio.dirty),
+                RunCompletion::Written => {}
+            }
+            let gone = folio.dirty == 0 && folio.writeback == 0 && (!self.keep_clean || folio.uptodate == 0);
+            if gone {
+                drop_list.push(*s);
+            }
+        }
+        for s in drop_list {
+            self.remove_folio(&mut inner, s);
+        }
+        inner.dirty_blocks += again;
+        again << self.block_bits
+    }
+
+    fn remove_folio(&self, inner: &mut Inner, start: u64) {
+        if let Some(f) = inner.folios.remove(&start) {
+            inner.dirty_blocks -= u64::from(f.dirty.count_ones());
+            self.count.fetch_sub(1, Ordering::Release);
+            self.budget.uncharge(f.pages * PAGE_SIZE as u64 + OVERHEAD_BYTES);
+        }
+    }
+
+    /// Forgets all blocks in `[from, to)` (whole blocks): they were truncated or punched. Returns the dirty bytes that went.
+    /// Blocks under writeback are forgotten too; the caller has excluded writeback.
+    pub fn discard(&self, from: u64, to: u64) -> u64 {
+        if self.is_empty() || from >= to {
+            return 0;
+        }
+        let bpp = self.blocks_per_page();
+        let mut inner = self.inner.write();
+        let before = inner.dirty_blocks;
+        let begin = inner.folios.range(..=from / bpp).next_back().map_or(from / bpp, |(s, _)| *s);
+        let keys: Vec<u64> = inner.folios.range(begin..).map(|(s, _)| *s).take_while(|s| s * bpp < to).collect();
+        for s in keys {
+            let folio = inner.folios.get_mut(&s).expect("key just listed");
+            let base = s * bpp;
+            let blocks = folio.pages * bpp;
+            let (rel, rel_end) = (from.saturating_sub(base).min(blocks), (to - base).min(blocks));
+            if rel >= rel_end {
+                continue;
+            }
+            let mask = Self::mask(rel, rel_end - rel);
+            let dirty = (folio.dirty & mask).count_ones();
+            folio.dirty &= !mask;
+            folio.uptodate &= !mask;
+            folio.writeback &= !mask;
+            let gone = folio.uptodate == 0 && folio.dirty == 0;
+            inner.dirty_blocks -= u64::from(dirty);
+            if gone {
+                self.remove_folio(&mut inner, s);
+            }
+        }
+        (before - inner.dirty_blocks) << self.block_bits
+    }
+
+    /// Zeroes the cached bytes from `pos` to the end of its block without marking them dirty (the tail past a new end of
+    /// file: it is written only if its block is).
+    pub fn zero_tail(&self, pos: u64) {
+        let within_block = pos % self.block_size();
+        if within_block == 0 || self.is_empty() {
+            return;
+        }
+        let mut inner = self.inner.write();
+        let page = pos / PAGE_SIZE as u64;
+        let Some(start) = self.covering(&inner, page).map(|(s, _)| s) else { return };
+        let folio = inner.folios.get_mut(&start).expect("covering");
+        let off = (pos - start * PAGE_SIZE as u64) as usize;
+        if folio.uptodate & (1 << (off >> self.block_bits)) != 0 {
+            let end = off + (self.block_size() - within_block) as usize;
+            Arc::make_mut(&mut folio.data)[off..end].fill(0);
+        }
+    }
+
+    /// True when block `block` is newer in memory than on the device, or on its way.
+    pub fn block_dirty(&self, block: u64) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let inner = self.inner.read();
+        self.covering(&inner, block / self.blocks_per_page())
+            .is_some_and(|(start, f)| (f.dirty | f.writeback) & (1 << (block - start * self.blocks_per_page())) != 0)
+    }
+
+    /// Drops up to `bytes` of clean folios that were not used since the last call; returns what it freed. Never waits.
+    pub fn shrink(&self, bytes: u64) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let Some(mut inner) = self.inner.try_write() else { return 0 };
+        let mut freed = 0;
+        let mut victims = Vec::new();
+        for (s, f) in inner.folios.iter_mut() {
+            if freed >= bytes {
+                break;
+            }
+            if f.dirty != 0 || f.writeback != 0 {
+                continue;
+            }
+            if std::mem::take(&mut f.referenced) {
+                continue;
+            }
+            freed += f.pages * PAGE_SIZE as u64 + OVERHEAD_BYTES;
+            victims.push(*s);
+        }
+        for s in victims {
+            self.remove_folio(&mut inner, s);
+        }
+        freed
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        let mut inner = self.inner.write();
+        let keys: Vec<u64> = inner.folios.keys().copied().collect();
+        for s in keys {
+            self.remove_folio(&mut inner, s);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "folio_tests.rs"]
+mod tests;

@@ -1,0 +1,110 @@
+use super::*;
+use extant_base::rng::Rng;
+
+fn space(bits: u32, keep: bool) -> AddressSpace {
+    AddressSpace::new(bits, keep, Budget::new(1 << 30))
+}
+
+/// Random writes, reads, discards, writebacks against a flat model, for each block size.
+#[test]
+fn behaves_like_a_flat_file_with_a_dirty_map() {
+    for (bits, keep, seed) in [(10, false, 1), (12, false, 2), (10, true, 3), (12, true, 4), (11, true, 5)] {
+        let sp = space(bits, keep);
+        let bs = 1u64 << bits;
+        let size = 512 * 1024u64;
+        let mut device = vec![0u8; size as usize];
+        let mut model = vec![0u8; size as usize];
+        let mut rng = Rng::new(seed);
+        for _ in 0..4000 {
+            match rng.below(10) {
+                0..=4 => {
+                    let pos = rng.below(size - 1);
+                    let limit = if rng.one_in(8) { 200_000 } else { 9_000 };
+                    let len = (1 + rng.below(limit)).min(size - pos) as usize;
+                    let byte = rng.next_u32() as u8;
+                    let data = vec![byte; len];
+                    let mut fills = Vec::new();
+                    for block in [pos >> bits, (pos + len as u64 - 1) >> bits] {
+                        if !sp.block_uptodate(block) && !fills.iter().any(|(b, _)| *b == block) {
+                            let at = (block * bs) as usize;
+                            fills.push((block, AlignedBuf::from_slice(&device[at..at + bs as usize])));
+                        }
+                    }
+                    sp.write(pos, &data, &fills);
+                    model[pos as usize..pos as usize + len].fill(byte);
+                }
+                5 | 6 => {
+                    let from = rng.below(size >> bits);
+                    for run in sp.take_dirty(from, u64::MAX, 1 + rng.below(40)) {
+                        let how = if rng.one_in(4) { RunCompletion::Redirty } else { RunCompletion::Written };
+                        if how == RunCompletion::Written {
+                            let mut at = (run.start * bs) as usize;
+                            for v in &run.vecs {
+                                device[at..at + v.len].copy_from_slice(v.bytes());
+                                at += v.len;
+                            }
+                            assert_eq!(at as u64, (run.start + u64::from(run.blocks)) * bs);
+                        }
+                        sp.finish(run.start, run.blocks, how);
+                    }
+                }
+                7 => {
+                    let from = rng.below(size >> bits);
+                    let to = (from + rng.below(30)).min(size >> bits);
+                    sp.discard(from, to);
+                    device[(from * bs) as usize..(to * bs) as usize].fill(0);
+                    model[(from * bs) as usize..(to * bs) as usize].fill(0);
+                }
+                8 => {
+                    sp.shrink(rng.below(100_000));
+                }
+                _ => {
+                    let pos = rng.below(size - 1);
+                    let len = (1 + rng.below(150_000)).min(size - pos) as usize;
+                    let mut buf = vec![0xEEu8; len];
+                    for (a, b) in sp.read_cached(pos, &mut buf) {
+                        buf[a..b].copy_from_slice(&device[pos as usize + a..pos as usize + b]);
+                    }
+                    assert!(buf == model[pos as usize..pos as usize + len], "bits {bits} at {pos}+{len}");
+                }
+            }
+        }
+        for run in sp.take_dirty(0, u64::MAX, u64::MAX) {
+            let mut at = (run.start * bs) as usize;
+            for v in &run.vecs {
+                device[at..at + v.len].copy_from_slice(v.bytes());
+                at += v.len;
+            }
+            sp.finish(run.start, run.blocks, RunCompletion::Written);
+        }
+        assert!(device == model);
+        assert_eq!(sp.dirty_bytes(), 0);
+        if !keep {
+            assert!(sp.is_empty(), "nothing stays once it is written");
+        }
+    }
+}
+
+#[test]
+fn a_writer_during_writeback_does_not_change_what_is_written() {
+    let sp = space(12, false);
+    sp.write(0, &[1; 4096], &[]);
+    let runs = sp.take_dirty(0, u64::MAX, u64::MAX);
+    sp.write(0, &[2; 4096], &[]);
+    assert!(runs[0].vecs[0].bytes().iter().all(|b| *b == 1));
+    sp.finish(0, 1, RunCompletion::Written);
+    assert_eq!(sp.dirty_bytes(), 4096, "the second write is still to be written");
+    let mut buf = [0; 4096];
+    assert!(sp.read_cached(0, &mut buf).is_empty());
+    assert_eq!(buf[0], 2);
+}
+
+#[test]
+fn the_budget_gets_everything_back() {
+    let budget = Budget::new(1 << 20);
+    let sp = AddressSpace::new(12, true, budget.clone());
+    sp.write(100, &[1; 300_000], &[]);
+    assert!(budget.used() >= 300_000);
+    drop(sp);
+    assert_eq!(budget.used(), 0);
+}
