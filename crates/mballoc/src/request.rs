@@ -1,0 +1,111 @@
+//! What a caller asks for and what it gets: [`Request`], [`Kind`], [`RequestFlags`], [`Allocation`].
+//!
+//! # Locking
+//! None.
+
+use std::ops::BitOr;
+
+use extant_ondisk::{BlockNr, LogicalBlock};
+
+use crate::InodePreallocation;
+
+/// One request for blocks. Linux: `struct ext4_allocation_request`, fs/ext4/ext4.h.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Where the blocks would best lie. With [`RequestFlags::TRY_GOAL`] exactly there if free, otherwise its group is
+    /// where the search starts. A goal outside the file system counts as none (group 0).
+    pub goal: Option<BlockNr>,
+    /// Blocks wanted, at least 1. The answer may be shorter, never longer.
+    pub len: u32,
+    pub kind: Kind<'a>,
+    pub flags: RequestFlags,
+    /// The highest block that the caller can address (indirect-mapped files: 2^32 - 1). Groups that reach beyond it are
+    /// not used at all.
+    pub max_block: Option<BlockNr>,
+}
+
+/// What the blocks are for.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind<'a> {
+    /// Blocks of a regular file (Linux: `EXT4_MB_HINT_DATA`).
+    Data {
+        owner: &'a InodePreallocation,
+        /// The first logical block to be mapped.
+        logical: LogicalBlock,
+        /// Size of the file in blocks, rounded up, delayed writes included.
+        file_blocks: u64,
+        /// True when delayed allocation has reserved the blocks: what is allocated is taken out of that reservation (the
+        /// caller must not unreserve it again). False: it is taken from what is available.
+        reserved: bool,
+        /// The nearest mapped block before `logical`, if any.
+        left: Option<Neighbour>,
+        /// The nearest mapped block after the request, if any.
+        right: Option<Neighbour>,
+    },
+    /// Everything else: directories, extent and indirect blocks, xattr blocks. Never preallocated.
+    Metadata,
+}
+
+/// A block of the same file that is mapped already (Linux: `lleft`/`pleft`, `lright`/`pright`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    pub logical: LogicalBlock,
+    pub block: BlockNr,
+}
+
+/// A set of flags; combine with `|`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestFlags(u32);
+
+impl RequestFlags {
+    pub const NONE: RequestFlags = RequestFlags(0);
+    /// Do not preallocate (Linux: `EXT4_MB_HINT_NOPREALLOC`): fallocate, direct I/O of a known size.
+    pub const NO_PREALLOC: RequestFlags = RequestFlags(1);
+    /// Use the goal block itself when it is free (Linux: `EXT4_MB_HINT_TRY_GOAL`).
+    pub const TRY_GOAL: RequestFlags = RequestFlags(2);
+    /// The goal block or nothing (Linux: `EXT4_MB_HINT_GOAL_ONLY`); implies TRY_GOAL.
+    pub const GOAL_ONLY: RequestFlags = RequestFlags(4);
+    /// May use the blocks set aside for root (Linux: `EXT4_MB_USE_ROOT_BLOCKS`).
+    pub const USE_ROOT_RESERVE: RequestFlags = RequestFlags(8);
+    /// May use everything, also the pool kept for conversions that must not fail (Linux: `EXT4_MB_USE_RESERVED`).
+    pub const USE_RESERVED: RequestFlags = RequestFlags(16);
+    /// Nobody has the file open for writing, so it will hardly grow.
+    pub const CLOSED: RequestFlags = RequestFlags(32);
+
+    pub fn contains(self, other: RequestFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl BitOr for RequestFlags {
+    type Output = RequestFlags;
+    fn bitor(self, other: RequestFlags) -> RequestFlags {
+        RequestFlags(self.0 | other.0)
+    }
+}
+
+impl<'a> Request<'a> {
+    /// A request for metadata near `goal`.
+    pub fn metadata(goal: Option<BlockNr>, len: u32) -> Request<'a> {
+        Request { goal, len, kind: Kind::Metadata, flags: RequestFlags::NONE, max_block: None }
+    }
+
+    /// A request for file data without reservation and without known neighbours.
+    pub fn data(
+        owner: &'a InodePreallocation,
+        goal: Option<BlockNr>,
+        logical: LogicalBlock,
+        len: u32,
+        file_blocks: u64,
+    ) -> Request<'a> {
+        let kind = Kind::Data { owner, logical, file_blocks, reserved: false, left: None, right: None };
+        Request { goal, len, kind, flags: RequestFlags::NONE, max_block: None }
+    }
+}
+
+/// The answer: `len` blocks from `start`, inside one group, marked used on disk in the caller's transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    pub start: BlockNr,
+    pub len: u32,
+}

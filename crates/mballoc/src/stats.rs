@@ -1,0 +1,87 @@
+//! Counters of what the allocator did: [`Statistics`] (a snapshot). Linux: /proc/fs/ext4/*/mb_stats.
+//!
+//! # Locking
+//! None: every counter is sharded.
+
+use extant_base::counter::Counter;
+
+macro_rules! statistics {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Sums since mount.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Statistics {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Groups looked at without a lock, per criterion 0..=3.
+            pub groups_considered: [u64; 4],
+            /// Searches that ended with blocks in criterion 0..=3.
+            pub criterion_hits: [u64; 4],
+        }
+
+        /// The live counters.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub $name: Counter,)*
+            pub groups_considered: [Counter; 4],
+            pub criterion_hits: [Counter; 4],
+        }
+
+        impl Counters {
+            pub fn snapshot(&self) -> Statistics {
+                Statistics {
+                    $($name: self.$name.get(),)*
+                    groups_considered: std::array::from_fn(|i| self.groups_considered[i].get()),
+                    criterion_hits: std::array::from_fn(|i| self.criterion_hits[i].get()),
+                }
+            }
+        }
+    };
+}
+
+statistics! {
+    /// Requests.
+    requests,
+    /// Requests that got blocks.
+    success,
+    /// Blocks handed out.
+    blocks_allocated,
+    /// Blocks freed (in a transaction).
+    blocks_freed,
+    /// Blocks returned to use after their commit.
+    blocks_released,
+    /// Groups whose buddy was searched under the lock.
+    groups_scanned,
+    /// Free extents measured.
+    extents_scanned,
+    /// Requests served at the goal block itself.
+    goal_hits,
+    /// Requests served by a power-of-two buddy.
+    order2_hits,
+    /// Requests served from an inode's preallocation.
+    inode_pa_hits,
+    /// Requests served from a locality group's preallocation.
+    group_pa_hits,
+    /// Searches that stopped at the limit of extents to measure.
+    breaks,
+    /// Extents found and then lost to another thread.
+    lost,
+    /// Preallocations made for inodes.
+    inode_pa_new,
+    /// Preallocations made for locality groups.
+    group_pa_new,
+    /// Preallocations given back.
+    pa_discarded,
+    /// Blocks given back with them.
+    pa_discarded_blocks,
+    /// Buddies built from a bitmap.
+    buddies_loaded,
+    /// Buddies dropped for their memory.
+    buddies_dropped,
+    /// Groups found bad.
+    groups_bad,
+    /// Groups passed over because another thread had their lock.
+    groups_busy,
+    /// Requests that found nothing.
+    no_space,
+    /// Release calls for blocks that were not waiting; always 0 unless the caller errs.
+    bad_releases,
+}
