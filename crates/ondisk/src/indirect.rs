@@ -1,1 +1,197 @@
-//! placeholder
+//! Block pointers of ext2 and ext3 as bytes: 12 direct pointers in `i_block`, then trees of one, two and three levels of
+//! pointer blocks.
+//!
+//! Main types: [`Geometry`] (what a block size implies), [`IndirectPath`] (where the pointer of a logical block lies).
+//! A pointer is a little-endian u32; 0 is a hole. Linux: `ext4_block_to_path` and `Indirect`, fs/ext4/indirect.c.
+//!
+//! What it does not do: I/O, checksums (pointer blocks have none).
+//!
+//! # Locking
+//! None.
+
+use crate::{BlockNr, Error, LogicalBlock, Result};
+
+/// Pointers in `i_block` that map data directly.
+pub const DIRECT: u32 = 12;
+/// Slots in `i_block`: 12 direct and the roots of the three trees.
+pub const SLOTS: usize = 15;
+/// The most levels of pointer blocks.
+pub const LEVELS_MAX: usize = 3;
+/// Bytes of a pointer.
+pub const POINTER_BYTES: usize = 4;
+/// One past the highest block that a pointer can name.
+pub const POINTER_END: u64 = 1 << 32;
+
+/// What a block size implies for pointer trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Pointers in one pointer block.
+    pub per_block: u32,
+}
+
+/// Where the pointer of a logical block lies: first a slot of `i_block`, then an entry in each pointer block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndirectPath {
+    /// Levels of pointer blocks below the slot, 0..=3.
+    pub levels: usize,
+    /// `offsets[0]` is the slot in `i_block`; `offsets[1..=levels]` are entries in pointer blocks.
+    pub offsets: [u32; LEVELS_MAX + 1],
+}
+
+impl Geometry {
+    pub const fn new(block_size: u32) -> Geometry {
+        Geometry { per_block: block_size / POINTER_BYTES as u32 }
+    }
+
+    /// Logical blocks below one pointer at `level` pointer blocks above the data (0: the pointer names data): 1, p, p², p³.
+    pub const fn span(&self, level: usize) -> u64 {
+        (self.per_block as u64).pow(level as u32)
+    }
+
+    /// One past the last logical block that the format can map; at most 2³²-1, as for extents.
+    pub fn logical_end(&self) -> u32 {
+        let end = u64::from(DIRECT) + self.span(1) + self.span(2) + self.span(3);
+        end.min(u64::from(u32::MAX)) as u32
+    }
+
+    /// The path of `lblk`; `None` beyond [`Geometry::logical_end`].
+    pub fn path(&self, lblk: LogicalBlock) -> Option<IndirectPath> {
+        if lblk.0 >= self.logical_end() {
+            return None;
+        }
+        if lblk.0 < DIRECT {
+            return Some(IndirectPath { levels: 0, offsets: [lblk.0, 0, 0, 0] });
+        }
+        let mut rest = u64::from(lblk.0 - DIRECT);
+        for levels in 1..=LEVELS_MAX {
+            if rest < self.span(levels) {
+                let mut offsets = [DIRECT + levels as u32 - 1, 0, 0, 0];
+                for (i, offset) in offsets.iter_mut().enumerate().skip(1).take(levels) {
+                    let span = self.span(levels - i);
+                    *offset = (rest / span) as u32;
+                    rest %= span;
+                }
+                return Some(IndirectPath { levels, offsets });
+            }
+            rest -= self.span(levels);
+        }
+        None
+    }
+
+    /// The first logical block below slot `slot` of `i_block` and the levels of pointer blocks there.
+    pub fn slot_start(&self, slot: usize) -> Option<(u64, usize)> {
+        match slot {
+            0..=11 => Some((slot as u64, 0)),
+            12 => Some((u64::from(DIRECT), 1)),
+            13 => Some((u64::from(DIRECT) + self.span(1), 2)),
+            14 => Some((u64::from(DIRECT) + self.span(1) + self.span(2), 3)),
+            _ => None,
+        }
+    }
+}
+
+impl IndirectPath {
+    /// How far `lblk` lies behind the first logical block below the pointer `offsets[step]`.
+    pub fn inside(&self, step: usize, geometry: &Geometry) -> u64 {
+        (step + 1..=self.levels).map(|i| u64::from(self.offsets[i]) * geometry.span(self.levels - i)).sum()
+    }
+
+    /// Logical blocks below the pointer `offsets[step]`.
+    pub fn span(&self, step: usize, geometry: &Geometry) -> u64 {
+        geometry.span(self.levels - step.min(self.levels))
+    }
+}
+
+/// Pointer `i` of a pointer block or of `i_block`; `None` beyond its end.
+pub fn pointer(bytes: &[u8], i: usize) -> Option<u32> {
+    let at = i.checked_mul(POINTER_BYTES)?;
+    bytes.get(at..at.checked_add(POINTER_BYTES)?)?.try_into().ok().map(u32::from_le_bytes)
+}
+
+/// Stores pointer `i`; false beyond the end.
+#[must_use]
+pub fn set_pointer(bytes: &mut [u8], i: usize, block: u32) -> bool {
+    let Some(at) = i.checked_mul(POINTER_BYTES) else { return false };
+    match bytes.get_mut(at..at.saturating_add(POINTER_BYTES)) {
+        Some(room) if room.len() == POINTER_BYTES => {
+            room.copy_from_slice(&block.to_le_bytes());
+            true
+        }
+        _ => false,
+    }
+}
+
+/// True when no pointer is set.
+pub fn is_empty(bytes: &[u8]) -> bool {
+    bytes.iter().all(|b| *b == 0)
+}
+
+/// Checks a pointer block: every pointer that is set must be accepted by `valid`. `number` is the block, for messages.
+pub fn validate(bytes: &[u8], number: u64, valid: impl Fn(BlockNr) -> bool) -> Result<()> {
+    for (i, raw) in bytes.chunks_exact(POINTER_BYTES).enumerate() {
+        let block = u32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]]);
+        if block != 0 && !valid(BlockNr(u64::from(block))) {
+            let detail = format!("pointer {i} names block {block}, which no file can own");
+            return Err(Error::corrupt("indirect block", number, detail));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn paths_at_the_borders() {
+        let g = Geometry::new(1024);
+        let p = |lblk| g.path(LogicalBlock(lblk)).map(|p| (p.levels, p.offsets));
+        assert_eq!(p(0), Some((0, [0, 0, 0, 0])));
+        assert_eq!(p(11), Some((0, [11, 0, 0, 0])));
+        assert_eq!(p(12), Some((1, [12, 0, 0, 0])));
+        assert_eq!(p(12 + 255), Some((1, [12, 255, 0, 0])));
+        assert_eq!(p(12 + 256), Some((2, [13, 0, 0, 0])));
+        assert_eq!(p(12 + 256 + 65535), Some((2, [13, 255, 255, 0])));
+        assert_eq!(p(12 + 256 + 65536), Some((3, [14, 0, 0, 0])));
+        assert_eq!(g.logical_end(), 12 + 256 + 65536 + 16_777_216);
+        assert_eq!(p(g.logical_end() - 1), Some((3, [14, 255, 255, 255])));
+        assert_eq!(p(g.logical_end()), None);
+        assert_eq!(Geometry::new(65536).logical_end(), u32::MAX);
+        assert_eq!(Geometry::new(65536).path(LogicalBlock(u32::MAX)), None);
+        assert!(Geometry::new(65536).path(LogicalBlock(u32::MAX - 1)).is_some());
+    }
+
+    #[test]
+    fn pointers_read_back() {
+        let mut bytes = [0; 1024];
+        assert!(is_empty(&bytes));
+        assert!(set_pointer(&mut bytes, 255, 0x0403_0201));
+        assert!(!set_pointer(&mut bytes, 256, 1));
+        assert_eq!(&bytes[1020..], [1, 2, 3, 4]);
+        assert_eq!(pointer(&bytes, 255), Some(0x0403_0201));
+        assert_eq!(pointer(&bytes, 256), None);
+        assert!(!is_empty(&bytes));
+        assert!(validate(&bytes, 5, |b| b.0 > 0x0403_0201).is_err());
+        assert!(validate(&bytes, 5, |b| b.0 == 0x0403_0201).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn path_and_back(lblk in any::<u32>(), shift in 0u32..7) {
+            let g = Geometry::new(1024 << shift);
+            if let Some(path) = g.path(LogicalBlock(lblk)) {
+                let (start, levels) = g.slot_start(path.offsets[0] as usize).unwrap();
+                prop_assert_eq!(levels, path.levels);
+                prop_assert_eq!(start + path.inside(0, &g), u64::from(lblk));
+                for step in 0..=levels {
+                    prop_assert!(path.inside(step, &g) < path.span(step, &g));
+                }
+                prop_assert_eq!(path.span(levels, &g), 1);
+            } else {
+                prop_assert!(lblk >= g.logical_end());
+            }
+        }
+    }
+}

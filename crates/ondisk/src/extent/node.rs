@@ -1,0 +1,305 @@
+//! One node: a checked view ([`NodeRef`]) and edits in place ([`NodeMut`]).
+//!
+//! Both are made by `parse`, which checks the header against the length of the slice; from then on nothing that the
+//! entries contain can make a method panic. What the entries must satisfy is checked once by [`NodeRef::validate`].
+//!
+//! # Locking
+//! None.
+
+use std::ops::Range;
+
+use super::{
+    DEPTH_MAX, ENTRY_BYTES, Extent, HEADER_BYTES, Header, Index, LOGICAL_END, MAGIC, ROOT_BYTES, RawEntry, TAIL_BYTES,
+    raw_key,
+};
+use crate::{BlockNr, Error, LogicalBlock, Result};
+
+/// Entries that a node of `bytes` bytes (the root's 60, or a block) has room for.
+pub const fn capacity(bytes: usize) -> usize {
+    bytes.saturating_sub(HEADER_BYTES) / ENTRY_BYTES
+}
+
+fn get_u16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn corrupt(number: u64, detail: String) -> Error {
+    Error::corrupt("extent node in block", number, detail)
+}
+
+fn parse_header(bytes: &[u8], number: u64) -> Result<Header> {
+    if bytes.len() < ROOT_BYTES {
+        return Err(corrupt(number, format!("{} bytes are too few for a node", bytes.len())));
+    }
+    let header = Header {
+        entries: get_u16(bytes, 2),
+        max: get_u16(bytes, 4),
+        depth: get_u16(bytes, 6),
+        generation: u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]),
+    };
+    let magic = get_u16(bytes, 0);
+    if magic != MAGIC {
+        return Err(corrupt(number, format!("magic is {magic:#06x}, expected {MAGIC:#06x}")));
+    }
+    // e2fsprogs lets a writer leave room for up to two entries unused, and so do we.
+    let room = capacity(bytes.len());
+    if usize::from(header.max) > room || usize::from(header.max) + 2 < room {
+        return Err(corrupt(number, format!("room for {} entries claimed, {room} expected", header.max)));
+    }
+    if header.entries > header.max {
+        return Err(corrupt(number, format!("{} entries in room for {}", header.entries, header.max)));
+    }
+    if header.depth > DEPTH_MAX {
+        return Err(corrupt(number, format!("depth {} is above {DEPTH_MAX}", header.depth)));
+    }
+    Ok(header)
+}
+
+/// Where the checksum of a block node lies, from its header (`12 + 12 * eh_max`).
+fn tail_at(header: &Header, bytes: &[u8]) -> Option<usize> {
+    let at = HEADER_BYTES + usize::from(header.max) * ENTRY_BYTES;
+    (bytes.len() > ROOT_BYTES && at + TAIL_BYTES <= bytes.len()).then_some(at)
+}
+
+/// A node whose header is sound.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeRef<'a> {
+    bytes: &'a [u8],
+    header: Header,
+}
+
+impl<'a> NodeRef<'a> {
+    /// Checks the header of a root (60 bytes) or a block. `number` is the block (0 for a root), for messages.
+    pub fn parse(bytes: &'a [u8], number: u64) -> Result<NodeRef<'a>> {
+        Ok(NodeRef { bytes, header: parse_header(bytes, number)? })
+    }
+
+    pub fn header(&self) -> Header {
+        self.header
+    }
+
+    /// Entries in use.
+    pub fn len(&self) -> usize {
+        usize::from(self.header.entries)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.header.entries == 0
+    }
+
+    /// Entries there is room for.
+    pub fn room(&self) -> usize {
+        usize::from(self.header.max)
+    }
+
+    pub fn depth(&self) -> u16 {
+        self.header.depth
+    }
+
+    /// The bytes of entry `i`.
+    pub fn raw(&self, i: usize) -> Option<RawEntry> {
+        if i >= self.len() {
+            return None;
+        }
+        let at = HEADER_BYTES + i * ENTRY_BYTES;
+        self.bytes.get(at..at + ENTRY_BYTES)?.try_into().ok()
+    }
+
+    /// All entries, in order.
+    pub fn raw_entries(&self) -> impl Iterator<Item = RawEntry> + use<'a> {
+        let node = *self;
+        (0..node.len()).map_while(move |i| node.raw(i))
+    }
+
+    /// The first logical block of entry `i`.
+    pub fn key(&self, i: usize) -> Option<u32> {
+        self.raw(i).map(|raw| raw_key(&raw))
+    }
+
+    /// Entry `i` of a leaf.
+    pub fn extent(&self, i: usize) -> Option<Extent> {
+        self.raw(i).map(|raw| Extent::decode(&raw))
+    }
+
+    /// Entry `i` of an index node.
+    pub fn index(&self, i: usize) -> Option<Index> {
+        self.raw(i).map(|raw| Index::decode(&raw))
+    }
+
+    /// The last entry whose key is at most `lblk`, by binary search; `None` when `lblk` lies before the first entry.
+    pub fn search(&self, lblk: u32) -> Option<usize> {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.key(middle) {
+                Some(key) if key <= lblk => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        low.checked_sub(1)
+    }
+
+    /// Checks every entry: keys ascending, extents not overlapping, lengths and logical ends legal, and each physical
+    /// range accepted by `valid` (start, blocks). `depth` is what the parent promised.
+    pub fn validate(&self, depth: u16, number: u64, valid: impl Fn(BlockNr, u32) -> bool) -> Result<()> {
+        if self.header.depth != depth {
+            return Err(corrupt(number, format!("depth is {}, expected {depth}", self.header.depth)));
+        }
+        if depth > 0 && self.is_empty() {
+            return Err(corrupt(number, "an index node without entries".to_owned()));
+        }
+        let mut free_from = 0u64;
+        for (i, raw) in self.raw_entries().enumerate() {
+            let key = u64::from(raw_key(&raw));
+            if key < free_from {
+                return Err(corrupt(number, format!("entry {i} starts at {key}, before {free_from}")));
+            }
+            if depth > 0 {
+                let child = Index::decode(&raw).child;
+                if !valid(child, 1) {
+                    return Err(corrupt(number, format!("entry {i} points to {child}, where no node can be")));
+                }
+                free_from = key + 1;
+            } else {
+                let extent = Extent::decode(&raw);
+                if extent.len == 0 || extent.end() > u64::from(LOGICAL_END) {
+                    return Err(corrupt(number, format!("entry {i} has {} blocks from {key}", extent.len)));
+                }
+                if !valid(extent.pblk, extent.len) {
+                    let Extent { pblk, len, .. } = extent;
+                    return Err(corrupt(
+                        number,
+                        format!("entry {i} maps {len} blocks at {pblk}, which no file can own"),
+                    ));
+                }
+                free_from = extent.end();
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what a parent promised about this node: depth, and that all it maps lies in `first..end`. Looks at the
+    /// first and the last entry only, so it is cheap enough for every descent.
+    pub fn check_place(&self, depth: u16, first: u32, end: u64, number: u64) -> Result<()> {
+        if self.header.depth != depth {
+            return Err(corrupt(number, format!("depth is {}, expected {depth}", self.header.depth)));
+        }
+        let (Some(low), Some(last)) = (self.key(0), self.raw(self.len().wrapping_sub(1))) else {
+            return if depth == 0 { Ok(()) } else { Err(corrupt(number, "an index node without entries".to_owned())) };
+        };
+        let high = if depth == 0 { Extent::decode(&last).end() } else { u64::from(raw_key(&last)) + 1 };
+        if low < first || high > end {
+            return Err(corrupt(number, format!("maps {low}..{high}, outside of its parent's {first}..{end}")));
+        }
+        Ok(())
+    }
+
+    /// The checksum stored in a block node's tail.
+    pub fn stored_checksum(&self) -> Option<u32> {
+        let at = tail_at(&self.header, self.bytes)?;
+        self.bytes.get(at..at + TAIL_BYTES)?.try_into().ok().map(u32::from_le_bytes)
+    }
+
+    /// The checksum that a block node should have under this inode seed.
+    pub fn checksum(&self, inode_seed: u32) -> Option<u32> {
+        let at = tail_at(&self.header, self.bytes)?;
+        Some(crc32c_raw(inode_seed, &self.bytes[..at]))
+    }
+}
+
+/// A node that may be edited. Every edit keeps the header in step; the checksum is redone by [`NodeMut::seal`] only.
+#[derive(Debug)]
+pub struct NodeMut<'a> {
+    bytes: &'a mut [u8],
+    header: Header,
+}
+
+impl<'a> NodeMut<'a> {
+    /// Checks the header, as [`NodeRef::parse`] does.
+    pub fn parse(bytes: &'a mut [u8], number: u64) -> Result<NodeMut<'a>> {
+        let header = parse_header(bytes, number)?;
+        Ok(NodeMut { bytes, header })
+    }
+
+    /// Writes the header of an empty node over `bytes` (the root's 60, or a block) and zeroes the rest.
+    pub fn init(bytes: &'a mut [u8], depth: u16) -> NodeMut<'a> {
+        debug_assert!(bytes.len() >= ROOT_BYTES && depth <= DEPTH_MAX);
+        bytes.fill(0);
+        let max = capacity(bytes.len()).min(usize::from(u16::MAX)) as u16;
+        let node = NodeMut { bytes, header: Header { entries: 0, max, depth, generation: 0 } };
+        node.bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());
+        node.bytes[4..6].copy_from_slice(&max.to_le_bytes());
+        node.bytes[6..8].copy_from_slice(&depth.to_le_bytes());
+        node
+    }
+
+    /// The node as a view.
+    pub fn view(&self) -> NodeRef<'_> {
+        NodeRef { bytes: self.bytes, header: self.header }
+    }
+
+    fn set_entries(&mut self, entries: usize) {
+        self.header.entries = entries as u16;
+        self.bytes[2..4].copy_from_slice(&self.header.entries.to_le_bytes());
+    }
+
+    /// Replaces the entries `range` by `new`. False, and nothing changed, when the range is not there or the room is too
+    /// small.
+    #[must_use]
+    pub fn splice(&mut self, range: Range<usize>, new: &[RawEntry]) -> bool {
+        let old = usize::from(self.header.entries);
+        if range.start > range.end || range.end > old || old - range.len() + new.len() > usize::from(self.header.max) {
+            return false;
+        }
+        let at = |i: usize| HEADER_BYTES + i * ENTRY_BYTES;
+        let (total, after) = (old - range.len() + new.len(), range.start + new.len());
+        self.bytes.copy_within(at(range.end)..at(old), at(after));
+        for (i, raw) in new.iter().enumerate() {
+            self.bytes[at(range.start + i)..at(range.start + i + 1)].copy_from_slice(raw);
+        }
+        if total < old {
+            self.bytes[at(total)..at(old)].fill(0);
+        }
+        self.set_entries(total);
+        true
+    }
+
+    /// Inserts one entry before entry `i`.
+    #[must_use]
+    pub fn insert(&mut self, i: usize, raw: &RawEntry) -> bool {
+        self.splice(i..i, std::slice::from_ref(raw))
+    }
+
+    /// Removes entry `i`.
+    #[must_use]
+    pub fn remove(&mut self, i: usize) -> bool {
+        self.splice(i..i.saturating_add(1), &[])
+    }
+
+    /// Changes the key of entry `i` and leaves the rest of it.
+    #[must_use]
+    pub fn set_key(&mut self, i: usize, lblk: LogicalBlock) -> bool {
+        let Some(mut raw) = self.view().raw(i) else { return false };
+        raw[0..4].copy_from_slice(&lblk.0.to_le_bytes());
+        self.splice(i..i + 1, &[raw])
+    }
+
+    /// Replaces all entries.
+    #[must_use]
+    pub fn set_all(&mut self, new: &[RawEntry]) -> bool {
+        self.splice(0..usize::from(self.header.entries), new)
+    }
+
+    /// Recomputes a block node's checksum; without a seed (no metadata_csum) or in a root there is none.
+    pub fn seal(&mut self, inode_seed: Option<u32>) {
+        let Some(seed) = inode_seed else { return };
+        if let (Some(at), Some(sum)) = (tail_at(&self.header, self.bytes), self.view().checksum(seed)) {
+            self.bytes[at..at + TAIL_BYTES].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+}
+
+/// crc32c without the final inversion, as ext4 seeds and stores it.
+fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
+    !crc32c::crc32c_append(!seed, data)
+}

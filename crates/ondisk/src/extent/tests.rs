@@ -1,0 +1,198 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn ext(lblk: u32, len: u32, pblk: u64, unwritten: bool) -> Extent {
+    Extent { lblk: LogicalBlock(lblk), len, pblk: BlockNr(pblk), unwritten }
+}
+
+#[test]
+fn entries_have_the_kernels_layout() {
+    let e = ext(0x0403_0201, 5, 0x0605_0A09_0807, false);
+    assert_eq!(e.encode(), [1, 2, 3, 4, 5, 0, 5, 6, 7, 8, 9, 10]);
+    assert_eq!(Extent::decode(&e.encode()), e);
+    let u = ext(7, UNWRITTEN_LEN_MAX, 9, true);
+    assert_eq!(&u.encode()[4..6], &[0xFF, 0xFF]);
+    assert_eq!(Extent::decode(&u.encode()), u);
+    let w = ext(7, WRITTEN_LEN_MAX, 9, false);
+    assert_eq!(&w.encode()[4..6], &[0x00, 0x80]);
+    assert_eq!(Extent::decode(&w.encode()), w);
+    let i = Index { lblk: LogicalBlock(0x0403_0201), child: BlockNr(0x0A09_0807_0605) };
+    assert_eq!(i.encode(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 0]);
+    assert_eq!(Index::decode(&i.encode()), i);
+}
+
+#[test]
+fn merge_rules() {
+    assert_eq!(ext(0, 4, 100, false).merged(&ext(4, 4, 104, false)), Some(ext(0, 8, 100, false)));
+    assert_eq!(ext(0, 4, 100, false).merged(&ext(4, 4, 104, true)), None);
+    assert_eq!(ext(0, 4, 100, false).merged(&ext(5, 4, 104, false)), None);
+    assert_eq!(ext(0, 4, 100, false).merged(&ext(4, 4, 105, false)), None);
+    assert_eq!(ext(0, 32767, 100, false).merged(&ext(32767, 1, 32867, false)).map(|e| e.len), Some(32768));
+    assert_eq!(ext(0, 32768, 100, false).merged(&ext(32768, 1, 32868, false)), None);
+    assert_eq!(ext(0, 32767, 100, true).merged(&ext(32767, 1, 32867, true)), None);
+}
+
+#[test]
+fn clip_keeps_the_physical_side_in_step() {
+    let e = ext(10, 10, 100, true);
+    assert_eq!(e.clip(0, 10), None);
+    assert_eq!(e.clip(20, 30), None);
+    assert_eq!(e.clip(0, 100), Some(e));
+    assert_eq!(e.clip(12, 15), Some(ext(12, 3, 102, true)));
+}
+
+#[test]
+fn capacities_leave_room_for_the_tail() {
+    assert_eq!(capacity(ROOT_BYTES), 4);
+    for (bs, room) in [(1024, 84), (2048, 169), (4096, 340), (65536, 5460)] {
+        assert_eq!(capacity(bs), room);
+        assert!(HEADER_BYTES + room * ENTRY_BYTES + TAIL_BYTES <= bs);
+    }
+}
+
+#[test]
+fn edits_in_place() {
+    let mut bytes = vec![0xAA; 1024];
+    let mut node = NodeMut::init(&mut bytes, 0);
+    assert!(node.insert(0, &ext(10, 5, 100, false).encode()));
+    assert!(node.insert(1, &ext(30, 5, 200, false).encode()));
+    assert!(node.insert(1, &ext(20, 5, 300, true).encode()));
+    assert!(!node.insert(4, &ext(50, 5, 300, true).encode()));
+    let keys: Vec<_> = (0..4).map(|i| node.view().key(i)).collect();
+    assert_eq!(keys, [Some(10), Some(20), Some(30), None]);
+    for (lblk, want) in [(0, None), (10, Some(0)), (19, Some(0)), (20, Some(1)), (4_000_000_000, Some(2))] {
+        assert_eq!(node.view().search(lblk), want);
+    }
+    assert!(node.view().validate(0, 1, |_, _| true).is_ok());
+    assert!(node.splice(0..2, &[ext(1, 2, 3, false).encode()]));
+    assert_eq!(node.view().extent(0), Some(ext(1, 2, 3, false)));
+    assert_eq!(node.view().extent(1), Some(ext(30, 5, 200, false)));
+    assert!(node.set_key(1, LogicalBlock(29)));
+    assert_eq!(node.view().key(1), Some(29));
+    assert!(node.remove(0) && node.remove(0) && !node.remove(0));
+    assert!(bytes[HEADER_BYTES..].iter().all(|b| *b == 0), "vacated room is zeroed");
+}
+
+#[test]
+fn checksum_covers_all_before_the_tail() {
+    let mut bytes = vec![0; 1024];
+    let mut node = NodeMut::init(&mut bytes, 0);
+    assert!(node.insert(0, &ext(10, 5, 100, false).encode()));
+    node.seal(Some(0x1234_5678));
+    for at in [9, 13, 500, 1019] {
+        let mut copy = bytes.clone();
+        let node = NodeRef::parse(&copy, 1).unwrap();
+        assert_eq!(node.stored_checksum(), node.checksum(0x1234_5678));
+        assert_ne!(node.stored_checksum(), node.checksum(0x1234_5679));
+        copy[at] ^= 1;
+        let node = NodeRef::parse(&copy, 1).unwrap();
+        assert_ne!(node.stored_checksum(), node.checksum(0x1234_5678), "byte {at}");
+    }
+}
+
+#[test]
+fn validation_names_what_is_wrong() {
+    type Spoil = (&'static str, fn(&mut [u8]));
+    let mut good = vec![0; 1024];
+    let mut node = NodeMut::init(&mut good, 0);
+    assert!(node.set_all(&[ext(10, 5, 100, false).encode(), ext(20, 5, 200, false).encode()]));
+    let check = |bytes: &[u8]| {
+        NodeRef::parse(bytes, 7)?.validate(0, 7, |start, len| start.0 > 0 && start.0 + u64::from(len) <= 1000)
+    };
+    assert_eq!(check(&good), Ok(()));
+    let spoils: [Spoil; 9] = [
+        ("magic", |b| b[0] ^= 1),
+        ("entries in room", |b| b[2] = 85),
+        ("room for", |b| b[4] = 81),
+        ("room for", |b| b[4] = 85),
+        ("depth", |b| b[6] = 1),
+        ("before", |b| b[24] = 14),
+        ("blocks from", |b| b[16] = 0),
+        ("no file can own", |b| b[20 + 1] = 0x10),
+        ("blocks from", |b| b[24..28].fill(0xFF)),
+    ];
+    for (want, spoil) in spoils {
+        let mut bad = good.clone();
+        spoil(&mut bad);
+        let text = check(&bad).unwrap_err().to_string();
+        assert!(text.contains(want), "{want}: {text}");
+    }
+    let node = NodeRef::parse(&good, 7).unwrap();
+    assert!(node.check_place(0, 10, 25, 7).is_ok());
+    assert!(node.check_place(0, 11, 25, 7).is_err());
+    assert!(node.check_place(0, 10, 24, 7).is_err());
+    assert!(node.check_place(1, 10, 25, 7).is_err());
+}
+
+#[test]
+fn last_logical_block_is_refused() {
+    let mut bytes = vec![0; 1024];
+    let mut node = NodeMut::init(&mut bytes, 0);
+    assert!(node.set_all(&[ext(0xFFFF_FFFE, 1, 100, false).encode()]));
+    assert!(node.view().validate(0, 1, |_, _| true).is_ok());
+    assert!(node.set_all(&[ext(0xFFFF_FFFF, 1, 100, false).encode()]));
+    assert!(node.view().validate(0, 1, |_, _| true).is_err());
+}
+
+fn unpack(tree: &PackedTree, bytes: &[u8], depth: u16, first: u32, end: u64, out: &mut Vec<Extent>) {
+    let node = NodeRef::parse(bytes, 0).unwrap();
+    node.validate(depth, 0, |_, _| true).unwrap();
+    node.check_place(depth, first, end, 0).unwrap();
+    for i in 0..node.len() {
+        if depth == 0 {
+            out.push(node.extent(i).unwrap());
+        } else {
+            let index = node.index(i).unwrap();
+            let child = &tree.blocks.iter().find(|(nr, _)| *nr == index.child).unwrap().1;
+            let end = node.key(i + 1).map_or(end, u64::from);
+            unpack(tree, child, depth - 1, index.lblk.0, end, out);
+        }
+    }
+}
+
+#[test]
+fn packed_trees_hold_what_was_put_in() {
+    for count in [0u32, 1, 4, 5, 84, 85, 336, 337, 10_000] {
+        let extents: Vec<_> = (0..count).map(|i| ext(i * 3, 2, 1000 + u64::from(i) * 5, i % 3 == 0)).collect();
+        let mut next = 50_000_000;
+        let tree = pack_tree(&extents, 1024, Some(9), || {
+            next += 1;
+            Some(BlockNr(next))
+        })
+        .unwrap();
+        let depth = NodeRef::parse(&tree.root, 0).unwrap().depth();
+        let mut out = Vec::new();
+        unpack(&tree, &tree.root, depth, 0, u64::from(LOGICAL_END), &mut out);
+        assert_eq!(out, extents);
+        for (nr, bytes) in &tree.blocks {
+            let node = NodeRef::parse(bytes, nr.0).unwrap();
+            assert_eq!(node.stored_checksum(), node.checksum(9));
+        }
+    }
+    assert!(pack_tree(&[ext(5, 2, 9, false), ext(6, 2, 20, false)], 1024, None, || None).is_err());
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_node_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1024), sound in any::<bool>(),
+                                  lblk in any::<u32>(), cut in 0usize..100) {
+        let mut bytes = bytes;
+        if sound {
+            bytes.resize(1024, 0x5A);
+            bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());
+            bytes[2] = bytes[2].min(84); bytes[3] = 0; bytes[4] = 84; bytes[5] = 0; bytes[6] %= 6; bytes[7] = 0;
+        }
+        if let Ok(node) = NodeRef::parse(&bytes, 0) {
+            let _ = node.search(lblk);
+            let _ = node.validate(node.depth(), 0, |s, l| s.0.checked_add(u64::from(l)).is_some());
+            let _ = node.check_place(node.depth(), 0, 100, 0);
+            let _ = (node.checksum(1), node.stored_checksum(), node.extent(cut), node.index(cut));
+        }
+        if let Ok(mut node) = NodeMut::parse(&mut bytes, 0) {
+            let _ = node.splice(cut..cut + 3, &[[1; 12]; 2]);
+            let _ = node.insert(cut, &[2; 12]);
+            node.seal(Some(3));
+        }
+    }
+}
