@@ -1,0 +1,266 @@
+//! jbd2 as bytes: the journal's superblock and the blocks of its log. Everything here is big-endian on disk.
+//!
+//! Main types: [`JournalSuperBlock`] (block 0 of the journal), [`LogFormat`] (what the feature words mean for the size
+//! and checksum of everything in the log), [`DescriptorBuilder`] and [`descriptor_tags`] (the list of home blocks that
+//! precedes their copies), [`CommitBlock`], [`RevokeBuilder`] and [`revoke_records`], [`Tid`] (a transaction's number).
+//!
+//! A transaction in the log is: revoke blocks and (descriptor, copies …) groups in any order, then one commit block, all
+//! carrying the same [`Tid`]. The log is a ring of the blocks from `first` to `last` of the journal.
+//!
+//! What it does not do: decide which transactions are valid (the `recovery` crate), or move blocks.
+//!
+//! # Locking
+//! None.
+
+mod commit;
+mod descriptor;
+mod fast_commit;
+mod revoke;
+mod super_block;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use zerocopy::byteorder::big_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub use commit::{CommitBlock, CommitCsum, crc32_be, v1_checksum};
+pub use descriptor::{
+    DescriptorBuilder, Tag, TagFlags, Tags, descriptor_tags, escape, needs_escape, tag_checksum, unescape,
+};
+pub use fast_commit::{FastCommitHead, fast_commit_head};
+pub use revoke::{RevokeBuilder, RevokeRecords, revoke_records};
+pub use super_block::{
+    CompatFeatures, IncompatFeatures, JournalSuperBlock, LogRange, RawJournalSuperBlock, RoCompatFeatures,
+};
+
+/// The first four bytes of every jbd2 block that is not a copy (Linux: `JBD2_MAGIC_NUMBER`).
+pub const MAGIC: u32 = 0xC03B_3998;
+/// The fewest blocks a kernel accepts between `first` and the end of the log (Linux: `JBD2_MIN_JOURNAL_BLOCKS`).
+pub const MIN_LOG_BLOCKS: u32 = 1024;
+/// Blocks of the fast-commit area when the superblock says 0 (Linux: `JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
+pub const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
+/// The size of the journal superblock in bytes.
+pub const SUPER_BLOCK_BYTES: usize = 1024;
+/// The part of the superblock, in bytes, that changes while a journal is in use: one sector, so it never tears.
+pub const SUPER_BLOCK_LIVE_BYTES: usize = 512;
+/// Bytes of the header that every descriptor, revoke and commit block begins with.
+pub const HEADER_BYTES: usize = 12;
+
+/// A transaction's number (Linux: `tid_t`). It wraps around; 0 is a number like any other. Order is by signed
+/// difference, so it is not total: it only makes sense between numbers less than 2^31 apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tid(pub u32);
+
+impl Tid {
+    /// The transaction after this one.
+    pub const fn next(self) -> Tid {
+        Tid(self.0.wrapping_add(1))
+    }
+
+    /// The transaction `n` after this one.
+    pub const fn plus(self, n: u32) -> Tid {
+        Tid(self.0.wrapping_add(n))
+    }
+
+    /// How many transactions later than `earlier` this is; negative if it is older.
+    pub const fn since(self, earlier: Tid) -> i32 {
+        self.0.wrapping_sub(earlier.0) as i32
+    }
+
+    /// Older than `other` (Linux: `tid_gt(other, self)`).
+    pub const fn is_before(self, other: Tid) -> bool {
+        self.since(other) < 0
+    }
+
+    /// Younger than `other` (Linux: `tid_gt(self, other)`).
+    pub const fn is_after(self, other: Tid) -> bool {
+        self.since(other) > 0
+    }
+
+    /// Older than `other` or the same (Linux: `tid_geq(other, self)`).
+    pub const fn is_at_or_before(self, other: Tid) -> bool {
+        self.since(other) <= 0
+    }
+
+    /// Younger than `other` or the same (Linux: `tid_geq(self, other)`).
+    pub const fn is_at_or_after(self, other: Tid) -> bool {
+        self.since(other) >= 0
+    }
+}
+
+impl fmt::Display for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "transaction {}", self.0)
+    }
+}
+
+/// What a jbd2 block is (Linux: `JBD2_*_BLOCK`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockKind {
+    Descriptor,
+    Commit,
+    SuperBlockV1,
+    SuperBlockV2,
+    Revoke,
+    /// A number that no version of jbd2 has used.
+    Other(u32),
+}
+
+impl BlockKind {
+    /// The number on disk.
+    pub const fn raw(self) -> u32 {
+        match self {
+            BlockKind::Descriptor => 1,
+            BlockKind::Commit => 2,
+            BlockKind::SuperBlockV1 => 3,
+            BlockKind::SuperBlockV2 => 4,
+            BlockKind::Revoke => 5,
+            BlockKind::Other(n) => n,
+        }
+    }
+
+    const fn from_raw(n: u32) -> BlockKind {
+        match n {
+            1 => BlockKind::Descriptor,
+            2 => BlockKind::Commit,
+            3 => BlockKind::SuperBlockV1,
+            4 => BlockKind::SuperBlockV2,
+            5 => BlockKind::Revoke,
+            n => BlockKind::Other(n),
+        }
+    }
+}
+
+/// Linux: `struct journal_header_s`, include/linux/jbd2.h.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RawBlockHeader {
+    pub h_magic: U32,
+    pub h_blocktype: U32,
+    pub h_sequence: U32,
+}
+
+const _: () = assert!(size_of::<RawBlockHeader>() == HEADER_BYTES);
+
+/// The start of a jbd2 block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockHeader {
+    pub kind: BlockKind,
+    pub tid: Tid,
+}
+
+impl BlockHeader {
+    /// The header of `block`; `None` when the magic number is not there (a copy, or nothing of the journal's).
+    pub fn decode(block: &[u8]) -> Option<BlockHeader> {
+        let (raw, _) = RawBlockHeader::ref_from_prefix(block).ok()?;
+        (raw.h_magic.get() == MAGIC)
+            .then(|| BlockHeader { kind: BlockKind::from_raw(raw.h_blocktype.get()), tid: Tid(raw.h_sequence.get()) })
+    }
+
+    fn raw(self) -> RawBlockHeader {
+        RawBlockHeader { h_magic: MAGIC.into(), h_blocktype: self.kind.raw().into(), h_sequence: self.tid.0.into() }
+    }
+
+    /// Clears `block` and puts the header at its start.
+    fn start(self, block: &mut [u8]) {
+        block.fill(0);
+        block[..HEADER_BYTES].copy_from_slice(self.raw().as_bytes());
+    }
+}
+
+/// Which checksums the log carries. The versions exclude each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LogCsum {
+    None,
+    /// One crc32 over descriptors and copies, in the commit block (compat CHECKSUM).
+    V1,
+    /// crc32c per block, cut to 16 bits in the tags (incompat CSUM_V2).
+    V2,
+    /// crc32c per block (incompat CSUM_V3).
+    V3,
+}
+
+/// What the journal's features mean for the layout of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFormat {
+    /// In bytes.
+    pub block_size: usize,
+    pub csum: LogCsum,
+    /// Block numbers have 64 bits (incompat 64BIT).
+    pub wide: bool,
+    /// The journal's own uuid, put after the first tag of each descriptor.
+    pub uuid: [u8; 16],
+    /// Where every V2/V3 checksum of the log starts: crc32c(~0, `uuid`).
+    pub seed: u32,
+}
+
+impl LogFormat {
+    /// `block_size` in bytes, at least 1024.
+    pub fn new(block_size: usize, csum: LogCsum, wide: bool, uuid: [u8; 16]) -> LogFormat {
+        assert!(block_size >= SUPER_BLOCK_BYTES, "a journal block of {block_size} bytes");
+        LogFormat { block_size, csum, wide, uuid, seed: csum_seed(&uuid) }
+    }
+
+    /// Bytes of one tag, without a uuid (Linux: `journal_tag_bytes`).
+    pub const fn tag_bytes(&self) -> usize {
+        match (self.csum, self.wide) {
+            (LogCsum::V3, _) => 16,
+            (LogCsum::V2, true) => 14,
+            (LogCsum::V2, false) => 10,
+            (_, true) => 12,
+            (_, false) => 8,
+        }
+    }
+
+    /// Whether each log block has its own checksum (Linux: `jbd2_journal_has_csum_v2or3`).
+    pub const fn has_block_csums(&self) -> bool {
+        matches!(self.csum, LogCsum::V2 | LogCsum::V3)
+    }
+
+    /// Bytes at the end of a descriptor or revoke block that belong to its checksum.
+    pub const fn tail_bytes(&self) -> usize {
+        if self.has_block_csums() { 4 } else { 0 }
+    }
+
+    /// Bytes of one revoke record.
+    pub const fn record_bytes(&self) -> usize {
+        if self.wide { 8 } else { 4 }
+    }
+
+    /// The largest block number that a tag or a revoke record can name.
+    pub const fn max_block(&self) -> u64 {
+        if self.wide { u64::MAX } else { u32::MAX as u64 }
+    }
+
+    /// Whether the checksum in the last four bytes of a descriptor or revoke block is right; true when the format has
+    /// none.
+    pub fn tail_valid(&self, block: &[u8]) -> bool {
+        if !self.has_block_csums() {
+            return true;
+        }
+        let Some((body, tail)) = block.split_last_chunk::<4>() else { return false };
+        crc32c(crc32c(self.seed, body), &[0; 4]) == u32::from_be_bytes(*tail)
+    }
+
+    fn set_tail(&self, block: &mut [u8]) {
+        if !self.has_block_csums() {
+            return;
+        }
+        if let Some((body, tail)) = block.split_last_chunk_mut::<4>() {
+            *tail = crc32c(crc32c(self.seed, body), &[0; 4]).to_be_bytes();
+        }
+    }
+}
+
+/// The start of the log's checksums, from the journal's own uuid (Linux: `j_csum_seed`).
+pub fn csum_seed(journal_uuid: &[u8; 16]) -> u32 {
+    crc32c(!0, journal_uuid)
+}
+
+/// crc32c without the final inversion, so that it can be continued (Linux: `crc32c()`).
+fn crc32c(seed: u32, data: &[u8]) -> u32 {
+    !crc32c::crc32c_append(!seed, data)
+}

@@ -1,0 +1,380 @@
+//! The journal's superblock: 1024 bytes at the start of journal block 0 (Linux: `struct journal_superblock_s`).
+//!
+//! All fields that change while the journal is in use lie in the first 512 bytes, so writing those bytes
+//! ([`JournalSuperBlock::live_bytes`]) updates it in one sector.
+//!
+//! # Locking
+//! None.
+
+use std::ops::Range;
+
+use zerocopy::byteorder::big_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{
+    BlockKind, DEFAULT_FAST_COMMIT_BLOCKS, LogCsum, LogFormat, MAGIC, MIN_LOG_BLOCKS, RawBlockHeader,
+    SUPER_BLOCK_BYTES, SUPER_BLOCK_LIVE_BYTES, Tid, crc32c,
+};
+use crate::error::{Error, Result};
+
+/// The value of `s_checksum_type` for crc32c (Linux: `JBD2_CRC32C_CHKSUM`).
+const CRC32C_CHKSUM: u8 = 4;
+
+bitflags::bitflags! {
+    /// Linux: `JBD2_FEATURE_COMPAT_*`. Unknown bits are harmless and kept.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct CompatFeatures: u32 {
+        /// Commit blocks carry a crc32 of their transaction.
+        const CHECKSUM = 1;
+        const _ = !0;
+    }
+}
+
+bitflags::bitflags! {
+    /// Linux: `JBD2_FEATURE_INCOMPAT_*`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct IncompatFeatures: u32 {
+        /// The log has revoke blocks.
+        const REVOKE = 0x1;
+        /// Block numbers have 64 bits.
+        const BIT64 = 0x2;
+        /// A commit block may reach the disk before the rest of its transaction.
+        const ASYNC_COMMIT = 0x4;
+        const CSUM_V2 = 0x8;
+        const CSUM_V3 = 0x10;
+        /// The last blocks of the journal are a fast-commit area.
+        const FAST_COMMIT = 0x20;
+    }
+}
+
+bitflags::bitflags! {
+    /// No read-only compatible feature has been defined.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct RoCompatFeatures: u32 {}
+}
+
+/// Linux: `struct journal_superblock_s`, include/linux/jbd2.h.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RawJournalSuperBlock {
+    pub s_header: RawBlockHeader,
+    pub s_blocksize: U32,
+    pub s_maxlen: U32,
+    pub s_first: U32,
+    pub s_sequence: U32,
+    pub s_start: U32,
+    pub s_errno: U32,
+    pub s_feature_compat: U32,
+    pub s_feature_incompat: U32,
+    pub s_feature_ro_compat: U32,
+    pub s_uuid: [u8; 16],
+    pub s_nr_users: U32,
+    pub s_dynsuper: U32,
+    pub s_max_transaction: U32,
+    pub s_max_trans_data: U32,
+    pub s_checksum_type: u8,
+    pub s_padding2: [u8; 3],
+    pub s_num_fc_blks: U32,
+    pub s_head: U32,
+    pub s_padding: [u8; 160],
+    pub s_checksum: U32,
+    pub s_users: [u8; 768],
+}
+
+const _: () = assert!(size_of::<RawJournalSuperBlock>() == SUPER_BLOCK_BYTES);
+const _: () = assert!(std::mem::offset_of!(RawJournalSuperBlock, s_errno) == 0x20);
+const _: () = assert!(std::mem::offset_of!(RawJournalSuperBlock, s_uuid) == 0x30);
+const _: () = assert!(std::mem::offset_of!(RawJournalSuperBlock, s_checksum_type) == 0x50);
+const _: () = assert!(std::mem::offset_of!(RawJournalSuperBlock, s_head) == 0x58);
+const _: () = assert!(std::mem::offset_of!(RawJournalSuperBlock, s_checksum) == 0xFC);
+
+/// The ring of log blocks, as block numbers within the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogRange {
+    /// The first block of the log, inclusive.
+    pub first: u32,
+    /// The end of the log, exclusive (Linux: `j_last`).
+    pub last: u32,
+}
+
+impl LogRange {
+    /// The block after `block`, going round at the end.
+    pub fn next(&self, block: u32) -> u32 {
+        if block + 1 >= self.last { self.first } else { block + 1 }
+    }
+
+    /// The block `n` after `block`, going round at the end. `block` lies in the range.
+    pub fn advance(&self, block: u32, n: u32) -> u32 {
+        let at = u64::from(block - self.first) + u64::from(n);
+        self.first + (at % u64::from(self.len())) as u32
+    }
+
+    /// Blocks from `from` forward to `to`, both in the range; 0 when they are the same.
+    pub fn distance(&self, from: u32, to: u32) -> u32 {
+        if to >= from { to - from } else { self.len() - (from - to) }
+    }
+
+    /// The number of blocks.
+    pub fn len(&self) -> u32 {
+        self.last - self.first
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.last == self.first
+    }
+
+    pub fn contains(&self, block: u32) -> bool {
+        (self.first..self.last).contains(&block)
+    }
+}
+
+/// The journal's superblock, validated. Public fields may be changed; `encode` writes them back over the bytes that
+/// were read, so what this version does not know stays as it was.
+#[derive(Clone, Debug)]
+pub struct JournalSuperBlock {
+    raw: Box<RawJournalSuperBlock>,
+    /// False for the old format without feature words.
+    pub v2: bool,
+    /// In bytes.
+    pub block_size: u32,
+    /// Blocks of the journal, superblock included.
+    pub max_len: u32,
+    /// The first block of the log.
+    pub first: u32,
+    /// The transaction that begins at `start`; for an empty log, the newest number that may have been used.
+    pub sequence: Tid,
+    /// Where the log begins; 0 says that it is empty.
+    pub start: u32,
+    /// A negative Linux error number that aborted the journal; 0 if none.
+    pub errno: i32,
+    pub compat: CompatFeatures,
+    pub incompat: IncompatFeatures,
+    pub ro_compat: RoCompatFeatures,
+    pub uuid: [u8; 16],
+    /// File systems that share the journal.
+    pub nr_users: u32,
+    /// As on disk: 0 stands for [`DEFAULT_FAST_COMMIT_BLOCKS`].
+    pub num_fc_blocks: u32,
+    /// Where the log ended at the last clean close; 0 or nonsense must be ignored.
+    pub head: u32,
+}
+
+fn corrupt(detail: impl Into<String>) -> Error {
+    Error::corrupt("journal superblock", 0u64, detail)
+}
+
+impl JournalSuperBlock {
+    /// Validates the first 1024 bytes of journal block 0. `block_size` is the file system's, in bytes.
+    ///
+    /// Errors: `Corrupt` for a broken rule or checksum, `Unsupported` for a feature that is not known here.
+    pub fn decode(bytes: &[u8], block_size: u32) -> Result<JournalSuperBlock> {
+        let (raw, _) = RawJournalSuperBlock::read_from_prefix(bytes).map_err(|_| corrupt("shorter than 1024 bytes"))?;
+        if raw.s_header.h_magic.get() != MAGIC {
+            return Err(corrupt(format!("magic {:#x}, not {MAGIC:#x}", raw.s_header.h_magic.get())));
+        }
+        let v2 = match BlockKind::from_raw(raw.s_header.h_blocktype.get()) {
+            BlockKind::SuperBlockV1 => false,
+            BlockKind::SuperBlockV2 => true,
+            other => return Err(corrupt(format!("block type {}, not 3 or 4", other.raw()))),
+        };
+        // A v1 superblock has no feature words; whatever lies there means nothing.
+        let words = |w: U32| if v2 { w.get() } else { 0 };
+        let compat = CompatFeatures::from_bits_retain(words(raw.s_feature_compat));
+        let incompat = words(raw.s_feature_incompat);
+        let ro_compat = words(raw.s_feature_ro_compat);
+        let incompat = IncompatFeatures::from_bits(incompat).ok_or_else(|| {
+            let unknown = incompat & !IncompatFeatures::all().bits();
+            Error::unsupported(format!("journal incompat features {unknown:#x}"))
+        })?;
+        let ro_compat = RoCompatFeatures::from_bits(ro_compat)
+            .ok_or_else(|| Error::unsupported(format!("journal ro_compat features {ro_compat:#x}")))?;
+        let sb = JournalSuperBlock {
+            v2,
+            block_size: raw.s_blocksize.get(),
+            max_len: raw.s_maxlen.get(),
+            first: raw.s_first.get(),
+            sequence: Tid(raw.s_sequence.get()),
+            start: raw.s_start.get(),
+            errno: raw.s_errno.get() as i32,
+            compat,
+            incompat,
+            ro_compat,
+            uuid: if v2 { raw.s_uuid } else { [0; 16] },
+            nr_users: if v2 { raw.s_nr_users.get() } else { 1 },
+            num_fc_blocks: if v2 { raw.s_num_fc_blks.get() } else { 0 },
+            head: if v2 { raw.s_head.get() } else { 0 },
+            raw: Box::new(raw),
+        };
+        sb.validate(block_size)?;
+        Ok(sb)
+    }
+
+    fn validate(&self, block_size: u32) -> Result<()> {
+        use IncompatFeatures as I;
+        if self.incompat.contains(I::CSUM_V2 | I::CSUM_V3) {
+            return Err(corrupt("checksums v2 and v3 at once"));
+        }
+        if self.has_block_csums() {
+            if self.compat.contains(CompatFeatures::CHECKSUM) {
+                return Err(corrupt("checksums v1 and v2/v3 at once"));
+            }
+            if self.raw.s_checksum_type != CRC32C_CHKSUM {
+                return Err(corrupt(format!("checksum type {}, not {CRC32C_CHKSUM}", self.raw.s_checksum_type)));
+            }
+            let (found, wanted) = (self.raw.s_checksum.get(), checksum(&self.raw));
+            if found != wanted {
+                return Err(corrupt(format!("checksum {found:#010x}, expected {wanted:#010x}")));
+            }
+        }
+        if self.block_size != block_size {
+            return Err(corrupt(format!("block size {}, not {block_size}", self.block_size)));
+        }
+        if !(1024..=65536).contains(&self.block_size) || !self.block_size.is_power_of_two() {
+            return Err(corrupt(format!("block size {}", self.block_size)));
+        }
+        // Two blocks are the least in which a descriptor or a revoke block has a commit block beside it.
+        if self.first == 0 || self.max_len < 2 || self.first >= self.max_len - 1 {
+            return Err(corrupt(format!("log from block {} to {}", self.first, self.max_len)));
+        }
+        let log = self.log();
+        if self.start != 0 && !log.contains(self.start) {
+            return Err(corrupt(format!("log starts at {}, outside {}..{}", self.start, log.first, log.last)));
+        }
+        Ok(())
+    }
+
+    /// A new, empty journal: v2, `max_len` blocks of `block_size` bytes, the log from block 1 (Linux: what
+    /// `ext2fs_create_journal_superblock` makes). `wide` and `csum` must fit the file system.
+    pub fn create(block_size: u32, max_len: u32, uuid: [u8; 16], csum: LogCsum, wide: bool) -> JournalSuperBlock {
+        let mut sb = JournalSuperBlock {
+            raw: Box::new(RawJournalSuperBlock::zeroed()),
+            v2: true,
+            block_size,
+            max_len,
+            first: 1,
+            sequence: Tid(1),
+            start: 0,
+            errno: 0,
+            compat: CompatFeatures::empty(),
+            incompat: IncompatFeatures::empty(),
+            ro_compat: RoCompatFeatures::empty(),
+            uuid,
+            nr_users: 1,
+            num_fc_blocks: 0,
+            head: 0,
+        };
+        sb.set_csum(csum);
+        sb.incompat.set(IncompatFeatures::BIT64, wide);
+        sb
+    }
+
+    /// Chooses the log's checksums. Only while the log is empty: it changes the size of the tags.
+    pub fn set_csum(&mut self, csum: LogCsum) {
+        self.compat.set(CompatFeatures::CHECKSUM, csum == LogCsum::V1);
+        self.incompat.set(IncompatFeatures::CSUM_V2, csum == LogCsum::V2);
+        self.incompat.set(IncompatFeatures::CSUM_V3, csum == LogCsum::V3);
+    }
+
+    fn has_block_csums(&self) -> bool {
+        self.incompat.intersects(IncompatFeatures::CSUM_V2 | IncompatFeatures::CSUM_V3)
+    }
+
+    /// Which checksums the log carries.
+    pub fn csum(&self) -> LogCsum {
+        if self.incompat.contains(IncompatFeatures::CSUM_V3) {
+            LogCsum::V3
+        } else if self.incompat.contains(IncompatFeatures::CSUM_V2) {
+            LogCsum::V2
+        } else if self.compat.contains(CompatFeatures::CHECKSUM) {
+            LogCsum::V1
+        } else {
+            LogCsum::None
+        }
+    }
+
+    /// The layout of the log's blocks.
+    pub fn format(&self) -> LogFormat {
+        let wide = self.incompat.contains(IncompatFeatures::BIT64);
+        LogFormat::new(self.block_size as usize, self.csum(), wide, self.uuid)
+    }
+
+    /// The ring of blocks that full commits use: the journal without its superblock and fast-commit area.
+    pub fn log(&self) -> LogRange {
+        let mut last = self.max_len;
+        if self.incompat.contains(IncompatFeatures::FAST_COMMIT) {
+            // As the kernel decides it: an area that would leave too short a log is not there.
+            let n = self.fast_commit_len();
+            if last >= n && last - n >= MIN_LOG_BLOCKS && last - n > self.first {
+                last -= n;
+            }
+        }
+        LogRange { first: self.first, last }
+    }
+
+    fn fast_commit_len(&self) -> u32 {
+        if self.num_fc_blocks == 0 { DEFAULT_FAST_COMMIT_BLOCKS } else { self.num_fc_blocks }
+    }
+
+    /// The journal blocks after the log that fast commits use; empty without the feature.
+    pub fn fast_commit_area(&self) -> Range<u32> {
+        self.log().last..self.max_len
+    }
+
+    /// Whether transactions wait in the log.
+    pub fn is_live(&self) -> bool {
+        self.start != 0
+    }
+
+    /// The 1024 bytes, with checksum.
+    pub fn encode(&self) -> [u8; SUPER_BLOCK_BYTES] {
+        let mut raw = *self.raw;
+        let kind = if self.v2 { BlockKind::SuperBlockV2 } else { BlockKind::SuperBlockV1 };
+        raw.s_header.h_magic.set(MAGIC);
+        raw.s_header.h_blocktype.set(kind.raw());
+        raw.s_blocksize.set(self.block_size);
+        raw.s_maxlen.set(self.max_len);
+        raw.s_first.set(self.first);
+        raw.s_sequence.set(self.sequence.0);
+        raw.s_start.set(self.start);
+        raw.s_errno.set(self.errno as u32);
+        if self.v2 {
+            raw.s_feature_compat.set(self.compat.bits());
+            raw.s_feature_incompat.set(self.incompat.bits());
+            raw.s_feature_ro_compat.set(self.ro_compat.bits());
+            raw.s_uuid = self.uuid;
+            raw.s_nr_users.set(self.nr_users);
+            raw.s_num_fc_blks.set(self.num_fc_blocks);
+            raw.s_head.set(self.head);
+            if self.has_block_csums() {
+                raw.s_checksum_type = CRC32C_CHKSUM;
+                raw.s_checksum.set(checksum(&raw));
+            } else {
+                raw.s_checksum_type = 0;
+                raw.s_checksum.set(0);
+            }
+        }
+        let mut bytes = [0; SUPER_BLOCK_BYTES];
+        bytes.copy_from_slice(raw.as_bytes());
+        bytes
+    }
+
+    /// The first sector of [`encode`](Self::encode): all that needs writing once the journal exists.
+    pub fn live_bytes(&self) -> [u8; SUPER_BLOCK_LIVE_BYTES] {
+        let mut live = [0; SUPER_BLOCK_LIVE_BYTES];
+        live.copy_from_slice(&self.encode()[..SUPER_BLOCK_LIVE_BYTES]);
+        live
+    }
+}
+
+impl RawJournalSuperBlock {
+    fn zeroed() -> RawJournalSuperBlock {
+        zerocopy::FromZeros::new_zeroed()
+    }
+}
+
+/// The checksum that belongs into `raw`: unseeded, over all 1024 bytes with the field itself zero.
+fn checksum(raw: &RawJournalSuperBlock) -> u32 {
+    let mut copy = *raw;
+    copy.s_checksum.set(0);
+    crc32c(!0, copy.as_bytes())
+}
