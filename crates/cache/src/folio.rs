@@ -196,7 +196,7 @@ impl AddressSpace {
             None => {
                 let room = inner.folios.range(page..).next().map_or(u64::MAX, |(next, _)| next - page);
                 let mut pages = 1;
-                while pages * 2 <= want_pages.min(FOLIO_PAGES_MAX).min(room) && page % (pages * 2) == 0 {
+                while pages * 2 <= want_pages.min(FOLIO_PAGES_MAX).min(room) && page.is_multiple_of(pages * 2) {
                     pages *= 2;
                 }
                 let folio = Folio {

@@ -1,0 +1,75 @@
+//! Writing committed blocks home, so that the log can be used again (Linux: fs/jbd2/checkpoint.c).
+//!
+//! The bytes that go home are the frozen ones, so a block that the running transaction is changing meanwhile needs no
+//! waiting and nothing uncommitted reaches its home.
+
+use std::sync::Arc;
+
+use extant_base::trace_point;
+use extant_block::{AlignedBuf, Bio, BioFlags, BioVec, Completion};
+use extant_cache::IoWait;
+use extant_ondisk::BlockNr;
+
+use crate::error::Result;
+use crate::log::Log;
+use crate::state::Journal;
+
+impl Journal {
+    /// Writes home every committed block, in block order, flushes, and then moves the tail of the log to its head.
+    pub(crate) fn checkpoint(&self, log: &mut Log) -> Result<()> {
+        let next_tid = log.next_tid();
+        if !log.logged.is_empty() {
+            let blocks: Vec<_> = log.logged.iter().map(|(b, l)| (*b, l.data.clone())).collect();
+            let n = blocks.len();
+            self.write_blocks(blocks)?;
+            self.dev.flush()?;
+            for logged in std::mem::take(&mut log.logged).into_values() {
+                let mut inner = logged.buffer.lock();
+                // A newer transaction may be committing the block: then it stays logged.
+                if inner.state.logged == Some(logged.tid.0) {
+                    inner.state.logged = None;
+                }
+            }
+            self.stats.checkpoints.inc();
+            self.stats.checkpoint_blocks.add(n as u64);
+            trace_point!(jbd2_checkpoint, "blocks={} next_tid={}", n, next_tid.0);
+        }
+        let Some(disk) = &mut log.disk else { return Ok(()) };
+        if disk.used > 0 {
+            // Home is durable; only now may the log space be used again, and the superblock must say so first.
+            disk.superblock.start = disk.head;
+            disk.superblock.sequence = next_tid;
+            disk.write_superblock(&*self.dev, BioFlags::FUA)?;
+            disk.used = 0;
+        }
+        Ok(())
+    }
+
+    /// Writes blocks (sorted) to their homes, neighbours in one request, and waits.
+    pub(crate) fn write_blocks(&self, blocks: Vec<(BlockNr, Arc<AlignedBuf>)>) -> Result<()> {
+        let bs = u64::from(self.cache.block_size());
+        let max = (u64::from(self.dev.limits().max_transfer) / bs).max(1) as usize;
+        let wait = IoWait::new();
+        let mut run: Vec<BioVec> = Vec::new();
+        let mut first = 0u64;
+        let submit = |run: &mut Vec<BioVec>, first: u64| {
+            if !run.is_empty() {
+                let token = wait.begin();
+                let done = Box::new(move |c: Completion| token.done(c.result));
+                self.dev.submit(Bio::write(first * bs, std::mem::take(run), BioFlags::META, done));
+            }
+        };
+        for (block, data) in blocks {
+            if run.is_empty() {
+                first = block.0;
+            } else if first + run.len() as u64 != block.0 || run.len() == max {
+                submit(&mut run, first);
+                first = block.0;
+            }
+            run.push(BioVec { offset: 0, len: data.len(), buf: data });
+        }
+        submit(&mut run, first);
+        wait.wait()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,303 @@
+//! Committing the running transaction (Linux: `jbd2_journal_commit_transaction`, fs/jbd2/commit.c).
+
+use std::sync::Arc;
+
+use extant_base::trace_point;
+use extant_block::{AlignedBuf, Bio, BioFlags, BioVec, Completion};
+use extant_cache::{BufKind, Buffer, IoWait};
+use extant_ondisk::BlockNr;
+use extant_ondisk::jbd2::{
+    CommitBlock, DescriptorBuilder, LogCsum, RevokeBuilder, Tid, escape, needs_escape, tag_checksum, v1_checksum,
+};
+
+use crate::error::{Error, Result};
+use crate::log::{Log, Logged};
+use crate::state::{Journal, Transaction};
+
+/// A buffer as it was when its transaction closed.
+pub(crate) struct Frozen {
+    pub block: BlockNr,
+    pub data: Arc<AlignedBuf>,
+    pub buffer: Arc<Buffer>,
+}
+
+/// What a closed transaction consists of.
+struct Closed {
+    tid: Tid,
+    frozen: Vec<Frozen>,
+    revoked: Vec<BlockNr>,
+    freed: Vec<(BlockNr, u32)>,
+}
+
+impl Journal {
+    /// Commits the running transaction if it has anything in it; everybody who waits for it is told. On an error the
+    /// caller aborts the journal.
+    pub(crate) fn commit(&self) -> Result<()> {
+        let mut log = self.log.lock();
+        let start_ns = self.options.clock.now_ns();
+        let Some((txn, closed, flushes)) = self.close_running()? else {
+            return self.commit_of_nothing();
+        };
+        let closed_ns = self.options.clock.now_ns();
+        // A failed data write is reported by its inode's fsync; the metadata is consistent all the same.
+        let _ = txn.ordered.wait();
+        let (tid, blocks) = (closed.tid, closed.frozen.len());
+        self.note_pinned(
+            blocks as u64 + log.logged_len() + self.state.lock().running.inner.lock().buffers.len() as u64,
+        );
+        let result = match log.disk.is_some() {
+            true => self.write_log(&mut log, &closed),
+            false => self.write_home(&closed),
+        };
+        if let Err(e) = result {
+            for done in flushes {
+                done(Err(e.clone()));
+            }
+            return Err(e);
+        }
+        log.took_tid(tid);
+        if log.disk.is_some() {
+            for block in &closed.revoked {
+                log.logged.remove(block);
+            }
+            for f in closed.frozen {
+                log.logged.insert(f.block, Logged { tid, data: f.data, buffer: f.buffer });
+            }
+        }
+        self.stats.commits.inc();
+        self.stats.blocks.add(blocks as u64);
+        self.stats.revokes.add(closed.revoked.len() as u64);
+        trace_point!(
+            jbd2_run_stats,
+            "tid={} blocks={} revokes={} lock_ns={} total_ns={}",
+            tid.0,
+            blocks,
+            closed.revoked.len(),
+            closed_ns.saturating_sub(start_ns),
+            self.options.clock.now_ns().saturating_sub(start_ns)
+        );
+        // Freed blocks first: a waiter may allocate at once.
+        if !closed.freed.is_empty() {
+            self.hooks.released(closed.freed);
+        }
+        let done: Vec<_> = {
+            let mut s = self.state.lock();
+            s.committed = tid;
+            let (ready, rest) = std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
+            s.waiters = rest;
+            ready
+        };
+        for (_, callback) in done {
+            callback(Ok(()));
+        }
+        for callback in flushes {
+            callback(Ok(()));
+        }
+        let logged_max = self.options.pinned_bytes_max / 2 / u64::from(self.cache.block_size());
+        if log.logged_len() > logged_max || log.disk.as_ref().is_some_and(|d| d.used > d.range.len() / 2) {
+            self.checkpoint(&mut log)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing was changed: whoever waits for the running transaction only needs a flush.
+    fn commit_of_nothing(&self) -> Result<()> {
+        let (waiters, flushes) = {
+            let mut s = self.state.lock();
+            let tid = s.running.tid;
+            let (ready, rest) = std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
+            s.waiters = rest;
+            (ready, std::mem::take(&mut s.flush_waiters))
+        };
+        if waiters.is_empty() && flushes.is_empty() {
+            return Ok(());
+        }
+        self.stats.flushes.inc();
+        let result = self.dev.flush().map_err(Error::from);
+        for done in waiters.into_iter().map(|(_, d)| d).chain(flushes) {
+            done(result.clone());
+        }
+        result
+    }
+
+    /// Waits for the open handles, freezes what they changed, and lets new handles into the next transaction. The
+    /// third part are those who wait for a flush: this commit's flush serves them.
+    #[allow(clippy::type_complexity)] // one caller, one screen below
+    fn close_running(&self) -> Result<Option<(Arc<Transaction>, Closed, Vec<crate::Callback>)>> {
+        let txn = {
+            let mut s = self.state.lock();
+            s.locked = true;
+            while s.updates > 0 && s.aborted.is_none() {
+                self.drained.wait(&mut s);
+            }
+            if let Some(cause) = &s.aborted {
+                return Err(Error::Aborted { cause: cause.clone() });
+            }
+            s.commit_wanted = false;
+            if s.running.is_empty() {
+                s.locked = false;
+                s.started_ns = None;
+                s.reserved = 0;
+                self.room.notify_all();
+                return Ok(None);
+            }
+            s.running.clone()
+        };
+        // No handle is open and none can start: the buffers stand still.
+        let (buffers, revoked, freed) = {
+            let mut t = txn.inner.lock();
+            (std::mem::take(&mut t.buffers), std::mem::take(&mut t.revoked), std::mem::take(&mut t.freed))
+        };
+        let mut frozen = Vec::with_capacity(buffers.len());
+        for buffer in buffers {
+            let mut inner = buffer.lock();
+            if inner.state.held != Some(txn.tid.0) {
+                continue; // freed again within the transaction
+            }
+            inner.state.held = None;
+            inner.state.logged = Some(txn.tid.0);
+            let data = inner.data.clone();
+            drop(inner);
+            frozen.push(Frozen { block: buffer.block, data, buffer });
+        }
+        frozen.sort_unstable_by_key(|f| f.block);
+        // A block may be listed twice when it was forgotten and created again; its buffers differ, the cached one is last.
+        frozen.dedup_by(|later, earlier| {
+            let same = later.block == earlier.block;
+            if same {
+                std::mem::swap(later, earlier);
+            }
+            same
+        });
+        let flushes = {
+            let mut s = self.state.lock();
+            s.running = Transaction::new(txn.tid.next());
+            s.reserved = 0;
+            s.locked = false;
+            s.started_ns = None;
+            self.room.notify_all();
+            std::mem::take(&mut s.flush_waiters)
+        };
+        let mut revoked: Vec<_> = revoked.into_iter().collect();
+        revoked.sort_unstable();
+        let closed = Closed { tid: txn.tid, frozen, revoked, freed };
+        Ok(Some((txn, closed, flushes)))
+    }
+
+    /// Writes the transaction into the log and makes it durable.
+    fn write_log(&self, log: &mut Log, closed: &Closed) -> Result<()> {
+        let format = log.disk.as_ref().expect("checked by the caller").format.clone();
+        let (frozen, revoked) = (closed.frozen.len(), closed.revoked.len());
+        let descriptors = frozen.div_ceil(DescriptorBuilder::capacity_of(&format));
+        let revoke_blocks = revoked.div_ceil(RevokeBuilder::capacity_of(&format));
+        let needed = (frozen + descriptors + revoke_blocks + 1) as u32;
+        if log.disk.as_ref().is_some_and(|d| d.free() < needed) {
+            self.checkpoint(log)?;
+        }
+        let disk = log.disk.as_mut().expect("checked by the caller");
+        if disk.free() < needed {
+            return Err(Error::TooLarge { credits: needed, max: disk.free() });
+        }
+
+        let mut images: Vec<Arc<AlignedBuf>> = Vec::with_capacity(needed as usize);
+        let mut v1 = !0u32;
+        let mut revokes = RevokeBuilder::new(&format, closed.tid);
+        for chunk in closed.revoked.chunks(RevokeBuilder::capacity_of(&format)) {
+            for b in chunk {
+                revokes.push(*b);
+            }
+            let mut buf = AlignedBuf::zeroed(format.block_size);
+            revokes.finish(&mut buf);
+            images.push(Arc::new(buf));
+        }
+        let mut descriptor = DescriptorBuilder::new(&format, closed.tid);
+        for chunk in closed.frozen.chunks(DescriptorBuilder::capacity_of(&format)) {
+            let place = images.len();
+            for f in chunk {
+                let escaped = needs_escape(&f.data);
+                let image = if escaped {
+                    let mut copy = (*f.data).clone();
+                    escape(&mut copy);
+                    Arc::new(copy)
+                } else {
+                    f.data.clone()
+                };
+                let csum = if format.has_block_csums() { tag_checksum(format.seed, closed.tid, &image) } else { 0 };
+                descriptor.push(f.block, escaped, csum);
+                images.push(image);
+            }
+            let mut buf = AlignedBuf::zeroed(format.block_size);
+            descriptor.finish(&mut buf);
+            images.insert(place, Arc::new(buf));
+            if format.csum == LogCsum::V1 {
+                for image in &images[place..] {
+                    v1 = v1_checksum(v1, image);
+                }
+            }
+        }
+        let start = disk.head;
+        let wait = IoWait::new();
+        let mut at = start;
+        let max = (self.dev.limits().max_transfer as usize / format.block_size).max(1);
+        let mut run: Vec<BioVec> = Vec::new();
+        let mut run_offset = 0u64;
+        let submit = |run: &mut Vec<BioVec>, offset: u64| {
+            if run.is_empty() {
+                return;
+            }
+            let token = wait.begin();
+            let done = Box::new(move |c: Completion| token.done(c.result));
+            self.dev.submit(Bio::write(offset, std::mem::take(run), BioFlags::META | BioFlags::SYNC, done));
+        };
+        for image in images {
+            let offset = disk.offset(at);
+            let contiguous = run_offset + (run.len() * format.block_size) as u64 == offset;
+            if !contiguous || run.len() == max {
+                submit(&mut run, run_offset);
+            }
+            if run.is_empty() {
+                run_offset = offset;
+            }
+            run.push(BioVec { buf: image, offset: 0, len: format.block_size });
+            at = disk.range.next(at);
+        }
+        submit(&mut run, run_offset);
+        if disk.superblock.start == 0 {
+            // The first transaction since the log was empty: the commit block's PREFLUSH makes this durable too.
+            disk.superblock.start = start;
+            disk.superblock.sequence = closed.tid;
+            disk.write_superblock(&*self.dev, BioFlags::empty())?;
+        }
+        wait.wait()?;
+        let now = self.options.clock.wall();
+        disk.last_commit_sec = disk.last_commit_sec.max(now.sec.max(0) as u64);
+        let commit = CommitBlock { tid: closed.tid, sec: disk.last_commit_sec, nsec: now.nsec };
+        let mut buf = AlignedBuf::zeroed(format.block_size);
+        commit.encode(&format, Some(v1), &mut buf);
+        let flags = BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA;
+        self.dev.write_at(disk.offset(at), &[&buf], flags)?;
+        disk.head = disk.range.next(at);
+        disk.used += needed;
+        Ok(())
+    }
+
+    /// Without a log: data first, then blocks that others will point to, then the tables that point to them.
+    fn write_home(&self, closed: &Closed) -> Result<()> {
+        self.dev.flush()?;
+        for kind in [BufKind::Leaf, BufKind::Table] {
+            let wave: Vec<_> =
+                closed.frozen.iter().filter(|f| f.buffer.kind() == kind).map(|f| (f.block, f.data.clone())).collect();
+            if !wave.is_empty() {
+                self.write_blocks(wave)?;
+                self.dev.flush()?;
+            }
+        }
+        for f in &closed.frozen {
+            let mut inner = f.buffer.lock();
+            if inner.state.logged == Some(closed.tid.0) {
+                inner.state.logged = None;
+            }
+        }
+        Ok(())
+    }
+}

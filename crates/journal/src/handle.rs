@@ -1,0 +1,152 @@
+//! One operation's part of the running transaction (Linux: `handle_t`, include/linux/jbd2.h).
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use extant_block::AlignedBuf;
+use extant_cache::{BufKind, Buffer, IoToken};
+use extant_ondisk::BlockNr;
+use extant_ondisk::jbd2::Tid;
+
+use crate::error::Result;
+use crate::state::{Journal, Transaction};
+
+thread_local! {
+    /// Whether this thread has a handle open: a second would deadlock against a commit that waits for the first.
+    static OPEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// An open handle. Dropping it ends the operation: its changes become durable together with the transaction's others.
+pub struct Handle {
+    journal: Arc<Journal>,
+    txn: Arc<Transaction>,
+    /// Blocks that may still join the transaction on this handle's account.
+    credits: u32,
+}
+
+impl Handle {
+    pub(crate) fn new(journal: Arc<Journal>, txn: Arc<Transaction>, credits: u32) -> Handle {
+        debug_assert!(!OPEN.replace(true), "this thread has a handle open already");
+        Handle { journal, txn, credits }
+    }
+
+    pub fn tid(&self) -> Tid {
+        self.txn.tid
+    }
+
+    /// Whether `n` more blocks may be changed; tries to get the room if not.
+    pub fn has_credits(&mut self, n: u32) -> bool {
+        if self.credits >= n {
+            return true;
+        }
+        let more = n - self.credits;
+        if self.journal.extend(more) {
+            self.credits += more;
+            return true;
+        }
+        false
+    }
+
+    /// Ends this handle's transaction part and joins the then running one with `credits` (Linux:
+    /// `jbd2_journal_restart`). Everything done so far must be consistent by itself.
+    pub fn restart(&mut self, credits: u32) -> Result<()> {
+        let journal = self.journal.clone();
+        journal.stop_handle(std::mem::take(&mut self.credits));
+        OPEN.set(false);
+        // On an error the handle stays a handle of the old transaction, which needs its count back for the drop.
+        match journal.start(credits) {
+            Ok(mut fresh) => {
+                self.txn = fresh.txn.clone();
+                self.credits = std::mem::take(&mut fresh.credits);
+                std::mem::forget(fresh);
+                Ok(())
+            }
+            Err(e) => {
+                journal.state.lock().updates += 1;
+                OPEN.set(true);
+                Err(e)
+            }
+        }
+    }
+
+    fn join(&mut self, buffer: &Arc<Buffer>, kind: BufKind) {
+        {
+            let mut t = self.txn.inner.lock();
+            t.buffers.push(buffer.clone());
+            t.revoked.remove(&buffer.block);
+        }
+        buffer.set_kind(kind);
+        if self.credits > 0 {
+            self.credits -= 1;
+        } else {
+            // More than was asked for: the transaction absorbs it (its bound has slack), tests see it.
+            debug_assert!(false, "handle ran out of credits at {}", buffer.block);
+            self.journal.state.lock().reserved += 1;
+        }
+    }
+
+    /// Changes a metadata block; the change belongs to this transaction.
+    pub fn modify<R>(&mut self, buffer: &Arc<Buffer>, kind: BufKind, f: impl FnOnce(&mut [u8]) -> R) -> R {
+        let tid = self.txn.tid.0;
+        let mut inner = buffer.lock();
+        if inner.state.held != Some(tid) {
+            inner.state.held = Some(tid);
+            self.join(buffer, kind);
+        }
+        f(&mut Arc::make_mut(&mut inner.data)[..])
+    }
+
+    /// A block that was just allocated: zeroed, part of this transaction.
+    pub fn create(&mut self, block: BlockNr, kind: BufKind) -> Result<Arc<Buffer>> {
+        let buffer = self.journal.cache.get_zeroed(block)?;
+        self.modify(&buffer, kind, |_| ());
+        Ok(buffer)
+    }
+
+    /// As [`Handle::create`], with content.
+    pub fn create_with(&mut self, block: BlockNr, kind: BufKind, content: AlignedBuf) -> Result<Arc<Buffer>> {
+        let buffer = self.create(block, kind)?;
+        buffer.lock().data = Arc::new(content);
+        Ok(buffer)
+    }
+
+    /// The metadata block was freed: its cached copy goes, and if the log may hold a copy, a revoke record keeps replay from
+    /// writing it over whatever the block becomes (Linux: `jbd2_journal_revoke` and `jbd2_journal_forget`).
+    pub fn forget(&mut self, block: BlockNr) {
+        let Some(buffer) = self.journal.cache.peek(block) else { return };
+        let logged = {
+            let mut inner = buffer.lock();
+            inner.state.held = None;
+            inner.state.logged.is_some()
+        };
+        self.journal.cache.forget(block);
+        if logged {
+            self.txn.inner.lock().revoked.insert(block);
+        }
+    }
+
+    /// The extent was freed; it may be allocated again once this transaction is durable.
+    pub fn freed(&mut self, start: BlockNr, len: u32) {
+        let mut t = self.txn.inner.lock();
+        match t.freed.last_mut() {
+            Some((s, l)) if s.0 + u64::from(*l) == start.0 => *l += len,
+            Some((s, l)) if start.0 + u64::from(len) == s.0 => {
+                *s = start;
+                *l += len;
+            }
+            _ => t.freed.push((start, len)),
+        }
+    }
+
+    /// Counts a data write that the commit must wait for. The token is finished when the write is.
+    pub fn ordered_io(&self) -> IoToken {
+        self.txn.ordered.begin()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        OPEN.set(false);
+        self.journal.stop_handle(self.credits);
+    }
+}

@@ -1,0 +1,131 @@
+//! The log on the device: where its blocks are, what is live in it, its superblock.
+//!
+//! # Locking
+//! All of it is behind the journal's `log` lock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use extant_block::{AlignedBuf, BioFlags, BlockDevice};
+use extant_cache::Buffer;
+use extant_ondisk::BlockNr;
+use extant_ondisk::jbd2::{IncompatFeatures, JournalSuperBlock, LogFormat, LogRange, Tid};
+
+use crate::error::Result;
+
+/// Where a log lives: its superblock as read after replay, and the physical block of each of its blocks.
+#[derive(Clone, Debug)]
+pub struct LogLocation {
+    pub superblock: JournalSuperBlock,
+    pub blocks: Arc<Vec<BlockNr>>,
+}
+
+/// The newest committed copy of a block that is not home yet.
+pub(crate) struct Logged {
+    pub tid: Tid,
+    pub data: Arc<AlignedBuf>,
+    pub buffer: Arc<Buffer>,
+}
+
+pub(crate) struct OnDisk {
+    pub superblock: JournalSuperBlock,
+    pub blocks: Arc<Vec<BlockNr>>,
+    pub format: LogFormat,
+    pub range: LogRange,
+    /// Where the next transaction begins.
+    pub head: u32,
+    /// Log blocks in use, from the oldest live transaction to the head.
+    pub used: u32,
+    /// Seconds of the newest commit: they never go backwards.
+    pub last_commit_sec: u64,
+}
+
+/// The log of a journal; without `disk` for a mount that has none.
+pub(crate) struct Log {
+    pub disk: Option<OnDisk>,
+    pub logged: BTreeMap<BlockNr, Logged>,
+    next_tid: Tid,
+}
+
+impl Log {
+    pub(crate) fn open(location: Option<LogLocation>) -> Result<Log> {
+        let Some(LogLocation { mut superblock, blocks }) = location else {
+            return Ok(Log { disk: None, logged: BTreeMap::new(), next_tid: Tid(1) });
+        };
+        // One above what a clean close recorded, as the kernel does: a stale commit block can then never match.
+        let next_tid = superblock.sequence.next();
+        if superblock.v2 {
+            // Changes the layout of the log, so only now, while it is empty.
+            superblock.incompat.remove(IncompatFeatures::FAST_COMMIT);
+            superblock.incompat.insert(IncompatFeatures::REVOKE);
+        }
+        let (format, range) = (superblock.format(), superblock.log());
+        let head = if range.contains(superblock.head) { superblock.head } else { range.first };
+        superblock.sequence = next_tid;
+        let disk = OnDisk { superblock, blocks, format, range, head, used: 0, last_commit_sec: 0 };
+        Ok(Log { disk: Some(disk), logged: BTreeMap::new(), next_tid })
+    }
+
+    pub(crate) fn next_tid(&self) -> Tid {
+        self.next_tid
+    }
+
+    /// Blocks in the ring, when there is one.
+    pub(crate) fn capacity(&self) -> Option<u32> {
+        self.disk.as_ref().map(|d| d.range.len())
+    }
+
+    pub(crate) fn logged_len(&self) -> u64 {
+        self.logged.len() as u64
+    }
+
+    /// Best effort, at an abort: tells the next mount.
+    pub(crate) fn note_errno(&mut self, dev: &dyn BlockDevice) {
+        if let Some(d) = &mut self.disk {
+            d.superblock.errno = -5; // EIO
+            let _ = d.write_superblock(dev, BioFlags::FUA);
+        }
+    }
+
+    /// At a clean close: nothing in the log, numbers above all that were used.
+    pub(crate) fn mark_empty(&mut self, dev: &dyn BlockDevice) -> Result<()> {
+        if let Some(d) = &mut self.disk {
+            d.superblock.start = 0;
+            d.superblock.sequence = self.next_tid;
+            d.superblock.head = d.head;
+            d.write_superblock(dev, BioFlags::PREFLUSH | BioFlags::FUA)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn took_tid(&mut self, tid: Tid) {
+        self.next_tid = tid.next();
+    }
+}
+
+impl OnDisk {
+    pub(crate) fn free(&self) -> u32 {
+        // The head must never meet the tail: an exactly full log looks empty.
+        self.range.len() - self.used - 1
+    }
+
+    /// The byte offset on the device of log block `block`.
+    pub(crate) fn offset(&self, block: u32) -> u64 {
+        // The table covers the whole journal: checked at open.
+        self.blocks[block as usize].0 * self.format.block_size as u64
+    }
+
+    /// Writes the journal superblock's live sector (or the whole first kilobyte on devices with larger sectors).
+    pub(crate) fn write_superblock(&self, dev: &dyn BlockDevice, flags: BioFlags) -> Result<()> {
+        let bytes = self.superblock.encode();
+        let unit = (dev.limits().logical_block as usize).max(512);
+        if unit <= bytes.len() {
+            dev.write_at(self.offset(0), &[&bytes[..unit.max(512)]], flags | BioFlags::META | BioFlags::SYNC)?;
+        } else {
+            let mut block = AlignedBuf::zeroed(self.format.block_size);
+            block[..bytes.len()].copy_from_slice(&bytes);
+            dev.write_at(self.offset(0), &[&block], flags | BioFlags::META | BioFlags::SYNC)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,443 @@
+//! The journal's state, opening and closing it, waiting for commits.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::counter::Counter;
+use extant_base::sync::atomic::{AtomicU64, Ordering};
+use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_block::BlockDevice;
+use extant_cache::{Buffer, BufferCache, IoWait};
+use extant_ondisk::BlockNr;
+use extant_ondisk::jbd2::Tid;
+
+use crate::error::{Error, Result};
+use crate::handle::Handle;
+use crate::log::{Log, LogLocation};
+
+static STATE_CLASS: LockClass = LockClass::new("journal state", 35);
+static LOG_CLASS: LockClass = LockClass::new("log", 34);
+static TXN_CLASS: LockClass = LockClass::new("transaction", 92);
+static WAIT_CLASS: LockClass = LockClass::new("commit wait", 201);
+
+/// Called once when a commit (or flush) has become durable, or failed. Must not block; runs on the journal's thread.
+pub type Callback = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// What the journal tells the file system.
+pub trait Hooks: Send + Sync {
+    /// These extents were freed by a transaction that is durable now: they may be allocated again.
+    fn released(&self, freed: Vec<(BlockNr, u32)>);
+    /// The journal stopped for good; the mount must turn read-only.
+    fn aborted(&self, error: &Error);
+}
+
+/// How a journal is run.
+#[derive(Clone)]
+pub struct Options {
+    pub clock: Clock,
+    /// A transaction older than this is committed (`commit=SECONDS`).
+    pub commit_interval_ns: u64,
+    /// Bound on everything the journal pins in memory.
+    pub pinned_bytes_max: u64,
+    /// True when [`Journal::run`] has a thread of its own. Otherwise waiting for a commit performs it.
+    pub threaded: bool,
+}
+
+/// Exact counts since the mount.
+#[derive(Debug, Default)]
+pub struct JournalStats {
+    pub commits: Counter,
+    /// Blocks logged, without descriptors.
+    pub blocks: Counter,
+    pub revokes: Counter,
+    pub handles: Counter,
+    pub checkpoints: Counter,
+    pub checkpoint_blocks: Counter,
+    /// Requests for durability, and flushes sent to the device for those that needed no commit.
+    pub waits: Counter,
+    pub flushes: Counter,
+    /// The most bytes that were pinned at any commit.
+    pub pinned_bytes_peak: AtomicU64,
+}
+
+/// A transaction that is open or being committed.
+pub(crate) struct Transaction {
+    pub tid: Tid,
+    pub inner: Mutex<TxnInner>,
+    /// Data writes that must be on the device before the commit block.
+    pub ordered: Arc<IoWait>,
+}
+
+#[derive(Default)]
+pub(crate) struct TxnInner {
+    pub buffers: Vec<Arc<Buffer>>,
+    pub revoked: HashSet<BlockNr>,
+    /// Blocks that left the log's responsibility with this transaction (revoked or merely freed).
+    pub freed: Vec<(BlockNr, u32)>,
+}
+
+impl Transaction {
+    pub(crate) fn new(tid: Tid) -> Arc<Transaction> {
+        Arc::new(Transaction { tid, inner: Mutex::new(&TXN_CLASS, TxnInner::default()), ordered: IoWait::new() })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let i = self.inner.lock();
+        i.buffers.is_empty() && i.freed.is_empty() && i.revoked.is_empty()
+    }
+}
+
+pub(crate) struct State {
+    pub running: Arc<Transaction>,
+    /// Open handles of the running transaction.
+    pub updates: u32,
+    /// Blocks that the running transaction holds or has promised to its open handles.
+    pub reserved: u32,
+    /// A commit wants the open handles to end; new ones wait.
+    pub locked: bool,
+    /// When the running transaction got its first handle.
+    pub started_ns: Option<u64>,
+    pub commit_wanted: bool,
+    /// The newest durable transaction.
+    pub committed: Tid,
+    pub waiters: Vec<(Tid, Callback)>,
+    pub flush_waiters: Vec<Callback>,
+    pub aborted: Option<String>,
+    pub stop: bool,
+}
+
+/// The journal of one mount.
+pub struct Journal {
+    pub(crate) cache: Arc<BufferCache>,
+    pub(crate) dev: Arc<dyn BlockDevice>,
+    pub(crate) hooks: Arc<dyn Hooks>,
+    pub(crate) options: Options,
+    pub(crate) state: Mutex<State>,
+    /// Handles that wait for room or for the next transaction.
+    pub(crate) room: Condvar,
+    /// The committer, waiting for open handles to end.
+    pub(crate) drained: Condvar,
+    /// The journal's thread, waiting for work.
+    pub(crate) work: Condvar,
+    pub(crate) log: Mutex<Log>,
+    /// Blocks that one transaction may hold.
+    pub(crate) max_blocks: u32,
+    pub stats: JournalStats,
+}
+
+impl Journal {
+    /// Opens a journal whose log is empty (replayed or clean). `location` is `None` for a mount without a log; `first_tid`
+    /// is then arbitrary.
+    pub fn open(
+        cache: Arc<BufferCache>,
+        location: Option<LogLocation>,
+        hooks: Arc<dyn Hooks>,
+        options: Options,
+    ) -> Result<Arc<Journal>> {
+        let dev = cache.device().clone();
+        let bs = u64::from(cache.block_size());
+        let log = Log::open(location)?;
+        let by_memory = (options.pinned_bytes_max / 4 / bs).max(64);
+        let by_log = log.capacity().map_or(u64::MAX, |n| u64::from(n / 4));
+        let max_blocks = by_memory.min(by_log).min(1 << 20) as u32;
+        let first = log.next_tid();
+        Ok(Arc::new(Journal {
+            cache,
+            dev,
+            hooks,
+            options,
+            state: Mutex::new(
+                &STATE_CLASS,
+                State {
+                    running: Transaction::new(first),
+                    updates: 0,
+                    reserved: 0,
+                    locked: false,
+                    started_ns: None,
+                    commit_wanted: false,
+                    committed: Tid(first.0.wrapping_sub(1)),
+                    waiters: Vec::new(),
+                    flush_waiters: Vec::new(),
+                    aborted: None,
+                    stop: false,
+                },
+            ),
+            room: Condvar::new(),
+            drained: Condvar::new(),
+            work: Condvar::new(),
+            log: Mutex::new(&LOG_CLASS, log),
+            max_blocks,
+            stats: JournalStats::default(),
+        }))
+    }
+
+    /// The most blocks that one handle may ask for.
+    pub fn max_credits(&self) -> u32 {
+        // Half, so that two operations can always share a transaction.
+        self.max_blocks / 2
+    }
+
+    /// Joins the running transaction, waiting while it is full or closing. `credits`: blocks that the operation may
+    /// change. The thread must hold no other handle, and no lock that the holder of one may want.
+    pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
+        if credits > self.max_blocks {
+            return Err(Error::TooLarge { credits, max: self.max_blocks });
+        }
+        let mut s = self.state.lock();
+        loop {
+            if let Some(cause) = &s.aborted {
+                return Err(Error::Aborted { cause: cause.clone() });
+            }
+            if s.locked {
+                self.room.wait(&mut s);
+            } else if s.reserved + credits > self.max_blocks && s.reserved > 0 {
+                s.commit_wanted = true;
+                if self.options.threaded {
+                    self.work.notify_one();
+                    self.room.wait(&mut s);
+                } else if s.updates == 0 {
+                    drop(s);
+                    self.commit()?;
+                    s = self.state.lock();
+                } else {
+                    // Another handle of this thread is open: a bug of the caller, but not one to hang for.
+                    break;
+                }
+            } else {
+                break;
+            }
+        }
+        s.updates += 1;
+        s.reserved += credits;
+        if s.started_ns.is_none() {
+            s.started_ns = Some(self.options.clock.now_ns());
+        }
+        let txn = s.running.clone();
+        drop(s);
+        self.stats.handles.inc();
+        Ok(Handle::new(self.clone(), txn, credits))
+    }
+
+    /// Ends a handle's part. `reserved` is what it had promised and not used.
+    pub(crate) fn stop_handle(&self, unused: u32) {
+        let mut s = self.state.lock();
+        s.updates -= 1;
+        s.reserved -= unused;
+        if s.updates == 0 && s.locked {
+            self.drained.notify_all();
+        }
+    }
+
+    /// More room in the running transaction for an open handle, if there is any (Linux: `jbd2_journal_extend`).
+    pub(crate) fn extend(&self, credits: u32) -> bool {
+        let mut s = self.state.lock();
+        if s.locked || s.reserved + credits > self.max_blocks {
+            return false;
+        }
+        s.reserved += credits;
+        true
+    }
+
+    /// The transaction that changes made now belong to.
+    pub fn running_tid(&self) -> Tid {
+        self.state.lock().running.tid
+    }
+
+    /// The newest durable transaction.
+    pub fn committed_tid(&self) -> Tid {
+        self.state.lock().committed
+    }
+
+    /// Calls `done` once transaction `tid` is durable; with `None`, or when it already is, once everything written to the
+    /// device before this call is. Nobody holds a thread meanwhile.
+    pub fn commit_async(&self, tid: Option<Tid>, done: Callback) {
+        self.stats.waits.inc();
+        let mut s = self.state.lock();
+        if let Some(cause) = &s.aborted {
+            let cause = cause.clone();
+            drop(s);
+            return done(Err(Error::Aborted { cause }));
+        }
+        match tid {
+            Some(tid) if tid.is_after(s.committed) => {
+                s.waiters.push((tid, done));
+                s.commit_wanted = true;
+            }
+            _ => s.flush_waiters.push(done),
+        }
+        self.work.notify_one();
+        drop(s);
+    }
+
+    /// As [`Journal::commit_async`], and waits.
+    pub fn commit_wait(&self, tid: Option<Tid>) -> Result<()> {
+        let slot = Arc::new((Mutex::new(&WAIT_CLASS, None), Condvar::new()));
+        let back = slot.clone();
+        self.commit_async(
+            tid,
+            Box::new(move |r| {
+                *back.0.lock() = Some(r);
+                back.1.notify_all();
+            }),
+        );
+        if !self.options.threaded {
+            self.step();
+        }
+        let mut result = slot.0.lock();
+        loop {
+            match result.take() {
+                Some(r) => return r,
+                None => slot.1.wait(&mut result),
+            }
+        }
+    }
+
+    /// Commits whatever is running and waits.
+    pub fn commit_running(&self) -> Result<()> {
+        let tid = self.running_tid();
+        self.commit_wait(Some(tid))
+    }
+
+    /// One round of the journal's work: commits if somebody waits or the transaction is old, else flushes if somebody
+    /// waits for that. Returns whether it did anything.
+    pub fn step(&self) -> bool {
+        let commit = {
+            let s = self.state.lock();
+            if s.aborted.is_some() {
+                None
+            } else {
+                let old = s
+                    .started_ns
+                    .is_some_and(|t| self.options.clock.now_ns().saturating_sub(t) >= self.options.commit_interval_ns);
+                Some(s.commit_wanted || !s.waiters.is_empty() || old)
+            }
+        };
+        match commit {
+            None => self.fail_waiters(),
+            Some(true) => {
+                if let Err(e) = self.commit() {
+                    self.abort(&e);
+                }
+                true
+            }
+            Some(false) => self.flush_for_waiters(),
+        }
+    }
+
+    fn flush_for_waiters(&self) -> bool {
+        let waiting = std::mem::take(&mut self.state.lock().flush_waiters);
+        if waiting.is_empty() {
+            return false;
+        }
+        self.stats.flushes.inc();
+        let result = self.dev.flush().map_err(Error::from);
+        if let Err(e) = &result {
+            self.abort(e);
+        }
+        for done in waiting {
+            done(result.clone());
+        }
+        true
+    }
+
+    fn fail_waiters(&self) -> bool {
+        let (waiters, flushes, cause) = {
+            let mut s = self.state.lock();
+            let cause = s.aborted.clone().unwrap_or_default();
+            (std::mem::take(&mut s.waiters), std::mem::take(&mut s.flush_waiters), cause)
+        };
+        let any = !waiters.is_empty() || !flushes.is_empty();
+        for done in waiters.into_iter().map(|(_, d)| d).chain(flushes) {
+            done(Err(Error::Aborted { cause: cause.clone() }));
+        }
+        any
+    }
+
+    /// Runs `step` until [`Journal::stop`]: the body of the journal's thread.
+    pub fn run(&self) {
+        loop {
+            {
+                let mut s = self.state.lock();
+                let idle =
+                    |s: &State| !s.commit_wanted && s.waiters.is_empty() && s.flush_waiters.is_empty() && !s.stop;
+                if idle(&s) {
+                    let interval = Duration::from_nanos(self.options.commit_interval_ns);
+                    let wait = match s.started_ns {
+                        Some(t) => {
+                            let age = Duration::from_nanos(self.options.clock.now_ns().saturating_sub(t));
+                            interval.saturating_sub(age).max(Duration::from_millis(1))
+                        }
+                        None => interval,
+                    };
+                    self.work.wait_for(&mut s, wait);
+                }
+                if s.stop && s.waiters.is_empty() && s.flush_waiters.is_empty() {
+                    return;
+                }
+            }
+            self.step();
+        }
+    }
+
+    /// Ends [`Journal::run`].
+    pub fn stop(&self) {
+        self.state.lock().stop = true;
+        self.work.notify_all();
+    }
+
+    /// Stops the journal after an error: nothing more is logged, every waiter gets the error, the log keeps what it has, and
+    /// the next mount learns of it (`s_errno`).
+    pub fn abort(&self, error: &Error) {
+        {
+            let mut s = self.state.lock();
+            if s.aborted.is_some() {
+                return;
+            }
+            s.aborted = Some(error.to_string());
+            s.locked = false;
+            self.room.notify_all();
+            self.drained.notify_all();
+        }
+        if let Some(mut log) = self.log.try_lock() {
+            log.note_errno(&*self.dev);
+        }
+        self.hooks.aborted(error);
+        self.fail_waiters();
+    }
+
+    pub fn is_aborted(&self) -> bool {
+        self.state.lock().aborted.is_some()
+    }
+
+    /// Commits and writes home everything, then marks the log empty. The caller clears `needs_recovery` only after this
+    /// succeeded, and has stopped the thread.
+    pub fn close(&self) -> Result<()> {
+        if let Some(cause) = &self.state.lock().aborted {
+            return Err(Error::Aborted { cause: cause.clone() });
+        }
+        let r = self.commit().and_then(|()| {
+            let mut log = self.log.lock();
+            self.checkpoint(&mut log)?;
+            self.dev.flush()?;
+            log.mark_empty(&*self.dev)
+        });
+        if let Err(e) = &r {
+            self.abort(e);
+        }
+        r
+    }
+
+    /// Bytes that the journal keeps from being dropped right now.
+    pub fn pinned_bytes(&self) -> u64 {
+        let held = self.state.lock().running.inner.lock().buffers.len() as u64;
+        let logged = self.log.try_lock().map_or(0, |l| l.logged_len());
+        (held + logged) * u64::from(self.cache.block_size())
+    }
+
+    pub(crate) fn note_pinned(&self, blocks: u64) {
+        let bytes = blocks * u64::from(self.cache.block_size());
+        self.stats.pinned_bytes_peak.fetch_max(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,1 @@
+//! Placeholder until the crash device lands; see tests in fs.
