@@ -1,0 +1,104 @@
+//! ACLs as attributes: converted at the border, and kept in step with the mode.
+
+use extant_ondisk::InodeNr;
+use extant_ondisk::acl::{self, Acl};
+use extant_ondisk::xattr::{Name, index};
+
+use super::ops::{get_raw, remove_raw, set_raw};
+use super::{SetMode, XattrError, XattrSource, XattrStore};
+
+type Result<T, S> = std::result::Result<T, XattrError<<S as XattrSource>::Error>>;
+
+const S_IFMT: u16 = 0o170000;
+const S_IFDIR: u16 = 0o040000;
+const S_IFLNK: u16 = 0o120000;
+
+/// Which of an inode's two ACLs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AclKind {
+    /// Who may access the inode.
+    Access,
+    /// What new inodes in a directory start with.
+    Default,
+}
+
+impl AclKind {
+    /// The kind that an attribute name stands for.
+    pub(super) fn of(name: Name<'_>) -> Option<AclKind> {
+        match name.index {
+            index::POSIX_ACL_ACCESS => Some(AclKind::Access),
+            index::POSIX_ACL_DEFAULT => Some(AclKind::Default),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> Name<'static> {
+        let index = match self {
+            AclKind::Access => index::POSIX_ACL_ACCESS,
+            AclKind::Default => index::POSIX_ACL_DEFAULT,
+        };
+        Name { index, suffix: b"" }
+    }
+}
+
+/// Reads a value that setxattr passed; None removes the ACL.
+pub(super) fn acl_from_value<E>(ino: InodeNr, value: &[u8]) -> std::result::Result<Option<Acl>, XattrError<E>> {
+    acl::from_xattr(value).map_err(|source| XattrError::InvalidAcl { ino, source })
+}
+
+/// The stored ACL of an inode, if it has one.
+pub fn get_acl<S: XattrSource>(store: &S, kind: AclKind) -> Result<Option<Acl>, S> {
+    let Some(bytes) = get_raw(store, kind.name())? else { return Ok(None) };
+    let acl =
+        acl::from_disk(&bytes).map_err(|e| extant_ondisk::Error::corrupt("inode", store.ino().0, e.to_string()))?;
+    Ok(Some(acl))
+}
+
+/// Sets or (None) removes an ACL, and sets the mode that an access ACL means. The caller clears S_ISGID where the
+/// credentials ask for it.
+pub fn set_acl<S: XattrStore>(store: &mut S, kind: AclKind, acl: Option<&Acl>) -> Result<(), S> {
+    let (ino, mode) = (store.ino(), store.mode());
+    if mode & S_IFMT == S_IFLNK {
+        return Err(XattrError::NameNotSupported { ino });
+    }
+    let Some(acl) = acl else {
+        return remove_raw(store, kind.name()).map(drop);
+    };
+    acl.validate().map_err(|source| XattrError::InvalidAcl { ino, source })?;
+    match kind {
+        AclKind::Default if mode & S_IFMT != S_IFDIR => Err(XattrError::NoDirectory { ino }),
+        AclKind::Default => set_raw(store, kind.name(), &acl::to_disk(acl), SetMode::Any),
+        AclKind::Access => {
+            let (new_mode, stored) = acl.as_access_of(mode);
+            match stored {
+                Some(acl) => set_raw(store, kind.name(), &acl::to_disk(acl), SetMode::Any)?,
+                None => drop(remove_raw(store, kind.name())?),
+            }
+            if new_mode == mode { Ok(()) } else { store.set_mode(new_mode).map_err(XattrError::Store) }
+        }
+    }
+}
+
+/// Makes the access ACL follow a chmod to the permission bits of `mode`; the caller sets the mode itself (Linux:
+/// `posix_acl_chmod`).
+pub fn chmod_acl<S: XattrStore>(store: &mut S, mode: u16) -> Result<(), S> {
+    if store.mode() & S_IFMT == S_IFLNK {
+        return Ok(());
+    }
+    let Some(mut acl) = get_acl(store, AclKind::Access)? else { return Ok(()) };
+    acl.chmod(mode);
+    set_raw(store, AclKind::Access.name(), &acl::to_disk(&acl), SetMode::Any)
+}
+
+/// Gives the new inode `child` (whose mode is still the one asked for) the mode and ACLs that follow from its
+/// directory's default ACL (`get_acl(dir, AclKind::Default)`), or from `umask` when there is none.
+pub fn inherit_acl<S: XattrStore>(child: &mut S, directory_default: Option<&Acl>, umask: u16) -> Result<(), S> {
+    let mode = child.mode();
+    let inherited = acl::inherit(directory_default, mode, umask);
+    for (kind, acl) in [(AclKind::Default, &inherited.default), (AclKind::Access, &inherited.access)] {
+        if let Some(acl) = acl {
+            set_raw(child, kind.name(), &acl::to_disk(acl), SetMode::Any)?;
+        }
+    }
+    if inherited.mode == mode { Ok(()) } else { child.set_mode(inherited.mode).map_err(XattrError::Store) }
+}

@@ -1,0 +1,128 @@
+//! Extended attributes and POSIX ACLs of an inode: where they go, how shared blocks are left, how ACL and mode agree.
+//!
+//! Main types: [`XattrSource`] (what reading needs of an inode), [`XattrStore`] (what changing needs, within a handle),
+//! [`XattrError`], [`SetMode`]. Functions: [`get`], [`list`], [`set`], [`remove`], [`release_all`] with names and values
+//! as the system calls pass them; [`get_acl`], [`set_acl`], [`chmod_acl`], [`inherit_acl`] for the rest of `fs`.
+//!
+//! An attribute goes into the inode when it fits there, else into the inode's one xattr block, which may be shared with
+//! other inodes (`h_refcount`). Extant never shares a block itself, but leaves one properly: change one that is shared
+//! and the inode gets a copy; the last one out frees the block.
+//!
+//! What it does not do: decide who may read or set what (`trusted.` needs CAP_SYS_ADMIN, `user.` only on files and
+//! directories, S_ISGID after an ACL change): the caller knows the credentials. Values in inodes of their own
+//! (`ea_inode`) are refused. Times: the caller sets ctime.
+//!
+//! # Locking
+//! None taken here. The caller holds the inode's lock (shared for reading, exclusive for changing) and, for changes, an
+//! open handle with [`CREDITS`]. [`XattrStore::update_block`] holds the block's own lock around its closure, because the
+//! other inodes that share the block may leave it at the same time.
+
+mod acl;
+#[cfg(test)]
+mod acl_tests;
+#[cfg(test)]
+mod image_store;
+mod ops;
+#[cfg(test)]
+mod oracle_tests;
+#[cfg(test)]
+mod tests;
+
+pub use acl::{AclKind, chmod_acl, get_acl, inherit_acl, set_acl};
+pub use ops::{get, list, release_all, remove, set};
+
+use extant_ondisk::acl::AclError;
+use extant_ondisk::xattr::NoSpace;
+use extant_ondisk::{BlockNr, InodeNr};
+
+/// Metadata blocks that one change dirties at most: the inode; old and new xattr block; bitmap and group descriptor of
+/// the new block; bitmap and group descriptor of the old one (which is also one revoke); the superblock, for the
+/// `ext_attr` feature.
+pub const CREDITS: u32 = 8;
+
+/// What reading attributes needs of an inode.
+pub trait XattrSource {
+    /// A failure of the storage underneath.
+    type Error: std::fmt::Display;
+
+    fn ino(&self) -> InodeNr;
+    /// The inode's whole `i_mode`.
+    fn mode(&self) -> u16;
+    /// The inode's bytes from `128 + i_extra_isize` to its end; empty for inodes of 128 bytes and for an
+    /// `i_extra_isize` of 0.
+    fn inode_area(&self) -> Result<Vec<u8>, Self::Error>;
+    /// `i_file_acl`; None when it is 0.
+    fn block_nr(&self) -> Option<BlockNr>;
+    /// The content of a block. The implementer checks that `nr` may hold data at all; what the bytes say is checked
+    /// here.
+    fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>, Self::Error>;
+    /// Bytes per block.
+    fn block_size(&self) -> usize;
+    /// The checksum seed of a file system with `metadata_csum`.
+    fn checksum_seed(&self) -> Option<u32>;
+}
+
+/// What changing attributes needs: every method acts within the caller's handle.
+pub trait XattrStore: XattrSource {
+    /// Replaces what [`XattrSource::inode_area`] returned, same length.
+    fn write_inode_area(&mut self, area: &[u8]) -> Result<(), Self::Error>;
+    /// Sets the permission bits.
+    fn set_mode(&mut self, mode: u16) -> Result<(), Self::Error>;
+    /// Sets `i_file_acl`, and adds or subtracts one block (cluster) of `i_blocks` when it changes from or to None.
+    fn set_block_nr(&mut self, nr: Option<BlockNr>) -> Result<(), Self::Error>;
+    /// Allocates a block near the inode, below 2^48, and sets the `ext_attr` feature if it is missing.
+    fn allocate_block(&mut self) -> Result<BlockNr, Self::Error>;
+    /// Writes a block that was just allocated; its old content is not read.
+    fn init_block(&mut self, nr: BlockNr, bytes: &[u8]) -> Result<(), Self::Error>;
+    /// Calls `change` on the block's content, exclusive of every other `update_block` of that block. The block joins
+    /// the transaction only if `change` returns true: a block that is freed next must not be journalled first.
+    fn update_block(&mut self, nr: BlockNr, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<(), Self::Error>;
+    /// Frees a block that nobody refers to any more, and revokes it.
+    fn free_block(&mut self, nr: BlockNr) -> Result<(), Self::Error>;
+}
+
+/// The flags of setxattr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetMode {
+    /// Create or replace.
+    Any,
+    /// Fail with [`XattrError::Exists`] (XATTR_CREATE).
+    Create,
+    /// Fail with [`XattrError::NotFound`] (XATTR_REPLACE).
+    Replace,
+}
+
+/// Why an attribute could not be read or changed. The errno named is what `fuse` maps it to.
+#[derive(Debug, thiserror::Error)]
+pub enum XattrError<E> {
+    /// ENODATA.
+    #[error("{ino}: no such attribute")]
+    NotFound { ino: InodeNr },
+    /// EEXIST.
+    #[error("{ino}: the attribute exists")]
+    Exists { ino: InodeNr },
+    /// EOPNOTSUPP: the prefix is unknown or not for callers, or an ACL on a symlink.
+    #[error("{ino}: no attributes of this name")]
+    NameNotSupported { ino: InodeNr },
+    /// ERANGE.
+    #[error("{ino}: attribute name of {len} bytes is too long")]
+    NameTooLong { ino: InodeNr, len: usize },
+    /// E2BIG.
+    #[error("{ino}: attribute value of {len} bytes is too long")]
+    ValueTooLong { ino: InodeNr, len: usize },
+    /// ENOSPC: neither the inode nor one block has room.
+    #[error("{ino}: {source}")]
+    NoSpace { ino: InodeNr, source: NoSpace },
+    /// EINVAL.
+    #[error("{ino}: {source}")]
+    InvalidAcl { ino: InodeNr, source: AclError },
+    /// EACCES: a default ACL on something that is no directory.
+    #[error("{ino}: only directories have a default ACL")]
+    NoDirectory { ino: InodeNr },
+    /// EUCLEAN or EOPNOTSUPP.
+    #[error("{0}")]
+    OnDisk(#[from] extant_ondisk::Error),
+    /// The storage's own error.
+    #[error("{0}")]
+    Store(E),
+}

@@ -1,0 +1,221 @@
+//! Get, list, set, remove: the inode first, then the block.
+
+use extant_ondisk::xattr::{
+    EntryList, HEADER_LEN, NAME_LEN_MAX, Name, NoSpace, VALUE_SIZE_MAX, XattrBlock, drop_reference, inode_area,
+};
+use extant_ondisk::{BlockNr, Error as OnDiskError};
+
+use super::acl::{AclKind, acl_from_value, get_acl, set_acl};
+use super::{SetMode, XattrError, XattrSource, XattrStore};
+
+type Result<T, S> = std::result::Result<T, XattrError<<S as XattrSource>::Error>>;
+
+/// The value of attribute `full_name` (`user.x`), as getxattr returns it.
+pub fn get<S: XattrSource>(store: &S, full_name: &[u8]) -> Result<Vec<u8>, S> {
+    let name = parse_name(store, full_name)?;
+    match AclKind::of(name) {
+        Some(kind) => {
+            let acl = get_acl(store, kind)?.ok_or(XattrError::NotFound { ino: store.ino() })?;
+            Ok(extant_ondisk::acl::to_xattr(&acl))
+        }
+        None => get_raw(store, name)?.ok_or(XattrError::NotFound { ino: store.ino() }),
+    }
+}
+
+/// The full names of all attributes that the system calls may see; `trusted.` ones are for the caller to filter.
+pub fn list<S: XattrSource>(store: &S) -> Result<Vec<Vec<u8>>, S> {
+    let area = store.inode_area().map_err(XattrError::Store)?;
+    let mut names = Vec::new();
+    let mut add = |name: Name<'_>| names.extend(name.is_visible().then(|| name.full()).flatten());
+    for e in inode_area::parse_area(&area, store.ino())? {
+        add(e.name);
+    }
+    if let Some(nr) = store.block_nr() {
+        let bytes = store.read_block(nr).map_err(XattrError::Store)?;
+        for e in XattrBlock::parse(&bytes, nr, store.checksum_seed())?.entries {
+            add(e.name);
+        }
+    }
+    Ok(names)
+}
+
+/// Sets attribute `full_name`. An access ACL also changes the mode, and is not stored when the mode says it all.
+pub fn set<S: XattrStore>(store: &mut S, full_name: &[u8], value: &[u8], mode: SetMode) -> Result<(), S> {
+    let name = parse_name(store, full_name)?;
+    let ino = store.ino();
+    if value.len() > VALUE_SIZE_MAX {
+        return Err(XattrError::ValueTooLong { ino, len: value.len() });
+    }
+    match AclKind::of(name) {
+        Some(kind) => set_acl(store, kind, acl_from_value(ino, value)?.as_ref()),
+        None => set_raw(store, name, value, mode),
+    }
+}
+
+/// Removes attribute `full_name`. Removing an ACL that is not there succeeds, as in Linux.
+pub fn remove<S: XattrStore>(store: &mut S, full_name: &[u8]) -> Result<(), S> {
+    let name = parse_name(store, full_name)?;
+    let found = remove_raw(store, name)?;
+    if found || AclKind::of(name).is_some() { Ok(()) } else { Err(XattrError::NotFound { ino: store.ino() }) }
+}
+
+/// Leaves the xattr block, at the end of an inode's life. Attributes in the inode die with it.
+pub fn release_all<S: XattrStore>(store: &mut S) -> Result<(), S> {
+    let Some(nr) = store.block_nr() else { return Ok(()) };
+    release_block(store, nr)?;
+    store.set_block_nr(None).map_err(XattrError::Store)
+}
+
+fn parse_name<'a, S: XattrSource>(store: &S, full: &'a [u8]) -> Result<Name<'a>, S> {
+    let name = Name::parse(full).ok_or(XattrError::NameNotSupported { ino: store.ino() })?;
+    if name.suffix.len() > NAME_LEN_MAX {
+        return Err(XattrError::NameTooLong { ino: store.ino(), len: full.len() });
+    }
+    Ok(name)
+}
+
+/// The stored bytes of an attribute, for callers inside `fs`.
+pub(super) fn get_raw<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
+    let area = store.inode_area().map_err(XattrError::Store)?;
+    let in_inode = inode_area::parse_area(&area, store.ino())?;
+    if let Some(e) = in_inode.iter().find(|e| e.name == name) {
+        return Ok(Some(e.value.to_vec()));
+    }
+    let Some(nr) = store.block_nr() else { return Ok(None) };
+    let bytes = store.read_block(nr).map_err(XattrError::Store)?;
+    let block = XattrBlock::parse(&bytes, nr, store.checksum_seed())?;
+    Ok(block.entries.iter().find(|e| e.name == name).map(|e| e.value.to_vec()))
+}
+
+/// Both lists of an inode, decoded, and what is needed to write them back.
+struct Loaded {
+    area: Vec<u8>,
+    inode: EntryList,
+    block: EntryList,
+    /// Number and refcount of the present block.
+    old: Option<(BlockNr, u32)>,
+}
+
+fn load<S: XattrSource>(store: &S) -> Result<Loaded, S> {
+    let area = store.inode_area().map_err(XattrError::Store)?;
+    let inode = inode_area::decode(&area, store.ino())?;
+    let mut loaded = Loaded { area, inode, block: EntryList::new(), old: None };
+    if let Some(nr) = store.block_nr() {
+        let bytes = store.read_block(nr).map_err(XattrError::Store)?;
+        let block = XattrBlock::parse(&bytes, nr, store.checksum_seed())?;
+        loaded.old = Some((nr, block.refcount));
+        loaded.block = block.to_list();
+    }
+    Ok(loaded)
+}
+
+/// Sets an attribute's stored bytes. Whatever may fail for lack of space comes first, so that a refusal changes nothing.
+pub(super) fn set_raw<S: XattrStore>(store: &mut S, name: Name<'_>, value: &[u8], mode: SetMode) -> Result<(), S> {
+    let ino = store.ino();
+    let mut l = load(store)?;
+    let in_inode = l.inode.get(name).is_some();
+    let in_block = l.block.get(name).is_some();
+    match mode {
+        SetMode::Create if in_inode || in_block => return Err(XattrError::Exists { ino }),
+        SetMode::Replace if !in_inode && !in_block => return Err(XattrError::NotFound { ino }),
+        _ => {}
+    }
+    if in_inode != in_block && l.inode.get(name).or(l.block.get(name)) == Some(value) {
+        return Ok(());
+    }
+    let too_long = || XattrError::NameTooLong { ino, len: name.suffix.len() };
+    let mut grown = l.inode.clone();
+    if !grown.set(name, value) {
+        return Err(too_long());
+    }
+    if inode_area::encode(&grown, &mut l.area).is_ok() {
+        if in_block {
+            l.block.remove(name);
+            write_block_list(store, l.old, &l.block)?;
+        }
+        return store.write_inode_area(&l.area).map_err(XattrError::Store);
+    }
+    if !l.block.set(name, value) {
+        return Err(too_long());
+    }
+    write_block_list(store, l.old, &l.block)?;
+    if in_inode {
+        l.inode.remove(name);
+        write_inode_list(store, &l.inode, l.area)?;
+    }
+    Ok(())
+}
+
+/// Removes an attribute from wherever it is; whether it was there.
+pub(super) fn remove_raw<S: XattrStore>(store: &mut S, name: Name<'_>) -> Result<bool, S> {
+    let mut l = load(store)?;
+    let in_block = l.block.remove(name);
+    if in_block {
+        write_block_list(store, l.old, &l.block)?;
+    }
+    let in_inode = l.inode.remove(name);
+    if in_inode {
+        write_inode_list(store, &l.inode, l.area)?;
+    }
+    Ok(in_inode || in_block)
+}
+
+fn write_inode_list<S: XattrStore>(store: &mut S, list: &EntryList, mut area: Vec<u8>) -> Result<(), S> {
+    let ino = store.ino();
+    inode_area::encode(list, &mut area).map_err(|source| XattrError::NoSpace { ino, source })?;
+    store.write_inode_area(&area).map_err(XattrError::Store)
+}
+
+/// Makes `list` the content of the inode's block: in place when the inode is alone in it, in a new block when it is
+/// shared or there was none, in no block when the list is empty.
+fn write_block_list<S: XattrStore>(store: &mut S, old: Option<(BlockNr, u32)>, list: &EntryList) -> Result<(), S> {
+    let ino = store.ino();
+    if list.is_empty() {
+        return release_all(store);
+    }
+    let (needed, available) = (list.stored_len(), store.block_size().saturating_sub(HEADER_LEN));
+    if needed > available {
+        return Err(XattrError::NoSpace { ino, source: NoSpace { needed, available } });
+    }
+    let seed = store.checksum_seed();
+    let mut bytes = vec![0; store.block_size()];
+    let no_space = |source| XattrError::NoSpace { ino, source };
+    // Nobody else can gain a reference to a block that only this inode, which is locked, refers to.
+    if let Some((nr, 1)) = old {
+        XattrBlock::encode(list, 1, &mut bytes, nr, seed).map_err(no_space)?;
+        return store
+            .update_block(nr, &mut |content| {
+                // A length that differs would be the implementer's mistake; the checksum would then be wrong.
+                let same = content.len() == bytes.len();
+                if same {
+                    content.copy_from_slice(&bytes);
+                }
+                same
+            })
+            .map_err(XattrError::Store);
+    }
+    let nr = store.allocate_block().map_err(XattrError::Store)?;
+    XattrBlock::encode(list, 1, &mut bytes, nr, seed).map_err(no_space)?;
+    store.init_block(nr, &bytes).map_err(XattrError::Store)?;
+    if let Some((old, _)) = old {
+        release_block(store, old)?;
+    }
+    store.set_block_nr(Some(nr)).map_err(XattrError::Store)
+}
+
+/// Gives one reference back, and the block itself with the last one. The count is read again under the block's lock:
+/// another inode may have left since it was loaded.
+fn release_block<S: XattrStore>(store: &mut S, nr: BlockNr) -> Result<(), S> {
+    let seed = store.checksum_seed();
+    let mut remaining: std::result::Result<u32, OnDiskError> = Ok(1);
+    store
+        .update_block(nr, &mut |bytes| {
+            remaining = drop_reference(bytes, nr, seed);
+            matches!(remaining, Ok(left) if left > 0)
+        })
+        .map_err(XattrError::Store)?;
+    if remaining? == 0 {
+        store.free_block(nr).map_err(XattrError::Store)?;
+    }
+    Ok(())
+}

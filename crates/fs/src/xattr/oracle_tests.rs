@@ -1,0 +1,258 @@
+//! Against the kernel, e2fsck and debugfs: what they wrote is read here, what is written here passes and is read by them.
+//!
+//! The kernel tests need the right to loop-mount; without it they say so and pass.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use super::image_store::{Geometry, ImageInode};
+use super::*;
+
+fn run(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"))
+}
+
+fn text(o: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr))
+}
+
+struct Fixture {
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn image(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    fn new(mkfs: &[&str]) -> Fixture {
+        let f = Fixture { dir: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(f.dir.path().join("mnt")).unwrap();
+        let image = f.image();
+        let args = [&["-q", "-F"], mkfs, &[image.to_str().unwrap(), "8M"]].concat();
+        let o = run("mke2fs", &args);
+        assert!(o.status.success(), "{}", text(&o));
+        f
+    }
+
+    /// Runs `work` on the loop-mounted image; false when mounting is not allowed here.
+    fn with_kernel(&self, work: impl FnOnce(&Path)) -> bool {
+        let mnt = self.dir.path().join("mnt");
+        let o = run("mount", &["-o", "loop", self.image().to_str().unwrap(), mnt.to_str().unwrap()]);
+        if !o.status.success() {
+            eprintln!("skipped, no loop mounts here: {}", text(&o));
+            return false;
+        }
+        struct Unmount<'a>(&'a Path);
+        impl Drop for Unmount<'_> {
+            fn drop(&mut self) {
+                let o = run("umount", &[self.0.to_str().unwrap()]);
+                assert!(o.status.success() || std::thread::panicking(), "{}", text(&o));
+            }
+        }
+        let guard = Unmount(&mnt);
+        work(&mnt);
+        drop(guard);
+        true
+    }
+
+    fn fsck(&self) {
+        let o = run("e2fsck", &["-fn", self.image().to_str().unwrap()]);
+        assert!(o.status.success(), "{}", text(&o));
+    }
+
+    fn debugfs(&self, request: &str) -> String {
+        text(&run("debugfs", &["-R", request, self.image().to_str().unwrap()]))
+    }
+}
+
+fn ino_of(path: &Path) -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::symlink_metadata(path).unwrap().ino() as u32
+}
+
+fn setfattr(path: &Path, name: &str, value: &[u8]) {
+    let hex: String = value.iter().map(|b| format!("{b:02x}")).collect();
+    let o = run("setfattr", &["-n", name, "-v", &format!("0x{hex}"), path.to_str().unwrap()]);
+    assert!(o.status.success(), "{}", text(&o));
+}
+
+/// All attributes of a path as the kernel reports them: (name, value in hex).
+fn getfattr(path: &Path) -> Vec<(String, String)> {
+    let o = run("getfattr", &["-d", "-m", "-", "-e", "hex", "--absolute-names", path.to_str().unwrap()]);
+    let mut all: Vec<_> = text(&o)
+        .lines()
+        .filter_map(|l| l.split_once("=0x").or_else(|| l.split_once('=')))
+        .map(|(n, v)| (n.to_owned(), v.to_owned()))
+        .collect();
+    all.sort();
+    all
+}
+
+fn ours(inode: &ImageInode<'_>) -> Vec<(String, String)> {
+    let mut all: Vec<_> = list(inode)
+        .unwrap()
+        .into_iter()
+        .map(|n| {
+            let value = get(inode, &n).unwrap().iter().map(|b| format!("{b:02x}")).collect();
+            (String::from_utf8(n).unwrap(), value)
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+const KINDS: [&[&str]; 5] = [
+    &["-t", "ext2", "-I", "128", "-b", "1024"],
+    &["-t", "ext3", "-I", "256", "-b", "1024"],
+    &["-t", "ext4", "-I", "256", "-b", "1024"],
+    &["-t", "ext4", "-I", "128", "-b", "4096"],
+    &["-t", "ext4", "-I", "512", "-b", "4096", "-O", "metadata_csum_seed"],
+];
+
+#[test]
+fn what_the_kernel_wrote_is_read() {
+    for mkfs in KINDS {
+        let f = Fixture::new(mkfs);
+        let mut expected = Vec::new();
+        let mounted = f.with_kernel(|mnt| {
+            for i in 0..24usize {
+                let path = mnt.join(format!("f{i}"));
+                if i % 4 == 3 {
+                    std::fs::create_dir(&path).unwrap()
+                } else {
+                    std::fs::write(&path, b"x").unwrap()
+                }
+                for k in 0..i % 7 {
+                    let prefix = ["user", "trusted", "security"][k % 3];
+                    let value: Vec<u8> = (0..(i * k * 3) % 130).map(|b| b as u8).collect();
+                    setfattr(&path, &format!("{prefix}.n{}", "y".repeat(k * 5)), &value);
+                }
+                if i % 3 == 0 {
+                    let o = run("setfacl", &["-m", "u:1000:rw,g:70000:r,m::rw", path.to_str().unwrap()]);
+                    assert!(o.status.success(), "{}", text(&o));
+                }
+                if i % 4 == 3 {
+                    let o = run("setfacl", &["-d", "-m", "u:5:rwx,o::-", path.to_str().unwrap()]);
+                    assert!(o.status.success(), "{}", text(&o));
+                }
+                expected.push((ino_of(&path), getfattr(&path)));
+            }
+            // As much as one block holds, and a name with bytes above 0x7f.
+            let path = mnt.join("big");
+            std::fs::write(&path, b"x").unwrap();
+            setfattr(&path, "user.big", &[0x5A; 900]);
+            expected.push((ino_of(&path), getfattr(&path)));
+        });
+        if !mounted {
+            return;
+        }
+        let g = Geometry::open(&f.image());
+        let mut seen = 0;
+        for (ino, attributes) in &expected {
+            seen += attributes.len();
+            assert_eq!(&ours(&ImageInode::new(&g, *ino)), attributes, "{mkfs:?} inode {ino}");
+        }
+        assert!(seen > 60, "the oracle itself saw {seen} attributes");
+    }
+}
+
+#[test]
+fn what_is_written_here_passes_e2fsck_and_is_read_by_debugfs_and_the_kernel() {
+    for mkfs in KINDS {
+        let f = Fixture::new(mkfs);
+        let mut files = Vec::new();
+        let mounted = f.with_kernel(|mnt| {
+            for i in 0..6 {
+                let path = mnt.join(format!("f{i}"));
+                std::fs::write(&path, b"x").unwrap();
+                // A block each, different, so that checksummed images need no allocation later.
+                setfattr(&path, "user.kernel", &[i as u8; 700]);
+                files.push(ino_of(&path));
+            }
+        });
+        if !mounted {
+            return;
+        }
+        let g = Geometry::open(&f.image());
+        for (i, &ino) in files.iter().enumerate() {
+            let mut inode = ImageInode::new(&g, ino);
+            set(&mut inode, b"user.in", b"tiny", SetMode::Create).unwrap();
+            set(&mut inode, b"security.high\xff\x80", &vec![i as u8; i * 17], SetMode::Any).unwrap();
+            set(&mut inode, b"trusted.empty", b"", SetMode::Any).unwrap();
+            set(&mut inode, b"user.kernel", &vec![0xEE; 600 - i], SetMode::Replace).unwrap();
+            let acl = acl_blob();
+            set(&mut inode, b"system.posix_acl_access", &acl, SetMode::Any).unwrap();
+        }
+        f.fsck();
+        let shown = f.debugfs("ea_list f2");
+        for want in ["user.in (4) = \"tiny\"", "trusted.empty (0)", "user.kernel (598)", "system.posix_acl_access"] {
+            assert!(shown.contains(want), "{want} missing in {shown}");
+        }
+        let mut by_kernel = Vec::new();
+        f.with_kernel(|mnt| {
+            for i in 0..files.len() {
+                by_kernel.push(getfattr_raw(&mnt.join(format!("f{i}"))));
+            }
+            let facl = text(&run("getfacl", &["-cnE", mnt.join("f0").to_str().unwrap()]));
+            assert!(facl.contains("user:1000:rw-") && facl.contains("mask::rw-"), "{facl}");
+        });
+        for (i, kernel) in by_kernel.iter().enumerate() {
+            assert_eq!(*kernel, 5, "{mkfs:?} f{i}");
+        }
+        f.fsck();
+    }
+}
+
+/// The number of attributes that the kernel lists.
+fn getfattr_raw(path: &Path) -> usize {
+    let o = run("getfattr", &["-m", "-", "--absolute-names", path.to_str().unwrap()]);
+    o.stdout.split(|&b| b == b'\n').filter(|l| !l.is_empty() && !l.starts_with(b"#")).count()
+}
+
+fn acl_blob() -> Vec<u8> {
+    use extant_ondisk::acl::{Acl, AclEntry, Tag, to_xattr};
+    let e = |tag, perm| AclEntry { tag, perm };
+    let entries =
+        vec![e(Tag::UserObj, 6), e(Tag::User(1000), 6), e(Tag::GroupObj, 4), e(Tag::Mask, 6), e(Tag::Other, 4)];
+    to_xattr(&Acl { entries })
+}
+
+#[test]
+fn a_block_shared_by_the_kernel_is_left_properly() {
+    let f = Fixture::new(&["-t", "ext4", "-I", "128", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"]);
+    let mut files = Vec::new();
+    let mounted = f.with_kernel(|mnt| {
+        for i in 0..5 {
+            let path = mnt.join(format!("f{i}"));
+            std::fs::write(&path, b"").unwrap();
+            setfattr(&path, "user.same", &[7; 300]);
+            files.push(ino_of(&path));
+        }
+    });
+    if !mounted {
+        return;
+    }
+    let g = Geometry::open(&f.image());
+    let mut inodes: Vec<_> = files.iter().map(|&i| ImageInode::new(&g, i)).collect();
+    let shared = inodes[0].block_nr().unwrap();
+    assert!(inodes.iter().all(|i| i.block_nr() == Some(shared)), "the kernel shared the block");
+    set(&mut inodes[0], b"user.own", b"1", SetMode::Any).unwrap();
+    assert_ne!(inodes[0].block_nr(), Some(shared));
+    f.fsck();
+    remove(&mut inodes[1], b"user.same").unwrap();
+    assert_eq!(inodes[1].block_nr(), None);
+    f.fsck();
+    for inode in &mut inodes {
+        let _ = remove(inode, b"user.same");
+    }
+    assert_eq!(inodes.iter().map(|i| i.freed.get()).sum::<u32>(), 1, "the last one freed it");
+    f.fsck();
+    assert_eq!(ours(&inodes[0]), [("user.own".into(), "31".into())]);
+    f.with_kernel(|mnt| {
+        assert_eq!(getfattr(&mnt.join("f0")), [("user.own".into(), "31".into())]);
+        assert_eq!(getfattr(&mnt.join("f3")), []);
+        assert!(mnt.as_os_str().as_bytes().starts_with(b"/"));
+    });
+}

@@ -1,0 +1,283 @@
+//! Attribute operations against a model, on inodes that share blocks as the kernel makes them do.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use extant_ondisk::xattr::XattrBlock;
+use extant_ondisk::{BlockNr, InodeNr};
+use proptest::prelude::*;
+
+use super::*;
+
+const SEED: Option<u32> = Some(77);
+const BLOCK: usize = 1024;
+
+/// Blocks in memory; every one that exists is in use.
+#[derive(Default)]
+pub(super) struct Disk {
+    pub blocks: BTreeMap<u64, Vec<u8>>,
+    pub next: u64,
+    pub full: bool,
+    /// Blocks that joined the transaction and that were freed, in order.
+    pub journalled: Vec<u64>,
+    pub freed: Vec<u64>,
+}
+
+/// One inode in memory.
+#[derive(Clone)]
+pub(super) struct MemInode {
+    pub ino: u32,
+    pub mode: u16,
+    pub area: Vec<u8>,
+    pub block: Option<BlockNr>,
+    pub disk: Rc<RefCell<Disk>>,
+}
+
+impl MemInode {
+    pub fn new(ino: u32, mode: u16, area_len: usize, disk: &Rc<RefCell<Disk>>) -> MemInode {
+        MemInode { ino, mode, area: vec![0; area_len], block: None, disk: disk.clone() }
+    }
+}
+
+impl XattrSource for MemInode {
+    type Error = String;
+    fn ino(&self) -> InodeNr {
+        InodeNr(self.ino)
+    }
+    fn mode(&self) -> u16 {
+        self.mode
+    }
+    fn inode_area(&self) -> Result<Vec<u8>, String> {
+        Ok(self.area.clone())
+    }
+    fn block_nr(&self) -> Option<BlockNr> {
+        self.block
+    }
+    fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>, String> {
+        self.disk.borrow().blocks.get(&nr.0).cloned().ok_or_else(|| format!("read of free {nr}"))
+    }
+    fn block_size(&self) -> usize {
+        BLOCK
+    }
+    fn checksum_seed(&self) -> Option<u32> {
+        SEED
+    }
+}
+
+impl XattrStore for MemInode {
+    fn write_inode_area(&mut self, area: &[u8]) -> Result<(), String> {
+        assert_eq!(area.len(), self.area.len());
+        self.area = area.to_vec();
+        Ok(())
+    }
+    fn set_mode(&mut self, mode: u16) -> Result<(), String> {
+        self.mode = mode;
+        Ok(())
+    }
+    fn set_block_nr(&mut self, nr: Option<BlockNr>) -> Result<(), String> {
+        self.block = nr;
+        Ok(())
+    }
+    fn allocate_block(&mut self) -> Result<BlockNr, String> {
+        let mut d = self.disk.borrow_mut();
+        if d.full {
+            return Err("disk full".into());
+        }
+        d.next += 1;
+        let nr = 100 + d.next;
+        d.blocks.insert(nr, vec![0xA5; BLOCK]);
+        Ok(BlockNr(nr))
+    }
+    fn init_block(&mut self, nr: BlockNr, bytes: &[u8]) -> Result<(), String> {
+        self.disk.borrow_mut().blocks.insert(nr.0, bytes.to_vec());
+        Ok(())
+    }
+    fn update_block(&mut self, nr: BlockNr, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<(), String> {
+        let mut d = self.disk.borrow_mut();
+        let block = d.blocks.get_mut(&nr.0).ok_or("update of a free block")?;
+        if change(block) {
+            d.journalled.push(nr.0);
+        }
+        Ok(())
+    }
+    fn free_block(&mut self, nr: BlockNr) -> Result<(), String> {
+        let mut d = self.disk.borrow_mut();
+        d.blocks.remove(&nr.0).ok_or("double free")?;
+        d.freed.push(nr.0);
+        Ok(())
+    }
+}
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn check(inode: &MemInode, model: &Model) {
+    let mut names = list(inode).unwrap();
+    names.sort();
+    assert_eq!(names, model.keys().cloned().collect::<Vec<_>>());
+    for (name, value) in model {
+        assert_eq!(&get(inode, name).unwrap(), value);
+    }
+}
+
+fn check_refcounts(inodes: &[MemInode]) {
+    let disk = inodes[0].disk.borrow();
+    let mut expected: BTreeMap<u64, u32> = BTreeMap::new();
+    for nr in inodes.iter().filter_map(|i| i.block) {
+        *expected.entry(nr.0).or_default() += 1;
+    }
+    let found: BTreeMap<u64, u32> =
+        disk.blocks.iter().map(|(&nr, b)| (nr, XattrBlock::parse(b, BlockNr(nr), SEED).unwrap().refcount)).collect();
+    assert_eq!(found, expected);
+}
+
+/// Lets `to` refer to the block of `from`, as the kernel does when both have the same attributes.
+fn share(from: &MemInode, to: &mut MemInode) {
+    let nr = from.block.unwrap();
+    let mut disk = from.disk.borrow_mut();
+    let bytes = disk.blocks.get_mut(&nr.0).unwrap();
+    let (list, refcount) = {
+        let b = XattrBlock::parse(bytes, nr, SEED).unwrap();
+        (b.to_list(), b.refcount)
+    };
+    XattrBlock::encode(&list, refcount + 1, bytes, nr, SEED).unwrap();
+    to.block = Some(nr);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Set(usize, u8, usize, SetMode),
+    Remove(usize, u8),
+    Share(usize, usize),
+    Evict(usize),
+    Full(bool),
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let mode = prop_oneof![Just(SetMode::Any), Just(SetMode::Any), Just(SetMode::Create), Just(SetMode::Replace)];
+    prop_oneof![
+        8 => (0usize..4, 0u8..9, prop_oneof![0usize..40, 0usize..400, Just(900)], mode)
+            .prop_map(|(i, n, v, m)| Op::Set(i, n, v, m)),
+        3 => (0usize..4, 0u8..9).prop_map(|(i, n)| Op::Remove(i, n)),
+        3 => (0usize..4, 0usize..4).prop_map(|(i, j)| Op::Share(i, j)),
+        1 => (0usize..4).prop_map(Op::Evict),
+        1 => any::<bool>().prop_map(Op::Full),
+    ]
+}
+
+fn full_name(n: u8) -> Vec<u8> {
+    [[&b"user."[..], b"trusted.", b"security."][usize::from(n) % 3], &vec![b'a' + n; 1 + usize::from(n) * 9]].concat()
+}
+
+proptest! {
+    #[test]
+    fn operations_match_a_model(ops in prop::collection::vec(any_op(), 1..60), area_len in prop_oneof![Just(0usize), Just(96), Just(200)]) {
+        let disk = Rc::new(RefCell::new(Disk::default()));
+        let mut inodes: Vec<_> = (0..4).map(|i| MemInode::new(12 + i, 0o100644, area_len, &disk)).collect();
+        let mut models = vec![Model::new(); 4];
+        for op in ops {
+            match op {
+                Op::Set(i, n, len, mode) => {
+                    let (name, value) = (full_name(n), vec![n ^ len as u8; len]);
+                    let had = models[i].contains_key(&name);
+                    match set(&mut inodes[i], &name, &value, mode) {
+                        Ok(()) => {
+                            prop_assert_ne!(mode, if had { SetMode::Create } else { SetMode::Replace });
+                            models[i].insert(name, value);
+                        }
+                        Err(XattrError::Exists { .. }) => prop_assert!(mode == SetMode::Create && had),
+                        Err(XattrError::NotFound { .. }) => prop_assert!(mode == SetMode::Replace && !had),
+                        Err(XattrError::NoSpace { source, .. }) => prop_assert!(source.needed > source.available),
+                        Err(XattrError::Store(_)) => prop_assert!(disk.borrow().full),
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+                Op::Remove(i, n) => match remove(&mut inodes[i], &full_name(n)) {
+                    Ok(()) => prop_assert!(models[i].remove(&full_name(n)).is_some()),
+                    Err(XattrError::Store(_)) => prop_assert!(disk.borrow().full),
+                    Err(_) => prop_assert!(!models[i].contains_key(&full_name(n))),
+                },
+                Op::Share(i, j) if i != j && inodes[i].block.is_some() && models[j].is_empty() => {
+                    let mut to = inodes[j].clone();
+                    share(&inodes[i], &mut to);
+                    models[j] = list(&to).unwrap().into_iter().map(|n| (n.clone(), get(&to, &n).unwrap())).collect();
+                    inodes[j] = to;
+                }
+                Op::Share(..) => {}
+                Op::Evict(i) => {
+                    release_all(&mut inodes[i]).unwrap();
+                    inodes[i].area.fill(0);
+                    models[i].clear();
+                }
+                Op::Full(full) => disk.borrow_mut().full = full,
+            }
+            for (inode, model) in inodes.iter().zip(&models) {
+                check(inode, model);
+            }
+            check_refcounts(&inodes);
+        }
+    }
+}
+
+#[test]
+fn inode_first_then_block_and_back() {
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let mut inode = MemInode::new(12, 0o100644, 96, &disk);
+    set(&mut inode, b"user.a", b"small", SetMode::Any).unwrap();
+    assert_eq!(inode.block, None);
+    set(&mut inode, b"user.a", &[1; 200], SetMode::Replace).unwrap();
+    assert!(inode.block.is_some() && inode.area == [0; 96], "grown out of the inode");
+    set(&mut inode, b"user.a", b"small", SetMode::Replace).unwrap();
+    assert_eq!((inode.block, disk.borrow().blocks.len()), (None, 0), "back again, and the block freed");
+    assert!(disk.borrow().journalled.is_empty(), "a block that is freed does not join the transaction first");
+    assert!(matches!(set(&mut inode, b"user.a", &[1; 1000], SetMode::Any), Err(XattrError::NoSpace { .. })));
+    assert_eq!(get(&inode, b"user.a").unwrap(), b"small");
+}
+
+#[test]
+fn a_shared_block_is_copied_and_the_last_frees_it() {
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let mut a = MemInode::new(12, 0o100644, 0, &disk);
+    set(&mut a, b"user.x", b"1", SetMode::Any).unwrap();
+    let mut b = MemInode::new(13, 0o100644, 0, &disk);
+    share(&a, &mut b);
+    let shared = a.block;
+    disk.borrow_mut().full = true;
+    assert!(matches!(set(&mut b, b"user.y", b"2", SetMode::Any), Err(XattrError::Store(_))));
+    disk.borrow_mut().full = false;
+    set(&mut b, b"user.y", b"2", SetMode::Any).unwrap();
+    assert!(a.block == shared && b.block != shared);
+    check_refcounts(&[a.clone(), b.clone()]);
+    release_all(&mut a).unwrap();
+    release_all(&mut b).unwrap();
+    assert!(disk.borrow().blocks.is_empty());
+    assert_eq!(disk.borrow().freed.len(), 2);
+}
+
+#[test]
+fn names_and_limits() {
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let mut inode = MemInode::new(12, 0o100644, 96, &disk);
+    let mut try_set = |name: &[u8], len: usize| set(&mut inode, name, &vec![0; len], SetMode::Any);
+    assert!(matches!(try_set(b"system.data", 1), Err(XattrError::NameNotSupported { .. })));
+    assert!(matches!(try_set(b"nope.x", 1), Err(XattrError::NameNotSupported { .. })));
+    assert!(matches!(try_set(&[b"user.".to_vec(), vec![b'a'; 256]].concat(), 1), Err(XattrError::NameTooLong { .. })));
+    assert!(matches!(try_set(b"user.a", 65537), Err(XattrError::ValueTooLong { .. })));
+    assert!(matches!(remove(&mut inode, b"user.none"), Err(XattrError::NotFound { .. })));
+    assert!(matches!(get(&inode, b"user.none"), Err(XattrError::NotFound { .. })));
+}
+
+#[test]
+fn inline_data_stays_in_the_inode_and_is_not_listed() {
+    use extant_ondisk::xattr::{EntryList, Name, index, inode_area};
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let mut inode = MemInode::new(12, 0o100644, 96, &disk);
+    let data = Name { index: index::SYSTEM, suffix: b"data" };
+    let mut start = EntryList::new();
+    assert!(start.set(data, &[9; 30]));
+    inode_area::encode(&start, &mut inode.area).unwrap();
+    set(&mut inode, b"user.big", &[1; 100], SetMode::Any).unwrap();
+    set(&mut inode, b"user.s", b"", SetMode::Any).unwrap();
+    assert_eq!(list(&inode).unwrap(), [b"user.s".to_vec(), b"user.big".to_vec()]);
+    assert_eq!(inode_area::decode(&inode.area, InodeNr(12)).unwrap().get(data), Some(&[9; 30][..]));
+}
