@@ -1,0 +1,465 @@
+//! Linear directory blocks as bytes: entries, the room between them, and the checksum tail.
+//!
+//! Main types: [`DirBlockFormat`] (how this file system writes a block, and every operation on one), [`Dirent`] (one
+//! decoded entry), [`Entries`] (a walk that validates), [`FileType`].
+//!
+//! A block is a chain of entries, each `rec_len` bytes long; the chain ends exactly at the end of the block, or at the
+//! twelve-byte tail when the file system has metadata checksums. The space behind an entry's name up to its `rec_len` is
+//! free room. Deleting an entry gives its bytes to the one before it; the first of a block is marked with inode 0.
+//!
+//! What it does not do: hash trees (see [`crate::htree`]), inline directories, casefolded or encrypted names. An index
+//! block walked as entries shows no names beyond `.` and `..`, which is how the format hides the index from old readers.
+//!
+//! # Locking
+//! None: pure functions over slices. No function panics whatever the bytes are, and every walk ends, because each step
+//! advances by at least twelve bytes.
+
+mod types;
+
+#[cfg(test)]
+mod tests;
+
+pub use types::{Damage, FileType, RawDirent, RawDirentTail, crc32c_raw, inode_seed};
+
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The longest name, in bytes (Linux: `EXT4_NAME_LEN`).
+pub const NAME_MAX: usize = 255;
+/// The bytes of the checksum tail (Linux: `struct ext4_dir_entry_tail`).
+pub const TAIL_LEN: usize = 12;
+/// The bytes before the name.
+pub const HEADER_LEN: usize = 8;
+/// The shortest legal entry: a header and a name of one to four bytes.
+pub const REC_LEN_MIN: usize = 12;
+/// The file type that marks the tail (Linux: `EXT4_FT_DIR_CSUM`).
+const TAIL_FILE_TYPE: u8 = 0xDE;
+
+/// The bytes that an entry with a name of `name_len` bytes needs (Linux: `ext4_dir_rec_len`, fs/ext4/ext4.h).
+pub const fn rec_len_needed(name_len: usize) -> usize {
+    (HEADER_LEN + name_len + 3) & !3
+}
+
+/// Decodes the 16-bit length: with 64 KiB blocks a length of a whole block does not fit and is written as 0xFFFF or 0,
+/// and the two low bits carry bits 16 and 17 (Linux: `ext4_rec_len_from_disk`).
+#[inline(always)]
+pub fn rec_len_from_disk(raw: u16, block_size: usize) -> usize {
+    let len = usize::from(raw);
+    if block_size < 1 << 16 {
+        len
+    } else if raw == u16::MAX || raw == 0 {
+        block_size
+    } else {
+        (len & 0xFFFC) | ((len & 3) << 16)
+    }
+}
+
+/// Encodes a length; the inverse of [`rec_len_from_disk`]. `len` must not exceed the block size.
+pub fn rec_len_to_disk(len: usize, block_size: usize) -> u16 {
+    debug_assert!(len <= block_size && len.is_multiple_of(4));
+    if len < 1 << 16 {
+        len as u16
+    } else if len == block_size {
+        u16::MAX
+    } else {
+        ((len & 0xFFFC) | ((len >> 16) & 3)) as u16
+    }
+}
+
+/// Whether `name` may be written as a directory entry: 1 to 255 bytes, no slash, no NUL.
+pub fn name_is_legal(name: &[u8]) -> bool {
+    !name.is_empty() && name.len() <= NAME_MAX && !name.iter().any(|&b| b == 0 || b == b'/')
+}
+
+/// One decoded entry, which is validated (Linux: `struct ext4_dir_entry_2`, fs/ext4/ext4.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dirent<'a> {
+    /// Where the entry starts in its block, in bytes.
+    pub offset: u32,
+    /// How far the next entry is, in bytes.
+    pub rec_len: u32,
+    /// The inode number; 0 when the entry is unused.
+    pub ino: u32,
+    /// [`FileType::Unknown`] on file systems without the FILETYPE feature.
+    pub file_type: FileType,
+    /// The name, without terminator.
+    pub name: &'a [u8],
+}
+
+impl Dirent<'_> {
+    /// Whether the entry names a file.
+    pub fn is_used(&self) -> bool {
+        self.ino != 0
+    }
+
+    /// Whether the entry is `.` or `..`.
+    pub fn is_dot(&self) -> bool {
+        self.name == b"." || self.name == b".."
+    }
+
+    /// The bytes that the entry itself needs; the rest of `rec_len` is free.
+    pub fn needed(&self) -> usize {
+        if self.is_used() { rec_len_needed(self.name.len()) } else { 0 }
+    }
+}
+
+/// What [`DirBlockFormat::find_room`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// The entry at this offset has enough free bytes.
+    At { offset: u32 },
+    /// The name is already here.
+    Exists { offset: u32 },
+    /// No entry has enough free bytes in one piece.
+    Full,
+}
+
+/// What [`DirBlockFormat::insert`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Insert {
+    /// The new entry starts at this offset.
+    Done { offset: u32 },
+    /// The name is already here; nothing changed.
+    Exists { offset: u32 },
+    /// No room; nothing changed.
+    Full,
+}
+
+/// How this file system writes directory blocks. The block size is the length of the slices passed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirBlockFormat {
+    /// The FILETYPE feature: entries carry the type of their inode.
+    pub has_filetype: bool,
+    /// The metadata_csum feature: leaf blocks end in a tail.
+    pub has_csum: bool,
+    /// Inode numbers above this are damage.
+    pub inodes_count: u32,
+}
+
+impl DirBlockFormat {
+    /// The bytes of a block that entries may use.
+    pub fn limit(&self, block_size: usize) -> usize {
+        if self.has_csum { block_size.saturating_sub(TAIL_LEN) } else { block_size }
+    }
+
+    /// Decodes the entry at `offset` and checks everything but the characters of its name.
+    #[inline(always)]
+    fn decode<'a>(&self, block: &'a [u8], offset: usize) -> Result<Dirent<'a>, Damage> {
+        let damage = |what| Err(Damage { offset: offset as u32, what });
+        let Some((raw, rest)) = block.get(offset..).and_then(|bytes| RawDirent::ref_from_prefix(bytes).ok()) else {
+            return damage("entry header crosses the end of the block");
+        };
+        let rec_len = rec_len_from_disk(raw.rec_len.get(), block.len());
+        let name_len = usize::from(raw.name_len);
+        if rec_len < REC_LEN_MIN || !rec_len.is_multiple_of(4) {
+            return damage("rec_len is too small or not a multiple of four");
+        }
+        if rec_len < rec_len_needed(name_len) {
+            return damage("rec_len is smaller than the name");
+        }
+        let (end, limit) = (offset + rec_len, self.limit(block.len()));
+        if end > limit {
+            // An index block shows itself as one entry, or as `.` and `..`, that reaches the very end of the block.
+            let hides_index = (offset == 0 && raw.inode.get() == 0) || offset == REC_LEN_MIN;
+            if end != block.len() || !hides_index {
+                return damage("rec_len reaches past the end of the block");
+            }
+        } else if end != limit && limit - end < REC_LEN_MIN {
+            return damage("entry ends too close to the end of the block");
+        }
+        if raw.inode.get() > self.inodes_count {
+            return damage("inode number is out of range");
+        }
+        let Some(name) = rest.get(..name_len) else {
+            return damage("name crosses the end of the block");
+        };
+        let file_type = if self.has_filetype { FileType::from_disk(raw.file_type) } else { FileType::Unknown };
+        Ok(Dirent { offset: offset as u32, rec_len: rec_len as u32, ino: raw.inode.get(), file_type, name })
+    }
+
+    /// All entries of a block, unused ones included, without the tail. Stops after the first damage.
+    pub fn entries<'a>(&self, block: &'a [u8]) -> Entries<'a> {
+        Entries { format: *self, block, offset: 0 }
+    }
+
+    /// Finds a used entry by name. This is the hot path: it does not allocate and does not look at other names' bytes
+    /// unless their length is the same.
+    ///
+    /// # Errors
+    /// [`Damage`] in an entry before the match.
+    pub fn find<'a>(&self, block: &'a [u8], name: &[u8]) -> Result<Option<Dirent<'a>>, Damage> {
+        let limit = self.limit(block.len());
+        let mut offset = 0;
+        while offset < limit {
+            let entry = self.decode(block, offset)?;
+            if entry.name == name && entry.is_used() {
+                return Ok(Some(entry));
+            }
+            offset += entry.rec_len as usize;
+        }
+        Ok(None)
+    }
+
+    /// Looks for `name`, and for the first entry that has room for it.
+    ///
+    /// # Errors
+    /// [`Damage`] anywhere in the block, index blocks of checksummed file systems included.
+    pub fn find_room(&self, block: &[u8], name: &[u8]) -> Result<Room, Damage> {
+        let limit = self.limit(block.len());
+        let needed = rec_len_needed(name.len());
+        let mut room = Room::Full;
+        let mut offset = 0;
+        while offset < limit {
+            let entry = self.decode(block, offset)?;
+            let end = offset + entry.rec_len as usize;
+            if end > limit {
+                return Err(Damage { offset: entry.offset, what: "an index block where a leaf was expected" });
+            }
+            if entry.is_used() && entry.name == name {
+                return Ok(Room::Exists { offset: entry.offset });
+            }
+            if room == Room::Full && entry.rec_len as usize - entry.needed() >= needed {
+                room = Room::At { offset: entry.offset };
+            }
+            offset = end;
+        }
+        Ok(room)
+    }
+
+    /// Adds an entry where there is room, splitting the slack of the entry before it (Linux: `ext4_insert_dentry`).
+    ///
+    /// # Errors
+    /// [`Damage`] in the block, or a name that may not be written.
+    pub fn insert(&self, block: &mut [u8], name: &[u8], ino: u32, file_type: FileType) -> Result<Insert, Damage> {
+        if !name_is_legal(name) || ino == 0 {
+            return Err(Damage { offset: 0, what: "the new entry has no legal name or inode number" });
+        }
+        let offset = match self.find_room(block, name)? {
+            Room::At { offset } => offset as usize,
+            Room::Exists { offset } => return Ok(Insert::Exists { offset }),
+            Room::Full => return Ok(Insert::Full),
+        };
+        let entry = self.decode(block, offset)?;
+        let (used, rec_len) = (entry.needed(), entry.rec_len as usize);
+        if used > 0 {
+            write_rec_len(block, offset, used);
+        }
+        self.write_entry(block, offset + used, rec_len - used, name, ino, file_type);
+        Ok(Insert::Done { offset: (offset + used) as u32 })
+    }
+
+    /// Removes the used entry at `offset`: its bytes go to the entry before it, or it is marked unused when it is the
+    /// first. The name is wiped (Linux: `ext4_generic_delete_entry`, fs/ext4/namei.c).
+    ///
+    /// # Errors
+    /// [`Damage`] when no used entry starts there or the chain before it is broken; nothing is changed then.
+    pub fn remove(&self, block: &mut [u8], offset: u32) -> Result<(), Damage> {
+        let (previous, entry) = self.entry_with_previous(block, offset as usize)?;
+        let (start, rec_len) = (offset as usize, entry.rec_len as usize);
+        if start + rec_len > self.limit(block.len()) {
+            return Err(Damage { offset, what: "an index block where a leaf was expected" });
+        }
+        match previous {
+            Some((before, before_len)) => {
+                block[start..start + rec_len].fill(0);
+                write_rec_len(block, before, before_len + rec_len);
+            }
+            None => {
+                block[start..start + rec_len].fill(0);
+                write_rec_len(block, start, rec_len);
+            }
+        }
+        Ok(())
+    }
+
+    /// Points the used entry at `offset` to another inode; the name stays.
+    ///
+    /// # Errors
+    /// [`Damage`] when no used entry starts there.
+    pub fn set_inode(&self, block: &mut [u8], offset: u32, ino: u32, file_type: FileType) -> Result<(), Damage> {
+        self.entry_with_previous(block, offset as usize)?;
+        let at = offset as usize;
+        block[at..at + 4].copy_from_slice(&ino.to_le_bytes());
+        block[at + 7] = if self.has_filetype { file_type.to_disk() } else { 0 };
+        Ok(())
+    }
+
+    /// The used entry that starts at `offset`, reached by walking the chain from the start of the block.
+    ///
+    /// # Errors
+    /// [`Damage`] when there is none.
+    pub fn entry_at<'a>(&self, block: &'a [u8], offset: u32) -> Result<Dirent<'a>, Damage> {
+        self.entry_with_previous(block, offset as usize).map(|(_, entry)| entry)
+    }
+
+    fn entry_with_previous<'a>(
+        &self,
+        block: &'a [u8],
+        target: usize,
+    ) -> Result<(Option<(usize, usize)>, Dirent<'a>), Damage> {
+        let mut previous = None;
+        let mut offset = 0;
+        while offset <= target && offset < self.limit(block.len()) {
+            let entry = self.decode(block, offset)?;
+            if offset == target && entry.is_used() {
+                return Ok((previous, entry));
+            }
+            previous = Some((offset, entry.rec_len as usize));
+            offset += entry.rec_len as usize;
+        }
+        Err(Damage { offset: target as u32, what: "no used entry starts here" })
+    }
+
+    /// Makes `block` an empty leaf, the tail included.
+    pub fn init_leaf(&self, block: &mut [u8]) {
+        block.fill(0);
+        write_rec_len(block, 0, self.limit(block.len()));
+        self.init_tail(block);
+    }
+
+    /// Makes `block` the first block of a new directory: `.`, `..`, and the tail (Linux: `ext4_init_dot_dotdot`).
+    pub fn init_dots(&self, block: &mut [u8], ino: u32, parent: u32) {
+        let limit = self.limit(block.len());
+        block.fill(0);
+        self.write_entry(block, 0, REC_LEN_MIN, b".", ino, FileType::Directory);
+        self.write_entry(block, REC_LEN_MIN, limit - REC_LEN_MIN, b"..", parent, FileType::Directory);
+        self.init_tail(block);
+    }
+
+    /// The inode numbers of `.` and `..`, and where the latter's entry starts. Works for the first block of a linear
+    /// directory and for an index root.
+    ///
+    /// # Errors
+    /// [`Damage`] when the block does not start with these two.
+    pub fn dots(&self, block: &[u8]) -> Result<(u32, u32, u32), Damage> {
+        let dot = self.decode(block, 0)?;
+        if dot.name != b"." || !dot.is_used() {
+            return Err(Damage { offset: 0, what: "the first entry is not '.'" });
+        }
+        let dotdot = self.decode(block, dot.rec_len as usize)?;
+        if dotdot.name != b".." || !dotdot.is_used() {
+            return Err(Damage { offset: dot.rec_len, what: "the second entry is not '..'" });
+        }
+        Ok((dot.ino, dotdot.ino, dotdot.offset))
+    }
+
+    /// Fills `block` with copies of `entries`, without gaps; the last one takes the rest of the block (Linux:
+    /// `dx_pack_dirents`, `dx_move_dirents`).
+    ///
+    /// # Errors
+    /// [`Damage`] when they do not fit.
+    pub fn pack<'a>(&self, block: &mut [u8], entries: impl Iterator<Item = Dirent<'a>>) -> Result<(), Damage> {
+        let limit = self.limit(block.len());
+        self.init_leaf(block);
+        let mut last: Option<(usize, usize)> = None;
+        let mut offset = 0;
+        for entry in entries.filter(Dirent::is_used) {
+            let needed = entry.needed();
+            if limit - offset < needed {
+                return Err(Damage { offset: entry.offset, what: "the entries do not fit into one block" });
+            }
+            self.write_entry(block, offset, needed, entry.name, entry.ino, entry.file_type);
+            last = Some((offset, needed));
+            offset += needed;
+        }
+        if let Some((start, needed)) = last {
+            write_rec_len(block, start, needed + (limit - offset));
+        }
+        Ok(())
+    }
+
+    fn write_entry(&self, block: &mut [u8], offset: usize, rec_len: usize, name: &[u8], ino: u32, ft: FileType) {
+        let raw = RawDirent {
+            inode: ino.into(),
+            rec_len: rec_len_to_disk(rec_len, block.len()).into(),
+            name_len: name.len() as u8,
+            file_type: if self.has_filetype { ft.to_disk() } else { 0 },
+        };
+        let end = rec_len_needed(name.len());
+        let bytes = &mut block[offset..offset + end];
+        bytes.fill(0);
+        bytes[..HEADER_LEN].copy_from_slice(raw.as_bytes());
+        bytes[HEADER_LEN..HEADER_LEN + name.len()].copy_from_slice(name);
+    }
+
+    fn init_tail(&self, block: &mut [u8]) {
+        if self.has_csum {
+            let at = block.len() - TAIL_LEN;
+            let tail = RawDirentTail {
+                reserved_zero1: 0.into(),
+                rec_len: (TAIL_LEN as u16).into(),
+                reserved_zero2: 0,
+                reserved_ft: TAIL_FILE_TYPE,
+                checksum: 0.into(),
+            };
+            block[at..].copy_from_slice(tail.as_bytes());
+        }
+    }
+}
+
+/// Writes the tail's checksum into a leaf that has a tail. `inode_seed` is from [`inode_seed`].
+pub fn seal_leaf(block: &mut [u8], inode_seed: u32) {
+    if block.len() >= TAIL_LEN {
+        let at = block.len() - TAIL_LEN;
+        let checksum = crc32c_raw(inode_seed, &block[..at]);
+        block[at + 8..].copy_from_slice(&checksum.to_le_bytes());
+    }
+}
+
+/// Checks a leaf's tail and its checksum (Linux: `ext4_dirblock_csum_verify`, fs/ext4/namei.c).
+///
+/// # Errors
+/// [`Damage`] when the tail is missing or the checksum does not match.
+pub fn verify_leaf(block: &[u8], inode_seed: u32) -> Result<(), Damage> {
+    let at = block.len().saturating_sub(TAIL_LEN);
+    let damage = |what| Err(Damage { offset: at as u32, what });
+    let Ok(tail) = RawDirentTail::ref_from_bytes(&block[at..]) else {
+        return damage("the block is too small for a checksum tail");
+    };
+    let shape_ok = tail.reserved_zero1.get() == 0
+        && tail.rec_len.get() == TAIL_LEN as u16
+        && tail.reserved_zero2 == 0
+        && tail.reserved_ft == TAIL_FILE_TYPE;
+    if !shape_ok {
+        return damage("the checksum tail is missing");
+    }
+    if tail.checksum.get() != crc32c_raw(inode_seed, &block[..at]) {
+        return damage("the checksum does not match");
+    }
+    Ok(())
+}
+
+pub(crate) fn write_rec_len(block: &mut [u8], offset: usize, rec_len: usize) {
+    let raw = rec_len_to_disk(rec_len, block.len());
+    block[offset + 4..offset + 6].copy_from_slice(&raw.to_le_bytes());
+}
+
+/// A walk over the entries of a block, made by [`DirBlockFormat::entries`]. Unused entries come too. After damage it
+/// ends.
+#[derive(Clone, Debug)]
+pub struct Entries<'a> {
+    format: DirBlockFormat,
+    block: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Result<Dirent<'a>, Damage>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let limit = self.format.limit(self.block.len());
+        if self.offset >= limit {
+            return None;
+        }
+        let checked = self.format.decode(self.block, self.offset).and_then(|entry| {
+            if entry.is_used() && !name_is_legal(entry.name) {
+                return Err(Damage { offset: entry.offset, what: "the name is empty or has a slash or NUL" });
+            }
+            Ok(entry)
+        });
+        match checked {
+            Ok(entry) => self.offset += entry.rec_len as usize,
+            Err(_) => self.offset = limit,
+        }
+        Some(checked)
+    }
+}

@@ -1,0 +1,177 @@
+//! Directory blocks against a model, under random damage, and at the sizes where lengths change their form.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn format(has_filetype: bool, has_csum: bool) -> DirBlockFormat {
+    DirBlockFormat { has_filetype, has_csum, inodes_count: 1_000_000 }
+}
+
+/// The used entries of a block as name → inode; panics when the chain is broken.
+fn contents(format: DirBlockFormat, block: &[u8]) -> BTreeMap<Vec<u8>, u32> {
+    let mut names = BTreeMap::new();
+    let mut end = 0;
+    for entry in format.entries(block) {
+        let entry = entry.expect("a block we wrote");
+        assert_eq!(entry.offset, end);
+        end += entry.rec_len;
+        if entry.is_used() {
+            assert!(names.insert(entry.name.to_vec(), entry.ino).is_none(), "name twice");
+        }
+    }
+    assert_eq!(end as usize, format.limit(block.len()));
+    names
+}
+
+#[test]
+fn lengths_survive_the_codec() {
+    for size in [1024usize, 4096, 32768, 65536] {
+        for len in (12..=size).step_by(4) {
+            assert_eq!(rec_len_from_disk(rec_len_to_disk(len, size), size), len);
+        }
+    }
+    assert_eq!(rec_len_to_disk(65536, 65536), 0xFFFF);
+    assert_eq!(rec_len_from_disk(0, 65536), 65536);
+    assert_eq!(rec_len_from_disk(0, 4096), 0, "zero stays zero, and is damage, below 64 KiB");
+    assert_eq!((rec_len_needed(1), rec_len_needed(4), rec_len_needed(5), rec_len_needed(255)), (12, 12, 16, 264));
+}
+
+#[test]
+fn first_block_bytes_are_what_the_format_says() {
+    let mut block = vec![0xAA; 1024];
+    format(true, true).init_dots(&mut block, 12, 2);
+    assert_eq!(&block[..12], &[12, 0, 0, 0, 12, 0, 1, 2, b'.', 0, 0, 0]);
+    assert_eq!(&block[12..24], &[2, 0, 0, 0, 0xE8, 3, 2, 2, b'.', b'.', 0, 0]);
+    assert_eq!(&block[1012..1020], &[0, 0, 0, 0, 12, 0, 0, 0xDE]);
+    assert_eq!(format(true, true).dots(&block), Ok((12, 2, 12)));
+    format(false, false).init_dots(&mut block, 12, 2);
+    assert_eq!(&block[12..20], &[2, 0, 0, 0, 0xF4, 3, 2, 0]);
+    assert!(block[24..].iter().all(|&b| b == 0));
+}
+
+#[test]
+fn removing_gives_the_bytes_to_the_entry_before() {
+    let f = format(true, false);
+    let mut block = vec![0; 1024];
+    f.init_leaf(&mut block);
+    let mut offsets = Vec::new();
+    for name in [&b"aa"[..], b"bb", b"cc"] {
+        let Ok(Insert::Done { offset }) = f.insert(&mut block, name, 20, FileType::Regular) else { panic!("no room") };
+        offsets.push(offset);
+    }
+    assert_eq!(offsets, [0, 12, 24]);
+    assert_eq!(f.insert(&mut block, b"bb", 21, FileType::Regular), Ok(Insert::Exists { offset: 12 }));
+    f.remove(&mut block, 12).unwrap();
+    assert_eq!(f.entry_at(&block, 0).unwrap().rec_len, 24);
+    assert_eq!(&block[12..24], &[0; 12], "the name is wiped");
+    f.remove(&mut block, 0).unwrap();
+    assert_eq!(f.remove(&mut block, 0), Err(Damage { offset: 0, what: "no used entry starts here" }));
+    f.set_inode(&mut block, 24, 99, FileType::Symlink).unwrap();
+    let found = f.find(&block, b"cc").unwrap().unwrap();
+    assert_eq!((found.offset, found.ino, found.file_type), (24, 99, FileType::Symlink));
+    assert_eq!(f.insert(&mut block, b"dd", 22, FileType::Regular), Ok(Insert::Done { offset: 0 }), "first is reused");
+}
+
+#[test]
+fn illegal_names_are_refused_and_found_out() {
+    let f = format(true, false);
+    let mut block = vec![0; 1024];
+    f.init_leaf(&mut block);
+    for name in [&b""[..], b"a/b", b"a\0b", &[b'x'; 256]] {
+        assert!(f.insert(&mut block, name, 5, FileType::Regular).is_err());
+    }
+    f.insert(&mut block, b"abc", 5, FileType::Regular).unwrap();
+    block[9] = b'/';
+    assert!(f.entries(&block).any(|entry| entry.is_err()));
+    block[9] = b'b';
+    block[..4].copy_from_slice(&1_000_001u32.to_le_bytes());
+    assert!(f.find(&block, b"abc").is_err(), "inode number out of range");
+}
+
+#[test]
+fn checksum_is_found_wrong_after_any_flip() {
+    let f = format(true, true);
+    let seed = inode_seed(0x1234_5678, 12, 77);
+    let mut block = vec![0; 1024];
+    f.init_dots(&mut block, 12, 2);
+    f.insert(&mut block, b"name", 13, FileType::Regular).unwrap();
+    seal_leaf(&mut block, seed);
+    assert_eq!(verify_leaf(&block, seed), Ok(()));
+    assert!(verify_leaf(&block, inode_seed(0x1234_5678, 12, 78)).is_err(), "another generation");
+    for at in 0..block.len() {
+        block[at] ^= 4;
+        assert!(verify_leaf(&block, seed).is_err(), "flip at {at}");
+        block[at] ^= 4;
+    }
+    assert!(verify_leaf(&[], seed).is_err());
+}
+
+fn any_name() -> impl Strategy<Value = Vec<u8>> {
+    let byte = prop_oneof![b'a'..=b'd', 0x80u8..=0xFF];
+    prop_oneof![prop::collection::vec(byte.clone(), 1..6), prop::collection::vec(byte, 200..256)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn block_agrees_with_model(
+        size in prop_oneof![Just(1024usize), Just(2048), Just(4096), Just(65536)],
+        filetype: bool,
+        csum: bool,
+        steps in prop::collection::vec((any_name(), 1u32..1000, any::<bool>()), 1..300),
+    ) {
+        let f = format(filetype, csum);
+        let mut block = vec![0; size];
+        f.init_leaf(&mut block);
+        let mut model = BTreeMap::new();
+        for (name, ino, removing) in steps {
+            let found = f.find(&block, &name).unwrap().map(|entry| (entry.offset, entry.ino));
+            prop_assert_eq!(found.map(|(_, ino)| ino), model.get(&name).copied());
+            match found {
+                Some((offset, _)) if removing => {
+                    f.remove(&mut block, offset).unwrap();
+                    model.remove(&name);
+                }
+                _ => match f.insert(&mut block, &name, ino, FileType::Fifo).unwrap() {
+                    Insert::Done { .. } => { model.insert(name, ino); }
+                    Insert::Exists { .. } => prop_assert!(model.contains_key(&name)),
+                    Insert::Full => prop_assert!(size < 65536 && model.len() > 2),
+                },
+            }
+            prop_assert_eq!(&contents(f, &block), &model);
+        }
+        let mut packed = vec![0; size];
+        f.pack(&mut packed, f.entries(&block).map(Result::unwrap)).unwrap();
+        prop_assert_eq!(contents(f, &packed), model);
+    }
+
+    #[test]
+    fn damage_never_panics(
+        csum: bool,
+        root: bool,
+        flips in prop::collection::vec((0usize..1024, any::<u8>()), 1..20),
+        offset in 0u32..1100,
+    ) {
+        let f = format(true, csum);
+        let mut block = vec![0; 1024];
+        if root { f.init_dots(&mut block, 2, 2) } else { f.init_leaf(&mut block) }
+        for n in 0..20u8 {
+            f.insert(&mut block, &[b'n', n + 1], 11, FileType::Regular).unwrap();
+        }
+        for (at, value) in flips {
+            block[at] = value;
+        }
+        prop_assert!(f.entries(&block).count() <= 1024 / 12 + 1);
+        let _ = (f.find(&block, b"zz"), f.dots(&block), f.entry_at(&block, offset), verify_leaf(&block, 1));
+        let _ = f.insert(&mut block.clone(), b"another", 12, FileType::Regular);
+        let _ = f.set_inode(&mut block.clone(), offset, 12, FileType::Regular);
+        let _ = f.pack(&mut vec![0; 1024], f.entries(&block).filter_map(Result::ok));
+        for at in (0..1024).step_by(4) {
+            let _ = f.remove(&mut block.clone(), at);
+        }
+    }
+}

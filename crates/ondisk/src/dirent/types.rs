@@ -1,0 +1,118 @@
+//! The bytes of an entry and of the checksum tail, file types, and what can be wrong with a block.
+//!
+//! # Locking
+//! None.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The fixed part of an entry on disk (Linux: `struct ext4_dir_entry_2`, fs/ext4/ext4.h).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RawDirent {
+    pub inode: U32,
+    pub rec_len: U16,
+    pub name_len: u8,
+    pub file_type: u8,
+}
+
+/// The fake entry that ends a leaf on file systems with metadata_csum (Linux: `struct ext4_dir_entry_tail`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RawDirentTail {
+    pub reserved_zero1: U32,
+    pub rec_len: U16,
+    pub reserved_zero2: u8,
+    pub reserved_ft: u8,
+    pub checksum: U32,
+}
+
+const _: () = assert!(size_of::<RawDirent>() == super::HEADER_LEN);
+const _: () = assert!(size_of::<RawDirentTail>() == super::TAIL_LEN);
+const _: () = assert!(std::mem::offset_of!(RawDirentTail, checksum) == 8);
+
+/// The type of the named inode, as entries store it (Linux: `EXT4_FT_*`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// Not recorded, or a number that Extant does not know.
+    #[default]
+    Unknown,
+    Regular,
+    Directory,
+    CharDevice,
+    BlockDevice,
+    Fifo,
+    Socket,
+    Symlink,
+}
+
+impl FileType {
+    /// Decodes the byte on disk.
+    #[inline]
+    pub fn from_disk(byte: u8) -> FileType {
+        match byte {
+            1 => FileType::Regular,
+            2 => FileType::Directory,
+            3 => FileType::CharDevice,
+            4 => FileType::BlockDevice,
+            5 => FileType::Fifo,
+            6 => FileType::Socket,
+            7 => FileType::Symlink,
+            _ => FileType::Unknown,
+        }
+    }
+
+    /// The byte on disk.
+    pub fn to_disk(self) -> u8 {
+        match self {
+            FileType::Unknown => 0,
+            FileType::Regular => 1,
+            FileType::Directory => 2,
+            FileType::CharDevice => 3,
+            FileType::BlockDevice => 4,
+            FileType::Fifo => 5,
+            FileType::Socket => 6,
+            FileType::Symlink => 7,
+        }
+    }
+
+    /// The type that an inode's `i_mode` says.
+    pub fn from_mode(mode: u16) -> FileType {
+        match mode & 0xF000 {
+            0x8000 => FileType::Regular,
+            0x4000 => FileType::Directory,
+            0x2000 => FileType::CharDevice,
+            0x6000 => FileType::BlockDevice,
+            0x1000 => FileType::Fifo,
+            0xC000 => FileType::Socket,
+            0xA000 => FileType::Symlink,
+            _ => FileType::Unknown,
+        }
+    }
+}
+
+/// What is wrong with a directory or index block. It carries no block number: the caller knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("at byte {offset}: {what}")]
+pub struct Damage {
+    /// Where in the block, in bytes.
+    pub offset: u32,
+    pub what: &'static str,
+}
+
+impl Damage {
+    /// The same as the crate's error, for logical block `lblk` of a directory.
+    pub fn in_block(self, lblk: u32) -> crate::Error {
+        crate::Error::corrupt("directory block", lblk, self.to_string())
+    }
+}
+
+/// CRC-32C as ext4 uses it: no final inversion, so that pieces chain.
+pub fn crc32c_raw(seed: u32, bytes: &[u8]) -> u32 {
+    !crc32c::crc32c_append(!seed, bytes)
+}
+
+/// The seed of all checksums of one inode's blocks, from the file system's seed (Linux: `i_csum_seed`).
+pub fn inode_seed(fs_seed: u32, ino: u32, generation: u32) -> u32 {
+    crc32c_raw(crc32c_raw(fs_seed, &ino.to_le_bytes()), &generation.to_le_bytes())
+}

@@ -1,0 +1,44 @@
+//! Hash trees (directory indexes) as bytes: the name hashes and the index blocks.
+//!
+//! Main types: [`hash::Hasher`] (name → hash), [`DxFormat`] (the limits of this file system's index blocks),
+//! [`DxNode`] (a validated view of an index block), [`DxRootInfo`] (the header of the root).
+//!
+//! Block 0 of an indexed directory is the root: `.`, a `..` whose `rec_len` hides the rest, an eight-byte header, and
+//! the entries. Other index blocks are one unused entry as long as the block, and the entries. An entry is a key and a
+//! block number; the key is the lowest hash below it, and the key's lowest bit says that the leaf before it ends with
+//! the same hash, so that a search for that hash must go on there. Entry 0 has no key: its place holds limit and count.
+//!
+//! What it does not do: read other blocks; walking the tree is the caller's work. Casefolded directories and SipHash are
+//! not supported.
+//!
+//! # Locking
+//! None: pure functions over slices. No function panics whatever the bytes are.
+
+mod hash;
+mod node;
+
+#[cfg(test)]
+mod tests;
+
+pub use hash::{HashVersion, Hasher, NameHash};
+pub use node::{DxFormat, DxNode, DxRootInfo, RawDxEntry, RawDxRootInfo, shape_of};
+
+/// The bits of an entry's block number that count (Linux: `dx_get_block`, fs/ext4/namei.c).
+pub const DX_BLOCK_MASK: u32 = 0x0FFF_FFFF;
+
+/// Which of the two forms an index block has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DxShape {
+    Root,
+    Node,
+}
+
+impl DxShape {
+    /// Where the entries start, in bytes.
+    pub const fn base(self) -> usize {
+        match self {
+            DxShape::Root => 32,
+            DxShape::Node => 8,
+        }
+    }
+}

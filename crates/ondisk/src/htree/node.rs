@@ -1,0 +1,347 @@
+//! Index blocks: the view that validates, and the edits.
+//!
+//! # Locking
+//! None.
+
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{DX_BLOCK_MASK, DxShape};
+use crate::dirent::{Damage, DirBlockFormat, crc32c_raw, rec_len_from_disk, write_rec_len};
+
+/// An entry of an index block (Linux: `struct dx_entry`, fs/ext4/namei.c). In entry 0 `hash` holds the limit (low half)
+/// and the count (high half).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RawDxEntry {
+    pub hash: U32,
+    pub block: U32,
+}
+
+/// The header of the root (Linux: `struct dx_root_info`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RawDxRootInfo {
+    pub reserved_zero: U32,
+    pub hash_version: u8,
+    pub info_length: u8,
+    pub indirect_levels: u8,
+    pub unused_flags: u8,
+}
+
+const ENTRY_LEN: usize = 8;
+const INFO_AT: usize = 24;
+const _: () = assert!(size_of::<RawDxEntry>() == ENTRY_LEN);
+const _: () = assert!(INFO_AT + size_of::<RawDxRootInfo>() == DxShape::Root.base());
+
+/// The decoded header of a root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DxRootInfo {
+    /// The hash family on disk; see [`super::HashVersion::from_disk`].
+    pub hash_version: u8,
+    /// How many levels of index nodes lie below the root: 0, 1, or 2 with the LARGEDIR feature.
+    pub indirect_levels: u8,
+}
+
+/// Which form of index block these bytes have, if any (Linux: `get_dx_countlimit`).
+pub fn shape_of(block: &[u8]) -> Option<DxShape> {
+    let rec_len = |at: usize| {
+        let raw = block.get(at + 4..at + 6)?;
+        Some(rec_len_from_disk(u16::from_le_bytes([raw[0], raw[1]]), block.len()))
+    };
+    if rec_len(0)? == block.len() {
+        return Some(DxShape::Node);
+    }
+    if rec_len(0)? == 12 && rec_len(12)? == block.len().checked_sub(12)? {
+        let (info, _) = RawDxRootInfo::ref_from_prefix(block.get(INFO_AT..)?).ok()?;
+        if info.reserved_zero.get() == 0 && info.info_length == 8 {
+            return Some(DxShape::Root);
+        }
+    }
+    None
+}
+
+/// A validated view of an index block.
+#[derive(Clone, Copy, Debug)]
+pub struct DxNode<'a> {
+    entries: &'a [RawDxEntry],
+    limit: usize,
+}
+
+impl DxNode<'_> {
+    /// How many children it has; at least 1.
+    pub fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many it can have.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// The key of child `index`, its lowest bit included; 0 for child 0 and beyond the end.
+    pub fn key(&self, index: usize) -> u32 {
+        if index == 0 { 0 } else { self.entries.get(index).map_or(0, |entry| entry.hash.get()) }
+    }
+
+    /// The directory block of child `index`; 0 (which no child is) beyond the end.
+    pub fn child(&self, index: usize) -> u32 {
+        self.entries.get(index).map_or(0, |entry| entry.block.get() & DX_BLOCK_MASK)
+    }
+
+    /// The last child whose key is not above `hash`, by bisection. A key with the continuation bit lies above its hash,
+    /// so a run of leaves with equal hashes is entered at its first.
+    pub fn search(&self, hash: u32) -> usize {
+        self.entries[1..].partition_point(|entry| entry.hash.get() <= hash)
+    }
+
+    /// Checks what a lookup does not: keys in order, children inside the directory of `blocks` blocks.
+    ///
+    /// # Errors
+    /// [`Damage`] names the first entry that breaks a rule.
+    pub fn validate(&self, shape: DxShape, blocks: u32) -> Result<(), Damage> {
+        let damage = |index: usize, what| Err(Damage { offset: (shape.base() + index * ENTRY_LEN) as u32, what });
+        for index in 0..self.count() {
+            if index > 1 && self.key(index) < self.key(index - 1) {
+                return damage(index, "keys are out of order");
+            }
+            if self.child(index) == 0 || self.child(index) >= blocks {
+                return damage(index, "child lies outside the directory");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How this file system writes index blocks. The block size is the length of the slices passed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DxFormat {
+    /// The metadata_csum feature: the entries are followed by an eight-byte tail.
+    pub has_csum: bool,
+}
+
+impl DxFormat {
+    /// The exact number of entries that a block must declare as its limit (Linux: `dx_root_limit`, `dx_node_limit`).
+    pub fn limit(self, shape: DxShape, block_size: usize) -> usize {
+        let room = block_size.saturating_sub(shape.base()) / ENTRY_LEN;
+        if self.has_csum { room.saturating_sub(1) } else { room }
+    }
+
+    /// Decodes an index block of the given form.
+    ///
+    /// # Errors
+    /// [`Damage`] when limit or count are not what they must be. Order and ranges are left to [`DxNode::validate`].
+    pub fn node(self, shape: DxShape, block: &[u8]) -> Result<DxNode<'_>, Damage> {
+        let base = shape.base();
+        let damage = |what| Err(Damage { offset: base as u32, what });
+        let limit = self.limit(shape, block.len());
+        let entries = block.get(base..base + limit * ENTRY_LEN).and_then(|b| <[RawDxEntry]>::ref_from_bytes(b).ok());
+        let Some((entries, first)) = entries.and_then(|entries| entries.first().map(|first| (entries, first))) else {
+            return damage("the block is too small for an index");
+        };
+        let word = first.hash.get();
+        let (stored_limit, count) = ((word & 0xFFFF) as usize, (word >> 16) as usize);
+        if stored_limit != limit {
+            return damage("the entry limit is wrong");
+        }
+        if count == 0 || count > limit {
+            return damage("the entry count is zero or above the limit");
+        }
+        if shape == DxShape::Node && shape_of(block) != Some(DxShape::Node) {
+            return Err(Damage { offset: 0, what: "a directory leaf where an index node was expected" });
+        }
+        Ok(DxNode { entries: &entries[..count], limit })
+    }
+
+    /// Decodes a root: its header and its entries.
+    ///
+    /// # Errors
+    /// [`Damage`] when the block is no root that Extant can use.
+    pub fn root(self, block: &[u8]) -> Result<(DxRootInfo, DxNode<'_>), Damage> {
+        let damage = |what| Err(Damage { offset: INFO_AT as u32, what });
+        let Some((info, _)) = block.get(INFO_AT..).and_then(|bytes| RawDxRootInfo::ref_from_prefix(bytes).ok()) else {
+            return damage("the block is too small for an index root");
+        };
+        if shape_of(block) != Some(DxShape::Root) {
+            return damage("not an index root: its header or its '..' entry is wrong");
+        }
+        if info.unused_flags & 1 != 0 {
+            return damage("unknown flags in the index root");
+        }
+        if info.hash_version > 2 {
+            return damage("unknown hash version in the index root");
+        }
+        if info.indirect_levels > 2 {
+            return damage("too many index levels");
+        }
+        let header = DxRootInfo { hash_version: info.hash_version, indirect_levels: info.indirect_levels };
+        Ok((header, self.node(DxShape::Root, block)?))
+    }
+
+    /// Makes `block` a root with one child and no key. `dots` writes `.` and `..`.
+    pub fn init_root(self, block: &mut [u8], dots: DirBlockFormat, dot: [u32; 2], hash_version: u8, child: u32) {
+        let size = block.len();
+        dots.init_dots(block, dot[0], dot[1]);
+        // The checksum tail of a leaf has no place here; the index reaches to the end of the block.
+        block[INFO_AT..].fill(0);
+        write_rec_len(block, 12, size - 12);
+        let info = RawDxRootInfo {
+            reserved_zero: 0.into(),
+            hash_version,
+            info_length: 8,
+            indirect_levels: 0,
+            unused_flags: 0,
+        };
+        block[INFO_AT..DxShape::Root.base()].copy_from_slice(info.as_bytes());
+        self.write_head(block, DxShape::Root, 1);
+        write_entry(block, DxShape::Root, 0, None, child);
+    }
+
+    /// Makes `block` a node with one child and no key.
+    pub fn init_node(self, block: &mut [u8], child: u32) {
+        block.fill(0);
+        let size = block.len();
+        write_rec_len(block, 0, size);
+        self.write_head(block, DxShape::Node, 1);
+        write_entry(block, DxShape::Node, 0, None, child);
+    }
+
+    /// Inserts a child after child `at` (Linux: `dx_insert_block`).
+    ///
+    /// # Errors
+    /// [`Damage`] when the block is full, `at` is not in it, or it is no index block; nothing is changed then.
+    pub fn insert(self, block: &mut [u8], shape: DxShape, at: usize, key: u32, child: u32) -> Result<(), Damage> {
+        let (count, limit) = {
+            let node = self.node(shape, block)?;
+            (node.count(), node.limit())
+        };
+        if count >= limit || at >= count {
+            return Err(Damage { offset: shape.base() as u32, what: "no room for another index entry" });
+        }
+        let start = shape.base() + (at + 1) * ENTRY_LEN;
+        let end = shape.base() + count * ENTRY_LEN;
+        block.copy_within(start..end, start + ENTRY_LEN);
+        write_entry(block, shape, at + 1, Some(key), child);
+        self.write_head(block, shape, count + 1);
+        Ok(())
+    }
+
+    /// Writes the upper half of `source`'s children into `node`, and returns the key under which the parent must list
+    /// it. `source` keeps its own until [`DxFormat::keep_lower_half`].
+    ///
+    /// # Errors
+    /// [`Damage`] when `source` is no index node with two children.
+    pub fn upper_half(self, source: &[u8], node: &mut [u8]) -> Result<u32, Damage> {
+        let view = self.node(DxShape::Node, source)?;
+        let kept = view.count() / 2;
+        if kept == 0 {
+            return Err(Damage { offset: DxShape::Node.base() as u32, what: "an index node too small to split" });
+        }
+        self.init_node(node, view.child(kept));
+        for (to, from) in (kept + 1..view.count()).enumerate() {
+            write_entry(node, DxShape::Node, to + 1, Some(view.key(from)), view.child(from));
+        }
+        self.write_head(node, DxShape::Node, view.count() - kept);
+        Ok(view.key(kept))
+    }
+
+    /// Drops the children that [`DxFormat::upper_half`] copied away.
+    ///
+    /// # Errors
+    /// [`Damage`] when `block` is no index node with two children.
+    pub fn keep_lower_half(self, block: &mut [u8]) -> Result<(), Damage> {
+        let count = self.node(DxShape::Node, block)?.count();
+        if count < 2 {
+            return Err(Damage { offset: DxShape::Node.base() as u32, what: "an index node too small to split" });
+        }
+        let kept = count / 2;
+        block[DxShape::Node.base() + kept * ENTRY_LEN..].fill(0);
+        self.write_head(block, DxShape::Node, kept);
+        Ok(())
+    }
+
+    /// Writes all of a root's children into `node`, so that the root can become one level higher.
+    ///
+    /// # Errors
+    /// [`Damage`] when `root` is none.
+    pub fn root_to_node(self, root: &[u8], node: &mut [u8]) -> Result<(), Damage> {
+        let (_, view) = self.root(root)?;
+        self.init_node(node, view.child(0));
+        for index in 1..view.count() {
+            write_entry(node, DxShape::Node, index, Some(view.key(index)), view.child(index));
+        }
+        self.write_head(node, DxShape::Node, view.count());
+        Ok(())
+    }
+
+    /// Makes the root one level higher, with `child` (made by [`DxFormat::root_to_node`]) as its only child.
+    ///
+    /// # Errors
+    /// [`Damage`] when `root` is none or has all levels already.
+    pub fn raise_root(self, root: &mut [u8], child: u32) -> Result<(), Damage> {
+        let levels = self.root(root)?.0.indirect_levels;
+        if levels >= 2 {
+            return Err(Damage { offset: INFO_AT as u32, what: "too many index levels" });
+        }
+        root[INFO_AT + 6] = levels + 1;
+        root[DxShape::Root.base() + ENTRY_LEN..].fill(0);
+        self.write_head(root, DxShape::Root, 1);
+        write_entry(root, DxShape::Root, 0, None, child);
+        Ok(())
+    }
+
+    fn write_head(self, block: &mut [u8], shape: DxShape, count: usize) {
+        let limit = self.limit(shape, block.len());
+        let word = (limit as u32 & 0xFFFF) | ((count as u32) << 16);
+        block[shape.base()..shape.base() + 4].copy_from_slice(&word.to_le_bytes());
+    }
+
+    /// The checksum of an index block and where it is stored. It covers the entries in use, the tail's reserved word, and
+    /// zeros in the checksum's own place.
+    fn checksum(self, block: &[u8], inode_seed: u32) -> Result<(usize, u32), Damage> {
+        let shape = shape_of(block).ok_or(Damage { offset: 0, what: "not an index block" })?;
+        let node = self.node(shape, block)?;
+        let covered = shape.base() + node.count() * ENTRY_LEN;
+        let tail = shape.base() + node.limit() * ENTRY_LEN;
+        let (Some(body), Some(reserved)) = (block.get(..covered), block.get(tail..tail + 4)) else {
+            return Err(Damage { offset: tail as u32, what: "no room for the index checksum" });
+        };
+        let checksum = crc32c_raw(crc32c_raw(crc32c_raw(inode_seed, body), reserved), &[0; 4]);
+        Ok((tail + 4, checksum))
+    }
+
+    /// Writes the checksum of an index block, if this file system has them.
+    ///
+    /// # Errors
+    /// [`Damage`] when the block is no index block.
+    pub fn seal(self, block: &mut [u8], inode_seed: u32) -> Result<(), Damage> {
+        if self.has_csum {
+            let (at, checksum) = self.checksum(block, inode_seed)?;
+            block[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// Checks the checksum of an index block, if this file system has them (Linux: `ext4_dx_csum_verify`).
+    ///
+    /// # Errors
+    /// [`Damage`] when it does not match or the block is no index block.
+    pub fn verify(self, block: &[u8], inode_seed: u32) -> Result<(), Damage> {
+        if self.has_csum {
+            let (at, checksum) = self.checksum(block, inode_seed)?;
+            if block.get(at..at + 4) != Some(&checksum.to_le_bytes()[..]) {
+                return Err(Damage { offset: at as u32, what: "the index checksum does not match" });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes entry `index`; without a key only its block number (entry 0's key slot holds limit and count).
+fn write_entry(block: &mut [u8], shape: DxShape, index: usize, key: Option<u32>, child: u32) {
+    let at = shape.base() + index * ENTRY_LEN;
+    if let Some(key) = key {
+        block[at..at + 4].copy_from_slice(&key.to_le_bytes());
+    }
+    block[at + 4..at + 8].copy_from_slice(&(child & DX_BLOCK_MASK).to_le_bytes());
+}

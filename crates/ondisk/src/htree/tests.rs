@@ -1,0 +1,253 @@
+//! Name hashes against e2fsprogs' debugfs, index blocks against a model, and both under damage.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::dirent::{DirBlockFormat, FileType, Insert};
+
+/// 01234567-89ab-cdef-0123-456789abcdef as the superblock stores it.
+const SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x6745_2301, 0xEFCD_AB89];
+
+#[test]
+fn hashes_are_those_of_debugfs() {
+    // Printed by debugfs 1.47.0: dx_hash -h N -s 01234567-89ab-cdef-0123-456789abcdef h\xe9llo
+    let expected = [
+        (0xA45A_86CC, 0),
+        (0xD42D_A6D0, 0x55CF_442A),
+        (0xE3C9_CF5C, 0x3858_92BC),
+        (0xA380_98D0, 0),
+        (0x9B4F_D7BE, 0x33FF_8EE4),
+        (0xCD64_276C, 0xD6C8_69FB),
+    ];
+    for (version, (hash, minor)) in HashVersion::ALL.into_iter().zip(expected) {
+        assert_eq!(Hasher::new(version, SEED).hash(b"h\xE9llo"), NameHash { hash, minor }, "{version:?}");
+    }
+    let unseeded = Hasher::new(HashVersion::HalfMd4, [0; 4]).hash(b"hello");
+    assert_eq!(unseeded, NameHash { hash: 0x1746_DA32, minor: 0x4200_13B5 });
+}
+
+/// Every length, low and high bytes, all variants, with and without seed: the tool itself is the judge.
+#[test]
+fn hashes_agree_with_the_debugfs_that_is_installed() {
+    let mut names = Vec::new();
+    let mut rng = 0x2545_F491_4F6C_DD1Du64;
+    for len in 1..=255usize {
+        let name: Vec<u8> = (0..len)
+            .map(|_| {
+                rng ^= rng << 13;
+                rng ^= rng >> 7;
+                rng ^= rng << 17;
+                if rng & 256 == 0 { b'a' + (rng % 26) as u8 } else { 0xA0 + (rng % 95) as u8 }
+            })
+            .collect();
+        names.push(name);
+    }
+    let mut script = Vec::new();
+    let mut ours = Vec::new();
+    for (number, version) in HashVersion::ALL.into_iter().enumerate() {
+        for name in &names {
+            for (argument, seed) in [("-s 01234567-89ab-cdef-0123-456789abcdef ", SEED), ("", [0; 4])] {
+                script.extend_from_slice(format!("dx_hash -h {number} {argument}").as_bytes());
+                script.extend_from_slice(name);
+                script.push(b'\n');
+                ours.push(Hasher::new(version, seed).hash(name));
+            }
+        }
+    }
+    // Read as a script file: typed at, debugfs would let readline edit the high bytes.
+    let child = Command::new("debugfs")
+        .args(["-f", "/dev/stdin"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut child) = child else {
+        eprintln!("skipped: debugfs is not installed");
+        return;
+    };
+    let mut stdin = child.stdin.take().unwrap();
+    // Its answers fit no pipe, so somebody has to read while the script is written.
+    std::thread::scope(|scope| {
+        scope.spawn(move || stdin.write_all(&script).unwrap());
+        let output = child.wait_with_output().unwrap();
+        let theirs: Vec<NameHash> = output.stdout.split(|&b| b == b'\n').filter_map(parse_answer).collect();
+        assert_eq!(theirs.len(), ours.len());
+        for (at, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+            assert_eq!(ours, theirs, "answer {at}");
+        }
+    });
+}
+
+fn parse_answer(line: &[u8]) -> Option<NameHash> {
+    let line = String::from_utf8_lossy(line);
+    let (hash, minor) = line.rsplit_once(" is 0x")?.1.split_once(" (minor 0x")?;
+    let hex = |digits: &str| u32::from_str_radix(digits.trim_end_matches(')').trim(), 16).ok();
+    Some(NameHash { hash: hex(hash)?, minor: hex(minor)? })
+}
+
+#[test]
+fn only_the_families_stand_on_disk() {
+    for version in HashVersion::ALL {
+        assert_eq!(HashVersion::from_disk(version.to_disk(), version.is_unsigned()), Some(version));
+    }
+    assert_eq!((HashVersion::from_disk(3, false), HashVersion::from_disk(6, true)), (None, None));
+}
+
+fn dots() -> DirBlockFormat {
+    DirBlockFormat { has_filetype: true, has_csum: true, inodes_count: 1000 }
+}
+
+fn new_root(format: DxFormat, size: usize) -> Vec<u8> {
+    let mut root = vec![0x55; size];
+    format.init_root(&mut root, DirBlockFormat { has_csum: format.has_csum, ..dots() }, [12, 2], 1, 1);
+    root
+}
+
+#[test]
+fn limits_are_exact() {
+    let (with, without) = (DxFormat { has_csum: true }, DxFormat { has_csum: false });
+    assert_eq!((with.limit(DxShape::Root, 4096), with.limit(DxShape::Node, 4096)), (507, 510));
+    assert_eq!((without.limit(DxShape::Root, 4096), without.limit(DxShape::Node, 4096)), (508, 511));
+    assert_eq!((without.limit(DxShape::Root, 1024), without.limit(DxShape::Node, 1024)), (124, 127));
+    assert_eq!(without.limit(DxShape::Node, 65536), 8191);
+}
+
+#[test]
+fn root_bytes_are_what_the_format_says() {
+    for size in [1024usize, 4096, 65536] {
+        let format = DxFormat { has_csum: false };
+        let root = new_root(format, size);
+        assert_eq!(shape_of(&root), Some(DxShape::Root));
+        let plain = DirBlockFormat { has_csum: false, ..dots() };
+        assert_eq!(plain.dots(&root), Ok((12, 2, 12)));
+        assert_eq!(plain.entries(&root).count(), 2, "old readers see only the dots");
+        assert_eq!(&root[24..32], &[0, 0, 0, 0, 1, 8, 0, 0]);
+        let (info, node) = format.root(&root).unwrap();
+        assert_eq!((info.hash_version, info.indirect_levels), (1, 0));
+        assert_eq!((node.count(), node.child(0), node.limit()), (1, 1, (size - 32) / 8));
+    }
+}
+
+#[test]
+fn search_enters_a_run_of_equal_hashes_at_its_first_leaf() {
+    let format = DxFormat { has_csum: true };
+    let mut root = new_root(format, 1024);
+    for (at, key) in [10u32, 20, 21, 21, 40].into_iter().enumerate() {
+        format.insert(&mut root, DxShape::Root, at, key, at as u32 + 2).unwrap();
+    }
+    let (_, node) = format.root(&root).unwrap();
+    let found: Vec<usize> = [0, 8, 10, 18, 20, 22, 38, 40, 0xFFFF_FFFC].map(|hash| node.search(hash)).to_vec();
+    assert_eq!(found, [0, 0, 1, 1, 2, 4, 4, 5, 5]);
+    assert_eq!(node.validate(DxShape::Root, 7), Ok(()));
+    assert!(node.validate(DxShape::Root, 6).is_err(), "child outside the directory");
+    let mut unsorted = root.clone();
+    unsorted[32 + 8..32 + 12].copy_from_slice(&100u32.to_le_bytes());
+    assert!(format.root(&unsorted).unwrap().1.validate(DxShape::Root, 7).is_err());
+}
+
+#[test]
+fn full_nodes_split_and_roots_rise() {
+    for (has_csum, size) in [(true, 1024), (false, 1024), (true, 4096)] {
+        let format = DxFormat { has_csum };
+        let mut root = new_root(format, size);
+        let limit = format.limit(DxShape::Root, size);
+        for at in 0..limit - 1 {
+            format.insert(&mut root, DxShape::Root, at, (at as u32 + 1) * 2, at as u32 + 2).unwrap();
+        }
+        assert!(format.insert(&mut root, DxShape::Root, 0, 1, 1).is_err(), "full");
+        let mut node = vec![0xFF; size];
+        format.root_to_node(&root, &mut node).unwrap();
+        format.raise_root(&mut root, 777).unwrap();
+        let (info, view) = format.root(&root).unwrap();
+        assert_eq!((info.indirect_levels, view.count(), view.child(0)), (1, 1, 777));
+        assert_eq!(format.node(DxShape::Node, &node).unwrap().count(), limit);
+        let mut upper = vec![0xFF; size];
+        let key = format.upper_half(&node, &mut upper).unwrap();
+        let all: Vec<(u32, u32)> = children(format, &node);
+        format.keep_lower_half(&mut node).unwrap();
+        let mut rejoined = children(format, &node);
+        assert_eq!(rejoined.len(), limit / 2);
+        let mut right = children(format, &upper);
+        right[0].0 = key;
+        rejoined.extend(right);
+        assert_eq!(rejoined, all);
+    }
+}
+
+fn children(format: DxFormat, block: &[u8]) -> Vec<(u32, u32)> {
+    let node = format.node(DxShape::Node, block).unwrap();
+    (0..node.count()).map(|at| (node.key(at), node.child(at))).collect()
+}
+
+#[test]
+fn checksum_covers_entries_in_use() {
+    let format = DxFormat { has_csum: true };
+    let mut root = new_root(format, 1024);
+    format.insert(&mut root, DxShape::Root, 0, 50, 2).unwrap();
+    format.seal(&mut root, 99).unwrap();
+    assert_eq!(format.verify(&root, 99), Ok(()));
+    assert!(format.verify(&root, 98).is_err());
+    let tail = 32 + format.limit(DxShape::Root, 1024) * 8;
+    assert_eq!(tail + 8, 1024);
+    for at in (0..32 + 16).chain(tail..tail + 8) {
+        root[at] ^= 0x10;
+        assert!(format.verify(&root, 99).is_err(), "flip at {at}");
+        root[at] ^= 0x10;
+    }
+    root[60] ^= 1;
+    assert_eq!(format.verify(&root, 99), Ok(()), "unused entries are not covered");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn damage_never_panics(
+        has_csum: bool,
+        is_root: bool,
+        flips in prop::collection::vec((0usize..96, any::<u8>()), 1..12),
+        cut in 0usize..1024,
+        hash: u32,
+    ) {
+        let format = DxFormat { has_csum };
+        let mut block = new_root(format, 1024);
+        if !is_root {
+            format.init_node(&mut block, 3);
+        }
+        let shape = if is_root { DxShape::Root } else { DxShape::Node };
+        for at in 0..5 {
+            format.insert(&mut block, shape, at, at as u32 * 100 + 100, at as u32 + 5).unwrap();
+        }
+        for (at, value) in flips {
+            block[at] = value;
+        }
+        for bytes in [&block[..], &block[..cut]] {
+            let mut copy = bytes.to_vec();
+            if let Ok(node) = format.node(shape, bytes) {
+                prop_assert!(node.search(hash) < node.count());
+                let _ = node.validate(shape, 9);
+            }
+            let _ = (format.root(bytes), format.verify(bytes, 7), format.seal(&mut copy, 7));
+            let _ = format.insert(&mut copy, shape, 2, 33, 44);
+            let mut other = vec![0; 1024];
+            let _ = (format.upper_half(bytes, &mut other), format.root_to_node(bytes, &mut other));
+            let _ = (format.keep_lower_half(&mut copy), format.raise_root(&mut copy, 3));
+            let _ = DirBlockFormat { has_csum, ..dots() }.entries(bytes).count();
+        }
+    }
+
+    #[test]
+    fn leaf_of_one_kind_is_not_taken_for_the_other(name in prop::collection::vec(b'a'..=b'z', 1..20)) {
+        let (format, leaf) = (DxFormat { has_csum: true }, dots());
+        let mut block = vec![0; 1024];
+        leaf.init_leaf(&mut block);
+        let inserted = leaf.insert(&mut block, &name, 5, FileType::Regular);
+        prop_assert_eq!(inserted, Ok(Insert::Done { offset: 0 }));
+        prop_assert!(format.node(DxShape::Node, &block).is_err());
+        format.init_node(&mut block, 3);
+        prop_assert!(leaf.insert(&mut block, &name, 5, FileType::Regular).is_err());
+    }
+}
