@@ -1,1 +1,271 @@
-//! placeholder
+//! Feature bits: their names, and what Extant does with a file system that has them.
+//!
+//! Main types: [`Compat`], [`Incompat`], [`RoCompat`] (the three words of the superblock), [`check`] (may this be mounted,
+//! and how), [`MountMode`].
+//! It does not look at anything but the superblock: whether the journal can be replayed is the journal's question.
+//!
+//! # Locking
+//! None.
+
+use crate::superblock::SuperBlock;
+use crate::{Error, Result};
+use bitflags::bitflags;
+
+bitflags! {
+    /// Bits that never stop a mount (Linux: `EXT4_FEATURE_COMPAT_*`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Compat: u32 {
+        const DIR_PREALLOC = 0x0001;
+        const IMAGIC_INODES = 0x0002;
+        const HAS_JOURNAL = 0x0004;
+        const EXT_ATTR = 0x0008;
+        const RESIZE_INODE = 0x0010;
+        const DIR_INDEX = 0x0020;
+        const LAZY_BG = 0x0040;
+        const EXCLUDE_BITMAP = 0x0100;
+        const SPARSE_SUPER2 = 0x0200;
+        const FAST_COMMIT = 0x0400;
+        const STABLE_INODES = 0x0800;
+        const ORPHAN_FILE = 0x1000;
+        const _ = !0;
+    }
+}
+
+bitflags! {
+    /// Bits that an implementation must know to look at the file system at all (Linux: `EXT4_FEATURE_INCOMPAT_*`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Incompat: u32 {
+        const COMPRESSION = 0x0_0001;
+        const FILETYPE = 0x0_0002;
+        const NEEDS_RECOVERY = 0x0_0004;
+        const JOURNAL_DEV = 0x0_0008;
+        const META_BG = 0x0_0010;
+        const EXTENTS = 0x0_0040;
+        const BIT64 = 0x0_0080;
+        const MMP = 0x0_0100;
+        const FLEX_BG = 0x0_0200;
+        const EA_INODE = 0x0_0400;
+        const DIRDATA = 0x0_1000;
+        const CSUM_SEED = 0x0_2000;
+        const LARGE_DIR = 0x0_4000;
+        const INLINE_DATA = 0x0_8000;
+        const ENCRYPT = 0x1_0000;
+        const CASEFOLD = 0x2_0000;
+        const _ = !0;
+    }
+}
+
+bitflags! {
+    /// Bits that an implementation must know to write (Linux: `EXT4_FEATURE_RO_COMPAT_*`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct RoCompat: u32 {
+        const SPARSE_SUPER = 0x0_0001;
+        const LARGE_FILE = 0x0_0002;
+        const BTREE_DIR = 0x0_0004;
+        const HUGE_FILE = 0x0_0008;
+        const GDT_CSUM = 0x0_0010;
+        const DIR_NLINK = 0x0_0020;
+        const EXTRA_ISIZE = 0x0_0040;
+        const HAS_SNAPSHOT = 0x0_0080;
+        const QUOTA = 0x0_0100;
+        const BIGALLOC = 0x0_0200;
+        const METADATA_CSUM = 0x0_0400;
+        const REPLICA = 0x0_0800;
+        const READONLY = 0x0_1000;
+        const PROJECT = 0x0_2000;
+        const SHARED_BLOCKS = 0x0_4000;
+        const VERITY = 0x0_8000;
+        const ORPHAN_PRESENT = 0x1_0000;
+        const _ = !0;
+    }
+}
+
+/// The names that e2fsprogs prints and takes.
+const COMPAT_NAMES: &[(u32, &str)] = &[
+    (0x0001, "dir_prealloc"),
+    (0x0002, "imagic_inodes"),
+    (0x0004, "has_journal"),
+    (0x0008, "ext_attr"),
+    (0x0010, "resize_inode"),
+    (0x0020, "dir_index"),
+    (0x0040, "lazy_bg"),
+    (0x0100, "snapshot_bitmap"),
+    (0x0200, "sparse_super2"),
+    (0x0400, "fast_commit"),
+    (0x0800, "stable_inodes"),
+    (0x1000, "orphan_file"),
+];
+const INCOMPAT_NAMES: &[(u32, &str)] = &[
+    (0x0_0001, "compression"),
+    (0x0_0002, "filetype"),
+    (0x0_0004, "needs_recovery"),
+    (0x0_0008, "journal_dev"),
+    (0x0_0010, "meta_bg"),
+    (0x0_0040, "extent"),
+    (0x0_0080, "64bit"),
+    (0x0_0100, "mmp"),
+    (0x0_0200, "flex_bg"),
+    (0x0_0400, "ea_inode"),
+    (0x0_1000, "dirdata"),
+    (0x0_2000, "metadata_csum_seed"),
+    (0x0_4000, "large_dir"),
+    (0x0_8000, "inline_data"),
+    (0x1_0000, "encrypt"),
+    (0x2_0000, "casefold"),
+];
+const RO_COMPAT_NAMES: &[(u32, &str)] = &[
+    (0x0_0001, "sparse_super"),
+    (0x0_0002, "large_file"),
+    (0x0_0008, "huge_file"),
+    (0x0_0010, "uninit_bg"),
+    (0x0_0020, "dir_nlink"),
+    (0x0_0040, "extra_isize"),
+    (0x0_0080, "snapshot"),
+    (0x0_0100, "quota"),
+    (0x0_0200, "bigalloc"),
+    (0x0_0400, "metadata_csum"),
+    (0x0_0800, "replica"),
+    (0x0_1000, "read-only"),
+    (0x0_2000, "project"),
+    (0x0_4000, "shared_blocks"),
+    (0x0_8000, "verity"),
+    (0x1_0000, "orphan_present"),
+];
+
+/// The names of the set bits, lowest first; a bit without a name is `FEATURE_C7`, the way e2fsprogs prints it.
+fn names(bits: u32, table: &[(u32, &str)], class: char) -> Vec<String> {
+    (0..32)
+        .filter(|bit| bits & (1 << bit) != 0)
+        .map(|bit| match table.iter().find(|(value, _)| *value == 1 << bit) {
+            Some((_, name)) => (*name).to_string(),
+            None => format!("FEATURE_{class}{bit}"),
+        })
+        .collect()
+}
+
+fn by_name(name: &str, table: &[(u32, &str)]) -> Option<u32> {
+    table.iter().find(|(_, known)| *known == name).map(|(bit, _)| *bit)
+}
+
+impl Compat {
+    pub fn names(self) -> Vec<String> {
+        names(self.bits(), COMPAT_NAMES, 'C')
+    }
+
+    pub fn by_name(name: &str) -> Option<Compat> {
+        by_name(name, COMPAT_NAMES).map(Compat::from_bits_retain)
+    }
+}
+
+impl Incompat {
+    /// What Extant writes. The journal decides about the log, so `needs_recovery` is here.
+    pub const READ_WRITE: Incompat = Incompat::FILETYPE
+        .union(Incompat::NEEDS_RECOVERY)
+        .union(Incompat::META_BG)
+        .union(Incompat::EXTENTS)
+        .union(Incompat::BIT64)
+        .union(Incompat::FLEX_BG)
+        .union(Incompat::CSUM_SEED)
+        .union(Incompat::LARGE_DIR);
+    /// What Extant can read but not write: xattr values in inodes have their own reference counts; multi-mount protection
+    /// needs a writer that beats its heart.
+    pub const READ_ONLY: Incompat = Incompat::EA_INODE.union(Incompat::MMP);
+    /// Every bit this code knows the meaning of. A superblock with another one is not decoded at all, because the bit may
+    /// change what its fields mean.
+    pub const KNOWN: Incompat = Incompat::READ_WRITE
+        .union(Incompat::READ_ONLY)
+        .union(Incompat::COMPRESSION)
+        .union(Incompat::DIRDATA)
+        .union(Incompat::INLINE_DATA)
+        .union(Incompat::ENCRYPT)
+        .union(Incompat::CASEFOLD);
+
+    pub fn names(self) -> Vec<String> {
+        names(self.bits(), INCOMPAT_NAMES, 'I')
+    }
+
+    pub fn by_name(name: &str) -> Option<Incompat> {
+        by_name(name, INCOMPAT_NAMES).map(Incompat::from_bits_retain)
+    }
+}
+
+impl RoCompat {
+    /// What Extant writes; any other bit makes the mount read-only.
+    pub const READ_WRITE: RoCompat = RoCompat::SPARSE_SUPER
+        .union(RoCompat::LARGE_FILE)
+        .union(RoCompat::HUGE_FILE)
+        .union(RoCompat::GDT_CSUM)
+        .union(RoCompat::DIR_NLINK)
+        .union(RoCompat::EXTRA_ISIZE)
+        .union(RoCompat::METADATA_CSUM)
+        .union(RoCompat::ORPHAN_PRESENT);
+
+    pub fn names(self) -> Vec<String> {
+        names(self.bits(), RO_COMPAT_NAMES, 'R')
+    }
+
+    pub fn by_name(name: &str) -> Option<RoCompat> {
+        by_name(name, RO_COMPAT_NAMES).map(RoCompat::from_bits_retain)
+    }
+}
+
+/// How a file system may be mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountMode {
+    ReadWrite,
+    /// Nothing may be written, not even the orphan list. The reasons are for the user: feature names, mostly.
+    ReadOnly {
+        reasons: Vec<String>,
+    },
+}
+
+/// Decides from the feature words whether, and how, a file system can be mounted.
+///
+/// # Errors
+/// `Unsupported`, with the names of the features that keep Extant from reading it.
+pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
+    let incompat = superblock.incompat();
+    let refused = incompat.difference(Incompat::READ_WRITE.union(Incompat::READ_ONLY));
+    if !refused.is_empty() {
+        return Err(refusal(refused));
+    }
+    if superblock.raw().s_creator_os.get() == CREATOR_OS_HURD {
+        return Err(Error::unsupported("made by the Hurd: inode fields have other meanings"));
+    }
+    let mut reasons = incompat.intersection(Incompat::READ_ONLY).names();
+    reasons.extend(superblock.ro_compat().difference(RoCompat::READ_WRITE).names());
+    if superblock.ro_compat().contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM) {
+        reasons.push("metadata_csum together with uninit_bg".into());
+    }
+    if incompat.contains(Incompat::META_BG) && superblock.compat().contains(Compat::RESIZE_INODE) {
+        reasons.push("meta_bg together with resize_inode".into());
+    }
+    if superblock.raw().s_rev_level.get() == 0
+        && (!incompat.is_empty() || !superblock.ro_compat().is_empty() || !superblock.compat().is_empty())
+    {
+        reasons.push("feature bits in a revision 0 file system".into());
+    }
+    Ok(if reasons.is_empty() { MountMode::ReadWrite } else { MountMode::ReadOnly { reasons } })
+}
+
+const CREATOR_OS_HURD: u32 = 1;
+
+/// The error for incompatible features that Extant does not have.
+pub(crate) fn refusal(features: Incompat) -> Error {
+    Error::unsupported(format!("feature {}", features.names().join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_unknown_bits_have_one() {
+        for (bit, name) in INCOMPAT_NAMES {
+            assert_eq!(Incompat::by_name(name), Some(Incompat::from_bits_retain(*bit)));
+            assert_eq!(Incompat::from_bits_retain(*bit).names(), [*name]);
+        }
+        assert_eq!(RoCompat::from_bits_retain(1 << 31 | 2).names(), ["large_file", "FEATURE_R31"]);
+        assert_eq!(Compat::by_name("no_such"), None);
+    }
+}

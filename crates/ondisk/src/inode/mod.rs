@@ -1,0 +1,435 @@
+//! Inodes: decoded, checked, encoded.
+//!
+//! Main types: [`InodeDesc`] (decoded), [`RawInode`] and [`RawInodeExtra`] (the bytes), [`InodeFlags`], [`FileType`],
+//! [`DeviceNr`].
+//! It does not interpret `i_block` (extents, indirect blocks and inline text have their own modules) nor the xattrs
+//! behind the extra fields; [`InodeDesc::encode_into`] leaves their bytes alone and checksums them.
+//!
+//! # Locking
+//! None.
+
+mod mode;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+pub use mode::{DeviceNr, FileType, MODE_TYPE_MASK};
+pub use raw::{InodeFlags, RawInode, RawInodeExtra};
+
+use crate::csum::crc32c;
+use crate::superblock::Geometry;
+use crate::time::Timestamp;
+use crate::{BlockNr, Error, InodeNr, Result};
+use std::mem::{offset_of, size_of};
+use std::ops::Range;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Bytes of an inode that every revision has.
+pub const GOOD_OLD_INODE_SIZE: usize = size_of::<RawInode>();
+/// Symlink targets shorter than this are in `i_block`.
+pub const FAST_SYMLINK_LIMIT: u64 = 60;
+/// More links than this cannot be counted (Linux: `EXT4_LINK_MAX`).
+pub const LINK_MAX: u16 = 65_000;
+
+const CHECKSUM_LO_AT: usize = offset_of!(RawInode, l_i_checksum_lo);
+const CHECKSUM_HI_AT: usize = GOOD_OLD_INODE_SIZE + offset_of!(RawInodeExtra, i_checksum_hi);
+
+/// An inode with its halves joined (Linux: the on-disk part of `struct ext4_inode_info`). The fields may be changed;
+/// [`InodeDesc::encode_into`] puts them back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InodeDesc {
+    /// Kind and permissions.
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// 512-byte units, whatever the inode's way to count them: data, indirect, extent and xattr blocks.
+    pub blocks: u64,
+    pub links: u16,
+    pub flags: InodeFlags,
+    pub generation: u32,
+    pub atime: Timestamp,
+    pub ctime: Timestamp,
+    pub mtime: Timestamp,
+    /// Time of creation; `None` where the inode has no room for it.
+    pub crtime: Option<Timestamp>,
+    /// When deleted, in seconds since 1970, or, while on the orphan list, the next inode of that list.
+    pub dtime: u32,
+    /// Extent tree root, 15 block numbers, a short symlink's target or a device number.
+    pub i_block: [u8; 60],
+    /// The block with xattrs, 0 if none.
+    pub file_acl: BlockNr,
+    /// Change counter (Linux: `i_version`); 32 bits where the inode has no room for more.
+    pub version: u64,
+    /// Project; 0 where the inode has no room for it.
+    pub projid: u32,
+    /// Bytes after the first 128 that hold fields; 0 with 128-byte inodes and in inodes from before extra fields.
+    pub extra_isize: u16,
+}
+
+impl InodeDesc {
+    /// Decodes an inode: checks the checksum and that mode, size and extra fields are possible. `bytes` starts with the
+    /// inode and is at least `inode_size` long. An inode of zeros, which was never used, is accepted.
+    pub fn decode(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Result<InodeDesc> {
+        let bytes = whole(bytes, ino, geometry)?;
+        // Before the checksum: its cover depends on the extra size.
+        let desc = InodeDesc::parse(bytes, ino, geometry)?;
+        verify_checksum(bytes, ino, geometry)?;
+        desc.check(ino, geometry)?;
+        Ok(desc)
+    }
+
+    /// Decodes without checking more than the extra size: for a checker, which calls the checks one by one.
+    pub fn parse(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Result<InodeDesc> {
+        let bytes = whole(bytes, ino, geometry)?;
+        let Ok((raw, rest)) = RawInode::read_from_prefix(bytes) else {
+            return Err(corrupt(ino, "shorter than 128 bytes"));
+        };
+        let (extra, extra_isize) = read_extra(rest);
+        if usize::from(extra_isize) > rest.len() || !extra_isize.is_multiple_of(4) {
+            return Err(corrupt(ino, format!("{extra_isize} extra bytes in an inode of {}", geometry.inode_size)));
+        }
+        let has = |field: usize| field_fits(field, extra_isize);
+        let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
+        let mode = raw.i_mode.get();
+
+        let mut size = u64::from(raw.i_size_lo.get());
+        if size_has_high(mode, geometry) {
+            size |= u64::from(raw.i_size_high.get()) << 32;
+        }
+        let mut blocks = u64::from(raw.i_blocks_lo.get());
+        if geometry.huge_file {
+            blocks |= u64::from(raw.l_i_blocks_high.get()) << 32;
+            if flags.contains(InodeFlags::HUGE_FILE) {
+                blocks <<= geometry.block_bits - 9;
+            }
+        }
+        let mut file_acl = u64::from(raw.i_file_acl_lo.get());
+        if geometry.bit64 {
+            file_acl |= u64::from(raw.l_i_file_acl_high.get()) << 32;
+        }
+        let time = |seconds: U32, at: usize, extra: U32| Timestamp::decode(seconds.get(), has(at).then(|| extra.get()));
+        Ok(InodeDesc {
+            mode,
+            uid: u32::from(raw.i_uid.get()) | u32::from(raw.l_i_uid_high.get()) << 16,
+            gid: u32::from(raw.i_gid.get()) | u32::from(raw.l_i_gid_high.get()) << 16,
+            size,
+            blocks,
+            links: raw.i_links_count.get(),
+            flags,
+            generation: raw.i_generation.get(),
+            atime: time(raw.i_atime, ATIME_EXTRA, extra.i_atime_extra),
+            ctime: time(raw.i_ctime, CTIME_EXTRA, extra.i_ctime_extra),
+            mtime: time(raw.i_mtime, MTIME_EXTRA, extra.i_mtime_extra),
+            crtime: has(CRTIME).then(|| time(extra.i_crtime, CRTIME_EXTRA, extra.i_crtime_extra)),
+            dtime: raw.i_dtime.get(),
+            i_block: raw.i_block,
+            file_acl: BlockNr(file_acl),
+            version: u64::from(raw.l_i_version.get())
+                | if has(VERSION_HI) { u64::from(extra.i_version_hi.get()) << 32 } else { 0 },
+            projid: if has(PROJID) { extra.i_projid.get() } else { 0 },
+            extra_isize,
+        })
+    }
+
+    /// An inode for a slot that was filled with zeros: nothing set but the mode and the size of the extra fields.
+    pub fn new(mode: u16, geometry: &Geometry) -> InodeDesc {
+        InodeDesc {
+            mode,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            blocks: 0,
+            links: 0,
+            flags: InodeFlags::empty(),
+            generation: 0,
+            atime: Timestamp::default(),
+            ctime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            crtime: field_fits(CRTIME, geometry.want_extra_isize).then(Timestamp::default),
+            dtime: 0,
+            i_block: [0; 60],
+            file_acl: BlockNr(0),
+            version: 0,
+            projid: 0,
+            extra_isize: geometry.want_extra_isize,
+        }
+    }
+
+    /// Fails when the fields contradict the format or each other.
+    pub fn check(&self, ino: InodeNr, geometry: &Geometry) -> Result<()> {
+        let kind = self.file_type();
+        // Reserved inodes (bad blocks, boot loader) have no mode; a free one keeps what it had.
+        if kind.is_none() && self.links > 0 && ino.0 >= geometry.first_ino {
+            return Err(corrupt(ino, format!("mode {:#o} has no file type", self.mode)));
+        }
+        if kind.is_none() && ino == InodeNr::ROOT {
+            return Err(corrupt(ino, format!("root has mode {:#o}", self.mode)));
+        }
+        if self.size > i64::MAX as u64 {
+            return Err(corrupt(ino, format!("size {:#x}", self.size)));
+        }
+        if kind == Some(FileType::Symlink) && self.links > 0 && self.size > u64::from(geometry.block_size) {
+            return Err(corrupt(ino, format!("symlink of {} bytes", self.size)));
+        }
+        if self.file_acl.0 != 0 && self.links > 0 && !geometry.contains(self.file_acl) {
+            return Err(corrupt(ino, format!("xattr {} does not exist", self.file_acl)));
+        }
+        Ok(())
+    }
+
+    /// The kind; `None` when the mode names none, as in an inode that was never used.
+    pub fn file_type(&self) -> Option<FileType> {
+        FileType::from_mode(self.mode)
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.file_type() == Some(FileType::Directory)
+    }
+
+    pub fn is_regular(&self) -> bool {
+        self.file_type() == Some(FileType::Regular)
+    }
+
+    pub fn is_symlink(&self) -> bool {
+        self.file_type() == Some(FileType::Symlink)
+    }
+
+    /// Whether `i_block` holds an extent tree.
+    pub fn has_extents(&self) -> bool {
+        self.flags.contains(InodeFlags::EXTENTS)
+    }
+
+    /// Whether the target of this symlink is in `i_block`. (Linux: `ext4_inode_is_fast_symlink`: it owns no block but that
+    /// of its xattrs.)
+    pub fn is_fast_symlink(&self, geometry: &Geometry) -> bool {
+        let xattr_units =
+            if self.file_acl.0 != 0 { u64::from(geometry.block_size >> 9) << geometry.cluster_bits } else { 0 };
+        self.is_symlink()
+            && self.size < FAST_SYMLINK_LIMIT
+            && self.blocks == xattr_units
+            && !self.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
+    }
+
+    /// The target of a fast symlink.
+    pub fn fast_symlink_target(&self, geometry: &Geometry) -> Option<&[u8]> {
+        if !self.is_fast_symlink(geometry) {
+            return None;
+        }
+        self.i_block.get(..self.size as usize)
+    }
+
+    /// The number of a device inode, `None` for other kinds.
+    pub fn device(&self) -> Option<DeviceNr> {
+        self.file_type().filter(|kind| kind.is_device()).map(|_| DeviceNr::decode(&self.i_block))
+    }
+
+    /// Where in-inode xattrs are within the inode's bytes, magic included; `None` where there can be none.
+    pub fn xattr_area(&self, geometry: &Geometry) -> Option<Range<usize>> {
+        // Inodes from before extra fields have garbage there.
+        if self.extra_isize == 0 {
+            return None;
+        }
+        let start = GOOD_OLD_INODE_SIZE + usize::from(self.extra_isize);
+        (start + 4 <= geometry.inode_size).then_some(start..geometry.inode_size)
+    }
+
+    /// Gives extra fields to an inode that has room but none, as Linux does when it loads one. Its bytes after the first
+    /// 128 must be zeroed by the caller.
+    pub fn claim_extra_isize(&mut self, geometry: &Geometry) -> bool {
+        if self.extra_isize != 0 || geometry.want_extra_isize == 0 {
+            return false;
+        }
+        self.extra_isize = geometry.want_extra_isize;
+        true
+    }
+
+    /// Whether times keep nanoseconds and years after 2038.
+    pub fn has_extra_times(&self) -> bool {
+        field_fits(ATIME_EXTRA, self.extra_isize)
+    }
+
+    /// The largest `blocks` that can be stored.
+    pub fn max_blocks(geometry: &Geometry) -> u64 {
+        if geometry.huge_file { ((1 << 48) - 1) << (geometry.block_bits - 9) } else { u32::MAX.into() }
+    }
+
+    /// Writes the inode over the `inode_size` bytes at the start of `out`, with its checksum. Bytes that no field of this
+    /// inode covers (xattrs, reserved words) are kept as they are in `out`; times outside the range are clamped.
+    ///
+    /// # Errors
+    /// `Unsupported` when `blocks` exceeds [`InodeDesc::max_blocks`]; `Corrupt` when `extra_isize` does not fit. `out` is
+    /// then unchanged.
+    ///
+    /// # Panics
+    /// When `out` is shorter than `inode_size`.
+    pub fn encode_into(&self, out: &mut [u8], ino: InodeNr, geometry: &Geometry) -> Result<()> {
+        let out = &mut out[..geometry.inode_size];
+        let (blocks, in_fs_blocks) = self.stored_blocks(ino, geometry)?;
+        if usize::from(self.extra_isize) > geometry.inode_size - GOOD_OLD_INODE_SIZE
+            || !self.extra_isize.is_multiple_of(4)
+        {
+            return Err(corrupt(ino, format!("cannot store {} extra bytes", self.extra_isize)));
+        }
+        let (head, rest) = out.split_at_mut(GOOD_OLD_INODE_SIZE);
+        let Ok(raw) = RawInode::mut_from_bytes(head) else {
+            return Err(corrupt(ino, "shorter than 128 bytes"));
+        };
+        let has = |field: usize| field_fits(field, self.extra_isize);
+        let mut flags = self.flags;
+        flags.set(InodeFlags::HUGE_FILE, in_fs_blocks);
+        raw.i_mode = U16::new(self.mode);
+        (raw.i_uid, raw.l_i_uid_high) = split(self.uid);
+        (raw.i_gid, raw.l_i_gid_high) = split(self.gid);
+        raw.i_size_lo = U32::new(self.size as u32);
+        if size_has_high(self.mode, geometry) {
+            raw.i_size_high = U32::new((self.size >> 32) as u32);
+        }
+        raw.i_dtime = U32::new(self.dtime);
+        raw.i_links_count = U16::new(self.links);
+        raw.i_blocks_lo = U32::new(blocks as u32);
+        if geometry.huge_file {
+            raw.l_i_blocks_high = U16::new((blocks >> 32) as u16);
+        }
+        raw.i_flags = U32::new(flags.bits());
+        raw.l_i_version = U32::new(self.version as u32);
+        raw.i_block = self.i_block;
+        raw.i_generation = U32::new(self.generation);
+        raw.i_file_acl_lo = U32::new(self.file_acl.0 as u32);
+        if geometry.bit64 {
+            raw.l_i_file_acl_high = U16::new((self.file_acl.0 >> 32) as u16);
+        }
+
+        let (mut extra, _) = read_extra(rest);
+        extra.i_extra_isize = U16::new(self.extra_isize);
+        let time = |stamp: Timestamp, at: usize, word: &mut U32| {
+            if !has(at) {
+                return U32::new(stamp.encode_without_extra());
+            }
+            let (seconds, extra) = stamp.encode();
+            *word = U32::new(extra);
+            U32::new(seconds)
+        };
+        raw.i_atime = time(self.atime, ATIME_EXTRA, &mut extra.i_atime_extra);
+        raw.i_ctime = time(self.ctime, CTIME_EXTRA, &mut extra.i_ctime_extra);
+        raw.i_mtime = time(self.mtime, MTIME_EXTRA, &mut extra.i_mtime_extra);
+        if let Some(crtime) = self.crtime {
+            extra.i_crtime = time(crtime, CRTIME_EXTRA, &mut extra.i_crtime_extra);
+        }
+        extra.i_version_hi = U32::new((self.version >> 32) as u32);
+        extra.i_projid = U32::new(self.projid);
+        // Copying no more than the extra size keeps what lies behind: the fields set above that do not fit are dropped.
+        let length = match usize::from(self.extra_isize) {
+            0 => rest.len().min(2),
+            size => size.min(size_of::<RawInodeExtra>()),
+        };
+        rest[..length].copy_from_slice(&extra.as_bytes()[..length]);
+        update_checksum(out, ino, geometry);
+        Ok(())
+    }
+
+    /// `i_blocks` as stored, and whether it counts file system blocks. (Linux: `ext4_inode_blocks_set`.)
+    fn stored_blocks(&self, ino: InodeNr, geometry: &Geometry) -> Result<(u64, bool)> {
+        let limit = if geometry.huge_file { 1 << 48 } else { 1 << 32 };
+        if self.blocks < limit {
+            return Ok((self.blocks, false));
+        }
+        if self.blocks > InodeDesc::max_blocks(geometry) {
+            return Err(Error::unsupported(format!("{ino} with {} sectors", self.blocks)));
+        }
+        Ok((self.blocks >> (geometry.block_bits - 9), true))
+    }
+}
+
+const CTIME_EXTRA: usize = offset_of!(RawInodeExtra, i_ctime_extra);
+const MTIME_EXTRA: usize = offset_of!(RawInodeExtra, i_mtime_extra);
+const ATIME_EXTRA: usize = offset_of!(RawInodeExtra, i_atime_extra);
+const CRTIME: usize = offset_of!(RawInodeExtra, i_crtime);
+const CRTIME_EXTRA: usize = offset_of!(RawInodeExtra, i_crtime_extra);
+const VERSION_HI: usize = offset_of!(RawInodeExtra, i_version_hi);
+const PROJID: usize = offset_of!(RawInodeExtra, i_projid);
+
+/// Whether a four-byte field at this offset of [`RawInodeExtra`] exists (Linux: `EXT4_FITS_IN_INODE`).
+fn field_fits(field: usize, extra_isize: u16) -> bool {
+    field + 4 <= usize::from(extra_isize)
+}
+
+/// The extra fields, zero where the inode ends before them, and the extra size.
+fn read_extra(rest: &[u8]) -> (RawInodeExtra, u16) {
+    let mut extra = RawInodeExtra::new_zeroed();
+    let length = rest.len().min(size_of::<RawInodeExtra>());
+    extra.as_mut_bytes()[..length].copy_from_slice(&rest[..length]);
+    (extra, extra.i_extra_isize.get())
+}
+
+/// Whether `i_size_high` belongs to the size. In directories it once was `i_dir_acl`.
+fn size_has_high(mode: u16, geometry: &Geometry) -> bool {
+    geometry.large_dir || FileType::from_mode(mode) == Some(FileType::Regular)
+}
+
+fn whole<'a>(bytes: &'a [u8], ino: InodeNr, geometry: &Geometry) -> Result<&'a [u8]> {
+    bytes
+        .get(..geometry.inode_size)
+        .ok_or_else(|| corrupt(ino, format!("{} bytes, {} needed", bytes.len(), geometry.inode_size)))
+}
+
+/// Checks the checksum of an inode's `inode_size` bytes. All zeros pass: nobody has used that inode.
+pub fn verify_checksum(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Result<()> {
+    if !geometry.metadata_csum {
+        return Ok(());
+    }
+    let bytes = whole(bytes, ino, geometry)?;
+    let (computed, has_high) = compute_checksum(bytes, ino, geometry);
+    let mut stored = u32::from(u16::from_le_bytes([bytes[CHECKSUM_LO_AT], bytes[CHECKSUM_LO_AT + 1]]));
+    if has_high {
+        stored |= u32::from(u16::from_le_bytes([bytes[CHECKSUM_HI_AT], bytes[CHECKSUM_HI_AT + 1]])) << 16;
+    }
+    if stored != computed && bytes.iter().any(|&byte| byte != 0) {
+        return Err(corrupt(ino, format!("checksum {stored:#x}, computed {computed:#x}")));
+    }
+    Ok(())
+}
+
+/// Sets the checksum of an inode's `inode_size` bytes, after something in them changed (its xattrs, for one). Does nothing
+/// without `metadata_csum`.
+pub fn update_checksum(bytes: &mut [u8], ino: InodeNr, geometry: &Geometry) {
+    if !geometry.metadata_csum || bytes.len() < geometry.inode_size {
+        return;
+    }
+    let bytes = &mut bytes[..geometry.inode_size];
+    let (checksum, has_high) = compute_checksum(bytes, ino, geometry);
+    bytes[CHECKSUM_LO_AT..CHECKSUM_LO_AT + 2].copy_from_slice(&(checksum as u16).to_le_bytes());
+    if has_high {
+        bytes[CHECKSUM_HI_AT..CHECKSUM_HI_AT + 2].copy_from_slice(&((checksum >> 16) as u16).to_le_bytes());
+    }
+}
+
+/// The checksum, cut to 16 bits where the inode has no room for the high half, and whether it has. The checksum fields
+/// count as zero. `bytes` is exactly one inode.
+fn compute_checksum(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> (u32, bool) {
+    let at = offset_of!(RawInode, i_generation);
+    let generation = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let mut crc = geometry.seed.for_inode(ino, generation).checksum(&bytes[..CHECKSUM_LO_AT]);
+    crc = crc32c(crc, &[0; 2]);
+    crc = crc32c(crc, &bytes[CHECKSUM_LO_AT + 2..GOOD_OLD_INODE_SIZE]);
+    if bytes.len() < CHECKSUM_HI_AT + 2 {
+        return (crc & 0xffff, false);
+    }
+    let extra_isize = u16::from_le_bytes([bytes[GOOD_OLD_INODE_SIZE], bytes[GOOD_OLD_INODE_SIZE + 1]]);
+    if extra_isize < 4 {
+        return (crc32c(crc, &bytes[GOOD_OLD_INODE_SIZE..]) & 0xffff, false);
+    }
+    crc = crc32c(crc, &bytes[GOOD_OLD_INODE_SIZE..CHECKSUM_HI_AT]);
+    crc = crc32c(crc, &[0; 2]);
+    (crc32c(crc, &bytes[CHECKSUM_HI_AT + 2..]), true)
+}
+
+fn split(number: u32) -> (U16, U16) {
+    (U16::new(number as u16), U16::new((number >> 16) as u16))
+}
+
+fn corrupt(ino: InodeNr, detail: impl Into<String>) -> Error {
+    Error::corrupt("inode", ino.0, detail)
+}

@@ -1,0 +1,386 @@
+//! Where things are: the arithmetic between blocks, groups, inodes and descriptors.
+//!
+//! Main types: [`Geometry`] (what does not change while mounted; cheap to clone and share without a lock),
+//! [`InodeLocation`], [`BaseMetadata`] (the superblock and descriptor copies of a group), [`BackupRule`].
+//! It does not know where bitmaps and inode tables are: the group descriptors do.
+//!
+//! All arithmetic stays in range because [`super::SuperBlock::decode`] checked the fields this is made from: at most 2^48
+//! blocks, at most 2^32 - 1 inodes, a group no larger than 2^32 blocks.
+//!
+//! # Locking
+//! None.
+
+use crate::csum::ChecksumSeed;
+use crate::{BlockNr, Error, GroupNr, InodeNr, Result};
+
+/// Which groups have a copy of the superblock and of the descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackupRule {
+    /// Every group (no `sparse_super`).
+    All,
+    /// Groups 0, 1 and the powers of 3, 5 and 7.
+    Sparse,
+    /// Group 0 and these; 0 means none (`sparse_super2`).
+    Two([u32; 2]),
+}
+
+/// How group descriptors are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DescChecksum {
+    /// No checksum, and the uninit flags mean nothing.
+    None,
+    /// `uninit_bg`: CRC16 over the UUID, never the stored seed.
+    Crc16,
+    /// `metadata_csum`.
+    Crc32c,
+}
+
+/// What the superblock says about the layout, validated (Linux: the unchanging part of `struct ext4_sb_info`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Geometry {
+    /// Bytes: 1024, 2048 or 4096.
+    pub block_size: u32,
+    /// log2 of `block_size`.
+    pub block_bits: u32,
+    /// log2 of the blocks in a cluster; 0 without `bigalloc`.
+    pub cluster_bits: u32,
+    pub blocks_count: u64,
+    /// Block where group 0 starts: 1 with blocks of 1 KiB, else 0.
+    pub first_data_block: u64,
+    pub blocks_per_group: u32,
+    pub clusters_per_group: u32,
+    pub inodes_per_group: u32,
+    pub inodes_count: u32,
+    /// Bytes of an inode in the table.
+    pub inode_size: usize,
+    /// The first inode number that is not reserved.
+    pub first_ino: u32,
+    /// Blocks of an inode table.
+    pub inode_table_blocks: u32,
+    pub group_count: u32,
+    /// Bytes of a group descriptor.
+    pub desc_size: usize,
+    /// Blocks that hold one copy of all descriptors.
+    pub desc_blocks: u32,
+    /// Descriptor blocks from this index on follow `meta_bg`; `None` without the feature.
+    pub first_meta_bg: Option<u32>,
+    /// Blocks kept after the descriptors for growth, in every group with a backup.
+    pub reserved_gdt_blocks: u32,
+    pub backups: BackupRule,
+    /// Groups whose bitmaps and tables are packed together; 1 without `flex_bg`.
+    pub groups_per_flex: u32,
+    pub desc_checksum: DescChecksum,
+    /// `metadata_csum`: every metadata block and inode carries a CRC32C.
+    pub metadata_csum: bool,
+    /// `64bit`: high halves of block numbers are valid.
+    pub bit64: bool,
+    /// `flex_bg`: a group's bitmaps and table may lie in another group.
+    pub flex_bg: bool,
+    /// `huge_file`: `i_blocks` has 48 bits.
+    pub huge_file: bool,
+    /// `large_dir`: directories may be over 4 GiB and have one more index level.
+    pub large_dir: bool,
+    /// `filetype`: directory entries carry the type.
+    pub filetype: bool,
+    /// Extra inode bytes a new inode claims; 0 with inodes of 128 bytes.
+    pub want_extra_isize: u16,
+    pub uuid: [u8; 16],
+    pub seed: ChecksumSeed,
+}
+
+/// Where an inode is within its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InodeLocation {
+    pub group: GroupNr,
+    /// 0-based, the bit in the inode bitmap.
+    pub index: u32,
+    /// Blocks after the start of the group's inode table.
+    pub table_block: u32,
+    /// Bytes into that block.
+    pub offset: usize,
+}
+
+/// The blocks at the start of a group that are not its own bitmaps or table. Ranges are clipped to the group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BaseMetadata {
+    pub superblock: Option<BlockNr>,
+    /// First block and count of the descriptor copy.
+    pub descriptors: Option<(BlockNr, u32)>,
+    /// First block and count of what is reserved for growth.
+    pub reserved: Option<(BlockNr, u32)>,
+}
+
+impl BaseMetadata {
+    /// All of it as ranges: first block, blocks.
+    pub fn ranges(&self) -> impl Iterator<Item = (BlockNr, u32)> {
+        [self.superblock.map(|block| (block, 1)), self.descriptors, self.reserved].into_iter().flatten()
+    }
+
+    pub fn blocks(&self) -> u64 {
+        self.ranges().map(|(_, count)| u64::from(count)).sum()
+    }
+}
+
+impl Geometry {
+    pub fn group_count(&self) -> u32 {
+        self.group_count
+    }
+
+    /// All groups in order.
+    pub fn groups(&self) -> impl DoubleEndedIterator<Item = GroupNr> + use<> {
+        (0..self.group_count).map(GroupNr)
+    }
+
+    pub fn blocks_per_cluster(&self) -> u32 {
+        1 << self.cluster_bits
+    }
+
+    pub fn inodes_per_block(&self) -> u32 {
+        self.block_size / self.inode_size as u32
+    }
+
+    pub fn descs_per_block(&self) -> u32 {
+        self.block_size / self.desc_size as u32
+    }
+
+    /// Whether the block can belong to the file system at all. Block 0 of a 1 KiB image does not.
+    pub fn contains(&self, block: BlockNr) -> bool {
+        block.0 >= self.first_data_block && block.0 < self.blocks_count
+    }
+
+    /// Whether all `count` blocks from `start` on exist. An empty range exists where its start does.
+    pub fn contains_range(&self, start: BlockNr, count: u64) -> bool {
+        self.contains(start) && start.0.checked_add(count).is_some_and(|end| end <= self.blocks_count)
+    }
+
+    /// The first block of a group, which must exist.
+    pub fn first_block_of_group(&self, group: GroupNr) -> BlockNr {
+        BlockNr(self.first_data_block + u64::from(group.0) * u64::from(self.blocks_per_group))
+    }
+
+    /// Blocks of a group: fewer in the last one; 0 for a group that does not exist.
+    pub fn blocks_in_group(&self, group: GroupNr) -> u32 {
+        if group.0 >= self.group_count {
+            return 0;
+        }
+        let rest = self.blocks_count - self.first_block_of_group(group).0;
+        rest.min(u64::from(self.blocks_per_group)) as u32
+    }
+
+    /// Clusters of a group; the last one may be partial. Equals [`Geometry::blocks_in_group`] without `bigalloc`.
+    pub fn clusters_in_group(&self, group: GroupNr) -> u32 {
+        self.blocks_in_group(group).div_ceil(self.blocks_per_cluster())
+    }
+
+    /// The group of a block and the block's offset in it, or `None` outside the file system.
+    pub fn group_of_block(&self, block: BlockNr) -> Option<(GroupNr, u32)> {
+        if !self.contains(block) {
+            return None;
+        }
+        let relative = block.0 - self.first_data_block;
+        let per_group = u64::from(self.blocks_per_group);
+        Some((GroupNr((relative / per_group) as u32), (relative % per_group) as u32))
+    }
+
+    /// Whether the group has a copy of the superblock; group 0 has the primary.
+    pub fn has_super_backup(&self, group: GroupNr) -> bool {
+        let group = group.0;
+        match self.backups {
+            _ if group == 0 => true,
+            BackupRule::All => true,
+            BackupRule::Two(groups) => groups.contains(&group),
+            BackupRule::Sparse => {
+                group == 1 || (group % 2 == 1 && [3, 5, 7].iter().any(|&base| is_power_of(group, base)))
+            }
+        }
+    }
+
+    /// The groups after 0 that have a copy of the superblock.
+    pub fn backup_groups(&self) -> impl Iterator<Item = GroupNr> + '_ {
+        (1..self.group_count).map(GroupNr).filter(|group| self.has_super_backup(*group))
+    }
+
+    /// Where a group's copy of the superblock is: its block, and its offset in that block in bytes (not 0 only for the
+    /// primary in blocks larger than 1 KiB). Whether there is one, [`Geometry::has_super_backup`] says.
+    pub fn super_location(&self, group: GroupNr) -> (BlockNr, usize) {
+        if group.0 == 0 {
+            return if self.block_size == 1024 { (BlockNr(1), 0) } else { (BlockNr(0), 1024) };
+        }
+        (self.first_block_of_group(group), 0)
+    }
+
+    /// The block of the descriptor table with this index (primary copy), `None` when there is no such index.
+    /// (Linux: `descriptor_loc`, fs/ext4/super.c.)
+    pub fn desc_table_block(&self, index: u32) -> Option<BlockNr> {
+        if index >= self.desc_blocks {
+            return None;
+        }
+        let primary = self.super_location(GroupNr(0)).0.0;
+        if self.first_meta_bg.is_none_or(|first| index < first) {
+            return Some(BlockNr(primary + 1 + u64::from(index)));
+        }
+        // In a metagroup the descriptors are in its first group, after the superblock if that group has one.
+        let group = GroupNr(index * self.descs_per_block());
+        let start = if group.0 == 0 { primary } else { self.first_block_of_group(group).0 };
+        Some(BlockNr(start + u64::from(self.has_super_backup(group))))
+    }
+
+    /// The block that holds a group's descriptor (primary copy) and the byte offset in it.
+    pub fn group_desc_block(&self, group: GroupNr) -> Option<(BlockNr, usize)> {
+        if group.0 >= self.group_count {
+            return None;
+        }
+        let per_block = self.descs_per_block();
+        let block = self.desc_table_block(group.0 / per_block)?;
+        Some((block, (group.0 % per_block) as usize * self.desc_size))
+    }
+
+    /// The superblock copy, descriptor blocks and reserved descriptor blocks at the start of a group.
+    /// (Linux: `ext4_num_base_meta_clusters`, fs/ext4/balloc.c.)
+    pub fn base_metadata(&self, group: GroupNr) -> BaseMetadata {
+        let blocks = self.blocks_in_group(group);
+        if blocks == 0 {
+            return BaseMetadata::default();
+        }
+        let has_super = self.has_super_backup(group);
+        let metagroup = group.0 / self.descs_per_block();
+        let (descriptors, reserved) = match self.first_meta_bg {
+            Some(first) if metagroup >= first => {
+                // A metagroup keeps three copies of its one descriptor block: first, second and last group.
+                let place = group.0 % self.descs_per_block();
+                (u32::from(place <= 1 || place == self.descs_per_block() - 1), 0)
+            }
+            Some(first) if has_super => (first, self.reserved_gdt_blocks),
+            None if has_super => (self.desc_blocks, self.reserved_gdt_blocks),
+            _ => (0, 0),
+        };
+        let end = self.first_block_of_group(group).0 + u64::from(blocks);
+        let mut next = if group.0 == 0 { self.super_location(group).0.0 } else { self.first_block_of_group(group).0 };
+        let mut take = |wanted: u32| {
+            let count = u64::from(wanted).min(end.saturating_sub(next)) as u32;
+            let start = next;
+            next += u64::from(count);
+            (count > 0).then_some((BlockNr(start), count))
+        };
+        BaseMetadata {
+            superblock: take(u32::from(has_super)).map(|(block, _)| block),
+            descriptors: take(descriptors),
+            reserved: take(reserved),
+        }
+    }
+
+    /// Blocks that hold no file's data and belong to no journal: superblocks, descriptors and what is reserved for them,
+    /// bitmaps, inode tables. What statfs subtracts, without the journal (Linux: `ext4_calculate_overhead`).
+    pub fn overhead_blocks(&self) -> u64 {
+        let per_group = 2 + u64::from(self.inode_table_blocks);
+        let base: u64 = self.groups().map(|group| self.base_metadata(group).blocks()).sum();
+        self.first_data_block + base + per_group * u64::from(self.group_count)
+    }
+
+    /// Whether the number names an inode of this file system, reserved ones included.
+    pub fn contains_inode(&self, ino: InodeNr) -> bool {
+        ino.0 >= 1 && ino.0 <= self.inodes_count
+    }
+
+    /// Where an inode's bytes are.
+    ///
+    /// # Errors
+    /// `Corrupt` when there is no such inode: the number came from a directory entry or an orphan list.
+    pub fn inode_location(&self, ino: InodeNr) -> Result<InodeLocation> {
+        if !self.contains_inode(ino) {
+            return Err(Error::corrupt("inode", ino.0, format!("number out of range 1..={}", self.inodes_count)));
+        }
+        let zero_based = ino.0 - 1;
+        let index = zero_based % self.inodes_per_group;
+        let per_block = self.inodes_per_block();
+        Ok(InodeLocation {
+            group: GroupNr(zero_based / self.inodes_per_group),
+            index,
+            table_block: index / per_block,
+            offset: (index % per_block) as usize * self.inode_size,
+        })
+    }
+
+    /// The inode with this 0-based index in the group's bitmap.
+    pub fn inode_at(&self, group: GroupNr, index: u32) -> Option<InodeNr> {
+        if group.0 >= self.group_count || index >= self.inodes_per_group {
+            return None;
+        }
+        Some(InodeNr(group.0 * self.inodes_per_group + index + 1))
+    }
+
+    /// The largest size of a file mapped by extents, in bytes: logical block 2^32 - 1 cannot be mapped, because a length
+    /// must be able to end behind it. (Linux: `ext4_max_size`.)
+    pub fn max_extent_file_size(&self) -> u64 {
+        let by_mapping = u64::from(u32::MAX) << self.block_bits;
+        let by_blocks = if self.huge_file {
+            i64::MAX as u64
+        } else {
+            (u64::from(u32::MAX) >> (self.block_bits - 9)) << self.block_bits
+        };
+        by_mapping.min(by_blocks)
+    }
+
+    /// The largest size of a file mapped by indirect blocks, in bytes: what the three levels reach, less where `i_blocks`
+    /// could not count data and indirect blocks. (Linux: `ext4_max_bitmap_size`.)
+    pub fn max_indirect_file_size(&self) -> u64 {
+        let pointers = u64::from(self.block_size / 4);
+        let reach = 12 + pointers + pointers * pointers + pointers * pointers * pointers;
+        let count_limit = if self.huge_file { (1 << 48) - 1 } else { u64::from(u32::MAX) >> (self.block_bits - 9) };
+        // The count of indirect blocks only grows with the data, so the largest count that fits can be bisected.
+        let (mut fits, mut too_many) = (0, reach + 1);
+        while too_many - fits > 1 {
+            let middle = fits + (too_many - fits) / 2;
+            if middle + indirect_blocks(middle, pointers) <= count_limit {
+                fits = middle;
+            } else {
+                too_many = middle;
+            }
+        }
+        fits << self.block_bits
+    }
+
+    /// Fails when the device ends before the file system does.
+    pub fn check_device_size(&self, device_bytes: u64) -> Result<()> {
+        let needed = self.blocks_count << self.block_bits;
+        if device_bytes < needed {
+            let detail = format!("file system of {needed} bytes on a device of {device_bytes}");
+            return Err(Error::corrupt("superblock at byte", super::SUPERBLOCK_OFFSET, detail));
+        }
+        Ok(())
+    }
+}
+
+/// Indirect blocks that map the first `data` blocks of a file without holes.
+fn indirect_blocks(data: u64, pointers: u64) -> u64 {
+    let single = data.saturating_sub(12).min(pointers).div_ceil(pointers);
+    let in_double = data.saturating_sub(12 + pointers).min(pointers * pointers);
+    let in_triple = data.saturating_sub(12 + pointers + pointers * pointers);
+    let double = if in_double > 0 { 1 + in_double.div_ceil(pointers) } else { 0 };
+    let triple =
+        if in_triple > 0 { 1 + in_triple.div_ceil(pointers * pointers) + in_triple.div_ceil(pointers) } else { 0 };
+    single + double + triple
+}
+
+fn is_power_of(mut number: u32, base: u32) -> bool {
+    while number > 1 {
+        if !number.is_multiple_of(base) {
+            return false;
+        }
+        number /= base;
+    }
+    number == 1
+}
+
+/// Places to look for a backup when the primary superblock is bad and the block size unknown: byte offset and the block
+/// size that would put one there, nearest first, for groups of the usual size (8 blocks per byte of a block).
+pub fn backup_candidates() -> impl Iterator<Item = (u64, u32)> {
+    const GROUPS: [u64; 10] = [1, 3, 5, 7, 9, 25, 27, 49, 81, 125];
+    GROUPS.into_iter().flat_map(|group| {
+        [1024u64, 2048, 4096].into_iter().map(move |block_size| {
+            let first_data_block = u64::from(block_size == 1024);
+            ((group * 8 * block_size + first_data_block) * block_size, block_size as u32)
+        })
+    })
+}

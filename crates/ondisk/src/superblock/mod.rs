@@ -1,0 +1,609 @@
+//! The superblock: decoded, checked, changed by a mount and encoded again.
+//!
+//! Main types: [`SuperBlock`] (validated; keeps the raw bytes so that fields nobody here knows survive a rewrite),
+//! [`Geometry`] (the layout, which a mount clones out and shares without a lock; `SuperBlock` derefs to it),
+//! [`RawSuperBlock`] (the bytes), [`backup_candidates`] (where to look when the primary is gone).
+//! Whether the features allow a mount, [`crate::features::check`] says.
+//!
+//! # Locking
+//! None. A mount that changes fields keeps the `SuperBlock` behind its own lock.
+
+mod geometry;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocation, backup_candidates};
+pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+
+use crate::csum::ChecksumSeed;
+use crate::features::{Compat, Incompat, RoCompat, refusal};
+use crate::{BlockNr, Error, InodeNr, Result};
+use std::ops::Deref;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+bitflags::bitflags! {
+    /// `s_state`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct FsState: u16 {
+        /// Cleanly unmounted (Linux: `EXT4_VALID_FS`).
+        const VALID = 0x0001;
+        /// Something was found wrong; only fsck clears it (Linux: `EXT4_ERROR_FS`).
+        const ERROR = 0x0002;
+        /// Orphans are being recovered (Linux: `EXT4_ORPHAN_FS`).
+        const ORPHAN = 0x0004;
+        const _ = !0;
+    }
+}
+
+bitflags::bitflags! {
+    /// `s_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SuperFlags: u32 {
+        /// Directory hashes take bytes as signed.
+        const SIGNED_HASH = 0x0001;
+        /// Directory hashes take bytes as unsigned.
+        const UNSIGNED_HASH = 0x0002;
+        /// Made for development code.
+        const TEST_FILESYS = 0x0004;
+        const _ = !0;
+    }
+}
+
+/// What to do when an error is found (`s_errors`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorBehaviour {
+    Continue,
+    RemountReadOnly,
+    Panic,
+}
+
+/// What is written into the superblock when the file system is found damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorEvent<'a> {
+    /// Seconds since 1970.
+    pub time: i64,
+    /// 0 when no inode is concerned.
+    pub ino: u32,
+    /// 0 when no block is concerned.
+    pub block: u64,
+    /// Function that found it; cut after 31 bytes.
+    pub function: &'a str,
+    pub line: u32,
+    /// Linux: `EXT4_ERR_*`, e.g. 4 for EIO, 16 for a corrupt structure.
+    pub code: u8,
+}
+
+/// A superblock that was found valid (Linux: `s_es` and the derived part of `struct ext4_sb_info`).
+#[derive(Clone, Debug)]
+pub struct SuperBlock {
+    raw: RawSuperBlock,
+    geometry: Geometry,
+}
+
+/// The layout questions are asked all over the code, mostly of a [`Geometry`]; who has the whole superblock may ask it.
+impl Deref for SuperBlock {
+    type Target = Geometry;
+
+    fn deref(&self) -> &Geometry {
+        &self.geometry
+    }
+}
+
+const INODE_SIZE_GOOD_OLD: u16 = 128;
+const FIRST_INO_GOOD_OLD: u32 = 11;
+const DESC_SIZE_GOOD_OLD: u16 = 32;
+/// What the fields that the kernel defines after byte 128 take.
+const EXTRA_ISIZE_DEFAULT: u16 = 32;
+const CHECKSUM_TYPE_CRC32C: u8 = 1;
+
+impl SuperBlock {
+    /// Decodes and validates a superblock. `place` is its byte offset on the device, for messages.
+    ///
+    /// # Errors
+    /// `Corrupt` when it breaks the format; `Unsupported` for a journal device, a block size over 4 KiB, a revision or an
+    /// incompatible feature that this code does not know. Known features that cannot be mounted pass: tools want to look
+    /// at them.
+    pub fn decode(bytes: &[u8], place: u64) -> Result<SuperBlock> {
+        let bad = |detail: String| Error::corrupt("superblock at byte", place, detail);
+        let Ok((raw, _)) = RawSuperBlock::read_from_prefix(bytes) else {
+            return Err(bad(format!("{} bytes, {SUPERBLOCK_SIZE} needed", bytes.len())));
+        };
+        if raw.s_magic.get() != MAGIC {
+            return Err(bad(format!("magic {:#06x}, expected {MAGIC:#06x}", raw.s_magic.get())));
+        }
+        let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
+        let unknown = incompat.difference(Incompat::KNOWN);
+        if !unknown.is_empty() {
+            return Err(refusal(unknown));
+        }
+        let ro_compat = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
+        if ro_compat.contains(RoCompat::METADATA_CSUM) {
+            if raw.s_checksum_type != CHECKSUM_TYPE_CRC32C {
+                return Err(Error::unsupported(format!("metadata checksums of type {}", raw.s_checksum_type)));
+            }
+            let (stored, computed) = (raw.s_checksum.get(), raw.compute_checksum());
+            if stored != computed {
+                return Err(bad(format!("checksum {stored:#010x}, computed {computed:#010x}")));
+            }
+        }
+        let geometry = validate(&raw, incompat, ro_compat, &bad)?;
+        Ok(SuperBlock { raw, geometry })
+    }
+
+    /// Writes the superblock over the first 1024 bytes of `out`, with its checksum. Fields nobody changed are as they were
+    /// read.
+    ///
+    /// # Panics
+    /// When `out` is shorter than [`SUPERBLOCK_SIZE`].
+    pub fn encode_into(&self, out: &mut [u8]) {
+        let mut raw = self.raw;
+        if self.ro_compat().contains(RoCompat::METADATA_CSUM) {
+            raw.s_checksum = U32::new(raw.compute_checksum());
+        }
+        out[..SUPERBLOCK_SIZE].copy_from_slice(raw.as_bytes());
+    }
+
+    /// The copy for the backup in this group: the same but for its group number and, like every backup that e2fsprogs
+    /// writes, neither clean nor in need of recovery.
+    pub fn backup_for(&self, group: crate::GroupNr) -> SuperBlock {
+        let mut copy = self.clone();
+        copy.raw.s_block_group_nr = U16::new(group.0 as u16);
+        copy.set_needs_recovery(false);
+        copy.set_state(copy.state().difference(FsState::VALID));
+        copy
+    }
+
+    pub fn raw(&self) -> &RawSuperBlock {
+        &self.raw
+    }
+
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub fn compat(&self) -> Compat {
+        Compat::from_bits_retain(self.raw.s_feature_compat.get())
+    }
+
+    pub fn incompat(&self) -> Incompat {
+        Incompat::from_bits_retain(self.raw.s_feature_incompat.get())
+    }
+
+    pub fn ro_compat(&self) -> RoCompat {
+        RoCompat::from_bits_retain(self.raw.s_feature_ro_compat.get())
+    }
+
+    pub fn checksum_seed(&self) -> ChecksumSeed {
+        self.geometry.seed
+    }
+
+    pub fn state(&self) -> FsState {
+        FsState::from_bits_retain(self.raw.s_state.get())
+    }
+
+    pub fn flags(&self) -> SuperFlags {
+        SuperFlags::from_bits_retain(self.raw.s_flags.get())
+    }
+
+    /// Linux falls back to continuing when the field holds nonsense.
+    pub fn error_behaviour(&self) -> ErrorBehaviour {
+        match self.raw.s_errors.get() {
+            2 => ErrorBehaviour::RemountReadOnly,
+            3 => ErrorBehaviour::Panic,
+            _ => ErrorBehaviour::Continue,
+        }
+    }
+
+    pub fn uuid(&self) -> [u8; 16] {
+        self.raw.s_uuid
+    }
+
+    /// The label, without what follows its NUL.
+    pub fn volume_name(&self) -> String {
+        text(&self.raw.s_volume_name)
+    }
+
+    pub fn last_mounted(&self) -> String {
+        text(&self.raw.s_last_mounted)
+    }
+
+    pub fn reserved_blocks(&self) -> u64 {
+        let count = join(self.raw.s_r_blocks_count_lo, self.raw.s_r_blocks_count_hi, self.geometry.bit64);
+        count.min(self.geometry.blocks_count)
+    }
+
+    /// Who may use the reserved blocks besides root: uid, gid.
+    pub fn reserved_owner(&self) -> (u32, u32) {
+        (self.raw.s_def_resuid.get().into(), self.raw.s_def_resgid.get().into())
+    }
+
+    /// Advisory: the sum over the descriptors is what counts.
+    pub fn free_blocks(&self) -> u64 {
+        join(self.raw.s_free_blocks_count_lo, self.raw.s_free_blocks_count_hi, self.geometry.bit64)
+    }
+
+    /// Advisory: the sum over the descriptors is what counts.
+    pub fn free_inodes(&self) -> u32 {
+        self.raw.s_free_inodes_count.get()
+    }
+
+    /// The inode of an internal journal; `None` without a journal or with one on another device.
+    pub fn journal_inode(&self) -> Option<InodeNr> {
+        let ino = self.raw.s_journal_inum.get();
+        (self.compat().contains(Compat::HAS_JOURNAL) && ino != 0).then_some(InodeNr(ino))
+    }
+
+    /// The UUID of a journal on another device.
+    pub fn external_journal(&self) -> Option<[u8; 16]> {
+        (self.compat().contains(Compat::HAS_JOURNAL) && self.raw.s_journal_inum.get() == 0)
+            .then_some(self.raw.s_journal_uuid)
+    }
+
+    pub fn needs_recovery(&self) -> bool {
+        self.incompat().contains(Incompat::NEEDS_RECOVERY)
+    }
+
+    /// Head of the list of orphans, unchecked: it may name no inode.
+    pub fn last_orphan(&self) -> Option<InodeNr> {
+        let ino = self.raw.s_last_orphan.get();
+        (ino != 0).then_some(InodeNr(ino))
+    }
+
+    /// The inode of the orphan file, unchecked.
+    pub fn orphan_file(&self) -> Option<InodeNr> {
+        let ino = self.raw.s_orphan_file_inum.get();
+        (self.compat().contains(Compat::ORPHAN_FILE) && ino != 0).then_some(InodeNr(ino))
+    }
+
+    /// `s_hash_seed`: all zero means the default constants.
+    pub fn hash_seed(&self) -> [u32; 4] {
+        self.raw.s_hash_seed.map(U32::get)
+    }
+
+    /// The hash for new directory indexes as on disk: 0 legacy, 1 half MD4, 2 TEA, 6 SipHash.
+    pub fn default_hash_version(&self) -> u8 {
+        self.raw.s_def_hash_version
+    }
+
+    /// Whether hashes take the bytes of names as unsigned. With neither flag set Linux goes by the machine it runs on;
+    /// this is what x86 does.
+    pub fn hash_unsigned(&self) -> bool {
+        self.flags().contains(SuperFlags::UNSIGNED_HASH)
+    }
+
+    /// Default mount options (`tune2fs -o`), as stored.
+    pub fn default_mount_opts(&self) -> u32 {
+        self.raw.s_default_mount_opts.get()
+    }
+
+    pub fn mount_count(&self) -> u16 {
+        self.raw.s_mnt_count.get()
+    }
+
+    /// Seconds since 1970 of the last mount.
+    pub fn mount_time(&self) -> i64 {
+        RawSuperBlock::time(self.raw.s_mtime, self.raw.s_mtime_hi)
+    }
+
+    /// Seconds since 1970 of the last write.
+    pub fn write_time(&self) -> i64 {
+        RawSuperBlock::time(self.raw.s_wtime, self.raw.s_wtime_hi)
+    }
+
+    pub fn error_count(&self) -> u32 {
+        self.raw.s_error_count.get()
+    }
+
+    pub fn kbytes_written(&self) -> u64 {
+        self.raw.s_kbytes_written.get()
+    }
+
+    pub fn set_state(&mut self, state: FsState) {
+        self.raw.s_state = U16::new(state.bits());
+    }
+
+    pub fn set_mount_time(&mut self, seconds: i64) {
+        (self.raw.s_mtime, self.raw.s_mtime_hi) = RawSuperBlock::split_time(seconds);
+    }
+
+    pub fn set_write_time(&mut self, seconds: i64) {
+        (self.raw.s_wtime, self.raw.s_wtime_hi) = RawSuperBlock::split_time(seconds);
+    }
+
+    pub fn set_mount_count(&mut self, count: u16) {
+        self.raw.s_mnt_count = U16::new(count);
+    }
+
+    /// The path of the mount, cut after 63 bytes.
+    pub fn set_last_mounted(&mut self, path: &[u8]) {
+        put_text(&mut self.raw.s_last_mounted, path);
+    }
+
+    pub fn set_needs_recovery(&mut self, on: bool) {
+        let mut incompat = self.incompat();
+        incompat.set(Incompat::NEEDS_RECOVERY, on);
+        self.raw.s_feature_incompat = U32::new(incompat.bits());
+    }
+
+    pub fn set_orphan_present(&mut self, on: bool) {
+        let mut ro_compat = self.ro_compat();
+        ro_compat.set(RoCompat::ORPHAN_PRESENT, on);
+        self.raw.s_feature_ro_compat = U32::new(ro_compat.bits());
+    }
+
+    /// Marks that a file of 2 GiB or more exists. True when the bit was not set before.
+    pub fn set_large_file(&mut self) -> bool {
+        self.add_ro_compat(RoCompat::LARGE_FILE)
+    }
+
+    /// Marks that a directory with more links than can be counted exists. True when the bit was not set before.
+    pub fn set_dir_nlink(&mut self) -> bool {
+        self.add_ro_compat(RoCompat::DIR_NLINK)
+    }
+
+    fn add_ro_compat(&mut self, bit: RoCompat) -> bool {
+        let old = self.ro_compat();
+        self.raw.s_feature_ro_compat = U32::new(old.union(bit).bits());
+        !old.contains(bit)
+    }
+
+    pub fn set_free_blocks(&mut self, blocks: u64) {
+        self.raw.s_free_blocks_count_lo = U32::new(blocks as u32);
+        if self.geometry.bit64 {
+            self.raw.s_free_blocks_count_hi = U32::new((blocks >> 32) as u32);
+        }
+    }
+
+    pub fn set_free_inodes(&mut self, inodes: u32) {
+        self.raw.s_free_inodes_count = U32::new(inodes);
+    }
+
+    pub fn set_kbytes_written(&mut self, kbytes: u64) {
+        self.raw.s_kbytes_written = U64::new(kbytes);
+    }
+
+    pub fn set_last_orphan(&mut self, ino: Option<InodeNr>) {
+        self.raw.s_last_orphan = U32::new(ino.map_or(0, |ino| ino.0));
+    }
+
+    /// Counts an error and remembers it as the last one, and as the first if there was none; sets the error state.
+    pub fn record_error(&mut self, event: &ErrorEvent<'_>) {
+        let raw = &mut self.raw;
+        let (time, time_hi) = RawSuperBlock::split_time(event.time);
+        if raw.s_error_count.get() == 0 {
+            (raw.s_first_error_time, raw.s_first_error_time_hi) = (time, time_hi);
+            raw.s_first_error_ino = U32::new(event.ino);
+            raw.s_first_error_block = U64::new(event.block);
+            raw.s_first_error_line = U32::new(event.line);
+            raw.s_first_error_errcode = event.code;
+            put_text(&mut raw.s_first_error_func, event.function.as_bytes());
+        }
+        (raw.s_last_error_time, raw.s_last_error_time_hi) = (time, time_hi);
+        raw.s_last_error_ino = U32::new(event.ino);
+        raw.s_last_error_block = U64::new(event.block);
+        raw.s_last_error_line = U32::new(event.line);
+        raw.s_last_error_errcode = event.code;
+        put_text(&mut raw.s_last_error_func, event.function.as_bytes());
+        raw.s_error_count = U32::new(raw.s_error_count.get().saturating_add(1));
+        self.set_state(self.state().union(FsState::ERROR));
+    }
+
+    /// Takes the error fields of another copy: what a mount saves across a replay, which may write an older superblock.
+    pub fn copy_errors_from(&mut self, other: &SuperBlock) {
+        if other.raw.s_error_count.get() < self.raw.s_error_count.get() {
+            return;
+        }
+        let (to, from) = (&mut self.raw, &other.raw);
+        to.s_error_count = from.s_error_count;
+        to.s_first_error_time = from.s_first_error_time;
+        to.s_first_error_time_hi = from.s_first_error_time_hi;
+        to.s_first_error_ino = from.s_first_error_ino;
+        to.s_first_error_block = from.s_first_error_block;
+        to.s_first_error_func = from.s_first_error_func;
+        to.s_first_error_line = from.s_first_error_line;
+        to.s_first_error_errcode = from.s_first_error_errcode;
+        to.s_last_error_time = from.s_last_error_time;
+        to.s_last_error_time_hi = from.s_last_error_time_hi;
+        to.s_last_error_ino = from.s_last_error_ino;
+        to.s_last_error_block = from.s_last_error_block;
+        to.s_last_error_func = from.s_last_error_func;
+        to.s_last_error_line = from.s_last_error_line;
+        to.s_last_error_errcode = from.s_last_error_errcode;
+        let error = other.state().intersection(FsState::ERROR);
+        self.set_state(self.state().union(error));
+    }
+
+    /// The block that holds the primary superblock and the offset in it, in bytes.
+    pub fn primary_location(&self) -> (BlockNr, usize) {
+        self.geometry.super_location(crate::GroupNr(0))
+    }
+}
+
+fn join(low: U32, high: U32, bit64: bool) -> u64 {
+    u64::from(low.get()) | if bit64 { u64::from(high.get()) << 32 } else { 0 }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// Stores a NUL-terminated string, cut to what fits.
+fn put_text(field: &mut [u8], value: &[u8]) {
+    field.fill(0);
+    let length = value.len().min(field.len() - 1);
+    field[..length].copy_from_slice(&value[..length]);
+}
+
+/// Checks every field that arithmetic elsewhere relies on, and derives the layout.
+fn validate(
+    raw: &RawSuperBlock,
+    incompat: Incompat,
+    ro_compat: RoCompat,
+    bad: &dyn Fn(String) -> Error,
+) -> Result<Geometry> {
+    let revision = raw.s_rev_level.get();
+    if revision > 1 {
+        return Err(Error::unsupported(format!("revision {revision}")));
+    }
+    let log_block_size = raw.s_log_block_size.get();
+    if log_block_size > 6 {
+        return Err(bad(format!("log block size {log_block_size}")));
+    }
+    if log_block_size > 2 {
+        return Err(Error::unsupported(format!("blocks of {} bytes", 1024u32 << log_block_size)));
+    }
+    let block_bits = 10 + log_block_size;
+    let block_size = 1u32 << block_bits;
+
+    let bigalloc = ro_compat.contains(RoCompat::BIGALLOC);
+    let log_cluster_size = raw.s_log_cluster_size.get();
+    let cluster_bits = match log_cluster_size.checked_sub(log_block_size) {
+        Some(0) => 0,
+        Some(bits) if bigalloc && log_cluster_size <= 20 => bits,
+        _ => return Err(bad(format!("log cluster size {log_cluster_size} with log block size {log_block_size}"))),
+    };
+
+    let bit64 = incompat.contains(Incompat::BIT64);
+    if !bit64 && raw.s_blocks_count_hi.get() != 0 {
+        return Err(bad("more than 2^32 blocks without 64bit".into()));
+    }
+    let blocks_count = join(raw.s_blocks_count_lo, raw.s_blocks_count_hi, bit64);
+    let first_data_block = u64::from(raw.s_first_data_block.get());
+    let expected_first = u64::from(block_size == 1024 && cluster_bits == 0);
+    if first_data_block != expected_first {
+        return Err(bad(format!("first data block {first_data_block}, expected {expected_first}")));
+    }
+    if blocks_count <= first_data_block + 1 || blocks_count > 1 << 48 {
+        return Err(bad(format!("{blocks_count} blocks")));
+    }
+
+    let bits_per_block = block_size * 8;
+    let blocks_per_group = raw.s_blocks_per_group.get();
+    let clusters_per_group = if bigalloc { raw.s_clusters_per_group.get() } else { blocks_per_group };
+    if clusters_per_group == 0
+        || !clusters_per_group.is_multiple_of(8)
+        || clusters_per_group > bits_per_block
+        || u64::from(clusters_per_group) << cluster_bits != u64::from(blocks_per_group)
+    {
+        return Err(bad(format!("{blocks_per_group} blocks and {clusters_per_group} clusters per group")));
+    }
+
+    let inode_size = if revision == 0 { INODE_SIZE_GOOD_OLD } else { raw.s_inode_size.get() };
+    if inode_size < INODE_SIZE_GOOD_OLD || !inode_size.is_power_of_two() || u32::from(inode_size) > block_size {
+        return Err(bad(format!("inode size {inode_size}")));
+    }
+    let inodes_per_group = raw.s_inodes_per_group.get();
+    let inodes_per_block = block_size / u32::from(inode_size);
+    if inodes_per_group < inodes_per_block || !inodes_per_group.is_multiple_of(8) || inodes_per_group > bits_per_block {
+        return Err(bad(format!("{inodes_per_group} inodes per group")));
+    }
+    let inode_table_blocks = inodes_per_group.div_ceil(inodes_per_block);
+
+    let groups = (blocks_count - first_data_block).div_ceil(u64::from(blocks_per_group));
+    let inodes_count = raw.s_inodes_count.get();
+    if groups.checked_mul(u64::from(inodes_per_group)) != Some(u64::from(inodes_count)) {
+        return Err(bad(format!("{inodes_count} inodes in {groups} groups of {inodes_per_group}")));
+    }
+    // Inodes are counted in 32 bits, so the groups, which have at least one each, can be too.
+    let group_count = groups as u32;
+
+    let first_ino = if revision == 0 { FIRST_INO_GOOD_OLD } else { raw.s_first_ino.get() };
+    if first_ino < FIRST_INO_GOOD_OLD || first_ino > inodes_count {
+        return Err(bad(format!("first inode {first_ino} of {inodes_count}")));
+    }
+
+    let desc_size = if bit64 { raw.s_desc_size.get() } else { DESC_SIZE_GOOD_OLD };
+    if !desc_size.is_power_of_two() || desc_size > 1024 || (bit64 && desc_size < 64) {
+        return Err(bad(format!("group descriptor size {desc_size}")));
+    }
+    let desc_blocks = group_count.div_ceil(block_size / u32::from(desc_size));
+    let first_meta_bg = incompat.contains(Incompat::META_BG).then(|| raw.s_first_meta_bg.get());
+    if first_meta_bg.is_some_and(|first| first > desc_blocks) {
+        return Err(bad(format!("first meta block group {}", raw.s_first_meta_bg.get())));
+    }
+    let reserved_gdt_blocks = u32::from(raw.s_reserved_gdt_blocks.get());
+    if reserved_gdt_blocks > block_size / 4 {
+        return Err(bad(format!("{reserved_gdt_blocks} reserved descriptor blocks")));
+    }
+    let in_group_zero = u64::from(first_meta_bg.unwrap_or(desc_blocks)) + 2;
+    if in_group_zero > u64::from(blocks_per_group) || first_data_block + in_group_zero > blocks_count {
+        return Err(bad(format!("{desc_blocks} descriptor blocks do not fit a group")));
+    }
+
+    for (ino, what) in [
+        (raw.s_journal_inum.get(), "journal"),
+        (raw.s_usr_quota_inum.get(), "user quota"),
+        (raw.s_grp_quota_inum.get(), "group quota"),
+    ] {
+        if revision > 0 && ino > inodes_count {
+            return Err(bad(format!("{what} inode {ino} of {inodes_count}")));
+        }
+    }
+
+    let flex_bg = incompat.contains(Incompat::FLEX_BG);
+    let metadata_csum = ro_compat.contains(RoCompat::METADATA_CSUM);
+    let backup_bgs = raw.s_backup_bgs.map(U32::get);
+    let extra_max = inode_size - INODE_SIZE_GOOD_OLD;
+    let wanted = raw.s_want_extra_isize.get().max(raw.s_min_extra_isize.get());
+    let want_extra_isize = match wanted {
+        _ if extra_max == 0 => 0,
+        // Growing past what is known would put unknown fields at zero, which only their inventor can allow.
+        wanted if wanted.is_multiple_of(4) && wanted >= 4 && wanted <= extra_max && wanted <= EXTRA_ISIZE_DEFAULT => {
+            wanted
+        }
+        _ => EXTRA_ISIZE_DEFAULT.min(extra_max),
+    };
+    Ok(Geometry {
+        block_size,
+        block_bits,
+        cluster_bits,
+        blocks_count,
+        first_data_block,
+        blocks_per_group,
+        clusters_per_group,
+        inodes_per_group,
+        inodes_count,
+        inode_size: usize::from(inode_size),
+        first_ino,
+        inode_table_blocks,
+        group_count,
+        desc_size: usize::from(desc_size),
+        desc_blocks,
+        first_meta_bg,
+        reserved_gdt_blocks,
+        backups: if Compat::from_bits_retain(raw.s_feature_compat.get()).contains(Compat::SPARSE_SUPER2) {
+            BackupRule::Two(backup_bgs)
+        } else if ro_compat.contains(RoCompat::SPARSE_SUPER) {
+            BackupRule::Sparse
+        } else {
+            BackupRule::All
+        },
+        groups_per_flex: match raw.s_log_groups_per_flex {
+            log @ 1..=31 if flex_bg => 1 << log,
+            _ => 1,
+        },
+        desc_checksum: if metadata_csum {
+            DescChecksum::Crc32c
+        } else if ro_compat.contains(RoCompat::GDT_CSUM) {
+            DescChecksum::Crc16
+        } else {
+            DescChecksum::None
+        },
+        metadata_csum,
+        bit64,
+        flex_bg,
+        huge_file: ro_compat.contains(RoCompat::HUGE_FILE),
+        large_dir: incompat.contains(Incompat::LARGE_DIR),
+        filetype: incompat.contains(Incompat::FILETYPE),
+        want_extra_isize,
+        uuid: raw.s_uuid,
+        seed: if incompat.contains(Incompat::CSUM_SEED) {
+            ChecksumSeed::from_raw(raw.s_checksum_seed.get())
+        } else {
+            ChecksumSeed::from_uuid(&raw.s_uuid)
+        },
+    })
+}
