@@ -1,0 +1,146 @@
+//! Acting on a log: writing home, emptying it, and what an opener has to do.
+//!
+//! # Locking
+//! None.
+
+use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::jbd2::{JournalSuperBlock, Tid};
+
+use crate::error::{Error, Result};
+use crate::file::JournalFile;
+use crate::scan::{Phase, Progress, Replay};
+
+/// Bytes written home at once.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// What to do about a log that is damaged or goes on in fast commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// Refuse it: right for a mount.
+    WholeOnly,
+    /// Use what is whole and drop the rest: only for a checker, which looks at everything afterwards.
+    Damaged,
+}
+
+impl Replay {
+    /// Refuses a log that must not be replayed by a mount.
+    ///
+    /// Errors: `Damaged`, `FastCommits`.
+    pub fn check(&self) -> Result<()> {
+        if let Some(first) = self.damage.first() {
+            return Err(Error::Damaged { first: *first, count: self.damage.len() });
+        }
+        match self.fast_commit {
+            Some(tid) => Err(Error::FastCommits { tid }),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes every copy home, in block order, makes that durable, and only then marks the log empty. May fail or be cut
+    /// off anywhere: load and apply again.
+    ///
+    /// `s_errno` stays in the journal's superblock: the caller records it in the file system, then clears it.
+    ///
+    /// Errors: `Damaged` or `FastCommits` unless accepted; `Device`.
+    pub fn apply(
+        &self,
+        journal: &mut JournalFile,
+        home: &dyn BlockDevice,
+        accept: Accept,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<()> {
+        if accept == Accept::WholeOnly {
+            self.check()?;
+        }
+        if !self.live {
+            return Ok(());
+        }
+        self.write_home(journal, home, progress)?;
+        home.flush()?;
+        let mut sb = journal.super_block().clone();
+        empty(&mut sb, self.end, !self.damage.is_empty());
+        journal.write_super(sb)
+    }
+
+    fn write_home(
+        &self,
+        journal: &JournalFile,
+        home: &dyn BlockDevice,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<()> {
+        let size = journal.block_size() as usize;
+        let most = (WRITE_BYTES / size).max(1);
+        let mut buf = vec![0; most.min(self.blocks.len().max(1)) * size];
+        let mut copies = self.blocks.iter().peekable();
+        let mut done = 0u64;
+        let total = self.blocks.len() as u64;
+        while let Some((first, _)) = copies.peek().copied() {
+            let mut count = 0;
+            // As many neighbours as there are, in one write.
+            while let Some((_, copy)) = copies.next_if(|(block, _)| count < most && block.0 - first.0 == count as u64) {
+                let data = &mut buf[count * size..(count + 1) * size];
+                journal.read(copy.log_block, data)?;
+                copy.restore(data);
+                count += 1;
+            }
+            progress(Progress { phase: Phase::Write, done, total });
+            home.write_at(first.0 * size as u64, &[&buf[..count * size]], BioFlags::META)?;
+            done += count as u64;
+        }
+        progress(Progress { phase: Phase::Write, done, total });
+        Ok(())
+    }
+}
+
+/// Marks the log empty, its numbering going on above everything that may lie in it.
+fn empty(sb: &mut JournalSuperBlock, end: Tid, damaged: bool) {
+    // One number is skipped, as Linux does: an unfinished transaction `end` may lie in the log. After damage there may
+    // be whole ones behind it, each at least a block long.
+    sb.sequence = if damaged { end.plus(sb.max_len) } else { end.next() };
+    sb.start = 0;
+    sb.head = 0;
+}
+
+/// Empties the log without replaying it, returning the transactions thrown away (Linux: `jbd2_journal_wipe`, which ext4
+/// calls when the log is live but needs_recovery is clear). The numbering goes on above the log's end, so that what
+/// lies there can never be taken for new.
+pub fn wipe(journal: &mut JournalFile, home: &dyn BlockDevice) -> Result<u32> {
+    if !journal.super_block().is_live() {
+        return Ok(0);
+    }
+    let replay = Replay::load(journal, home, &mut |_| {});
+    let mut sb = journal.super_block().clone();
+    let (end, damaged, dropped) = match replay {
+        Ok(replay) => (replay.end, !replay.damage.is_empty(), replay.transactions),
+        // Unreadable: all that is known is how many transactions can fit.
+        Err(Error::Device(_)) => (sb.sequence, true, 0),
+        Err(e) => return Err(e),
+    };
+    empty(&mut sb, end, damaged);
+    journal.write_super(sb)?;
+    Ok(dropped)
+}
+
+/// What the journal's superblock and the file system's needs_recovery flag together ask of an opener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalState {
+    /// Nothing to do.
+    Clean,
+    /// Transactions wait: replay them.
+    Live,
+    /// The flag is set but the log is empty: the crash came after the last checkpoint; clear the flag.
+    EmptyButFlagged,
+    /// Transactions wait, but the flag is clear, so something else has changed the file system since. Linux throws
+    /// them away ([`wipe`]); e2fsck asks.
+    LiveButUnflagged,
+}
+
+/// See [`JournalState`]. `errno` in `sb` is a separate matter.
+pub fn journal_state(sb: &JournalSuperBlock, needs_recovery: bool) -> JournalState {
+    match (sb.is_live(), needs_recovery) {
+        (false, false) => JournalState::Clean,
+        (true, true) => JournalState::Live,
+        (false, true) => JournalState::EmptyButFlagged,
+        (true, false) => JournalState::LiveButUnflagged,
+    }
+}

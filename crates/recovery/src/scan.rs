@@ -1,0 +1,391 @@
+//! Reading the log: which transactions count, and where the newest copy of each block lies.
+//!
+//! Linux makes three passes (`PASS_SCAN`, `PASS_REVOKE`, `PASS_REPLAY` of fs/jbd2/recovery.c). Here the first
+//! pass also notes the copies, checks them, and the positions of the revoke blocks; then the revoke blocks are read again
+//! and applied to the table of copies. That is enough because only the newest copy of a block matters: if it is
+//! revoked, every older one is, and if it is not, it wins. So no table of revokes is needed, whose size would be up to
+//! whoever wrote the log.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeMap;
+
+use extant_block::BlockDevice;
+use extant_ondisk::BlockNr;
+use extant_ondisk::jbd2::{
+    BlockHeader, BlockKind, CommitBlock, CommitCsum, IncompatFeatures, LogCsum, LogFormat, LogRange, Tid,
+    descriptor_tags, fast_commit_head, revoke_records, unescape, v1_checksum,
+};
+
+use crate::error::{Damage, Result};
+use crate::file::{JournalFile, Window};
+
+/// Bytes read ahead when every block of the log is looked at, and when copies are skipped.
+const WINDOW_BYTES: usize = 1 << 20;
+const SKIPPING_WINDOW_BYTES: usize = 64 << 10;
+
+/// The newest copy of a block in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogCopy {
+    /// Where it lies, counted from the start of the journal.
+    pub log_block: u32,
+    pub tid: Tid,
+    /// Its first four bytes stand for the magic number.
+    pub escaped: bool,
+    /// Whether its checksum fits; always true where the format has none.
+    valid: bool,
+}
+
+impl LogCopy {
+    /// Turns the bytes as read from the log into what belongs home.
+    pub(crate) fn restore(&self, data: &mut [u8]) {
+        if self.escaped {
+            unescape(data);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading the log, in log blocks.
+    Scan,
+    /// Reading revoke blocks.
+    Revoke,
+    /// Writing copies home, in blocks.
+    Write,
+}
+
+/// How far recovery is; `total` is an upper bound during the scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub phase: Phase,
+    pub done: u64,
+    pub total: u64,
+}
+
+/// What a log holds (Linux: `struct recovery_info`, and the work it stands for).
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// False when the superblock says that the log is empty; then there is nothing else here.
+    pub live: bool,
+    /// The oldest transaction in the log.
+    pub start: Tid,
+    /// One past the newest transaction that counts.
+    pub end: Tid,
+    /// The log block after the newest commit block.
+    pub head: u32,
+    /// The newest copy of each block, without the revoked and the broken.
+    pub blocks: BTreeMap<BlockNr, LogCopy>,
+    /// Transactions that count.
+    pub transactions: u32,
+    /// Copies in them, older ones of the same block included.
+    pub copies: u64,
+    /// Revoke records in them.
+    pub revokes: u64,
+    /// Blocks that are not replayed because a revoke says so.
+    pub revoked: u64,
+    /// Time of the newest commit: seconds since 1970, nanoseconds.
+    pub commit_time: Option<(u64, u32)>,
+    /// The error that had aborted the journal, as a negative Linux error number, or 0.
+    pub errno: i32,
+    /// What is wrong with the log.
+    pub damage: Vec<Damage>,
+    /// Set when the fast-commit area goes on where the log ends.
+    pub fast_commit: Option<Tid>,
+}
+
+impl Replay {
+    /// Reads the log of `journal`, which belongs to the file system on `home`. Writes nothing.
+    ///
+    /// Errors: only what stops the reading. A broken log is described in [`damage`](Self::damage).
+    pub fn load(journal: &JournalFile, home: &dyn BlockDevice, progress: &mut dyn FnMut(Progress)) -> Result<Replay> {
+        let sb = journal.super_block();
+        let mut replay = Replay {
+            live: sb.is_live(),
+            start: sb.sequence,
+            end: sb.sequence,
+            head: sb.start,
+            blocks: BTreeMap::new(),
+            transactions: 0,
+            copies: 0,
+            revokes: 0,
+            revoked: 0,
+            commit_time: None,
+            errno: sb.errno,
+            damage: Vec::new(),
+            fast_commit: None,
+        };
+        if !replay.live {
+            return Ok(replay);
+        }
+        let mut scan = Scan::new(journal, replay);
+        scan.run(progress)?;
+        let revoke_blocks = std::mem::take(&mut scan.revoke_blocks);
+        replay = scan.replay;
+        replay.apply_revokes(journal, &revoke_blocks, progress)?;
+        replay.drop_unusable(journal, home);
+        replay.fast_commit = find_fast_commit(journal, replay.end)?;
+        Ok(replay)
+    }
+
+    /// Whether replaying would change nothing but the journal's superblock.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// The number to go on with: what [`apply`](Self::apply) puts into `s_sequence`, above every number that can be in
+    /// the log. For an empty log it is the superblock's own successor.
+    pub fn next_tid(&self) -> Tid {
+        self.end.next()
+    }
+
+    /// Takes out what the revoke blocks of the counted transactions hide.
+    fn apply_revokes(
+        &mut self,
+        journal: &JournalFile,
+        revoke_blocks: &[(u32, Tid)],
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<()> {
+        let format = journal.super_block().format();
+        let mut window = Window::new(journal, SKIPPING_WINDOW_BYTES);
+        for (done, (log_block, tid)) in revoke_blocks.iter().enumerate() {
+            progress(Progress { phase: Phase::Revoke, done: done as u64, total: revoke_blocks.len() as u64 });
+            let Ok(records) = revoke_records(&format, window.block(*log_block)?) else {
+                self.damage.push(Damage::Revoke { tid: *tid, log_block: *log_block });
+                continue;
+            };
+            for block in records {
+                self.revokes += 1;
+                // The same transaction included, whatever the order in the log: a block that was journalled again
+                // after its revoke had the revoke taken back before the commit.
+                if self.blocks.get(&block).is_some_and(|copy| copy.tid.is_at_or_before(*tid)) {
+                    self.blocks.remove(&block);
+                    self.revoked += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes out copies that must not be written home, as damage.
+    fn drop_unusable(&mut self, journal: &JournalFile, home: &dyn BlockDevice) {
+        let home_blocks = home.size_bytes() / u64::from(journal.block_size());
+        let damage = &mut self.damage;
+        self.blocks.retain(|block, copy| {
+            let (tid, block, log_block) = (copy.tid, *block, copy.log_block);
+            if !copy.valid {
+                damage.push(Damage::Copy { tid, block, log_block });
+            } else if block.0 >= home_blocks {
+                damage.push(Damage::HomeOutOfRange { tid, block, log_block });
+            } else if !journal.is_external() && journal.map().contains(block) {
+                // It would change the log while it is replayed; no file system journals its journal.
+                damage.push(Damage::HomeInJournal { tid, block, log_block });
+            } else {
+                return true;
+            }
+            false
+        });
+    }
+}
+
+/// Looks for fast commits that continue the log: those whose head names the first transaction that is not in it.
+fn find_fast_commit(journal: &JournalFile, end: Tid) -> Result<Option<Tid>> {
+    if !journal.super_block().incompat.contains(IncompatFeatures::FAST_COMMIT) {
+        return Ok(None);
+    }
+    let area = journal.super_block().fast_commit_area();
+    let mut block = vec![0; journal.block_size() as usize];
+    // Linux leaves the area's first block unused (`j_fc_first` is `j_last + 1`); an implementation that does not is
+    // understood as well. Fast commits follow one another from there, so a later one has a first one before it.
+    for at in area.take(2) {
+        journal.read(at, &mut block)?;
+        if fast_commit_head(&block).is_some_and(|head| head.tid == end) {
+            return Ok(Some(end));
+        }
+    }
+    Ok(None)
+}
+
+/// What one block of the log means for the scan.
+enum Step {
+    Continue,
+    Stop,
+}
+
+struct Scan<'a> {
+    journal: &'a JournalFile,
+    format: LogFormat,
+    log: LogRange,
+    async_commit: bool,
+    replay: Replay,
+    /// Positions of revoke blocks in counted transactions.
+    revoke_blocks: Vec<(u32, Tid)>,
+    /// Where the next block to look at lies, how many were looked at, and the transaction expected there.
+    at: u32,
+    seen: u32,
+    tid: Tid,
+    /// The current transaction, not yet committed.
+    pending: Vec<(BlockNr, LogCopy)>,
+    pending_revokes: Vec<u32>,
+    pending_broken: bool,
+    v1_sum: u32,
+    /// A descriptor or revoke block that failed its checksum: leftover or damage, the commit block will tell.
+    suspect: Option<u32>,
+    /// With asynchronous commits: a transaction that failed its checksum and may simply not have reached the disk. The
+    /// log ends before it; a commit block after it proves that it had been complete.
+    failed: Option<Damage>,
+    last_commit_sec: u64,
+}
+
+impl<'a> Scan<'a> {
+    fn new(journal: &'a JournalFile, replay: Replay) -> Scan<'a> {
+        let sb = journal.super_block();
+        Scan {
+            journal,
+            format: sb.format(),
+            log: sb.log(),
+            async_commit: sb.incompat.contains(IncompatFeatures::ASYNC_COMMIT),
+            revoke_blocks: Vec::new(),
+            at: sb.start,
+            seen: 0,
+            tid: sb.sequence,
+            pending: Vec::new(),
+            pending_revokes: Vec::new(),
+            pending_broken: false,
+            v1_sum: !0,
+            suspect: None,
+            failed: None,
+            last_commit_sec: 0,
+            replay,
+        }
+    }
+
+    fn run(&mut self, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+        let reads_copies = self.format.csum != LogCsum::None;
+        let mut window = Window::new(self.journal, if reads_copies { WINDOW_BYTES } else { SKIPPING_WINDOW_BYTES });
+        // A live log is at most one round long; without this bound a log could be written that never ends.
+        while self.seen < self.log.len() {
+            progress(Progress { phase: Phase::Scan, done: u64::from(self.seen), total: u64::from(self.log.len()) });
+            let at = self.take();
+            let block = window.block(at)?;
+            let Some(header) = BlockHeader::decode(block).filter(|h| h.tid == self.tid) else { break };
+            let step = match header.kind {
+                BlockKind::Descriptor => {
+                    let block = block.to_vec();
+                    self.descriptor(at, &block, &mut window)?
+                }
+                BlockKind::Revoke => self.revoke(at, block),
+                BlockKind::Commit => self.commit(at, block),
+                BlockKind::SuperBlockV1 | BlockKind::SuperBlockV2 | BlockKind::Other(_) => Step::Stop,
+            };
+            if let Step::Stop = step {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next log block, passed over.
+    fn take(&mut self) -> u32 {
+        let at = self.at;
+        self.at = self.log.next(at);
+        self.seen += 1;
+        at
+    }
+
+    fn descriptor(&mut self, at: u32, block: &[u8], window: &mut Window<'_>) -> Result<Step> {
+        if !self.format.tail_valid(block) {
+            // Not damage yet: this may be a leftover of an earlier use of the journal.
+            self.suspect.get_or_insert(at);
+        }
+        let skip = self.suspect.is_some() || self.failed.is_some();
+        if self.format.csum == LogCsum::V1 && !skip {
+            self.v1_sum = v1_checksum(self.v1_sum, block);
+        }
+        let format = self.format.clone();
+        for tag in descriptor_tags(&format, block) {
+            if self.seen >= self.log.len() {
+                return Ok(Step::Stop);
+            }
+            let log_block = self.take();
+            if skip {
+                continue;
+            }
+            let mut valid = true;
+            if format.csum != LogCsum::None {
+                let data = window.block(log_block)?;
+                valid = tag.matches(&format, self.tid, data);
+                if format.csum == LogCsum::V1 {
+                    self.v1_sum = v1_checksum(self.v1_sum, data);
+                }
+            }
+            self.pending_broken |= !valid;
+            self.pending.push((tag.block, LogCopy { log_block, tid: self.tid, escaped: tag.is_escaped(), valid }));
+        }
+        Ok(Step::Continue)
+    }
+
+    fn revoke(&mut self, at: u32, block: &[u8]) -> Step {
+        if !self.format.tail_valid(block) {
+            self.suspect.get_or_insert(at);
+        }
+        self.pending_revokes.push(at);
+        Step::Continue
+    }
+
+    fn commit(&mut self, at: u32, block: &[u8]) -> Step {
+        let Some((commit, csum)) = CommitBlock::decode(&self.format, block) else { return Step::Stop };
+        // The clock only goes forward over the commits of one journal. What is broken and older than the commit
+        // before it was left by an earlier round; what is broken and newer was written as the next commit.
+        let leftover = commit.sec < self.last_commit_sec;
+        if let Some(log_block) = self.suspect {
+            if !leftover {
+                self.replay.damage.push(Damage::Block { tid: self.tid, log_block });
+            }
+            return Step::Stop;
+        }
+        if let Some(damage) = self.failed {
+            self.replay.damage.push(damage);
+            return Step::Stop;
+        }
+        let good = match csum {
+            CommitCsum::Absent | CommitCsum::Valid => true,
+            CommitCsum::Invalid => false,
+            CommitCsum::Transaction(sum) => sum == self.v1_sum,
+        };
+        // An asynchronous commit block may overtake the copies that it seals.
+        if !good || (self.async_commit && self.pending_broken) {
+            if leftover {
+                return Step::Stop;
+            }
+            let damage = Damage::Commit { tid: self.tid, log_block: at };
+            if !self.async_commit {
+                self.replay.damage.push(damage);
+                return Step::Stop;
+            }
+            self.failed = Some(damage);
+            self.tid = self.tid.next();
+            return Step::Continue;
+        }
+        self.last_commit_sec = commit.sec;
+        self.accept(commit);
+        Step::Continue
+    }
+
+    /// The pending transaction counts.
+    fn accept(&mut self, commit: CommitBlock) {
+        let replay = &mut self.replay;
+        replay.copies += self.pending.len() as u64;
+        replay.blocks.extend(self.pending.drain(..));
+        let tid = self.tid;
+        self.revoke_blocks.extend(self.pending_revokes.drain(..).map(|at| (at, tid)));
+        replay.transactions += 1;
+        replay.commit_time = Some((commit.sec, commit.nsec));
+        replay.end = tid.next();
+        replay.head = self.at;
+        self.tid = tid.next();
+        self.v1_sum = !0;
+        self.pending_broken = false;
+    }
+}

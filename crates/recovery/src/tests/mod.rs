@@ -1,0 +1,6 @@
+//! Tests: logs made with the writers of `ondisk` (synthetic), and logs made by e2fsprogs and the kernel (golden).
+
+mod disk;
+mod golden;
+mod log_writer;
+mod synthetic;
