@@ -114,6 +114,19 @@ impl Bio {
         Bio { op: BioOp::Read, flags, offset, len, data: BioData::Read(buf), end_io }
     }
 
+    /// Makes durable everything that has completed before the bio is submitted.
+    pub fn flush(end_io: Box<dyn EndIo>) -> Bio {
+        Bio { op: BioOp::Flush, flags: BioFlags::empty(), offset: 0, len: 0, data: BioData::None, end_io }
+    }
+
+    pub fn discard(offset: u64, len: u64, end_io: Box<dyn EndIo>) -> Bio {
+        Bio { op: BioOp::Discard, flags: BioFlags::empty(), offset, len, data: BioData::None, end_io }
+    }
+
+    pub fn write_zeroes(offset: u64, len: u64, flags: BioFlags, end_io: Box<dyn EndIo>) -> Bio {
+        Bio { op: BioOp::WriteZeroes, flags, offset, len, data: BioData::None, end_io }
+    }
+
     /// Finishes the bio with `result`.
     pub fn complete(self, result: Result<()>) {
         self.end_io.end_io(Completion { op: self.op, offset: self.offset, data: self.data, result });

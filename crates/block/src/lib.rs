@@ -7,15 +7,19 @@
 //! What it does not do: it has never heard of ext4.
 //!
 //! # Locking
-//! Leaf locks only; no callback runs while one is held.
+//! Leaf locks only (ranks 800 to 999, listed in `ranks`); no callback runs while one is held.
+//!
+//! `unsafe` is confined to `device::file::uring` (the kernel is given addresses) and `device::file::ioctl`.
+#![deny(unsafe_code)]
 
 pub mod bio;
 pub mod buf;
 pub mod device;
 pub mod error;
 pub mod queue;
+mod ranks;
 
 pub use bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion, EndIo};
 pub use buf::AlignedBuf;
-pub use device::{BlockDevice, IoStats, Limits};
+pub use device::{BlockDevice, IoCounters, IoStats, Limits, submit_inline};
 pub use error::{Error, Result};

@@ -1,32 +1,51 @@
 //! Devices: one trait, many implementers.
+//!
+//! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory) and [`FileDevice`] (image files and block
+//! devices); the wrappers [`CrashDevice`] (what a power cut could leave), [`FaultyDevice`] (requests that fail),
+//! [`TracedDevice`] (records of requests), [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that
+//! must not change).
+//!
+//! What it does not do: queueing and merging ([`crate::queue`]).
+//!
+//! # Locking
+//! See `ranks`. A wrapper never holds a lock of its own while it calls the device below it, except [`CrashDevice`],
+//! which must order its log and its live image alike.
 
-use crate::bio::{Bio, BioFlags};
-use crate::error::Result;
+mod crash;
+mod faulty;
+mod file;
+mod mem;
+mod stats;
+mod traced;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+pub use crash::{CrashDevice, CrashEvent, CrashMode};
+pub use faulty::{Fault, FaultAction, FaultyDevice};
+pub use file::{Engine, FileDevice, IoMode, OpenOptions, same_image_in_use};
+pub use mem::MemDevice;
+pub use stats::{IoCounters, IoStats};
+pub use traced::{TraceRecord, TracedDevice};
+pub use window::{OffsetDevice, ReadOnlyDevice};
+
+use crate::bio::{Bio, BioData, BioFlags, BioOp};
+use crate::error::{Error, Result};
 
 /// What a device can do (Linux: `struct queue_limits`). Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Smallest unit of I/O.
+    /// Smallest unit of I/O: offsets and lengths of writes, discards and bios are multiples of it. `read_at` is not
+    /// bound by it.
     pub logical_block: u32,
     /// Unit that the device writes without tearing it.
     pub physical_block: u32,
-    /// Largest single transfer.
+    /// Largest transfer that is worth building; a longer one is accepted and split.
     pub max_transfer: u32,
     pub discard: bool,
     /// False when a completed write is durable without a flush.
     pub volatile_cache: bool,
-}
-
-/// Exact counts since the device was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IoStats {
-    pub reads: u64,
-    pub read_bytes: u64,
-    pub writes: u64,
-    pub write_bytes: u64,
-    /// Flushes asked for explicitly, by PREFLUSH or by FUA.
-    pub flushes: u64,
-    pub discards: u64,
 }
 
 /// Where blocks live. All offsets and lengths are bytes.
@@ -48,10 +67,18 @@ pub trait BlockDevice: Send + Sync {
     /// may run before this returns.
     fn submit(&self, bio: Bio);
 
+    /// Starts several requests, which may be cheaper than one after the other. No order among them.
+    fn submit_all(&self, bios: Vec<Bio>) {
+        for bio in bios {
+            self.submit(bio);
+        }
+    }
+
     /// Reads and waits. `buf` needs no alignment (an unaligned one may cost a copy).
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()>;
 
-    /// Writes the pieces one after the other and waits. Durable on return only with `FUA`.
+    /// Writes the pieces one after the other and waits. Durable on return only with `FUA`. Without data, a `PREFLUSH` or
+    /// `FUA` is a flush.
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()>;
 
     /// Makes durable everything that completed before the call.
@@ -60,5 +87,99 @@ pub trait BlockDevice: Send + Sync {
     /// Tells the device that the range holds nothing of use; a device without discard ignores it.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
+    /// The range reads as zeroes afterwards. Durable on return only with `FUA`. By default, written out.
+    fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
+        check_range(self, BioOp::WriteZeroes, offset, len)?;
+        let mut flags = flags;
+        zero_in_steps(offset, len, |at, pieces| {
+            self.write_at(at, pieces, flags)?;
+            flags.remove(BioFlags::PREFLUSH);
+            Ok(())
+        })
+    }
+
     fn stats(&self) -> IoStats;
+}
+
+static ZEROES: [u8; 65536] = [0; 65536];
+
+/// Calls `write` with zeroes for each MiB of a range.
+pub(crate) fn zero_in_steps(offset: u64, len: u64, mut write: impl FnMut(u64, &[&[u8]]) -> Result<()>) -> Result<()> {
+    let mut done = 0;
+    while done < len {
+        let step = (len - done).min(1 << 20);
+        let mut pieces: Vec<&[u8]> = Vec::with_capacity(16);
+        let mut left = step as usize;
+        while left > 0 {
+            let n = left.min(ZEROES.len());
+            pieces.push(&ZEROES[..n]);
+            left -= n;
+        }
+        write(offset + done, &pieces)?;
+        done += step;
+    }
+    Ok(())
+}
+
+/// Carries out `bio` through the waiting calls of `dev` and completes it: `submit` of a device that completes inline.
+pub fn submit_inline<D: BlockDevice + ?Sized>(dev: &D, mut bio: Bio) {
+    let result = match check_shape(dev, &bio) {
+        Err(e) => Err(e),
+        Ok(()) => match (bio.op, &mut bio.data) {
+            (BioOp::Read, BioData::Read(buf)) => dev.read_at(bio.offset, buf, bio.flags),
+            (BioOp::Write, BioData::Write(vecs)) => {
+                let pieces: Vec<&[u8]> = vecs.iter().map(|v| v.bytes()).collect();
+                dev.write_at(bio.offset, &pieces, bio.flags)
+            }
+            (BioOp::Write, _) => dev.write_at(bio.offset, &[], bio.flags),
+            (BioOp::Discard, _) => dev.discard(bio.offset, bio.len),
+            (BioOp::WriteZeroes, _) => dev.write_zeroes(bio.offset, bio.len, bio.flags),
+            (BioOp::Flush | BioOp::Read, _) => dev.flush(),
+        },
+    };
+    bio.complete(result);
+}
+
+/// Refuses a bio whose memory does not belong to its operation or length.
+pub(crate) fn check_shape<D: BlockDevice + ?Sized>(dev: &D, bio: &Bio) -> Result<()> {
+    let fits = match (bio.op, &bio.data) {
+        (BioOp::Read, BioData::Read(buf)) => buf.len() as u64 == bio.len,
+        (BioOp::Write, BioData::Write(vecs)) => {
+            let mut sum = 0u64;
+            let inside = vecs.iter().all(|v| {
+                sum = sum.saturating_add(v.len as u64);
+                v.offset.checked_add(v.len).is_some_and(|end| end <= v.buf.len())
+            });
+            inside && sum == bio.len
+        }
+        (BioOp::Write | BioOp::Flush, BioData::None) => bio.len == 0,
+        (BioOp::Discard | BioOp::WriteZeroes, BioData::None) => true,
+        _ => false,
+    };
+    if fits { Ok(()) } else { Err(bad(dev, bio.op, bio.offset, bio.len, "its memory does not match it")) }
+}
+
+fn bad<D: BlockDevice + ?Sized>(dev: &D, op: BioOp, offset: u64, len: u64, why: &'static str) -> Error {
+    Error::BadRequest { device: dev.name().to_owned(), op, offset, len, why }
+}
+
+/// The checks that every request passes first: writable, inside the device, and (except reads) aligned.
+pub(crate) fn check_range<D: BlockDevice + ?Sized>(dev: &D, op: BioOp, offset: u64, len: u64) -> Result<()> {
+    if op != BioOp::Read && dev.read_only() {
+        return Err(Error::ReadOnly { device: dev.name().to_owned(), op });
+    }
+    let size = dev.size_bytes();
+    if offset.checked_add(len).is_none_or(|end| end > size) {
+        return Err(Error::OutOfRange { device: dev.name().to_owned(), op, offset, len, size });
+    }
+    let block = u64::from(dev.limits().logical_block);
+    if op != BioOp::Read && (!offset.is_multiple_of(block) || !len.is_multiple_of(block)) {
+        return Err(bad(dev, op, offset, len, "not a multiple of the logical block"));
+    }
+    Ok(())
+}
+
+/// The number of bytes in `pieces`.
+pub(crate) fn total_len(pieces: &[&[u8]]) -> u64 {
+    pieces.iter().map(|p| p.len() as u64).sum()
 }

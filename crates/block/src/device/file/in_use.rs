@@ -1,0 +1,94 @@
+//! Does the kernel use this image right now?
+//!
+//! Asked of `/proc/self/mountinfo` (which file systems are mounted, by device number) and of
+//! `/sys/block/loop*/loop/backing_file` (which file stands behind a loop device). Mounts in other mount namespaces are
+//! not seen.
+//!
+//! # Locking
+//! None.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// Says who uses the image or block device at `path`, or `None`. Answers for what this process can see; a path that
+/// cannot be looked at is not in use.
+pub fn same_image_in_use(path: &Path) -> Option<String> {
+    let meta = fs::metadata(path).ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if meta.file_type().is_block_device() {
+        let rdev = meta.rdev();
+        let number = format!("{}:{}", rustix::fs::major(rdev), rustix::fs::minor(rdev));
+        if let Some(dir) = mount_point(&mounts, &number) {
+            return Some(format!("mounted by the kernel at {dir}"));
+        }
+    }
+    for entry in fs::read_dir("/sys/block").ok()?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with("loop") {
+            continue;
+        }
+        let dir = entry.path();
+        let Ok(backing) = fs::read_to_string(dir.join("loop/backing_file")) else { continue };
+        let Ok(other) = fs::metadata(backing.trim_end_matches('\n')) else { continue };
+        if (other.dev(), other.ino()) != (meta.dev(), meta.ino()) {
+            continue;
+        }
+        // The loop device itself, and its partitions: their folders are named after it.
+        let partitions = fs::read_dir(&dir).into_iter().flatten().flatten();
+        let partitions = partitions.filter(|p| p.file_name().to_string_lossy().starts_with(&name)).map(|p| p.path());
+        for device in std::iter::once(dir.clone()).chain(partitions) {
+            let Ok(number) = fs::read_to_string(device.join("dev")) else { continue };
+            if let Some(at) = mount_point(&mounts, number.trim()) {
+                let device = device.file_name().unwrap_or_default().to_string_lossy();
+                return Some(format!("mounted by the kernel through /dev/{device} at {at}"));
+            }
+        }
+    }
+    None
+}
+
+/// The first mount point of the device `number` ("major:minor").
+fn mount_point(mountinfo: &str, number: &str) -> Option<String> {
+    mountinfo.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let device = fields.nth(2)?;
+        let at = fields.nth(1)?;
+        (device == number).then(|| unescape(at))
+    })
+}
+
+/// Undoes the kernel's `\040` for blanks and the like.
+fn unescape(field: &str) -> String {
+    let mut out = Vec::with_capacity(field.len());
+    let bytes = field.as_bytes();
+    let mut i = 0;
+    while i < bytes.len() {
+        let code = bytes.get(i + 1..i + 4).and_then(|d| std::str::from_utf8(d).ok());
+        match code.and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            Some(byte) if bytes[i] == b'\\' => {
+                out.push(byte);
+                i += 4;
+            }
+            _ => {
+                out.push(bytes[i]);
+                i += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_mount_point_by_number() {
+        let table = "22 28 0:21 / /sys rw,nosuid shared:7 - sysfs sysfs rw\n\
+                     99 28 7:12 / /mnt/a\\040b rw,relatime - ext4 /dev/loop12 rw\n";
+        assert_eq!(mount_point(table, "7:12").as_deref(), Some("/mnt/a b"));
+        assert_eq!(mount_point(table, "7:1"), None);
+        assert_eq!(mount_point("garbage", "7:1"), None);
+    }
+}

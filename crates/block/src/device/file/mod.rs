@@ -1,0 +1,381 @@
+//! [`FileDevice`]: an image file or a block device of the host.
+//!
+//! Waiting calls are preadv and pwritev in the caller's thread. `submit` goes through io_uring ([`Engine::IoUring`]), or
+//! is carried out inline ([`Engine::Psync`]; also where io_uring is refused). FUA is RWF_DSYNC, a flush is fdatasync, and
+//! a failed one is for good. With [`IoMode::Direct`], memory and reads that O_DIRECT does not take go through a copy;
+//! writes are aligned by contract.
+//!
+//! An open image excludes other writers: files by flock, block devices by O_EXCL. One that the kernel has mounted is
+//! refused ([`same_image_in_use`]).
+//!
+//! What it does not do: partitions beyond a byte window, growing an open image.
+//!
+//! # Locking
+//! See [`flush`] and [`uring`]; reads and writes take none.
+
+mod flush;
+mod in_use;
+mod ioctl;
+mod open;
+mod psync;
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use rustix::fs::FallocateFlags;
+
+use self::flush::{FlushStream, SharedPoison};
+pub use self::in_use::same_image_in_use;
+pub use self::open::OpenOptions;
+use super::{BlockDevice, IoCounters, IoStats, Limits, check_range, submit_inline, total_len, zero_in_steps};
+use crate::bio::{Bio, BioFlags, BioOp};
+use crate::buf::AlignedBuf;
+use crate::error::{Error, Result};
+
+/// Whether the host's page cache stands in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoMode {
+    /// O_DIRECT; falls back to `Buffered` on a file system without it.
+    Direct,
+    Buffered,
+}
+
+/// What carries out [`BlockDevice::submit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// System calls in the submitting thread.
+    Psync,
+    /// One ring per device; falls back to `Psync` where the kernel refuses it.
+    IoUring,
+}
+
+/// Bytes per copy for memory that O_DIRECT does not take.
+const BOUNCE_MAX: usize = 1 << 20;
+
+/// What the engines share.
+struct FileCore {
+    name: String,
+    data: File,
+    poison: SharedPoison,
+    stream: FlushStream,
+    start: u64,
+    size: u64,
+    limits: Limits,
+    read_only: bool,
+    direct: bool,
+    block_device: bool,
+    counters: IoCounters,
+    /// False once this kernel or file system has refused it.
+    has_dsync: AtomicBool,
+    has_discard: AtomicBool,
+    has_zero_range: AtomicBool,
+}
+
+/// An image file or block device. See the module.
+pub struct FileDevice {
+    core: Arc<FileCore>,
+}
+
+impl FileDevice {
+    /// Opens the image file or block device at `path`.
+    ///
+    /// [`Error::Busy`] when another process has it open for writing (or this call wants to write and somebody reads), or
+    /// when the kernel has it mounted; [`Error::Open`] for everything else.
+    pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<FileDevice> {
+        FileDevice::open_or_create(path.as_ref(), &options, None)
+    }
+
+    /// Like [`FileDevice::open`], but makes the file if it is missing, and makes it at least `size` bytes long. Contents
+    /// that are there stay.
+    pub fn create(path: impl AsRef<Path>, size: u64, options: OpenOptions) -> Result<FileDevice> {
+        FileDevice::open_or_create(path.as_ref(), &options, Some(size))
+    }
+
+    fn open_or_create(path: &Path, options: &OpenOptions, create: Option<u64>) -> Result<FileDevice> {
+        let name = path.display().to_string();
+        let opened = open::open(path, &name, options, create)?;
+        let poison = flush::new_poison();
+        let stream_file = open::reopen(&opened.data, options.read_only).map_err(|e| Error::open(&name, e))?;
+        let core = Arc::new(FileCore {
+            stream: FlushStream::new(stream_file, poison.clone()),
+            name,
+            data: opened.data,
+            poison,
+            start: opened.start,
+            size: opened.size,
+            limits: opened.limits,
+            read_only: options.read_only,
+            direct: opened.io == IoMode::Direct,
+            block_device: opened.block_device,
+            counters: IoCounters::default(),
+            has_dsync: AtomicBool::new(true),
+            has_discard: AtomicBool::new(true),
+            has_zero_range: AtomicBool::new(true),
+        });
+        Ok(FileDevice { core })
+    }
+
+    /// What carries out `submit`, after any fallback.
+    pub fn engine(&self) -> Engine {
+        Engine::Psync
+    }
+
+    /// Whether the page cache stands in between, after any fallback.
+    pub fn io_mode(&self) -> IoMode {
+        if self.core.direct { IoMode::Direct } else { IoMode::Buffered }
+    }
+}
+
+impl FileCore {
+    fn error(&self, op: BioOp, offset: u64, len: u64, source: io::Error) -> Error {
+        Error::io(&self.name, op, offset, len, source)
+    }
+
+    fn shared_error(&self, op: BioOp, offset: u64, len: u64, source: Arc<io::Error>) -> Error {
+        Error::Io { device: self.name.clone(), op, offset, len, source }
+    }
+
+    fn aligned(&self, bytes: &[u8]) -> bool {
+        !self.direct || (bytes.as_ptr().addr().is_multiple_of(512) && self.whole_blocks(bytes.len() as u64))
+    }
+
+    fn whole_blocks(&self, n: u64) -> bool {
+        n.is_multiple_of(u64::from(self.limits.logical_block))
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let at = self.start + offset;
+        if !self.direct || (self.whole_blocks(at) && self.aligned(buf)) {
+            return psync::read_full(&self.data, at, buf);
+        }
+        let block = u64::from(self.limits.logical_block);
+        let mut done = 0;
+        let mut bounce = AlignedBuf::zeroed((buf.len() + 2 * block as usize).min(BOUNCE_MAX));
+        while done < buf.len() {
+            let from = at + done as u64;
+            let skip = (from % block) as usize;
+            let n = (buf.len() - done).min(bounce.len() - skip - block as usize);
+            let whole = (skip + n).next_multiple_of(block as usize);
+            // The last block of a file may be cut short; what was asked for is inside it.
+            psync::read_at_least(&self.data, from - skip as u64, &mut bounce[..whole], skip + n)?;
+            buf[done..done + n].copy_from_slice(&bounce[skip..skip + n]);
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Writes, durably if `fua`.
+    fn write(&self, offset: u64, pieces: &[&[u8]], fua: bool) -> std::result::Result<(), Arc<io::Error>> {
+        let dsync = fua && self.has_dsync.load(Ordering::Relaxed);
+        let done = if pieces.iter().all(|p| self.aligned(p)) {
+            psync::write_full(&self.data, self.start + offset, pieces, dsync)
+        } else {
+            self.write_bounced(offset, pieces, dsync)
+        };
+        match done {
+            Ok(true) if dsync || !fua => Ok(()),
+            Ok(durable) => {
+                if !durable {
+                    self.has_dsync.store(false, Ordering::Relaxed);
+                    return self.write(offset, pieces, fua);
+                }
+                self.stream.flush()
+            }
+            Err(e) => {
+                let e = Arc::new(e);
+                if dsync {
+                    // The kernel may have told this call of the loss of earlier writes.
+                    flush::poison(&self.poison, &e);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    fn write_bounced(&self, offset: u64, pieces: &[&[u8]], dsync: bool) -> io::Result<bool> {
+        let total = total_len(pieces);
+        let mut bounce = AlignedBuf::zeroed(total.min(BOUNCE_MAX as u64) as usize);
+        let mut bytes = pieces.iter().copied();
+        let mut piece: &[u8] = &[];
+        let mut done = 0;
+        while done < total {
+            let n = (total - done).min(bounce.len() as u64) as usize;
+            let mut to = &mut bounce[..n];
+            while !to.is_empty() {
+                if piece.is_empty() {
+                    piece = bytes.next().ok_or(io::ErrorKind::InvalidInput)?;
+                }
+                let k = piece.len().min(to.len());
+                to[..k].copy_from_slice(&piece[..k]);
+                to = &mut to[k..];
+                piece = &piece[k..];
+            }
+            if !psync::write_full(&self.data, self.start + offset + done, &[&bounce[..n]], dsync)? {
+                return Ok(false);
+            }
+            done += n as u64;
+        }
+        Ok(true)
+    }
+
+    fn flush_for(&self, op: BioOp, offset: u64, len: u64) -> Result<()> {
+        self.stream.flush().map_err(|e| self.shared_error(op, offset, len, e))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 || !self.has_discard.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let at = self.start + offset;
+        let done = if self.block_device {
+            match ioctl::blkdiscard(&self.data, at, len) {
+                Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
+                other => other.map(|()| true),
+            }
+        } else {
+            psync::fallocate(&self.data, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len)
+        };
+        if !done? {
+            self.has_discard.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// False when it has to be written out.
+    fn zero_range(&self, offset: u64, len: u64) -> io::Result<bool> {
+        if !self.has_zero_range.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let mode = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        let done = psync::fallocate(&self.data, mode, self.start + offset, len)?;
+        if !done {
+            self.has_zero_range.store(false, Ordering::Relaxed);
+        }
+        Ok(done)
+    }
+}
+
+impl BlockDevice for FileCore {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn submit(&self, bio: Bio) {
+        submit_inline(self, bio);
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8], _flags: BioFlags) -> Result<()> {
+        let len = buf.len() as u64;
+        check_range(self, BioOp::Read, offset, len)?;
+        self.counters.read(len);
+        self.read(offset, buf).map_err(|e| self.error(BioOp::Read, offset, len, e))
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
+        let len = total_len(pieces);
+        check_range(self, BioOp::Write, offset, len)?;
+        self.counters.write(len, flags);
+        let fua = flags.contains(BioFlags::FUA);
+        if flags.contains(BioFlags::PREFLUSH) || (len == 0 && fua) {
+            self.flush_for(BioOp::Write, offset, len)?;
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        self.write(offset, pieces, fua).map_err(|e| self.shared_error(BioOp::Write, offset, len, e))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.counters.flush();
+        self.flush_for(BioOp::Flush, 0, 0)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        check_range(self, BioOp::Discard, offset, len)?;
+        self.counters.discard();
+        FileCore::discard(self, offset, len).map_err(|e| self.error(BioOp::Discard, offset, len, e))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
+        check_range(self, BioOp::WriteZeroes, offset, len)?;
+        self.counters.write_zeroes(flags);
+        if flags.contains(BioFlags::PREFLUSH) {
+            self.flush_for(BioOp::WriteZeroes, offset, len)?;
+        }
+        if len > 0 && !self.zero_range(offset, len).map_err(|e| self.error(BioOp::WriteZeroes, offset, len, e))? {
+            zero_in_steps(offset, len, |at, pieces| {
+                let n = total_len(pieces);
+                self.write(at, pieces, false).map_err(|e| self.shared_error(BioOp::WriteZeroes, at, n, e))
+            })?;
+        }
+        if flags.contains(BioFlags::FUA) {
+            self.flush_for(BioOp::WriteZeroes, offset, len)?;
+        }
+        Ok(())
+    }
+
+    fn stats(&self) -> IoStats {
+        self.counters.get()
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn name(&self) -> &str {
+        self.core.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.core.size_bytes()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.core.limits()
+    }
+
+    fn read_only(&self) -> bool {
+        self.core.read_only()
+    }
+
+    fn submit(&self, bio: Bio) {
+        self.core.submit(bio);
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
+        self.core.read_at(offset, buf, flags)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
+        self.core.write_at(offset, pieces, flags)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.core.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        BlockDevice::discard(&*self.core, offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
+        self.core.write_zeroes(offset, len, flags)
+    }
+
+    fn stats(&self) -> IoStats {
+        self.core.stats()
+    }
+}

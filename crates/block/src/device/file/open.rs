@@ -1,0 +1,207 @@
+//! Opening: options, exclusion, size, and what the file or device underneath can do.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FlockOperation, SeekFrom, StatxFlags};
+
+use super::in_use::same_image_in_use;
+use super::{Engine, IoMode};
+use crate::device::Limits;
+use crate::error::{Error, Result};
+
+/// How to open an image file or block device. The default reads and writes the whole of it, with O_DIRECT and io_uring
+/// where the system offers them.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    pub read_only: bool,
+    pub io: IoMode,
+    pub engine: Engine,
+    /// Start of the device in the file, in bytes; a multiple of the logical block.
+    pub offset: u64,
+    /// Length of the device in bytes; `None` for the rest of the file.
+    pub len: Option<u64>,
+    /// Reading only: do not refuse an image that the kernel has mounted. What is read may be inconsistent.
+    pub allow_mounted: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            read_only: false,
+            io: IoMode::Direct,
+            engine: Engine::IoUring,
+            offset: 0,
+            len: None,
+            allow_mounted: false,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// The default, reading only.
+    pub fn read_only() -> OpenOptions {
+        OpenOptions { read_only: true, ..OpenOptions::default() }
+    }
+}
+
+/// What opening found.
+pub(super) struct Opened {
+    pub data: File,
+    pub io: IoMode,
+    pub block_device: bool,
+    pub start: u64,
+    pub size: u64,
+    pub limits: Limits,
+}
+
+/// Linux's default of 1280 KiB, rounded to a power of two.
+const TRANSFER_MAX: u32 = 1 << 20;
+
+pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Option<u64>) -> Result<Opened> {
+    let failed = |e: io::Error| Error::open(name, e);
+    let existing = std::fs::metadata(path);
+    let block_device = existing.as_ref().is_ok_and(|m| m.file_type().is_block_device());
+    if let Ok(meta) = &existing
+        && !block_device
+        && !meta.is_file()
+    {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device")));
+    }
+    let (data, io) = open_data(path, options, block_device, create.is_some()).map_err(|e| {
+        if block_device && e.raw_os_error() == Some(libc::EBUSY) {
+            busy(name, same_image_in_use(path).unwrap_or_else(|| "opened exclusively by somebody else".to_owned()))
+        } else {
+            failed(e)
+        }
+    })?;
+    let meta = data.metadata().map_err(failed)?;
+    if meta.file_type().is_block_device() != block_device || !(block_device || meta.is_file()) {
+        return Err(failed(io::Error::other("replaced while it was being opened")));
+    }
+    if !block_device {
+        lock(&data, name, options.read_only)?;
+    }
+    // Asked after the lock, so that two of our own cannot both pass.
+    if !(options.read_only && options.allow_mounted)
+        && let Some(by) = same_image_in_use(path)
+    {
+        return Err(busy(name, by));
+    }
+    if let Some(size) = create
+        && !block_device
+        && meta.len() < size
+    {
+        data.set_len(size).map_err(failed)?;
+    }
+    let end = rustix::fs::seek(&data, SeekFrom::End(0)).map_err(|e| failed(e.into()))?;
+    let start = options.offset;
+    let size = options.len.unwrap_or(end.saturating_sub(start));
+    let limits = limits(&data, &meta, io, block_device).map_err(failed)?;
+    if start > end || start.checked_add(size).is_none_or(|e| e > end) {
+        let what = format!("{size} bytes at byte {start} wanted, but it ends at {end}");
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, what)));
+    }
+    if !start.is_multiple_of(u64::from(limits.logical_block)) {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "offset is not a multiple of the block size")));
+    }
+    Ok(Opened { data, io, block_device, start, size, limits })
+}
+
+fn busy(name: &str, by: String) -> Error {
+    Error::Busy { device: name.to_owned(), by }
+}
+
+/// Opens for data. O_DIRECT is given up where the file system refuses it, or wants more alignment than 512 bytes of a
+/// file (an ext superblock has 1024 bytes at byte 1024); a block device says so in its logical block instead.
+fn open_data(path: &Path, options: &OpenOptions, block_device: bool, create: bool) -> io::Result<(File, IoMode)> {
+    let open = |direct: bool| {
+        let mut flags = libc::O_CLOEXEC;
+        if direct {
+            flags |= libc::O_DIRECT;
+        }
+        if block_device && !options.read_only {
+            flags |= libc::O_EXCL;
+        }
+        let mut how = std::fs::OpenOptions::new();
+        how.read(true).write(!options.read_only).custom_flags(flags);
+        if create && !block_device {
+            how.create(true);
+        }
+        how.open(path)
+    };
+    if options.io == IoMode::Direct {
+        match open(true) {
+            Ok(file) if block_device => return Ok((file, IoMode::Direct)),
+            Ok(file) if direct_alignment(&file) <= 512 => return Ok((file, IoMode::Direct)),
+            Ok(_) => {}
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((open(false)?, IoMode::Buffered))
+}
+
+/// The alignment in bytes that O_DIRECT wants of memory, offsets and lengths; large if it is not possible at all.
+fn direct_alignment(file: &File) -> u32 {
+    if let Ok(st) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        && st.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+    {
+        return match st.stx_dio_mem_align.max(st.stx_dio_offset_align) {
+            0 => u32::MAX,
+            n => n,
+        };
+    }
+    // Before Linux 6.1: try. An empty file reads nothing and says nothing, so it is trusted.
+    let mut probe = crate::buf::AlignedBuf::zeroed(512);
+    match rustix::io::pread(file, &mut probe[..], 512) {
+        Err(rustix::io::Errno::INVAL) => 4096,
+        _ => 512,
+    }
+}
+
+/// One writer or many readers of an image file, for as long as the descriptor is open.
+fn lock(file: &File, name: &str, read_only: bool) -> Result<()> {
+    let how = if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    loop {
+        match rustix::fs::flock(file, how) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(busy(name, "locked (flock) by another process or another opener".to_owned()));
+            }
+            Err(e) => return Err(Error::open(name, e)),
+        }
+    }
+}
+
+fn limits(file: &File, meta: &Metadata, io: IoMode, block_device: bool) -> io::Result<Limits> {
+    let (logical, physical) = if block_device {
+        (rustix::fs::ioctl_blksszget(file)?, rustix::fs::ioctl_blkpbszget(file)?)
+    } else {
+        let physical = u32::try_from(meta.blksize()).unwrap_or(4096).clamp(512, 65536);
+        (512, physical)
+    };
+    let logical = if io == IoMode::Buffered { 512 } else { logical.max(512) };
+    Ok(Limits {
+        logical_block: logical,
+        physical_block: physical.max(logical),
+        max_transfer: TRANSFER_MAX,
+        discard: true,
+        volatile_cache: true,
+    })
+}
+
+/// Another open file description of what `file` has open: it has its own memory of which write-back errors it has
+/// reported, so that a flush on it never misses one because somebody else was told first.
+pub(super) fn reopen(file: &File, read_only: bool) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match std::fs::OpenOptions::new().read(true).write(!read_only).custom_flags(libc::O_CLOEXEC).open(path) {
+        Ok(again) => Ok(again),
+        // No /proc: share the description.
+        Err(_) => file.try_clone(),
+    }
+}

@@ -1,0 +1,92 @@
+//! Plain system calls: preadv, pwritev, fdatasync, fallocate, each until it is done.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+/// The kernel takes at most this many pieces per call (`UIO_MAXIOV`).
+const IOV_MAX: usize = 1024;
+
+/// Fills `buf` from byte `at` of the file. The end of the file is an error: a device has all of its bytes.
+pub(super) fn read_full(file: &File, mut at: u64, mut buf: &mut [u8]) -> io::Result<()> {
+    while !buf.is_empty() {
+        match rustix::io::pread(file, &mut *buf, at) {
+            Ok(0) => return Err(short_file()),
+            Ok(n) => {
+                at += n as u64;
+                buf = &mut buf[n..];
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn short_file() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter than the device")
+}
+
+/// Fills as much of `buf` as the file has; at least `need` bytes.
+pub(super) fn read_at_least(file: &File, at: u64, buf: &mut [u8], need: usize) -> io::Result<()> {
+    let mut done = 0;
+    while done < need {
+        match rustix::io::pread(file, &mut buf[done..], at + done as u64) {
+            Ok(0) => return Err(short_file()),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes the pieces one after the other from byte `at` on, with RWF_DSYNC if `dsync`. `Ok(false)`: this kernel or file
+/// system has no RWF_DSYNC; some or all may be written, none is known to be durable.
+pub(super) fn write_full(file: &File, mut at: u64, pieces: &[&[u8]], dsync: bool) -> io::Result<bool> {
+    let mut slices: Vec<IoSlice<'_>> = pieces.iter().filter(|p| !p.is_empty()).map(|p| IoSlice::new(p)).collect();
+    let mut left = &mut slices[..];
+    while !left.is_empty() {
+        let now = &left[..left.len().min(IOV_MAX)];
+        let written = if dsync {
+            rustix::io::pwritev2(file, now, at, ReadWriteFlags::DSYNC)
+        } else {
+            rustix::io::pwritev(file, now, at)
+        };
+        match written {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                at += n as u64;
+                IoSlice::advance_slices(&mut left, n);
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) if dsync => return Ok(false),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(true)
+}
+
+pub(super) fn fdatasync(file: &File) -> io::Result<()> {
+    loop {
+        match rustix::fs::fdatasync(file) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// `Ok(false)`: not supported here.
+pub(super) fn fallocate(file: &File, mode: FallocateFlags, at: u64, len: u64) -> io::Result<bool> {
+    loop {
+        match rustix::fs::fallocate(file, mode, at, len) {
+            Ok(()) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => return Ok(false),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}

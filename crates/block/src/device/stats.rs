@@ -1,0 +1,80 @@
+//! [`IoStats`] and the counters behind it.
+
+use extant_base::counter::Counter;
+
+use crate::bio::BioFlags;
+
+/// Exact counts since the device was opened: every request that passed the checks and was passed to the medium, whether
+/// or not it succeeded there. A wrapper counts what it passes on itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoStats {
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub write_bytes: u64,
+    /// Flushes asked for explicitly, by PREFLUSH or by FUA.
+    pub flushes: u64,
+    pub discards: u64,
+    /// Requests to write zeroes; not contained in `writes` and `write_bytes`.
+    pub write_zeroes: u64,
+}
+
+/// What an implementer of [`super::BlockDevice`] counts with.
+#[derive(Debug, Default)]
+pub struct IoCounters {
+    reads: Counter,
+    read_bytes: Counter,
+    writes: Counter,
+    write_bytes: Counter,
+    flushes: Counter,
+    discards: Counter,
+    write_zeroes: Counter,
+}
+
+impl IoCounters {
+    pub fn read(&self, len: u64) {
+        self.reads.inc();
+        self.read_bytes.add(len);
+    }
+
+    /// A write with its flags. One without data only flushes, and is counted as that.
+    pub fn write(&self, len: u64, flags: BioFlags) {
+        if len > 0 {
+            self.writes.inc();
+            self.write_bytes.add(len);
+        }
+        self.flags(flags);
+    }
+
+    pub fn flush(&self) {
+        self.flushes.inc();
+    }
+
+    pub fn discard(&self) {
+        self.discards.inc();
+    }
+
+    pub fn write_zeroes(&self, flags: BioFlags) {
+        self.write_zeroes.inc();
+        self.flags(flags);
+    }
+
+    fn flags(&self, flags: BioFlags) {
+        let n = u64::from(flags.contains(BioFlags::PREFLUSH)) + u64::from(flags.contains(BioFlags::FUA));
+        if n > 0 {
+            self.flushes.add(n);
+        }
+    }
+
+    pub fn get(&self) -> IoStats {
+        IoStats {
+            reads: self.reads.get(),
+            read_bytes: self.read_bytes.get(),
+            writes: self.writes.get(),
+            write_bytes: self.write_bytes.get(),
+            flushes: self.flushes.get(),
+            discards: self.discards.get(),
+            write_zeroes: self.write_zeroes.get(),
+        }
+    }
+}

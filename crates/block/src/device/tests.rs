@@ -1,0 +1,6 @@
+//! Every device against a model, and the promises of the special ones.
+
+mod crash;
+mod file;
+mod model;
+mod wrappers;

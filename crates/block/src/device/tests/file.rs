@@ -1,0 +1,174 @@
+//! Files: exclusion, short files, the kernel's mounts, offsets.
+
+use std::process::Command;
+
+use super::model::submit_one;
+use crate::device::*;
+use crate::{AlignedBuf, Bio, BioFlags, BioOp, Error};
+
+const NONE: BioFlags = BioFlags::empty();
+
+fn each_way(f: impl Fn(IoMode, Engine)) {
+    for io in [IoMode::Direct, IoMode::Buffered] {
+        for engine in [Engine::Psync, Engine::IoUring] {
+            f(io, engine);
+        }
+    }
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    let writer = FileDevice::create(&path, 1 << 20, OpenOptions::default()).expect("created");
+    assert!(matches!(FileDevice::open(&path, OpenOptions::default()), Err(Error::Busy { .. })));
+    assert!(matches!(FileDevice::open(&path, OpenOptions::read_only()), Err(Error::Busy { .. })));
+    drop(writer);
+    let a = FileDevice::open(&path, OpenOptions::read_only()).expect("opened");
+    let _b = FileDevice::open(&path, OpenOptions::read_only()).expect("opened");
+    let e = FileDevice::open(&path, OpenOptions::default()).map(|_| ()).expect_err("readers are there");
+    assert!(e.to_string().contains("image") && e.to_string().contains("in use"), "{e}");
+    assert!(matches!(a.write_at(0, &[&[0; 512]], NONE), Err(Error::ReadOnly { .. })));
+    a.flush().expect("nothing to flush");
+}
+
+#[test]
+fn what_is_not_an_image_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for path in [dir.path().join("missing"), dir.path().to_owned(), "/dev/null".into()] {
+        assert!(matches!(FileDevice::open(&path, OpenOptions::default()), Err(Error::Open { .. })), "{path:?}");
+    }
+    let path = dir.path().join("image");
+    std::fs::write(&path, [1; 8192]).expect("written");
+    let window = |offset, len| FileDevice::open(&path, OpenOptions { offset, len, ..OpenOptions::default() });
+    assert!(matches!(window(4096, Some(8192)), Err(Error::Open { .. })));
+    assert!(matches!(window(100, None), Err(Error::Open { .. })));
+    assert!(matches!(window(u64::MAX, Some(8192)), Err(Error::Open { .. })));
+    let dev = window(4096, None).expect("inside");
+    assert_eq!(dev.size_bytes(), 4096);
+    dev.write_at(0, &[&[9; 512]], BioFlags::FUA).expect("written");
+    drop(dev);
+    let bytes = std::fs::read(&path).expect("read");
+    assert_eq!((bytes[4095], bytes[4096], bytes[4608]), (1, 9, 1));
+}
+
+#[test]
+fn a_file_that_became_shorter_does_not_read_as_zeroes() {
+    each_way(|io, engine| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("image");
+        let options = OpenOptions { io, engine, ..OpenOptions::default() };
+        let dev = FileDevice::create(&path, 1 << 20, options).expect("created");
+        std::fs::OpenOptions::new().write(true).open(&path).expect("opened").set_len(8192).expect("cut");
+        let mut buf = vec![0; 4096];
+        dev.read_at(4096, &mut buf, NONE).expect("still there");
+        for (at, len) in [(8192, 4096), (6144, 4096), (1000, 9000), (1 << 19, 512)] {
+            let mut buf = vec![0; len];
+            let e = dev.read_at(at, &mut buf, NONE).expect_err("past the end of the file");
+            assert!(matches!(e, Error::Io { op: BioOp::Read, .. }), "{e}");
+        }
+        for (at, len) in [(8192u64, 4096usize), (6144, 4096)] {
+            let done = submit_one(&dev, |end| Bio::read(at, AlignedBuf::zeroed(len), NONE, end));
+            assert!(matches!(done.result, Err(Error::Io { op: BioOp::Read, .. })));
+        }
+    });
+}
+
+#[test]
+fn odd_sizes_are_readable_to_the_last_byte() {
+    each_way(|io, engine| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("image");
+        std::fs::write(&path, (0..10_001u32).map(|i| i as u8).collect::<Vec<_>>()).expect("written");
+        let dev = FileDevice::open(&path, OpenOptions { io, engine, ..OpenOptions::read_only() }).expect("opened");
+        let mut buf = vec![0; 10_001 - 777];
+        dev.read_at(777, &mut buf, NONE).expect("read");
+        assert!(buf.iter().enumerate().all(|(i, b)| *b == (i + 777) as u8));
+        assert!(matches!(dev.read_at(10_000, &mut [0; 2], NONE), Err(Error::OutOfRange { .. })));
+    });
+}
+
+#[test]
+fn an_open_image_never_grows() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    let dev = FileDevice::create(&path, 1 << 20, OpenOptions::default()).expect("created");
+    let e = dev.write_at(1 << 20, &[&[0; 512]], NONE).expect_err("past the end");
+    assert!(matches!(e, Error::OutOfRange { .. }));
+    assert_eq!(std::fs::metadata(&path).expect("there").len(), 1 << 20);
+}
+
+/// Runs a command; false if it cannot be run or fails (no root, no loop devices: the test says so and passes).
+fn run(command: &str, args: &[&str]) -> Option<String> {
+    let out = Command::new(command).args(args).output().ok()?;
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
+struct Cleanup(Vec<(&'static str, Vec<String>)>);
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        while let Some((command, args)) = self.0.pop() {
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            assert!(run(command, &args).is_some() || std::thread::panicking(), "{command} {args:?}");
+        }
+    }
+}
+
+#[test]
+fn an_image_that_the_kernel_has_mounted_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (image, mount) = (dir.path().join("image"), dir.path().join("a mount"));
+    std::fs::create_dir(&mount).expect("made");
+    std::fs::File::create(&image).expect("made").set_len(4 << 20).expect("sized");
+    let (image_s, mount_s) = (image.to_str().expect("utf-8"), mount.to_str().expect("utf-8"));
+    run("mke2fs", &["-q", "-F", image_s]).expect("mke2fs");
+    assert_eq!(same_image_in_use(&image), None);
+    let Some(lo) = run("losetup", &["-f", "--show", image_s]) else {
+        eprintln!("skipped: no loop device to be had");
+        return;
+    };
+    let mut cleanup = Cleanup(vec![("losetup", vec!["-d".to_owned(), lo.clone()])]);
+    drop(FileDevice::open(&image, OpenOptions::default()).expect("attached, but not mounted"));
+    if run("mount", &[&lo, mount_s]).is_none() {
+        eprintln!("skipped: cannot mount");
+        return;
+    }
+    cleanup.0.push(("umount", vec![mount_s.to_owned()]));
+    let by = same_image_in_use(&image).expect("in use");
+    assert_eq!(by, format!("mounted by the kernel through {lo} at {mount_s}"));
+    for options in [OpenOptions::default(), OpenOptions::read_only()] {
+        assert!(matches!(FileDevice::open(&image, options), Err(Error::Busy { by: b, .. }) if b == by));
+    }
+    FileDevice::open(&image, OpenOptions { allow_mounted: true, ..OpenOptions::read_only() }).expect("on request");
+    let e = FileDevice::open(&lo, OpenOptions::default()).map(|_| ()).expect_err("the device is mounted");
+    assert!(matches!(&e, Error::Busy { by, .. } if by.contains(mount_s)), "{e}");
+}
+
+#[test]
+fn block_devices_read_write_discard_and_exclude() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = dir.path().join("image");
+    std::fs::write(&image, vec![0xAA; 4 << 20]).expect("written");
+    let Some(lo) = run("losetup", &["-f", "--show", image.to_str().expect("utf-8")]) else {
+        eprintln!("skipped: no loop device to be had");
+        return;
+    };
+    let _cleanup = Cleanup(vec![("losetup", vec!["-d".to_owned(), lo.clone()])]);
+    each_way(|io, engine| {
+        let options = OpenOptions { io, engine, ..OpenOptions::default() };
+        let dev = FileDevice::open(&lo, options.clone()).expect("opened");
+        assert_eq!(dev.size_bytes(), 4 << 20);
+        assert_eq!(dev.limits().logical_block, 512);
+        assert!(matches!(FileDevice::open(&lo, options), Err(Error::Busy { .. })), "exclusive");
+        dev.write_at(512, &[&[1; 512], &[2; 512]], BioFlags::FUA | BioFlags::PREFLUSH).expect("written");
+        dev.discard(1 << 20, 1 << 20).expect("discarded");
+        dev.write_zeroes(2 << 20, 65536, BioFlags::FUA).expect("zeroed");
+        dev.flush().expect("flushed");
+        let mut buf = vec![0; 3 << 20];
+        dev.read_at(0, &mut buf, NONE).expect("read");
+        assert_eq!((buf[511], buf[512], buf[1024], buf[1536]), (0xAA, 1, 2, 0xAA));
+        assert!(buf[1 << 20..(2 << 20) + 65536].iter().all(|b| *b == 0));
+        assert_eq!(buf[(2 << 20) + 65536], 0xAA);
+    });
+}

@@ -1,0 +1,137 @@
+//! [`TracedDevice`]: records every request, for tests that count I/O and for looking at what a layer really does.
+//!
+//! What it does not do: time them.
+//!
+//! # Locking
+//! One leaf lock (`block traced`) around the records, released before the device below is called.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use extant_base::sync::Mutex;
+
+use super::{BlockDevice, IoCounters, IoStats, Limits, total_len};
+use crate::bio::{Bio, BioFlags, BioOp};
+use crate::error::Result;
+use crate::ranks::TRACED;
+
+/// Records kept when nobody takes them; the oldest go first.
+const RECORDS_MAX: usize = 1 << 20;
+
+/// One request as it was handed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceRecord {
+    pub op: BioOp,
+    pub offset: u64,
+    pub len: u64,
+    pub flags: BioFlags,
+}
+
+impl TraceRecord {
+    /// One past the last byte.
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.len)
+    }
+}
+
+/// Passes everything through and remembers it.
+pub struct TracedDevice {
+    inner: Arc<dyn BlockDevice>,
+    records: Mutex<VecDeque<TraceRecord>>,
+    counters: IoCounters,
+}
+
+impl TracedDevice {
+    pub fn new(inner: Arc<dyn BlockDevice>) -> TracedDevice {
+        TracedDevice { inner, records: Mutex::new(&TRACED, VecDeque::new()), counters: IoCounters::default() }
+    }
+
+    /// Takes the records so far, oldest first.
+    pub fn take(&self) -> Vec<TraceRecord> {
+        std::mem::take(&mut *self.records.lock()).into()
+    }
+
+    /// A copy of the records so far, oldest first.
+    pub fn records(&self) -> Vec<TraceRecord> {
+        self.records.lock().iter().copied().collect()
+    }
+
+    /// How many of the kept records are of this operation.
+    pub fn count(&self, op: BioOp) -> usize {
+        self.records.lock().iter().filter(|r| r.op == op).count()
+    }
+
+    fn record(&self, op: BioOp, offset: u64, len: u64, flags: BioFlags) {
+        match op {
+            BioOp::Read => self.counters.read(len),
+            BioOp::Write => self.counters.write(len, flags),
+            BioOp::Flush => self.counters.flush(),
+            BioOp::Discard => self.counters.discard(),
+            BioOp::WriteZeroes => self.counters.write_zeroes(flags),
+        }
+        let mut records = self.records.lock();
+        if records.len() == RECORDS_MAX {
+            records.pop_front();
+        }
+        records.push_back(TraceRecord { op, offset, len, flags });
+    }
+}
+
+impl BlockDevice for TracedDevice {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn read_only(&self) -> bool {
+        self.inner.read_only()
+    }
+
+    fn submit(&self, bio: Bio) {
+        self.record(bio.op, bio.offset, bio.len, bio.flags);
+        self.inner.submit(bio);
+    }
+
+    fn submit_all(&self, bios: Vec<Bio>) {
+        for bio in &bios {
+            self.record(bio.op, bio.offset, bio.len, bio.flags);
+        }
+        self.inner.submit_all(bios);
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
+        self.record(BioOp::Read, offset, buf.len() as u64, flags);
+        self.inner.read_at(offset, buf, flags)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
+        self.record(BioOp::Write, offset, total_len(pieces), flags);
+        self.inner.write_at(offset, pieces, flags)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.record(BioOp::Flush, 0, 0, BioFlags::empty());
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.record(BioOp::Discard, offset, len, BioFlags::empty());
+        self.inner.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
+        self.record(BioOp::WriteZeroes, offset, len, flags);
+        self.inner.write_zeroes(offset, len, flags)
+    }
+
+    fn stats(&self) -> IoStats {
+        self.counters.get()
+    }
+}

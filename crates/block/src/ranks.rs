@@ -1,0 +1,32 @@
+//! The lock classes of this crate, in one place so that their order can be read.
+//!
+//! All are leaves towards the crates above: a thread that holds one calls nothing but devices below it.
+
+#![allow(dead_code)] // the queue and the ring follow
+
+use extant_base::sync::LockClass;
+
+/// Waiters of a [`crate::queue::tags::TagSet`].
+pub(crate) static TAG_WAITERS: LockClass = LockClass::new("block tag waiters", 800);
+/// Bios held back by a [`crate::queue::Plug`].
+pub(crate) static PLUG: LockClass = LockClass::new("block plug", 805);
+/// Rules of a [`crate::device::FaultyDevice`].
+pub(crate) static FAULTS: LockClass = LockClass::new("block faults", 840);
+/// Records of a [`crate::device::TracedDevice`].
+pub(crate) static TRACED: LockClass = LockClass::new("block traced", 845);
+/// Bios that a deferring [`crate::device::CrashDevice`] has not completed yet.
+pub(crate) static CRASH_DEFERRED: LockClass = LockClass::new("block crash deferred", 890);
+/// Checkpoints from which crash states are built; held while the log is read.
+pub(crate) static CRASH_STATES: LockClass = LockClass::new("block crash states", 900);
+/// The log of a [`crate::device::CrashDevice`]; held while the live image takes the write, so that both agree on order.
+pub(crate) static CRASH_LOG: LockClass = LockClass::new("block crash log", 905);
+/// One shard of a [`crate::device::MemDevice`]. Several are held only by a snapshot, in index order.
+pub(crate) static MEM_SHARD: LockClass = LockClass::new("block memory shard", 920);
+/// The flush stream of a file.
+pub(crate) static FILE_FLUSH: LockClass = LockClass::new("block file flush", 940);
+/// In-flight table and submission side of an io_uring.
+pub(crate) static RING: LockClass = LockClass::new("block ring", 945);
+/// The first flush error of a file.
+pub(crate) static FILE_POISON: LockClass = LockClass::new("block file poison", 950);
+/// Completions that somebody waits for.
+pub(crate) static BIO_WAIT: LockClass = LockClass::new("block bio wait", 990);
