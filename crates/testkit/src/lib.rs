@@ -1,1 +1,23 @@
-//! placeholder
+//! What the tests of several crates share: real tools as oracles, mounts, trees compared, workloads replayed.
+//!
+//! Everything works on paths of mounted directories, so the same test runs on the kernel's mount and on Extant's.
+//!
+//! Main modules: [`oracle`] (mke2fs, e2fsck, debugfs), [`mount`] (mounts that end with their value), [`tree`] (the
+//! fingerprint of a directory tree, and the difference of two), [`workload`] (operations from a seed), [`differential`]
+//! (the same workload through a mount under test and through the kernel, compared), [`kinds`] (the images to try).
+//!
+//! What it does not do: run in production; nothing here is a dependency of a crate outside its tests.
+//!
+//! # Locking
+//! None.
+#![forbid(unsafe_code)]
+
+pub mod differential;
+pub mod error;
+pub mod kinds;
+pub mod mount;
+pub mod oracle;
+pub mod tree;
+pub mod workload;
+
+pub use error::{Error, Result};

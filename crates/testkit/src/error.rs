@@ -1,0 +1,31 @@
+//! What a test finds out, good to print.
+
+/// Why a step of a test failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A program could not be run.
+    #[error("{program}: {source}")]
+    Spawn { program: String, source: std::io::Error },
+    /// A program ran and failed.
+    #[error("{command}: exit code {code:?}\n{output}")]
+    Command { command: String, code: Option<i32>, output: String },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io { what: String, source: std::io::Error },
+    /// A mount did not come up or did not end in time.
+    #[error("{what} took longer than {seconds} s\n{output}")]
+    Timeout { what: String, seconds: u64, output: String },
+    /// Two things that should be equal are not.
+    #[error("{what}:\n{difference}")]
+    Mismatch { what: String, difference: String },
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// For `map_err` on system calls.
+    pub fn io<E: Into<std::io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Error {
+        let what = what.into();
+        move |e| Error::Io { what, source: e.into() }
+    }
+}

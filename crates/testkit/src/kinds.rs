@@ -1,0 +1,45 @@
+//! The kinds of images that a differential test goes through.
+
+use crate::oracle::MkfsOptions;
+
+/// An image kind, and its name for messages.
+#[derive(Clone, Debug)]
+pub struct ImageKind {
+    pub name: String,
+    pub options: MkfsOptions,
+}
+
+/// Enough for a few thousand operations; the file is sparse.
+const SIZE: u64 = 512 << 20;
+
+/// One kind. `features` is mke2fs's `-O` list.
+pub fn kind(fs_type: &'static str, features: &str, inode_size: Option<u32>, block_size: u32) -> ImageKind {
+    let mut name = format!("{fs_type}-{}k", block_size / 1024);
+    for feature in features.split(',').filter(|f| !f.is_empty()) {
+        name = format!("{name}-{}", feature.replace('^', "no_"));
+    }
+    if let Some(size) = inode_size {
+        name = format!("{name}-i{size}");
+    }
+    let mut options = MkfsOptions::new(fs_type, SIZE);
+    options.block_size = block_size;
+    options.inode_size = inode_size;
+    options.features = features.to_owned();
+    ImageKind { name, options }
+}
+
+/// ext2, ext3 and ext4 as mke2fs makes them, and ext4 with what differs most below; each with 1 and 4 KiB blocks.
+pub fn matrix() -> Vec<ImageKind> {
+    let each = |block_size| {
+        [
+            kind("ext2", "", None, block_size),
+            kind("ext3", "", None, block_size),
+            kind("ext4", "", None, block_size),
+            kind("ext4", "orphan_file", None, block_size),
+            kind("ext4", "metadata_csum_seed", None, block_size),
+            kind("ext4", "^has_journal", None, block_size),
+            kind("ext4", "", Some(128), block_size),
+        ]
+    };
+    [1024, 4096].into_iter().flat_map(each).collect()
+}

@@ -1,0 +1,231 @@
+//! Mounts that end with their value: the kernel's through a loop device, Extant's through its binary.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+
+use crate::oracle::{arg, run_command, run_ok};
+use crate::{Error, Result};
+
+/// How long a mount may take to come up or to end, in seconds.
+const PATIENCE_S: u64 = 60;
+
+/// A mounted image. Dropping it unmounts too, but swallows what goes wrong.
+pub trait Mounted {
+    /// Unmounts, and waits until everything is in the image.
+    fn unmount(self: Box<Self>) -> Result<()>;
+}
+
+/// Polls `done` until it is true.
+fn wait_until(mut done: impl FnMut() -> Result<bool>, seconds: u64) -> Result<bool> {
+    let clock = Clock::real();
+    let end = clock.now_ns() + seconds * 1_000_000_000;
+    loop {
+        if done()? {
+            return Ok(true);
+        }
+        if clock.now_ns() > end {
+            return Ok(false);
+        }
+        clock.sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether something is mounted on `dir`. A dead FUSE mount, which answers with an error, counts.
+pub fn is_mount_point(dir: &Path) -> bool {
+    let Some(parent) = dir.parent().and_then(|p| p.metadata().ok()) else { return false };
+    dir.metadata().map_or(true, |m| m.dev() != parent.dev())
+}
+
+/// Whether this process may loop-mount; tests that need it say so and pass where it may not.
+pub fn loop_mounts_work() -> bool {
+    rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists()
+}
+
+/// Whether FUSE mounts can work here.
+pub fn fuse_works() -> bool {
+    Path::new("/dev/fuse").exists()
+}
+
+/// The kernel's own driver on an image file, through a loop device.
+pub struct LoopMount {
+    dir: PathBuf,
+    mounted: bool,
+}
+
+impl LoopMount {
+    /// Mounts `image` on `dir` with `noatime,nodev` and `options` (`ro`, `errors=panic` …; may be empty).
+    pub fn new(image: &Path, dir: &Path, options: &str) -> Result<LoopMount> {
+        let mut all = "loop,noatime,nodev".to_owned();
+        if !options.is_empty() {
+            all = format!("{all},{options}");
+        }
+        run_ok("mount", &["-o", &all, arg(image), arg(dir)])?;
+        Ok(LoopMount { dir: dir.to_owned(), mounted: true })
+    }
+}
+
+impl Mounted for LoopMount {
+    fn unmount(mut self: Box<Self>) -> Result<()> {
+        self.mounted = false;
+        unmount(&self.dir)
+    }
+}
+
+impl Drop for LoopMount {
+    fn drop(&mut self) {
+        if self.mounted && unmount(&self.dir).is_err() {
+            let _ = run_command(Path::new("umount"), &["-l", arg(&self.dir)]);
+        }
+    }
+}
+
+/// umount, patient with whoever still looks at the directory.
+fn unmount(dir: &Path) -> Result<()> {
+    let mut last = None;
+    let done = wait_until(
+        || {
+            last = run_ok("umount", &[arg(dir)]).err();
+            Ok(last.is_none())
+        },
+        10,
+    )?;
+    if done { Ok(()) } else { Err(last.expect("it failed")) }
+}
+
+/// Extant on an image file, through its binary: `extant mount [OPTIONS] IMAGE DIR`, `extant unmount DIR`.
+pub struct ExtantMount {
+    binary: PathBuf,
+    dir: PathBuf,
+    /// The serving process when it stays in the foreground.
+    child: Option<Child>,
+    log: PathBuf,
+    mounted: bool,
+}
+
+impl ExtantMount {
+    /// Starts `binary mount OPTIONS IMAGE DIR` and waits until `dir` is a mount point. What it prints goes to a file
+    /// beside `dir` (`DIR.log`), and into the error if it fails.
+    pub fn new(binary: &Path, options: &[&str], image: &Path, dir: &Path) -> Result<ExtantMount> {
+        let log = dir.with_extension("log");
+        let create_log = || std::fs::File::options().create(true).append(true).open(&log);
+        let (out, err) = create_log()
+            .and_then(|f| Ok((f.try_clone()?, f)))
+            .map_err(Error::io(format!("create {}", log.display())))?;
+        let child = Command::new(binary)
+            .arg("mount")
+            .args(options)
+            .args([image, dir])
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .map_err(|source| Error::Spawn { program: binary.display().to_string(), source })?;
+        let mut mount =
+            ExtantMount { binary: binary.to_owned(), dir: dir.to_owned(), child: Some(child), log, mounted: false };
+        mount.wait_up(options)?;
+        Ok(mount)
+    }
+
+    fn output(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    fn wait_up(&mut self, options: &[&str]) -> Result<()> {
+        let command = || format!("{} mount {}", self.binary.display(), options.join(" "));
+        let (dir, child) = (self.dir.clone(), &mut self.child);
+        let mut failed = None;
+        let up = wait_until(
+            || {
+                // A process that ends with success has left the mount to a background one.
+                if let Some(status) = child.as_mut().and_then(|c| c.try_wait().ok().flatten()) {
+                    *child = None;
+                    failed = (!status.success()).then(|| status.code());
+                }
+                Ok(failed.is_some() || is_mount_point(&dir))
+            },
+            PATIENCE_S,
+        )?;
+        if let Some(code) = failed {
+            return Err(Error::Command { command: command(), code, output: self.output() });
+        }
+        self.mounted = true;
+        if up { Ok(()) } else { Err(Error::Timeout { what: command(), seconds: PATIENCE_S, output: self.output() }) }
+    }
+
+    /// The server's process id, when it runs in the foreground (for tests that kill it).
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Kills the server as a crash would (SIGKILL), then detaches the dead mount. Only a server that stays in the
+    /// foreground can be killed; one in the background sees an unmount, and ends in order.
+    pub fn kill(mut self) -> Result<()> {
+        self.force();
+        Ok(())
+    }
+
+    /// Waits for the foreground server's end.
+    fn wait_end(&mut self) -> Result<()> {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        let mut status = None;
+        let wait = || {
+            status = child.try_wait().map_err(Error::io("wait for extant"))?;
+            Ok(status.is_some())
+        };
+        let ended = wait_until(wait, PATIENCE_S);
+        match status {
+            Some(s) if s.success() => Ok(()),
+            Some(s) => Err(Error::Command { command: "extant mount".into(), code: s.code(), output: self.output() }),
+            None => {
+                self.child = Some(child);
+                ended?;
+                let what = "the end of extant mount".to_owned();
+                Err(Error::Timeout { what, seconds: PATIENCE_S, output: self.output() })
+            }
+        }
+    }
+
+    fn force(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::mem::take(&mut self.mounted) && is_mount_point(&self.dir) {
+            let _ = run_command(Path::new("umount"), &["-l", arg(&self.dir)]);
+        }
+    }
+}
+
+impl Mounted for ExtantMount {
+    fn unmount(mut self: Box<Self>) -> Result<()> {
+        let (code, output) = run_command(&self.binary, &["unmount", arg(&self.dir)])?;
+        if code != Some(0) {
+            let command = format!("extant unmount {}", self.dir.display());
+            return Err(Error::Command { command, code, output: output + &self.output() });
+        }
+        self.wait_end()?;
+        let gone = wait_until(|| Ok(!is_mount_point(&self.dir)), PATIENCE_S)?;
+        if !gone {
+            let what = format!("unmounting {}", self.dir.display());
+            return Err(Error::Timeout { what, seconds: PATIENCE_S, output: self.output() });
+        }
+        self.mounted = false;
+        Ok(())
+    }
+}
+
+impl Drop for ExtantMount {
+    fn drop(&mut self) {
+        if self.mounted || self.child.is_some() {
+            let _ = run_command(&self.binary, &["unmount", arg(&self.dir)]);
+            if let Some(child) = &mut self.child {
+                let _ = wait_until(|| Ok(child.try_wait().ok().flatten().is_some()), 5);
+            }
+            self.force();
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! File-system operations from a seed: the same seed gives the same operations, whatever file system they run on.
+//!
+//! Main types: [`Workload`] (a seed and a [`Mix`]; applies any range of its operations to a directory), [`Op`] (one
+//! operation), [`Report`] (what every operation answered). [`materialize`] builds a plain source tree.
+//!
+//! The generator keeps its own picture of the tree and never looks at the disk, so two runs differ only in what the file
+//! systems answer; a [`Report`] shows the first answer that differs. Some operations are meant to fail.
+//!
+//! What it does not do: time. Times that depend on when an operation ran are replaced by [`Workload::settle`].
+//!
+//! # Locking
+//! None; operations run one after the other.
+
+mod execute;
+mod generate;
+mod materialize;
+mod op;
+mod settle;
+
+pub use materialize::{Materialized, materialize};
+pub use op::{NodeType, Op, RenameMode};
+
+use std::ops::Range;
+use std::path::Path;
+
+use crate::Result;
+
+/// Which classes of operations take part. All do by default.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix {
+    pub xattrs: bool,
+    pub acls: bool,
+    pub fallocate: bool,
+    pub special_files: bool,
+    pub odd_times: bool,
+    pub hard_links: bool,
+    /// RENAME_EXCHANGE and RENAME_NOREPLACE.
+    pub rename_flags: bool,
+    /// Directories with thousands of entries.
+    pub big_directories: bool,
+    /// Writes far into a file, up to this offset in bytes; 0: none.
+    pub far_offset_max: u64,
+}
+
+impl Default for Mix {
+    fn default() -> Mix {
+        Mix {
+            xattrs: true,
+            acls: true,
+            fallocate: true,
+            special_files: true,
+            odd_times: true,
+            hard_links: true,
+            rename_flags: true,
+            big_directories: true,
+            far_offset_max: 5 << 30,
+        }
+    }
+}
+
+/// An endless sequence of operations.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    pub seed: u64,
+    pub mix: Mix,
+}
+
+/// What one operation answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Position in the sequence.
+    pub number: usize,
+    /// The operation, printed.
+    pub op: String,
+    /// The error number; None is success.
+    pub errno: Option<i32>,
+}
+
+/// The answers of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Report {
+    /// How many operations failed.
+    pub fn failed(&self) -> usize {
+        self.outcomes.iter().filter(|o| o.errno.is_some()).count()
+    }
+
+    /// The first operation that was answered differently, in words.
+    pub fn first_difference(&self, other: &Report) -> Option<String> {
+        let say = |errno: Option<i32>| match errno {
+            Some(n) => std::io::Error::from_raw_os_error(n).to_string(),
+            None => "success".into(),
+        };
+        if self.outcomes.len() != other.outcomes.len() {
+            return Some(format!("{} operations against {}", self.outcomes.len(), other.outcomes.len()));
+        }
+        let (a, b) = self.outcomes.iter().zip(&other.outcomes).find(|(a, b)| a != b)?;
+        Some(format!("operation {} {}: {} / {}", a.number, a.op, say(a.errno), say(b.errno)))
+    }
+}
+
+impl Workload {
+    /// All classes of operations.
+    pub fn new(seed: u64) -> Workload {
+        Workload { seed, mix: Mix::default() }
+    }
+
+    /// The operations of `range`, as they are and without running them.
+    pub fn operations(&self, range: Range<usize>) -> Vec<Op> {
+        let mut generator = generate::Generator::new(self.seed, self.mix);
+        (0..range.end).map(|number| generator.next(number)).skip(range.start).collect()
+    }
+
+    /// Runs the operations of `range` in `dir`, where those before it have run already.
+    pub fn apply(&self, dir: &Path, range: Range<usize>) -> Report {
+        let numbers = range.clone();
+        let run = |(number, op): (usize, Op)| {
+            let errno = execute::execute(dir, &op).err().map(|e| e.raw_os_error().unwrap_or(-1));
+            Outcome { number, op: format!("{op:?}"), errno }
+        };
+        Report { outcomes: numbers.zip(self.operations(range)).map(run).collect() }
+    }
+
+    /// Sets the times of everything under `dir`, and of `dir`, to values that depend only on path and seed: the last
+    /// step before a fingerprint.
+    pub fn settle(&self, dir: &Path) -> Result<()> {
+        settle::settle(dir, self.seed, self.mix.odd_times)
+    }
+}
+
+/// Applies the first `count` operations of `seed` to `dir`, and settles it.
+pub fn apply(dir: &Path, seed: u64, count: usize) -> Result<Report> {
+    let workload = Workload::new(seed);
+    let report = workload.apply(dir, 0..count);
+    workload.settle(dir)?;
+    Ok(report)
+}
