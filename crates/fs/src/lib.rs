@@ -2,3 +2,5 @@
 #![forbid(unsafe_code)]
 
 pub mod xattr;
+
+pub mod map;

@@ -1,0 +1,200 @@
+//! The way from the root of an extent tree to the leaf that covers a logical block.
+//!
+//! Every descent checks what a hostile image could get wrong: the depth falls by one at each step (so it ends), each node
+//! keeps to the range its parent gave it, and every block number is one that a file may own.
+//!
+//! # Locking
+//! The caller's map lock.
+
+use std::ops::Range;
+
+use extant_ondisk::BlockNr;
+use extant_ondisk::extent::{DEPTH_MAX, Extent, LOGICAL_END, NodeRef, RawEntry};
+
+use crate::map::{MapRoot, MapStore};
+
+/// One node on a path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Level {
+    /// `None` for the root.
+    pub block: Option<BlockNr>,
+    /// The key under which the parent knows this node, 0 for the root.
+    pub first: u32,
+    /// One past the last logical block that may lie below: the key of the next node, or the end of all.
+    pub end: u64,
+    /// Entries in use.
+    pub count: usize,
+    /// Entries there is room for.
+    pub room: usize,
+    /// The entry that the path follows (index levels only).
+    pub pos: usize,
+}
+
+/// A path to a leaf, and the leaf's entries around the block that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    levels: [Level; DEPTH_MAX as usize + 1],
+    pub depth: usize,
+    /// The leaf's last entry that starts at or before the block.
+    pub pos: Option<usize>,
+    /// That entry.
+    pub at: Option<Extent>,
+    /// The entries before and after it. Without `at`, `next` is the leaf's first.
+    pub before: Option<Extent>,
+    pub next: Option<Extent>,
+}
+
+/// The root as a node. It is only 4 entries, so they are checked at every use.
+pub(super) fn root_node<'a, S: MapStore>(root: &'a MapRoot, store: &S) -> Result<NodeRef<'a>, S::Error> {
+    NodeRef::parse(&root.i_block, 0)
+        .and_then(|node| {
+            node.validate(node.depth(), 0, |start, len| store.block_range_valid(start, len))?;
+            Ok(node)
+        })
+        .map_err(|e| root.corrupt(None, e.to_string()))
+}
+
+/// What a node block must satisfy when it enters the cache: checksum, then every entry.
+pub(super) fn verify_node<S: MapStore>(
+    store: &S,
+    bytes: &[u8],
+    block: BlockNr,
+    depth: u16,
+    seed: Option<u32>,
+) -> Result<(), String> {
+    let node = NodeRef::parse(bytes, block.0).map_err(|e| e.to_string())?;
+    if let Some(seed) = seed {
+        let (stored, computed) = (node.stored_checksum(), node.checksum(seed));
+        if stored != computed {
+            return Err(format!(
+                "extent node in {block}: checksum is {:#010x}, expected {:#010x}",
+                stored.unwrap_or(0),
+                computed.unwrap_or(0)
+            ));
+        }
+    }
+    node.validate(depth, block.0, |start, len| store.block_range_valid(start, len)).map_err(|e| e.to_string())
+}
+
+/// Runs `f` on the node in `block`, which must have `depth` and keep to `first..end`.
+pub(super) fn with_node<S: MapStore, R>(
+    root: &MapRoot,
+    store: &S,
+    block: BlockNr,
+    depth: u16,
+    first: u32,
+    end: u64,
+    f: impl FnOnce(NodeRef<'_>) -> R,
+) -> Result<R, S::Error> {
+    if !store.block_range_valid(block, 1) {
+        return Err(root.corrupt(Some(block), "an index points where no node can be"));
+    }
+    let seed = root.csum_seed;
+    store
+        .read(
+            block,
+            |bytes| verify_node(store, bytes, block, depth, seed),
+            |bytes| {
+                let node = NodeRef::parse(bytes, block.0)?;
+                node.check_place(depth, first, end, block.0)?;
+                Ok(f(node))
+            },
+        )?
+        .map_err(|e: extant_ondisk::Error| root.corrupt(Some(block), e.to_string()))
+}
+
+/// What one step of a descent learns from a node.
+enum Step {
+    Down { child: BlockNr, first: u32, end: u64 },
+    Leaf { pos: Option<usize>, at: Option<Extent>, before: Option<Extent>, next: Option<Extent> },
+    Broken,
+}
+
+fn step(node: &NodeRef<'_>, lblk: u32, level: &mut Level) -> Step {
+    level.count = node.len();
+    level.room = node.room();
+    let pos = node.search(lblk);
+    if node.depth() == 0 {
+        let extent = |i: Option<usize>| i.and_then(|i| node.extent(i));
+        let (before, after) = (pos.and_then(|p| p.checked_sub(1)), pos.map_or(0, |p| p + 1));
+        return Step::Leaf { pos, at: extent(pos), before: extent(before), next: extent(Some(after)) };
+    }
+    level.pos = pos.unwrap_or(0);
+    match node.index(level.pos) {
+        Some(index) => Step::Down {
+            child: index.child,
+            first: index.lblk.0,
+            end: node.key(level.pos + 1).map_or(level.end, u64::from),
+        },
+        None => Step::Broken,
+    }
+}
+
+impl Path {
+    /// Descends to the leaf for `lblk`: the last one that starts at or before it, or the first of all.
+    pub fn find<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<Path, S::Error> {
+        let node = root_node(root, store)?;
+        let mut levels = [Level::default(); DEPTH_MAX as usize + 1];
+        let depth = usize::from(node.depth());
+        levels[0].end = u64::from(LOGICAL_END);
+        let mut here = step(&node, lblk, &mut levels[0]);
+        for (l, level) in levels.iter_mut().enumerate().take(depth + 1).skip(1) {
+            let Step::Down { child, first, end } = here else { break };
+            *level = Level { block: Some(child), first, end, ..Level::default() };
+            here = with_node(root, store, child, (depth - l) as u16, first, end, |node| step(&node, lblk, level))?;
+        }
+        let Step::Leaf { pos, at, before, next } = here else {
+            return Err(root.corrupt(levels[depth].block, "an index node without entries"));
+        };
+        // The block was verified when it entered the cache, but perhaps as another kind of block.
+        if at.is_some_and(|e| e.len == 0 || !store.block_range_valid(e.pblk, e.len)) {
+            return Err(root.corrupt(levels[depth].block, "an extent maps blocks that no file can own"));
+        }
+        Ok(Path { levels, depth, pos, at, before, next })
+    }
+
+    pub fn level(&self, l: usize) -> &Level {
+        &self.levels[l]
+    }
+
+    pub fn leaf(&self) -> &Level {
+        &self.levels[self.depth]
+    }
+
+    /// Where a hole that begins after `at` ends: at the leaf's next extent, or at the next leaf.
+    pub fn hole_end(&self) -> u64 {
+        self.next.map_or(self.leaf().end, |next| u64::from(next.lblk.0))
+    }
+
+    /// The extents `range` of the leaf.
+    pub fn leaf_extents<S: MapStore>(
+        &self,
+        root: &MapRoot,
+        store: &S,
+        range: Range<usize>,
+    ) -> Result<Vec<Extent>, S::Error> {
+        let pick = |node: NodeRef<'_>| -> Vec<Extent> {
+            (range.start..range.end.min(node.len())).filter_map(|i| node.extent(i)).collect()
+        };
+        let extents = match self.leaf().block {
+            None => pick(root_node(root, store)?),
+            Some(block) => with_node(root, store, block, 0, self.leaf().first, self.leaf().end, pick)?,
+        };
+        if extents.iter().any(|e| e.len == 0 || !store.block_range_valid(e.pblk, e.len)) {
+            return Err(root.corrupt(self.leaf().block, "an extent maps blocks that no file can own"));
+        }
+        Ok(extents)
+    }
+
+    /// All entries of the node at level `l`.
+    pub fn raw_entries<S: MapStore>(&self, root: &MapRoot, store: &S, l: usize) -> Result<Vec<RawEntry>, S::Error> {
+        let level = &self.levels[l];
+        match level.block {
+            None => Ok(root_node(root, store)?.raw_entries().collect()),
+            Some(block) => {
+                let depth = (self.depth - l) as u16;
+                with_node(root, store, block, depth, level.first, level.end, |node| node.raw_entries().collect())
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Unmaps a range of an extent tree, leaf by leaf from right to left.
+//!
+//! Each round takes the last extents of the range that lie in one leaf, as many as the handle can pay for; changes the
+//! leaf (and frees the nodes that this empties); then frees the data. The map is consistent between rounds.
+//! Linux: `ext4_ext_remove_space`, `ext4_ext_rm_leaf`.
+//!
+//! # Locking
+//! The caller's map lock.
+
+use extant_ondisk::extent::{DEPTH_MAX, Extent, RawEntry};
+use extant_ondisk::{GroupNr, LogicalBlock};
+
+use super::depth_of;
+use super::edit::{Edit, nodes_needed};
+use super::path::Path;
+use crate::map::{MapRoot, MapStore, Progress};
+
+/// Credits of one round besides the data's groups: the nodes on the path are changed or freed (a freed node costs bitmap,
+/// descriptor and revoke record), the root may collapse, and a split in the middle of an extent allocates `new_nodes`.
+fn round_credits(depth: u32, new_nodes: u32) -> u32 {
+    4 * (depth + 1) + 3 * new_nodes
+}
+
+pub(in crate::map) fn credits_for_remove(root: &MapRoot, groups_per_extent: u32) -> u32 {
+    let depth = (depth_of(root) + 1).min(u32::from(DEPTH_MAX));
+    round_credits(depth, depth + 1) + 2 * groups_per_extent.max(1)
+}
+
+/// The groups that freeing touches, each counted once.
+#[derive(Default)]
+struct Groups(Vec<GroupNr>);
+
+impl Groups {
+    /// Notes the groups of an extent. Groups are contiguous, so only first and last have to be asked for.
+    fn add<S: MapStore>(&mut self, store: &S, extent: &Extent) {
+        let first = store.group_of(extent.pblk).0;
+        let last = store.group_of(extant_ondisk::BlockNr(extent.pblk.0 + u64::from(extent.len.max(1)) - 1)).0;
+        // An extent has at most 32768 blocks, so this is short even with the smallest groups.
+        for group in first..=last {
+            if let Err(at) = self.0.binary_search(&GroupNr(group)) {
+                self.0.insert(at, GroupNr(group));
+            }
+        }
+    }
+
+    fn credits(&self) -> u32 {
+        2 * self.0.len() as u32
+    }
+}
+
+pub(in crate::map) fn remove<S: MapStore>(
+    root: &mut MapRoot,
+    store: &S,
+    txn: &mut S::Txn,
+    from: u32,
+    to: u32,
+) -> Result<Progress, S::Error> {
+    let mut to = to;
+    while from <= to {
+        let path = Path::find(root, store, to)?;
+        let leaf = *path.leaf();
+        if leaf.count == 0 && leaf.block.is_some() {
+            // Old kernels left empty leaves behind; they have to go before the tree can.
+            if !store.has_credits(txn, round_credits(path.depth as u32, 0)) {
+                return Ok(Progress::Stopped { at: LogicalBlock(to) });
+            }
+            Edit::new(root, store, txn, path).replace_leaf(0..0, &[], None)?;
+            continue;
+        }
+        let Some(pos) = path.pos else {
+            // The leaf's extents all lie behind `to`. What is before the leaf's key lies in leaves before it.
+            if leaf.first > to || leaf.first <= from {
+                break;
+            }
+            to = leaf.first - 1;
+            continue;
+        };
+        let (start, stop) = (u64::from(from), u64::from(to) + 1);
+        let extents = path.leaf_extents(root, store, 0..pos + 1)?;
+        let mut groups = Groups::default();
+        let mut gone: Vec<Extent> = Vec::new();
+        let (mut left, mut right) = (None, None);
+        for extent in extents.iter().rev() {
+            let Some(part) = extent.clip(start, stop) else { break };
+            groups.add(store, &part);
+            let (before, behind) = (extent.clip(0, start), extent.clip(stop, u64::MAX));
+            let added = usize::from(before.is_some()) + usize::from(behind.or(right).is_some());
+            let new_nodes = nodes_needed::<S>(&path, gone.len() + 1, added);
+            let credits = round_credits(path.depth as u32, new_nodes) + groups.credits();
+            if !store.has_credits(txn, credits) {
+                if gone.is_empty() {
+                    return Ok(Progress::Stopped { at: LogicalBlock(to) });
+                }
+                break;
+            }
+            (left, right) = (before, behind.or(right));
+            gone.push(part);
+        }
+        let Some(last) = gone.last() else { break };
+        let (lowest, first_gone) = (last.lblk.0, pos + 1 - gone.len());
+        let new: Vec<RawEntry> = [left, right].into_iter().flatten().map(|e| e.encode()).collect();
+        Edit::new(root, store, txn, path).replace_leaf(first_gone..pos + 1, &new, gone.first().map(|e| e.pblk))?;
+        for part in &gone {
+            root.blocks_delta -= i64::from(part.len);
+            store.free_data(txn, part.pblk, part.len)?;
+        }
+        if lowest <= from {
+            break;
+        }
+        to = lowest - 1;
+    }
+    Ok(Progress::Done)
+}

@@ -1,0 +1,460 @@
+//! Indirect maps (ext2, ext3) over a store: look up, map, unmap, walk.
+//!
+//! The pointer of each logical block lies at the end of a path of at most three pointer blocks; a pointer of 0 at any step
+//! is a hole as large as what would lie below it. Linux: fs/ext4/indirect.c.
+//!
+//! What it does not do: unwritten blocks, which this format cannot express.
+//!
+//! # Locking
+//! The caller's map lock.
+
+use std::ops::ControlFlow;
+
+use extant_ondisk::indirect::{self, Geometry, IndirectPath, LEVELS_MAX, POINTER_END, SLOTS};
+use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
+
+use super::{MapError, MapRoot, MapState, MapStore, Mapping, Progress};
+
+fn verify<S: MapStore>(store: &S, bytes: &[u8], block: BlockNr) -> Result<(), String> {
+    indirect::validate(bytes, block.0, |b| store.block_range_valid(b, 1)).map_err(|e| e.to_string())
+}
+
+/// A pointer as a block, checked: the root is never verified by the cache, and a block may have entered it as another kind.
+fn follow<S: MapStore>(
+    root: &MapRoot,
+    store: &S,
+    holder: Option<BlockNr>,
+    pointer: u32,
+) -> Result<Option<BlockNr>, S::Error> {
+    let block = BlockNr(u64::from(pointer));
+    match pointer {
+        0 => Ok(None),
+        _ if store.block_range_valid(block, 1) => Ok(Some(block)),
+        _ => Err(root.corrupt(holder, format!("a pointer names {block}, which no file can own"))),
+    }
+}
+
+fn path_of<S: MapStore>(root: &MapRoot, geometry: &Geometry, lblk: u32) -> Result<IndirectPath, S::Error> {
+    geometry.path(LogicalBlock(lblk)).ok_or_else(|| MapError::TooBig { ino: root.ino, lblk: u64::from(lblk) }.into())
+}
+
+/// Runs `f` on the array that holds the pointers of `holder`: a pointer block, or the slots of `i_block`.
+fn with_pointers<S: MapStore, R>(
+    root: &MapRoot,
+    store: &S,
+    holder: Option<BlockNr>,
+    f: impl FnOnce(&[u8]) -> R,
+) -> Result<R, S::Error> {
+    match holder {
+        None => Ok(f(&root.i_block)),
+        Some(block) => store.read(block, |bytes| verify(store, bytes, block), f),
+    }
+}
+
+fn with_pointers_mut<S: MapStore, R>(
+    root: &mut MapRoot,
+    store: &S,
+    txn: &mut S::Txn,
+    holder: Option<BlockNr>,
+    f: impl FnOnce(&mut [u8]) -> R,
+) -> Result<R, S::Error> {
+    match holder {
+        None => {
+            root.dirty = true;
+            Ok(f(&mut root.i_block))
+        }
+        Some(block) => store.modify(txn, block, |bytes| verify(store, bytes, block), f),
+    }
+}
+
+/// The blocks on the way to a logical block: `holders[step]` has the pointer `offsets[step]`. Ends early at a hole.
+struct Chain {
+    path: IndirectPath,
+    holders: [Option<BlockNr>; LEVELS_MAX + 1],
+    /// The last step whose holder exists.
+    reached: usize,
+}
+
+impl Chain {
+    /// True when the last level's array of pointers exists.
+    fn complete(&self) -> bool {
+        self.reached == self.path.levels
+    }
+
+    fn find<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath) -> Result<Chain, S::Error> {
+        let mut chain = Chain { path, holders: [None; LEVELS_MAX + 1], reached: 0 };
+        while chain.reached < path.levels {
+            let (holder, offset) = (chain.holders[chain.reached], path.offsets[chain.reached] as usize);
+            let pointer = with_pointers(root, store, holder, |bytes| indirect::pointer(bytes, offset).unwrap_or(0))?;
+            let Some(next) = follow(root, store, holder, pointer)? else { break };
+            chain.reached += 1;
+            chain.holders[chain.reached] = Some(next);
+        }
+        Ok(chain)
+    }
+}
+
+/// Pointers that follow `offset` in the last level's array, itself included.
+fn array_rest(path: &IndirectPath, geometry: &Geometry) -> u32 {
+    let last = path.offsets[path.levels];
+    if path.levels == 0 { indirect::DIRECT.saturating_sub(last) } else { geometry.per_block.saturating_sub(last) }
+}
+
+/// A run within one pointer array, or a hole below one empty pointer.
+fn segment<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len: u32) -> Result<(u32, u32), S::Error> {
+    let geometry = Geometry::new(store.block_size());
+    let path = path_of::<S>(root, &geometry, lblk)?;
+    let chain = Chain::find(root, store, path)?;
+    if !chain.complete() {
+        let hole = path.span(chain.reached, &geometry) - path.inside(chain.reached, &geometry);
+        return Ok((0, hole.min(u64::from(max_len)) as u32));
+    }
+    let holder = chain.holders[path.levels];
+    let (first, limit) = (path.offsets[path.levels] as usize, array_rest(&path, &geometry).min(max_len).max(1));
+    let (pointer, run) = with_pointers(root, store, holder, |bytes| {
+        let start = indirect::pointer(bytes, first).unwrap_or(0);
+        let continues = |i: u32| {
+            let want = if start == 0 { Some(0) } else { start.checked_add(i) };
+            indirect::pointer(bytes, first + i as usize) == want
+        };
+        (start, (1..limit).find(|i| !continues(*i)).unwrap_or(limit))
+    })?;
+    if pointer != 0 && !store.block_range_valid(BlockNr(u64::from(pointer)), run) {
+        return Err(root.corrupt(holder, format!("{run} pointers from block {pointer} leave the file system")));
+    }
+    Ok((pointer, run))
+}
+
+pub(super) fn lookup<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len: u32) -> Result<Mapping, S::Error> {
+    let end = Geometry::new(store.block_size()).logical_end();
+    let max_len = max_len.min(end - lblk);
+    let (first, mut len) = segment(root, store, lblk, max_len)?;
+    // A run goes on in the next array if the blocks do, a hole if that one is empty as well.
+    while len < max_len {
+        let (next, more) = segment(root, store, lblk + len, max_len - len)?;
+        let follows = if first == 0 { next == 0 } else { first.checked_add(len) == Some(next) };
+        if !follows {
+            break;
+        }
+        len += more;
+    }
+    let state = if first == 0 { MapState::Hole } else { MapState::Written(BlockNr(u64::from(first))) };
+    Ok(Mapping { lblk: LogicalBlock(lblk), len, state })
+}
+
+pub(super) fn insert<S: MapStore>(
+    root: &mut MapRoot,
+    store: &S,
+    txn: &mut S::Txn,
+    lblk: u32,
+    pblk: BlockNr,
+    len: u32,
+) -> Result<u32, S::Error> {
+    if pblk.0 + u64::from(len) > POINTER_END {
+        return Err(MapError::Invalid { ino: root.ino, detail: "blocks beyond 32 bits" }.into());
+    }
+    let mut done = 0;
+    while done < len {
+        // The caller paid for one array of pointers; more need the handle's consent.
+        if done > 0 && !store.has_credits(txn, credits_for_array()) {
+            break;
+        }
+        match insert_in_array(root, store, txn, lblk + done, (pblk.0 as u32) + done, len - done) {
+            Ok(more) => done += more,
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// Maps as much of the range as lies in the first block's array of pointers, allocating the missing pointer blocks first.
+fn insert_in_array<S: MapStore>(
+    root: &mut MapRoot,
+    store: &S,
+    txn: &mut S::Txn,
+    lblk: u32,
+    pblk: u32,
+    len: u32,
+) -> Result<u32, S::Error> {
+    let geometry = Geometry::new(store.block_size());
+    let path = path_of::<S>(root, &geometry, lblk)?;
+    let chain = Chain::find(root, store, path)?;
+    let (first, len) = (path.offsets[path.levels] as usize, array_rest(&path, &geometry).min(len));
+    let holder = chain.holders[chain.reached];
+    let fill = |bytes: &mut [u8]| (0..len).all(|i| indirect::set_pointer(bytes, first + i as usize, pblk + i));
+    let broken = |root: &MapRoot| -> S::Error { root.corrupt(holder, "a pointer array is shorter than its block") };
+    if chain.complete() {
+        let used = with_pointers(root, store, holder, |bytes| {
+            (0..len).find(|i| indirect::pointer(bytes, first + *i as usize).unwrap_or(0) != 0)
+        })?;
+        if let Some(used) = used {
+            return Err(MapError::Mapped { ino: root.ino, lblk: lblk + used }.into());
+        }
+        let fine = with_pointers_mut(root, store, txn, holder, fill)?;
+        root.blocks_delta += i64::from(len);
+        return if fine { Ok(len) } else { Err(broken(root)) };
+    }
+    let new = allocate(root, store, txn, path.levels - chain.reached, holder.unwrap_or(BlockNr(u64::from(pblk))))?;
+    // From the data up, so that nothing points to a block that is not there yet: new.last() holds the data's pointers.
+    let mut fine = true;
+    for (i, block) in new.iter().enumerate().rev() {
+        fine &= match new.get(i + 1) {
+            None => store.init(txn, *block, fill)?,
+            Some(child) => {
+                let offset = path.offsets[chain.reached + 1 + i] as usize;
+                store.init(txn, *block, |bytes| indirect::set_pointer(bytes, offset, child.0 as u32))?
+            }
+        };
+    }
+    let offset = path.offsets[chain.reached] as usize;
+    let top = new.first().map_or(0, |b| b.0 as u32);
+    fine &= with_pointers_mut(root, store, txn, holder, |bytes| indirect::set_pointer(bytes, offset, top))?;
+    root.blocks_delta += i64::from(len);
+    if fine { Ok(len) } else { Err(broken(root)) }
+}
+
+/// Allocates `count` pointer blocks that 32 bits can name, or none.
+fn allocate<S: MapStore>(
+    root: &mut MapRoot,
+    store: &S,
+    txn: &mut S::Txn,
+    count: usize,
+    goal: BlockNr,
+) -> Result<Vec<BlockNr>, S::Error> {
+    let mut new = Vec::with_capacity(count);
+    while new.len() < count {
+        let result = match store.allocate_meta(txn, Some(goal)) {
+            Ok(block) if block.0 < POINTER_END => Ok(block),
+            Ok(block) => {
+                store.free_meta(txn, block)?;
+                Err(MapError::NoSpace { ino: root.ino }.into())
+            }
+            Err(e) => Err(e),
+        };
+        match result {
+            Ok(block) => new.push(block),
+            Err(e) => {
+                for block in new {
+                    store.free_meta(txn, block)?;
+                }
+                return Err(e);
+            }
+        }
+    }
+    root.blocks_delta += count as i64;
+    Ok(new)
+}
+
+pub(super) fn remove<S: MapStore>(
+    root: &mut MapRoot,
+    store: &S,
+    txn: &mut S::Txn,
+    from: u32,
+    to: u32,
+) -> Result<Progress, S::Error> {
+    let geometry = Geometry::new(store.block_size());
+    let mut to = to;
+    while from <= to {
+        let path = path_of::<S>(root, &geometry, to)?;
+        let chain = Chain::find(root, store, path)?;
+        // The first logical block below the deepest pointer (or array of pointers) that was reached.
+        let lowest = if chain.complete() {
+            let array = if path.levels == 0 { 0 } else { to - path.offsets[path.levels] };
+            match remove_in_array(root, store, txn, &chain, from.max(array), to)? {
+                Progress::Done => array,
+                Progress::Stopped { at } => {
+                    if at.0 == to {
+                        return Ok(Progress::Stopped { at });
+                    }
+                    to = at.0;
+                    continue;
+                }
+            }
+        } else {
+            (u64::from(to) - path.inside(chain.reached, &geometry)) as u32
+        };
+        if lowest <= from {
+            break;
+        }
+        to = lowest - 1;
+    }
+    Ok(Progress::Done)
+}
+
+/// Unmaps `from..=to`, all in one array of pointers, as far as the credits go; frees the array if nothing is left, and
+/// the pointer blocks above that this empties. `Stopped { at }`: all behind `at` is done.
+fn remove_in_array<S: MapStore>(
+    root: &mut MapRoot,
+    store: &S,
+    txn: &mut S::Txn,
+    chain: &Chain,
+    from: u32,
+    to: u32,
+) -> Result<Progress, S::Error> {
+    let levels = chain.path.levels;
+    let holder = chain.holders[levels];
+    let last = chain.path.offsets[levels];
+    let first = last - (to - from);
+    let pointers: Vec<u32> = with_pointers(root, store, holder, |bytes| {
+        (first..=last).map(|i| indirect::pointer(bytes, i as usize).unwrap_or(0)).collect()
+    })?;
+    let mut groups: Vec<GroupNr> = Vec::new();
+    let mut runs: Vec<(BlockNr, u32)> = Vec::new();
+    let mut low = last + 1;
+    for (i, pointer) in (first..=last).rev().zip(pointers.into_iter().rev()) {
+        if let Some(block) = follow(root, store, holder, pointer)? {
+            let group = store.group_of(block);
+            let place = groups.binary_search(&group);
+            let credits = array_credits(levels) + 2 * (groups.len() + usize::from(place.is_err())) as u32;
+            if place.is_err() || runs.is_empty() {
+                if !store.has_credits(txn, credits) {
+                    break;
+                }
+                if let Err(place) = place {
+                    groups.insert(place, group);
+                }
+            }
+            match runs.last_mut() {
+                Some((start, len)) if block.0 + 1 == start.0 => (*start, *len) = (block, *len + 1),
+                _ => runs.push((block, 1)),
+            }
+        }
+        low = i;
+    }
+    if low > last {
+        return Ok(Progress::Stopped { at: LogicalBlock(to) });
+    }
+    let progress =
+        if low == first { Progress::Done } else { Progress::Stopped { at: LogicalBlock(to - (last + 1 - low)) } };
+    if runs.is_empty() && levels > 0 {
+        // Nothing to free here; but an array that was empty all along would be kept by every pass, so look.
+        let empty = with_pointers(root, store, holder, indirect::is_empty)?;
+        if !empty {
+            return Ok(progress);
+        }
+        if !store.has_credits(txn, array_credits(levels)) {
+            return Ok(Progress::Stopped { at: LogicalBlock(to) });
+        }
+    } else if runs.is_empty() {
+        return Ok(progress);
+    }
+    // Clear the pointers; then free what stands empty, from below, clearing the pointer to it each time.
+    let mut step = levels;
+    let mut cleared = low..=last;
+    let mut emptied = Vec::new();
+    loop {
+        let holder = chain.holders[step];
+        let range = cleared.clone();
+        let empty = with_pointers_mut(root, store, txn, holder, |bytes| {
+            let fine = range.clone().all(|i| indirect::set_pointer(bytes, i as usize, 0));
+            fine && indirect::is_empty(bytes)
+        })?;
+        let Some(block) = holder.filter(|_| empty && step > 0) else { break };
+        emptied.push(block);
+        step -= 1;
+        cleared = chain.path.offsets[step]..=chain.path.offsets[step];
+    }
+    for block in emptied {
+        root.blocks_delta -= 1;
+        store.free_meta(txn, block)?;
+    }
+    for (start, len) in runs {
+        root.blocks_delta -= i64::from(len);
+        store.free_data(txn, start, len)?;
+    }
+    Ok(progress)
+}
+
+pub(super) fn walk<S: MapStore>(
+    root: &MapRoot,
+    store: &S,
+    from: u32,
+    mut f: impl FnMut(Mapping) -> ControlFlow<()>,
+) -> Result<(), S::Error> {
+    let end = Geometry::new(store.block_size()).logical_end();
+    let mut at = from;
+    let mut run: Option<Mapping> = None;
+    while at < end {
+        let (pointer, len) = segment(root, store, at, end - at)?;
+        let piece = Mapping {
+            lblk: LogicalBlock(at),
+            len,
+            state: if pointer == 0 { MapState::Hole } else { MapState::Written(BlockNr(u64::from(pointer))) },
+        };
+        run = match (run, piece.state) {
+            (Some(mut r), MapState::Written(next)) if matches!(r.state, MapState::Written(b) if b.0 + u64::from(r.len) == next.0) =>
+            {
+                r.len += len;
+                Some(r)
+            }
+            (before, state) => {
+                if let Some(before) = before
+                    && f(before).is_break()
+                {
+                    return Ok(());
+                }
+                (state != MapState::Hole).then_some(piece)
+            }
+        };
+        at += len;
+    }
+    if let Some(last) = run {
+        let _ = f(last);
+    }
+    Ok(())
+}
+
+pub(super) fn walk_meta<S: MapStore>(root: &MapRoot, store: &S, f: &mut impl FnMut(BlockNr)) -> Result<(), S::Error> {
+    for slot in indirect::DIRECT as usize..SLOTS {
+        let pointer = indirect::pointer(&root.i_block, slot).unwrap_or(0);
+        if let Some(block) = follow(root, store, None, pointer)? {
+            walk_meta_below(root, store, block, slot - indirect::DIRECT as usize, f)?;
+        }
+    }
+    Ok(())
+}
+
+/// `above`: levels of pointer blocks below this one.
+fn walk_meta_below<S: MapStore>(
+    root: &MapRoot,
+    store: &S,
+    block: BlockNr,
+    above: usize,
+    f: &mut impl FnMut(BlockNr),
+) -> Result<(), S::Error> {
+    f(block);
+    if above == 0 {
+        return Ok(());
+    }
+    let pointers: Vec<u32> = with_pointers(root, store, Some(block), |bytes| {
+        let all = (0..bytes.len() / indirect::POINTER_BYTES).filter_map(|i| indirect::pointer(bytes, i));
+        all.filter(|p| *p != 0).collect()
+    })?;
+    for pointer in pointers {
+        if let Some(child) = follow(root, store, Some(block), pointer)? {
+            walk_meta_below(root, store, child, above - 1, f)?;
+        }
+    }
+    Ok(())
+}
+
+/// One array of pointers and the blocks above it, changed or freed (bitmap, descriptor, revoke record).
+fn array_credits(levels: usize) -> u32 {
+    1 + 4 * levels as u32
+}
+
+/// One array of pointers filled, with all blocks above it new: each costs itself, bitmap and descriptor.
+fn credits_for_array() -> u32 {
+    1 + 3 * LEVELS_MAX as u32
+}
+
+pub(super) fn credits_for_insert(block_size: u32, len: u32) -> u32 {
+    let arrays = len / Geometry::new(block_size).per_block.max(1) + 2;
+    // Only the first array can need three new blocks; each further one adds itself, and now and then one above it.
+    credits_for_array() + 3 * (arrays + arrays / 128 + 1)
+}
+
+pub(super) fn credits_for_remove(groups_per_extent: u32) -> u32 {
+    array_credits(LEVELS_MAX) + 2 * groups_per_extent.max(1)
+}

@@ -1,0 +1,247 @@
+//! Which physical block holds which logical block of a file: extent trees, indirect blocks, and the extent-status cache.
+//!
+//! Main types: [`MapRoot`] (an inode's `i_block` and what belongs to it; all operations are its methods), [`Mapping`] (a
+//! run of logical blocks in one state), [`MapStore`] (what is needed from below), [`Progress`] (how far an operation
+//! came before its handle ran out of credits). Folders: `extents/`, `indirect.rs`, and [`es`] (the cache in front).
+//! Linux: `ext4_map_blocks`, fs/ext4/inode.c; fs/ext4/extents.c; fs/ext4/indirect.c.
+//!
+//! Crash safety: every call leaves the map consistent in the handle it was given. An operation that may not fit one
+//! handle (remove, state changes) stops between two consistent states and says where to go on. New nodes are allocated
+//! before the first change, so running out of space changes nothing.
+//!
+//! What it does not do: it does not choose data blocks, touch data, know sizes, start handles, or write the inode (the
+//! caller copies `i_block` back when [`MapRoot::dirty`] and adds [`MapRoot::blocks_delta`] to `i_blocks`).
+//!
+//! # Locking
+//! None of its own: the caller holds the inode's map lock (Linux: `i_data_sem`), shared for `&self` methods, exclusive
+//! for `&mut self` ones. [`es`] has its own locks.
+
+pub mod es;
+mod extents;
+mod indirect;
+mod store;
+
+use std::ops::ControlFlow;
+
+use extant_ondisk::extent::{self, NodeMut, ROOT_BYTES};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
+
+pub use store::{MapError, MapStore};
+
+/// What a run of logical blocks is. The block is the physical place of the run's first block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapState {
+    /// Nothing allocated; reads as zeros.
+    Hole,
+    Written(BlockNr),
+    /// Allocated, never written; reads as zeros.
+    Unwritten(BlockNr),
+}
+
+/// A run of logical blocks in one state (Linux: `struct ext4_map_blocks`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub lblk: LogicalBlock,
+    /// Blocks, at least 1.
+    pub len: u32,
+    pub state: MapState,
+}
+
+/// How far an operation came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Progress {
+    Done,
+    /// The handle has too few credits left. The map is consistent; call again under a new handle with `at` in the place
+    /// of `to` ([`MapRoot::remove`], which works from right to left) or of `from` (the state changes, left to right).
+    Stopped {
+        at: LogicalBlock,
+    },
+}
+
+/// The root of an inode's map.
+#[derive(Clone, Debug)]
+pub struct MapRoot {
+    /// For messages.
+    pub ino: InodeNr,
+    /// The inode's `i_block`.
+    pub i_block: [u8; ROOT_BYTES],
+    /// EXTENTS_FL: an extent tree rather than block pointers.
+    pub extents: bool,
+    /// crc32c(crc32c(fs seed, le32 ino), le32 generation) with metadata_csum.
+    pub csum_seed: Option<u32>,
+    /// Blocks (data and nodes) that this map gained or lost since the caller last took the number; for `i_blocks`.
+    pub blocks_delta: i64,
+    /// `i_block` changed since the caller last cleared this.
+    pub dirty: bool,
+}
+
+impl MapRoot {
+    /// The map of an inode as read from disk.
+    pub fn new(ino: InodeNr, i_block: [u8; ROOT_BYTES], extents: bool, csum_seed: Option<u32>) -> MapRoot {
+        MapRoot { ino, i_block, extents, csum_seed, blocks_delta: 0, dirty: false }
+    }
+
+    /// The map of a new, empty file.
+    pub fn empty(ino: InodeNr, extents: bool, csum_seed: Option<u32>) -> MapRoot {
+        let mut root = MapRoot::new(ino, [0; ROOT_BYTES], extents, csum_seed);
+        if extents {
+            NodeMut::init(&mut root.i_block, 0);
+        }
+        root.dirty = true;
+        root
+    }
+
+    /// One past the last logical block that this map can address (Linux: `s_maxbytes`, `s_bitmap_maxbytes`).
+    pub fn logical_end(&self, block_size: u32) -> u32 {
+        if self.extents {
+            extent::LOGICAL_END
+        } else {
+            extant_ondisk::indirect::Geometry::new(block_size).logical_end()
+        }
+    }
+
+    /// The state of `lblk` and of as many blocks after it (in all at most `max_len`, at least 1) as share it and, where
+    /// mapped, follow on physically. Blocks that the map cannot address are holes. Neighbouring extents are not joined.
+    pub fn lookup<S: MapStore>(&self, store: &S, lblk: LogicalBlock, max_len: u32) -> Result<Mapping, S::Error> {
+        let max_len = max_len.max(1);
+        if lblk.0 >= self.logical_end(store.block_size()) {
+            return Ok(Mapping { lblk, len: max_len.min((u32::MAX - lblk.0).max(1)), state: MapState::Hole });
+        }
+        if self.extents {
+            extents::lookup(self, store, lblk.0, max_len)
+        } else {
+            indirect::lookup(self, store, lblk.0, max_len)
+        }
+    }
+
+    /// Maps `len` blocks from `lblk`, which must be a hole, to the blocks from `pblk`. Returns how many were mapped, at
+    /// least 1: fewer than `len` when one extent cannot be longer, or when an indirect map ran out of space or credits
+    /// on the way. Needs [`MapRoot::credits_for_insert`].
+    ///
+    /// # Errors
+    /// [`MapError::Mapped`], [`MapError::TooBig`], [`MapError::NoSpace`] (nothing changed), [`MapError::Corrupt`].
+    pub fn insert<S: MapStore>(
+        &mut self,
+        store: &S,
+        txn: &mut S::Txn,
+        lblk: LogicalBlock,
+        pblk: BlockNr,
+        len: u32,
+        unwritten: bool,
+    ) -> Result<u32, S::Error> {
+        let end = u64::from(lblk.0) + u64::from(len);
+        if end > u64::from(self.logical_end(store.block_size())) {
+            return Err(MapError::TooBig { ino: self.ino, lblk: end - 1 }.into());
+        }
+        if len == 0 {
+            return Err(MapError::Invalid { ino: self.ino, detail: "an empty range to map" }.into());
+        }
+        if !store.block_range_valid(pblk, len) {
+            return Err(MapError::Invalid { ino: self.ino, detail: "blocks to map that no file can own" }.into());
+        }
+        if self.extents {
+            extents::insert(self, store, txn, lblk.0, pblk, len, unwritten)
+        } else if unwritten {
+            Err(MapError::Invalid { ino: self.ino, detail: "indirect maps have no unwritten blocks" }.into())
+        } else {
+            indirect::insert(self, store, txn, lblk.0, pblk, len)
+        }
+    }
+
+    /// Turns the unwritten blocks among `len` from `lblk` into written ones; holes and written blocks stay.
+    ///
+    /// # Errors
+    /// [`MapError::NoSpace`] when a split needs a node: what lies left of the failing extent is converted, nothing else.
+    pub fn convert_unwritten<S: MapStore>(
+        &mut self,
+        store: &S,
+        txn: &mut S::Txn,
+        lblk: LogicalBlock,
+        len: u32,
+    ) -> Result<Progress, S::Error> {
+        if !self.extents {
+            return Ok(Progress::Done);
+        }
+        extents::set_state(self, store, txn, lblk.0, len, false)
+    }
+
+    /// Turns the written blocks among `len` from `lblk` into unwritten ones (zeroing a range without writing).
+    pub fn mark_unwritten<S: MapStore>(
+        &mut self,
+        store: &S,
+        txn: &mut S::Txn,
+        lblk: LogicalBlock,
+        len: u32,
+    ) -> Result<Progress, S::Error> {
+        if !self.extents {
+            return Err(MapError::Invalid { ino: self.ino, detail: "indirect maps have no unwritten blocks" }.into());
+        }
+        extents::set_state(self, store, txn, lblk.0, len, true)
+    }
+
+    /// Unmaps `from..=to` and frees its blocks and the nodes that this empties, from right to left: truncation with
+    /// `to` = 0xFFFF_FFFE, hole punching with any range. Needs [`MapRoot::credits_for_remove`] to come forward at all.
+    ///
+    /// # Errors
+    /// [`MapError::NoSpace`] only when a hole in the middle of an extent needs a node; that extent is then unchanged.
+    pub fn remove<S: MapStore>(
+        &mut self,
+        store: &S,
+        txn: &mut S::Txn,
+        from: LogicalBlock,
+        to: LogicalBlock,
+    ) -> Result<Progress, S::Error> {
+        let to = to.0.min(self.logical_end(store.block_size()) - 1);
+        if self.extents {
+            extents::remove(self, store, txn, from.0, to)
+        } else {
+            indirect::remove(self, store, txn, from.0, to)
+        }
+    }
+
+    /// Calls `f` with every mapped run from `from` on, in order, until it breaks. No lock or block is held during `f`.
+    pub fn walk<S: MapStore>(
+        &self,
+        store: &S,
+        from: LogicalBlock,
+        f: impl FnMut(Mapping) -> ControlFlow<()>,
+    ) -> Result<(), S::Error> {
+        if self.extents { extents::walk(self, store, from.0, f) } else { indirect::walk(self, store, from.0, f) }
+    }
+
+    /// Calls `f` with every metadata block of the map (nodes below the root, pointer blocks), parents first.
+    pub fn walk_meta<S: MapStore>(&self, store: &S, mut f: impl FnMut(BlockNr)) -> Result<(), S::Error> {
+        if self.extents { extents::walk_meta(self, store, &mut f) } else { indirect::walk_meta(self, store, &mut f) }
+    }
+
+    /// How many metadata blocks the map has.
+    pub fn meta_blocks<S: MapStore>(&self, store: &S) -> Result<u64, S::Error> {
+        let mut count = 0;
+        self.walk_meta(store, |_| count += 1)?;
+        Ok(count)
+    }
+
+    /// Credits for one [`MapRoot::insert`] of `len` blocks, or one extent's change of state. The inode's own block and
+    /// the allocation of the data blocks are not in it.
+    pub fn credits_for_insert(&self, block_size: u32, len: u32) -> u32 {
+        if self.extents { extents::credits_for_insert(self) } else { indirect::credits_for_insert(block_size, len) }
+    }
+
+    /// Credits with which [`MapRoot::remove`] surely comes forward by one extent (which may spread over
+    /// `groups_per_extent` groups) or one pointer block. More credits, fewer handles.
+    pub fn credits_for_remove(&self, groups_per_extent: u32) -> u32 {
+        if self.extents {
+            extents::credits_for_remove(self, groups_per_extent)
+        } else {
+            indirect::credits_for_remove(groups_per_extent)
+        }
+    }
+
+    fn corrupt<E: From<MapError>>(&self, block: Option<BlockNr>, detail: impl Into<String>) -> E {
+        MapError::Corrupt { ino: self.ino, block, detail: detail.into() }.into()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! What the mapping layer needs from below: metadata blocks under a journal handle, and the allocator's two ends.
+//!
+//! Main types: [`MapStore`] (implemented over the journal by the mount, in memory by the tests), [`MapError`].
+//!
+//! # Locking
+//! None of its own; an implementation takes cache, journal and group locks inside of the calls, never across them.
+
+use extant_ondisk::{BlockNr, GroupNr, InodeNr};
+
+/// What the mapping layer itself can refuse. Stores wrap it in their own error type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// The map of an inode breaks a rule of the format. `block` is the node or pointer block, `None` for `i_block`.
+    #[error("map of {ino}, {}: {detail}", .block.map_or_else(|| "i_block".to_owned(), |b| b.to_string()))]
+    Corrupt { ino: InodeNr, block: Option<BlockNr>, detail: String },
+    /// No block for a new node. The map is as it was.
+    #[error("no space for the map of {ino}")]
+    NoSpace { ino: InodeNr },
+    /// The range reaches beyond what this kind of map can address.
+    #[error("logical block {lblk} of {ino} is beyond the end of what its map can address")]
+    TooBig { ino: InodeNr, lblk: u64 },
+    /// The range to map is mapped already.
+    #[error("logical block {lblk} of {ino} is mapped already")]
+    Mapped { ino: InodeNr, lblk: u32 },
+    /// The request makes no sense for this map; a bug of the caller.
+    #[error("map of {ino}: {detail}")]
+    Invalid { ino: InodeNr, detail: &'static str },
+}
+
+/// Metadata blocks, read and changed; blocks, allocated and freed.
+///
+/// The mapping layer verifies what it reads through closures and checks every pointer before following it, so an
+/// implementation need not look into the blocks. All changes of one call belong to the handle in `txn`.
+pub trait MapStore {
+    /// A journal handle.
+    type Txn;
+    type Error: From<MapError>;
+
+    /// Bytes.
+    fn block_size(&self) -> u32;
+
+    /// Blocks of the file system.
+    fn blocks_count(&self) -> u64;
+
+    /// The group that `block` lies in: freeing touches the bitmap and the descriptor of each group once.
+    fn group_of(&self, block: BlockNr) -> GroupNr;
+
+    /// May a file own these blocks? A mount that knows its system zone refuses that as well.
+    fn block_range_valid(&self, start: BlockNr, len: u32) -> bool {
+        start.0 > 0 && start.0.checked_add(u64::from(len)).is_some_and(|end| end <= self.blocks_count())
+    }
+
+    /// Runs `f` on the content of a metadata block. `verify` runs once, when the block enters the cache; what it
+    /// complains about comes back as an error that names the block.
+    fn read<R>(
+        &self,
+        block: BlockNr,
+        verify: impl FnOnce(&[u8]) -> Result<(), String>,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, Self::Error>;
+
+    /// Changes an existing metadata block under the handle. 1 credit.
+    fn modify<R>(
+        &self,
+        txn: &mut Self::Txn,
+        block: BlockNr,
+        verify: impl FnOnce(&[u8]) -> Result<(), String>,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, Self::Error>;
+
+    /// Allocates a block for metadata near `goal`. 2 credits (bitmap, descriptor); [`MapStore::init`] takes the third.
+    ///
+    /// # Errors
+    /// [`MapError::NoSpace`] when there is none.
+    fn allocate_meta(&self, txn: &mut Self::Txn, goal: Option<BlockNr>) -> Result<BlockNr, Self::Error>;
+
+    /// Gives a freshly allocated block its first content: `f` sees it zeroed. 1 credit.
+    fn init<R>(&self, txn: &mut Self::Txn, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, Self::Error>;
+
+    /// Frees a metadata block and revokes it. 2 credits and one revoke record.
+    fn free_meta(&self, txn: &mut Self::Txn, block: BlockNr) -> Result<(), Self::Error>;
+
+    /// Frees data blocks. 2 credits for each group. The store revokes them when the data was journalled (directories,
+    /// symlinks).
+    fn free_data(&self, txn: &mut Self::Txn, start: BlockNr, len: u32) -> Result<(), Self::Error>;
+
+    /// May the operation go on for `blocks` more distinct metadata blocks under this handle? `false` makes the caller stop
+    /// where the map is consistent and come back with a new handle.
+    fn has_credits(&self, txn: &mut Self::Txn, blocks: u32) -> bool;
+}
