@@ -1,1 +1,35 @@
-//! placeholder
+//! Extant's own thin layer over /dev/fuse: mount, transport, and the trait that a file system implements.
+//!
+//! Purpose: everything that knows the FUSE protocol. Written here because it needs `fuseblk` (only there do syncfs(2) and
+//! an umount that waits exist), SYNCFS, TMPFILE and STATX, replies that go out as a vector of page-cache pieces, and
+//! replies that another thread sends.
+//!
+//! Main types: [`Server`] (the trait), [`Session`] (one mount and its workers), [`MountOptions`], [`Unmounter`],
+//! [`Notifier`], and the replies `Reply*`. Folders: [`abi`] (bytes), [`mount`] (mount(2), fusermount3, unmounting),
+//! [`transport`] (workers, decoding, replies).
+//!
+//! What it does not do: `FUSE over io_uring`, splice, file locks (the kernel's own are right for one mount), CUSE.
+//!
+//! # Locking
+//! One lock class, `fuse gate` (rank 1): one per worker, held while that worker calls the server, so that DESTROY can wait
+//! until no worker calls any more. No lock is shared by all workers.
+#![deny(unsafe_code)]
+#![cfg_attr(not(target_os = "linux"), allow(unused))]
+
+pub mod abi;
+mod error;
+pub mod mount;
+mod server;
+mod sys;
+pub mod transport;
+pub mod types;
+
+pub use error::{FuseError, Undelivered};
+pub use mount::{MountKind, MountMethod, MountOptions, Unmounter, unmount};
+pub use rustix::io::Errno;
+pub use server::{Config, InitOffer, Server};
+pub use transport::dirbuf::{DirAdd, DirBuf};
+pub use transport::notify::Notifier;
+pub use transport::reply::*;
+pub use transport::session::Session;
+pub use types::*;

@@ -1,0 +1,126 @@
+//! Mounting through fusermount3, for users who may not mount(2).
+//!
+//! The helper opens /dev/fuse, mounts, and passes the descriptor back over a socket (SCM_RIGHTS). The socket is its
+//! standard input, so that nothing but it needs to be inherited.
+//!
+//! # Locking
+//! None.
+
+use std::io::{IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
+};
+
+use super::MountOptions;
+use crate::error::FuseError;
+
+const HELPER: &str = "fusermount3";
+
+fn failed(path: &Path, what: impl Into<String>) -> FuseError {
+    FuseError::Fusermount { path: path.into(), what: what.into() }
+}
+
+/// A value inside `-o`: the helper splits at commas unless they are escaped.
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+fn option_list(options: &MountOptions) -> String {
+    let mut o = format!("fsname={},subtype={}", escape(&options.fsname), options.subtype);
+    o.push_str(&options.fuse_options());
+    let switches = [
+        (options.read_only, ",ro"),
+        (options.nosuid, ",nosuid"),
+        (options.nodev, ",nodev"),
+        (options.noexec, ",noexec"),
+        (options.noatime, ",noatime"),
+    ];
+    o.extend(switches.iter().filter(|s| s.0).map(|s| s.1));
+    o
+}
+
+pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseError> {
+    let socket_failed = |e: Errno| failed(path, format!("socket: {e}"));
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(socket_failed)?;
+    let mut child = Command::new(HELPER)
+        .arg("-o")
+        .arg(option_list(options))
+        .arg("--")
+        .arg(path)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(theirs)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| failed(path, e.to_string()))?;
+    let received = receive(&ours);
+    drop(ours);
+    let mut stderr = String::new();
+    if let Some(mut pipe) = child.stderr.take() {
+        let _ = pipe.read_to_string(&mut stderr);
+    }
+    let status = child.wait().map_err(|e| failed(path, e.to_string()))?;
+    match received {
+        Ok(Some(fd)) if status.success() => {
+            // The flag does not travel with the descriptor.
+            fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(socket_failed)?;
+            Ok(fd)
+        }
+        Err(e) => Err(socket_failed(e)),
+        _ if stderr.trim().is_empty() => Err(failed(path, status.to_string())),
+        _ => Err(failed(path, stderr.trim())),
+    }
+}
+
+fn receive(socket: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    loop {
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => continue,
+            Err(e) => return Err(e),
+            Ok(_) => {}
+        }
+        let mut fds = control.drain().filter_map(|m| match m {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        return Ok(fds.next());
+    }
+}
+
+pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
+    let mut command = Command::new(HELPER);
+    command.arg("-u").arg("-q");
+    if lazy {
+        command.arg("-z");
+    }
+    let out = command.arg("--").arg(path).stdin(Stdio::null()).output().map_err(|e| failed(path, e.to_string()))?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    let what = if stderr.trim().is_empty() { out.status.to_string() } else { stderr.trim().to_owned() };
+    Err(failed(path, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_in_names_do_not_become_options() {
+        let o = MountOptions { fsname: "/a,dev,b\\c".into(), read_only: true, ..MountOptions::default() };
+        let list = option_list(&o);
+        assert!(list.starts_with("fsname=/a\\,dev\\,b\\\\c,subtype=extant"), "{list}");
+        assert!(list.contains(",ro"), "{list}");
+    }
+}

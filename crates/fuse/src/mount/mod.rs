@@ -1,0 +1,308 @@
+//! Mounting and unmounting.
+//!
+//! Purpose: attach a /dev/fuse descriptor to a directory: by mount(2) where the process may (root, or root of a user
+//! namespace), else through the set-user-id helper fusermount3. A mount whose server died is replaced.
+//!
+//! Main types: [`MountOptions`], [`Unmounter`]; [`unmount`] for mounts of other processes.
+//!
+//! What it does not do: it keeps no /etc/mtab and no table of mounts.
+//!
+//! # Locking
+//! None.
+
+mod bdi;
+mod fusermount;
+
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, stat, statfs, statx};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{getegid, geteuid};
+
+use crate::error::FuseError;
+use crate::sys;
+
+/// What is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum MountKind {
+    /// Over any source: no SYNCFS, and umount(2) does not wait for the server.
+    #[default]
+    Fuse,
+    /// Over a block device ([`MountOptions::fsname`] is its path): SYNCFS comes, and umount(2) waits until the server has
+    /// answered DESTROY. Root only. The kernel opens the device exclusively: the server must have let go of O_EXCL.
+    FuseBlk {
+        /// Bytes; a power of two from 512 to the page size.
+        blksize: u32,
+    },
+}
+
+/// Who mounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum MountMethod {
+    /// mount(2) if the effective user is root and may, else fusermount3.
+    #[default]
+    Auto,
+    Direct,
+    Fusermount,
+}
+
+/// How to mount and serve.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    pub kind: MountKind,
+    pub method: MountMethod,
+    /// Shown as the source of the mount: the image or the device.
+    pub fsname: String,
+    /// Shown after the dot: `fuse.extant`. Letters, digits, `_` and `-`.
+    pub subtype: String,
+    /// Users other than the one who mounts may enter.
+    pub allow_other: bool,
+    /// The kernel checks permissions by mode, owner and group.
+    pub default_permissions: bool,
+    pub read_only: bool,
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+    pub noatime: bool,
+    /// Largest READ, bytes; the kernel's default otherwise.
+    pub max_read: Option<u32>,
+    /// Worker threads; by default one per processor, at least 2, at most 16.
+    pub workers: Option<usize>,
+    /// Each worker reads through its own descriptor.
+    pub clone_fd: bool,
+    /// Readahead of the kernel, KiB; needs root after mounting, ignored otherwise.
+    pub read_ahead_kb: Option<u32>,
+    /// Lift the limits that FUSE mounts get on dirty pages (max_ratio=100, strict_limit=0); needs root, ignored otherwise.
+    pub lift_dirty_limits: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            kind: MountKind::Fuse,
+            method: MountMethod::Auto,
+            fsname: "extant".into(),
+            subtype: "extant".into(),
+            allow_other: false,
+            default_permissions: true,
+            read_only: false,
+            nosuid: true,
+            nodev: true,
+            noexec: false,
+            noatime: false,
+            max_read: None,
+            workers: None,
+            clone_fd: true,
+            read_ahead_kb: Some(1024),
+            lift_dirty_limits: true,
+        }
+    }
+}
+
+impl MountOptions {
+    fn check(&self) -> Result<(), FuseError> {
+        let bad = |option: &str, reason| Err(FuseError::Option { option: option.into(), reason });
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if self.subtype.is_empty() || !self.subtype.chars().all(plain) {
+            return bad("subtype", "only letters, digits, '_' and '-' can be shown");
+        }
+        if self.fsname.is_empty() || self.fsname.contains('\0') {
+            return bad("fsname", "empty, or contains NUL");
+        }
+        if let MountKind::FuseBlk { blksize } = self.kind {
+            if !blksize.is_power_of_two() || blksize < 512 {
+                return bad("blksize", "not a power of two of at least 512");
+            }
+            if self.method == MountMethod::Fusermount || !geteuid().is_root() {
+                return bad("fuseblk", "only root can mount a block device through FUSE");
+            }
+        }
+        Ok(())
+    }
+
+    fn flags(&self) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::NOSUID, self.nosuid);
+        flags.set(MountFlags::NODEV, self.nodev);
+        flags.set(MountFlags::NOEXEC, self.noexec);
+        flags.set(MountFlags::NOATIME, self.noatime);
+        flags
+    }
+
+    /// The options that are FUSE's own and that both ways of mounting share, each led by a comma.
+    fn fuse_options(&self) -> String {
+        let mut o = String::new();
+        if self.allow_other {
+            o.push_str(",allow_other");
+        }
+        if self.default_permissions {
+            o.push_str(",default_permissions");
+        }
+        if let Some(n) = self.max_read {
+            let _ = write!(o, ",max_read={n}");
+        }
+        o
+    }
+}
+
+/// A mount as made: the descriptor that requests come from, and how to take it down.
+pub(crate) struct Mounted {
+    pub fd: OwnedFd,
+    pub unmounter: Unmounter,
+}
+
+/// Mounts. The INIT request waits in the returned descriptor.
+pub(crate) fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Mounted, FuseError> {
+    options.check()?;
+    detach_dead(mountpoint)?;
+    let at = |errno| FuseError::MountPoint { path: mountpoint.into(), errno };
+    let path = mountpoint.canonicalize().map_err(|e| at(Errno::from_io_error(&e).unwrap_or(Errno::INVAL)))?;
+    let mode = stat(&path).map_err(at)?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::Directory {
+        return Err(at(Errno::NOTDIR));
+    }
+    let direct = match options.method {
+        MountMethod::Direct => true,
+        MountMethod::Fusermount => false,
+        MountMethod::Auto => geteuid().is_root(),
+    };
+    if direct {
+        match mount_direct(&path, options) {
+            Err(FuseError::Mount { errno: Errno::PERM, .. })
+                if options.method == MountMethod::Auto && options.kind == MountKind::Fuse => {}
+            Err(e) => return Err(e),
+            Ok(fd) => return Ok(Mounted { fd, unmounter: Unmounter::new(path) }),
+        }
+    }
+    let fd = fusermount::mount(&path, options)?;
+    Ok(Mounted { fd, unmounter: Unmounter::new(path) })
+}
+
+fn mount_direct(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseError> {
+    let fd = sys::open_device().map_err(|errno| FuseError::Device { errno })?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={}{}",
+        fd.as_raw_fd(),
+        geteuid().as_raw(),
+        getegid().as_raw(),
+        options.fuse_options()
+    );
+    let kind = match options.kind {
+        MountKind::Fuse => "fuse",
+        MountKind::FuseBlk { blksize } => {
+            let _ = write!(data, ",blksize={blksize}");
+            "fuseblk"
+        }
+    };
+    let data = CString::new(data).map_err(|_| FuseError::Option { option: "fsname".into(), reason: "contains NUL" })?;
+    let fstype = format!("{kind}.{}", options.subtype);
+    rustix::mount::mount(options.fsname.as_str(), path, fstype.as_str(), options.flags(), data.as_c_str())
+        .map_err(|errno| FuseError::Mount { kind, path: path.into(), errno })?;
+    Ok(fd)
+}
+
+/// True when a FUSE mount sits at `path` whose server is gone. Attributes may still be cached, so statfs asks too.
+pub fn is_dead(path: &Path) -> bool {
+    let gone = |e: Errno| e == Errno::NOTCONN || e == Errno::CONNABORTED;
+    match stat(path) {
+        Err(e) => gone(e),
+        Ok(_) => statfs(path).is_err_and(gone),
+    }
+}
+
+/// Mounts stacked on one directory by servers that died; more than that is somebody's loop.
+const DEAD_STACKED_MAX: usize = 16;
+
+fn detach_dead(path: &Path) -> Result<(), FuseError> {
+    for _ in 0..DEAD_STACKED_MAX {
+        if !is_dead(path) {
+            return Ok(());
+        }
+        unmount(path, true)?;
+    }
+    Err(FuseError::MountPoint { path: path.into(), errno: Errno::NOTCONN })
+}
+
+/// Unmounts whatever is mounted at `path`: umount2(2) for root, else fusermount3. `lazy` detaches it at once and lets
+/// present users finish.
+pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(path, flags) {
+        Err(Errno::PERM) => fusermount::unmount(path, lazy),
+        Err(errno) => Err(FuseError::Unmount { path: path.into(), errno }),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// The device number of the file system at `path`, without asking the server.
+fn device_of(path: &Path) -> Option<(u32, u32)> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let st = statx(CWD, path, flags, StatxFlags::TYPE).ok()?;
+    Some((st.stx_dev_major, st.stx_dev_minor))
+}
+
+/// Takes one mount down; may be cloned and called from any thread that is not one of its workers.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    path: PathBuf,
+    device: Option<(u32, u32)>,
+}
+
+impl Unmounter {
+    fn new(path: PathBuf) -> Unmounter {
+        let device = device_of(&path);
+        Unmounter { path, device }
+    }
+
+    /// The mount point, absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// True while this mount (and not another one) is what is seen at its mount point.
+    pub fn is_mounted(&self) -> bool {
+        self.device.is_some() && device_of(&self.path) == self.device
+    }
+
+    /// Unmounts; EBUSY while it is in use, unless `lazy`. For `fuseblk` it returns after the server's `destroy`.
+    pub fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
+        unmount(&self.path, lazy)
+    }
+
+    /// Applies what only sysfs can set; errors are ignored, for most users may not.
+    pub(crate) fn tune(&self, options: &MountOptions) {
+        if let Some(device) = self.device {
+            bdi::tune(device, options);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_could_be_misread_are_refused() {
+        let bad = [
+            MountOptions { subtype: "a,b".into(), ..MountOptions::default() },
+            MountOptions { subtype: String::new(), ..MountOptions::default() },
+            MountOptions { fsname: "a\0b".into(), ..MountOptions::default() },
+            MountOptions { kind: MountKind::FuseBlk { blksize: 1000 }, ..MountOptions::default() },
+        ];
+        for o in bad {
+            assert!(matches!(o.check(), Err(FuseError::Option { .. })), "{o:?}");
+        }
+    }
+
+    #[test]
+    fn a_live_directory_is_not_dead() {
+        let dir = tempfile::tempdir().expect("directory");
+        assert!(!is_dead(dir.path()));
+        assert!(!is_dead(&dir.path().join("missing")));
+    }
+}

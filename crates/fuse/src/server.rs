@@ -1,0 +1,267 @@
+//! The trait that a file system implements to be served, and what is negotiated at INIT.
+//!
+//! Main types: [`Server`], [`Config`], [`InitOffer`].
+//!
+//! Replies: every operation gets a reply object that answers exactly once. It may be moved to another thread and answered
+//! there (waiting for a disk or a commit then occupies no worker); names and data are borrowed from the worker's buffer
+//! and must be copied for that. A reply that is dropped unanswered answers EIO.
+//!
+//! Lookup counts: one per delivered [`ReplyEntry`], [`ReplyCreate`] and READDIRPLUS entry except "." and "..". A delivery
+//! that fails (`Err`) has not been counted by the kernel: take the count, and an opened handle, back.
+//!
+//! # Locking
+//! A worker holds the rank-1 lock `fuse gate` of its own while it calls an operation. The server may take any lock above.
+
+use crate::transport::reply::*;
+use crate::types::*;
+
+/// What the kernel offers at INIT.
+#[derive(Clone, Copy, Debug)]
+pub struct InitOffer {
+    /// Protocol minor version that will be spoken.
+    pub minor: u32,
+    pub flags: crate::abi::InitFlags,
+    /// Bytes.
+    pub max_readahead: u32,
+    /// True for `fuseblk`: SYNCFS and DESTROY will come.
+    pub block_device: bool,
+}
+
+/// What the server wants at INIT. The kernel gets the part of it that it offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The kernel delays writes; it then owns size, mtime and ctime of regular files.
+    pub writeback_cache: bool,
+    /// Files are never opened: OPEN is answered ENOSYS, handles are 0, and truncation at open comes as SETATTR.
+    pub no_open: bool,
+    /// As `no_open` for directories; their entries are then cached by the kernel.
+    pub no_opendir: bool,
+    pub readdirplus: bool,
+    /// READDIRPLUS only where lookups follow.
+    pub readdirplus_auto: bool,
+    /// The server enforces ACLs and applies the umask itself (DONT_MASK).
+    pub posix_acl: bool,
+    /// LOOKUP of "." and ".." by nodeid is answered: NFS handles survive.
+    pub export_support: bool,
+    pub cache_symlinks: bool,
+    /// The server clears set-id bits when told to by the `kill_suidgid` flags, and at every chown.
+    pub handle_killpriv: bool,
+    /// Resolution of timestamps, nanoseconds (10^9 for inodes of 128 bytes).
+    pub time_gran: u32,
+    /// Largest WRITE, bytes.
+    pub max_write: u32,
+    pub max_background: u16,
+    pub congestion_threshold: u16,
+    /// Bytes; the kernel's offer is the upper bound.
+    pub max_readahead: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            writeback_cache: false,
+            no_open: false,
+            no_opendir: false,
+            readdirplus: true,
+            readdirplus_auto: true,
+            posix_acl: false,
+            export_support: false,
+            cache_symlinks: true,
+            handle_killpriv: true,
+            time_gran: 1,
+            max_write: 1 << 20,
+            max_background: 64,
+            congestion_threshold: 48,
+            max_readahead: u32::MAX,
+        }
+    }
+}
+
+/// A file system as the kernel calls it. `ino` and `parent` are nodeids; the root is [`crate::abi::ROOT_ID`].
+///
+/// Operations run on several threads at once. The defaults answer ENOSYS, which makes the kernel stop asking for some
+/// operations: never leave `fsync` at it.
+#[allow(unused_variables)]
+pub trait Server: Send + Sync + 'static {
+    /// The first call. Linux: FUSE_INIT.
+    fn init(&self, offer: &InitOffer) -> Config {
+        Config::default()
+    }
+
+    /// What came of the wishes of [`Server::init`]: the next call after it, before any request.
+    fn negotiated(&self, granted: &Config) {}
+
+    /// The last call, exactly once, after all workers have stopped calling: everything must be on disk when it returns.
+    /// The kernel's references are gone without FORGETs. For `fuseblk`, umount(2) waits for it.
+    fn destroy(&self) {}
+
+    /// An operation panicked (its caller got EIO). Stop trusting what is in memory; the mount lives on.
+    fn poisoned(&self) {}
+
+    fn lookup(&self, req: &Request, parent: u64, name: &[u8], reply: ReplyEntry) {
+        reply.nosys();
+    }
+
+    /// The kernel drops references. Must be quick and must not wait: only enqueue.
+    fn forget(&self, batch: &[Forget]) {}
+
+    fn getattr(&self, req: &Request, ino: u64, fh: Option<u64>, reply: ReplyAttr) {
+        reply.nosys();
+    }
+
+    fn statx(&self, req: &Request, ino: u64, fh: Option<u64>, reply: ReplyStatx) {
+        reply.nosys();
+    }
+
+    fn setattr(&self, req: &Request, ino: u64, set: &SetAttr, reply: ReplyAttr) {
+        reply.nosys();
+    }
+
+    fn readlink(&self, req: &Request, ino: u64, reply: ReplyData) {
+        reply.nosys();
+    }
+
+    fn mknod(&self, req: &Request, parent: u64, name: &[u8], args: &MknodArgs, reply: ReplyEntry) {
+        reply.nosys();
+    }
+
+    fn mkdir(&self, req: &Request, parent: u64, name: &[u8], args: &MknodArgs, reply: ReplyEntry) {
+        reply.nosys();
+    }
+
+    fn unlink(&self, req: &Request, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        reply.nosys();
+    }
+
+    fn rmdir(&self, req: &Request, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        reply.nosys();
+    }
+
+    fn symlink(&self, req: &Request, parent: u64, name: &[u8], target: &[u8], reply: ReplyEntry) {
+        reply.nosys();
+    }
+
+    fn rename(&self, req: &Request, args: &RenameArgs<'_>, reply: ReplyEmpty) {
+        reply.nosys();
+    }
+
+    /// A new name `parent`/`name` for `ino`.
+    fn link(&self, req: &Request, ino: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
+        reply.nosys();
+    }
+
+    /// `flags` are O_* flags; with O_TRUNC the file must be truncated in this call. Not called with `no_open`.
+    fn open(&self, req: &Request, ino: u64, flags: u32, kill_suidgid: bool, reply: ReplyOpen) {
+        reply.nosys();
+    }
+
+    fn read(&self, req: &Request, ino: u64, args: &ReadArgs, reply: ReplyData) {
+        reply.nosys();
+    }
+
+    /// `data` starts at a page boundary of the worker's buffer.
+    fn write(&self, req: &Request, ino: u64, args: &WriteArgs, data: &[u8], reply: ReplyWrite) {
+        reply.nosys();
+    }
+
+    fn statfs(&self, req: &Request, ino: u64, reply: ReplyStatfs) {
+        reply.nosys();
+    }
+
+    fn release(&self, req: &Request, ino: u64, args: &ReleaseArgs, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    /// Answer only when the data, and without `datasync` the inode, are durable.
+    fn fsync(&self, req: &Request, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
+        reply.nosys();
+    }
+
+    fn fsyncdir(&self, req: &Request, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
+        reply.nosys();
+    }
+
+    /// syncfs(2) and sync(2); only comes for `fuseblk`.
+    fn syncfs(&self, req: &Request, ino: u64, reply: ReplyEmpty) {
+        reply.nosys();
+    }
+
+    fn setxattr(&self, req: &Request, ino: u64, name: &[u8], value: &[u8], args: &SetxattrArgs, reply: ReplyEmpty) {
+        reply.nosys();
+    }
+
+    fn getxattr(&self, req: &Request, ino: u64, name: &[u8], reply: ReplyXattr) {
+        reply.nosys();
+    }
+
+    /// The value is the list of names, each ended by NUL.
+    fn listxattr(&self, req: &Request, ino: u64, reply: ReplyXattr) {
+        reply.nosys();
+    }
+
+    fn removexattr(&self, req: &Request, ino: u64, name: &[u8], reply: ReplyEmpty) {
+        reply.nosys();
+    }
+
+    /// One close(2) of possibly several.
+    fn flush(&self, req: &Request, ino: u64, fh: u64, lock_owner: u64, reply: ReplyEmpty) {
+        reply.nosys();
+    }
+
+    /// Not called with `no_opendir`.
+    fn opendir(&self, req: &Request, ino: u64, flags: u32, reply: ReplyOpen) {
+        reply.nosys();
+    }
+
+    /// Entries whose cookie is after `offset` (0: from the start).
+    fn readdir(&self, req: &Request, ino: u64, fh: u64, offset: u64, reply: ReplyDir) {
+        reply.nosys();
+    }
+
+    fn readdirplus(&self, req: &Request, ino: u64, fh: u64, offset: u64, reply: ReplyDirPlus) {
+        reply.nosys();
+    }
+
+    fn releasedir(&self, req: &Request, ino: u64, fh: u64, flags: u32, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn access(&self, req: &Request, ino: u64, mask: u32, reply: ReplyEmpty) {
+        reply.nosys();
+    }
+
+    fn create(&self, req: &Request, parent: u64, name: &[u8], args: &CreateArgs, reply: ReplyCreate) {
+        reply.nosys();
+    }
+
+    /// An open inode without a name. Linux: O_TMPFILE.
+    fn tmpfile(&self, req: &Request, parent: u64, args: &CreateArgs, reply: ReplyCreate) {
+        reply.nosys();
+    }
+
+    /// `whence` is SEEK_DATA (3) or SEEK_HOLE (4).
+    fn lseek(&self, req: &Request, ino: u64, fh: u64, offset: u64, whence: u32, reply: ReplyLseek) {
+        reply.nosys();
+    }
+
+    fn fallocate(&self, req: &Request, ino: u64, args: &FallocateArgs, reply: ReplyEmpty) {
+        reply.nosys();
+    }
+
+    fn copy_file_range(&self, req: &Request, args: &CopyArgs, reply: ReplyCopy) {
+        reply.nosys();
+    }
+
+    fn ioctl(&self, req: &Request, ino: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
+        reply.nosys();
+    }
+
+    /// The block behind block `block` (of `blocksize` bytes) of the file. Linux: FIBMAP; only comes for `fuseblk`.
+    fn bmap(&self, req: &Request, ino: u64, blocksize: u32, block: u64, reply: ReplyBmap) {
+        reply.nosys();
+    }
+
+    /// The caller of request `unique` got a signal. It may be done, or not have been seen yet: ignoring is right. Answer
+    /// EINTR to the original request only if nothing was changed.
+    fn interrupt(&self, unique: u64) {}
+}

@@ -1,0 +1,64 @@
+//! Messages to the kernel that nobody asked for: what it has cached is no longer true.
+//!
+//! Main type: [`Notifier`].
+//!
+//! # Locking
+//! None here; but the kernel may first have to finish requests on the same inode: never notify while holding a lock that
+//! such a request needs, nor from within an operation on the same directory.
+
+use std::io::IoSlice;
+use std::sync::{Arc, Weak};
+
+use rustix::io::Errno;
+use zerocopy::{Immutable, IntoBytes};
+
+use super::channel::Channel;
+use crate::abi::{EXPIRE_ONLY, NotifyCode, NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut};
+
+/// Tells the kernel. Cheap to clone; outlives the mount harmlessly (then every call says ENODEV).
+///
+/// ENOENT means that the kernel had nothing of the kind cached.
+#[derive(Clone, Default)]
+pub struct Notifier {
+    channel: Weak<Channel>,
+}
+
+impl Notifier {
+    pub(crate) fn new(channel: &Arc<Channel>) -> Notifier {
+        Notifier { channel: Arc::downgrade(channel) }
+    }
+
+    fn send<T: IntoBytes + Immutable>(&self, code: NotifyCode, head: &T, name: Option<&[u8]>) -> Result<(), Errno> {
+        let channel = self.channel.upgrade().ok_or(Errno::NODEV)?;
+        let head = IoSlice::new(head.as_bytes());
+        match name {
+            None => channel.send(0, code as i32, &[head]),
+            Some(n) => channel.send(0, code as i32, &[head, IoSlice::new(n), IoSlice::new(b"\0")]),
+        }
+    }
+
+    /// Drops the cached attributes of `ino`, and its cached data from `offset` on for `len` bytes (`len` 0: to the end;
+    /// negative `offset`: attributes only).
+    pub fn inval_inode(&self, ino: u64, offset: i64, len: i64) -> Result<(), Errno> {
+        self.send(NotifyCode::InvalInode, &NotifyInvalInodeOut { ino, off: offset, len }, None)
+    }
+
+    /// Drops the cached name; with `expire_only` it is looked up again, but what is below it stays.
+    pub fn inval_entry(&self, parent: u64, name: &[u8], expire_only: bool) -> Result<(), Errno> {
+        let namelen = u32::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
+        let flags = if expire_only { EXPIRE_ONLY } else { 0 };
+        self.send(NotifyCode::InvalEntry, &NotifyInvalEntryOut { parent, namelen, flags }, Some(name))
+    }
+
+    /// Says that `name` was removed from `parent` (it referred to `child`).
+    pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<(), Errno> {
+        let namelen = u32::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
+        self.send(NotifyCode::Delete, &NotifyDeleteOut { parent, child, namelen, padding: 0 }, Some(name))
+    }
+
+    /// Makes every cached name be looked up again. Linux 6.16.
+    pub fn inc_epoch(&self) -> Result<(), Errno> {
+        let channel = self.channel.upgrade().ok_or(Errno::NODEV)?;
+        channel.send(0, NotifyCode::IncEpoch as i32, &[])
+    }
+}

@@ -1,0 +1,361 @@
+//! Reply objects: each answers one request, once, from any thread.
+//!
+//! Each is consumed by its answer. Dropped unanswered, it answers EIO. Answers whose delivery matters to the server's
+//! books (lookup counts, handles) tell whether they were delivered.
+//!
+//! # Locking
+//! None.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use zerocopy::{Immutable, IntoBytes};
+
+use super::channel::Channel;
+use super::dirbuf::{DirAdd, DirBuf};
+use crate::abi;
+use crate::error::Undelivered;
+use crate::types::{Attr, Entry, OpenFlags, Statfs};
+
+/// The duty to answer one request.
+pub(crate) struct Pending {
+    channel: Arc<Channel>,
+    unique: u64,
+    answered: bool,
+}
+
+impl Pending {
+    pub fn new(channel: &Arc<Channel>, unique: u64) -> Pending {
+        Pending { channel: channel.clone(), unique, answered: false }
+    }
+
+    pub fn error(mut self, errno: Errno) {
+        self.answered = true;
+        self.channel.answer_error(self.unique, errno);
+    }
+
+    fn empty(mut self) {
+        self.answered = true;
+        let _ = self.channel.answer(self.unique, &[]);
+    }
+
+    fn pieces(mut self, body: &[IoSlice<'_>]) -> Result<(), Undelivered> {
+        self.answered = true;
+        self.channel.answer(self.unique, body)
+    }
+
+    fn value<T: IntoBytes + Immutable>(self, value: &T) -> Result<(), Undelivered> {
+        self.pieces(&[IoSlice::new(value.as_bytes())])
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.channel.answer_error(self.unique, Errno::IO);
+        }
+    }
+}
+
+macro_rules! reply {
+    ($(#[$doc:meta])* $name:ident { $($field:ident : $ty:ty),* }) => {
+        $(#[$doc])*
+        #[must_use = "dropping a reply answers EIO"]
+        pub struct $name {
+            pending: Pending,
+            $($field: $ty,)*
+        }
+
+        impl $name {
+            pub(crate) fn new(pending: Pending, $($field: $ty),*) -> $name {
+                $name { pending, $($field),* }
+            }
+
+            /// Answers with an error.
+            pub fn error(self, errno: Errno) {
+                self.pending.error(errno);
+            }
+
+            /// Answers that there is no such operation.
+            pub fn nosys(self) {
+                self.error(Errno::NOSYS);
+            }
+
+            /// The request's name, as INTERRUPT tells it.
+            pub fn unique(&self) -> u64 {
+                self.pending.unique
+            }
+        }
+    };
+}
+
+reply!(
+    /// Answers with success and nothing else.
+    ReplyEmpty {}
+);
+reply!(
+    /// Answers LOOKUP and what makes names.
+    ReplyEntry {}
+);
+reply!(
+    /// Answers GETATTR and SETATTR.
+    ReplyAttr {}
+);
+reply!(
+    /// Answers STATX.
+    ReplyStatx {}
+);
+reply!(
+    /// Answers OPEN and OPENDIR.
+    ReplyOpen {}
+);
+reply!(
+    /// Answers CREATE and TMPFILE.
+    ReplyCreate {}
+);
+reply!(
+    /// Answers READ and READLINK with at most `size` bytes.
+    ReplyData { size: usize }
+);
+reply!(
+    /// Answers WRITE.
+    ReplyWrite {}
+);
+reply!(
+    /// Answers STATFS.
+    ReplyStatfs {}
+);
+reply!(
+    /// Answers GETXATTR and LISTXATTR: with the value, or with its length where only that was asked.
+    ReplyXattr { size: usize }
+);
+reply!(
+    /// Answers LSEEK.
+    ReplyLseek {}
+);
+reply!(
+    /// Answers COPY_FILE_RANGE in its 32-bit and 64-bit form.
+    ReplyCopy { wide: bool }
+);
+reply!(
+    /// Answers IOCTL.
+    ReplyIoctl { out_size: usize }
+);
+reply!(
+    /// Answers BMAP.
+    ReplyBmap {}
+);
+reply!(
+    /// Answers READDIR.
+    ReplyDir { buf: DirBuf }
+);
+reply!(
+    /// Answers READDIRPLUS.
+    ReplyDirPlus { buf: DirBuf }
+);
+
+impl ReplyEmpty {
+    pub fn ok(self) {
+        self.pending.empty();
+    }
+}
+
+impl ReplyEntry {
+    /// The name is this inode. Once delivered, the kernel holds one more reference to `entry.nodeid`.
+    pub fn ok(self, entry: &Entry) -> Result<(), Undelivered> {
+        self.pending.value(&entry.to_abi())
+    }
+
+    /// There is no such name, and the kernel may believe that for `valid`.
+    pub fn negative(self, valid: Duration) {
+        let out = abi::EntryOut {
+            entry_valid: valid.as_secs(),
+            entry_valid_nsec: valid.subsec_nanos(),
+            ..abi::EntryOut::default()
+        };
+        let _ = self.pending.value(&out);
+    }
+}
+
+impl ReplyAttr {
+    /// The kernel may believe these attributes for `valid`.
+    pub fn ok(self, attr: &Attr, valid: Duration) {
+        let out = abi::AttrOut {
+            attr_valid: valid.as_secs(),
+            attr_valid_nsec: valid.subsec_nanos(),
+            dummy: 0,
+            attr: attr.to_abi(),
+        };
+        let _ = self.pending.value(&out);
+    }
+}
+
+impl ReplyStatx {
+    /// The kernel may believe these attributes for `valid`.
+    pub fn ok(self, attr: &Attr, valid: Duration) {
+        let out = abi::StatxOut {
+            attr_valid: valid.as_secs(),
+            attr_valid_nsec: valid.subsec_nanos(),
+            stat: attr.to_statx(),
+            ..abi::StatxOut::default()
+        };
+        let _ = self.pending.value(&out);
+    }
+}
+
+fn open_out(fh: u64, flags: OpenFlags) -> abi::OpenOut {
+    abi::OpenOut { fh, open_flags: flags.bits(), backing_id: 0 }
+}
+
+impl ReplyOpen {
+    /// Once delivered, a RELEASE of `fh` will come.
+    pub fn ok(self, fh: u64, flags: OpenFlags) -> Result<(), Undelivered> {
+        self.pending.value(&open_out(fh, flags))
+    }
+}
+
+impl ReplyCreate {
+    /// Once delivered, the kernel holds one more reference to `entry.nodeid`, and a RELEASE of `fh` will come.
+    pub fn ok(self, entry: &Entry, fh: u64, flags: OpenFlags) -> Result<(), Undelivered> {
+        self.pending.value(&abi::CreateOut { entry: entry.to_abi(), open: open_out(fh, flags) })
+    }
+}
+
+impl ReplyData {
+    /// Most bytes that may be answered.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    pub fn ok(self, data: &[u8]) {
+        self.vectored(&[IoSlice::new(data)]);
+    }
+
+    /// Answers with the pieces one after the other, straight from where they lie.
+    pub fn vectored(self, pieces: &[IoSlice<'_>]) {
+        let len: usize = pieces.iter().map(|p| p.len()).sum();
+        if len > self.size {
+            debug_assert!(false, "{len} bytes answered where {} were asked", self.size);
+            return self.error(Errno::IO);
+        }
+        let _ = self.pending.pieces(pieces);
+    }
+}
+
+impl ReplyWrite {
+    /// `written` bytes were taken.
+    pub fn ok(self, written: u32) {
+        let _ = self.pending.value(&abi::WriteOut { size: written, padding: 0 });
+    }
+}
+
+impl ReplyStatfs {
+    pub fn ok(self, st: &Statfs) {
+        let out = abi::StatfsOut {
+            blocks: st.blocks,
+            bfree: st.bfree,
+            bavail: st.bavail,
+            files: st.files,
+            ffree: st.ffree,
+            bsize: st.bsize,
+            namelen: st.namelen,
+            frsize: st.frsize,
+            ..abi::StatfsOut::default()
+        };
+        let _ = self.pending.value(&out);
+    }
+}
+
+impl ReplyXattr {
+    /// Bytes that the caller has room for; 0 asks for the length only.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Answers with `value`, its length, or ERANGE, as was asked.
+    pub fn ok(self, value: &[u8]) {
+        if self.size == 0 {
+            self.length(value.len());
+        } else if value.len() > self.size {
+            self.error(Errno::RANGE);
+        } else {
+            let _ = self.pending.pieces(&[IoSlice::new(value)]);
+        }
+    }
+
+    /// Answers a question for the length only (`size()` is 0).
+    pub fn length(self, bytes: usize) {
+        match u32::try_from(bytes) {
+            Ok(size) if self.size == 0 => {
+                let _ = self.pending.value(&abi::GetxattrOut { size, padding: 0 });
+            }
+            _ => self.error(Errno::RANGE),
+        }
+    }
+}
+
+impl ReplyLseek {
+    pub fn ok(self, offset: u64) {
+        let _ = self.pending.value(&abi::LseekOut { offset });
+    }
+}
+
+impl ReplyCopy {
+    /// `bytes` were copied.
+    pub fn ok(self, bytes: u64) {
+        let _ = if self.wide {
+            self.pending.value(&abi::CopyFileRangeOut { bytes_copied: bytes })
+        } else {
+            let size = u32::try_from(bytes).unwrap_or(u32::MAX);
+            self.pending.value(&abi::WriteOut { size, padding: 0 })
+        };
+    }
+}
+
+impl ReplyIoctl {
+    /// ioctl(2) returns `result` and `data`.
+    pub fn ok(self, result: i32, data: &[u8]) {
+        if data.len() > self.out_size {
+            return self.error(Errno::IO);
+        }
+        let out = abi::IoctlOut { result, ..abi::IoctlOut::default() };
+        let _ = self.pending.pieces(&[IoSlice::new(out.as_bytes()), IoSlice::new(data)]);
+    }
+}
+
+impl ReplyBmap {
+    pub fn ok(self, block: u64) {
+        let _ = self.pending.value(&abi::BmapOut { block });
+    }
+}
+
+impl ReplyDir {
+    /// Adds an entry; see [`DirBuf::add`].
+    pub fn add(&mut self, ino: u64, next: u64, kind: u32, name: &[u8]) -> DirAdd {
+        self.buf.add(ino, next, kind, name)
+    }
+
+    /// Answers with what was added; nothing means the end of the directory.
+    pub fn ok(self) {
+        let _ = self.pending.pieces(&[IoSlice::new(self.buf.as_bytes())]);
+    }
+}
+
+impl ReplyDirPlus {
+    /// Adds an entry; if it is added and delivered, it counts as one lookup of `entry.nodeid`.
+    pub fn add(&mut self, entry: &Entry, next: u64, name: &[u8]) -> DirAdd {
+        self.buf.add_plus(Some(entry), entry.attr.ino, next, (entry.attr.mode >> 12) & 15, name)
+    }
+
+    /// Adds an entry without attributes, which counts nothing ("." and "..").
+    pub fn add_plain(&mut self, ino: u64, next: u64, kind: u32, name: &[u8]) -> DirAdd {
+        self.buf.add_plus(None, ino, next, kind, name)
+    }
+
+    /// Answers with what was added. On `Err` the kernel has counted none of it.
+    pub fn ok(self) -> Result<(), Undelivered> {
+        self.pending.pieces(&[IoSlice::new(self.buf.as_bytes())])
+    }
+}

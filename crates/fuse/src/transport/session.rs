@@ -1,0 +1,292 @@
+//! One mount: handshake, workers, orderly end.
+//!
+//! Main type: [`Session`].
+//!
+//! The end: for `fuseblk` the kernel sends DESTROY while umount(2) waits. The worker that gets it stops all others from
+//! calling the server, lets the server `destroy`, and only then answers. For `fuse` the kernel closes the connection
+//! (ENODEV) without a word; the workers end and `destroy` runs last. If the connection is aborted through sysfs
+//! (ECONNABORTED) the dead mount is detached too.
+//!
+//! # Locking
+//! `fuse gate`, see [`super`].
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::{LockClass, Mutex};
+use extant_base::task;
+use rustix::io::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::buffer::Buffer;
+use super::channel::Channel;
+use super::dispatch::{Flow, dispatch};
+use super::init::{InitRequest, Negotiated, decode, negotiate, newer_major_reply};
+use super::notify::Notifier;
+use crate::abi::{InHeader, Opcode};
+use crate::error::FuseError;
+use crate::mount::{self, MountKind, MountOptions, Unmounter};
+use crate::server::{Config, Server};
+use crate::sys;
+
+static GATE_CLASS: LockClass = LockClass::new("fuse gate", 1);
+
+const WORKERS_MIN: usize = 2;
+const WORKERS_MAX: usize = 16;
+
+/// On its own cache lines: each worker takes its own gate for every request.
+#[repr(align(128))]
+struct Gate(Mutex<()>);
+
+struct Shared<S> {
+    server: Arc<S>,
+    agreed: Negotiated,
+    gates: Vec<Gate>,
+    /// Set once, before the gates are passed for DESTROY: from then on no worker calls the server.
+    stopping: AtomicBool,
+    destroyed: AtomicBool,
+}
+
+impl<S: Server> Shared<S> {
+    fn destroy_once(&self) {
+        if !self.destroyed.swap(true, Ordering::AcqRel)
+            && catch_unwind(AssertUnwindSafe(|| self.server.destroy())).is_err()
+        {
+            self.poison();
+        }
+    }
+
+    fn poison(&self) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.server.poisoned()));
+    }
+
+    /// Waits until no worker but `me` is inside the server, and lets none in again.
+    fn stop_others(&self, me: usize) {
+        self.stopping.store(true, Ordering::Release);
+        for (i, gate) in self.gates.iter().enumerate() {
+            if i != me {
+                drop(gate.0.lock());
+            }
+        }
+    }
+}
+
+/// How a worker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Unmounted,
+    Aborted,
+    Failed(Errno),
+}
+
+/// A mount that is made and negotiated, ready to [`run`](Session::run).
+///
+/// Dropped without running, it is taken down again.
+pub struct Session<S: Server> {
+    shared: Arc<Shared<S>>,
+    /// The descriptor that came from mounting; None once the connection was let go.
+    channel: Option<Arc<Channel>>,
+    unmounter: Unmounter,
+    workers: usize,
+    clone_fd: bool,
+}
+
+impl<S: Server> Session<S> {
+    /// Mounts at `mountpoint` and negotiates. Requests of others wait until [`run`](Session::run).
+    pub fn mount(server: Arc<S>, mountpoint: &Path, options: &MountOptions) -> Result<Session<S>, FuseError> {
+        let mounted = mount::mount(mountpoint, options)?;
+        let unmounter = mounted.unmounter;
+        let channel = Channel::new(mounted.fd);
+        let agreed = match handshake(&channel, &*server, options) {
+            Ok(agreed) => agreed,
+            Err(e) => {
+                // Closing the last descriptor aborts the connection, so that unmounting asks nobody.
+                drop(channel);
+                let _ = unmounter.unmount(true);
+                return Err(e);
+            }
+        };
+        unmounter.tune(options);
+        let workers = options.workers.unwrap_or_else(|| task::processors().clamp(WORKERS_MIN, WORKERS_MAX)).max(1);
+        let gates = (0..workers).map(|_| Gate(Mutex::new(&GATE_CLASS, ()))).collect();
+        let shared =
+            Shared { server, agreed, gates, stopping: AtomicBool::new(false), destroyed: AtomicBool::new(false) };
+        Ok(Session {
+            shared: Arc::new(shared),
+            channel: Some(Arc::new(channel)),
+            unmounter,
+            workers,
+            clone_fd: options.clone_fd,
+        })
+    }
+
+    /// What was agreed on with the kernel.
+    pub fn config(&self) -> &Config {
+        &self.shared.agreed.config
+    }
+
+    /// Takes the mount down, from any thread but a worker.
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// Tells the kernel that what it has cached changed.
+    pub fn notifier(&self) -> Notifier {
+        match &self.channel {
+            Some(channel) => Notifier::new(channel),
+            None => Notifier::default(),
+        }
+    }
+
+    /// Serves until the mount is gone; the calling thread is one of the workers. When it returns, the server's `destroy`
+    /// has run, whatever the result.
+    pub fn run(mut self) -> Result<(), FuseError> {
+        let Some(main) = self.channel.take() else { return Ok(()) };
+        let mut threads = Vec::with_capacity(self.workers);
+        let mut result = Ok(());
+        for i in 1..self.workers {
+            let shared = self.shared.clone();
+            let channel = self.channel_for_worker(&main);
+            match task::spawn(&format!("fuse-{i}"), move || work(&shared, i, &channel)) {
+                Ok(t) => threads.push(t),
+                // Fewer workers serve as well; the mount is there already.
+                Err(source) => {
+                    result = Err(FuseError::Thread { source });
+                    break;
+                }
+            }
+        }
+        let mut ends = vec![work(&self.shared, 0, &main)];
+        for t in threads {
+            // A worker catches the panics of the server; one of its own counts as a failure to read.
+            ends.push(t.join().unwrap_or(End::Failed(Errno::IO)));
+        }
+        drop(main);
+        let failed = ends.iter().find_map(|e| if let End::Failed(errno) = e { Some(*errno) } else { None });
+        let gone = ends.contains(&End::Unmounted) || self.shared.destroyed.load(Ordering::Acquire);
+        if !gone {
+            self.detach_if_dead();
+        }
+        self.shared.destroy_once();
+        match failed {
+            Some(errno) if !gone => Err(FuseError::Read { errno }),
+            _ => result,
+        }
+    }
+
+    fn channel_for_worker(&self, main: &Arc<Channel>) -> Arc<Channel> {
+        if self.clone_fd
+            && let Ok(fd) = sys::clone_device(main.fd())
+        {
+            return Arc::new(Channel::new(fd));
+        }
+        main.clone()
+    }
+
+    /// Our mount may be gone by now and another server's be in its place, with the same device number: only a dead one is
+    /// detached.
+    fn detach_if_dead(&self) {
+        if self.unmounter.is_mounted() && mount::is_dead(self.unmounter.path()) {
+            let _ = self.unmounter.unmount(true);
+        }
+    }
+}
+
+impl<S: Server> Drop for Session<S> {
+    fn drop(&mut self) {
+        if self.channel.take().is_some() {
+            self.detach_if_dead();
+            self.shared.destroy_once();
+        }
+    }
+}
+
+/// Reads INIT, asks the server, answers.
+fn handshake<S: Server>(channel: &Channel, server: &S, options: &MountOptions) -> Result<Negotiated, FuseError> {
+    let no_memory = FuseError::Handshake { what: "no memory" };
+    let mut buffer = Buffer::new(0).ok_or(no_memory)?;
+    loop {
+        let n = match channel.receive(buffer.bytes()) {
+            Ok(n) => n,
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
+            Err(errno) => return Err(FuseError::Read { errno }),
+        };
+        let message = &buffer.bytes()[..n];
+        let Ok((header, body)) = InHeader::read_from_prefix(message) else {
+            return Err(FuseError::Handshake { what: "the message is shorter than its header" });
+        };
+        if header.opcode != Opcode::Init as u32 || header.len as usize != n {
+            channel.answer_error(header.unique, Errno::IO);
+            return Err(FuseError::Handshake { what: "the first request is not INIT" });
+        }
+        let send = |out: &[u8]| {
+            channel.answer(header.unique, &[std::io::IoSlice::new(out)]).map_err(|u| FuseError::Read { errno: u.errno })
+        };
+        match decode(body, matches!(options.kind, MountKind::FuseBlk { .. })) {
+            InitRequest::NewerMajor => send(newer_major_reply().as_bytes())?,
+            InitRequest::TooOld { major, minor } => {
+                channel.answer_error(header.unique, Errno::PROTO);
+                return Err(FuseError::Version { major, minor });
+            }
+            InitRequest::Malformed => {
+                channel.answer_error(header.unique, Errno::PROTO);
+                return Err(FuseError::Handshake { what: "INIT is shorter than its version says" });
+            }
+            InitRequest::Offer(offer) => {
+                let (out, agreed) = negotiate(&offer, &server.init(&offer));
+                server.negotiated(&agreed.config);
+                send(out.as_bytes())?;
+                return Ok(agreed);
+            }
+        }
+    }
+}
+
+/// A worker: reads and handles requests until the connection ends.
+fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
+    // Memory that the server allocates must not wait for pages whose writing waits for the server. Needs a privilege;
+    // without it the kernel's own heuristics have to do.
+    let _ = rustix::process::configure_io_flusher_behavior(true);
+    let Some(mut buffer) = Buffer::new(shared.agreed.config.max_write as usize) else {
+        return End::Failed(Errno::NOMEM);
+    };
+    let gate = &shared.gates[me];
+    loop {
+        let n = match channel.receive(buffer.bytes()) {
+            Ok(n) => n,
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
+            Err(Errno::NODEV) => return End::Unmounted,
+            Err(Errno::CONNABORTED) => return End::Aborted,
+            Err(errno) => return End::Failed(errno),
+        };
+        let message = &buffer.bytes()[..n];
+        let inside = gate.0.lock();
+        if shared.stopping.load(Ordering::Acquire) {
+            drop(inside);
+            refuse(channel, message);
+            continue;
+        }
+        let flow = catch_unwind(AssertUnwindSafe(|| dispatch(&*shared.server, &shared.agreed, channel, message)));
+        drop(inside);
+        match flow {
+            Ok(Flow::Continue) => {}
+            Ok(Flow::Destroy(reply)) => {
+                shared.stop_others(me);
+                shared.destroy_once();
+                reply.ok();
+            }
+            // The reply was dropped while unwinding, which answered EIO.
+            Err(_) => shared.poison(),
+        }
+    }
+}
+
+/// After DESTROY nothing is served any more; what has no reply is forgotten.
+fn refuse(channel: &Channel, message: &[u8]) {
+    let Ok((header, _)) = InHeader::read_from_prefix(message) else { return };
+    if Opcode::from_raw(header.opcode).is_none_or(Opcode::has_reply) {
+        channel.answer_error(header.unique, Errno::NOTCONN);
+    }
+}
