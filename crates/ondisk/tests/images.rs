@@ -1,104 +1,16 @@
 //! Images made by mke2fs: everything decodes, every checksum holds, encoding gives the same bytes back, and the values are
 //! those that dumpe2fs and debugfs print.
 
+mod common;
+
+use common::{Image, make, run};
 use extant_ondisk::features::{self, MountMode};
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::inode::{self, DeviceNr, FileType, InodeDesc};
 use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET, SuperBlock, backup_candidates};
+use extant_ondisk::time::Timestamp;
 use extant_ondisk::{GroupNr, InodeNr, bitmap, orphan};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A directory that goes away with its content.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Scratch {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("extant-ondisk-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// A tree for `mke2fs -d`: directories, files, links short and long.
-fn tree(at: &Path) {
-    std::fs::create_dir_all(at.join("dir/below")).unwrap();
-    std::fs::write(at.join("dir/file"), vec![7u8; 100_000]).unwrap();
-    std::fs::write(at.join("empty"), b"").unwrap();
-    std::os::unix::fs::symlink("short target", at.join("short")).unwrap();
-    std::os::unix::fs::symlink("l".repeat(200), at.join("long")).unwrap();
-    for i in 0..200 {
-        std::fs::write(at.join(format!("dir/a rather long name for a file {i}")), b"x").unwrap();
-    }
-}
-
-struct Image {
-    _scratch: Scratch,
-    path: String,
-    bytes: Vec<u8>,
-}
-
-fn make(arguments: &str, size: &str) -> Image {
-    let scratch = Scratch::new();
-    let path = scratch.0.join("image").to_str().unwrap().to_string();
-    let from = scratch.0.join("tree");
-    tree(&from);
-    let mut all = vec!["-q", "-F", "-U", "6b2f0f1a-59c5-4f9d-9d3c-2f1b3a4c5d6e", "-d", from.to_str().unwrap()];
-    all.extend(arguments.split_whitespace());
-    all.extend([path.as_str(), size]);
-    run("mke2fs", &all);
-    let bytes = std::fs::read(&path).unwrap();
-    Image { _scratch: scratch, path, bytes }
-}
-
-impl Image {
-    fn superblock(&self) -> SuperBlock {
-        SuperBlock::decode(&self.bytes[SUPERBLOCK_OFFSET as usize..], SUPERBLOCK_OFFSET).unwrap()
-    }
-
-    fn block(&self, number: u64, geometry: &Geometry) -> &[u8] {
-        let size = geometry.block_size as usize;
-        &self.bytes[number as usize * size..][..size]
-    }
-
-    fn descs(&self, geometry: &Geometry) -> Vec<GroupDesc> {
-        geometry
-            .groups()
-            .map(|group| {
-                let (block, offset) = geometry.group_desc_block(group).unwrap();
-                let bytes = &self.block(block.0, geometry)[offset..];
-                let desc = GroupDesc::decode(bytes, group, geometry).unwrap();
-                let mut again = bytes[..geometry.desc_size].to_vec();
-                again[geometry.desc_size.min(64) - 1] ^= if geometry.desc_size >= 64 { 0xff } else { 0 };
-                desc.encode_into(&mut again, group, geometry);
-                assert_eq!(again, bytes[..geometry.desc_size], "descriptor of {group} changes when encoded");
-                desc
-            })
-            .collect()
-    }
-
-    fn inode_bytes(&self, ino: InodeNr, descs: &[GroupDesc], geometry: &Geometry) -> &[u8] {
-        let place = geometry.inode_location(ino).unwrap();
-        let block = descs[place.group.0 as usize].inode_table.0 + u64::from(place.table_block);
-        &self.block(block, geometry)[place.offset..][..geometry.inode_size]
-    }
-}
 
 /// The header of dumpe2fs as key and value.
 fn header(dump: &str) -> HashMap<&str, &str> {
@@ -146,6 +58,9 @@ fn compare_header(superblock: &SuperBlock, dump: &str) {
         if let Some(printed) = header.get(key) {
             assert_eq!(*printed, value.to_string(), "{key}");
         }
+    }
+    if let (Some(printed), None) = (header.get("Overhead clusters"), superblock.journal_inode()) {
+        assert_eq!(*printed, geometry.overhead_blocks().to_string());
     }
     if let Some(printed) = header.get("Checksum seed") {
         assert_eq!(*printed, format!("{:#010x}", superblock.checksum_seed().raw()));
@@ -422,7 +337,7 @@ fn orphan_file_blocks() {
 #[test]
 fn devices_and_special_files() {
     let image = make("-t ext4 -b 1024", "16M");
-    let script = image._scratch.0.join("script");
+    let script = image.scratch.0.join("script");
     std::fs::write(&script, "mknod small c 8 1\nmknod large b 300 60000\nmknod pipe p\n").unwrap();
     run("debugfs", &["-w", "-f", script.to_str().unwrap(), &image.path]);
     let image = Image { bytes: std::fs::read(&image.path).unwrap(), ..image };
@@ -468,5 +383,102 @@ fn features_that_are_read_only_or_refused() {
     for name in ["inline_data", "encrypt", "casefold"] {
         let error = mode(&format!("-t ext4 -O {name}")).unwrap_err().to_string();
         assert_eq!(error, format!("unsupported: feature {name}"));
+    }
+}
+
+/// What debugfs puts into the inode must be what is read, at the edges of every field.
+#[test]
+fn wide_fields_and_late_times() {
+    let image = make("-t ext4 -b 4096 -O 64bit,metadata_csum,project,quota", "32M");
+    let script = image.scratch.0.join("script");
+    let fields = [
+        "uid 70000",
+        "gid 300000",
+        "size 0x0000123456789abc",
+        "generation 0xdeadbeef",
+        "mtime_lo 0x80000001",
+        "mtime_extra 0x00000ffe",
+        "atime_lo 0xffffffff",
+        "atime_extra 0xee6b27fc",
+        "crtime_lo 0x7fffffff",
+        "crtime_extra 0x3",
+        "projid 4242",
+        "links_count 65000",
+        "version 0x123456789",
+    ];
+    let lines: String = fields.iter().map(|field| format!("set_inode_field /dir/file {field}\n")).collect();
+    std::fs::write(&script, lines).unwrap();
+    run("debugfs", &["-w", "-f", script.to_str().unwrap(), &image.path]);
+    let image = Image { bytes: std::fs::read(&image.path).unwrap(), ..image };
+    let superblock = image.superblock();
+    let geometry = superblock.geometry();
+    let descs = image.descs(geometry);
+    let inode = compare_stat(&image, "/dir/file", &descs, geometry);
+    assert_eq!((inode.uid, inode.gid, inode.projid), (70_000, 300_000, 4242));
+    assert_eq!((inode.size, inode.generation, inode.links), (0x1234_5678_9abc, 0xdead_beef, 65_000));
+    assert_eq!(inode.mtime, Timestamp { seconds: -0x7fff_ffff + (2 << 32), nanos: 0x3ff });
+    assert_eq!(inode.atime, Timestamp { seconds: -1, nanos: 999_999_999 });
+    assert_eq!(inode.crtime, Some(Timestamp { seconds: 0x7fff_ffff + (3 << 32), nanos: 0 }));
+    assert_eq!(inode.version, 0x1_2345_6789);
+    assert!(check_inodes(&image, &descs, geometry) > 200);
+}
+
+/// Unmounts whatever happens in the test.
+struct Mounted(String);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// What the kernel's driver leaves after a clean unmount. Needs the right to mount; says so and passes without.
+#[test]
+fn images_written_by_the_kernel() {
+    for arguments in [
+        "-t ext4 -b 1024 -O metadata_csum,64bit",
+        "-t ext4 -b 4096 -O ^metadata_csum,uninit_bg,^64bit",
+        "-t ext4 -b 1024 -O orphan_file,meta_bg,^resize_inode",
+        "-t ext3 -b 1024 -I 128",
+        "-t ext2 -b 2048 -I 256",
+    ] {
+        let image = make(arguments, "48M");
+        let at = image.scratch.0.join("mnt").to_str().unwrap().to_string();
+        std::fs::create_dir(&at).unwrap();
+        let done = std::process::Command::new("mount").args(["-o", "loop", &image.path, &at]).status();
+        if !done.is_ok_and(|status| status.success()) {
+            eprintln!("skipped: cannot mount {arguments}");
+            return;
+        }
+        let mounted = Mounted(at.clone());
+        for i in 0..600 {
+            std::fs::write(format!("{at}/new {i}"), vec![i as u8; i * 20]).unwrap();
+        }
+        for i in 0..300 {
+            std::fs::remove_file(format!("{at}/new {}", i * 2)).unwrap();
+        }
+        let file = std::fs::File::create(format!("{at}/late")).unwrap();
+        file.set_len((1 << 31) + 5).unwrap();
+        let late = std::time::UNIX_EPOCH + std::time::Duration::new(9_000_000_000, 987_654_321);
+        let _ = file.set_modified(late);
+        std::os::unix::fs::chown(format!("{at}/late"), Some(123_456), Some(654_321)).unwrap();
+        drop(file);
+        drop(mounted);
+
+        let image = Image { bytes: std::fs::read(&image.path).unwrap(), ..image };
+        let superblock = image.superblock();
+        let geometry = superblock.geometry();
+        let dump = run("dumpe2fs", &[&image.path]);
+        compare_header(&superblock, &dump);
+        let descs = image.descs(geometry);
+        compare_groups(&descs, geometry, &dump);
+        check_bitmaps(&image, &descs, geometry);
+        assert!(check_inodes(&image, &descs, geometry) > 500);
+        let late = compare_stat(&image, "/late", &descs, geometry);
+        assert_eq!((late.uid, late.gid, late.size), (123_456, 654_321, (1 << 31) + 5));
+        if late.has_extra_times() {
+            assert_eq!(late.mtime, Timestamp { seconds: 9_000_000_000, nanos: 987_654_321 });
+        }
+        assert!(!superblock.needs_recovery() && superblock.mount_count() == 1);
     }
 }

@@ -1,1 +1,231 @@
+use super::*;
+use crate::GroupNr;
+use crate::features::{MountMode, check};
+use zerocopy::FromZeros;
 
+/// A valid superblock: 4 KiB blocks, four groups, the last one short.
+pub(crate) fn sample() -> RawSuperBlock {
+    let mut raw = RawSuperBlock::new_zeroed();
+    raw.s_magic = U16::new(MAGIC);
+    raw.s_rev_level = U32::new(1);
+    raw.s_log_block_size = U32::new(2);
+    raw.s_log_cluster_size = U32::new(2);
+    raw.s_blocks_count_lo = U32::new(3 * 32768 + 1000);
+    raw.s_blocks_per_group = U32::new(32768);
+    raw.s_clusters_per_group = U32::new(32768);
+    raw.s_inodes_per_group = U32::new(8192);
+    raw.s_inodes_count = U32::new(4 * 8192);
+    raw.s_first_ino = U32::new(11);
+    raw.s_inode_size = U16::new(256);
+    raw.s_desc_size = U16::new(64);
+    raw.s_want_extra_isize = U16::new(32);
+    raw.s_checksum_type = 1;
+    raw.s_feature_incompat = U32::new((Incompat::FILETYPE | Incompat::EXTENTS | Incompat::BIT64).bits());
+    raw.s_feature_ro_compat = U32::new((RoCompat::METADATA_CSUM | RoCompat::SPARSE_SUPER | RoCompat::HUGE_FILE).bits());
+    raw
+}
+
+fn decode(mut raw: RawSuperBlock) -> Result<SuperBlock> {
+    raw.s_checksum = U32::new(raw.compute_checksum());
+    SuperBlock::decode(raw.as_bytes(), SUPERBLOCK_OFFSET)
+}
+
+fn with(change: impl FnOnce(&mut RawSuperBlock)) -> Result<SuperBlock> {
+    let mut raw = sample();
+    change(&mut raw);
+    decode(raw)
+}
+
+#[test]
+fn the_sample_decodes_and_the_checksum_guards_it() {
+    let superblock = decode(sample()).unwrap();
+    assert_eq!(superblock.group_count, 4);
+    assert_eq!(superblock.blocks_in_group(GroupNr(3)), 1000);
+    assert_eq!(superblock.blocks_in_group(GroupNr(4)), 0);
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    superblock.encode_into(&mut bytes);
+    SuperBlock::decode(&bytes, 1024).unwrap();
+    bytes[0x78] ^= 1;
+    let error = SuperBlock::decode(&bytes, 1024).unwrap_err();
+    assert!(error.to_string().starts_with("superblock at byte 1024: checksum"), "{error}");
+    SuperBlock::decode(&bytes[..1023], 1024).unwrap_err();
+}
+
+#[test]
+fn impossible_fields_are_corrupt() {
+    type Change = fn(&mut RawSuperBlock);
+    let changes: &[(&str, Change)] = &[
+        ("magic", |raw| raw.s_magic = U16::new(0xef54)),
+        ("block size", |raw| raw.s_log_block_size = U32::new(7)),
+        ("cluster size", |raw| raw.s_log_cluster_size = U32::new(3)),
+        ("no blocks", |raw| raw.s_blocks_count_lo = U32::new(0)),
+        ("too many blocks", |raw| raw.s_blocks_count_hi = U32::new(0x10001)),
+        ("first block", |raw| raw.s_first_data_block = U32::new(1)),
+        ("no blocks per group", |raw| raw.s_blocks_per_group = U32::new(0)),
+        ("blocks per group", |raw| raw.s_blocks_per_group = U32::new(32776)),
+        ("odd blocks per group", |raw| raw.s_blocks_per_group = U32::new(32766)),
+        ("no inodes per group", |raw| raw.s_inodes_per_group = U32::new(0)),
+        ("inodes per group", |raw| raw.s_inodes_per_group = U32::new(32776)),
+        ("inodes", |raw| raw.s_inodes_count = U32::new(4 * 8192 + 1)),
+        ("inode size", |raw| raw.s_inode_size = U16::new(192)),
+        ("small inode", |raw| raw.s_inode_size = U16::new(64)),
+        ("large inode", |raw| raw.s_inode_size = U16::new(8192)),
+        ("first inode", |raw| raw.s_first_ino = U32::new(10)),
+        ("descriptor size", |raw| raw.s_desc_size = U16::new(32)),
+        ("odd descriptor size", |raw| raw.s_desc_size = U16::new(96)),
+        ("reserved descriptors", |raw| raw.s_reserved_gdt_blocks = U16::new(1025)),
+        ("journal inode", |raw| raw.s_journal_inum = U32::new(4 * 8192 + 1)),
+        ("high blocks without 64bit", |raw| {
+            raw.s_feature_incompat = U32::new(Incompat::FILETYPE.bits());
+            raw.s_blocks_count_hi = U32::new(1);
+        }),
+        ("first metagroup", |raw| {
+            raw.s_feature_incompat = U32::new((Incompat::BIT64 | Incompat::META_BG).bits());
+            raw.s_first_meta_bg = U32::new(2);
+        }),
+        ("descriptors larger than a group", |raw| {
+            raw.s_blocks_per_group = U32::new(8);
+            raw.s_inodes_per_group = U32::new(16);
+            raw.s_blocks_count_lo = U32::new(8 << 20);
+            raw.s_inodes_count = U32::new(16 << 20);
+        }),
+    ];
+    for (what, change) in changes {
+        match with(change) {
+            Err(Error::Corrupt { .. }) => {}
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_not_supported_is_not_corrupt() {
+    for (what, result) in [
+        ("64 KiB blocks", with(|raw| raw.s_log_block_size = U32::new(6))),
+        ("checksum type", with(|raw| raw.s_checksum_type = 2)),
+        ("revision", with(|raw| raw.s_rev_level = U32::new(2))),
+    ] {
+        assert!(matches!(result, Err(Error::Unsupported { .. })), "{what}: {result:?}");
+    }
+}
+
+#[test]
+fn each_feature_bit_alone() {
+    for bit in 0..32 {
+        let flag = 1u32 << bit;
+        let incompat = Incompat::from_bits_retain(flag);
+        let name = incompat.names()[0].clone();
+        let mode = with(|raw| raw.s_feature_incompat = U32::new(raw.s_feature_incompat.get() | flag))
+            .and_then(|superblock| check(&superblock));
+        if Incompat::READ_WRITE.contains(incompat) {
+            assert_eq!(mode, Ok(MountMode::ReadWrite), "{name}");
+        } else if Incompat::READ_ONLY.contains(incompat) {
+            assert_eq!(mode, Ok(MountMode::ReadOnly { reasons: vec![name] }));
+        } else {
+            assert_eq!(mode, Err(Error::unsupported(format!("feature {name}"))));
+        }
+
+        let ro_compat = RoCompat::from_bits_retain(flag);
+        let name = ro_compat.names()[0].clone();
+        let mode = with(|raw| raw.s_feature_ro_compat = U32::new(raw.s_feature_ro_compat.get() | flag))
+            .and_then(|superblock| check(&superblock))
+            .unwrap();
+        if RoCompat::READ_WRITE.contains(ro_compat) && ro_compat != RoCompat::GDT_CSUM {
+            assert_eq!(mode, MountMode::ReadWrite, "{name}");
+        } else {
+            let MountMode::ReadOnly { reasons } = mode else { panic!("{name} allows writing") };
+            assert!(reasons[0].contains(&name), "{name}: {reasons:?}");
+        }
+
+        let superblock = with(|raw| raw.s_feature_compat = U32::new(flag)).unwrap();
+        assert_eq!(check(&superblock), Ok(MountMode::ReadWrite), "compatible bit {bit}");
+    }
+}
+
+#[test]
+fn backups_follow_the_rule() {
+    let list = |superblock: &SuperBlock| superblock.backup_groups().map(|group| group.0).collect::<Vec<_>>();
+    let large = |raw: &mut RawSuperBlock| {
+        raw.s_blocks_count_lo = U32::new(130 * 32768);
+        raw.s_inodes_count = U32::new(130 * 8192);
+    };
+    assert_eq!(list(&with(large).unwrap()), [1, 3, 5, 7, 9, 25, 27, 49, 81, 125]);
+    let all = with(|raw| raw.s_feature_ro_compat = U32::new(0)).unwrap();
+    assert_eq!(list(&all), [1, 2, 3]);
+    let two = with(|raw| {
+        raw.s_feature_compat = U32::new(Compat::SPARSE_SUPER2.bits());
+        raw.s_backup_bgs = [U32::new(2), U32::new(0)];
+    });
+    assert_eq!(list(&two.unwrap()), [2]);
+    assert_eq!(
+        backup_candidates().take(4).collect::<Vec<_>>(),
+        [(8193 * 1024, 1024), (16384 * 2048, 2048), (32768 * 4096, 4096), ((3 * 8192 + 1) * 1024, 1024)]
+    );
+}
+
+#[test]
+fn inodes_and_blocks_find_their_group() {
+    let superblock = decode(sample()).unwrap();
+    let place = superblock.inode_location(InodeNr(8192 + 18)).unwrap();
+    assert_eq!((place.group, place.index, place.table_block, place.offset), (GroupNr(1), 17, 1, 256));
+    assert_eq!(superblock.inode_at(place.group, place.index), Some(InodeNr(8192 + 18)));
+    superblock.inode_location(InodeNr(0)).unwrap_err();
+    superblock.inode_location(InodeNr(4 * 8192 + 1)).unwrap_err();
+    assert_eq!(superblock.inode_at(GroupNr(4), 0), None);
+    assert_eq!(superblock.group_of_block(BlockNr(32768 * 2 + 5)), Some((GroupNr(2), 5)));
+    assert_eq!(superblock.group_of_block(BlockNr(3 * 32768 + 1000)), None);
+    assert!(superblock.contains_range(BlockNr(3 * 32768), 1000));
+    assert!(!superblock.contains_range(BlockNr(3 * 32768), 1001));
+    assert!(!superblock.contains_range(BlockNr(5), u64::MAX));
+}
+
+#[test]
+fn largest_files() {
+    let superblock = decode(sample()).unwrap();
+    assert_eq!(superblock.max_extent_file_size(), u64::from(u32::MAX) * 4096);
+    assert_eq!(superblock.max_indirect_file_size(), (12 + 1024 + 1024 * 1024 + 1024u64.pow(3)) * 4096);
+    let small = with(|raw| raw.s_feature_ro_compat = U32::new(0)).unwrap();
+    assert_eq!(small.max_extent_file_size(), ((1 << 29) - 1) * 4096);
+    // 2^29 - 1 blocks of 4 KiB to count, about one in 1024 of them indirect.
+    let limit = small.max_indirect_file_size();
+    assert!((2194719883264u64..2u64 << 40).contains(&limit), "{limit}");
+}
+
+#[test]
+fn what_a_mount_changes() {
+    let mut superblock = decode(sample()).unwrap();
+    superblock.set_needs_recovery(true);
+    superblock.set_orphan_present(true);
+    assert!(superblock.set_large_file() && !superblock.set_large_file());
+    superblock.set_mount_time(0x1_2345_6789);
+    superblock.set_write_time(-5);
+    superblock.set_mount_count(7);
+    superblock.set_last_mounted(&[b'x'; 100]);
+    superblock.set_last_orphan(Some(InodeNr(12)));
+    superblock.set_free_blocks(0x2_0000_0001);
+    superblock.set_free_inodes(9);
+    superblock.set_kbytes_written(55);
+    let event = ErrorEvent { time: 10, ino: 2, block: 3, function: "first_place", line: 4, code: 5 };
+    superblock.record_error(&event);
+    superblock.record_error(&ErrorEvent { function: "second", time: 11, ..event });
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    superblock.encode_into(&mut bytes);
+
+    let read = SuperBlock::decode(&bytes, 1024).unwrap();
+    assert!(read.needs_recovery() && read.ro_compat().contains(RoCompat::LARGE_FILE | RoCompat::ORPHAN_PRESENT));
+    assert_eq!((read.mount_time(), read.write_time(), read.mount_count()), (0x1_2345_6789, 0, 7));
+    assert_eq!(read.last_mounted(), "x".repeat(63));
+    assert_eq!(read.last_orphan(), Some(InodeNr(12)));
+    assert_eq!((read.free_blocks(), read.free_inodes(), read.kbytes_written()), (0x2_0000_0001, 9, 55));
+    assert_eq!(read.error_count(), 2);
+    assert_eq!(text(&read.raw().s_first_error_func), "first_place");
+    assert_eq!(text(&read.raw().s_last_error_func), "second");
+    assert!(read.state().contains(FsState::ERROR));
+
+    let mut older = decode(sample()).unwrap();
+    older.copy_errors_from(&read);
+    assert_eq!((older.error_count(), older.state()), (2, FsState::ERROR));
+    let backup = read.backup_for(GroupNr(3));
+    assert!(!backup.needs_recovery());
+    assert_eq!(backup.raw().s_block_group_nr.get(), 3);
+}
