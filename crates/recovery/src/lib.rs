@@ -25,6 +25,7 @@
 
 mod error;
 mod file;
+pub mod locate;
 mod map;
 mod overlay;
 mod replay;
