@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::kinds::ImageKind;
-use crate::mount::{LoopMount, Mounted};
+use crate::mount::{ExtantMount, LoopMount, Mounted};
 use crate::oracle::{expect_clean, make_image};
 use crate::tree::{Fingerprint, diff, fingerprint};
 use crate::workload::{Report, Workload};
@@ -46,6 +46,12 @@ impl Plan {
 /// The kernel's own mount, in the shape of a mount under test.
 pub fn kernel(image: &Path, dir: &Path) -> Result<Box<dyn Mounted>> {
     Ok(Box::new(LoopMount::new(image, dir, "")?))
+}
+
+/// Extant's mount: `binary mount OPTIONS IMAGE DIR`. In a test of the crate that builds the binary:
+/// `writes(&extant(env!("CARGO_BIN_EXE_extant").as_ref(), &[]), &kind, &Plan::new(1, 400, 3))`.
+pub fn extant<'a>(binary: &'a Path, options: &'a [&'a str]) -> impl Fn(&Path, &Path) -> Result<Box<dyn Mounted>> + 'a {
+    move |image, dir| Ok(Box::new(ExtantMount::new(binary, options, image, dir)?))
 }
 
 /// An image in a directory of its own, and a place to mount it.

@@ -132,3 +132,15 @@ fn failing_tools_say_what_they_said() {
         other => panic!("{other:?}"),
     }
 }
+
+/// Many seeds: `EXTANT_SEEDS=200 cargo test -p extant-testkit --test kernel_vs_kernel -- --ignored soak`.
+#[test]
+#[ignore = "long"]
+fn soak() {
+    let seeds = std::env::var("EXTANT_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(20);
+    let kinds = matrix();
+    for seed in 0..seeds {
+        let kind = &kinds[seed as usize % kinds.len()];
+        writes(&kernel, kind, &Plan::new(1000 + seed, 600, 3)).unwrap_or_else(|e| panic!("{e}"));
+    }
+}

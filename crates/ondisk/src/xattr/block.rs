@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::entry::{EntryRef, Place, lay_out, parse};
 use super::{EntryList, MAGIC, NoSpace, block_hash, entry_hash};
+use crate::csum::crc32c;
 use crate::{BlockNr, Error, Result};
 
 /// The header at the start of the block.
@@ -30,12 +31,9 @@ pub const REFCOUNT_MAX: u32 = 1024;
 /// `h_checksum`: over the block's number and its bytes with the checksum zeroed. No inode takes part, because inodes
 /// share the block; a block that moves needs a new checksum. `seed` is the file system's checksum seed.
 pub fn block_checksum(seed: u32, nr: BlockNr, block: &[u8]) -> u32 {
-    // The crate inverts on entry and exit; the format never does.
-    let mut inverted = crc32c::crc32c_append(!seed, &nr.0.to_le_bytes());
     let (head, tail) = block.split_at(CHECKSUM_AT.min(block.len()));
-    inverted = crc32c::crc32c_append(inverted, head);
-    inverted = crc32c::crc32c_append(inverted, &[0; 4]);
-    !crc32c::crc32c_append(inverted, tail.get(4..).unwrap_or_default())
+    let sum = crc32c(crc32c(seed, &nr.0.to_le_bytes()), head);
+    crc32c(crc32c(sum, &[0; 4]), tail.get(4..).unwrap_or_default())
 }
 
 /// A decoded xattr block.
