@@ -1,0 +1,191 @@
+//! Walking the hash tree from the root to a leaf, and on to the next one (Linux: `dx_probe`, `ext4_htree_next_block`).
+//!
+//! # Locking
+//! None; see the parent module.
+
+use extant_ondisk::dirent::Damage;
+use extant_ondisk::htree::{DxNode, DxShape, HashVersion, Hasher, NameHash};
+
+use super::{BlockKind, DirError, DirParams, DirStore, name_hash};
+
+/// The most index levels, the root included.
+const LEVELS: usize = 3;
+
+/// The outer error is the store's, which ends the operation. The inner one says that the index is damaged, which the
+/// caller may be able to work around.
+pub(super) type Probed<T, E> = Result<Result<T, DirError>, E>;
+
+/// What to look for.
+#[derive(Clone, Copy)]
+pub(super) enum Target<'a> {
+    Name(&'a [u8]),
+    Hash(u32),
+}
+
+/// One index block on the way down (Linux: `struct dx_frame`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Frame {
+    pub(super) lblk: u32,
+    /// The child taken.
+    pub(super) at: usize,
+    pub(super) count: usize,
+    pub(super) limit: usize,
+    /// The key of the child taken; 0 for the first.
+    key: u32,
+    /// The key of the child after it, if there is one.
+    next_key: Option<u32>,
+}
+
+impl Frame {
+    fn new(lblk: u32, node: &DxNode<'_>, at: usize) -> Frame {
+        let next_key = (at + 1 < node.count()).then(|| node.key(at + 1));
+        Frame { lblk, at, count: node.count(), limit: node.limit(), key: node.key(at), next_key }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.count >= self.limit
+    }
+}
+
+/// A way from the root to a leaf. It lives on the stack: lookups do not allocate.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    frames: [Frame; LEVELS],
+    depth: usize,
+    /// The leaf's block.
+    pub(super) leaf: u32,
+    /// The target's hash.
+    pub(super) hash: NameHash,
+    /// How this directory hashes.
+    pub(super) hasher: Hasher,
+    blocks: u32,
+    steps: u32,
+}
+
+impl Path {
+    /// The index blocks from the root down.
+    pub(super) fn frames(&self) -> &[Frame] {
+        &self.frames[..self.depth]
+    }
+
+    /// The lowest hash that belongs below this leaf.
+    pub(super) fn lowest_hash(&self) -> u32 {
+        self.frames().iter().rev().find(|frame| frame.at > 0).map_or(0, |frame| frame.key & !1)
+    }
+
+    fn shape(level: usize) -> DxShape {
+        if level == 0 { DxShape::Root } else { DxShape::Node }
+    }
+
+    /// A child must lie in the directory and not be one of its own parents.
+    fn check_child(&self, child: u32, level: usize) -> Result<(), DirError> {
+        let parents = &self.frames[..=level];
+        if child == 0 || child >= self.blocks || parents.iter().any(|frame| frame.lblk == child) {
+            let detail = "an index entry points outside the directory or back to a parent";
+            return Err(DirError::Corrupt { lblk: parents[level].lblk, offset: 0, detail });
+        }
+        Ok(())
+    }
+}
+
+/// Finds the leaf that a hash belongs to; when a run of leaves shares the hash, the first of them.
+pub(super) fn probe<S: DirStore>(store: &S, params: &DirParams, target: Target<'_>) -> Probed<Path, S::Error> {
+    let format = params.dx_format();
+    let unsigned = params.hash_version.is_unsigned();
+    let root = store.read(0, BlockKind::Index, |block| {
+        let (info, node) = format.root(block)?;
+        let version = HashVersion::from_disk(info.hash_version, unsigned)
+            .ok_or(Damage { offset: 28, what: "unknown hash version in the index root" })?;
+        let hasher = Hasher::new(version, params.hash_seed);
+        let hash = match target {
+            Target::Name(name) => name_hash(&hasher, name),
+            Target::Hash(hash) => NameHash { hash, minor: 0 },
+        };
+        let at = node.search(hash.hash);
+        Ok((usize::from(info.indirect_levels) + 1, hasher, hash, Frame::new(0, &node, at), node.child(at)))
+    })?;
+    let (depth, hasher, hash, frame, mut child) = match root {
+        Ok(root) => root,
+        Err(damage) => return Ok(Err(DirError::corrupt(0, damage))),
+    };
+    if depth > params.levels_max() {
+        return Ok(Err(DirError::Corrupt {
+            lblk: 0,
+            offset: 30,
+            detail: "more index levels than the file system allows",
+        }));
+    }
+    let mut path = Path { frames: [frame; LEVELS], depth, leaf: 0, hash, hasher, blocks: store.blocks(), steps: 0 };
+    if let Err(error) = path.check_child(child, 0) {
+        return Ok(Err(error));
+    }
+    for level in 1..depth {
+        match descend(store, params, &mut path, level, child, Some(hash.hash))? {
+            Ok(next) => child = next,
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    path.leaf = child;
+    Ok(Ok(path))
+}
+
+/// Takes index node `lblk` as the path's frame `level`, at the child for `hash` or at the first, and returns that child.
+fn descend<S: DirStore>(
+    store: &S,
+    params: &DirParams,
+    path: &mut Path,
+    level: usize,
+    lblk: u32,
+    hash: Option<u32>,
+) -> Probed<u32, S::Error> {
+    let format = params.dx_format();
+    let node = store.read(lblk, BlockKind::Index, |block| {
+        let node = format.node(DxShape::Node, block)?;
+        let at = hash.map_or(0, |hash| node.search(hash));
+        Ok((Frame::new(lblk, &node, at), node.child(at)))
+    })?;
+    Ok(match node {
+        Ok((frame, child)) => {
+            path.frames[level] = frame;
+            path.check_child(child, level).map(|()| child)
+        }
+        Err(damage) => Err(DirError::corrupt(lblk, damage)),
+    })
+}
+
+/// The key of the leaf after this one, without reading anything.
+pub(super) fn next_key(path: &Path) -> Option<u32> {
+    path.frames().iter().rev().find_map(|frame| frame.next_key)
+}
+
+/// Moves the path to the next leaf. The caller has seen [`next_key`]; with none this reports damage.
+pub(super) fn advance<S: DirStore>(store: &S, params: &DirParams, path: &mut Path) -> Probed<(), S::Error> {
+    // An honest tree has fewer leaves than the directory has blocks; a hostile one can share nodes and seem endless.
+    path.steps += 1;
+    let level = path.frames().iter().rposition(|frame| frame.next_key.is_some());
+    let Some(level) = level.filter(|_| path.steps <= path.blocks) else {
+        return Ok(Err(DirError::Corrupt { lblk: 0, offset: 0, detail: "the index has more leaves than blocks" }));
+    };
+    let (lblk, at) = (path.frames[level].lblk, path.frames[level].at + 1);
+    let format = params.dx_format();
+    let node = store.read(lblk, BlockKind::Index, |block| {
+        let node = format.node(Path::shape(level), block)?;
+        Ok((Frame::new(lblk, &node, at), node.child(at)))
+    })?;
+    let (frame, mut child) = match node {
+        Ok(node) => node,
+        Err(damage) => return Ok(Err(DirError::corrupt(lblk, damage))),
+    };
+    path.frames[level] = frame;
+    if let Err(error) = path.check_child(child, level) {
+        return Ok(Err(error));
+    }
+    for below in level + 1..path.depth {
+        match descend(store, params, path, below, child, None)? {
+            Ok(next) => child = next,
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    path.leaf = child;
+    Ok(Ok(()))
+}

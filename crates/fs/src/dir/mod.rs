@@ -1,0 +1,228 @@
+//! Directories: names to inodes, linear and hash-indexed, over an abstract store of blocks.
+//!
+//! Main types: [`DirStore`] (reads, changes and appends a directory's blocks; the mount implements it on the journal),
+//! [`DirParams`] (what the superblock and the inode say about this directory), [`Found`], [`DirEntry`], [`DirError`].
+//! Functions: [`lookup`], [`add`], [`remove`], [`set_inode`], [`readdir`], [`dotdot`], [`set_dotdot`], [`is_empty`],
+//! [`init`]; and for the store [`seal`] and [`verify`].
+//!
+//! The blocks' bytes are [`extant_ondisk::dirent`] and [`extant_ondisk::htree`]; here is the walking: which block to
+//! read, when a directory turns into a tree, how leaves and index nodes split, and in which order names are listed
+//! (Linux: fs/ext4/namei.c and fs/ext4/dir.c).
+//!
+//! A damaged index is not trusted: without checksums the names are still found by reading every leaf, and the next
+//! addition drops the index; with checksums the operation fails, because index blocks would not pass for leaves.
+//!
+//! What it does not do: link counts, times, inode allocation, permission; inline, encrypted and casefolded directories.
+//!
+//! # Locking
+//! None of its own. The caller holds the directory's inode lock: shared for [`lookup`], [`readdir`], [`is_empty`] and
+//! [`dotdot`], exclusive for the rest. No call into the store is made from inside another's closure, and the callback of
+//! [`readdir`] runs outside of them, so that it may load inodes.
+
+mod add;
+mod edit;
+mod index;
+mod lookup;
+mod readdir;
+#[cfg(test)]
+mod tests;
+
+use extant_ondisk::dirent::{self, Damage, DirBlockFormat, FileType};
+use extant_ondisk::htree::{self, DxFormat, DxShape, HashVersion, Hasher, NameHash};
+use extant_ondisk::units::InodeNr;
+
+pub use add::{AddCredits, Added, IndexChange, add, credits_for_add};
+pub use edit::{dotdot, init, is_empty, remove, set_dotdot, set_inode};
+pub use lookup::lookup;
+pub use readdir::{COOKIE_END, DirEntry, readdir};
+
+/// What a directory block holds, which decides where its checksum is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockKind {
+    /// Entries, and a checksum tail. Block 0 of a directory without index is one.
+    Leaf,
+    /// The root or a node of the index.
+    Index,
+    /// Either; only read so, when every block of an indexed directory is visited in turn.
+    Any,
+}
+
+/// Gives access to one directory's blocks. Block numbers are logical, from 0, without holes.
+///
+/// Closures are short, do no I/O and never call the store again.
+pub trait DirStore {
+    /// The transaction that changes belong to (Linux: `handle_t`).
+    type Txn;
+    type Error: From<DirError>;
+
+    /// Bytes per block.
+    fn block_size(&self) -> u32;
+
+    /// The directory's size in blocks.
+    fn blocks(&self) -> u32;
+
+    /// Shows a block. A block that enters the cache goes through [`verify`] first, once.
+    ///
+    /// # Errors
+    /// I/O errors, and what [`verify`] says.
+    fn read<R>(&self, lblk: u32, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R, Self::Error>;
+
+    /// Changes a block in the transaction; [`seal`] with this `kind` (never `Any`) must run after `f` and before the bytes
+    /// reach the log or the disk.
+    ///
+    /// # Errors
+    /// I/O errors, an aborted journal, no credits left.
+    fn modify<R>(
+        &self,
+        txn: &mut Self::Txn,
+        lblk: u32,
+        kind: BlockKind,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, Self::Error>;
+
+    /// Adds a zeroed block at the end, lets `f` fill it, seals it as [`DirStore::modify`] does, lets the directory's size
+    /// grow by it, and returns its number. On failure nothing must have changed.
+    ///
+    /// # Errors
+    /// No space, and those of [`DirStore::modify`].
+    fn append(&self, txn: &mut Self::Txn, kind: BlockKind, f: impl FnOnce(&mut [u8])) -> Result<u32, Self::Error>;
+
+    /// Sets or clears the inode's index flag in the transaction (Linux: `EXT4_INDEX_FL`). It is called in the middle of
+    /// [`add`], which may fail afterwards: the flag must stay as set, because the blocks have changed already.
+    ///
+    /// # Errors
+    /// Those of [`DirStore::modify`].
+    fn set_indexed(&self, txn: &mut Self::Txn, indexed: bool) -> Result<(), Self::Error>;
+}
+
+/// What the superblock and the directory's inode say. A snapshot: take it anew for every operation.
+#[derive(Clone, Copy, Debug)]
+pub struct DirParams {
+    /// metadata_csum.
+    pub has_csum: bool,
+    /// FILETYPE.
+    pub has_filetype: bool,
+    /// DIR_INDEX: trees are used, and full one-block directories become trees.
+    pub has_dir_index: bool,
+    /// LARGEDIR: a third index level, and directories above 4 GiB.
+    pub has_large_dir: bool,
+    /// The inode's index flag.
+    pub is_indexed: bool,
+    /// The default for new trees, and, by its signedness, how existing ones hash.
+    pub hash_version: HashVersion,
+    /// `s_hash_seed`, as little-endian words.
+    pub hash_seed: [u32; 4],
+    /// The seed of the inode's checksums, from [`dirent::inode_seed`].
+    pub inode_seed: u32,
+    /// Entries with inode numbers above this are damage.
+    pub inodes_count: u32,
+}
+
+impl DirParams {
+    fn leaf_format(&self) -> DirBlockFormat {
+        DirBlockFormat { has_filetype: self.has_filetype, has_csum: self.has_csum, inodes_count: self.inodes_count }
+    }
+
+    fn dx_format(&self) -> DxFormat {
+        DxFormat { has_csum: self.has_csum }
+    }
+
+    /// Whether operations walk the tree. A flag without the feature counts for nothing.
+    fn uses_index(&self) -> bool {
+        self.is_indexed && self.has_dir_index
+    }
+
+    /// The kind of a block met on a walk over all blocks.
+    fn kind_in_scan(&self) -> BlockKind {
+        if self.is_indexed { BlockKind::Any } else { BlockKind::Leaf }
+    }
+
+    /// How many levels of index blocks there may be, the root included (Linux: `ext4_dir_htree_level`).
+    fn levels_max(&self) -> usize {
+        if self.has_large_dir { 3 } else { 2 }
+    }
+}
+
+/// What can go wrong in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DirError {
+    /// A block breaks a rule of the format or does not match its checksum.
+    #[error("directory block {lblk} is damaged at byte {offset}: {detail}")]
+    Corrupt { lblk: u32, offset: u32, detail: &'static str },
+    /// The directory cannot grow: its index has all its levels, or its size has reached the format's limit. Other names
+    /// may still fit (Linux answers ENOSPC).
+    #[error("the directory of {blocks} blocks cannot grow")]
+    Full { blocks: u32 },
+    /// The name to add is there already.
+    #[error("the name exists already, in directory block {lblk}")]
+    Exists { lblk: u32 },
+    /// The name to change or remove is not there.
+    #[error("the name is not in the directory")]
+    NotFound,
+    /// The name to add is empty, longer than 255 bytes, has a slash or NUL in it, or is `.` or `..`.
+    #[error("a name of {len} bytes that cannot be written")]
+    InvalidName { len: usize },
+}
+
+impl DirError {
+    fn corrupt(lblk: u32, damage: Damage) -> DirError {
+        DirError::Corrupt { lblk, offset: damage.offset, detail: damage.what }
+    }
+}
+
+/// Where a name was found, and what it names. Valid while the caller keeps the directory locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub ino: InodeNr,
+    pub file_type: FileType,
+    /// The directory block.
+    pub lblk: u32,
+    /// The entry's place in it, in bytes.
+    pub offset: u32,
+}
+
+/// Writes a block's checksum. For [`DirStore::modify`] and [`DirStore::append`].
+pub fn seal(params: &DirParams, kind: BlockKind, block: &mut [u8]) {
+    if !params.has_csum {
+        return;
+    }
+    match kind {
+        BlockKind::Leaf | BlockKind::Any => dirent::seal_leaf(block, params.inode_seed),
+        // Bytes that are no index block are left as they are: they will fail verification, which is the truth.
+        BlockKind::Index => drop(params.dx_format().seal(block, params.inode_seed)),
+    }
+}
+
+/// Checks a block that enters the cache: its checksum, and the order and range of an index block's entries. `blocks` is
+/// the directory's size. Without checksums it accepts everything, so that a damaged index can be read around.
+///
+/// # Errors
+/// [`DirError::Corrupt`].
+pub fn verify(params: &DirParams, kind: BlockKind, lblk: u32, blocks: u32, block: &[u8]) -> Result<(), DirError> {
+    if !params.has_csum {
+        return Ok(());
+    }
+    let is_index = match kind {
+        BlockKind::Leaf => false,
+        BlockKind::Index => true,
+        BlockKind::Any => params.is_indexed && (lblk == 0 || htree::shape_of(block) == Some(DxShape::Node)),
+    };
+    let verdict =
+        if is_index { verify_index(params, blocks, block) } else { dirent::verify_leaf(block, params.inode_seed) };
+    verdict.map_err(|damage| DirError::corrupt(lblk, damage))
+}
+
+fn verify_index(params: &DirParams, blocks: u32, block: &[u8]) -> Result<(), Damage> {
+    let format = params.dx_format();
+    format.verify(block, params.inode_seed)?;
+    let shape = htree::shape_of(block).ok_or(Damage { offset: 0, what: "not an index block" })?;
+    format.node(shape, block)?.validate(shape, blocks)
+}
+
+/// The hash of a name; tests make names collide here.
+fn name_hash(hasher: &Hasher, name: &[u8]) -> NameHash {
+    let hash = hasher.hash(name);
+    #[cfg(test)]
+    let hash = tests::squash(hash);
+    hash
+}

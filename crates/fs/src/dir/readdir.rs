@@ -1,0 +1,377 @@
+//! Listing names, with cookies that survive changes (Linux: `ext4_readdir`, `ext4_dx_readdir`, fs/ext4/dir.c).
+//!
+//! On file systems with dir_index, indexed directories and those of one block are listed by hash: an entry's cookie is made
+//! of its name's hash, so it does not move when leaves split, when entries are packed, or when the directory turns into a
+//! tree. `.` and `..` have cookies 0 and 1, and the names begin at 2. Names with equal hashes get consecutive cookies, so
+//! that a listing can stop among them and always moves on.
+//! Other directories are listed by place, with byte offsets as cookies; entries never move there.
+//!
+//! One call reads leaf after leaf, in hash order, and sorts each by itself (together with the leaves that continue its
+//! last hash), so that neither memory nor the cost of a call depends on the size of the directory.
+//!
+//! # Locking
+//! None; see the parent module. The callback runs outside of the store's closures.
+
+use extant_ondisk::dirent::{Damage, Dirent, FileType, crc32c_raw};
+use extant_ondisk::htree::{HashVersion, Hasher};
+use extant_ondisk::units::InodeNr;
+
+use super::index::{Target, advance, next_key, probe};
+use super::{BlockKind, DirError, DirParams, DirStore, name_hash};
+
+/// The cookie behind the last name of a directory that is listed by hash (Linux: `EXT4_HTREE_EOF_64BIT`).
+pub const COOKIE_END: u64 = 0x7FFF_FFFF_FFFF_FFFF;
+const COOKIE_DOT: u64 = 0;
+const COOKIE_DOTDOT: u64 = 1;
+const COOKIE_FIRST: u64 = 2;
+/// The most entries that are sorted together. A leaf of 64 KiB holds 5,461; only a directory in which very many names
+/// share one hash has more.
+const BATCH_MAX: usize = 16384;
+
+/// One name, as [`readdir`] gives it to its callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    pub ino: InodeNr,
+    pub file_type: FileType,
+    pub name: &'a [u8],
+    /// Listing from here begins with this entry.
+    pub cookie: u64,
+    /// Listing from here begins behind this entry.
+    pub next_cookie: u64,
+    /// How many names with the same hash follow. Their cookies shift when one of them is removed, so who has no room for
+    /// all of them does best to stop before the first. With the hashes in use today it is practically always 0.
+    pub peers: u32,
+}
+
+/// Calls `f` for each name from `cookie` on (0 to begin) until it returns false, which leaves that entry for the next
+/// time. Returns the cookie to go on from. Names that are there from the first call to the last come exactly once,
+/// whatever is added and removed in between.
+///
+/// # Errors
+/// [`DirError::Corrupt`] and the store's; entries may have been given to `f` before.
+pub fn readdir<S: DirStore>(
+    store: &S,
+    params: &DirParams,
+    cookie: u64,
+    mut f: impl FnMut(&DirEntry<'_>) -> bool,
+) -> Result<u64, S::Error> {
+    if cookie >= COOKIE_END {
+        return Ok(COOKIE_END);
+    }
+    if lists_by_hash(store, params)? {
+        list_by_hash(store, params, cookie, &mut f)
+    } else {
+        list_by_place(store, params, cookie, &mut f)
+    }
+}
+
+fn lists_by_hash<S: DirStore>(store: &S, params: &DirParams) -> Result<bool, S::Error> {
+    if !params.uses_index() {
+        return Ok(params.has_dir_index && store.blocks() == 1);
+    }
+    // A root that cannot be used at all makes this a plain directory, where checksums allow that.
+    match probe(store, params, Target::Hash(0))? {
+        Ok(_) => Ok(true),
+        Err(error) if params.has_csum => Err(error.into()),
+        Err(_) => Ok(false),
+    }
+}
+
+fn list_by_place<S: DirStore>(
+    store: &S,
+    params: &DirParams,
+    cookie: u64,
+    f: &mut impl FnMut(&DirEntry<'_>) -> bool,
+) -> Result<u64, S::Error> {
+    let block_size = u64::from(store.block_size());
+    let format = params.leaf_format();
+    let end = u64::from(store.blocks()) * block_size;
+    if params.uses_index() && cookie > end {
+        let detail = "the index broke while the directory was listed";
+        return Err(DirError::Corrupt { lblk: 0, offset: 0, detail }.into());
+    }
+    let mut position = cookie;
+    let mut image = Vec::new();
+    while position < end {
+        let lblk = (position / block_size) as u32;
+        let start = u64::from(lblk) * block_size;
+        store.read(lblk, params.kind_in_scan(), |block| {
+            image.clear();
+            image.extend_from_slice(block);
+        })?;
+        // Walking from the block's start finds entry boundaries again after `position` was swallowed by a removal.
+        for entry in format.entries(&image) {
+            let entry = entry.map_err(|damage| DirError::corrupt(lblk, damage))?;
+            let cookie = start + u64::from(entry.offset);
+            if cookie < position || !entry.is_used() {
+                continue;
+            }
+            let next_cookie = cookie + u64::from(entry.rec_len);
+            let (ino, file_type) = (InodeNr(entry.ino), entry.file_type);
+            if !f(&DirEntry { ino, file_type, name: entry.name, cookie, next_cookie, peers: 0 }) {
+                return Ok(cookie);
+            }
+        }
+        position = start + block_size;
+    }
+    Ok(end.max(cookie))
+}
+
+fn list_by_hash<S: DirStore>(
+    store: &S,
+    params: &DirParams,
+    cookie: u64,
+    f: &mut impl FnMut(&DirEntry<'_>) -> bool,
+) -> Result<u64, S::Error> {
+    if cookie <= COOKIE_DOTDOT
+        && let Some(stopped) = list_dots(store, params, cookie, f)?
+    {
+        return Ok(stopped);
+    }
+    let mut batch = Batch::default();
+    let mut position = cookie.max(COOKIE_FIRST);
+    let mut last = COOKIE_FIRST - 1;
+    // Leaves without names to give may follow each other, but not more of them than there are blocks.
+    let mut idle = 0;
+    let mut rest = false;
+    loop {
+        if params.uses_index() {
+            batch.collect_indexed(store, params, position)?;
+        } else {
+            batch.collect_block(store, params)?;
+        }
+        if rest {
+            batch.items.retain(|item| item.key >= position);
+        }
+        let mut given = false;
+        let mut peers = (0, 0);
+        for (index, item) in batch.items.iter().enumerate() {
+            let own = item.key.max(last + 1);
+            last = own;
+            if own < position {
+                continue;
+            }
+            if peers.0 != item.key || peers.1 == 0 {
+                peers =
+                    (item.key, batch.items[index..].iter().take_while(|other| other.key == item.key).count() as u32);
+            }
+            peers.1 -= 1;
+            // Behind the last of its hash the cookie is the next name's, not one more than this one's: a name with the
+            // same hash that comes later must not push this one into the rest of the listing.
+            let next = match (batch.items.get(index + 1), batch.next) {
+                (Some(other), _) if peers.1 == 0 => other.key,
+                (None, Some(Next::Leaf(key))) => key,
+                (None, None) => COOKIE_END,
+                _ => own + 1,
+            };
+            let entry = DirEntry {
+                ino: item.ino,
+                file_type: item.file_type,
+                name: batch.name(item),
+                cookie: own,
+                next_cookie: next.max(own + 1),
+                peers: peers.1,
+            };
+            given = true;
+            if !f(&entry) {
+                return Ok(own);
+            }
+        }
+        rest = matches!(batch.next, Some(Next::Rest));
+        position = match batch.next {
+            None => return Ok(COOKIE_END),
+            Some(Next::Leaf(key)) => key,
+            Some(Next::Rest) => last + 1,
+        };
+        idle = if given { 0 } else { idle + 1 };
+        if idle > store.blocks() {
+            let detail = "the index has more leaves than blocks";
+            return Err(DirError::Corrupt { lblk: 0, offset: 0, detail }.into());
+        }
+    }
+}
+
+/// Gives `.` and `..` to `f`; Some(cookie) when it stopped.
+fn list_dots<S: DirStore>(
+    store: &S,
+    params: &DirParams,
+    cookie: u64,
+    f: &mut impl FnMut(&DirEntry<'_>) -> bool,
+) -> Result<Option<u64>, S::Error> {
+    let format = params.leaf_format();
+    let kind = if params.is_indexed { BlockKind::Index } else { BlockKind::Leaf };
+    let dots = store.read(0, kind, |block| format.dots(block))?;
+    let (ino, parent, _) = dots.map_err(|damage| DirError::corrupt(0, damage))?;
+    let file_type = if params.has_filetype { FileType::Directory } else { FileType::Unknown };
+    for (own, name, ino) in [(COOKIE_DOT, &b"."[..], ino), (COOKIE_DOTDOT, b"..", parent)] {
+        let entry = DirEntry { ino: InodeNr(ino), file_type, name, cookie: own, next_cookie: own + 1, peers: 0 };
+        if own >= cookie && !f(&entry) {
+            return Ok(Some(own));
+        }
+    }
+    Ok(None)
+}
+
+/// The cookie of a name: 31 bits of hash and 32 of the minor hash, as Linux's. The legacy hash has no minor one, so a
+/// checksum of the name stands in.
+fn key_of(hasher: &Hasher, name: &[u8]) -> u64 {
+    let hash = name_hash(hasher, name);
+    let minor = match hasher.version() {
+        HashVersion::Legacy | HashVersion::LegacyUnsigned => crc32c_raw(!0, name),
+        _ => hash.minor,
+    };
+    (u64::from(hash.hash >> 1) << 32) | u64::from(minor)
+}
+
+fn key_of_hash(hash: u32) -> u64 {
+    u64::from(hash >> 1) << 32
+}
+
+/// Where a listing goes on after a batch.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    /// At the next leaf, whose lowest key this is.
+    Leaf(u64),
+    /// In the same leaves: they had more entries than a batch takes.
+    Rest,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    key: u64,
+    ino: InodeNr,
+    file_type: FileType,
+    name_start: u32,
+    name_len: u8,
+}
+
+/// The names of one leaf, or of a run of leaves that share a hash, by key.
+#[derive(Debug, Default)]
+struct Batch {
+    items: Vec<Item>,
+    names: Vec<u8>,
+    next: Option<Next>,
+    /// Items were dropped to keep the batch small: those with the highest keys.
+    overflowed: bool,
+}
+
+impl Batch {
+    fn name(&self, item: &Item) -> &[u8] {
+        let start = item.name_start as usize;
+        &self.names[start..start + usize::from(item.name_len)]
+    }
+
+    fn clear(&mut self) {
+        self.items.clear();
+        self.names.clear();
+        self.next = None;
+        self.overflowed = false;
+    }
+
+    fn push(&mut self, key: u64, entry: &Dirent<'_>) {
+        self.items.push(Item {
+            key: key.max(COOKIE_FIRST),
+            ino: InodeNr(entry.ino),
+            file_type: entry.file_type,
+            name_start: self.names.len() as u32,
+            name_len: entry.name.len() as u8,
+        });
+        self.names.extend_from_slice(entry.name);
+    }
+
+    fn sort(&mut self) {
+        let (items, names) = (&mut self.items, &self.names);
+        let name = |item: &Item| &names[item.name_start as usize..][..usize::from(item.name_len)];
+        items.sort_unstable_by(|a, b| a.key.cmp(&b.key).then_with(|| name(a).cmp(name(b))));
+    }
+
+    /// Keeps the [`BATCH_MAX`] lowest of the keys from `position` on.
+    fn shrink(&mut self, position: u64) {
+        self.items.retain(|item| item.key >= position);
+        self.sort();
+        if self.items.len() > BATCH_MAX {
+            self.items.truncate(BATCH_MAX);
+            self.overflowed = true;
+        }
+        let mut names = Vec::new();
+        for item in &mut self.items {
+            let start = item.name_start as usize;
+            item.name_start = names.len() as u32;
+            names.extend_from_slice(&self.names[start..start + usize::from(item.name_len)]);
+        }
+        self.names = names;
+    }
+
+    /// A directory of one block, which has no index yet.
+    fn collect_block<S: DirStore>(&mut self, store: &S, params: &DirParams) -> Result<(), S::Error> {
+        self.clear();
+        let hasher = Hasher::new(params.hash_version, params.hash_seed);
+        let format = params.leaf_format();
+        let collected = store.read(0, BlockKind::Leaf, |block| {
+            for entry in format.entries(block) {
+                let entry = entry?;
+                if entry.is_used() && !entry.is_dot() {
+                    self.push(key_of(&hasher, entry.name), &entry);
+                }
+            }
+            Ok::<(), Damage>(())
+        })?;
+        collected.map_err(|damage| DirError::corrupt(0, damage))?;
+        self.sort();
+        Ok(())
+    }
+
+    /// The leaf that `position` belongs to, and those that continue its last hash.
+    fn collect_indexed<S: DirStore>(&mut self, store: &S, params: &DirParams, position: u64) -> Result<(), S::Error> {
+        self.clear();
+        let format = params.leaf_format();
+        let mut path = probe(store, params, Target::Hash(((position >> 32) << 1) as u32))??;
+        let lowest = key_of_hash(path.lowest_hash());
+        loop {
+            let (lblk, hasher) = (path.leaf, path.hasher);
+            let collected = store.read(lblk, BlockKind::Leaf, |block| {
+                for entry in format.entries(block) {
+                    let entry = entry?;
+                    if entry.is_used() {
+                        self.push(key_of(&hasher, entry.name), &entry);
+                    }
+                }
+                Ok::<(), Damage>(())
+            })?;
+            collected.map_err(|damage| DirError::corrupt(lblk, damage))?;
+            if self.items.len() > 2 * BATCH_MAX {
+                self.shrink(position);
+            }
+            let Some(key) = next_key(&path) else { break };
+            if key & 1 == 0 {
+                self.next = Some(Next::Leaf(key_of_hash(key)));
+                break;
+            }
+            advance(store, params, &mut path)??;
+        }
+        let highest = match self.next {
+            Some(Next::Leaf(key)) if key <= position => {
+                let detail = "the index is out of order";
+                return Err(DirError::Corrupt { lblk: 0, offset: 0, detail }.into());
+            }
+            Some(Next::Leaf(key)) => key - 1,
+            _ => COOKIE_END - 1,
+        };
+        // Names that lie in a leaf where their hash does not belong are listed first in that leaf's turn: by their own
+        // keys they would make the listing skip or repeat others.
+        for item in &mut self.items {
+            if item.key < lowest || item.key > highest {
+                item.key = lowest.max(COOKIE_FIRST);
+            }
+        }
+        if self.overflowed || self.items.len() > BATCH_MAX {
+            self.shrink(position);
+        } else {
+            self.sort();
+        }
+        if self.overflowed {
+            self.next = Some(Next::Rest);
+        }
+        Ok(())
+    }
+}

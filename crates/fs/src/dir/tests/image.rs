@@ -1,0 +1,235 @@
+//! Against real images: directories that the kernel made are read, and ours are put in their place, for e2fsck and the
+//! kernel to judge.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+
+use extant_ondisk::dirent::{FileType, crc32c_raw, inode_seed};
+use extant_ondisk::htree::HashVersion;
+use extant_ondisk::units::InodeNr;
+
+use super::super::*;
+use super::store::MemDir;
+
+fn command(program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
+    let output = Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
+    let text = || String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned();
+    if output.status.success() { Ok(output.stdout) } else { Err(format!("{program} {arguments:?}: {}", text())) }
+}
+
+/// A loop mount that is undone when the test ends, however it ends.
+struct Mount<'a>(&'a Path);
+
+impl<'a> Mount<'a> {
+    fn new(image: &Path, point: &'a Path) -> Result<Mount<'a>, String> {
+        command("mount", &["-o", "loop", image.to_str().unwrap(), point.to_str().unwrap()])?;
+        Ok(Mount(point))
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        command("umount", &[self.0.to_str().unwrap()]).unwrap();
+    }
+}
+
+fn names(count: u32) -> Vec<Vec<u8>> {
+    (0..count)
+        .map(|n| match n % 10 {
+            0 => format!("{n:x>200}").into_bytes(),
+            1 => [b"\xC3\xA9t\xE9-".as_slice(), n.to_string().as_bytes()].concat(),
+            _ => format!("file-{n}").into_bytes(),
+        })
+        .collect()
+}
+
+/// What the superblock and the inode say about a directory of an unmounted image.
+fn directory(image: &Path, ino: u32, has_dir_index: bool, has_csum: bool) -> DirParams {
+    let mut sb = [0; 1024];
+    fs::File::open(image).unwrap().read_exact_at(&mut sb, 1024).unwrap();
+    let word = |at: usize| u32::from_le_bytes(sb[at..at + 4].try_into().unwrap());
+    let fs_seed = if word(0x60) & 0x2000 != 0 { word(0x270) } else { crc32c_raw(!0, &sb[0x68..0x78]) };
+    let stat = debugfs(image, &format!("stat <{ino}>"));
+    let stat = String::from_utf8_lossy(&stat).into_owned();
+    let field = |label: &str| stat.split_once(label).unwrap().1.split_whitespace().next().unwrap().to_string();
+    let generation: u32 = field("Generation:").parse().unwrap();
+    let flags = u32::from_str_radix(field("Flags:").trim_start_matches("0x"), 16).unwrap();
+    DirParams {
+        has_csum,
+        has_filetype: word(0x60) & 2 != 0,
+        has_dir_index,
+        has_large_dir: word(0x60) & 0x4000 != 0,
+        is_indexed: flags & 0x1000 != 0,
+        hash_version: HashVersion::from_disk(sb[0xFC], word(0x160) & 2 != 0).unwrap(),
+        hash_seed: [word(0xEC), word(0xF0), word(0xF4), word(0xF8)],
+        inode_seed: inode_seed(fs_seed, ino, generation),
+        inodes_count: word(0),
+    }
+}
+
+fn debugfs(image: &Path, request: &str) -> Vec<u8> {
+    command("debugfs", &["-R", request, image.to_str().unwrap()]).unwrap()
+}
+
+fn load(image: &Path, ino: u32, block_size: usize, base: DirParams) -> MemDir {
+    let bytes = debugfs(image, &format!("cat <{ino}>"));
+    let dir = MemDir::empty(block_size, base);
+    *dir.blocks.borrow_mut() = bytes.chunks(block_size).map(<[u8]>::to_vec).collect();
+    dir
+}
+
+/// The names in the order in which the kernel lists them.
+fn listed_by_kernel(path: &Path) -> Vec<(Vec<u8>, u32)> {
+    use std::os::unix::fs::DirEntryExt;
+    let entries = fs::read_dir(path).unwrap().map(Result::unwrap);
+    entries.map(|entry| (entry.file_name().into_vec(), entry.ino() as u32)).collect()
+}
+
+struct Case {
+    block_size: usize,
+    options: &'static str,
+    hash: &'static str,
+    dir_index: bool,
+    csum: bool,
+}
+
+const CASES: [Case; 6] = [
+    Case { block_size: 1024, options: "metadata_csum", hash: "half_md4", dir_index: true, csum: true },
+    Case {
+        block_size: 4096,
+        options: "metadata_csum,metadata_csum_seed",
+        hash: "half_md4",
+        dir_index: true,
+        csum: true,
+    },
+    Case { block_size: 1024, options: "^metadata_csum", hash: "tea", dir_index: true, csum: false },
+    Case { block_size: 2048, options: "metadata_csum", hash: "legacy", dir_index: true, csum: true },
+    Case { block_size: 4096, options: "^dir_index,metadata_csum", hash: "half_md4", dir_index: false, csum: true },
+    Case {
+        block_size: 1024,
+        options: "^filetype,^metadata_csum,^64bit",
+        hash: "half_md4",
+        dir_index: true,
+        csum: false,
+    },
+];
+
+/// The kernel's directories are read here, in its own order; then the same names, added here, take their place on the
+/// image, and e2fsck and the kernel must find nothing wrong with them.
+#[test]
+fn kernel_and_e2fsck_agree() {
+    for case in &CASES {
+        if let Err(reason) = run(case) {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+    }
+}
+
+fn run(case: &Case) -> Result<(), String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let (image, point) = (folder.path().join("image"), folder.path().join("mnt"));
+    fs::create_dir(&point).unwrap();
+    let hash = format!("hash_alg={}", case.hash);
+    let size = case.block_size.to_string();
+    let path = image.to_str().unwrap();
+    if let Err(error) = Command::new("mke2fs").arg("-V").output() {
+        return Err(format!("mke2fs: {error}"));
+    }
+    command("mke2fs", &["-q", "-F", "-t", "ext4", "-b", &size, "-O", case.options, path, "64M"]).unwrap();
+    command("tune2fs", &["-E", &hash, path]).unwrap();
+    let (all, spare) = (names(5000), (0..600).map(|n| format!("spare{n}")).collect::<Vec<_>>());
+    let (many, few) = (point.join("many"), point.join("few"));
+
+    let mounted = Mount::new(&image, &point)?;
+    fs::create_dir(&many).unwrap();
+    fs::create_dir(&few).unwrap();
+    let target = point.join("target");
+    fs::write(&target, "x").unwrap();
+    let link = |folder: &Path, name: &[u8]| {
+        fs::hard_link(&target, folder.join(std::ffi::OsStr::from_bytes(name))).unwrap();
+    };
+    all.iter().for_each(|name| link(&many, name));
+    // These make the directory larger than it has to be, and go again.
+    spare.iter().for_each(|name| link(&many, name.as_bytes()));
+    spare.iter().for_each(|name| fs::remove_file(many.join(name)).unwrap());
+    all[..12].iter().filter(|name| name.len() < 100).for_each(|name| link(&few, name));
+    let (many_ino, few_ino) = (fs::metadata(&many).unwrap().ino() as u32, fs::metadata(&few).unwrap().ino() as u32);
+    let target_ino = fs::metadata(&target).unwrap().ino() as u32;
+    let listed = [listed_by_kernel(&many), listed_by_kernel(&few)];
+    drop(mounted);
+
+    // Reading what the kernel wrote.
+    for ((ino, expected), indexed) in [many_ino, few_ino].into_iter().zip(&listed).zip([case.dir_index, false]) {
+        let params = directory(&image, ino, case.dir_index, case.csum);
+        assert_eq!(params.is_indexed, indexed);
+        let dir = load(&image, ino, case.block_size, params);
+        for (name, ino) in expected {
+            assert_eq!(dir.find(name), Some(*ino));
+        }
+        assert_eq!(dir.find(b"spare3"), None);
+        assert_eq!(dotdot(&dir, &params), Ok(InodeNr(2)));
+        let ours = dir.list(17);
+        if case.hash == "legacy" {
+            let sorted = |names: &[(Vec<u8>, u32)]| names.iter().cloned().collect::<BTreeMap<_, _>>();
+            assert_eq!(sorted(&ours), sorted(expected));
+        } else {
+            assert_eq!(&ours, expected, "the kernel lists in the same order");
+        }
+        dir.check(&expected.iter().cloned().collect());
+    }
+
+    // The same directory, made here. Spare names fill it up to the size of the kernel's.
+    let kernel = load(&image, many_ino, case.block_size, directory(&image, many_ino, case.dir_index, case.csum));
+    let base = DirParams { is_indexed: false, ..kernel.base };
+    let ours = MemDir::empty(case.block_size, base);
+    init(&ours, &mut (), &base, InodeNr(many_ino), InodeNr(2)).unwrap();
+    let add_one = |name: &[u8]| {
+        add(&ours, &mut (), &ours.params(), name, InodeNr(target_ino), FileType::Regular).unwrap();
+    };
+    all.iter().for_each(|name| add_one(name));
+    assert!(ours.blocks() <= kernel.blocks(), "{} > {}", ours.blocks(), kernel.blocks());
+    let mut spares = 0;
+    while ours.blocks() < kernel.blocks() {
+        add_one(format!("extra{spares}").as_bytes());
+        spares += 1;
+    }
+    assert_eq!(ours.blocks(), kernel.blocks(), "after {spares} spare names");
+    for n in 0..spares {
+        ours.remove(format!("extra{n}").as_bytes()).unwrap();
+    }
+    assert_eq!(ours.params().is_indexed, case.dir_index);
+    let places = debugfs(&image, &format!("blocks <{many_ino}>"));
+    let places = String::from_utf8_lossy(&places).into_owned();
+    let file = fs::OpenOptions::new().write(true).open(&image).unwrap();
+    let mut written = 0;
+    for (place, block) in places.split_whitespace().zip(ours.blocks.borrow().iter()) {
+        file.write_all_at(block, place.parse::<u64>().unwrap() * case.block_size as u64).unwrap();
+        written += 1;
+    }
+    assert_eq!(written, ours.blocks());
+    drop(file);
+    let verdict = command("e2fsck", &["-fn", image.to_str().unwrap()]);
+    assert!(verdict.is_ok(), "{}: {}", case.options, verdict.unwrap_err());
+    let mounted = Mount::new(&image, &point)?;
+    for name in &all {
+        let meta = fs::symlink_metadata(many.join(std::ffi::OsStr::from_bytes(name))).unwrap();
+        assert_eq!(meta.ino() as u32, target_ino);
+    }
+    let kernel_sees: BTreeMap<_, _> = listed_by_kernel(&many).into_iter().collect();
+    assert_eq!(kernel_sees, ours.list(100).into_iter().collect());
+    assert!(fs::symlink_metadata(many.join("spare5")).is_err());
+    // The kernel goes on where we stopped.
+    (0..300).for_each(|n| link(&many, format!("more{n}").as_bytes()));
+    all.iter().step_by(3).for_each(|name| {
+        fs::remove_file(many.join(std::ffi::OsStr::from_bytes(name))).unwrap();
+    });
+    drop(mounted);
+    let verdict = command("e2fsck", &["-fn", image.to_str().unwrap()]);
+    assert!(verdict.is_ok(), "{}", verdict.unwrap_err());
+    Ok(())
+}
