@@ -327,12 +327,9 @@ fn our_logs_replay_with_e2fsck_and_the_kernel() {
             assert_eq!((replay.transactions, replay.end), (4, Tid(2)));
             assert_holds(&ours, &wanted, "ours");
             let map = open(&load_image(&image).0, &sb).map().clone();
-            // e2fsprogs does not know v1 checksums when it checks the superblock's features.
-            if csum != LogCsum::V1 {
-                let theirs = replay_e2fsck(&image);
-                assert_holds(&theirs, &wanted, "e2fsck");
-                assert_same(&ours, &theirs, &sb, &map, true);
-            }
+            let theirs = replay_e2fsck(&image);
+            assert_holds(&theirs, &wanted, "e2fsck");
+            assert_same(&ours, &theirs, &sb, &map, true);
             if is_root() {
                 let copy = dir.path("kernel");
                 std::fs::copy(&image, &copy).unwrap();
@@ -380,10 +377,8 @@ fn logs_of_the_kernel_replay_as_with_e2fsck() {
         assert_eq!(journal.super_block().csum(), csum, "{mkfs_options} {mount_options}");
         let (ours, replay) = replay_ours(&image);
         assert!(replay.transactions >= 1 && !replay.is_empty(), "{mkfs_options}: {}", replay.transactions);
-        if csum != LogCsum::V1 {
-            let theirs = replay_e2fsck(&image);
-            assert_same(&ours, &theirs, &sb, journal.map(), true);
-        }
+        let theirs = replay_e2fsck(&image);
+        assert_same(&ours, &theirs, &sb, journal.map(), true);
         // The kernel also clears orphans, so ask e2fsck whether the whole is sound and look at the files.
         let copy = dir.path("ours");
         std::fs::write(&copy, &ours).unwrap();
