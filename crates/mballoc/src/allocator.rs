@@ -1,21 +1,45 @@
-//! [`Allocator`]: the public face. SKELETON: bodies follow.
+//! [`Allocator`], the public face, and the life of a request: claim blocks, try a preallocation, shape the wish, search,
+//! hand out. Linux: `ext4_mb_new_blocks`, `ext4_free_blocks`, fs/ext4/mballoc.c.
+//!
+//! What it does not do: search (`search`), build buddies (`load`), decide sizes (`prealloc::normalize`).
+//!
+//! # Locking
+//! See the crate's page. No lock is held between the steps of a request: blocks in flight are held, so nobody else has
+//! them.
 
 use std::sync::Arc;
 
+use extant_base::sync::MutexGuard;
+use extant_base::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use extant_base::task::{processors, shard_index, yield_now};
+use extant_base::trace_point;
 use extant_ondisk::{BlockNr, GroupNr};
 
-use crate::{Allocation, Geometry, InodePreallocation, Policy, Request, Statistics};
+use crate::flux::Flux;
+use crate::group::{BAD, Group, GroupInner, LOADED, PREALLOCATED};
+use crate::group_choice::policy::GroupChoice;
+use crate::load::Unusable;
+use crate::prealloc::locality::LocalityGroup;
+use crate::prealloc::normalize::{Normalized, Shape, normalize, place};
+use crate::prealloc::{Cut, Preallocation};
+use crate::ranges::RangeSet;
+use crate::search::{Extent, NO_GOAL, Want};
+use crate::space::{Privilege, Space};
+use crate::stats::Counters;
+use crate::zones::SystemZones;
+use crate::{Allocation, Error, Geometry, InodePreallocation, Kind, Policy, Request, RequestFlags, Statistics};
 
 /// What the file system does for the allocator.
 pub trait GroupStore: Send + Sync {
     /// A journal handle of the caller; opaque here.
     type Txn;
     /// The caller's error; the allocator's own errors are turned into it.
-    type Error: From<crate::Error>;
+    type Error: From<Error>;
 
     /// The group's on-disk block bitmap as it is now, changes of running transactions included: verified, built when the
-    /// group is BLOCK_UNINIT; one bit per block, least significant first, 1 = used. May do I/O; called without locks.
-    /// An error makes the group unusable until the next mount.
+    /// group is BLOCK_UNINIT; one bit per block, least significant first, 1 = used. May do I/O; called without the group's
+    /// lock (except, rarely, when other threads keep changing the group during the load). An error makes the group
+    /// unusable until the next mount, and so does a free count that disagrees with the descriptor's.
     fn load(&self, group: GroupNr) -> Result<Vec<u8>, Self::Error>;
 
     /// Announces a [`GroupStore::mark`] of this group in `txn`: bring the bitmap and descriptor blocks into memory, get
@@ -48,7 +72,8 @@ pub struct Options {
     pub root_reserve: u64,
     /// Blocks that only requests with USE_RESERVED may use (Linux: `s_resv_clusters`, at most 2 % and 4096).
     pub pool_reserve: u64,
-    /// Preallocation for locality groups, in blocks; 0 switches them off (Linux: `mb_group_prealloc`, 512).
+    /// Preallocation for locality groups, in blocks; 0 switches them off (Linux: `mb_group_prealloc`, 512). A quarter of
+    /// a group at most.
     pub group_prealloc: u32,
     /// Files up to this many blocks are small (Linux: `mb_stream_req`, 16).
     pub stream_request: u32,
@@ -102,26 +127,85 @@ pub struct GroupState {
     pub bad: bool,
 }
 
+/// How often a request looks again while blocks are in other threads' hands.
+const TURNS_MAX: u32 = 1000;
+
 /// The allocator of one mount. Linux: the `s_mb_*` part of `struct ext4_sb_info`.
 pub struct Allocator<S: GroupStore> {
-    #[allow(dead_code)]
-    store: Arc<S>,
-    geometry: Geometry,
+    pub(crate) store: Arc<S>,
+    pub(crate) geometry: Geometry,
+    pub(crate) options: Options,
+    pub(crate) groups: Box<[Group]>,
+    pub(crate) zones: SystemZones,
+    pub(crate) space: Space,
+    pub(crate) flux: Flux,
+    pub(crate) choice: GroupChoice,
+    pub(crate) counters: Counters,
+    /// Where each stream last got blocks: group << 32 | index (Linux: `s_mb_last_groups`).
+    pub(crate) streams: Box<[AtomicU64]>,
+    locality: Box<[LocalityGroup]>,
+    pub(crate) buddy_bytes: AtomicUsize,
+    pub(crate) shrink_hand: AtomicU32,
+}
+
+/// What a data request becomes.
+enum Plan<'a> {
+    /// Exactly what is asked.
+    Plain,
+    /// A chunk for this processor's small files.
+    Group,
+    /// A chunk for the file.
+    Inode(&'a InodePreallocation, Normalized),
 }
 
 impl<S: GroupStore> Allocator<S> {
     /// `groups` has one entry per group of the geometry. Does no I/O.
     pub fn new(store: Arc<S>, geometry: Geometry, groups: &[GroupSummary], options: Options) -> crate::Result<Self> {
-        let _ = (groups, options);
         geometry.check()?;
-        Ok(Allocator { store, geometry })
+        if groups.len() != geometry.groups as usize {
+            return Err(Error::Invalid {
+                detail: format!("{} summaries for {} groups", groups.len(), geometry.groups),
+            });
+        }
+        let mut free = 0u64;
+        for (nr, g) in groups.iter().enumerate() {
+            let nr = GroupNr(nr as u32);
+            if g.free > geometry.blocks_in_group(nr) {
+                return Err(Error::corrupt(nr, geometry.group_start(nr), format!("{} free blocks", g.free)));
+            }
+            free += u64::from(g.free);
+        }
+        let choice = GroupChoice::new(options.policy, geometry.groups);
+        let groups: Box<[Group]> = groups.iter().map(|g| Group::new(g.free, g.block_uninit)).collect();
+        for (nr, group) in groups.iter().enumerate() {
+            choice.publish(nr as u32, &mut group.lock().listed, group.face());
+        }
+        let or_processors = |n: usize| if n == 0 { processors() } else { n };
+        let streams = or_processors(options.stream_goals).min(groups.len() / 4).max(1);
+        let locality = or_processors(options.locality_groups);
+        Ok(Allocator {
+            store,
+            space: Space::new(free, options.root_reserve, options.pool_reserve),
+            zones: SystemZones::default(),
+            flux: Flux::default(),
+            choice,
+            counters: Counters::default(),
+            streams: (0..streams).map(|_| AtomicU64::new(NO_GOAL)).collect(),
+            locality: (0..locality).map(|_| LocalityGroup::new()).collect(),
+            buddy_bytes: AtomicUsize::new(0),
+            shrink_hand: AtomicU32::new(0),
+            groups,
+            geometry,
+            options,
+        })
     }
 
     /// Names ranges (first block, length) that are never handed out nor freed, whatever the bitmaps say: superblocks,
     /// descriptors, bitmaps, inode tables, the journal. Adds to earlier calls. Parts outside the file system are ignored.
     pub fn protect(&mut self, ranges: impl IntoIterator<Item = (BlockNr, u64)>) {
-        let _ = ranges.into_iter();
-        todo!()
+        let end = self.geometry.blocks_count;
+        self.zones.add(ranges.into_iter().map(|(start, len)| (start.0, start.0.saturating_add(len).min(end))));
+        self.forget_buddies();
     }
 
     pub fn geometry(&self) -> &Geometry {
@@ -130,93 +214,493 @@ impl<S: GroupStore> Allocator<S> {
 
     /// Allocates at least 1 and at most `request.len` blocks inside one group and marks them used in `txn`.
     ///
-    /// Errors: [`crate::Error::NoSpace`]; [`crate::Error::NoSpaceUntilCommit`] when freed blocks wait for their commit (stop the
-    /// handle, force a commit, try again, a bounded number of times); the store's errors.
+    /// Errors: [`Error::NoSpace`]; [`Error::NoSpaceUntilCommit`] when freed blocks wait for their commit (stop the handle,
+    /// force a commit, try again, a bounded number of times); the store's errors, after which nothing is allocated.
     pub fn allocate(&self, txn: &mut S::Txn, request: &Request<'_>) -> Result<Allocation, S::Error> {
-        let _ = (txn, request);
-        todo!()
+        self.counters.requests.inc();
+        if request.len == 0 {
+            return Err(Error::Invalid { detail: "a request for no blocks".to_owned() }.into());
+        }
+        let reserved = matches!(request.kind, Kind::Data { reserved: true, .. });
+        let who = if request.flags.contains(RequestFlags::USE_RESERVED) {
+            Privilege::All
+        } else if request.flags.contains(RequestFlags::USE_ROOT_RESERVE) {
+            Privilege::Root
+        } else {
+            Privilege::Normal
+        };
+        let mut len = request.len.min(self.geometry.blocks_per_group);
+        if !reserved {
+            len = self.space.claim(u64::from(len), true, who) as u32;
+            if len == 0 {
+                self.counters.no_space.inc();
+                return Err(Error::NoSpace { wanted: u64::from(request.len) }.into());
+            }
+        }
+        let result = self.allocate_claimed(txn, request, len);
+        let got = result.as_ref().map_or(0, |a| a.len);
+        self.space.disk_used(u64::from(got));
+        if reserved {
+            self.space.promise_kept(u64::from(got));
+        } else {
+            self.space.unclaim(u64::from(len - got));
+        }
+        match &result {
+            Ok(a) => {
+                self.counters.success.inc();
+                self.counters.blocks_allocated.add(u64::from(a.len));
+                trace_point!(ext4_mballoc_alloc, "start={} len={} wanted={}", a.start.0, a.len, request.len);
+            }
+            Err(_) => self.counters.no_space.inc(),
+        }
+        result
+    }
+
+    fn allocate_claimed(&self, txn: &mut S::Txn, request: &Request<'_>, len: u32) -> Result<Allocation, S::Error> {
+        let goal_only = request.flags.contains(RequestFlags::GOAL_ONLY);
+        let limit = self.group_limit(request.max_block);
+        let no_space = Error::NoSpace { wanted: u64::from(request.len) };
+        for turn in 0..TURNS_MAX {
+            if let Some(found) = self.use_preallocated(txn, request, len, limit)? {
+                return Ok(found);
+            }
+            let turns = self.flux.turns();
+            // Short of space nobody sets aside more than he needs.
+            let plan = if turn == 0 { self.plan(request, len) } else { Plan::Plain };
+            let want = self.want(request, &plan, len, limit);
+            if let Some(found) = self.find(&want)? {
+                return self.hand_out_extent(txn, request, plan, found, len);
+            }
+            if goal_only {
+                return Err(no_space.into());
+            }
+            let freed = self.discard_everything();
+            if freed == 0 && !self.flux.in_flight() && self.flux.turns() == turns {
+                break;
+            }
+            if freed == 0 {
+                yield_now();
+            }
+        }
+        match self.pending_blocks() {
+            0 => Err(no_space.into()),
+            pending => Err(Error::NoSpaceUntilCommit { wanted: u64::from(request.len), pending }.into()),
+        }
+    }
+
+    /// The number of groups that lie wholly at or below `max_block`.
+    fn group_limit(&self, max_block: Option<BlockNr>) -> u32 {
+        let Some(max) = max_block.filter(|m| m.0 < self.geometry.blocks_count - 1) else { return self.geometry.groups };
+        let blocks = (max.0 + 1).saturating_sub(self.geometry.first_data_block);
+        (blocks / u64::from(self.geometry.blocks_per_group)) as u32
+    }
+
+    /// Small files share chunks, growing files get their own, finished files what they ask for.
+    /// Linux: `ext4_mb_group_or_file`, `ext4_mb_normalize_request`.
+    fn plan<'a>(&self, request: &Request<'a>, len: u32) -> Plan<'a> {
+        let Kind::Data { owner, logical, file_blocks, left, right, .. } = request.kind else { return Plan::Plain };
+        let flags = request.flags;
+        if flags.contains(RequestFlags::NO_PREALLOC) || flags.contains(RequestFlags::GOAL_ONLY) {
+            return Plan::Plain;
+        }
+        if self.is_small(request) {
+            return Plan::Group;
+        }
+        let end = u64::from(logical.0) + u64::from(len);
+        if !self.options.inode_prealloc || (flags.contains(RequestFlags::CLOSED) && end >= file_blocks) {
+            return Plan::Plain;
+        }
+        let (gap_start, gap_end, stale) = owner.gap_around(logical.0);
+        if let Some(stale) = stale {
+            self.discard(&stale);
+        }
+        let shape = Shape {
+            block_bits: self.geometry.block_bits(),
+            blocks_per_group: self.geometry.blocks_per_group,
+            logical: logical.0,
+            len,
+            file_blocks,
+            left,
+            right,
+            gap: (gap_start, gap_end),
+        };
+        Plan::Inode(owner, normalize(&shape))
+    }
+
+    fn is_small(&self, request: &Request<'_>) -> bool {
+        let Kind::Data { logical, file_blocks, .. } = request.kind else { return false };
+        let size = file_blocks.max(u64::from(logical.0) + u64::from(request.len));
+        self.options.group_prealloc > 0 && size <= u64::from(self.options.stream_request)
+    }
+
+    fn want(&self, request: &Request<'_>, plan: &Plan<'_>, len: u32, limit: u32) -> Want {
+        let mut goal = request.goal;
+        let mut try_goal = request.flags.contains(RequestFlags::TRY_GOAL);
+        let mut stream = None;
+        if let Kind::Data { owner, logical, left, .. } = request.kind {
+            // Continue what lies before.
+            if let Some(left) = left
+                && left.logical.0.checked_add(1) == Some(logical.0)
+                && !try_goal
+            {
+                (goal, try_goal) = (Some(BlockNr(left.block.0.saturating_add(1))), true);
+            }
+            if !self.is_small(request) {
+                stream = Some(owner.ino().0 as usize % self.streams.len());
+            }
+        }
+        let wanted = match plan {
+            Plan::Plain => len,
+            Plan::Group => self.group_chunk().max(len),
+            Plan::Inode(_, range) => {
+                if let Some(block) = range.try_goal {
+                    (goal, try_goal) = (Some(block), true);
+                }
+                range.len
+            }
+        };
+        Want {
+            goal: goal.and_then(|b| self.geometry.locate(b)),
+            len: wanted.min(self.geometry.blocks_per_group),
+            try_goal,
+            goal_only: request.flags.contains(RequestFlags::GOAL_ONLY),
+            data: matches!(request.kind, Kind::Data { .. }),
+            stream,
+            limit,
+        }
+    }
+
+    /// What a locality group takes at once: whole stripes, at most a quarter of a group.
+    fn group_chunk(&self) -> u32 {
+        let most = (self.geometry.blocks_per_group / 4).max(1);
+        let chunk = self.options.group_prealloc.min(most);
+        match self.geometry.stripe {
+            0 | 1 => chunk,
+            stripe => chunk.checked_next_multiple_of(stripe).filter(|&c| c <= most).unwrap_or(chunk),
+        }
+    }
+
+    fn own_locality_group(&self) -> &LocalityGroup {
+        &self.locality[shard_index() % self.locality.len()]
+    }
+
+    fn usable(&self, pa: &Preallocation, limit: u32) -> bool {
+        pa.group.0 < limit && self.group_ref(pa.group).is_some_and(|g| !g.has(BAD))
+    }
+
+    /// Serves the request from what was set aside earlier. Linux: `ext4_mb_use_preallocated`.
+    fn use_preallocated(
+        &self,
+        txn: &mut S::Txn,
+        request: &Request<'_>,
+        len: u32,
+        limit: u32,
+    ) -> Result<Option<Allocation>, S::Error> {
+        let Kind::Data { owner, logical, .. } = request.kind else { return Ok(None) };
+        if request.flags.contains(RequestFlags::GOAL_ONLY) {
+            return Ok(None);
+        }
+        // Counted before they are cut: nobody may conclude meanwhile that these blocks do not exist.
+        self.flux.begin(u64::from(len));
+        if let Some((pa, cut)) = owner.cut(logical.0, len, |pa| self.usable(pa, limit)) {
+            self.flux.end(u64::from(len - cut.len));
+            self.counters.inode_pa_hits.inc();
+            return self.hand_out_cut(txn, &pa, cut).map(Some);
+        }
+        if !self.is_small(request) || request.flags.contains(RequestFlags::NO_PREALLOC) {
+            self.flux.end(u64::from(len));
+            return Ok(None);
+        }
+        let goal = request.goal.unwrap_or_default();
+        let distance = |pa: &Preallocation| {
+            let start = self.geometry.block(pa.group, pa.start + pa.len.saturating_sub(pa.left()));
+            self.usable(pa, limit).then(|| start.0.abs_diff(goal.0))
+        };
+        let (found, gone) = self.own_locality_group().cut(len, distance);
+        self.discard_list(gone);
+        let Some((pa, cut)) = found else {
+            self.flux.end(u64::from(len));
+            return Ok(None);
+        };
+        self.counters.group_pa_hits.inc();
+        self.hand_out_cut(txn, &pa, cut).map(Some)
+    }
+
+    fn hand_out_cut(&self, txn: &mut S::Txn, pa: &Arc<Preallocation>, cut: Cut) -> Result<Allocation, S::Error> {
+        let extent = Extent { group: pa.group, start: cut.start, len: cut.len };
+        self.hand_out(txn, extent, extent, None, cut.last.then_some(pa))
+    }
+
+    /// Splits what was found into the part to hand out and a preallocation.
+    fn hand_out_extent(
+        &self,
+        txn: &mut S::Txn,
+        request: &Request<'_>,
+        plan: Plan<'_>,
+        found: Extent,
+        len: u32,
+    ) -> Result<Allocation, S::Error> {
+        let logical = match request.kind {
+            Kind::Data { logical, .. } => logical.0,
+            Kind::Metadata => 0,
+        };
+        let plain = Extent { len: found.len.min(len), ..found };
+        // The part to hand out, and the logical block that the first found block stands for.
+        let (part, first_logical) = match &plan {
+            Plan::Plain | Plan::Group => (plain, 0),
+            Plan::Inode(_, range) => {
+                let range_end = u64::from(range.start) + u64::from(range.len);
+                let end = (u64::from(logical) + u64::from(len)).min(range_end);
+                let first = place(*range, found.len, logical, end);
+                let skip = logical.saturating_sub(first).min(found.len - 1);
+                let n = u64::from(found.len - skip).min(end - u64::from(logical)).max(1) as u32;
+                (Extent { start: found.start + skip, len: n, ..found }, first)
+            }
+        };
+        let pa = (part.len < found.len).then(|| {
+            let mut rest = RangeSet::of(found.start, found.len);
+            rest.remove(part.start, part.len);
+            Preallocation::new(found.group, found.start, found.len, first_logical, rest)
+        });
+        let got = self.hand_out(txn, found, part, pa.as_ref(), None)?;
+        let Some(pa) = pa else { return Ok(got) };
+        let block = self.geometry.block(pa.group, pa.start).0;
+        let gone = match plan {
+            Plan::Inode(owner, _) => {
+                self.counters.inode_pa_new.inc();
+                trace_point!(
+                    ext4_mb_new_inode_pa,
+                    "group={} pstart={block} len={} lstart={}",
+                    pa.group.0,
+                    pa.len,
+                    pa.logical
+                );
+                owner.add(pa)
+            }
+            Plan::Group => {
+                self.counters.group_pa_new.inc();
+                trace_point!(ext4_mb_new_group_pa, "group={} pstart={block} len={}", pa.group.0, pa.len);
+                self.own_locality_group().add(pa)
+            }
+            // A plain search finds no more than was asked for.
+            Plan::Plain => vec![pa],
+        };
+        self.discard_list(gone);
+        Ok(got)
+    }
+
+    fn discard_list(&self, list: Vec<Arc<Preallocation>>) {
+        for pa in list {
+            self.discard(&pa);
+        }
+    }
+
+    /// Marks `part` of `found` used on disk. `found` is held and in flight; afterwards `part` is neither, and the rest is
+    /// the new preallocation's. On an error all of `found` is free again.
+    fn hand_out(
+        &self,
+        txn: &mut S::Txn,
+        found: Extent,
+        part: Extent,
+        new: Option<&Arc<Preallocation>>,
+        spent: Option<&Arc<Preallocation>>,
+    ) -> Result<Allocation, S::Error> {
+        let result = self.mark_used(txn, part, new, spent);
+        if result.is_err() {
+            self.give_back(found.group, [(found.start, found.len)], spent);
+        }
+        if new.is_some() {
+            self.flux.turned();
+        }
+        self.flux.end(u64::from(found.len));
+        result.map(|()| Allocation { start: self.geometry.block(part.group, part.start), len: part.len })
+    }
+
+    fn mark_used(
+        &self,
+        txn: &mut S::Txn,
+        part: Extent,
+        new: Option<&Arc<Preallocation>>,
+        spent: Option<&Arc<Preallocation>>,
+    ) -> Result<(), S::Error> {
+        self.store.prepare(txn, part.group)?;
+        let corrupt = |detail: &str| Error::corrupt(part.group, self.geometry.block(part.group, part.start), detail);
+        let Some(group) = self.group_ref(part.group) else { return Err(corrupt("no such group").into()) };
+        let mut inner = group.lock();
+        if group.has(BAD) {
+            return Err(corrupt("the group turned out to be bad").into());
+        }
+        self.store.mark(txn, part.group, part.start, part.len, true)?;
+        let held = inner.unhold(part.start, part.len);
+        debug_assert!(held, "blocks in flight are held");
+        if inner.buddy.is_none() {
+            // A bitmap that is being loaded now may or may not have these blocks.
+            inner.generation = inner.generation.wrapping_add(1);
+        }
+        if let Some(new) = new {
+            inner.register(new);
+            group.set(PREALLOCATED);
+        }
+        if let Some(spent) = spent {
+            inner.unregister(spent);
+        }
+        Ok(())
     }
 
     /// Marks blocks free on disk in `txn`. They stay out of use until [`Allocator::release`] gets what this returns, after
-    /// the transaction is durable. Double free, blocks outside the file system or of its own metadata: `Error::Corrupt`,
-    /// found before anything is changed.
+    /// the transaction is durable. Double free, blocks outside the file system or of its own metadata:
+    /// [`Error::Corrupt`], found before anything is changed.
     pub fn free(&self, txn: &mut S::Txn, start: BlockNr, len: u64) -> Result<FreedExtents, S::Error> {
-        let _ = (txn, start, len);
-        todo!()
+        let pieces = self.split(start, len)?;
+        if let Some((zone, _)) = self.zones.within(start.0, start.0 + len).next() {
+            let (group, _) = self.geometry.locate(BlockNr(zone)).unwrap_or_default();
+            let detail = format!("file system metadata in the {len} blocks to free from {}", start.0);
+            return Err(Error::corrupt(group, BlockNr(zone), detail).into());
+        }
+        if pieces.len() > 1 {
+            for piece in &pieces {
+                self.lock_to_free(piece)?;
+            }
+        }
+        let mut freed = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            self.store.prepare(txn, piece.group)?;
+            let mut inner = self.lock_to_free(&piece)?;
+            self.store.mark(txn, piece.group, piece.start, piece.len, false)?;
+            inner.hold(piece.start, piece.len);
+            drop(inner);
+            self.space.disk_gained(u64::from(piece.len));
+            self.counters.blocks_freed.add(u64::from(piece.len));
+            freed.push((self.geometry.block(piece.group, piece.start), piece.len));
+        }
+        trace_point!(ext4_mballoc_free, "start={} len={}", start.0, len);
+        Ok(freed)
+    }
+
+    /// Cuts a range at group borders.
+    fn split(&self, start: BlockNr, len: u64) -> crate::Result<Vec<Extent>> {
+        let whole = start.0.checked_add(len).filter(|&end| len > 0 && end <= self.geometry.blocks_count);
+        let (Some(end), Some((mut group, mut index))) = (whole, self.geometry.locate(start)) else {
+            let group = self.geometry.locate(start).map_or(GroupNr(0), |(g, _)| g);
+            return Err(Error::corrupt(group, start, format!("{len} blocks from here do not lie in the file system")));
+        };
+        let mut pieces = Vec::new();
+        let mut left = end - start.0;
+        while left > 0 {
+            let n = u64::from(self.geometry.blocks_in_group(group).saturating_sub(index)).min(left);
+            pieces.push(Extent { group, start: index, len: n as u32 });
+            left -= n;
+            (group, index) = (GroupNr(group.0 + 1), 0);
+        }
+        Ok(pieces)
+    }
+
+    /// Locks a group in which `piece` may be freed: all of it is used, on disk too.
+    fn lock_to_free(&self, piece: &Extent) -> Result<MutexGuard<'_, GroupInner>, S::Error> {
+        let corrupt =
+            |index: u32, detail: &str| Error::corrupt(piece.group, self.geometry.block(piece.group, index), detail);
+        let inner = match self.lock_loaded(piece.group, true) {
+            Ok(inner) => inner,
+            Err(Unusable::Store(e)) => return Err(e),
+            Err(_) => return Err(corrupt(piece.start, "the bitmap of its group is bad").into()),
+        };
+        let free = inner.buddy.as_ref().and_then(|b| b.next_free(piece.start));
+        if let Some(free) = free.filter(|&f| f < piece.start + piece.len) {
+            return Err(corrupt(free, "freed while it is free").into());
+        }
+        if inner.held().is_some_and(|h| h.overlaps(piece.start, piece.len)) {
+            return Err(corrupt(piece.start, "freed twice, or freed while preallocated").into());
+        }
+        Ok(inner)
     }
 
     /// Makes freed blocks available again: their transaction is durable. Ranges may be merged across calls of `free`.
     pub fn release(&self, freed: &[(BlockNr, u32)]) {
-        let _ = freed;
-        todo!()
+        for &(start, len) in freed {
+            let Ok(pieces) = self.split(start, u64::from(len)) else {
+                self.counters.bad_releases.inc();
+                continue;
+            };
+            for piece in pieces {
+                let n = self.give_back(piece.group, [(piece.start, piece.len)], None);
+                self.counters.blocks_released.add(u64::from(n));
+            }
+        }
     }
 
     /// Promises `blocks` to delayed allocation. `root`: the root reserve may be used.
     pub fn reserve(&self, blocks: u64, root: bool) -> crate::Result<()> {
-        let _ = (blocks, root);
-        todo!()
+        let who = if root { Privilege::Root } else { Privilege::Normal };
+        if self.space.promise(blocks, who) { Ok(()) } else { Err(Error::NoSpace { wanted: blocks }) }
     }
 
     /// Takes back a promise whose blocks were not (all) allocated.
     pub fn unreserve(&self, blocks: u64) {
-        let _ = blocks;
-        todo!()
+        self.space.promise_returned(blocks);
     }
 
     /// Gives the unused preallocated blocks of an inode back.
     pub fn discard_preallocations(&self, owner: &InodePreallocation) {
-        let _ = owner;
-        todo!()
+        let list = owner.take_all();
+        if !list.is_empty() {
+            trace_point!(ext4_discard_preallocations, "ino={} count={}", owner.ino().0, list.len());
+        }
+        self.discard_list(list);
     }
 
     /// Gives back the preallocations of all inodes and locality groups; returns the blocks that became free. `allocate`
     /// does this by itself before it reports that nothing is free.
     pub fn discard_all_under_pressure(&self) -> u64 {
-        todo!()
+        self.discard_everything()
     }
 
     /// Blocks that are free on disk: preallocated, freed-but-not-durable and reserved ones included (statfs `f_bfree`
     /// before reservations).
     pub fn free_blocks(&self) -> u64 {
-        todo!()
+        self.space.free_on_disk()
     }
 
     /// Blocks promised to delayed allocation.
     pub fn reserved_blocks(&self) -> u64 {
-        todo!()
+        self.space.promised()
     }
 
     /// Blocks that a reservation could get: free on disk, less what is promised, less the reserves that the caller may not
     /// use (statfs `f_bavail` with `root` false).
     pub fn available_blocks(&self, root: bool) -> u64 {
-        let _ = root;
-        todo!()
+        self.space.available(if root { Privilege::Root } else { Privilege::Normal })
     }
 
     /// Freed blocks that wait for [`Allocator::release`].
     pub fn pending_blocks(&self) -> u64 {
-        todo!()
+        let released = self.counters.blocks_released.get();
+        self.counters.blocks_freed.get().saturating_sub(released)
     }
 
     /// One group, read without its lock; None beyond the last.
     pub fn group(&self, group: GroupNr) -> Option<GroupState> {
-        let _ = group;
-        todo!()
+        let g = self.group_ref(group)?;
+        Some(GroupState {
+            free: g.free(),
+            fragments: g.fragments(),
+            largest_order: g.largest_order().map(|o| o as u8),
+            loaded: g.has(LOADED),
+            bad: g.has(BAD),
+        })
     }
 
     pub fn statistics(&self) -> Statistics {
-        todo!()
+        self.counters.snapshot()
     }
 
     /// Drops buddies that were not used since the last call (then others) until `target` bytes are free; returns the bytes
     /// freed. Never waits for a lock.
     pub fn drop_unused_buddies(&self, target: usize) -> usize {
-        let _ = target;
-        todo!()
+        self.shrink(target)
     }
 
     /// Bytes held by buddies.
     pub fn memory_used(&self) -> usize {
-        todo!()
+        self.buddy_bytes.load(Ordering::Relaxed)
     }
 }

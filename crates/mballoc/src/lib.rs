@@ -19,14 +19,24 @@
 //! two). [`GroupStore::mark`] runs under the group's lock, so the store may take locks of a higher rank only;
 //! [`GroupStore::load`] and [`GroupStore::prepare`] run under none of these.
 #![forbid(unsafe_code)]
-#![allow(dead_code)] // until the bodies are in
 
 mod allocator;
+mod buddy;
 mod error;
+mod flux;
 mod geometry;
+mod group;
+pub mod group_choice;
+mod load;
 mod prealloc;
+mod ranges;
 mod request;
+mod search;
+mod space;
 mod stats;
+#[cfg(test)]
+mod tests;
+mod zones;
 
 pub use allocator::{Allocator, FreedExtents, GroupState, GroupStore, GroupSummary, Options};
 pub use error::{Error, Result};
@@ -35,8 +45,6 @@ pub use group_choice::Policy;
 pub use prealloc::InodePreallocation;
 pub use request::{Allocation, Kind, Neighbour, Request, RequestFlags};
 pub use stats::Statistics;
-
-pub mod group_choice;
 
 /// The lock classes of this crate and their ranks.
 pub mod lock {

@@ -1,25 +1,8 @@
-//! Which group to search next.
+//! Which group to search next: the seam between the search (mechanism) and its [`policy`].
 //!
 //! # Locking
-//! None.
+//! None: policies read what groups publish in atomics; changes are published under the group's lock.
 
-/// The policies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Linux with `mb_optimize_scan=0`: goal group, then every group in turn.
-    Vanilla,
-    /// Linux 6.1 and later with `mb_optimize_scan=1`: goal group, then groups that are known to fit.
-    #[default]
-    GoalFirst,
-}
+pub mod policy;
 
-impl Policy {
-    pub const ALL: [Policy; 2] = [Policy::Vanilla, Policy::GoalFirst];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Policy::Vanilla => "vanilla",
-            Policy::GoalFirst => "goal_first",
-        }
-    }
-}
+pub use policy::Policy;

@@ -1,0 +1,202 @@
+//! One block group in core: [`Group`]. Linux: `struct ext4_group_info`, fs/ext4/ext4.h.
+//!
+//! What the choice of a group needs (free blocks, fragments, largest buddy) is readable without the lock and survives
+//! the buddy being dropped. What is held (see the crate's page) is kept beside the buddy, so that the buddy can be built
+//! again from the on-disk bitmap at any time.
+//!
+//! What it does not do: call the store.
+//!
+//! # Locking
+//! [`crate::lock::GROUP`] around [`GroupInner`]; the atomics are written under it and read freely.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use extant_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use extant_base::sync::{Mutex, MutexGuard};
+
+use crate::buddy::Buddy;
+use crate::group_choice::policy::Face;
+use crate::group_choice::policy::goal_first::Listed;
+use crate::lock;
+use crate::prealloc::Preallocation;
+use crate::ranges::RangeSet;
+
+/// Fragments and largest order are known.
+pub const KNOWN: u8 = 1;
+/// The bitmap is not to be trusted.
+pub const BAD: u8 = 2;
+/// BLOCK_UNINIT at mount: building the buddy costs no I/O.
+pub const UNINIT: u8 = 4;
+/// The buddy is in memory.
+pub const LOADED: u8 = 8;
+/// The buddy was used since the last round of [`crate::Allocator::drop_unused_buddies`].
+pub const REFERENCED: u8 = 16;
+/// There may be preallocations here.
+pub const PREALLOCATED: u8 = 32;
+
+const NO_ORDER: u8 = u8::MAX;
+
+/// A block group.
+#[repr(align(64))]
+pub struct Group {
+    free: AtomicU32,
+    fragments: AtomicU32,
+    largest_order: AtomicU8,
+    flags: AtomicU8,
+    inner: Mutex<GroupInner>,
+}
+
+/// What the group's lock protects.
+#[derive(Default)]
+pub struct GroupInner {
+    /// Changes whenever a bitmap that is being loaded right now would be out of date.
+    pub generation: u32,
+    /// Blocks of system zones that the bitmap calls free; they count as used.
+    pub masked: u32,
+    /// Where the policy has this group.
+    pub listed: Listed,
+    pub buddy: Option<Box<Buddy>>,
+    /// Nothing held, no preallocation: None, to keep a file system of half a million groups small.
+    outside: Option<Box<Outside>>,
+}
+
+/// What is used in core and free on disk, and why.
+#[derive(Default)]
+pub struct Outside {
+    pub held: RangeSet,
+    /// The living preallocations, by start and address.
+    pub preallocations: BTreeMap<(u32, usize), Arc<Preallocation>>,
+}
+
+fn key(pa: &Arc<Preallocation>) -> (u32, usize) {
+    (pa.start, Arc::as_ptr(pa) as usize)
+}
+
+impl GroupInner {
+    pub fn held_total(&self) -> u32 {
+        self.outside.as_ref().map_or(0, |o| o.held.total())
+    }
+
+    pub fn held(&self) -> Option<&RangeSet> {
+        self.outside.as_ref().map(|o| &o.held)
+    }
+
+    pub fn hold(&mut self, start: u32, len: u32) -> bool {
+        self.outside.get_or_insert_default().held.insert(start, len)
+    }
+
+    pub fn unhold(&mut self, start: u32, len: u32) -> bool {
+        let Some(outside) = &mut self.outside else { return false };
+        let ok = outside.held.remove(start, len);
+        self.trim();
+        ok
+    }
+
+    pub fn register(&mut self, pa: &Arc<Preallocation>) {
+        self.outside.get_or_insert_default().preallocations.insert(key(pa), pa.clone());
+    }
+
+    pub fn unregister(&mut self, pa: &Arc<Preallocation>) {
+        if let Some(outside) = &mut self.outside {
+            outside.preallocations.remove(&key(pa));
+            self.trim();
+        }
+    }
+
+    pub fn preallocations(&self) -> Vec<Arc<Preallocation>> {
+        self.outside.as_ref().map_or_else(Vec::new, |o| o.preallocations.values().cloned().collect())
+    }
+
+    fn trim(&mut self) {
+        if self.outside.as_ref().is_some_and(|o| o.held.is_empty() && o.preallocations.is_empty()) {
+            self.outside = None;
+        }
+    }
+}
+
+impl Group {
+    pub fn new(free: u32, uninit: bool) -> Group {
+        Group {
+            free: AtomicU32::new(free),
+            fragments: AtomicU32::new(0),
+            largest_order: AtomicU8::new(NO_ORDER),
+            flags: AtomicU8::new(if uninit { UNINIT } else { 0 }),
+            inner: Mutex::new(&lock::GROUP, GroupInner::default()),
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, GroupInner> {
+        self.inner.lock()
+    }
+
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, GroupInner>> {
+        self.inner.try_lock()
+    }
+
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    pub fn set(&self, flags: u8) {
+        // Written only when it changes something: the line is read by everybody who looks for a group.
+        if self.flags.load(Ordering::Relaxed) & flags != flags {
+            self.flags.fetch_or(flags, Ordering::Relaxed);
+        }
+    }
+
+    pub fn clear(&self, flag: u8) {
+        if self.has(flag) {
+            self.flags.fetch_and(!flag, Ordering::Relaxed);
+        }
+    }
+
+    /// Free blocks that can be handed out.
+    pub fn free(&self) -> u32 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Changes the free count of a group whose buddy is not in memory. Under the lock.
+    pub fn set_free(&self, free: u32) {
+        self.free.store(free, Ordering::Relaxed);
+    }
+
+    pub fn fragments(&self) -> u32 {
+        self.fragments.load(Ordering::Relaxed)
+    }
+
+    pub fn largest_order(&self) -> Option<u32> {
+        match self.largest_order.load(Ordering::Relaxed) {
+            NO_ORDER => None,
+            order => Some(u32::from(order)),
+        }
+    }
+
+    /// What is published, or what an empty group would be while this one is BLOCK_UNINIT.
+    pub fn face(&self) -> Face {
+        let free = self.free();
+        if self.has(KNOWN) {
+            Face { free, fragments: self.fragments(), largest_order: self.largest_order() }
+        } else if self.has(UNINIT) {
+            Face { free, fragments: u32::from(free > 0), largest_order: free.checked_ilog2() }
+        } else {
+            Face { free, fragments: 0, largest_order: None }
+        }
+    }
+
+    /// Publishes what the buddy says. Under the lock.
+    pub fn learn(&self, buddy: &Buddy) {
+        self.free.store(buddy.free(), Ordering::Relaxed);
+        self.fragments.store(buddy.fragments(), Ordering::Relaxed);
+        self.largest_order.store(buddy.largest_order().map_or(NO_ORDER, |o| o as u8), Ordering::Relaxed);
+        self.set(KNOWN | LOADED);
+        self.clear(UNINIT);
+    }
+
+    /// Forgets fragments and largest order: they changed while nobody watched. Under the lock.
+    pub fn unlearn(&self) {
+        self.fragments.store(0, Ordering::Relaxed);
+        self.largest_order.store(NO_ORDER, Ordering::Relaxed);
+        self.clear(KNOWN | UNINIT);
+    }
+}

@@ -1,0 +1,286 @@
+//! Building buddies from bitmaps, dropping them, and moving ranges between "held" and "free".
+//!
+//! # Locking
+//! [`crate::lock::GROUP`], one at a time; never while the store loads a bitmap (but see [`Allocator::lock_loaded`]).
+
+use std::sync::Arc;
+
+use extant_base::sync::MutexGuard;
+use extant_base::sync::atomic::Ordering;
+use extant_base::trace_point;
+use extant_ondisk::GroupNr;
+
+use crate::allocator::{Allocator, GroupStore};
+use crate::buddy::Buddy;
+use crate::group::{BAD, Group, GroupInner, KNOWN, LOADED, PREALLOCATED, REFERENCED, UNINIT};
+use crate::prealloc::Preallocation;
+
+/// Why a group cannot be used.
+pub(crate) enum Unusable<E> {
+    /// Found bad before.
+    Bad,
+    /// Found bad now: the store could not load it.
+    Store(E),
+    /// Another thread has the lock and the caller did not want to wait.
+    Busy,
+}
+
+/// Attempts to install a freshly loaded bitmap before the load is repeated under the lock.
+const LOAD_ATTEMPTS: u32 = 8;
+
+impl<S: GroupStore> Allocator<S> {
+    pub(crate) fn group_ref(&self, nr: GroupNr) -> Option<&Group> {
+        self.groups.get(nr.0 as usize)
+    }
+
+    /// Locks a group and makes sure that its buddy is there. The bitmap is loaded without the lock; when others keep
+    /// changing the group meanwhile, the last attempt loads it under the lock.
+    pub(crate) fn lock_loaded(
+        &self,
+        nr: GroupNr,
+        wait: bool,
+    ) -> Result<MutexGuard<'_, GroupInner>, Unusable<S::Error>> {
+        let Some(group) = self.group_ref(nr) else { return Err(Unusable::Bad) };
+        let mut inner = if wait { group.lock() } else { group.try_lock().ok_or(Unusable::Busy)? };
+        for attempt in 0.. {
+            if group.has(BAD) {
+                return Err(Unusable::Bad);
+            }
+            if inner.buddy.is_some() {
+                group.set(REFERENCED);
+                return Ok(inner);
+            }
+            let generation = inner.generation;
+            let bitmap = if attempt < LOAD_ATTEMPTS {
+                drop(inner);
+                let bitmap = self.store.load(nr);
+                inner = group.lock();
+                bitmap
+            } else {
+                self.store.load(nr)
+            };
+            match bitmap {
+                Err(e) => {
+                    self.mark_bad(nr, group, &mut inner, "its bitmap cannot be read");
+                    return Err(Unusable::Store(e));
+                }
+                Ok(_) if inner.buddy.is_some() || inner.generation != generation => {}
+                Ok(bitmap) => self.install(nr, group, &mut inner, &bitmap),
+            }
+        }
+        Err(Unusable::Bad)
+    }
+
+    /// Builds the buddy: the bitmap, plus what is held, plus the system zones. Marks the group bad when they contradict
+    /// each other or the descriptor's count.
+    fn install(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner, bitmap: &[u8]) {
+        let blocks = self.geometry.blocks_in_group(nr);
+        if (bitmap.len() as u64) < u64::from(blocks).div_ceil(8) {
+            return self.mark_bad(nr, group, inner, "its bitmap is too short");
+        }
+        let mut used = vec![0u64; blocks.div_ceil(64) as usize];
+        for (word, bytes) in used.iter_mut().zip(bitmap.chunks(8)) {
+            let mut raw = [0u8; 8];
+            raw[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(raw);
+        }
+        let is_used = |used: &[u64], i: u32| used[i as usize / 64] >> (i % 64) & 1 == 1;
+        let disk_free = (0..blocks.div_ceil(64))
+            .map(|w| {
+                let bits = (blocks - w * 64).min(64);
+                let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+                (!used[w as usize] & mask).count_ones()
+            })
+            .sum::<u32>();
+        let expected = group.free() + inner.held_total() + inner.masked;
+        if disk_free != expected {
+            return self.mark_bad(nr, group, inner, "bitmap and descriptor disagree about the free blocks");
+        }
+        let mut sound = true;
+        for (start, len) in inner.held().into_iter().flat_map(|h| h.iter()) {
+            for i in start..start + len {
+                sound &= !is_used(&used, i);
+                used[i as usize / 64] |= 1 << (i % 64);
+            }
+        }
+        if !sound {
+            return self.mark_bad(nr, group, inner, "a block is used that nobody handed out");
+        }
+        let first = self.geometry.group_start(nr).0;
+        let mut masked = 0;
+        for (start, end) in self.zones.within(first, first + u64::from(blocks)) {
+            for i in (start - first) as u32..(end - first) as u32 {
+                masked += u32::from(!is_used(&used, i));
+                used[i as usize / 64] |= 1 << (i % 64);
+            }
+        }
+        if masked > inner.masked {
+            self.space.disk_forgotten(u64::from(masked - inner.masked));
+            inner.masked = masked;
+        }
+        let buddy = Box::new(Buddy::new(&used, blocks, self.geometry.block_bits()));
+        self.buddy_bytes.fetch_add(buddy.bytes(), Ordering::Relaxed);
+        self.counters.buddies_loaded.inc();
+        trace_point!(ext4_mb_buddy_bitmap_load, "group={} free={}", nr.0, buddy.free());
+        inner.buddy = Some(buddy);
+        group.set(REFERENCED);
+        self.publish(nr, group, inner);
+    }
+
+    /// Makes the buddy's numbers readable without the lock and tells the policy.
+    pub(crate) fn publish(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner) {
+        if let Some(buddy) = &inner.buddy {
+            group.learn(buddy);
+        }
+        self.choice.publish(nr.0, &mut inner.listed, group.face());
+    }
+
+    /// Nothing is allocated or freed here any more, and its free blocks do not count.
+    pub(crate) fn mark_bad(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner, why: &str) {
+        if group.has(BAD) {
+            return;
+        }
+        trace_point!(ext4_mark_group_bitmap_corrupted, "group={} why={:?}", nr.0, why);
+        self.counters.groups_bad.inc();
+        self.space.disk_forgotten(u64::from(group.free() + inner.held_total()));
+        group.set(BAD);
+        self.drop_buddy(group, inner);
+        group.set_free(0);
+        group.unlearn();
+        self.choice.publish(nr.0, &mut inner.listed, group.face());
+    }
+
+    fn drop_buddy(&self, group: &Group, inner: &mut GroupInner) -> usize {
+        let Some(buddy) = inner.buddy.take() else { return 0 };
+        let bytes = buddy.bytes();
+        self.buddy_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        inner.generation = inner.generation.wrapping_add(1);
+        group.clear(LOADED);
+        bytes
+    }
+
+    /// Takes free blocks out of the buddy of a locked group; they are held from now on, and in flight.
+    pub(crate) fn take(&self, nr: GroupNr, inner: &mut GroupInner, start: u32, len: u32) -> bool {
+        let Some(group) = self.group_ref(nr) else { return false };
+        if !inner.buddy.as_mut().is_some_and(|b| b.mark_used(start, len)) {
+            return false;
+        }
+        let fresh = inner.hold(start, len);
+        debug_assert!(fresh, "free blocks are not held");
+        self.flux.begin(u64::from(len));
+        self.publish(nr, group, inner);
+        true
+    }
+
+    /// Held blocks become free; with `pa`, the group forgets that preallocation. Returns how many.
+    pub(crate) fn give_back(
+        &self,
+        nr: GroupNr,
+        ranges: impl IntoIterator<Item = (u32, u32)>,
+        pa: Option<&Arc<Preallocation>>,
+    ) -> u32 {
+        let Some(group) = self.group_ref(nr) else { return 0 };
+        let mut inner = group.lock();
+        let mut total = 0;
+        for (start, len) in ranges {
+            if !inner.unhold(start, len) {
+                self.counters.bad_releases.inc();
+                continue;
+            }
+            total += len;
+            if group.has(BAD) {
+                continue;
+            }
+            match inner.buddy.as_mut().map(|b| b.mark_free(start, len)) {
+                Some(true) => {}
+                Some(false) => self.mark_bad(nr, group, &mut inner, "a held block was free"),
+                None => {
+                    group.set_free(group.free() + len);
+                    group.unlearn();
+                }
+            }
+        }
+        if let Some(pa) = pa {
+            inner.unregister(pa);
+        }
+        if !group.has(BAD) {
+            self.publish(nr, group, &mut inner);
+        }
+        drop(inner);
+        self.flux.turned();
+        total
+    }
+
+    /// Drops buddies; see [`Allocator::drop_unused_buddies`].
+    pub(crate) fn shrink(&self, target: usize) -> usize {
+        let n = self.groups.len() as u32;
+        let mut freed = 0;
+        // The first round spares what was used since the last one.
+        for _ in 0..2u64 * u64::from(n) {
+            if freed >= target || self.buddy_bytes.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            let nr = self.shrink_hand.fetch_add(1, Ordering::Relaxed) % n;
+            let group = &self.groups[nr as usize];
+            if !group.has(LOADED) {
+                continue;
+            }
+            if group.has(REFERENCED) {
+                group.clear(REFERENCED);
+                continue;
+            }
+            if let Some(mut inner) = group.try_lock() {
+                let bytes = self.drop_buddy(group, &mut inner);
+                if bytes > 0 {
+                    self.counters.buddies_dropped.inc();
+                }
+                freed += bytes;
+            }
+        }
+        freed
+    }
+
+    /// Every buddy is to be built again: the system zones changed. Before the allocator is shared.
+    pub(crate) fn forget_buddies(&self) {
+        for (nr, group) in self.groups.iter().enumerate() {
+            let mut inner = group.lock();
+            if self.drop_buddy(group, &mut inner) > 0 {
+                group.clear(KNOWN | UNINIT);
+                group.unlearn();
+                self.publish(GroupNr(nr as u32), group, &mut inner);
+            }
+        }
+    }
+
+    /// Gives a preallocation's remaining blocks back.
+    pub(crate) fn discard(&self, pa: &Arc<Preallocation>) -> u32 {
+        // Counted as in flight: nobody may conclude meanwhile that these blocks do not exist.
+        self.flux.begin(1);
+        let ranges = pa.take_all();
+        let mut freed = 0;
+        if !ranges.is_empty() {
+            freed = self.give_back(pa.group, ranges.iter(), Some(pa));
+            self.counters.pa_discarded.inc();
+            self.counters.pa_discarded_blocks.add(u64::from(freed));
+            trace_point!(ext4_mb_release_pa, "group={} start={} blocks={}", pa.group.0, pa.start, freed);
+        }
+        self.flux.end(1);
+        freed
+    }
+
+    pub(crate) fn discard_everything(&self) -> u64 {
+        let mut freed = 0;
+        for group in self.groups.iter().filter(|g| g.has(PREALLOCATED)) {
+            let list = {
+                let inner = group.lock();
+                group.clear(PREALLOCATED);
+                inner.preallocations()
+            };
+            for pa in list {
+                freed += u64::from(self.discard(&pa));
+            }
+        }
+        trace_point!(ext4_mb_discard_preallocations, "freed={}", freed);
+        freed
+    }
+}

@@ -1,0 +1,104 @@
+//! [`InodePreallocation`]: the preallocations of one file, by logical block.
+//!
+//! # Locking
+//! [`crate::lock::OWNER`] around the list. The file system's own lock on the inode's mapping already keeps two allocations
+//! for one file apart; a discard under pressure does not take the list's lock at all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use extant_base::sync::Mutex;
+use extant_ondisk::InodeNr;
+
+use super::{Cut, Preallocation};
+use crate::lock;
+
+/// More than this and the one farthest away goes (Linux: `mb_max_inode_prealloc`).
+const INODE_PREALLOCATIONS_MAX: usize = 512;
+
+/// The preallocations of one inode; lives in the in-core inode. Linux: `i_prealloc_node` of `struct ext4_inode_info`.
+///
+/// Give them back with [`crate::Allocator::discard_preallocations`] before truncate, punch and eviction, and when the last
+/// writer closes the file. Dropping it without doing so loses nothing: the blocks come back when space gets short.
+#[derive(Debug)]
+pub struct InodePreallocation {
+    ino: InodeNr,
+    /// By first logical block; they do not overlap.
+    list: Mutex<BTreeMap<u32, Arc<Preallocation>>>,
+}
+
+impl InodePreallocation {
+    pub const fn new(ino: InodeNr) -> InodePreallocation {
+        InodePreallocation { ino, list: Mutex::new(&lock::OWNER, BTreeMap::new()) }
+    }
+
+    pub fn ino(&self) -> InodeNr {
+        self.ino
+    }
+
+    /// Blocks that wait in the preallocations.
+    pub fn blocks(&self) -> u64 {
+        self.list.lock().values().map(|p| u64::from(p.left())).sum()
+    }
+
+    /// Cuts blocks for `logical` out of the preallocation that is meant for it. `usable` judges its group.
+    pub(crate) fn cut(
+        &self,
+        logical: u32,
+        len: u32,
+        usable: impl Fn(&Preallocation) -> bool,
+    ) -> Option<(Arc<Preallocation>, Cut)> {
+        let mut list = self.list.lock();
+        let (&key, pa) = list.range(..=logical).next_back()?;
+        if u64::from(logical) >= pa.logical_end() || !usable(pa) {
+            return None;
+        }
+        let pa = pa.clone();
+        let cut = pa.cut_at(logical, len);
+        if pa.left() == 0 {
+            list.remove(&key);
+        }
+        cut.map(|cut| (pa, cut))
+    }
+
+    /// The bounds `(start, end)` that leave the living preallocations alone, around `logical`, and a preallocation that
+    /// covers `logical` itself although it has no block for it any more (its owner freed that block): to be discarded.
+    pub(crate) fn gap_around(&self, logical: u32) -> (u64, u64, Option<Arc<Preallocation>>) {
+        let mut list = self.list.lock();
+        list.retain(|_, p| p.left() > 0);
+        let mut stale = None;
+        let mut start = 0;
+        if let Some((&key, pa)) = list.range(..=logical).next_back() {
+            if pa.logical_end() > u64::from(logical) {
+                stale = list.remove(&key);
+                if let Some((_, before)) = list.range(..logical).next_back() {
+                    start = before.logical_end();
+                }
+            } else {
+                start = pa.logical_end();
+            }
+        }
+        let end = list.range(logical..).next().map_or(u64::MAX, |(&k, _)| u64::from(k));
+        (start, end, stale)
+    }
+
+    /// Adds one; returns those that have to go.
+    pub(crate) fn add(&self, pa: Arc<Preallocation>) -> Vec<Arc<Preallocation>> {
+        let mut list = self.list.lock();
+        let at = pa.logical;
+        let mut gone: Vec<_> = list.insert(at, pa).into_iter().collect();
+        if list.len() > INODE_PREALLOCATIONS_MAX {
+            let (first, last) = (list.first_key_value(), list.last_key_value());
+            if let (Some((&first, _)), Some((&last, _))) = (first, last) {
+                let farthest = if at - first > last - at { first } else { last };
+                gone.extend(list.remove(&farthest));
+            }
+        }
+        gone
+    }
+
+    /// Empties the list.
+    pub(crate) fn take_all(&self) -> Vec<Arc<Preallocation>> {
+        std::mem::take(&mut *self.list.lock()).into_values().collect()
+    }
+}

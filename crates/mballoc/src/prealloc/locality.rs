@@ -1,0 +1,80 @@
+//! [`LocalityGroup`]: one processor's preallocations for small files. Linux: `struct ext4_locality_group`.
+//!
+//! Small files that are written together end up side by side, and their writers share no lock as long as they run on
+//! different processors.
+//!
+//! # Locking
+//! [`crate::lock::LOCALITY`] around the lists.
+
+use std::sync::Arc;
+
+use extant_base::sync::Mutex;
+
+use super::{Cut, Preallocation};
+use crate::lock;
+
+/// Lists by log2 of what is left (Linux: `PREALLOC_TB_SIZE`).
+const LISTS: usize = 10;
+/// A list longer than this …
+const LIST_LONG: usize = 8;
+/// … is cut down to this.
+const LIST_TRIMMED: usize = 5;
+
+#[derive(Debug)]
+pub struct LocalityGroup {
+    lists: Mutex<[Vec<Arc<Preallocation>>; LISTS]>,
+}
+
+/// A preallocation and what was cut out of it.
+type Taken = (Arc<Preallocation>, Cut);
+
+fn list_of(left: u32) -> usize {
+    (left.max(1).ilog2() as usize).min(LISTS - 1)
+}
+
+impl LocalityGroup {
+    pub fn new() -> LocalityGroup {
+        LocalityGroup { lists: Mutex::new(&lock::LOCALITY, Default::default()) }
+    }
+
+    /// Cuts `len` blocks out of the preallocation for which `distance` is least (None: not usable). The second value
+    /// lists those that have to go because too many are nearly empty.
+    pub fn cut(
+        &self,
+        len: u32,
+        distance: impl Fn(&Preallocation) -> Option<u64>,
+    ) -> (Option<Taken>, Vec<Arc<Preallocation>>) {
+        let mut lists = self.lists.lock();
+        for i in list_of(len)..LISTS {
+            loop {
+                lists[i].retain(|p| p.left() > 0);
+                let nearest = lists[i].iter().enumerate().filter(|(_, p)| p.left() >= len);
+                let nearest = nearest.filter_map(|(at, p)| distance(p).map(|d| (d, at))).min();
+                let Some((_, at)) = nearest else { break };
+                let pa = lists[i].swap_remove(at);
+                match pa.cut_first(len) {
+                    Some(cut) => {
+                        let gone = if cut.last { Vec::new() } else { insert(&mut lists, pa.clone()) };
+                        return (Some((pa, cut)), gone);
+                    }
+                    // Discarded by another thread meanwhile (or broken up, which does not happen): look again.
+                    None if pa.left() == 0 => {}
+                    None => return (None, vec![pa]),
+                }
+            }
+        }
+        (None, Vec::new())
+    }
+
+    /// Adds one; returns those that have to go.
+    pub fn add(&self, pa: Arc<Preallocation>) -> Vec<Arc<Preallocation>> {
+        insert(&mut self.lists.lock(), pa)
+    }
+}
+
+fn insert(lists: &mut [Vec<Arc<Preallocation>>; LISTS], pa: Arc<Preallocation>) -> Vec<Arc<Preallocation>> {
+    let list = &mut lists[list_of(pa.left())];
+    list.retain(|p| p.left() > 0);
+    list.push(pa);
+    if list.len() > LIST_LONG { list.drain(..list.len() - LIST_TRIMMED).collect() } else { Vec::new() }
+}

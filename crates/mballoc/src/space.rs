@@ -1,0 +1,246 @@
+//! How many blocks are left: [`Space`]. Linux: `s_freeclusters_counter` and `s_dirtyclusters_counter`.
+//!
+//! One pool holds the blocks that are free on disk and promised to nobody. Far from zero a thread takes from its own
+//! shard, which it refills in batches; near zero every decision is taken under one lock over the exact sum, so that no
+//! block is promised twice and none is refused while it is there.
+//!
+//! # Locking
+//! [`crate::lock::SPACE`], only while little is left.
+
+use extant_base::counter::Counter;
+use extant_base::sync::Mutex;
+use extant_base::sync::atomic::{AtomicI64, Ordering};
+use extant_base::task::shard_index;
+
+use crate::lock;
+
+const SHARDS: usize = 16;
+/// What a shard takes from the pool at once, in blocks.
+const BATCH: i64 = 64;
+/// Above its floor by this much the pool counts as far from zero: more than all shards can hide.
+const LOW: i64 = SHARDS as i64 * BATCH * 4;
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Shard(AtomicI64);
+
+/// Which blocks a request may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privilege {
+    Normal,
+    Root,
+    All,
+}
+
+pub struct Space {
+    pool: AtomicI64,
+    shards: [Shard; SHARDS],
+    exact: Mutex<()>,
+    root_reserve: i64,
+    pool_reserve: i64,
+    initial: u64,
+    disk_gained: Counter,
+    disk_lost: Counter,
+    promised: Counter,
+    promises_ended: Counter,
+}
+
+impl Space {
+    pub fn new(free: u64, root_reserve: u64, pool_reserve: u64) -> Space {
+        let cap = |n: u64| i64::try_from(n).unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
+        Space {
+            pool: AtomicI64::new(cap(free)),
+            shards: Default::default(),
+            exact: Mutex::new(&lock::SPACE, ()),
+            root_reserve: cap(root_reserve),
+            pool_reserve: cap(pool_reserve),
+            initial: free,
+            disk_gained: Counter::new(),
+            disk_lost: Counter::new(),
+            promised: Counter::new(),
+            promises_ended: Counter::new(),
+        }
+    }
+
+    fn floor(&self, who: Privilege) -> i64 {
+        match who {
+            Privilege::Normal => self.root_reserve + self.pool_reserve,
+            Privilege::Root => self.pool_reserve,
+            Privilege::All => 0,
+        }
+    }
+
+    /// Above this the pool needs no exactness for anybody.
+    fn comfortable(&self) -> i64 {
+        self.root_reserve + self.pool_reserve + LOW
+    }
+
+    /// Claims `wanted` blocks, or with `partial` as many as there are; returns how many (0: none).
+    pub fn claim(&self, wanted: u64, partial: bool, who: Privilege) -> u64 {
+        let Ok(n) = i64::try_from(wanted) else { return 0 };
+        let comfortable = self.comfortable();
+        if self.pool.load(Ordering::Relaxed) >= comfortable {
+            let own = &self.shards[shard_index() % SHARDS].0;
+            let take = |left: i64| (left >= n).then(|| left - n);
+            if own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+                return wanted;
+            }
+            let refill = |left: i64| left.checked_sub(n)?.checked_sub(BATCH).filter(|&rest| rest >= comfortable);
+            if self.pool.fetch_update(Ordering::Relaxed, Ordering::Relaxed, refill).is_ok() {
+                own.fetch_add(BATCH, Ordering::Relaxed);
+                return wanted;
+            }
+        }
+        let _exact = self.exact.lock();
+        self.gather();
+        let floor = self.floor(who);
+        let mut got = 0;
+        let _ = self.pool.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            let spare = left - floor;
+            got = if spare >= n {
+                n
+            } else if partial {
+                spare.max(0)
+            } else {
+                0
+            };
+            (got > 0).then(|| left - got)
+        });
+        got as u64
+    }
+
+    /// Moves what the shards hold into the pool.
+    fn gather(&self) {
+        for s in &self.shards {
+            let held = s.0.swap(0, Ordering::Relaxed);
+            if held != 0 {
+                self.pool.fetch_add(held, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Gives claimed blocks back.
+    pub fn unclaim(&self, blocks: u64) {
+        if blocks == 0 {
+            return;
+        }
+        let n = blocks as i64;
+        if self.pool.load(Ordering::Relaxed) < self.comfortable() || n > BATCH {
+            self.pool.fetch_add(n, Ordering::Relaxed);
+            return;
+        }
+        let own = &self.shards[shard_index() % SHARDS].0;
+        if own.fetch_add(n, Ordering::Relaxed) + n > 2 * BATCH {
+            let held = own.swap(0, Ordering::Relaxed);
+            self.pool.fetch_add(held, Ordering::Relaxed);
+        }
+    }
+
+    /// Blocks became free on disk.
+    pub fn disk_gained(&self, blocks: u64) {
+        self.disk_gained.add(blocks);
+        self.unclaim(blocks);
+    }
+
+    /// Claimed or promised blocks were marked used on disk.
+    pub fn disk_used(&self, blocks: u64) {
+        self.disk_lost.add(blocks);
+    }
+
+    /// Free blocks are not to be had after all (a bad group, system zones).
+    pub fn disk_forgotten(&self, blocks: u64) {
+        self.disk_lost.add(blocks);
+        self.pool.fetch_sub(blocks as i64, Ordering::Relaxed);
+    }
+
+    pub fn promise(&self, blocks: u64, who: Privilege) -> bool {
+        let ok = blocks == 0 || self.claim(blocks, false, who) == blocks;
+        if ok {
+            self.promised.add(blocks);
+        }
+        ok
+    }
+
+    /// A promise was kept: its blocks are marked used.
+    pub fn promise_kept(&self, blocks: u64) {
+        self.promises_ended.add(blocks);
+    }
+
+    /// A promise is not needed any more.
+    pub fn promise_returned(&self, blocks: u64) {
+        self.promises_ended.add(blocks);
+        self.unclaim(blocks);
+    }
+
+    pub fn free_on_disk(&self) -> u64 {
+        (self.initial + self.disk_gained.get()).saturating_sub(self.disk_lost.get())
+    }
+
+    pub fn promised(&self) -> u64 {
+        // The end is read first: it never overtakes its beginning.
+        let ended = self.promises_ended.get();
+        self.promised.get().saturating_sub(ended)
+    }
+
+    pub fn available(&self, who: Privilege) -> u64 {
+        let shards: i64 = self.shards.iter().map(|s| s.0.load(Ordering::Relaxed)).sum();
+        (self.pool.load(Ordering::Relaxed) + shards - self.floor(who)).max(0) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn exact_to_the_last_block() {
+        let s = Space::new(100_000, 1000, 50);
+        let mut got = 0;
+        loop {
+            match s.claim(7, true, Privilege::Normal) {
+                0 => break,
+                n => got += n,
+            }
+        }
+        assert_eq!(got, 100_000 - 1050);
+        assert_eq!(s.claim(1, false, Privilege::Normal), 0);
+        assert_eq!(s.claim(2000, true, Privilege::Root), 1000);
+        assert_eq!(s.claim(1, false, Privilege::Root), 0);
+        assert_eq!(s.claim(50, false, Privilege::All), 50);
+        assert_eq!(s.available(Privilege::All), 0);
+        s.unclaim(3);
+        assert_eq!(s.claim(1, true, Privilege::Normal), 0, "the reserves come first");
+        assert_eq!(s.claim(3, false, Privilege::All), 3);
+    }
+
+    #[test]
+    fn many_threads_never_oversell_and_find_everything() {
+        let s = Arc::new(Space::new(50_000, 0, 0));
+        let threads: Vec<_> = (0..4u64)
+            .map(|t| {
+                let s = s.clone();
+                extant_base::task::spawn("claim", move || {
+                    let mut have = 0u64;
+                    for i in 0.. {
+                        let n = s.claim(1 + (i + t) % 9, true, Privilege::Normal);
+                        if n == 0 {
+                            break;
+                        }
+                        have += n;
+                        if i % 5 == 0 {
+                            s.unclaim(1);
+                            have -= 1;
+                        }
+                    }
+                    have
+                })
+                .expect("thread")
+            })
+            .collect();
+        let total: u64 = threads.into_iter().map(|t| t.join().expect("joined")).sum();
+        // Whoever stopped may have been followed by an unclaim of somebody else.
+        assert_eq!(total + s.available(Privilege::All), 50_000);
+        assert!(s.available(Privilege::All) < 4);
+    }
+}

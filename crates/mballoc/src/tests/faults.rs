@@ -1,0 +1,164 @@
+//! Broken bitmaps, broken callers, failing stores: errors that name the block, and nothing lost or handed out.
+
+use std::sync::Arc;
+
+use extant_base::sync::atomic::Ordering;
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock};
+
+use super::model::*;
+use crate::{Allocator, Error, InodePreallocation, Options, Policy, Request, RequestFlags};
+
+fn corrupt_at(e: TestError) -> u64 {
+    match e {
+        TestError::Alloc(Error::Corrupt { block, .. }) => block.0,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn bad_frees_name_the_block_and_change_nothing() {
+    let store = Arc::new(ModelStore::new(geometry(3, 256, 100)));
+    let mut a = allocator(&store, Options::default());
+    store.set(0, 0, 8, Block::Used);
+    let mut a2 = allocator(&store, Options::default());
+    std::mem::swap(&mut a, &mut a2);
+    a.protect([(BlockNr(1), 8)]);
+    let mut txn = Txn::default();
+    let x = a.allocate(&mut txn, &Request::metadata(Some(BlockNr(300)), 10)).expect("free");
+    let end = a.geometry().blocks_count;
+    let before = store.marks.load(Ordering::Relaxed);
+    assert_eq!(corrupt_at(a.free(&mut txn, BlockNr(0), 1).expect_err("before the first")), 0);
+    assert_eq!(corrupt_at(a.free(&mut txn, BlockNr(end - 1), 2).expect_err("past the end")), end - 1);
+    assert!(a.free(&mut txn, BlockNr(u64::MAX), u64::MAX).is_err());
+    assert!(a.free(&mut txn, x.start, 0).is_err());
+    assert_eq!(corrupt_at(a.free(&mut txn, BlockNr(5), 1).expect_err("metadata")), 5);
+    let next = x.start.0 + u64::from(x.len);
+    assert_eq!(corrupt_at(a.free(&mut txn, x.start, u64::from(x.len) + 3).expect_err("free")), next);
+    // Over a border: the second group's part is bad, so the first one's is not touched.
+    store.set(1, 250, 6, Block::Used);
+    let a = allocator(&store, Options::default());
+    assert_eq!(corrupt_at(a.free(&mut txn, BlockNr(1 + 256 + 250), 8).expect_err("free")), 513);
+    assert_eq!(store.marks.load(Ordering::Relaxed), before);
+    // Twice.
+    let freed = a.free(&mut txn, x.start, 4).expect("once");
+    assert!(a.free(&mut txn, x.start, 4).is_err());
+    assert!(a.free(&mut txn, BlockNr(x.start.0 + 3), 2).is_err());
+    store.commit(&freed);
+    a.release(&freed);
+    assert!(a.free(&mut txn, x.start, 4).is_err());
+    // Released twice, or never freed: counted, not believed.
+    a.release(&freed);
+    a.release(&[(BlockNr(x.start.0 + 5), 1), (BlockNr(end), 5), (BlockNr(0), 1)]);
+    assert_eq!(a.statistics().bad_releases, 4);
+    assert_eq!(a.free_blocks(), store.count(Block::Free));
+}
+
+#[test]
+fn preallocated_blocks_cannot_be_freed() {
+    let store = Arc::new(ModelStore::new(geometry(3, 1024, 0)));
+    let a = allocator(&store, Options::default());
+    let owner = InodePreallocation::new(InodeNr(12));
+    let x = a.allocate(&mut Txn::default(), &Request::data(&owner, None, LogicalBlock(20), 1, 21)).expect("free");
+    assert!(owner.blocks() > 0);
+    assert!(a.free(&mut Txn::default(), BlockNr(x.start.0 + 1), 1).is_err());
+    a.discard_preallocations(&owner);
+    assert_eq!(owner.blocks(), 0);
+    assert_agrees(&a, &store);
+}
+
+#[test]
+fn zones_are_never_handed_out() {
+    for policy in Policy::ALL {
+        let store = Arc::new(ModelStore::new(geometry(4, 256, 0)));
+        // The bitmaps call these free.
+        store.set(1, 10, 50, Block::Zone);
+        store.set(3, 200, 56, Block::Zone);
+        let mut a = allocator(&store, Options { policy, ..Options::default() });
+        let x = a.allocate(&mut Txn::default(), &Request::metadata(Some(BlockNr(1)), 1)).expect("free");
+        a.protect([(BlockNr(1 + 256 + 10), 30), (BlockNr(1 + 256 + 40), 20), (BlockNr(1 + 3 * 256 + 200), u64::MAX)]);
+        let mut got = x.len;
+        while let Ok(x) = a.allocate(&mut Txn::default(), &Request::metadata(None, 17)) {
+            got += x.len;
+        }
+        assert_eq!(got, 1024 - 106, "{}", policy.name());
+        assert_eq!(a.free_blocks(), 0);
+        a.drop_unused_buddies(usize::MAX);
+        assert!(a.allocate(&mut Txn::default(), &Request::metadata(None, 1)).is_err());
+        let goal = Request { flags: RequestFlags::GOAL_ONLY, ..Request::metadata(Some(BlockNr(267)), 1) };
+        assert!(a.allocate(&mut Txn::default(), &goal).is_err());
+        assert_eq!(a.statistics().groups_bad, 0);
+    }
+}
+
+#[test]
+fn a_group_that_contradicts_itself_is_left_alone() {
+    for policy in Policy::ALL {
+        let store = Arc::new(ModelStore::new(geometry(4, 256, 0)));
+        let mut summaries = store.summaries();
+        summaries[1].free = 100;
+        store.fail_loads.store(2, Ordering::Relaxed);
+        let options = Options { policy, ..Options::default() };
+        let a = Allocator::new(store.clone(), store.geometry.clone(), &summaries, options).expect("made");
+        let mut got = 0;
+        let error = loop {
+            match a.allocate(&mut Txn::default(), &Request::metadata(Some(BlockNr(300)), 20)) {
+                Ok(x) => got += x.len,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(got, 512, "{}", policy.name());
+        assert!(error.no_space() || error == TestError::Io);
+        assert_eq!(a.statistics().groups_bad, 2);
+        assert_eq!(a.free_blocks(), 0);
+        assert!(a.group(GroupNr(1)).expect("group").bad && a.group(GroupNr(2)).expect("group").bad);
+        assert_eq!(corrupt_at(a.free(&mut Txn::default(), BlockNr(300), 1).expect_err("bad group")), 300);
+    }
+}
+
+#[test]
+fn impossible_descriptors_are_refused() {
+    let store = Arc::new(ModelStore::new(geometry(2, 256, 10)));
+    let make = |s: &[crate::GroupSummary]| {
+        Allocator::new(store.clone(), store.geometry.clone(), s, Options::default()).map(|_| ())
+    };
+    let mut s = store.summaries();
+    s[2].free = 11;
+    assert!(matches!(make(&s), Err(Error::Corrupt { group: GroupNr(2), .. })));
+    assert!(matches!(make(&s[..2]), Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn a_failing_journal_loses_nothing() {
+    for policy in Policy::ALL {
+        let store = Arc::new(ModelStore::new(geometry(4, 1024, 77)));
+        let a = allocator(&store, Options { policy, ..Options::default() });
+        let owner = InodePreallocation::new(InodeNr(12));
+        let mut txn = Txn::default();
+        let small = Request::data(&owner, None, LogicalBlock(0), 4, 4);
+        let big = Request::data(&owner, None, LogicalBlock(50), 4, 54);
+        let x = a.allocate(&mut txn, &small).expect("free");
+        a.reserve(10, false).expect("there");
+        let before = (a.free_blocks(), a.available_blocks(true), a.reserved_blocks());
+        store.fail_marks.store(true, Ordering::Relaxed);
+        for r in [small, big, Request::metadata(None, 30)] {
+            assert_eq!(a.allocate(&mut txn, &r), Err(TestError::Io));
+        }
+        assert_eq!(a.free(&mut txn, x.start, 4), Err(TestError::Io));
+        assert_eq!((a.free_blocks(), a.available_blocks(true), a.reserved_blocks()), before);
+        store.fail_marks.store(false, Ordering::Relaxed);
+        assert_agrees(&a, &store);
+        free_now(&a, &store, extent(x));
+        assert_agrees(&a, &store);
+        assert_eq!(a.free_blocks(), 4 * 1024 + 77);
+    }
+}
+
+#[test]
+fn requests_for_nothing_are_refused() {
+    let store = Arc::new(ModelStore::new(geometry(1, 256, 0)));
+    let a = allocator(&store, Options::default());
+    let e = a.allocate(&mut Txn::default(), &Request::metadata(None, 0)).expect_err("nothing");
+    assert!(matches!(e, TestError::Alloc(Error::Invalid { .. })));
+    let huge = a.allocate(&mut Txn::default(), &Request::metadata(Some(BlockNr(u64::MAX)), u32::MAX)).expect("some");
+    assert_eq!(huge.len, 256);
+}

@@ -1,0 +1,9 @@
+//! Tests of the allocator as a whole, over a store in memory that knows the true state of every block.
+
+mod enospc;
+mod faults;
+mod interleavings;
+mod locality;
+pub mod model;
+mod prealloc;
+mod stress;

@@ -1,0 +1,153 @@
+//! Many threads; the store judges every mark.
+
+use std::sync::Arc;
+
+use extant_base::rng::Rng;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::task::spawn;
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
+
+use super::model::*;
+use crate::{Allocator, InodePreallocation, Kind, Options, Policy, Request, RequestFlags};
+
+fn run(policy: Policy, bpg: u32, rounds: u32, fill: bool) {
+    let store = Arc::new(ModelStore::new(geometry(10, bpg, bpg / 3)));
+    let total = store.count(Block::Free);
+    let a = Arc::new(allocator(&store, Options { policy, locality_groups: 2, ..Options::default() }));
+    let stop = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = (0..4u64)
+        .map(|t| {
+            let (a, store) = (a.clone(), store.clone());
+            spawn("alloc", move || work(&a, &store, t, rounds, fill)).expect("thread")
+        })
+        .collect();
+    let shrinker = {
+        let (a, stop) = (a.clone(), stop.clone());
+        spawn("shrink", move || {
+            while !stop.load(Ordering::Relaxed) {
+                a.drop_unused_buddies(4096);
+                a.discard_all_under_pressure();
+                extant_base::task::yield_now();
+            }
+        })
+        .expect("thread")
+    };
+    let kept: u64 = workers.into_iter().map(|w| w.join().expect("joined")).sum();
+    stop.store(true, Ordering::Relaxed);
+    shrinker.join().expect("joined");
+    assert_eq!(store.count(Block::Used), kept);
+    assert_eq!(store.count(Block::Free), total - kept);
+    assert_eq!(a.reserved_blocks(), 0);
+    assert_agrees(&a, &store);
+}
+
+fn work(a: &Allocator<ModelStore>, store: &ModelStore, seed: u64, rounds: u32, fill: bool) -> u64 {
+    let mut rng = Rng::new(seed);
+    let mut mine: Vec<(BlockNr, u32)> = Vec::new();
+    let mut pending = Vec::new();
+    let owners: Vec<_> = (0..4).map(|i| InodePreallocation::new(InodeNr((seed * 10 + i) as u32))).collect();
+    for _ in 0..rounds {
+        let owner = &owners[rng.below(4) as usize];
+        let len = 1 + rng.below(if fill { 60 } else { 12 }) as u32;
+        let goal = Some(BlockNr(rng.below(store.geometry.blocks_count)));
+        let logical = rng.below(3000) as u32;
+        match rng.below(10) {
+            0..=5 => {
+                let promised = rng.one_in(2) && a.reserve(u64::from(len), true).is_ok();
+                let mut r = Request::data(owner, goal, LogicalBlock(logical), len, u64::from(logical + len));
+                if rng.one_in(3) {
+                    r = Request::data(owner, goal, LogicalBlock(0), len, u64::from(len));
+                }
+                if rng.one_in(8) {
+                    r.flags = RequestFlags::NO_PREALLOC | RequestFlags::TRY_GOAL;
+                }
+                if let Kind::Data { reserved, .. } = &mut r.kind {
+                    *reserved = promised;
+                }
+                let got = a.allocate(&mut Txn::default(), &r);
+                if promised {
+                    let left = len - got.as_ref().map_or(0, |x| x.len);
+                    a.unreserve(u64::from(left));
+                    // What is promised is there, at the latest after a commit.
+                    assert!(!matches!(&got, Err(TestError::Alloc(crate::Error::NoSpace { .. }))), "{got:?}");
+                }
+                match got {
+                    Ok(x) => mine.push(extent(x)),
+                    Err(e) => assert!(e.no_space(), "{e:?}"),
+                }
+            }
+            6 => match a.allocate(&mut Txn::default(), &Request::metadata(goal, len)) {
+                Ok(x) => mine.push(extent(x)),
+                Err(e) => assert!(e.no_space(), "{e:?}"),
+            },
+            7 | 8 => {
+                let n = if fill && !rng.one_in(4) { 0 } else { 2 };
+                for _ in 0..n.min(mine.len()) {
+                    let (start, len) = mine.swap_remove(rng.below(mine.len() as u64) as usize);
+                    pending.extend(a.free(&mut Txn::default(), start, u64::from(len)).expect("mine"));
+                }
+                if rng.one_in(3) {
+                    store.commit(&pending);
+                    a.release(&pending);
+                    pending.clear();
+                }
+            }
+            _ => a.discard_preallocations(owner),
+        }
+    }
+    store.commit(&pending);
+    a.release(&pending);
+    mine.iter().map(|m| u64::from(m.1)).sum()
+}
+
+#[test]
+fn nothing_is_handed_out_twice() {
+    for policy in Policy::ALL {
+        run(policy, 2048, 4000, false);
+    }
+}
+
+#[test]
+fn nor_when_the_disk_is_full() {
+    for policy in Policy::ALL {
+        run(policy, 512, 3000, true);
+    }
+}
+
+/// Four threads take single blocks until there are none: each block goes to exactly one.
+#[test]
+fn threads_share_the_last_blocks_exactly() {
+    for policy in Policy::ALL {
+        let store = Arc::new(ModelStore::new(geometry(5, 512, 100)));
+        let total = store.count(Block::Free);
+        let a = Arc::new(allocator(&store, Options { policy, locality_groups: 4, ..Options::default() }));
+        let workers: Vec<_> = (0..4u32)
+            .map(|t| {
+                let a = a.clone();
+                spawn("fill", move || {
+                    let owner = InodePreallocation::new(InodeNr(t));
+                    let mut got = 0u64;
+                    for i in 0.. {
+                        let r = if i % 3 == 0 {
+                            Request::metadata(None, 1)
+                        } else {
+                            Request::data(&owner, None, LogicalBlock(i % 7 * 100), 1, u64::from(i % 2 * 900 + 1))
+                        };
+                        match a.allocate(&mut Txn::default(), &r) {
+                            Ok(x) => got += u64::from(x.len),
+                            Err(e) => {
+                                assert!(e.no_space());
+                                return got;
+                            }
+                        }
+                    }
+                    got
+                })
+                .expect("thread")
+            })
+            .collect();
+        let got: u64 = workers.into_iter().map(|w| w.join().expect("joined")).sum();
+        assert_eq!(got, total, "{}", policy.name());
+        assert_agrees(&a, &store);
+    }
+}

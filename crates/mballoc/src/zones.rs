@@ -1,0 +1,45 @@
+//! [`SystemZones`]: blocks of the file system's own metadata. Linux: `struct ext4_system_blocks`, fs/ext4/block_validity.c.
+//!
+//! # Locking
+//! None: changed before the allocator is shared, then only read.
+
+/// Merged, sorted ranges `start..end`.
+#[derive(Clone, Debug, Default)]
+pub struct SystemZones(Vec<(u64, u64)>);
+
+impl SystemZones {
+    pub fn add(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
+        self.0.extend(ranges.into_iter().filter(|r| r.0 < r.1));
+        self.0.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(self.0.len());
+        for &(start, end) in &self.0 {
+            match merged.last_mut() {
+                Some(last) if start <= last.1 => last.1 = last.1.max(end),
+                _ => merged.push((start, end)),
+            }
+        }
+        merged.shrink_to_fit();
+        self.0 = merged;
+    }
+
+    /// The parts of the zones inside `start..end`.
+    pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let first = self.0.partition_point(|r| r.1 <= start);
+        self.0[first..].iter().take_while(move |r| r.0 < end).map(move |r| (r.0.max(start), r.1.min(end)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merges_and_cuts() {
+        let mut z = SystemZones::default();
+        z.add([(10, 20), (30, 40), (5, 5)]);
+        z.add([(20, 25), (35, 50)]);
+        assert_eq!(z.within(0, 100).collect::<Vec<_>>(), [(10, 25), (30, 50)]);
+        assert_eq!(z.within(24, 31).collect::<Vec<_>>(), [(24, 25), (30, 31)]);
+        assert_eq!(z.within(25, 30).count(), 0);
+    }
+}
