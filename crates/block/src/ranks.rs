@@ -2,14 +2,12 @@
 //!
 //! All are leaves towards the crates above: a thread that holds one calls nothing but devices below it.
 
-#![allow(dead_code)] // the queue and the ring follow
-
 use extant_base::sync::LockClass;
 
 /// Waiters of a [`crate::queue::tags::TagSet`].
 pub(crate) static TAG_WAITERS: LockClass = LockClass::new("block tag waiters", 800);
-/// Bios held back by a [`crate::queue::Plug`].
-pub(crate) static PLUG: LockClass = LockClass::new("block plug", 805);
+/// Exchange of one word of a tag bitmap.
+pub(crate) static TAG_SWAP: LockClass = LockClass::new("block tag swap", 805);
 /// Rules of a [`crate::device::FaultyDevice`].
 pub(crate) static FAULTS: LockClass = LockClass::new("block faults", 840);
 /// Records of a [`crate::device::TracedDevice`].

@@ -20,7 +20,7 @@ mod traced;
 mod window;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use crash::{CrashDevice, CrashEvent, CrashMode};
 pub use faulty::{Fault, FaultAction, FaultyDevice};

@@ -2,5 +2,5 @@
 
 mod crash;
 mod file;
-mod model;
+pub(crate) mod model;
 mod wrappers;

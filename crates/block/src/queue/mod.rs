@@ -1,1 +1,249 @@
-//! placeholder
+//! The path of a request to its device: merged with its neighbours, given a tag, sent.
+//!
+//! Main types: [`Queue`] (a device in front of a device, with a bounded number of requests under way), [`Plug`] (holds
+//! bios back for a moment so that neighbours meet), [`tags`] (who gets the next tag), [`BioWait`] and
+//! [`submit_and_wait`] (waiting for bios).
+//!
+//! What it does not do: reordering for fairness between users of the device; reads are not merged.
+//!
+//! # Locking
+//! None of its own beyond those of [`tags`] and [`wait`].
+
+mod merge;
+pub mod tags;
+pub mod wait;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use extant_base::counter::Counter;
+
+use self::tags::TagGuard;
+pub use self::tags::{TagPolicyKind, TagSet};
+pub use self::wait::{BioWait, submit_and_wait};
+use crate::bio::{Bio, BioFlags, BioOp, Completion, EndIo};
+use crate::device::{BlockDevice, IoCounters, IoStats, Limits, check_range, check_shape, total_len};
+use crate::error::Result;
+
+/// How a [`Queue`] is made.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueConfig {
+    /// Requests under way at once.
+    pub depth: u32,
+    pub tags: TagPolicyKind,
+}
+
+impl Default for QueueConfig {
+    /// As many requests as Linux gives a disk without hardware queues of its own (`BLKDEV_DEFAULT_RQ`).
+    fn default() -> QueueConfig {
+        QueueConfig { depth: 128, tags: TagPolicyKind::Vanilla }
+    }
+}
+
+/// Counts that a queue keeps beyond its [`IoStats`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Bios that travelled inside another one's request.
+    pub merged: u64,
+    /// How often somebody waited for a tag.
+    pub tag_waits: u64,
+}
+
+/// A request queue in front of a device (Linux: `struct request_queue`). Every request under way holds a tag; when none
+/// is free, the submitter waits, so `end_io` must not submit to the queue whose completions it delays.
+pub struct Queue {
+    inner: Arc<dyn BlockDevice>,
+    tags: Arc<TagSet>,
+    counters: IoCounters,
+    merged: Counter,
+}
+
+impl Queue {
+    pub fn new(inner: Arc<dyn BlockDevice>, config: QueueConfig) -> Queue {
+        let tags = Arc::new(TagSet::new(config.depth, config.tags));
+        Queue { inner, tags, counters: IoCounters::default(), merged: Counter::new() }
+    }
+
+    /// Starts holding bios back; see [`Plug`].
+    pub fn plug(&self) -> Plug<'_> {
+        Plug { queue: self, bios: Vec::new() }
+    }
+
+    pub fn queue_stats(&self) -> QueueStats {
+        QueueStats { merged: self.merged.get(), tag_waits: self.tags.waits() }
+    }
+
+    fn count(&self, bio: &Bio) {
+        match bio.op {
+            BioOp::Read => self.counters.read(bio.len),
+            BioOp::Write => self.counters.write(bio.len, bio.flags),
+            BioOp::Flush => self.counters.flush(),
+            BioOp::Discard => self.counters.discard(),
+            BioOp::WriteZeroes => self.counters.write_zeroes(bio.flags),
+        }
+    }
+
+    fn check(&self, bio: &Bio) -> Result<()> {
+        check_shape(self, bio)?;
+        if bio.op == BioOp::Flush { Ok(()) } else { check_range(self, bio.op, bio.offset, bio.len) }
+    }
+
+    /// Sends a bio that passed the checks, under its tag.
+    fn tagged(&self, mut bio: Bio, tag: TagGuard) -> Bio {
+        self.count(&bio);
+        bio.end_io = Box::new(Tagged { tag, end_io: bio.end_io });
+        bio
+    }
+
+    /// Runs a waiting call under a tag.
+    fn with_tag<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _tag = TagSet::get(&self.tags);
+        f()
+    }
+}
+
+/// Gives the tag back, then completes the bio.
+struct Tagged {
+    tag: TagGuard,
+    end_io: Box<dyn EndIo>,
+}
+
+impl EndIo for Tagged {
+    fn end_io(self: Box<Self>, done: Completion) {
+        let Tagged { tag, end_io } = *self;
+        drop(tag);
+        end_io.end_io(done);
+    }
+}
+
+impl BlockDevice for Queue {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn read_only(&self) -> bool {
+        self.inner.read_only()
+    }
+
+    fn submit(&self, bio: Bio) {
+        if let Err(e) = self.check(&bio) {
+            return bio.complete(Err(e));
+        }
+        let tag = TagSet::get(&self.tags);
+        let bio = self.tagged(bio, tag);
+        self.inner.submit(bio);
+    }
+
+    /// Sorts the bios, merges neighbouring writes, and sends the rest in as few batches as there are tags.
+    fn submit_all(&self, bios: Vec<Bio>) {
+        let mut good = Vec::with_capacity(bios.len());
+        for bio in bios {
+            match self.check(&bio) {
+                Ok(()) => good.push(bio),
+                Err(e) => bio.complete(Err(e)),
+            }
+        }
+        let before = good.len();
+        let requests = merge::sort_and_merge(good, self.limits().max_transfer);
+        if requests.len() < before {
+            self.merged.add((before - requests.len()) as u64);
+        }
+        let mut batch = Vec::with_capacity(requests.len());
+        for bio in requests {
+            let tag = TagSet::try_get(&self.tags).unwrap_or_else(|| {
+                // Nobody waits for a tag while holding some for requests that are not on their way: two who did so
+                // would wait for each other.
+                self.inner.submit_all(std::mem::take(&mut batch));
+                TagSet::get(&self.tags)
+            });
+            batch.push(self.tagged(bio, tag));
+        }
+        if !batch.is_empty() {
+            self.inner.submit_all(batch);
+        }
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
+        check_range(self, BioOp::Read, offset, buf.len() as u64)?;
+        self.counters.read(buf.len() as u64);
+        self.with_tag(|| self.inner.read_at(offset, buf, flags))
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
+        let len = total_len(pieces);
+        check_range(self, BioOp::Write, offset, len)?;
+        self.counters.write(len, flags);
+        self.with_tag(|| self.inner.write_at(offset, pieces, flags))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.counters.flush();
+        self.with_tag(|| self.inner.flush())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        check_range(self, BioOp::Discard, offset, len)?;
+        self.counters.discard();
+        self.with_tag(|| self.inner.discard(offset, len))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
+        check_range(self, BioOp::WriteZeroes, offset, len)?;
+        self.counters.write_zeroes(flags);
+        self.with_tag(|| self.inner.write_zeroes(offset, len, flags))
+    }
+
+    /// Of the requests that were sent down, after merging.
+    fn stats(&self) -> IoStats {
+        self.counters.get()
+    }
+}
+
+/// Bios that a plug holds at most; Linux: `BLK_MAX_REQUEST_COUNT` is 32, for latency. Here a flusher plugs whole folio
+/// runs, which are worth sorting together.
+const PLUG_BIOS_MAX: usize = 128;
+
+/// Holds bios back until dropped (Linux: `struct blk_plug`), then sorts them by offset, merges neighbouring writes up to
+/// the device's largest transfer, and submits them. What flushes is never held back: the plug is emptied first.
+///
+/// Waiting for a bio that the plug still holds waits for ever: drop it, or call [`Plug::unplug`], before.
+pub struct Plug<'q> {
+    queue: &'q Queue,
+    bios: Vec<Bio>,
+}
+
+impl Plug<'_> {
+    pub fn submit(&mut self, bio: Bio) {
+        if bio.op == BioOp::Flush || bio.flags.contains(BioFlags::PREFLUSH) {
+            self.unplug();
+            return self.queue.submit(bio);
+        }
+        self.bios.push(bio);
+        if self.bios.len() >= PLUG_BIOS_MAX {
+            self.unplug();
+        }
+    }
+
+    /// Submits what is held back.
+    pub fn unplug(&mut self) {
+        if !self.bios.is_empty() {
+            self.queue.submit_all(std::mem::take(&mut self.bios));
+        }
+    }
+}
+
+impl Drop for Plug<'_> {
+    fn drop(&mut self) {
+        self.unplug();
+    }
+}

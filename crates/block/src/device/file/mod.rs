@@ -18,6 +18,7 @@ mod in_use;
 mod ioctl;
 mod open;
 mod psync;
+mod uring;
 
 use std::fs::File;
 use std::io;
@@ -30,6 +31,7 @@ use rustix::fs::FallocateFlags;
 use self::flush::{FlushStream, SharedPoison};
 pub use self::in_use::same_image_in_use;
 pub use self::open::OpenOptions;
+use self::uring::Ring;
 use super::{BlockDevice, IoCounters, IoStats, Limits, check_range, submit_inline, total_len, zero_in_steps};
 use crate::bio::{Bio, BioFlags, BioOp};
 use crate::buf::AlignedBuf;
@@ -76,6 +78,8 @@ struct FileCore {
 
 /// An image file or block device. See the module.
 pub struct FileDevice {
+    // First, so that what is in flight ends before the file is closed.
+    ring: Option<Ring>,
     core: Arc<FileCore>,
 }
 
@@ -115,12 +119,19 @@ impl FileDevice {
             has_discard: AtomicBool::new(true),
             has_zero_range: AtomicBool::new(true),
         });
-        Ok(FileDevice { core })
+        let ring = match options.engine {
+            Engine::Psync => None,
+            // A kernel or container that refuses the ring is no reason to refuse the image.
+            Engine::IoUring => {
+                open::reopen(&core.data, core.read_only).and_then(|file| Ring::new(core.clone(), file)).ok()
+            }
+        };
+        Ok(FileDevice { ring, core })
     }
 
     /// What carries out `submit`, after any fallback.
     pub fn engine(&self) -> Engine {
-        Engine::Psync
+        if self.ring.is_some() { Engine::IoUring } else { Engine::Psync }
     }
 
     /// Whether the page cache stands in between, after any fallback.
@@ -352,7 +363,17 @@ impl BlockDevice for FileDevice {
     }
 
     fn submit(&self, bio: Bio) {
-        self.core.submit(bio);
+        match &self.ring {
+            Some(ring) => ring.submit(vec![bio]),
+            None => self.core.submit(bio),
+        }
+    }
+
+    fn submit_all(&self, bios: Vec<Bio>) {
+        match &self.ring {
+            Some(ring) => ring.submit(bios),
+            None => self.core.submit_all(bios),
+        }
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {

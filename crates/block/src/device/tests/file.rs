@@ -1,10 +1,12 @@
 //! Files: exclusion, short files, the kernel's mounts, offsets.
 
 use std::process::Command;
+use std::sync::Arc;
 
-use super::model::submit_one;
+use super::model::{content, submit_one};
 use crate::device::*;
-use crate::{AlignedBuf, Bio, BioFlags, BioOp, Error};
+use crate::queue::BioWait;
+use crate::{AlignedBuf, Bio, BioData, BioFlags, BioOp, BioVec, Completion, EndIo, Error};
 
 const NONE: BioFlags = BioFlags::empty();
 
@@ -170,5 +172,100 @@ fn block_devices_read_write_discard_and_exclude() {
         assert_eq!((buf[511], buf[512], buf[1024], buf[1536]), (0xAA, 1, 2, 0xAA));
         assert!(buf[1 << 20..(2 << 20) + 65536].iter().all(|b| *b == 0));
         assert_eq!(buf[(2 << 20) + 65536], 0xAA);
+    });
+}
+
+#[test]
+fn the_engine_is_what_was_asked_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    let with = |engine| OpenOptions { engine, ..OpenOptions::default() };
+    let dev = FileDevice::create(&path, 1 << 20, with(Engine::Psync)).expect("created");
+    assert_eq!(dev.engine(), Engine::Psync);
+    drop(dev);
+    // Some containers refuse io_uring; then the fallback is what the other tests exercise.
+    let dev = FileDevice::create(&path, 1 << 20, with(Engine::IoUring)).expect("created");
+    eprintln!("engine {:?}, mode {:?}", dev.engine(), dev.io_mode());
+}
+
+/// Far more requests than slots, from threads that end at once, with flushes in between: all complete, and all are there.
+#[test]
+fn many_requests_from_short_lived_threads() {
+    const THREADS: u64 = 8;
+    const EACH: u64 = 300;
+    each_way(|io, engine| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = OpenOptions { io, engine, ..OpenOptions::default() };
+        let size = THREADS * EACH * 4096;
+        let dev = Arc::new(FileDevice::create(dir.path().join("image"), size, options).expect("created"));
+        let wait = Arc::new(BioWait::new());
+        let threads: Vec<_> = (0..THREADS)
+            .map(|t| {
+                let (dev, wait) = (dev.clone(), wait.clone());
+                extant_base::task::spawn("submitter", move || {
+                    for i in 0..EACH {
+                        let at = (i * THREADS + t) * 4096;
+                        let buf = Arc::new(AlignedBuf::from_slice(&content(at, 4096, 1)));
+                        let flags = if i % 50 == 7 { BioFlags::FUA | BioFlags::PREFLUSH } else { NONE };
+                        let halves = [(0, 1024), (1024, 3072)];
+                        let vecs = halves.map(|(offset, len)| BioVec { buf: buf.clone(), offset, len }).to_vec();
+                        dev.submit(Bio::write(at, vecs, flags, wait.end_io()));
+                        if i % 40 == 0 {
+                            dev.submit(Bio::flush(wait.end_io()));
+                        }
+                    }
+                })
+                .expect("thread")
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().expect("joined"));
+        let done = wait.wait();
+        assert_eq!(done.len() as u64, THREADS * (EACH + EACH.div_ceil(40)));
+        assert!(done.iter().all(|c| c.result.is_ok()));
+        let mut all = vec![0; size as usize];
+        dev.read_at(0, &mut all, NONE).expect("read");
+        for at in (0..size).step_by(4096) {
+            assert!(all[at as usize..][..4096] == content(at, 4096, 1), "at {at}");
+        }
+        let stats = dev.stats();
+        assert_eq!((stats.writes, stats.write_bytes), (THREADS * EACH, size));
+        assert_eq!(stats.flushes, THREADS * (EACH.div_ceil(40) + 2 * 6));
+    });
+}
+
+/// A completion may submit again, even when the ring is full, and may be the last owner of the device.
+#[test]
+fn completions_may_submit_and_drop_the_device() {
+    struct Chain {
+        dev: Arc<FileDevice>,
+        at: u64,
+        left: u32,
+        done: Box<dyn EndIo>,
+    }
+    impl EndIo for Chain {
+        fn end_io(self: Box<Self>, c: Completion) {
+            c.result.as_ref().expect("read");
+            if self.left == 0 {
+                let Chain { dev, done, .. } = *self;
+                drop(dev);
+                return done.end_io(c);
+            }
+            let BioData::Read(buf) = c.data else { panic!("a read hands its buffer back") };
+            let dev = self.dev.clone();
+            let next = Chain { at: (self.at + 4096) % (1 << 20), left: self.left - 1, ..*self };
+            dev.submit(Bio::read(next.at, buf, NONE, Box::new(next)));
+        }
+    }
+    each_way(|io, engine| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = OpenOptions { io, engine, ..OpenOptions::default() };
+        let dev = Arc::new(FileDevice::create(dir.path().join("image"), 1 << 20, options).expect("created"));
+        let wait = Arc::new(BioWait::new());
+        for i in 0..400 {
+            let chain = Chain { dev: dev.clone(), at: i * 512, left: 10, done: wait.end_io() };
+            dev.submit(Bio::read(i * 512, AlignedBuf::zeroed(512), NONE, Box::new(chain)));
+        }
+        drop(dev);
+        assert_eq!(wait.wait().len(), 400);
     });
 }

@@ -1,0 +1,508 @@
+//! [`Ring`]: asynchronous requests of one file through io_uring.
+//!
+//! Any thread submits; one named thread (`uring-reap`) takes the completions and runs `end_io`. The number of requests in
+//! the kernel is bounded: a submitter waits for room, except the completion thread itself, whose bios wait in a backlog
+//! instead. Interrupted, cancelled (their submitting thread ended) and short transfers are continued from there.
+//!
+//! Flushes: one fdatasync at a time, on a file description of its own (see [`super::flush`]); those who ask while it runs
+//! share the next. PREFLUSH waits for such a turn before its data goes out; FUA is RWF_DSYNC, or a turn afterwards.
+//!
+//! What it does not do: discards, zeroing and reads that O_DIRECT does not take; those are carried out inline.
+//!
+//! # Locking
+//! `block ring` guards the table of requests and the submission side; it is not held across a system call, nor while
+//! `end_io` runs. The completion side belongs to the completion thread alone.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+use extant_base::sync::atomic::Ordering;
+use extant_base::sync::{Condvar, Mutex, MutexGuard};
+use extant_base::task::{self, JoinHandle};
+use io_uring::{IoUring, opcode, squeue, types};
+
+use super::{FileCore, flush, psync};
+use crate::bio::{Bio, BioData, BioFlags, BioOp};
+use crate::buf::AlignedBuf;
+use crate::device::{check_range, check_shape, submit_inline};
+use crate::ranks::RING;
+
+/// Requests in the kernel at once. Linux gives a fast disk 128 to 1024 tags; what waits above can still be merged.
+const DEPTH: usize = 128;
+/// Every slot has at most one entry in the submission queue, and there is one for the flush and one for stopping.
+const SQ_ENTRIES: u32 = 256;
+/// The kernel takes at most this many pieces (`UIO_MAXIOV`).
+const IOV_MAX: usize = 1024;
+
+const FLUSH: u64 = u64::MAX;
+const STOP: u64 = u64::MAX - 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Waits for a flush; nothing was transferred yet.
+    PreFlush,
+    Data,
+    /// Waits for a flush that makes its data durable.
+    PostFlush,
+}
+
+/// A request between submission and completion. Boxed and left alone while the kernel has its addresses.
+struct Inflight {
+    bio: Bio,
+    stage: Stage,
+    /// What is left to transfer, from `iovecs[first]` on.
+    iovecs: Vec<libc::iovec>,
+    first: usize,
+    /// In bytes.
+    done: u64,
+    /// A copy of the data where O_DIRECT does not take the original. Only read through `iovecs`.
+    _bounce: Option<AlignedBuf>,
+    dsync: bool,
+}
+
+// SAFETY: the pointers in `iovecs` point into buffers that the same struct owns (or holds an `Arc` of) and that live on
+// the heap; nobody dereferences them but the kernel, whichever thread the struct is on.
+unsafe impl Send for Inflight {}
+
+type Finished = Vec<(Bio, Result<(), Arc<io::Error>>)>;
+
+struct Table {
+    slots: Vec<Option<Box<Inflight>>>,
+    free: Vec<usize>,
+    /// Bios that the completion thread submitted while there was no room.
+    backlog: VecDeque<Bio>,
+    flushing: bool,
+    /// Slots that the fdatasync under way serves, and slots that wait for the next.
+    riding: Vec<usize>,
+    waiting: Vec<usize>,
+    /// Entries pushed since the last call that tells the kernel.
+    pushed: usize,
+    stop: bool,
+}
+
+struct Shared {
+    core: Arc<FileCore>,
+    sync_file: File,
+    uring: IoUring,
+    table: Mutex<Table>,
+    room: Condvar,
+}
+
+/// See the module.
+pub(super) struct Ring {
+    shared: Arc<Shared>,
+    reaper: Option<JoinHandle<()>>,
+    reaper_id: ThreadId,
+}
+
+impl Ring {
+    /// Fails where the kernel refuses io_uring. `sync_file` is another open file description of the same file.
+    pub fn new(core: Arc<FileCore>, sync_file: File) -> io::Result<Ring> {
+        let build = |all: bool| {
+            let mut b = IoUring::builder();
+            b.setup_cqsize(2 * SQ_ENTRIES).setup_clamp();
+            if all {
+                b.setup_submit_all();
+            }
+            b.build(SQ_ENTRIES)
+        };
+        // Submit-all came with Linux 5.18; without it, an entry in error ends a batch, which `tell_kernel` continues.
+        let uring = build(true).or_else(|_| build(false))?;
+        if (uring.params().sq_entries() as usize) < DEPTH + 2 {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let table = Table {
+            slots: (0..DEPTH).map(|_| None).collect(),
+            free: (0..DEPTH).rev().collect(),
+            backlog: VecDeque::new(),
+            flushing: false,
+            riding: Vec::new(),
+            waiting: Vec::new(),
+            pushed: 0,
+            stop: false,
+        };
+        let shared = Arc::new(Shared { core, sync_file, uring, table: Mutex::new(&RING, table), room: Condvar::new() });
+        let theirs = shared.clone();
+        let reaper = task::spawn("uring-reap", move || theirs.reap())?;
+        let reaper_id = reaper.thread().id();
+        Ok(Ring { shared, reaper: Some(reaper), reaper_id })
+    }
+
+    /// Starts the requests.
+    pub fn submit(&self, bios: Vec<Bio>) {
+        let on_reaper = std::thread::current().id() == self.reaper_id;
+        let mut ready = Vec::with_capacity(bios.len());
+        for bio in bios {
+            let core = &*self.shared.core;
+            if let Err(e) = check_shape(core, &bio).and_then(|()| check_range_of(core, &bio)) {
+                bio.complete(Err(e));
+            } else if core.rides_the_ring(&bio) {
+                core.count(&bio);
+                ready.push(bio);
+            } else {
+                submit_inline(core, bio);
+            }
+        }
+        if !ready.is_empty() {
+            self.shared.start_all(ready, on_reaper);
+        }
+    }
+}
+
+fn check_range_of(core: &FileCore, bio: &Bio) -> crate::error::Result<()> {
+    if bio.op == BioOp::Flush { Ok(()) } else { check_range(core, bio.op, bio.offset, bio.len) }
+}
+
+impl FileCore {
+    fn rides_the_ring(&self, bio: &Bio) -> bool {
+        match bio.op {
+            BioOp::Flush => true,
+            BioOp::Write => bio.len > 0 || bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA),
+            BioOp::Read => {
+                bio.len > 0
+                    && (!self.direct || (self.whole_blocks(self.start + bio.offset) && self.whole_blocks(bio.len)))
+            }
+            BioOp::Discard | BioOp::WriteZeroes => false,
+        }
+    }
+
+    fn count(&self, bio: &Bio) {
+        match bio.op {
+            BioOp::Read => self.counters.read(bio.len),
+            BioOp::Write => self.counters.write(bio.len, bio.flags),
+            BioOp::Flush => self.counters.flush(),
+            BioOp::Discard | BioOp::WriteZeroes => {}
+        }
+    }
+}
+
+impl Inflight {
+    fn new(core: &FileCore, bio: Bio) -> Box<Inflight> {
+        let flush_only = bio.len == 0;
+        let flags = bio.flags;
+        let stage = if flush_only || flags.contains(BioFlags::PREFLUSH) { Stage::PreFlush } else { Stage::Data };
+        let mut inflight =
+            Box::new(Inflight { bio, stage, iovecs: Vec::new(), first: 0, done: 0, _bounce: None, dsync: false });
+        let bounce = match &inflight.bio.data {
+            BioData::Write(vecs) => {
+                let fits = vecs.len() <= IOV_MAX && vecs.iter().all(|v| core.aligned(v.bytes()));
+                (!fits).then(|| {
+                    let mut copy = AlignedBuf::zeroed(inflight.bio.len as usize);
+                    let mut at = 0;
+                    for v in vecs {
+                        copy[at..at + v.len].copy_from_slice(v.bytes());
+                        at += v.len;
+                    }
+                    copy
+                })
+            }
+            _ => None,
+        };
+        inflight._bounce = bounce;
+        inflight.aim();
+        inflight
+    }
+
+    /// Points `iovecs` at the whole of the memory.
+    fn aim(&mut self) {
+        let of = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        self.first = 0;
+        self.done = 0;
+        self.iovecs.clear();
+        match (&self._bounce, &mut self.bio.data) {
+            (Some(copy), _) => self.iovecs.push(of(copy)),
+            (None, BioData::Write(vecs)) => {
+                self.iovecs.extend(vecs.iter().filter(|v| v.len > 0).map(|v| of(v.bytes())));
+            }
+            (None, BioData::Read(buf)) => {
+                let len = buf.len();
+                self.iovecs.push(libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: len });
+            }
+            (None, BioData::None) => {}
+        }
+    }
+
+    /// `n` more bytes were transferred.
+    fn advance(&mut self, mut n: u64) {
+        self.done += n;
+        while let Some(v) = self.iovecs.get_mut(self.first) {
+            if n < v.iov_len as u64 {
+                // Stays inside the buffer: n is less than what is left of it.
+                v.iov_base = v.iov_base.cast::<u8>().wrapping_add(n as usize).cast();
+                v.iov_len -= n as usize;
+                return;
+            }
+            n -= v.iov_len as u64;
+            self.first += 1;
+        }
+    }
+}
+
+impl Shared {
+    fn start_all(&self, bios: Vec<Bio>, on_reaper: bool) {
+        let mut finished = Finished::new();
+        let mut table = self.table.lock();
+        for bio in bios {
+            while table.free.is_empty() && !on_reaper {
+                if table.pushed > 0 {
+                    table = self.tell_kernel(table);
+                } else {
+                    self.room.wait(&mut table);
+                }
+            }
+            if table.free.is_empty() {
+                table.backlog.push_back(bio);
+            } else {
+                self.start(&mut table, bio, &mut finished);
+            }
+        }
+        drop(self.tell_kernel(table));
+        self.finish(finished);
+    }
+
+    /// Puts a bio into a free slot and does its first step.
+    fn start(&self, table: &mut Table, bio: Bio, finished: &mut Finished) {
+        let Some(slot) = table.free.pop() else { return table.backlog.push_back(bio) };
+        let inflight = Inflight::new(&self.core, bio);
+        let stage = inflight.stage;
+        table.slots[slot] = Some(inflight);
+        match stage {
+            Stage::Data => self.push_data(table, slot),
+            Stage::PreFlush | Stage::PostFlush => self.join_flush(table, slot, finished),
+        }
+    }
+
+    fn join_flush(&self, table: &mut Table, slot: usize, finished: &mut Finished) {
+        table.waiting.push(slot);
+        self.next_flush(table, finished);
+    }
+
+    /// Starts an fdatasync for those who wait, unless one is under way. After a failed one, nobody is served any more.
+    fn next_flush(&self, table: &mut Table, finished: &mut Finished) {
+        if table.flushing || table.waiting.is_empty() {
+            return;
+        }
+        if let Err(e) = flush::poisoned(&self.core.poison) {
+            for slot in std::mem::take(&mut table.waiting) {
+                self.retire(table, slot, Err(e.clone()), finished);
+            }
+            return;
+        }
+        table.flushing = true;
+        table.riding = std::mem::take(&mut table.waiting);
+        self.push_flush(table);
+    }
+
+    fn push_flush(&self, table: &mut Table) {
+        let fd = types::Fd(self.sync_file.as_raw_fd());
+        let entry = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build().user_data(FLUSH);
+        // SAFETY: the entry refers to no memory, and the file outlives the ring.
+        unsafe { self.push(table, &entry) }
+    }
+
+    fn push_data(&self, table: &mut Table, slot: usize) {
+        let Some(r) = table.slots[slot].as_mut() else { return };
+        let fd = types::Fd(self.core.data.as_raw_fd());
+        let at = self.core.start + r.bio.offset + r.done;
+        let iovecs = &r.iovecs[r.first..];
+        let (ptr, len) = (iovecs.as_ptr(), iovecs.len() as u32);
+        let entry = if r.bio.op == BioOp::Read {
+            opcode::Readv::new(fd, ptr, len).offset(at).build()
+        } else {
+            r.dsync = r.bio.flags.contains(BioFlags::FUA) && self.core.has_dsync.load(Ordering::Relaxed);
+            let flags = if r.dsync { libc::RWF_DSYNC } else { 0 };
+            opcode::Writev::new(fd, ptr, len).offset(at).rw_flags(flags).build()
+        };
+        // SAFETY: the iovecs and the memory they point to are owned by `table.slots[slot]` (write buffers through their
+        // `Arc`s). The slot is emptied, and its iovecs changed, only by the completion thread after the kernel has
+        // handed back this entry's completion, and `Shared` is dropped only after that thread has seen them all.
+        unsafe { self.push(table, &entry.user_data(slot as u64)) }
+    }
+
+    /// # Safety
+    /// What `entry` points to stays valid until its completion was taken.
+    unsafe fn push(&self, table: &mut Table, entry: &squeue::Entry) {
+        table.pushed += 1;
+        // SAFETY: only one `SubmissionQueue` exists at a time, since every caller holds the lock of `table`; the caller
+        // answers for the entry.
+        let full = unsafe { self.uring.submission_shared().push(entry).is_err() };
+        assert!(!full, "the submission queue has an entry for every slot");
+    }
+
+    /// Submits what was pushed, without the lock.
+    fn tell_kernel<'a>(&'a self, mut table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
+        let mut left = std::mem::take(&mut table.pushed);
+        if left == 0 {
+            return table;
+        }
+        drop(table);
+        loop {
+            // Another thread's call may take our entries along, and ours takes theirs.
+            match self.uring.submit() {
+                Ok(n) if n == 0 || n >= left => break,
+                Ok(n) => left -= n,
+                // Short of memory, or interrupted: the entries stay queued.
+                Err(_) => task::yield_now(),
+            }
+        }
+        self.table.lock()
+    }
+
+    /// Empties a slot.
+    fn retire(&self, table: &mut Table, slot: usize, result: Result<(), Arc<io::Error>>, finished: &mut Finished) {
+        if let Some(r) = table.slots[slot].take() {
+            table.free.push(slot);
+            let Inflight { bio, .. } = *r;
+            finished.push((bio, result));
+        }
+    }
+
+    fn finish(&self, finished: Finished) {
+        if finished.is_empty() {
+            return;
+        }
+        self.room.notify_all();
+        for (bio, result) in finished {
+            let result = result.map_err(|e| self.core.shared_error(bio.op, bio.offset, bio.len, e));
+            bio.complete(result);
+        }
+    }
+
+    /// The completion thread.
+    fn reap(&self) {
+        let _loud = AbortOnPanic;
+        let mut done: Vec<(u64, i32)> = Vec::new();
+        loop {
+            // SAFETY: no memory is passed. Submits nothing, waits for one completion.
+            let waited = unsafe {
+                let wait = io_uring_enter_getevents();
+                self.uring.submitter().enter::<libc::sigset_t>(0, 1, wait, None)
+            };
+            if waited.is_err() {
+                task::yield_now();
+            }
+            // SAFETY: this thread is the only one that makes a `CompletionQueue`.
+            done.extend(unsafe { self.uring.completion_shared() }.map(|c| (c.user_data(), c.result())));
+            let mut finished = Finished::new();
+            let mut table = self.table.lock();
+            for (tag, result) in done.drain(..) {
+                match tag {
+                    STOP => {}
+                    FLUSH => self.flush_done(&mut table, result, &mut finished),
+                    slot => self.data_done(&mut table, slot as usize, result, &mut finished),
+                }
+            }
+            // Completions submit before anybody who waits for room: they cannot wait.
+            while !table.free.is_empty()
+                && let Some(bio) = table.backlog.pop_front()
+            {
+                self.start(&mut table, bio, &mut finished);
+            }
+            drop(self.tell_kernel(table));
+            self.finish(finished);
+            // The completions that just ran may have submitted, so the question comes last.
+            let table = self.table.lock();
+            if table.stop && table.free.len() == DEPTH && table.backlog.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn flush_done(&self, table: &mut Table, result: i32, finished: &mut Finished) {
+        if again(result) {
+            return self.push_flush(table);
+        }
+        table.flushing = false;
+        if result < 0 {
+            flush::poison(&self.core.poison, &Arc::new(io::Error::from_raw_os_error(-result)));
+        }
+        let verdict = flush::poisoned(&self.core.poison);
+        for slot in std::mem::take(&mut table.riding) {
+            let Some(r) = table.slots[slot].as_mut() else { continue };
+            if verdict.is_ok() && r.stage == Stage::PreFlush && r.bio.len > 0 {
+                r.stage = Stage::Data;
+                self.push_data(table, slot);
+            } else {
+                self.retire(table, slot, verdict.clone(), finished);
+            }
+        }
+        self.next_flush(table, finished);
+    }
+
+    fn data_done(&self, table: &mut Table, slot: usize, result: i32, finished: &mut Finished) {
+        let Some(r) = table.slots.get_mut(slot).and_then(Option::as_mut) else { return };
+        if again(result) {
+            return self.push_data(table, slot);
+        }
+        if r.dsync && (result == -libc::EOPNOTSUPP || result == -libc::ENOSYS) {
+            self.core.has_dsync.store(false, Ordering::Relaxed);
+            r.aim();
+            return self.push_data(table, slot);
+        }
+        if result <= 0 {
+            let e = Arc::new(match result {
+                0 if r.bio.op == BioOp::Read => psync::short_file(),
+                0 => io::ErrorKind::WriteZero.into(),
+                e => io::Error::from_raw_os_error(-e),
+            });
+            if r.dsync {
+                // The kernel may have told this request of the loss of earlier writes.
+                flush::poison(&self.core.poison, &e);
+            }
+            return self.retire(table, slot, Err(e), finished);
+        }
+        r.advance(result as u64);
+        if r.done < r.bio.len {
+            return self.push_data(table, slot);
+        }
+        if r.bio.op == BioOp::Write && r.bio.flags.contains(BioFlags::FUA) && !r.dsync {
+            r.stage = Stage::PostFlush;
+            return self.join_flush(table, slot, finished);
+        }
+        self.retire(table, slot, Ok(()), finished);
+    }
+}
+
+/// Not carried out, through no fault of the request: interrupted, or cancelled because its submitter's thread ended.
+fn again(result: i32) -> bool {
+    [-libc::EINTR, -libc::EAGAIN, -libc::ECANCELED].contains(&result)
+}
+
+fn io_uring_enter_getevents() -> u32 {
+    /// Linux: include/uapi/linux/io_uring.h.
+    const IORING_ENTER_GETEVENTS: u32 = 1;
+    IORING_ENTER_GETEVENTS
+}
+
+/// Without its completion thread a device hangs for ever; a process that ends at least says why.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let mut table = self.shared.table.lock();
+        table.stop = true;
+        // SAFETY: a no-op refers to no memory.
+        unsafe { self.shared.push(&mut table, &opcode::Nop::new().build().user_data(STOP)) };
+        drop(self.shared.tell_kernel(table));
+        // The last owner of the device may be a completion, that is, the thread itself: it ends when all are done.
+        if let Some(reaper) = self.reaper.take()
+            && reaper.thread().id() != std::thread::current().id()
+        {
+            let _ = reaper.join();
+        }
+    }
+}

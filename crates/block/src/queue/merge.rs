@@ -1,0 +1,99 @@
+//! Merging: neighbouring writes become one request, whose completion completes each of them.
+//!
+//! Linux: `blk_attempt_plug_merge`, `bio_attempt_back_merge` and `bio_attempt_front_merge`. Sorting first makes front and
+//! back merges the same.
+//!
+//! What it does not do: merge what flushes (PREFLUSH, FUA), other operations, or bios with different flags.
+
+use crate::bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion, EndIo};
+
+/// Pieces of memory per request: what one writev takes (`UIO_MAXIOV`).
+const SEGMENTS_MAX: usize = 1024;
+
+/// Sorts by operation and offset, then merges writes that touch, up to `max_transfer` bytes. Bios that overlap keep their
+/// order and stay apart.
+pub(super) fn sort_and_merge(mut bios: Vec<Bio>, max_transfer: u32) -> Vec<Bio> {
+    if bios.len() < 2 {
+        return bios;
+    }
+    bios.sort_by_key(|b| (b.op != BioOp::Read, b.op != BioOp::Write, b.offset));
+    let mut out = Vec::with_capacity(bios.len());
+    let mut group: Vec<Bio> = Vec::new();
+    let (mut len, mut segments) = (0u64, 0usize);
+    for bio in bios {
+        let pieces = segments_of(&bio);
+        let fits = group.last().is_some_and(|last| {
+            pieces > 0
+                && segments_of(last) > 0
+                && last.flags == bio.flags
+                && last.offset + last.len == bio.offset
+                && len + bio.len <= u64::from(max_transfer)
+                && segments + pieces <= SEGMENTS_MAX
+        });
+        if !fits {
+            out.extend(join(std::mem::take(&mut group)));
+            (len, segments) = (0, 0);
+        }
+        len += bio.len;
+        segments += pieces;
+        group.push(bio);
+    }
+    out.extend(join(group));
+    out
+}
+
+/// The pieces of a write that may be merged; 0 for everything else.
+fn segments_of(bio: &Bio) -> usize {
+    match &bio.data {
+        BioData::Write(vecs) if bio.len > 0 && !bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) => vecs.len(),
+        _ => 0,
+    }
+}
+
+/// One request for a group of neighbours; none for none.
+fn join(mut group: Vec<Bio>) -> Option<Bio> {
+    if group.len() < 2 {
+        return group.pop();
+    }
+    let (offset, flags) = (group[0].offset, group[0].flags);
+    let mut vecs = Vec::new();
+    let mut parts = Vec::with_capacity(group.len());
+    for bio in group {
+        let Bio { offset, data, end_io, .. } = bio;
+        let before = vecs.len();
+        if let BioData::Write(more) = data {
+            vecs.extend(more);
+        }
+        parts.push(Part { offset, segments: vecs.len() - before, end_io });
+    }
+    Some(Bio::write(offset, vecs, flags, Box::new(Merged { parts })))
+}
+
+struct Part {
+    offset: u64,
+    segments: usize,
+    end_io: Box<dyn EndIo>,
+}
+
+/// Completes every bio of a merged request with its own memory; a failure is everybody's.
+struct Merged {
+    parts: Vec<Part>,
+}
+
+impl EndIo for Merged {
+    fn end_io(self: Box<Self>, done: Completion) {
+        let mut vecs = match done.data {
+            BioData::Write(vecs) => vecs.into_iter(),
+            BioData::None | BioData::Read(_) => Vec::new().into_iter(),
+        };
+        for part in self.parts {
+            let own: Vec<BioVec> = vecs.by_ref().take(part.segments).collect();
+            part.end_io.end_io(Completion {
+                op: BioOp::Write,
+                offset: part.offset,
+                data: BioData::Write(own),
+                result: done.result.clone(),
+            });
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Merging, plugging, and what reaches the device.
+
+use std::sync::Arc;
+
+use extant_base::rng::Rng;
+use extant_base::task;
+use proptest::prelude::*;
+
+use super::*;
+use crate::device::{Fault, FaultyDevice, MemDevice, TraceRecord, TracedDevice};
+use crate::{AlignedBuf, BioData, BioVec, Error};
+
+const NONE: BioFlags = BioFlags::empty();
+const SIZE: u64 = 4 << 20;
+
+fn stack(depth: u32) -> (Arc<MemDevice>, Arc<TracedDevice>, Queue) {
+    let mem = Arc::new(MemDevice::new(SIZE));
+    let traced = Arc::new(TracedDevice::new(mem.clone()));
+    let queue = Queue::new(traced.clone(), QueueConfig { depth, ..QueueConfig::default() });
+    (mem, traced, queue)
+}
+
+fn write(at: u64, len: u64, fill: u8, flags: BioFlags, wait: &BioWait) -> Bio {
+    let buf = Arc::new(AlignedBuf::from_slice(&vec![fill; len as usize]));
+    let half = len as usize / 1024 * 512;
+    let vecs = [(0, half), (half, len as usize - half)]
+        .iter()
+        .filter(|(_, n)| *n > 0)
+        .map(|&(offset, len)| BioVec { buf: buf.clone(), offset, len })
+        .collect();
+    Bio::write(at, vecs, flags, wait.end_io())
+}
+
+#[test]
+fn a_plug_merges_neighbours_whatever_their_order() {
+    let (mem, traced, queue) = stack(4);
+    let wait = BioWait::new();
+    {
+        let mut plug = queue.plug();
+        for i in [3u64, 1, 2, 0, 9] {
+            plug.submit(write(i * 4096, 4096, i as u8 + 1, BioFlags::META, &wait));
+        }
+        plug.submit(write(4 * 4096, 4096, 99, NONE, &wait)); // other flags
+        assert_eq!(traced.records(), []);
+    }
+    let record = |offset, len, flags| TraceRecord { op: BioOp::Write, offset, len, flags };
+    let wanted = [record(0, 16384, BioFlags::META), record(16384, 4096, NONE), record(36864, 4096, BioFlags::META)];
+    assert_eq!(traced.take(), wanted);
+    let done = wait.wait();
+    let offsets: Vec<_> = done.iter().map(|c| c.offset / 4096).collect();
+    assert_eq!(offsets, [3, 1, 2, 0, 9, 4], "each completes as itself");
+    for c in &done {
+        let BioData::Write(vecs) = &c.data else { panic!("a write hands its memory back") };
+        assert_eq!(vecs.iter().map(|v| v.len).sum::<usize>(), 4096);
+        let mut now = vec![0; 4096];
+        mem.read_at(c.offset, &mut now, NONE).expect("read");
+        assert_eq!(now[0], vecs[0].bytes()[0]);
+        assert!(now.iter().all(|b| *b == now[0]));
+    }
+    assert_eq!(queue.queue_stats().merged, 3);
+    assert_eq!((queue.stats().writes, queue.stats().write_bytes), (3, 6 * 4096));
+}
+
+#[test]
+fn merging_stops_at_the_largest_transfer() {
+    let (_, traced, queue) = stack(16);
+    let wait = BioWait::new();
+    queue.submit_all((0..48u64).map(|i| write(i * 65536, 65536, 1, NONE, &wait)).collect());
+    let lens: Vec<_> = traced.take().iter().map(|r| r.len).collect();
+    assert_eq!(lens, [1 << 20, 1 << 20, 1 << 20]);
+    assert_eq!(wait.wait().len(), 48);
+}
+
+#[test]
+fn what_flushes_is_not_held_back_and_not_merged() {
+    let (_, traced, queue) = stack(4);
+    let wait = BioWait::new();
+    let mut plug = queue.plug();
+    plug.submit(write(0, 4096, 1, NONE, &wait));
+    plug.submit(write(4096, 4096, 1, BioFlags::PREFLUSH | BioFlags::FUA, &wait));
+    plug.submit(write(8192, 4096, 1, BioFlags::FUA, &wait));
+    plug.submit(write(12288, 4096, 1, BioFlags::FUA, &wait));
+    plug.submit(Bio::flush(wait.end_io()));
+    let ops: Vec<_> = traced.take().iter().map(|r| (r.op, r.offset)).collect();
+    let w = BioOp::Write;
+    assert_eq!(ops, [(w, 0), (w, 4096), (w, 8192), (w, 12288), (BioOp::Flush, 0)]);
+    drop(plug);
+    assert_eq!(wait.wait().len(), 5);
+    assert_eq!(queue.stats().flushes, 2 + 1 + 1 + 1);
+}
+
+#[test]
+fn the_first_error_is_reported_and_everybody_completes() {
+    let faulty = Arc::new(FaultyDevice::new(Arc::new(MemDevice::new(SIZE))));
+    let queue = Queue::new(faulty.clone(), QueueConfig::default());
+    faulty.inject(Fault::eio().op(BioOp::Write).range(8192..8193));
+    let own = BioWait::new();
+    let bios = [0u64, 8192, 4096, 1 << 20].map(|at| write(at, 4096, 1, NONE, &own)).into();
+    let e = submit_and_wait(&queue, bios).expect_err("one fails");
+    assert!(matches!(e, Error::Io { op: BioOp::Write, .. }), "{e}");
+    let ok: Vec<_> = own.wait().iter().map(|c| c.result.is_ok()).collect();
+    assert_eq!(ok, [false, false, false, true], "the failure of a merged request is everybody's");
+    let bad = vec![write(SIZE, 512, 1, NONE, &own), write(0, 512, 1, NONE, &own)];
+    assert!(matches!(submit_and_wait(&queue, bad), Err(Error::OutOfRange { .. })));
+    submit_and_wait(&queue, Vec::new()).expect("nothing to wait for");
+    // No tag was lost on the way.
+    let all: Vec<_> = (0..128).map(|_| TagSet::try_get(&queue.tags).expect("free")).collect();
+    assert_eq!(all.len(), 128);
+}
+
+#[test]
+fn dropped_bios_do_not_hang_their_waiter() {
+    let wait = BioWait::new();
+    drop(wait.end_io());
+    assert!(wait.wait().is_empty());
+}
+
+/// More submitters than tags, in batches larger than the set, over a device that completes on a thread of its own.
+#[test]
+fn few_tags_many_batches() {
+    let crash = crate::device::CrashDevice::from_image(&MemDevice::new(SIZE)).deferring().expect("thread");
+    let queue = Arc::new(Queue::new(Arc::new(crash), QueueConfig { depth: 3, ..QueueConfig::default() }));
+    let threads: Vec<_> = (0..6u64)
+        .map(|t| {
+            let queue = queue.clone();
+            task::spawn("batches", move || {
+                for round in 0..20u64 {
+                    let wait = BioWait::new();
+                    // Every second block, so that nothing merges.
+                    let at = |i: u64| ((t * 20 + round) % 50 * 20 + i * 2) * 4096;
+                    queue.submit_all((0..10).map(|i| write(at(i), 4096, t as u8, NONE, &wait)).collect());
+                    assert!(wait.wait().iter().all(|c| c.result.is_ok()));
+                    queue.flush().expect("flushed");
+                }
+            })
+            .expect("thread")
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().expect("joined"));
+    assert_eq!((queue.stats().writes, queue.stats().flushes), (6 * 20 * 10, 120));
+    assert!(queue.queue_stats().tag_waits > 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn any_device_behind_a_queue(requests in crate::device::tests::model::ops(), depth in 1..5u32) {
+        let mem = Arc::new(MemDevice::new(crate::device::tests::model::SIZE));
+        crate::device::tests::model::run(&Queue::new(mem, QueueConfig { depth, ..QueueConfig::default() }), &requests, true);
+    }
+
+    #[test]
+    fn batches_write_what_they_hold(seed in any::<u64>(), n in 1..200usize) {
+        let (mem, _, queue) = stack(8);
+        let mut rng = Rng::new(seed);
+        // Distinct blocks in random order.
+        let mut blocks: Vec<u64> = (0..1024).collect();
+        for i in (1..blocks.len()).rev() {
+            blocks.swap(i, rng.below(i as u64 + 1) as usize);
+        }
+        blocks.truncate(n);
+        if rng.one_in(2) {
+            blocks.iter_mut().for_each(|b| *b %= 256);
+            blocks.sort_unstable();
+            blocks.dedup();
+        }
+        let wait = BioWait::new();
+        let bios = blocks.iter().map(|&b| write(b * 4096, 4096, (b % 251) as u8 + 1, NONE, &wait)).collect();
+        queue.submit_all(bios);
+        prop_assert_eq!(wait.wait().len(), blocks.len());
+        let mut all = vec![0; SIZE as usize];
+        mem.read_at(0, &mut all, NONE).expect("read");
+        let mut wanted = vec![0; SIZE as usize];
+        for &b in &blocks {
+            wanted[b as usize * 4096..][..4096].fill((b % 251) as u8 + 1);
+        }
+        prop_assert!(all == wanted);
+        prop_assert_eq!(queue.stats().writes + queue.queue_stats().merged, blocks.len() as u64);
+    }
+}

@@ -1,0 +1,109 @@
+//! Waiting for bios: [`BioWait`] and [`submit_and_wait`].
+//!
+//! # Locking
+//! One leaf lock (`block bio wait`) per waiter.
+
+use std::sync::Arc;
+
+use extant_base::sync::{Condvar, Mutex};
+
+use crate::bio::{Bio, Completion, EndIo};
+use crate::device::BlockDevice;
+use crate::error::Result;
+use crate::ranks::BIO_WAIT;
+
+struct State {
+    /// In the order in which `end_io` handed them out; `None` until completed.
+    slots: Vec<Option<Completion>>,
+    pending: usize,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    done: Condvar,
+}
+
+/// Collects completions until all have arrived (Linux: the completion behind `submit_bio_wait`).
+pub struct BioWait {
+    shared: Arc<Shared>,
+}
+
+impl Default for BioWait {
+    fn default() -> BioWait {
+        BioWait::new()
+    }
+}
+
+impl BioWait {
+    pub fn new() -> BioWait {
+        let state = Mutex::new(&BIO_WAIT, State { slots: Vec::new(), pending: 0 });
+        BioWait { shared: Arc::new(Shared { state, done: Condvar::new() }) }
+    }
+
+    /// The `end_io` of one more bio to wait for. It must be given to a bio that is submitted, or dropped.
+    pub fn end_io(&self) -> Box<dyn EndIo> {
+        let mut state = self.shared.state.lock();
+        let index = state.slots.len();
+        state.slots.push(None);
+        state.pending += 1;
+        Box::new(OnDone { shared: self.shared.clone(), index })
+    }
+
+    /// Waits until every bio has completed and hands out their completions, in the order of the calls to `end_io`. Bios
+    /// that were dropped without completing are missing from it.
+    pub fn wait(&self) -> Vec<Completion> {
+        let mut state = self.shared.state.lock();
+        while state.pending > 0 {
+            self.shared.done.wait(&mut state);
+        }
+        std::mem::take(&mut state.slots).into_iter().flatten().collect()
+    }
+}
+
+struct OnDone {
+    shared: Arc<Shared>,
+    index: usize,
+}
+
+impl EndIo for OnDone {
+    fn end_io(self: Box<Self>, done: Completion) {
+        let mut state = self.shared.state.lock();
+        if let Some(slot) = state.slots.get_mut(self.index) {
+            *slot = Some(done);
+        }
+        // Dropping `self` counts it.
+    }
+}
+
+impl Drop for OnDone {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        state.pending -= 1;
+        if state.pending == 0 {
+            self.shared.done.notify_all();
+        }
+    }
+}
+
+/// Submits the bios at once and waits for all of them; each one's own `end_io` runs first. The first error in their
+/// order, if any.
+pub fn submit_and_wait(dev: &dyn BlockDevice, mut bios: Vec<Bio>) -> Result<()> {
+    struct Chained {
+        first: Box<dyn EndIo>,
+        then: Box<dyn EndIo>,
+    }
+    impl EndIo for Chained {
+        fn end_io(self: Box<Self>, done: Completion) {
+            let (op, offset, result) = (done.op, done.offset, done.result.clone());
+            self.first.end_io(done);
+            self.then.end_io(Completion { op, offset, data: crate::bio::BioData::None, result });
+        }
+    }
+    let wait = BioWait::new();
+    for bio in &mut bios {
+        let first = std::mem::replace(&mut bio.end_io, Box::new(|_: Completion| {}));
+        bio.end_io = Box::new(Chained { first, then: wait.end_io() });
+    }
+    dev.submit_all(bios);
+    wait.wait().into_iter().try_for_each(|done| done.result)
+}
