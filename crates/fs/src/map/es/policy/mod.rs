@@ -1,0 +1,75 @@
+//! Which entries of the extent-status cache go when memory is short.
+//!
+//! | name | idea in one sentence | Linux function or paper | judged by |
+//! |---|---|---|---|
+//! | `vanilla` | inodes least recently touched first; each scanned from its first block, delayed entries stepped over for free | `ext4_es_shrink`, 3.12 | not judged yet: shrink(128) against the number of delayed entries |
+//! | `evictable-list` | the same inodes, but each keeps a list of its evictable entries, newest first | Zheng Liu, "ext4: improve extents status tree shrinker", RFC 2013, never merged | same |
+//! | `round-robin` | inodes in turn, a cursor in each, every visited entry charged, looked-up entries spared once | `es_do_reclaim_extents`, 3.19 and later | same |
+//!
+//! The policy is the data structure here: what it must know to choose quickly has to be kept in step under the inode's
+//! lock, so each policy owns an index inside of the tree ([`EsPolicy::Index`]) and marks on the inode
+//! ([`EsPolicy::PerInode`]). Scope: under FUSE the kernel's page cache answers most reads, so these differ mainly in
+//! process.
+//!
+//! # Locking
+//! A policy's own list of inodes has rank 62 (before `i_es_lock`); hooks are called without `i_es_lock`, and shrinking
+//! only tries for it.
+
+mod evictable_list;
+mod lru;
+mod round_robin;
+mod vanilla;
+
+#[cfg(test)]
+mod contract;
+
+use std::sync::Arc;
+
+use super::core::{Core, Node};
+use super::tree::Index;
+
+pub(super) use evictable_list::EvictableList;
+pub(super) use round_robin::RoundRobin;
+pub(super) use vanilla::Vanilla;
+
+/// The policies, by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EsPolicyKind {
+    Vanilla,
+    EvictableList,
+    #[default]
+    RoundRobin,
+}
+
+impl EsPolicyKind {
+    pub const ALL: [EsPolicyKind; 3] = [EsPolicyKind::Vanilla, EsPolicyKind::EvictableList, EsPolicyKind::RoundRobin];
+
+    /// As written in mount options and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EsPolicyKind::Vanilla => "vanilla",
+            EsPolicyKind::EvictableList => "evictable-list",
+            EsPolicyKind::RoundRobin => "round-robin",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<EsPolicyKind> {
+        EsPolicyKind::ALL.into_iter().find(|k| k.name() == name)
+    }
+}
+
+/// A way to choose what goes.
+pub(super) trait EsPolicy: Default + Send + Sync + Sized + 'static {
+    /// Kept in step with an inode's evictable entries, under its lock.
+    type Index: Index;
+    /// Kept on an inode, without a lock.
+    type PerInode: Default + Send + Sync;
+    /// Estimated memory of an entry, index included, in bytes.
+    const ENTRY_BYTES: u64;
+
+    /// The inode was looked up in or changed, and now has `evictable` entries that could go. Must be cheap.
+    fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64);
+
+    /// Frees entries, `nr` of them or after visiting `nr`; returns (freed, visited). Never a delayed one; always ends.
+    fn shrink(core: &Core<Self>, nr: u64) -> (u64, u64);
+}

@@ -1,0 +1,108 @@
+//! Linux 3.19 and later (`__es_shrink`, `es_reclaim_extents`, `es_do_reclaim_extents`, fs/ext4/extents_status.c): inodes in
+//! turn, a cursor in each, every visited entry charged to the budget, and a second chance for looked-up entries.
+//!
+//! Because visits are charged, a call does a bounded amount of work even among delayed entries, and because of the
+//! cursor the next call does not visit the same ones again. The price: a call may free nothing.
+//!
+//! # Locking
+//! `s_es_lock`, rank 62, held to pick the next inode and not while entries go.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use extant_base::sync::{LockClass, Mutex};
+
+use super::EsPolicy;
+use crate::map::es::core::{Core, Node};
+
+static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
+
+pub(in crate::map::es) struct RoundRobin {
+    inodes: Mutex<VecDeque<Weak<Node<RoundRobin>>>>,
+}
+
+impl Default for RoundRobin {
+    fn default() -> Self {
+        RoundRobin { inodes: Mutex::new(&LIST_CLASS, VecDeque::new()) }
+    }
+}
+
+/// On each inode.
+#[derive(Default)]
+pub(in crate::map::es) struct Turn {
+    listed: AtomicBool,
+    /// Where the last scan stopped (Linux: `i_es_shrink_lblk`).
+    cursor: AtomicU32,
+}
+
+/// Visits at most `budget` entries from the cursor on, wrapping once; frees those evictable and not looked up since the
+/// last visit. Returns (freed, visited).
+fn reclaim(node: &Node<RoundRobin>, budget: u64) -> (u64, u64) {
+    node.try_change(|tree| {
+        if tree.evictable() == 0 {
+            return (0, 0);
+        }
+        let start = node.per_inode.cursor.load(Ordering::Relaxed);
+        let (mut visited, mut next) = (0, 0);
+        let mut victims = Vec::new();
+        let first_half = tree.slots_from(start);
+        let second_half = tree.slots_from(0).take_while(|slot| slot.0 < start);
+        for (lblk, slot, evictable) in first_half.chain(second_half) {
+            if visited == budget {
+                next = lblk;
+                break;
+            }
+            visited += 1;
+            if evictable && !slot.referenced.swap(false, Ordering::Relaxed) {
+                victims.push(lblk);
+            }
+        }
+        node.per_inode.cursor.store(next, Ordering::Relaxed);
+        for lblk in &victims {
+            tree.take(*lblk);
+        }
+        (victims.len() as u64, visited)
+    })
+    .unwrap_or((0, 0))
+}
+
+impl EsPolicy for RoundRobin {
+    type Index = ();
+    type PerInode = Turn;
+    /// As vanilla; the marks fit into what alignment leaves.
+    const ENTRY_BYTES: u64 = 64;
+
+    fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64) {
+        if evictable == 0 || node.per_inode.listed.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut inodes = core.policy.inodes.lock();
+        if !node.per_inode.listed.swap(true, Ordering::Relaxed) {
+            inodes.push_back(Arc::downgrade(node));
+        }
+    }
+
+    fn shrink(core: &Core<Self>, nr: u64) -> (u64, u64) {
+        let (mut freed, mut visited) = (0, 0);
+        // Two rounds: the first may only take marks off entries that were looked up.
+        let mut turns = 2 * core.policy.inodes.lock().len();
+        while visited < nr && turns > 0 {
+            turns -= 1;
+            let Some(weak) = core.policy.inodes.lock().pop_front() else { break };
+            let Some(node) = weak.upgrade() else { continue };
+            let (f, v) = reclaim(&node, nr - visited);
+            freed += f;
+            visited += v;
+            let mut inodes = core.policy.inodes.lock();
+            // An inode without evictable entries leaves the list; its next access puts it back. It is marked before it
+            // is looked at, so that an insertion in between is either seen here or lists it again itself.
+            node.per_inode.listed.store(false, Ordering::Relaxed);
+            let stays = node.tree.try_read().is_none_or(|tree| tree.evictable() > 0);
+            if stays && !node.per_inode.listed.swap(true, Ordering::Relaxed) {
+                inodes.push_back(weak);
+            }
+        }
+        (freed, visited)
+    }
+}

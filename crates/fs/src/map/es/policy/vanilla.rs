@@ -1,0 +1,55 @@
+//! Linux 3.12 and 3.13 (`ext4_es_shrink` and `__es_try_to_reclaim_extents`, fs/ext4/extents_status.c): the least recently
+//! touched inodes first, and in each a scan from its first block.
+//!
+//! The wart that started it all: delayed entries are stepped over without being charged to the budget, and every scan
+//! begins at block 0 again, so one call may visit all delayed entries of the mount under the list's lock.
+//!
+//! # Locking
+//! See `lru`.
+
+use std::sync::Arc;
+
+use super::EsPolicy;
+use super::lru::{InodeLru, Stamp};
+use crate::map::es::core::{Core, Node};
+
+#[derive(Default)]
+pub(in crate::map::es) struct Vanilla {
+    lru: InodeLru<Vanilla>,
+}
+
+impl EsPolicy for Vanilla {
+    type Index = ();
+    type PerInode = Stamp;
+    /// Key and slot in a B-tree node filled to two thirds.
+    const ENTRY_BYTES: u64 = 64;
+
+    fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64) {
+        core.policy.lru.touched(core, node, evictable);
+    }
+
+    fn shrink(core: &Core<Self>, nr: u64) -> (u64, u64) {
+        core.policy.lru.shrink(core, nr, |node, left| {
+            node.try_change(|tree| {
+                let mut visited = 0;
+                let mut victims = Vec::new();
+                if tree.evictable() > 0 {
+                    for (lblk, _, evictable) in tree.slots_from(0) {
+                        visited += 1;
+                        if evictable {
+                            victims.push(lblk);
+                            if victims.len() as u64 == left {
+                                break;
+                            }
+                        }
+                    }
+                }
+                for lblk in &victims {
+                    tree.take(*lblk);
+                }
+                (victims.len() as u64, visited)
+            })
+            .unwrap_or((0, 0))
+        })
+    }
+}
