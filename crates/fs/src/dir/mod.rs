@@ -27,6 +27,7 @@ mod readdir;
 #[cfg(test)]
 mod tests;
 
+use extant_ondisk::csum::ChecksumSeed;
 use extant_ondisk::dirent::{self, Damage, DirBlockFormat, FileType};
 use extant_ondisk::htree::{self, DxFormat, DxShape, HashVersion, Hasher, NameHash};
 use extant_ondisk::units::InodeNr;
@@ -112,8 +113,8 @@ pub struct DirParams {
     pub hash_version: HashVersion,
     /// `s_hash_seed`, as little-endian words.
     pub hash_seed: [u32; 4],
-    /// The seed of the inode's checksums, from [`dirent::inode_seed`].
-    pub inode_seed: u32,
+    /// The seed of the inode's checksums, from [`ChecksumSeed::for_inode`].
+    pub inode_seed: ChecksumSeed,
     /// Entries with inode numbers above this are damage.
     pub inodes_count: u32,
 }

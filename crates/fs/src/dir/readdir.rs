@@ -12,7 +12,8 @@
 //! # Locking
 //! None; see the parent module. The callback runs outside of the store's closures.
 
-use extant_ondisk::dirent::{Damage, Dirent, FileType, crc32c_raw};
+use extant_ondisk::csum::crc32c;
+use extant_ondisk::dirent::{Damage, Dirent, FileType};
 use extant_ondisk::htree::{HashVersion, Hasher};
 use extant_ondisk::units::InodeNr;
 
@@ -217,7 +218,7 @@ fn list_dots<S: DirStore>(
 fn key_of(hasher: &Hasher, name: &[u8]) -> u64 {
     let hash = name_hash(hasher, name);
     let minor = match hasher.version() {
-        HashVersion::Legacy | HashVersion::LegacyUnsigned => crc32c_raw(!0, name),
+        HashVersion::Legacy | HashVersion::LegacyUnsigned => crc32c(!0, name),
         _ => hash.minor,
     };
     (u64::from(hash.hash >> 1) << 32) | u64::from(minor)

@@ -19,9 +19,11 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use types::{Damage, FileType, RawDirent, RawDirentTail, crc32c_raw, inode_seed};
+pub use types::{Damage, FileType, RawDirent, RawDirentTail};
 
 use zerocopy::{FromBytes, IntoBytes};
+
+use crate::csum::ChecksumSeed;
 
 /// The longest name, in bytes (Linux: `EXT4_NAME_LEN`).
 pub const NAME_MAX: usize = 255;
@@ -396,11 +398,11 @@ impl DirBlockFormat {
     }
 }
 
-/// Writes the tail's checksum into a leaf that has a tail. `inode_seed` is from [`inode_seed`].
-pub fn seal_leaf(block: &mut [u8], inode_seed: u32) {
+/// Writes the tail's checksum into a leaf that has a tail. `seed` is that of the directory's inode.
+pub fn seal_leaf(block: &mut [u8], seed: ChecksumSeed) {
     if block.len() >= TAIL_LEN {
         let at = block.len() - TAIL_LEN;
-        let checksum = crc32c_raw(inode_seed, &block[..at]);
+        let checksum = seed.checksum(&block[..at]);
         block[at + 8..].copy_from_slice(&checksum.to_le_bytes());
     }
 }
@@ -409,7 +411,7 @@ pub fn seal_leaf(block: &mut [u8], inode_seed: u32) {
 ///
 /// # Errors
 /// [`Damage`] when the tail is missing or the checksum does not match.
-pub fn verify_leaf(block: &[u8], inode_seed: u32) -> Result<(), Damage> {
+pub fn verify_leaf(block: &[u8], seed: ChecksumSeed) -> Result<(), Damage> {
     let at = block.len().saturating_sub(TAIL_LEN);
     let damage = |what| Err(Damage { offset: at as u32, what });
     let Ok(tail) = RawDirentTail::ref_from_bytes(&block[at..]) else {
@@ -422,7 +424,7 @@ pub fn verify_leaf(block: &[u8], inode_seed: u32) -> Result<(), Damage> {
     if !shape_ok {
         return damage("the checksum tail is missing");
     }
-    if tail.checksum.get() != crc32c_raw(inode_seed, &block[..at]) {
+    if tail.checksum.get() != seed.checksum(&block[..at]) {
         return damage("the checksum does not match");
     }
     Ok(())

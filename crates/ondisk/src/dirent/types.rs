@@ -106,13 +106,3 @@ impl Damage {
         crate::Error::corrupt("directory block", lblk, self.to_string())
     }
 }
-
-/// CRC-32C as ext4 uses it: no final inversion, so that pieces chain.
-pub fn crc32c_raw(seed: u32, bytes: &[u8]) -> u32 {
-    !crc32c::crc32c_append(!seed, bytes)
-}
-
-/// The seed of all checksums of one inode's blocks, from the file system's seed (Linux: `i_csum_seed`).
-pub fn inode_seed(fs_seed: u32, ino: u32, generation: u32) -> u32 {
-    crc32c_raw(crc32c_raw(fs_seed, &ino.to_le_bytes()), &generation.to_le_bytes())
-}

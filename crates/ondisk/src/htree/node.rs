@@ -7,7 +7,8 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{DX_BLOCK_MASK, DxShape};
-use crate::dirent::{Damage, DirBlockFormat, crc32c_raw, rec_len_from_disk, write_rec_len};
+use crate::csum::{ChecksumSeed, crc32c};
+use crate::dirent::{Damage, DirBlockFormat, rec_len_from_disk, write_rec_len};
 
 /// An entry of an index block (Linux: `struct dx_entry`, fs/ext4/namei.c). In entry 0 `hash` holds the limit (low half)
 /// and the count (high half).
@@ -298,7 +299,7 @@ impl DxFormat {
 
     /// The checksum of an index block and where it is stored. It covers the entries in use, the tail's reserved word, and
     /// zeros in the checksum's own place.
-    fn checksum(self, block: &[u8], inode_seed: u32) -> Result<(usize, u32), Damage> {
+    fn checksum(self, block: &[u8], seed: ChecksumSeed) -> Result<(usize, u32), Damage> {
         let shape = shape_of(block).ok_or(Damage { offset: 0, what: "not an index block" })?;
         let node = self.node(shape, block)?;
         let covered = shape.base() + node.count() * ENTRY_LEN;
@@ -306,7 +307,7 @@ impl DxFormat {
         let (Some(body), Some(reserved)) = (block.get(..covered), block.get(tail..tail + 4)) else {
             return Err(Damage { offset: tail as u32, what: "no room for the index checksum" });
         };
-        let checksum = crc32c_raw(crc32c_raw(crc32c_raw(inode_seed, body), reserved), &[0; 4]);
+        let checksum = crc32c(crc32c(seed.checksum(body), reserved), &[0; 4]);
         Ok((tail + 4, checksum))
     }
 
@@ -314,9 +315,9 @@ impl DxFormat {
     ///
     /// # Errors
     /// [`Damage`] when the block is no index block.
-    pub fn seal(self, block: &mut [u8], inode_seed: u32) -> Result<(), Damage> {
+    pub fn seal(self, block: &mut [u8], seed: ChecksumSeed) -> Result<(), Damage> {
         if self.has_csum {
-            let (at, checksum) = self.checksum(block, inode_seed)?;
+            let (at, checksum) = self.checksum(block, seed)?;
             block[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
         }
         Ok(())
@@ -326,9 +327,9 @@ impl DxFormat {
     ///
     /// # Errors
     /// [`Damage`] when it does not match or the block is no index block.
-    pub fn verify(self, block: &[u8], inode_seed: u32) -> Result<(), Damage> {
+    pub fn verify(self, block: &[u8], seed: ChecksumSeed) -> Result<(), Damage> {
         if self.has_csum {
-            let (at, checksum) = self.checksum(block, inode_seed)?;
+            let (at, checksum) = self.checksum(block, seed)?;
             if block.get(at..at + 4) != Some(&checksum.to_le_bytes()[..]) {
                 return Err(Damage { offset: at as u32, what: "the index checksum does not match" });
             }

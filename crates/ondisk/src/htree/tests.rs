@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use proptest::prelude::*;
 
 use super::*;
+use crate::csum::ChecksumSeed;
 use crate::dirent::{DirBlockFormat, FileType, Insert};
 
 /// 01234567-89ab-cdef-0123-456789abcdef as the superblock stores it.
@@ -187,18 +188,18 @@ fn checksum_covers_entries_in_use() {
     let format = DxFormat { has_csum: true };
     let mut root = new_root(format, 1024);
     format.insert(&mut root, DxShape::Root, 0, 50, 2).unwrap();
-    format.seal(&mut root, 99).unwrap();
-    assert_eq!(format.verify(&root, 99), Ok(()));
-    assert!(format.verify(&root, 98).is_err());
+    format.seal(&mut root, ChecksumSeed::from_raw(99)).unwrap();
+    assert_eq!(format.verify(&root, ChecksumSeed::from_raw(99)), Ok(()));
+    assert!(format.verify(&root, ChecksumSeed::from_raw(98)).is_err());
     let tail = 32 + format.limit(DxShape::Root, 1024) * 8;
     assert_eq!(tail + 8, 1024);
     for at in (0..32 + 16).chain(tail..tail + 8) {
         root[at] ^= 0x10;
-        assert!(format.verify(&root, 99).is_err(), "flip at {at}");
+        assert!(format.verify(&root, ChecksumSeed::from_raw(99)).is_err(), "flip at {at}");
         root[at] ^= 0x10;
     }
     root[60] ^= 1;
-    assert_eq!(format.verify(&root, 99), Ok(()), "unused entries are not covered");
+    assert_eq!(format.verify(&root, ChecksumSeed::from_raw(99)), Ok(()), "unused entries are not covered");
 }
 
 proptest! {
@@ -230,7 +231,7 @@ proptest! {
                 prop_assert!(node.search(hash) < node.count());
                 let _ = node.validate(shape, 9);
             }
-            let _ = (format.root(bytes), format.verify(bytes, 7), format.seal(&mut copy, 7));
+            let _ = (format.root(bytes), format.verify(bytes, ChecksumSeed::from_raw(7)), format.seal(&mut copy, ChecksumSeed::from_raw(7)));
             let _ = format.insert(&mut copy, shape, 2, 33, 44);
             let mut other = vec![0; 1024];
             let _ = (format.upper_half(bytes, &mut other), format.root_to_node(bytes, &mut other));

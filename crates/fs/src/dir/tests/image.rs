@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use extant_ondisk::dirent::{FileType, crc32c_raw, inode_seed};
+use extant_ondisk::dirent::FileType;
 use extant_ondisk::htree::HashVersion;
 use extant_ondisk::units::InodeNr;
 
@@ -52,7 +52,10 @@ fn directory(image: &Path, ino: u32, has_dir_index: bool, has_csum: bool) -> Dir
     let mut sb = [0; 1024];
     fs::File::open(image).unwrap().read_exact_at(&mut sb, 1024).unwrap();
     let word = |at: usize| u32::from_le_bytes(sb[at..at + 4].try_into().unwrap());
-    let fs_seed = if word(0x60) & 0x2000 != 0 { word(0x270) } else { crc32c_raw(!0, &sb[0x68..0x78]) };
+    let fs_seed = match word(0x60) & 0x2000 {
+        0 => ChecksumSeed::from_uuid(sb[0x68..0x78].try_into().unwrap()),
+        _ => ChecksumSeed::from_raw(word(0x270)),
+    };
     let stat = debugfs(image, &format!("stat <{ino}>"));
     let stat = String::from_utf8_lossy(&stat).into_owned();
     let field = |label: &str| stat.split_once(label).unwrap().1.split_whitespace().next().unwrap().to_string();
@@ -66,7 +69,7 @@ fn directory(image: &Path, ino: u32, has_dir_index: bool, has_csum: bool) -> Dir
         is_indexed: flags & 0x1000 != 0,
         hash_version: HashVersion::from_disk(sb[0xFC], word(0x160) & 2 != 0).unwrap(),
         hash_seed: [word(0xEC), word(0xF0), word(0xF4), word(0xF8)],
-        inode_seed: inode_seed(fs_seed, ino, generation),
+        inode_seed: fs_seed.for_inode(InodeNr(ino), generation),
         inodes_count: word(0),
     }
 }

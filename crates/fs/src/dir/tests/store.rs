@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use extant_ondisk::dirent::{FileType, inode_seed};
+use extant_ondisk::dirent::FileType;
 use extant_ondisk::htree::{DxShape, HashVersion, Hasher};
 use extant_ondisk::units::InodeNr;
 
@@ -170,7 +170,7 @@ pub(super) fn params(has_csum: bool, has_dir_index: bool, hash_version: HashVers
         is_indexed: false,
         hash_version,
         hash_seed: [1, 2, 3, 4],
-        inode_seed: inode_seed(7, 12, 34),
+        inode_seed: ChecksumSeed::from_raw(7).for_inode(InodeNr(12), 34),
         inodes_count: INODES,
     }
 }
