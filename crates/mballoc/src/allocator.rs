@@ -159,7 +159,8 @@ enum Plan<'a> {
 }
 
 impl<S: GroupStore> Allocator<S> {
-    /// `groups` has one entry per group of the geometry. Does no I/O.
+    /// `groups` has one entry per group of the geometry; a group with more free blocks than it has blocks is bad from the
+    /// start. Does no I/O.
     pub fn new(store: Arc<S>, geometry: Geometry, groups: &[GroupSummary], options: Options) -> crate::Result<Self> {
         geometry.check()?;
         if groups.len() != geometry.groups as usize {
@@ -168,16 +169,21 @@ impl<S: GroupStore> Allocator<S> {
             });
         }
         let mut free = 0u64;
-        for (nr, g) in groups.iter().enumerate() {
-            let nr = GroupNr(nr as u32);
-            if g.free > geometry.blocks_in_group(nr) {
-                return Err(Error::corrupt(nr, geometry.group_start(nr), format!("{} free blocks", g.free)));
+        for (nr, g) in (0..).map(GroupNr).zip(groups) {
+            // A descriptor that cannot be true costs its group, not the mount.
+            if g.free <= geometry.blocks_in_group(nr) {
+                free += u64::from(g.free);
             }
-            free += u64::from(g.free);
         }
         let choice = GroupChoice::new(options.policy, geometry.groups);
         let groups: Box<[Group]> = groups.iter().map(|g| Group::new(g.free, g.block_uninit)).collect();
+        let counters = Counters::default();
         for (nr, group) in groups.iter().enumerate() {
+            if group.free() > geometry.blocks_in_group(GroupNr(nr as u32)) {
+                group.set(BAD);
+                group.set_free(0);
+                counters.groups_bad.inc();
+            }
             choice.publish(nr as u32, &mut group.lock().listed, group.face());
         }
         let or_processors = |n: usize| if n == 0 { processors() } else { n };
@@ -189,7 +195,7 @@ impl<S: GroupStore> Allocator<S> {
             zones: SystemZones::default(),
             flux: Flux::default(),
             choice,
-            counters: Counters::default(),
+            counters,
             streams: (0..streams).map(|_| AtomicU64::new(NO_GOAL)).collect(),
             locality: (0..locality).map(|_| LocalityGroup::new()).collect(),
             buddy_bytes: AtomicUsize::new(0),
@@ -274,13 +280,14 @@ impl<S: GroupStore> Allocator<S> {
             if goal_only {
                 return Err(no_space.into());
             }
-            let freed = self.discard_everything();
-            if freed == 0 && !self.flux.in_flight() && self.flux.turns() == turns {
+            if self.discard_everything() > 0 {
+                continue;
+            }
+            // After a commit the caller tries again anyway. Otherwise what was claimed is in somebody's hands.
+            if self.pending_blocks() > 0 || (!self.flux.in_flight() && self.flux.turns() == turns) {
                 break;
             }
-            if freed == 0 {
-                yield_now();
-            }
+            yield_now();
         }
         match self.pending_blocks() {
             0 => Err(no_space.into()),

@@ -116,14 +116,19 @@ fn a_group_that_contradicts_itself_is_left_alone() {
 }
 
 #[test]
-fn impossible_descriptors_are_refused() {
+fn impossible_descriptors_cost_their_group_only() {
     let store = Arc::new(ModelStore::new(geometry(2, 256, 10)));
-    let make = |s: &[crate::GroupSummary]| {
-        Allocator::new(store.clone(), store.geometry.clone(), s, Options::default()).map(|_| ())
-    };
+    let make = |s: &[crate::GroupSummary]| Allocator::new(store.clone(), store.geometry.clone(), s, Options::default());
     let mut s = store.summaries();
-    s[2].free = 11;
-    assert!(matches!(make(&s), Err(Error::Corrupt { group: GroupNr(2), .. })));
+    s[1].free = 257;
+    let a = make(&s).expect("made");
+    assert!(a.group(GroupNr(1)).expect("group").bad);
+    assert_eq!(a.free_blocks(), 266);
+    let mut got = 0;
+    while let Ok(x) = a.allocate(&mut Txn::default(), &Request::metadata(Some(BlockNr(257)), 50)) {
+        got += x.len;
+    }
+    assert_eq!(got, 266);
     assert!(matches!(make(&s[..2]), Err(Error::Invalid { .. })));
 }
 

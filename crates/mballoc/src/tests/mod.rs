@@ -6,4 +6,5 @@ mod interleavings;
 mod locality;
 pub mod model;
 mod prealloc;
+mod scaling;
 mod stress;
