@@ -77,6 +77,8 @@ struct FileCore {
 }
 
 /// An image file or block device. See the module.
+///
+/// A process that forks into the background opens it afterwards: the completion thread does not follow a fork.
 pub struct FileDevice {
     // First, so that what is in flight ends before the file is closed.
     ring: Option<Ring>,

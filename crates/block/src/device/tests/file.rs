@@ -269,3 +269,40 @@ fn completions_may_submit_and_drop_the_device() {
         assert_eq!(wait.wait().len(), 400);
     });
 }
+
+/// Buffered writes to a disk that cannot take them: the page cache says yes, the flush says no - and keeps saying no,
+/// though the kernel itself forgets after telling it once.
+#[test]
+fn a_failed_flush_is_for_good() {
+    for engine in [Engine::Psync, Engine::IoUring] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mount = dir.path().to_str().expect("utf-8");
+        if run("mount", &["-t", "tmpfs", "-o", "size=1m", "none", mount]).is_none() {
+            eprintln!("skipped: cannot mount");
+            return;
+        }
+        let mut cleanup = Cleanup(vec![("umount", vec![mount.to_owned()])]);
+        let image = dir.path().join("image");
+        std::fs::File::create(&image).expect("made").set_len(8 << 20).expect("sized");
+        let Some(lo) = run("losetup", &["-f", "--show", image.to_str().expect("utf-8")]) else {
+            eprintln!("skipped: no loop device to be had");
+            return;
+        };
+        cleanup.0.push(("losetup", vec!["-d".to_owned(), lo.clone()]));
+        let options = OpenOptions { io: IoMode::Buffered, engine, ..OpenOptions::default() };
+        let dev = FileDevice::open(&lo, options).expect("opened");
+        dev.flush().expect("nothing written yet");
+        dev.write_at(0, &[&content(0, 4 << 20, 1)], NONE).expect("into the page cache");
+        let flush = || submit_one(&dev, Bio::flush).result;
+        flush().expect_err("a megabyte cannot hold it");
+        for _ in 0..2 {
+            assert!(matches!(dev.flush(), Err(Error::Io { op: BioOp::Flush, .. })));
+            flush().expect_err("still lost");
+            let buf = Arc::new(AlignedBuf::zeroed(512));
+            let vecs = vec![BioVec { buf, offset: 0, len: 512 }];
+            let done = submit_one(&dev, |end| Bio::write(0, vecs, BioFlags::PREFLUSH, end));
+            done.result.expect_err("what it waits for is lost");
+        }
+        drop(dev);
+    }
+}
