@@ -57,6 +57,11 @@ impl IoWait {
 }
 
 impl IoToken {
+    /// One more unit of the same count.
+    pub fn split(&self) -> IoToken {
+        self.of.begin()
+    }
+
     pub fn done(mut self, result: Result<(), Error>) {
         self.error = result.err();
     }

@@ -1,7 +1,38 @@
-//! The ext2/3/4 file system in user space: what is here so far stands on its own and is joined by the mount.
+//! The ext2/3/4 file system: what others embed.
+//!
+//! Main types: [`Filesystem`] (mounted; all operations are its methods), [`InodeRef`] (a file in use), [`MountOptions`],
+//! [`Error`]. Around them: `mount.rs`, `ops/` (the operations), `groups.rs` and `ialloc.rs` (placement), `store.rs`,
+//! `dir_store.rs`, `xattr_store.rs` (what the layers below the operations see), [`map`] (extents, indirect blocks,
+//! extent status), [`dir`] (directories), [`xattr`].
+//!
+//! What it does not do: permissions (the caller's kernel or program checks them), errno, partitions, repair.
+//!
+//! # Locking
+//! Written once, in docs/locking.md; the ranks are at each lock's class.
 #![forbid(unsafe_code)]
 
 pub mod dir;
-pub mod xattr;
-
+mod dir_store;
+mod error;
+mod filesystem;
+mod groups;
+mod ialloc;
+mod inode;
+mod inode_table;
 pub mod map;
+mod mount;
+pub mod ops;
+mod options;
+mod orphan;
+pub mod path;
+mod store;
+pub mod xattr;
+mod xattr_store;
+
+pub use error::{Error, Result};
+pub use filesystem::{Filesystem, FsStats, StatFs};
+pub use inode::{Attr, InodeRef};
+pub use mount::probe_superblock;
+pub use ops::{Cred, DirItem, FallocateMode, NewNode, RenameFlags, Seek, SetAttr, SetTime, WriteFlags};
+pub use options::{Atime, DataMode, MountOptions, OnError};
+pub use xattr::SetMode;

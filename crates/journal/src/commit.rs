@@ -41,6 +41,9 @@ impl Journal {
         let closed_ns = self.options.clock.now_ns();
         // A failed data write is reported by its inode's fsync; the metadata is consistent all the same.
         let _ = txn.ordered.wait();
+        for io in std::mem::take(&mut self.state.lock().strays) {
+            let _ = io.wait();
+        }
         let (tid, blocks) = (closed.tid, closed.frozen.len());
         self.note_pinned(
             blocks as u64 + log.logged_len() + self.state.lock().running.inner.lock().buffers.len() as u64,
@@ -113,7 +116,7 @@ impl Journal {
             return Ok(());
         }
         self.stats.flushes.inc();
-        let result = self.dev.flush().map_err(Error::from);
+        let result = self.flush_data();
         for done in waiters.into_iter().map(|(_, d)| d).chain(flushes) {
             done(result.clone());
         }

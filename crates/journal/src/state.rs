@@ -7,7 +7,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
-use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_base::sync::{Condvar, LockClass, Mutex, Waiter};
 use extant_block::BlockDevice;
 use extant_cache::{Buffer, BufferCache, IoWait};
 use extant_ondisk::BlockNr;
@@ -20,7 +20,6 @@ use crate::log::{Log, LogLocation};
 static STATE_CLASS: LockClass = LockClass::new("journal state", 35);
 static LOG_CLASS: LockClass = LockClass::new("log", 34);
 static TXN_CLASS: LockClass = LockClass::new("transaction", 92);
-static WAIT_CLASS: LockClass = LockClass::new("commit wait", 201);
 
 /// Called once when a commit (or flush) has become durable, or failed. Must not block; runs on the journal's thread.
 pub type Callback = Box<dyn FnOnce(Result<()>) + Send>;
@@ -104,6 +103,8 @@ pub(crate) struct State {
     pub committed: Tid,
     pub waiters: Vec<(Tid, Callback)>,
     pub flush_waiters: Vec<Callback>,
+    /// Overwrites in flight, which no transaction knows of.
+    pub strays: Vec<Arc<IoWait>>,
     pub aborted: Option<String>,
     pub stop: bool,
 }
@@ -160,6 +161,7 @@ impl Journal {
                     committed: Tid(first.0.wrapping_sub(1)),
                     waiters: Vec::new(),
                     flush_waiters: Vec::new(),
+                    strays: Vec::new(),
                     aborted: None,
                     stop: false,
                 },
@@ -273,25 +275,19 @@ impl Journal {
 
     /// As [`Journal::commit_async`], and waits.
     pub fn commit_wait(&self, tid: Option<Tid>) -> Result<()> {
-        let slot = Arc::new((Mutex::new(&WAIT_CLASS, None), Condvar::new()));
-        let back = slot.clone();
-        self.commit_async(
-            tid,
-            Box::new(move |r| {
-                *back.0.lock() = Some(r);
-                back.1.notify_all();
-            }),
-        );
-        if !self.options.threaded {
+        let waiter = Waiter::new();
+        let tell = waiter.clone();
+        self.commit_async(tid, Box::new(move |r| tell.set(r)));
+        while !self.options.threaded && !waiter.is_set() {
             self.step();
         }
-        let mut result = slot.0.lock();
-        loop {
-            match result.take() {
-                Some(r) => return r,
-                None => slot.1.wait(&mut result),
-            }
-        }
+        waiter.wait()
+    }
+
+    /// Data writes that are in flight without a transaction: whoever asks for durability from now on gets it only after
+    /// they have finished.
+    pub fn also_wait_for(&self, io: Arc<IoWait>) {
+        self.state.lock().strays.push(io);
     }
 
     /// Commits whatever is running and waits.
@@ -332,7 +328,7 @@ impl Journal {
             return false;
         }
         self.stats.flushes.inc();
-        let result = self.dev.flush().map_err(Error::from);
+        let result = self.flush_data();
         if let Err(e) = &result {
             self.abort(e);
         }
@@ -340,6 +336,16 @@ impl Journal {
             done(result.clone());
         }
         true
+    }
+
+    /// Flushes the device, after the overwrites in flight.
+    pub(crate) fn flush_data(&self) -> Result<()> {
+        let strays = std::mem::take(&mut self.state.lock().strays);
+        for io in strays {
+            // A failed write is told by its inode.
+            let _ = io.wait();
+        }
+        Ok(self.dev.flush()?)
     }
 
     fn fail_waiters(&self) -> bool {

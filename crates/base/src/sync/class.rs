@@ -123,7 +123,8 @@ impl Held {
                 if waits && class.rank != 0 {
                     for other in h.iter() {
                         let same = std::ptr::eq(*other, class);
-                        if other.rank != 0 && (other.rank > class.rank || (other.rank == class.rank && !(nested && same)))
+                        if other.rank != 0
+                            && (other.rank > class.rank || (other.rank == class.rank && !(nested && same)))
                         {
                             panic!(
                                 "lock order: '{}' (rank {}) wanted while '{}' (rank {}) is held",

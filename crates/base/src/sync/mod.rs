@@ -17,10 +17,12 @@ mod backend;
 mod class;
 mod mutex;
 mod rwlock;
+mod waiter;
 
 pub use class::{LockClass, LockRow, lock_table, reset_lock_table, set_lock_stats};
 pub use mutex::{Condvar, Mutex, MutexGuard};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use waiter::Waiter;
 
 /// Atomics, from std or from shuttle.
 pub mod atomic {

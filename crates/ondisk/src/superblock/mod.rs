@@ -333,6 +333,11 @@ impl SuperBlock {
         self.raw.s_feature_ro_compat = U32::new(ro_compat.bits());
     }
 
+    /// Marks that inodes have attribute blocks.
+    pub fn set_ext_attr(&mut self) {
+        self.raw.s_feature_compat = U32::new((self.compat() | Compat::EXT_ATTR).bits());
+    }
+
     /// Marks that a file of 2 GiB or more exists. True when the bit was not set before.
     pub fn set_large_file(&mut self) -> bool {
         self.add_ro_compat(RoCompat::LARGE_FILE)

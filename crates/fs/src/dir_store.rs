@@ -1,0 +1,175 @@
+//! A directory's blocks, for the directory layer (`dir/`).
+//!
+//! Main types: [`DirView`] (a [`DirStore`] for one directory), [`HashSettings`] (what the superblock says of hashing).
+//!
+//! # Locking
+//! The caller holds the directory's `inode` lock. Inside: map (50), buffers (80).
+
+use std::sync::Arc;
+
+use extant_cache::{BufKind, Buffer};
+use extant_journal::Handle;
+use extant_mballoc::Request;
+use extant_ondisk::features::{Compat, Incompat, RoCompat};
+use extant_ondisk::htree::{HashVersion, Hasher};
+use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::superblock::SuperBlock;
+use extant_ondisk::{BlockNr, LogicalBlock};
+
+use crate::dir::{self, BlockKind, DirError, DirParams, DirStore};
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::map::{MapState, MapStore};
+
+/// What the superblock says about directories.
+#[derive(Clone, Debug)]
+pub(crate) struct HashSettings {
+    version: HashVersion,
+    seed: [u32; 4],
+    dir_index: bool,
+    large_dir: bool,
+    filetype: bool,
+    has_csum: bool,
+}
+
+impl HashSettings {
+    pub(crate) fn of(sb: &SuperBlock) -> HashSettings {
+        HashSettings {
+            version: HashVersion::from_disk(sb.default_hash_version(), sb.hash_unsigned())
+                .unwrap_or(HashVersion::HalfMd4),
+            seed: sb.hash_seed(),
+            dir_index: sb.compat().contains(Compat::DIR_INDEX),
+            large_dir: sb.incompat().contains(Incompat::LARGE_DIR),
+            filetype: sb.incompat().contains(Incompat::FILETYPE),
+            has_csum: sb.ro_compat().contains(RoCompat::METADATA_CSUM),
+        }
+    }
+}
+
+impl Filesystem {
+    /// A hash of a name, for spreading directories.
+    pub(crate) fn name_hash(&self, name: &[u8]) -> u32 {
+        Hasher::new(self.hash.version, self.hash.seed).hash(name).hash
+    }
+
+    /// What the directory layer needs to know about `dir` now.
+    pub(crate) fn dir_params(&self, dir: &Inode) -> DirParams {
+        let flags = dir.meta.read().desc.flags;
+        DirParams {
+            has_csum: self.hash.has_csum,
+            has_filetype: self.hash.filetype,
+            has_dir_index: self.hash.dir_index,
+            has_large_dir: self.hash.large_dir,
+            is_indexed: flags.contains(InodeFlags::INDEX),
+            hash_version: self.hash.version,
+            hash_seed: self.hash.seed,
+            inode_seed: self.geo.seed.for_inode(dir.ino, dir.generation),
+            inodes_count: self.geo.inodes_count,
+        }
+    }
+}
+
+/// One directory.
+pub(crate) struct DirView<'a> {
+    pub fs: &'a Filesystem,
+    pub dir: &'a Arc<Inode>,
+    pub params: DirParams,
+}
+
+impl<'a> DirView<'a> {
+    pub(crate) fn new(fs: &'a Filesystem, dir: &'a Arc<Inode>) -> DirView<'a> {
+        DirView { fs, dir, params: fs.dir_params(dir) }
+    }
+
+    fn physical(&self, lblk: u32) -> Result<BlockNr> {
+        match self.fs.map_lookup(self.dir, LogicalBlock(lblk), 1)?.state {
+            MapState::Written(block) => Ok(block),
+            _ => Err(Error::corrupt(format!("directory {} has no block {lblk}", self.dir.ino))),
+        }
+    }
+
+    fn buffer(&self, lblk: u32, kind: BlockKind) -> Result<Arc<Buffer>> {
+        let block = self.physical(lblk)?;
+        let buffer = self.fs.cache.get(block)?;
+        if !buffer.verified() {
+            let blocks = self.blocks();
+            buffer
+                .read(|b| dir::verify(&self.params, kind, lblk, blocks, b))
+                .map_err(|e| Error::corrupt(format!("directory {} ({block}): {e}", self.dir.ino)))?;
+            buffer.set_verified();
+        }
+        Ok(buffer)
+    }
+}
+
+impl From<DirError> for Error {
+    fn from(e: DirError) -> Error {
+        match e {
+            DirError::Corrupt { .. } => Error::Corrupt(e.to_string()),
+            DirError::Full { .. } => Error::NoSpace,
+            DirError::Exists { .. } => Error::Exists,
+            DirError::NotFound => Error::NotFound,
+            DirError::InvalidName { .. } => Error::Invalid("name"),
+        }
+    }
+}
+
+impl DirStore for DirView<'_> {
+    type Txn = Handle;
+    type Error = Error;
+
+    fn block_size(&self) -> u32 {
+        self.fs.geo.block_size
+    }
+
+    fn blocks(&self) -> u32 {
+        u32::try_from(self.dir.size() >> self.fs.geo.block_bits).unwrap_or(u32::MAX)
+    }
+
+    fn read<R>(&self, lblk: u32, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        Ok(self.buffer(lblk, kind)?.read(f))
+    }
+
+    fn modify<R>(&self, handle: &mut Handle, lblk: u32, kind: BlockKind, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let buffer = self.buffer(lblk, kind)?;
+        Ok(handle.modify(&buffer, BufKind::Leaf, |b| {
+            let r = f(b);
+            dir::seal(&self.params, kind, b);
+            r
+        }))
+    }
+
+    fn append(&self, handle: &mut Handle, kind: BlockKind, f: impl FnOnce(&mut [u8])) -> Result<u32> {
+        let lblk = self.blocks();
+        let view = self.fs.map_view(self.dir);
+        let goal = match lblk.checked_sub(1) {
+            Some(last) => BlockNr(self.physical(last)?.0 + 1),
+            None => self.fs.inode_goal(self.dir),
+        };
+        let block = self.fs.alloc.allocate(handle, &Request::metadata(Some(goal), 1))?.start;
+        let mut map = self.dir.map.write();
+        if let Err(e) = map.insert(&view, handle, LogicalBlock(lblk), block, 1, false) {
+            drop(map);
+            self.fs.free_blocks(handle, block, 1)?;
+            return Err(e);
+        }
+        // The blocks of the map's own nodes are counted by the map; the directory block by it too.
+        self.dir.absorb_map(&mut map, self.fs.geo.block_size);
+        drop(map);
+        view.init(handle, block, |b| {
+            f(b);
+            dir::seal(&self.params, kind, b);
+        })?;
+        let size = u64::from(lblk + 1) << self.fs.geo.block_bits;
+        self.dir.set_size(size);
+        self.dir.meta.write().desc.size = size;
+        self.fs.write_inode_data(handle, self.dir)?;
+        Ok(lblk)
+    }
+
+    fn set_indexed(&self, handle: &mut Handle, indexed: bool) -> Result<()> {
+        self.dir.meta.write().desc.flags.set(InodeFlags::INDEX, indexed);
+        self.fs.write_inode(handle, self.dir)
+    }
+}

@@ -1,0 +1,261 @@
+//! The mounted file system: what its parts share.
+//!
+//! Main type: [`Filesystem`] (Linux: `struct super_block` and `struct ext4_sb_info`). Made by [`Filesystem::mount`]
+//! (`mount.rs`); the operations are in `ops/`, one file each.
+//!
+//! # Locking
+//! `superblock` (75) guards the decoded superblock; `renames` (10) makes cross-directory renames exclude each other.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use extant_base::counter::Counter;
+use extant_base::rng::Rng;
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_base::task::JoinHandle;
+use extant_block::BlockDevice;
+use extant_cache::{Budget, BufKind, BufferCache, Flusher};
+use extant_journal::{Handle, Hooks, Journal};
+use extant_mballoc::Allocator;
+use extant_ondisk::BlockNr;
+use extant_ondisk::superblock::{Geometry, SuperBlock};
+use extant_ondisk::time::Timestamp;
+
+use crate::error::{Error, Result};
+use crate::groups::Groups;
+use crate::inode::Inode;
+use crate::inode_table::InodeTable;
+use crate::map::es::EsCache;
+use crate::options::{MountOptions, OnError};
+use crate::orphan::Orphans;
+
+pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
+pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
+pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
+pub(crate) static THREADS_CLASS: LockClass = LockClass::new("threads", 1);
+pub(crate) static XATTR_CLASS: LockClass = LockClass::new("shared attributes", 77);
+pub(crate) static RNG_CLASS: LockClass = LockClass::new("random numbers", 99);
+
+/// What a file system says about itself (statvfs).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    pub block_size: u32,
+    /// Blocks, without the file system's own.
+    pub blocks: u64,
+    pub blocks_free: u64,
+    /// For users without privilege.
+    pub blocks_available: u64,
+    pub inodes: u64,
+    pub inodes_free: u64,
+    pub name_max: u32,
+    pub fsid: u64,
+}
+
+/// Exact counts of operations since the mount.
+#[derive(Debug, Default)]
+pub struct FsStats {
+    pub writes_through: Counter,
+    pub writes_delayed: Counter,
+    pub evictions: Counter,
+    pub errors: Counter,
+}
+
+/// A mounted file system.
+pub struct Filesystem {
+    pub(crate) me: Weak<Filesystem>,
+    pub(crate) dev: Arc<dyn BlockDevice>,
+    pub(crate) options: MountOptions,
+    pub(crate) geo: Geometry,
+    pub(crate) sb: Mutex<SuperBlock>,
+    /// The block that holds the primary superblock, and the byte offset in it.
+    pub(crate) sb_place: (BlockNr, usize),
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) cache: Arc<BufferCache>,
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) alloc: Allocator<Groups>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) has_log: bool,
+    pub(crate) inodes: Arc<InodeTable>,
+    pub(crate) es: EsCache,
+    pub(crate) flusher: Arc<Flusher>,
+    pub(crate) orphans: Orphans,
+    pub(crate) renames: Mutex<()>,
+    pub(crate) inode_hints: Vec<AtomicU32>,
+    pub(crate) free_inodes: AtomicI64,
+    pub(crate) read_only: AtomicBool,
+    pub(crate) on_error: OnError,
+    pub(crate) evictions: Mutex<VecDeque<Arc<Inode>>>,
+    pub(crate) evict_work: Condvar,
+    pub(crate) evict_idle: Condvar,
+    pub(crate) evicting: AtomicU32,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) rng: Mutex<Rng>,
+    pub(crate) overhead: u64,
+    /// Excludes two inodes from leaving one shared attribute block at once.
+    pub(crate) shared_xattr: Mutex<()>,
+    pub(crate) hash: crate::dir_store::HashSettings,
+    pub stats: FsStats,
+}
+
+impl Filesystem {
+    pub fn block_size(&self) -> u32 {
+        self.geo.block_size
+    }
+
+    pub fn geometry(&self) -> &Geometry {
+        &self.geo
+    }
+
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.dev
+    }
+
+    /// The name of the image, for messages.
+    pub fn image(&self) -> &str {
+        self.dev.name()
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    /// The superblock as it is in memory.
+    pub fn superblock(&self) -> SuperBlock {
+        self.sb.lock().clone()
+    }
+
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    pub fn journal_stats(&self) -> &extant_journal::JournalStats {
+        &self.journal.stats
+    }
+
+    pub fn alloc_stats(&self) -> extant_mballoc::Statistics {
+        self.alloc.statistics()
+    }
+
+    /// Inodes in memory and orphans among them.
+    pub fn inode_counts(&self) -> (usize, usize) {
+        (self.inodes.len(), self.orphans.len())
+    }
+
+    /// The time for inode stamps.
+    pub(crate) fn now(&self) -> Timestamp {
+        let t = self.options.clock.wall();
+        Timestamp { seconds: t.sec, nanos: t.nsec }
+    }
+
+    pub(crate) fn arc(&self) -> Arc<Filesystem> {
+        self.me.upgrade().expect("called through an Arc")
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    pub(crate) fn random_u32(&self) -> u32 {
+        self.rng.lock().next_u32()
+    }
+
+    /// Joins the running transaction. `credits`: metadata blocks that the operation may change.
+    pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
+        self.check_writable()?;
+        Ok(self.journal.start(credits.min(self.journal.max_credits()))?)
+    }
+
+    /// Changes the superblock under `handle`. 1 credit.
+    pub(crate) fn modify_superblock(&self, handle: &mut Handle, f: impl FnOnce(&mut SuperBlock)) -> Result<()> {
+        let buffer = self.cache.get(self.sb_place.0)?;
+        let mut sb = self.sb.lock();
+        f(&mut sb);
+        let at = self.sb_place.1;
+        handle.modify(&buffer, BufKind::Table, |b| sb.encode_into(&mut b[at..at + 1024]));
+        Ok(())
+    }
+
+    /// Called with every error that comes up to an operation: if the image is at fault, `errors=` decides.
+    pub(crate) fn note_error(&self, e: &Error) {
+        if !e.is_corruption() {
+            return;
+        }
+        self.stats.errors.inc();
+        extant_base::trace_point!(ext4_error, "image={} error={}", self.image(), e);
+        eprintln!("extant: {}: {}", self.image(), e);
+        self.sb.lock().record_error(&extant_ondisk::superblock::ErrorEvent {
+            time: self.now().seconds,
+            ino: 0,
+            block: 0,
+            function: "extant",
+            line: 0,
+            code: 15, // EFSCORRUPTED as s_last_error_errcode counts
+        });
+        if self.on_error == OnError::RemountReadOnly && !self.read_only.swap(true, Ordering::AcqRel) {
+            eprintln!("extant: {}: the mount is read-only from here on", self.image());
+        }
+    }
+
+    /// Passes a result on, noting an error that blames the image.
+    pub(crate) fn watch<T>(&self, r: Result<T>) -> Result<T> {
+        if let Err(e) = &r {
+            self.note_error(e);
+        }
+        r
+    }
+
+    /// Runs `op`; when space is only missing until the next commit, commits and tries again (bounded).
+    pub(crate) fn retry_no_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
+        for _ in 0..3 {
+            match op() {
+                Err(Error::NoSpaceUntilCommit) => self.journal.commit_running()?,
+                Err(Error::NoSpace) if self.evictions_pending() => self.drain_evictions(),
+                other => return self.watch(other),
+            }
+        }
+        match op() {
+            Err(Error::NoSpaceUntilCommit) => Err(Error::NoSpace),
+            other => self.watch(other),
+        }
+    }
+
+    pub fn statfs(&self) -> StatFs {
+        let sb = self.sb.lock();
+        let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks()) + self.alloc.pending_blocks();
+        let available = free.saturating_sub(sb.reserved_blocks());
+        let uuid = sb.uuid();
+        let half = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
+        StatFs {
+            block_size: self.geo.block_size,
+            blocks: self.geo.blocks_count.saturating_sub(self.overhead),
+            blocks_free: free,
+            blocks_available: available,
+            inodes: u64::from(self.geo.inodes_count),
+            inodes_free: self.free_inodes.load(Ordering::Relaxed).max(0) as u64,
+            name_max: 255,
+            fsid: half(0) ^ half(8),
+        }
+    }
+}
+
+/// What the journal calls: held weakly, the journal belongs to the file system.
+pub(crate) struct JournalHooks {
+    pub fs: std::sync::OnceLock<Weak<Filesystem>>,
+}
+
+impl Hooks for JournalHooks {
+    fn released(&self, freed: Vec<(BlockNr, u32)>) {
+        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
+            fs.alloc.release(&freed);
+        }
+    }
+
+    fn aborted(&self, error: &extant_journal::Error) {
+        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
+            eprintln!("extant: {}: {error}; the mount is read-only from here on", fs.image());
+            fs.read_only.store(true, Ordering::Release);
+        }
+    }
+}

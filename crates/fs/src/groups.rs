@@ -1,0 +1,202 @@
+//! Block groups: descriptors in memory, block bitmaps for the allocator, the map of the file system's own blocks.
+//!
+//! Main types: [`Groups`] (Linux: `s_group_desc`, fs/ext4/balloc.c), which is also the allocator's
+//! [`extant_mballoc::GroupStore`].
+//!
+//! A descriptor is decoded once, at mount, and kept; every change is written into its block under the caller's handle
+//! at once, checksum included.
+//!
+//! # Locking
+//! One lock per descriptor (`group descriptor`, 72), taken under the allocator's group lock (70) and above buffers (80).
+
+use std::sync::Arc;
+
+use extant_base::sync::{LockClass, Mutex};
+use extant_cache::{BufKind, Buffer, BufferCache};
+use extant_journal::Handle;
+use extant_mballoc::{GroupStore, GroupSummary};
+use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
+use extant_ondisk::superblock::Geometry;
+use extant_ondisk::{BlockNr, GroupNr, bitmap};
+
+use crate::error::{Error, Result};
+
+static DESC_CLASS: LockClass = LockClass::new("group descriptor", 72);
+
+pub struct Groups {
+    pub cache: Arc<BufferCache>,
+    pub geo: Geometry,
+    descs: Vec<Mutex<GroupDesc>>,
+}
+
+impl Groups {
+    /// Reads and checks every descriptor.
+    pub fn load(cache: Arc<BufferCache>, geo: Geometry) -> Result<Groups> {
+        let mut descs = Vec::with_capacity(geo.group_count() as usize);
+        let per_block = geo.descs_per_block().max(1);
+        for group in geo.groups() {
+            let (block, offset) = geo
+                .group_desc_block(group)
+                .ok_or_else(|| Error::corrupt(format!("descriptor of {group} lies outside the file system")))?;
+            if group.0 % per_block == 0 && geo.first_meta_bg.is_none() {
+                cache.readahead(block, (geo.desc_blocks - group.0 / per_block).min(64));
+            }
+            let buffer = cache.get(block)?;
+            let desc = buffer.read(|bytes| GroupDesc::decode(&bytes[offset..], group, &geo))?;
+            descs.push(Mutex::new(&DESC_CLASS, desc));
+        }
+        Ok(Groups { cache, geo, descs })
+    }
+
+    pub fn count(&self) -> u32 {
+        self.descs.len() as u32
+    }
+
+    fn desc(&self, group: GroupNr) -> Result<&Mutex<GroupDesc>> {
+        self.descs.get(group.0 as usize).ok_or_else(|| Error::corrupt(format!("{group} does not exist")))
+    }
+
+    /// Looks at a descriptor.
+    pub fn with<R>(&self, group: GroupNr, f: impl FnOnce(&GroupDesc) -> R) -> Result<R> {
+        Ok(f(&self.desc(group)?.lock()))
+    }
+
+    /// Blocks that a change of one descriptor may touch besides bitmaps: the descriptor's own.
+    fn desc_buffer(&self, group: GroupNr) -> Result<(Arc<Buffer>, usize)> {
+        let (block, offset) = self
+            .geo
+            .group_desc_block(group)
+            .ok_or_else(|| Error::corrupt(format!("descriptor of {group} lies outside the file system")))?;
+        Ok((self.cache.get(block)?, offset))
+    }
+
+    fn store(&self, handle: &mut Handle, buffer: &Arc<Buffer>, offset: usize, group: GroupNr, desc: &GroupDesc) {
+        let size = self.geo.desc_size;
+        handle.modify(buffer, BufKind::Table, |b| desc.encode_into(&mut b[offset..offset + size], group, &self.geo));
+    }
+
+    /// Changes a descriptor together with a bitmap of its group, under `handle`: `f` sees descriptor and bitmap bytes. 2 credits.
+    pub fn update_bitmap<R>(
+        &self,
+        handle: &mut Handle,
+        group: GroupNr,
+        bitmap: &Arc<Buffer>,
+        f: impl FnOnce(&mut GroupDesc, &mut [u8]) -> Result<R>,
+    ) -> Result<R> {
+        let (buffer, offset) = self.desc_buffer(group)?;
+        let mut desc = self.desc(group)?.lock();
+        let r = handle.modify(bitmap, BufKind::Table, |bytes| f(&mut desc, bytes))?;
+        self.store(handle, &buffer, offset, group, &desc);
+        Ok(r)
+    }
+
+    /// The group's block bitmap, checked or (BLOCK_UNINIT) built in memory.
+    pub fn block_bitmap(&self, group: GroupNr) -> Result<Arc<Buffer>> {
+        let (block, uninit) = self.with(group, |d| (d.block_bitmap, d.flags.contains(GroupFlags::BLOCK_UNINIT)))?;
+        if uninit {
+            let built = self.build_block_bitmap(group)?;
+            // Nobody has changed it while the flag is set, so building it twice gives the same bytes.
+            let buffer = self.cache.get_zeroed(block)?;
+            let mut inner = buffer.lock();
+            if inner.state == Default::default() {
+                let bytes = Arc::make_mut(&mut inner.data);
+                bytes[..built.len()].copy_from_slice(&built);
+            }
+            drop(inner);
+            return Ok(buffer);
+        }
+        let buffer = self.cache.get(block)?;
+        if !buffer.verified() {
+            let desc = self.desc(group)?.lock();
+            buffer.read(|bytes| desc.verify_block_bitmap(bytes, group, &self.geo))?;
+            buffer.set_verified();
+        }
+        Ok(buffer)
+    }
+
+    /// What the bitmap of a group without one says.
+    fn build_block_bitmap(&self, group: GroupNr) -> Result<Vec<u8>> {
+        let mut bytes = vec![0u8; self.geo.block_size as usize];
+        let flex = self.geo.groups_per_flex.max(1);
+        let from = group.0 - group.0 % flex;
+        let to = from.saturating_add(flex).min(self.count());
+        let descs = (from..to).map(|g| self.with(GroupNr(g), Clone::clone)).collect::<Result<Vec<_>>>()?;
+        bitmap::init_block_bitmap(&mut bytes, group, &descs, &self.geo);
+        Ok(bytes)
+    }
+
+    /// Every range that holds the file system's own structures.
+    pub fn system_zones(&self) -> Result<Vec<(BlockNr, u64)>> {
+        let mut zones = Vec::new();
+        for group in self.geo.groups() {
+            for (start, len) in self.geo.base_metadata(group).ranges() {
+                zones.push((start, u64::from(len)));
+            }
+            let (b, i, t) = self.with(group, |d| (d.block_bitmap, d.inode_bitmap, d.inode_table))?;
+            zones.push((b, 1));
+            zones.push((i, 1));
+            zones.push((t, u64::from(self.geo.inode_table_blocks)));
+        }
+        Ok(zones)
+    }
+
+    /// What the allocator needs to know of each group at mount.
+    pub fn summaries(&self) -> Vec<GroupSummary> {
+        self.descs
+            .iter()
+            .map(|d| {
+                let d = d.lock();
+                GroupSummary { free: d.free_clusters, block_uninit: d.flags.contains(GroupFlags::BLOCK_UNINIT) }
+            })
+            .collect()
+    }
+
+    /// Sums over all groups: free blocks and free inodes.
+    pub fn totals(&self) -> (u64, u64) {
+        self.descs.iter().fold((0, 0), |(b, i), d| {
+            let d = d.lock();
+            (b + u64::from(d.free_clusters), i + u64::from(d.free_inodes))
+        })
+    }
+}
+
+impl GroupStore for Groups {
+    type Txn = Handle;
+    type Error = Error;
+
+    fn load(&self, group: GroupNr) -> Result<Vec<u8>> {
+        Ok(self.block_bitmap(group)?.read(<[u8]>::to_vec))
+    }
+
+    fn prepare(&self, _handle: &mut Handle, group: GroupNr) -> Result<()> {
+        self.block_bitmap(group)?;
+        self.desc_buffer(group)?;
+        Ok(())
+    }
+
+    fn mark(&self, handle: &mut Handle, group: GroupNr, start: u32, len: u32, used: bool) -> Result<()> {
+        let buffer = self.block_bitmap(group)?;
+        let geo = &self.geo;
+        self.update_bitmap(handle, group, &buffer, |desc, bytes| {
+            let range = start..start + len;
+            let as_expected =
+                if used { bitmap::is_clear(bytes, range.clone()) } else { bitmap::is_set(bytes, range.clone()) };
+            if !as_expected {
+                return Err(Error::corrupt(format!(
+                    "block bitmap of {group}: blocks {start}+{len} are not all {}",
+                    if used { "free" } else { "used" }
+                )));
+            }
+            if used {
+                bitmap::set_range(bytes, range);
+                desc.free_clusters = desc.free_clusters.saturating_sub(len);
+            } else {
+                bitmap::clear_range(bytes, range);
+                desc.free_clusters = desc.free_clusters.saturating_add(len);
+            }
+            desc.flags.remove(GroupFlags::BLOCK_UNINIT);
+            desc.set_block_bitmap_csum(bytes, geo);
+            Ok(())
+        })
+    }
+}

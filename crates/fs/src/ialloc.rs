@@ -1,0 +1,241 @@
+//! Allocating and freeing inodes (Linux: fs/ext4/ialloc.c).
+//!
+//! Placement, as a hierarchy:
+//! 1. A directory below the root (or below one marked TOPDIR) is spread: of the flex groups with at least average free
+//!    inodes and free blocks, the one with the fewest directories, starting at a hash of the name (Orlov).
+//! 2. Any other directory stays near its parent, in the first flex group that is not crowded: directories, free inodes and
+//!    free blocks within bounds around the average.
+//! 3. Anything else goes into its parent's group; if that is full, into groups at quadratically growing distance; then
+//!    anywhere.
+//!
+//! # Locking
+//! Takes `group descriptor` (72) and buffer locks inside the calls.
+
+use std::sync::Arc;
+
+use extant_base::sync::atomic::Ordering;
+use extant_cache::{BufKind, Buffer};
+use extant_journal::Handle;
+use extant_ondisk::group_desc::GroupFlags;
+use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::superblock::DescChecksum;
+use extant_ondisk::{GroupNr, InodeNr, bitmap};
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+
+impl Filesystem {
+    /// The group's inode bitmap, checked or (INODE_UNINIT) built in memory.
+    fn inode_bitmap(&self, group: GroupNr) -> Result<Arc<Buffer>> {
+        let (block, uninit) =
+            self.groups.with(group, |d| (d.inode_bitmap, d.flags.contains(GroupFlags::INODE_UNINIT)))?;
+        if uninit {
+            let buffer = self.cache.get_zeroed(block)?;
+            let mut inner = buffer.lock();
+            if inner.state == Default::default() {
+                bitmap::init_inode_bitmap(&mut Arc::make_mut(&mut inner.data)[..], &self.geo);
+            }
+            drop(inner);
+            return Ok(buffer);
+        }
+        let buffer = self.cache.get(block)?;
+        if !buffer.verified() {
+            self.groups.with(group, |d| buffer.read(|b| d.verify_inode_bitmap(b, group, &self.geo)))??;
+            buffer.set_verified();
+        }
+        Ok(buffer)
+    }
+
+    /// Takes a free inode number for a child of `parent`. 3 credits (bitmap, descriptor, and the group's block bitmap is not
+    /// touched), plus the inode's table block, which the caller fills.
+    pub(crate) fn allocate_inode(
+        &self,
+        handle: &mut Handle,
+        parent: &Inode,
+        is_dir: bool,
+        name: &[u8],
+    ) -> Result<InodeNr> {
+        let parent_group = GroupNr((parent.ino.0 - 1) / self.geo.inodes_per_group);
+        let first = if is_dir { self.orlov_group(parent, parent_group, name)? } else { parent_group };
+        let groups = self.groups.count();
+        let mut tried = 0u32;
+        // Near the first choice by quadratic hashing, then linearly through all.
+        let mut step = 0u32;
+        let mut group = first.0;
+        loop {
+            if let Some(ino) = self.try_inode_in_group(handle, GroupNr(group), is_dir)? {
+                parent.last_alloc_group.store(group, Ordering::Relaxed);
+                return Ok(ino);
+            }
+            tried += 1;
+            if step < 16 && step < groups {
+                step = if step == 0 { 1 } else { step * 2 };
+                group = (first.0 + step) % groups;
+            } else if tried > 2 * groups + 32 {
+                return Err(Error::NoInodes);
+            } else {
+                group = (group + 1) % groups;
+            }
+        }
+    }
+
+    fn try_inode_in_group(&self, handle: &mut Handle, group: GroupNr, is_dir: bool) -> Result<Option<InodeNr>> {
+        if self.groups.with(group, |d| d.free_inodes)? == 0 {
+            return Ok(None);
+        }
+        let buffer = self.inode_bitmap(group)?;
+        let per_group = self.geo.inodes_per_group;
+        let hint = self.inode_hints[group.0 as usize].load(Ordering::Relaxed);
+        // Inodes below s_first_ino are the file system's own, whatever the bitmap says.
+        let reserved = if group.0 == 0 { self.geo.first_ino - 1 } else { 0 };
+        let geo = &self.geo;
+        let found = self.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
+            let from = hint.max(reserved).min(per_group);
+            let free = bitmap::find_next_zero(bytes, from..per_group)
+                .or_else(|| bitmap::find_next_zero(bytes, reserved..per_group));
+            let Some(index) = free else {
+                return Err(Error::corrupt(format!(
+                    "inode bitmap of {group} is full, its descriptor says {} are free",
+                    desc.free_inodes
+                )));
+            };
+            bitmap::set(bytes, index);
+            desc.free_inodes = desc.free_inodes.saturating_sub(1);
+            if is_dir {
+                desc.used_dirs += 1;
+            }
+            if geo.desc_checksum != DescChecksum::None {
+                let used = if desc.flags.contains(GroupFlags::INODE_UNINIT) {
+                    0
+                } else {
+                    geo.inodes_per_group.saturating_sub(desc.itable_unused)
+                };
+                desc.flags.remove(GroupFlags::INODE_UNINIT);
+                if index + 1 > used {
+                    desc.itable_unused = geo.inodes_per_group - (index + 1);
+                }
+            }
+            desc.set_inode_bitmap_csum(bytes, geo);
+            Ok(index)
+        });
+        let index = match found {
+            Ok(index) => index,
+            Err(e) => {
+                self.note_error(&e);
+                return Ok(None);
+            }
+        };
+        self.inode_hints[group.0 as usize].store(index + 1, Ordering::Relaxed);
+        self.free_inodes.fetch_sub(1, Ordering::Relaxed);
+        Ok(Some(InodeNr(group.0 * self.geo.inodes_per_group + index + 1)))
+    }
+
+    /// Gives an inode number back. 2 credits.
+    pub(crate) fn free_inode_number(&self, handle: &mut Handle, ino: InodeNr, was_dir: bool) -> Result<()> {
+        let place = self.geo.inode_location(ino)?;
+        let buffer = self.inode_bitmap(place.group)?;
+        let geo = &self.geo;
+        self.groups.update_bitmap(handle, place.group, &buffer, |desc, bytes| {
+            if !bitmap::test(bytes, place.index) {
+                return Err(Error::corrupt(format!("{ino} is freed but its bit is clear in {}", place.group)));
+            }
+            bitmap::clear(bytes, place.index);
+            desc.free_inodes += 1;
+            if was_dir {
+                desc.used_dirs = desc.used_dirs.saturating_sub(1);
+            }
+            desc.set_inode_bitmap_csum(bytes, geo);
+            Ok(())
+        })?;
+        let hint = &self.inode_hints[place.group.0 as usize];
+        hint.fetch_min(place.index, Ordering::Relaxed);
+        self.free_inodes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Zeroes the slot of a new inode (its table block may hold anything) and returns its buffer. 1 credit.
+    pub(crate) fn clear_inode_slot(&self, handle: &mut Handle, ino: InodeNr) -> Result<()> {
+        let (buffer, offset) = self.inode_slot(ino)?;
+        let size = self.geo.inode_size;
+        handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
+        Ok(())
+    }
+
+    /// Where a new directory goes.
+    fn orlov_group(&self, parent: &Inode, parent_group: GroupNr, name: &[u8]) -> Result<GroupNr> {
+        let flex = self.geo.groups_per_flex.max(1);
+        let groups = self.groups.count();
+        let flexes = groups.div_ceil(flex);
+        let (free_blocks, _) = (self.alloc.free_blocks(), ());
+        let free_inodes = self.free_inodes.load(Ordering::Relaxed).max(0) as u64;
+        let (avg_inodes, avg_blocks) = (free_inodes / u64::from(flexes), free_blocks / u64::from(flexes));
+        let stats = |f: u32| -> Result<(u64, u64, u64)> {
+            let mut sum = (0u64, 0u64, 0u64);
+            for g in f * flex..((f + 1) * flex).min(groups) {
+                let (i, b, d) = self.groups.with(GroupNr(g), |d| (d.free_inodes, d.free_clusters, d.used_dirs))?;
+                sum = (sum.0 + u64::from(i), sum.1 + u64::from(b), sum.2 + u64::from(d));
+            }
+            Ok(sum)
+        };
+        let first_with_inode = |f: u32| -> Result<Option<GroupNr>> {
+            for g in f * flex..((f + 1) * flex).min(groups) {
+                if self.groups.with(GroupNr(g), |d| d.free_inodes)? > 0 {
+                    return Ok(Some(GroupNr(g)));
+                }
+            }
+            Ok(None)
+        };
+        let top = parent.ino == InodeNr::ROOT || parent.meta.read().desc.flags.contains(InodeFlags::TOPDIR);
+        if top {
+            let start = self.name_hash(name) % flexes;
+            let mut best: Option<(u64, u32)> = None;
+            for i in 0..flexes {
+                let f = (start + i) % flexes;
+                let (inodes, blocks, dirs) = stats(f)?;
+                if inodes == 0 || inodes < avg_inodes || blocks < avg_blocks {
+                    continue;
+                }
+                if best.is_none_or(|(d, _)| dirs < d) {
+                    best = Some((dirs, f));
+                }
+            }
+            if let Some((_, f)) = best
+                && let Some(g) = first_with_inode(f)?
+            {
+                return Ok(g);
+            }
+        } else {
+            let dirs_total: u64 =
+                (0..groups).map(|g| self.groups.with(GroupNr(g), |d| d.used_dirs).map_or(0, u64::from)).sum();
+            let (ipg, bpg) = (u64::from(self.geo.inodes_per_group), u64::from(self.geo.blocks_per_group));
+            let f64 = u64::from(flex);
+            let max_dirs = dirs_total / u64::from(flexes) + ipg * f64 / 16;
+            let min_inodes = avg_inodes.saturating_sub(ipg * f64 / 4).max(1);
+            let min_blocks = avg_blocks.saturating_sub(bpg * f64 / 4);
+            let last = parent.last_alloc_group.load(Ordering::Relaxed);
+            let start = if last < groups { last } else { parent_group.0 } / flex;
+            for i in 0..flexes {
+                let f = (start + i) % flexes;
+                let (inodes, blocks, dirs) = stats(f)?;
+                if dirs < max_dirs
+                    && inodes >= min_inodes
+                    && blocks >= min_blocks
+                    && let Some(g) = first_with_inode(f)?
+                {
+                    return Ok(g);
+                }
+            }
+        }
+        // Nothing is as it should be: any group with at least the average, then any at all.
+        for least in [(free_inodes / u64::from(groups)).max(1), 1] {
+            for i in 0..groups {
+                let g = GroupNr((parent_group.0 + i) % groups);
+                if u64::from(self.groups.with(g, |d| d.free_inodes)?) >= least {
+                    return Ok(g);
+                }
+            }
+        }
+        Err(Error::NoInodes)
+    }
+}

@@ -1,0 +1,240 @@
+//! The live inode.
+//!
+//! Main types: [`Inode`] (Linux: `struct inode` and `struct ext4_inode_info`), [`InodeRef`] (somebody uses it: an open file,
+//! a name the FUSE kernel remembers), [`Attr`] (what stat(2) shows), [`Meta`] (the decoded on-disk inode).
+//!
+//! Two sizes: [`Inode::size`] is what users see; `meta.desc.size` is what a crash would leave (Linux: `i_disksize`), and
+//! only moves over data that is mapped and ordered before its commit.
+//!
+//! What it does not do: I/O, and changing anything on disk; see `store.rs` and the operations.
+//!
+//! # Locking
+//! `inode` (20) → `inode writeback` (25) → journal handle → `folio` (40) → `map` (50) → `orphans` (55) →
+//! `inode meta` (60). Two inodes: parent before child, else lower number first, through the nested calls.
+
+use std::sync::{Arc, Weak};
+
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use extant_base::sync::{LockClass, Mutex, RwLock};
+use extant_cache::{AddressSpace, IoWait};
+use extant_mballoc::InodePreallocation;
+use extant_ondisk::InodeNr;
+use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc};
+use extant_ondisk::time::Timestamp;
+
+use crate::filesystem::Filesystem;
+use crate::map::MapRoot;
+use crate::map::es::EsInode;
+
+static RW_CLASS: LockClass = LockClass::new("inode", 20);
+static WB_CLASS: LockClass = LockClass::new("inode writeback", 25);
+static MAP_CLASS: LockClass = LockClass::new("map", 50);
+static META_CLASS: LockClass = LockClass::new("inode meta", 60);
+
+/// The decoded on-disk inode and what belongs to it.
+#[derive(Debug)]
+pub struct Meta {
+    /// `size` is the on-disk size.
+    pub desc: InodeDesc,
+    /// Times are newer here than in the inode table: written with the next writeback or fsync.
+    pub lazy_times: bool,
+}
+
+/// One inode in memory.
+pub struct Inode {
+    pub ino: InodeNr,
+    pub generation: u32,
+    pub(crate) fs: Weak<Filesystem>,
+    pub(crate) me: Weak<Inode>,
+    /// Writers of content, names and attributes exclude each other and readers (Linux: `i_rwsem`).
+    pub(crate) rw: RwLock<()>,
+    /// Writeback excludes truncation and other writeback, but not writers.
+    pub(crate) wb: Mutex<()>,
+    pub(crate) map: RwLock<MapRoot>,
+    pub(crate) meta: RwLock<Meta>,
+    pub(crate) es: EsInode,
+    pub(crate) pages: AddressSpace,
+    pub(crate) prealloc: InodePreallocation,
+    /// Data writes in flight.
+    pub(crate) io: Arc<IoWait>,
+    /// What users see.
+    size: AtomicU64,
+    /// The newest transactions that changed the inode at all, and in a way that its data needs.
+    pub(crate) sync_tid: AtomicU32,
+    pub(crate) datasync_tid: AtomicU32,
+    /// Made without a name (O_TMPFILE): may get its first one.
+    pub(crate) linkable: AtomicBool,
+    /// A data write failed since the last fsync that told so.
+    pub(crate) write_failed: AtomicBool,
+    /// [`InodeRef`]s.
+    users: AtomicU32,
+    /// A file's place in the directory search order: group of the last allocated child (Orlov).
+    pub(crate) last_alloc_group: AtomicU32,
+    /// Where the last buffered read ended: readahead goes on from there.
+    pub(crate) read_end: AtomicU64,
+}
+
+/// What stat(2) shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    pub ino: InodeNr,
+    pub generation: u32,
+    pub size: u64,
+    /// 512-byte units, delayed blocks included.
+    pub blocks: u64,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    pub crtime: Option<Timestamp>,
+    /// Kind and permissions.
+    pub mode: u16,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: Option<DeviceNr>,
+    /// Inode flags as lsattr shows them.
+    pub flags: u32,
+    pub block_size: u32,
+}
+
+impl Inode {
+    pub(crate) fn new(
+        fs: &Arc<Filesystem>,
+        ino: InodeNr,
+        desc: InodeDesc,
+        map: MapRoot,
+        es: EsInode,
+        tid: u32,
+    ) -> Arc<Inode> {
+        let pages = AddressSpace::new(fs.geo.block_bits, fs.options.keep_clean && desc.is_regular(), fs.budget.clone());
+        let size = desc.size;
+        Arc::new_cyclic(|me| Inode {
+            ino,
+            me: me.clone(),
+            generation: desc.generation,
+            fs: Arc::downgrade(fs),
+            rw: RwLock::new(&RW_CLASS, ()),
+            wb: Mutex::new(&WB_CLASS, ()),
+            map: RwLock::new(&MAP_CLASS, map),
+            meta: RwLock::new(&META_CLASS, Meta { desc, lazy_times: false }),
+            es,
+            pages,
+            prealloc: InodePreallocation::new(ino),
+            io: IoWait::new(),
+            size: AtomicU64::new(size),
+            sync_tid: AtomicU32::new(tid),
+            datasync_tid: AtomicU32::new(tid),
+            linkable: AtomicBool::new(false),
+            write_failed: AtomicBool::new(false),
+            users: AtomicU32::new(0),
+            last_alloc_group: AtomicU32::new(u32::MAX),
+            read_end: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes, as users see them.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+
+    pub fn mode(&self) -> u16 {
+        self.meta.read().desc.mode
+    }
+
+    pub fn file_type(&self) -> Option<FileType> {
+        FileType::from_mode(self.mode())
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.file_type() == Some(FileType::Directory)
+    }
+
+    pub fn links(&self) -> u16 {
+        self.meta.read().desc.links
+    }
+
+    /// What stat(2) shows.
+    pub fn attr(&self, block_size: u32) -> Attr {
+        let delayed = self.es.counts().delayed_blocks * u64::from(block_size / 512);
+        let m = self.meta.read();
+        let d = &m.desc;
+        Attr {
+            ino: self.ino,
+            generation: self.generation,
+            size: self.size(),
+            blocks: d.blocks + delayed,
+            atime: d.atime,
+            mtime: d.mtime,
+            ctime: d.ctime,
+            crtime: d.crtime,
+            mode: d.mode,
+            // A directory with more subdirectories than the field can hold shows 1.
+            nlink: u32::from(d.links),
+            uid: d.uid,
+            gid: d.gid,
+            rdev: d.device(),
+            flags: d.flags.bits(),
+            block_size,
+        }
+    }
+
+    pub(crate) fn users(&self) -> u32 {
+        self.users.load(Ordering::Acquire)
+    }
+
+    /// A new reference; the caller holds the inode table's shard lock or another reference.
+    pub(crate) fn reference(self: &Arc<Inode>) -> InodeRef {
+        self.users.fetch_add(1, Ordering::AcqRel);
+        InodeRef(self.clone())
+    }
+
+    /// Copies the map's root and block count into the inode; the caller holds the map lock for writing.
+    pub(crate) fn absorb_map(&self, root: &mut MapRoot, block_size: u32) {
+        if !root.dirty && root.blocks_delta == 0 {
+            return;
+        }
+        let mut m = self.meta.write();
+        m.desc.i_block = root.i_block;
+        let units = root.blocks_delta * i64::from(block_size / 512);
+        m.desc.blocks = m.desc.blocks.saturating_add_signed(units);
+        root.dirty = false;
+        root.blocks_delta = 0;
+    }
+}
+
+/// Somebody uses the inode: while one of these exists, an unlinked inode keeps its content.
+pub struct InodeRef(Arc<Inode>);
+
+impl std::ops::Deref for InodeRef {
+    type Target = Arc<Inode>;
+    fn deref(&self) -> &Arc<Inode> {
+        &self.0
+    }
+}
+
+impl Clone for InodeRef {
+    fn clone(&self) -> InodeRef {
+        self.0.reference()
+    }
+}
+
+impl std::fmt::Debug for InodeRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "InodeRef({})", self.0.ino)
+    }
+}
+
+impl Drop for InodeRef {
+    fn drop(&mut self) {
+        if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1
+            && self.0.meta.try_read().is_none_or(|m| m.desc.links == 0)
+            && let Some(fs) = self.0.fs.upgrade()
+        {
+            fs.queue_eviction(self.0.clone());
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The inodes in memory (Linux: the inode hash, fs/inode.c).
+//!
+//! Main type: [`InodeTable`]. An inode stays in the table while it is used, dirty, or merely cached; the memory budget
+//! takes merely cached ones.
+//!
+//! # Locking
+//! One lock per shard (`inode table`, 30: taken while a directory's `inode` lock is held), never held across I/O.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::{LockClass, Mutex};
+use extant_cache::{Budget, Shrinker};
+use extant_ondisk::InodeNr;
+
+use crate::inode::{Inode, InodeRef};
+
+static CLASS: LockClass = LockClass::new("inode table", 30);
+const SHARDS: usize = 32;
+/// What an idle inode costs: the structure, its map root, its table entries.
+const INODE_BYTES: u64 = 1024;
+
+#[derive(Default)]
+struct Shard {
+    map: HashMap<InodeNr, (Arc<Inode>, AtomicBool)>,
+    queue: VecDeque<InodeNr>,
+}
+
+pub(crate) struct InodeTable {
+    shards: Vec<Mutex<Shard>>,
+    budget: Arc<Budget>,
+}
+
+impl InodeTable {
+    pub(crate) fn new(budget: Arc<Budget>) -> Arc<InodeTable> {
+        let table = Arc::new(InodeTable {
+            shards: (0..SHARDS).map(|_| Mutex::new(&CLASS, Shard::default())).collect(),
+            budget,
+        });
+        let weak = Arc::downgrade(&table);
+        let weak: std::sync::Weak<dyn Shrinker> = weak;
+        table.budget.register(weak);
+        table
+    }
+
+    fn shard(&self, ino: InodeNr) -> &Mutex<Shard> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// The inode, if it is in memory.
+    pub(crate) fn find(&self, ino: InodeNr) -> Option<InodeRef> {
+        let s = self.shard(ino).lock();
+        let (inode, referenced) = s.map.get(&ino)?;
+        referenced.store(true, Ordering::Relaxed);
+        Some(inode.reference())
+    }
+
+    /// Puts `inode` into the table, unless another thread was first: then that one's inode is returned.
+    pub(crate) fn insert(&self, inode: Arc<Inode>) -> InodeRef {
+        let r = {
+            let mut s = self.shard(inode.ino).lock();
+            if let Some((existing, _)) = s.map.get(&inode.ino) {
+                return existing.reference();
+            }
+            let r = inode.reference();
+            s.queue.push_back(inode.ino);
+            if s.queue.len() > 2 * s.map.len() + 1024 {
+                let Shard { map, queue } = &mut *s;
+                queue.retain(|i| map.contains_key(i) || *i == inode.ino);
+            }
+            s.map.insert(inode.ino, (inode, AtomicBool::new(false)));
+            r
+        };
+        self.budget.charge(INODE_BYTES);
+        r
+    }
+
+    /// Takes the inode out if nobody uses it: the caller will free it on disk. False when it is used (again).
+    pub(crate) fn remove_unused(&self, inode: &Arc<Inode>) -> bool {
+        let mut s = self.shard(inode.ino).lock();
+        if inode.users() > 0 || !s.map.get(&inode.ino).is_some_and(|(i, _)| Arc::ptr_eq(i, inode)) {
+            return false;
+        }
+        s.map.remove(&inode.ino);
+        drop(s);
+        self.budget.uncharge(INODE_BYTES);
+        true
+    }
+
+    /// Puts an inode back whose eviction failed.
+    pub(crate) fn put_back(&self, inode: Arc<Inode>) {
+        drop(self.insert(inode));
+    }
+
+    /// Every inode in memory.
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
+        self.shards.iter().flat_map(|s| s.lock().map.values().map(|(i, _)| i.clone()).collect::<Vec<_>>()).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().map.len()).sum()
+    }
+}
+
+impl Shrinker for InodeTable {
+    fn shrink(&self, bytes: u64) -> u64 {
+        let mut freed = 0;
+        let per_shard = (bytes / INODE_BYTES).div_ceil(SHARDS as u64);
+        for shard in &self.shards {
+            let Some(mut s) = shard.try_lock() else { continue };
+            let mut gone: Vec<Arc<Inode>> = Vec::new();
+            let mut turns = s.queue.len().min(per_shard as usize * 4 + 16);
+            while (gone.len() as u64) < per_shard && turns > 0 {
+                turns -= 1;
+                let Some(ino) = s.queue.pop_front() else { break };
+                let Some((inode, referenced)) = s.map.get(&ino) else { continue };
+                // Dirty inodes are held by the flusher, used ones by their users: the count tells both. Cached pages of a
+                // clean inode go with it.
+                let idle = !referenced.swap(false, Ordering::Relaxed)
+                    && inode.users() == 0
+                    && Arc::strong_count(inode) == 1
+                    && inode.pages.dirty_bytes() == 0
+                    && inode.meta.try_read().is_some_and(|m| !m.lazy_times && m.desc.links > 0);
+                if idle {
+                    if let Some((inode, _)) = s.map.remove(&ino) {
+                        gone.push(inode);
+                    }
+                } else {
+                    s.queue.push_back(ino);
+                }
+            }
+            drop(s);
+            freed += gone.len() as u64 * INODE_BYTES;
+            for inode in gone {
+                if let Some(fs) = inode.fs.upgrade() {
+                    fs.alloc.discard_preallocations(&inode.prealloc);
+                }
+            }
+        }
+        self.budget.uncharge(freed);
+        // Clean folios of inodes that stay.
+        if freed < bytes && self.shards.len() == SHARDS {
+            for inode in self.all() {
+                if freed >= bytes {
+                    break;
+                }
+                freed += inode.pages.shrink(bytes - freed);
+            }
+        }
+        freed
+    }
+}

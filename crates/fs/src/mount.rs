@@ -1,0 +1,528 @@
+//! Mounting and unmounting (Linux: `ext4_fill_super`, `ext4_put_super`, fs/ext4/super.c).
+//!
+//! Order at mount: superblock (or, read-only, a backup) → features → replay → superblock again → descriptors → allocator →
+//! journal → `needs_recovery` durable → orphans → root. Order at unmount: data → commit → checkpoint → log marked empty
+//! → only then `needs_recovery` cleared. A crash between any two of these leaves an image that replays.
+//!
+//! Reading an image that needs recovery: the log is replayed in memory and nothing is written.
+//!
+//! # Locking
+//! Nobody else has the file system yet, or any more.
+
+use std::collections::{HashSet, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use extant_base::rng::Rng;
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use extant_base::sync::{Condvar, Mutex};
+use extant_base::task;
+use extant_block::{AlignedBuf, BioFlags, BlockDevice};
+use extant_cache::{Budget, BufferCache, Flusher, FlusherOptions};
+use extant_journal::{Journal, LogLocation};
+use extant_mballoc::Allocator;
+use extant_ondisk::features::{Compat, MountMode};
+use extant_ondisk::jbd2::LogCsum;
+use extant_ondisk::superblock::{ErrorBehaviour, FsState, SUPERBLOCK_SIZE, SuperBlock, backup_candidates};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
+use extant_recovery::locate::open_journal;
+use extant_recovery::{Accept, JournalFile, JournalState, OverlayDevice, Replay, journal_state, wipe};
+
+use crate::dir_store::HashSettings;
+use crate::error::{Error, Result};
+use crate::filesystem::{self, Filesystem, JournalHooks};
+use crate::groups::Groups;
+use crate::inode::InodeRef;
+use crate::inode_table::InodeTable;
+use crate::map::es::EsCache;
+use crate::map::{MapState, MapStore};
+use crate::options::{MountOptions, OnError};
+use crate::orphan::Orphans;
+
+impl From<extant_recovery::Error> for Error {
+    fn from(e: extant_recovery::Error) -> Error {
+        match e {
+            extant_recovery::Error::Device(d) => Error::Device(d),
+            extant_recovery::Error::Format(f) => f.into(),
+            extant_recovery::Error::FastCommits { .. } | extant_recovery::Error::NoJournal { .. } => {
+                Error::Unsupported(e.to_string())
+            }
+            other => Error::Corrupt(other.to_string()),
+        }
+    }
+}
+
+/// Where the superblock that is used came from.
+struct Found {
+    sb: SuperBlock,
+    /// A backup's block, when the primary cannot be used, and what is wrong with the primary.
+    backup: Option<(u64, Error)>,
+}
+
+fn read_super_at(dev: &dyn BlockDevice, offset: u64) -> Result<SuperBlock> {
+    if offset + SUPERBLOCK_SIZE as u64 > dev.size_bytes() {
+        return Err(Error::corrupt(format!("too small for a superblock at byte {offset}")));
+    }
+    let mut bytes = [0u8; SUPERBLOCK_SIZE];
+    dev.read_at(offset, &mut bytes, BioFlags::META)?;
+    Ok(SuperBlock::decode(&bytes, offset)?)
+}
+
+fn find_super(dev: &dyn BlockDevice) -> Result<Found> {
+    let primary = match read_super_at(dev, 1024) {
+        Ok(sb) => return Ok(Found { sb, backup: None }),
+        Err(e @ (Error::Device(_) | Error::Unsupported(_))) => return Err(e),
+        Err(e) => e,
+    };
+    for (block, block_size) in backup_candidates() {
+        let offset = block.saturating_mul(u64::from(block_size));
+        let Ok(sb) = read_super_at(dev, offset) else { continue };
+        let (geo, block) = (sb.geometry(), BlockNr(block));
+        // A stale superblock inside a file must not be taken for a backup.
+        let fits = geo.block_size == block_size && geo.check_device_size(dev.size_bytes()).is_ok();
+        let there = geo.group_of_block(block).is_some_and(|(g, at)| at == 0 && geo.has_super_backup(g));
+        if fits && there {
+            return Ok(Found { sb, backup: Some((block.0, primary)) });
+        }
+    }
+    Err(primary)
+}
+
+impl Filesystem {
+    /// Mounts the file system on `dev`.
+    ///
+    /// # Errors
+    /// With the image's name in front: no ext file system, a feature that is not supported (named), damage, a device too
+    /// small for the file system. Nothing has been written then, except by a replay.
+    pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
+        let image = dev.name().to_owned();
+        mount(dev, options).map_err(|e| Error::Mount { image, source: Box::new(e) })
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Result<InodeRef> {
+        self.iget(InodeNr::ROOT)
+    }
+
+    /// Writes everything, marks the image clean, and ends the background threads. The file system answers every later change
+    /// with [`Error::ReadOnly`].
+    ///
+    /// # Errors
+    /// The first thing that could not be made durable; the image is then left marked as needing recovery.
+    pub fn unmount(&self) -> Result<()> {
+        if self.stopping.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let result = if self.is_read_only() { Ok(()) } else { self.write_everything() };
+        self.end_threads();
+        let result = result.and_then(|()| self.close_clean());
+        self.read_only.store(true, Ordering::Release);
+        result
+    }
+
+    fn write_everything(&self) -> Result<()> {
+        self.drain_evictions();
+        self.flusher.write_all();
+        for inode in self.inodes.all() {
+            self.alloc.discard_preallocations(&inode.prealloc);
+        }
+        self.drain_evictions();
+        Ok(())
+    }
+
+    fn end_threads(&self) {
+        self.flusher.stop();
+        self.evict_work.notify_all();
+        self.journal.stop();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let me = std::thread::current().id();
+        for t in threads {
+            // The last reference may be dropped by a background thread itself.
+            if t.thread().id() != me {
+                let _ = t.join();
+            }
+        }
+    }
+
+    fn close_clean(&self) -> Result<()> {
+        if self.is_read_only() && !self.journal.is_aborted() && self.options_read_only() {
+            return Ok(());
+        }
+        self.journal.close()?;
+        let (blocks, inodes) = self.groups.totals();
+        let orphans = self.orphans.len();
+        let mut sb = self.sb.lock();
+        sb.set_free_blocks(blocks);
+        sb.set_free_inodes(u32::try_from(inodes).unwrap_or(u32::MAX));
+        sb.set_write_time(self.now().seconds);
+        let kbytes = self.dev.stats().write_bytes / 1024;
+        let before = sb.kbytes_written();
+        sb.set_kbytes_written(before + kbytes);
+        if orphans == 0 {
+            sb.set_orphan_present(false);
+        }
+        if !self.has_log {
+            let state = sb.state() | FsState::VALID;
+            sb.set_state(state);
+        }
+        sb.set_needs_recovery(false);
+        write_super(&*self.dev, &sb, self.sb_place)
+    }
+
+    fn options_read_only(&self) -> bool {
+        self.options.read_only
+    }
+}
+
+impl Drop for Filesystem {
+    /// Without an unmount nothing more is written: as after a power cut.
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        self.end_threads();
+    }
+}
+
+/// Writes the primary superblock, durably. Only while no transaction can hold its block.
+fn write_super(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usize)) -> Result<()> {
+    let bs = u64::from(sb.geometry().block_size);
+    let flags = BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA;
+    let unit = u64::from(dev.limits().logical_block);
+    let at = place.0.0 * bs + place.1 as u64;
+    let mut bytes = [0u8; SUPERBLOCK_SIZE];
+    sb.encode_into(&mut bytes);
+    if unit <= SUPERBLOCK_SIZE as u64 {
+        dev.write_at(at, &[&bytes], flags)?;
+    } else {
+        let mut block = AlignedBuf::zeroed(bs.max(unit) as usize);
+        let start = at - at % block.len() as u64;
+        dev.read_at(start, &mut block, BioFlags::META)?;
+        let within = (at - start) as usize;
+        block[within..within + SUPERBLOCK_SIZE].copy_from_slice(&bytes);
+        dev.write_at(start, &[&block], flags)?;
+    }
+    Ok(())
+}
+
+/// What the journal of the image asks for, done. Returns the device to go on with (an overlay when nothing may be written)
+/// and the journal, empty.
+fn recover(
+    dev: Arc<dyn BlockDevice>,
+    sb: &mut SuperBlock,
+    writable: bool,
+) -> Result<(Arc<dyn BlockDevice>, Option<JournalFile>)> {
+    let Some(mut journal) = open_journal(dev.clone(), sb)? else {
+        if sb.needs_recovery() {
+            return Err(Error::corrupt("the superblock asks for recovery, but there is no journal"));
+        }
+        return Ok((dev, None));
+    };
+    match journal_state(journal.super_block(), sb.needs_recovery()) {
+        JournalState::Live => {
+            let replay = Replay::load(&journal, &*dev, &mut |_| {})?;
+            replay.check()?;
+            if !writable {
+                let view: Arc<dyn BlockDevice> = Arc::new(OverlayDevice::new(dev, journal, replay));
+                let mut fresh = read_super_at(&*view, 1024)?;
+                fresh.set_needs_recovery(false);
+                *sb = fresh;
+                return Ok((view, None));
+            }
+            replay.apply(&mut journal, &*dev, Accept::WholeOnly, &mut |_| {})?;
+            // Replay may have rewritten the superblock, features included; what it recorded of errors is kept.
+            let mut fresh = read_super_at(&*dev, 1024)?;
+            fresh.copy_errors_from(sb);
+            *sb = fresh;
+        }
+        JournalState::LiveButUnflagged if writable => {
+            wipe(&mut journal, &*dev)?;
+        }
+        _ => {}
+    }
+    if writable && journal.super_block().errno != 0 {
+        let state = sb.state() | FsState::ERROR;
+        sb.set_state(state);
+        let mut jsb = journal.super_block().clone();
+        jsb.errno = 0;
+        // First the file system knows, then the journal forgets.
+        write_super(&*dev, sb, sb.primary_location())?;
+        journal.write_super(jsb)?;
+    }
+    Ok((dev, Some(journal)))
+}
+
+fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
+    let Found { mut sb, backup } = find_super(&*dev)?;
+    let mut read_only = options.read_only || options.no_recovery || dev.read_only();
+    if let Some((block, primary)) = &backup {
+        if !read_only {
+            return Err(Error::Corrupt(format!(
+                "{primary}; the backup superblock at block {block} is good: mount read-only (-o ro) to use it, or let \
+                 e2fsck repair the image"
+            )));
+        }
+        eprintln!("extant: {}: {primary}; using the backup superblock at block {block}, read-only", dev.name());
+    }
+    if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)?
+        && !read_only
+    {
+        return Err(Error::Unsupported(format!(
+            "cannot be mounted for writing because of: {}; mount read-only (-o ro)",
+            reasons.join(", ")
+        )));
+    }
+    sb.geometry().check_device_size(dev.size_bytes())?;
+    let has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
+    let (dev, journal_file) = if has_journal && !options.no_recovery && backup.is_none() {
+        recover(dev, &mut sb, !read_only)?
+    } else {
+        (dev, None)
+    };
+    // Replay may have brought other features.
+    if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)? {
+        if !read_only {
+            return Err(Error::Unsupported(format!("after replay, not writable because of: {}", reasons.join(", "))));
+        }
+        read_only = true;
+    }
+    let geo = sb.geometry().clone();
+    let budget = Budget::new(options.cache_bytes.max(8 << 20));
+    let cache = BufferCache::new(dev.clone(), geo.block_size, geo.blocks_count, budget.clone());
+    let groups = Arc::new(Groups::load(cache.clone(), geo.clone())?);
+
+    let mut alloc_options = extant_mballoc::Options { policy: options.alloc_policy, ..Default::default() };
+    alloc_options.root_reserve = 0; // the caller's privilege decides, see statfs; blocks are not refused below it
+    alloc_options.pool_reserve = (geo.blocks_count / 50).min(4096);
+    let geometry = extant_mballoc::Geometry {
+        blocks_count: geo.blocks_count,
+        first_data_block: geo.first_data_block,
+        blocks_per_group: geo.blocks_per_group,
+        groups: geo.group_count(),
+        flex_bg_size: geo.groups_per_flex.max(1),
+        stripe: sb.raw().s_raid_stripe_width.get(),
+        block_size: geo.block_size,
+    };
+    let mut alloc = Allocator::new(groups.clone(), geometry, &groups.summaries(), alloc_options)?;
+    alloc.protect(groups.system_zones()?);
+
+    let hooks = Arc::new(JournalHooks { fs: OnceLock::new() });
+    let location = match (&journal_file, read_only) {
+        (Some(file), false) => {
+            let mut superblock = file.super_block().clone();
+            if superblock.v2 {
+                if geo.bit64 {
+                    superblock.incompat.insert(extant_ondisk::jbd2::IncompatFeatures::BIT64);
+                }
+                superblock.set_csum(if geo.metadata_csum { LogCsum::V3 } else { superblock.csum() });
+            }
+            Some(LogLocation { superblock, blocks: Arc::new(file.map().blocks().collect()) })
+        }
+        _ => None,
+    };
+    let has_log = location.is_some();
+    let journal = Journal::open(
+        cache.clone(),
+        location,
+        hooks.clone(),
+        extant_journal::Options {
+            clock: options.clock.clone(),
+            commit_interval_ns: u64::from(options.commit_interval_s.max(1)) * 1_000_000_000,
+            pinned_bytes_max: budget.limit() / 4,
+            threaded: options.threads && !read_only,
+        },
+    )?;
+    let flusher = Flusher::new(
+        options.clock.clone(),
+        FlusherOptions {
+            background_bytes: budget.limit() / 4,
+            limit_bytes: budget.limit() / 2,
+            expire_ns: 5_000_000_000,
+        },
+    );
+    let on_error = options.errors.unwrap_or(match sb.error_behaviour() {
+        ErrorBehaviour::Continue => OnError::Continue,
+        _ => OnError::RemountReadOnly,
+    });
+    let seed = options.seed.unwrap_or_else(|| {
+        let t = options.clock.wall();
+        (t.sec as u64) << 32 ^ u64::from(t.nsec) ^ u64::from(std::process::id())
+    });
+    let (_, free_inodes) = groups.totals();
+    let overhead = geo.overhead_blocks();
+    let writable = !read_only;
+    let es = EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()));
+    let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
+        me: me.clone(),
+        sb_place: sb.primary_location(),
+        hash: HashSettings::of(&sb),
+        sb: Mutex::new(&filesystem::SUPER_CLASS, sb),
+        inodes: InodeTable::new(budget.clone()),
+        es,
+        inode_hints: (0..geo.group_count()).map(|_| AtomicU32::new(0)).collect(),
+        free_inodes: AtomicI64::new(free_inodes as i64),
+        dev,
+        geo,
+        budget,
+        cache,
+        groups,
+        alloc,
+        journal,
+        has_log,
+        flusher,
+        orphans: Orphans::new(),
+        renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
+        read_only: AtomicBool::new(read_only),
+        on_error,
+        evictions: Mutex::new(&filesystem::EVICT_CLASS, VecDeque::new()),
+        evict_work: Condvar::new(),
+        evict_idle: Condvar::new(),
+        evicting: AtomicU32::new(0),
+        stopping: AtomicBool::new(false),
+        threads: Mutex::new(&filesystem::THREADS_CLASS, Vec::new()),
+        rng: Mutex::new(&filesystem::RNG_CLASS, Rng::new(seed)),
+        overhead,
+        shared_xattr: Mutex::new(&filesystem::XATTR_CLASS, ()),
+        stats: Default::default(),
+        options,
+    });
+    let _ = hooks.fs.set(Arc::downgrade(&fs));
+    if writable {
+        mark_mounted(&fs)?;
+        start_threads(&fs)?;
+        if let Err(e) = clean_orphans(&fs) {
+            fs.note_error(&e);
+        }
+    }
+    let root = fs.root()?;
+    if !root.is_dir() {
+        return Err(Error::corrupt("inode 2 is not a directory"));
+    }
+    Ok(fs)
+}
+
+/// Tells the image that it is in use: durable before the first change.
+fn mark_mounted(fs: &Filesystem) -> Result<()> {
+    let mut sb = fs.sb.lock();
+    let count = sb.mount_count();
+    sb.set_mount_count(count.saturating_add(1));
+    sb.set_mount_time(fs.now().seconds);
+    if let Some(dir) = &fs.options.mounted_on {
+        sb.set_last_mounted(dir.as_bytes());
+    }
+    if fs.has_log {
+        sb.set_needs_recovery(true);
+    } else {
+        let state = sb.state().difference(FsState::VALID);
+        sb.set_state(state);
+    }
+    if sb.orphan_file().is_some() && fs.has_log {
+        sb.set_orphan_present(true);
+    }
+    write_super(&*fs.dev, &sb, fs.sb_place)?;
+    // The cache may have read the block meanwhile.
+    let buffer = fs.cache.get(fs.sb_place.0)?;
+    let at = fs.sb_place.1;
+    let mut inner = buffer.lock();
+    sb.encode_into(&mut Arc::make_mut(&mut inner.data)[at..at + SUPERBLOCK_SIZE]);
+    Ok(())
+}
+
+fn start_threads(fs: &Arc<Filesystem>) -> Result<()> {
+    if !fs.options.threads {
+        return Ok(());
+    }
+    let io = |e: std::io::Error| Error::Busy(format!("cannot start a thread: {e}"));
+    let mut threads = fs.threads.lock();
+    let journal = fs.journal.clone();
+    threads.push(task::spawn("extant-journal", move || journal.run()).map_err(io)?);
+    let flusher = fs.flusher.clone();
+    threads.push(task::spawn("extant-flush", move || flusher.run()).map_err(io)?);
+    let weak = Arc::downgrade(fs);
+    threads.push(
+        task::spawn("extant-evict", move || {
+            while let Some(fs) = weak.upgrade() {
+                if !fs.eviction_step(Duration::from_millis(500)) {
+                    return;
+                }
+            }
+        })
+        .map_err(io)?,
+    );
+    Ok(())
+}
+
+/// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
+fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
+    let (head, file, damaged) = {
+        let sb = fs.sb.lock();
+        (sb.last_orphan(), sb.orphan_file(), sb.state().contains(FsState::ERROR))
+    };
+    if damaged {
+        // As the kernel: the list of a damaged file system is not to be trusted.
+        if head.is_some() {
+            let mut h = fs.start(1)?;
+            fs.modify_superblock(&mut h, |sb| sb.set_last_orphan(None))?;
+        }
+        return Ok(());
+    }
+    let mut chain = Vec::new();
+    let mut seen = HashSet::new();
+    let mut next = head;
+    while let Some(ino) = next {
+        if !fs.geo.contains_inode(ino) || !seen.insert(ino) {
+            return Err(Error::corrupt(format!("orphan list: {ino} after {} others", chain.len())));
+        }
+        let inode = fs.iget_any(ino)?;
+        next = match inode.meta.read().desc.dtime {
+            0 => None,
+            n => Some(InodeNr(n)),
+        };
+        chain.push(inode);
+    }
+    let mut slots = Vec::new();
+    if let Some(ino) = file {
+        let inode = fs.iget_any(ino)?;
+        let seed = fs.geo.metadata_csum.then(|| fs.geo.seed.for_inode(ino, inode.generation));
+        let mut blocks = Vec::new();
+        let view = fs.map_view(&inode);
+        inode.map.read().walk(&view, LogicalBlock(0), |m| {
+            if let MapState::Written(start) = m.state {
+                blocks.extend((0..u64::from(m.len)).map(|i| BlockNr(start.0 + i)));
+            }
+            if blocks.len() <= 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        blocks.truncate(512);
+        for (i, nr) in blocks.iter().enumerate() {
+            let buffer = fs.cache.get(*nr)?;
+            buffer.read(|b| orphan::verify(b, *nr, seed))?;
+            buffer.set_verified();
+            buffer.read(|b| slots.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
+        }
+        fs.orphans.use_file(seed, blocks, orphan::slots_per_block(view.block_size() as usize) as u32);
+    }
+    fs.orphans.adopt_list(&chain);
+    let mut work = chain;
+    for (block, slot, ino) in slots {
+        if !fs.geo.contains_inode(ino) || !seen.insert(ino) {
+            return Err(Error::corrupt(format!("orphan file: {ino}")));
+        }
+        fs.orphans.adopt_slot(ino, block, slot);
+        work.push(fs.iget_any(ino)?);
+    }
+    for inode in work {
+        if inode.links() == 0 {
+            drop(inode); // the last reference: queued for eviction
+        } else {
+            fs.finish_truncate(&inode)?;
+        }
+    }
+    fs.drain_evictions();
+    Ok(())
+}
+
+/// Re-exported for tools that only want to look.
+pub fn probe_superblock(dev: &dyn BlockDevice) -> Result<(SuperBlock, Option<u64>)> {
+    let f = find_super(dev)?;
+    let backup = f.backup.map(|(b, _)| b);
+    Ok((f.sb, backup))
+}

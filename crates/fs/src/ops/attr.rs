@@ -1,0 +1,136 @@
+//! getattr and setattr.
+//!
+//! # Locking
+//! `inode` exclusively for setattr.
+
+use extant_ondisk::inode::{FileType, InodeFlags, MODE_TYPE_MASK};
+use extant_ondisk::time::Timestamp;
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Attr, InodeRef};
+use crate::ops::names::privileges;
+use crate::ops::xattrs::XATTR_CREDITS;
+use crate::xattr;
+use crate::xattr_store::{XattrEdit, XattrView};
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    Now,
+    At(Timestamp),
+}
+
+/// What to change; `None` leaves a thing as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+    /// Only from callers that keep the times themselves; otherwise any change stamps the current time.
+    pub ctime: Option<Timestamp>,
+    /// A change of size takes set-user-id, set-group-id and capabilities away.
+    pub kill_privileges: bool,
+}
+
+impl Filesystem {
+    /// What stat(2) shows.
+    pub fn getattr(&self, inode: &InodeRef) -> Attr {
+        inode.attr(self.geo.block_size)
+    }
+
+    /// Changes attributes; returns the new ones.
+    pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
+        self.check_writable()?;
+        self.retry_no_space(|| self.setattr_once(inode, set))?;
+        Ok(self.getattr(inode))
+    }
+
+    fn setattr_once(&self, inode: &InodeRef, set: &SetAttr) -> Result<()> {
+        let _exclusive = inode.rw.write();
+        let flags = inode.meta.read().desc.flags;
+        if flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::NotPermitted);
+        }
+        let now = self.now();
+        let resized = match set.size {
+            Some(size) => {
+                match inode.file_type() {
+                    Some(FileType::Regular) => {}
+                    Some(FileType::Directory) => return Err(Error::IsDirectory),
+                    _ => return Err(Error::Invalid("size of a special file")),
+                }
+                if flags.contains(InodeFlags::APPEND) {
+                    return Err(Error::NotPermitted);
+                }
+                if set.kill_privileges {
+                    self.kill_privileges(inode)?;
+                }
+                if size != inode.size() {
+                    self.truncate_locked(inode, size)?;
+                } else if size.div_ceil(u64::from(self.geo.block_size)) << (self.geo.block_bits - 9)
+                    < inode.meta.read().desc.blocks
+                {
+                    // The same size still drops blocks that were preallocated behind the end.
+                    self.truncate_locked(inode, size)?;
+                }
+                true
+            }
+            None => false,
+        };
+        let chmod = set.mode.is_some_and(|m| m & 0o7777 != inode.mode() & 0o7777);
+        let mut handle = self.start(2 + if chmod { XATTR_CREDITS } else { 0 })?;
+        {
+            let mut m = inode.meta.write();
+            let d = &mut m.desc;
+            if let Some(mode) = set.mode {
+                d.mode = d.mode & MODE_TYPE_MASK | mode & 0o7777;
+            }
+            let chown = set.uid.is_some() || set.gid.is_some();
+            if let Some(uid) = set.uid {
+                d.uid = uid;
+            }
+            if let Some(gid) = set.gid {
+                d.gid = gid;
+            }
+            if chown && set.mode.is_none() && FileType::from_mode(d.mode) != Some(FileType::Directory) {
+                d.mode &= !privileges(d.mode);
+            }
+            let pick = |t: SetTime| if let SetTime::At(t) = t { t } else { now };
+            if let Some(t) = set.atime {
+                d.atime = pick(t);
+            }
+            if let Some(t) = set.mtime {
+                d.mtime = pick(t);
+            } else if resized {
+                d.mtime = now;
+            }
+            d.ctime = set.ctime.unwrap_or(now);
+        }
+        if chmod {
+            let view = XattrView { fs: self, inode };
+            let mode = inode.mode();
+            xattr::chmod_acl(&mut XattrEdit { view, handle: &mut handle }, mode).map_err(Error::from)?;
+        }
+        self.write_inode(&mut handle, inode)
+    }
+
+    /// Sets the inode flags that chattr(1) may change.
+    pub fn set_flags(&self, inode: &InodeRef, flags: u32) -> Result<()> {
+        self.check_writable()?;
+        let _exclusive = inode.rw.write();
+        let wanted = InodeFlags::from_bits_retain(flags);
+        let mut handle = self.start(1)?;
+        {
+            let mut m = inode.meta.write();
+            let may = InodeFlags::USER_MODIFIABLE - InodeFlags::EXTENTS;
+            m.desc.flags = m.desc.flags.difference(may) | wanted & may;
+            m.desc.ctime = self.now();
+        }
+        self.write_inode(&mut handle, inode)
+    }
+}

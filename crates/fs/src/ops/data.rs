@@ -1,0 +1,542 @@
+//! Reading and writing file content; which blocks are mapped, delayed or holes.
+//!
+//! Two ways to write. *Delayed*: the data waits in folios, its blocks are promised but not chosen; files that are deleted
+//! soon never reach the device, and what stays is allocated in one piece. *Through*: blocks are chosen at once and the
+//! data goes to the device from the caller's memory, without a copy in between; right for large writes and for overwrites
+//! when the device itself caches (an image file without O_DIRECT).
+//!
+//! # Locking
+//! Writers hold `inode` (20) exclusively, readers shared, across the I/O. Blocks are looked up under `map` (50); the
+//! extent-status cache changes only under it.
+
+use std::sync::Arc;
+
+use extant_base::sync::atomic::Ordering;
+use extant_block::{AlignedBuf, BioFlags};
+use extant_cache::AddressSpaceOps;
+use extant_journal::Handle;
+use extant_mballoc::{Kind, Request, RequestFlags};
+use extant_ondisk::inode::{FileType, InodeFlags};
+use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeRef};
+use crate::map::es::EsState;
+use crate::map::{MapState, Mapping};
+use crate::options::{Atime, DataMode};
+
+/// What a writer says about itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteFlags {
+    /// Drop set-user-id and set-group-id bits and file capabilities.
+    pub kill_privileges: bool,
+    /// The caller keeps the times itself (FUSE writeback cache).
+    pub keep_times: bool,
+}
+
+/// For what a hole is filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Data follows at once.
+    Written,
+    /// Delayed data, whose blocks were promised, follows at once.
+    Promised,
+    /// Preallocation.
+    Unwritten,
+}
+
+/// Blocks looked up at once when the map has to be read anyway.
+const LOOKUP_BLOCKS: u32 = 1 << 15;
+/// Bytes read ahead of a sequential reader in process.
+const READAHEAD_BYTES: u64 = 512 << 10;
+
+impl Filesystem {
+    /// Where new blocks of an inode are best placed: the start of its group, or, with flexible groups, of the second group
+    /// of its flex group for files and the first for directories (Linux: `ext4_inode_to_goal_block`).
+    pub(crate) fn inode_goal(&self, inode: &Inode) -> BlockNr {
+        let mut group = (inode.ino.0 - 1) / self.geo.inodes_per_group;
+        let flex = self.geo.groups_per_flex;
+        if flex >= 4 {
+            group -= group % flex;
+            if inode.file_type() == Some(FileType::Regular) && group + 1 < self.groups.count() {
+                group += 1;
+            }
+        }
+        self.geo.first_block_of_group(GroupNr(group))
+    }
+
+    /// What the map says of `lblk`, delayed blocks counting as holes.
+    pub(crate) fn map_lookup(&self, inode: &Arc<Inode>, lblk: LogicalBlock, max: u32) -> Result<Mapping> {
+        let (len, state) = self.status(inode, lblk, max)?;
+        let state = match state {
+            EsState::Written(b) => MapState::Written(b),
+            EsState::Unwritten(b) => MapState::Unwritten(b),
+            EsState::Delayed | EsState::Hole => MapState::Hole,
+        };
+        Ok(Mapping { lblk, len, state })
+    }
+
+    /// The status of `lblk` and for how many blocks (at most `max`) it holds (Linux: `ext4_map_blocks` without create).
+    pub(crate) fn status(&self, inode: &Arc<Inode>, lblk: LogicalBlock, max: u32) -> Result<(u32, EsState)> {
+        let max = max.max(1);
+        if let Some(e) = inode.es.lookup(lblk).and_then(|e| e.from(lblk, max)) {
+            return Ok((e.len, e.state));
+        }
+        let view = self.map_view(inode);
+        let map = inode.map.read();
+        let m = map.lookup(&view, lblk, LOOKUP_BLOCKS.max(max))?;
+        let state = match m.state {
+            MapState::Written(b) => EsState::Written(b),
+            MapState::Unwritten(b) => EsState::Unwritten(b),
+            MapState::Hole => EsState::Hole,
+        };
+        // Delayed blocks lie in what the map calls a hole: the answer ends before the first of them.
+        let last = LogicalBlock(lblk.0.saturating_add(m.len - 1));
+        let len = match inode.es.find_delayed(lblk, last) {
+            Some(d) if d.lblk <= lblk => return Ok((1, EsState::Delayed)),
+            Some(d) => (d.lblk.0 - lblk.0).min(m.len),
+            None => m.len,
+        };
+        inode.es.cache(lblk, len, state);
+        Ok((len.min(max), state))
+    }
+
+    /// Reads up to `buf.len()` bytes at `pos`; returns how many there were before the end of the file.
+    pub fn read(&self, inode: &InodeRef, pos: u64, buf: &mut [u8]) -> Result<usize> {
+        let kind = inode.file_type();
+        if kind == Some(FileType::Directory) {
+            return Err(Error::IsDirectory);
+        }
+        if kind != Some(FileType::Regular) {
+            return Err(Error::Invalid("not a regular file"));
+        }
+        let n = {
+            let _shared = inode.rw.read();
+            let size = inode.size();
+            let n = (buf.len() as u64).min(size.saturating_sub(pos)) as usize;
+            if n == 0 {
+                return Ok(0);
+            }
+            self.watch(self.read_locked(inode, pos, &mut buf[..n]))?;
+            n
+        };
+        self.touch_atime(inode);
+        Ok(n)
+    }
+
+    /// The caller holds the inode's lock, shared at least, and the range lies within the file.
+    pub(crate) fn read_locked(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
+        let missing = inode.pages.read_cached(pos, buf);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if !inode.pages.keeps_clean() {
+            for (from, to) in missing {
+                self.read_device(inode, pos + from as u64, &mut buf[from..to])?;
+            }
+            return Ok(());
+        }
+        let bs = u64::from(self.geo.block_size);
+        let size = inode.size();
+        let end = pos + buf.len() as u64;
+        let sequential = inode.read_end.swap(end, Ordering::Relaxed) == pos;
+        let last = missing.len() - 1;
+        for (i, (from, to)) in missing.into_iter().enumerate() {
+            let start = (pos + from as u64) / bs * bs;
+            let mut stop = (pos + to as u64).div_ceil(bs) * bs;
+            if sequential && i == last {
+                stop = (stop + READAHEAD_BYTES).min(size.div_ceil(bs) * bs);
+            }
+            let mut fresh = AlignedBuf::zeroed((stop - start) as usize);
+            self.read_device(inode, start, &mut fresh)?;
+            if stop > size {
+                // The device may hold anything after the end of the file.
+                fresh[(size.max(start) - start) as usize..].fill(0);
+            }
+            let within = (pos + from as u64 - start) as usize;
+            buf[from..to].copy_from_slice(&fresh[within..within + (to - from)]);
+            inode.pages.insert_clean(start, &fresh);
+        }
+        self.budget.relieve();
+        Ok(())
+    }
+
+    /// Reads from the device what the map says; holes and unwritten blocks are zeros.
+    pub(crate) fn read_device(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
+        let bits = self.geo.block_bits;
+        let mut at = 0usize;
+        while at < buf.len() {
+            let abs = pos + at as u64;
+            let lblk = u32::try_from(abs >> bits).map_err(|_| Error::FileTooBig)?;
+            let within = abs & ((1 << bits) - 1);
+            let want = (within + (buf.len() - at) as u64).div_ceil(1 << bits).min(u64::from(u32::MAX)) as u32;
+            let (len, state) = self.status(inode, LogicalBlock(lblk), want)?;
+            let n = ((u64::from(len) << bits) - within).min((buf.len() - at) as u64) as usize;
+            let piece = &mut buf[at..at + n];
+            match state {
+                EsState::Written(block) => {
+                    self.check_data_range(inode, block, len)?;
+                    self.dev.read_at((block.0 << bits) + within, piece, BioFlags::empty())?;
+                }
+                _ => piece.fill(0),
+            }
+            at += n;
+        }
+        Ok(())
+    }
+
+    fn check_data_range(&self, inode: &Inode, block: BlockNr, len: u32) -> Result<()> {
+        if block.0 < self.geo.first_data_block.max(1) || !self.geo.contains_range(block, u64::from(len)) {
+            return Err(Error::corrupt(format!("{}: data at {block}+{len}, outside the file system", inode.ino)));
+        }
+        Ok(())
+    }
+
+    /// Moves the access time if the mount's rule says so; written lazily.
+    pub(crate) fn touch_atime(&self, inode: &InodeRef) {
+        if self.options.atime == Atime::Never || self.is_read_only() {
+            return;
+        }
+        let now = self.now();
+        {
+            let m = inode.meta.read();
+            let d = &m.desc;
+            if d.flags.contains(InodeFlags::NOATIME)
+                || (d.atime > d.mtime && d.atime > d.ctime && now.seconds - d.atime.seconds < 24 * 3600)
+            {
+                return;
+            }
+        }
+        let mut m = inode.meta.write();
+        m.desc.atime = now;
+        m.lazy_times = true;
+        drop(m);
+        self.note_dirty(inode, 0);
+    }
+
+    /// Lists the inode with the flusher.
+    pub(crate) fn note_dirty(&self, inode: &Arc<Inode>, bytes: u64) {
+        let ops: Arc<dyn AddressSpaceOps> = inode.clone();
+        self.flusher.dirtied(u64::from(inode.ino.0), bytes, &ops);
+    }
+
+    /// The largest size that the inode's map and the block count field allow.
+    pub(crate) fn max_size(&self, inode: &Inode) -> u64 {
+        if inode.map.read().extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
+    }
+
+    /// Writes `data` at `pos`; all of it, or an error (a write over the format's limit is cut there, as write(2) does).
+    pub fn write(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
+        self.check_writable()?;
+        if inode.file_type() != Some(FileType::Regular) {
+            return Err(if inode.is_dir() { Error::IsDirectory } else { Error::Invalid("not a regular file") });
+        }
+        if inode.meta.read().desc.flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::NotPermitted);
+        }
+        let max = self.max_size(inode);
+        if pos >= max && !data.is_empty() {
+            return Err(Error::FileTooBig);
+        }
+        let data = &data[..(data.len() as u64).min(max.saturating_sub(pos)) as usize];
+        if data.is_empty() {
+            return Ok(0);
+        }
+        self.retry_no_space(|| self.write_once(inode, pos, data, flags))?;
+        if self.flusher.must_throttle() {
+            self.write_pages(inode);
+        }
+        self.budget.relieve();
+        Ok(data.len())
+    }
+
+    fn write_once(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<()> {
+        let _exclusive = inode.rw.write();
+        if flags.kill_privileges {
+            self.kill_privileges(inode)?;
+        }
+        self.write_locked(inode, pos, data)?;
+        if !flags.keep_times {
+            let now = self.now();
+            let mut m = inode.meta.write();
+            m.desc.mtime = now;
+            m.desc.ctime = now;
+            m.lazy_times = true;
+            drop(m);
+            self.note_dirty(inode, 0);
+        }
+        Ok(())
+    }
+
+    /// The caller holds the inode's lock exclusively; the range is within the format's limits.
+    pub(crate) fn write_locked(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<()> {
+        let bs = u64::from(self.geo.block_size);
+        let old = inode.size();
+        let end = pos + data.len() as u64;
+        if pos > old && !old.is_multiple_of(bs) {
+            self.zero_stale_tail(inode, old, pos.min(old.div_ceil(bs) * bs))?;
+        }
+        let aligned = pos.is_multiple_of(bs) && (end.is_multiple_of(bs) || end >= old);
+        let through = match self.options.write_through_bytes {
+            Some(min) if aligned && !inode.pages.overlaps(pos, data.len() as u64) => {
+                data.len() as u64 >= min || self.all_written(inode, pos, data.len() as u64)?
+            }
+            _ => false,
+        };
+        if through {
+            self.stats.writes_through.inc();
+            self.write_through(inode, pos, data)
+        } else {
+            self.stats.writes_delayed.inc();
+            self.write_delayed(inode, pos, data)
+        }
+    }
+
+    /// Whether every block of the range is mapped and written, so that an overwrite needs no metadata.
+    fn all_written(&self, inode: &Arc<Inode>, pos: u64, len: u64) -> Result<bool> {
+        let bits = self.geo.block_bits;
+        let (mut lblk, last) = ((pos >> bits) as u32, ((pos + len - 1) >> bits) as u32);
+        loop {
+            let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
+            if !matches!(state, EsState::Written(_)) {
+                return Ok(false);
+            }
+            if n > last - lblk {
+                return Ok(true);
+            }
+            lblk += n;
+        }
+    }
+
+    /// The bytes of the last block after the old end may be anything on the device; they become part of the file now.
+    fn zero_stale_tail(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
+        let block = from >> self.geo.block_bits;
+        if inode.pages.block_uptodate(block) {
+            return Ok(()); // folios hold zeros there
+        }
+        let (_, state) = self.status(inode, LogicalBlock(block as u32), 1)?;
+        if !matches!(state, EsState::Written(_)) {
+            return Ok(());
+        }
+        let zeros = vec![0u8; (to - from) as usize];
+        self.write_delayed(inode, from, &zeros)
+    }
+
+    pub(crate) fn write_delayed(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<()> {
+        let bits = self.geo.block_bits;
+        let bs = 1u64 << bits;
+        let (old, end) = (inode.size(), pos + data.len() as u64);
+        let (first, last) = (pos >> bits, (end - 1) >> bits);
+        // Partial blocks need their old content, unless it is in memory already.
+        let mut fills: Vec<(u64, AlignedBuf)> = Vec::new();
+        for block in [first, last] {
+            let whole = pos <= block * bs && end >= (block + 1) * bs;
+            if whole || inode.pages.block_uptodate(block) || fills.iter().any(|(b, _)| *b == block) {
+                continue;
+            }
+            let mut content = AlignedBuf::zeroed(bs as usize);
+            let valid = old.saturating_sub(block * bs).min(bs) as usize;
+            if valid > 0 {
+                self.read_device(inode, block * bs, &mut content[..valid])?;
+            }
+            fills.push((block, content));
+        }
+        // Promise blocks for what is a hole; take the promises back if one cannot be had.
+        let mut promised: Vec<(u32, u32)> = Vec::new();
+        let mut lblk = first as u32;
+        let last = last as u32;
+        loop {
+            let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
+            if state == EsState::Hole {
+                if let Err(e) = self.alloc.reserve(u64::from(n), true) {
+                    for (l, n) in promised {
+                        inode.es.remove(LogicalBlock(l), n);
+                        self.alloc.unreserve(u64::from(n));
+                    }
+                    return Err(e.into());
+                }
+                // Under the map lock, as every change of the status cache.
+                let _map = inode.map.read();
+                inode.es.insert(LogicalBlock(lblk), n, EsState::Delayed);
+                promised.push((lblk, n));
+            }
+            if n > last - lblk {
+                break;
+            }
+            lblk += n;
+        }
+        let newly = inode.pages.write(pos, data, &fills);
+        if end > old {
+            inode.set_size(end);
+        }
+        self.note_dirty(inode, newly);
+        Ok(())
+    }
+
+    /// Whole blocks (the last may end with the file): allocate what is missing, then write from the caller's memory.
+    fn write_through(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<()> {
+        let bits = self.geo.block_bits;
+        let end = pos + data.len() as u64;
+        if end > inode.size() {
+            inode.set_size(end);
+        }
+        let mut at = 0usize;
+        while at < data.len() {
+            let abs = pos + at as u64;
+            let lblk = LogicalBlock((abs >> bits) as u32);
+            let want = ((data.len() - at) as u64).div_ceil(1 << bits).min(u64::from(u32::MAX)) as u32;
+            let (len, state) = self.status(inode, lblk, want)?;
+            match state {
+                EsState::Written(block) => {
+                    let n = self.write_piece(block, len, &data[at..])?;
+                    at += n;
+                }
+                EsState::Unwritten(block) => {
+                    let n = self.write_piece(block, len, &data[at..])?;
+                    at += n;
+                    self.finish_unwritten(inode, lblk, len, (pos + at as u64).min(end))?;
+                }
+                EsState::Hole | EsState::Delayed => {
+                    let mut handle = self.start(self.allocate_credits(inode, len))?;
+                    let (block, len) = self.allocate_range(&mut handle, inode, lblk, len, Want::Written)?;
+                    let n = ((u64::from(len)) << bits).min((data.len() - at) as u64) as usize;
+                    self.grow_disk_size(inode, (abs + n as u64).min(end));
+                    self.write_inode_data(&mut handle, inode)?;
+                    let token = (self.options.data == DataMode::Ordered).then(|| handle.ordered_io());
+                    drop(handle);
+                    let r = self.write_piece(block, len, &data[at..]);
+                    if let Some(token) = token {
+                        token.done(Ok(()));
+                    }
+                    at += r?;
+                }
+            }
+        }
+        if inode.meta.read().desc.size < end {
+            let mut handle = self.start(1)?;
+            self.grow_disk_size(inode, end);
+            self.write_inode_data(&mut handle, inode)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the start of `data` to `len` blocks from `block`, padding the last block with zeros; returns the bytes of
+    /// `data` written.
+    fn write_piece(&self, block: BlockNr, len: u32, data: &[u8]) -> Result<usize> {
+        let bits = self.geo.block_bits;
+        let room = (u64::from(len) << bits) as usize;
+        let n = room.min(data.len());
+        let pad = n.next_multiple_of(1 << bits) - n;
+        const ZEROS: [u8; 4096] = [0; 4096];
+        self.dev.write_at(block.0 << bits, &[&data[..n], &ZEROS[..pad]], BioFlags::empty())?;
+        Ok(n)
+    }
+
+    pub(crate) fn grow_disk_size(&self, inode: &Inode, to: u64) {
+        let mut m = inode.meta.write();
+        if m.desc.size < to {
+            m.desc.size = to;
+        }
+    }
+
+    /// Credits for allocating up to `len` blocks and mapping them: bitmap and descriptor, the map's nodes, the inode, the
+    /// superblock (LARGE_FILE).
+    pub(crate) fn allocate_credits(&self, inode: &Inode, len: u32) -> u32 {
+        inode.map.read().credits_for_insert(self.geo.block_size, len) + 4
+    }
+
+    /// Chooses blocks for a hole and maps them: returns the first block and how many from `lblk` on (at least 1, at most
+    /// `len`). The promise of delayed
+    /// blocks is used up.
+    pub(crate) fn allocate_range(
+        &self,
+        handle: &mut Handle,
+        inode: &Arc<Inode>,
+        lblk: LogicalBlock,
+        len: u32,
+        how: Want,
+    ) -> Result<(BlockNr, u32)> {
+        let reserved = how == Want::Promised;
+        let view = self.map_view(inode);
+        let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size));
+        let goal_default = self.inode_goal(inode);
+        let mut map = inode.map.write();
+        let mut goal = goal_default;
+        let mut flags = RequestFlags::NONE;
+        if lblk.0 > 0
+            && let Some(e) = inode.es.lookup(LogicalBlock(lblk.0 - 1)).and_then(|e| e.from(LogicalBlock(lblk.0 - 1), 1))
+            && let EsState::Written(before) | EsState::Unwritten(before) = e.state
+        {
+            goal = BlockNr(before.0 + 1);
+            flags = RequestFlags::TRY_GOAL;
+        }
+        if reserved {
+            // What was promised must be had: conversions and delayed writes may use the pool.
+            flags = flags | RequestFlags::USE_RESERVED;
+        }
+        let request = Request {
+            goal: Some(goal),
+            len,
+            kind: Kind::Data {
+                owner: &inode.prealloc,
+                logical: lblk,
+                file_blocks: size_blocks,
+                reserved,
+                left: None,
+                right: None,
+            },
+            flags,
+            max_block: (!map.extents).then_some(BlockNr(u64::from(u32::MAX))),
+        };
+        let got = self.alloc.allocate(handle, &request)?;
+        let inserted = map.insert(&view, handle, lblk, got.start, got.len, how == Want::Unwritten);
+        inode.absorb_map(&mut map, self.geo.block_size);
+        let mapped = match inserted {
+            Ok(n) => n,
+            Err(e) => {
+                self.free_blocks(handle, got.start, got.len)?;
+                if reserved {
+                    // The promise was taken with the blocks; give it back, its data is still waiting.
+                    let _ = self.alloc.reserve(u64::from(got.len), true);
+                }
+                return Err(e);
+            }
+        };
+        if mapped < got.len {
+            self.free_blocks(handle, BlockNr(got.start.0 + u64::from(mapped)), got.len - mapped)?;
+            if reserved {
+                let _ = self.alloc.reserve(u64::from(got.len - mapped), true);
+            }
+        }
+        let state = if how == Want::Unwritten { EsState::Unwritten(got.start) } else { EsState::Written(got.start) };
+        inode.es.insert(lblk, mapped, state);
+        Ok((got.start, mapped))
+    }
+
+    /// Data has reached unwritten blocks: they become written, and the size on disk follows.
+    pub(crate) fn finish_unwritten(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32, end: u64) -> Result<()> {
+        let view = self.map_view(inode);
+        let mut from = lblk;
+        let to = lblk.0 + len;
+        loop {
+            let mut handle = self.start(self.allocate_credits(inode, 1) + 8)?;
+            let progress = {
+                let mut map = inode.map.write();
+                let r = map.convert_unwritten(&view, &mut handle, from, to - from.0);
+                inode.absorb_map(&mut map, self.geo.block_size);
+                inode.es.remove(lblk, len);
+                r?
+            };
+            let done = progress == crate::map::Progress::Done;
+            if done {
+                self.grow_disk_size(inode, end);
+            }
+            self.write_inode_data(&mut handle, inode)?;
+            match progress {
+                crate::map::Progress::Done => return Ok(()),
+                crate::map::Progress::Stopped { at } => from = at,
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The end of an inode's life: unlinked, and the last user gone (Linux: `ext4_evict_inode`).
+//!
+//! Whoever drops the last reference only queues the inode; a thread of its own (or, without threads, the next operation
+//! that waits) frees it: blocks, attributes, orphan record, number. Until the last of its handles is durable, the orphan
+//! record lets a crash be cleaned up.
+//!
+//! # Locking
+//! `evictions` (98) guards the queue, and is not held while an inode is freed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::sync::atomic::Ordering;
+use extant_ondisk::LogicalBlock;
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::ops::xattrs::XATTR_CREDITS;
+use crate::xattr;
+use crate::xattr_store::{XattrEdit, XattrView};
+
+impl Filesystem {
+    /// The last user of an inode without links went away.
+    pub(crate) fn queue_eviction(&self, inode: Arc<Inode>) {
+        if self.is_read_only() {
+            return;
+        }
+        let mut q = self.evictions.lock();
+        q.push_back(inode);
+        if q.len() == 1 {
+            self.evict_work.notify_one();
+        }
+    }
+
+    pub(crate) fn evictions_pending(&self) -> bool {
+        self.evicting.load(Ordering::Acquire) > 0 || !self.evictions.lock().is_empty()
+    }
+
+    /// One round of the eviction thread; false when it should end.
+    pub(crate) fn eviction_step(&self, wait: Duration) -> bool {
+        {
+            let mut q = self.evictions.lock();
+            if self.stopping.load(Ordering::Acquire) {
+                return false;
+            }
+            if q.is_empty() {
+                self.evict_work.wait_for(&mut q, wait);
+            }
+        }
+        while self.evict_next() {}
+        !self.stopping.load(Ordering::Acquire)
+    }
+
+    fn evict_next(&self) -> bool {
+        let next = {
+            let mut q = self.evictions.lock();
+            let next = q.pop_front();
+            if next.is_some() {
+                self.evicting.fetch_add(1, Ordering::AcqRel);
+            }
+            next
+        };
+        let Some(inode) = next else { return false };
+        self.evict(&inode);
+        drop(inode);
+        let q = self.evictions.lock();
+        if self.evicting.fetch_sub(1, Ordering::AcqRel) == 1 && q.is_empty() {
+            self.evict_idle.notify_all();
+        }
+        true
+    }
+
+    /// Frees everything that is queued, helping the thread, and waits for what it has in hand.
+    pub(crate) fn drain_evictions(&self) {
+        while self.evict_next() {}
+        let mut q = self.evictions.lock();
+        while self.evicting.load(Ordering::Acquire) > 0 {
+            self.evict_idle.wait_for(&mut q, Duration::from_millis(50));
+        }
+    }
+
+    fn evict(&self, inode: &Arc<Inode>) {
+        // Somebody may have found it again, or it may have been queued twice.
+        if inode.links() > 0 || !self.inodes.remove_unused(inode) {
+            return;
+        }
+        self.flusher.forget(u64::from(inode.ino.0));
+        self.stats.evictions.inc();
+        if let Err(e) = self.free_inode(inode) {
+            // The orphan record stays: the next mount tries again.
+            self.note_error(&e);
+            self.inodes.put_back(inode.clone());
+        }
+    }
+
+    fn free_inode(&self, inode: &Arc<Inode>) -> Result<()> {
+        let _exclusive = inode.rw.write();
+        let _wb = inode.wb.lock();
+        self.drop_pages(inode, 0, u64::MAX);
+        let (is_dir, has_map, has_xattr) = {
+            let m = inode.meta.read();
+            let d = &m.desc;
+            let maps = d.is_regular() || d.is_dir() || (d.is_symlink() && !d.is_fast_symlink(&self.geo));
+            (d.is_dir(), maps, d.file_acl.0 != 0)
+        };
+        let mut handle = if has_map {
+            // Also promises that never became blocks.
+            self.remove_blocks(inode, LogicalBlock(0), LogicalBlock(0xFFFF_FFFE))?
+        } else {
+            self.start(8 + XATTR_CREDITS)?
+        };
+        let credits = 8 + if has_xattr { XATTR_CREDITS } else { 0 };
+        if !handle.has_credits(credits) {
+            handle.restart(credits)?;
+        }
+        if has_xattr {
+            xattr::release_all(&mut XattrEdit { view: XattrView { fs: self, inode }, handle: &mut handle })?;
+        }
+        self.orphan_remove(&mut handle, inode)?;
+        {
+            let mut m = inode.meta.write();
+            m.desc.dtime = (self.now().seconds.max(1)) as u32;
+            m.desc.size = 0;
+        }
+        inode.set_size(0);
+        self.write_inode(&mut handle, inode)?;
+        self.free_inode_number(&mut handle, inode.ino, is_dir)
+    }
+}

@@ -1,0 +1,49 @@
+//! readdir.
+//!
+//! # Locking
+//! The directory's `inode` lock, shared; the callback runs under it and may load inodes.
+
+use extant_ondisk::InodeNr;
+use extant_ondisk::dirent;
+use extant_ondisk::inode::FileType;
+
+use crate::dir;
+use crate::dir_store::DirView;
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::inode::InodeRef;
+
+pub use crate::dir::COOKIE_END;
+
+/// One entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirItem<'a> {
+    pub ino: InodeNr,
+    /// `None` where the file system does not record it.
+    pub kind: Option<FileType>,
+    pub name: &'a [u8],
+    /// Listing from here goes on behind this entry.
+    pub next_cookie: u64,
+}
+
+impl Filesystem {
+    /// Calls `f` for each entry from `cookie` on (0 to begin) until it returns false, which leaves that entry for the next
+    /// call. Returns the cookie to go on from. Names that are there all the time come exactly once, whatever else
+    /// changes meanwhile.
+    pub fn read_dir(&self, dir: &InodeRef, cookie: u64, mut f: impl FnMut(DirItem<'_>) -> bool) -> Result<u64> {
+        self.check_dir(dir)?;
+        let next = {
+            let _shared = dir.rw.read();
+            let view = DirView::new(self, dir);
+            self.watch(dir::readdir(&view, &view.params, cookie, |e| {
+                let kind = match e.file_type {
+                    dirent::FileType::Unknown => None,
+                    known => FileType::from_dirent_code(known.to_disk()),
+                };
+                f(DirItem { ino: e.ino, kind, name: e.name, next_cookie: e.next_cookie })
+            }))?
+        };
+        self.touch_atime(dir);
+        Ok(next)
+    }
+}

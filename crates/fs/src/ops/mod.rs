@@ -1,0 +1,35 @@
+//! The operations of a file system, one file per family. All are methods of [`crate::Filesystem`].
+//!
+//! | file | what |
+//! |---|---|
+//! | `data.rs` | read, write, mapping and delayed blocks |
+//! | `writeback.rs` | dirty data to the device |
+//! | `truncate.rs` | size changes, preallocation, holes, seeking |
+//! | `names.rs` | lookup, create, link, unlink |
+//! | `rename.rs` | rename |
+//! | `listing.rs` | readdir |
+//! | `attr.rs` | getattr, setattr |
+//! | `xattrs.rs` | extended attributes and ACLs |
+//! | `sync.rs` | fsync, syncfs |
+//! | `evict.rs` | the end of an inode's life |
+//!
+//! # Locking
+//! Each operation takes the `inode` locks it needs first; see docs/locking.md for the whole order.
+
+mod attr;
+mod data;
+mod evict;
+mod listing;
+mod names;
+mod rename;
+mod sync;
+mod truncate;
+mod writeback;
+mod xattrs;
+
+pub use attr::{SetAttr, SetTime};
+pub use data::WriteFlags;
+pub use listing::{COOKIE_END, DirItem};
+pub use names::{Cred, NewNode};
+pub use rename::RenameFlags;
+pub use truncate::{FallocateMode, Seek};

@@ -1,0 +1,544 @@
+//! Names: lookup, create, link, unlink, symbolic links.
+//!
+//! # Locking
+//! The directory's `inode` lock, shared for lookup, exclusive for changes; a directory that is removed is locked after its
+//! parent. Link counts change under the inode's meta lock alone, so that two names of one file need no common lock.
+
+use std::sync::Arc;
+
+use extant_base::sync::atomic::Ordering;
+use extant_journal::Handle;
+use extant_mballoc::Request;
+use extant_ondisk::dirent;
+use extant_ondisk::features::{Incompat, RoCompat};
+use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc, InodeFlags, LINK_MAX};
+use extant_ondisk::time::Timestamp;
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
+
+use crate::dir;
+use crate::dir_store::DirView;
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeRef};
+use crate::map::{MapRoot, MapState, MapStore};
+use crate::ops::xattrs::XATTR_CREDITS;
+use crate::xattr::{self, AclKind};
+use crate::xattr_store::{XattrEdit, XattrView};
+
+const S_ISUID: u16 = 0o4000;
+const S_ISGID: u16 = 0o2000;
+
+/// Who asks. Permissions are the caller's to check (the kernel does, under FUSE).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cred {
+    pub uid: u32,
+    pub gid: u32,
+    /// Applied to the mode of what is created, unless the directory has a default ACL.
+    pub umask: u16,
+}
+
+/// What to create.
+#[derive(Clone, Copy, Debug)]
+pub struct NewNode<'a> {
+    /// Kind and permissions.
+    pub mode: u16,
+    /// For devices.
+    pub rdev: Option<DeviceNr>,
+    /// For symbolic links.
+    pub target: Option<&'a [u8]>,
+}
+
+impl NewNode<'_> {
+    pub fn file(permissions: u16) -> NewNode<'static> {
+        NewNode { mode: FileType::Regular.mode_bits() | permissions & 0o7777, rdev: None, target: None }
+    }
+
+    pub fn directory(permissions: u16) -> NewNode<'static> {
+        NewNode { mode: FileType::Directory.mode_bits() | permissions & 0o7777, rdev: None, target: None }
+    }
+
+    pub fn symlink(target: &[u8]) -> NewNode<'_> {
+        NewNode { mode: FileType::Symlink.mode_bits() | 0o777, rdev: None, target: Some(target) }
+    }
+}
+
+pub(crate) fn entry_type(mode: u16) -> dirent::FileType {
+    dirent::FileType::from_disk(FileType::from_mode(mode).map_or(0, FileType::dirent_code))
+}
+
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > 255 {
+        return Err(Error::NameTooLong);
+    }
+    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::Invalid("name"));
+    }
+    Ok(())
+}
+
+impl Filesystem {
+    pub(crate) fn check_dir(&self, dir: &Inode) -> Result<()> {
+        if dir.is_dir() { Ok(()) } else { Err(Error::NotDirectory) }
+    }
+
+    /// The inode that `name` names in `dir`.
+    pub fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
+        self.check_dir(dir)?;
+        if name.len() > 255 {
+            return Err(Error::NameTooLong);
+        }
+        let _shared = dir.rw.read();
+        let view = DirView::new(self, dir);
+        let found = self.watch(dir::lookup(&view, &view.params, name))?.ok_or(Error::NotFound)?;
+        self.watch(self.iget(found.ino).map_err(|e| match e {
+            Error::Stale(ino) => Error::corrupt(format!("directory {} names {ino}, which is deleted", dir.ino)),
+            other => other,
+        }))
+    }
+
+    /// The parent of a directory.
+    pub fn parent(&self, dir: &InodeRef) -> Result<InodeRef> {
+        self.check_dir(dir)?;
+        let ino = {
+            let _shared = dir.rw.read();
+            let view = DirView::new(self, dir);
+            self.watch(dir::dotdot(&view, &view.params))?
+        };
+        self.iget(ino)
+    }
+
+    /// Credits for adding a name to `dir`.
+    pub(crate) fn add_credits(&self, view: &DirView<'_>) -> u32 {
+        use crate::dir::DirStore;
+        let add = dir::credits_for_add(&view.params, view.blocks());
+        let map = view.dir.map.read().credits_for_insert(self.geo.block_size, 1);
+        // Each new block: bitmap, descriptor, itself, and the map's nodes (whose first split makes the next cheap).
+        add.blocks + add.appended * 3 + map + 1
+    }
+
+    /// Creates what `node` says as `name` in `dir`.
+    pub fn create(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
+        self.check_writable()?;
+        self.check_dir(dir)?;
+        check_name(name)?;
+        self.check_target(node.target)?;
+        let r = self.retry_no_space(|| self.create_once(dir, name, node, cred));
+        self.budget.relieve();
+        r
+    }
+
+    fn check_target(&self, target: Option<&[u8]>) -> Result<()> {
+        match target {
+            Some([]) => Err(Error::NotFound),
+            Some(t) if t.len() >= self.geo.block_size as usize => Err(Error::NameTooLong),
+            _ => Ok(()),
+        }
+    }
+
+    fn create_once(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
+        let _exclusive = dir.rw.write();
+        let is_dir = FileType::from_mode(node.mode) == Some(FileType::Directory);
+        {
+            let m = dir.meta.read();
+            if m.desc.links == 0 {
+                return Err(Error::NotFound);
+            }
+            if m.desc.flags.contains(InodeFlags::IMMUTABLE) {
+                return Err(Error::NotPermitted);
+            }
+        }
+        let view = DirView::new(self, dir);
+        if is_dir && !self.may_link_dir(dir, &view) {
+            return Err(Error::TooManyLinks);
+        }
+        if dir::lookup(&view, &view.params, name)?.is_some() {
+            return Err(Error::Exists);
+        }
+        let mut handle = self.start(self.add_credits(&view) + 14 + XATTR_CREDITS)?;
+        let inode = self.new_inode(&mut handle, dir, name, node, cred)?;
+        let entry = entry_type(inode.mode());
+        // The directory's flags may have changed since: a snapshot for this operation.
+        let view = DirView::new(self, dir);
+        if let Err(e) = dir::add(&view, &mut handle, &view.params, name, inode.ino, entry) {
+            self.abandon(&mut handle, &inode)?;
+            return Err(e);
+        }
+        {
+            let now = self.now();
+            let mut m = dir.meta.write();
+            m.desc.mtime = now;
+            m.desc.ctime = now;
+            if is_dir {
+                add_dir_link(&mut m.desc);
+            }
+        }
+        if is_dir {
+            self.note_many_links(&mut handle, dir)?;
+        }
+        self.write_inode(&mut handle, dir)?;
+        Ok(inode)
+    }
+
+    /// Whether a directory may get another subdirectory: beyond 65000 links only with an index and `dir_nlink`.
+    pub(crate) fn may_link_dir(&self, dir: &Inode, view: &DirView<'_>) -> bool {
+        dir.links() < LINK_MAX || (view.params.is_indexed && view.params.has_dir_index)
+    }
+
+    /// Sets the `dir_nlink` feature with the first directory that has more links than are counted.
+    pub(crate) fn note_many_links(&self, handle: &mut Handle, dir: &Inode) -> Result<()> {
+        if dir.links() == 1 && !self.sb.lock().ro_compat().contains(RoCompat::DIR_NLINK) {
+            self.modify_superblock(handle, |sb| {
+                sb.set_dir_nlink();
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A new inode, linked once and written, named nowhere yet.
+    fn new_inode(
+        &self,
+        handle: &mut Handle,
+        dir: &InodeRef,
+        name: &[u8],
+        node: NewNode<'_>,
+        cred: Cred,
+    ) -> Result<InodeRef> {
+        let kind = FileType::from_mode(node.mode).ok_or(Error::Invalid("file type"))?;
+        let is_dir = kind == FileType::Directory;
+        let (dir_gid, dir_mode, dir_flags, dir_projid) = {
+            let m = dir.meta.read();
+            (m.desc.gid, m.desc.mode, m.desc.flags, m.desc.projid)
+        };
+        let default_acl = match kind {
+            FileType::Symlink => None,
+            _ => xattr::get_acl(&XattrView { fs: self, inode: dir }, AclKind::Default)?,
+        };
+        let ino = self.allocate_inode(handle, dir, is_dir, name)?;
+        let mut desc = InodeDesc::new(node.mode, &self.geo);
+        desc.uid = cred.uid;
+        desc.gid = cred.gid;
+        if dir_mode & S_ISGID != 0 {
+            desc.gid = dir_gid;
+            if is_dir {
+                desc.mode |= S_ISGID;
+            }
+        }
+        if default_acl.is_none() && kind != FileType::Symlink {
+            desc.mode &= !(cred.umask & 0o777);
+        }
+        let mut flags = dir_flags & InodeFlags::INHERITED;
+        match kind {
+            FileType::Directory => {}
+            FileType::Regular => flags &= !(InodeFlags::DIRSYNC | InodeFlags::TOPDIR),
+            _ => flags &= InodeFlags::NODUMP | InodeFlags::NOATIME,
+        }
+        let extents = self.sb.lock().incompat().contains(Incompat::EXTENTS)
+            && matches!(kind, FileType::Regular | FileType::Directory);
+        flags.set(InodeFlags::EXTENTS, extents);
+        desc.flags = flags;
+        desc.projid = if dir_flags.contains(InodeFlags::PROJINHERIT) { dir_projid } else { 0 };
+        desc.generation = self.random_u32();
+        let now = self.now();
+        (desc.atime, desc.mtime, desc.ctime) = (now, now, now);
+        if desc.crtime.is_some() {
+            desc.crtime = Some(now);
+        }
+        desc.links = if is_dir { 2 } else { 1 };
+        if let Some(rdev) = node.rdev.filter(|_| kind.is_device()) {
+            desc.i_block = rdev.encode();
+        }
+        let seed = self.inode_seed(ino, desc.generation);
+        let map = if matches!(kind, FileType::Regular | FileType::Directory) {
+            MapRoot::empty(ino, extents, seed)
+        } else {
+            MapRoot::new(ino, desc.i_block, false, seed)
+        };
+        self.clear_inode_slot(handle, ino)?;
+        let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), handle.tid().0);
+        {
+            let mut map = inode.map.write();
+            inode.absorb_map(&mut map, self.geo.block_size);
+        }
+        let inode = self.inodes.insert(inode);
+        if inode.generation != inode.meta.read().desc.generation {
+            return Err(Error::corrupt(format!("{ino} was free but is in use")));
+        }
+        let filled = self.fill_new(handle, &inode, dir, node.target).and_then(|()| {
+            self.write_inode_data(handle, &inode)?;
+            if default_acl.is_some() {
+                let view = XattrView { fs: self, inode: &inode };
+                xattr::inherit_acl(&mut XattrEdit { view, handle }, default_acl.as_ref(), cred.umask)?;
+            }
+            Ok(())
+        });
+        if let Err(e) = filled {
+            self.abandon(handle, &inode)?;
+            return Err(e);
+        }
+        Ok(inode)
+    }
+
+    /// What a new directory or symbolic link contains.
+    fn fill_new(&self, handle: &mut Handle, inode: &InodeRef, dir: &InodeRef, target: Option<&[u8]>) -> Result<()> {
+        if inode.is_dir() {
+            let view = DirView::new(self, inode);
+            return dir::init(&view, handle, &view.params, inode.ino, dir.ino);
+        }
+        let Some(target) = target else { return Ok(()) };
+        inode.set_size(target.len() as u64);
+        if target.len() < 60 {
+            let mut m = inode.meta.write();
+            m.desc.size = target.len() as u64;
+            m.desc.i_block = [0; 60];
+            m.desc.i_block[..target.len()].copy_from_slice(target);
+            inode.map.try_write().expect("nobody else has the new inode").i_block = m.desc.i_block;
+            return Ok(());
+        }
+        let extents = self.sb.lock().incompat().contains(Incompat::EXTENTS);
+        let view = self.map_view(inode);
+        let block = self.alloc.allocate(handle, &Request::metadata(Some(self.inode_goal(dir)), 1))?.start;
+        let mut map = inode.map.write();
+        *map = MapRoot::empty(inode.ino, extents, self.inode_seed(inode.ino, inode.generation));
+        inode.meta.write().desc.flags.set(InodeFlags::EXTENTS, extents);
+        map.insert(&view, handle, LogicalBlock(0), block, 1, false)?;
+        inode.absorb_map(&mut map, self.geo.block_size);
+        drop(map);
+        view.init(handle, block, |b| b[..target.len()].copy_from_slice(target))?;
+        inode.meta.write().desc.size = target.len() as u64;
+        Ok(())
+    }
+
+    /// A new inode that could not be finished: its eviction frees it.
+    fn abandon(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
+        inode.meta.write().desc.links = 0;
+        self.orphan_add(handle, inode)?;
+        self.write_inode(handle, inode)
+    }
+
+    /// A file without a name (O_TMPFILE); [`Filesystem::link`] may give it one.
+    pub fn tmpfile(&self, dir: &InodeRef, mode: u16, cred: Cred) -> Result<InodeRef> {
+        self.check_writable()?;
+        self.check_dir(dir)?;
+        self.retry_no_space(|| {
+            let _shared = dir.rw.read();
+            let mut handle = self.start(14 + XATTR_CREDITS)?;
+            let inode = self.new_inode(&mut handle, dir, b"", NewNode::file(mode), cred)?;
+            inode.linkable.store(true, Ordering::Release);
+            self.abandon(&mut handle, &inode)?;
+            Ok(inode)
+        })
+    }
+
+    /// A further name for a file.
+    pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.check_dir(dir)?;
+        check_name(name)?;
+        if inode.is_dir() {
+            return Err(Error::NotPermitted);
+        }
+        self.retry_no_space(|| {
+            let _exclusive = dir.rw.write();
+            let view = DirView::new(self, dir);
+            if dir.links() == 0 {
+                return Err(Error::NotFound);
+            }
+            if dir::lookup(&view, &view.params, name)?.is_some() {
+                return Err(Error::Exists);
+            }
+            let mut handle = self.start(self.add_credits(&view) + 8)?;
+            let now = self.now();
+            let from_nothing = {
+                let mut m = inode.meta.write();
+                if m.desc.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+                    return Err(Error::NotPermitted);
+                }
+                if m.desc.links >= LINK_MAX {
+                    return Err(Error::TooManyLinks);
+                }
+                if m.desc.links == 0 && !inode.linkable.load(Ordering::Acquire) {
+                    return Err(Error::NotFound);
+                }
+                m.desc.links += 1;
+                m.desc.ctime = now;
+                m.desc.links == 1
+            };
+            if let Err(e) = dir::add(&view, &mut handle, &view.params, name, inode.ino, entry_type(inode.mode())) {
+                inode.meta.write().desc.links -= 1;
+                return Err(e);
+            }
+            if from_nothing {
+                self.orphan_remove(&mut handle, inode)?;
+            }
+            self.write_inode(&mut handle, inode)?;
+            self.stamp_dir(&mut handle, dir, now)
+        })
+    }
+
+    /// A directory's content changed.
+    pub(crate) fn stamp_dir(&self, handle: &mut Handle, dir: &Arc<Inode>, now: Timestamp) -> Result<()> {
+        {
+            let mut m = dir.meta.write();
+            m.desc.mtime = now;
+            m.desc.ctime = now;
+        }
+        self.write_inode(handle, dir)
+    }
+
+    /// Removes a name of a file.
+    pub fn unlink(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.check_dir(dir)?;
+        check_name(name)?;
+        self.retry_no_space(|| {
+            let _exclusive = dir.rw.write();
+            let view = DirView::new(self, dir);
+            let found = dir::lookup(&view, &view.params, name)?.ok_or(Error::NotFound)?;
+            let inode = self.iget(found.ino)?;
+            if inode.is_dir() {
+                return Err(Error::IsDirectory);
+            }
+            if inode.meta.read().desc.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+                return Err(Error::NotPermitted);
+            }
+            let mut handle = self.start(8)?;
+            dir::remove(&view, &mut handle, &view.params, name, Some(&found))?;
+            let now = self.now();
+            self.stamp_dir(&mut handle, dir, now)?;
+            self.drop_link(&mut handle, &inode, now)
+        })
+    }
+
+    /// One name less; without any, the inode becomes an orphan until its last user lets go.
+    pub(crate) fn drop_link(&self, handle: &mut Handle, inode: &InodeRef, now: Timestamp) -> Result<()> {
+        let last = {
+            let mut m = inode.meta.write();
+            m.desc.links = m.desc.links.saturating_sub(1);
+            m.desc.ctime = now;
+            m.desc.links == 0
+        };
+        if last {
+            self.orphan_add(handle, inode)?;
+        }
+        self.write_inode(handle, inode)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.check_dir(dir)?;
+        check_name(name)?;
+        if name == b"." {
+            return Err(Error::Invalid("removing '.'"));
+        }
+        if name == b".." {
+            return Err(Error::NotEmpty);
+        }
+        self.retry_no_space(|| {
+            let _exclusive = dir.rw.write();
+            let view = DirView::new(self, dir);
+            let found = dir::lookup(&view, &view.params, name)?.ok_or(Error::NotFound)?;
+            let inode = self.iget(found.ino)?;
+            if !inode.is_dir() {
+                return Err(Error::NotDirectory);
+            }
+            if inode.ino == dir.ino || inode.ino == InodeNr::ROOT {
+                return Err(Error::corrupt(format!("directory {} contains itself", dir.ino)));
+            }
+            let _victim = inode.rw.write_nested();
+            let below = DirView::new(self, &inode);
+            if !dir::is_empty(&below, &below.params)? {
+                return Err(Error::NotEmpty);
+            }
+            let mut handle = self.start(8)?;
+            dir::remove(&view, &mut handle, &view.params, name, Some(&found))?;
+            let now = self.now();
+            self.kill_dir(&mut handle, &inode, now)?;
+            drop_dir_link(&mut dir.meta.write().desc);
+            self.stamp_dir(&mut handle, dir, now)
+        })
+    }
+
+    /// An empty directory that has no name any more: all its links go.
+    pub(crate) fn kill_dir(&self, handle: &mut Handle, inode: &InodeRef, now: Timestamp) -> Result<()> {
+        {
+            let mut m = inode.meta.write();
+            m.desc.links = 0;
+            m.desc.ctime = now;
+        }
+        self.orphan_add(handle, inode)?;
+        self.write_inode(handle, inode)
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, inode: &InodeRef) -> Result<Vec<u8>> {
+        let size = {
+            let m = inode.meta.read();
+            if !m.desc.is_symlink() {
+                return Err(Error::Invalid("not a symbolic link"));
+            }
+            if let Some(target) = m.desc.fast_symlink_target(&self.geo) {
+                return Ok(target.to_vec());
+            }
+            m.desc.size as usize
+        };
+        let m = self.watch(self.map_lookup(inode, LogicalBlock(0), 1))?;
+        let MapState::Written(block) = m.state else {
+            return self.watch(Err(Error::corrupt(format!("symbolic link {} has no block", inode.ino))));
+        };
+        if size > self.geo.block_size as usize || block == BlockNr(0) {
+            return self.watch(Err(Error::corrupt(format!("symbolic link {} of {size} bytes", inode.ino))));
+        }
+        let buffer = self.cache.get(block)?;
+        let target = buffer.read(|b| b[..size].to_vec());
+        // Linux ends the target at a NUL.
+        Ok(target.split(|b| *b == 0).next().unwrap_or_default().to_vec())
+    }
+
+    /// Drops the set-user-id bit, the set-group-id bit where it means what it says, and file capabilities: the content is
+    /// about to change.
+    pub(crate) fn kill_privileges(&self, inode: &InodeRef) -> Result<()> {
+        let mode = inode.mode();
+        let kill = privileges(mode);
+        let has_caps = {
+            let view = XattrView { fs: self, inode };
+            use crate::xattr::XattrSource;
+            let may = view.block_nr().is_some() || !view.inode_area()?.iter().all(|b| *b == 0);
+            may && xattr::get(&view, b"security.capability").is_ok()
+        };
+        if kill == 0 && !has_caps {
+            return Ok(());
+        }
+        let mut handle = self.start(2 + XATTR_CREDITS)?;
+        if has_caps {
+            let view = XattrView { fs: self, inode };
+            xattr::remove(&mut XattrEdit { view, handle: &mut handle }, b"security.capability")?;
+        }
+        inode.meta.write().desc.mode &= !kill;
+        self.write_inode(&mut handle, inode)
+    }
+}
+
+/// The bits that a change of content takes away.
+pub(crate) fn privileges(mode: u16) -> u16 {
+    let mut kill = mode & S_ISUID;
+    if mode & S_ISGID != 0 && mode & 0o010 != 0 {
+        kill |= S_ISGID;
+    }
+    kill
+}
+
+/// A subdirectory more: beyond what the field can count it says 1, and stays so (Linux: `ext4_inc_count`).
+pub(crate) fn add_dir_link(desc: &mut InodeDesc) {
+    if desc.links == 1 {
+        return;
+    }
+    desc.links = if desc.links >= LINK_MAX { 1 } else { desc.links + 1 };
+}
+
+/// A subdirectory less (Linux: `ext4_dec_count`).
+pub(crate) fn drop_dir_link(desc: &mut InodeDesc) {
+    if desc.links > 2 {
+        desc.links -= 1;
+    }
+}

@@ -1,0 +1,271 @@
+//! rename(2) and renameat2(2).
+//!
+//! # Locking
+//! Any rename that moves a directory or crosses directories holds `renames` (10), so the tree's shape stands still. Then the
+//! two parents, ancestor first, else lower inode number first; then directories that move or are replaced.
+
+use std::sync::Arc;
+
+use extant_journal::Handle;
+use extant_ondisk::InodeNr;
+use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::time::Timestamp;
+
+use crate::dir::{self, Found};
+use crate::dir_store::DirView;
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeRef};
+use crate::ops::names::{add_dir_link, check_name, drop_dir_link, entry_type};
+
+/// The flags of renameat2(2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RenameFlags {
+    pub no_replace: bool,
+    pub exchange: bool,
+}
+
+impl Filesystem {
+    /// Gives `old_name` in `old_dir` the name `new_name` in `new_dir`, replacing what is there.
+    pub fn rename(
+        &self,
+        old_dir: &InodeRef,
+        old_name: &[u8],
+        new_dir: &InodeRef,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.check_writable()?;
+        self.check_dir(old_dir)?;
+        self.check_dir(new_dir)?;
+        check_name(old_name)?;
+        check_name(new_name)?;
+        if flags.exchange && flags.no_replace {
+            return Err(Error::Invalid("rename flags"));
+        }
+        for name in [old_name, new_name] {
+            if name == b"." || name == b".." {
+                return Err(Error::Busy("'.' and '..' cannot be renamed".into()));
+            }
+        }
+        self.retry_no_space(|| self.rename_once(old_dir, old_name, new_dir, new_name, flags))?;
+        Ok(())
+    }
+
+    fn rename_once(
+        &self,
+        old_dir: &InodeRef,
+        old_name: &[u8],
+        new_dir: &InodeRef,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let same_dir = old_dir.ino == new_dir.ino;
+        // Whether a directory moves is only known under the lock; a file within one directory needs no more than that.
+        let shape = self.renames.lock();
+        let (first, second) = if same_dir {
+            (old_dir, None)
+        } else if self.is_below(new_dir, old_dir.ino)? {
+            (old_dir, Some(new_dir))
+        } else if self.is_below(old_dir, new_dir.ino)? || new_dir.ino < old_dir.ino {
+            (new_dir, Some(old_dir))
+        } else {
+            (old_dir, Some(new_dir))
+        };
+        let _first = first.rw.write();
+        let _second = second.map(|d| d.rw.write_nested());
+
+        if new_dir.links() == 0 || old_dir.links() == 0 {
+            return Err(Error::NotFound);
+        }
+        let old_view = DirView::new(self, old_dir);
+        let new_view = DirView::new(self, new_dir);
+        let from = dir::lookup(&old_view, &old_view.params, old_name)?.ok_or(Error::NotFound)?;
+        let source = self.iget(from.ino)?;
+        let to = dir::lookup(&new_view, &new_view.params, new_name)?;
+        let target = to.map(|t| self.iget(t.ino)).transpose()?;
+        let frozen = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        if source.meta.read().desc.flags.intersects(frozen)
+            || target.as_ref().is_some_and(|t| t.meta.read().desc.flags.intersects(frozen))
+        {
+            return Err(Error::NotPermitted);
+        }
+        match &target {
+            None if flags.exchange => return Err(Error::NotFound),
+            Some(_) if flags.no_replace => return Err(Error::Exists),
+            // Two names of one file: nothing to do.
+            Some(t) if t.ino == source.ino => return Ok(()),
+            _ => {}
+        }
+        if source.is_dir() && !same_dir && self.is_below(new_dir, source.ino)? {
+            return Err(Error::Invalid("a directory cannot move into itself"));
+        }
+        if flags.exchange
+            && let Some(t) = &target
+            && t.is_dir()
+            && !same_dir
+            && self.is_below(old_dir, t.ino)?
+        {
+            return Err(Error::Invalid("a directory cannot move into itself"));
+        }
+        // Directories that move or go are locked last, lower number first.
+        let mut dirs: Vec<&InodeRef> = [Some(&source), target.as_ref()]
+            .into_iter()
+            .flatten()
+            .filter(|i| i.is_dir() && i.ino != old_dir.ino && i.ino != new_dir.ino)
+            .collect();
+        dirs.sort_by_key(|i| i.ino);
+        let _moving: Vec<_> = dirs.iter().map(|d| d.rw.write_nested()).collect();
+        let result = match (&target, to) {
+            (Some(target), Some(to)) if flags.exchange => {
+                self.exchange(&old_view, &new_view, (&from, &source), (&to, target))
+            }
+            _ => self.replace(&old_view, old_name, &new_view, new_name, (&from, &source), to.as_ref(), target.as_ref()),
+        };
+        drop(shape);
+        result
+    }
+
+    /// Whether `dir` is `ancestor` or lies below it. The caller holds `renames`.
+    fn is_below(&self, dir: &InodeRef, ancestor: InodeNr) -> Result<bool> {
+        let mut at = dir.clone();
+        // No real path is deeper than this many directories of one character each in the file system's size.
+        for _ in 0..self.geo.inodes_count {
+            if at.ino == ancestor {
+                return Ok(true);
+            }
+            if at.ino == InodeNr::ROOT {
+                return Ok(false);
+            }
+            let view = DirView::new(self, &at);
+            let up = dir::dotdot(&view, &view.params)?;
+            if up == at.ino {
+                return Err(Error::corrupt(format!("'..' of directory {up} names itself")));
+            }
+            let up = self.iget(up)?;
+            self.check_dir(&up)?;
+            at = up;
+        }
+        Err(Error::corrupt("a loop of directories"))
+    }
+
+    #[allow(clippy::too_many_arguments)] // the two sides of one rename
+    fn replace(
+        &self,
+        old_view: &DirView<'_>,
+        old_name: &[u8],
+        new_view: &DirView<'_>,
+        new_name: &[u8],
+        (from, source): (&Found, &InodeRef),
+        to: Option<&Found>,
+        target: Option<&InodeRef>,
+    ) -> Result<()> {
+        let (old_dir, new_dir) = (old_view.dir, new_view.dir);
+        let same_dir = old_dir.ino == new_dir.ino;
+        if let Some(target) = target {
+            match (source.is_dir(), target.is_dir()) {
+                (true, false) => return Err(Error::NotDirectory),
+                (false, true) => return Err(Error::IsDirectory),
+                (true, true) => {
+                    let below = DirView::new(self, target);
+                    if !dir::is_empty(&below, &below.params)? {
+                        return Err(Error::NotEmpty);
+                    }
+                }
+                (false, false) => {}
+            }
+        }
+        if source.is_dir() && !same_dir && target.is_none() && !self.may_link_dir(new_dir, new_view) {
+            return Err(Error::TooManyLinks);
+        }
+        // Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old or the
+        // new content, not an empty file (Linux: auto_da_alloc).
+        if target.is_some() && !source.pages.is_empty() {
+            self.write_pages(source);
+        }
+        let mut handle = self.start(self.add_credits(new_view) + 16)?;
+        let now = self.now();
+        match to {
+            Some(to) => {
+                dir::set_inode(new_view, &mut handle, &new_view.params, to, source.ino, entry_type(source.mode()))?
+            }
+            None => {
+                dir::add(new_view, &mut handle, &new_view.params, new_name, source.ino, entry_type(source.mode()))?;
+            }
+        }
+        // Adding may have moved the old entry or turned the directory into a tree: look again.
+        let fresh = DirView::new(self, old_dir);
+        let hint = (!same_dir).then_some(from);
+        if let Err(e) = dir::remove(&fresh, &mut handle, &fresh.params, old_name, hint) {
+            return Err(Error::corrupt(format!("rename: '{}' vanished: {e}", String::from_utf8_lossy(old_name))));
+        }
+        source.meta.write().desc.ctime = now;
+        if source.is_dir() && !same_dir {
+            let moved = DirView::new(self, source);
+            dir::set_dotdot(&moved, &mut handle, &moved.params, new_dir.ino)?;
+            drop_dir_link(&mut old_dir.meta.write().desc);
+            if target.is_none() {
+                add_dir_link(&mut new_dir.meta.write().desc);
+                self.note_many_links(&mut handle, new_dir)?;
+            }
+        }
+        self.write_inode(&mut handle, source)?;
+        if let Some(target) = target {
+            if target.is_dir() {
+                self.kill_dir(&mut handle, target, now)?;
+                if same_dir {
+                    // Two directories of one parent became one.
+                    drop_dir_link(&mut old_dir.meta.write().desc);
+                }
+            } else {
+                self.drop_link(&mut handle, target, now)?;
+            }
+        }
+        self.stamp_both(&mut handle, old_dir, new_dir, now)
+    }
+
+    fn exchange(
+        &self,
+        old_view: &DirView<'_>,
+        new_view: &DirView<'_>,
+        (from, source): (&Found, &InodeRef),
+        (to, target): (&Found, &InodeRef),
+    ) -> Result<()> {
+        let (old_dir, new_dir) = (old_view.dir, new_view.dir);
+        let mut handle = self.start(20)?;
+        let now = self.now();
+        let (source_type, target_type) = (entry_type(source.mode()), entry_type(target.mode()));
+        dir::set_inode(new_view, &mut handle, &new_view.params, to, source.ino, source_type)?;
+        dir::set_inode(old_view, &mut handle, &old_view.params, from, target.ino, target_type)?;
+        if old_dir.ino != new_dir.ino {
+            for (inode, parent) in [(source, new_dir), (target, old_dir)] {
+                if inode.is_dir() {
+                    let view = DirView::new(self, inode);
+                    dir::set_dotdot(&view, &mut handle, &view.params, parent.ino)?;
+                }
+            }
+            let (loses, gains) = match (source.is_dir(), target.is_dir()) {
+                (true, false) => (Some(old_dir), Some(new_dir)),
+                (false, true) => (Some(new_dir), Some(old_dir)),
+                _ => (None, None),
+            };
+            if let (Some(loses), Some(gains)) = (loses, gains) {
+                drop_dir_link(&mut loses.meta.write().desc);
+                add_dir_link(&mut gains.meta.write().desc);
+            }
+        }
+        for inode in [source, target] {
+            inode.meta.write().desc.ctime = now;
+            self.write_inode(&mut handle, inode)?;
+        }
+        self.stamp_both(&mut handle, old_dir, new_dir, now)
+    }
+
+    fn stamp_both(&self, handle: &mut Handle, a: &Arc<Inode>, b: &Arc<Inode>, now: Timestamp) -> Result<()> {
+        self.stamp_dir(handle, a, now)?;
+        if a.ino != b.ino {
+            self.stamp_dir(handle, b, now)?;
+        }
+        Ok(())
+    }
+}

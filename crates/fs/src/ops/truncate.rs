@@ -1,0 +1,318 @@
+//! Size changes, preallocation, holes; where data and holes are.
+//!
+//! Truncation is crash-safe by the orphan list: the first handle records the inode as an orphan and sets the smaller size,
+//! the blocks go in as many handles as the journal needs, the last handle takes the inode off the list.
+//!
+//! # Locking
+//! `inode` exclusively, then `inode writeback`.
+
+use std::sync::Arc;
+
+use extant_journal::Handle;
+use extant_ondisk::LogicalBlock;
+use extant_ondisk::inode::{FileType, InodeFlags};
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeRef};
+use crate::map::Progress;
+use crate::map::es::EsState;
+use crate::ops::data::Want;
+
+/// What fallocate(2) should do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FallocateMode {
+    /// Blocks for the range; the size grows unless it is to be kept.
+    Allocate { keep_size: bool },
+    /// The range becomes a hole.
+    PunchHole,
+    /// The range reads as zeros and has blocks.
+    ZeroRange { keep_size: bool },
+}
+
+/// What lseek(2) looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    Data,
+    Hole,
+}
+
+/// The last logical block that a map can hold.
+const LAST_BLOCK: LogicalBlock = LogicalBlock(0xFFFF_FFFE);
+
+impl Filesystem {
+    /// Sets the size; the caller holds the inode's lock exclusively. Times are the caller's.
+    pub(crate) fn truncate_locked(&self, inode: &Arc<Inode>, new: u64) -> Result<()> {
+        if new > self.max_size(inode) {
+            return Err(Error::FileTooBig);
+        }
+        let bs = u64::from(self.geo.block_size);
+        let old = inode.size();
+        if new > old {
+            if !old.is_multiple_of(bs) {
+                self.zero_range_cached(inode, old, new.min(old.div_ceil(bs) * bs))?;
+            }
+            let mut handle = self.start(2)?;
+            self.set_large_file(&mut handle, new)?;
+            inode.set_size(new);
+            inode.meta.write().desc.size = new;
+            return self.write_inode_data(&mut handle, inode);
+        }
+        let _wb = inode.wb.lock();
+        if !new.is_multiple_of(bs) && new < old {
+            self.zero_range_cached(inode, new, old.min(new.div_ceil(bs) * bs))?;
+        }
+        let first = new.div_ceil(bs);
+        {
+            let mut handle = self.start(4)?;
+            self.orphan_add(&mut handle, inode)?;
+            inode.set_size(new);
+            {
+                let mut m = inode.meta.write();
+                m.desc.size = m.desc.size.min(new);
+            }
+            self.write_inode_data(&mut handle, inode)?;
+        }
+        self.drop_pages(inode, first, u64::MAX);
+        if first <= u64::from(LAST_BLOCK.0) {
+            let handle = self.remove_blocks(inode, LogicalBlock(first as u32), LAST_BLOCK)?;
+            self.end_truncate(handle, inode)
+        } else {
+            self.end_truncate(self.start(4)?, inode)
+        }
+    }
+
+    fn end_truncate(&self, mut handle: Handle, inode: &Arc<Inode>) -> Result<()> {
+        if !handle.has_credits(4) {
+            handle.restart(4)?;
+        }
+        self.orphan_remove(&mut handle, inode)?;
+        self.write_inode_data(&mut handle, inode)
+    }
+
+    /// Ends a truncation that a crash interrupted: blocks after the size go.
+    pub(crate) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
+        let first = inode.size().div_ceil(u64::from(self.geo.block_size));
+        let handle = self.remove_blocks(inode, LogicalBlock(first.min(u64::from(LAST_BLOCK.0)) as u32), LAST_BLOCK)?;
+        self.end_truncate(handle, inode)
+    }
+
+    /// Forgets cached blocks in `[from, to)`.
+    pub(crate) fn drop_pages(&self, inode: &Inode, from: u64, to: u64) {
+        let gone = inode.pages.discard(from, to);
+        self.flusher.sub_bytes(gone);
+    }
+
+    /// Unmaps and frees `from..=to`, in as many handles as it takes, and returns the last one, still open. Cached blocks of the
+    /// range are gone already.
+    pub(crate) fn remove_blocks(&self, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
+        self.alloc.discard_preallocations(&inode.prealloc);
+        let view = self.map_view(inode);
+        let credits = inode.map.read().credits_for_remove(2) + 8;
+        let mut handle = self.start(credits)?;
+        let mut last = to;
+        loop {
+            let progress = {
+                let mut map = inode.map.write();
+                let promised = inode.es.remove(from, to.0 - from.0 + 1);
+                self.alloc.unreserve(promised);
+                let r = map.remove(&view, &mut handle, from, last);
+                inode.absorb_map(&mut map, self.geo.block_size);
+                // What failed in the middle must still be written with the inode.
+                r
+            };
+            self.write_inode_data(&mut handle, inode)?;
+            match progress? {
+                Progress::Done => return Ok(handle),
+                Progress::Stopped { at } => {
+                    last = at;
+                    handle.restart(credits)?;
+                }
+            }
+        }
+    }
+
+    /// Zeros `[from, to)`, which lies within one block, where the block has content.
+    fn zero_range_cached(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let block = from >> self.geo.block_bits;
+        let (_, state) = self.status(inode, LogicalBlock(block as u32), 1)?;
+        let has_content = inode.pages.block_uptodate(block) || matches!(state, EsState::Written(_));
+        if !has_content {
+            return Ok(());
+        }
+        let zeros = vec![0u8; (to - from) as usize];
+        self.write_delayed(inode, from, &zeros)?;
+        // Bytes after the end of the file that were cached stay zero too.
+        inode.pages.zero_tail(to);
+        Ok(())
+    }
+
+    /// The superblock says that files of 2 GiB and more exist, from the transaction on that makes the first.
+    pub(crate) fn set_large_file(&self, handle: &mut Handle, size: u64) -> Result<()> {
+        if size >= 1 << 31 && !self.sb.lock().ro_compat().contains(extant_ondisk::features::RoCompat::LARGE_FILE) {
+            handle.has_credits(2);
+            self.modify_superblock(handle, |sb| {
+                sb.set_large_file();
+            })?;
+        }
+        Ok(())
+    }
+
+    /// fallocate(2).
+    pub fn fallocate(&self, inode: &InodeRef, mode: FallocateMode, pos: u64, len: u64) -> Result<()> {
+        self.check_writable()?;
+        if inode.file_type() != Some(FileType::Regular) {
+            return Err(if inode.is_dir() { Error::IsDirectory } else { Error::NotSupported("fallocate") });
+        }
+        if inode.meta.read().desc.flags.intersects(InodeFlags::IMMUTABLE) {
+            return Err(Error::NotPermitted);
+        }
+        if len == 0 {
+            return Err(Error::Invalid("an empty range"));
+        }
+        let end = pos.checked_add(len).ok_or(Error::FileTooBig)?;
+        let extents = inode.map.read().extents;
+        if !extents && mode != FallocateMode::PunchHole {
+            return Err(Error::NotSupported("preallocation without extents"));
+        }
+        if mode != FallocateMode::PunchHole && end > self.max_size(inode) {
+            return Err(Error::FileTooBig);
+        }
+        self.retry_no_space(|| {
+            let _exclusive = inode.rw.write();
+            self.kill_privileges(inode)?;
+            match mode {
+                FallocateMode::Allocate { keep_size } => self.preallocate(inode, pos, end, keep_size)?,
+                FallocateMode::PunchHole => self.punch(inode, pos, end.min(self.max_size(inode)))?,
+                FallocateMode::ZeroRange { keep_size } => {
+                    self.punch(inode, pos, end)?;
+                    self.preallocate(inode, pos, end, keep_size)?;
+                }
+            }
+            let now = self.now();
+            let mut handle = self.start(1)?;
+            {
+                let mut m = inode.meta.write();
+                m.desc.mtime = now;
+                m.desc.ctime = now;
+            }
+            self.write_inode(&mut handle, inode)
+        })
+    }
+
+    fn preallocate(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
+        let bits = self.geo.block_bits;
+        let bs = 1u64 << bits;
+        let old = inode.size();
+        if !keep_size && end > old && !old.is_multiple_of(bs) {
+            self.zero_range_cached(inode, old, end.min(old.div_ceil(bs) * bs))?;
+        }
+        let mut lblk = (pos >> bits) as u32;
+        let last = ((end - 1) >> bits).min(u64::from(LAST_BLOCK.0)) as u32;
+        while lblk <= last {
+            let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
+            let n = if state == EsState::Hole {
+                let n = n.min(1 << 15);
+                let mut handle = self.start(self.allocate_credits(inode, n))?;
+                let (_, got) = self.allocate_range(&mut handle, inode, LogicalBlock(lblk), n, Want::Unwritten)?;
+                self.write_inode_data(&mut handle, inode)?;
+                got
+            } else {
+                n
+            };
+            lblk = lblk.saturating_add(n);
+        }
+        if !keep_size && end > old {
+            let mut handle = self.start(2)?;
+            self.set_large_file(&mut handle, end)?;
+            inode.set_size(end);
+            inode.meta.write().desc.size = end;
+            self.write_inode_data(&mut handle, inode)?;
+        }
+        Ok(())
+    }
+
+    fn punch(&self, inode: &Arc<Inode>, pos: u64, end: u64) -> Result<()> {
+        let bits = self.geo.block_bits;
+        let bs = 1u64 << bits;
+        let size = inode.size();
+        let data_end = end.min(size);
+        if pos < data_end {
+            // Edges: within one block, or the tail of the first and the head of the last.
+            let (first_end, last_start) = (pos.div_ceil(bs) * bs, data_end / bs * bs);
+            if pos / bs == (data_end - 1) / bs
+                && (!pos.is_multiple_of(bs) || (!data_end.is_multiple_of(bs) && data_end != size))
+            {
+                self.zero_range_cached(inode, pos, data_end)?;
+            } else {
+                if !pos.is_multiple_of(bs) {
+                    self.zero_range_cached(inode, pos, first_end.min(data_end))?;
+                }
+                if !data_end.is_multiple_of(bs) && data_end < size {
+                    self.zero_range_cached(inode, last_start, data_end)?;
+                }
+            }
+        }
+        let first = pos.div_ceil(bs);
+        // The block with the end of the file goes whole when the hole reaches the end.
+        let stop = if end >= size { end.div_ceil(bs).max(size.div_ceil(bs)) } else { end / bs };
+        let stop = stop.min(u64::from(LAST_BLOCK.0) + 1);
+        if first >= stop {
+            return Ok(());
+        }
+        let _wb = inode.wb.lock();
+        self.drop_pages(inode, first, stop);
+        let mut handle = self.remove_blocks(inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32))?;
+        // Appends still pending must not leave the size on disk short of blocks that stay mapped behind the hole.
+        let raise = size.min(end);
+        let behind = inode.meta.read().desc.size < raise;
+        if behind {
+            if !handle.has_credits(3) {
+                handle.restart(3)?;
+            }
+            self.grow_disk_size(inode, raise);
+            self.write_inode_data(&mut handle, inode)?;
+        }
+        Ok(())
+    }
+
+    /// lseek(2) with SEEK_DATA or SEEK_HOLE: the next offset at or after `pos` of that kind.
+    pub fn seek(&self, inode: &InodeRef, pos: u64, what: Seek) -> Result<u64> {
+        let _shared = inode.rw.read();
+        let size = inode.size();
+        if pos >= size {
+            return Err(Error::NoSuchOffset);
+        }
+        if inode.file_type() != Some(FileType::Regular) {
+            return if what == Seek::Data { Ok(pos) } else { Ok(size) };
+        }
+        let bits = self.geo.block_bits;
+        let last = ((size - 1) >> bits) as u32;
+        let mut lblk = (pos >> bits) as u32;
+        while lblk <= last {
+            let (mut n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
+            let is_data = match state {
+                EsState::Written(_) | EsState::Delayed => true,
+                EsState::Hole => false,
+                EsState::Unwritten(_) => {
+                    // Data on its way counts; the run ends where that changes.
+                    let dirty = inode.pages.block_dirty(u64::from(lblk));
+                    if inode.pages.is_empty() {
+                        false
+                    } else {
+                        n = (1..n).find(|i| inode.pages.block_dirty(u64::from(lblk + i)) != dirty).unwrap_or(n);
+                        dirty
+                    }
+                }
+            };
+            if is_data == (what == Seek::Data) {
+                return Ok(pos.max(u64::from(lblk) << bits));
+            }
+            lblk = lblk.saturating_add(n);
+        }
+        if what == Seek::Hole { Ok(size) } else { Err(Error::NoSuchOffset) }
+    }
+}

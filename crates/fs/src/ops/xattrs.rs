@@ -1,0 +1,51 @@
+//! Extended attributes, as the system calls see them.
+//!
+//! # Locking
+//! `inode`: shared for reading, exclusive for changing.
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::InodeRef;
+use crate::xattr::{self, SetMode};
+use crate::xattr_store::{XattrEdit, XattrView};
+
+/// Credits for one change of attributes.
+pub(crate) const XATTR_CREDITS: u32 = xattr::CREDITS;
+
+impl Filesystem {
+    /// The value of attribute `name` (with prefix: `user.mime_type`).
+    pub fn get_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<Vec<u8>> {
+        let _shared = inode.rw.read();
+        self.watch(xattr::get(&XattrView { fs: self, inode }, name).map_err(Error::from))
+    }
+
+    /// All names, in storage order.
+    pub fn list_xattrs(&self, inode: &InodeRef) -> Result<Vec<Vec<u8>>> {
+        let _shared = inode.rw.read();
+        self.watch(xattr::list(&XattrView { fs: self, inode }).map_err(Error::from))
+    }
+
+    pub fn set_xattr(&self, inode: &InodeRef, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
+        self.check_writable()?;
+        self.retry_no_space(|| {
+            let _exclusive = inode.rw.write();
+            let mut handle = self.start(XATTR_CREDITS + 4)?;
+            let view = XattrView { fs: self, inode };
+            xattr::set(&mut XattrEdit { view, handle: &mut handle }, name, value, mode)?;
+            inode.meta.write().desc.ctime = self.now();
+            self.write_inode(&mut handle, inode)
+        })
+    }
+
+    pub fn remove_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.retry_no_space(|| {
+            let _exclusive = inode.rw.write();
+            let mut handle = self.start(XATTR_CREDITS + 4)?;
+            let view = XattrView { fs: self, inode };
+            xattr::remove(&mut XattrEdit { view, handle: &mut handle }, name)?;
+            inode.meta.write().desc.ctime = self.now();
+            self.write_inode(&mut handle, inode)
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! What a mount can be told.
+
+use extant_base::clock::Clock;
+use extant_mballoc::Policy as AllocPolicy;
+
+use crate::map::es::EsPolicyKind;
+
+/// When reading moves a file's access time. Under FUSE only reads that reach the server count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atime {
+    Never,
+    /// If it is not newer than the change or modification time, or a day old (Linux: `relatime`).
+    Relative,
+}
+
+/// What happens when the image turns out to be damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    Continue,
+    RemountReadOnly,
+}
+
+/// When file data must be on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataMode {
+    /// Before the commit of the metadata that points to it.
+    Ordered,
+    /// Whenever. A crash may show stale bytes.
+    Writeback,
+}
+
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    pub read_only: bool,
+    /// Mount without replaying the journal; implies `read_only`.
+    pub no_recovery: bool,
+    /// The memory budget, in bytes.
+    pub cache_bytes: u64,
+    pub commit_interval_s: u32,
+    pub data: DataMode,
+    pub atime: Atime,
+    /// `None`: as the superblock says.
+    pub errors: Option<OnError>,
+    /// Keep clean file data in the page cache. Off under FUSE, where the kernel keeps it.
+    pub keep_clean: bool,
+    /// Writes of at least this many bytes, and overwrites, go to the device at once instead of waiting in folios. For devices
+    /// that cache writes themselves (image files without O_DIRECT); `None` otherwise.
+    pub write_through_bytes: Option<u64>,
+    pub alloc_policy: AllocPolicy,
+    pub es_policy: EsPolicyKind,
+    pub clock: Clock,
+    /// Background threads. Without them (tests, tools) waiting does the work itself.
+    pub threads: bool,
+    /// Shown as `s_last_mounted`.
+    pub mounted_on: Option<String>,
+    /// Seed for inode generations and directory placement; drawn from the clock when `None`.
+    pub seed: Option<u64>,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            read_only: false,
+            no_recovery: false,
+            cache_bytes: 256 << 20,
+            commit_interval_s: 5,
+            data: DataMode::Ordered,
+            atime: Atime::Relative,
+            errors: None,
+            keep_clean: true,
+            write_through_bytes: None,
+            alloc_policy: AllocPolicy::default(),
+            es_policy: EsPolicyKind::default(),
+            clock: Clock::real(),
+            threads: true,
+            mounted_on: None,
+            seed: None,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Inodes that a crash must clean up: unlinked but open, or being truncated (Linux: fs/ext4/orphan.c).
+//!
+//! Main type: [`Orphans`]. An orphan is recorded either in a slot of the orphan file (feature `orphan_file`) or, when that
+//! is full or absent, on the list that starts at `s_last_orphan` and goes on through `i_dtime`.
+//!
+//! # Locking
+//! `orphans` (55), under the map lock and above inode metas.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use extant_base::sync::{LockClass, Mutex};
+use extant_cache::BufKind;
+use extant_journal::Handle;
+use extant_ondisk::csum::ChecksumSeed;
+use extant_ondisk::{BlockNr, InodeNr, orphan};
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeRef};
+
+static CLASS: LockClass = LockClass::new("orphans", 55);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Block of the orphan file and slot in it.
+    File {
+        block: u32,
+        slot: u32,
+    },
+    List,
+}
+
+struct State {
+    place: HashMap<InodeNr, Place>,
+    /// The list from its head on. The newest is last here.
+    list: Vec<Arc<Inode>>,
+    /// Free slots of the orphan file, last first.
+    free: Vec<(u32, u32)>,
+    /// The orphan file's checksum seed and physical blocks.
+    file: Option<(Option<ChecksumSeed>, Vec<BlockNr>)>,
+}
+
+pub(crate) struct Orphans(Mutex<State>);
+
+impl Orphans {
+    pub(crate) fn new() -> Orphans {
+        Orphans(Mutex::new(&CLASS, State { place: HashMap::new(), list: Vec::new(), free: Vec::new(), file: None }))
+    }
+
+    /// Sets up the orphan file, whose slots are all free (clean-up has run).
+    pub(crate) fn use_file(&self, seed: Option<ChecksumSeed>, blocks: Vec<BlockNr>, slots_per_block: u32) {
+        let mut s = self.0.lock();
+        s.free = (0..blocks.len() as u32).rev().flat_map(|b| (0..slots_per_block).rev().map(move |i| (b, i))).collect();
+        s.file = Some((seed, blocks));
+    }
+
+    /// Takes over the list found at mount, head first.
+    pub(crate) fn adopt_list(&self, chain: &[InodeRef]) {
+        let mut s = self.0.lock();
+        s.list = chain.iter().rev().map(|i| Arc::clone(i)).collect();
+        for i in chain {
+            s.place.insert(i.ino, Place::List);
+        }
+    }
+
+    /// Takes over a used slot of the orphan file found at mount.
+    pub(crate) fn adopt_slot(&self, ino: InodeNr, block: u32, slot: u32) {
+        let mut s = self.0.lock();
+        s.free.retain(|place| *place != (block, slot));
+        s.place.insert(ino, Place::File { block, slot });
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().place.len()
+    }
+}
+
+impl Filesystem {
+    /// Sets one slot of the orphan file. 1 credit.
+    fn set_orphan_slot(
+        &self,
+        handle: &mut Handle,
+        state: &State,
+        block: u32,
+        slot: u32,
+        ino: Option<InodeNr>,
+    ) -> Result<()> {
+        let (seed, blocks) = state.file.as_ref().expect("a place in the file implies the file");
+        let nr = blocks[block as usize];
+        let buffer = self.cache.get(nr)?;
+        if !buffer.verified() {
+            buffer.read(|b| orphan::verify(b, nr, *seed))?;
+            buffer.set_verified();
+        }
+        handle.modify(&buffer, BufKind::Table, |b| {
+            orphan::set_slot(b, slot as usize, ino);
+            orphan::update_checksum(b, nr, *seed);
+        });
+        Ok(())
+    }
+
+    /// Records the inode; nothing if it is recorded already. 2 credits (superblock or orphan file block, inode). The caller
+    /// writes the inode afterwards.
+    pub(crate) fn orphan_add(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
+        let mut s = self.orphans.0.lock();
+        if s.place.contains_key(&inode.ino) {
+            return Ok(());
+        }
+        if let Some((block, slot)) = s.free.pop() {
+            self.set_orphan_slot(handle, &s, block, slot, Some(inode.ino))?;
+            s.place.insert(inode.ino, Place::File { block, slot });
+            return Ok(());
+        }
+        let next = s.list.last().map_or(0, |i| i.ino.0);
+        inode.meta.write().desc.dtime = next;
+        s.list.push(inode.clone());
+        s.place.insert(inode.ino, Place::List);
+        self.modify_superblock(handle, |sb| sb.set_last_orphan(Some(inode.ino)))
+    }
+
+    /// Takes the inode off; nothing if it is not recorded. 2 credits. Its `dtime` is 0 afterwards; the caller writes the
+    /// inode.
+    pub(crate) fn orphan_remove(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
+        let mut s = self.orphans.0.lock();
+        let Some(place) = s.place.remove(&inode.ino) else { return Ok(()) };
+        match place {
+            Place::File { block, slot } => {
+                self.set_orphan_slot(handle, &s, block, slot, None)?;
+                s.free.push((block, slot));
+            }
+            Place::List => {
+                let at = s.list.iter().position(|i| Arc::ptr_eq(i, inode)).expect("listed");
+                let older = at.checked_sub(1).map_or(0, |i| s.list[i].ino.0);
+                inode.meta.write().desc.dtime = 0;
+                match s.list.get(at + 1).cloned() {
+                    None => self.modify_superblock(handle, |sb| {
+                        sb.set_last_orphan((older != 0).then_some(InodeNr(older)));
+                    })?,
+                    Some(newer) => {
+                        newer.meta.write().desc.dtime = older;
+                        self.write_inode(handle, &newer)?;
+                    }
+                }
+                s.list.remove(at);
+            }
+        }
+        Ok(())
+    }
+}

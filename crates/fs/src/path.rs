@@ -1,0 +1,55 @@
+//! Paths, for embedding programs and tools (the FUSE kernel walks names itself).
+//!
+//! # Locking
+//! None of its own.
+
+use extant_ondisk::inode::FileType;
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::InodeRef;
+
+/// Symbolic links followed in one walk at most (Linux: MAXSYMLINKS).
+const SYMLINKS_MAX: u32 = 40;
+
+impl Filesystem {
+    /// The inode at `path`, counted from the root. `follow`: whether a symbolic link at the end is followed; links on
+    /// the way always are.
+    pub fn walk(&self, path: &[u8], follow: bool) -> Result<InodeRef> {
+        let mut left = SYMLINKS_MAX;
+        self.walk_from(self.root()?, path, follow, &mut left)
+    }
+
+    fn walk_from(&self, start: InodeRef, path: &[u8], follow: bool, left: &mut u32) -> Result<InodeRef> {
+        let mut at = if path.starts_with(b"/") { self.root()? } else { start };
+        let mut parts = path.split(|b| *b == b'/').filter(|p| !p.is_empty() && *p != b".").peekable();
+        while let Some(part) = parts.next() {
+            self.check_dir(&at)?;
+            if part == b".." {
+                at = self.parent(&at)?;
+                continue;
+            }
+            let next = self.lookup(&at, part)?;
+            let last = parts.peek().is_none();
+            if next.file_type() == Some(FileType::Symlink) && (!last || follow) {
+                *left = left.checked_sub(1).ok_or(Error::Invalid("too many symbolic links"))?;
+                let target = self.read_link(&next)?;
+                at = self.walk_from(at, &target, true, left)?;
+            } else {
+                at = next;
+            }
+        }
+        Ok(at)
+    }
+
+    /// The directory that holds the last part of `path`, and that part.
+    pub fn walk_parent<'p>(&self, path: &'p [u8]) -> Result<(InodeRef, &'p [u8])> {
+        let end = path.iter().rposition(|b| *b != b'/').ok_or(Error::Exists)? + 1;
+        let path = &path[..end];
+        let cut = path.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
+        let (dir, name) = path.split_at(cut);
+        let dir = self.walk(dir, true)?;
+        self.check_dir(&dir)?;
+        Ok((dir, name))
+    }
+}

@@ -1,0 +1,212 @@
+//! Inodes to and from the inode tables, and the mapping layer's view of cache, journal and allocator.
+//!
+//! Main types: [`MapView`] (a [`MapStore`] for one inode).
+//!
+//! # Locking
+//! `write_inode` takes the inode's meta lock (60), then the table block's buffer lock.
+
+use std::sync::Arc;
+
+use extant_base::sync::atomic::Ordering;
+use extant_cache::{BufKind, Buffer};
+use extant_journal::Handle;
+use extant_mballoc::{Request, RequestFlags};
+use extant_ondisk::inode::{InodeDesc, InodeFlags};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr};
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeRef};
+use crate::map::{MapRoot, MapStore};
+
+impl Filesystem {
+    /// The table block of an inode and the offset of its slot.
+    pub(crate) fn inode_slot(&self, ino: InodeNr) -> Result<(Arc<Buffer>, usize)> {
+        let place = self.geo.inode_location(ino)?;
+        let table = self.groups.with(place.group, |d| d.inode_table)?;
+        let block = BlockNr(table.0 + u64::from(place.table_block));
+        if self.cache.peek(block).is_none() {
+            // Linux: inode_readahead_blks, 32 blocks around the wanted one, within the table.
+            let first = place.table_block - place.table_block % 32;
+            let count = 32.min(self.geo.inode_table_blocks - first);
+            self.cache.readahead(BlockNr(table.0 + u64::from(first)), count);
+        }
+        Ok((self.cache.get(block)?, place.offset))
+    }
+
+    /// The checksum seed of an inode's own blocks.
+    pub(crate) fn inode_seed(&self, ino: InodeNr, generation: u32) -> Option<u32> {
+        self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, generation).raw())
+    }
+
+    /// The inode, from memory or from its table. Inodes without links are refused unless they are in use.
+    pub fn iget(&self, ino: InodeNr) -> Result<InodeRef> {
+        let inode = self.iget_any(ino)?;
+        if inode.links() == 0 && inode.users() == 1 {
+            return Err(Error::Stale(ino));
+        }
+        Ok(inode)
+    }
+
+    /// As [`Filesystem::iget`], also for orphans.
+    pub(crate) fn iget_any(&self, ino: InodeNr) -> Result<InodeRef> {
+        if let Some(inode) = self.inodes.find(ino) {
+            return Ok(inode);
+        }
+        let (buffer, offset) = self.inode_slot(ino)?;
+        let size = self.geo.inode_size;
+        let desc = buffer.read(|b| InodeDesc::decode(&b[offset..offset + size], ino, &self.geo))?;
+        if desc.flags.contains(InodeFlags::INLINE_DATA) || desc.flags.contains(InodeFlags::ENCRYPT) {
+            return Err(Error::Unsupported(format!("{ino} has inline data or is encrypted")));
+        }
+        if desc.file_type().is_none() || (desc.links == 0 && desc.dtime != 0 && desc.mode == 0) {
+            return Err(Error::Stale(ino));
+        }
+        let map = MapRoot::new(ino, desc.i_block, desc.has_extents(), self.inode_seed(ino, desc.generation));
+        // Loaded while a transaction that changed it may still be uncommitted: fsync must wait for that one.
+        let tid = self.journal.running_tid().0;
+        let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid);
+        let r = self.inodes.insert(inode);
+        self.budget.relieve();
+        Ok(r)
+    }
+
+    /// Writes the inode into its table block. 1 credit.
+    pub(crate) fn write_inode(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
+        let (buffer, offset) = self.inode_slot(inode.ino)?;
+        let size = self.geo.inode_size;
+        let mut m = inode.meta.write();
+        m.lazy_times = false;
+        handle.modify(&buffer, BufKind::Table, |b| {
+            m.desc.encode_into(&mut b[offset..offset + size], inode.ino, &self.geo)
+        })?;
+        drop(m);
+        inode.sync_tid.store(handle.tid().0, Ordering::Release);
+        Ok(())
+    }
+
+    /// As [`Filesystem::write_inode`], for a change that the file's data needs to be read back (size, mapping).
+    pub(crate) fn write_inode_data(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
+        self.write_inode(handle, inode)?;
+        inode.datasync_tid.store(handle.tid().0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Bytes of the in-inode xattr area.
+    pub(crate) fn inode_bytes<R>(&self, ino: InodeNr, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let (buffer, offset) = self.inode_slot(ino)?;
+        Ok(buffer.read(|b| f(&b[offset..offset + self.geo.inode_size])))
+    }
+
+    /// The mapping layer's view for `inode`.
+    pub(crate) fn map_view<'a>(&'a self, inode: &Inode) -> MapView<'a> {
+        let regular = inode.meta.read().desc.is_regular();
+        MapView { fs: self, goal_group: GroupNr((inode.ino.0 - 1) / self.geo.inodes_per_group), journalled: !regular }
+    }
+}
+
+/// What the mapping layer may do for one inode.
+pub(crate) struct MapView<'a> {
+    pub fs: &'a Filesystem,
+    goal_group: GroupNr,
+    /// The data blocks are metadata to the journal (directories, symlinks): freeing them needs revokes.
+    journalled: bool,
+}
+
+impl MapStore for MapView<'_> {
+    type Txn = Handle;
+    type Error = Error;
+
+    fn block_size(&self) -> u32 {
+        self.fs.geo.block_size
+    }
+
+    fn blocks_count(&self) -> u64 {
+        self.fs.geo.blocks_count
+    }
+
+    fn group_of(&self, block: BlockNr) -> GroupNr {
+        self.fs.geo.group_of_block(block).map_or(GroupNr(0), |(g, _)| g)
+    }
+
+    fn block_range_valid(&self, start: BlockNr, len: u32) -> bool {
+        start.0 >= self.fs.geo.first_data_block.max(1) && self.fs.geo.contains_range(start, u64::from(len))
+    }
+
+    fn read<R>(
+        &self,
+        block: BlockNr,
+        verify: impl FnOnce(&[u8]) -> std::result::Result<(), String>,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        let buffer = self.verified(block, verify)?;
+        Ok(buffer.read(f))
+    }
+
+    fn modify<R>(
+        &self,
+        handle: &mut Handle,
+        block: BlockNr,
+        verify: impl FnOnce(&[u8]) -> std::result::Result<(), String>,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let buffer = self.verified(block, verify)?;
+        Ok(handle.modify(&buffer, BufKind::Leaf, f))
+    }
+
+    fn allocate_meta(&self, handle: &mut Handle, goal: Option<BlockNr>) -> Result<BlockNr> {
+        let goal = goal.unwrap_or_else(|| self.fs.geo.first_block_of_group(self.goal_group));
+        let mut request = Request::metadata(Some(goal), 1);
+        // Nodes are needed to finish writes that were promised: they may use the reserved pool.
+        request.flags = RequestFlags::USE_RESERVED;
+        Ok(self.fs.alloc.allocate(handle, &request)?.start)
+    }
+
+    fn init<R>(&self, handle: &mut Handle, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let buffer = handle.create(block, BufKind::Leaf)?;
+        Ok(handle.modify(&buffer, BufKind::Leaf, f))
+    }
+
+    fn free_meta(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {
+        handle.forget(block);
+        self.fs.free_blocks(handle, block, 1)
+    }
+
+    fn free_data(&self, handle: &mut Handle, start: BlockNr, len: u32) -> Result<()> {
+        if self.journalled {
+            for i in 0..u64::from(len) {
+                handle.forget(BlockNr(start.0 + i));
+            }
+        }
+        self.fs.free_blocks(handle, start, len)
+    }
+
+    fn has_credits(&self, handle: &mut Handle, blocks: u32) -> bool {
+        handle.has_credits(blocks)
+    }
+}
+
+impl MapView<'_> {
+    fn verified(
+        &self,
+        block: BlockNr,
+        verify: impl FnOnce(&[u8]) -> std::result::Result<(), String>,
+    ) -> Result<Arc<Buffer>> {
+        let buffer = self.fs.cache.get(block)?;
+        if !buffer.verified() {
+            buffer.read(verify).map_err(|detail| Error::corrupt(format!("{block}: {detail}")))?;
+            buffer.set_verified();
+        }
+        Ok(buffer)
+    }
+}
+
+impl Filesystem {
+    /// Frees blocks under `handle`; they can be allocated again once its transaction is durable.
+    pub(crate) fn free_blocks(&self, handle: &mut Handle, start: BlockNr, len: u32) -> Result<()> {
+        for (s, l) in self.alloc.free(handle, start, u64::from(len))? {
+            handle.freed(s, l);
+        }
+        Ok(())
+    }
+}

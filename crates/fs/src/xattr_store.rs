@@ -1,0 +1,161 @@
+//! An inode's attributes, for the attribute layer (`xattr/`).
+//!
+//! Main types: [`XattrView`] (reading), [`XattrEdit`] (changing, under a handle).
+//!
+//! # Locking
+//! The caller holds the inode's `inode` lock. Inside: inode meta (60), buffers (80).
+
+use std::sync::Arc;
+
+use extant_cache::BufKind;
+use extant_journal::Handle;
+use extant_mballoc::Request;
+use extant_ondisk::features::Compat;
+use extant_ondisk::{BlockNr, InodeNr};
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::xattr::{XattrSource, XattrStore};
+
+pub(crate) struct XattrView<'a> {
+    pub fs: &'a Filesystem,
+    pub inode: &'a Arc<Inode>,
+}
+
+impl XattrSource for XattrView<'_> {
+    type Error = Error;
+
+    fn ino(&self) -> InodeNr {
+        self.inode.ino
+    }
+
+    fn mode(&self) -> u16 {
+        self.inode.mode()
+    }
+
+    fn inode_area(&self) -> Result<Vec<u8>> {
+        let area = self.inode.meta.read().desc.xattr_area(&self.fs.geo);
+        match area {
+            Some(range) => self.fs.inode_bytes(self.inode.ino, |b| b[range].to_vec()),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn block_nr(&self) -> Option<BlockNr> {
+        let block = self.inode.meta.read().desc.file_acl;
+        (block.0 != 0).then_some(block)
+    }
+
+    fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>> {
+        if nr.0 <= self.fs.geo.first_data_block || !self.fs.geo.contains(nr) {
+            return Err(Error::corrupt(format!("{}: attribute {nr} does not exist", self.inode.ino)));
+        }
+        Ok(self.fs.cache.get(nr)?.read(<[u8]>::to_vec))
+    }
+
+    fn block_size(&self) -> usize {
+        self.fs.geo.block_size as usize
+    }
+
+    fn checksum_seed(&self) -> Option<u32> {
+        self.fs.geo.metadata_csum.then(|| self.fs.geo.seed.raw())
+    }
+}
+
+pub(crate) struct XattrEdit<'a> {
+    pub view: XattrView<'a>,
+    pub handle: &'a mut Handle,
+}
+
+impl XattrSource for XattrEdit<'_> {
+    type Error = Error;
+
+    fn ino(&self) -> InodeNr {
+        self.view.ino()
+    }
+    fn mode(&self) -> u16 {
+        self.view.mode()
+    }
+    fn inode_area(&self) -> Result<Vec<u8>> {
+        self.view.inode_area()
+    }
+    fn block_nr(&self) -> Option<BlockNr> {
+        self.view.block_nr()
+    }
+    fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>> {
+        self.view.read_block(nr)
+    }
+    fn block_size(&self) -> usize {
+        self.view.block_size()
+    }
+    fn checksum_seed(&self) -> Option<u32> {
+        self.view.checksum_seed()
+    }
+}
+
+impl XattrStore for XattrEdit<'_> {
+    fn write_inode_area(&mut self, area: &[u8]) -> Result<()> {
+        let fs = self.view.fs;
+        let Some(range) = self.view.inode.meta.read().desc.xattr_area(&fs.geo) else {
+            return Err(Error::Invalid("an inode without room for attributes"));
+        };
+        let (buffer, offset) = fs.inode_slot(self.view.inode.ino)?;
+        self.handle.modify(&buffer, BufKind::Table, |b| {
+            b[offset + range.start..offset + range.end].copy_from_slice(area);
+        });
+        // The inode's checksum covers the area.
+        fs.write_inode(self.handle, self.view.inode)
+    }
+
+    fn set_mode(&mut self, mode: u16) -> Result<()> {
+        self.view.inode.meta.write().desc.mode = mode;
+        self.view.fs.write_inode(self.handle, self.view.inode)
+    }
+
+    fn set_block_nr(&mut self, nr: Option<BlockNr>) -> Result<()> {
+        let fs = self.view.fs;
+        {
+            let mut m = self.view.inode.meta.write();
+            let units = u64::from(fs.geo.block_size / 512);
+            match (m.desc.file_acl.0 != 0, nr.is_some()) {
+                (false, true) => m.desc.blocks += units,
+                (true, false) => m.desc.blocks = m.desc.blocks.saturating_sub(units),
+                _ => {}
+            }
+            m.desc.file_acl = nr.unwrap_or(BlockNr(0));
+        }
+        fs.write_inode(self.handle, self.view.inode)
+    }
+
+    fn allocate_block(&mut self) -> Result<BlockNr> {
+        let fs = self.view.fs;
+        if !fs.sb.lock().compat().contains(Compat::EXT_ATTR) {
+            fs.modify_superblock(self.handle, |sb| sb.set_ext_attr())?;
+        }
+        let goal = fs.inode_goal(self.view.inode);
+        Ok(fs.alloc.allocate(self.handle, &Request::metadata(Some(goal), 1))?.start)
+    }
+
+    fn init_block(&mut self, nr: BlockNr, bytes: &[u8]) -> Result<()> {
+        let buffer = self.handle.create(nr, BufKind::Leaf)?;
+        self.handle.modify(&buffer, BufKind::Leaf, |b| b[..bytes.len()].copy_from_slice(bytes));
+        Ok(())
+    }
+
+    fn update_block(&mut self, nr: BlockNr, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<()> {
+        let buffer = self.view.fs.cache.get(nr)?;
+        // The lock of shared blocks: two inodes must not leave the same block at once.
+        let _shared = self.view.fs.shared_xattr.lock();
+        let mut copy = buffer.read(<[u8]>::to_vec);
+        if change(&mut copy) {
+            self.handle.modify(&buffer, BufKind::Leaf, |b| b.copy_from_slice(&copy));
+        }
+        Ok(())
+    }
+
+    fn free_block(&mut self, nr: BlockNr) -> Result<()> {
+        self.handle.forget(nr);
+        self.view.fs.free_blocks(self.handle, nr, 1)
+    }
+}
