@@ -21,12 +21,7 @@ fn check(dir: &std::path::Path, dev: &MemDevice) {
     let path = dir.join("after.img");
     dev.save(&path).expect("saved");
     let out = Command::new("e2fsck").args(["-fn"]).arg(&path).output().expect("e2fsck");
-    assert!(
-        out.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&out.stdout),
-        String::from_utf8_lossy(&out.stderr)
-    );
+    assert!(out.status.success(), "{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
 }
 
 const KINDS: [&[&str]; 7] = [

@@ -1,0 +1,104 @@
+//! Several threads on one mount with all background threads running; the image is checked by e2fsck afterwards, and the
+//! lock order by the debug build while it runs.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use extant_base::rng::Rng;
+use extant_base::task;
+use extant_block::device::MemDevice;
+use extant_fs::{Cred, FallocateMode, Filesystem, MountOptions, NewNode, RenameFlags, SetAttr, WriteFlags};
+
+fn image(dir: &std::path::Path, args: &[&str], size: &str) -> MemDevice {
+    let path = dir.join("disk.img");
+    let out = Command::new("mke2fs").args(["-q", "-F"]).args(args).arg(&path).arg(size).output().expect("mke2fs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    MemDevice::load(&path).expect("loaded")
+}
+
+fn worker(fs: &Arc<Filesystem>, n: u64, rounds: u64) {
+    let cred = Cred::default();
+    let root = fs.root().expect("root");
+    let mine = fs.create(&root, format!("t{n}").as_bytes(), NewNode::directory(0o755), cred).expect("mkdir");
+    let shared = fs.lookup(&root, b"shared").expect("shared");
+    let mut rng = Rng::new(n);
+    for i in 0..rounds {
+        let dir = if rng.one_in(3) { &shared } else { &mine };
+        let name = format!("f{}", rng.below(40));
+        let name = name.as_bytes();
+        match rng.below(12) {
+            0..=4 => {
+                if let Ok(f) = fs.create(dir, name, NewNode::file(0o644), cred) {
+                    let data = vec![i as u8; 1 + rng.below(60_000) as usize];
+                    fs.write(&f, rng.below(20_000), &data, WriteFlags::default()).expect("write");
+                    if rng.one_in(4) {
+                        fs.fsync(&f, rng.one_in(2)).expect("fsync");
+                    }
+                }
+            }
+            5 => {
+                if let Ok(f) = fs.lookup(dir, name) {
+                    fs.setattr(&f, &SetAttr { size: Some(rng.below(50_000)), ..Default::default() }).expect("truncate");
+                }
+            }
+            6 => {
+                if let Ok(f) = fs.lookup(dir, name) {
+                    let mut buf = vec![0; 30_000];
+                    fs.read(&f, rng.below(10_000), &mut buf).expect("read");
+                    let _ = fs.fallocate(&f, FallocateMode::PunchHole, rng.below(30_000), 1 + rng.below(20_000));
+                }
+            }
+            7 => {
+                let to = format!("f{}", rng.below(40));
+                let other = if rng.one_in(2) { &shared } else { &mine };
+                let _ = fs.rename(dir, name, other, to.as_bytes(), RenameFlags::default());
+            }
+            8 => {
+                if let Ok(f) = fs.lookup(dir, name) {
+                    let _ = fs.link(&f, &shared, format!("l{}", rng.below(40)).as_bytes());
+                }
+            }
+            9 => fs.sync().expect("sync"),
+            _ => {
+                let _ = fs.unlink(dir, name);
+            }
+        }
+    }
+}
+
+#[test]
+fn four_threads_leave_a_clean_image() {
+    for (kind, seed) in [
+        (&["-t", "ext4"][..], 1),
+        (&["-t", "ext4", "-b", "1024", "-O", "orphan_file"], 2),
+        (&["-t", "ext3"], 3),
+        (&["-t", "ext2"], 4),
+    ] {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let dev = Arc::new(image(dir.path(), kind, "64M"));
+        let options = MountOptions {
+            cache_bytes: 16 << 20,
+            write_through_bytes: (seed % 2 == 0).then_some(32_768),
+            ..MountOptions::default()
+        };
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let root = fs.root().expect("root");
+        fs.create(&root, b"shared", NewNode::directory(0o755), Cred::default()).expect("mkdir");
+        drop(root);
+        let threads: Vec<_> = (0..4)
+            .map(|n| {
+                let fs = fs.clone();
+                task::spawn("worker", move || worker(&fs, seed * 10 + n, 600)).expect("thread")
+            })
+            .collect();
+        for t in threads {
+            t.join().expect("worker");
+        }
+        fs.unmount().expect("unmount");
+        drop(fs);
+        let path = dir.path().join("after.img");
+        dev.save(&path).expect("saved");
+        let out = Command::new("e2fsck").args(["-fn"]).arg(&path).output().expect("e2fsck");
+        assert!(out.status.success(), "{kind:?}: {}", String::from_utf8_lossy(&out.stdout));
+    }
+}
