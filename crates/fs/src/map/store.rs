@@ -30,7 +30,8 @@ pub enum MapError {
 /// Metadata blocks, read and changed; blocks, allocated and freed.
 ///
 /// The mapping layer verifies what it reads through closures and checks every pointer before following it, so an
-/// implementation need not look into the blocks. All changes of one call belong to the handle in `txn`.
+/// implementation need not look into the blocks. All changes of one call belong to the handle in `txn`. The closures call
+/// [`MapStore::block_range_valid`] while the block is held, so that one must not take a block's lock.
 pub trait MapStore {
     /// A journal handle.
     type Txn;

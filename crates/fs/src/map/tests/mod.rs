@@ -3,4 +3,4 @@
 mod fake;
 mod fuzz;
 mod model;
-// mod oracle;
+mod oracle;
