@@ -12,6 +12,7 @@ use super::{
     DEPTH_MAX, ENTRY_BYTES, Extent, HEADER_BYTES, Header, Index, LOGICAL_END, MAGIC, ROOT_BYTES, RawEntry, TAIL_BYTES,
     raw_key,
 };
+use crate::csum::crc32c;
 use crate::{BlockNr, Error, LogicalBlock, Result};
 
 /// Entries that a node of `bytes` bytes (the root's 60, or a block) has room for.
@@ -203,7 +204,7 @@ impl<'a> NodeRef<'a> {
     /// The checksum that a block node should have under this inode seed.
     pub fn checksum(&self, inode_seed: u32) -> Option<u32> {
         let at = tail_at(&self.header, self.bytes)?;
-        Some(crc32c_raw(inode_seed, &self.bytes[..at]))
+        Some(crc32c(inode_seed, &self.bytes[..at]))
     }
 }
 
@@ -297,9 +298,4 @@ impl<'a> NodeMut<'a> {
             self.bytes[at..at + TAIL_BYTES].copy_from_slice(&sum.to_le_bytes());
         }
     }
-}
-
-/// crc32c without the final inversion, as ext4 seeds and stores it.
-fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
-    !crc32c::crc32c_append(!seed, data)
 }

@@ -427,9 +427,8 @@ fn e2fsck_and_the_kernel_agree(fs_type: &str, block_size: u32, seed: u64) {
     let size = spread * u64::from(block_size) + u64::from(block_size) * 10;
     let sectors = root.blocks_delta as u64 * u64::from(block_size) / 512;
     let mut script = format!("sif <{ino}> size {size}\nsif <{ino}> blocks {sectors}\n");
-    for i in 0..15 {
-        let name =
-            ["IND", "DIND", "TIND"].get((i as usize).wrapping_sub(12)).map_or(i.to_string(), |n| (*n).to_owned());
+    for i in 0..15usize {
+        let name = ["IND", "DIND", "TIND"].get(i.wrapping_sub(12)).map_or(i.to_string(), |n| (*n).to_owned());
         script += &format!("sif <{ino}> block[{name}] {}\n", u32_at(&root.i_block, 4 * i));
     }
     let script_path = image.path.with_extension("debugfs");
@@ -437,7 +436,7 @@ fn e2fsck_and_the_kernel_agree(fs_type: &str, block_size: u32, seed: u64) {
     run_ok("debugfs", &["-w", "-f", script_path.to_str().unwrap(), path]);
     assert_eq!(store_root(&image, ino).i_block, root.i_block, "debugfs stored i_block");
     // Bitmaps and counts are not ours here, so e2fsck fixes those (pass 5); the inode itself must be beyond reproach.
-    let (code, text) = run("e2fsck", &["-fy", path]);
+    let (code, text, _) = command("e2fsck", &["-fy", path]);
     assert_eq!(code, Some(1), "{text}");
     // "Could be narrower" is a wish that e2fsck has for the kernel's trees as well after so much churn.
     let fine = ["Pass ", "Block bitmap differences", "Inode bitmap differences", "Free blocks count", "Fix? yes"];
