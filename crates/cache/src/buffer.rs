@@ -10,7 +10,8 @@
 //! A block's content is checked by its owner once, when it enters the cache (`verified`); blocks made in memory count as
 //! verified.
 //!
-//! What it does not do: writeback. Held and Logged buffers go home through the journal, which also writes them when there is
+//! What it does not do: reclaim by itself (operations call [`Budget::relieve`] where they hold no lock that a shrinker may
+//! want), writeback. Held and Logged buffers go home through the journal, which also writes them when there is
 //! no log (ext2).
 //!
 //! # Locking
@@ -222,7 +223,6 @@ impl BufferCache {
             return Ok(b);
         }
         self.fill(&b)?;
-        self.budget.relieve();
         Ok(b)
     }
 
@@ -250,7 +250,6 @@ impl BufferCache {
             b.uptodate.store(true, Ordering::Release);
             b.verified.store(true, Ordering::Release);
         }
-        self.budget.relieve();
         Ok(b)
     }
 
@@ -298,7 +297,6 @@ impl BufferCache {
                 b.uptodate.store(true, Ordering::Release);
             }
         }
-        self.budget.relieve();
     }
 
     /// Drops every block that nobody holds (after a replay has rewritten the device).

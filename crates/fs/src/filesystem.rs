@@ -164,6 +164,7 @@ impl Filesystem {
     /// Joins the running transaction. `credits`: metadata blocks that the operation may change.
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
         self.check_writable()?;
+        self.budget.relieve();
         Ok(self.journal.start(credits.min(self.journal.max_credits()))?)
     }
 

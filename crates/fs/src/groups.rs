@@ -95,15 +95,16 @@ impl Groups {
         let (block, uninit) = self.with(group, |d| (d.block_bitmap, d.flags.contains(GroupFlags::BLOCK_UNINIT)))?;
         if uninit {
             let built = self.build_block_bitmap(group)?;
-            // Nobody has changed it while the flag is set, so building it twice gives the same bytes.
-            let buffer = self.cache.get_zeroed(block)?;
-            let mut inner = buffer.lock();
-            if inner.state == Default::default() {
-                let bytes = Arc::make_mut(&mut inner.data);
-                bytes[..built.len()].copy_from_slice(&built);
+            // The bitmap changes only under the descriptor's lock, and the first change clears the flag: while it is set,
+            // building the bitmap again gives the same bytes; once it is clear, the bytes must not be touched.
+            let desc = self.desc(group)?.lock();
+            if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
+                let buffer = self.cache.get_zeroed(block)?;
+                let mut inner = buffer.lock();
+                Arc::make_mut(&mut inner.data)[..built.len()].copy_from_slice(&built);
+                drop(inner);
+                return Ok(buffer);
             }
-            drop(inner);
-            return Ok(buffer);
         }
         let buffer = self.cache.get(block)?;
         if !buffer.verified() {
@@ -123,6 +124,27 @@ impl Groups {
         let descs = (from..to).map(|g| self.with(GroupNr(g), Clone::clone)).collect::<Result<Vec<_>>>()?;
         bitmap::init_block_bitmap(&mut bytes, group, &descs, &self.geo);
         Ok(bytes)
+    }
+
+    /// The group's inode bitmap, checked or (INODE_UNINIT) built in memory; the rules are those of the block bitmap.
+    pub fn inode_bitmap(&self, group: GroupNr) -> Result<Arc<Buffer>> {
+        let desc = self.desc(group)?.lock();
+        let block = desc.inode_bitmap;
+        if desc.flags.contains(GroupFlags::INODE_UNINIT) {
+            let buffer = self.cache.get_zeroed(block)?;
+            let mut inner = buffer.lock();
+            bitmap::init_inode_bitmap(&mut Arc::make_mut(&mut inner.data)[..], &self.geo);
+            drop(inner);
+            return Ok(buffer);
+        }
+        drop(desc);
+        let buffer = self.cache.get(block)?;
+        if !buffer.verified() {
+            let desc = self.desc(group)?.lock();
+            buffer.read(|b| desc.verify_inode_bitmap(b, group, &self.geo))?;
+            buffer.set_verified();
+        }
+        Ok(buffer)
     }
 
     /// Every range that holds the file system's own structures.

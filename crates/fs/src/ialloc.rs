@@ -11,10 +11,8 @@
 //! # Locking
 //! Takes `group descriptor` (72) and buffer locks inside the calls.
 
-use std::sync::Arc;
-
 use extant_base::sync::atomic::Ordering;
-use extant_cache::{BufKind, Buffer};
+use extant_cache::BufKind;
 use extant_journal::Handle;
 use extant_ondisk::group_desc::GroupFlags;
 use extant_ondisk::inode::InodeFlags;
@@ -26,27 +24,6 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 
 impl Filesystem {
-    /// The group's inode bitmap, checked or (INODE_UNINIT) built in memory.
-    fn inode_bitmap(&self, group: GroupNr) -> Result<Arc<Buffer>> {
-        let (block, uninit) =
-            self.groups.with(group, |d| (d.inode_bitmap, d.flags.contains(GroupFlags::INODE_UNINIT)))?;
-        if uninit {
-            let buffer = self.cache.get_zeroed(block)?;
-            let mut inner = buffer.lock();
-            if inner.state == Default::default() {
-                bitmap::init_inode_bitmap(&mut Arc::make_mut(&mut inner.data)[..], &self.geo);
-            }
-            drop(inner);
-            return Ok(buffer);
-        }
-        let buffer = self.cache.get(block)?;
-        if !buffer.verified() {
-            self.groups.with(group, |d| buffer.read(|b| d.verify_inode_bitmap(b, group, &self.geo)))??;
-            buffer.set_verified();
-        }
-        Ok(buffer)
-    }
-
     /// Takes a free inode number for a child of `parent`. 3 credits (bitmap, descriptor, and the group's block bitmap is not
     /// touched), plus the inode's table block, which the caller fills.
     pub(crate) fn allocate_inode(
@@ -84,7 +61,7 @@ impl Filesystem {
         if self.groups.with(group, |d| d.free_inodes)? == 0 {
             return Ok(None);
         }
-        let buffer = self.inode_bitmap(group)?;
+        let buffer = self.groups.inode_bitmap(group)?;
         let per_group = self.geo.inodes_per_group;
         let hint = self.inode_hints[group.0 as usize].load(Ordering::Relaxed);
         // Inodes below s_first_ino are the file system's own, whatever the bitmap says.
@@ -94,6 +71,9 @@ impl Filesystem {
             let from = hint.max(reserved).min(per_group);
             let free = bitmap::find_next_zero(bytes, from..per_group)
                 .or_else(|| bitmap::find_next_zero(bytes, reserved..per_group));
+            if desc.free_inodes == 0 {
+                return Ok(None); // somebody else took the last one
+            }
             let Some(index) = free else {
                 return Err(Error::corrupt(format!(
                     "inode bitmap of {group} is full, its descriptor says {} are free",
@@ -117,10 +97,11 @@ impl Filesystem {
                 }
             }
             desc.set_inode_bitmap_csum(bytes, geo);
-            Ok(index)
+            Ok(Some(index))
         });
         let index = match found {
-            Ok(index) => index,
+            Ok(Some(index)) => index,
+            Ok(None) => return Ok(None),
             Err(e) => {
                 self.note_error(&e);
                 return Ok(None);
@@ -134,7 +115,7 @@ impl Filesystem {
     /// Gives an inode number back. 2 credits.
     pub(crate) fn free_inode_number(&self, handle: &mut Handle, ino: InodeNr, was_dir: bool) -> Result<()> {
         let place = self.geo.inode_location(ino)?;
-        let buffer = self.inode_bitmap(place.group)?;
+        let buffer = self.groups.inode_bitmap(place.group)?;
         let geo = &self.geo;
         self.groups.update_bitmap(handle, place.group, &buffer, |desc, bytes| {
             if !bitmap::test(bytes, place.index) {

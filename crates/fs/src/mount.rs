@@ -441,7 +441,7 @@ fn start_threads(fs: &Arc<Filesystem>) -> Result<()> {
     threads.push(
         task::spawn("extant-evict", move || {
             while let Some(fs) = weak.upgrade() {
-                if !fs.eviction_step(Duration::from_millis(500)) {
+                if !fs.eviction_step(Duration::from_millis(100)) {
                     return;
                 }
             }

@@ -1,7 +1,7 @@
 //! The end of an inode's life: unlinked, and the last user gone (Linux: `ext4_evict_inode`).
 //!
 //! Whoever drops the last reference only queues the inode; a thread of its own (or, without threads, the next operation
-//! that waits) frees it: blocks, attributes, orphan record, number. Until the last of its handles is durable, the orphan
+//! that waits) frees it, or whoever comes to [`Filesystem::reap`] first: blocks, attributes, orphan record, number. Until the last of its handles is durable, the orphan
 //! record lets a crash be cleaned up.
 //!
 //! # Locking
@@ -20,16 +20,44 @@ use crate::ops::xattrs::XATTR_CREDITS;
 use crate::xattr;
 use crate::xattr_store::{XattrEdit, XattrView};
 
+/// Inodes that one call of [`Filesystem::reap`] frees at most.
+const REAP_MAX: u32 = 8;
+/// Inodes with more 512-byte units than this (64 MiB) are freed by the eviction thread only.
+const LARGE_UNITS: u64 = 128 << 10;
+
+fn is_large(inode: &Inode) -> bool {
+    inode.meta.try_read().is_none_or(|m| m.desc.blocks > LARGE_UNITS)
+}
+
 impl Filesystem {
     /// The last user of an inode without links went away.
     pub(crate) fn queue_eviction(&self, inode: Arc<Inode>) {
         if self.is_read_only() {
             return;
         }
-        let mut q = self.evictions.lock();
-        q.push_back(inode);
-        if q.len() == 1 {
+        let large = is_large(&inode);
+        self.evictions.lock().push_back(inode);
+        if large {
             self.evict_work.notify_one();
+        }
+    }
+
+    /// Frees a few queued inodes on the caller's thread, which holds no lock and no handle: small files go without a switch
+    /// to the eviction thread, and whoever unlinks pays. Large ones are left to the thread.
+    pub fn reap(&self) {
+        for _ in 0..REAP_MAX {
+            {
+                let q = self.evictions.lock();
+                match q.front() {
+                    None => return,
+                    Some(i) if is_large(i) => {
+                        self.evict_work.notify_one();
+                        return;
+                    }
+                    Some(_) => {}
+                }
+            }
+            self.evict_next();
         }
     }
 

@@ -406,7 +406,9 @@ impl Filesystem {
             let now = self.now();
             self.stamp_dir(&mut handle, dir, now)?;
             self.drop_link(&mut handle, &inode, now)
-        })
+        })?;
+        self.reap();
+        Ok(())
     }
 
     /// One name less; without any, the inode becomes an orphan until its last user lets go.
@@ -456,7 +458,9 @@ impl Filesystem {
             self.kill_dir(&mut handle, &inode, now)?;
             drop_dir_link(&mut dir.meta.write().desc);
             self.stamp_dir(&mut handle, dir, now)
-        })
+        })?;
+        self.reap();
+        Ok(())
     }
 
     /// An empty directory that has no name any more: all its links go.

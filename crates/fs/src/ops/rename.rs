@@ -49,6 +49,7 @@ impl Filesystem {
             }
         }
         self.retry_no_space(|| self.rename_once(old_dir, old_name, new_dir, new_name, flags))?;
+        self.reap();
         Ok(())
     }
 
