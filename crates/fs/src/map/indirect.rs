@@ -455,6 +455,6 @@ pub(super) fn credits_for_insert(block_size: u32, len: u32) -> u32 {
     credits_for_array() + 3 * (arrays + arrays / 128 + 1)
 }
 
-pub(super) fn credits_for_remove(groups_per_extent: u32) -> u32 {
-    array_credits(LEVELS_MAX) + 2 * groups_per_extent.max(1)
+pub(super) fn credits_for_remove(groups: u32) -> u32 {
+    array_credits(LEVELS_MAX) + 2 * groups.max(1)
 }

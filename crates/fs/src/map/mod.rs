@@ -228,14 +228,10 @@ impl MapRoot {
         if self.extents { extents::credits_for_insert(self) } else { indirect::credits_for_insert(block_size, len) }
     }
 
-    /// Credits with which [`MapRoot::remove`] surely comes forward by one extent (which may spread over
-    /// `groups_per_extent` groups) or one pointer block. More credits, fewer handles.
-    pub fn credits_for_remove(&self, groups_per_extent: u32) -> u32 {
-        if self.extents {
-            extents::credits_for_remove(self, groups_per_extent)
-        } else {
-            indirect::credits_for_remove(groups_per_extent)
-        }
+    /// Credits with which [`MapRoot::remove`] surely comes forward, by one extent that lies in `groups` groups (or what
+    /// it has in the last of them) or by one pointer block. More credits, fewer handles.
+    pub fn credits_for_remove(&self, groups: u32) -> u32 {
+        if self.extents { extents::credits_for_remove(self, groups) } else { indirect::credits_for_remove(groups) }
     }
 
     fn corrupt<E: From<MapError>>(&self, block: Option<BlockNr>, detail: impl Into<String>) -> E {

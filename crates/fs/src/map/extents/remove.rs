@@ -8,7 +8,7 @@
 //! The caller's map lock.
 
 use extant_ondisk::extent::{DEPTH_MAX, Extent, RawEntry};
-use extant_ondisk::{GroupNr, LogicalBlock};
+use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
 use super::depth_of;
 use super::edit::{Edit, nodes_needed};
@@ -21,9 +21,9 @@ fn round_credits(depth: u32, new_nodes: u32) -> u32 {
     4 * (depth + 1) + 3 * new_nodes
 }
 
-pub(in crate::map) fn credits_for_remove(root: &MapRoot, groups_per_extent: u32) -> u32 {
+pub(in crate::map) fn credits_for_remove(root: &MapRoot, groups: u32) -> u32 {
     let depth = (depth_of(root) + 1).min(u32::from(DEPTH_MAX));
-    round_credits(depth, depth + 1) + 2 * groups_per_extent.max(1)
+    round_credits(depth, depth + 1) + 2 * groups.max(1)
 }
 
 /// The groups that freeing touches, each counted once.
@@ -34,7 +34,7 @@ impl Groups {
     /// Notes the groups of an extent. Groups are contiguous, so only first and last have to be asked for.
     fn add<S: MapStore>(&mut self, store: &S, extent: &Extent) {
         let first = store.group_of(extent.pblk).0;
-        let last = store.group_of(extant_ondisk::BlockNr(extent.pblk.0 + u64::from(extent.len.max(1)) - 1)).0;
+        let last = store.group_of(BlockNr(extent.pblk.0 + u64::from(extent.len.max(1)) - 1)).0;
         // An extent has at most 32768 blocks, so this is short even with the smallest groups.
         for group in first..=last {
             if let Err(at) = self.0.binary_search(&GroupNr(group)) {
@@ -46,6 +46,26 @@ impl Groups {
     fn credits(&self) -> u32 {
         2 * self.0.len() as u32
     }
+}
+
+/// The part of an extent in as many of its last groups as `affordable` accepts, fewer than all; `None` if not even one.
+fn last_groups<S: MapStore>(store: &S, extent: &Extent, mut affordable: impl FnMut(u32) -> bool) -> Option<Extent> {
+    let group_at = |offset: u32| store.group_of(BlockNr(extent.pblk.0 + u64::from(offset))).0;
+    let last = group_at(extent.len - 1);
+    let mut count = last.checked_sub(group_at(0))?;
+    while count > 0 && !affordable(count) {
+        count /= 2;
+    }
+    if count == 0 {
+        return None;
+    }
+    // The first block of the first of these groups, by bisection.
+    let (mut low, mut high) = (0, extent.len - 1);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if group_at(middle) > last - count { high = middle } else { low = middle + 1 }
+    }
+    extent.clip(u64::from(extent.lblk.0) + u64::from(low), u64::MAX)
 }
 
 pub(in crate::map) fn remove<S: MapStore>(
@@ -82,19 +102,28 @@ pub(in crate::map) fn remove<S: MapStore>(
         let (mut left, mut right) = (None, None);
         for extent in extents.iter().rev() {
             let Some(part) = extent.clip(start, stop) else { break };
+            let first = gone.is_empty();
+            let behind = if first { extent.clip(stop, u64::MAX) } else { right };
+            let before = extent.clip(0, u64::from(part.lblk.0));
             groups.add(store, &part);
-            let (before, behind) = (extent.clip(0, start), extent.clip(stop, u64::MAX));
-            let added = usize::from(before.is_some()) + usize::from(behind.or(right).is_some());
-            let new_nodes = nodes_needed::<S>(&path, gone.len() + 1, added);
-            let credits = round_credits(path.depth as u32, new_nodes) + groups.credits();
-            if !store.has_credits(txn, credits) {
-                if gone.is_empty() {
-                    return Ok(Progress::Stopped { at: LogicalBlock(to) });
-                }
-                break;
+            let nodes = |added: usize| nodes_needed::<S>(&path, gone.len() + 1, added);
+            let added = usize::from(before.is_some()) + usize::from(behind.is_some());
+            if store.has_credits(txn, round_credits(path.depth as u32, nodes(added)) + groups.credits()) {
+                (left, right) = (before, behind);
+                gone.push(part);
+                continue;
             }
-            (left, right) = (before, behind.or(right));
-            gone.push(part);
+            if first {
+                // Too many groups for this handle in one extent: at least the last of them.
+                let part = last_groups(store, &part, |groups| {
+                    let added = 1 + usize::from(behind.is_some());
+                    store.has_credits(txn, round_credits(path.depth as u32, nodes(added)) + 2 * groups)
+                });
+                let Some(part) = part else { return Ok(Progress::Stopped { at: LogicalBlock(to) }) };
+                (left, right) = (extent.clip(0, u64::from(part.lblk.0)), behind);
+                gone.push(part);
+            }
+            break;
         }
         let Some(last) = gone.last() else { break };
         let (lowest, first_gone) = (last.lblk.0, pos + 1 - gone.len());
