@@ -282,15 +282,22 @@ impl BufferCache {
         if to <= from {
             return;
         }
+        // The buffers are locked before the device is read, so that nobody can load, change, write home and drop a block in
+        // between and have the old content put over it.
+        let mut buffers = Vec::with_capacity((to - from) as usize);
+        for block in from..to {
+            let Ok(b) = self.find_or_insert(BlockNr(block)) else { return };
+            buffers.push(b);
+        }
+        let mut locked: Vec<_> = buffers.iter().map(|b| b.inner.try_write()).collect();
         let bs = self.block_size as usize;
-        let mut all = AlignedBuf::zeroed((to - from) as usize * bs);
+        let mut all = AlignedBuf::zeroed(buffers.len() * bs);
         let flags = BioFlags::META | BioFlags::RAHEAD;
         if self.dev.read_at(from * u64::from(self.block_size), &mut all, flags).is_err() {
             return;
         }
-        for (i, piece) in all.chunks_exact(bs).enumerate() {
-            let Ok(b) = self.find_or_insert(BlockNr(from + i as u64)) else { return };
-            let mut inner = b.inner.write();
+        for ((b, inner), piece) in buffers.iter().zip(&mut locked).zip(all.chunks_exact(bs)) {
+            let Some(inner) = inner else { continue };
             if !b.uptodate.load(Ordering::Acquire) {
                 self.stats.misses.inc();
                 inner.data = Arc::new(AlignedBuf::from_slice(piece));

@@ -97,8 +97,10 @@ impl Filesystem {
         self.end_truncate(handle, inode)
     }
 
-    /// Forgets cached blocks in `[from, to)`.
+    /// Forgets cached blocks in `[from, to)`; the caller holds the inode's writeback lock.
     pub(crate) fn drop_pages(&self, inode: &Inode, from: u64, to: u64) {
+        // Writes in flight must not land in blocks that are about to be freed. Their errors concern nobody any more.
+        let _ = inode.io.wait();
         let gone = inode.pages.discard(from, to);
         self.flusher.sub_bytes(gone);
     }
