@@ -22,9 +22,22 @@ impl AlignedBuf {
 
     /// A copy of `bytes`.
     pub fn from_slice(bytes: &[u8]) -> AlignedBuf {
-        let mut b = AlignedBuf::zeroed(bytes.len());
-        b.copy_from_slice(bytes);
-        b
+        AlignedBuf::from_slice_padded(bytes, bytes.len())
+    }
+
+    /// A copy of `bytes`, followed by zeros up to `len`. What `bytes` covers is not zeroed first.
+    pub fn from_slice_padded(bytes: &[u8], len: usize) -> AlignedBuf {
+        let len = len.max(bytes.len());
+        let mut chunks = Vec::with_capacity(len.div_ceil(512));
+        let (whole, rest) = bytes.as_chunks::<512>();
+        chunks.extend(whole.iter().map(|c| Chunk(*c)));
+        if !rest.is_empty() {
+            let mut last = Chunk([0; 512]);
+            last.0[..rest.len()].copy_from_slice(rest);
+            chunks.push(last);
+        }
+        chunks.resize(len.div_ceil(512), Chunk([0; 512]));
+        AlignedBuf { chunks, len }
     }
 
     pub fn len(&self) -> usize {

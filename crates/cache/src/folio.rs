@@ -189,7 +189,14 @@ impl AddressSpace {
     }
 
     /// The folio that covers `page`, made (as large as `want_pages` and its neighbours allow) when there is none.
-    fn covering_mut<'a>(&self, inner: &'a mut Inner, page: u64, want_pages: u64) -> (u64, &'a mut Folio) {
+    /// `content` is what the caller is about to write from the page's start: a new folio is made with it.
+    fn covering_mut<'a>(
+        &self,
+        inner: &'a mut Inner,
+        page: u64,
+        want_pages: u64,
+        content: &[u8],
+    ) -> (u64, &'a mut Folio, bool) {
         let found = inner.folios.range(..=page).next_back().filter(|(s, f)| page < **s + f.pages).map(|(s, _)| *s);
         let start = match found {
             Some(start) => start,
@@ -199,9 +206,10 @@ impl AddressSpace {
                 while pages * 2 <= want_pages.min(FOLIO_PAGES_MAX).min(room) && page.is_multiple_of(pages * 2) {
                     pages *= 2;
                 }
+                let bytes = pages as usize * PAGE_SIZE;
                 let folio = Folio {
                     pages,
-                    data: Arc::new(AlignedBuf::zeroed(pages as usize * PAGE_SIZE)),
+                    data: Arc::new(AlignedBuf::from_slice_padded(&content[..content.len().min(bytes)], bytes)),
                     uptodate: 0,
                     dirty: 0,
                     writeback: 0,
@@ -213,7 +221,7 @@ impl AddressSpace {
                 page
             }
         };
-        (start, inner.folios.get_mut(&start).expect("found or inserted above"))
+        (start, inner.folios.get_mut(&start).expect("found or inserted above"), found.is_none())
     }
 
     /// Puts `data` at byte `pos` and marks its blocks dirty. `fills` holds the current content of blocks that `data`
@@ -229,7 +237,9 @@ impl AddressSpace {
             let page = abs / PAGE_SIZE as u64;
             let want = (data.len() - at + (abs % PAGE_SIZE as u64) as usize).div_ceil(PAGE_SIZE) as u64;
             let bpp = self.blocks_per_page();
-            let (start, folio) = self.covering_mut(&mut inner, page, want);
+            let from_start = abs % PAGE_SIZE as u64 == 0;
+            let content = if from_start { &data[at..] } else { &[] };
+            let (start, folio, fresh) = self.covering_mut(&mut inner, page, want, content);
             let within = (abs - start * PAGE_SIZE as u64) as usize;
             let n = (data.len() - at).min(folio.pages as usize * PAGE_SIZE - within);
             let bytes = Arc::make_mut(&mut folio.data);
@@ -242,7 +252,10 @@ impl AddressSpace {
                     bytes[off..off + fill.len()].copy_from_slice(fill);
                 }
             }
-            bytes[within..within + n].copy_from_slice(&data[at..at + n]);
+            // A fresh folio has the data already, but for a last block that was just filled in.
+            if !(fresh && from_start && fills.is_empty()) {
+                bytes[within..within + n].copy_from_slice(&data[at..at + n]);
+            }
             let mask = Self::mask(first, last - first + 1);
             newly += u64::from((mask & !folio.dirty).count_ones());
             folio.uptodate |= mask;
@@ -263,7 +276,7 @@ impl AddressSpace {
             let abs = pos + at as u64;
             let page = abs / PAGE_SIZE as u64;
             let want = (data.len() - at).div_ceil(PAGE_SIZE) as u64;
-            let (start, folio) = self.covering_mut(&mut inner, page, want);
+            let (start, folio, _) = self.covering_mut(&mut inner, page, want, &[]);
             let within = (abs - start * PAGE_SIZE as u64) as usize;
             let n = (data.len() - at).min(folio.pages as usize * PAGE_SIZE - within);
             let (first, last) = (within >> self.block_bits, (within + n - 1) >> self.block_bits);
