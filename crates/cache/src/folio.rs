@@ -237,7 +237,7 @@ impl AddressSpace {
             let page = abs / PAGE_SIZE as u64;
             let want = (data.len() - at + (abs % PAGE_SIZE as u64) as usize).div_ceil(PAGE_SIZE) as u64;
             let bpp = self.blocks_per_page();
-            let from_start = abs % PAGE_SIZE as u64 == 0;
+            let from_start = abs.is_multiple_of(PAGE_SIZE as u64);
             let content = if from_start { &data[at..] } else { &[] };
             let (start, folio, fresh) = self.covering_mut(&mut inner, page, want, content);
             let within = (abs - start * PAGE_SIZE as u64) as usize;

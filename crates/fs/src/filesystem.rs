@@ -11,11 +11,11 @@ use std::sync::{Arc, Weak};
 
 use extant_base::counter::Counter;
 use extant_base::rng::Rng;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task::JoinHandle;
 use extant_block::BlockDevice;
-use extant_cache::{Budget, BufKind, BufferCache, Flusher};
+use extant_cache::{Budget, BufKind, BufferCache, Flusher, Shrinker};
 use extant_journal::{Handle, Hooks, Journal};
 use extant_mballoc::Allocator;
 use extant_ondisk::BlockNr;
@@ -92,6 +92,8 @@ pub struct Filesystem {
     pub(crate) stopping: AtomicBool,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) rng: Mutex<Rng>,
+    /// What the budget knows of the allocator's memory.
+    pub(crate) buddy_bytes: AtomicUsize,
     pub(crate) overhead: u64,
     /// Excludes two inodes from leaving one shared attribute block at once.
     pub(crate) shared_xattr: Mutex<()>,
@@ -164,8 +166,19 @@ impl Filesystem {
     /// Joins the running transaction. `credits`: metadata blocks that the operation may change.
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
         self.check_writable()?;
+        self.charge_buddies();
         self.budget.relieve();
         Ok(self.journal.start(credits.min(self.journal.max_credits()))?)
+    }
+
+    /// Brings the budget up to date with what the allocator's buddies hold.
+    fn charge_buddies(&self) {
+        let now = self.alloc.memory_used();
+        if self.buddy_bytes.load(Ordering::Relaxed) != now {
+            let before = self.buddy_bytes.swap(now, Ordering::Relaxed);
+            self.budget.charge(now as u64);
+            self.budget.uncharge(before as u64);
+        }
     }
 
     /// Changes the superblock under `handle`. 1 credit.
@@ -238,6 +251,19 @@ impl Filesystem {
             name_max: 255,
             fsid: half(0) ^ half(8),
         }
+    }
+}
+
+impl Shrinker for Filesystem {
+    /// Extent-status entries first (the map can be read again), then buddies (the bitmap can).
+    fn shrink(&self, bytes: u64) -> u64 {
+        let freed = Shrinker::shrink(&self.es, bytes);
+        if freed >= bytes {
+            return freed;
+        }
+        let buddies = self.alloc.drop_unused_buddies((bytes - freed) as usize) as u64;
+        self.charge_buddies();
+        freed + buddies
     }
 }
 

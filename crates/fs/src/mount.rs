@@ -15,11 +15,11 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use extant_base::rng::Rng;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, Mutex};
 use extant_base::task;
 use extant_block::{AlignedBuf, BioFlags, BlockDevice};
-use extant_cache::{Budget, BufferCache, Flusher, FlusherOptions};
+use extant_cache::{Budget, BufferCache, Flusher, FlusherOptions, Shrinker};
 use extant_journal::{Journal, LogLocation};
 use extant_mballoc::Allocator;
 use extant_ondisk::features::{Compat, MountMode};
@@ -381,11 +381,15 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesys
         threads: Mutex::new(&filesystem::THREADS_CLASS, Vec::new()),
         rng: Mutex::new(&filesystem::RNG_CLASS, Rng::new(seed)),
         overhead,
+        buddy_bytes: AtomicUsize::new(0),
         shared_xattr: Mutex::new(&filesystem::XATTR_CLASS, ()),
         stats: Default::default(),
         options,
     });
     let _ = hooks.fs.set(Arc::downgrade(&fs));
+    let weak = Arc::downgrade(&fs);
+    let shrinker: Weak<dyn Shrinker> = weak;
+    fs.budget.register(shrinker);
     if writable {
         mark_mounted(&fs)?;
         start_threads(&fs)?;
