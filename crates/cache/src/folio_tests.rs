@@ -1,3 +1,5 @@
+//! The page cache against a flat model.
+
 use super::*;
 use extant_base::rng::Rng;
 

@@ -1,3 +1,5 @@
+//! The order of locks is checked, and waits are counted.
+
 use super::*;
 
 static LOW: LockClass = LockClass::new("test low", 1);

@@ -1,3 +1,5 @@
+//! Extents and their nodes, byte by byte, and under random edits.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Inodes there and back, of every size and with odd fields.
+
 use super::*;
 use crate::features::{Incompat, RoCompat};
 use crate::superblock::{RawSuperBlock, SuperBlock};

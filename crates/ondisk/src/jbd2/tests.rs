@@ -1,3 +1,5 @@
+//! Log blocks of every format there and back, and damaged.
+
 use super::*;
 use crate::error::Error;
 use crate::units::BlockNr;

@@ -1,3 +1,5 @@
+//! The superblock: what decodes, what is corrupt, what is not supported.
+
 use super::*;
 use crate::GroupNr;
 use crate::features::{MountMode, check};

@@ -1,3 +1,5 @@
+//! Replay of logs made by hand: order, revokes, torn ends, wrap-around.
+
 use std::sync::Arc;
 
 use extant_base::rng::Rng;

@@ -1,0 +1,56 @@
+# One command per thing that one does with this repository. `make help` lists them.
+CARGO ?= cargo
+OUT ?= target/bench
+
+.PHONY: help demo test lint soak bench fuzz dist shuttle deps clean-demo
+
+help:
+	@echo "make demo     build, then: an image, a mount, a power cut, a replay, and speeds beside the kernel's"
+	@echo "make test     lint, every test of the workspace, the interleavings of the journal's group commit"
+	@echo "make lint     rustfmt, clippy, cargo xtask tidy"
+	@echo "make shuttle  the interleavings alone"
+	@echo "make soak     the long tests (hours on a small machine)"
+	@echo "make bench    the table of speeds: kernel ext4, fuse2fs, Extant (root)"
+	@echo "make fuzz     each fuzz target for FUZZ_SECONDS (60)"
+	@echo "make dist     a static binary in target/dist"
+
+deps:
+	@scripts/install-deps.sh
+
+demo: deps
+	@scripts/demo.sh
+
+test: deps
+	@scripts/test.sh
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) xtask tidy
+
+# A second build of base, cache and journal in which every lock, wait and thread belongs to the scheduler of the test.
+shuttle:
+	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --target-dir target/shuttle -p extant-journal --test shuttle
+
+soak: deps
+	@scripts/soak.sh
+
+bench: deps
+	$(CARGO) build --locked --release -p extant-cli
+	$(CARGO) build --locked --release -p extant-testkit --bin smallfiles
+	mkdir -p $(OUT)
+	scripts/bench.py --json $(OUT)/bench.json --table $(OUT)/bench.md $(BENCH_ARGS)
+
+fuzz:
+	@scripts/fuzz.sh
+
+# Linked statically against the system's own C library: no toolchain beyond the usual one.
+dist:
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --release -p extant-cli --bin extant \
+		--target $$(rustc -vV | sed -n 's/^host: //p') --target-dir target/static
+	mkdir -p target/dist
+	cp target/static/*/release/extant target/dist/extant
+	strip target/dist/extant
+	ln -sf extant target/dist/mount.fuse.extant
+	@file target/dist/extant 2>/dev/null || true
+	@ls -l target/dist

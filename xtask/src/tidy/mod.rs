@@ -1,0 +1,161 @@
+//! The rules of the house, checked.
+//!
+//! Main types: [`Finding`] (one broken rule, with its place), [`SourceFile`]. One module per kind of rule: [`floors`]
+//! (who may depend on whom), [`source`] (single files), [`policies`] (folders of policies), [`locking`] (the lock classes
+//! against docs/locking.md). Every rule is a function from text to findings, so that its test can show it a violation.
+//!
+//! What it does not do: what rustfmt and clippy do.
+//!
+//! # Locking
+//! None.
+
+mod floors;
+mod locking;
+mod policies;
+mod source;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// A broken rule. `line` counts from 1; 0 stands for the whole file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    pub file: String,
+    pub line: usize,
+    pub message: String,
+}
+
+impl Finding {
+    pub fn new(file: impl Into<String>, line: usize, message: impl Into<String>) -> Finding {
+        Finding { file: file.into(), line, message: message.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.file, self.message),
+            n => write!(f, "{}:{n}: {}", self.file, self.message),
+        }
+    }
+}
+
+/// A text file of the repository. `path` is relative to its root, with `/`.
+#[derive(Clone, Debug)]
+pub struct SourceFile {
+    pub path: String,
+    pub text: String,
+}
+
+impl SourceFile {
+    pub fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+
+    /// Code that only tests run.
+    pub fn is_test(&self) -> bool {
+        self.path.contains("/tests/") || self.path.ends_with("tests.rs")
+    }
+
+    /// The lines that hold code: number (from 1) and text, without those that are comments.
+    pub fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text.lines().enumerate().map(|(i, l)| (i + 1, l)).filter(|(_, l)| !l.trim_start().starts_with("//"))
+    }
+}
+
+/// Folders that hold nothing that was written by hand.
+const SKIPPED: &[&str] = &["target", "corpus", "artifacts", "node_modules"];
+const TEXT: &[&str] = &["rs", "toml", "md", "py", "sh", "yml", "yaml", "svg", "c"];
+
+fn collect(root: &Path, dir: &Path, files: &mut Vec<SourceFile>) -> std::io::Result<()> {
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(dir)?.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>()?;
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !SKIPPED.contains(&name.as_str()) && (!name.starts_with('.') || name == ".ci") {
+                collect(root, &path, files)?;
+            }
+        } else if path.extension().is_some_and(|e| TEXT.iter().any(|t| e == *t)) || name == "Makefile" || name == "run"
+        {
+            let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
+            files.push(SourceFile { path: relative, text: std::fs::read_to_string(&path)? });
+        }
+    }
+    Ok(())
+}
+
+/// All text files below `root`.
+fn files_of(root: &Path) -> std::io::Result<Vec<SourceFile>> {
+    let mut files = Vec::new();
+    collect(root, root, &mut files)?;
+    Ok(files)
+}
+
+/// What `cargo metadata` says about the workspace, without its dependencies.
+fn metadata(root: &Path) -> Result<serde_json::Value, String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let out = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
+        .current_dir(root)
+        .output()
+        .map_err(|e| format!("cargo metadata: {e}"))?;
+    if !out.status.success() {
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&out.stderr)));
+    }
+    serde_json::from_slice(&out.stdout).map_err(|e| format!("cargo metadata: {e}"))
+}
+
+/// Every rule over the repository at `root`.
+fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
+    let files = files_of(root).map_err(|e| e.to_string())?;
+    let mut findings = floors::check(&floors::packages(&metadata(root)?, root)?);
+    for file in &files {
+        findings.extend(source::check(file));
+    }
+    findings.extend(policies::check(&files));
+    findings.extend(locking::check(&files));
+    findings.sort();
+    findings.dedup();
+    Ok((files.len(), findings))
+}
+
+/// Checks the repository; prints what breaks a rule.
+pub fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    match check(root) {
+        Err(e) => {
+            eprintln!("tidy: {e}");
+            ExitCode::from(2)
+        }
+        Ok((files, findings)) if findings.is_empty() => {
+            println!("tidy: {files} files, nothing to say");
+            ExitCode::SUCCESS
+        }
+        Ok((files, findings)) => {
+            for finding in &findings {
+                println!("{finding}");
+            }
+            println!("tidy: {files} files, {} findings", findings.len());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_prints_its_place() {
+        assert_eq!(Finding::new("a.rs", 3, "wrong").to_string(), "a.rs:3: wrong");
+        assert_eq!(Finding::new("a.rs", 0, "wrong").to_string(), "a.rs: wrong");
+    }
+
+    #[test]
+    fn comments_are_no_code() {
+        let file = SourceFile { path: "a.rs".into(), text: "//! doc\nlet x;\n  // no\n".into() };
+        assert_eq!(file.code_lines().collect::<Vec<_>>(), [(2, "let x;")]);
+    }
+}
