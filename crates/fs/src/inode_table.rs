@@ -27,6 +27,18 @@ struct Shard {
     queue: VecDeque<InodeNr>,
 }
 
+impl Shard {
+    /// The inode is not in the shard yet.
+    fn add(&mut self, inode: Arc<Inode>) {
+        self.queue.push_back(inode.ino);
+        if self.queue.len() > 2 * self.map.len() + 1024 {
+            let Shard { map, queue } = &mut *self;
+            queue.retain(|i| map.contains_key(i) || *i == inode.ino);
+        }
+        self.map.insert(inode.ino, (inode, AtomicBool::new(false)));
+    }
+}
+
 pub(crate) struct InodeTable {
     shards: Vec<Mutex<Shard>>,
     budget: Arc<Budget>,
@@ -64,12 +76,7 @@ impl InodeTable {
                 return existing.reference();
             }
             let r = inode.reference();
-            s.queue.push_back(inode.ino);
-            if s.queue.len() > 2 * s.map.len() + 1024 {
-                let Shard { map, queue } = &mut *s;
-                queue.retain(|i| map.contains_key(i) || *i == inode.ino);
-            }
-            s.map.insert(inode.ino, (inode, AtomicBool::new(false)));
+            s.add(inode);
             r
         };
         self.budget.charge(INODE_BYTES);
@@ -88,9 +95,16 @@ impl InodeTable {
         true
     }
 
-    /// Puts an inode back whose eviction failed.
+    /// Puts an inode back whose eviction failed. Without a reference, whose end would queue the eviction again, for ever.
     pub(crate) fn put_back(&self, inode: Arc<Inode>) {
-        drop(self.insert(inode));
+        {
+            let mut s = self.shard(inode.ino).lock();
+            if s.map.contains_key(&inode.ino) {
+                return;
+            }
+            s.add(inode);
+        }
+        self.budget.charge(INODE_BYTES);
     }
 
     /// Every inode in memory.
