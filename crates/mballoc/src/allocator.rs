@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use extant_base::sync::MutexGuard;
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use extant_base::task::{processors, shard_index, yield_now};
+use extant_base::task::{processors, shard_index};
 use extant_base::trace_point;
 use extant_ondisk::{BlockNr, GroupNr};
 
@@ -127,8 +127,10 @@ pub struct GroupState {
     pub bad: bool,
 }
 
-/// How often a request looks again while blocks are in other threads' hands.
+/// How often a request looks again while blocks are in other threads' hands, waiting a little each time.
 const TURNS_MAX: u32 = 1000;
+/// The same where it may look in vain.
+const TURNS_FEW: u32 = 8;
 
 /// The allocator of one mount. Linux: the `s_mb_*` part of `struct ext4_sb_info`.
 pub struct Allocator<S: GroupStore> {
@@ -265,8 +267,10 @@ impl<S: GroupStore> Allocator<S> {
     fn allocate_claimed(&self, txn: &mut S::Txn, request: &Request<'_>, len: u32) -> Result<Allocation, S::Error> {
         let goal_only = request.flags.contains(RequestFlags::GOAL_ONLY);
         let limit = self.group_limit(request.max_block);
-        let no_space = Error::NoSpace { wanted: u64::from(request.len) };
-        for turn in 0..TURNS_MAX {
+        let wanted = u64::from(request.len);
+        // What was claimed is there and only has to come to rest, unless it may be where this request must not go.
+        let anywhere = limit == self.geometry.groups && self.counters.groups_bad.get() == 0;
+        for turn in 0..if anywhere { TURNS_MAX } else { TURNS_FEW } {
             if let Some(found) = self.use_preallocated(txn, request, len, limit)? {
                 return Ok(found);
             }
@@ -278,21 +282,19 @@ impl<S: GroupStore> Allocator<S> {
                 return self.hand_out_extent(txn, request, plan, found, len);
             }
             if goal_only {
-                return Err(no_space.into());
+                return Err(Error::NoSpace { wanted }.into());
             }
             if self.discard_everything() > 0 {
                 continue;
             }
             // After a commit the caller tries again anyway. Otherwise what was claimed is in somebody's hands.
-            if self.pending_blocks() > 0 || (!self.flux.in_flight() && self.flux.turns() == turns) {
-                break;
+            match self.pending_blocks() {
+                0 if self.flux.in_flight() || self.flux.turns() != turns => self.flux.wait(turns),
+                0 => break,
+                pending => return Err(Error::NoSpaceUntilCommit { wanted, pending }.into()),
             }
-            yield_now();
         }
-        match self.pending_blocks() {
-            0 => Err(no_space.into()),
-            pending => Err(Error::NoSpaceUntilCommit { wanted: u64::from(request.len), pending }.into()),
-        }
+        Err(Error::NoSpace { wanted }.into())
     }
 
     /// The number of groups that lie wholly at or below `max_block`.
@@ -516,9 +518,7 @@ impl<S: GroupStore> Allocator<S> {
         if result.is_err() {
             self.give_back(found.group, [(found.start, found.len)], spent);
         }
-        if new.is_some() {
-            self.flux.turned();
-        }
+        self.flux.turned();
         self.flux.end(u64::from(found.len));
         result.map(|()| Allocation { start: self.geometry.block(part.group, part.start), len: part.len })
     }

@@ -1,18 +1,42 @@
 //! [`Flux`]: are blocks on their way somewhere?
 //!
 //! A thread that finds nothing free must not report "no space" while another thread holds more than it will keep: an
-//! extent that is about to become a preallocation, or a preallocation that is being given back. This counts both.
+//! extent that is about to become a preallocation, or a preallocation that is being given back. This counts both, and what came to rest since.
 //!
 //! # Locking
-//! None.
+//! [`crate::lock::FLUX`] around the waiting, which happens only when a request found nothing.
+
+use std::time::Duration;
 
 use extant_base::counter::Counter;
+use extant_base::sync::atomic::{AtomicU32, Ordering};
+use extant_base::sync::{Condvar, Mutex};
 
-#[derive(Default)]
+use crate::lock;
+
+/// One wait. The thread that is waited for may be reading a bitmap from disk.
+const WAIT_MAX: Duration = Duration::from_millis(5);
+
 pub struct Flux {
     begun: Counter,
     ended: Counter,
     turns: Counter,
+    waiting: AtomicU32,
+    gate: Mutex<()>,
+    rested: Condvar,
+}
+
+impl Default for Flux {
+    fn default() -> Flux {
+        Flux {
+            begun: Counter::new(),
+            ended: Counter::new(),
+            turns: Counter::new(),
+            waiting: AtomicU32::new(0),
+            gate: Mutex::new(&lock::FLUX, ()),
+            rested: Condvar::new(),
+        }
+    }
 }
 
 impl Flux {
@@ -26,9 +50,25 @@ impl Flux {
         self.ended.add(blocks);
     }
 
-    /// A preallocation appeared, or blocks became free.
+    /// Waits until something came to rest after `turns` was read, nothing is in flight, or a short while has passed.
+    pub fn wait(&self, turns: u64) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut gate = self.gate.lock();
+        if self.turns() == turns && self.in_flight() {
+            self.rested.wait_for(&mut gate, WAIT_MAX);
+        }
+        drop(gate);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Something came to rest: blocks handed out, a preallocation made, blocks freed. A search that ran meanwhile may have
+    /// missed a group that was just changing its place in the policy's sets.
     pub fn turned(&self) {
         self.turns.inc();
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            drop(self.gate.lock());
+            self.rested.notify_all();
+        }
     }
 
     pub fn turns(&self) -> u64 {

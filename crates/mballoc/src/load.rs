@@ -269,6 +269,8 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     pub(crate) fn discard_everything(&self) -> u64 {
+        // From the first flag cleared to the last block given back, others must not take silence for emptiness.
+        self.flux.begin(1);
         let mut freed = 0;
         for group in self.groups.iter().filter(|g| g.has(PREALLOCATED)) {
             let list = {
@@ -280,6 +282,7 @@ impl<S: GroupStore> Allocator<S> {
                 freed += u64::from(self.discard(&pa));
             }
         }
+        self.flux.end(1);
         trace_point!(ext4_mb_discard_preallocations, "freed={}", freed);
         freed
     }

@@ -41,6 +41,8 @@ pub enum Block {
 pub struct ModelStore {
     pub geometry: Geometry,
     groups: Vec<Mutex<Vec<Block>>>,
+    /// Loads and preparations take a while, so that others get in between.
+    pub slow: AtomicBool,
     pub fail_marks: AtomicBool,
     pub fail_loads: AtomicU64,
     pub loads: AtomicU64,
@@ -62,6 +64,7 @@ impl ModelStore {
         ModelStore {
             geometry,
             groups,
+            slow: AtomicBool::new(false),
             fail_marks: AtomicBool::new(false),
             fail_loads: AtomicU64::new(u64::MAX),
             loads: AtomicU64::new(0),
@@ -83,6 +86,14 @@ impl ModelStore {
 
     pub fn summaries(&self) -> Vec<GroupSummary> {
         (0..self.geometry.groups).map(|g| GroupSummary { free: self.free_in(g), block_uninit: false }).collect()
+    }
+
+    fn dawdle(&self) {
+        if self.slow.load(Ordering::Relaxed) {
+            for _ in 0..8 {
+                extant_base::task::yield_now();
+            }
+        }
     }
 
     /// What is pending in these ranges may be used again from now on.
@@ -107,14 +118,19 @@ impl GroupStore for ModelStore {
         if self.fail_loads.load(Ordering::Relaxed) == u64::from(group.0) {
             return Err(TestError::Io);
         }
-        let blocks = self.groups[group.0 as usize].lock();
         let mut bitmap = vec![0xFFu8; self.geometry.block_size as usize];
-        for (i, b) in blocks.iter().enumerate() {
+        for (i, b) in self.groups[group.0 as usize].lock().iter().enumerate() {
             if *b != Block::Used {
                 bitmap[i / 8] &= !(1 << (i % 8));
             }
         }
+        self.dawdle();
         Ok(bitmap)
+    }
+
+    fn prepare(&self, _: &mut Txn, _: GroupNr) -> Result<(), TestError> {
+        self.dawdle();
+        Ok(())
     }
 
     fn mark(&self, txn: &mut Txn, group: GroupNr, start: u32, len: u32, used: bool) -> Result<(), TestError> {

@@ -10,8 +10,9 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use super::model::*;
 use crate::{Allocator, InodePreallocation, Kind, Options, Policy, Request, RequestFlags};
 
-fn run(policy: Policy, bpg: u32, rounds: u32, fill: bool) {
-    let store = Arc::new(ModelStore::new(geometry(10, bpg, bpg / 3)));
+fn run(policy: Policy, bpg: u32, rounds: u32, fill: bool, slow: bool) {
+    let store = Arc::new(ModelStore::new(geometry(if slow { 2 } else { 10 }, bpg, bpg / 3)));
+    store.slow.store(slow, Ordering::Relaxed);
     let total = store.count(Block::Free);
     let a = Arc::new(allocator(&store, Options { policy, locality_groups: 2, ..Options::default() }));
     let stop = Arc::new(AtomicBool::new(false));
@@ -25,7 +26,10 @@ fn run(policy: Policy, bpg: u32, rounds: u32, fill: bool) {
         let (a, stop) = (a.clone(), stop.clone());
         spawn("shrink", move || {
             while !stop.load(Ordering::Relaxed) {
-                a.drop_unused_buddies(4096);
+                for _ in 0..20 {
+                    a.drop_unused_buddies(4096);
+                    extant_base::task::yield_now();
+                }
                 a.discard_all_under_pressure();
                 extant_base::task::yield_now();
             }
@@ -103,14 +107,16 @@ fn work(a: &Allocator<ModelStore>, store: &ModelStore, seed: u64, rounds: u32, f
 #[test]
 fn nothing_is_handed_out_twice() {
     for policy in Policy::ALL {
-        run(policy, 2048, 4000, false);
+        run(policy, 2048, 4000, false, false);
+        run(policy, 2048, 2000, false, true);
     }
 }
 
 #[test]
 fn nor_when_the_disk_is_full() {
     for policy in Policy::ALL {
-        run(policy, 512, 3000, true);
+        run(policy, 512, 3000, true, false);
+        run(policy, 512, 2000, true, true);
     }
 }
 
@@ -119,6 +125,7 @@ fn nor_when_the_disk_is_full() {
 fn threads_share_the_last_blocks_exactly() {
     for policy in Policy::ALL {
         let store = Arc::new(ModelStore::new(geometry(5, 512, 100)));
+        store.slow.store(true, Ordering::Relaxed);
         let total = store.count(Block::Free);
         let a = Arc::new(allocator(&store, Options { policy, locality_groups: 4, ..Options::default() }));
         let workers: Vec<_> = (0..4u32)
@@ -149,5 +156,39 @@ fn threads_share_the_last_blocks_exactly() {
         let got: u64 = workers.into_iter().map(|w| w.join().expect("joined")).sum();
         assert_eq!(got, total, "{}", policy.name());
         assert_agrees(&a, &store);
+    }
+}
+
+/// Whoever holds a promise gets his block, even while all others are just being set aside by somebody else.
+#[test]
+fn a_promise_is_kept_while_others_grab() {
+    for policy in Policy::ALL {
+        for _ in 0..20 {
+            let store = Arc::new(ModelStore::new(geometry(1, 64, 40)));
+            store.slow.store(true, Ordering::Relaxed);
+            let a = Arc::new(allocator(&store, Options { policy, locality_groups: 4, ..Options::default() }));
+            let workers: Vec<_> = (0..4u32)
+                .map(|t| {
+                    let a = a.clone();
+                    spawn("promise", move || {
+                        let owner = InodePreallocation::new(InodeNr(t));
+                        let mut got = 0u64;
+                        while a.reserve(1, true).is_ok() {
+                            let logical = LogicalBlock(got as u32 % 5 * 700);
+                            let mut r = Request::data(&owner, None, logical, 1, 4000);
+                            if let Kind::Data { reserved, .. } = &mut r.kind {
+                                *reserved = true;
+                            }
+                            got += u64::from(a.allocate(&mut Txn::default(), &r).expect("promised").len);
+                        }
+                        got
+                    })
+                    .expect("thread")
+                })
+                .collect();
+            let got: u64 = workers.into_iter().map(|w| w.join().expect("joined")).sum();
+            assert_eq!(got, 104, "{}", policy.name());
+            assert_agrees(&a, &store);
+        }
     }
 }
