@@ -13,7 +13,7 @@ use extant_base::sync::MutexGuard;
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::task::{processors, shard_index};
 use extant_base::trace_point;
-use extant_ondisk::{BlockNr, GroupNr};
+use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
 use crate::flux::Flux;
 use crate::group::{BAD, Group, GroupInner, LOADED, PREALLOCATED};
@@ -27,7 +27,9 @@ use crate::search::{Extent, NO_GOAL, Want};
 use crate::space::{Privilege, Space};
 use crate::stats::Counters;
 use crate::zones::SystemZones;
-use crate::{Allocation, Error, Geometry, InodePreallocation, Kind, Policy, Request, RequestFlags, Statistics};
+use crate::{
+    Allocation, Error, Geometry, InodePreallocation, Kind, Neighbour, Policy, Request, RequestFlags, Statistics,
+};
 
 /// What the file system does for the allocator.
 pub trait GroupStore: Send + Sync {
@@ -319,6 +321,13 @@ impl<S: GroupStore> Allocator<S> {
         if !self.options.inode_prealloc || (flags.contains(RequestFlags::CLOSED) && end >= file_blocks) {
             return Plan::Plain;
         }
+        // Who names the block to try without naming the neighbour continues what lies before it.
+        let continues = flags.contains(RequestFlags::TRY_GOAL) && left.is_none();
+        let before = request.goal.filter(|_| continues).and_then(|goal| {
+            let (logical, block) = (logical.0.checked_sub(1)?, goal.0.checked_sub(1)?);
+            Some(Neighbour { logical: LogicalBlock(logical), block: BlockNr(block) })
+        });
+        let left = left.or(before);
         let (gap_start, gap_end, stale) = owner.gap_around(logical.0);
         if let Some(stale) = stale {
             self.discard(&stale);

@@ -42,7 +42,7 @@ fn small_files_of_sixteen_directories_stay_in_their_groups() {
 
 #[test]
 fn a_growing_file_is_contiguous() {
-    for policy in Policy::ALL {
+    for (policy, by_goal) in Policy::ALL.into_iter().flat_map(|p| [(p, false), (p, true)]) {
         for step in [1u32, 7, 16, 100] {
             let store = Arc::new(ModelStore::new(large(8, 1)));
             let a = allocator(&store, Options { policy, ..Options::default() });
@@ -55,7 +55,10 @@ fn a_growing_file_is_contiguous() {
                 for i in 0..3 {
                     let mut r =
                         Request::data(&owners[i], None, LogicalBlock(written[i]), step, u64::from(written[i] + step));
-                    if let crate::Kind::Data { left, .. } = &mut r.kind {
+                    if let (true, Some(end)) = (by_goal, ends[i]) {
+                        r.goal = Some(BlockNr(end.block.0 + 1));
+                        r.flags = RequestFlags::TRY_GOAL;
+                    } else if let crate::Kind::Data { left, .. } = &mut r.kind {
                         *left = ends[i];
                     }
                     let x = a.allocate(&mut Txn::default(), &r).expect("free");
