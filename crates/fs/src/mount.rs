@@ -23,7 +23,7 @@ use extant_cache::{Budget, BufferCache, Flusher, FlusherOptions, Shrinker};
 use extant_journal::{Journal, LogLocation};
 use extant_mballoc::Allocator;
 use extant_ondisk::features::{Compat, MountMode};
-use extant_ondisk::jbd2::LogCsum;
+use extant_ondisk::jbd2::{LogCsum, MIN_LOG_BLOCKS};
 use extant_ondisk::superblock::{ErrorBehaviour, FsState, SUPERBLOCK_SIZE, SuperBlock, backup_candidates};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
 use extant_recovery::locate::open_journal;
@@ -309,6 +309,13 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesys
     let location = match (&journal_file, read_only) {
         (Some(file), false) => {
             let mut superblock = file.super_block().clone();
+            if superblock.max_len < MIN_LOG_BLOCKS {
+                // As the kernel: a transaction must fit a quarter of the log.
+                return Err(Error::Unsupported(format!(
+                    "the journal has {} blocks, at least {MIN_LOG_BLOCKS} are needed to write",
+                    superblock.max_len
+                )));
+            }
             if superblock.v2 {
                 if geo.bit64 {
                     superblock.incompat.insert(extant_ondisk::jbd2::IncompatFeatures::BIT64);
