@@ -237,7 +237,7 @@ impl Filesystem {
 
     pub fn statfs(&self) -> StatFs {
         let sb = self.sb.lock();
-        let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks()) + self.alloc.pending_blocks();
+        let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks());
         let available = free.saturating_sub(sb.reserved_blocks());
         let uuid = sb.uuid();
         let half = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
