@@ -235,6 +235,13 @@ impl Filesystem {
         }
     }
 
+    /// Stops trusting what is in memory (an operation panicked, say): nothing more reaches the log, the mount is read-only
+    /// from here on, and the image stays marked as needing recovery.
+    pub fn abort(&self, cause: &str) {
+        self.journal.abort(&extant_journal::Error::Aborted { cause: cause.to_owned() });
+        self.read_only.store(true, Ordering::Release);
+    }
+
     pub fn statfs(&self) -> StatFs {
         let sb = self.sb.lock();
         let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks());

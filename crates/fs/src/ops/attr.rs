@@ -100,7 +100,8 @@ impl Filesystem {
             if chown && set.mode.is_none() && FileType::from_mode(d.mode) != Some(FileType::Directory) {
                 d.mode &= !privileges(d.mode);
             }
-            let pick = |t: SetTime| if let SetTime::At(t) = t { t } else { now };
+            let extra = d.has_extra_times();
+            let pick = |t: SetTime| if let SetTime::At(t) = t { truncated(t, extra) } else { now };
             if let Some(t) = set.atime {
                 d.atime = pick(t);
             }
@@ -109,7 +110,7 @@ impl Filesystem {
             } else if resized {
                 d.mtime = now;
             }
-            d.ctime = set.ctime.unwrap_or(now);
+            d.ctime = set.ctime.map_or(now, |t| truncated(t, extra));
         }
         if chmod {
             let view = XattrView { fs: self, inode };
@@ -133,4 +134,15 @@ impl Filesystem {
         }
         self.write_inode(&mut handle, inode)
     }
+}
+
+/// The time as it will be read back: what the inode cannot hold is clamped, and the bounds have no fractions (Linux:
+/// `timestamp_truncate`, fs/inode.c).
+fn truncated(t: Timestamp, extra: bool) -> Timestamp {
+    let max = if extra { Timestamp::MAX } else { Timestamp::MAX_WITHOUT_EXTRA };
+    let stored = t.as_stored(extra);
+    if stored.seconds == max.seconds || stored.seconds == Timestamp::MIN.seconds {
+        return Timestamp { nanos: 0, ..stored };
+    }
+    stored
 }

@@ -499,6 +499,13 @@ impl Filesystem {
         Ok(target.split(|b| *b == 0).next().unwrap_or_default().to_vec())
     }
 
+    /// Takes set-id bits and file capabilities away, as a change of content by somebody without CAP_FSETID does.
+    pub fn drop_privileges(&self, inode: &InodeRef) -> Result<()> {
+        self.check_writable()?;
+        let _exclusive = inode.rw.write();
+        self.kill_privileges(inode)
+    }
+
     /// Drops the set-user-id bit, the set-group-id bit where it means what it says, and file capabilities: the content is
     /// about to change.
     pub(crate) fn kill_privileges(&self, inode: &InodeRef) -> Result<()> {

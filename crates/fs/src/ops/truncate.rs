@@ -69,7 +69,7 @@ impl Filesystem {
             inode.set_size(new);
             {
                 let mut m = inode.meta.write();
-                m.desc.size = m.desc.size.min(new);
+                m.desc.size = new;
             }
             self.write_inode_data(&mut handle, inode)?;
         }
@@ -163,7 +163,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// fallocate(2).
+    /// fallocate(2). Privileges are the caller's to drop ([`Filesystem::drop_privileges`]).
     pub fn fallocate(&self, inode: &InodeRef, mode: FallocateMode, pos: u64, len: u64) -> Result<()> {
         self.check_writable()?;
         if inode.file_type() != Some(FileType::Regular) {
@@ -185,7 +185,6 @@ impl Filesystem {
         }
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
-            self.kill_privileges(inode)?;
             match mode {
                 FallocateMode::Allocate { keep_size } => self.preallocate(inode, pos, end, keep_size)?,
                 FallocateMode::PunchHole => self.punch(inode, pos, end.min(self.max_size(inode)))?,
