@@ -5,18 +5,19 @@
 //! replies that another thread sends.
 //!
 //! Main types: [`Server`] (the trait), [`Session`] (one mount and its workers), [`MountOptions`], [`Unmounter`],
-//! [`Notifier`], and the replies `Reply*`. Folders: [`abi`] (bytes), [`mount`] (mount(2), fusermount3, unmounting),
-//! [`transport`] (workers, decoding, replies).
+//! [`Notifier`], and the replies `Reply*`; [`FsServer`] (an ext file system as a `Server`). Folders: [`abi`] (bytes),
+//! [`mount`] (mount(2), fusermount3, unmounting), [`transport`] (workers, decoding, replies), [`adapter`] (the file system).
 //!
 //! What it does not do: `FUSE over io_uring`, splice, file locks (the kernel's own are right for one mount), CUSE.
 //!
 //! # Locking
-//! One lock class, `fuse gate` (rank 1): one per worker, held while that worker calls the server, so that DESTROY can wait
-//! until no worker calls any more. No lock is shared by all workers.
+//! `fuse gate` (rank 1): one per worker, held while that worker calls the server, so that DESTROY can wait until no worker
+//! calls any more. No lock of the transport is shared by all workers. The adapter's are in [`adapter`].
 #![deny(unsafe_code)]
 #![cfg_attr(not(target_os = "linux"), allow(unused))]
 
 pub mod abi;
+pub mod adapter;
 mod error;
 pub mod mount;
 mod server;
@@ -24,6 +25,7 @@ mod sys;
 pub mod transport;
 pub mod types;
 
+pub use adapter::{FsServer, ServerOptions};
 pub use error::{FuseError, Undelivered};
 pub use mount::{MountKind, MountMethod, MountOptions, Unmounter, unmount};
 pub use rustix::io::Errno;

@@ -1,0 +1,70 @@
+//! The one place where errors of the file system become error numbers.
+//!
+//! Main function: [`errno`].
+//!
+//! What it does not do: print anything; what blames the image has been reported by the file system.
+//!
+//! # Locking
+//! None.
+
+use extant_fs::Error;
+use rustix::io::Errno;
+
+/// What the caller of a system call gets to see.
+pub fn errno(error: &Error) -> Errno {
+    match error {
+        Error::Corrupt(_) => Errno::UCLEAN,
+        Error::Unsupported(_) | Error::NotSupported(_) => Errno::OPNOTSUPP,
+        Error::Device(e) => device(e),
+        Error::NoSpace | Error::NoSpaceUntilCommit | Error::NoInodes => Errno::NOSPC,
+        Error::NotFound => Errno::NOENT,
+        Error::Exists => Errno::EXIST,
+        Error::NotDirectory => Errno::NOTDIR,
+        Error::IsDirectory => Errno::ISDIR,
+        Error::NotEmpty => Errno::NOTEMPTY,
+        Error::NameTooLong => Errno::NAMETOOLONG,
+        Error::ReadOnly => Errno::ROFS,
+        Error::NotPermitted => Errno::PERM,
+        Error::AccessDenied => Errno::ACCESS,
+        Error::Invalid(_) => Errno::INVAL,
+        Error::TooManyLinks => Errno::MLINK,
+        Error::FileTooBig => Errno::FBIG,
+        Error::NoAttribute => Errno::NODATA,
+        // Only attributes answer this: a value that is too long to be stored.
+        Error::TooLarge => Errno::TOOBIG,
+        Error::NoSuchOffset => Errno::NXIO,
+        Error::Stale(_) => Errno::STALE,
+        Error::Busy(_) => Errno::BUSY,
+        Error::Mount { source, .. } => errno(source),
+        Error::Journal(_) => Errno::IO,
+    }
+}
+
+fn device(error: &extant_block::Error) -> Errno {
+    use extant_block::Error as E;
+    match error {
+        E::ReadOnly { .. } => Errno::ROFS,
+        // A sparse image on a full disk: the user can do something about that.
+        E::Io { source, .. } if source.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) => Errno::NOSPC,
+        _ => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_full_disk_below_the_image_is_told_as_such() {
+        let io = |raw| {
+            let source = Arc::new(std::io::Error::from_raw_os_error(raw));
+            let op = extant_block::BioOp::Write;
+            Error::Device(extant_block::Error::Io { device: "d".into(), op, offset: 0, len: 512, source })
+        };
+        assert_eq!(errno(&io(28)), Errno::NOSPC);
+        assert_eq!(errno(&io(5)), Errno::IO);
+        assert_eq!(errno(&Error::Mount { image: "i".into(), source: Box::new(Error::NotFound) }), Errno::NOENT);
+        assert_eq!(errno(&Error::Corrupt("c".into())).raw_os_error(), 117);
+    }
+}

@@ -1,0 +1,172 @@
+//! The file system as a FUSE server: `extant_fs::Filesystem` behind the trait [`Server`](crate::Server).
+//!
+//! Main types: [`FsServer`], [`ServerOptions`]. Inside: `serve.rs` (the operations), `nodes.rs` (what the kernel knows),
+//! `errno.rs` (the error numbers), `convert.rs` (values), `detached.rs` (replies sent later), `helper.rs` (a thread that
+//! may wait for the kernel).
+//!
+//! What the kernel does and this does not: permissions (by mode, owner and ACL), the page cache and its writeback, the
+//! cache of names and attributes, which never expires, because nobody else changes the device; locks; copying ranges.
+//! Open files have no state here: while one is open the kernel keeps its inode, so handles are all 0.
+//!
+//! # Locking
+//! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2) and `fuse helper` (3),
+//! leaves too.
+
+mod convert;
+mod detached;
+mod errno;
+mod helper;
+mod nodes;
+mod options;
+mod serve;
+
+use std::sync::Arc;
+
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::{LockClass, Mutex};
+use extant_fs::{Cred, Filesystem, InodeRef};
+
+use self::detached::Outstanding;
+pub use self::errno::errno;
+use self::helper::Helper;
+use self::nodes::{Nodes, ino_of, nodeid_of};
+pub use self::options::ServerOptions;
+use crate::Errno;
+use crate::abi::ROOT_ID;
+use crate::transport::notify::Notifier;
+use crate::transport::reply::ReplyEntry;
+use crate::types::{Attr, Entry, Request};
+
+static RESULT_CLASS: LockClass = LockClass::new("fuse unmount result", 2);
+static NOTIFIER_CLASS: LockClass = LockClass::new("fuse notifier", 2);
+
+/// Serves one mounted file system.
+pub struct FsServer {
+    fs: Arc<Filesystem>,
+    options: ServerOptions,
+    nodes: Nodes,
+    outstanding: Outstanding,
+    helper: Helper,
+    /// What was agreed on with the kernel.
+    no_open: AtomicBool,
+    dont_mask: AtomicBool,
+    writeback: AtomicBool,
+    notifier: Mutex<Option<Notifier>>,
+    unmount_result: Mutex<Option<extant_fs::Result<()>>>,
+}
+
+impl FsServer {
+    /// Takes the file system over: [`Server::destroy`](crate::Server::destroy) unmounts it.
+    ///
+    /// # Errors
+    /// The root directory cannot be read.
+    pub fn new(fs: Arc<Filesystem>, options: ServerOptions) -> extant_fs::Result<FsServer> {
+        let root = fs.root()?;
+        let nodes = Nodes::new();
+        nodes.add(ROOT_ID, root);
+        Ok(FsServer {
+            fs,
+            options,
+            nodes,
+            outstanding: Outstanding::new(),
+            helper: Helper::new(),
+            no_open: AtomicBool::new(false),
+            dont_mask: AtomicBool::new(false),
+            writeback: AtomicBool::new(false),
+            notifier: Mutex::new(&NOTIFIER_CLASS, None),
+            unmount_result: Mutex::new(&RESULT_CLASS, None),
+        })
+    }
+
+    pub fn filesystem(&self) -> &Arc<Filesystem> {
+        &self.fs
+    }
+
+    /// The session's way to talk to the kernel unasked ([`Session::notifier`](crate::Session::notifier)). With the
+    /// writeback cache, SEEK_DATA and SEEK_HOLE need it to have dirty pages written first; without it the kernel answers
+    /// them by itself, seeing no holes.
+    pub fn set_notifier(&self, notifier: Notifier) {
+        *self.notifier.lock() = Some(notifier);
+    }
+
+    /// What unmounting the file system came to; `None` before [`Server::destroy`](crate::Server::destroy) has run.
+    pub fn unmount_result(&self) -> Option<extant_fs::Result<()>> {
+        self.unmount_result.lock().clone()
+    }
+
+    /// Inodes that the kernel knows, the root included, and how often it was told of them.
+    pub fn node_counts(&self) -> (usize, u64) {
+        self.nodes.counts()
+    }
+
+    fn node(&self, nodeid: u64) -> Result<InodeRef, Errno> {
+        self.nodes.get(nodeid).ok_or(Errno::STALE)
+    }
+
+    /// An inode by number, as handles name them: the kernel may ask for one that it was never told of, and what is not
+    /// reachable by any name is refused.
+    fn node_by_number(&self, nodeid: u64) -> Result<InodeRef, Errno> {
+        if let Some(inode) = self.nodes.get(nodeid) {
+            return Ok(inode);
+        }
+        let ino = ino_of(nodeid).ok_or(Errno::STALE)?;
+        if ino.0 < self.fs.geometry().first_ino || !self.fs.geometry().contains_inode(ino) {
+            return Err(Errno::STALE);
+        }
+        self.fs.iget(ino).map_err(|e| match errno(&e) {
+            Errno::UCLEAN | Errno::OPNOTSUPP => Errno::STALE,
+            other => other,
+        })
+    }
+
+    fn attr(&self, inode: &InodeRef) -> Attr {
+        convert::attr(&self.fs.getattr(inode), self.options.uid, self.options.gid)
+    }
+
+    fn entry(&self, nodeid: u64, inode: &InodeRef) -> Entry {
+        Entry {
+            nodeid,
+            generation: u64::from(inode.generation),
+            attr: self.attr(inode),
+            entry_valid: self.options.entry_timeout,
+            attr_valid: self.options.attr_timeout,
+        }
+    }
+
+    /// Tells the kernel of an inode, and counts it unless that fails.
+    fn answer_entry(&self, inode: InodeRef, reply: ReplyEntry) {
+        let Some(nodeid) = nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
+        let entry = self.entry(nodeid, &inode);
+        // Counted first: the kernel may forget before this thread goes on.
+        self.nodes.add(nodeid, inode);
+        if reply.ok(&entry).is_err() {
+            self.nodes.forget(nodeid, 1);
+        }
+    }
+
+    /// Whose a new inode in `dir` will be.
+    fn cred(&self, req: &Request, dir: &InodeRef, umask: u32) -> Cred {
+        let mut cred = Cred { uid: req.uid, gid: req.gid, umask: 0 };
+        if self.dont_mask.load(Ordering::Relaxed) {
+            cred.umask = (umask & 0o777) as u16;
+        }
+        if self.options.uid.is_some() || self.options.gid.is_some() {
+            let stored = self.fs.getattr(dir);
+            if self.options.uid.is_some() {
+                cred.uid = stored.uid;
+            }
+            if self.options.gid.is_some() {
+                cred.gid = stored.gid;
+            }
+        }
+        cred
+    }
+
+    fn destroy_now(&self) {
+        self.outstanding.wait();
+        *self.notifier.lock() = None;
+        self.nodes.clear();
+        let result = self.fs.unmount();
+        *self.unmount_result.lock() = Some(result);
+    }
+}

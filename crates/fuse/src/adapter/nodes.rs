@@ -1,0 +1,130 @@
+//! The inodes that the kernel knows, and how often it was told of each.
+//!
+//! Main types: [`Nodes`]. A nodeid is the inode's number, except that the root directory (inode 2) is nodeid 1, as the
+//! protocol wants it; inode 1 (bad blocks) has no name and so no nodeid.
+//!
+//! As long as an entry is here, it holds an [`InodeRef`]: an unlinked inode keeps its content, and its number is not given
+//! to another, until the kernel has forgotten all that it was told.
+//!
+//! # Locking
+//! One leaf lock per shard (`fuse nodes`, 150). References are dropped outside of it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use extant_base::sync::{LockClass, Mutex};
+use extant_fs::InodeRef;
+use extant_ondisk::InodeNr;
+
+use crate::abi::ROOT_ID;
+
+static CLASS: LockClass = LockClass::new("fuse nodes", 150);
+const SHARD_BITS: u32 = 6;
+const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Numbers are spread by one multiplication; who names inodes cannot choose more of them than the image has.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.0 = (self.0 << 8 | u64::from(*b)).wrapping_mul(MIX));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = n.wrapping_mul(MIX);
+    }
+}
+
+struct Node {
+    inode: InodeRef,
+    /// How often the kernel was told of it and has not forgotten.
+    lookups: u64,
+}
+
+type Shard = HashMap<u64, Node, BuildHasherDefault<NumberHasher>>;
+
+/// On its own cache line.
+#[repr(align(64))]
+struct Slot(Mutex<Shard>);
+
+pub(super) struct Nodes {
+    shards: Vec<Slot>,
+}
+
+/// The nodeid of an inode; `None` for inode 1.
+pub(super) fn nodeid_of(ino: InodeNr) -> Option<u64> {
+    match ino {
+        InodeNr::ROOT => Some(ROOT_ID),
+        InodeNr(1) => None,
+        InodeNr(n) => Some(u64::from(n)),
+    }
+}
+
+/// The inode that a nodeid can only mean.
+pub(super) fn ino_of(nodeid: u64) -> Option<InodeNr> {
+    if nodeid == ROOT_ID { Some(InodeNr::ROOT) } else { u32::try_from(nodeid).ok().map(InodeNr) }
+}
+
+impl Nodes {
+    pub(super) fn new() -> Nodes {
+        Nodes { shards: (0..1 << SHARD_BITS).map(|_| Slot(Mutex::new(&CLASS, Shard::default()))).collect() }
+    }
+
+    fn shard(&self, nodeid: u64) -> &Mutex<Shard> {
+        // The map takes the top bits of the same product for its tags and the low ones for its place: the middle is free.
+        let at = nodeid.wrapping_mul(MIX) >> (56 - SHARD_BITS);
+        &self.shards[at as usize & ((1 << SHARD_BITS) - 1)].0
+    }
+
+    pub(super) fn get(&self, nodeid: u64) -> Option<InodeRef> {
+        self.shard(nodeid).lock().get(&nodeid).map(|n| n.inode.clone())
+    }
+
+    /// The kernel is about to be told of `inode`, which `nodeid` names.
+    pub(super) fn add(&self, nodeid: u64, inode: InodeRef) {
+        let mut inode = Some(inode);
+        let mut shard = self.shard(nodeid).lock();
+        let node =
+            shard.entry(nodeid).or_insert_with(|| Node { inode: inode.take().expect("not taken yet"), lookups: 0 });
+        node.lookups += 1;
+        drop(shard);
+        drop(inode);
+    }
+
+    /// The kernel forgets `count` of what it was told. The root stays.
+    pub(super) fn forget(&self, nodeid: u64, count: u64) {
+        if nodeid == ROOT_ID {
+            return;
+        }
+        let gone = {
+            let mut shard = self.shard(nodeid).lock();
+            let Some(node) = shard.get_mut(&nodeid) else { return };
+            node.lookups = node.lookups.saturating_sub(count);
+            if node.lookups > 0 {
+                return;
+            }
+            shard.remove(&nodeid)
+        };
+        drop(gone);
+    }
+
+    /// Drops everything, at the end of the mount.
+    pub(super) fn clear(&self) {
+        for slot in &self.shards {
+            let gone = std::mem::take(&mut *slot.0.lock());
+            drop(gone);
+        }
+    }
+
+    /// Inodes that the kernel knows, the root included, and how often it was told of them (the root not counted).
+    pub(super) fn counts(&self) -> (usize, u64) {
+        self.shards.iter().fold((0, 0), |(inodes, lookups), slot| {
+            let shard = slot.0.lock();
+            let told = |(id, n): (&u64, &Node)| if *id == ROOT_ID { 0 } else { n.lookups };
+            (inodes + shard.len(), lookups + shard.iter().map(told).sum::<u64>())
+        })
+    }
+}

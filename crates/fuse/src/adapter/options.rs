@@ -1,0 +1,61 @@
+//! What the server can be told.
+
+use std::time::Duration;
+
+use crate::types::FOREVER;
+
+/// How a file system is shown to the kernel. The default is the fastest that is right for one mount that nobody works
+/// behind the back of.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// The kernel collects writes and sends them later. Without it every write(2) is a request.
+    pub writeback_cache: bool,
+    /// Files are opened and closed without asking: a creation is one request (MKNOD) instead of two.
+    pub no_open: bool,
+    /// As `no_open` for directories; the kernel then caches their entries.
+    pub no_opendir: bool,
+    pub readdirplus: bool,
+    /// ACLs are enforced (by the kernel, from the image) and inherited.
+    pub posix_acl: bool,
+    /// Inodes can be named by number and generation (NFS handles, open_by_handle_at).
+    pub export_support: bool,
+    /// Owner and group that every inode shows. The image keeps its own: what is created gets the owner (group) that the
+    /// image has for the directory, changing the owner to the one shown does nothing, and to another is refused.
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    /// How long the kernel may believe names, attributes, and that there is no such name.
+    pub entry_timeout: Duration,
+    pub attr_timeout: Duration,
+    pub negative_timeout: Duration,
+    /// Largest WRITE, in bytes.
+    pub max_write: u32,
+    /// Requests in the background (readahead, writeback) at once.
+    pub max_background: u16,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
+            writeback_cache: true,
+            no_open: true,
+            no_opendir: true,
+            readdirplus: true,
+            posix_acl: true,
+            export_support: true,
+            uid: None,
+            gid: None,
+            entry_timeout: FOREVER,
+            attr_timeout: FOREVER,
+            negative_timeout: FOREVER,
+            max_write: 1 << 20,
+            max_background: 64,
+        }
+    }
+}
+
+impl ServerOptions {
+    /// For a mount without privilege: whoever mounts owns everything.
+    pub fn owned_by(uid: u32, gid: u32) -> ServerOptions {
+        ServerOptions { uid: Some(uid), gid: Some(gid), ..ServerOptions::default() }
+    }
+}

@@ -1,0 +1,499 @@
+//! The operations.
+//!
+//! Each is: the inode behind the nodeid, the file system's operation, the answer. What waits for the disk's promise (FSYNC,
+//! FSYNCDIR, SYNCFS) is answered by the thread that learns of it, so that no worker waits.
+//!
+//! # Locking
+//! None of its own beyond the module's.
+
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+
+use extant_block::AlignedBuf;
+use extant_fs::{Error, Filesystem, InodeRef, NewNode, RenameFlags, Seek, SetAttr as FsSetAttr, SetMode, WriteFlags};
+use extant_ondisk::inode::FileType;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::FsServer;
+use super::convert::{self, permissions};
+use super::errno::errno;
+use super::nodes::nodeid_of;
+use crate::Errno;
+use crate::server::{Config, InitOffer, Server};
+use crate::transport::dirbuf::DirAdd;
+use crate::transport::reply::*;
+use crate::types::*;
+
+/// Answers with the error and returns, or goes on with the value.
+macro_rules! check {
+    ($reply:ident, $result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(e) => return $reply.error(Errno::from(AsErrno::from(e))),
+        }
+    };
+}
+
+/// Errors of the file system and error numbers, both fit for `check!`.
+struct AsErrno(Errno);
+
+impl From<Error> for AsErrno {
+    fn from(e: Error) -> AsErrno {
+        AsErrno(errno(&e))
+    }
+}
+
+impl From<Errno> for AsErrno {
+    fn from(e: Errno) -> AsErrno {
+        AsErrno(e)
+    }
+}
+
+impl From<AsErrno> for Errno {
+    fn from(e: AsErrno) -> Errno {
+        e.0
+    }
+}
+
+/// Largest READ that is answered whole; the kernel asks for a MiB at most unless its limit was raised.
+const READ_MAX: usize = 16 << 20;
+
+const O_EXCL: u32 = 0o200;
+const O_TRUNC: u32 = 0o1000;
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+const FS_IOC_GETFLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
+const FS_IOC_SETFLAGS: [u32; 2] = [0x4008_6602, 0x4004_6602];
+const FS_IOC_GETVERSION: [u32; 2] = [0x8008_7601, 0x8004_7601];
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+
+thread_local! {
+    /// What READ reads into, kept and grown per worker: a fresh buffer would have to be zeroed each time.
+    static READ_BUFFER: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(0));
+    /// The nodeids that a READDIRPLUS reply told of.
+    static TOLD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+fn empty(reply: ReplyEmpty, result: Result<(), Error>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(errno(&e)),
+    }
+}
+
+impl FsServer {
+    fn open_flags(&self) -> OpenFlags {
+        OpenFlags::KEEP_CACHE
+    }
+
+    fn make(&self, req: &Request, parent: u64, name: &[u8], umask: u32, node: NewNode<'_>, reply: ReplyEntry) {
+        let dir = check!(reply, self.node(parent));
+        let cred = self.cred(req, &dir, umask);
+        let inode = check!(reply, self.fs.create(&dir, name, node, cred));
+        self.answer_entry(inode, reply);
+    }
+
+    fn answer_create(&self, inode: InodeRef, reply: ReplyCreate) {
+        let Some(nodeid) = nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
+        let entry = self.entry(nodeid, &inode);
+        self.nodes.add(nodeid, inode);
+        if reply.ok(&entry, 0, self.open_flags()).is_err() {
+            self.nodes.forget(nodeid, 1);
+        }
+    }
+
+    fn answer_fsync(&self, ino: u64, datasync: bool, reply: ReplyEmpty) {
+        let inode = check!(reply, self.node(ino));
+        let ticket = self.outstanding.begin();
+        let done = move |result| {
+            empty(reply, result);
+            drop(ticket);
+        };
+        self.fs.fsync_async(&inode, datasync, Box::new(done));
+    }
+
+    /// What SETATTR may change while the owner shown is not the owner stored.
+    fn override_owner(&self, set: &mut FsSetAttr) -> Result<(), Errno> {
+        for (shown, wanted) in [(self.options.uid, &mut set.uid), (self.options.gid, &mut set.gid)] {
+            if let (Some(shown), Some(id)) = (shown, *wanted) {
+                if shown != id {
+                    return Err(Errno::PERM);
+                }
+                *wanted = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&self, dir: &InodeRef, offset: u64, mut reply: ReplyDir) {
+        let listed = self.fs.read_dir(dir, offset, |e| {
+            reply.add(u64::from(e.ino.0), e.next_cookie, convert::dirent_kind(e.kind), e.name) != DirAdd::Full
+        });
+        check!(reply, listed);
+        reply.ok();
+    }
+
+    fn list_plus(&self, dir: &InodeRef, offset: u64, mut reply: ReplyDirPlus) {
+        let mut told = TOLD.take();
+        told.clear();
+        let listed = self.fs.read_dir(dir, offset, |e| {
+            let (ino, next) = (u64::from(e.ino.0), e.next_cookie);
+            let plain = |reply: &mut ReplyDirPlus| reply.add_plain(ino, next, convert::dirent_kind(e.kind), e.name);
+            let added = match (nodeid_of(e.ino), e.name) {
+                (_, b"." | b"..") | (None, _) => plain(&mut reply),
+                (Some(nodeid), _) => match self.fs.iget(e.ino) {
+                    Ok(inode) => {
+                        let added = reply.add(&self.entry(nodeid, &inode), next, e.name);
+                        if added == DirAdd::Added {
+                            self.nodes.add(nodeid, inode);
+                            told.push(nodeid);
+                        }
+                        added
+                    }
+                    // Whoever asks for this one by name is told why it cannot be had.
+                    Err(_) => plain(&mut reply),
+                },
+            };
+            added != DirAdd::Full
+        });
+        let delivered = match listed {
+            Ok(_) => reply.ok().is_ok(),
+            Err(e) => {
+                reply.error(errno(&e));
+                false
+            }
+        };
+        if !delivered {
+            told.iter().for_each(|nodeid| self.nodes.forget(*nodeid, 1));
+        }
+        TOLD.set(told);
+    }
+}
+
+fn seek(fs: &Filesystem, inode: &InodeRef, offset: u64, what: Seek, reply: ReplyLseek) {
+    match fs.seek(inode, offset, what) {
+        Ok(at) => reply.ok(at),
+        Err(e) => reply.error(errno(&e)),
+    }
+}
+
+impl Server for FsServer {
+    fn init(&self, offer: &InitOffer) -> Config {
+        let o = &self.options;
+        let coarse_times = self.fs.geometry().want_extra_isize == 0;
+        Config {
+            writeback_cache: o.writeback_cache && !self.fs.is_read_only(),
+            no_open: o.no_open,
+            no_opendir: o.no_opendir,
+            readdirplus: o.readdirplus,
+            readdirplus_auto: true,
+            posix_acl: o.posix_acl,
+            export_support: o.export_support,
+            cache_symlinks: true,
+            handle_killpriv: true,
+            time_gran: if coarse_times { 1_000_000_000 } else { 1 },
+            max_write: o.max_write,
+            max_background: o.max_background,
+            congestion_threshold: o.max_background / 4 * 3,
+            max_readahead: offer.max_readahead,
+        }
+    }
+
+    fn negotiated(&self, granted: &Config) {
+        self.no_open.store(granted.no_open, Ordering::Relaxed);
+        self.dont_mask.store(granted.posix_acl, Ordering::Relaxed);
+        self.writeback.store(granted.writeback_cache, Ordering::Relaxed);
+    }
+
+    fn destroy(&self) {
+        self.destroy_now();
+    }
+
+    fn poisoned(&self) {
+        self.fs.abort("an operation panicked");
+    }
+
+    fn lookup(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEntry) {
+        let found = match name {
+            b"." => return self.answer_entry(check!(reply, self.node_by_number(parent)), reply),
+            b".." => self.fs.parent(&check!(reply, self.node_by_number(parent))),
+            _ => self.fs.lookup(&check!(reply, self.node(parent)), name),
+        };
+        match found {
+            Ok(inode) => self.answer_entry(inode, reply),
+            Err(Error::NotFound) => reply.negative(self.options.negative_timeout),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn forget(&self, batch: &[Forget]) {
+        for f in batch {
+            self.nodes.forget(f.nodeid, f.nlookup);
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: u64, _fh: Option<u64>, reply: ReplyAttr) {
+        let inode = check!(reply, self.node(ino));
+        reply.ok(&self.attr(&inode), self.options.attr_timeout);
+    }
+
+    fn statx(&self, _req: &Request, ino: u64, _fh: Option<u64>, reply: ReplyStatx) {
+        let inode = check!(reply, self.node(ino));
+        reply.ok(&self.attr(&inode), self.options.attr_timeout);
+    }
+
+    fn setattr(&self, _req: &Request, ino: u64, set: &SetAttr, reply: ReplyAttr) {
+        let inode = check!(reply, self.node(ino));
+        let mut wanted = FsSetAttr {
+            mode: set.mode.map(permissions),
+            uid: set.uid,
+            gid: set.gid,
+            size: set.size,
+            atime: set.atime.map(convert::set_time),
+            mtime: set.mtime.map(convert::set_time),
+            ctime: set.ctime.map(convert::timestamp),
+            kill_privileges: set.kill_suidgid,
+        };
+        check!(reply, self.override_owner(&mut wanted));
+        let attr = check!(reply, self.fs.setattr(&inode, &wanted));
+        reply.ok(&convert::attr(&attr, self.options.uid, self.options.gid), self.options.attr_timeout);
+    }
+
+    fn readlink(&self, _req: &Request, ino: u64, reply: ReplyData) {
+        let inode = check!(reply, self.node(ino));
+        let target = check!(reply, self.fs.read_link(&inode));
+        let n = target.len().min(reply.size());
+        reply.ok(&target[..n]);
+    }
+
+    fn mknod(&self, req: &Request, parent: u64, name: &[u8], args: &MknodArgs, reply: ReplyEntry) {
+        let rdev = Some(convert::device(args.rdev));
+        self.make(req, parent, name, args.umask, NewNode { mode: args.mode as u16, rdev, target: None }, reply);
+    }
+
+    fn mkdir(&self, req: &Request, parent: u64, name: &[u8], args: &MknodArgs, reply: ReplyEntry) {
+        self.make(req, parent, name, args.umask, NewNode::directory(permissions(args.mode)), reply);
+    }
+
+    fn symlink(&self, req: &Request, parent: u64, name: &[u8], target: &[u8], reply: ReplyEntry) {
+        self.make(req, parent, name, 0, NewNode::symlink(target), reply);
+    }
+
+    fn unlink(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        let dir = check!(reply, self.node(parent));
+        empty(reply, self.fs.unlink(&dir, name));
+    }
+
+    fn rmdir(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        let dir = check!(reply, self.node(parent));
+        empty(reply, self.fs.rmdir(&dir, name));
+    }
+
+    fn rename(&self, _req: &Request, args: &RenameArgs<'_>, reply: ReplyEmpty) {
+        let old = check!(reply, self.node(args.parent));
+        let new = check!(reply, self.node(args.new_parent));
+        // RENAME_WHITEOUT would have to leave a device 0:0 behind in the same transaction.
+        if args.flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 {
+            return reply.error(Errno::INVAL);
+        }
+        let flags =
+            RenameFlags { no_replace: args.flags & RENAME_NOREPLACE != 0, exchange: args.flags & RENAME_EXCHANGE != 0 };
+        empty(reply, self.fs.rename(&old, args.name, &new, args.new_name, flags));
+    }
+
+    fn link(&self, _req: &Request, ino: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
+        let inode = check!(reply, self.node(ino));
+        let dir = check!(reply, self.node(parent));
+        check!(reply, self.fs.link(&inode, &dir, name));
+        self.answer_entry(inode, reply);
+    }
+
+    fn open(&self, _req: &Request, ino: u64, flags: u32, kill_suidgid: bool, reply: ReplyOpen) {
+        let inode = check!(reply, self.node(ino));
+        if flags & O_TRUNC != 0 {
+            let set = FsSetAttr { size: Some(0), kill_privileges: kill_suidgid, ..FsSetAttr::default() };
+            check!(reply, self.fs.setattr(&inode, &set));
+        }
+        // Nothing to take back: a handle is no state.
+        let _ = reply.ok(0, self.open_flags());
+    }
+
+    fn read(&self, _req: &Request, ino: u64, args: &ReadArgs, reply: ReplyData) {
+        let inode = check!(reply, self.node(ino));
+        let size = (args.size as usize).min(READ_MAX);
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                *buffer = AlignedBuf::zeroed(size.next_power_of_two().max(128 << 10));
+            }
+            let n = check!(reply, self.fs.read(&inode, args.offset, &mut buffer[..size]));
+            reply.ok(&buffer[..n]);
+        });
+    }
+
+    fn write(&self, _req: &Request, ino: u64, args: &WriteArgs, data: &[u8], reply: ReplyWrite) {
+        let inode = check!(reply, self.node(ino));
+        let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times: args.cached };
+        let n = check!(reply, self.fs.write(&inode, args.offset, data, flags));
+        reply.ok(n as u32);
+    }
+
+    fn statfs(&self, _req: &Request, _ino: u64, reply: ReplyStatfs) {
+        reply.ok(&convert::statfs(&self.fs.statfs()));
+    }
+
+    fn fsync(&self, _req: &Request, ino: u64, _fh: u64, datasync: bool, reply: ReplyEmpty) {
+        self.answer_fsync(ino, datasync, reply);
+    }
+
+    fn fsyncdir(&self, _req: &Request, ino: u64, _fh: u64, datasync: bool, reply: ReplyEmpty) {
+        self.answer_fsync(ino, datasync, reply);
+    }
+
+    fn syncfs(&self, _req: &Request, _ino: u64, reply: ReplyEmpty) {
+        let ticket = self.outstanding.begin();
+        let done = move |result| {
+            empty(reply, result);
+            drop(ticket);
+        };
+        self.fs.sync_async(Box::new(done));
+    }
+
+    fn setxattr(&self, _req: &Request, ino: u64, name: &[u8], value: &[u8], args: &SetxattrArgs, reply: ReplyEmpty) {
+        let inode = check!(reply, self.node(ino));
+        let mode = match args.flags {
+            0 => SetMode::Any,
+            XATTR_CREATE => SetMode::Create,
+            XATTR_REPLACE => SetMode::Replace,
+            _ => return reply.error(Errno::INVAL),
+        };
+        check!(reply, self.fs.set_xattr(&inode, name, value, mode));
+        if args.kill_sgid
+            && let Some(mode) = convert::without_sgid(self.fs.getattr(&inode).mode)
+        {
+            let set = FsSetAttr { mode: Some(mode), ..FsSetAttr::default() };
+            check!(reply, self.fs.setattr(&inode, &set));
+        }
+        reply.ok();
+    }
+
+    fn getxattr(&self, _req: &Request, ino: u64, name: &[u8], reply: ReplyXattr) {
+        let inode = check!(reply, self.node(ino));
+        let value = check!(reply, self.fs.get_xattr(&inode, name));
+        reply.ok(&value);
+    }
+
+    fn listxattr(&self, req: &Request, ino: u64, reply: ReplyXattr) {
+        let inode = check!(reply, self.node(ino));
+        let names = check!(reply, self.fs.list_xattrs(&inode));
+        let mut list = Vec::new();
+        // As Linux does: trusted attributes are shown only to who may read them.
+        for name in names.iter().filter(|n| req.uid == 0 || !n.starts_with(b"trusted.")) {
+            list.extend_from_slice(name);
+            list.push(0);
+        }
+        reply.ok(&list);
+    }
+
+    fn removexattr(&self, _req: &Request, ino: u64, name: &[u8], reply: ReplyEmpty) {
+        let inode = check!(reply, self.node(ino));
+        empty(reply, self.fs.remove_xattr(&inode, name));
+    }
+
+    fn opendir(&self, _req: &Request, ino: u64, _flags: u32, reply: ReplyOpen) {
+        check!(reply, self.node(ino));
+        let _ = reply.ok(0, OpenFlags::KEEP_CACHE | OpenFlags::CACHE_DIR);
+    }
+
+    fn readdir(&self, _req: &Request, ino: u64, _fh: u64, offset: u64, reply: ReplyDir) {
+        let dir = check!(reply, self.node(ino));
+        self.list(&dir, offset, reply);
+    }
+
+    fn readdirplus(&self, _req: &Request, ino: u64, _fh: u64, offset: u64, reply: ReplyDirPlus) {
+        let dir = check!(reply, self.node(ino));
+        self.list_plus(&dir, offset, reply);
+    }
+
+    fn create(&self, req: &Request, parent: u64, name: &[u8], args: &CreateArgs, reply: ReplyCreate) {
+        // The kernel then creates with MKNOD, which is one request where this is two (CREATE and RELEASE).
+        if self.no_open.load(Ordering::Relaxed) {
+            return reply.nosys();
+        }
+        let dir = check!(reply, self.node(parent));
+        let cred = self.cred(req, &dir, args.umask);
+        let inode = match self.fs.create(&dir, name, NewNode::file(permissions(args.mode)), cred) {
+            Err(Error::Exists) if args.flags & O_EXCL == 0 => {
+                let inode = check!(reply, self.fs.lookup(&dir, name));
+                if inode.file_type() == Some(FileType::Regular) && args.flags & O_TRUNC != 0 {
+                    let set = FsSetAttr { size: Some(0), kill_privileges: args.kill_suidgid, ..FsSetAttr::default() };
+                    check!(reply, self.fs.setattr(&inode, &set));
+                }
+                inode
+            }
+            other => check!(reply, other),
+        };
+        self.answer_create(inode, reply);
+    }
+
+    fn tmpfile(&self, req: &Request, parent: u64, args: &CreateArgs, reply: ReplyCreate) {
+        let dir = check!(reply, self.node(parent));
+        let cred = self.cred(req, &dir, args.umask);
+        let inode = check!(reply, self.fs.tmpfile(&dir, permissions(args.mode), cred));
+        self.answer_create(inode, reply);
+    }
+
+    fn lseek(&self, _req: &Request, ino: u64, _fh: u64, offset: u64, whence: u32, reply: ReplyLseek) {
+        let inode = check!(reply, self.node(ino));
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::INVAL),
+        };
+        if !self.writeback.load(Ordering::Relaxed) {
+            return seek(&self.fs, &inode, offset, what, reply);
+        }
+        // What is dirty in the kernel's cache is a hole to us, and only dropping it from there makes the kernel write it. Its
+        // writes need workers, so none may wait for them.
+        let Some(notifier) = self.notifier.lock().clone() else { return reply.nosys() };
+        let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
+        self.helper.submit(Box::new(move || {
+            let _ = notifier.inval_inode(ino, 0, 0);
+            seek(&fs, &inode, offset, what, reply);
+            drop((inode, fs));
+            drop(ticket);
+        }));
+    }
+
+    fn fallocate(&self, req: &Request, ino: u64, args: &FallocateArgs, reply: ReplyEmpty) {
+        let inode = check!(reply, self.node(ino));
+        let Some(mode) = convert::fallocate_mode(args.mode) else { return reply.error(Errno::OPNOTSUPP) };
+        // The request does not say whether set-id bits must go; the superuser keeps them.
+        if req.uid != 0 {
+            check!(reply, self.fs.drop_privileges(&inode));
+        }
+        empty(reply, self.fs.fallocate(&inode, mode, args.offset, args.length));
+    }
+
+    fn ioctl(&self, _req: &Request, ino: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
+        let inode = check!(reply, self.node(ino));
+        if FS_IOC_GETFLAGS.contains(&args.cmd) {
+            let flags = extant_ondisk::inode::InodeFlags::USER_VISIBLE.bits() & self.fs.getattr(&inode).flags;
+            reply.ok(0, flags.as_bytes());
+        } else if FS_IOC_SETFLAGS.contains(&args.cmd) {
+            let Ok((flags, _)) = u32::read_from_prefix(args.data) else { return reply.error(Errno::INVAL) };
+            check!(reply, self.fs.set_flags(&inode, flags));
+            reply.ok(0, &[]);
+        } else if FS_IOC_GETVERSION.contains(&args.cmd) {
+            reply.ok(0, inode.generation.as_bytes());
+        } else if args.cmd == FS_IOC_FSGETXATTR {
+            // What the kernel asks for before it sets any flag.
+            reply.ok(0, &convert::fsxattr(self.fs.getattr(&inode).flags));
+        } else {
+            reply.error(Errno::NOTTY);
+        }
+    }
+}

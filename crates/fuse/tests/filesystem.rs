@@ -1,0 +1,318 @@
+//! What the differential runs do not reach: lifetimes, durability, handles, options, limits.
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+
+use common::{Served, Setup, can_mount};
+use extant_fuse::ServerOptions;
+use extant_testkit::kinds::kind;
+use extant_testkit::oracle::{expect_clean, make_image};
+
+struct Bench {
+    _dir: tempfile::TempDir,
+    image: std::path::PathBuf,
+    mnt: std::path::PathBuf,
+}
+
+fn bench() -> Bench {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut options = kind("ext4", "", None, 4096).options;
+    options.size = 64 << 20;
+    let image = make_image(dir.path(), &options).expect("image");
+    let mnt = dir.path().join("mnt");
+    fs::create_dir(&mnt).expect("mount point");
+    Bench { _dir: dir, image, mnt }
+}
+
+impl Bench {
+    fn serve(&self, setup: &Setup) -> Served {
+        setup.serve(&self.image, &self.mnt)
+    }
+}
+
+#[test]
+fn files_come_and_go() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    fs::write(m.at("a"), vec![7; 100_000]).expect("written");
+    assert_eq!(fs::read(m.at("a")).expect("read"), vec![7; 100_000]);
+    fs::create_dir(m.at("d")).expect("mkdir");
+    fs::hard_link(m.at("a"), m.at("d/b")).expect("link");
+    assert_eq!(fs::metadata(m.at("a")).expect("stat").nlink(), 2);
+    fs::rename(m.at("a"), m.at("d/c")).expect("rename");
+    std::os::unix::fs::symlink("d/c", m.at("s")).expect("symlink");
+    assert_eq!(fs::read(m.at("s")).expect("read").len(), 100_000);
+    let f = fs::OpenOptions::new().append(true).open(m.at("s")).expect("open");
+    (&f).write_all(b"tail").expect("append");
+    f.sync_all().expect("fsync");
+    assert_eq!(f.metadata().expect("stat").len(), 100_004);
+    drop(f);
+    fs::File::open(m.at("d")).expect("open").sync_all().expect("fsync of a directory");
+    assert_eq!(fs::read_dir(m.at("d")).expect("list").count(), 2);
+    fs::remove_file(m.at("d/b")).expect("unlink");
+    assert_eq!(fs::metadata(m.at("s")).expect("stat").nlink(), 1);
+    assert!(fs::metadata(m.at("none")).is_err());
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+    let mut m = b.serve(&Setup::default());
+    assert_eq!(fs::read(m.at("s")).expect("read").len(), 100_004);
+    m.end().expect("unmounted");
+}
+
+#[test]
+fn an_unlinked_open_file_lives_until_it_is_closed() {
+    if !can_mount() {
+        return;
+    }
+    for no_open in [true, false] {
+        let b = bench();
+        let server = ServerOptions { no_open, ..ServerOptions::default() };
+        let mut m = b.serve(&Setup { server, ..Setup::default() });
+        let before = m.server().filesystem().statfs().blocks_free;
+        let mut f = fs::OpenOptions::new().read(true).write(true).create_new(true).open(m.at("f")).expect("create");
+        f.write_all(&vec![1; 1 << 20]).expect("write");
+        f.sync_all().expect("fsync");
+        fs::remove_file(m.at("f")).expect("unlink");
+        f.write_all(&vec![2; 1 << 20]).expect("write");
+        f.sync_all().expect("fsync");
+        f.seek(SeekFrom::Start(0)).expect("seek");
+        let mut back = Vec::new();
+        f.read_to_end(&mut back).expect("read");
+        assert_eq!(back.len(), 2 << 20);
+        assert!(m.server().filesystem().statfs().blocks_free <= before - 512);
+        drop(f);
+        let clock = extant_base::clock::Clock::real();
+        let mut freed = false;
+        for _ in 0..500 {
+            freed = m.server().filesystem().statfs().blocks_free >= before;
+            if freed {
+                break;
+            }
+            clock.sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(freed, "the blocks of a closed unlinked file are still taken (no_open {no_open})");
+        m.end().expect("unmounted");
+        expect_clean(&b.image).expect("clean");
+    }
+}
+
+#[test]
+fn o_tmpfile_can_get_a_name() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    const O_TMPFILE: i32 = 0o20_200_000;
+    let f = fs::OpenOptions::new().read(true).write(true).custom_flags(O_TMPFILE).open(&m.path).expect("tmpfile");
+    f.write_all_at(b"content", 0).expect("write");
+    let from = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&f));
+    rustix::fs::linkat(
+        rustix::fs::CWD,
+        from.as_str(),
+        rustix::fs::CWD,
+        m.at("named"),
+        rustix::fs::AtFlags::SYMLINK_FOLLOW,
+    )
+    .expect("linked");
+    drop(f);
+    let g = fs::OpenOptions::new().write(true).custom_flags(O_TMPFILE).open(&m.path).expect("tmpfile");
+    g.write_all_at(b"lost", 0).expect("write");
+    drop(g);
+    assert_eq!(fs::read(m.at("named")).expect("read"), b"content");
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}
+
+#[test]
+fn all_lookups_are_given_back() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    for d in 0..4 {
+        fs::create_dir(m.at(&format!("d{d}"))).expect("mkdir");
+        for i in 0..300 {
+            fs::write(m.at(&format!("d{d}/file-{i}")), b"x").expect("write");
+        }
+    }
+    for d in 0..4 {
+        for e in fs::read_dir(m.at(&format!("d{d}"))).expect("list") {
+            e.expect("entry").metadata().expect("stat");
+        }
+    }
+    assert!(m.server().node_counts().0 > 1000);
+    let flags = rustix::mount::MountFlags::empty();
+    let mut counts = (0, 0);
+    for _ in 0..100 {
+        rustix::mount::mount_remount(&m.path, flags, c"").expect("remount");
+        counts = m.server().node_counts();
+        if counts == (1, 0) {
+            break;
+        }
+        extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(counts, (1, 0));
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}
+
+#[test]
+fn who_mounts_can_own_everything() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    std::os::unix::fs::chown(&m.path, Some(11), Some(12)).expect("chown");
+    m.end().expect("unmounted");
+    let mut m = b.serve(&Setup { server: ServerOptions::owned_by(1000, 1001), ..Setup::default() });
+    fs::write(m.at("new"), b"x").expect("write");
+    let meta = fs::metadata(m.at("new")).expect("stat");
+    assert_eq!((meta.uid(), meta.gid()), (1000, 1001));
+    std::os::unix::fs::chown(m.at("new"), Some(1000), Some(1001)).expect("nothing to do");
+    let other = std::os::unix::fs::chown(m.at("new"), Some(5), None).expect_err("refused");
+    assert_eq!(other.raw_os_error(), Some(1));
+    m.end().expect("unmounted");
+    let mut m = b.serve(&Setup::default());
+    let meta = fs::metadata(m.at("new")).expect("stat");
+    assert_eq!((meta.uid(), meta.gid()), (11, 12));
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}
+
+#[test]
+fn a_read_only_mount_changes_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    fs::write(m.at("f"), b"kept").expect("write");
+    m.end().expect("unmounted");
+    let before = fs::read(&b.image).expect("image");
+    let mut setup = Setup::default();
+    setup.fs.read_only = true;
+    for kernel_knows in [true, false] {
+        setup.mount.read_only = kernel_knows;
+        let mut m = b.serve(&setup);
+        assert_eq!(fs::read(m.at("f")).expect("read"), b"kept");
+        assert_eq!(fs::write(m.at("g"), b"x").expect_err("refused").raw_os_error(), Some(30));
+        assert_eq!(fs::remove_file(m.at("f")).expect_err("refused").raw_os_error(), Some(30));
+        m.end().expect("unmounted");
+    }
+    assert!(before == fs::read(&b.image).expect("image"), "the image changed");
+}
+
+#[test]
+fn birth_times_flags_and_generations_are_told() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    fs::write(m.at("f"), b"x").expect("write");
+    let created = fs::metadata(m.at("f")).expect("stat").created().expect("btime");
+    assert!(created.elapsed().expect("past").as_secs() < 60);
+    let run = |program: &str, args: &[&str]| {
+        let out = std::process::Command::new(program).args(args).arg(m.at("f")).output().expect(program);
+        (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
+    };
+    let (ok, flags) = run("lsattr", &[]);
+    assert!(ok && flags.contains('e'), "{flags}");
+    assert!(run("chattr", &["+i"]).0);
+    assert!(run("lsattr", &[]).1.split(' ').next().expect("flags").contains('i'));
+    // The kernel does not know the flag, and takes the write; it is told later.
+    let f = fs::OpenOptions::new().write(true).open(m.at("f")).expect("open");
+    assert!(f.write_all_at(b"y", 0).and_then(|()| f.sync_all()).is_err());
+    drop(f);
+    assert!(run("chattr", &["-i"]).0);
+    assert!(run("lsattr", &["-v"]).0);
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}
+
+#[test]
+fn set_id_bits_go_when_the_content_changes() {
+    if !can_mount() {
+        return;
+    }
+    for (writeback_cache, no_open) in [(true, true), (false, true), (true, false), (false, false)] {
+        let b = bench();
+        let server = ServerOptions { writeback_cache, no_open, ..ServerOptions::default() };
+        let mut m = b.serve(&Setup { server, ..Setup::default() });
+        fs::set_permissions(&m.path, fs::Permissions::from_mode(0o777)).expect("chmod");
+        for (name, script) in
+            [("w", "echo x >> $F"), ("t", ": > $F"), ("d", "dd if=/dev/zero of=$F bs=4k count=1 conv=notrunc")]
+        {
+            fs::write(m.at(name), b"old").expect("write");
+            std::os::unix::fs::chown(m.at(name), Some(65534), Some(65534)).expect("chown");
+            fs::set_permissions(m.at(name), fs::Permissions::from_mode(0o6777)).expect("chmod");
+            let status = std::process::Command::new("setpriv")
+                .args(["--reuid=65534", "--regid=65533", "--clear-groups", "sh", "-c", script])
+                .env("F", m.at(name))
+                .stderr(std::process::Stdio::null())
+                .status()
+                .expect("setpriv");
+            assert!(status.success(), "{script}");
+            let mode = fs::metadata(m.at(name)).expect("stat").mode() & 0o7777;
+            assert_eq!(mode, 0o777, "{script} (writeback {writeback_cache}, no_open {no_open})");
+        }
+        m.end().expect("unmounted");
+        expect_clean(&b.image).expect("clean");
+    }
+}
+
+#[test]
+fn holes_are_found_also_below_dirty_pages() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    let f = fs::File::create(m.at("f")).expect("create");
+    f.write_all_at(&[1; 4096], 1 << 20).expect("write");
+    f.set_len(3 << 20).expect("truncate");
+    let seek = |from| rustix::fs::seek(&f, from);
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(0)), Ok(1 << 20));
+    assert_eq!(seek(rustix::fs::SeekFrom::Hole(1 << 20)), Ok((1 << 20) + 4096));
+    f.write_all_at(&[2; 4096], 2 << 20).expect("write");
+    assert_eq!(seek(rustix::fs::SeekFrom::Data((1 << 20) + 4096)), Ok(2 << 20));
+    assert_eq!(seek(rustix::fs::SeekFrom::Data((2 << 20) + 4096)), Err(rustix::io::Errno::NXIO));
+    drop(f);
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}
+
+#[test]
+fn many_fsyncs_share_commits_and_unmount_waits_for_them() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    let (threads, rounds) = (16, 8);
+    std::thread::scope(|s| {
+        for t in 0..threads {
+            let path = m.at(&format!("t{t}"));
+            s.spawn(move || {
+                let f = fs::File::create(path).expect("create");
+                for i in 0..rounds {
+                    f.write_all_at(&[t; 5000], i * 5000).expect("write");
+                    f.sync_all().expect("fsync");
+                }
+            });
+        }
+    });
+    let commits = m.server().filesystem().journal_stats().commits.get();
+    assert!(commits < u64::from(threads) * rounds / 2, "{commits} commits");
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}
