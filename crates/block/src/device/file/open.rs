@@ -26,6 +26,9 @@ pub struct OpenOptions {
     pub len: Option<u64>,
     /// Reading only: do not refuse an image that the kernel has mounted. What is read may be inconsistent.
     pub allow_mounted: bool,
+    /// Claim a block device that is opened for writing (O_EXCL). Without it, somebody else must hold the claim: the opener
+    /// itself through another descriptor, or the kernel, which claims the device of a `fuseblk` mount.
+    pub exclusive: bool,
 }
 
 impl Default for OpenOptions {
@@ -37,6 +40,7 @@ impl Default for OpenOptions {
             offset: 0,
             len: None,
             allow_mounted: false,
+            exclusive: true,
         }
     }
 }
@@ -123,7 +127,7 @@ fn open_data(path: &Path, options: &OpenOptions, block_device: bool, create: boo
         if direct {
             flags |= libc::O_DIRECT;
         }
-        if block_device && !options.read_only {
+        if block_device && !options.read_only && options.exclusive {
             flags |= libc::O_EXCL;
         }
         let mut how = std::fs::OpenOptions::new();
