@@ -30,8 +30,10 @@ pub mod xattr;
 mod xattr_store;
 
 pub use error::{Error, Result};
+pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};
+pub use map::es::EsPolicyKind;
 pub use mount::probe_superblock;
 pub use ops::{Cred, DirItem, FallocateMode, NewNode, RenameFlags, Seek, SetAttr, SetTime, WriteFlags};
 pub use options::{Atime, DataMode, MountOptions, OnError};

@@ -75,10 +75,9 @@ fn find_super(dev: &dyn BlockDevice) -> Result<Found> {
         Err(e @ (Error::Device(_) | Error::Unsupported(_))) => return Err(e),
         Err(e) => e,
     };
-    for (block, block_size) in backup_candidates() {
-        let offset = block.saturating_mul(u64::from(block_size));
+    for (offset, block_size) in backup_candidates() {
         let Ok(sb) = read_super_at(dev, offset) else { continue };
-        let (geo, block) = (sb.geometry(), BlockNr(block));
+        let (geo, block) = (sb.geometry(), BlockNr(offset / u64::from(block_size)));
         // A stale superblock inside a file must not be taken for a backup.
         let fits = geo.block_size == block_size && geo.check_device_size(dev.size_bytes()).is_ok();
         let there = geo.group_of_block(block).is_some_and(|(g, at)| at == 0 && geo.has_super_backup(g));
