@@ -1,1 +1,85 @@
-fn main() {}
+//! `extant`: mounts, inspects, and copies in and out of ext2/3/4 images.
+//!
+//! This crate parses arguments and prints; everything else is done by the crates below. One file per sub-command in
+//! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
+//! (`-o`), [`serve`] (the process behind a mount), [`status`] (how an unmount learns how it went), [`mount_table`]
+//! (what the kernel has mounted), [`size`], [`text`], [`walk`] and [`failure`].
+//!
+//! Called as `mount.fuse.extant` or `mount.extant` (links to the binary), it takes the arguments of a mount(8) helper.
+//!
+//! # Exit status
+//! The tools that read: 0, 1 (usage), 8 (the image or the system said no), 130 (interrupted), 141 (nobody reads the
+//! output any more). `mount` and `unmount`: those of mount(8), see [`failure::Failure`].
+//!
+//! # Locking
+//! None.
+#![forbid(unsafe_code)]
+
+mod args;
+mod commands;
+mod failure;
+mod image;
+mod mount_options;
+mod mount_table;
+mod serve;
+mod size;
+mod status;
+mod text;
+mod walk;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::args::{Cli, Command, MountHelper};
+use crate::failure::{Failure, Result};
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let name = args.first().and_then(|a| Path::new(a).file_name()).unwrap_or(OsStr::new("extant"));
+    let result = if name == "mount.fuse.extant" || name == "mount.extant" {
+        parse::<MountHelper>(args).and_then(|helper| helper.map_or(Ok(()), commands::mount::run_helper))
+    } else {
+        parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command)))
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.print();
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+/// `None`: help or the version was asked for, and printed.
+fn parse<P: Parser>(args: Vec<OsString>) -> Result<Option<P>> {
+    match P::try_parse_from(args) {
+        Ok(parsed) => Ok(Some(parsed)),
+        Err(e) => {
+            // To stdout for help, to stderr for mistakes.
+            let _ = e.print();
+            match e.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(None),
+                _ => Err(Failure::silent(failure::USAGE)),
+            }
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Mount(args) => commands::mount::run(args),
+        Command::Unmount(args) => commands::unmount::run(&args),
+        Command::Info(args) => commands::info::run(&args),
+        Command::Ls(args) => commands::ls::run(&args),
+        Command::Cat(args) => commands::cat::run(&args),
+        Command::Stat(args) => commands::stat::run(&args),
+        Command::Tree(args) => commands::tree::run(&args),
+        Command::Cp(args) => commands::cp::run(&args),
+        Command::Completions(args) => commands::completions::run(&args),
+        Command::Man(args) => commands::man::run(&args),
+    }
+}

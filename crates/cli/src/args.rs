@@ -1,0 +1,271 @@
+//! The command line, as clap knows it; help, completions and manual pages are made from it.
+//!
+//! # Locking
+//! None.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// Mount, inspect, and copy in and out of ext2/3/4 images, without root.
+#[derive(Parser, Debug)]
+#[command(name = "extant", version, propagate_version = true, arg_required_else_help = true)]
+#[command(after_help = "Examples:
+  extant info disk.img
+  extant ls -l disk.img /etc
+  extant cp disk.img:/etc/passwd .
+  extant cp -r site/ disk.img@2:/var/www
+  extant mount disk.img /mnt && extant unmount /mnt
+
+An image is a file or a block device. IMAGE@N is its partition N.")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    Mount(MountArgs),
+    Unmount(UnmountArgs),
+    Info(InfoArgs),
+    Ls(LsArgs),
+    Cat(CatArgs),
+    Stat(StatArgs),
+    Tree(TreeArgs),
+    Cp(CpArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+}
+
+/// Mount an image on a directory
+///
+/// Returns once the mount can be used; a process in the background serves it until it is unmounted.
+#[derive(Args, Debug)]
+#[command(after_help = concat!("Examples:
+  extant mount disk.img /mnt
+  extant mount -o ro,noatime disk.img /mnt
+  extant mount -o partition=2,cache=64M whole-disk.img /mnt
+  extant mount -f -v disk.img /mnt        (stay in the foreground; Ctrl-C unmounts)
+
+Options (-o), separated by commas:
+", "  ro rw                        read-only; read and write (the default)
+  cache=SIZE                   memory for cached blocks, files and names (256M)
+  commit=SECONDS               how much work a crash may take (5)
+  data=ordered|writeback       ordered: file data before the metadata that points to it
+  noatime relatime             access times
+  errors=continue|remount-ro   when the image turns out to be damaged
+  norecovery noload            do not replay the journal; implies ro
+  io=direct|buffered           past the host's page cache, or through it
+  engine=psync|io_uring        how the image is read and written
+  partition=N offset=BYTES     where the file system is in the image
+  allow_other                  let other users in (the default for root)
+  default_permissions          check modes and owners (default) / no_default_permissions
+  uid=N gid=N                  show all files as owned by N (default without root: you)
+  fakeroot                     show the owners as they are in the image, and check nothing
+  writeback_cache no_writeback_cache   let the kernel delay writes
+  no_open=0|1                  spare OPEN and RELEASE
+  workers=N                    threads that serve
+  mb_policy=NAME es_policy=NAME   block allocation; what leaves the extent cache
+  nosuid nodev noexec suid dev exec   as mount(8)
+
+Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed)."))]
+pub struct MountArgs {
+    /// Image file or block device; IMAGE@N for a partition
+    pub image: OsString,
+    /// Where to mount it
+    pub dir: PathBuf,
+    /// Mount options
+    #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
+    pub options: Vec<String>,
+    /// Serve in the foreground
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Say what is done
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Ignore options that are not known
+    #[arg(short = 's', long)]
+    pub sloppy: bool,
+    /// Started by the foreground command: "mounted" goes to the standard output, which is a pipe
+    #[arg(long, hide = true)]
+    pub background_server: bool,
+}
+
+/// mount(8) helper: mounts SOURCE on TARGET
+#[derive(Parser, Debug)]
+#[command(name = "mount.fuse.extant", version)]
+pub struct MountHelper {
+    pub source: OsString,
+    pub target: PathBuf,
+    /// Ignore options that are not known
+    #[arg(short)]
+    pub sloppy: bool,
+    /// Check, but do not mount
+    #[arg(short)]
+    pub fake: bool,
+    /// No mtab: there is none
+    #[arg(short)]
+    pub no_mtab: bool,
+    /// Say what is done
+    #[arg(short)]
+    pub verbose: bool,
+    /// The type; ignored
+    #[arg(short = 't')]
+    pub fs_type: Option<String>,
+    /// Mount options
+    #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
+    pub options: Vec<String>,
+}
+
+/// Unmount, and wait until everything is in the image
+///
+/// Returns when the image is marked clean and the server has let go of it, not before. If something could not be
+/// written, it says so and fails.
+#[derive(Args, Debug)]
+#[command(visible_alias = "umount")]
+#[command(after_help = "Examples:
+  extant unmount /mnt
+  extant unmount disk.img && e2fsck -fn disk.img
+
+Exit status: 0, 1 (usage), 2 (the server could not write everything), 32 (busy, or not mounted).")]
+pub struct UnmountArgs {
+    /// The directory, or the image that is mounted on it
+    pub dir: PathBuf,
+    /// Detach at once, even if busy, and do not wait
+    #[arg(short, long)]
+    pub lazy: bool,
+    /// Say what is done
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// What an image contains: features, geometry, state, journal, free space, partitions
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant info disk.img
+  extant info --json disk.img | jq .filesystem.state
+  extant info --partition 2 whole-disk.img")]
+pub struct InfoArgs {
+    /// Image file or block device
+    pub image: OsString,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub partition: PartitionArg,
+}
+
+/// List a directory
+///
+/// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant ls disk.img
+  extant ls -l disk.img /etc
+  extant ls -lR disk.img /home")]
+pub struct LsArgs {
+    /// Image file or block device
+    pub image: OsString,
+    /// Path in the image
+    #[arg(default_value = "/")]
+    pub path: OsString,
+    /// Long format
+    #[arg(short)]
+    pub long: bool,
+    /// Subdirectories too
+    #[arg(short = 'R')]
+    pub recursive: bool,
+    #[command(flatten)]
+    pub partition: PartitionArg,
+}
+
+/// Print files
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant cat disk.img /etc/fstab
+  extant cat disk.img /var/log/a /var/log/b | grep error")]
+pub struct CatArgs {
+    /// Image file or block device
+    pub image: OsString,
+    /// Paths in the image
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub partition: PartitionArg,
+}
+
+/// Everything about one file; symbolic links are not followed
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  extant stat disk.img /bin/su")]
+pub struct StatArgs {
+    /// Image file or block device
+    pub image: OsString,
+    /// Path in the image
+    pub path: OsString,
+    #[command(flatten)]
+    pub partition: PartitionArg,
+}
+
+/// Draw a directory tree
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant tree disk.img
+  extant tree -L 2 disk.img /usr")]
+pub struct TreeArgs {
+    /// Image file or block device
+    pub image: OsString,
+    /// Path in the image
+    #[arg(default_value = "/")]
+    pub path: OsString,
+    /// Go this deep at most
+    #[arg(short = 'L', value_name = "LEVELS")]
+    pub levels: Option<u32>,
+    #[command(flatten)]
+    pub partition: PartitionArg,
+}
+
+/// Copy files into an image, out of one, or from one to another
+///
+/// A path in an image is IMAGE:PATH or IMAGE@PARTITION:PATH. Modes, times, symbolic links, holes and extended attributes
+/// are kept; owners too, for root.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant cp disk.img:/etc/passwd .
+  extant cp -r disk.img:/home backup
+  extant cp motd disk.img:/etc/motd
+  extant cp -r rootfs/ whole-disk.img@2:/")]
+pub struct CpArgs {
+    /// What to copy, and last where to
+    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
+    pub paths: Vec<OsString>,
+    /// Directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+}
+
+/// Print the completions of a shell
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  extant completions bash > ~/.local/share/bash-completion/completions/extant")]
+pub struct CompletionsArgs {
+    pub shell: Shell,
+}
+
+/// Print the manual page, or write all of them into a directory
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant man | man -l -
+  extant man ~/.local/share/man/man1")]
+pub struct ManArgs {
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct PartitionArg {
+    /// Partition of a whole-disk image
+    #[arg(long, value_name = "N")]
+    pub partition: Option<u32>,
+}

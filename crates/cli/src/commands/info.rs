@@ -1,0 +1,306 @@
+//! `extant info`: what an image contains.
+//!
+//! Features, geometry and state are the superblock's. The journal is read, but not replayed; free space is counted by
+//! mounting read-only, in memory.
+//!
+//! # Locking
+//! None.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use extant_block::BlockDevice;
+use extant_fs::{Filesystem, MountOptions, StatFs, probe_superblock};
+use extant_ondisk::features::{self, Incompat, MountMode};
+use extant_ondisk::partition::Partition;
+use extant_ondisk::superblock::{FsState, SuperBlock};
+use extant_recovery::locate::open_journal;
+use extant_recovery::{JournalState, Replay, journal_state};
+use serde_json::{Value, json};
+
+use crate::args::InfoArgs;
+use crate::failure::{Failure, Result};
+use crate::image::{self, Access, ImageSpec, has_magic, open_device, open_whole};
+use crate::size::human;
+use crate::text::{self, Output};
+
+pub fn run(args: &InfoArgs) -> Result<()> {
+    let spec = ImageSpec::parse(&args.image, args.partition.partition);
+    let access = Access::tool(true);
+    let whole = open_whole(&spec, &access)?;
+    let whole_size = whole.size_bytes();
+    if spec.partition.is_none() && !has_magic(&*whole) {
+        let partitions = image::partitions(&*whole)?;
+        if !partitions.is_empty() {
+            return print_partitions(args, &whole, &partitions);
+        }
+    }
+    drop(whole);
+    let dev = open_device(&spec, &access)?;
+    let (sb, backup) = match probe_superblock(&*dev) {
+        Ok(found) => found,
+        // Says it better.
+        Err(e) => return Err(image::mount(dev, read_only()).err().unwrap_or_else(|| Failure::op(e.to_string()))),
+    };
+    let facts = Facts {
+        spec: &spec,
+        size: if spec.partition.is_some() { dev.size_bytes() } else { whole_size },
+        backup,
+        journal: Journal::look(&dev, &sb),
+        space: Filesystem::mount(dev.clone(), read_only()).ok().map(|fs| fs.statfs()),
+        sb,
+    };
+    let mut out = Output::new();
+    if args.json {
+        writeln!(out, "{:#}", facts.json())?;
+    } else {
+        facts.print(&mut out)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn read_only() -> MountOptions {
+    MountOptions { read_only: true, threads: false, ..MountOptions::default() }
+}
+
+fn print_partitions(args: &InfoArgs, whole: &Arc<dyn BlockDevice>, partitions: &[Partition]) -> Result<()> {
+    let spec = ImageSpec::parse(&args.image, None);
+    let mut out = Output::new();
+    let mut rows = Vec::new();
+    if !args.json {
+        writeln!(out, "Image:       {}", spec.shown())?;
+        writeln!(out, "Size:        {} ({} bytes)", human(whole.size_bytes()), whole.size_bytes())?;
+        writeln!(out, "Contents:    {} partitions\n", partitions.len())?;
+        writeln!(out, "{}", image::list(partitions))?;
+    }
+    for p in partitions {
+        let part = extant_block::device::OffsetDevice::new(whole.clone(), p.start, p.len & !4095);
+        let found = part.ok().and_then(|dev| probe_superblock(&dev).ok()).map(|(sb, _)| sb);
+        if let (Some(sb), false) = (&found, args.json) {
+            let label = text::shown(sb.volume_name().as_bytes());
+            let label = if label.is_empty() { label } else { format!(" \"{label}\"") };
+            writeln!(out, "Partition {}: {}{label}, {}", p.number, generation(sb), state(sb))?;
+        }
+        rows.push(json!({
+            "number": p.number,
+            "start": p.start,
+            "size": p.len,
+            "type": p.type_name,
+            "label": p.label,
+            "filesystem": found.as_ref().map(generation),
+        }));
+    }
+    if args.json {
+        let all = json!({ "image": spec.shown(), "size": whole.size_bytes(), "partitions": rows });
+        writeln!(out, "{all:#}")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// What the journal says.
+enum Journal {
+    None,
+    Unusable(String),
+    There { blocks: u32, state: &'static str, transactions: u32, copies: u64, checksum: String, errno: i32 },
+}
+
+impl Journal {
+    fn look(dev: &Arc<dyn BlockDevice>, sb: &SuperBlock) -> Journal {
+        let journal = match open_journal(dev.clone(), sb) {
+            Ok(None) => return Journal::None,
+            Err(e) => return Journal::Unusable(e.to_string()),
+            Ok(Some(journal)) => journal,
+        };
+        let jsb = journal.super_block();
+        let state = match journal_state(jsb, sb.needs_recovery()) {
+            JournalState::Clean => "clean",
+            JournalState::Live => "needs recovery",
+            JournalState::EmptyButFlagged => "empty; the flag needs_recovery is left over",
+            JournalState::LiveButUnflagged => "live, but needs_recovery is not set: it will be thrown away",
+        };
+        let (transactions, copies) = match Replay::load(&journal, &**dev, &mut |_| {}) {
+            Err(e) => return Journal::Unusable(e.to_string()),
+            Ok(replay) => match replay.check() {
+                Err(e) => return Journal::Unusable(e.to_string()),
+                Ok(()) => (replay.transactions, replay.copies),
+            },
+        };
+        let checksum = format!("{:?}", jsb.csum()).to_lowercase();
+        Journal::There { blocks: jsb.max_len, state, transactions, copies, checksum, errno: jsb.errno }
+    }
+}
+
+struct Facts<'a> {
+    spec: &'a ImageSpec,
+    size: u64,
+    sb: SuperBlock,
+    backup: Option<u64>,
+    journal: Journal,
+    space: Option<StatFs>,
+}
+
+/// The name that fits the features.
+fn generation(sb: &SuperBlock) -> &'static str {
+    let later = Incompat::EXTENTS | Incompat::BIT64 | Incompat::FLEX_BG | Incompat::CSUM_SEED;
+    if sb.incompat().intersects(later) || sb.metadata_csum {
+        "ext4"
+    } else if sb.compat().contains(extant_ondisk::features::Compat::HAS_JOURNAL) {
+        "ext3"
+    } else {
+        "ext2"
+    }
+}
+
+fn state(sb: &SuperBlock) -> String {
+    let mut words = Vec::new();
+    if sb.needs_recovery() {
+        words.push("needs recovery");
+    } else if !sb.state().contains(FsState::VALID) {
+        words.push("not cleanly unmounted");
+    }
+    if sb.state().contains(FsState::ERROR) {
+        words.push("with errors");
+    }
+    if words.is_empty() { "clean".into() } else { words.join(", ") }
+}
+
+impl Facts<'_> {
+    fn features(&self) -> Vec<String> {
+        [self.sb.compat().names(), self.sb.incompat().names(), self.sb.ro_compat().names()].concat()
+    }
+
+    /// Whether Extant can write it; else why not.
+    fn support(&self) -> String {
+        match features::check(&self.sb) {
+            Ok(MountMode::ReadWrite) if self.backup.is_some() => "read-only (the primary superblock is damaged)".into(),
+            Ok(MountMode::ReadWrite) => "read and write".into(),
+            Ok(MountMode::ReadOnly { reasons }) => format!("read-only ({})", reasons.join(", ")),
+            Err(e) => format!("none ({e})"),
+        }
+    }
+
+    /// Free blocks and inodes, and whether they were counted.
+    fn free(&self) -> (u64, u64, bool) {
+        match &self.space {
+            Some(s) => (s.blocks_free, s.inodes_free, true),
+            None => (self.sb.free_blocks(), self.sb.free_inodes().into(), false),
+        }
+    }
+
+    fn print(&self, out: &mut Output) -> Result<()> {
+        let sb = &self.sb;
+        let bs = u64::from(sb.block_size);
+        writeln!(out, "Image:       {}", self.spec.shown())?;
+        if let Some(n) = self.spec.partition {
+            writeln!(out, "Partition:   {n}")?;
+        }
+        writeln!(out, "Size:        {} ({} bytes)", human(self.size), self.size)?;
+        write!(out, "File system: {}", generation(sb))?;
+        let label = sb.volume_name();
+        if !label.is_empty() {
+            out.write_all(b", label \"")?;
+            out.name(label.as_bytes())?;
+            out.write_all(b"\"")?;
+        }
+        writeln!(out, ", UUID {}", text::uuid(&sb.uuid()))?;
+        writeln!(out, "State:       {}", state(sb))?;
+        if sb.error_count() > 0 {
+            let raw = sb.raw();
+            let (first, last) = (raw.s_first_error_time.get().into(), raw.s_last_error_time.get().into());
+            let (first, last) = (text::second(first), text::second(last));
+            writeln!(out, "Errors:      {} found, first {first}, last {last}", sb.error_count())?;
+        }
+        if let Some(block) = self.backup {
+            writeln!(out, "Superblock:  the primary is damaged; this is the backup at block {block}")?;
+        }
+        writeln!(out, "Extant:      {}", self.support())?;
+        writeln!(out, "Features:    {}", self.features().join(" "))?;
+        let (groups, per_group) = (sb.group_count, sb.blocks_per_group);
+        writeln!(out, "Blocks:      {} of {bs} bytes, {groups} groups of {per_group}", sb.blocks_count)?;
+        let (free, inodes, counted) = self.free();
+        let note = if counted { "" } else { " (as the superblock says)" };
+        writeln!(out, "Free:        {free} blocks ({}){note}", human(free.saturating_mul(bs)))?;
+        writeln!(out, "Reserved:    {} blocks", sb.reserved_blocks())?;
+        writeln!(out, "Inodes:      {} of {} bytes, {inodes} free", sb.inodes_count, sb.inode_size)?;
+        self.print_journal(out)?;
+        let dir = sb.last_mounted();
+        write!(out, "Mounted:     {} times, last {}", sb.mount_count(), text::second(sb.mount_time()))?;
+        if !dir.is_empty() {
+            out.write_all(b" on ")?;
+            out.name(dir.as_bytes())?;
+        }
+        writeln!(out)?;
+        let made = i64::from(sb.raw().s_mkfs_time.get()) | i64::from(sb.raw().s_mkfs_time_hi) << 32;
+        writeln!(out, "Made:        {}; last written {}", text::second(made), text::second(sb.write_time()))?;
+        Ok(())
+    }
+
+    fn print_journal(&self, out: &mut Output) -> Result<()> {
+        match &self.journal {
+            Journal::None => writeln!(out, "Journal:     none")?,
+            Journal::Unusable(why) => writeln!(out, "Journal:     cannot be used: {why}")?,
+            Journal::There { blocks, state, transactions, copies, checksum, errno } => {
+                let size = human(u64::from(*blocks) * u64::from(self.sb.block_size));
+                write!(out, "Journal:     {size}, checksums {checksum}, {state}")?;
+                if *transactions > 0 {
+                    write!(out, ", {transactions} transactions ({copies} blocks) to replay")?;
+                }
+                if *errno != 0 {
+                    write!(out, ", aborted with error {errno}")?;
+                }
+                writeln!(out)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let sb = &self.sb;
+        let (free_blocks, free_inodes, counted) = self.free();
+        let journal = match &self.journal {
+            Journal::None => Value::Null,
+            Journal::Unusable(why) => json!({ "error": why }),
+            Journal::There { blocks, state, transactions, copies, checksum, errno } => json!({
+                "blocks": blocks,
+                "state": state,
+                "transactions_to_replay": transactions,
+                "blocks_to_replay": copies,
+                "checksum": checksum,
+                "errno": errno,
+            }),
+        };
+        json!({
+            "image": self.spec.shown(),
+            "partition": self.spec.partition,
+            "size": self.size,
+            "filesystem": {
+                "type": generation(sb),
+                "label": sb.volume_name(),
+                "uuid": text::uuid(&sb.uuid()),
+                "state": state(sb),
+                "needs_recovery": sb.needs_recovery(),
+                "error_count": sb.error_count(),
+                "features": self.features(),
+                "support": self.support(),
+                "backup_superblock": self.backup,
+                "block_size": sb.block_size,
+                "blocks": sb.blocks_count,
+                "blocks_free": free_blocks,
+                "blocks_reserved": sb.reserved_blocks(),
+                "free_is_counted": counted,
+                "groups": sb.group_count,
+                "blocks_per_group": sb.blocks_per_group,
+                "inode_size": sb.inode_size,
+                "inodes": sb.inodes_count,
+                "inodes_free": free_inodes,
+                "mount_count": sb.mount_count(),
+                "mount_time": sb.mount_time(),
+                "write_time": sb.write_time(),
+                "last_mounted": sb.last_mounted(),
+                "journal": journal,
+            },
+        })
+    }
+}

@@ -1,0 +1,23 @@
+//! The sub-commands, one file each.
+//!
+//! | command | what |
+//! |---|---|
+//! | `mount`, `unmount` | a mount of the kernel, served by [`crate::serve`] |
+//! | `info` | superblock, journal, space, partitions |
+//! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
+//! | `cp` | copy in and out |
+//! | `completions`, `man` | made from the command line's definition |
+//!
+//! # Locking
+//! None.
+
+pub mod cat;
+pub mod completions;
+pub mod cp;
+pub mod info;
+pub mod ls;
+pub mod man;
+pub mod mount;
+pub mod stat;
+pub mod tree;
+pub mod unmount;

@@ -1,0 +1,56 @@
+//! `extant stat`: everything about one file.
+//!
+//! # Locking
+//! None.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+use extant_ondisk::inode::{FileType, InodeFlags};
+
+use crate::args::StatArgs;
+use crate::failure::Result;
+use crate::image::{self, ImageSpec, open_image};
+use crate::text::{self, Output};
+
+pub fn run(args: &StatArgs) -> Result<()> {
+    let fs = open_image(&ImageSpec::parse(&args.image, args.partition.partition), true)?;
+    let path = args.path.as_bytes();
+    let failed = |e| image::at(&fs, path, e);
+    let inode = fs.walk(path, false).map_err(failed)?;
+    let attr = fs.getattr(&inode);
+    let mut out = Output::new();
+    out.write_all(b"  File: ")?;
+    out.name(path)?;
+    if inode.file_type() == Some(FileType::Symlink) {
+        out.write_all(b" -> ")?;
+        out.name(&fs.read_link(&inode).map_err(failed)?)?;
+    }
+    writeln!(out)?;
+    let (size, blocks, kind) = (attr.size, attr.blocks, text::kind(attr.mode));
+    writeln!(out, "  Size: {size:<15} Blocks: {blocks:<10} Block size: {:<6} {kind}", attr.block_size)?;
+    write!(out, " Inode: {:<15} Links: {:<11} Generation: {}", attr.ino.0, attr.nlink, attr.generation)?;
+    if let Some(dev) = attr.rdev {
+        write!(out, "  Device type: {},{}", dev.major, dev.minor)?;
+    }
+    writeln!(out)?;
+    let mode = text::mode(attr.mode);
+    writeln!(out, "Access: ({:04o}/{mode})  Uid: {}  Gid: {}", attr.mode & 0o7777, attr.uid, attr.gid)?;
+    writeln!(out, "Access: {}", text::exact(attr.atime))?;
+    writeln!(out, "Modify: {}", text::exact(attr.mtime))?;
+    writeln!(out, "Change: {}", text::exact(attr.ctime))?;
+    if let Some(birth) = attr.crtime {
+        writeln!(out, " Birth: {}", text::exact(birth))?;
+    }
+    let flags = InodeFlags::from_bits_retain(attr.flags);
+    let names: Vec<String> = flags.iter_names().map(|(name, _)| name.to_lowercase()).collect();
+    writeln!(out, " Flags: {:#x} {}", attr.flags, names.join(" "))?;
+    for name in fs.list_xattrs(&inode).map_err(failed)? {
+        let value = fs.get_xattr(&inode, &name).map_err(failed)?;
+        out.write_all(b" Xattr: ")?;
+        out.name(&name)?;
+        writeln!(out, " ({} bytes)", value.len())?;
+    }
+    out.flush()?;
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! `extant unmount`: unmounts, and waits for the server's end.
+//!
+//! See [`crate::status`] for how it learns of it.
+//!
+//! # Locking
+//! None.
+
+use std::path::Path;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_fuse::{Errno, FuseError};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::args::UnmountArgs;
+use crate::failure::{Failure, MOUNT, Result, SYSTEM, warn};
+use crate::mount_table::{self, Mount};
+use crate::status::{Ended, Watch};
+
+pub fn run(args: &UnmountArgs) -> Result<()> {
+    let shown = args.dir.display();
+    let Some(mount) = mount_table::find(&args.dir)? else {
+        return Err(Failure::new(MOUNT, format!("{shown}: not mounted")));
+    };
+    if !mount.is_extant() {
+        return Err(Failure::new(MOUNT, format!("{shown}: mounted, but not by extant (type {})", mount.fs_type)));
+    }
+    // Before: afterwards the server may be done with it.
+    let watch = Watch::open(&mount.device, mount.user_id.unwrap_or(0));
+    extant_fuse::unmount(&mount.dir, args.lazy).map_err(|e| Failure::new(MOUNT, explain(&mount, &e)))?;
+    if args.lazy {
+        return Ok(());
+    }
+    wait(&mount, watch)?;
+    if args.verbose {
+        println!("{} unmounted from {}", mount.source.display(), mount.dir.display());
+    }
+    Ok(())
+}
+
+fn explain(mount: &Mount, e: &FuseError) -> String {
+    let dir = mount.dir.display();
+    let busy = match e {
+        FuseError::Unmount { errno, .. } => *errno == Errno::BUSY,
+        FuseError::Fusermount { what, .. } => what.contains("busy"),
+        _ => false,
+    };
+    if busy {
+        format!("{dir}: busy: a file in it is open, or somebody's directory (lsof {dir})")
+    } else {
+        e.to_string()
+    }
+}
+
+/// Waits until the server is done, saying so when it takes long.
+fn wait(mount: &Mount, mut watch: Option<Watch>) -> Result<()> {
+    let image = mount.source.display();
+    let clock = Clock::real();
+    let mut pause = Duration::from_millis(1);
+    let mut next_word_ns = 1_000_000_000;
+    let ended = loop {
+        let ended = match &mut watch {
+            Some(watch) => watch.poll(),
+            None => is_free(&mount.source).then_some(Ended::Unmounted),
+        };
+        if let Some(ended) = ended {
+            break ended;
+        }
+        if clock.now_ns() > next_word_ns {
+            warn(&format!("{image}: still being written ({} s)", clock.now_ns() / 1_000_000_000));
+            next_word_ns = clock.now_ns().saturating_mul(2);
+        }
+        clock.sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    };
+    let failed = |message: String| Err(Failure::new(SYSTEM, message));
+    match ended {
+        Ended::Unmounted => Ok(()),
+        Ended::Failed(why) => {
+            if let Some(watch) = watch {
+                watch.clear();
+            }
+            failed(why)
+        }
+        Ended::Died => {
+            if let Some(watch) = watch {
+                watch.clear();
+            }
+            failed(format!("{image}: the server had died; the next mount recovers what it had committed"))
+        }
+    }
+}
+
+/// Whether no server has the image: it would have locked it. An image that we may not look at counts as free.
+fn is_free(image: &Path) -> bool {
+    let Ok(file) = std::fs::File::open(image) else { return true };
+    !matches!(flock(&file, FlockOperation::NonBlockingLockShared), Err(rustix::io::Errno::WOULDBLOCK))
+}

@@ -1,0 +1,113 @@
+//! How a command fails: a message and an exit status.
+//!
+//! # Locking
+//! None.
+
+use std::io;
+use std::path::Path;
+
+use extant_block::Error as DeviceError;
+
+/// Wrong arguments; for `mount` also missing permissions.
+pub const USAGE: u8 = 1;
+/// `mount`: no memory, no process; `unmount`: the server could not write everything.
+pub const SYSTEM: u8 = 2;
+/// The image or the system said no (fsck's "operational error").
+pub const OPERATIONAL: u8 = 8;
+/// `mount` and `unmount` failed.
+pub const MOUNT: u8 = 32;
+/// As a shell reports a program that SIGINT ended.
+pub const INTERRUPTED: u8 = 130;
+/// As a shell reports a program that SIGPIPE ended.
+pub const BROKEN_PIPE: u8 = 141;
+
+/// Why a command ends early.
+#[derive(Debug)]
+pub struct Failure {
+    pub status: u8,
+    /// Without the leading `extant:`; empty when there is nothing left to say.
+    pub message: String,
+}
+
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    pub fn new(status: u8, message: impl Into<String>) -> Failure {
+        Failure { status, message: message.into() }
+    }
+
+    /// An operational error.
+    pub fn op(message: impl Into<String>) -> Failure {
+        Failure::new(OPERATIONAL, message)
+    }
+
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(USAGE, message)
+    }
+
+    /// Everything has been said.
+    pub fn silent(status: u8) -> Failure {
+        Failure { status, message: String::new() }
+    }
+
+    pub fn io(path: &Path, e: impl Into<io::Error>) -> Failure {
+        Failure::op(format!("{}: {}", path.display(), plain(&e.into())))
+    }
+
+    pub fn with_status(self, status: u8) -> Failure {
+        Failure { status, ..self }
+    }
+
+    pub fn print(&self) {
+        if !self.message.is_empty() {
+            warn(&self.message);
+        }
+    }
+}
+
+/// Says something on stderr.
+pub fn warn(message: &str) {
+    use std::io::Write;
+    // Nobody listening is no reason to panic.
+    let _ = writeln!(io::stderr(), "extant: {message}");
+}
+
+/// The error's words, without "(os error 2)".
+pub fn plain(e: &io::Error) -> String {
+    let text = e.to_string();
+    match text.find(" (os error ") {
+        Some(at) if text.ends_with(')') => text[..at].to_owned(),
+        _ => text,
+    }
+}
+
+impl From<DeviceError> for Failure {
+    fn from(e: DeviceError) -> Failure {
+        Failure::op(match e {
+            DeviceError::Open { device, source } => format!("{device}: {}", plain(&source)),
+            other => other.to_string(),
+        })
+    }
+}
+
+/// Output that could not be written.
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Failure {
+        if e.kind() == io::ErrorKind::BrokenPipe {
+            Failure::silent(BROKEN_PIPE)
+        } else {
+            Failure::op(format!("writing output: {}", plain(&e)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_numbers_are_for_machines() {
+        assert_eq!(plain(&io::Error::from_raw_os_error(2)), "No such file or directory");
+        assert_eq!(plain(&io::Error::other("(odd) text")), "(odd) text");
+    }
+}

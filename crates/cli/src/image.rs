@@ -1,0 +1,222 @@
+//! Which image, which part of it, opened how.
+//!
+//! Main types: [`ImageSpec`] (`IMAGE` or `IMAGE@N`), [`Access`]. [`open_device`] answers with the device of the file
+//! system itself: the whole image, or a partition of it. [`open_image`] mounts it in this process.
+//!
+//! # Locking
+//! None.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use extant_block::device::{Engine, FileDevice, IoMode, OffsetDevice, OpenOptions};
+use extant_block::{BioFlags, BlockDevice};
+use extant_fs::{Error, Filesystem, MountOptions};
+use extant_ondisk::partition::{Partition, read_table};
+use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+
+use crate::failure::{Failure, Result};
+use crate::size;
+use crate::text::shown;
+
+/// Writes of at least this many bytes go straight to an image file that is opened through the page cache: the host keeps
+/// them anyway, and a second copy in folios would only cost.
+pub const WRITE_THROUGH_BYTES: u64 = 65536;
+
+/// An image, and perhaps a partition of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSpec {
+    pub path: PathBuf,
+    pub partition: Option<u32>,
+}
+
+impl ImageSpec {
+    /// Takes `IMAGE` or `IMAGE@N`; a file whose name really ends in `@N` is taken as it is. `partition` comes from an
+    /// option and goes before.
+    pub fn parse(arg: &OsStr, partition: Option<u32>) -> ImageSpec {
+        if let Some((path, number)) = split_partition(arg)
+            && !Path::new(arg).exists()
+        {
+            return ImageSpec { path, partition: partition.or(Some(number)) };
+        }
+        ImageSpec { path: arg.into(), partition }
+    }
+
+    pub fn shown(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    pub fn is_block_device(&self) -> bool {
+        self.path.metadata().is_ok_and(|m| m.file_type().is_block_device())
+    }
+}
+
+fn split_partition(arg: &OsStr) -> Option<(PathBuf, u32)> {
+    let bytes = arg.as_bytes();
+    let at = bytes.iter().rposition(|b| *b == b'@').filter(|at| *at > 0)?;
+    let number = std::str::from_utf8(&bytes[at + 1..]).ok()?.parse().ok()?;
+    Some((OsStr::from_bytes(&bytes[..at]).into(), number))
+}
+
+/// How to open.
+#[derive(Clone, Debug)]
+pub struct Access {
+    pub read_only: bool,
+    pub io: IoMode,
+    pub engine: Engine,
+    /// Bytes before the file system, instead of a partition.
+    pub offset: Option<u64>,
+    /// Claim a block device (O_EXCL).
+    pub exclusive: bool,
+}
+
+impl Access {
+    /// For the tools: through the page cache, nothing in flight.
+    pub fn tool(read_only: bool) -> Access {
+        Access { read_only, io: IoMode::Buffered, engine: Engine::Psync, offset: None, exclusive: true }
+    }
+}
+
+/// The device that holds the file system.
+pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
+    let dev = open_whole(spec, access)?;
+    match (access.offset, spec.partition) {
+        (Some(_), Some(_)) => Err(Failure::usage("an offset and a partition exclude each other")),
+        (Some(offset), None) => {
+            let Some(len) = dev.size_bytes().checked_sub(offset).filter(|len| *len > 0) else {
+                return Err(Failure::op(format!("{}: offset {offset} is past the end", spec.shown())));
+            };
+            Ok(Arc::new(OffsetDevice::new(dev, offset, len)?))
+        }
+        (None, Some(number)) => open_partition(dev, number),
+        (None, None) if has_magic(&*dev) => Ok(dev),
+        (None, None) => {
+            let partitions = partitions(&*dev)?;
+            if partitions.is_empty() {
+                return Ok(dev);
+            }
+            let image = spec.shown();
+            Err(Failure::op(format!(
+                "{image}: a whole disk; choose a partition (--partition N, -o partition=N or {image}@N):\n{}",
+                list(&partitions)
+            )))
+        }
+    }
+}
+
+/// The image from its first byte on.
+pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
+    let options = OpenOptions {
+        read_only: access.read_only,
+        io: access.io,
+        engine: access.engine,
+        exclusive: access.exclusive,
+        ..OpenOptions::default()
+    };
+    Ok(Arc::new(FileDevice::open(&spec.path, options)?))
+}
+
+/// Whether an ext superblock, good or bad, is where it should be.
+pub fn has_magic(dev: &dyn BlockDevice) -> bool {
+    let mut sb = [0; SUPERBLOCK_SIZE];
+    dev.size_bytes() >= SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64
+        && dev.read_at(SUPERBLOCK_OFFSET, &mut sb, BioFlags::META).is_ok()
+        && u16::from_le_bytes([sb[56], sb[57]]) == MAGIC
+}
+
+pub fn partitions(dev: &dyn BlockDevice) -> Result<Vec<Partition>> {
+    let read = |offset: u64, buf: &mut [u8]| {
+        offset.checked_add(buf.len() as u64).is_some_and(|end| end <= dev.size_bytes())
+            && dev.read_at(offset, buf, BioFlags::META).is_ok()
+    };
+    if dev.size_bytes() < 512 {
+        return Ok(Vec::new());
+    }
+    read_table(dev.size_bytes(), read).map_err(|e| Failure::op(format!("{}: {e}", dev.name())))
+}
+
+fn open_partition(dev: Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn BlockDevice>> {
+    let partitions = partitions(&*dev)?;
+    let image = dev.name();
+    let Some(found) = partitions.iter().find(|p| p.number == number) else {
+        return Err(Failure::op(if partitions.is_empty() {
+            format!("{image}: partition {number} wanted, but there is no partition table")
+        } else {
+            format!("{image}: no partition {number}; there are:\n{}", list(&partitions))
+        }));
+    };
+    let (start, len) = (found.start, found.len);
+    let whole = len - len % u64::from(dev.limits().logical_block);
+    Ok(Arc::new(OffsetDevice::new(dev, start, whole)?))
+}
+
+/// A table of partitions: number, start, size, type, label.
+pub fn list(partitions: &[Partition]) -> String {
+    let mut out = format!("{:>4} {:>16} {:>10}  {}", "N", "START (bytes)", "SIZE", "TYPE");
+    for p in partitions {
+        let label = if p.label.is_empty() { String::new() } else { format!("  \"{}\"", shown(p.label.as_bytes())) };
+        out += &format!("\n{:>4} {:>16} {:>10}  {}{label}", p.number, p.start, size::human(p.len), p.type_name);
+    }
+    out
+}
+
+/// Mounts in this process. An image that needs recovery and is only read is replayed in memory.
+pub fn open_image(spec: &ImageSpec, read_only: bool) -> Result<Arc<Filesystem>> {
+    let dev = open_device(spec, &Access::tool(read_only))?;
+    let through = (!spec.is_block_device()).then_some(WRITE_THROUGH_BYTES);
+    let options = MountOptions { read_only, write_through_bytes: through, ..MountOptions::default() };
+    mount(dev, options)
+}
+
+/// [`Filesystem::mount`], with a plain word for what is no file system at all.
+pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
+    let looked_at = dev.clone();
+    Filesystem::mount(dev, options).map_err(|e| {
+        let corrupt = matches!(&e, Error::Mount { source, .. } if source.is_corruption());
+        if corrupt && !has_magic(&*looked_at) && extant_fs::probe_superblock(&*looked_at).is_err() {
+            let image = looked_at.name();
+            return Failure::op(format!("{image}: no ext2/3/4 file system (no superblock at byte 1024, no backup)"));
+        }
+        explain(e)
+    })
+}
+
+/// An error of the engine that already names the image.
+fn explain(e: Error) -> Failure {
+    match e {
+        Error::Mount { image, source } => match *source {
+            // It names the device itself.
+            Error::Device(e) => e.into(),
+            source => Failure::op(format!("{image}: {source}")),
+        },
+        Error::Device(e) => e.into(),
+        e => Failure::op(e.to_string()),
+    }
+}
+
+/// The failure of an operation on `path` in the image.
+pub fn at(fs: &Filesystem, path: &[u8], e: Error) -> Failure {
+    Failure::op(format!("{}: {}: {e}", fs.image(), shown(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_in_names() {
+        let spec = |s: &str| ImageSpec::parse(OsStr::new(s), None);
+        assert_eq!(spec("no/such.img"), ImageSpec { path: "no/such.img".into(), partition: None });
+        assert_eq!(spec("no/such.img@2"), ImageSpec { path: "no/such.img".into(), partition: Some(2) });
+        assert_eq!(spec("a@b"), ImageSpec { path: "a@b".into(), partition: None });
+        assert_eq!(spec("@2"), ImageSpec { path: "@2".into(), partition: None });
+        assert_eq!(ImageSpec::parse(OsStr::new("x@2"), Some(3)).partition, Some(3));
+        let dir = tempfile::tempdir().expect("directory");
+        let named = dir.path().join("x@2");
+        std::fs::write(&named, b"").expect("file");
+        assert_eq!(ImageSpec::parse(named.as_os_str(), None), ImageSpec { path: named, partition: None });
+    }
+}

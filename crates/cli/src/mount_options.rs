@@ -1,0 +1,279 @@
+//! `-o`: the options of a mount.
+//!
+//! Main type: [`MountConfig`]. What mount(8) passes on although it is its own business (`user`, `nofail`, `x-…`) is
+//! ignored; anything else that is not known is refused by name.
+//!
+//! # Locking
+//! None.
+
+use extant_block::device::{Engine, IoMode};
+use extant_fs::{AllocPolicy, Atime, DataMode, EsPolicyKind, MountOptions, OnError};
+
+use crate::size;
+
+/// What a mount was asked for. `None`: not said, so the kind of image and of user decide.
+#[derive(Clone, Debug)]
+pub struct MountConfig {
+    pub fs: MountOptions,
+    pub fuse: extant_fuse::MountOptions,
+    pub io: Option<IoMode>,
+    pub engine: Engine,
+    pub offset: Option<u64>,
+    pub partition: Option<u32>,
+    pub allow_other: Option<bool>,
+    pub default_permissions: Option<bool>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub fakeroot: bool,
+    pub writeback_cache: Option<bool>,
+    pub no_open: Option<bool>,
+}
+
+impl Default for MountConfig {
+    fn default() -> MountConfig {
+        MountConfig {
+            fs: MountOptions { keep_clean: false, ..MountOptions::default() },
+            fuse: extant_fuse::MountOptions::default(),
+            io: None,
+            engine: Engine::IoUring,
+            offset: None,
+            partition: None,
+            allow_other: None,
+            default_permissions: None,
+            uid: None,
+            gid: None,
+            fakeroot: false,
+            writeback_cache: None,
+            no_open: None,
+        }
+    }
+}
+
+/// For the message about an unknown one.
+const KNOWN: &str = "ro rw cache= commit= data= noatime relatime errors= norecovery noload io= engine= partition= offset= \
+                     allow_other default_permissions no_default_permissions uid= gid= fakeroot writeback_cache \
+                     no_writeback_cache no_open= workers= mb_policy= es_policy= fsname= subtype= nosuid nodev noexec suid \
+                     dev exec defaults";
+
+/// Options that are for mount(8), systemd or the kernel's own drivers, and mean nothing here.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "users",
+    "nouser",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "async",
+    "sync",
+    "dirsync",
+    "nodiratime",
+    "diratime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "norelatime",
+    "atime",
+    "iversion",
+    "noiversion",
+    "mand",
+    "nomand",
+    "silent",
+    "loud",
+    "loop",
+    "remount",
+    "nodelalloc",
+    "delalloc",
+    "acl",
+    "noacl",
+    "user_xattr",
+    "nouser_xattr",
+    "barrier",
+    "blkdev",
+    "rbind",
+    "nonempty",
+    "auto_unmount",
+];
+
+impl MountConfig {
+    /// Reads the values of all `-o`, the later winning. `sloppy`: unknown options are ignored.
+    pub fn parse(lists: &[String], sloppy: bool) -> Result<MountConfig, String> {
+        let mut config = MountConfig::default();
+        for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            match config.set(name, value) {
+                Ok(true) => {}
+                Ok(false) if sloppy || IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
+                Ok(false) if name.starts_with("comment") => {}
+                Ok(false) => return Err(format!("unknown mount option '{option}'; known are: {KNOWN}")),
+                Err(e) => return Err(format!("mount option '{option}': {e}")),
+            }
+        }
+        if config.offset.is_some() && config.partition.is_some() {
+            return Err("mount options 'offset' and 'partition' exclude each other".into());
+        }
+        if config.fs.no_recovery {
+            config.fs.read_only = true;
+        }
+        config.fuse.read_only = config.fs.read_only;
+        Ok(config)
+    }
+
+    /// False when the option is not known.
+    fn set(&mut self, name: &str, value: Option<&str>) -> Result<bool, String> {
+        match (name, value) {
+            ("ro", None) => self.fs.read_only = true,
+            ("rw", None) => self.fs.read_only = false,
+            ("norecovery" | "noload", None) => self.fs.no_recovery = true,
+            ("noatime", None) => {
+                self.fs.atime = Atime::Never;
+                self.fuse.noatime = true;
+            }
+            ("relatime", None) => {
+                self.fs.atime = Atime::Relative;
+                self.fuse.noatime = false;
+            }
+            ("allow_other", None) => self.allow_other = Some(true),
+            ("default_permissions", None) => self.default_permissions = Some(true),
+            ("no_default_permissions", None) => self.default_permissions = Some(false),
+            ("fakeroot", None) => self.fakeroot = true,
+            ("nosuid", None) => self.fuse.nosuid = true,
+            ("suid", None) => self.fuse.nosuid = false,
+            ("nodev", None) => self.fuse.nodev = true,
+            ("dev", None) => self.fuse.nodev = false,
+            ("noexec", None) => self.fuse.noexec = true,
+            ("exec", None) => self.fuse.noexec = false,
+            ("writeback_cache", None) => self.writeback_cache = Some(true),
+            ("no_writeback_cache", None) => self.writeback_cache = Some(false),
+            ("no_open", None) => self.no_open = Some(true),
+            // The name that is shown is the image's: unmounting goes by it.
+            ("fsname" | "subtype", Some(_)) => {}
+            (_, Some(value)) => return self.set_value(name, value),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn set_value(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        match name {
+            "cache" => {
+                self.fs.cache_bytes = size::parse(value)?;
+                if self.fs.cache_bytes < 8 << 20 {
+                    return Err("at least 8M are needed".into());
+                }
+            }
+            "commit" => self.fs.commit_interval_s = number(value, 0, 86400)?,
+            "data" => {
+                self.fs.data = pick(value, &[("ordered", DataMode::Ordered), ("writeback", DataMode::Writeback)])?;
+            }
+            "errors" => {
+                let known = [("continue", OnError::Continue), ("remount-ro", OnError::RemountReadOnly)];
+                self.fs.errors = Some(pick(value, &known)?);
+            }
+            "io" => self.io = Some(pick(value, &[("direct", IoMode::Direct), ("buffered", IoMode::Buffered)])?),
+            "engine" => {
+                self.engine = pick(value, &[("psync", Engine::Psync), ("io_uring", Engine::IoUring)])?;
+            }
+            "offset" => {
+                let offset = size::parse(value)?;
+                if !offset.is_multiple_of(512) {
+                    return Err("not a multiple of 512".into());
+                }
+                self.offset = Some(offset);
+            }
+            "partition" => self.partition = Some(number(value, 1, u32::MAX)?),
+            "uid" => self.uid = Some(number(value, 0, u32::MAX - 1)?),
+            "gid" => self.gid = Some(number(value, 0, u32::MAX - 1)?),
+            "no_open" => self.no_open = Some(number(value, 0, 1)? == 1),
+            "workers" => self.fuse.workers = Some(number(value, 1, 256)? as usize),
+            "mb_policy" => {
+                let known: Vec<_> = AllocPolicy::ALL.into_iter().map(|p| (p.name(), p)).collect();
+                self.fs.alloc_policy = pick(value, &known)?;
+            }
+            "es_policy" => {
+                let known: Vec<_> = EsPolicyKind::ALL.into_iter().map(|p| (p.name(), p)).collect();
+                self.fs.es_policy = pick(value, &known)?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn number(value: &str, min: u32, max: u32) -> Result<u32, String> {
+    let number: Option<u32> = value.parse().ok().filter(|n| (min..=max).contains(n));
+    number.ok_or_else(|| format!("'{value}' is not a number from {min} to {max}"))
+}
+
+fn pick<T: Copy>(value: &str, known: &[(&str, T)]) -> Result<T, String> {
+    known.iter().find(|(name, _)| *name == value).map(|(_, t)| *t).ok_or_else(|| {
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        format!("'{value}' is none of {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<MountConfig, String> {
+        MountConfig::parse(&[text.to_owned()], false)
+    }
+
+    #[test]
+    fn options() {
+        let c = parse("rw,cache=64M,commit=30,data=writeback,noatime,errors=remount-ro,io=direct,partition=2").unwrap();
+        assert_eq!((c.fs.cache_bytes, c.fs.commit_interval_s, c.partition), (64 << 20, 30, Some(2)));
+        assert_eq!((c.fs.data, c.fs.atime, c.io), (DataMode::Writeback, Atime::Never, Some(IoMode::Direct)));
+        assert!(c.fuse.noatime && !c.fs.read_only && !c.fs.keep_clean);
+        let c = parse("noload,offset=1M,suid,dev,no_open=1,workers=3,engine=psync").unwrap();
+        assert!(c.fs.read_only && c.fuse.read_only && !c.fuse.nosuid && !c.fuse.nodev);
+        assert_eq!(
+            (c.offset, c.no_open, c.fuse.workers, c.engine),
+            (Some(1 << 20), Some(true), Some(3), Engine::Psync)
+        );
+        for p in EsPolicyKind::ALL {
+            assert_eq!(parse(&format!("es_policy={}", p.name())).unwrap().fs.es_policy, p);
+        }
+        for p in AllocPolicy::ALL {
+            assert_eq!(parse(&format!("mb_policy={}", p.name())).unwrap().fs.alloc_policy, p);
+        }
+        assert!(parse("defaults,noauto,user,nofail,_netdev,x-systemd.automount,,fsname=a,subtype=b").is_ok());
+    }
+
+    #[test]
+    fn the_later_wins() {
+        assert!(!parse("ro,rw").unwrap().fs.read_only);
+        assert!(MountConfig::parse(&["rw".into(), "ro".into()], false).unwrap().fs.read_only);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let unknown = parse("ro,frobnicate=3").unwrap_err();
+        assert!(unknown.contains("'frobnicate=3'") && unknown.contains("cache="), "{unknown}");
+        assert!(MountConfig::parse(&["frobnicate".into()], true).is_ok());
+        for bad in [
+            "cache=1K",
+            "cache=x",
+            "data=journal",
+            "offset=100",
+            "partition=0",
+            "no_open=2",
+            "ro=1",
+            "uid=-1",
+            "es_policy=lru2",
+            "commit=99999999999",
+            "offset=1M,partition=1",
+            "cache",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

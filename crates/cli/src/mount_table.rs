@@ -1,0 +1,114 @@
+//! What the kernel has mounted, for unmounting: `/proc/self/mountinfo`.
+//!
+//! # Locking
+//! None.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Failure, Result};
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// `major:minor`, which no other mount has at the same time.
+    pub device: String,
+    pub dir: PathBuf,
+    pub fs_type: String,
+    /// The image, for ours.
+    pub source: PathBuf,
+    /// Who mounted, for FUSE.
+    pub user_id: Option<u32>,
+}
+
+impl Mount {
+    pub fn is_extant(&self) -> bool {
+        self.fs_type == "fuse.extant" || self.fs_type == "fuseblk.extant"
+    }
+}
+
+/// All mounts, the newest last.
+pub fn read() -> Result<Vec<Mount>> {
+    let path = Path::new("/proc/self/mountinfo");
+    let table = std::fs::read(path).map_err(|e| Failure::io(path, e))?;
+    Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
+}
+
+fn parse(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
+    let dash = fields.iter().position(|f| *f == b"-")?;
+    let text = |i: usize| fields.get(i).map(|f| String::from_utf8_lossy(f).into_owned());
+    let user_id = text(dash + 3).and_then(|o| o.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok()));
+    Some(Mount {
+        device: text(2)?,
+        dir: unescape(fields.get(4)?),
+        fs_type: text(dash + 1)?,
+        source: unescape(fields.get(dash + 2)?),
+        user_id,
+    })
+}
+
+/// Undoes the kernel's `\040` for blanks and the like.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let code = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
+        (rest, _) = match code {
+            Some(byte) if *first == b'\\' => (&tail[3..], out.push(byte)),
+            _ => (tail, out.push(*first)),
+        };
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(out))
+}
+
+/// `path` without symbolic links, also when what is mounted there does not answer any more.
+pub fn absolute(path: &Path) -> PathBuf {
+    if let Ok(path) = path.canonicalize() {
+        return path;
+    }
+    let parent = match path.parent() {
+        Some(p) if p.as_os_str().is_empty() => Path::new("."),
+        Some(p) => p,
+        None => return path.into(),
+    };
+    match (parent.canonicalize(), path.file_name()) {
+        (Ok(parent), Some(name)) => parent.join(name),
+        _ => path.into(),
+    }
+}
+
+/// The mount on top at `path`, a directory; or, if it is an image, the newest mount of it.
+pub fn find(path: &Path) -> Result<Option<Mount>> {
+    let path = absolute(path);
+    let mounts = read()?;
+    let at = mounts.iter().rfind(|m| m.dir == path);
+    let of = || mounts.iter().rfind(|m| m.is_extant() && same_source(&m.source, &path));
+    Ok(at.or_else(of).cloned())
+}
+
+fn same_source(source: &Path, path: &Path) -> bool {
+    // The source is shown with what cannot be shown cut off; nothing to be done about that.
+    source.as_os_str().as_bytes() == OsStr::as_bytes(path.as_os_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_mountinfo() {
+        let line = b"99 28 0:57 / /mnt/a\\040b rw,nosuid,nodev shared:7 - fuse.extant /img/x\\134y.img \
+                     rw,user_id=1000,group_id=100,default_permissions";
+        let mount = parse(line).unwrap();
+        assert_eq!(mount.device, "0:57");
+        assert_eq!(mount.dir, Path::new("/mnt/a b"));
+        assert_eq!(mount.source, Path::new("/img/x\\y.img"));
+        assert_eq!(mount.user_id, Some(1000));
+        assert!(mount.is_extant());
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b"1 2 3 - x"), None);
+        assert!(!read().unwrap().is_empty());
+    }
+}

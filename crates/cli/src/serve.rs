@@ -1,0 +1,218 @@
+//! The process behind a mount.
+//!
+//! Order: open the image (which claims it) → mount the file system (replay and all) → mount on the directory → say so →
+//! serve → the file system's unmount (in the server's `destroy`) → let go of the image → say how it went
+//! ([`crate::status`]).
+//!
+//! A block device is mounted as `fuseblk` by root: then umount(2) waits for the server, and syncfs(2) works. The kernel claims
+//! the device itself for such a mount, so ours ends right before it.
+//!
+//! SIGTERM and SIGINT unmount. A mount that is busy is detached instead, and is served until its last user has gone; a
+//! second signal makes everything durable and ends at once, leaving an image that needs recovery.
+//!
+//! # Locking
+//! None.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use extant_block::BlockDevice;
+use extant_block::device::IoMode;
+use extant_fs::Filesystem;
+use extant_fuse::{FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
+use rustix::process::{getegid, geteuid};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, warn};
+use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_whole};
+use crate::mount_options::MountConfig;
+use crate::mount_table;
+use crate::status::ServerStatus;
+
+/// What a server in the background says once the mount is there.
+pub const MOUNTED: &[u8] = b"mounted\n";
+
+/// What to mount where.
+#[derive(Debug)]
+pub struct Job {
+    /// With an absolute path.
+    pub spec: ImageSpec,
+    pub dir: PathBuf,
+    pub config: MountConfig,
+    pub verbose: bool,
+    /// Somebody reads our standard output, waiting for [`MOUNTED`].
+    pub background: bool,
+}
+
+/// Mounts and serves until the mount is gone.
+pub fn serve(job: Job) -> Result<()> {
+    let root = geteuid().is_root();
+    let (fs, kind) = open(&job, root)?;
+    let result = run(&job, root, fs.clone(), kind);
+    // The claim on the image ends with the device, which the file system owns.
+    drop(fs);
+    match result {
+        Ok((status, result)) => {
+            if let Some(status) = status {
+                status.finish(result.clone());
+            }
+            result.map_err(|e| Failure::new(SYSTEM, e))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Opens the image and mounts the file system in this process.
+fn open(job: &Job, root: bool) -> Result<(Arc<Filesystem>, MountKind)> {
+    let as_mount = |e: Failure| if e.status == USAGE { e } else { e.with_status(MOUNT) };
+    let config = &job.config;
+    let block = job.spec.is_block_device();
+    // The kernel claims whole devices only.
+    let fuseblk = block && root && config.offset.is_none() && job.spec.partition.is_none();
+    let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
+    let mut access =
+        Access { read_only: config.fs.read_only, io, engine: config.engine, offset: config.offset, exclusive: true };
+    // Held while a replay may write, and let go of when the kernel is about to claim it.
+    let claim: Option<Arc<dyn BlockDevice>> = if fuseblk {
+        let claim = open_whole(&job.spec, &access).map_err(as_mount)?;
+        access.exclusive = false;
+        Some(claim)
+    } else {
+        None
+    };
+    let dev = open_device(&job.spec, &access).map_err(as_mount)?;
+    let mut options = config.fs.clone();
+    options.mounted_on = Some(job.dir.to_string_lossy().into_owned());
+    options.write_through_bytes = (!block && io == IoMode::Buffered).then_some(WRITE_THROUGH_BYTES);
+    let fs = image::mount(dev, options).map_err(as_mount)?;
+    drop(claim);
+    let kind = if fuseblk { MountKind::FuseBlk { blksize: fs.block_size() } } else { MountKind::Fuse };
+    Ok((fs, kind))
+}
+
+/// The mount on the directory, from its beginning to its end, and what the file system's unmount came to.
+#[allow(clippy::type_complexity)]
+fn run(
+    job: &Job,
+    root: bool,
+    fs: Arc<Filesystem>,
+    kind: MountKind,
+) -> Result<(Option<ServerStatus>, std::result::Result<(), String>)> {
+    let config = &job.config;
+    let image = job.spec.shown();
+    let give_up = |message: String| {
+        // Nothing has changed; what the mount marked is unmarked.
+        let _ = fs.unmount();
+        Failure::new(MOUNT, message)
+    };
+    let mut fuse = config.fuse.clone();
+    fuse.kind = kind;
+    fuse.fsname = image.clone();
+    fuse.read_only |= fs.is_read_only();
+    fuse.allow_other = config.allow_other.unwrap_or(root);
+    fuse.default_permissions = config.default_permissions.unwrap_or(!config.fakeroot);
+    let server = match FsServer::new(fs.clone(), server_options(config, root)) {
+        Ok(server) => Arc::new(server),
+        Err(e) => return Err(give_up(format!("{image}: {e}"))),
+    };
+    let session = match Session::mount(server.clone(), &job.dir, &fuse) {
+        Ok(session) => session,
+        Err(e) => return Err(give_up(format!("{image}: {}", explain(&e)))),
+    };
+    server.set_notifier(session.notifier());
+    let unmounter = session.unmounter();
+    let device = mount_table::find(&job.dir).ok().flatten().filter(|m| m.is_extant()).map(|m| m.device);
+    let status = device.as_deref().and_then(ServerStatus::create);
+    let signals = watch_signals(unmounter, Arc::downgrade(&fs));
+    if let Err(e) = &signals {
+        warn(&format!("{image}: signals will not unmount: {}", plain(e)));
+    }
+    if job.background {
+        go_into_background();
+    } else if job.verbose {
+        eprintln!("extant: {image} mounted on {}; to end, unmount it or press Ctrl-C", job.dir.display());
+    }
+    drop(fs);
+    let served = session.run();
+    if let Ok(signals) = signals {
+        signals.close();
+    }
+    let unmounted = match server.unmount_result() {
+        Some(result) => result.map_err(|e| format!("{image}: not everything could be written: {e}")),
+        None => Err(format!("{image}: the server ended without unmounting")),
+    };
+    let result = unmounted.and(served.map_err(|e| format!("{image}: {e}")));
+    if job.verbose && !job.background && result.is_ok() {
+        eprintln!("extant: {image} unmounted");
+    }
+    Ok((status, result))
+}
+
+fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
+    let mut options = ServerOptions::default();
+    // Without privilege everything is the caller's, unless the image's owners are wanted.
+    let mine = !root && !config.fakeroot;
+    options.uid = config.uid.or(mine.then(|| geteuid().as_raw()));
+    options.gid = config.gid.or(mine.then(|| getegid().as_raw()));
+    options.writeback_cache = config.writeback_cache.unwrap_or(options.writeback_cache);
+    if let Some(no_open) = config.no_open {
+        options.no_open = no_open;
+        options.no_opendir = no_open;
+    }
+    options
+}
+
+fn explain(e: &FuseError) -> String {
+    match e {
+        FuseError::Device { errno: extant_fuse::Errno::NOENT | extant_fuse::Errno::NODEV } => {
+            format!("{e} (the kernel module 'fuse' is missing)")
+        }
+        e => e.to_string(),
+    }
+}
+
+/// Says that the mount is there and lets go of everything that is the caller's: terminal, directory, standard streams.
+fn go_into_background() {
+    // Not a group leader, so this cannot fail; and if it did, only a hang-up of the terminal would tell.
+    let _ = rustix::process::setsid();
+    let _ = rustix::process::chdir("/");
+    let _ = std::io::stdout().write_all(MOUNTED);
+    let _ = std::io::stdout().flush();
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+}
+
+fn watch_signals(unmounter: Unmounter, fs: Weak<Filesystem>) -> std::io::Result<signal_hook::iterator::Handle> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let handle = signals.handle();
+    extant_base::task::spawn("extant-signals", move || {
+        let mut detached = false;
+        for _ in signals.forever() {
+            if detached {
+                end_at_once(&fs);
+            }
+            if unmounter.is_mounted() && unmounter.unmount(false).is_err() {
+                warn(&format!(
+                    "{} is busy: detached, and served until its last user is gone",
+                    unmounter.path().display()
+                ));
+                let _ = unmounter.unmount(true);
+            }
+            detached = true;
+        }
+    })?;
+    Ok(handle)
+}
+
+fn end_at_once(fs: &Weak<Filesystem>) {
+    if let Some(fs) = fs.upgrade() {
+        let _ = fs.sync();
+    }
+    std::process::exit(SYSTEM.into());
+}

@@ -1,0 +1,176 @@
+//! What the tests of the command share: running it, and making images.
+#![allow(dead_code)] // each test file uses its part
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: Vec<u8>,
+    pub err: String,
+}
+
+impl Ran {
+    /// It succeeded without complaint; its output as text.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{}", String::from_utf8_lossy(&self.out));
+        String::from_utf8(self.out).expect("UTF-8")
+    }
+
+    /// It failed with this status, and its message contains all of these.
+    #[track_caller]
+    pub fn fails(self, code: i32, words: &[&str]) -> String {
+        assert_eq!(self.code, Some(code), "{}{}", self.err, String::from_utf8_lossy(&self.out));
+        for word in words {
+            assert!(self.err.contains(word), "'{word}' is not in: {}", self.err);
+        }
+        assert!(!self.err.contains("panicked"), "{}", self.err);
+        self.err
+    }
+}
+
+pub fn extant_path() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_extant"))
+}
+
+pub fn run(program: impl AsRef<OsStr>, args: &[&str]) -> Ran {
+    let name = program.as_ref().to_owned();
+    let done = Command::new(&name)
+        .args(args)
+        .stdin(Stdio::null())
+        .env("LC_ALL", "C")
+        .env("TZ", "UTC")
+        .output()
+        .unwrap_or_else(|e| panic!("{}: {e}", name.display()));
+    Ran { code: done.status.code(), out: done.stdout, err: String::from_utf8_lossy(&done.stderr).into_owned() }
+}
+
+pub fn extant(args: &[&str]) -> Ran {
+    run(extant_path(), args)
+}
+
+/// Runs a program that must succeed.
+#[track_caller]
+pub fn tool(program: &str, args: &[&str]) -> String {
+    let ran = run(program, args);
+    assert_eq!(ran.code, Some(0), "{program} {args:?}: {}{}", ran.err, String::from_utf8_lossy(&ran.out));
+    String::from_utf8_lossy(&ran.out).into_owned()
+}
+
+pub fn debugfs(image: &str, request: &str) -> String {
+    tool("debugfs", &["-R", request, image])
+}
+
+#[track_caller]
+pub fn fsck_clean(image: &str) {
+    tool("e2fsck", &["-fn", image]);
+}
+
+/// A directory that goes away with the test.
+pub struct Dir(tempfile::TempDir);
+
+impl Dir {
+    pub fn new() -> Dir {
+        Dir(tempfile::tempdir().expect("directory"))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// A tree to make images from, with a bit of everything; its path.
+    pub fn tree(&self) -> String {
+        let top = self.path("src");
+        std::fs::create_dir_all(top.join("etc/deep/er")).expect("directories");
+        let write = |name: &str, data: &[u8]| std::fs::write(top.join(name), data).expect("file");
+        write("etc/passwd", b"root:x:0:0::/root:/bin/sh\n");
+        write("etc/deep/er/file", b"deep\n");
+        write("big", &big());
+        write("empty", b"");
+        std::os::unix::fs::symlink("etc/passwd", top.join("link")).expect("link");
+        std::os::unix::fs::symlink("/etc", top.join("absolute")).expect("link");
+        std::os::unix::fs::symlink("self", top.join("self")).expect("link");
+        use std::os::unix::ffi::OsStrExt;
+        std::fs::write(top.join(OsStr::from_bytes(b"odd\xff\nname")), b"odd").expect("file");
+        let sparse = std::fs::File::create(top.join("sparse")).expect("file");
+        sparse.set_len(50 << 20).expect("size");
+        use std::os::unix::fs::FileExt;
+        sparse.write_all_at(b"in the middle", 20_000_000).expect("write");
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(top.join("etc/passwd"), PermissionsExt::from_mode(0o4751)).expect("mode");
+        for name in ["etc/passwd", "big", "etc"] {
+            tool("touch", &["-d", "2001-09-09T01:46:40Z", top.join(name).to_str().expect("UTF-8")]);
+        }
+        tool("mkfifo", &[top.join("fifo").to_str().expect("UTF-8")]);
+        top.to_str().expect("UTF-8").to_owned()
+    }
+
+    /// An image made from [`Dir::tree`].
+    pub fn image(&self, fs_type: &str, extra: &[&str]) -> String {
+        let (tree, image) = (self.tree(), self.text("disk.img"));
+        let args = [&["-q", "-F", "-t", fs_type, "-L", "a label", "-d", &tree], extra, &[&image, "64M"]].concat();
+        tool("mke2fs", &args);
+        image
+    }
+
+    /// An image of 16 MiB without files.
+    pub fn empty_image(&self, name: &str, extra: &[&str]) -> String {
+        let image = self.text(name);
+        tool("mke2fs", &[&["-q", "-F", "-t", "ext4"], extra, &[&image, "16M"]].concat());
+        image
+    }
+}
+
+/// Content that tells its place.
+pub fn big() -> Vec<u8> {
+    (0..700_000u32).flat_map(u32::to_le_bytes).collect()
+}
+
+/// Changes bytes of a file.
+pub fn patch(file: &str, offset: u64, bytes: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().write(true).open(file).expect("open");
+    file.write_all_at(bytes, offset).expect("write");
+}
+
+/// A disk with an MBR: partition 1 is swap, 2 is the given image, 5 is a logical one with the same image.
+pub fn whole_disk(path: &str, image: &str) {
+    use std::io::{Seek, SeekFrom, Write};
+    let content = std::fs::read(image).expect("image");
+    let sectors = (content.len() / 512) as u32;
+    let entry = |kind: u8, start: u32, len: u32| {
+        let mut e = [0u8; 16];
+        e[4] = kind;
+        e[8..12].copy_from_slice(&start.to_le_bytes());
+        e[12..16].copy_from_slice(&len.to_le_bytes());
+        e
+    };
+    let (two, extended) = (4096, 4096 + sectors);
+    let mut disk = std::fs::File::create(path).expect("disk");
+    disk.set_len(u64::from(extended + sectors + 4096) * 512).expect("size");
+    let mut table = |at: u32, entries: &[[u8; 16]]| {
+        disk.seek(SeekFrom::Start(u64::from(at) * 512 + 446)).expect("seek");
+        disk.write_all(&entries.concat()).expect("write");
+        disk.seek(SeekFrom::Start(u64::from(at) * 512 + 510)).expect("seek");
+        disk.write_all(&[0x55, 0xaa]).expect("write");
+    };
+    table(0, &[entry(0x82, 2048, 2048), entry(0x83, two, sectors), entry(0x05, extended, sectors + 2048)]);
+    table(extended, &[entry(0x83, 2048, sectors)]);
+    for at in [two, extended + 2048] {
+        disk.seek(SeekFrom::Start(u64::from(at) * 512)).expect("seek");
+        disk.write_all(&content).expect("write");
+    }
+}
+
+/// Whether we may use the kernel's own driver.
+pub fn loop_mounts_work() -> bool {
+    extant_testkit::mount::loop_mounts_work()
+}

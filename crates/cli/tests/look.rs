@@ -1,0 +1,226 @@
+//! Looking into images without mounting them: ls, cat, stat, tree, info, against what debugfs and dumpe2fs say.
+
+mod common;
+
+use common::{Dir, big, debugfs, extant, loop_mounts_work, run, tool, whole_disk};
+
+#[test]
+fn ls_lists_what_debugfs_lists() {
+    for fs_type in ["ext2", "ext3", "ext4"] {
+        let dir = Dir::new();
+        let image = dir.image(fs_type, &["-b", "1024"]);
+        let ours = extant(&["ls", &image]);
+        assert_eq!(ours.code, Some(0));
+        let mut names: Vec<&[u8]> = ours.out.strip_suffix(b"\n").expect("lines").split(|b| *b == b'\n').collect();
+        // One name contains a newline.
+        let odd = names.iter().position(|n| *n == b"odd\xff").expect("the odd name, raw");
+        assert_eq!(names.remove(odd + 1), b"name");
+        let theirs = debugfs(&image, "ls -p /");
+        let count = theirs.lines().filter(|l| l.starts_with('/') && !l.contains("/./") && !l.contains("/../")).count();
+        assert_eq!(names.len(), count, "{theirs}");
+        assert!(names.is_sorted());
+
+        let long = String::from_utf8_lossy(&extant(&["ls", "-l", &image]).out).into_owned();
+        assert!(long.contains("link -> etc/passwd\n"), "{long}");
+        let sparse = long.lines().find(|l| l.ends_with(" sparse")).expect("sparse");
+        assert!(sparse.starts_with("-rw-r--r-- 1") && sparse.contains(" 52428800 "), "{sparse}");
+        assert!(long.contains("\nprw-r--r-- 1"), "{long}");
+        let one = extant(&["ls", "-l", &image, "etc/passwd"]).ok();
+        assert!(one.starts_with("-rwsr-x--x 1 "), "{one}");
+        assert!(one.contains(" 26 2001-09-09 01:46 etc/passwd\n"), "{one}");
+        let all = extant(&["ls", "-R", &image, "/etc"]).ok();
+        assert_eq!(all, "/etc:\ndeep\npasswd\n\n/etc/deep:\ner\n\n/etc/deep/er:\nfile\n");
+    }
+}
+
+#[test]
+fn cat_prints_files() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    assert_eq!(extant(&["cat", &image, "/big"]).out, big());
+    assert_eq!(extant(&["cat", &image, "/link"]).ok(), "root:x:0:0::/root:/bin/sh\n");
+    assert_eq!(
+        extant(&["cat", &image, "absolute/../etc/deep/er/file", "empty", "etc/deep/er/file"]).ok(),
+        "deep\ndeep\n"
+    );
+    let sparse = extant(&["cat", &image, "sparse"]).out;
+    assert_eq!(sparse.len(), 50 << 20);
+    assert_eq!(&sparse[20_000_000..20_000_013], b"in the middle");
+    // What can be printed is.
+    let some = extant(&["cat", &image, "no/such", "etc/deep/er/file", "/etc", "self"]);
+    assert_eq!(some.out, b"deep\n");
+    some.fails(
+        8,
+        &["disk.img: no/such: no such file", "/etc: is a directory", "self: invalid argument: too many symbolic"],
+    );
+}
+
+#[test]
+fn a_closed_pipe_is_no_drama() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let script =
+        format!("{} cat {image} /sparse | head -c 5 >/dev/null; echo ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_extant"));
+    let done = run("bash", &["-c", &script]);
+    assert_eq!(done.ok(), "141\n");
+}
+
+#[test]
+fn stat_shows_what_debugfs_shows() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let shown = extant(&["stat", &image, "/etc/passwd"]).ok();
+    let theirs = debugfs(&image, "stat /etc/passwd");
+    let inode = theirs.lines().next().and_then(|l| l.split_whitespace().nth(1)).expect("number");
+    assert!(shown.contains(&format!(" Inode: {inode} ")), "{shown}\n{theirs}");
+    assert!(shown.contains("Access: (4751/-rwsr-x--x)"), "{shown}");
+    assert!(shown.contains("Modify: 2001-09-09 01:46:40.000000000 +0000"), "{shown}");
+    assert!(shown.contains("extents"), "{shown}");
+    let link = extant(&["stat", &image, "link"]).ok();
+    assert!(link.starts_with("  File: link -> etc/passwd\n") && link.contains("symbolic link"), "{link}");
+    extant(&["stat", &image, "/none"]).fails(8, &["disk.img: /none: no such file or directory"]);
+}
+
+#[test]
+fn tree_draws_every_level() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let drawn = extant(&["tree", &image, "/etc"]).ok();
+    let expected = "/etc\n├── deep\n│   └── er\n│       └── file\n└── passwd\n\n2 directories, 2 other files\n";
+    assert_eq!(drawn, expected);
+    let flat = extant(&["tree", "-L", "1", &image, "/etc"]).ok();
+    assert_eq!(flat, "/etc\n├── deep\n└── passwd\n\n1 directory, 1 other file\n");
+    extant(&["tree", &image, "/big"]).fails(8, &["/big: not a directory"]);
+}
+
+#[test]
+fn info_agrees_with_dumpe2fs() {
+    for fs_type in ["ext2", "ext3", "ext4"] {
+        let dir = Dir::new();
+        let image = dir.image(fs_type, &[]);
+        let text = extant(&["info", &image]).ok();
+        assert!(text.contains(&format!("File system: {fs_type}, label \"a label\", UUID ")), "{text}");
+        assert!(text.contains("State:       clean\n"), "{text}");
+        let theirs = tool("dumpe2fs", &["-h", &image]);
+        let field = |name: &str| {
+            let line = theirs.lines().find(|l| l.starts_with(name)).unwrap_or_else(|| panic!("{name}: {theirs}"));
+            line[name.len()..].trim().to_owned()
+        };
+        let json: serde_json::Value = serde_json::from_str(&extant(&["info", "--json", &image]).ok()).expect("JSON");
+        let fs = &json["filesystem"];
+        for (ours, name) in [
+            ("blocks", "Block count:"),
+            ("blocks_free", "Free blocks:"),
+            ("inodes", "Inode count:"),
+            ("inodes_free", "Free inodes:"),
+            ("block_size", "Block size:"),
+            ("inode_size", "Inode size:"),
+            ("blocks_reserved", "Reserved block count:"),
+        ] {
+            assert_eq!(fs[ours].to_string(), field(name), "{name}");
+        }
+        assert_eq!(fs["uuid"], field("Filesystem UUID:"));
+        let mut theirs: Vec<String> = field("Filesystem features:").split_whitespace().map(str::to_owned).collect();
+        let mut ours: Vec<String> = serde_json::from_value(fs["features"].clone()).expect("list");
+        (theirs.sort(), ours.sort());
+        assert_eq!(ours, theirs);
+        assert_eq!(fs["journal"].is_null(), fs_type == "ext2");
+    }
+}
+
+/// An image as a crash leaves it: a copy made while the kernel had it mounted. The file `new` is only in the journal.
+fn crashed(dir: &Dir) -> Option<String> {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs loop mounts");
+        return None;
+    }
+    let image = dir.image("ext4", &[]);
+    let (mnt, copy) = (dir.text("mnt"), dir.text("crashed.img"));
+    std::fs::create_dir(&mnt).expect("directory");
+    tool("mount", &["-o", "loop,commit=300", &image, &mnt]);
+    let script = format!("echo from the journal > {mnt}/new && sync {mnt}/new && cp --sparse=always {image} {copy}");
+    let written = run("sh", &["-c", &script]);
+    tool("umount", &[&mnt]);
+    written.ok();
+    Some(copy)
+}
+
+#[test]
+fn reading_replays_in_memory_and_writes_nothing() {
+    let dir = Dir::new();
+    let Some(image) = crashed(&dir) else { return };
+    let before = std::fs::read(&image).expect("image");
+    let without = run("debugfs", &["-R", "stat /new", &image]);
+    assert!(
+        String::from_utf8_lossy(&without.out).contains("not found") || without.err.contains("not found"),
+        "home already: {without:?}"
+    );
+
+    assert_eq!(extant(&["cat", &image, "/new"]).ok(), "from the journal\n");
+    assert!(String::from_utf8_lossy(&extant(&["ls", &image]).out).contains("\nnew\n"));
+    extant(&["stat", &image, "new"]).ok();
+    let info = extant(&["info", &image]).ok();
+    assert!(info.contains("State:       needs recovery"), "{info}");
+    assert!(info.contains(" to replay\n"), "{info}");
+    let json: serde_json::Value = serde_json::from_str(&extant(&["info", "--json", &image]).ok()).expect("JSON");
+    assert!(json["filesystem"]["journal"]["transactions_to_replay"].as_u64() > Some(0), "{json}");
+    extant(&["cp", &format!("{image}:/new"), &dir.text("out")]).ok();
+    assert!(before == std::fs::read(&image).expect("image"), "reading changed the image");
+
+    // Writing replays for good.
+    extant(&["cp", &dir.text("out"), &format!("{image}:/newer")]).ok();
+    common::fsck_clean(&image);
+    assert_eq!(debugfs(&image, "cat /new"), "from the journal\n");
+    assert_eq!(debugfs(&image, "cat /newer"), "from the journal\n");
+}
+
+#[test]
+fn partitions_are_offered_and_opened() {
+    let dir = Dir::new();
+    let (image, disk) = (dir.image("ext4", &[]), dir.text("whole.img"));
+    whole_disk(&disk, &image);
+    for args in [&["ls", &disk][..], &["cat", &disk, "/x"], &["stat", &disk, "/"], &["tree", &disk]] {
+        let said = extant(args).fails(8, &["whole.img: a whole disk", "--partition N", "64 MiB  Linux", "Linux swap"]);
+        assert!(said.lines().any(|l| l.starts_with("   5 ")), "{said}");
+    }
+    let info = extant(&["info", &disk]).ok();
+    assert!(info.contains("3 partitions"), "{info}");
+    assert!(info.contains("Partition 2: ext4 \"a label\", clean"), "{info}");
+    let json: serde_json::Value = serde_json::from_str(&extant(&["info", "--json", &disk]).ok()).expect("JSON");
+    assert_eq!(json["partitions"][1]["filesystem"], "ext4");
+    for number in ["2", "5"] {
+        let named = format!("{disk}@{number}");
+        let text = "root:x:0:0::/root:/bin/sh\n";
+        assert_eq!(extant(&["cat", "--partition", number, &disk, "/etc/passwd"]).ok(), text);
+        assert_eq!(extant(&["cat", &named, "/etc/passwd"]).ok(), text);
+        extant(&["cp", &format!("{named}:/etc/passwd"), &dir.text("out")]).ok();
+        extant(&["cp", &dir.text("out"), &format!("{named}:/copy")]).ok();
+        assert_eq!(extant(&["cat", &named, "/copy"]).ok(), text);
+    }
+    extant(&["ls", "--partition", "3", &disk]).fails(8, &["whole.img: no partition 3; there are:"]);
+    extant(&["ls", "--partition", "1", &disk]).fails(8, &["no ext2/3/4 file system"]);
+    extant(&["ls", "--partition", "1", &image]).fails(8, &["partition 1 wanted, but there is no partition table"]);
+    let part = dir.text("part.img");
+    let (start, count) = ("bs=512", "skip=4096");
+    tool("dd", &["status=none", start, count, "count=131072", &format!("if={disk}"), &format!("of={part}")]);
+    common::fsck_clean(&part);
+}
+
+#[test]
+fn help_completions_and_manual_pages() {
+    let help = extant(&["--help"]).ok();
+    for command in ["mount", "unmount", "info", "ls", "cat", "stat", "tree", "cp", "completions", "man"] {
+        assert!(help.contains(&format!("\n  {command} ")), "{help}");
+        let own = extant(&[command, "--help"]).ok();
+        assert!(own.contains("Example"), "{own}");
+    }
+    assert!(extant(&["--version"]).ok().starts_with("extant "));
+    assert!(extant(&["completions", "bash"]).ok().contains("unmount"));
+    assert!(extant(&["completions", "zsh"]).ok().contains("#compdef extant"));
+    assert!(extant(&["man"]).ok().contains(".TH extant"));
+    let dir = Dir::new();
+    extant(&["man", &dir.text("man1")]).ok();
+    assert!(dir.path("man1/extant.1").exists() && dir.path("man1/extant-mount.1").exists());
+    assert_eq!(extant(&["frobnicate"]).code, Some(1));
+    assert_eq!(extant(&["ls"]).code, Some(1));
+}
