@@ -122,7 +122,8 @@ fn info_agrees_with_dumpe2fs() {
         assert_eq!(fs["uuid"], field("Filesystem UUID:"));
         let mut theirs: Vec<String> = field("Filesystem features:").split_whitespace().map(str::to_owned).collect();
         let mut ours: Vec<String> = serde_json::from_value(fs["features"].clone()).expect("list");
-        (theirs.sort(), ours.sort());
+        theirs.sort();
+        ours.sort();
         assert_eq!(ours, theirs);
         assert_eq!(fs["journal"].is_null(), fs_type == "ext2");
     }
