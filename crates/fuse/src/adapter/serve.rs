@@ -234,6 +234,8 @@ impl Server for FsServer {
         for f in batch {
             self.nodes.forget(f.nodeid, f.nlookup);
         }
+        // What nobody remembers any more is freed here: no caller waits for a FORGET.
+        self.fs.reap();
     }
 
     fn getattr(&self, _req: &Request, ino: u64, _fh: Option<u64>, reply: ReplyAttr) {
