@@ -1,0 +1,79 @@
+//! What the fuzz targets share: images of mke2fs, a file tree to put into them, and bytes taken off an input.
+//!
+//! # Locking
+//! None.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
+
+use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET, SuperBlock};
+
+/// One per way to protect descriptors and inodes, and per way to map files.
+const KINDS: &[&str] = &[
+    "-t ext4 -b 1024 -O ^metadata_csum",
+    "-t ext4 -b 1024 -O metadata_csum,64bit,metadata_csum_seed",
+    "-t ext4 -b 4096 -O ^metadata_csum,uninit_bg",
+    "-t ext3 -b 2048 -I 128",
+    "-t ext2 -b 1024",
+    "-t ext4 -b 1024 -O ^metadata_csum,meta_bg,^resize_inode,^has_journal",
+];
+
+/// The images, 8 MiB each, with a small tree inside.
+pub static IMAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| KINDS.iter().map(|kind| image(kind)).collect());
+
+fn tree(at: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(at.join("dir/below"))?;
+    std::fs::write(at.join("dir/file"), vec![7u8; 100_000])?;
+    std::fs::write(at.join("empty"), b"")?;
+    std::os::unix::fs::symlink("short target", at.join("short"))?;
+    std::os::unix::fs::symlink("l".repeat(200), at.join("long"))?;
+    for i in 0..60 {
+        std::fs::write(at.join(format!("dir/a rather long name for a file {i}")), vec![i; i as usize * 50])?;
+    }
+    Ok(())
+}
+
+fn image(kind: &str) -> Vec<u8> {
+    let dir = std::env::temp_dir().join(format!("extant-fuzz-{}", std::process::id()));
+    tree(&dir.join("tree")).expect("a tree");
+    let path = dir.join("image");
+    let status = Command::new("mke2fs")
+        .args(["-q", "-F", "-U", "6b2f0f1a-59c5-4f9d-9d3c-2f1b3a4c5d6e", "-d"])
+        .arg(dir.join("tree"))
+        .args(kind.split_whitespace())
+        .arg(&path)
+        .arg("8M")
+        .status()
+        .expect("mke2fs");
+    assert!(status.success(), "mke2fs {kind}");
+    let bytes = std::fs::read(&path).expect("the image");
+    std::fs::remove_dir_all(&dir).expect("removed");
+    bytes
+}
+
+/// The superblock of image `n`, counted round.
+pub fn superblock(n: u8) -> SuperBlock {
+    let image = &IMAGES[usize::from(n) % IMAGES.len()];
+    SuperBlock::decode(&image[SUPERBLOCK_OFFSET as usize..][..1024], SUPERBLOCK_OFFSET).expect("mke2fs made it")
+}
+
+/// As [`superblock`], what follows from it.
+pub fn geometry(n: u8) -> Geometry {
+    superblock(n).geometry().clone()
+}
+
+/// The first `n` bytes of the input, zeroes where it is shorter; the input loses them.
+pub fn take(data: &mut &[u8], n: usize) -> Vec<u8> {
+    let mut bytes = vec![0; n];
+    let there = n.min(data.len());
+    bytes[..there].copy_from_slice(&data[..there]);
+    *data = &data[there..];
+    bytes
+}
+
+/// One byte of the input.
+pub fn byte(data: &mut &[u8]) -> u8 {
+    take(data, 1)[0]
+}
