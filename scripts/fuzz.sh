@@ -19,7 +19,7 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 # --target keeps the instrumentation out of build scripts.
 RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
--Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1" \
+-Cllvm-args=-sanitizer-coverage-trace-compares" \
     cargo build --release --target "$host" --bins
 failed=
 for t in $targets; do

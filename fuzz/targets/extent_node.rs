@@ -21,8 +21,8 @@ fuzz_target!(|data: &[u8]| {
     let entries: Vec<_> = node.raw_entries().collect();
     if good && let Ok(mut node) = NodeMut::parse(&mut bytes, 7) {
         for raw in entries.iter().take(3) {
-            node.insert(0, raw);
-            node.remove(node.view().len() / 2);
+            let _ = node.insert(0, raw);
+            let _ = node.remove(node.view().len() / 2);
         }
         node.seal(Some(5));
     }

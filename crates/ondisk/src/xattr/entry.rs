@@ -68,6 +68,10 @@ pub(super) fn parse<'a>(bytes: &'a [u8], place: &Place) -> Result<Vec<EntryRef<'
         let Some(suffix) = rest.get(ENTRY_LEN..ENTRY_LEN + name_len) else {
             return Err(place.corrupt(format!("attribute name of {name_len} bytes at {at} is cut off")));
         };
+        if name_len == 0 && raw.e_name_index == 0 {
+            // Written again without a value it would end the list, and hide what follows.
+            return Err(place.corrupt(format!("attribute at {at} has no name")));
+        }
         if suffix.contains(&0) {
             return Err(place.corrupt(format!("attribute name at {at} contains NUL")));
         }

@@ -195,3 +195,12 @@ proptest! {
         let _ = inode_area::decode(&area, InodeNr(2));
     }
 }
+
+#[test]
+fn an_entry_without_a_name_is_damage() {
+    // Its value offset keeps it from looking like the end of the list; written again, it would be one.
+    let mut area = vec![0; 96];
+    area[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    area[4 + 3] = 0x0A;
+    assert!(matches!(inode_area::decode(&area, InodeNr(12)), Err(Error::Corrupt { .. })));
+}
