@@ -13,9 +13,14 @@ die() { printf '   FAILED: %s\n' "$*" >&2; exit 1; }
 summary=()
 shown() { note "$1"; summary+=("$1"); }
 
-say "Building"
-cargo build --locked --release -p extant-cli -p extant-testkit --bins
-extant=$PWD/target/release/extant
+# EXTANT=path: that binary instead of one that is built here.
+if [ -n "${EXTANT:-}" ]; then
+    extant=$(realpath "$EXTANT")
+else
+    say "Building"
+    cargo build --locked --release -p extant-cli -p extant-testkit --bins
+    extant=$PWD/target/release/extant
+fi
 start=$SECONDS
 
 work=$(mktemp -d /var/tmp/extant-demo.XXXXXX)
@@ -55,7 +60,7 @@ pick_tree() {
     local d n
     for d in /usr/share/doc /usr/include /usr/share/man /usr/share/zoneinfo /usr/share /usr/lib/python3 /etc; do
         [ -d "$d" ] || continue
-        n=$(find "$d" -xdev 2>/dev/null | head -n $((NAMES_MAX + 1)) | wc -l)
+        n=$( (find "$d" -xdev 2>/dev/null || true) | wc -l)
         if [ "$n" -ge 300 ] && [ "$n" -le "$NAMES_MAX" ]; then
             echo "$d"
             return
@@ -75,15 +80,16 @@ fi
 
 say "An image that mke2fs makes from a real tree"
 tree=$(pick_tree)
-kib=$(du -sk "$tree" 2>/dev/null | cut -f1)
-names=$(find "$tree" -xdev 2>/dev/null | wc -l)
+kib=$( (du -sk "$tree" 2>/dev/null || true) | cut -f1)
+names=$( (find "$tree" -xdev 2>/dev/null || true) | wc -l)
 size=$((kib / 1024 * 2 + 512))
-mke2fs -q -F -t ext4 -d "$tree" "$img" "${size}M"
+truncate -s "${size}M" "$img"
+mke2fs -q -F -t ext4 -d "$tree" "$img"
 shown "mke2fs -t ext4 made a $size MiB image with $tree: $names names, $((kib / 1024)) MiB"
-"$extant" info "$img" | sed 's/^/   | /' | head -n 12
+"$extant" info "$img" | sed -n '1,11s/^/   | /p'
 
 say "Without mounting"
-"$extant" ls "$img" / | head -n 5 | sed 's/^/   | /'
+"$extant" ls "$img" / | sed -n '1,5s/^/   | /p'
 echo "put there by extant cp" >"$work/note"
 "$extant" cp "$work/note" "$img:/note"
 "$extant" cp "$img:/note" "$work/note.back"
@@ -116,10 +122,10 @@ else
         sync "$mnt/precious/file-$i"
     done
     (cd "$mnt/precious" && sha256sum file-*) >"$work/sums"
-    # Work that nobody fsyncs, in full swing.
-    (for i in $(seq 1 100000); do echo "$i" >"$mnt/unsynced-$i" || exit; done) 2>/dev/null &
+    # Work that nobody fsyncs, in full swing, for longer than the commit interval of 5 s.
+    (i=0; while echo "$i" >"$mnt/unsynced-$i"; do i=$((i + 1)); echo "$i" >"$work/written"; sleep 0.01; done) 2>/dev/null &
     writer=$!
-    sleep 0.5
+    sleep 8
     kill -9 "$server"
     wait "$server" 2>/dev/null || true
     server=
@@ -130,7 +136,8 @@ else
     say "Mounting again replays the journal"
     serve
     (cd "$mnt/precious" && sha256sum --quiet -c "$work/sums") || die "fsynced files changed"
-    shown "all 40 fsynced files are whole; of the others, $(find "$mnt" -maxdepth 1 -name 'unsynced-*' | wc -l) made it"
+    survived=$(find "$mnt" -maxdepth 1 -name 'unsynced-*' | wc -l)
+    shown "all 40 fsynced files are whole; of the $(cat "$work/written") files that nobody fsynced, $survived made it"
     same_tree crates "$into/crates" && note "the copied tree is whole too" || note "the copied tree was not fsynced, and is not all there"
     "$extant" unmount "$mnt"
     wait "$server" 2>/dev/null || true
@@ -146,8 +153,8 @@ else
     rm -f "$img"
 
     say "Speeds, on this machine, once (make bench measures properly)"
-    python3 scripts/bench.py --quick --size 2048 --tree "$PWD/crates" --dir "$work" \
-        --work untar,find,readtree,rmtree,sync,nosync,seqread,randread >"$work/bench" || true
+    python3 scripts/bench.py --quick --size 2048 --tree "$tree" --dir "$work" \
+        --extant "$extant" --work untar,find,readtree,rmtree,sync,nosync,seqread,randread >"$work/bench" || true
     sed -n '/^medians/,$p' "$work/bench" | sed '1s/.*/speed relative to the first (above 1: faster)/; s/\*//; s/^/   /'
 fi
 
