@@ -3,7 +3,7 @@
 //! # Locking
 //! `inode` exclusively for setattr.
 
-use extant_ondisk::inode::{FileType, InodeFlags, MODE_TYPE_MASK};
+use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags, MODE_TYPE_MASK};
 use extant_ondisk::time::Timestamp;
 
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ pub enum SetTime {
 }
 
 /// What to change; `None` leaves a thing as it is.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits.
     pub mode: Option<u16>,
@@ -35,6 +35,20 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
     /// A change of size takes set-user-id, set-group-id and capabilities away.
     pub kill_privileges: bool,
+}
+
+impl SetAttr {
+    fn apply_times(&self, d: &mut InodeDesc, now: Timestamp) {
+        let extra = d.has_extra_times();
+        let pick = |t: SetTime| if let SetTime::At(t) = t { truncated(t, extra) } else { now };
+        if let Some(t) = self.atime {
+            d.atime = pick(t);
+        }
+        if let Some(t) = self.mtime {
+            d.mtime = pick(t);
+        }
+        d.ctime = self.ctime.map_or(now, |t| truncated(t, extra));
+    }
 }
 
 impl Filesystem {
@@ -57,6 +71,20 @@ impl Filesystem {
             return Err(Error::NotPermitted);
         }
         let now = self.now();
+        if let SetAttr { mode: None, uid: None, gid: None, size: None, .. } = *set {
+            // Times alone go to disk lazily, with the inode's next change or writeback: under FUSE's writeback cache they
+            // come for each file that was written, and for each that was unlinked.
+            let linked = {
+                let mut m = inode.meta.write();
+                set.apply_times(&mut m.desc, now);
+                m.lazy_times = true;
+                m.desc.links > 0
+            };
+            if linked {
+                self.note_dirty(inode, 0);
+            }
+            return Ok(());
+        }
         let resized = match set.size {
             Some(size) => {
                 match inode.file_type() {
@@ -100,17 +128,10 @@ impl Filesystem {
             if chown && set.mode.is_none() && FileType::from_mode(d.mode) != Some(FileType::Directory) {
                 d.mode &= !privileges(d.mode);
             }
-            let extra = d.has_extra_times();
-            let pick = |t: SetTime| if let SetTime::At(t) = t { truncated(t, extra) } else { now };
-            if let Some(t) = set.atime {
-                d.atime = pick(t);
-            }
-            if let Some(t) = set.mtime {
-                d.mtime = pick(t);
-            } else if resized {
+            if resized {
                 d.mtime = now;
             }
-            d.ctime = set.ctime.map_or(now, |t| truncated(t, extra));
+            set.apply_times(d, now);
         }
         if chmod {
             let view = XattrView { fs: self, inode };

@@ -147,8 +147,10 @@ impl Filesystem {
         }
         let zeros = vec![0u8; (to - from) as usize];
         self.write_delayed(inode, from, &zeros)?;
-        // Bytes after the end of the file that were cached stay zero too.
-        inode.pages.zero_tail(to);
+        if to >= inode.size() {
+            // Bytes after the end of the file that were cached stay zero too.
+            inode.pages.zero_tail(to);
+        }
         Ok(())
     }
 
