@@ -316,3 +316,49 @@ fn many_fsyncs_share_commits_and_unmount_waits_for_them() {
     m.end().expect("unmounted");
     expect_clean(&b.image).expect("clean");
 }
+
+#[test]
+fn holes_and_cuts_keep_what_is_beside_them() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    fs::write(m.at("punched"), vec![9; 100_000]).expect("write");
+    let f = fs::OpenOptions::new().write(true).open(m.at("punched")).expect("open");
+    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&f, flags, 5000, 60_000).expect("punch");
+    drop(f);
+    // Grown over a hole and cut before any of it has reached the image.
+    let f = fs::File::create(m.at("cut")).expect("create");
+    f.write_all_at(b"x", 1 << 20).expect("write");
+    drop(f);
+    let f = fs::OpenOptions::new().write(true).open(m.at("cut")).expect("open");
+    f.set_len(70_000).expect("truncate");
+    drop(f);
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+    let mut m = b.serve(&Setup::default());
+    let mut expected = vec![9; 100_000];
+    expected[5000..65_000].fill(0);
+    assert!(fs::read(m.at("punched")).expect("read") == expected);
+    assert_eq!(fs::read(m.at("cut")).expect("read"), vec![0; 70_000]);
+    m.end().expect("unmounted");
+}
+
+#[test]
+fn chown_to_nobody_takes_set_id_bits() {
+    if !can_mount() {
+        return;
+    }
+    for writeback_cache in [true, false] {
+        let b = bench();
+        let server = ServerOptions { writeback_cache, ..ServerOptions::default() };
+        let mut m = b.serve(&Setup { server, ..Setup::default() });
+        fs::write(m.at("f"), b"x").expect("write");
+        fs::set_permissions(m.at("f"), fs::Permissions::from_mode(0o6755)).expect("chmod");
+        std::os::unix::fs::chown(m.at("f"), None, None).expect("chown");
+        assert_eq!(fs::metadata(m.at("f")).expect("stat").mode() & 0o7777, 0o755);
+        m.end().expect("unmounted");
+    }
+}

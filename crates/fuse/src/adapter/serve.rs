@@ -261,6 +261,11 @@ impl Server for FsServer {
             kill_privileges: set.kill_suidgid,
         };
         check!(reply, self.override_owner(&mut wanted));
+        let nothing = FsSetAttr { ctime: wanted.ctime, ..FsSetAttr::default() };
+        if wanted == nothing && !inode.is_dir() {
+            // chown(2) to no owner and no group: all that comes of it is that set-id bits go.
+            check!(reply, self.fs.drop_privileges(&inode));
+        }
         let attr = check!(reply, self.fs.setattr(&inode, &wanted));
         reply.ok(&convert::attr(&attr, self.options.uid, self.options.gid), self.options.attr_timeout);
     }
