@@ -88,6 +88,9 @@ impl Journal {
             s.committed = tid;
             let (ready, rest) = std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
             s.waiters = rest;
+            s.batch = ready.len() + s.waiters.len();
+            let took = self.options.clock.now_ns().saturating_sub(start_ns);
+            s.commit_ns = if s.commit_ns == 0 { took } else { (3 * s.commit_ns + took) / 4 };
             ready
         };
         for (_, callback) in done {
