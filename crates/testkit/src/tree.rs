@@ -143,7 +143,7 @@ fn read_node(path: &Path, relative: &Path, links: &mut HashMap<(u64, u64), PathB
     })
 }
 
-fn read_xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+pub(crate) fn read_xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut names = vec![0; 65536];
     let len = match llistxattr(path, names.as_mut_slice()) {
         Ok(len) => len,

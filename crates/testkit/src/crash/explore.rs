@@ -1,0 +1,356 @@
+//! Takes the images that a power cut could have left, recovers them, and asks the oracle.
+//!
+//! Main types: [`Spec`] (which image: printed with a failure, and read back from `EXTANT_CRASH_STATE`), [`Explore`],
+//! [`Report`].
+//!
+//! Per state, with a journal: Extant mounts (and replays), the tree is checked, Extant unmounts, and `e2fsck -fn` finds
+//! nothing. For every n-th state also: `e2fsck -p` replays a copy, which must then be clean and pass the same check through
+//! the kernel; and the kernel replays a copy, passes the check, unmounts, and leaves it clean. Without a journal:
+//! `e2fsck -p` mends (exit 0 or 1), then Extant mounts and the check follows.
+//!
+//! # Locking
+//! `crash work` (0, a leaf): the list of states that are left.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use extant_base::clock::Clock;
+use extant_base::rng::Rng;
+use extant_base::sync::{LockClass, Mutex};
+use extant_base::task;
+use extant_block::device::{CrashDevice, CrashMode, MemDevice};
+use extant_fs::Filesystem;
+
+use crate::crash::history::Cut;
+use crate::crash::workload::{EPOCH_S, Recording, declare_atomic, mount_options};
+use crate::crash::{oracle, seen};
+use crate::mount::{LoopMount, Mounted, loop_mounts_work};
+use crate::oracle::{Fsck, e2fsck};
+
+static WORK_CLASS: LockClass = LockClass::new("crash work", 0);
+
+/// One image that a power cut could have left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spec {
+    pub events: usize,
+    /// The next event was under way.
+    pub during: bool,
+    pub mode: CrashMode,
+    /// Which of the many images of this kind.
+    pub variant: u32,
+}
+
+/// `812+torn.0`: during event 812, torn; `812=subset.3`: after 812 events, a random subset.
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match self.mode {
+            CrashMode::InOrder => "order",
+            CrashMode::RandomSubset => "subset",
+            CrashMode::Torn => "torn",
+        };
+        write!(f, "{}{}{mode}.{}", self.events, if self.during { '+' } else { '=' }, self.variant)
+    }
+}
+
+impl FromStr for Spec {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Spec, String> {
+        let bad = || format!("'{s}' is not like 812+torn.0");
+        let at = s.find(['+', '=']).ok_or_else(bad)?;
+        let (mode, variant) = s[at + 1..].split_once('.').ok_or_else(bad)?;
+        Ok(Spec {
+            events: s[..at].parse().map_err(|_| bad())?,
+            during: &s[at..=at] == "+",
+            mode: match mode {
+                "order" => CrashMode::InOrder,
+                "subset" => CrashMode::RandomSubset,
+                "torn" => CrashMode::Torn,
+                _ => return Err(bad()),
+            },
+            variant: variant.parse().map_err(|_| bad())?,
+        })
+    }
+}
+
+impl Spec {
+    pub fn cut(&self) -> Cut {
+        Cut { events: self.events, in_flight: self.during }
+    }
+
+    /// Builds the image.
+    pub fn image(&self, device: &CrashDevice, seed: u64) -> Result<MemDevice, String> {
+        let mut rng = Rng::new(seed ^ (self.events as u64) << 20 ^ u64::from(self.variant) << 8 ^ self.mode as u64);
+        let r = match self.during {
+            true => device.state_during(self.events, &mut rng, self.mode),
+            false => device.state_after(self.events, &mut rng, self.mode),
+        };
+        r.map_err(|e| format!("state {self}: {e}"))
+    }
+}
+
+/// What to explore of a recording.
+#[derive(Clone, Debug)]
+pub struct Explore {
+    pub states: Vec<Spec>,
+    /// Every n-th state also goes through e2fsck's and the kernel's recovery; 0 for none.
+    pub external_every: usize,
+    pub threads: usize,
+    /// Stop after that many failures.
+    pub failures_max: usize,
+}
+
+impl Explore {
+    /// `count` states spread evenly over all events, the modes in turn; at least one per event if `count` is larger. A state
+    /// named by `EXTANT_CRASH_STATE` is taken alone.
+    pub fn spread(events: usize, count: usize) -> Explore {
+        let mut states = Vec::with_capacity(count);
+        for i in 0..count {
+            let at = i * (events + 1) / count.max(1);
+            // Two thirds of the states are cuts in the middle of a request.
+            let (mode, during) = match i % 6 {
+                0 => (CrashMode::InOrder, false),
+                1 => (CrashMode::Torn, true),
+                2 => (CrashMode::RandomSubset, false),
+                3 => (CrashMode::Torn, false),
+                4 => (CrashMode::RandomSubset, true),
+                _ => (CrashMode::Torn, true),
+            };
+            states.push(Spec { events: at, during, mode, variant: i as u32 });
+        }
+        if let Ok(one) = std::env::var("EXTANT_CRASH_STATE") {
+            states = vec![one.parse().expect("EXTANT_CRASH_STATE")];
+        }
+        Explore { external_every: if states.len() == 1 { 1 } else { 10 }, states, threads: 2, failures_max: 3 }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub spec: Spec,
+    pub what: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub states: usize,
+    pub external: usize,
+    pub failures: Vec<Failure>,
+}
+
+impl Report {
+    /// Panics with all failures and how to see them again.
+    pub fn expect_clean(&self, recording: &Recording) {
+        assert!(self.failures.is_empty(), "{}", self.describe(recording));
+    }
+
+    pub fn describe(&self, recording: &Recording) -> String {
+        let mut out = format!("{} of {} states failed\n", self.failures.len(), self.states);
+        for f in &self.failures {
+            out.push_str(&format!(
+                "---- {} seed {} state {}\n     again: EXTANT_CRASH_SEED={} EXTANT_CRASH_STATE={} (same test)\n{}\n",
+                recording.image.name, recording.seed, f.spec, recording.seed, f.spec, f.what
+            ));
+        }
+        out
+    }
+}
+
+/// Where images of states are put: memory, if there is a file system for that.
+pub fn state_files() -> tempfile::TempDir {
+    let shm = Path::new("/dev/shm");
+    let builder = tempfile::Builder::new().prefix("extant-crash-").to_owned();
+    if shm.is_dir() { builder.tempdir_in(shm) } else { builder.tempdir() }.expect("a temporary directory")
+}
+
+/// Checks all states of `what`.
+pub fn explore(recording: &Arc<Recording>, what: &Explore) -> Report {
+    struct Shared {
+        next: usize,
+        report: Report,
+    }
+    let shared = Arc::new(Mutex::new(&WORK_CLASS, Shared { next: 0, report: Report::default() }));
+    let mut threads = Vec::new();
+    for _ in 0..what.threads.max(1) {
+        let (shared, recording, what) = (shared.clone(), recording.clone(), what.clone());
+        threads.push(
+            task::spawn("crash-check", move || {
+                let dir = state_files();
+                loop {
+                    let at = {
+                        let mut s = shared.lock();
+                        if s.next >= what.states.len() || s.report.failures.len() >= what.failures_max {
+                            return;
+                        }
+                        s.next += 1;
+                        s.next - 1
+                    };
+                    let spec = what.states[at];
+                    let external = what.external_every > 0 && at.is_multiple_of(what.external_every);
+                    let result = catch_unwind(AssertUnwindSafe(|| check_state(&recording, spec, external, dir.path())))
+                        .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
+                    let mut s = shared.lock();
+                    s.report.states += 1;
+                    s.report.external += usize::from(external);
+                    if let Err(e) = result {
+                        s.report.failures.push(Failure { spec, what: e });
+                    }
+                }
+            })
+            .expect("a thread"),
+        );
+    }
+    for t in threads {
+        t.join().expect("states are checked under catch_unwind");
+    }
+    let report = shared.lock().report.clone();
+    report
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+    text.unwrap_or_default()
+}
+
+fn check_state(recording: &Recording, spec: Spec, external: bool, dir: &Path) -> Result<(), String> {
+    let image = spec.image(&recording.device, recording.seed)?;
+    if recording.image.has_journal() {
+        with_journal(recording, spec, image, external, dir)
+    } else {
+        without_journal(recording, spec, image, external, dir)
+    }
+}
+
+/// A clock somewhat later than the workload's end.
+fn later() -> Clock {
+    Clock::virtual_at(EPOCH_S + 100_000)
+}
+
+/// Mounts by Extant, checks the tree, unmounts.
+pub fn check_by_extant(recording: &Recording, image: Arc<MemDevice>, cut: Cut) -> Result<(), String> {
+    let fs = Filesystem::mount(image, mount_options(later())).map_err(|e| format!("Extant does not mount: {e}"))?;
+    let tree = seen::by_extant(&fs).map_err(|e| format!("after Extant's recovery: {e}"))?;
+    oracle::check(&recording.history, &tree, cut, recording.image.has_journal())
+        .map_err(|e| format!("after Extant's recovery: {e}"))?;
+    fs.unmount().map_err(|e| format!("Extant does not unmount: {e}"))
+}
+
+fn with_journal(
+    recording: &Recording,
+    spec: Spec,
+    image: MemDevice,
+    external: bool,
+    dir: &Path,
+) -> Result<(), String> {
+    let file = dir.join("state");
+    let image = Arc::new(image);
+    if external {
+        let (by_fsck, by_kernel) = (dir.join("fsck"), dir.join("kernel"));
+        save(&image, &by_fsck)?;
+        save(&image, &by_kernel)?;
+        let done = external_recovery(recording, spec, &by_fsck, &by_kernel, dir);
+        for path in [by_fsck, by_kernel] {
+            std::fs::remove_file(path).map_err(|e| e.to_string())?;
+        }
+        done?;
+    }
+    check_by_extant(recording, image.clone(), spec.cut())?;
+    save(&image, &file)?;
+    clean(&file, "after Extant's recovery")
+}
+
+fn external_recovery(
+    recording: &Recording,
+    spec: Spec,
+    by_fsck: &Path,
+    by_kernel: &Path,
+    dir: &Path,
+) -> Result<(), String> {
+    mend(by_fsck)?;
+    clean(by_fsck, "after e2fsck -p replayed it")?;
+    if !loop_mounts_work() {
+        return Ok(());
+    }
+    check_by_kernel(recording, spec.cut(), by_fsck, dir, "ro").map_err(|e| format!("after e2fsck's replay: {e}"))?;
+    check_by_kernel(recording, spec.cut(), by_kernel, dir, "").map_err(|e| format!("after the kernel's replay: {e}"))?;
+    clean(by_kernel, "after the kernel replayed it")
+}
+
+fn check_by_kernel(recording: &Recording, cut: Cut, file: &Path, dir: &Path, options: &str) -> Result<(), String> {
+    let top = dir.join("mnt");
+    std::fs::create_dir_all(&top).map_err(|e| e.to_string())?;
+    let mount = LoopMount::new(file, &top, options).map_err(|e| format!("the kernel does not mount: {e}"))?;
+    let result = seen::by_kernel(&top)
+        .and_then(|tree| oracle::check(&recording.history, &tree, cut, recording.image.has_journal()));
+    Box::new(mount).unmount().map_err(|e| e.to_string())?;
+    result
+}
+
+fn without_journal(
+    recording: &Recording,
+    spec: Spec,
+    image: MemDevice,
+    external: bool,
+    dir: &Path,
+) -> Result<(), String> {
+    let file = dir.join("state");
+    save(&image, &file)?;
+    mend(&file)?;
+    if external && loop_mounts_work() {
+        check_by_kernel(recording, spec.cut(), &file, dir, "ro").map_err(|e| format!("by the kernel: {e}"))?;
+    }
+    let mended = Arc::new(MemDevice::load(&file).map_err(|e| e.to_string())?);
+    check_by_extant(recording, mended.clone(), spec.cut())?;
+    save(&mended, &file)?;
+    clean(&file, "after Extant used what e2fsck mended")
+}
+
+fn save(image: &MemDevice, path: &Path) -> Result<(), String> {
+    image.save(path).map_err(|e| e.to_string())
+}
+
+fn fsck(path: &Path, args: &[&str]) -> Result<Fsck, String> {
+    e2fsck(path, args).map_err(|e| e.to_string())
+}
+
+/// `e2fsck -p` must be able to do it alone.
+pub fn mend(path: &Path) -> Result<(), String> {
+    let f = fsck(path, &["-p"])?;
+    if f.code <= 1 { Ok(()) } else { Err(format!("e2fsck -p: exit code {}\n{}", f.code, f.output)) }
+}
+
+/// `e2fsck -fn` must find nothing.
+pub fn clean(path: &Path, when: &str) -> Result<(), String> {
+    let f = fsck(path, &["-fn"])?;
+    if f.code == 0 { Ok(()) } else { Err(format!("{when}: e2fsck -fn: exit code {}\n{}", f.code, f.output)) }
+}
+
+/// Cuts the power inside the recovery of each state, at up to `cuts` of its writes, and recovers again: the end must be
+/// clean and complete. Returns how many second cuts were tried.
+pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -> Result<usize, String> {
+    let dir = state_files();
+    let mut tried = 0;
+    for spec in states {
+        let first = spec.image(&recording.device, recording.seed)?;
+        let device = Arc::new(CrashDevice::from_image(&first));
+        declare_atomic(&device, &recording.image);
+        let fs = Filesystem::mount(device.clone(), mount_options(later())).map_err(|e| format!("{spec}: mount: {e}"))?;
+        fs.step();
+        fs.unmount().map_err(|e| format!("{spec}: unmount: {e}"))?;
+        drop(fs);
+        let events = device.write_log();
+        let again = Explore::spread(events, cuts.min(3 * (events + 1)));
+        for second in again.states {
+            let image = Arc::new(second.image(&device, recording.seed)?);
+            let context = |e: String| format!("state {spec}, recovery cut at {second} of {events} events: {e}");
+            check_by_extant(recording, image.clone(), spec.cut()).map_err(context)?;
+            let file: PathBuf = dir.path().join("again");
+            save(&image, &file)?;
+            clean(&file, "after a recovery that was cut off").map_err(context)?;
+            tried += 1;
+        }
+    }
+    Ok(tried)
+}

@@ -1,0 +1,137 @@
+//! What a workload did and what it was told: names, attributes and content, operation by operation.
+//!
+//! Main types: [`History`], [`Names`] (the namespace after an operation), [`Node`] (one inode and every change of its
+//! content), [`Cut`] (a power cut). Operations are numbered from 1; state 0 is the image as made.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Index into [`History::nodes`].
+pub type NodeId = u32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    File,
+    Directory,
+    Symlink,
+}
+
+/// A change of a file's content. Offsets in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The pattern of (file, operation) was written.
+    Write { from: u64, to: u64 },
+    /// The range reads as zeros from now on. Its part `whole_from..whole_to` (whole blocks) is unmapped in the journal's
+    /// order, the edges are zeroed like written data.
+    Zero { from: u64, to: u64, whole_from: u64, whole_to: u64 },
+    /// The size was set.
+    Size(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Change {
+    pub op: usize,
+    pub what: What,
+}
+
+/// One inode that the workload made.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub ino: u32,
+    pub generation: u32,
+    pub kind: NodeKind,
+    pub target: Option<Vec<u8>>,
+    pub changes: Vec<Change>,
+    /// (events when it was acknowledged, operation whose result is durable since then).
+    pub durable: Vec<(usize, usize)>,
+    /// Operations that replaced another file by this one.
+    pub replaced: Vec<usize>,
+    /// The operation that made it, and the newest that changed its names or attributes.
+    pub born: usize,
+    pub touched: usize,
+    pub size: u64,
+}
+
+/// The namespace: every path, and the user attributes of every inode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    pub paths: BTreeMap<String, NodeId>,
+    pub attrs: BTreeMap<NodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Op {
+    pub text: String,
+    /// Events in the device's log before and after.
+    pub start: usize,
+    pub end: usize,
+    /// The namespace afterwards.
+    pub names: Arc<Names>,
+}
+
+/// Since `events` were in the log, the namespace of operation `op` is durable.
+#[derive(Clone, Copy, Debug)]
+pub struct Floor {
+    pub events: usize,
+    pub op: usize,
+}
+
+/// A power cut: the first `events` happened; with `in_flight`, the next was under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    pub events: usize,
+    pub in_flight: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct History {
+    pub ops: Vec<Op>,
+    pub nodes: Vec<Node>,
+    pub floors: Vec<Floor>,
+}
+
+impl Default for History {
+    fn default() -> History {
+        let first = Op { text: "the image as made".into(), start: 0, end: 0, names: Arc::default() };
+        History { ops: vec![first], nodes: Vec::new(), floors: Vec::new() }
+    }
+}
+
+impl History {
+    /// The newest operation of which anything can be on the device.
+    pub fn last_possible(&self, cut: Cut) -> usize {
+        let n = cut.events + usize::from(cut.in_flight);
+        self.ops.iter().skip(1).take_while(|o| o.start < n).count()
+    }
+
+    /// The newest operation whose namespace was acknowledged as durable before the cut.
+    pub fn names_floor(&self, cut: Cut) -> usize {
+        self.floors.iter().filter(|f| f.events <= cut.events).map(|f| f.op).max().unwrap_or(0)
+    }
+
+    /// The newest operation on the node whose content was acknowledged as durable before the cut.
+    pub fn content_floor(&self, node: NodeId, cut: Cut) -> Option<usize> {
+        self.nodes[node as usize].durable.iter().filter(|(events, _)| *events <= cut.events).map(|(_, op)| *op).max()
+    }
+
+    /// The node that had this identity.
+    pub fn find(&self, ino: u32, generation: u32) -> Option<NodeId> {
+        self.nodes.iter().position(|n| (n.ino, n.generation) == (ino, generation)).map(|i| i as NodeId)
+    }
+
+    /// The operations around `op`, for messages.
+    pub fn around(&self, op: usize, before: usize) -> String {
+        let from = op.saturating_sub(before);
+        (from..(op + 3).min(self.ops.len()))
+            .map(|i| format!("    op {i} [{}..{}] {}\n", self.ops[i].start, self.ops[i].end, self.ops[i].text))
+            .collect()
+    }
+}
+
+/// The path of the directory that holds `path`, and the last part.
+pub fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
+}

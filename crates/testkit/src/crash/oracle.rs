@@ -1,0 +1,363 @@
+//! Whether a recovered tree is one that the workload allows.
+//!
+//! With a journal: names, link counts, symbolic links and attributes are exactly those after some operation, not older than
+//! the newest that was acknowledged ([`History::names_floor`]); so no operation is ever seen in part, and their order
+//! holds. Without one: names that were acknowledged and not touched since are there.
+//!
+//! Content, always, for every byte of every file: it is what was acknowledged, or something written to that byte of that file
+//! since. Zero is allowed only if the byte was a hole, or beyond the end, at some time since, or if the size was set
+//! explicitly over data that may not have been on the device yet; appending alone never shows zeros. What a truncation or
+//! punch removed does not come back once a later operation is seen. A file that replaced another under its name was
+//! completely on the device before it did.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeMap;
+
+use crate::crash::history::{Cut, History, Names, NodeId, NodeKind, What};
+use crate::crash::pattern;
+use crate::crash::seen::{Seen, SeenNode};
+
+/// Checks the tree; the message says what is wrong.
+pub fn check(history: &History, seen: &Seen, cut: Cut, journal: bool) -> Result<(), String> {
+    if journal {
+        let (op, names) = find_names(history, seen, cut)?;
+        check_links(seen)?;
+        for (path, node) in seen {
+            let id = names.paths[path];
+            check_content(history, id, node, cut, op).map_err(|e| format!("{path}: {e}"))?;
+        }
+        return Ok(());
+    }
+    check_acknowledged_names(history, seen, cut)?;
+    for (path, node) in seen {
+        let Some(id) = identity(history, node) else { continue };
+        check_content(history, id, node, cut, history.names_floor(cut)).map_err(|e| format!("{path}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Checks only what was acknowledged as durable before the cut and cannot have been changed since: what is left to hold
+/// when the device failed requests.
+pub fn check_acknowledged(history: &History, seen: &Seen, cut: Cut) -> Result<(), String> {
+    check_acknowledged_names(history, seen, cut)?;
+    let last = history.last_possible(cut);
+    for (path, node) in seen {
+        let Some(id) = identity(history, node) else { continue };
+        let Some(floor) = history.content_floor(id, cut) else { continue };
+        let changed = history.nodes[id as usize].changes.iter().any(|c| c.op > floor && c.op <= last);
+        if !changed {
+            check_content(history, id, node, cut, floor).map_err(|e| format!("{path}: {e}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Which node of the workload this is; `None` when it cannot be told.
+fn identity(history: &History, seen: &SeenNode) -> Option<NodeId> {
+    if let Some(generation) = seen.generation {
+        return history.find(seen.ino, generation);
+    }
+    let mut all = history.nodes.iter().enumerate().filter(|(_, n)| n.ino == seen.ino);
+    let (id, _) = all.next()?;
+    all.next().is_none().then_some(id as NodeId)
+}
+
+/// The oldest operation after which the namespace was the one that is seen.
+fn find_names<'a>(history: &'a History, seen: &Seen, cut: Cut) -> Result<(usize, &'a Names), String> {
+    let (floor, last) = (history.names_floor(cut), history.last_possible(cut));
+    let mut nearest: Option<(usize, usize, String)> = None;
+    for op in floor..=last {
+        let names = &history.ops[op].names;
+        let differences = names_diff(history, names, seen);
+        if differences.is_empty() {
+            return Ok((op, names));
+        }
+        if nearest.as_ref().is_none_or(|(n, _, _)| differences.len() < *n) {
+            nearest = Some((differences.len(), op, differences.join("\n    ")));
+        }
+    }
+    let (_, op, text) = nearest.unwrap_or_default();
+    Err(format!(
+        "the namespace is not one that existed between op {floor} (acknowledged) and op {last}; the nearest is that of op \
+         {op}:\n    {text}\n{}",
+        history.around(last, 25)
+    ))
+}
+
+fn names_diff(history: &History, names: &Names, seen: &Seen) -> Vec<String> {
+    let mut out = Vec::new();
+    for (path, id) in &names.paths {
+        let node = &history.nodes[*id as usize];
+        let Some(s) = seen.get(path) else {
+            out.push(format!("{path} is missing (inode {})", node.ino));
+            continue;
+        };
+        if s.ino != node.ino || s.generation.is_some_and(|g| g != node.generation) {
+            out.push(format!("{path} is inode {}, generation {:?}, not {}", s.ino, s.generation, node.ino));
+        }
+        if s.kind != node.kind || s.target != node.target {
+            out.push(format!("{path} is a {:?} to {:?}", s.kind, s.target));
+        }
+        let none = BTreeMap::new();
+        let attrs = names.attrs.get(id).unwrap_or(&none);
+        if *attrs != s.attrs {
+            let short = |m: &BTreeMap<Vec<u8>, Vec<u8>>| -> Vec<String> {
+                m.iter().map(|(k, v)| format!("{}={}…{}", k.escape_ascii(), v.len(), v.len() % 7)).collect()
+            };
+            out.push(format!("{path} has attributes {:?}, not {:?}", short(&s.attrs), short(attrs)));
+        }
+    }
+    out.extend(seen.keys().filter(|p| !names.paths.contains_key(*p)).map(|p| format!("{p} is there")));
+    out
+}
+
+/// Files have as many links as names.
+fn check_links(seen: &Seen) -> Result<(), String> {
+    let mut names: BTreeMap<u32, u64> = BTreeMap::new();
+    for s in seen.values().filter(|s| s.kind != NodeKind::Directory) {
+        *names.entry(s.ino).or_default() += 1;
+    }
+    for (path, s) in seen.iter().filter(|(_, s)| s.kind != NodeKind::Directory) {
+        if s.nlink != names[&s.ino] {
+            return Err(format!("{path} has {} links and {} names", s.nlink, names[&s.ino]));
+        }
+    }
+    Ok(())
+}
+
+/// Names that were durable and that nothing since can have changed.
+fn check_acknowledged_names(history: &History, seen: &Seen, cut: Cut) -> Result<(), String> {
+    let (floor, last) = (history.names_floor(cut), history.last_possible(cut));
+    for (path, id) in &history.ops[floor].names.paths {
+        if (floor..=last).any(|op| history.ops[op].names.paths.get(path) != Some(id)) {
+            continue;
+        }
+        let node = &history.nodes[*id as usize];
+        match seen.get(path) {
+            Some(s) if s.ino == node.ino && s.kind == node.kind && s.target == node.target => {}
+            other => {
+                let what = other.map(|s| (s.ino, s.kind));
+                return Err(format!(
+                    "{path} was durable since op {floor} as inode {}, now it is {what:?}\n{}",
+                    node.ino,
+                    history.around(last, 25)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a byte is after some operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cell {
+    Beyond,
+    Zero,
+    Data(usize),
+}
+
+/// `seen_op`: an operation whose metadata is known to be on the device, and with it all before.
+fn check_content(history: &History, id: NodeId, seen: &SeenNode, cut: Cut, seen_op: usize) -> Result<(), String> {
+    let node = &history.nodes[id as usize];
+    if seen.kind != NodeKind::File {
+        return Ok(());
+    }
+    let last = history.last_possible(cut);
+    let floor = history.content_floor(id, cut).unwrap_or(0);
+    let seen_op = seen_op.max(floor).max(size_evidence(node, seen.content.len() as u64, floor, last));
+    // Replacing another file put everything written so far on the device.
+    let solid = node.replaced.iter().copied().filter(|r| *r <= seen_op).max().unwrap_or(0).max(floor);
+    let changes: Vec<_> = node.changes.iter().filter(|c| c.op <= last).collect();
+
+    // Sizes that are possible: any between those since the last solid one, except before a truncation that is seen.
+    let (mut size, mut least, mut most) = (0u64, 0u64, 0u64);
+    for c in &changes {
+        let before = size;
+        size = match c.what {
+            What::Write { to, .. } => size.max(to),
+            What::Size(s) => s,
+            What::Zero { .. } => size,
+        };
+        (least, most) = match c.what {
+            _ if c.op <= solid => (size, size),
+            What::Size(s) if c.op <= seen_op && s > before => (s, s),
+            // Data that was still delayed may have left the size on disk below the new one.
+            What::Size(s) if c.op <= seen_op => (least.min(s), most.min(s)),
+            _ => (least.min(size), most.max(size)),
+        };
+    }
+    let found = seen.content.len() as u64;
+    if found < least || found > most {
+        return Err(format!("{found} bytes long, should be {least}..={most} (durable at op {floor}, solid at op {solid}, \
+             seen op {seen_op})\n{}", describe(history, id, last)));
+    }
+
+    let mut marks: Vec<u64> = vec![0, found];
+    for c in &changes {
+        match c.what {
+            What::Write { from, to } => marks.extend([from, to]),
+            What::Zero { from, to, whole_from, whole_to } => marks.extend([from, to, whole_from, whole_to]),
+            What::Size(s) => marks.push(s),
+        }
+    }
+    marks.retain(|m| *m <= found);
+    marks.sort_unstable();
+    marks.dedup();
+    for pair in marks.windows(2) {
+        let (from, to) = (pair[0], pair[1]);
+        let (candidates, zero) = allowed(&changes, from, floor, solid, seen_op);
+        let bytes = &seen.content[from as usize..to as usize];
+        let patterns: Vec<Vec<u8>> = candidates.iter().map(|v| pattern::bytes(id, *v as u32, from, to)).collect();
+        if patterns.iter().any(|p| p == bytes) {
+            continue;
+        }
+        for (i, b) in bytes.iter().enumerate() {
+            if (*b == 0 && zero) || patterns.iter().any(|p| p[i] == *b) {
+                continue;
+            }
+            let at = from + i as u64;
+            return Err(format!(
+                "byte {at} (in {from}..{to}) is {}; allowed are the writes of ops {candidates:?}{} (durable at op {floor}, \
+                 solid at op {solid}, seen op {seen_op}, size {found})\n{}",
+                identify(history, &seen.content, at),
+                if zero { " and zero" } else { ", not zero" },
+                describe(history, id, last)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Operations whose write may be seen at byte `at`, and whether zero may.
+fn allowed(
+    changes: &[&crate::crash::history::Change],
+    at: u64,
+    floor: usize,
+    solid: usize,
+    seen_op: usize,
+) -> (Vec<usize>, bool) {
+    let mut cell = Cell::Beyond;
+    let mut size = 0u64;
+    let mut candidates: Vec<usize> = Vec::new();
+    let mut zero = false;
+    // Beyond the end when the file was last solid, so that setting a size may uncover it.
+    let mut beyond_when_solid = true;
+    for c in changes {
+        let mut removes = false;
+        match c.what {
+            What::Write { from, to } => {
+                if (from..to).contains(&at) {
+                    cell = Cell::Data(c.op);
+                } else if to > at && cell == Cell::Beyond {
+                    cell = Cell::Zero;
+                }
+                size = size.max(to);
+            }
+            What::Zero { from, to, whole_from, whole_to } => {
+                if (from..to).contains(&at) && cell != Cell::Beyond {
+                    cell = Cell::Zero;
+                    removes = (whole_from..whole_to).contains(&at);
+                }
+            }
+            What::Size(s) => {
+                if s <= at {
+                    cell = Cell::Beyond;
+                    removes = true;
+                } else if cell == Cell::Beyond {
+                    cell = Cell::Zero;
+                }
+                size = s;
+            }
+        }
+        if c.op <= floor {
+            candidates.clear();
+        }
+        if removes && c.op <= seen_op {
+            candidates.clear();
+        }
+        if let Cell::Data(op) = cell
+            && !candidates.contains(&op)
+        {
+            candidates.push(op);
+        }
+        if c.op <= solid {
+            zero = cell == Cell::Zero;
+            beyond_when_solid = cell == Cell::Beyond;
+        } else {
+            zero |= cell == Cell::Zero;
+            // A size that is set is on the device before data that was only delayed.
+            zero |= beyond_when_solid && size > at && !matches!(c.what, What::Write { .. });
+        }
+    }
+    (candidates, zero)
+}
+
+/// If only one operation can have given the file this size, and it set it explicitly, then that operation is on the device.
+fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, last: usize) -> usize {
+    let (mut size, mut by) = (0u64, None);
+    for c in node.changes.iter().filter(|c| c.op <= last) {
+        let before = size;
+        match c.what {
+            What::Write { to, .. } => size = size.max(to),
+            What::Size(s) => size = s,
+            What::Zero { to, .. } if to == found && c.op > floor => return 0,
+            What::Zero { .. } => {}
+        }
+        if c.op <= floor {
+            by = None;
+            continue;
+        }
+        match c.what {
+            What::Size(s) if s == found && s > before && by.is_none() => by = Some(c.op),
+            // Anything else that passes through this size makes it ambiguous.
+            What::Write { .. } | What::Size(_) if size == found || (before < found && found < size) => return 0,
+            _ => {}
+        }
+    }
+    by.unwrap_or(0)
+}
+
+/// What the bytes at `at` are, if they are anything that the workload knows.
+fn identify(history: &History, content: &[u8], at: u64) -> String {
+    let bytes = &content[at as usize..(at as usize + 8).min(content.len())];
+    if bytes[0] == 0 {
+        let zeros = content[at as usize..].iter().take_while(|b| **b == 0).count();
+        return format!("zero, as {zeros} bytes from there on");
+    }
+    if pattern::is_poison(bytes, at) {
+        return "POISON: never written".into();
+    }
+    for (id, node) in history.nodes.iter().enumerate() {
+        for c in &node.changes {
+            if let What::Write { from, to } = c.what {
+                let n = bytes.len() as u64;
+                if pattern::bytes(id as u32, c.op as u32, at, at + n) == bytes {
+                    return format!("of node {id} (inode {}), op {}", node.ino, c.op);
+                }
+                // At another offset: blocks mixed up.
+                let mut place = from - from % 8 + at % 8;
+                while place + n <= to {
+                    if pattern::bytes(id as u32, c.op as u32, place, place + n) == bytes {
+                        return format!("of node {id} (inode {}), op {}, offset {place}", node.ino, c.op);
+                    }
+                    place += 8;
+                }
+            }
+        }
+    }
+    format!("{bytes:02x?}, of nothing known")
+}
+
+/// Everything that happened to the node.
+fn describe(history: &History, id: NodeId, last: usize) -> String {
+    let node = &history.nodes[id as usize];
+    let mut out = format!("    node {id}, inode {}, durable {:?}, replaced {:?}\n", node.ino, node.durable, node.replaced);
+    for c in node.changes.iter().filter(|c| c.op <= last + 2) {
+        out.push_str(&format!("    op {} [{}..{}] {:?}\n", c.op, history.ops[c.op].start, history.ops[c.op].end, c.what));
+    }
+    out.push_str("  operations before the cut:\n");
+    out.push_str(&history.around(last, 20));
+    out
+}

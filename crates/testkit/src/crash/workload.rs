@@ -1,0 +1,783 @@
+//! The workload: operations drawn from a seed, carried out in process, written down in a [`History`].
+//!
+//! It has what crashes like to break: appends, overwrites and sparse writes at odd offsets; truncation both ways; holes and
+//! preallocation; renames over existing files with and without an fsync before; files that are unlinked while open; files
+//! without a name; attributes in the inode and in a block of their own; directories that grow over many blocks and go
+//! again, so that their blocks become data; remounts; every kind of sync; and the background's work in between.
+//!
+//! # Locking
+//! None: one thread, virtual time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::rng::Rng;
+use extant_block::device::{CrashDevice, MemDevice};
+use extant_block::BlockDevice;
+use extant_fs::{
+    Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, RenameFlags, SetAttr, SetMode, WriteFlags,
+};
+
+use crate::crash::history::{Change, Floor, History, Names, Node, NodeId, NodeKind, Op, What, split};
+use crate::crash::image::CrashImage;
+use crate::crash::pattern;
+
+/// Seconds since 1970 at which every workload begins.
+pub const EPOCH_S: i64 = 1_700_000_000;
+/// Files do not grow over this.
+const FILE_MAX: u64 = 400 << 10;
+/// Bytes of all files together; the image has several times as many free.
+const TOTAL_MAX: u64 = 5 << 20;
+
+/// Puts something between the file system and the crash device.
+pub type Wrap<'a> = &'a dyn Fn(Arc<CrashDevice>) -> Arc<dyn BlockDevice>;
+
+/// What a run left behind.
+pub struct Recording {
+    pub image: CrashImage,
+    pub seed: u64,
+    pub device: Arc<CrashDevice>,
+    pub history: History,
+    /// Blocks that went through the log, commits, checkpoints.
+    pub logged: u64,
+    pub commits: u64,
+    pub checkpoints: u64,
+}
+
+/// How Extant is mounted in crash tests. The budget is the least it accepts.
+pub fn mount_options(clock: Clock) -> MountOptions {
+    MountOptions { threads: false, seed: Some(7), cache_bytes: 8 << 20, clock, ..MountOptions::default() }
+}
+
+/// Runs about `ops` operations on a copy of `base`.
+///
+/// Errors: an operation failed that should not.
+pub fn record(
+    image: &CrashImage,
+    base: &MemDevice,
+    seed: u64,
+    ops: usize,
+    options: MountOptions,
+    wrap: Wrap<'_>,
+) -> Result<Recording, String> {
+    let device = Arc::new(CrashDevice::from_image(base));
+    declare_atomic(&device, image);
+    let top = wrap(device.clone());
+    let mut w = Workload::mount(*image, top, device.clone(), seed, options)?;
+    while w.history.ops.len() < ops {
+        w.step().map_err(|e| format!("{e}\n{}", w.history.around(w.history.ops.len(), 20)))?;
+    }
+    w.end()?;
+    Ok(Recording {
+        image: *image,
+        seed,
+        device,
+        history: w.history,
+        logged: w.logged,
+        commits: w.commits,
+        checkpoints: w.checkpoints,
+    })
+}
+
+/// What a disk is trusted not to tear: the superblock, and, where no journal repairs it, each block.
+pub fn declare_atomic(device: &CrashDevice, image: &CrashImage) {
+    device.declare_atomic(1024, 1024);
+    if !image.has_journal() {
+        let bs = u64::from(image.block_size);
+        (0..device.size_bytes() / bs).for_each(|b| device.declare_atomic(b * bs, bs));
+    }
+}
+
+/// A workload under way; also driven by the fault tests.
+pub struct Workload {
+    image: CrashImage,
+    top: Arc<dyn BlockDevice>,
+    device: Arc<CrashDevice>,
+    options: MountOptions,
+    pub fs: Arc<Filesystem>,
+    clock: Clock,
+    rng: Rng,
+    pub history: History,
+    names: Arc<Names>,
+    /// Files kept open, some of them without a name.
+    open: Vec<(NodeId, InodeRef)>,
+    serial: u32,
+    pub logged: u64,
+    pub commits: u64,
+    pub checkpoints: u64,
+}
+
+type Done = Result<(), String>;
+
+impl Workload {
+    /// Mounts `top`, which ends in `device`.
+    pub fn mount(
+        image: CrashImage,
+        top: Arc<dyn BlockDevice>,
+        device: Arc<CrashDevice>,
+        seed: u64,
+        options: MountOptions,
+    ) -> Result<Workload, String> {
+        let fs = Filesystem::mount(top.clone(), options.clone()).map_err(|e| format!("mount: {e}"))?;
+        Ok(Workload {
+            image,
+            top,
+            device,
+            clock: options.clock.clone(),
+            options,
+            fs,
+            rng: Rng::new(seed),
+            history: History::default(),
+            names: Arc::default(),
+            open: Vec::new(),
+            serial: 0,
+            logged: 0,
+            commits: 0,
+            checkpoints: 0,
+        })
+    }
+
+    /// The last unmount.
+    pub fn end(&mut self) -> Done {
+        self.unmount()
+    }
+
+    /// One operation, or a small group.
+    pub fn step(&mut self) -> Done {
+        self.clock.advance(Duration::from_millis(self.rng.below(60)));
+        match self.rng.below(100) {
+            0..10 => self.create(),
+            10..22 => self.append(),
+            22..31 => self.overwrite(),
+            31..35 => self.write_beyond(),
+            35..41 => self.truncate(),
+            41..46 => self.punch(),
+            46..50 => self.preallocate(),
+            50..54 => self.rename(),
+            54..60 => self.replace(),
+            60..63 => self.link(),
+            63..69 => self.unlink(),
+            69..71 => self.mkdir(),
+            71..72 => self.rmdir(),
+            72..73 => self.rename_dir(),
+            73..75 => self.symlink(),
+            75..78 => self.tmpfile(),
+            78..81 => self.attribute(),
+            81..90 => self.fsync(),
+            90..92 => self.sync(),
+            92..93 => self.fsync_dir(),
+            93..97 => self.background(),
+            97..98 => self.let_go(),
+            98..99 => self.many_names(),
+            _ if self.rng.one_in(3) => self.remount(),
+            _ => self.background(),
+        }
+    }
+
+    // ---- choosing ----
+
+    fn pick<T: Clone>(&mut self, all: &[T]) -> Option<T> {
+        all.get(self.rng.below(all.len() as u64) as usize).cloned()
+    }
+
+    fn of_kind(&self, kind: NodeKind) -> Vec<(String, NodeId)> {
+        let is = |id: &NodeId| self.history.nodes[*id as usize].kind == kind;
+        self.names.paths.iter().filter(|(_, id)| is(id)).map(|(p, id)| (p.clone(), *id)).collect()
+    }
+
+    fn some_file(&mut self) -> Option<(String, NodeId)> {
+        let all: Vec<_> = self.of_kind(NodeKind::File).into_iter().filter(|(p, _)| !p.contains("/many-")).collect();
+        self.pick(&all)
+    }
+
+    /// A directory's path, possibly the root's (empty).
+    fn some_dir(&mut self) -> String {
+        let mut all: Vec<String> = self.of_kind(NodeKind::Directory).into_iter().map(|(p, _)| p).collect();
+        all.retain(|p| !p.starts_with("burst"));
+        all.push(String::new());
+        self.pick(&all).unwrap_or_default()
+    }
+
+    fn fresh_path(&mut self, what: &str) -> String {
+        let dir = self.some_dir();
+        self.serial += 1;
+        let long = if self.rng.one_in(4) { "-with-a-long-name-so-that-directory-blocks-fill-up" } else { "" };
+        let name = format!("{what}{}{long}", self.serial);
+        if dir.is_empty() { name } else { format!("{dir}/{name}") }
+    }
+
+    fn total(&self) -> u64 {
+        let mut ids: Vec<NodeId> = self.names.paths.values().copied().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.iter().map(|id| self.history.nodes[*id as usize].size).sum()
+    }
+
+    fn inode(&self, path: &str) -> Result<InodeRef, String> {
+        self.fs.walk(path.as_bytes(), false).map_err(|e| format!("walk {path}: {e}"))
+    }
+
+    fn parent<'p>(&self, path: &'p str) -> Result<(InodeRef, &'p str), String> {
+        let (dir, name) = split(path);
+        Ok((self.inode(dir)?, name))
+    }
+
+    // ---- recording ----
+
+    fn op_nr(&self) -> usize {
+        self.history.ops.len()
+    }
+
+    /// Carries out `f`. The record is there before the result is known, so that a failed operation counts as possible.
+    fn run<T>(&mut self, text: String, f: impl FnOnce(&mut Workload) -> Result<T, Error>) -> Result<T, String> {
+        let start = self.device.write_log();
+        let op = self.op_nr();
+        let end = usize::MAX;
+        self.history.ops.push(Op { text: text.clone(), start, end, names: self.names.clone() });
+        let r = f(self);
+        self.history.ops[op].end = self.device.write_log();
+        r.map_err(|e| format!("op {op}: {text}: {e}"))
+    }
+
+    /// The newest operation changed the namespace like this.
+    fn rename_names(&mut self, change: impl FnOnce(&mut Names)) {
+        let mut names = (*self.names).clone();
+        change(&mut names);
+        self.names = Arc::new(names);
+        self.history.ops.last_mut().expect("just recorded").names = self.names.clone();
+    }
+
+    fn touch(&mut self, id: NodeId) {
+        self.history.nodes[id as usize].touched = self.op_nr() - 1;
+    }
+
+    fn change(&mut self, id: NodeId, what: What) {
+        let op = self.op_nr() - 1;
+        let node = &mut self.history.nodes[id as usize];
+        node.changes.push(Change { op, what });
+        node.size = match what {
+            What::Write { to, .. } => node.size.max(to),
+            What::Size(s) => s,
+            What::Zero { .. } => node.size,
+        };
+    }
+
+    fn new_node(&mut self, inode: &InodeRef, kind: NodeKind, target: Option<Vec<u8>>) -> NodeId {
+        let attr = self.fs.getattr(inode);
+        let op = self.op_nr() - 1;
+        self.history.nodes.push(Node {
+            ino: attr.ino.0,
+            generation: attr.generation,
+            kind,
+            target,
+            changes: Vec::new(),
+            durable: Vec::new(),
+            replaced: Vec::new(),
+            born: op,
+            touched: op,
+            size: 0,
+        });
+        self.history.nodes.len() as NodeId - 1
+    }
+
+    /// Everything up to now is durable: `op` was acknowledged.
+    fn all_durable(&mut self) {
+        let (op, events) = (self.op_nr() - 1, self.device.write_log());
+        self.history.floors.push(Floor { events, op });
+        self.history.nodes.iter_mut().for_each(|n| n.durable.push((events, op)));
+    }
+
+    // ---- operations ----
+
+    fn make(&mut self, path: &str, kind: NodeKind, target: Option<&[u8]>) -> Result<NodeId, String> {
+        let (dir, name) = self.parent(path)?;
+        let node = match (kind, target) {
+            (_, Some(t)) => NewNode::symlink(t),
+            (NodeKind::Directory, _) => NewNode::directory(0o755),
+            _ => NewNode::file(0o644),
+        };
+        let made = self
+            .run(format!("make {kind:?} {path}"), |w| w.fs.create(&dir, name.as_bytes(), node, Cred::default()))?;
+        let id = self.new_node(&made, kind, target.map(<[u8]>::to_vec));
+        self.rename_names(|n| _ = n.paths.insert(path.to_owned(), id));
+        self.touch_parent(path);
+        Ok(id)
+    }
+
+    fn create(&mut self) -> Done {
+        if self.of_kind(NodeKind::File).len() > 120 {
+            return self.unlink();
+        }
+        let path = self.fresh_path("f");
+        let id = self.make(&path, NodeKind::File, None)?;
+        if self.rng.one_in(2) {
+            let len = 1 + self.rng.below(30_000);
+            self.write(&path, id, 0, len)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, path: &str, id: NodeId, from: u64, len: u64) -> Done {
+        let inode = self.inode(path)?;
+        self.write_to(&inode, path, id, from, len)
+    }
+
+    fn write_to(&mut self, inode: &InodeRef, path: &str, id: NodeId, from: u64, len: u64) -> Done {
+        let to = from + len;
+        let data = pattern::bytes(id, self.op_nr() as u32, from, to);
+        let n = self.run(format!("write {path} (node {id}) {from}..{to}"), |w| {
+            w.change(id, What::Write { from, to });
+            w.fs.write(inode, from, &data, WriteFlags::default())
+        })?;
+        if n == data.len() { Ok(()) } else { Err(format!("{path}: short write of {n} of {len}")) }
+    }
+
+    fn append(&mut self) -> Done {
+        let Some((path, id)) = self.some_file() else { return self.create() };
+        let size = self.history.nodes[id as usize].size;
+        if size > FILE_MAX || self.total() > TOTAL_MAX {
+            return self.unlink();
+        }
+        let most = if self.rng.one_in(8) { 200_000 } else { 12_000 };
+        let len = 1 + self.rng.below(most);
+        self.write(&path, id, size, len)
+    }
+
+    fn overwrite(&mut self) -> Done {
+        let Some((path, id)) = self.some_file() else { return self.create() };
+        let size = self.history.nodes[id as usize].size;
+        if size == 0 {
+            return self.append();
+        }
+        let from = self.rng.below(size);
+        let len = (1 + self.rng.below(16_000)).min(size - from);
+        self.write(&path, id, from, len)
+    }
+
+    fn write_beyond(&mut self) -> Done {
+        let Some((path, id)) = self.some_file() else { return self.create() };
+        let size = self.history.nodes[id as usize].size;
+        if size > FILE_MAX || self.total() > TOTAL_MAX {
+            return self.truncate();
+        }
+        let from = size + 1 + self.rng.below(60_000);
+        let len = 1 + self.rng.below(9_000);
+        self.write(&path, id, from, len)
+    }
+
+    fn truncate(&mut self) -> Done {
+        let Some((path, id)) = self.some_file() else { return self.create() };
+        let size = self.history.nodes[id as usize].size;
+        let to = if size > 0 && self.rng.below(10) < 7 {
+            self.rng.below(size)
+        } else {
+            size + 1 + self.rng.below(20_000)
+        };
+        self.set_size(&path, id, to)?;
+        if to < size && self.rng.one_in(3) {
+            // Down and up again: what was cut off must not come back.
+            let up = to + 1 + self.rng.below(10_000);
+            self.set_size(&path, id, up)?;
+        }
+        Ok(())
+    }
+
+    fn set_size(&mut self, path: &str, id: NodeId, to: u64) -> Done {
+        if to == self.history.nodes[id as usize].size {
+            return Ok(());
+        }
+        let inode = self.inode(path)?;
+        let set = SetAttr { size: Some(to), ..SetAttr::default() };
+        self.run(format!("truncate {path} (node {id}) to {to}"), |w| {
+            w.change(id, What::Size(to));
+            w.fs.setattr(&inode, &set).map(|_| ())
+        })
+    }
+
+    /// The zeroed range, with its whole blocks apart.
+    fn zeroed(&self, from: u64, to: u64) -> What {
+        let bs = u64::from(self.image.block_size);
+        let whole_from = from.div_ceil(bs) * bs;
+        What::Zero { from, to, whole_from, whole_to: (to / bs * bs).max(whole_from) }
+    }
+
+    fn punch(&mut self) -> Done {
+        let Some((path, id)) = self.some_file() else { return self.create() };
+        let size = self.history.nodes[id as usize].size;
+        if size == 0 {
+            return self.append();
+        }
+        let from = self.rng.below(size);
+        let to = from + 1 + self.rng.below(40_000);
+        let inode = self.inode(&path)?;
+        self.run(format!("punch {path} (node {id}) {from}..{to}"), |w| {
+            w.change(id, w.zeroed(from, to));
+            w.fs.fallocate(&inode, FallocateMode::PunchHole, from, to - from)
+        })
+    }
+
+    fn preallocate(&mut self) -> Done {
+        if !self.image.extents {
+            return self.append();
+        }
+        let Some((path, id)) = self.some_file() else { return self.create() };
+        let size = self.history.nodes[id as usize].size;
+        if size > FILE_MAX || self.total() > TOTAL_MAX {
+            return self.unlink();
+        }
+        let inode = self.inode(&path)?;
+        let from = self.rng.below(size + 20_000);
+        let to = from + 1 + self.rng.below(40_000);
+        let keep_size = self.rng.one_in(3);
+        let zero = self.rng.one_in(3);
+        let (mode, text) = match zero {
+            true => (FallocateMode::ZeroRange { keep_size }, "zero range"),
+            false => (FallocateMode::Allocate { keep_size }, "allocate"),
+        };
+        self.run(format!("{text} {path} (node {id}) {from}..{to}, keep size {keep_size}"), |w| {
+            if zero {
+                w.change(id, w.zeroed(from, to));
+            }
+            if !keep_size && to > size {
+                w.change(id, What::Size(to));
+            }
+            w.fs.fallocate(&inode, mode, from, to - from)
+        })
+    }
+
+    fn move_name(&mut self, old: &str, new: &str) -> Done {
+        let (old_dir, old_name) = self.parent(old)?;
+        let (new_dir, new_name) = self.parent(new)?;
+        let id = self.names.paths[old];
+        let replaced = self.names.paths.get(new).copied();
+        self.run(format!("rename {old} (node {id}) to {new} (over {replaced:?})"), |w| {
+            w.fs.rename(&old_dir, old_name.as_bytes(), &new_dir, new_name.as_bytes(), RenameFlags::default())
+        })?;
+        if replaced == Some(id) {
+            return Ok(()); // two names of one file: nothing happens
+        }
+        let below = format!("{old}/");
+        self.rename_names(|n| {
+            n.paths.remove(old);
+            n.paths.insert(new.to_owned(), id);
+            let moved: Vec<_> = n.paths.keys().filter(|p| p.starts_with(&below)).cloned().collect();
+            for path in moved {
+                let id = n.paths.remove(&path).expect("just listed");
+                n.paths.insert(format!("{new}/{}", &path[below.len()..]), id);
+            }
+        });
+        self.touch(id);
+        if let Some(other) = replaced {
+            self.touch(other);
+            self.forget_attrs(other);
+            let op = self.op_nr() - 1;
+            self.history.nodes[id as usize].replaced.push(op);
+        }
+        self.touch_parent(old);
+        self.touch_parent(new);
+        Ok(())
+    }
+
+    fn touch_parent(&mut self, path: &str) {
+        if let Some(dir) = self.names.paths.get(split(path).0).copied() {
+            self.touch(dir);
+        }
+    }
+
+    /// Attributes of a node without a name are not seen any more.
+    fn forget_attrs(&mut self, id: NodeId) {
+        if !self.names.paths.values().any(|i| *i == id) && self.names.attrs.contains_key(&id) {
+            self.rename_names(|n| _ = n.attrs.remove(&id));
+        }
+    }
+
+    fn rename(&mut self) -> Done {
+        let Some((old, _)) = self.some_file() else { return self.create() };
+        let new = self.fresh_path("r");
+        self.move_name(&old, &new)
+    }
+
+    /// The way programs save files: write a new one, sync it (or not), give it the old one's name.
+    fn replace(&mut self) -> Done {
+        let Some((target, _)) = self.some_file() else { return self.create() };
+        let path = self.fresh_path("tmp");
+        let id = self.make(&path, NodeKind::File, None)?;
+        let len = 1 + self.rng.below(25_000);
+        self.write(&path, id, 0, len)?;
+        if self.rng.one_in(2) {
+            self.sync_file(&path, id, false)?;
+        }
+        self.move_name(&path, &target)
+    }
+
+    fn link(&mut self) -> Done {
+        let Some((path, id)) = self.some_file() else { return self.create() };
+        let new = self.fresh_path("l");
+        let inode = self.inode(&path)?;
+        self.link_to(&inode, id, &new)
+    }
+
+    fn link_to(&mut self, inode: &InodeRef, id: NodeId, new: &str) -> Done {
+        let (dir, name) = self.parent(new)?;
+        self.run(format!("link node {id} as {new}"), |w| w.fs.link(inode, &dir, name.as_bytes()))?;
+        self.rename_names(|n| _ = n.paths.insert(new.to_owned(), id));
+        self.touch(id);
+        self.touch_parent(new);
+        Ok(())
+    }
+
+    fn unlink(&mut self) -> Done {
+        let Some((path, id)) = self.some_file() else { return self.create() };
+        if self.rng.one_in(3) {
+            let inode = self.inode(&path)?;
+            self.open.push((id, inode));
+        }
+        self.unlink_path(&path)?;
+        if self.open.len() > 6 {
+            self.let_go()?;
+        }
+        Ok(())
+    }
+
+    fn unlink_path(&mut self, path: &str) -> Done {
+        let id = self.names.paths[path];
+        let (dir, name) = self.parent(path)?;
+        self.run(format!("unlink {path} (node {id})"), |w| w.fs.unlink(&dir, name.as_bytes()))?;
+        self.rename_names(|n| _ = n.paths.remove(path));
+        self.touch(id);
+        self.forget_attrs(id);
+        self.touch_parent(path);
+        Ok(())
+    }
+
+    /// A file that was kept open is written to, synced or not, and closed.
+    fn let_go(&mut self) -> Done {
+        if self.open.is_empty() {
+            return self.background();
+        }
+        let at = self.rng.below(self.open.len() as u64) as usize;
+        let (id, inode) = self.open.swap_remove(at);
+        if self.rng.one_in(2) {
+            let size = self.history.nodes[id as usize].size;
+            self.write_to(&inode, "(open)", id, size, 5_000)?;
+        }
+        if self.rng.one_in(2) {
+            self.run(format!("fsync of open node {id}"), |w| w.fs.fsync(&inode, false))?;
+            self.file_durable(id, false);
+        }
+        self.run(format!("close node {id}"), move |_| {
+            drop(inode);
+            Ok(())
+        })
+    }
+
+    fn mkdir(&mut self) -> Done {
+        if self.of_kind(NodeKind::Directory).len() > 10 {
+            return self.rmdir();
+        }
+        let path = self.fresh_path("d");
+        self.make(&path, NodeKind::Directory, None).map(|_| ())
+    }
+
+    fn rmdir(&mut self) -> Done {
+        let dirs = self.of_kind(NodeKind::Directory);
+        let empty = |p: &String| !self.names.paths.keys().any(|other| other.starts_with(&format!("{p}/")));
+        let all: Vec<_> = dirs.into_iter().map(|(p, _)| p).filter(empty).collect();
+        let Some(path) = self.pick(&all) else { return self.mkdir() };
+        self.rmdir_path(&path)
+    }
+
+    fn rmdir_path(&mut self, path: &str) -> Done {
+        let (dir, name) = self.parent(path)?;
+        self.run(format!("rmdir {path}"), |w| w.fs.rmdir(&dir, name.as_bytes()))?;
+        self.rename_names(|n| _ = n.paths.remove(path));
+        self.touch_parent(path);
+        Ok(())
+    }
+
+    fn rename_dir(&mut self) -> Done {
+        let dirs: Vec<_> = self.of_kind(NodeKind::Directory).into_iter().map(|(p, _)| p).collect();
+        let Some(old) = self.pick(&dirs) else { return self.mkdir() };
+        let new = self.fresh_path("m");
+        if new.starts_with(&format!("{old}/")) {
+            return Ok(());
+        }
+        self.move_name(&old, &new)
+    }
+
+    fn symlink(&mut self) -> Done {
+        let path = self.fresh_path("s");
+        let len = if self.rng.one_in(2) { 1 + self.rng.below(59) } else { 60 + self.rng.below(500) };
+        let mut target = vec![0; len as usize];
+        pattern::fill(9999, self.op_nr() as u32, 0, &mut target);
+        // The log's magic number at the start of a block must be escaped.
+        if len > 60 && self.rng.one_in(3) {
+            target[..4].copy_from_slice(&[0xC0, 0x3B, 0x39, 0x98]);
+        }
+        target.iter_mut().for_each(|b| if *b == b'/' { *b = b'_' });
+        let links = self.of_kind(NodeKind::Symlink);
+        if links.len() > 8
+            && let Some((old, _)) = self.pick(&links)
+        {
+            self.unlink_path(&old)?;
+        }
+        self.make(&path, NodeKind::Symlink, Some(&target)).map(|_| ())
+    }
+
+    fn tmpfile(&mut self) -> Done {
+        let dir = self.inode("")?;
+        let made = self.run("tmpfile".into(), |w| w.fs.tmpfile(&dir, 0o600, Cred::default()))?;
+        let id = self.new_node(&made, NodeKind::File, None);
+        if self.rng.below(4) > 0 {
+            let len = 1 + self.rng.below(20_000);
+            self.write_to(&made, "(tmpfile)", id, 0, len)?;
+        }
+        match self.rng.below(4) {
+            0 => self.open.push((id, made)),
+            1 => {
+                self.run(format!("fsync of tmpfile node {id}"), |w| w.fs.fsync(&made, false))?;
+                self.file_durable(id, false);
+                let path = self.fresh_path("t");
+                self.link_to(&made, id, &path)?;
+            }
+            2 => {
+                let path = self.fresh_path("t");
+                self.link_to(&made, id, &path)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn attribute(&mut self) -> Done {
+        let Some((path, id)) = self.some_file() else { return self.create() };
+        let inode = self.inode(&path)?;
+        let name = format!("user.a{}", self.rng.below(3)).into_bytes();
+        let has = self.names.attrs.get(&id).is_some_and(|a| a.contains_key(&name));
+        if has && self.rng.one_in(3) {
+            self.run(format!("remove attribute of {path}"), |w| w.fs.remove_xattr(&inode, &name))?;
+            self.rename_names(|n| {
+                let attrs = n.attrs.get_mut(&id).expect("it has one");
+                attrs.remove(&name);
+                if attrs.is_empty() {
+                    n.attrs.remove(&id);
+                }
+            });
+        } else {
+            let len = if self.rng.one_in(2) { 1 + self.rng.below(30) } else { 100 + self.rng.below(150) };
+            let value = pattern::bytes(id, self.op_nr() as u32, 0, len);
+            self.run(format!("set attribute of {path}, {len} bytes"), |w| {
+                w.fs.set_xattr(&inode, &name, &value, SetMode::Any)
+            })?;
+            self.rename_names(|n| _ = n.attrs.entry(id).or_default().insert(name, value));
+        }
+        self.touch(id);
+        Ok(())
+    }
+
+    fn fsync(&mut self) -> Done {
+        let Some((path, id)) = self.some_file() else { return self.create() };
+        let data = self.rng.one_in(3);
+        self.sync_file(&path, id, data)
+    }
+
+    fn sync_file(&mut self, path: &str, id: NodeId, data: bool) -> Done {
+        let inode = self.inode(path)?;
+        let text = if data { "fdatasync" } else { "fsync" };
+        self.run(format!("{text} {path} (node {id})"), |w| w.fs.fsync(&inode, data))?;
+        self.file_durable(id, data);
+        Ok(())
+    }
+
+    /// The content, and the newest change of names that an fsync answers for, are durable.
+    fn file_durable(&mut self, id: NodeId, data: bool) {
+        let (op, events) = (self.op_nr() - 1, self.device.write_log());
+        let node = &mut self.history.nodes[id as usize];
+        node.durable.push((events, op));
+        let named = if data { node.born } else { node.touched };
+        self.history.floors.push(Floor { events, op: named });
+    }
+
+    fn fsync_dir(&mut self) -> Done {
+        let dir = self.some_dir();
+        let inode = self.inode(&dir)?;
+        self.run(format!("fsync directory '{dir}'"), |w| w.fs.fsync(&inode, false))?;
+        if let Some(id) = self.names.paths.get(&dir).copied() {
+            let (op, events) = (self.history.nodes[id as usize].touched, self.device.write_log());
+            self.history.floors.push(Floor { events, op });
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Done {
+        self.run("sync".into(), |w| w.fs.sync())?;
+        self.all_durable();
+        Ok(())
+    }
+
+    /// What the background threads would do now: writeback, evictions, commits, checkpoints.
+    fn background(&mut self) -> Done {
+        let ms = self.rng.below(3500);
+        self.clock.advance(Duration::from_millis(ms));
+        self.run(format!("{ms} ms pass"), |w| {
+            w.fs.step();
+            Ok(())
+        })
+    }
+
+    /// A directory fills many blocks and goes away; its blocks become data at once.
+    fn many_names(&mut self) -> Done {
+        self.serial += 1;
+        let dir = format!("burst{}", self.serial);
+        self.make(&dir, NodeKind::Directory, None)?;
+        let count = 20 + self.rng.below(40);
+        for i in 0..count {
+            let path = format!("{dir}/many-{i:04}-{}", "x".repeat(60));
+            self.make(&path, NodeKind::File, None)?;
+        }
+        if self.rng.one_in(2) {
+            self.sync()?;
+        }
+        for i in 0..count {
+            self.unlink_path(&format!("{dir}/many-{i:04}-{}", "x".repeat(60)))?;
+        }
+        self.rmdir_path(&dir)?;
+        self.background()?;
+        for _ in 0..3 {
+            let path = self.fresh_path("after");
+            let id = self.make(&path, NodeKind::File, None)?;
+            let len = 20_000 + self.rng.below(40_000);
+            self.write(&path, id, 0, len)?;
+            self.sync_file(&path, id, false)?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self) {
+        let s = self.fs.journal_stats();
+        self.logged += s.blocks.get();
+        self.commits += s.commits.get();
+        self.checkpoints += s.checkpoints.get();
+    }
+
+    fn unmount(&mut self) -> Done {
+        // A clean unmount needs every file closed.
+        let open = std::mem::take(&mut self.open);
+        self.count();
+        self.run("unmount".into(), move |w| {
+            drop(open);
+            w.fs.unmount()
+        })?;
+        self.all_durable();
+        Ok(())
+    }
+
+    fn remount(&mut self) -> Done {
+        self.unmount()?;
+        let (top, options) = (self.top.clone(), self.options.clone());
+        self.fs = self.run("mount".into(), |_| Filesystem::mount(top, options))?;
+        Ok(())
+    }
+}
+
