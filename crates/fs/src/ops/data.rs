@@ -313,14 +313,15 @@ impl Filesystem {
     fn zero_stale_tail(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
         let block = from >> self.geo.block_bits;
         if inode.pages.block_uptodate(block) {
-            return Ok(()); // folios hold zeros there
+            return self.settle_tail(inode, from); // folios hold zeros there, the device perhaps not
         }
         let (_, state) = self.status(inode, LogicalBlock(block as u32), 1)?;
         if !matches!(state, EsState::Written(_)) {
             return Ok(());
         }
         let zeros = vec![0u8; (to - from) as usize];
-        self.write_delayed(inode, from, &zeros)
+        self.write_delayed(inode, from, &zeros)?;
+        self.settle_tail(inode, from)
     }
 
     pub(crate) fn write_delayed(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<()> {

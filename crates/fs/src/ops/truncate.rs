@@ -51,6 +51,7 @@ impl Filesystem {
         if new > old {
             if !old.is_multiple_of(bs) {
                 self.zero_range_cached(inode, old, new.min(old.div_ceil(bs) * bs))?;
+                self.settle_tail(inode, old)?;
             }
             let mut handle = self.start(2)?;
             self.set_large_file(&mut handle, new)?;
@@ -67,10 +68,9 @@ impl Filesystem {
             let mut handle = self.start(4)?;
             self.orphan_add(&mut handle, inode)?;
             inode.set_size(new);
-            {
-                let mut m = inode.meta.write();
-                m.desc.size = new;
-            }
+            // Also when it grows, because data before the new end waits to be written: what lies behind that data may be a
+            // hole, and nothing else would ever move the size on disk over it (Linux: `ext4_setattr` likewise).
+            inode.meta.write().desc.size = new;
             self.write_inode_data(&mut handle, inode)?;
         }
         self.drop_pages(inode, first, u64::MAX);
@@ -154,6 +154,28 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Sends the zeros behind the old end of the file at `pos` to the device, and has the next commit wait for them: a size
+    /// that grows must not be durable before them, or a crash would uncover what an earlier truncation cut off.
+    pub(crate) fn settle_tail(&self, inode: &Arc<Inode>, pos: u64) -> Result<()> {
+        let block = pos >> self.geo.block_bits;
+        if !inode.pages.block_dirty(block) {
+            return Ok(());
+        }
+        // Delayed and unwritten blocks read as zeros until their content is there.
+        if let (_, EsState::Written(_)) = self.status(inode, LogicalBlock(block as u32), 1)? {
+            {
+                let _wb = inode.wb.lock();
+                for run in inode.pages.take_dirty(block, block + 1, 1) {
+                    self.write_run(inode, run);
+                }
+            }
+            if inode.io.in_flight() > 0 {
+                self.journal.also_wait_for(inode.io.clone());
+            }
+        }
+        Ok(())
+    }
+
     /// The superblock says that files of 2 GiB and more exist, from the transaction on that makes the first.
     pub(crate) fn set_large_file(&self, handle: &mut Handle, size: u64) -> Result<()> {
         if size >= 1 << 31 && !self.sb.lock().ro_compat().contains(extant_ondisk::features::RoCompat::LARGE_FILE) {
@@ -212,6 +234,7 @@ impl Filesystem {
         let old = inode.size();
         if !keep_size && end > old && !old.is_multiple_of(bs) {
             self.zero_range_cached(inode, old, end.min(old.div_ceil(bs) * bs))?;
+            self.settle_tail(inode, old)?;
         }
         let mut lblk = (pos >> bits) as u32;
         let last = ((end - 1) >> bits).min(u64::from(LAST_BLOCK.0)) as u32;

@@ -62,7 +62,8 @@ impl Filesystem {
         inode.write_failed.store(true, Ordering::Release);
     }
 
-    fn write_run(&self, inode: &Arc<Inode>, run: DirtyRun) {
+    /// Writes one run; the caller holds the inode's writeback lock.
+    pub(crate) fn write_run(&self, inode: &Arc<Inode>, run: DirtyRun) {
         let bits = self.geo.block_bits;
         let (mut done, total) = (0u32, run.blocks);
         while done < total {
