@@ -103,6 +103,11 @@ impl Filesystem {
     /// Records the inode; nothing if it is recorded already. 2 credits (superblock or orphan file block, inode). The caller
     /// writes the inode afterwards.
     pub(crate) fn orphan_add(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
+        if !self.has_log {
+            // The list must never disagree with the inodes, which only a log can promise; e2fsck finds the orphans without
+            // it, and gives up on a list that is torn (Linux: the same).
+            return Ok(());
+        }
         let mut s = self.orphans.0.lock();
         if s.place.contains_key(&inode.ino) {
             return Ok(());
