@@ -241,9 +241,14 @@ impl Journal {
                 }
             }
         }
+        // The commit block's place is zeroed with the rest, so that of the commit block only the first sector changes
+        // anything: a disk cannot tear one sector. Torn over what an earlier round left there, the block would have a good
+        // header and a bad checksum, which e2fsck and older kernels take for a damaged journal.
+        images.push(Arc::new(AlignedBuf::zeroed(format.block_size)));
         let start = disk.head;
         let wait = IoWait::new();
         let mut at = start;
+        let mut commit_at = start;
         let max = (self.dev.limits().max_transfer as usize / format.block_size).max(1);
         let mut run: Vec<BioVec> = Vec::new();
         let mut run_offset = 0u64;
@@ -265,6 +270,7 @@ impl Journal {
                 run_offset = offset;
             }
             run.push(BioVec { buf: image, offset: 0, len: format.block_size });
+            commit_at = at;
             at = disk.range.next(at);
         }
         submit(&mut run, run_offset);
@@ -281,8 +287,9 @@ impl Journal {
         let mut buf = AlignedBuf::zeroed(format.block_size);
         commit.encode(&format, Some(v1), &mut buf);
         let flags = BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA;
-        self.dev.write_at(disk.offset(at), &[&buf], flags)?;
-        disk.head = disk.range.next(at);
+        let sector = (self.dev.limits().logical_block as usize).clamp(512, format.block_size);
+        self.dev.write_at(disk.offset(commit_at), &[&buf[..sector]], flags)?;
+        disk.head = at;
         disk.used += needed;
         Ok(())
     }
