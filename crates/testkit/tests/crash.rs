@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
+use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::device::CrashDevice;
 use extant_block::{Bio, BioFlags, BioOp, BlockDevice, IoStats, Limits};
 use extant_testkit::crash::explore::interrupt_recovery;
@@ -13,7 +14,7 @@ use extant_testkit::crash::workload::{EPOCH_S, mount_options};
 use extant_testkit::crash::{CrashImage, Explore, IMAGES, Recording, Wrap, explore, record, state_files};
 
 /// Operations of one workload; with small transactions that is some rounds through the log.
-const OPS: usize = 700;
+const OPS: usize = 2200;
 /// States of one workload in the default run. Five images make more than two thousand.
 const STATES: usize = 450;
 
@@ -34,15 +35,17 @@ fn run(image: &CrashImage, seed: u64, ops: usize, wrap: Wrap<'_>) -> Arc<Recordi
     Arc::new(recording)
 }
 
-fn explore_image(name: &str, seed: u64, states: usize) {
+fn explore_image(name: &str, seed: u64, ops: usize, states: usize, preen: bool) {
     let image = image(name);
-    let recording = run(&image, number("EXTANT_CRASH_SEED", seed), OPS, &|d| d);
+    let recording = run(&image, number("EXTANT_CRASH_SEED", seed), ops, &|d| d);
     let events = recording.device.write_log();
     let states = match number("EXTANT_CRASH_STATES", states as u64) as usize {
         0 => 6 * (events + 1),
         n => n,
     };
-    let report = explore(&recording, &Explore::spread(events, states));
+    let mut what = Explore::spread(events, states);
+    what.preen = preen;
+    let report = explore(&recording, &what);
     eprintln!(
         "{name}: {} operations, {events} events, {} commits, {} blocks logged, {} checkpoints; {} states, {} of them also \
          recovered by e2fsck and the kernel",
@@ -54,6 +57,9 @@ fn explore_image(name: &str, seed: u64, states: usize) {
         report.external
     );
     report.expect_clean(&recording);
+    if image.has_journal() && std::env::var("EXTANT_CRASH_STATE").is_err() {
+        explore(&recording, &Explore::torn_commits(&recording, states / 15)).expect_clean(&recording);
+    }
     if image.has_journal() && std::env::var("EXTANT_CRASH_SEED").is_err() {
         assert!(recording.logged > u64::from(image.journal_blocks), "the log never wrapped");
     }
@@ -61,27 +67,47 @@ fn explore_image(name: &str, seed: u64, states: usize) {
 
 #[test]
 fn ext4() {
-    explore_image("ext4", 1, STATES);
+    explore_image("ext4", 1, OPS, STATES, true);
 }
 
 #[test]
 fn ext4_1k_with_orphan_file() {
-    explore_image("ext4-1k", 2, STATES);
+    explore_image("ext4-1k", 2, OPS, STATES, true);
 }
 
 #[test]
 fn ext3() {
-    explore_image("ext3", 3, STATES);
+    explore_image("ext3", 3, OPS, STATES, true);
 }
 
-#[test]
-fn ext4_without_journal() {
-    explore_image("ext4-nojournal", 4, STATES);
-}
-
+/// Without a journal, `e2fsck -fy` mends every state and what was acknowledged is there. That `-p` is not always enough is
+/// [`ext2_mended_by_preen`].
 #[test]
 fn ext2() {
-    explore_image("ext2", 5, STATES);
+    explore_image("ext2", 5, OPS, STATES, false);
+}
+
+/// Extents without a journal, while the trees stay within the inodes; what goes wrong beyond is
+/// [`ext4_without_journal_deep_trees`].
+#[test]
+fn ext4_without_journal() {
+    explore_image("ext4-nojournal", 4, 500, STATES, false);
+}
+
+/// Known failure: a name that is removed can leave its directory before the inode's link count is on the device ("Unattached
+/// inode"), which e2fsck does not decide alone. The same holds for the kernel's ext2.
+#[test]
+#[ignore = "known failure: needs an order of writes that two waves cannot give"]
+fn ext2_mended_by_preen() {
+    explore_image("ext2", 5, OPS, STATES, true);
+}
+
+/// Known failure: splitting a node of an extent tree (or of a directory's index) moves entries between blocks that reach the
+/// device one by one; a cut in between loses entries that had been durable. The same holds for the kernel's ext4.
+#[test]
+#[ignore = "known failure: splitting a tree node is not atomic without a log"]
+fn ext4_without_journal_deep_trees() {
+    explore_image("ext4-nojournal", 4, OPS, STATES, false);
 }
 
 /// The power fails again while the first failure is being recovered from.
@@ -102,51 +128,82 @@ fn recovery_is_interrupted() {
 fn soak() {
     for round in 0..number("EXTANT_CRASH_ROUNDS", 4) {
         for (i, image) in IMAGES.iter().enumerate() {
-            explore_image(image.name, 1000 + round * 10 + i as u64, number("EXTANT_CRASH_STATES", 3000) as usize);
+            let states = number("EXTANT_CRASH_STATES", 3000) as usize;
+            let (ops, preen) = if image.has_journal() { (OPS, true) } else { (500, false) };
+            explore_image(image.name, 1000 + round * 10 + i as u64, ops, states, preen);
         }
     }
 }
 
-/// A device whose flushes, and the flags that ask for one, get lost on the way.
-struct LosesFlushes(Arc<CrashDevice>);
+/// What a [`Liar`] keeps from the device.
+#[derive(Clone, Copy, PartialEq)]
+enum Lie {
+    /// Flushes, and the flags that ask for one.
+    Flushes,
+    /// Every fifth write of file data.
+    Data,
+}
 
-impl BlockDevice for LosesFlushes {
+/// A device that says it did what it did not.
+struct Liar {
+    below: Arc<CrashDevice>,
+    lie: Lie,
+    writes: AtomicU64,
+}
+
+impl Liar {
+    fn wrap(below: Arc<CrashDevice>, lie: Lie) -> Arc<dyn BlockDevice> {
+        Arc::new(Liar { below, lie, writes: AtomicU64::new(0) })
+    }
+}
+
+impl BlockDevice for Liar {
     fn name(&self) -> &str {
-        self.0.name()
+        self.below.name()
     }
     fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
+        self.below.size_bytes()
     }
     fn limits(&self) -> &Limits {
-        self.0.limits()
+        self.below.limits()
     }
     fn read_only(&self) -> bool {
         false
     }
     fn submit(&self, mut bio: Bio) {
-        bio.flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
-        if bio.op == BioOp::Flush {
-            return bio.complete(Ok(()));
+        if self.lie == Lie::Flushes {
+            bio.flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
         }
-        self.0.submit(bio);
+        let lost = match self.lie {
+            Lie::Flushes => bio.op == BioOp::Flush,
+            Lie::Data => {
+                bio.op == BioOp::Write
+                    && !bio.flags.contains(BioFlags::META)
+                    && self.writes.fetch_add(1, Ordering::Relaxed) % 5 == 4
+            }
+        };
+        if lost { bio.complete(Ok(())) } else { self.below.submit(bio) }
     }
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
-        self.0.read_at(offset, buf, flags)
+        self.below.read_at(offset, buf, flags)
     }
-    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> extant_block::Result<()> {
-        self.0.write_at(offset, pieces, flags.difference(BioFlags::PREFLUSH | BioFlags::FUA))
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], mut flags: BioFlags) -> extant_block::Result<()> {
+        if self.lie == Lie::Flushes {
+            flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
+        }
+        self.below.write_at(offset, pieces, flags)
     }
     fn flush(&self) -> extant_block::Result<()> {
-        Ok(())
+        if self.lie == Lie::Flushes { Ok(()) } else { self.below.flush() }
     }
     fn discard(&self, offset: u64, len: u64) -> extant_block::Result<()> {
-        self.0.discard(offset, len)
+        self.below.discard(offset, len)
     }
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> extant_block::Result<()> {
-        self.0.write_zeroes(offset, len, flags)
+        self.below.write_zeroes(offset, len, flags)
     }
     fn stats(&self) -> IoStats {
-        self.0.stats()
+        self.below.stats()
     }
 }
 
@@ -154,7 +211,7 @@ impl BlockDevice for LosesFlushes {
 #[test]
 fn canary_lost_flushes_are_found() {
     for name in ["ext4", "ext2"] {
-        let recording = run(&image(name), 21, 120, &|d| Arc::new(LosesFlushes(d)));
+        let recording = run(&image(name), 21, 120, &|d| Liar::wrap(d, Lie::Flushes));
         let mut what = Explore::spread(recording.device.write_log(), 60);
         (what.external_every, what.failures_max) = (0, 1);
         let report = explore(&recording, &what);
@@ -162,19 +219,14 @@ fn canary_lost_flushes_are_found() {
     }
 }
 
-/// And the content oracle: data that is not ordered before its metadata shows what lay there before.
+/// And the content oracle: a block that was mapped but never written shows what lay there before.
 #[test]
-fn canary_unordered_data_is_found() {
-    let dir = state_files();
-    let image = image("ext4");
-    let base = image.build(dir.path()).expect("image");
-    let options = extant_fs::MountOptions {
-        data: extant_fs::DataMode::Writeback,
-        ..mount_options(Clock::virtual_at(EPOCH_S))
-    };
-    let recording = Arc::new(record(&image, &base, 22, 200, options, &|d| d).expect("recorded"));
-    let mut what = Explore::spread(recording.device.write_log(), 400);
-    (what.external_every, what.failures_max) = (0, 1);
-    let report = explore(&recording, &what);
-    assert!(report.failures.iter().any(|f| f.what.contains("POISON") || f.what.contains("byte")), "{:?}", report);
+fn canary_lost_data_is_found() {
+    for name in ["ext4", "ext3", "ext4-nojournal"] {
+        let recording = run(&image(name), 22, 200, &|d| Liar::wrap(d, Lie::Data));
+        let mut what = Explore::spread(recording.device.write_log(), 60);
+        (what.external_every, what.failures_max, what.preen) = (0, 1, false);
+        let report = explore(&recording, &what);
+        assert!(report.failures.iter().any(|f| f.what.contains(": byte ")), "{name}: {report:?}");
+    }
 }

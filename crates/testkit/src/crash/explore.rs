@@ -21,7 +21,8 @@ use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_base::sync::{LockClass, Mutex};
 use extant_base::task;
-use extant_block::device::{CrashDevice, CrashMode, MemDevice};
+use extant_block::device::{CrashDevice, CrashEvent, CrashMode, MemDevice};
+use extant_block::{BioFlags, BioOp};
 use extant_fs::Filesystem;
 
 use crate::crash::history::Cut;
@@ -100,6 +101,8 @@ pub struct Explore {
     pub threads: usize,
     /// Stop after that many failures.
     pub failures_max: usize,
+    /// Without a journal: `e2fsck -p` must be enough. Otherwise `e2fsck -fy` may be needed.
+    pub preen: bool,
 }
 
 impl Explore {
@@ -123,7 +126,29 @@ impl Explore {
         if let Ok(one) = std::env::var("EXTANT_CRASH_STATE") {
             states = vec![one.parse().expect("EXTANT_CRASH_STATE")];
         }
-        Explore { external_every: if states.len() == 1 { 1 } else { 10 }, states, threads: 2, failures_max: 3 }
+        Explore {
+            external_every: if states.len() == 1 { 1 } else { 10 },
+            states,
+            threads: 2,
+            failures_max: 3,
+            preen: true,
+        }
+    }
+
+    /// Up to `count` states in which a commit block is torn, each also recovered by e2fsck and the kernel.
+    pub fn torn_commits(recording: &Recording, count: usize) -> Explore {
+        let bs = u64::from(recording.image.block_size);
+        let commit = |e: &CrashEvent| e.op == BioOp::Write && e.flags.contains(BioFlags::FUA) && e.len <= bs;
+        let all: Vec<usize> =
+            recording.device.events().iter().enumerate().filter(|(_, e)| commit(e)).map(|(i, _)| i).collect();
+        let at = |i: usize| Spec {
+            events: all[i * all.len() / count],
+            during: true,
+            mode: CrashMode::Torn,
+            variant: i as u32,
+        };
+        let states = if all.is_empty() { Vec::new() } else { (0..count).map(at).collect() };
+        Explore { states, external_every: 1, threads: 2, failures_max: 3, preen: true }
     }
 }
 
@@ -189,8 +214,10 @@ pub fn explore(recording: &Arc<Recording>, what: &Explore) -> Report {
                     };
                     let spec = what.states[at];
                     let external = what.external_every > 0 && at.is_multiple_of(what.external_every);
-                    let result = catch_unwind(AssertUnwindSafe(|| check_state(&recording, spec, external, dir.path())))
-                        .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
+                    let result = catch_unwind(AssertUnwindSafe(|| {
+                        check_state(&recording, spec, external, what.preen, dir.path())
+                    }))
+                    .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
                     let mut s = shared.lock();
                     s.report.states += 1;
                     s.report.external += usize::from(external);
@@ -205,21 +232,21 @@ pub fn explore(recording: &Arc<Recording>, what: &Explore) -> Report {
     for t in threads {
         t.join().expect("states are checked under catch_unwind");
     }
-    let report = shared.lock().report.clone();
-    report
+    std::mem::take(&mut shared.lock().report)
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+    let text =
+        panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
     text.unwrap_or_default()
 }
 
-fn check_state(recording: &Recording, spec: Spec, external: bool, dir: &Path) -> Result<(), String> {
+fn check_state(recording: &Recording, spec: Spec, external: bool, preen: bool, dir: &Path) -> Result<(), String> {
     let image = spec.image(&recording.device, recording.seed)?;
     if recording.image.has_journal() {
         with_journal(recording, spec, image, external, dir)
     } else {
-        without_journal(recording, spec, image, external, dir)
+        without_journal(recording, spec, image, external, preen, dir)
     }
 }
 
@@ -232,18 +259,12 @@ fn later() -> Clock {
 pub fn check_by_extant(recording: &Recording, image: Arc<MemDevice>, cut: Cut) -> Result<(), String> {
     let fs = Filesystem::mount(image, mount_options(later())).map_err(|e| format!("Extant does not mount: {e}"))?;
     let tree = seen::by_extant(&fs).map_err(|e| format!("after Extant's recovery: {e}"))?;
-    oracle::check(&recording.history, &tree, cut, recording.image.has_journal())
+    oracle::check(&recording.history, &tree, cut, recording.image.unjournalled())
         .map_err(|e| format!("after Extant's recovery: {e}"))?;
     fs.unmount().map_err(|e| format!("Extant does not unmount: {e}"))
 }
 
-fn with_journal(
-    recording: &Recording,
-    spec: Spec,
-    image: MemDevice,
-    external: bool,
-    dir: &Path,
-) -> Result<(), String> {
+fn with_journal(recording: &Recording, spec: Spec, image: MemDevice, external: bool, dir: &Path) -> Result<(), String> {
     let file = dir.join("state");
     let image = Arc::new(image);
     if external {
@@ -274,7 +295,8 @@ fn external_recovery(
         return Ok(());
     }
     check_by_kernel(recording, spec.cut(), by_fsck, dir, "ro").map_err(|e| format!("after e2fsck's replay: {e}"))?;
-    check_by_kernel(recording, spec.cut(), by_kernel, dir, "").map_err(|e| format!("after the kernel's replay: {e}"))?;
+    check_by_kernel(recording, spec.cut(), by_kernel, dir, "")
+        .map_err(|e| format!("after the kernel's replay: {e}"))?;
     clean(by_kernel, "after the kernel replayed it")
 }
 
@@ -283,7 +305,7 @@ fn check_by_kernel(recording: &Recording, cut: Cut, file: &Path, dir: &Path, opt
     std::fs::create_dir_all(&top).map_err(|e| e.to_string())?;
     let mount = LoopMount::new(file, &top, options).map_err(|e| format!("the kernel does not mount: {e}"))?;
     let result = seen::by_kernel(&top)
-        .and_then(|tree| oracle::check(&recording.history, &tree, cut, recording.image.has_journal()));
+        .and_then(|tree| oracle::check(&recording.history, &tree, cut, recording.image.unjournalled()));
     Box::new(mount).unmount().map_err(|e| e.to_string())?;
     result
 }
@@ -293,11 +315,20 @@ fn without_journal(
     spec: Spec,
     image: MemDevice,
     external: bool,
+    preen: bool,
     dir: &Path,
 ) -> Result<(), String> {
     let file = dir.join("state");
     save(&image, &file)?;
-    mend(&file)?;
+    let mended = mend(&file);
+    if preen {
+        mended?;
+    } else if mended.is_err() {
+        let f = fsck(&file, &["-fy"])?;
+        if f.code > 1 {
+            return Err(format!("e2fsck -fy: exit code {}\n{}", f.code, f.output));
+        }
+    }
     if external && loop_mounts_work() {
         check_by_kernel(recording, spec.cut(), &file, dir, "ro").map_err(|e| format!("by the kernel: {e}"))?;
     }
@@ -336,7 +367,8 @@ pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -
         let first = spec.image(&recording.device, recording.seed)?;
         let device = Arc::new(CrashDevice::from_image(&first));
         declare_atomic(&device, &recording.image);
-        let fs = Filesystem::mount(device.clone(), mount_options(later())).map_err(|e| format!("{spec}: mount: {e}"))?;
+        let fs =
+            Filesystem::mount(device.clone(), mount_options(later())).map_err(|e| format!("{spec}: mount: {e}"))?;
         fs.step();
         fs.unmount().map_err(|e| format!("{spec}: unmount: {e}"))?;
         drop(fs);

@@ -27,8 +27,9 @@ pub enum What {
     /// The range reads as zeros from now on. Its part `whole_from..whole_to` (whole blocks) is unmapped in the journal's
     /// order, the edges are zeroed like written data.
     Zero { from: u64, to: u64, whole_from: u64, whole_to: u64 },
-    /// The size was set.
-    Size(u64),
+    /// The size was set. The rest of the last block, to `zeroed_to`, is zeroed like written data, perhaps before the size is
+    /// on the device.
+    Size { to: u64, zeroed_to: u64 },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -117,9 +118,9 @@ impl History {
         self.nodes[node as usize].durable.iter().filter(|(events, _)| *events <= cut.events).map(|(_, op)| *op).max()
     }
 
-    /// The node that had this identity.
+    /// The node that has this identity.
     pub fn find(&self, ino: u32, generation: u32) -> Option<NodeId> {
-        self.nodes.iter().position(|n| (n.ino, n.generation) == (ino, generation)).map(|i| i as NodeId)
+        self.nodes.iter().rposition(|n| (n.ino, n.generation) == (ino, generation)).map(|i| i as NodeId)
     }
 
     /// The operations around `op`, for messages.

@@ -26,19 +26,12 @@ pub struct CrashImage {
 }
 
 /// Bytes of each image.
-pub const SIZE: u64 = 24 << 20;
+pub const SIZE: u64 = 16 << 20;
 
 /// The configurations that are explored by default. Journals have the least size that the kernel accepts, so that the log
 /// wraps.
 pub const IMAGES: [CrashImage; 5] = [
-    CrashImage {
-        name: "ext4",
-        fs_type: "ext4",
-        block_size: 4096,
-        features: "",
-        journal_blocks: 1024,
-        extents: true,
-    },
+    CrashImage { name: "ext4", fs_type: "ext4", block_size: 4096, features: "", journal_blocks: 1024, extents: true },
     CrashImage {
         name: "ext4-1k",
         fs_type: "ext4",
@@ -47,14 +40,7 @@ pub const IMAGES: [CrashImage; 5] = [
         journal_blocks: 1024,
         extents: true,
     },
-    CrashImage {
-        name: "ext3",
-        fs_type: "ext3",
-        block_size: 1024,
-        features: "",
-        journal_blocks: 1024,
-        extents: false,
-    },
+    CrashImage { name: "ext3", fs_type: "ext3", block_size: 1024, features: "", journal_blocks: 1024, extents: false },
     CrashImage {
         name: "ext4-nojournal",
         fs_type: "ext4",
@@ -71,6 +57,11 @@ impl CrashImage {
         self.journal_blocks > 0
     }
 
+    /// The block size of an image without a journal.
+    pub fn unjournalled(&self) -> Option<u32> {
+        (!self.has_journal()).then_some(self.block_size)
+    }
+
     /// Makes the image, with every free block and every unused inode table poisoned.
     pub fn build(&self, dir: &Path) -> Result<MemDevice> {
         let device = |e: extant_block::Error| Error::Mismatch { what: self.name.into(), difference: e.to_string() };
@@ -79,7 +70,7 @@ impl CrashImage {
         options.features = self.features.to_owned();
         options.extra_args = vec!["-N".into(), "1024".into()];
         if self.has_journal() {
-            let mib = u64::from(self.journal_blocks) * u64::from(self.block_size) >> 20;
+            let mib = (u64::from(self.journal_blocks) * u64::from(self.block_size)) >> 20;
             options.extra_args.extend(["-J".into(), format!("size={}", mib.max(1))]);
         }
         let path = make_image(dir, &options)?;
@@ -87,8 +78,7 @@ impl CrashImage {
         let poison: Vec<u8> = POISON.iter().copied().cycle().take(self.block_size as usize).collect();
         for (first, last) in unused_blocks(&run_ok("dumpe2fs", &[arg(&path)])?) {
             for block in first..=last {
-                dev.write_at(block * u64::from(self.block_size), &[&poison], BioFlags::empty())
-                    .map_err(device)?;
+                dev.write_at(block * u64::from(self.block_size), &[&poison], BioFlags::empty()).map_err(device)?;
             }
         }
         std::fs::remove_file(&path).map_err(Error::io("remove"))?;

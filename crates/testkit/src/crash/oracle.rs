@@ -19,21 +19,22 @@ use crate::crash::history::{Cut, History, Names, NodeId, NodeKind, What};
 use crate::crash::pattern;
 use crate::crash::seen::{Seen, SeenNode};
 
-/// Checks the tree; the message says what is wrong.
-pub fn check(history: &History, seen: &Seen, cut: Cut, journal: bool) -> Result<(), String> {
-    if journal {
+/// Checks the tree; the message says what is wrong. `unjournalled`: the block size, where there is no journal.
+pub fn check(history: &History, seen: &Seen, cut: Cut, unjournalled: Option<u32>) -> Result<(), String> {
+    let Some(block_size) = unjournalled else {
         let (op, names) = find_names(history, seen, cut)?;
         check_links(seen)?;
         for (path, node) in seen {
             let id = names.paths[path];
-            check_content(history, id, node, cut, op).map_err(|e| format!("{path}: {e}"))?;
+            check_content(history, id, node, cut, op, None).map_err(|e| format!("{path}: {e}"))?;
         }
         return Ok(());
-    }
+    };
     check_acknowledged_names(history, seen, cut)?;
     for (path, node) in seen {
         let Some(id) = identity(history, node) else { continue };
-        check_content(history, id, node, cut, history.names_floor(cut)).map_err(|e| format!("{path}: {e}"))?;
+        check_content(history, id, node, cut, history.names_floor(cut), Some(u64::from(block_size)))
+            .map_err(|e| format!("{path}: {e}"))?;
     }
     Ok(())
 }
@@ -48,7 +49,7 @@ pub fn check_acknowledged(history: &History, seen: &Seen, cut: Cut) -> Result<()
         let Some(floor) = history.content_floor(id, cut) else { continue };
         let changed = history.nodes[id as usize].changes.iter().any(|c| c.op > floor && c.op <= last);
         if !changed {
-            check_content(history, id, node, cut, floor).map_err(|e| format!("{path}: {e}"))?;
+            check_content(history, id, node, cut, floor, None).map_err(|e| format!("{path}: {e}"))?;
         }
     }
     Ok(())
@@ -159,39 +160,53 @@ enum Cell {
 }
 
 /// `seen_op`: an operation whose metadata is known to be on the device, and with it all before.
-fn check_content(history: &History, id: NodeId, seen: &SeenNode, cut: Cut, seen_op: usize) -> Result<(), String> {
+/// `loose`: the block size, where no journal keeps an operation together.
+fn check_content(
+    history: &History,
+    id: NodeId,
+    seen: &SeenNode,
+    cut: Cut,
+    seen_op: usize,
+    loose: Option<u64>,
+) -> Result<(), String> {
     let node = &history.nodes[id as usize];
     if seen.kind != NodeKind::File {
         return Ok(());
     }
     let last = history.last_possible(cut);
     let floor = history.content_floor(id, cut).unwrap_or(0);
-    let seen_op = seen_op.max(floor).max(size_evidence(node, seen.content.len() as u64, floor, last));
+    let evidence = if loose.is_some() { 0 } else { size_evidence(node, seen.content.len() as u64, floor, last) };
+    let seen_op = seen_op.max(floor).max(evidence);
     // Replacing another file put everything written so far on the device.
-    let solid = node.replaced.iter().copied().filter(|r| *r <= seen_op).max().unwrap_or(0).max(floor);
+    let replaced = node.replaced.iter().copied().filter(|r| *r <= seen_op && loose.is_none()).max();
+    let solid = replaced.unwrap_or(0).max(floor);
     let changes: Vec<_> = node.changes.iter().filter(|c| c.op <= last).collect();
 
     // Sizes that are possible: any between those since the last solid one, except before a truncation that is seen.
     let (mut size, mut least, mut most) = (0u64, 0u64, 0u64);
     for c in &changes {
-        let before = size;
         size = match c.what {
             What::Write { to, .. } => size.max(to),
-            What::Size(s) => s,
+            What::Size { to, .. } => to,
             What::Zero { .. } => size,
         };
         (least, most) = match c.what {
             _ if c.op <= solid => (size, size),
-            What::Size(s) if c.op <= seen_op && s > before => (s, s),
-            // Data that was still delayed may have left the size on disk below the new one.
-            What::Size(s) if c.op <= seen_op => (least.min(s), most.min(s)),
+            What::Size { to, .. } if c.op <= seen_op => (to, to),
             _ => (least.min(size), most.max(size)),
         };
     }
+    if let Some(bs) = loose {
+        // Blocks that are mapped before the size moves make e2fsck raise it to whole blocks.
+        most = most.next_multiple_of(bs);
+    }
     let found = seen.content.len() as u64;
     if found < least || found > most {
-        return Err(format!("{found} bytes long, should be {least}..={most} (durable at op {floor}, solid at op {solid}, \
-             seen op {seen_op})\n{}", describe(history, id, last)));
+        return Err(format!(
+            "{found} bytes long, should be {least}..={most} (durable at op {floor}, solid at op {solid}, \
+             seen op {seen_op})\n{}",
+            describe(history, id, last)
+        ));
     }
 
     let mut marks: Vec<u64> = vec![0, found];
@@ -199,7 +214,7 @@ fn check_content(history: &History, id: NodeId, seen: &SeenNode, cut: Cut, seen_
         match c.what {
             What::Write { from, to } => marks.extend([from, to]),
             What::Zero { from, to, whole_from, whole_to } => marks.extend([from, to, whole_from, whole_to]),
-            What::Size(s) => marks.push(s),
+            What::Size { to, zeroed_to } => marks.extend([to, zeroed_to]),
         }
     }
     marks.retain(|m| *m <= found);
@@ -207,7 +222,7 @@ fn check_content(history: &History, id: NodeId, seen: &SeenNode, cut: Cut, seen_
     marks.dedup();
     for pair in marks.windows(2) {
         let (from, to) = (pair[0], pair[1]);
-        let (candidates, zero) = allowed(&changes, from, floor, solid, seen_op);
+        let (candidates, zero) = allowed(&changes, from, floor, solid, seen_op, loose.is_some());
         let bytes = &seen.content[from as usize..to as usize];
         let patterns: Vec<Vec<u8>> = candidates.iter().map(|v| pattern::bytes(id, *v as u32, from, to)).collect();
         if patterns.iter().any(|p| p == bytes) {
@@ -237,15 +252,17 @@ fn allowed(
     floor: usize,
     solid: usize,
     seen_op: usize,
+    loose: bool,
 ) -> (Vec<usize>, bool) {
     let mut cell = Cell::Beyond;
     let mut size = 0u64;
     let mut candidates: Vec<usize> = Vec::new();
     let mut zero = false;
-    // Beyond the end when the file was last solid, so that setting a size may uncover it.
-    let mut beyond_when_solid = true;
+    // Beyond the end at some time since the file was last solid, so that setting a size may uncover it before data that came
+    // later is there.
+    let mut was_beyond = true;
     for c in changes {
-        let mut removes = false;
+        let (mut removes, mut zeroed) = (false, false);
         match c.what {
             What::Write { from, to } => {
                 if (from..to).contains(&at) {
@@ -261,14 +278,15 @@ fn allowed(
                     removes = (whole_from..whole_to).contains(&at);
                 }
             }
-            What::Size(s) => {
-                if s <= at {
+            What::Size { to, zeroed_to } => {
+                if to <= at {
                     cell = Cell::Beyond;
                     removes = true;
+                    zeroed = at < zeroed_to || loose;
                 } else if cell == Cell::Beyond {
                     cell = Cell::Zero;
                 }
-                size = s;
+                size = to;
             }
         }
         if c.op <= floor {
@@ -284,14 +302,16 @@ fn allowed(
         }
         if c.op <= solid {
             zero = cell == Cell::Zero;
-            beyond_when_solid = cell == Cell::Beyond;
+            was_beyond = cell == Cell::Beyond;
         } else {
-            zero |= cell == Cell::Zero;
+            zero |= cell == Cell::Zero || zeroed;
+            was_beyond |= cell == Cell::Beyond;
             // A size that is set is on the device before data that was only delayed.
-            zero |= beyond_when_solid && size > at && !matches!(c.what, What::Write { .. });
+            zero |= was_beyond && size > at && !matches!(c.what, What::Write { .. });
         }
     }
-    (candidates, zero)
+    // Mapping blocks, sizes and inodes reach the device one by one: a hole where data was not durable.
+    (candidates, zero || (loose && was_beyond))
 }
 
 /// If only one operation can have given the file this size, and it set it explicitly, then that operation is on the device.
@@ -301,7 +321,7 @@ fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, l
         let before = size;
         match c.what {
             What::Write { to, .. } => size = size.max(to),
-            What::Size(s) => size = s,
+            What::Size { to, .. } => size = to,
             What::Zero { to, .. } if to == found && c.op > floor => return 0,
             What::Zero { .. } => {}
         }
@@ -310,9 +330,9 @@ fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, l
             continue;
         }
         match c.what {
-            What::Size(s) if s == found && s > before && by.is_none() => by = Some(c.op),
+            What::Size { to, .. } if to == found && to > before && by.is_none() => by = Some(c.op),
             // Anything else that passes through this size makes it ambiguous.
-            What::Write { .. } | What::Size(_) if size == found || (before < found && found < size) => return 0,
+            What::Write { .. } | What::Size { .. } if size == found || (before < found && found < size) => return 0,
             _ => {}
         }
     }
@@ -353,9 +373,13 @@ fn identify(history: &History, content: &[u8], at: u64) -> String {
 /// Everything that happened to the node.
 fn describe(history: &History, id: NodeId, last: usize) -> String {
     let node = &history.nodes[id as usize];
-    let mut out = format!("    node {id}, inode {}, durable {:?}, replaced {:?}\n", node.ino, node.durable, node.replaced);
+    let mut out =
+        format!("    node {id}, inode {}, durable {:?}, replaced {:?}\n", node.ino, node.durable, node.replaced);
     for c in node.changes.iter().filter(|c| c.op <= last + 2) {
-        out.push_str(&format!("    op {} [{}..{}] {:?}\n", c.op, history.ops[c.op].start, history.ops[c.op].end, c.what));
+        out.push_str(&format!(
+            "    op {} [{}..{}] {:?}\n",
+            c.op, history.ops[c.op].start, history.ops[c.op].end, c.what
+        ));
     }
     out.push_str("  operations before the cut:\n");
     out.push_str(&history.around(last, 20));

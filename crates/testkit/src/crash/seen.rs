@@ -149,7 +149,11 @@ fn node(path: &Path, name: &str) -> Result<SeenNode, String> {
     let attrs = if kind == NodeKind::Symlink {
         BTreeMap::new()
     } else {
-        tree::read_xattrs(path).map_err(|e| e.to_string())?.into_iter().filter(|(k, _)| k.starts_with(b"user.")).collect()
+        tree::read_xattrs(path)
+            .map_err(|e| e.to_string())?
+            .into_iter()
+            .filter(|(k, _)| k.starts_with(b"user."))
+            .collect()
     };
     Ok(SeenNode { ino: m.ino() as u32, generation: None, kind, nlink: m.nlink(), content, target, attrs })
 }

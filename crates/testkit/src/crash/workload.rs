@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
-use extant_block::device::{CrashDevice, MemDevice};
 use extant_block::BlockDevice;
+use extant_block::device::{CrashDevice, MemDevice};
 use extant_fs::{
     Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, RenameFlags, SetAttr, SetMode, WriteFlags,
 };
@@ -28,7 +28,7 @@ pub const EPOCH_S: i64 = 1_700_000_000;
 /// Files do not grow over this.
 const FILE_MAX: u64 = 400 << 10;
 /// Bytes of all files together; the image has several times as many free.
-const TOTAL_MAX: u64 = 5 << 20;
+const TOTAL_MAX: u64 = 3 << 20;
 
 /// Puts something between the file system and the crash device.
 pub type Wrap<'a> = &'a dyn Fn(Arc<CrashDevice>) -> Arc<dyn BlockDevice>;
@@ -170,7 +170,7 @@ impl Workload {
             93..97 => self.background(),
             97..98 => self.let_go(),
             98..99 => self.many_names(),
-            _ if self.rng.one_in(3) => self.remount(),
+            _ if self.rng.one_in(6) => self.remount(),
             _ => self.background(),
         }
     }
@@ -258,7 +258,7 @@ impl Workload {
         node.changes.push(Change { op, what });
         node.size = match what {
             What::Write { to, .. } => node.size.max(to),
-            What::Size(s) => s,
+            What::Size { to, .. } => to,
             What::Zero { .. } => node.size,
         };
     }
@@ -297,8 +297,8 @@ impl Workload {
             (NodeKind::Directory, _) => NewNode::directory(0o755),
             _ => NewNode::file(0o644),
         };
-        let made = self
-            .run(format!("make {kind:?} {path}"), |w| w.fs.create(&dir, name.as_bytes(), node, Cred::default()))?;
+        let made =
+            self.run(format!("make {kind:?} {path}"), |w| w.fs.create(&dir, name.as_bytes(), node, Cred::default()))?;
         let id = self.new_node(&made, kind, target.map(<[u8]>::to_vec));
         self.rename_names(|n| _ = n.paths.insert(path.to_owned(), id));
         self.touch_parent(path);
@@ -369,11 +369,8 @@ impl Workload {
     fn truncate(&mut self) -> Done {
         let Some((path, id)) = self.some_file() else { return self.create() };
         let size = self.history.nodes[id as usize].size;
-        let to = if size > 0 && self.rng.below(10) < 7 {
-            self.rng.below(size)
-        } else {
-            size + 1 + self.rng.below(20_000)
-        };
+        let to =
+            if size > 0 && self.rng.below(10) < 7 { self.rng.below(size) } else { size + 1 + self.rng.below(20_000) };
         self.set_size(&path, id, to)?;
         if to < size && self.rng.one_in(3) {
             // Down and up again: what was cut off must not come back.
@@ -390,9 +387,13 @@ impl Workload {
         let inode = self.inode(path)?;
         let set = SetAttr { size: Some(to), ..SetAttr::default() };
         self.run(format!("truncate {path} (node {id}) to {to}"), |w| {
-            w.change(id, What::Size(to));
+            w.change(id, w.sized(to));
             w.fs.setattr(&inode, &set).map(|_| ())
         })
+    }
+
+    fn sized(&self, to: u64) -> What {
+        What::Size { to, zeroed_to: to.next_multiple_of(u64::from(self.image.block_size)) }
     }
 
     /// The zeroed range, with its whole blocks apart.
@@ -440,7 +441,7 @@ impl Workload {
                 w.change(id, w.zeroed(from, to));
             }
             if !keep_size && to > size {
-                w.change(id, What::Size(to));
+                w.change(id, w.sized(to));
             }
             w.fs.fallocate(&inode, mode, from, to - from)
         })
@@ -584,7 +585,7 @@ impl Workload {
         let dirs = self.of_kind(NodeKind::Directory);
         let empty = |p: &String| !self.names.paths.keys().any(|other| other.starts_with(&format!("{p}/")));
         let all: Vec<_> = dirs.into_iter().map(|(p, _)| p).filter(empty).collect();
-        let Some(path) = self.pick(&all) else { return self.mkdir() };
+        let Some(path) = self.pick(&all) else { return self.background() };
         self.rmdir_path(&path)
     }
 
@@ -615,7 +616,11 @@ impl Workload {
         if len > 60 && self.rng.one_in(3) {
             target[..4].copy_from_slice(&[0xC0, 0x3B, 0x39, 0x98]);
         }
-        target.iter_mut().for_each(|b| if *b == b'/' { *b = b'_' });
+        target.iter_mut().for_each(|b| {
+            if *b == b'/' {
+                *b = b'_'
+            }
+        });
         let links = self.of_kind(NodeKind::Symlink);
         if links.len() > 8
             && let Some((old, _)) = self.pick(&links)
@@ -775,9 +780,10 @@ impl Workload {
 
     fn remount(&mut self) -> Done {
         self.unmount()?;
+        // Another seed, or inode numbers would get generations that they had before.
+        self.options.seed = self.options.seed.map(|s| s + 1);
         let (top, options) = (self.top.clone(), self.options.clone());
         self.fs = self.run("mount".into(), |_| Filesystem::mount(top, options))?;
         Ok(())
     }
 }
-
