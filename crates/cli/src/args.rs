@@ -68,7 +68,7 @@ Options (-o), separated by commas:
   no_open=0|1                  spare OPEN and RELEASE
   workers=N                    threads that serve
   mb_policy=NAME es_policy=NAME   block allocation; what leaves the extent cache
-  nosuid nodev noexec suid dev exec   as mount(8)
+  suid nosuid dev nodev exec noexec   as mount(8); nosuid and nodev are the default
 
 Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed)."))]
 pub struct MountArgs {

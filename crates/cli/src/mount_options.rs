@@ -68,35 +68,22 @@ const IGNORED: &[&str] = &[
     "nofail",
     "_netdev",
     "async",
-    "sync",
-    "dirsync",
     "nodiratime",
     "diratime",
-    "strictatime",
     "nostrictatime",
     "lazytime",
     "nolazytime",
-    "norelatime",
-    "atime",
-    "iversion",
     "noiversion",
-    "mand",
     "nomand",
     "silent",
     "loud",
     "loop",
-    "remount",
     "nodelalloc",
     "delalloc",
     "acl",
-    "noacl",
     "user_xattr",
-    "nouser_xattr",
     "barrier",
-    "blkdev",
-    "rbind",
     "nonempty",
-    "auto_unmount",
 ];
 
 impl MountConfig {
@@ -169,7 +156,11 @@ impl MountConfig {
                     return Err("at least 8M are needed".into());
                 }
             }
-            "commit" => self.fs.commit_interval_s = number(value, 0, 86400)?,
+            // 0 stands for the default, as in the kernel.
+            "commit" => match number(value, 0, 86400)? {
+                0 => self.fs.commit_interval_s = MountOptions::default().commit_interval_s,
+                seconds => self.fs.commit_interval_s = seconds,
+            },
             "data" => {
                 self.fs.data = pick(value, &[("ordered", DataMode::Ordered), ("writeback", DataMode::Writeback)])?;
             }
@@ -268,6 +259,8 @@ mod tests {
             "no_open=2",
             "ro=1",
             "uid=-1",
+            "remount",
+            "sync",
             "es_policy=lru2",
             "commit=99999999999",
             "offset=1M,partition=1",

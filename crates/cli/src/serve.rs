@@ -7,7 +7,7 @@
 //! A block device is mounted as `fuseblk` by root: then umount(2) waits for the server, and syncfs(2) works. The kernel claims
 //! the device itself for such a mount, so ours ends right before it.
 //!
-//! SIGTERM and SIGINT unmount. A mount that is busy is detached instead, and is served until its last user has gone; a
+//! SIGTERM, SIGINT and SIGHUP unmount. A mount that is busy is detached instead, and is served until its last user has gone; a
 //! second signal makes everything durable and ends at once, leaving an image that needs recovery.
 //!
 //! # Locking
@@ -23,7 +23,7 @@ use extant_block::device::IoMode;
 use extant_fs::Filesystem;
 use extant_fuse::{FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use rustix::process::{getegid, geteuid};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, warn};
@@ -189,7 +189,7 @@ fn go_into_background() {
 }
 
 fn watch_signals(unmounter: Unmounter, fs: Weak<Filesystem>) -> std::io::Result<signal_hook::iterator::Handle> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let handle = signals.handle();
     extant_base::task::spawn("extant-signals", move || {
         let mut detached = false;

@@ -1,0 +1,65 @@
+//! The same work through Extant's mount and through the kernel's driver: answers, trees and e2fsck must agree, for every
+//! kind of image.
+//!
+//! Both mount with noatime: looking at the trees must not change them.
+//!
+//! Needs root (loop mounts) and /dev/fuse; says so and passes without.
+
+use std::path::Path;
+
+use extant_testkit::Result;
+use extant_testkit::differential::{MountFn, Plan, alternates, extant, reads, writes};
+use extant_testkit::kinds::{ImageKind, matrix};
+use extant_testkit::mount::{fuse_works, loop_mounts_work};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_extant");
+
+/// With the writeback cache the kernel keeps the times of open files itself, and its FUSE knows no bounds of times: what
+/// an image cannot hold shows clamped only once the kernel has forgotten the file.
+///
+/// EXTANT_SEED is added to the seed, for long runs over many.
+fn plan(seed: u64, operations: usize, odd_times: bool) -> Plan {
+    let more: u64 = std::env::var("EXTANT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
+    let mut plan = Plan::new(seed + more, operations, 3);
+    plan.workload.mix.odd_times = odd_times;
+    plan
+}
+
+fn for_all(options: &[&str], plan: &Plan, run: impl Fn(&MountFn<'_>, &ImageKind, &Plan) -> Result<()>) {
+    if !loop_mounts_work() || !fuse_works() {
+        eprintln!("skipped: needs loop mounts and /dev/fuse");
+        return;
+    }
+    let mut failures = Vec::new();
+    for kind in matrix() {
+        if let Err(e) = run(&extant(Path::new(BINARY), options), &kind, plan) {
+            failures.push(format!("{}: {e}", kind.name));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+#[test]
+fn extant_writes_and_the_kernel_judges() {
+    for_all(&["-o", "noatime"], &plan(1, 400, false), writes);
+}
+
+#[test]
+fn extant_writes_without_the_kernels_shortcuts() {
+    for_all(&["-o", "noatime,no_writeback_cache,no_open=0,engine=psync"], &plan(4, 150, true), writes);
+}
+
+#[test]
+fn the_kernel_writes_and_extant_reads() {
+    for_all(&["-o", "noatime"], &plan(2, 400, true), reads);
+}
+
+#[test]
+fn they_take_turns() {
+    for_all(&["-o", "noatime"], &plan(3, 400, false), alternates);
+}
+
+#[test]
+fn they_take_turns_past_the_page_cache() {
+    for_all(&["-o", "noatime,io=direct,cache=16M"], &plan(5, 150, false), alternates);
+}

@@ -1,0 +1,359 @@
+//! Mounting and unmounting through the kernel: what comes back when, what signals and crashes leave.
+
+mod common;
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{Dir, Ran, extant, extant_path, fsck_clean, run, tool, whole_disk};
+use extant_base::clock::Clock;
+use extant_testkit::mount::{fuse_works, is_mount_point};
+
+/// Mounts that the test has made, and that end with it.
+struct Place {
+    dir: Dir,
+    image: String,
+    mnt: String,
+}
+
+impl Place {
+    /// `None` where FUSE does not work.
+    fn new(fs_type: &str, extra: &[&str]) -> Option<Place> {
+        if !fuse_works() {
+            eprintln!("skipped: needs /dev/fuse");
+            return None;
+        }
+        let dir = Dir::new();
+        let (image, mnt) = (dir.image(fs_type, extra), dir.text("mnt"));
+        std::fs::create_dir(&mnt).expect("directory");
+        Some(Place { dir, image, mnt })
+    }
+
+    fn mount(&self, options: &[&str]) -> Ran {
+        extant(&[&["mount"], options, &[&self.image, &self.mnt]].concat())
+    }
+
+    fn unmount(&self) -> Ran {
+        extant(&["unmount", &self.mnt])
+    }
+
+    fn mounted(&self) -> bool {
+        is_mount_point(Path::new(&self.mnt))
+    }
+
+    fn at(&self, name: &str) -> String {
+        format!("{}/{name}", self.mnt)
+    }
+
+    /// A server in the foreground, and the mount there.
+    fn foreground(&self) -> Child {
+        let child = Command::new(extant_path())
+            .args(["mount", "-f", &self.image, &self.mnt])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("spawn");
+        // One that died looks mounted, too.
+        wait_until(|| self.mounted() && std::fs::read_dir(&self.mnt).is_ok());
+        child
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for _ in 0..3 {
+            if self.mounted() {
+                run("umount", &["-l", &self.mnt]);
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn wait_until(mut done: impl FnMut() -> bool) {
+    let clock = Clock::real();
+    while !done() {
+        assert!(clock.now_ns() < 30_000_000_000, "waited for 30 s");
+        clock.sleep(Duration::from_millis(5));
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    tool("kill", &["-s", name, &child.id().to_string()]);
+}
+
+fn write_durably(path: &str, content: &str) {
+    let mut file = std::fs::File::create(path).expect("create");
+    file.write_all(content.as_bytes()).expect("write");
+    file.sync_all().expect("fsync");
+}
+
+#[test]
+fn a_mount_is_usable_at_once_and_an_unmount_leaves_it_clean() {
+    for (fs_type, extra) in [("ext2", &["-b", "1024"][..]), ("ext3", &[]), ("ext4", &[])] {
+        let Some(place) = Place::new(fs_type, extra) else { return };
+        for round in 0..5 {
+            // Reads the pipes to their end: the server must not hold them.
+            assert_eq!(place.mount(&[]).ok(), "");
+            assert_eq!(std::fs::read(place.at("big")).expect("read"), common::big());
+            std::fs::write(place.at(&format!("new{round}")), "new").expect("write");
+            place.unmount().ok();
+            assert!(!place.mounted());
+            fsck_clean(&place.image);
+            assert_eq!(extant(&["cat", &place.image, &format!("new{round}")]).ok(), "new");
+        }
+        let info = extant(&["info", &place.image]).ok();
+        assert!(info.contains("State:       clean") && info.contains(&format!(" on {}\n", place.mnt)), "{info}");
+    }
+}
+
+#[test]
+fn a_read_only_mount_changes_nothing() {
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    let before = std::fs::read(&place.image).expect("image");
+    for options in ["ro", "ro,io=direct,engine=psync", "norecovery"] {
+        place.mount(&["-o", options]).ok();
+        let refused = std::fs::write(place.at("new"), "x").expect_err("read-only");
+        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        assert_eq!(std::fs::read_to_string(place.at("etc/deep/er/file")).expect("read"), "deep\n");
+        place.unmount().ok();
+    }
+    assert!(before == std::fs::read(&place.image).expect("image"));
+}
+
+#[test]
+fn options_and_partitions() {
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    let disk = place.dir.text("whole.img");
+    whole_disk(&disk, &place.image);
+    let offset = format!("offset={}", 4096 * 512);
+    let tries = [
+        (&["-o", "partition=5"][..], disk.clone()),
+        (&["-o", &offset], disk.clone()),
+        (&["-o", "noatime,cache=16M"], format!("{disk}@2")),
+        (&["-o", "no_writeback_cache,no_open=0,workers=1,commit=1"], place.image.clone()),
+        (&["-o", "io=direct,engine=io_uring,mb_policy=vanilla,es_policy=vanilla,data=writeback"], place.image.clone()),
+        (&["-s", "-o", "frobnicate,uid=77,gid=88"], place.image.clone()),
+    ];
+    for (options, image) in tries {
+        extant(&[&["mount"], options, &[&image, &place.mnt]].concat()).ok();
+        std::fs::write(place.at("new"), "new").expect("write");
+        assert_eq!(std::fs::read(place.at("big")).expect("read"), common::big());
+        if options.contains(&"-s") {
+            let meta = std::fs::metadata(place.at("big")).expect("stat");
+            assert_eq!((meta.uid(), meta.gid()), (77, 88));
+        }
+        place.unmount().ok();
+    }
+    fsck_clean(&place.image);
+    assert_eq!(extant(&["cat", &format!("{disk}@5"), "new"]).ok(), "new");
+}
+
+#[test]
+fn an_image_has_one_writer() {
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    place.mount(&[]).ok();
+    let other = place.dir.text("other");
+    std::fs::create_dir(&other).expect("directory");
+    extant(&["mount", &place.image, &other]).fails(32, &["disk.img: in use: locked"]);
+    extant(&["mount", "-o", "ro", &place.image, &other]).fails(32, &["disk.img: in use: locked"]);
+    extant(&["ls", &place.image]).fails(8, &["disk.img: in use: locked"]);
+    // Unmounted by its image.
+    extant(&["unmount", &place.image]).ok();
+    place.mount(&["-o", "ro"]).ok();
+    assert_eq!(extant(&["cat", &place.image, "etc/deep/er/file"]).ok(), "deep\n");
+    place.unmount().ok();
+    fsck_clean(&place.image);
+}
+
+#[test]
+fn a_busy_mount_stays() {
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    place.mount(&[]).ok();
+    let file = std::fs::File::open(place.at("big")).expect("open");
+    place.unmount().fails(32, &["mnt: busy: "]);
+    assert!(place.mounted());
+    drop(file);
+    place.unmount().ok();
+    place.unmount().fails(32, &["mnt: not mounted"]);
+    fsck_clean(&place.image);
+}
+
+#[test]
+fn signals_unmount() {
+    for name in ["TERM", "INT"] {
+        let Some(place) = Place::new("ext4", &[]) else { return };
+        let mut server = place.foreground();
+        std::fs::write(place.at("new"), "new").expect("write");
+        signal(&server, name);
+        assert_eq!(server.wait().expect("wait").code(), Some(0));
+        assert!(!place.mounted());
+        fsck_clean(&place.image);
+        assert_eq!(extant(&["cat", &place.image, "new"]).ok(), "new");
+    }
+}
+
+#[test]
+fn a_signal_detaches_a_busy_mount_and_serves_its_last_user() {
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    let mut server = place.foreground();
+    let mut file = std::fs::File::create(place.at("new")).expect("create");
+    signal(&server, "TERM");
+    wait_until(|| !place.mounted());
+    assert!(server.try_wait().expect("wait").is_none());
+    file.write_all(b"written after the signal").expect("write");
+    drop(file);
+    assert_eq!(server.wait().expect("wait").code(), Some(0));
+    fsck_clean(&place.image);
+    assert_eq!(extant(&["cat", &place.image, "new"]).ok(), "written after the signal");
+}
+
+#[test]
+fn a_dead_mount_is_replaced_and_recovered() {
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    for round in 0..3 {
+        let mut server = place.foreground();
+        write_durably(&place.at(&format!("durable{round}")), "durable");
+        std::fs::write(place.at("fleeting"), "fleeting").expect("write");
+        signal(&server, "KILL");
+        server.wait().expect("wait");
+        assert!(place.mounted(), "the kernel keeps a dead mount");
+        if round == 1 {
+            place.unmount().fails(2, &["disk.img: the server had died; the next mount recovers"]);
+            assert!(!place.mounted());
+        }
+    }
+    // In memory first, then for good.
+    let info = extant(&["info", &place.image]).ok();
+    assert!(info.contains("State:       needs recovery"), "{info}");
+    assert_eq!(extant(&["cat", &place.image, "durable2"]).ok(), "durable");
+    place.mount(&[]).ok();
+    for round in 0..3 {
+        assert_eq!(std::fs::read_to_string(place.at(&format!("durable{round}"))).expect("read"), "durable");
+    }
+    place.unmount().ok();
+    fsck_clean(&place.image);
+}
+
+/// The image lies on a file system that is too small for it: what cannot be written must not look like success.
+#[test]
+fn an_unmount_that_loses_data_fails() {
+    if !common::loop_mounts_work() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    let small = place.dir.text("small");
+    std::fs::create_dir(&small).expect("directory");
+    tool("mount", &["-t", "tmpfs", "-o", "size=12M", "tmpfs", &small]);
+    let image = format!("{small}/sparse.img");
+    let tried = std::panic::catch_unwind(|| {
+        tool("mke2fs", &["-q", "-F", "-t", "ext4", &image, "64M"]);
+        extant(&["mount", &image, &place.mnt]).ok();
+        // The page cache of the mount takes it all; nothing is said before it is written back.
+        let _ = std::fs::write(place.at("data"), vec![7; 24 << 20]);
+        extant(&["unmount", &place.mnt]).fails(2, &["sparse.img: "]);
+        assert!(!place.mounted());
+    });
+    tool("umount", &[&small]);
+    tried.unwrap();
+}
+
+/// Root mounts a block device as fuseblk; then even umount(8) waits for the server.
+#[test]
+fn block_devices() {
+    if !common::loop_mounts_work() {
+        eprintln!("skipped: needs loop devices");
+        return;
+    }
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    let device = tool("losetup", &["-f", "--show", &place.image]).trim().to_owned();
+    let tried = std::panic::catch_unwind(|| {
+        for round in 0..3 {
+            extant(&["mount", &device, &place.mnt]).ok();
+            let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+            let line = mounts.lines().find(|l| l.contains(&place.mnt)).expect("the mount").to_owned();
+            assert!(line.starts_with(&format!("{device} {} fuseblk.extant ", place.mnt)), "{line}");
+            extant(&["ls", &device]).fails(8, &[&device, "in use: mounted by the kernel at "]);
+            std::fs::write(place.at(&format!("new{round}")), "new").expect("write");
+            tool("sync", &["-f", &place.at("big")]);
+            if round == 0 {
+                tool("umount", &[&place.mnt]);
+            } else {
+                extant(&["unmount", &place.mnt]).ok();
+            }
+            fsck_clean(&device);
+            assert_eq!(extant(&["cat", &device, &format!("new{round}")]).ok(), "new");
+        }
+        extant(&["mount", "-o", "ro", &device, &place.mnt]).ok();
+        extant(&["unmount", &device]).ok();
+    });
+    if place.mounted() {
+        run("umount", &["-l", &place.mnt]);
+    }
+    tool("losetup", &["-d", &device]);
+    tried.unwrap();
+    fsck_clean(&place.image);
+}
+
+#[test]
+fn mount_helper_mounts() {
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    let helper = place.dir.text("mount.fuse.extant");
+    std::os::unix::fs::symlink(extant_path(), &helper).expect("link");
+    run(&helper, &[&place.image, &place.mnt, "-n", "-o", "rw,noatime,user,_netdev"]).ok();
+    std::fs::write(place.at("new"), "new").expect("write");
+    place.unmount().ok();
+    fsck_clean(&place.image);
+}
+
+/// Without root: everything is the caller's, the image keeps its owners, and fusermount3 mounts.
+#[test]
+fn without_root() {
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs to change from root to somebody else");
+        return;
+    }
+    let top = Path::new(&place.image).parent().expect("directory").to_str().expect("UTF-8").to_owned();
+    tool("chown", &["-R", "12345:12345", &top]);
+    // The binary may lie where others cannot look.
+    let binary = place.dir.text("extant");
+    std::fs::copy(extant_path(), &binary).expect("copy");
+    tool("chmod", &["755", &binary, &top]);
+    let somebody = |script: &str| {
+        let script = format!("export PATH=$PATH:/usr/bin:/sbin; umask 022; {script}");
+        run(
+            "setpriv",
+            &["--reuid=12345", "--regid=12345", "--clear-groups", "env", "-u", "XDG_RUNTIME_DIR", "sh", "-c", &script],
+        )
+    };
+    if somebody(&format!("{binary} --version && command -v fusermount3 && : <> /dev/fuse")).code != Some(0) {
+        eprintln!("skipped: no setpriv, no fusermount3, or /dev/fuse is closed to others");
+        return;
+    }
+    let (image, mnt) = (&place.image, &place.mnt);
+    let script = format!(
+        "set -e; {binary} mount {image} {mnt}; stat -c '%u:%g' {mnt}/etc/passwd; echo mine > {mnt}/etc/new; \
+         stat -c '%u:%g %a' {mnt}/etc/new; cat {mnt}/etc/passwd; {binary} unmount {mnt}"
+    );
+    assert_eq!(somebody(&script).ok(), "12345:12345\n12345:12345 644\nroot:x:0:0::/root:/bin/sh\n");
+    fsck_clean(image);
+    let stat = extant(&["stat", image, "/etc/new"]).ok();
+    assert!(stat.contains("Uid: 0  Gid: 0"), "{stat}");
+    let script =
+        format!("{binary} mount -o fakeroot {image} {mnt} && stat -c '%u:%g' {mnt}/etc/passwd; {binary} unmount {mnt}");
+    assert_eq!(somebody(&script).ok(), "0:0\n");
+    let mut busy = somebody(&format!("{binary} mount {image} {mnt} && cd {mnt} && {binary} unmount {mnt}"));
+    busy.out.clear();
+    busy.fails(32, &["mnt: busy"]);
+    somebody(&format!("{binary} unmount {mnt}")).ok();
+    // Root may unmount it, too, and waits as well.
+    somebody(&format!("{binary} mount {image} {mnt}")).ok();
+    extant(&["unmount", mnt]).ok();
+    fsck_clean(image);
+    let _ = std::fs::remove_dir_all("/tmp/extant-12345");
+}
