@@ -17,6 +17,9 @@ use crate::failure::{Failure, MOUNT, Result, SYSTEM, warn};
 use crate::mount_table::{self, Mount};
 use crate::status::{Ended, Watch};
 
+/// How long a busy mount is tried again.
+const BUSY_PATIENCE_NS: u64 = 1_000_000_000;
+
 pub fn run(args: &UnmountArgs) -> Result<()> {
     let shown = args.dir.display();
     let Some(mount) = mount_table::find(&args.dir)? else {
@@ -27,7 +30,7 @@ pub fn run(args: &UnmountArgs) -> Result<()> {
     }
     // Before: afterwards the server may be done with it.
     let watch = Watch::open(&mount.device, mount.user_id.unwrap_or(0));
-    extant_fuse::unmount(&mount.dir, args.lazy).map_err(|e| Failure::new(MOUNT, explain(&mount, &e)))?;
+    take_down(&mount, args.lazy).map_err(|e| Failure::new(MOUNT, explain(&mount, &e)))?;
     if args.lazy {
         return Ok(());
     }
@@ -38,14 +41,29 @@ pub fn run(args: &UnmountArgs) -> Result<()> {
     Ok(())
 }
 
-fn explain(mount: &Mount, e: &FuseError) -> String {
-    let dir = mount.dir.display();
-    let busy = match e {
+/// Unmounts. What is busy only in passing is given a moment: a program that has been started and not run yet still has
+/// the files of the one that starts it.
+fn take_down(mount: &Mount, lazy: bool) -> std::result::Result<(), FuseError> {
+    let clock = Clock::real();
+    loop {
+        match extant_fuse::unmount(&mount.dir, lazy) {
+            Err(e) if is_busy(&e) && clock.now_ns() < BUSY_PATIENCE_NS => clock.sleep(Duration::from_millis(20)),
+            other => return other,
+        }
+    }
+}
+
+fn is_busy(e: &FuseError) -> bool {
+    match e {
         FuseError::Unmount { errno, .. } => *errno == Errno::BUSY,
         FuseError::Fusermount { what, .. } => what.contains("busy"),
         _ => false,
-    };
-    if busy {
+    }
+}
+
+fn explain(mount: &Mount, e: &FuseError) -> String {
+    let dir = mount.dir.display();
+    if is_busy(e) {
         format!("{dir}: busy: a file in it is open, or somebody's directory (lsof {dir})")
     } else {
         e.to_string()
