@@ -37,7 +37,7 @@ impl Default for Setup {
 pub struct Served {
     pub path: PathBuf,
     /// Gone after the end, and with it the lock on the image.
-    server: Option<Arc<FsServer>>,
+    pub server: Option<Arc<FsServer>>,
     unmounter: Unmounter,
     thread: Option<task::JoinHandle<std::result::Result<(), FuseError>>>,
 }
