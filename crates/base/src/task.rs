@@ -7,10 +7,10 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[cfg(not(shuttle))]
-pub use std::thread::{JoinHandle, yield_now};
+pub use std::thread::{JoinHandle, ThreadId, current, yield_now};
 
 #[cfg(shuttle)]
-pub use shuttle::thread::{JoinHandle, yield_now};
+pub use shuttle::thread::{JoinHandle, ThreadId, current, yield_now};
 
 /// Starts a thread called `name` (at most 15 bytes are shown by the kernel).
 #[cfg(not(shuttle))]

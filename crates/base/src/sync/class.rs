@@ -109,14 +109,14 @@ thread_local! {
 
 /// Remembers, in debug builds, that this thread holds a lock of `class`; forgets it when dropped.
 pub(super) struct Held {
-    #[cfg(debug_assertions)]
+    #[cfg(all(debug_assertions, not(shuttle)))]
     class: &'static LockClass,
 }
 
 impl Held {
     /// Checks the order, then notes the lock. `nested` allows another lock of the same class to be held already.
     pub(super) fn enter(class: &'static LockClass, nested: bool, waits: bool) -> Held {
-        #[cfg(debug_assertions)]
+        #[cfg(all(debug_assertions, not(shuttle)))]
         {
             let _ = HELD.try_with(|h| {
                 let mut h = h.borrow_mut();
@@ -137,7 +137,7 @@ impl Held {
             });
             Held { class }
         }
-        #[cfg(not(debug_assertions))]
+        #[cfg(any(not(debug_assertions), shuttle))]
         {
             let _ = (class, nested, waits);
             let _ = &HELD;
@@ -146,7 +146,7 @@ impl Held {
     }
 }
 
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, not(shuttle)))]
 impl Drop for Held {
     fn drop(&mut self) {
         let _ = HELD.try_with(|h| {

@@ -445,7 +445,7 @@ impl Drop for CrashDevice {
             self.inner.deferred.lock().stop = true;
             self.inner.deferred_more.notify_all();
             // The last owner may be a completion, that is, the thread itself.
-            if thread.thread().id() != std::thread::current().id() {
+            if thread.thread().id() != extant_base::task::current().id() {
                 let _ = thread.join();
             }
         }

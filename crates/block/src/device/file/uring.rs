@@ -15,12 +15,12 @@
 
 #![allow(unsafe_code)]
 
+use extant_base::task::ThreadId;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::thread::ThreadId;
 
 use extant_base::sync::atomic::Ordering;
 use extant_base::sync::{Condvar, Mutex, MutexGuard};
@@ -136,7 +136,7 @@ impl Ring {
 
     /// Starts the requests.
     pub fn submit(&self, bios: Vec<Bio>) {
-        let on_reaper = std::thread::current().id() == self.reaper_id;
+        let on_reaper = extant_base::task::current().id() == self.reaper_id;
         let mut ready = Vec::with_capacity(bios.len());
         for bio in bios {
             let core = &*self.shared.core;
@@ -500,7 +500,7 @@ impl Drop for Ring {
         drop(self.shared.tell_kernel(table));
         // The last owner of the device may be a completion, that is, the thread itself: it ends when all are done.
         if let Some(reaper) = self.reaper.take()
-            && reaper.thread().id() != std::thread::current().id()
+            && reaper.thread().id() != extant_base::task::current().id()
         {
             let _ = reaper.join();
         }

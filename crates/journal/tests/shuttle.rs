@@ -1,0 +1,125 @@
+//! The journal's group commit under a scheduler that owns every lock, wait and thread: `make shuttle`.
+//!
+//! Each schedule: threads change blocks and wait for their transactions while the journal's own thread commits. Whoever was
+//! told "durable" must find its transaction committed and its bytes on the device; nobody may wait for ever (shuttle reports
+//! that as a deadlock). Time stands still, so nothing here depends on it.
+#![cfg(shuttle)]
+
+use std::sync::Arc;
+
+use extant_base::clock::Clock;
+use extant_block::BlockDevice;
+use extant_block::device::MemDevice;
+use extant_cache::{Budget, BufKind, BufferCache};
+use extant_journal::{Error, Hooks, Journal, LogLocation, Options};
+use extant_ondisk::BlockNr;
+use extant_ondisk::jbd2::{JournalSuperBlock, LogCsum};
+
+const BLOCK: u32 = 1024;
+const LOG_BLOCKS: u32 = 1024;
+/// Home blocks begin behind the log.
+const HOME: u64 = 2048;
+const THREADS: u64 = 3;
+const ROUNDS: u64 = 2;
+const SCHEDULES: usize = 300;
+
+struct Quiet;
+
+impl Hooks for Quiet {
+    fn released(&self, _freed: Vec<(BlockNr, u32)>) {}
+    fn aborted(&self, error: &Error) {
+        panic!("aborted: {error}");
+    }
+}
+
+/// One schedule; returns commits and waits.
+fn group_commit(with_log: bool) -> (u64, u64) {
+    let dev: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(4096 * u64::from(BLOCK)));
+    let cache = BufferCache::new(dev.clone(), BLOCK, 4096, Budget::new(16 << 20));
+    let location = with_log.then(|| LogLocation {
+        superblock: JournalSuperBlock::create(BLOCK, LOG_BLOCKS, [7; 16], LogCsum::V3, true),
+        blocks: Arc::new((0..u64::from(LOG_BLOCKS)).map(|b| BlockNr(b + 64)).collect()),
+    });
+    let options = Options {
+        clock: Clock::virtual_at(1_000),
+        commit_interval_ns: 5_000_000_000,
+        pinned_bytes_max: 4 << 20,
+        threaded: true,
+    };
+    let journal = Journal::open(cache.clone(), location, Arc::new(Quiet), options).expect("opened");
+    let committer = {
+        let journal = journal.clone();
+        extant_base::task::spawn("journal", move || journal.run()).expect("thread")
+    };
+    let workers: Vec<_> = (0..THREADS)
+        .map(|n| {
+            let (journal, cache) = (journal.clone(), cache.clone());
+            extant_base::task::spawn("worker", move || {
+                for round in 1..=ROUNDS {
+                    let buffer = cache.get(BlockNr(HOME + n)).expect("read");
+                    let mut handle = journal.start(1).expect("started");
+                    handle.modify(&buffer, BufKind::Table, |b| b[0] = round as u8);
+                    let tid = handle.tid();
+                    drop(handle);
+                    journal.commit_wait(Some(tid)).expect("durable");
+                    assert!(tid.is_at_or_before(journal.committed_tid()), "told durable before the commit");
+                }
+            })
+            .expect("thread")
+        })
+        .collect();
+    for w in workers {
+        w.join().expect("worker");
+    }
+    journal.stop();
+    committer.join().expect("journal thread");
+    journal.close().expect("closed");
+    for n in 0..THREADS {
+        let mut byte = [0; BLOCK as usize];
+        dev.read_at((HOME + n) * u64::from(BLOCK), &mut byte, Default::default()).expect("read");
+        assert_eq!(u64::from(byte[0]), ROUNDS, "thread {n}'s last change is home");
+    }
+    (journal.stats.commits.get(), journal.stats.waits.get())
+}
+
+fn explore(with_log: bool) {
+    static SHARED: AtomicCount = AtomicCount::new();
+    let mut config = shuttle::Config::new();
+    // A commit's frames do not fit the default 32 KiB.
+    config.stack_size = 1 << 20;
+    let runner = shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(SCHEDULES), config);
+    runner.run(move || {
+        let (commits, waits) = group_commit(with_log);
+        assert_eq!(waits, THREADS * ROUNDS);
+        assert!(commits <= waits, "{commits} commits for {waits} waits");
+        if commits < waits {
+            SHARED.add();
+        }
+    });
+    assert!(SHARED.get() > 0, "no schedule had two waiters share a commit");
+}
+
+/// Outside of any schedule: a count over all of them.
+struct AtomicCount(std::sync::atomic::AtomicU64);
+
+impl AtomicCount {
+    const fn new() -> AtomicCount {
+        AtomicCount(std::sync::atomic::AtomicU64::new(0))
+    }
+    fn add(&self) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    fn get(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn nobody_waits_for_ever_with_a_log() {
+    explore(true);
+}
+
+#[test]
+fn nobody_waits_for_ever_without_a_log() {
+    explore(false);
+}
