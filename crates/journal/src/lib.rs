@@ -31,6 +31,3 @@ pub use error::{Error, Result};
 pub use handle::Handle;
 pub use log::LogLocation;
 pub use state::{Callback, Hooks, Journal, JournalStats, Options};
-
-#[cfg(test)]
-mod tests;

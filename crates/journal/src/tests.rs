@@ -1,1 +1,0 @@
-//! Placeholder until the crash device lands; see tests in fs.
