@@ -362,3 +362,63 @@ fn chown_to_nobody_takes_set_id_bits() {
         m.end().expect("unmounted");
     }
 }
+
+#[test]
+fn a_full_image_says_so_and_recovers() {
+    if !can_mount() {
+        return;
+    }
+    for writeback_cache in [true, false] {
+        let b = bench();
+        let server = ServerOptions { writeback_cache, ..ServerOptions::default() };
+        let mut m = b.serve(&Setup { server, ..Setup::default() });
+        let before = m.server().filesystem().statfs().blocks_free;
+        for round in 0..3 {
+            let f = fs::File::create(m.at("big")).expect("create");
+            let mut failed = None;
+            for i in 0..100 {
+                let wrote = f.write_all_at(&[round; 1 << 20], i << 20);
+                if let Err(e) = wrote.and_then(|()| f.sync_all()) {
+                    failed = e.raw_os_error();
+                    break;
+                }
+            }
+            assert_eq!(failed, Some(28), "writeback {writeback_cache}");
+            drop(f);
+            // Small things must still be possible, or fail in the same words.
+            let small = fs::write(m.at("small"), b"x").map_err(|e| e.raw_os_error());
+            assert!(matches!(small, Ok(()) | Err(Some(28))), "{small:?}");
+            fs::remove_file(m.at("big")).expect("unlink");
+            let _ = fs::remove_file(m.at("small"));
+            fs::write(m.at("after"), vec![3; 5 << 20]).expect("room again");
+            assert_eq!(fs::read(m.at("after")).expect("read").len(), 5 << 20);
+            fs::remove_file(m.at("after")).expect("unlink");
+        }
+        fs::File::open(&m.path).expect("open").sync_all().expect("fsync");
+        let clock = extant_base::clock::Clock::real();
+        for _ in 0..200 {
+            if m.server().filesystem().statfs().blocks_free == before {
+                break;
+            }
+            clock.sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(m.server().filesystem().statfs().blocks_free, before);
+        m.end().expect("unmounted");
+        expect_clean(&b.image).expect("clean");
+    }
+}
+
+#[test]
+fn without_attributes_the_kernel_stops_asking() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let server = ServerOptions { xattrs: false, ..ServerOptions::default() };
+    let mut m = b.serve(&Setup { server, ..Setup::default() });
+    fs::write(m.at("f"), b"x").expect("write");
+    let set = rustix::fs::setxattr(m.at("f"), "user.a", b"1", rustix::fs::XattrFlags::empty());
+    assert_eq!(set, Err(rustix::io::Errno::OPNOTSUPP));
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}

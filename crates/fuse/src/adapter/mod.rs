@@ -21,8 +21,10 @@ mod options;
 mod serve;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::clock::Clock;
+use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_fs::{Cred, Filesystem, InodeRef};
 
@@ -40,6 +42,11 @@ use crate::types::{Attr, Entry, Request};
 static RESULT_CLASS: LockClass = LockClass::new("fuse unmount result", 2);
 static NOTIFIER_CLASS: LockClass = LockClass::new("fuse notifier", 2);
 
+/// For how long after an unlink space may be expected to come, and how often and after what pauses it is looked for.
+const SPACE_HOPE_NS: u64 = 500_000_000;
+const SPACE_RETRIES: u32 = 3;
+const SPACE_PAUSE: Duration = Duration::from_millis(10);
+
 /// Serves one mounted file system.
 pub struct FsServer {
     fs: Arc<Filesystem>,
@@ -51,6 +58,9 @@ pub struct FsServer {
     no_open: AtomicBool,
     dont_mask: AtomicBool,
     writeback: AtomicBool,
+    /// When a name was last taken away, by `clock`.
+    unlinked_ns: AtomicU64,
+    clock: Clock,
     notifier: Mutex<Option<Notifier>>,
     unmount_result: Mutex<Option<extant_fs::Result<()>>>,
 }
@@ -73,6 +83,8 @@ impl FsServer {
             no_open: AtomicBool::new(false),
             dont_mask: AtomicBool::new(false),
             writeback: AtomicBool::new(false),
+            unlinked_ns: AtomicU64::new(0),
+            clock: Clock::real(),
             notifier: Mutex::new(&NOTIFIER_CLASS, None),
             unmount_result: Mutex::new(&RESULT_CLASS, None),
         })
@@ -117,6 +129,28 @@ impl FsServer {
             Errno::UCLEAN | Errno::OPNOTSUPP => Errno::STALE,
             other => other,
         })
+    }
+
+    fn note_unlink(&self) {
+        self.unlinked_ns.store(self.clock.now_ns(), Ordering::Relaxed);
+    }
+
+    /// Runs `op`, and again if there was no space although something was just unlinked: its blocks become free when the
+    /// kernel's FORGET is served, which another worker may be about to do.
+    fn with_space<T>(&self, mut op: impl FnMut() -> extant_fs::Result<T>) -> extant_fs::Result<T> {
+        for _ in 0..SPACE_RETRIES {
+            match op() {
+                Err(e) if e.is_no_space() => {
+                    let since = self.clock.now_ns().saturating_sub(self.unlinked_ns.load(Ordering::Relaxed));
+                    if since > SPACE_HOPE_NS {
+                        return Err(e);
+                    }
+                    self.clock.sleep(SPACE_PAUSE);
+                }
+                other => return other,
+            }
+        }
+        op()
     }
 
     fn attr(&self, inode: &InodeRef) -> Attr {

@@ -15,6 +15,9 @@ pub struct ServerOptions {
     /// As `no_open` for directories; the kernel then caches their entries.
     pub no_opendir: bool,
     pub readdirplus: bool,
+    /// Extended attributes, ACLs among them. Without, the kernel stops asking for `security.capability` before the first
+    /// write to each file: one request less for each that is created.
+    pub xattrs: bool,
     /// ACLs are enforced (by the kernel, from the image) and inherited.
     pub posix_acl: bool,
     /// Inodes can be named by number and generation (NFS handles, open_by_handle_at).
@@ -40,6 +43,7 @@ impl Default for ServerOptions {
             no_open: true,
             no_opendir: true,
             readdirplus: true,
+            xattrs: true,
             posix_acl: true,
             export_support: true,
             uid: None,

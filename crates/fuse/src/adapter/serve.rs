@@ -93,7 +93,7 @@ impl FsServer {
     fn make(&self, req: &Request, parent: u64, name: &[u8], umask: u32, node: NewNode<'_>, reply: ReplyEntry) {
         let dir = check!(reply, self.node(parent));
         let cred = self.cred(req, &dir, umask);
-        let inode = check!(reply, self.fs.create(&dir, name, node, cred));
+        let inode = check!(reply, self.with_space(|| self.fs.create(&dir, name, node, cred)));
         self.answer_entry(inode, reply);
     }
 
@@ -191,7 +191,7 @@ impl Server for FsServer {
             no_opendir: o.no_opendir,
             readdirplus: o.readdirplus,
             readdirplus_auto: true,
-            posix_acl: o.posix_acl,
+            posix_acl: o.posix_acl && o.xattrs,
             export_support: o.export_support,
             cache_symlinks: true,
             handle_killpriv: true,
@@ -292,12 +292,16 @@ impl Server for FsServer {
 
     fn unlink(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEmpty) {
         let dir = check!(reply, self.node(parent));
-        empty(reply, self.fs.unlink(&dir, name));
+        let done = self.fs.unlink(&dir, name);
+        self.note_unlink();
+        empty(reply, done);
     }
 
     fn rmdir(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEmpty) {
         let dir = check!(reply, self.node(parent));
-        empty(reply, self.fs.rmdir(&dir, name));
+        let done = self.fs.rmdir(&dir, name);
+        self.note_unlink();
+        empty(reply, done);
     }
 
     fn rename(&self, _req: &Request, args: &RenameArgs<'_>, reply: ReplyEmpty) {
@@ -309,13 +313,15 @@ impl Server for FsServer {
         }
         let flags =
             RenameFlags { no_replace: args.flags & RENAME_NOREPLACE != 0, exchange: args.flags & RENAME_EXCHANGE != 0 };
-        empty(reply, self.fs.rename(&old, args.name, &new, args.new_name, flags));
+        let done = self.with_space(|| self.fs.rename(&old, args.name, &new, args.new_name, flags));
+        self.note_unlink();
+        empty(reply, done);
     }
 
     fn link(&self, _req: &Request, ino: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
         let inode = check!(reply, self.node(ino));
         let dir = check!(reply, self.node(parent));
-        check!(reply, self.fs.link(&inode, &dir, name));
+        check!(reply, self.with_space(|| self.fs.link(&inode, &dir, name)));
         self.answer_entry(inode, reply);
     }
 
@@ -344,7 +350,7 @@ impl Server for FsServer {
     fn write(&self, _req: &Request, ino: u64, args: &WriteArgs, data: &[u8], reply: ReplyWrite) {
         let inode = check!(reply, self.node(ino));
         let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times: args.cached };
-        let n = check!(reply, self.fs.write(&inode, args.offset, data, flags));
+        let n = check!(reply, self.with_space(|| self.fs.write(&inode, args.offset, data, flags)));
         reply.ok(n as u32);
     }
 
@@ -370,6 +376,9 @@ impl Server for FsServer {
     }
 
     fn setxattr(&self, _req: &Request, ino: u64, name: &[u8], value: &[u8], args: &SetxattrArgs, reply: ReplyEmpty) {
+        if !self.options.xattrs {
+            return reply.nosys();
+        }
         let inode = check!(reply, self.node(ino));
         let mode = match args.flags {
             0 => SetMode::Any,
@@ -377,7 +386,7 @@ impl Server for FsServer {
             XATTR_REPLACE => SetMode::Replace,
             _ => return reply.error(Errno::INVAL),
         };
-        check!(reply, self.fs.set_xattr(&inode, name, value, mode));
+        check!(reply, self.with_space(|| self.fs.set_xattr(&inode, name, value, mode)));
         if args.kill_sgid
             && let Some(mode) = convert::without_sgid(self.fs.getattr(&inode).mode)
         {
@@ -388,12 +397,18 @@ impl Server for FsServer {
     }
 
     fn getxattr(&self, _req: &Request, ino: u64, name: &[u8], reply: ReplyXattr) {
+        if !self.options.xattrs {
+            return reply.nosys();
+        }
         let inode = check!(reply, self.node(ino));
         let value = check!(reply, self.fs.get_xattr(&inode, name));
         reply.ok(&value);
     }
 
     fn listxattr(&self, req: &Request, ino: u64, reply: ReplyXattr) {
+        if !self.options.xattrs {
+            return reply.nosys();
+        }
         let inode = check!(reply, self.node(ino));
         let names = check!(reply, self.fs.list_xattrs(&inode));
         let mut list = Vec::new();
@@ -406,6 +421,9 @@ impl Server for FsServer {
     }
 
     fn removexattr(&self, _req: &Request, ino: u64, name: &[u8], reply: ReplyEmpty) {
+        if !self.options.xattrs {
+            return reply.nosys();
+        }
         let inode = check!(reply, self.node(ino));
         empty(reply, self.fs.remove_xattr(&inode, name));
     }
@@ -432,7 +450,7 @@ impl Server for FsServer {
         }
         let dir = check!(reply, self.node(parent));
         let cred = self.cred(req, &dir, args.umask);
-        let inode = match self.fs.create(&dir, name, NewNode::file(permissions(args.mode)), cred) {
+        let inode = match self.with_space(|| self.fs.create(&dir, name, NewNode::file(permissions(args.mode)), cred)) {
             Err(Error::Exists) if args.flags & O_EXCL == 0 => {
                 let inode = check!(reply, self.fs.lookup(&dir, name));
                 if inode.file_type() == Some(FileType::Regular) && args.flags & O_TRUNC != 0 {
@@ -482,7 +500,7 @@ impl Server for FsServer {
         if req.uid != 0 {
             check!(reply, self.fs.drop_privileges(&inode));
         }
-        empty(reply, self.fs.fallocate(&inode, mode, args.offset, args.length));
+        empty(reply, self.with_space(|| self.fs.fallocate(&inode, mode, args.offset, args.length)));
     }
 
     fn ioctl(&self, _req: &Request, ino: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
