@@ -90,6 +90,8 @@ pub struct Filesystem {
     pub(crate) evict_idle: Condvar,
     pub(crate) evicting: AtomicU32,
     pub(crate) stopping: AtomicBool,
+    /// Data of some file was lost since the last sync that told so.
+    pub(crate) lost_writes: AtomicBool,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) rng: Mutex<Rng>,
     /// What the budget knows of the allocator's memory.

@@ -182,6 +182,19 @@ impl Inode {
         }
     }
 
+    /// Data of the inode was lost on its way to the device: told once by its fsync, and once by the next sync.
+    pub(crate) fn note_lost_write(&self) {
+        self.write_failed.store(true, Ordering::Release);
+        if let Some(fs) = self.fs.upgrade() {
+            fs.lost_writes.store(true, Ordering::Release);
+        }
+    }
+
+    /// Image and number, for messages.
+    pub(crate) fn described(&self) -> String {
+        self.fs.upgrade().map_or_else(String::new, |fs| format!("{}, {}", fs.image(), self.ino))
+    }
+
     pub(crate) fn users(&self) -> u32 {
         self.users.load(Ordering::Acquire)
     }

@@ -108,7 +108,8 @@ impl Filesystem {
     /// with [`Error::ReadOnly`].
     ///
     /// # Errors
-    /// The first thing that could not be made durable; the image is then left marked as needing recovery.
+    /// The first thing that could not be made durable; the image is then left marked as needing recovery, unless only data of
+    /// files was lost that nobody has been told of.
     pub fn unmount(&self) -> Result<()> {
         if self.stopping.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -117,7 +118,7 @@ impl Filesystem {
         self.end_threads();
         let result = result.and_then(|()| self.close_clean());
         self.read_only.store(true, Ordering::Release);
-        result
+        result.and_then(|()| self.report_lost())
     }
 
     fn write_everything(&self) -> Result<()> {
@@ -384,6 +385,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesys
         evict_idle: Condvar::new(),
         evicting: AtomicU32::new(0),
         stopping: AtomicBool::new(false),
+        lost_writes: AtomicBool::new(false),
         threads: Mutex::new(&filesystem::THREADS_CLASS, Vec::new()),
         rng: Mutex::new(&filesystem::RNG_CLASS, Rng::new(seed)),
         overhead,

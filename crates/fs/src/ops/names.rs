@@ -253,7 +253,11 @@ impl Filesystem {
         } else {
             MapRoot::new(ino, desc.i_block, false, seed)
         };
-        self.clear_inode_slot(handle, ino)?;
+        if let Err(e) = self.clear_inode_slot(handle, ino) {
+            // Nothing but the bitmap knows of it yet, and this handle commits whatever happens.
+            self.free_inode_number(handle, ino, is_dir)?;
+            return Err(e);
+        }
         let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), handle.tid().0);
         {
             let mut map = inode.map.write();
@@ -300,7 +304,11 @@ impl Filesystem {
         let mut map = inode.map.write();
         *map = MapRoot::empty(inode.ino, extents, self.inode_seed(inode.ino, inode.generation));
         inode.meta.write().desc.flags.set(InodeFlags::EXTENTS, extents);
-        map.insert(&view, handle, LogicalBlock(0), block, 1, false)?;
+        if let Err(e) = map.insert(&view, handle, LogicalBlock(0), block, 1, false) {
+            drop(map);
+            self.free_blocks(handle, block, 1)?;
+            return Err(e);
+        }
         inode.absorb_map(&mut map, self.geo.block_size);
         drop(map);
         view.init(handle, block, |b| b[..target.len()].copy_from_slice(target))?;

@@ -40,7 +40,7 @@ impl Filesystem {
                 let r = r.map_err(Error::from);
                 let lost = inode.write_failed.swap(false, Ordering::AcqRel);
                 done(match r {
-                    Ok(()) if lost => Err(Error::Device(lost_write(&inode))),
+                    Ok(()) if lost => Err(Error::Device(lost_write(inode.described()))),
                     other => other,
                 });
             }),
@@ -64,7 +64,16 @@ impl Filesystem {
             return Ok(());
         }
         self.flusher.write_all();
-        Ok(self.journal.commit_running()?)
+        self.journal.commit_running()?;
+        self.report_lost()
+    }
+
+    /// An error once after data of any file was lost (Linux: the error sequence of the super block, which syncfs(2) reads).
+    pub(crate) fn report_lost(&self) -> Result<()> {
+        if self.lost_writes.swap(false, Ordering::AcqRel) {
+            return Err(Error::Device(lost_write(self.image().to_owned())));
+        }
+        Ok(())
     }
 
     /// As [`Filesystem::sync`], without waiting.
@@ -74,7 +83,9 @@ impl Filesystem {
         }
         self.flusher.write_all();
         let tid = self.journal.running_tid();
-        self.journal.commit_async(Some(tid), Box::new(move |r| done(r.map_err(Error::from))));
+        let fs = self.arc();
+        self.journal
+            .commit_async(Some(tid), Box::new(move |r| done(r.map_err(Error::from).and_then(|()| fs.report_lost()))));
     }
 
     /// Without background threads: one round of the work that they would do (tests, tools, simulated time).
@@ -85,10 +96,9 @@ impl Filesystem {
     }
 }
 
-fn lost_write(inode: &Inode) -> extant_block::Error {
-    let name = inode.fs.upgrade().map_or_else(String::new, |fs| fs.image().to_owned());
+fn lost_write(device: String) -> extant_block::Error {
     extant_block::Error::Io {
-        device: format!("{name}, {}", inode.ino),
+        device,
         op: extant_block::BioOp::Write,
         offset: 0,
         len: 0,

@@ -9,7 +9,6 @@
 
 use std::sync::Arc;
 
-use extant_base::sync::atomic::Ordering;
 use extant_block::{Bio, BioFlags, BioVec, Completion};
 use extant_cache::{AddressSpaceOps, DirtyRun, IoToken, RunCompletion, WritebackReason};
 use extant_ondisk::{BlockNr, LogicalBlock};
@@ -59,7 +58,7 @@ impl Filesystem {
     /// Keeps the failure for fsync.
     fn write_failed(&self, inode: &Inode, e: &Error) {
         self.note_error(e);
-        inode.write_failed.store(true, Ordering::Release);
+        inode.note_lost_write();
     }
 
     /// Writes one run; the caller holds the inode's writeback lock.
@@ -171,7 +170,7 @@ impl Filesystem {
             let done = move |c: Completion| {
                 let how = if c.result.is_ok() { RunCompletion::Written } else { RunCompletion::Lost };
                 if c.result.is_err() {
-                    inode.write_failed.store(true, Ordering::Release);
+                    inode.note_lost_write();
                 }
                 inode.pages.finish(start, blocks, how);
                 flusher.sub_bytes(bytes as u64);
