@@ -138,6 +138,17 @@ impl Workload {
         })
     }
 
+    /// After an operation failed: nobody knows how much of it happened, so what it names is no longer answered for. Open
+    /// files are closed.
+    pub fn give_up(&mut self) {
+        self.open.clear();
+        let text = self.history.ops.last().map(|o| o.text.clone()).unwrap_or_default();
+        let start = self.device.write_log();
+        let mut names = (*self.names).clone();
+        names.paths.retain(|path, _| !text.contains(path.as_str()));
+        self.history.ops.push(Op { text: "given up".into(), start, end: usize::MAX, names: Arc::new(names) });
+    }
+
     /// The last unmount.
     pub fn end(&mut self) -> Done {
         self.unmount()
