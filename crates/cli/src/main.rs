@@ -3,7 +3,7 @@
 //! This crate parses arguments and prints; everything else is done by the crates below. One file per sub-command in
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
 //! (`-o`), [`serve`] (the process behind a mount), [`status`] (how an unmount learns how it went), [`mount_table`]
-//! (what the kernel has mounted), [`size`], [`text`], [`walk`] and [`failure`].
+//! (what the kernel has mounted), [`log`] (messages of a server in the background), [`size`], [`text`], [`walk`] and [`failure`].
 //!
 //! Called as `mount.fuse.extant` or `mount.extant` (links to the binary), it takes the arguments of a mount(8) helper.
 //!
@@ -19,6 +19,7 @@ mod args;
 mod commands;
 mod failure;
 mod image;
+mod log;
 mod mount_options;
 mod mount_table;
 mod serve;

@@ -28,6 +28,7 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, warn};
 use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_whole};
+use crate::log;
 use crate::mount_options::MountConfig;
 use crate::mount_table;
 use crate::status::ServerStatus;
@@ -184,7 +185,9 @@ fn go_into_background() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
-        let _ = rustix::stdio::dup2_stderr(&null);
+        if !log::take_standard_error() {
+            let _ = rustix::stdio::dup2_stderr(&null);
+        }
     }
 }
 
