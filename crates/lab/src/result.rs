@@ -1,0 +1,185 @@
+//! What one trial leaves behind: a line of NDJSON with the figures and everything that made them.
+//!
+//! Main type: [`Trial`]. A directory of results holds `trials.ndjson` (one line a trial, appended as each ends, so that what was
+//! finished is usable when a run is cut off) and whatever a report adds. Fields have stable names; a change of meaning raises
+//! [`SCHEMA`]. What a target cannot tell is absent, never zero.
+//!
+//! It does no statistics.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the records. Results of different versions are not compared.
+pub const SCHEMA: u32 = 1;
+
+/// Name of the file in a directory of results.
+pub const TRIALS: &str = "trials.ndjson";
+
+/// One workload, run once by one contestant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// [`SCHEMA`] of the writer.
+    pub schema: u32,
+    /// What ran.
+    pub workload: WorkloadRun,
+    /// Where it ran.
+    pub contestant: Contestant,
+    /// Round of the run, from 0. Trials of one round are paired in comparisons.
+    pub round: u32,
+    /// Place within its round, from 0, drawn from the run's seed.
+    pub place: u32,
+    /// Seconds since the epoch at the start.
+    pub started_s: u64,
+    /// Everything about the machine and the program that a reader would ask for.
+    pub environment: Environment,
+    /// Whether the figures may be used.
+    pub outcome: Outcome,
+    /// Timed parts, in order.
+    pub phases: Vec<Phase>,
+    /// Latency of each kind of operation.
+    pub latency: BTreeMap<String, Latency>,
+    /// Figures by name (docs/lab.md lists names and units). Absent: the target cannot tell.
+    pub measures: BTreeMap<String, f64>,
+    /// Lock table of the target, most waited for first. Empty: it cannot tell.
+    #[serde(default)]
+    pub locks: Vec<LockRow>,
+    /// Blocks allocated in each block group, by group number.
+    #[serde(default)]
+    pub groups: BTreeMap<u32, u64>,
+}
+
+/// A workload with the parameters of this run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadRun {
+    /// Stable name (`extant lab list`).
+    pub name: String,
+    /// 1.0: the parameters of the workload's source.
+    pub scale: f64,
+    /// Seed of everything random in it.
+    pub seed: u64,
+    /// Parameters as they came out of the scale.
+    pub parameters: BTreeMap<String, serde_json::Value>,
+    /// Name of the phase that comparisons look at unless told otherwise.
+    pub headline: String,
+}
+
+/// A target with its options and policies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Contestant {
+    /// As the user wrote it, policies appended: unique within a run.
+    pub label: String,
+    /// `engine`, `mount`, `kernel`, `fuse2fs`, `dir`.
+    pub kind: String,
+    /// Mount options as given.
+    pub options: String,
+    /// Policies chosen, by name.
+    pub policies: BTreeMap<String, String>,
+}
+
+/// What made the figures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Version of Extant.
+    pub version: String,
+    /// Commit of Extant, `-dirty` appended when the tree had changes; "unknown" outside a checkout.
+    pub commit: String,
+    /// `uname -r`.
+    pub kernel: String,
+    /// Model name of the processor.
+    pub cpu: String,
+    /// Cores this process may use.
+    pub cores: u32,
+    /// Bytes of memory of the machine.
+    pub memory_bytes: u64,
+    /// File system and device under the image (or the directory).
+    pub device: String,
+    /// Command that made the image; empty for a directory.
+    pub mkfs: String,
+    /// Size of the image in bytes; 0 for a directory.
+    pub image_bytes: u64,
+    /// Features of the image, as dumpe2fs prints them.
+    pub features: Vec<String>,
+    /// The whole command line.
+    pub command: Vec<String>,
+}
+
+/// Whether the figures may be used. Only `Checked` and `Unchecked` trials enter statistics.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "state", content = "why")]
+pub enum Outcome {
+    /// The workload ended and `e2fsck -fn` found nothing.
+    Checked,
+    /// The workload ended; there is no image to check.
+    Unchecked,
+    /// The workload or the check failed, and how.
+    Failed(String),
+}
+
+/// A timed part of a workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Stable name within its workload.
+    pub name: String,
+    /// Wall time in seconds.
+    pub seconds: f64,
+    /// Operations done (the workload says of which kind).
+    pub operations: u64,
+    /// Bytes of file data read or written.
+    pub bytes: u64,
+}
+
+/// Distribution of the latency of one kind of operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Samples.
+    pub count: u64,
+    /// Mean, in nanoseconds.
+    pub mean_ns: f64,
+    /// Median, in nanoseconds.
+    pub p50_ns: u64,
+    /// 90th percentile, in nanoseconds.
+    pub p90_ns: u64,
+    /// 99th percentile, in nanoseconds.
+    pub p99_ns: u64,
+    /// 99.9th percentile, in nanoseconds.
+    pub p999_ns: u64,
+    /// Longest, in nanoseconds.
+    pub max_ns: u64,
+    /// The whole histogram: HdrHistogram V2, base64.
+    pub histogram: String,
+}
+
+/// One row of the lock table, as `perf lock` prints it. Times in nanoseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LockRow {
+    /// Name of the lock's class.
+    pub name: String,
+    /// Times taken.
+    pub acquired: u64,
+    /// Times it was held by somebody else.
+    pub contended: u64,
+    /// Mean wait of the contended ones.
+    pub avg_wait_ns: f64,
+    /// Sum of waits.
+    pub total_wait_ns: u64,
+    /// Longest wait.
+    pub max_wait_ns: u64,
+    /// Shortest wait.
+    pub min_wait_ns: u64,
+}
+
+impl Trial {
+    /// Whether the figures may be used.
+    pub fn usable(&self) -> bool {
+        !matches!(self.outcome, Outcome::Failed(_))
+    }
+
+    /// The phase of that name.
+    pub fn phase(&self, name: &str) -> Option<&Phase> {
+        self.phases.iter().find(|p| p.name == name)
+    }
+}
