@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::commands::lab::LabArgs;
+
 /// Mount, inspect, and copy in and out of ext2/3/4 images, without root.
 #[derive(Parser, Debug)]
 #[command(name = "extant", version, propagate_version = true, arg_required_else_help = true)]
@@ -35,6 +37,7 @@ pub enum Command {
     Stat(StatArgs),
     Tree(TreeArgs),
     Cp(CpArgs),
+    Lab(LabArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }

@@ -80,6 +80,7 @@ fn run(command: Command) -> Result<()> {
         Command::Stat(args) => commands::stat::run(&args),
         Command::Tree(args) => commands::tree::run(&args),
         Command::Cp(args) => commands::cp::run(&args),
+        Command::Lab(args) => commands::lab::run(args),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),
     }

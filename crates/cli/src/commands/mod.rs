@@ -6,6 +6,7 @@
 //! | `info` | superblock, journal, space, partitions |
 //! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
 //! | `cp` | copy in and out |
+//! | `lab` | workloads, contestants, figures |
 //! | `completions`, `man` | made from the command line's definition |
 //!
 //! # Locking
@@ -15,6 +16,7 @@ pub mod cat;
 pub mod completions;
 pub mod cp;
 pub mod info;
+pub mod lab;
 pub mod ls;
 pub mod man;
 pub mod mount;

@@ -1,0 +1,53 @@
+//! `extant lab`: workloads on contestants, and what the figures say. One file a sub-command; the work is done by
+//! [`extant_lab`].
+//!
+//! # Locking
+//! None.
+
+mod compare;
+mod list;
+mod matrix;
+mod report;
+mod rerun;
+mod run;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::Result;
+
+/// Measure any policy or driver against its baseline
+#[derive(Args, Debug)]
+#[command(arg_required_else_help = true)]
+#[command(after_help = "Examples:
+  extant lab list
+  extant lab run small-files --target engine:/var/tmp/e.img --policy mb_policy=linear,goal_first -o result
+  sudo extant lab run fsmark --target kernel:/var/tmp/k.img --target mount:/var/tmp/m.img --rounds 10 -o result
+  extant lab compare result
+  extant lab report result
+
+Workloads, measures and the form of results: docs/lab.md.")]
+pub struct LabArgs {
+    #[command(subcommand)]
+    pub command: LabCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum LabCommand {
+    List(list::ListArgs),
+    Run(run::RunArgs),
+    Rerun(rerun::RerunArgs),
+    Matrix(matrix::MatrixArgs),
+    Compare(compare::CompareArgs),
+    Report(report::ReportArgs),
+}
+
+pub fn run(args: LabArgs) -> Result<()> {
+    match args.command {
+        LabCommand::List(args) => list::run(&args),
+        LabCommand::Run(args) => run::run(&args),
+        LabCommand::Rerun(args) => rerun::run(&args),
+        LabCommand::Matrix(args) => matrix::run(&args),
+        LabCommand::Compare(args) => compare::run(&args),
+        LabCommand::Report(args) => report::run(&args),
+    }
+}
