@@ -8,9 +8,10 @@
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
+// Not the atomics of `crate::sync`: statics outlive one schedule of a model checker, and its atomics must not.
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{LockClass, Mutex};
 
 /// One trace point. Made by [`trace_point!`], switched on by [`enable`].

@@ -12,7 +12,7 @@ use extant_ondisk::jbd2::{
 
 use crate::error::{Error, Result};
 use crate::log::{Log, Logged};
-use crate::state::{Journal, Transaction};
+use crate::state::{Callback, Journal, Transaction};
 
 /// A buffer as it was when its transaction closed.
 pub(crate) struct Frozen {
@@ -29,14 +29,23 @@ struct Closed {
     freed: Vec<(BlockNr, u32)>,
 }
 
+/// What the running transaction was when a commit wanted it.
+enum Running {
+    /// It changed something. The callbacks are of those who wait for a flush: this commit's flush serves them.
+    Closed(Arc<Transaction>, Closed, Vec<Callback>),
+    /// It changed nothing; everybody who waited for it or for a flush.
+    Empty(Vec<Callback>),
+}
+
 impl Journal {
     /// Commits the running transaction if it has anything in it; everybody who waits for it is told. On an error the
     /// caller aborts the journal.
     pub(crate) fn commit(&self) -> Result<()> {
         let mut log = self.log.lock();
         let start_ns = self.options.clock.now_ns();
-        let Some((txn, closed, flushes)) = self.close_running()? else {
-            return self.commit_of_nothing();
+        let (txn, closed, flushes) = match self.close_running()? {
+            Running::Closed(txn, closed, flushes) => (txn, closed, flushes),
+            Running::Empty(waiters) => return self.flush_for(waiters),
         };
         let closed_ns = self.options.clock.now_ns();
         // A failed data write is reported by its inode's fsync; the metadata is consistent all the same.
@@ -106,30 +115,21 @@ impl Journal {
         Ok(())
     }
 
-    /// Nothing was changed: whoever waits for the running transaction only needs a flush.
-    fn commit_of_nothing(&self) -> Result<()> {
-        let (waiters, flushes) = {
-            let mut s = self.state.lock();
-            let tid = s.running.tid;
-            let (ready, rest) = std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
-            s.waiters = rest;
-            (ready, std::mem::take(&mut s.flush_waiters))
-        };
-        if waiters.is_empty() && flushes.is_empty() {
+    /// Nothing was changed: those who waited for the running transaction only need a flush.
+    fn flush_for(&self, waiters: Vec<Callback>) -> Result<()> {
+        if waiters.is_empty() {
             return Ok(());
         }
         self.stats.flushes.inc();
         let result = self.flush_data();
-        for done in waiters.into_iter().map(|(_, d)| d).chain(flushes) {
+        for done in waiters {
             done(result.clone());
         }
         result
     }
 
-    /// Waits for the open handles, freezes what they changed, and lets new handles into the next transaction. The
-    /// third part are those who wait for a flush: this commit's flush serves them.
-    #[allow(clippy::type_complexity)] // one caller, one screen below
-    fn close_running(&self) -> Result<Option<(Arc<Transaction>, Closed, Vec<crate::Callback>)>> {
+    /// Waits for the open handles, freezes what they changed, and lets new handles into the next transaction.
+    fn close_running(&self) -> Result<Running> {
         let txn = {
             let mut s = self.state.lock();
             s.locked = true;
@@ -145,7 +145,13 @@ impl Journal {
                 s.started_ns = None;
                 s.reserved = 0;
                 self.room.notify_all();
-                return Ok(None);
+                // Taken under the lock that showed the transaction empty: who comes a moment later may have changed it.
+                let tid = s.running.tid;
+                let (ready, rest) =
+                    std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
+                s.waiters = rest;
+                let flushes = std::mem::take(&mut s.flush_waiters);
+                return Ok(Running::Empty(ready.into_iter().map(|(_, done)| done).chain(flushes).collect()));
             }
             s.running.clone()
         };
@@ -187,7 +193,7 @@ impl Journal {
         let mut revoked: Vec<_> = revoked.into_iter().collect();
         revoked.sort_unstable();
         let closed = Closed { tid: txn.tid, frozen, revoked, freed };
-        Ok(Some((txn, closed, flushes)))
+        Ok(Running::Closed(txn, closed, flushes))
     }
 
     /// Writes the transaction into the log and makes it durable.
