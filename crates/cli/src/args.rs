@@ -91,6 +91,9 @@ pub struct MountArgs {
     /// Ignore options that are not known
     #[arg(short = 's', long)]
     pub sloppy: bool,
+    /// Count what the mount does, and write it to FILE (JSON) at the end: for `extant lab`
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub stats: Option<PathBuf>,
     /// Started by the foreground command: "mounted" goes to the standard output, which is a pipe
     #[arg(long, hide = true)]
     pub background_server: bool,

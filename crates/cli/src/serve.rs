@@ -15,13 +15,14 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use extant_block::BlockDevice;
 use extant_block::device::IoMode;
 use extant_fs::Filesystem;
 use extant_fuse::{FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
+use extant_lab::measure::engine::Probe;
 use rustix::process::{getegid, geteuid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -46,13 +47,19 @@ pub struct Job {
     pub verbose: bool,
     /// Somebody reads our standard output, waiting for [`MOUNTED`].
     pub background: bool,
+    /// Where to write what the mount did (`extant lab`).
+    pub stats: Option<PathBuf>,
 }
 
 /// Mounts and serves until the mount is gone.
 pub fn serve(job: Job) -> Result<()> {
     let root = geteuid().is_root();
     let (fs, kind) = open(&job, root)?;
+    let probe = job.stats.as_ref().map(|_| Probe::start(&fs));
     let result = run(&job, root, fs.clone(), kind);
+    if let (Some(probe), Some(file)) = (probe, &job.stats) {
+        write_stats(probe, &fs, file);
+    }
     // The claim on the image ends with the device, which the file system owns.
     drop(fs);
     match result {
@@ -63,6 +70,15 @@ pub fn serve(job: Job) -> Result<()> {
             result.map_err(|e| Failure::new(SYSTEM, e))
         }
         Err(e) => Err(e),
+    }
+}
+
+/// Failing here is no failure of the mount: who wanted the file will miss it.
+fn write_stats(probe: Probe, fs: &Filesystem, file: &Path) {
+    let report = probe.finish(fs);
+    let text = serde_json::to_vec(&report).map_err(std::io::Error::other);
+    if let Err(e) = text.and_then(|text| std::fs::write(file, text)) {
+        warn(&format!("{}: {}", file.display(), plain(&e)));
     }
 }
 

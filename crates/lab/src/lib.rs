@@ -12,4 +12,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod environment;
+pub mod error;
+pub mod measure;
 pub mod result;
+pub mod run;
+pub mod target;
+pub mod vfs;
+pub mod workload;
+
+pub use error::{Error, Result};

@@ -30,7 +30,8 @@ pub fn run(args: MountArgs) -> Result<()> {
         Failure::io(&spec.path, e).with_status(if denied { USAGE } else { MOUNT })
     })?;
     let dir = mount_table::absolute(&args.dir);
-    let job = Job { spec, dir, config, verbose: args.verbose, background: args.background_server };
+    let job =
+        Job { spec, dir, config, verbose: args.verbose, background: args.background_server, stats: args.stats.clone() };
     if args.foreground || args.background_server {
         return serve::serve(job);
     }
@@ -50,6 +51,7 @@ pub fn run_helper(args: MountHelper) -> Result<()> {
         foreground: false,
         verbose: args.verbose,
         sloppy: args.sloppy,
+        stats: None,
         background_server: false,
     })
 }

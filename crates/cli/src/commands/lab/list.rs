@@ -3,14 +3,52 @@
 //! # Locking
 //! None.
 
-use clap::Args;
+use std::io::Write;
 
-use crate::failure::{Failure, Result};
+use clap::Args;
+use extant_lab::target::{self, Kind};
+use extant_lab::{measure, workload};
+
+use crate::failure::Result;
 
 /// Workloads, targets, policies and measures
 #[derive(Args, Debug)]
-pub struct ListArgs {}
+#[command(after_help = "Example:
+  extant lab list --parameters --scale 0.1")]
+pub struct ListArgs {
+    /// Show the parameters of the workloads, too
+    #[arg(long)]
+    pub parameters: bool,
+    /// At this scale
+    #[arg(long, default_value_t = 1.0)]
+    pub scale: f64,
+}
 
-pub fn run(_args: &ListArgs) -> Result<()> {
-    Err(Failure::usage("not built in yet"))
+pub fn run(args: &ListArgs) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "workloads (the parameters at scale 1.0 are those of the source):")?;
+    for w in workload::all() {
+        writeln!(out, "  {:12} {}", w.name(), w.summary())?;
+        writeln!(out, "  {:12} from {}", "", w.source())?;
+        if args.parameters {
+            let parameters = w.parameters(args.scale);
+            let values: Vec<String> = parameters.values().iter().map(|(n, v)| format!("{n}={v}")).collect();
+            writeln!(out, "  {:12} {}", "", values.join(" "))?;
+        }
+    }
+    writeln!(out, "\ntargets (an image is made afresh for each trial, and checked after it):")?;
+    for kind in Kind::ALL {
+        writeln!(out, "  {}", kind.summary())?;
+    }
+    writeln!(out, "\npolicies (--policy NAME=a,b; of engine and mount; the default first):")?;
+    for policy in target::policies() {
+        writeln!(out, "  {:12} {}: {}", policy.name, policy.summary, policy.values.join(", "))?;
+    }
+    writeln!(out, "\nmeasures (what a target cannot tell is left out):")?;
+    for m in measure::ALL {
+        let unit = if m.unit.is_empty() { String::new() } else { format!(" [{}]", m.unit) };
+        writeln!(out, "  {:30} {}{unit}", m.name, m.summary)?;
+    }
+    writeln!(out, "  and: time of each phase, latency of each kind of operation, the lock table, blocks by group")?;
+    Ok(())
 }

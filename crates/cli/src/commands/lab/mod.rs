@@ -10,6 +10,7 @@ mod matrix;
 mod report;
 mod rerun;
 mod run;
+mod table;
 
 use clap::{Args, Subcommand};
 
@@ -20,7 +21,7 @@ use crate::failure::Result;
 #[command(arg_required_else_help = true)]
 #[command(after_help = "Examples:
   extant lab list
-  extant lab run small-files --target engine:/var/tmp/e.img --policy mb_policy=linear,goal_first -o result
+  extant lab run small-files --target engine:/var/tmp/e.img --policy mb_policy=vanilla,goal_first -o result
   sudo extant lab run fsmark --target kernel:/var/tmp/k.img --target mount:/var/tmp/m.img --rounds 10 -o result
   extant lab compare result
   extant lab report result

@@ -5,17 +5,53 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Parser};
 
+use super::LabCommand;
+use super::run::{RunArgs, run_into, watch_signals};
+use crate::args::{Cli, Command};
 use crate::failure::{Failure, Result};
 
 /// Repeat a run with its configuration and seed
 #[derive(Args, Debug)]
+#[command(after_help = "Example:
+  extant lab rerun result -o again && extant lab compare result again")]
 pub struct RerunArgs {
     /// Directory of results
     pub result: PathBuf,
+    /// Directory for the new results [default: RESULT-again]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Replace image files that are there
+    #[arg(long)]
+    pub overwrite: bool,
 }
 
-pub fn run(_args: &RerunArgs) -> Result<()> {
-    Err(Failure::usage("not built in yet"))
+pub fn run(args: &RerunArgs) -> Result<()> {
+    let trials = extant_lab::run::load(&args.result).map_err(|e| Failure::op(e.to_string()))?;
+    let shown = args.result.display();
+    let Some(first) = trials.first() else { return Err(Failure::usage(format!("{shown}: there are no trials"))) };
+    let command = first.environment.command.clone();
+    let mut run = recorded(command.clone())
+        .ok_or_else(|| Failure::usage(format!("{shown}: not made by `extant lab run`: {}", command.join(" "))))?;
+    run.how.seed = first.workload.seed;
+    run.how.overwrite |= args.overwrite;
+    // All of it, even if this part was made by one of several.
+    run.shard = None;
+    let name = args.result.file_name().unwrap_or_default().to_string_lossy();
+    run.output = Some(args.output.clone().unwrap_or_else(|| args.result.with_file_name(format!("{name}-again"))));
+    eprintln!("{}", command.join(" "));
+    let stop = watch_signals()?;
+    run_into(&run, command, &stop).map(drop)
+}
+
+/// The arguments of the run that a command line stands for.
+fn recorded(command: Vec<String>) -> Option<RunArgs> {
+    match Cli::try_parse_from(command).ok()?.command {
+        Command::Lab(lab) => match lab.command {
+            LabCommand::Run(run) => Some(run),
+            _ => None,
+        },
+        _ => None,
+    }
 }

@@ -3,22 +3,154 @@
 //! # Locking
 //! None.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
+use extant_base::clock::Clock;
+use extant_lab::run::{Config, Summary};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, INTERRUPTED, Result};
+use crate::mount_options::MountConfig;
+use crate::size;
 
 /// Run a workload on contestants, round by round
-#[derive(Args, Debug)]
+///
+/// Each trial is a line in DIR/trials.ndjson. Called again with the same arguments, it does what is missing.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:
+  extant lab run small-files --target engine:/var/tmp/e.img --policy mb_policy=vanilla,goal_first -o result
+  sudo extant lab run small-files --target kernel:/var/tmp/k.img,mb_optimize_scan=0 \\
+      --target kernel:/var/tmp/k.img,mb_optimize_scan=1 --rounds 10 -o result
+  extant lab run replay --operations list.ndjson --target dir:/tmp
+
+Exit status: 0, 1 (usage; nothing was written), 8 (a trial failed), 130 (interrupted).")]
 pub struct RunArgs {
-    /// Workload
+    /// Workload; see `extant lab list`
     pub workload: String,
-    /// Directory for the results
-    #[arg(short, long)]
+    /// Contestant: engine:IMAGE, mount:IMAGE, kernel:IMAGE, fuse2fs:IMAGE (each with ,OPTIONS), dir:PATH
+    #[arg(short, long = "target", value_name = "TARGET", required = true)]
+    pub targets: Vec<String>,
+    /// One contestant for each value, of each engine and mount target
+    #[arg(short, long = "policy", value_name = "NAME=A,B")]
+    pub policies: Vec<String>,
+    #[command(flatten)]
+    pub how: HowArgs,
+    /// Directory for the results [default: lab-WORKLOAD-TIME]
+    #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
+    /// Do only the trials whose number leaves I when divided by N
+    #[arg(long, value_name = "I/N", value_parser = parse_shard)]
+    pub shard: Option<(u32, u32)>,
 }
 
-pub fn run(_args: &RunArgs) -> Result<()> {
-    Err(Failure::usage("not built in yet"))
+/// What `run` and `matrix` have in common.
+#[derive(Args, Clone, Debug)]
+pub struct HowArgs {
+    /// Rounds: each runs every contestant once
+    #[arg(short, long, default_value_t = 5)]
+    pub rounds: u32,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Size of the work; 1: as its source had it
+    #[arg(short, long)]
+    pub scale: Option<f64>,
+    /// A parameter of the workload; see `extant lab list --parameters`
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub settings: Vec<String>,
+    /// List of operations for `replay`
+    #[arg(long, value_name = "FILE")]
+    pub operations: Option<PathBuf>,
+    /// Arguments for mke2fs [default: -t ext4 -E lazy_itable_init=0,lazy_journal_init=0]
+    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
+    pub mkfs: Option<String>,
+    /// Size of the images [default: 8G, or twice what the work takes]
+    #[arg(long, value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// Replace image files that are there
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Record times and the host's counters alone: no latencies, no lock table, no events
+    #[arg(long)]
+    pub bare: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+fn parse_shard(text: &str) -> std::result::Result<(u32, u32), String> {
+    let parts = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+    match parts {
+        Some((i, n)) if i < n => Ok((i, n)),
+        _ => Err(format!("'{text}' is not I/N, with I from 0 to N-1")),
+    }
+}
+
+pub fn run(args: &RunArgs) -> Result<()> {
+    let stop = watch_signals()?;
+    run_into(args, std::env::args().collect(), &stop).map(drop)
+}
+
+/// Runs, says how it went, and prints the table; returns where the results are. `command` is for the record.
+pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<PathBuf> {
+    let output = args.output.clone().unwrap_or_else(|| {
+        let seconds = Clock::real().wall().sec;
+        format!("lab-{}-{seconds}", args.workload).into()
+    });
+    let config = Config {
+        workload: args.workload.clone(),
+        targets: args.targets.clone(),
+        policies: args.policies.clone(),
+        rounds: args.how.rounds,
+        seed: args.how.seed,
+        scale: args.how.scale.unwrap_or(1.0),
+        settings: args.how.settings.clone(),
+        operations: args.how.operations.clone(),
+        mkfs: args.how.mkfs.clone(),
+        image_bytes: args.how.size,
+        output: output.clone(),
+        shard: args.shard,
+        overwrite: args.how.overwrite,
+        measured: !args.how.bare,
+        quiet: args.how.quiet,
+        program: std::env::current_exe()?,
+        command,
+        mount_options: |options| MountConfig::parse(&[options.to_owned()], false).map(drop),
+    };
+    let summary = extant_lab::run::run(&config, stop).map_err(|e| failure(e, &output))?;
+    say(&summary, &output);
+    super::table::print(&output)?;
+    if summary.failed.is_empty() {
+        Ok(output)
+    } else {
+        Err(Failure::op(format!("{} trials failed; they are left out of comparisons", summary.failed.len())))
+    }
+}
+
+fn say(summary: &Summary, output: &Path) {
+    let there = if summary.skipped > 0 { format!(", {} were there already", summary.skipped) } else { String::new() };
+    eprintln!("{} trials in {}{there}", summary.usable as usize + summary.failed.len(), output.display());
+}
+
+/// An error of the lab, with the exit status that belongs to it.
+pub fn failure(e: extant_lab::Error, output: &Path) -> Failure {
+    match e {
+        extant_lab::Error::Interrupted => {
+            Failure::new(INTERRUPTED, format!("interrupted; finished trials are in {}", output.display()))
+        }
+        e if e.is_usage() => Failure::usage(e.to_string()),
+        e => Failure::op(e.to_string()),
+    }
+}
+
+/// True once the user wants an end.
+pub fn watch_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    Ok(stop)
 }

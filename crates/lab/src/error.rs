@@ -1,0 +1,89 @@
+//! Why the lab stops.
+//!
+//! # Locking
+//! None.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::vfs::VfsError;
+
+/// An error of the lab, ready to be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A request that makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// A name that is not known, with those that are.
+    #[error("no {what} is called '{name}'; known are: {known}")]
+    Unknown {
+        /// Kind of thing.
+        what: &'static str,
+        /// As it was written.
+        name: String,
+        /// Separated by commas.
+        known: String,
+    },
+    /// A target that cannot be used; nothing was written to it.
+    #[error("{label}: {why}")]
+    Target {
+        /// The contestant.
+        label: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A file of the lab's own.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An operation of a workload failed.
+    #[error("{op} {path}: {source}")]
+    Operation {
+        /// Name of the operation.
+        op: &'static str,
+        /// On what.
+        path: String,
+        /// What the target said.
+        source: VfsError,
+    },
+    /// A program that the lab calls failed.
+    #[error("{command}: {output}")]
+    Tool {
+        /// The command line.
+        command: String,
+        /// What it said.
+        output: String,
+    },
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+    /// Anything else that ends a trial.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What the lab answers.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An unknown name.
+    pub fn unknown<'a>(what: &'static str, name: &str, known: impl IntoIterator<Item = &'a str>) -> Error {
+        let known: Vec<&str> = known.into_iter().collect();
+        Error::Unknown { what, name: name.to_owned(), known: known.join(", ") }
+    }
+
+    /// For `map_err` on calls about `path`.
+    pub fn file(path: &Path) -> impl FnOnce(io::Error) -> Error {
+        let path: PathBuf = path.to_owned();
+        move |source| Error::File { path: path.display().to_string(), source }
+    }
+
+    /// A request that was wrong, as opposed to work that failed.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Error::Usage(_) | Error::Unknown { .. } | Error::Target { .. })
+    }
+}

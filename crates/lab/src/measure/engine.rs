@@ -1,0 +1,264 @@
+//! What Extant tells of itself: counters, trace points, the lock table.
+//!
+//! Main types: [`Probe`] (listens from a mount to its unmount), [`Report`] (what it heard; JSON when the file system is in a
+//! server). The trace points fill a bounded ring, so that a thread empties it all the time.
+//!
+//! Lock statistics and trace points are the process's: one probe at a time.
+//!
+//! # Locking
+//! `lab probe` (1) guards the tally between the thread and the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::{LockClass, Mutex, lock_table, reset_lock_table, set_lock_stats};
+use extant_base::task::{self, JoinHandle};
+use extant_base::trace::{self, Event};
+use extant_block::IoStats;
+use extant_fs::Filesystem;
+use serde::{Deserialize, Serialize};
+
+use super::Figures;
+use super::transactions::{Layout, Tally};
+use crate::result::LockRow;
+
+static PROBE_CLASS: LockClass = LockClass::new("lab probe", 1);
+
+/// How often the ring of events is emptied.
+const DRAIN_EVERY: Duration = Duration::from_millis(20);
+
+/// The points that are listened to.
+const POINTS: [&str; 4] = ["ext4_mballoc_alloc", "ext4_mballoc_free", "ext4_mb_new_group_pa", "jbd2_run_stats"];
+
+/// What one mount, or several of one trial, did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Sums by the names of [`super::ALL`].
+    pub counts: std::collections::BTreeMap<String, u64>,
+    /// What caches held at the end, in bytes.
+    pub budget_bytes: u64,
+    /// From the trace points; `None` when events were lost.
+    pub tally: Option<Tally>,
+    /// The lock table.
+    pub locks: Vec<LockRow>,
+}
+
+/// Listens from a mount to its unmount.
+pub struct Probe {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Acquisitions before, by class: those counters are never reset.
+    acquired_before: Vec<extant_base::sync::LockRow>,
+    io_before: IoStats,
+}
+
+struct Shared {
+    layout: Layout,
+    stop: AtomicBool,
+    tally: Mutex<Listener>,
+}
+
+#[derive(Default)]
+struct Listener {
+    tally: Tally,
+    lost: u64,
+}
+
+impl Probe {
+    /// Starts to listen; `None` for the thread if it cannot be started, and then there are no events.
+    pub fn start(fs: &Filesystem) -> Probe {
+        let geometry = fs.geometry();
+        let layout = Layout { first_block: geometry.first_data_block, blocks_per_group: geometry.blocks_per_group };
+        let shared = Arc::new(Shared {
+            layout,
+            stop: AtomicBool::new(false),
+            tally: Mutex::new(&PROBE_CLASS, Listener::default()),
+        });
+        let _ = trace::drain();
+        for point in POINTS {
+            trace::enable(point);
+        }
+        set_lock_stats(true);
+        reset_lock_table();
+        let thread = {
+            let shared = shared.clone();
+            let clock = Clock::real();
+            task::spawn("lab-probe", move || {
+                while !shared.stop.load(Ordering::Acquire) {
+                    clock.sleep(DRAIN_EVERY);
+                    shared.listen();
+                }
+            })
+        };
+        Probe { shared, thread: thread.ok(), acquired_before: lock_table(), io_before: fs.device().stats() }
+    }
+
+    /// After the unmount: what was heard.
+    pub fn finish(mut self, fs: &Filesystem) -> Report {
+        let heard = self.thread.is_some();
+        self.end();
+        self.shared.listen();
+        let mut report = Report { budget_bytes: fs.budget().used(), locks: self.locks(), ..Report::default() };
+        let listener = std::mem::take(&mut *self.shared.tally.lock());
+        report.tally = (heard && listener.lost == 0).then_some(listener.tally);
+        self.count(fs, &mut report);
+        report
+    }
+
+    fn end(&mut self) {
+        set_lock_stats(false);
+        trace::disable_all();
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    fn count(&self, fs: &Filesystem, report: &mut Report) {
+        let mut put = |name: &str, n: u64| report.counts.insert(name.to_owned(), n);
+        let (io, before) = (fs.device().stats(), self.io_before);
+        put("device_reads", io.reads - before.reads);
+        put("device_read_bytes", io.read_bytes - before.read_bytes);
+        put("device_writes", io.writes + io.write_zeroes - before.writes - before.write_zeroes);
+        put("device_write_bytes", io.write_bytes - before.write_bytes);
+        put("device_flushes", io.flushes - before.flushes);
+        put("device_discards", io.discards - before.discards);
+        let journal = fs.journal_stats();
+        put("journal_commits", journal.commits.get());
+        put("journal_blocks", journal.blocks.get());
+        put("journal_handles", journal.handles.get());
+        let alloc = fs.alloc_stats();
+        put("mballoc_reqs", alloc.requests);
+        put("mballoc_success", alloc.success);
+        put("mballoc_groups_scanned", alloc.groups_scanned);
+        put("mballoc_extents_scanned", alloc.extents_scanned);
+        put("mballoc_goal_hits", alloc.goal_hits);
+        put("mballoc_2n_hits", alloc.order2_hits);
+        put("mballoc_breaks", alloc.breaks);
+        put("mballoc_lost", alloc.lost);
+        for (i, (considered, hits)) in alloc.groups_considered.iter().zip(alloc.criterion_hits).enumerate() {
+            put(&format!("mballoc_cr{i}_groups_considered"), *considered);
+            put(&format!("mballoc_cr{i}_hits"), hits);
+        }
+    }
+
+    fn locks(&self) -> Vec<LockRow> {
+        let before = |name: &str| self.acquired_before.iter().find(|r| r.name == name);
+        let rows = lock_table().into_iter().map(|row| {
+            let (acquired, contended) = before(row.name).map_or((0, 0), |b| (b.acquired, b.contended));
+            let contended = row.contended.saturating_sub(contended);
+            LockRow {
+                name: row.name.to_owned(),
+                acquired: row.acquired.saturating_sub(acquired),
+                contended,
+                avg_wait_ns: if contended == 0 { 0.0 } else { row.wait_ns_total as f64 / contended as f64 },
+                total_wait_ns: row.wait_ns_total,
+                max_wait_ns: row.wait_ns_max,
+                min_wait_ns: row.wait_ns_min,
+            }
+        });
+        rows.filter(|r| r.acquired > 0 && !r.name.starts_with("lab ")).collect()
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn listen(&self) {
+        let (events, lost) = trace::drain();
+        let mut listener = self.tally.lock();
+        listener.lost += lost;
+        for event in &events {
+            hear(&mut listener.tally, self.layout, event);
+        }
+    }
+}
+
+fn hear(tally: &mut Tally, layout: Layout, event: &Event) {
+    match event.name {
+        "ext4_mballoc_alloc" => {
+            if let (Some(start), Some(len)) = (number(&event.args, "start"), number(&event.args, "len")) {
+                tally.allocated(event.time_ns, layout, start, len);
+            }
+        }
+        "ext4_mballoc_free" => {
+            if let (Some(start), Some(len)) = (number(&event.args, "start"), number(&event.args, "len")) {
+                tally.freed(event.time_ns, layout, start, len);
+            }
+        }
+        "ext4_mb_new_group_pa" => {
+            if let Some(start) = number(&event.args, "pstart") {
+                tally.locality_preallocation(layout, start);
+            }
+        }
+        "jbd2_run_stats" => {
+            // The event comes when the commit is done; the transaction was closed `lock_ns` after its beginning.
+            let of = |name| number(&event.args, name).unwrap_or(0);
+            let since = of("total_ns").saturating_sub(of("lock_ns"));
+            tally.closed(event.time_ns.saturating_sub(since));
+        }
+        _ => {}
+    }
+}
+
+/// The number behind `name=` in an event's arguments.
+fn number(args: &str, name: &str) -> Option<u64> {
+    args.split(' ').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+}
+
+impl Report {
+    /// Adds another mount of the same trial.
+    pub fn add(&mut self, more: Report) {
+        for (name, n) in more.counts {
+            *self.counts.entry(name).or_default() += n;
+        }
+        self.budget_bytes = self.budget_bytes.max(more.budget_bytes);
+        match (&mut self.tally, &more.tally) {
+            (Some(mine), Some(theirs)) => mine.add(theirs),
+            _ => self.tally = None,
+        }
+        for row in more.locks {
+            match self.locks.iter_mut().find(|r| r.name == row.name) {
+                Some(mine) => add_row(mine, &row),
+                None => self.locks.push(row),
+            }
+        }
+    }
+
+    /// The figures.
+    pub fn figures(&self, figures: &mut Figures) {
+        for (name, n) in &self.counts {
+            figures.insert(name.clone(), *n as f64);
+        }
+        if self.budget_bytes > 0 {
+            figures.insert("memory_budget_bytes".to_owned(), self.budget_bytes as f64);
+        }
+        let count = |name: &str| self.counts.get(name).copied().unwrap_or(0);
+        let commits = count("journal_commits");
+        if commits > 0 {
+            figures.insert("journal_blocks_per_commit".to_owned(), count("journal_blocks") as f64 / commits as f64);
+        }
+        if let Some(tally) = &self.tally {
+            tally.figures(figures);
+        }
+    }
+}
+
+fn add_row(mine: &mut LockRow, more: &LockRow) {
+    mine.min_wait_ns = match (mine.contended, more.contended) {
+        (0, _) => more.min_wait_ns,
+        (_, 0) => mine.min_wait_ns,
+        _ => mine.min_wait_ns.min(more.min_wait_ns),
+    };
+    mine.acquired += more.acquired;
+    mine.contended += more.contended;
+    mine.total_wait_ns += more.total_wait_ns;
+    mine.max_wait_ns = mine.max_wait_ns.max(more.max_wait_ns);
+    mine.avg_wait_ns = if mine.contended == 0 { 0.0 } else { mine.total_wait_ns as f64 / mine.contended as f64 };
+}

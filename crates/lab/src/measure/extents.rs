@@ -1,0 +1,110 @@
+//! How fragmented the files of an image are: its inode tables, read without mounting it.
+//!
+//! # Locking
+//! None.
+
+use std::path::Path;
+
+use extant_block::device::{FileDevice, OpenOptions};
+use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::extent::NodeRef;
+use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
+use extant_ondisk::inode::InodeDesc;
+use extant_ondisk::superblock::Geometry;
+use extant_ondisk::{BlockNr, GroupNr};
+
+use super::Figures;
+use super::transactions::Layout;
+
+/// Depth of an extent tree at most (Linux: EXT4_MAX_EXTENT_DEPTH).
+const DEPTH_MAX: u16 = 5;
+
+/// Geometry of an image.
+pub fn geometry(image: &Path) -> Option<Geometry> {
+    let device = FileDevice::open(image, OpenOptions::read_only()).ok()?;
+    Some(extant_fs::probe_superblock(&device).ok()?.0.geometry().clone())
+}
+
+/// Where an image's groups are.
+pub fn layout(image: &Path) -> Option<Layout> {
+    let g = geometry(image)?;
+    Some(Layout { first_block: g.first_data_block, blocks_per_group: g.blocks_per_group })
+}
+
+/// Adds the figures of an unmounted image with extents. What cannot be read leaves them out: e2fsck will say why.
+pub fn figures(image: &Path, figures: &mut Figures) {
+    let Some(count) = count(image) else { return };
+    figures.insert("files_left".into(), count.files as f64);
+    if count.files > 0 {
+        figures.insert("extents_per_file".into(), count.extents as f64 / count.files as f64);
+        figures.insert("extents_per_file_max".into(), count.most as f64);
+    }
+}
+
+#[derive(Default)]
+struct Count {
+    files: u64,
+    extents: u64,
+    most: u64,
+}
+
+fn count(image: &Path) -> Option<Count> {
+    let device = FileDevice::open(image, OpenOptions::read_only()).ok()?;
+    let geo = extant_fs::probe_superblock(&device).ok()?.0.geometry().clone();
+    let mut count = Count::default();
+    let block_size = u64::from(geo.block_size);
+    let mut block = vec![0; geo.block_size as usize];
+    for group in (0..geo.group_count).map(GroupNr) {
+        let (at, offset) = geo.group_desc_block(group)?;
+        device.read_at(at.0.checked_mul(block_size)?, &mut block, BioFlags::META).ok()?;
+        let desc = GroupDesc::decode(block.get(offset..)?, group, &geo).ok()?;
+        if desc.flags.contains(GroupFlags::INODE_UNINIT) {
+            continue;
+        }
+        let used = geo.inodes_per_group.saturating_sub(desc.itable_unused);
+        let per_block = geo.inodes_per_block().max(1);
+        for index in 0..used {
+            let offset = (index % per_block) as usize * geo.inode_size;
+            if offset == 0 {
+                let table = desc.inode_table.0.checked_add(u64::from(index / per_block))?;
+                device.read_at(table.checked_mul(block_size)?, &mut block, BioFlags::META).ok()?;
+            }
+            let ino = geo.inode_at(group, index)?;
+            let inode = InodeDesc::decode(block.get(offset..)?, ino, &geo).ok()?;
+            if inode.links == 0 || !inode.is_regular() || inode.blocks == 0 || ino.0 < 11 {
+                continue;
+            }
+            if !inode.has_extents() {
+                // Blocks mapped one by one: nothing to count.
+                return None;
+            }
+            let extents = leaves(&device, &geo, &inode.i_block, DEPTH_MAX)?;
+            count.files += 1;
+            count.extents += extents;
+            count.most = count.most.max(extents);
+        }
+    }
+    Some(count)
+}
+
+/// The extents below a node.
+fn leaves(device: &FileDevice, geo: &Geometry, bytes: &[u8], depth_max: u16) -> Option<u64> {
+    let node = NodeRef::parse(bytes, 0).ok()?;
+    if node.depth() == 0 {
+        return Some(node.len() as u64);
+    }
+    if node.depth() > depth_max {
+        return None;
+    }
+    let mut sum = 0u64;
+    for i in 0..node.len() {
+        let child: BlockNr = node.index(i)?.child;
+        if !geo.contains(child) {
+            return None;
+        }
+        let mut below = vec![0; geo.block_size as usize];
+        device.read_at(child.0.checked_mul(u64::from(geo.block_size))?, &mut below, BioFlags::META).ok()?;
+        sum = sum.checked_add(leaves(device, geo, &below, node.depth() - 1)?)?;
+    }
+    Some(sum)
+}

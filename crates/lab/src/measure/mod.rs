@@ -1,0 +1,82 @@
+//! What is read off a trial, and the names it goes by.
+//!
+//! Main types: [`Measure`] (a name with its unit), [`ALL`]. [`process`] and [`system`] ask the host, [`engine`] asks Extant,
+//! [`kernel`] asks the kernel's ext4 and its loop device, [`transactions`] turns the events of either into the same figures,
+//! [`extents`] reads the image afterwards, [`latency`] turns histograms into records.
+//!
+//! What a target cannot tell is left out, never zero.
+//!
+//! # Locking
+//! See [`engine`].
+
+pub mod engine;
+pub mod extents;
+pub mod kernel;
+pub mod latency;
+pub mod process;
+pub mod system;
+pub mod transactions;
+
+use std::collections::BTreeMap;
+
+/// Figures by name.
+pub type Figures = BTreeMap<String, f64>;
+
+/// A figure that a trial may have.
+#[derive(Clone, Copy, Debug)]
+pub struct Measure {
+    /// Stable name.
+    pub name: &'static str,
+    /// Unit; empty for a count.
+    pub unit: &'static str,
+    /// What it is, in one line.
+    pub summary: &'static str,
+}
+
+const fn measure(name: &'static str, unit: &'static str, summary: &'static str) -> Measure {
+    Measure { name, unit, summary }
+}
+
+/// Every measure. Names that end in `_` begin a family.
+pub const ALL: &[Measure] = &[
+    measure("cpu_user_s", "s", "user time of the workload and of the target's server"),
+    measure("cpu_system_s", "s", "system time of the same"),
+    measure("cpu_machine_s", "s", "time that the machine's processors were busy, kernel threads included"),
+    measure("switches_voluntary", "", "context switches of the same threads, waiting"),
+    measure("switches_involuntary", "", "context switches of the same threads, preempted"),
+    measure(
+        "memory_workload_bytes",
+        "B",
+        "resident anonymous memory of the lab at the end (engine: the file system's too)",
+    ),
+    measure("memory_server_rss_bytes", "B", "resident memory of the server at the end"),
+    measure("memory_server_pss_anon_bytes", "B", "its proportional share of anonymous memory"),
+    measure("memory_server_pss_file_bytes", "B", "its proportional share of file memory"),
+    measure("memory_server_peak_bytes", "B", "the most that was resident of it"),
+    measure("memory_page_cache_bytes", "B", "growth of the machine's page cache"),
+    measure("memory_slab_bytes", "B", "growth of the kernel's slabs"),
+    measure("memory_dirty_bytes", "B", "dirty and under writeback in the page cache at the end"),
+    measure("memory_budget_bytes", "B", "what Extant's caches held at the end"),
+    measure("device_reads", "", "requests to the device (Extant: to the image)"),
+    measure("device_read_bytes", "B", "bytes read"),
+    measure("device_writes", "", "requests to write"),
+    measure("device_write_bytes", "B", "bytes written"),
+    measure("device_flushes", "", "cache flushes"),
+    measure("device_discards", "", "discards"),
+    measure("journal_commits", "", "transactions committed"),
+    measure("journal_blocks", "", "metadata blocks in them"),
+    measure("journal_blocks_per_commit", "", "the same, for each"),
+    measure("journal_handles", "", "operations that joined a transaction"),
+    measure("bitmaps_per_transaction", "", "block bitmaps changed by a transaction, on average"),
+    measure("bitmaps_per_transaction_max", "", "the most that one changed"),
+    measure("groups_used", "", "block groups in which blocks were allocated"),
+    measure("allocations", "", "extents allocated"),
+    measure("blocks_allocated", "", "blocks in them"),
+    measure("blocks_freed", "", "blocks freed"),
+    measure("locality_preallocations", "", "preallocations made for small files together"),
+    measure("locality_groups", "", "block groups that they lie in"),
+    measure("mballoc_", "", "counters of the block allocator (Linux: mb_stats)"),
+    measure("files_left", "", "regular files with blocks in the image afterwards"),
+    measure("extents_per_file", "", "extents of those, on average"),
+    measure("extents_per_file_max", "", "extents of the most fragmented"),
+];

@@ -1,0 +1,62 @@
+//! What the host knows of itself: busy processors, page cache, slabs.
+//!
+//! Main type: [`System`], a reading of /proc/stat and /proc/meminfo.
+//!
+//! # Locking
+//! None.
+
+use super::Figures;
+
+/// A reading.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct System {
+    busy_s: Option<f64>,
+    cached: Option<u64>,
+    slab: Option<u64>,
+    dirty: Option<u64>,
+}
+
+impl System {
+    /// As it is now.
+    pub fn now() -> System {
+        let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kib = |name: &str| {
+            info.lines()
+                .find_map(|l| l.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok().map(|n| n << 10))
+        };
+        let sum = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
+        System {
+            busy_s: busy_s(),
+            cached: sum(kib("Cached:"), kib("Buffers:")),
+            slab: kib("Slab:"),
+            dirty: sum(kib("Dirty:"), kib("Writeback:")),
+        }
+    }
+
+    /// Memory of this reading, taken at the end of the work, against the one before it.
+    pub fn memory_since(&self, before: &System, figures: &mut Figures) {
+        let mut put = |name: &str, now: Option<u64>, then: Option<u64>| {
+            if let (Some(now), Some(then)) = (now, then) {
+                figures.insert(name.to_owned(), now as f64 - then as f64);
+            }
+        };
+        put("memory_page_cache_bytes", self.cached, before.cached);
+        put("memory_slab_bytes", self.slab, before.slab);
+        put("memory_dirty_bytes", self.dirty, Some(0));
+    }
+
+    /// Processor time of this reading, taken after unmounting, against the one before mounting.
+    pub fn busy_since(&self, before: &System, figures: &mut Figures) {
+        if let (Some(now), Some(then)) = (self.busy_s, before.busy_s) {
+            figures.insert("cpu_machine_s".to_owned(), now - then);
+        }
+    }
+}
+
+/// Everything but idle and waiting for I/O: user, nice, system, (idle, iowait), irq, softirq.
+fn busy_s() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let fields: Vec<f64> = text.lines().next()?.split_whitespace().skip(1).map_while(|f| f.parse().ok()).collect();
+    let busy: f64 = fields.iter().take(3).chain(fields.iter().skip(5).take(2)).sum();
+    (fields.len() >= 7).then(|| busy / rustix::param::clock_ticks_per_second() as f64)
+}

@@ -1,0 +1,149 @@
+//! Allocations and commits, as events, turned into figures: the same arithmetic for Extant and for the kernel.
+//!
+//! Main types: [`Layout`] (where groups are), [`Tally`]. A transaction's bitmaps are those of the groups in which blocks were
+//! allocated or freed between the closing of the transaction before it and its own.
+//!
+//! # Locking
+//! None.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::Figures;
+
+/// Where block groups are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Block at which group 0 begins.
+    pub first_block: u64,
+    /// Blocks in a group.
+    pub blocks_per_group: u32,
+}
+
+impl Layout {
+    /// The groups of a range with the blocks in each.
+    fn groups(self, start: u64, len: u64) -> impl Iterator<Item = (u32, u64)> {
+        let per_group = u64::from(self.blocks_per_group.max(1));
+        let mut at = start.saturating_sub(self.first_block);
+        let end = at.saturating_add(len);
+        std::iter::from_fn(move || {
+            (at < end).then(|| {
+                let group = at / per_group;
+                let next = ((group + 1) * per_group).min(end);
+                let blocks = next - at;
+                at = next;
+                (group as u32, blocks)
+            })
+        })
+    }
+}
+
+/// Sums over the events of a trial.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Blocks allocated, by group.
+    pub groups: BTreeMap<u32, u64>,
+    allocations: u64,
+    blocks_allocated: u64,
+    blocks_freed: u64,
+    transactions: u64,
+    bitmaps: u64,
+    bitmaps_max: u64,
+    locality_preallocations: u64,
+    locality_groups: BTreeSet<u32>,
+    /// Changes that no transaction has claimed yet: time, group.
+    #[serde(skip)]
+    open: VecDeque<(u64, u32)>,
+}
+
+impl Tally {
+    /// Blocks were allocated at `time_ns`.
+    pub fn allocated(&mut self, time_ns: u64, layout: Layout, start: u64, len: u64) {
+        self.allocations += 1;
+        self.blocks_allocated += len;
+        for (group, blocks) in layout.groups(start, len) {
+            *self.groups.entry(group).or_default() += blocks;
+            self.open.push_back((time_ns, group));
+        }
+    }
+
+    /// Blocks were freed at `time_ns`.
+    pub fn freed(&mut self, time_ns: u64, layout: Layout, start: u64, len: u64) {
+        self.blocks_freed += len;
+        self.open.extend(layout.groups(start, len).map(|(group, _)| (time_ns, group)));
+    }
+
+    /// A preallocation for small files was made.
+    pub fn locality_preallocation(&mut self, layout: Layout, start: u64) {
+        self.locality_preallocations += 1;
+        self.locality_groups.extend(layout.groups(start, 1).map(|(group, _)| group));
+    }
+
+    /// A transaction was closed at `time_ns`: it has the changes up to then.
+    pub fn closed(&mut self, time_ns: u64) {
+        let mut groups = BTreeSet::new();
+        while let Some((_, group)) = self.open.front().copied().filter(|(time, _)| *time <= time_ns) {
+            groups.insert(group);
+            self.open.pop_front();
+        }
+        self.transactions += 1;
+        self.bitmaps += groups.len() as u64;
+        self.bitmaps_max = self.bitmaps_max.max(groups.len() as u64);
+    }
+
+    /// Adds what another mount of the same image did.
+    pub fn add(&mut self, more: &Tally) {
+        for (group, blocks) in &more.groups {
+            *self.groups.entry(*group).or_default() += blocks;
+        }
+        self.allocations += more.allocations;
+        self.blocks_allocated += more.blocks_allocated;
+        self.blocks_freed += more.blocks_freed;
+        self.transactions += more.transactions;
+        self.bitmaps += more.bitmaps;
+        self.bitmaps_max = self.bitmaps_max.max(more.bitmaps_max);
+        self.locality_preallocations += more.locality_preallocations;
+        self.locality_groups.extend(&more.locality_groups);
+    }
+
+    /// The figures.
+    pub fn figures(&self, figures: &mut Figures) {
+        let mut put = |name: &str, value: f64| figures.insert(name.to_owned(), value);
+        put("groups_used", self.groups.len() as f64);
+        put("allocations", self.allocations as f64);
+        put("blocks_allocated", self.blocks_allocated as f64);
+        put("blocks_freed", self.blocks_freed as f64);
+        put("locality_preallocations", self.locality_preallocations as f64);
+        put("locality_groups", self.locality_groups.len() as f64);
+        if self.transactions > 0 {
+            put("bitmaps_per_transaction", self.bitmaps as f64 / self.transactions as f64);
+            put("bitmaps_per_transaction_max", self.bitmaps_max as f64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_belong_to_the_transaction_that_was_open() {
+        let layout = Layout { first_block: 1, blocks_per_group: 100 };
+        let mut tally = Tally::default();
+        tally.allocated(10, layout, 1, 10);
+        tally.allocated(11, layout, 95, 12); // groups 0 and 1
+        tally.freed(30, layout, 305, 1);
+        tally.closed(20);
+        tally.closed(40);
+        let mut figures = Figures::new();
+        tally.figures(&mut figures);
+        assert_eq!(tally.groups, BTreeMap::from([(0, 16), (1, 6)]));
+        assert_eq!(figures["bitmaps_per_transaction"], 1.5);
+        assert_eq!(figures["bitmaps_per_transaction_max"], 2.0);
+        assert_eq!((figures["groups_used"], figures["blocks_freed"]), (2.0, 1.0));
+        let mut twice = tally.clone();
+        twice.add(&tally);
+        assert_eq!((twice.groups[&0], twice.transactions), (32, 4));
+    }
+}

@@ -1,0 +1,235 @@
+//! Runs: every contestant once in each round, in an order drawn from the seed.
+//!
+//! Main types: [`Config`], [`Summary`]; [`run`] does it. One trial is in [`trial`], the file of results in [`store`].
+//!
+//! A run into a directory that has some of its trials already goes on where that one ended; so do its parts
+//! ([`Config::shard`]). A directory with trials of another configuration is refused.
+//!
+//! # Locking
+//! None: one trial after the other.
+
+mod store;
+mod trial;
+
+use std::path::PathBuf;
+
+use extant_base::rng::Rng;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::environment;
+use crate::error::{Error, Result};
+use crate::result::{Outcome, Trial, WorkloadRun};
+use crate::target::{self, ImagePlan, Rig};
+use crate::workload::{self, Parameters, Workload};
+
+pub use store::load;
+
+/// What to run.
+#[derive(Clone)]
+pub struct Config {
+    /// Name of the workload.
+    pub workload: String,
+    /// Targets as written.
+    pub targets: Vec<String>,
+    /// `NAME=a,b`: policies whose values compete.
+    pub policies: Vec<String>,
+    /// How many times each contestant runs.
+    pub rounds: u32,
+    /// Of everything random.
+    pub seed: u64,
+    /// 1.0: the parameters of the workload's source.
+    pub scale: f64,
+    /// `NAME=VALUE`: parameters that differ from the scaled ones.
+    pub settings: Vec<String>,
+    /// The list that `replay` reads.
+    pub operations: Option<PathBuf>,
+    /// Arguments for mke2fs; `None`: [`target::DEFAULT_MKFS`].
+    pub mkfs: Option<String>,
+    /// Size of the images in bytes; `None`: what suits the workload.
+    pub image_bytes: Option<u64>,
+    /// Directory of the results; made if it is not there.
+    pub output: PathBuf,
+    /// `i` of `n` parts: the trials whose number leaves `i` when divided by `n`.
+    pub shard: Option<(u32, u32)>,
+    /// Images that are there may be replaced.
+    pub overwrite: bool,
+    /// Latencies, lock table and events are recorded. Without: the clock and the host's counters alone.
+    pub measured: bool,
+    /// Nothing is drawn on the terminal.
+    pub quiet: bool,
+    /// The `extant` binary, which serves `mount` targets.
+    pub program: PathBuf,
+    /// The command line, for the record.
+    pub command: Vec<String>,
+    /// Checks options of `extant mount`.
+    pub mount_options: fn(&str) -> std::result::Result<(), String>,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Trials that ran now and may be used.
+    pub usable: u32,
+    /// Trials that failed now: contestant, round, why.
+    pub failed: Vec<(String, u32, String)>,
+    /// Trials that were there already.
+    pub skipped: u32,
+}
+
+/// A run whose every part has been checked.
+struct Plan {
+    workload: &'static dyn Workload,
+    parameters: Parameters,
+    rigs: Vec<Rig>,
+    images: ImagePlan,
+}
+
+/// Checks a configuration without writing anything.
+pub fn check(config: &Config) -> Result<()> {
+    plan(config).map(drop)
+}
+
+fn plan(config: &Config) -> Result<Plan> {
+    let workload = workload::find(&config.workload)?;
+    if !config.scale.is_finite() || config.scale <= 0.0 || config.scale > 1000.0 {
+        return Err(Error::Usage(format!("scale {}: it must be above 0, and 1000 at most", config.scale)));
+    }
+    if config.rounds == 0 {
+        return Err(Error::Usage("a run needs at least one round".into()));
+    }
+    if let Some((part, parts)) = config.shard
+        && part >= parts
+    {
+        return Err(Error::Usage(format!("part {part}/{parts}: parts are numbered from 0")));
+    }
+    let mut parameters = workload.parameters(config.scale);
+    for setting in &config.settings {
+        parameters.set(setting)?;
+    }
+    workload::check_inputs(workload, config.operations.as_deref())?;
+    let rigs = target::contestants(&config.targets, &config.policies)?;
+    let needs = workload.needs(&parameters);
+    let images = ImagePlan::new(config.mkfs.as_deref(), config.image_bytes, needs);
+    let rules = target::check::Rules {
+        plan: &images,
+        needs,
+        overwrite: config.overwrite,
+        mount_options: &config.mount_options,
+    };
+    target::check::all(&rigs, &rules)?;
+    Ok(Plan { workload, parameters, rigs, images })
+}
+
+/// Runs what `config` says. `stop` (Ctrl-C) ends it after cleaning up; finished trials are in the results.
+pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
+    let plan = plan(config)?;
+    let run = WorkloadRun {
+        name: plan.workload.name().to_owned(),
+        scale: config.scale,
+        seed: config.seed,
+        parameters: plan.parameters.values().clone(),
+        headline: plan.workload.headline().to_owned(),
+    };
+    let mut store = store::Store::open(&config.output, &run, &plan.images.command())?;
+    let environment = environment::of_this_machine(&config.command);
+    let mut summary = Summary::default();
+    let mut due = Vec::new();
+    for round in 0..config.rounds {
+        for (place, which) in order(config.seed, round, plan.rigs.len()).into_iter().enumerate() {
+            let number = u64::from(round) * plan.rigs.len() as u64 + which as u64;
+            if config.shard.is_some_and(|(part, parts)| number % u64::from(parts) != u64::from(part)) {
+                continue;
+            }
+            if store.has(&plan.rigs[which].contestant.label, round) {
+                summary.skipped += 1;
+                continue;
+            }
+            due.push((round, place as u32, which));
+        }
+    }
+    let bar = progress(due.len() as u64, config.quiet);
+    for (round, place, which) in due {
+        let rig = &plan.rigs[which];
+        let label = &rig.contestant.label;
+        let say = |what: &str| bar.set_message(format!("round {}, {label}: {what}", round + 1));
+        let job = trial::Job {
+            config,
+            workload: plan.workload,
+            parameters: &plan.parameters,
+            images: &plan.images,
+            rig,
+            run: &run,
+            round,
+            place,
+            environment: &environment,
+        };
+        let trial = match job.run(stop, &say) {
+            Ok(trial) => trial,
+            Err(e) => {
+                bar.finish_and_clear();
+                return Err(e);
+            }
+        };
+        if stop.load(Ordering::Relaxed) {
+            bar.finish_and_clear();
+            return Err(Error::Interrupted);
+        }
+        store.append(&trial)?;
+        note(&trial, &mut summary, &bar);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(summary)
+}
+
+fn note(trial: &Trial, summary: &mut Summary, bar: &ProgressBar) {
+    match &trial.outcome {
+        Outcome::Failed(why) => {
+            bar.suspend(|| eprintln!("round {} {}: FAILED: {why}", trial.round + 1, trial.contestant.label));
+            summary.failed.push((trial.contestant.label.clone(), trial.round, why.clone()));
+        }
+        _ => summary.usable += 1,
+    }
+}
+
+fn progress(trials: u64, quiet: bool) -> ProgressBar {
+    let bar = ProgressBar::new(trials);
+    if quiet {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} trials, {elapsed} ({eta} left)  {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    bar
+}
+
+/// The order of the contestants in a round.
+fn order(seed: u64, round: u32, contestants: usize) -> Vec<usize> {
+    let mut rng = Rng::new(seed ^ (u64::from(round) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let mut order: Vec<usize> = (0..contestants).collect();
+    for i in (1..contestants).rev() {
+        order.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_comes_from_the_seed_and_changes() {
+        assert_eq!(order(7, 3, 5), order(7, 3, 5));
+        let mut seen: Vec<Vec<usize>> = (0..40).map(|round| order(1, round, 3)).collect();
+        assert!(seen.iter().all(|o| {
+            let mut s = o.clone();
+            s.sort_unstable();
+            s == [0, 1, 2]
+        }));
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), 6, "all orders occur");
+    }
+}

@@ -1,0 +1,85 @@
+//! A directory of results: `trials.ndjson`, a line a trial, each durable before the next trial starts.
+//!
+//! Main type: [`Store`].
+//!
+//! # Locking
+//! None: lines are appended whole, so that the parts of a run may share a directory.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::result::{SCHEMA, TRIALS, Trial, WorkloadRun};
+
+/// The trials in `dir`. A last line that was cut off is left out.
+pub fn load(dir: &Path) -> Result<Vec<Trial>> {
+    let path = dir.join(TRIALS);
+    let text = std::fs::read_to_string(&path).map_err(Error::file(&path))?;
+    let mut trials = Vec::new();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    for (i, line) in lines.iter().enumerate() {
+        match serde_json::from_str::<Trial>(line) {
+            Ok(trial) => trials.push(trial),
+            Err(_) if i + 1 == lines.len() && !line.ends_with('\n') => {}
+            Err(e) => return Err(Error::Failed(format!("{}:{}: {e}", path.display(), i + 1))),
+        }
+    }
+    Ok(trials)
+}
+
+/// A file of results that is added to.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    file: File,
+    there: HashSet<(String, u32)>,
+}
+
+impl Store {
+    /// Opens or makes `dir`. What is there must be of the same run.
+    pub fn open(dir: &Path, run: &WorkloadRun, mkfs: &str) -> Result<Store> {
+        std::fs::create_dir_all(dir).map_err(Error::file(dir))?;
+        let path = dir.join(TRIALS);
+        let file = File::options().create(true).append(true).open(&path).map_err(Error::file(&path))?;
+        let trials = load(dir)?;
+        for trial in &trials {
+            let other = |what: &str| {
+                Err(Error::Usage(format!("{} has results of another {what}: choose another directory", dir.display())))
+            };
+            if trial.schema != SCHEMA {
+                return other("schema");
+            }
+            if trial.workload != *run {
+                return other("workload, scale, seed or parameters");
+            }
+            if !trial.environment.mkfs.is_empty() && trial.environment.mkfs != mkfs {
+                return other("kind of image");
+            }
+        }
+        // A run that was killed may have left half a line.
+        let text = std::fs::read(&path).map_err(Error::file(&path))?;
+        let whole = text.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        if whole < text.len() {
+            file.set_len(whole as u64).map_err(Error::file(&path))?;
+        }
+        let there = trials.into_iter().map(|t| (t.contestant.label, t.round)).collect();
+        Ok(Store { path, file, there })
+    }
+
+    /// Whether this trial has been run.
+    pub fn has(&self, label: &str, round: u32) -> bool {
+        self.there.contains(&(label.to_owned(), round))
+    }
+
+    /// Adds a trial; durable on return.
+    pub fn append(&mut self, trial: &Trial) -> Result<()> {
+        let failed = Error::file(&self.path);
+        let mut line = serde_json::to_vec(trial).map_err(|e| Error::Failed(e.to_string()))?;
+        line.push(b'\n');
+        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(failed)?;
+        self.there.insert((trial.contestant.label.clone(), trial.round));
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! Looks at every target of a run before anything is written.
+//!
+//! # Locking
+//! None.
+
+use std::path::Path;
+
+use extant_block::device::same_image_in_use;
+
+use super::tools::find;
+use super::{EngineOptions, ImagePlan, Kind, Rig};
+use crate::error::{Error, Result};
+use crate::workload::Needs;
+
+/// Room that is left on the host beyond what a trial writes: journal, inode tables, a file system's own blocks.
+const SLACK_BYTES: u64 = 256 << 20;
+
+/// What decides beside the targets themselves.
+pub struct Rules<'a> {
+    /// How images are made.
+    pub plan: &'a ImagePlan,
+    /// Room that the workload takes.
+    pub needs: Needs,
+    /// Files that are there may be replaced.
+    pub overwrite: bool,
+    /// Checks options of `extant mount`.
+    pub mount_options: &'a dyn Fn(&str) -> std::result::Result<(), String>,
+}
+
+/// Refuses the run if a contestant cannot work.
+pub fn all(rigs: &[Rig], rules: &Rules<'_>) -> Result<()> {
+    for rig in rigs {
+        one(rig, rules).map_err(|why| Error::Target { label: rig.contestant.label.clone(), why })?;
+    }
+    Ok(())
+}
+
+fn one(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
+    let target = &rig.target;
+    let root = rustix::process::geteuid().is_root();
+    if target.kind == Kind::Dir {
+        if !target.path.is_dir() {
+            return Err(format!("{}: no such directory", target.path.display()));
+        }
+        return room(&target.path, rules.needs.bytes.saturating_add(1 << 20));
+    }
+    for tool in ["mke2fs", "e2fsck"] {
+        if find(tool).is_none() {
+            return Err(format!("{tool} is missing (e2fsprogs)"));
+        }
+    }
+    image(rig, rules)?;
+    match target.kind {
+        Kind::Engine => EngineOptions::parse(&rig.all_options()).map(drop)?,
+        Kind::Mount => {
+            (rules.mount_options)(&rig.all_options())?;
+            fuse(root)?;
+        }
+        Kind::Fuse2fs => {
+            if find("fuse2fs").is_none() {
+                return Err("fuse2fs is missing".into());
+            }
+            fuse(root)?;
+        }
+        Kind::Kernel => {
+            if !root {
+                return Err("mounting by the kernel needs root".into());
+            }
+            for tool in ["losetup", "mount", "umount"] {
+                if find(tool).is_none() {
+                    return Err(format!("{tool} is missing (util-linux)"));
+                }
+            }
+            if !Path::new("/dev/loop-control").exists() {
+                return Err("there are no loop devices here (/dev/loop-control)".into());
+            }
+        }
+        Kind::Dir => {}
+    }
+    Ok(())
+}
+
+fn fuse(root: bool) -> std::result::Result<(), String> {
+    if !Path::new("/dev/fuse").exists() {
+        return Err("FUSE is missing (/dev/fuse)".into());
+    }
+    if !root && find("fusermount3").is_none() {
+        return Err("mounting without root needs fusermount3".into());
+    }
+    Ok(())
+}
+
+/// The image's place: a directory that is there, no file in it that is not ours, not in use, large enough.
+fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
+    let path = &rig.target.path;
+    let shown = path.display();
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        return Err(format!("{}: no such directory", parent.display()));
+    }
+    match path.symlink_metadata() {
+        Ok(m) if !m.is_file() => return Err(format!("{shown} is no regular file: images are made afresh, in files")),
+        Ok(m) => {
+            if let Some(who) = same_image_in_use(path) {
+                return Err(format!("{shown} is in use: {who}"));
+            }
+            if m.len() > 0 && !rules.overwrite {
+                return Err(format!("{shown} exists and would be replaced: remove it, or say --overwrite"));
+            }
+            in_use(path)?;
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) => return Err(format!("{shown}: {e}")),
+    }
+    let bytes = rules.plan.bytes;
+    if rules.needs.bytes.saturating_add(rules.needs.bytes / 10) > bytes {
+        return Err(format!(
+            "an image of {} MiB is too small: the work takes {} MiB at this scale",
+            bytes >> 20,
+            rules.needs.bytes >> 20
+        ));
+    }
+    if bytes < 8 << 20 {
+        return Err(format!("an image of {bytes} bytes is too small"));
+    }
+    let copy = if EngineOptions::parse(&rig.all_options()).is_ok_and(|o| o.memory) { rules.needs.bytes } else { 0 };
+    memory(copy)?;
+    room(parent, rules.needs.bytes.saturating_add(bytes / 32).saturating_add(SLACK_BYTES))
+}
+
+/// Servers lock the image that they serve.
+fn in_use(path: &Path) -> std::result::Result<(), String> {
+    let Ok(file) = std::fs::File::open(path) else { return Err(format!("{} cannot be read", path.display())) };
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(_) => Err(format!("{} is in use by another process", path.display())),
+    }
+}
+
+fn memory(bytes: u64) -> std::result::Result<(), String> {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = info.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse().ok());
+    match available.map(|kib: u64| kib << 10) {
+        Some(there) if bytes > there / 2 => {
+            Err(format!("the work takes {} MiB of memory; {} MiB are available", bytes >> 20, there >> 20))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn room(dir: &Path, bytes: u64) -> std::result::Result<(), String> {
+    let stat = rustix::fs::statvfs(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let there = stat.f_bavail.saturating_mul(stat.f_frsize);
+    if there < bytes {
+        return Err(format!(
+            "{}: {} MiB are free, and the work takes {} MiB at this scale",
+            dir.display(),
+            there >> 20,
+            bytes >> 20
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! Where workloads run.
+//!
+//! Main types: [`Target`] (as the user wrote it), [`Kind`], [`Rig`] (a target made ready for one trial, with its options and
+//! policies), [`Site`] (a target that is up). Before a run writes anything, [`check::all`] looks at all of them.
+//!
+//! # Locking
+//! None.
+
+pub mod check;
+mod image;
+mod options;
+mod site;
+mod tools;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use extant_fs::{AllocPolicy, EsPolicyKind};
+
+use crate::error::{Error, Result};
+use crate::result::Contestant;
+
+pub use image::{DEFAULT_MKFS, ImagePlan, Made};
+pub use options::EngineOptions;
+pub use site::{Evidence, Site, drop_caches};
+pub use tools::{Tool, parse_size};
+
+/// Kinds of targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Extant's engine in this process.
+    Engine,
+    /// Extant through FUSE, served by a process of its own.
+    Mount,
+    /// The kernel's driver on a loop device.
+    Kernel,
+    /// e2fsprogs' FUSE driver.
+    Fuse2fs,
+    /// A directory as it is.
+    Dir,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 5] = [Kind::Engine, Kind::Mount, Kind::Kernel, Kind::Fuse2fs, Kind::Dir];
+
+    /// Stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Engine => "engine",
+            Kind::Mount => "mount",
+            Kind::Kernel => "kernel",
+            Kind::Fuse2fs => "fuse2fs",
+            Kind::Dir => "dir",
+        }
+    }
+
+    /// One line for a list.
+    pub fn summary(self) -> &'static str {
+        match self {
+            Kind::Engine => {
+                "engine:IMAGE[,OPTIONS]   Extant in this process, without FUSE; io=memory puts the image into memory"
+            }
+            Kind::Mount => "mount:IMAGE[,OPTIONS]    Extant through FUSE",
+            Kind::Kernel => "kernel:IMAGE[,OPTIONS]   the kernel's ext4 on a loop device (root)",
+            Kind::Fuse2fs => "fuse2fs:IMAGE[,OPTIONS]  e2fsprogs' FUSE driver",
+            Kind::Dir => "dir:PATH                 any directory as it is; nothing is checked afterwards",
+        }
+    }
+}
+
+/// A target as the user wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// What drives it.
+    pub kind: Kind,
+    /// Image or directory.
+    pub path: PathBuf,
+    /// Mount options.
+    pub options: String,
+    /// The whole text.
+    pub text: String,
+}
+
+impl FromStr for Target {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Target> {
+        let wrong = |why: &str| Error::Usage(format!("target '{text}': {why}"));
+        let (kind, rest) = text.split_once(':').ok_or_else(|| wrong("write KIND:PATH, kernel:/var/tmp/k.img say"))?;
+        let kind = Kind::ALL
+            .into_iter()
+            .find(|k| k.name() == kind)
+            .ok_or_else(|| Error::unknown("kind of target", kind, Kind::ALL.map(Kind::name)))?;
+        let (path, options) = match kind {
+            Kind::Dir => (rest, ""),
+            _ => rest.split_once(',').unwrap_or((rest, "")),
+        };
+        if path.is_empty() {
+            return Err(wrong("the path is missing"));
+        }
+        Ok(Target { kind, path: path.into(), options: options.to_owned(), text: text.to_owned() })
+    }
+}
+
+/// A policy and the names of its values.
+#[derive(Clone, Debug)]
+pub struct PolicyName {
+    /// As in mount options.
+    pub name: &'static str,
+    /// What it decides.
+    pub summary: &'static str,
+    /// The contestants, the default first.
+    pub values: Vec<&'static str>,
+}
+
+/// The policies that Extant can be told.
+pub fn policies() -> Vec<PolicyName> {
+    fn default_first<T: Copy + PartialEq + Default>(all: &[T], name: fn(T) -> &'static str) -> Vec<&'static str> {
+        let rest = all.iter().copied().filter(|p| *p != T::default());
+        std::iter::once(T::default()).chain(rest).map(name).collect()
+    }
+    vec![
+        PolicyName {
+            name: "mb_policy",
+            summary: "in which block group free blocks are looked for",
+            values: default_first(&AllocPolicy::ALL, AllocPolicy::name),
+        },
+        PolicyName {
+            name: "es_policy",
+            summary: "what leaves the extent-status cache when memory is short",
+            values: default_first(&EsPolicyKind::ALL, EsPolicyKind::name),
+        },
+    ]
+}
+
+/// A contestant: what runs, and how it is called.
+#[derive(Clone, Debug)]
+pub struct Rig {
+    /// The target.
+    pub target: Target,
+    /// As it stands in results.
+    pub contestant: Contestant,
+}
+
+impl Rig {
+    /// All mount options: the target's, then the policies.
+    pub fn all_options(&self) -> String {
+        let policies = self.contestant.policies.iter().map(|(name, value)| format!("{name}={value}"));
+        let own = Some(self.target.options.clone()).filter(|o| !o.is_empty());
+        own.into_iter().chain(policies).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// The contestants that `targets` and `policies` (`NAME=a,b`) make: Extant's targets once for each value, others once.
+pub fn contestants(targets: &[String], policies: &[String]) -> Result<Vec<Rig>> {
+    if targets.is_empty() {
+        return Err(Error::Usage("a run needs a --target; see `extant lab list`".into()));
+    }
+    let mut chosen: Vec<(&'static str, Vec<&'static str>)> = Vec::new();
+    let known = self::policies();
+    for text in policies {
+        let (name, values) =
+            text.split_once('=').ok_or_else(|| Error::Usage(format!("policy '{text}': write NAME=a,b")))?;
+        let policy = known
+            .iter()
+            .find(|p| p.name == name)
+            .ok_or_else(|| Error::unknown("policy", name, known.iter().map(|p| p.name)))?;
+        let find = |value: &str| {
+            let found = policy.values.iter().find(|v| **v == value).copied();
+            found.ok_or_else(|| Error::unknown(policy.name, value, policy.values.iter().copied()))
+        };
+        if chosen.iter().any(|(n, _)| *n == policy.name) {
+            return Err(Error::Usage(format!("policy {name} is given twice: write {name}=a,b")));
+        }
+        chosen.push((policy.name, values.split(',').map(find).collect::<Result<_>>()?));
+    }
+    let mut rigs: Vec<Rig> = Vec::new();
+    for text in targets {
+        let target: Target = text.parse()?;
+        let mut sets = vec![Vec::new()];
+        if matches!(target.kind, Kind::Engine | Kind::Mount) {
+            for (name, values) in &chosen {
+                sets = sets
+                    .iter()
+                    .flat_map(|set: &Vec<(&str, &str)>| values.iter().map(move |v| [&set[..], &[(*name, *v)]].concat()))
+                    .collect();
+            }
+        }
+        for set in sets {
+            let mut label = target.text.clone();
+            for (name, value) in &set {
+                label += &format!(",{name}={value}");
+            }
+            if rigs.iter().any(|r| r.contestant.label == label) {
+                return Err(Error::Usage(format!("{label} is given twice")));
+            }
+            let contestant = Contestant {
+                label,
+                kind: target.kind.name().to_owned(),
+                options: target.options.clone(),
+                policies: set.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+            };
+            rigs.push(Rig { target: target.clone(), contestant });
+        }
+    }
+    Ok(rigs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(targets: &[&str], policies: &[&str]) -> Result<Vec<String>> {
+        let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        Ok(contestants(&own(targets), &own(policies))?.into_iter().map(|r| r.contestant.label).collect())
+    }
+
+    #[test]
+    fn targets() {
+        let t: Target = "kernel:/var/tmp/k.img,mb_optimize_scan=0,noatime".parse().unwrap();
+        assert_eq!(
+            (t.kind, t.path.to_str(), t.options.as_str()),
+            (Kind::Kernel, Some("/var/tmp/k.img"), "mb_optimize_scan=0,noatime")
+        );
+        let t: Target = "dir:/a,b".parse().unwrap();
+        assert_eq!((t.kind, t.path.to_str()), (Kind::Dir, Some("/a,b")));
+        for bad in ["kernel", "kernel:", "engine:,a", "ext3:/x"] {
+            assert!(bad.parse::<Target>().is_err(), "{bad}");
+        }
+        let e = "ext3:/x".parse::<Target>().unwrap_err().to_string();
+        assert!(e.contains("engine, mount, kernel, fuse2fs, dir"), "{e}");
+    }
+
+    #[test]
+    fn policies_multiply_extant_alone() {
+        let all = labels(&["engine:/e", "kernel:/k"], &["mb_policy=vanilla,goal_first", "es_policy=vanilla"]).unwrap();
+        assert_eq!(
+            all,
+            [
+                "engine:/e,mb_policy=vanilla,es_policy=vanilla",
+                "engine:/e,mb_policy=goal_first,es_policy=vanilla",
+                "kernel:/k"
+            ]
+        );
+        let e = labels(&["engine:/e"], &["mb_policy=best"]).unwrap_err().to_string();
+        assert!(e.contains("vanilla") && e.contains("goal_first"), "{e}");
+        assert!(labels(&["engine:/e"], &["color=red"]).unwrap_err().to_string().contains("es_policy"));
+        assert!(labels(&["engine:/e", "engine:/e"], &[]).is_err());
+        assert!(labels(&[], &[]).is_err());
+    }
+}

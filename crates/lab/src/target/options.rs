@@ -1,0 +1,95 @@
+//! Options of the engine in this process: those of `extant mount` that mean something without a mount.
+//!
+//! # Locking
+//! None.
+
+use extant_block::device::{Engine, IoMode};
+use extant_fs::{AllocPolicy, Atime, DataMode, EsPolicyKind, MountOptions};
+
+use super::parse_size;
+
+/// Writes of at least this many bytes go straight to an image file that is opened through the page cache, as under
+/// `extant mount`.
+const WRITE_THROUGH_BYTES: u64 = 65536;
+
+/// How the image is used.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Of the file system.
+    pub fs: MountOptions,
+    /// Past or through the host's page cache.
+    pub io: IoMode,
+    /// How requests are made.
+    pub engine: Engine,
+    /// The image is copied into memory, and back at the end.
+    pub memory: bool,
+}
+
+/// For the message about an unknown one.
+const KNOWN: [&str; 9] = [
+    "cache=",
+    "commit=",
+    "data=",
+    "noatime",
+    "relatime",
+    "io=direct|buffered|memory",
+    "engine=",
+    "mb_policy=",
+    "es_policy=",
+];
+
+impl EngineOptions {
+    /// Reads `a,b=c`; the error says what is wrong.
+    pub fn parse(list: &str) -> Result<EngineOptions, String> {
+        let mut options =
+            EngineOptions { fs: MountOptions::default(), io: IoMode::Buffered, engine: Engine::IoUring, memory: false };
+        for option in list.split(',').filter(|o| !o.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let wrong = || format!("option '{option}': that value is not known");
+            match (name, value) {
+                ("cache", size) => options.fs.cache_bytes = parse_size(size)?.max(8 << 20),
+                ("commit", seconds) => options.fs.commit_interval_s = seconds.parse().map_err(|_| wrong())?,
+                ("data", "ordered") => options.fs.data = DataMode::Ordered,
+                ("data", "writeback") => options.fs.data = DataMode::Writeback,
+                ("noatime", "") => options.fs.atime = Atime::Never,
+                ("relatime", "") => options.fs.atime = Atime::Relative,
+                ("io", "direct") => options.io = IoMode::Direct,
+                ("io", "buffered") => options.io = IoMode::Buffered,
+                ("io", "memory") => options.memory = true,
+                ("engine", "psync") => options.engine = Engine::Psync,
+                ("engine", "io_uring") => options.engine = Engine::IoUring,
+                ("mb_policy", name) => {
+                    let found = AllocPolicy::ALL.into_iter().find(|p| p.name() == name);
+                    options.fs.alloc_policy = found.ok_or_else(wrong)?;
+                }
+                ("es_policy", name) => options.fs.es_policy = EsPolicyKind::from_name(name).ok_or_else(wrong)?,
+                ("data" | "io" | "engine", _) => return Err(wrong()),
+                _ => {
+                    return Err(format!(
+                        "option '{option}' is not known to the engine; known are: {}",
+                        KNOWN.join(" ")
+                    ));
+                }
+            }
+        }
+        options.fs.write_through_bytes =
+            (options.io == IoMode::Buffered && !options.memory).then_some(WRITE_THROUGH_BYTES);
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options() {
+        let o = EngineOptions::parse("cache=64M,commit=30,io=memory,mb_policy=vanilla").unwrap();
+        assert_eq!((o.fs.cache_bytes, o.fs.commit_interval_s, o.memory), (64 << 20, 30, true));
+        assert_eq!((o.fs.alloc_policy, o.fs.write_through_bytes), (AllocPolicy::Vanilla, None));
+        assert_eq!(EngineOptions::parse("").unwrap().fs.write_through_bytes, Some(65536));
+        for bad in ["io=fast", "mb_policy=x", "cache=x", "ro", "noatime=1", "commit="] {
+            assert!(EngineOptions::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! A target that is up: mounted, with what measures it.
+//!
+//! Main types: [`Site`], [`Evidence`] (what its measures said). A site goes up and down several times in a trial, when a
+//! workload wants cold caches; figures add up from the first mount to the last unmount.
+//!
+//! Dropping a site takes everything away that it made: mounts, servers, loop devices, directories. The image is its
+//! maker's.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_block::BlockDevice;
+use extant_block::device::{FileDevice, MemDevice, OpenOptions};
+use extant_fs::Filesystem;
+use tempfile::TempDir;
+
+use super::tools::{find, is_mount_point};
+use super::{EngineOptions, Kind, Rig, Tool};
+use crate::error::{Error, Result};
+use crate::measure::process::{Cpu, Memory, Switches, Threads};
+use crate::measure::{Figures, engine, extents, kernel};
+use crate::result::LockRow;
+use crate::vfs::{EngineVfs, PosixVfs, Vfs};
+use crate::workload::Place;
+
+/// How long a mount may take to come, and a server to end.
+const PATIENCE_NS: u64 = 120_000_000_000;
+
+/// What a site's own measures said.
+#[derive(Debug, Default)]
+pub struct Evidence {
+    /// By name.
+    pub figures: Figures,
+    /// The lock table.
+    pub locks: Vec<LockRow>,
+    /// Blocks allocated by group.
+    pub groups: BTreeMap<u32, u64>,
+    /// Context switches of servers.
+    pub server_switches: Option<Switches>,
+    /// Processor time of servers.
+    pub server_cpu: Cpu,
+}
+
+/// A target that is, or was, up.
+pub struct Site {
+    kind: Kind,
+    label: String,
+    image: PathBuf,
+    options: String,
+    /// The binary whose `mount` serves; this one, except in tests.
+    program: PathBuf,
+    measured: bool,
+    work: TempDir,
+    /// For `dir`: the directory that was made in the user's.
+    inside: Option<TempDir>,
+    mounted: bool,
+    vfs: Option<Box<dyn Vfs>>,
+    fs: Option<Arc<Filesystem>>,
+    device: Option<Arc<dyn BlockDevice>>,
+    memory: Option<Arc<MemDevice>>,
+    probe: Option<engine::Probe>,
+    report: Option<engine::Report>,
+    loop_device: Option<String>,
+    kernel_probe: Option<kernel::Probe>,
+    server: Option<Child>,
+    evidence: Evidence,
+}
+
+impl Site {
+    /// `image`: where the fresh image is, or the user's directory. `program`: the `extant` binary. Nothing is up yet.
+    pub fn new(rig: &Rig, image: &Path, program: &Path, measured: bool) -> Result<Site> {
+        let temporary = std::env::temp_dir();
+        Ok(Site {
+            kind: rig.target.kind,
+            label: rig.contestant.label.clone(),
+            image: std::path::absolute(image).map_err(Error::file(image))?,
+            options: rig.all_options(),
+            program: program.to_owned(),
+            measured,
+            work: tempfile::Builder::new()
+                .prefix("extant-lab-")
+                .tempdir_in(&temporary)
+                .map_err(Error::file(&temporary))?,
+            inside: None,
+            mounted: false,
+            vfs: None,
+            fs: None,
+            device: None,
+            memory: None,
+            probe: None,
+            report: None,
+            loop_device: None,
+            kernel_probe: None,
+            server: None,
+            evidence: Evidence::default(),
+        })
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> Error {
+        Error::Failed(format!("{}: {why}", self.label))
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.work.path().join("mnt")
+    }
+
+    /// Makes it ready for work.
+    pub fn up(&mut self) -> Result<()> {
+        match self.kind {
+            Kind::Engine => self.engine_up(),
+            Kind::Dir => self.dir_up(),
+            Kind::Kernel => self.kernel_up(),
+            Kind::Mount | Kind::Fuse2fs => self.server_up(),
+        }
+    }
+
+    fn engine_up(&mut self) -> Result<()> {
+        let options = EngineOptions::parse(&self.options).map_err(|e| self.failed(e))?;
+        let device: Arc<dyn BlockDevice> = match (&self.device, options.memory) {
+            (Some(device), _) => device.clone(),
+            (None, true) => {
+                let memory = Arc::new(MemDevice::load(&self.image).map_err(|e| self.failed(e))?);
+                self.memory = Some(memory.clone());
+                memory
+            }
+            (None, false) => {
+                let open = OpenOptions { io: options.io, engine: options.engine, ..OpenOptions::default() };
+                Arc::new(FileDevice::open(&self.image, open).map_err(|e| self.failed(e))?)
+            }
+        };
+        self.device = Some(device.clone());
+        let fs = Filesystem::mount(device, options.fs).map_err(|e| self.failed(e))?;
+        self.probe = self.measured.then(|| engine::Probe::start(&fs));
+        self.vfs = Some(Box::new(EngineVfs::new(fs.clone()).map_err(|e| self.failed(e))?));
+        self.fs = Some(fs);
+        Ok(())
+    }
+
+    fn dir_up(&mut self) -> Result<()> {
+        if self.inside.is_none() {
+            let made = tempfile::Builder::new().prefix("extant-lab-").tempdir_in(&self.image);
+            self.inside = Some(made.map_err(Error::file(&self.image))?);
+        }
+        let path = self.inside.as_ref().map(|d| d.path().to_owned()).unwrap_or_default();
+        self.open_vfs(&path)
+    }
+
+    fn open_vfs(&mut self, path: &Path) -> Result<()> {
+        self.vfs = Some(Box::new(PosixVfs::open(path).map_err(|e| self.failed(e))?));
+        Ok(())
+    }
+
+    fn kernel_up(&mut self) -> Result<()> {
+        let dir = self.dir();
+        std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+        let device = match &self.loop_device {
+            Some(device) => device.clone(),
+            None => {
+                let said = Tool::new("losetup").args(["--find", "--show", "--direct-io=off"]).arg(&self.image).run()?;
+                let device = said.trim().to_owned();
+                self.loop_device = Some(device.clone());
+                let name = device.trim_start_matches("/dev/").to_owned();
+                let rdev = std::fs::metadata(&device).map_err(Error::file(Path::new(&device)))?.rdev();
+                let number = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+                let layout = extents::layout(&self.image);
+                // The requests are counted in any case: that costs nothing.
+                self.kernel_probe = Some(kernel::Probe::start(&name, number, layout, self.measured));
+                device
+            }
+        };
+        let options = if self.options.is_empty() { "rw" } else { &self.options };
+        Tool::new("mount").args(["-t", "ext4", "-o", options]).arg(&device).arg(&dir).run()?;
+        self.mounted = true;
+        if let Some(probe) = self.kernel_probe.as_ref().filter(|_| self.measured) {
+            probe.mounted();
+        }
+        self.open_vfs(&dir)
+    }
+
+    fn server_up(&mut self) -> Result<()> {
+        let dir = self.dir();
+        std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+        let log = self.work.path().join("server.log");
+        let out = std::fs::File::options().create(true).append(true).open(&log).map_err(Error::file(&log))?;
+        let err = out.try_clone().map_err(Error::file(&log))?;
+        let mut command = if self.kind == Kind::Mount {
+            let mut command = Command::new(&self.program);
+            command.args(["mount", "--foreground"]);
+            if self.measured {
+                command.arg("--stats").arg(self.stats_file());
+            }
+            command
+        } else {
+            let mut command = Command::new(find("fuse2fs").unwrap_or_else(|| "fuse2fs".into()));
+            command.arg("-f");
+            command
+        };
+        if !self.options.is_empty() {
+            command.arg("-o").arg(&self.options);
+        }
+        // A group of its own: Ctrl-C is for the lab, which unmounts.
+        command.arg(&self.image).arg(&dir).stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        self.server = Some(command.spawn().map_err(|e| self.failed(e))?);
+        let clock = Clock::real();
+        let end = clock.now_ns() + PATIENCE_NS;
+        while !is_mount_point(&dir) {
+            let ended = self.server.as_mut().and_then(|s| s.try_wait().ok().flatten());
+            if ended.is_some() || clock.now_ns() > end {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                return Err(self.failed(format!("it did not mount: {}", said.trim())));
+            }
+            clock.sleep(Duration::from_millis(5));
+        }
+        self.mounted = true;
+        self.open_vfs(&dir)
+    }
+
+    fn stats_file(&self) -> PathBuf {
+        self.work.path().join("stats.json")
+    }
+
+    /// Reads what only a mounted target can tell; the work has ended.
+    pub fn observe(&mut self) {
+        if let Some(server) = &self.server {
+            let memory = Memory::of(Some(server.id()));
+            let mut put = |name: &str, value: Option<u64>| {
+                if let Some(value) = value {
+                    self.evidence.figures.insert(name.to_owned(), value as f64);
+                }
+            };
+            put("memory_server_rss_bytes", memory.rss);
+            put("memory_server_peak_bytes", memory.peak);
+            put("memory_server_pss_anon_bytes", memory.pss_anon);
+            put("memory_server_pss_file_bytes", memory.pss_file);
+        }
+        if let Some(fs) = &self.fs {
+            self.evidence.figures.insert("memory_budget_bytes".into(), fs.budget().used() as f64);
+        }
+    }
+
+    /// Unmounts; everything has been passed on to the image when it returns.
+    pub fn down(&mut self) -> Result<()> {
+        match self.kind {
+            Kind::Engine => self.engine_down(),
+            Kind::Dir => {
+                let synced = self.vfs.take().map_or(Ok(()), |vfs| vfs.sync_all());
+                synced.map_err(|e| self.failed(e))
+            }
+            Kind::Kernel => {
+                self.vfs = None;
+                if let Some(probe) = self.kernel_probe.as_mut().filter(|_| self.measured) {
+                    probe.unmounting();
+                }
+                self.unmount()
+            }
+            Kind::Mount | Kind::Fuse2fs => self.server_down(),
+        }
+    }
+
+    fn engine_down(&mut self) -> Result<()> {
+        self.vfs = None;
+        let Some(fs) = self.fs.take() else { return Ok(()) };
+        let unmounted = fs.unmount();
+        if let Some(probe) = self.probe.take() {
+            self.heard(probe.finish(&fs));
+        }
+        unmounted.map_err(|e| self.failed(e))
+    }
+
+    fn heard(&mut self, report: engine::Report) {
+        match &mut self.report {
+            Some(before) => before.add(report),
+            None => self.report = Some(report),
+        }
+    }
+
+    fn unmount(&mut self) -> Result<()> {
+        let clock = Clock::real();
+        let end = clock.now_ns() + 10_000_000_000;
+        loop {
+            let root = rustix::process::geteuid().is_root();
+            let tool = if root { Tool::new("umount") } else { Tool::new("fusermount3").arg("-u") };
+            match tool.arg(self.dir()).run() {
+                Ok(_) => {
+                    self.mounted = false;
+                    return Ok(());
+                }
+                Err(e) if clock.now_ns() > end => return Err(e),
+                Err(_) => clock.sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    fn server_down(&mut self) -> Result<()> {
+        self.vfs = None;
+        let Some(mut server) = self.server.take() else { return Ok(()) };
+        let switches = Threads::of(Some(server.id())).since(&Threads::default());
+        *self.evidence.server_switches.get_or_insert_default() += switches;
+        let cpu_before = Cpu::of_ended_children();
+        let unmounted = self.unmount();
+        if unmounted.is_err() {
+            self.server = Some(server);
+            return unmounted;
+        }
+        // Unmounting does not wait for the server.
+        let clock = Clock::real();
+        let end = clock.now_ns() + PATIENCE_NS;
+        let status = loop {
+            match server.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if clock.now_ns() < end => clock.sleep(Duration::from_millis(2)),
+                _ => {
+                    self.server = Some(server);
+                    return Err(self.failed("its server does not end"));
+                }
+            }
+        };
+        if let (Some(before), Some(after)) = (cpu_before, Cpu::of_ended_children()) {
+            self.evidence.server_cpu += after - before;
+        }
+        if !status.success() {
+            let said = std::fs::read_to_string(self.work.path().join("server.log")).unwrap_or_default();
+            return Err(self.failed(format!("its server ended with {status}: {}", said.trim())));
+        }
+        let stats = self.stats_file();
+        if self.measured && self.kind == Kind::Mount {
+            let text = std::fs::read_to_string(&stats).map_err(Error::file(&stats))?;
+            let report = serde_json::from_str(&text).map_err(|e| self.failed(format!("its counters: {e}")))?;
+            let _ = std::fs::remove_file(&stats);
+            self.heard(report);
+        }
+        Ok(())
+    }
+
+    /// After the last [`Site::down`]: lets go of the image and returns what was measured.
+    pub fn finish(mut self) -> Result<Evidence> {
+        if let Some(memory) = self.memory.take() {
+            memory.save(&self.image).map_err(|e| self.failed(e))?;
+        }
+        self.device = None;
+        let mut evidence = std::mem::take(&mut self.evidence);
+        if let Some(report) = self.report.take() {
+            report.figures(&mut evidence.figures);
+            evidence.groups = report.tally.map(|t| t.groups).unwrap_or_default();
+            evidence.locks = report.locks;
+        }
+        if let Some(mut probe) = self.kernel_probe.take() {
+            evidence.groups = probe.finish(&mut evidence.figures);
+        }
+        self.detach()?;
+        Ok(evidence)
+    }
+
+    fn detach(&mut self) -> Result<()> {
+        match self.loop_device.take() {
+            Some(device) => Tool::new("losetup").arg("-d").arg(device).run().map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Place for Site {
+    fn vfs(&self) -> Result<&dyn Vfs> {
+        self.vfs.as_deref().ok_or_else(|| self.failed("not mounted"))
+    }
+
+    fn cold(&mut self) -> Result<()> {
+        self.down()?;
+        drop_caches(&self.image);
+        self.up()
+    }
+}
+
+/// Writes everything out and empties the page cache of the machine; without root, that of the file alone.
+pub fn drop_caches(image: &Path) {
+    rustix::fs::sync();
+    if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
+        return;
+    }
+    if let Ok(file) = std::fs::File::open(image) {
+        let _ = file.sync_all();
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.vfs = None;
+        self.probe = None;
+        if let Some(fs) = self.fs.take() {
+            let _ = fs.unmount();
+        }
+        if self.mounted && self.unmount().is_err() {
+            let _ = Tool::new("umount").arg("-l").arg(self.dir()).run();
+        }
+        if let Some(mut server) = self.server.take() {
+            let clock = Clock::real();
+            let end = clock.now_ns() + 10_000_000_000;
+            while clock.now_ns() < end && server.try_wait().is_ok_and(|s| s.is_none()) {
+                clock.sleep(Duration::from_millis(10));
+            }
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        self.kernel_probe = None;
+        let _ = self.detach();
+    }
+}

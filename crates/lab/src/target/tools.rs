@@ -1,0 +1,93 @@
+//! Other programs that the lab calls, and sizes as their users write them.
+//!
+//! # Locking
+//! None.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::error::{Error, Result};
+
+/// A program to call.
+pub struct Tool(Command, String);
+
+impl Tool {
+    /// Called `name`; the directories of system administrators are searched too.
+    pub fn new(name: &str) -> Tool {
+        Tool(Command::new(find(name).unwrap_or_else(|| name.into())), name.to_owned())
+    }
+
+    /// With an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Tool {
+        self.1 += &format!(" {}", arg.as_ref().to_string_lossy());
+        self.0.arg(arg);
+        self
+    }
+
+    /// With arguments.
+    #[must_use]
+    pub fn args<A: AsRef<OsStr>>(self, args: impl IntoIterator<Item = A>) -> Tool {
+        args.into_iter().fold(self, Tool::arg)
+    }
+
+    /// Runs it; an end with another status than 0 is an error with what it said.
+    pub fn run(self) -> Result<String> {
+        let (status, output, command) = self.status()?;
+        if status == Some(0) { Ok(output) } else { Err(Error::Tool { command, output: output.trim().to_owned() }) }
+    }
+
+    /// Runs it; returns its exit status, what it said, and the command line.
+    pub fn status(mut self) -> Result<(Option<i32>, String, String)> {
+        let command = self.1;
+        let output = self.0.stdin(Stdio::null()).output();
+        let output = output.map_err(|e| Error::Tool { command: command.clone(), output: e.to_string() })?;
+        let said = [&output.stdout[..], &output.stderr[..]].concat();
+        Ok((output.status.code(), String::from_utf8_lossy(&said).into_owned(), command))
+    }
+}
+
+/// The program called `name`.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|p| p.is_file())
+}
+
+/// Whether something is mounted on `dir`. A FUSE mount whose server died, which answers with an error, counts.
+pub fn is_mount_point(dir: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Some(parent) = dir.parent().and_then(|p| p.metadata().ok()) else { return false };
+    dir.metadata().map_or(true, |m| m.dev() != parent.dev())
+}
+
+/// Reads `4096`, `64K`, `1M`, `2G`, `1T`.
+pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
+    let wrong = || format!("'{text}' is not a size (bytes, or with K, M, G or T)");
+    let (digits, shift) = match text.trim_end_matches(['i', 'B']) {
+        t if t.ends_with(['k', 'K']) => (&t[..t.len() - 1], 10),
+        t if t.ends_with(['m', 'M']) => (&t[..t.len() - 1], 20),
+        t if t.ends_with(['g', 'G']) => (&t[..t.len() - 1], 30),
+        t if t.ends_with(['t', 'T']) => (&t[..t.len() - 1], 40),
+        t => (t, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_tools() {
+        assert_eq!(parse_size("64K"), Ok(65536));
+        assert_eq!(parse_size("2GiB"), Ok(2 << 30));
+        assert!(parse_size("x").is_err() && parse_size("").is_err() && parse_size("99999999T").is_err());
+        assert_eq!(Tool::new("sh").args(["-c", "echo hi"]).run().unwrap(), "hi\n");
+        let e = Tool::new("sh").args(["-c", "echo no >&2; exit 3"]).run().unwrap_err().to_string();
+        assert_eq!(e, "sh -c echo no >&2; exit 3: no");
+        assert!(!is_mount_point(Path::new("/etc")) && is_mount_point(Path::new("/proc")));
+    }
+}

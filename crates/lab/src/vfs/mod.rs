@@ -1,0 +1,158 @@
+//! The operations that workloads are made of, the same on every target.
+//!
+//! Main types: [`Vfs`] (a target's root directory), [`Node`] (an open file), [`Op`] (kinds of operations). [`PosixVfs`]
+//! goes through system calls, [`EngineVfs`] calls the file system in this process, [`Worker`] is one process of a
+//! workload: it calls a [`Vfs`] and times each operation.
+//!
+//! Paths are relative to the target's root, separated by `/`, without `.` and `..`.
+//!
+//! It knows nothing of workloads.
+//!
+//! # Locking
+//! `lab paths` (4), in [`engine`]; nothing else is shared.
+
+pub mod engine;
+pub mod posix;
+mod worker;
+
+use std::os::fd::OwnedFd;
+
+use extant_fs::InodeRef;
+
+pub use engine::EngineVfs;
+pub use posix::PosixVfs;
+pub use worker::{Histograms, Worker};
+
+macro_rules! ops {
+    ($($variant:ident $name:literal,)*) => {
+        /// Kinds of operations.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[allow(missing_docs)]
+        pub enum Op { $($variant,)* }
+
+        impl Op {
+            /// All of them; the position is `op as usize`.
+            pub const ALL: &'static [Op] = &[$(Op::$variant,)*];
+
+            /// Stable name, as in results.
+            pub const fn name(self) -> &'static str {
+                match self { $(Op::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+ops! {
+    Mkdir "mkdir",
+    Create "create",
+    Open "open",
+    Write "write",
+    Read "read",
+    Fsync "fsync",
+    Fdatasync "fdatasync",
+    Close "close",
+    Unlink "unlink",
+    Rmdir "rmdir",
+    Rename "rename",
+    Stat "stat",
+    Readdir "readdir",
+    Symlink "symlink",
+    Truncate "truncate",
+    Sync "sync",
+}
+
+/// How many kinds there are.
+pub const OPS: usize = Op::ALL.len();
+
+/// What a target answered instead of doing it.
+#[derive(Debug, thiserror::Error)]
+pub enum VfsError {
+    /// A system call failed.
+    #[error("{0}")]
+    System(std::io::Error),
+    /// The file system in this process said no.
+    #[error("{0}")]
+    Engine(extant_fs::Error),
+    /// Fewer bytes than asked for.
+    #[error("{done} of {wanted} bytes")]
+    Short {
+        /// Bytes that were transferred.
+        done: usize,
+        /// Bytes that were asked for.
+        wanted: usize,
+    },
+    /// An open file of another target.
+    #[error("not a file of this target")]
+    Foreign,
+}
+
+impl From<rustix::io::Errno> for VfsError {
+    fn from(e: rustix::io::Errno) -> VfsError {
+        VfsError::System(e.into())
+    }
+}
+
+impl From<extant_fs::Error> for VfsError {
+    fn from(e: extant_fs::Error) -> VfsError {
+        VfsError::Engine(e)
+    }
+}
+
+/// What a [`Vfs`] answers.
+pub type VfsResult<T> = std::result::Result<T, VfsError>;
+
+/// An open file.
+#[derive(Debug)]
+pub enum Node {
+    /// A file descriptor.
+    Fd(OwnedFd),
+    /// An inode in use in this process.
+    Inode(InodeRef),
+    /// For targets that keep no state.
+    None,
+}
+
+/// What stat(2) tells that workloads look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Bytes.
+    pub size: u64,
+    /// Whether it is a directory.
+    pub directory: bool,
+}
+
+/// A target's root directory. Any number of threads may call at once.
+pub trait Vfs: Send + Sync {
+    /// A new directory, mode 0755.
+    fn mkdir(&self, path: &str) -> VfsResult<()>;
+    /// Opens for reading and writing; made with mode 0644 if it is not there, emptied if it is.
+    fn create(&self, path: &str) -> VfsResult<Node>;
+    /// Opens what exists for reading and writing.
+    fn open(&self, path: &str) -> VfsResult<Node>;
+    /// Writes all of `data`.
+    fn write_at(&self, node: &Node, offset: u64, data: &[u8]) -> VfsResult<()>;
+    /// Reads until `buf` is full or the file ends; returns the bytes read.
+    fn read_at(&self, node: &Node, offset: u64, buf: &mut [u8]) -> VfsResult<usize>;
+    /// Makes the file durable.
+    fn fsync(&self, node: &Node) -> VfsResult<()>;
+    /// Makes the file's content durable.
+    fn fdatasync(&self, node: &Node) -> VfsResult<()>;
+    /// Lets go of the file.
+    fn close(&self, node: Node) -> VfsResult<()>;
+    /// Removes a name that is no directory.
+    fn unlink(&self, path: &str) -> VfsResult<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, path: &str) -> VfsResult<()>;
+    /// Renames, replacing what is at `to`.
+    fn rename(&self, from: &str, to: &str) -> VfsResult<()>;
+    /// Looks at a name; a symbolic link at the end is not followed.
+    fn stat(&self, path: &str) -> VfsResult<Stat>;
+    /// Lists a directory to its end; returns how many entries there are, without `.` and `..`.
+    fn readdir(&self, path: &str) -> VfsResult<u64>;
+    /// A symbolic link at `path`.
+    fn symlink(&self, target: &str, path: &str) -> VfsResult<()>;
+    /// Sets the size in bytes.
+    fn truncate(&self, node: &Node, size: u64) -> VfsResult<()>;
+    /// Makes everything in the target durable.
+    fn sync_all(&self) -> VfsResult<()>;
+}

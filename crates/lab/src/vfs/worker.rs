@@ -1,0 +1,218 @@
+//! One process of a workload: calls the target, times each operation, counts bytes.
+//!
+//! Main types: [`Worker`], [`Histograms`]. Two clock readings and one histogram update an operation while timing is on; a
+//! straight call while it is off.
+//!
+//! # Locking
+//! None: each worker has its own histograms, merged when it has ended.
+
+use extant_base::clock::Clock;
+use extant_base::rng::Rng;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use hdrhistogram::Histogram;
+
+use super::{Node, OPS, Op, Stat, Vfs, VfsResult};
+use crate::error::{Error, Result};
+
+/// Significant decimal digits of latencies: an error below 1 %, and small enough for hundreds of workers.
+const DIGITS: u8 = 2;
+/// Longest latency that is told apart, in nanoseconds (an hour).
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+/// A histogram of latencies in nanoseconds for each kind of operation, made at its first sample.
+#[derive(Debug, Default)]
+pub struct Histograms([Option<Box<Histogram<u64>>>; OPS]);
+
+impl Histograms {
+    /// Adds a sample, in nanoseconds.
+    pub fn record(&mut self, op: Op, ns: u64) {
+        match &mut self.0[op as usize] {
+            Some(histogram) => histogram.saturating_record(ns),
+            empty => {
+                if let Some(histogram) = new_histogram() {
+                    empty.insert(Box::new(histogram)).saturating_record(ns);
+                }
+            }
+        }
+    }
+
+    /// Adds another's samples.
+    pub fn merge(&mut self, other: Histograms) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            match (mine.as_mut(), theirs) {
+                (Some(mine), Some(theirs)) => {
+                    // Same bounds on both sides, so this cannot fail.
+                    let _ = mine.add(&*theirs);
+                }
+                (None, theirs) => *mine = theirs,
+                (Some(_), None) => {}
+            }
+        }
+    }
+
+    /// Those that have samples.
+    pub fn iter(&self) -> impl Iterator<Item = (Op, &Histogram<u64>)> {
+        Op::ALL.iter().filter_map(|op| self.0[*op as usize].as_deref().map(|h| (*op, h)))
+    }
+}
+
+fn new_histogram() -> Option<Histogram<u64>> {
+    Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).ok()
+}
+
+/// One process of a workload.
+pub struct Worker<'a> {
+    vfs: &'a dyn Vfs,
+    timed: bool,
+    clock: Clock,
+    stop: &'a AtomicBool,
+    histograms: Histograms,
+    operations: u64,
+    bytes: u64,
+    /// Random numbers of this process in this phase: the same for every target.
+    pub rng: Rng,
+    /// Bytes to write, the same for every target. At least 1 MiB.
+    pub data: &'a [u8],
+    /// Memory to read into.
+    pub buffer: Vec<u8>,
+}
+
+impl<'a> Worker<'a> {
+    /// `timed`: whether latencies are recorded. `stop`: ends the worker at its next operation.
+    pub fn new(vfs: &'a dyn Vfs, timed: bool, seed: u64, data: &'a [u8], stop: &'a AtomicBool) -> Worker<'a> {
+        Worker {
+            vfs,
+            timed,
+            clock: Clock::real(),
+            stop,
+            histograms: Histograms::default(),
+            operations: 0,
+            bytes: 0,
+            rng: Rng::new(seed),
+            data,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Counts `n` of what the phase counts.
+    pub fn done(&mut self, n: u64) {
+        self.operations += n;
+    }
+
+    /// What was counted: operations, bytes, latencies.
+    pub fn finish(self) -> (u64, u64, Histograms) {
+        (self.operations, self.bytes, self.histograms)
+    }
+
+    fn call<T>(&mut self, op: Op, path: &str, f: impl FnOnce(&dyn Vfs) -> VfsResult<T>) -> Result<T> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        let result = if self.timed {
+            let start = self.clock.now_ns();
+            let result = f(self.vfs);
+            self.histograms.record(op, self.clock.now_ns() - start);
+            result
+        } else {
+            f(self.vfs)
+        };
+        result.map_err(|source| Error::Operation { op: op.name(), path: path.to_owned(), source })
+    }
+
+    /// See [`Vfs::mkdir`].
+    pub fn mkdir(&mut self, path: &str) -> Result<()> {
+        self.call(Op::Mkdir, path, |v| v.mkdir(path))
+    }
+
+    /// See [`Vfs::create`].
+    pub fn create(&mut self, path: &str) -> Result<Node> {
+        self.call(Op::Create, path, |v| v.create(path))
+    }
+
+    /// See [`Vfs::open`].
+    pub fn open(&mut self, path: &str) -> Result<Node> {
+        self.call(Op::Open, path, |v| v.open(path))
+    }
+
+    /// Writes `len` bytes of [`Worker::data`], from a place in it that depends on the offset; in pieces if `len` is longer.
+    pub fn write(&mut self, node: &Node, offset: u64, len: u64) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let data = self.data;
+            let from = (offset + done) as usize % (data.len() / 2).max(1);
+            let piece = (len - done).min((data.len() - from) as u64) as usize;
+            let bytes = &data[from..from + piece];
+            self.call(Op::Write, "", |v| v.write_at(node, offset + done, bytes))?;
+            done += piece as u64;
+        }
+        self.bytes += len;
+        Ok(())
+    }
+
+    /// Reads `len` bytes, or to the end of the file; returns how many there were.
+    pub fn read(&mut self, node: &Node, offset: u64, len: usize) -> Result<usize> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        if buffer.len() < len {
+            buffer.resize(len, 0);
+        }
+        let result = self.call(Op::Read, "", |v| v.read_at(node, offset, &mut buffer[..len]));
+        self.buffer = buffer;
+        self.bytes += *result.as_ref().unwrap_or(&0) as u64;
+        result
+    }
+
+    /// See [`Vfs::fsync`].
+    pub fn fsync(&mut self, node: &Node) -> Result<()> {
+        self.call(Op::Fsync, "", |v| v.fsync(node))
+    }
+
+    /// See [`Vfs::fdatasync`].
+    pub fn fdatasync(&mut self, node: &Node) -> Result<()> {
+        self.call(Op::Fdatasync, "", |v| v.fdatasync(node))
+    }
+
+    /// See [`Vfs::close`].
+    pub fn close(&mut self, node: Node) -> Result<()> {
+        self.call(Op::Close, "", |v| v.close(node))
+    }
+
+    /// See [`Vfs::unlink`].
+    pub fn unlink(&mut self, path: &str) -> Result<()> {
+        self.call(Op::Unlink, path, |v| v.unlink(path))
+    }
+
+    /// See [`Vfs::rmdir`].
+    pub fn rmdir(&mut self, path: &str) -> Result<()> {
+        self.call(Op::Rmdir, path, |v| v.rmdir(path))
+    }
+
+    /// See [`Vfs::rename`].
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
+        self.call(Op::Rename, from, |v| v.rename(from, to))
+    }
+
+    /// See [`Vfs::stat`].
+    pub fn stat(&mut self, path: &str) -> Result<Stat> {
+        self.call(Op::Stat, path, |v| v.stat(path))
+    }
+
+    /// See [`Vfs::readdir`].
+    pub fn readdir(&mut self, path: &str) -> Result<u64> {
+        self.call(Op::Readdir, path, |v| v.readdir(path))
+    }
+
+    /// See [`Vfs::symlink`].
+    pub fn symlink(&mut self, target: &str, path: &str) -> Result<()> {
+        self.call(Op::Symlink, path, |v| v.symlink(target, path))
+    }
+
+    /// See [`Vfs::truncate`].
+    pub fn truncate(&mut self, node: &Node, size: u64) -> Result<()> {
+        self.call(Op::Truncate, "", |v| v.truncate(node, size))
+    }
+
+    /// See [`Vfs::sync_all`].
+    pub fn sync_all(&mut self) -> Result<()> {
+        self.call(Op::Sync, "", |v| v.sync_all())
+    }
+}

@@ -1,0 +1,213 @@
+//! What a running workload has at hand.
+//!
+//! Main types: [`Context`], [`Place`] (where it runs, as the workload sees it).
+//!
+//! # Locking
+//! None: workers share nothing but the target.
+
+use std::path::Path;
+
+use extant_base::clock::Clock;
+use extant_base::rng::Rng;
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::Parameters;
+use crate::error::{Error, Result};
+use crate::measure::process::Switches;
+use crate::result::Phase;
+use crate::vfs::{Histograms, Vfs, Worker};
+
+/// Bytes of the data that workers write.
+const DATA_BYTES: usize = 4 << 20;
+
+/// Where a workload runs.
+pub trait Place {
+    /// The root directory.
+    fn vfs(&self) -> Result<&dyn Vfs>;
+    /// Makes the next reads come from the device: everything written is made durable, every cache is emptied.
+    fn cold(&mut self) -> Result<()>;
+}
+
+/// What a running workload has at hand, and what it leaves.
+pub struct Context<'a> {
+    place: &'a mut dyn Place,
+    parameters: &'a Parameters,
+    seed: u64,
+    timed: bool,
+    stop: &'a AtomicBool,
+    operations: Option<&'a Path>,
+    say: &'a dyn Fn(&str),
+    data: Vec<u8>,
+    drawn: u64,
+    /// The phases so far.
+    pub phases: Vec<Phase>,
+    /// Latencies of all phases.
+    pub histograms: Histograms,
+    /// Context switches of workers that have ended.
+    pub switches: Switches,
+}
+
+impl<'a> Context<'a> {
+    /// `timed`: whether latencies are recorded; `operations`: the list that `replay` reads; `say` hears of each phase.
+    pub fn new(
+        place: &'a mut dyn Place,
+        parameters: &'a Parameters,
+        seed: u64,
+        timed: bool,
+        stop: &'a AtomicBool,
+        operations: Option<&'a Path>,
+        say: &'a dyn Fn(&str),
+    ) -> Context<'a> {
+        let mut rng = Rng::new(seed ^ 0x6461_7461);
+        let mut data = Vec::with_capacity(DATA_BYTES);
+        while data.len() < DATA_BYTES {
+            data.extend_from_slice(&rng.next_u64().to_le_bytes());
+        }
+        Context {
+            place,
+            parameters,
+            seed,
+            timed,
+            stop,
+            operations,
+            say,
+            data,
+            drawn: 0,
+            phases: Vec::new(),
+            histograms: Histograms::default(),
+            switches: Switches::default(),
+        }
+    }
+
+    /// A number among the parameters.
+    pub fn get(&self, name: &str) -> u64 {
+        self.parameters.get(name)
+    }
+
+    /// All parameters.
+    pub fn parameters(&self) -> &'a Parameters {
+        self.parameters
+    }
+
+    /// The list of operations to replay.
+    pub fn operations(&self) -> Option<&'a Path> {
+        self.operations
+    }
+
+    /// Random numbers for what all processes share, a tree of names say.
+    pub fn rng(&mut self) -> Rng {
+        self.drawn += 1;
+        Rng::new(mix(self.seed, self.drawn, u64::MAX))
+    }
+
+    /// See [`Place::cold`].
+    pub fn cold(&mut self) -> Result<()> {
+        (self.say)("emptying caches");
+        self.place.cold()
+    }
+
+    /// Runs `body` in `processes` threads that start together, without timing it: preparations.
+    pub fn prepare(&mut self, processes: u64, body: impl Fn(&mut Worker<'_>, u64) -> Result<()> + Sync) -> Result<()> {
+        (self.say)("preparing");
+        self.spawn(processes, false, body).map(drop)
+    }
+
+    /// Runs `body` in `processes` threads that start together; timed as the phase `name`.
+    pub fn phase(
+        &mut self,
+        name: &str,
+        processes: u64,
+        body: impl Fn(&mut Worker<'_>, u64) -> Result<()> + Sync,
+    ) -> Result<()> {
+        (self.say)(name);
+        let done = self.spawn(processes, self.timed, body)?;
+        self.phases.push(Phase {
+            name: name.to_owned(),
+            seconds: done.ns as f64 / 1e9,
+            operations: done.operations,
+            bytes: done.bytes,
+        });
+        self.histograms.merge(done.histograms);
+        Ok(())
+    }
+
+    fn spawn(
+        &mut self,
+        processes: u64,
+        timed: bool,
+        body: impl Fn(&mut Worker<'_>, u64) -> Result<()> + Sync,
+    ) -> Result<Done> {
+        self.drawn += 1;
+        let vfs = self.place.vfs()?;
+        let (seed, drawn, stop, data) = (self.seed, self.drawn, self.stop, &self.data[..]);
+        let clock = Clock::real();
+        // 0: wait; 1: go; 2: go home.
+        let gate = AtomicU32::new(0);
+        let mut done = Done::default();
+        let mut failed: Option<Error> = None;
+        std::thread::scope(|scope| {
+            let (body, clock, gate) = (&body, &clock, &gate);
+            let mut threads = Vec::new();
+            for process in 0..processes {
+                let run = move || {
+                    let mut worker = Worker::new(vfs, timed, mix(seed, drawn, process), data, stop);
+                    while gate.load(Ordering::Acquire) == 0 {
+                        std::thread::park();
+                    }
+                    if gate.load(Ordering::Acquire) == 2 {
+                        return (u64::MAX, 0, Err(Error::Interrupted), worker.finish(), Switches::default());
+                    }
+                    let began = clock.now_ns();
+                    let result = body(&mut worker, process);
+                    let ended = clock.now_ns();
+                    (began, ended, result, worker.finish(), Switches::of_this_thread())
+                };
+                let named = std::thread::Builder::new().name(format!("lab-{process}"));
+                match named.spawn_scoped(scope, run) {
+                    Ok(thread) => threads.push(thread),
+                    Err(e) => {
+                        failed = Some(Error::Failed(format!("process {process}: {e}")));
+                        break;
+                    }
+                }
+            }
+            gate.store(if failed.is_some() { 2 } else { 1 }, Ordering::Release);
+            threads.iter().for_each(|t| t.thread().unpark());
+            let (mut first, mut last) = (u64::MAX, 0);
+            for thread in threads {
+                match thread.join() {
+                    Ok((began, ended, result, (operations, bytes, histograms), switches)) => {
+                        first = first.min(began);
+                        last = last.max(ended);
+                        done.operations += operations;
+                        done.bytes += bytes;
+                        done.histograms.merge(histograms);
+                        self.switches += switches;
+                        // The first failure says most; who was stopped because of it says nothing.
+                        if let (Err(e), None | Some(Error::Interrupted)) = (result, &failed) {
+                            failed = Some(e);
+                        }
+                    }
+                    Err(_) => failed = Some(Error::Failed("a process of the workload panicked".into())),
+                }
+            }
+            done.ns = last.saturating_sub(first);
+        });
+        failed.map_or(Ok(done), Err)
+    }
+}
+
+#[derive(Default)]
+struct Done {
+    ns: u64,
+    operations: u64,
+    bytes: u64,
+    histograms: Histograms,
+}
+
+/// A seed for one process of one phase.
+fn mix(seed: u64, phase: u64, process: u64) -> u64 {
+    let a = Rng::new(seed).next_u64();
+    let b = Rng::new(a ^ phase).next_u64();
+    Rng::new(b ^ process).next_u64()
+}

@@ -1,0 +1,161 @@
+//! Workloads: deterministic sequences of file operations, each with the parameters of its source and a scale.
+//!
+//! Main types: [`Workload`], [`Parameters`], [`Context`] (what a running workload has at hand). One file a workload; a
+//! new one is written in a file of its own and named in [`all`].
+//!
+//! The processes of a source are threads here. What a process does depends on the seed, the phase and its number alone: not
+//! on the target, nor on the other processes.
+//!
+//! # Locking
+//! None.
+
+mod context;
+mod fio_mix;
+mod fsmark;
+mod kernel_tree;
+mod postmark;
+mod random_read;
+mod reaim_disk;
+mod replay;
+mod small_files;
+mod stream;
+mod tree;
+mod untar;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+pub use context::{Context, Place};
+
+/// What a workload leaves room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Bytes of file data at the same time.
+    pub bytes: u64,
+    /// Files and directories at the same time.
+    pub files: u64,
+}
+
+/// A sequence of operations. Implementers hold no state: everything comes from the parameters and the seed.
+pub trait Workload: Send + Sync {
+    /// Stable name.
+    fn name(&self) -> &'static str;
+    /// One line: what it does.
+    fn summary(&self) -> &'static str;
+    /// One line: where its parameters come from.
+    fn source(&self) -> &'static str;
+    /// The phase that comparisons look at.
+    fn headline(&self) -> &'static str;
+    /// The source's parameters at scale 1.0, less at a smaller one.
+    fn parameters(&self, scale: f64) -> Parameters;
+    /// Room that it takes with these parameters.
+    fn needs(&self, parameters: &Parameters) -> Needs;
+    /// Whether the headline's clock runs on until the target is unmounted and its image durable.
+    fn durable(&self) -> bool {
+        false
+    }
+    /// Runs it.
+    fn run(&self, context: &mut Context<'_>) -> Result<()>;
+}
+
+/// Checks what a workload reads besides its parameters.
+pub fn check_inputs(workload: &dyn Workload, operations: Option<&Path>) -> Result<()> {
+    match (workload.name() == "replay", operations) {
+        (true, Some(list)) => replay::check(list),
+        (true, None) => Err(Error::Usage("replay needs a list: --operations FILE".into())),
+        (false, Some(_)) => Err(Error::Usage(format!("{} reads no list of operations", workload.name()))),
+        (false, None) => Ok(()),
+    }
+}
+
+/// Every workload.
+pub fn all() -> &'static [&'static dyn Workload] {
+    &[
+        &small_files::SmallFiles,
+        &fio_mix::FioMix,
+        &fsmark::FsMark,
+        &reaim_disk::ReaimDisk,
+        &untar::Untar,
+        &kernel_tree::KernelTree,
+        &stream::Stream,
+        &random_read::RandomRead,
+        &postmark::PostMark,
+        &replay::Replay,
+    ]
+}
+
+/// The workload called `name`.
+pub fn find(name: &str) -> Result<&'static dyn Workload> {
+    let found = all().iter().find(|w| w.name() == name).copied();
+    found.ok_or_else(|| Error::unknown("workload", name, all().iter().map(|w| w.name())))
+}
+
+/// Parameters by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Parameters(BTreeMap<String, Value>);
+
+impl Parameters {
+    /// Nothing yet.
+    pub fn new() -> Parameters {
+        Parameters::default()
+    }
+
+    /// With a number.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: u64) -> Parameters {
+        self.0.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// With a list of numbers.
+    #[must_use]
+    pub fn with_list(mut self, name: &str, values: &[u64]) -> Parameters {
+        self.0.insert(name.to_owned(), values.into());
+        self
+    }
+
+    /// A number; 0 if there is none of that name.
+    pub fn get(&self, name: &str) -> u64 {
+        self.0.get(name).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    /// A list of numbers.
+    pub fn list(&self, name: &str) -> Vec<u64> {
+        let values = self.0.get(name).and_then(Value::as_array);
+        values.map_or_else(Vec::new, |v| v.iter().filter_map(Value::as_u64).collect())
+    }
+
+    /// Sets what `NAME=VALUE` says; lists are written `1,2,3`.
+    pub fn set(&mut self, setting: &str) -> Result<()> {
+        let (name, value) =
+            setting.split_once('=').ok_or_else(|| Error::Usage(format!("'{setting}' is not NAME=VALUE")))?;
+        let known: Vec<String> = self.0.keys().cloned().collect();
+        let Some(old) = self.0.get_mut(name) else {
+            return Err(Error::unknown("parameter", name, known.iter().map(String::as_str)));
+        };
+        let numbers: Option<Vec<u64>> = value.split(',').map(|n| n.parse().ok()).collect();
+        *old = match (&old, numbers.as_deref()) {
+            (Value::Array(_), Some(numbers)) => numbers.into(),
+            (Value::Number(_), Some([number])) => (*number).into(),
+            _ => return Err(Error::Usage(format!("{name}: '{value}' is no number"))),
+        };
+        Ok(())
+    }
+
+    /// As they stand in results.
+    pub fn values(&self) -> &BTreeMap<String, Value> {
+        &self.0
+    }
+}
+
+/// `full` times `scale`, at least `least`.
+pub(crate) fn scaled(full: u64, scale: f64, least: u64) -> u64 {
+    ((full as f64 * scale).round() as u64).max(least)
+}
