@@ -12,11 +12,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod environment;
 pub mod error;
+pub mod figure;
+pub mod load;
 pub mod measure;
 pub mod result;
 pub mod run;
+pub mod stats;
+pub mod table;
 pub mod target;
 pub mod vfs;
 pub mod workload;

@@ -6,17 +6,64 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use extant_lab::compare::{self, Error, Options};
 
 use crate::failure::{Failure, Result};
 
-/// Compare two results, or the contestants of one
+/// Compare contestants: ministat and mmtests tables, and a verdict
+///
+/// The first contestant is the baseline. Figures of one run are paired by round; a figure that got better has a positive
+/// percentage.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant lab compare result                           (all contestants of one run)
+  extant lab compare result#engine result#kernel      (two of them; a part of the label will do)
+  extant lab compare before after                     (two runs, label by label)
+  extant lab compare result --figure latency.fsync.p99_ns --effect 2
+
+Exit status: 0, 1 (usage, or results that must not be compared), 3 (a headline figure got worse), 8 (a result
+cannot be read).")]
 pub struct CompareArgs {
-    /// Directories of results (one or two), or one directory and two labels of contestants in it
-    #[arg(required = true, num_args = 1..=3)]
+    /// Directories or files of results; DIR#LABEL for one contestant
+    #[arg(required = true)]
     pub what: Vec<PathBuf>,
+    /// Contestant to compare with; else the first
+    #[arg(short, long, value_name = "LABEL")]
+    pub baseline: Option<String>,
+    /// A figure to show in full besides the headline; may be given several times
+    #[arg(short, long = "figure", value_name = "NAME")]
+    pub figures: Vec<String>,
+    /// Difference in percent that rounds are proposed for
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
+    pub effect: f64,
+    /// Compare what is not the same work, and say so
+    #[arg(long)]
+    pub force: bool,
 }
 
-pub fn run(_args: &CompareArgs) -> Result<()> {
-    Err(Failure::usage("not built in yet"))
+pub fn run(args: &CompareArgs) -> Result<()> {
+    if !(args.effect.is_finite() && args.effect > 0.0) {
+        return Err(Failure::usage("--effect: more than 0 percent"));
+    }
+    let options = Options {
+        what: args.what.clone(),
+        baseline: args.baseline.clone(),
+        figures: args.figures.clone(),
+        effect: args.effect / 100.0,
+        force: args.force,
+    };
+    let judgement = compare::command(&options, &mut std::io::stdout().lock()).map_err(failure)?;
+    if judgement.regressions.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(compare::REGRESSION, format!("worse than the baseline: {}", judgement.regressions.join(", "))))
+}
+
+/// The house's exit status of an error of the lab's judge.
+pub fn failure(e: Error) -> Failure {
+    match e {
+        Error::Write { source } => source.into(),
+        e if e.is_usage() => Failure::usage(e.to_string()),
+        e => Failure::op(e.to_string()),
+    }
 }

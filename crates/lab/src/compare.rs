@@ -1,0 +1,449 @@
+//! Which trials may be laid beside each other, and what the comparison says.
+//!
+//! Main types: [`Options`] and [`command`] (`extant lab compare`), [`Group`] (the contestants of one workload, the first is the
+//! baseline), [`Judgement`]. [`groups_of`] does the same with trials that are in memory.
+//!
+//! Trials that failed never enter a figure; how many were left out is said. Another schema, scale, workload parameter or
+//! headline is refused, unless forced, and then said loudly. Trials of one file are paired by round; trials of different
+//! files ran at different times and are not.
+//!
+//! It computes no statistics (`stats`) and lays out no tables (`table`).
+//!
+//! # Locking
+//! None.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::figure::{self, direction};
+pub use crate::load::Error;
+use crate::load::{self, Source};
+use crate::result::{Environment, Outcome, SCHEMA, Trial, WorkloadRun};
+use crate::stats::{self, ALPHA, Comparison, DEFAULT_EFFECT, Sample, Summary, Verdict, holm};
+use crate::table::{self, Row, plain};
+
+/// Exit status of a comparison that shows a regression of a headline figure: 1, 2 and 8 mean what they mean in every
+/// command of extant.
+pub const REGRESSION: u8 = 3;
+
+/// What `extant lab compare` was asked.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directories or files of results, each with `#LABEL` or without.
+    pub what: Vec<PathBuf>,
+    /// Label of the baseline; else the first contestant.
+    pub baseline: Option<String>,
+    /// Figures that get a block of their own besides the headline.
+    pub figures: Vec<String>,
+    /// Difference that rounds are proposed for, 0.05: 5 %.
+    pub effect: f64,
+    /// Compare what should not be.
+    pub force: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { what: Vec::new(), baseline: None, figures: Vec::new(), effect: DEFAULT_EFFECT, force: false }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judgement {
+    /// `workload: contestant` of every headline figure that is shown to be worse than the baseline's.
+    pub regressions: Vec<String>,
+}
+
+/// One contestant's trials of one workload.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Unique within its group.
+    pub label: String,
+    /// File that the trials are from.
+    pub file: PathBuf,
+    /// Those that may be used, by round.
+    pub trials: Vec<Trial>,
+    /// Round and reason of those that may not.
+    pub failed: Vec<(u32, String)>,
+}
+
+/// The contestants of one workload.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub workload: WorkloadRun,
+    /// Figure that the verdict is about.
+    pub headline: String,
+    /// The first is the baseline.
+    pub series: Vec<Series>,
+    /// What a reader must know; forced comparisons first.
+    pub notes: Vec<String>,
+}
+
+impl Series {
+    /// Every figure of that name.
+    pub fn values(&self, figure: &str) -> Vec<f64> {
+        self.rounds(figure).into_iter().map(|(_, v)| v).collect()
+    }
+
+    /// With the rounds.
+    pub fn rounds(&self, figure: &str) -> Vec<(u32, f64)> {
+        self.trials
+            .iter()
+            .filter_map(|t| Some((t.round, figure::figures(t).into_iter().find(|(n, _)| n == figure)?.1)))
+            .collect()
+    }
+
+    fn sample(&self, figure: &str, paired: bool) -> Sample {
+        Sample { figures: self.rounds(figure).into_iter().map(|(r, v)| (paired.then_some(r), v)).collect() }
+    }
+}
+
+impl Group {
+    /// Names of all figures that any contestant has, in the order of a trial.
+    pub fn figures(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for trial in self.series.iter().flat_map(|s| &s.trials) {
+            let mut at = 0;
+            for (name, _) in figure::figures(trial) {
+                match names.iter().position(|n| *n == name) {
+                    Some(i) => at = i + 1,
+                    None => {
+                        names.insert(at, name);
+                        at += 1;
+                    }
+                }
+            }
+        }
+        names
+    }
+
+    /// Of contestant `i`. None: it has no such figure.
+    pub fn summary(&self, i: usize, figure: &str) -> Option<Summary> {
+        Summary::of(&self.series.get(i)?.values(figure))
+    }
+
+    /// Of contestant `i` with the baseline. None: too few rounds to say.
+    pub fn comparison(&self, i: usize, figure: &str) -> Option<Comparison> {
+        let (base, other) = (self.series.first()?, self.series.get(i)?);
+        let paired = base.file == other.file;
+        stats::compare(&base.sample(figure, paired), &other.sample(figure, paired), direction(figure))
+    }
+
+    /// The lines of the mmtests table.
+    pub fn rows(&self) -> Vec<Row> {
+        let names = self.figures();
+        names
+            .into_iter()
+            .map(|name| Row {
+                direction: direction(&name),
+                means: (0..self.series.len()).map(|i| Some(self.summary(i, &name)?.mean)).collect(),
+                name,
+            })
+            .collect()
+    }
+
+    pub fn labels(&self) -> Vec<String> {
+        self.series.iter().map(|s| s.label.clone()).collect()
+    }
+
+    /// Workload, scale, seed and parameters in a line.
+    pub fn title(&self) -> String {
+        let w = &self.workload;
+        let mut title = format!("{}, scale {}, seed {}", plain(&w.name), w.scale, w.seed);
+        for (name, value) in &w.parameters {
+            title.push_str(&format!(", {}={}", plain(name), plain(&value.to_string())));
+        }
+        title
+    }
+
+    /// The block for one figure.
+    pub fn ministat(&self, figure: &str, effect: f64) -> String {
+        let rows: Vec<_> =
+            (0..self.series.len()).map(|i| (self.series[i].label.clone(), self.summary(i, figure))).collect();
+        let comparisons: Vec<_> =
+            (0..self.series.len()).map(|i| if i == 0 { None } else { self.comparison(i, figure) }).collect();
+        table::ministat(figure, &rows, &comparisons, effect)
+    }
+}
+
+/// `extant lab compare`: prints the tables and says what is shown.
+pub fn command(options: &Options, out: &mut dyn Write) -> Result<Judgement, Error> {
+    let groups = open(&options.what, options.baseline.as_deref(), options.force)?;
+    for group in &groups {
+        if let [only] = &group.series[..] {
+            return Err(Error::Nothing {
+                why: format!("{} has only {}", plain(&group.workload.name), plain(&only.label)),
+            });
+        }
+    }
+    print(&groups, options, out).map_err(|source| Error::Write { source })?;
+    Ok(judge(&groups))
+}
+
+/// Reads and groups what the arguments name.
+pub fn open(what: &[PathBuf], baseline: Option<&str>, force: bool) -> Result<Vec<Group>, Error> {
+    let sources = what.iter().map(|w| load::load(w, force)).collect::<Result<Vec<_>, _>>()?;
+    let mut groups = group(sources, force)?;
+    if let Some(wanted) = baseline {
+        for g in &mut groups {
+            let at = g.series.iter().position(|s| s.label == wanted).ok_or_else(|| Error::NoContestant {
+                path: what.first().cloned().unwrap_or_default(),
+                wanted: wanted.to_owned(),
+                known: g.labels(),
+            })?;
+            g.series[..=at].rotate_right(1);
+        }
+    }
+    Ok(groups)
+}
+
+/// Groups trials of one run that are in memory.
+pub fn groups_of(mut trials: Vec<Trial>) -> Result<Vec<Group>, Error> {
+    load::order(&mut trials);
+    group(vec![Source { name: "run".into(), file: PathBuf::new(), trials, notes: Vec::new() }], false)
+}
+
+/// One group a workload; of several results with several contestants each, one group a label.
+fn group(sources: Vec<Source>, force: bool) -> Result<Vec<Group>, Error> {
+    let mut workloads: Vec<String> = Vec::new();
+    for t in sources.iter().flat_map(|s| &s.trials) {
+        if !workloads.contains(&t.workload.name) {
+            workloads.push(t.workload.name.clone());
+        }
+    }
+    let mut groups = Vec::new();
+    for workload in workloads {
+        let mut all: Vec<Vec<Series>> = sources.iter().map(|s| series(s, &workload)).collect();
+        all.retain(|s| !s.is_empty());
+        let several = all.len() > 1 && all.iter().any(|s| s.len() > 1);
+        let mut sets: Vec<Vec<Series>> = Vec::new();
+        let mut notes: Vec<String> = sources.iter().flat_map(|s| s.notes.clone()).collect();
+        if sources.len() > 1 && all.len() < sources.len() {
+            notes.push(format!("{} is not in every result", plain(&workload)));
+        }
+        if several {
+            let mut rest = all.split_off(1).into_iter().flatten().collect::<Vec<_>>();
+            for first in all.into_iter().flatten() {
+                let (same, other): (Vec<_>, Vec<_>) = rest.into_iter().partition(|s| s.label == first.label);
+                rest = other;
+                if same.is_empty() {
+                    notes.push(format!("{}: in the first result only, left out", plain(&first.label)));
+                } else {
+                    sets.push([vec![first], same].concat());
+                }
+            }
+            notes.extend(rest.iter().map(|s| format!("{}: not in the first result, left out", plain(&s.label))));
+            if sets.is_empty() {
+                return Err(Error::Nothing { why: format!("{}: no contestant is in both results", plain(&workload)) });
+            }
+        } else {
+            sets.push(all.into_iter().flatten().collect());
+        }
+        for mut set in sets {
+            distinguish(&mut set, &sources);
+            groups.push(checked(set, notes.clone(), force)?);
+        }
+    }
+    Ok(groups)
+}
+
+/// The contestants of a source, in its order.
+fn series(source: &Source, workload: &str) -> Vec<Series> {
+    let mut all: Vec<Series> = Vec::new();
+    for t in source.trials.iter().filter(|t| t.workload.name == workload) {
+        let at = all.iter().position(|s| s.label == t.contestant.label).unwrap_or_else(|| {
+            all.push(Series {
+                label: t.contestant.label.clone(),
+                file: source.file.clone(),
+                trials: Vec::new(),
+                failed: Vec::new(),
+            });
+            all.len() - 1
+        });
+        match &t.outcome {
+            Outcome::Failed(why) => all[at].failed.push((t.round, why.clone())),
+            Outcome::Checked | Outcome::Unchecked => all[at].trials.push(t.clone()),
+        }
+    }
+    all
+}
+
+/// Equal labels from different results get the result's name in front.
+fn distinguish(set: &mut [Series], sources: &[Source]) {
+    let labels: Vec<String> = set.iter().map(|s| s.label.clone()).collect();
+    for (i, s) in set.iter_mut().enumerate() {
+        if labels.iter().enumerate().any(|(j, l)| i != j && *l == s.label)
+            && let Some(source) = sources.iter().find(|source| source.file == s.file)
+        {
+            let parent = source.file.parent().and_then(Path::parent).and_then(Path::file_name);
+            let twins = sources.iter().filter(|other| other.name == source.name && other.file != source.file).count();
+            let prefix = match parent {
+                Some(p) if twins > 0 => format!("{}/{}", p.to_string_lossy(), source.name),
+                _ => source.name.clone(),
+            };
+            s.label = format!("{prefix}#{}", s.label);
+        }
+    }
+}
+
+/// Refuses what is not the same work, and notes what else differs.
+fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group, Error> {
+    let Some(first) = series.iter().flat_map(|s| &s.trials).next() else {
+        let why: Vec<String> = series
+            .iter()
+            .flat_map(|s| s.failed.first().map(|(_, why)| format!("{}: {}", plain(&s.label), plain(why))))
+            .collect();
+        return Err(Error::Nothing { why: format!("every trial failed ({})", why.join("; ")) });
+    };
+    let workload = first.workload.clone();
+    let headline = figure::headline(first);
+    let mut differences: Vec<String> = Vec::new();
+    let mut add = |text: String| {
+        if !differences.contains(&text) {
+            differences.push(text);
+        }
+    };
+    for t in series.iter().flat_map(|s| &s.trials) {
+        let w = &t.workload;
+        if t.schema != SCHEMA {
+            add(format!("schema {} and {SCHEMA}", t.schema));
+        }
+        if w.scale != workload.scale {
+            add(format!("scale {} and {}", workload.scale, w.scale));
+        }
+        if w.headline != workload.headline {
+            add(format!("headline {} and {}", plain(&workload.headline), plain(&w.headline)));
+        }
+        for name in workload.parameters.keys().chain(w.parameters.keys()) {
+            let show = |v: Option<&serde_json::Value>| v.map_or("none".into(), |v| plain(&v.to_string()));
+            let (a, b) = (workload.parameters.get(name), w.parameters.get(name));
+            if a != b {
+                add(format!("{} {} and {}", plain(name), show(a), show(b)));
+            }
+        }
+    }
+    if !differences.is_empty() && !force {
+        return Err(Error::Different { workload: plain(&workload.name), differences });
+    }
+    let mut all: Vec<String> = differences
+        .iter()
+        .map(|d| format!("NOT THE SAME WORK, COMPARED BY FORCE: {d}. The figures below do not answer a question."))
+        .collect();
+    all.extend(notes);
+    all.extend(remarks(&series));
+    Ok(Group { workload, headline, series, notes: all })
+}
+
+/// What else a reader would ask: failed trials, other seeds, other machines.
+fn remarks(series: &[Series]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for s in series {
+        if let Some((round, why)) = s.failed.first() {
+            let all = s.failed.len() + s.trials.len();
+            let n = s.failed.len();
+            notes.push(format!(
+                "{}: {n} of {all} trials failed and are left out (round {round}: {})",
+                plain(&s.label),
+                plain(why)
+            ));
+        }
+        if s.trials.iter().any(|t| t.outcome == Outcome::Unchecked) {
+            notes.push(format!("{}: unchecked, no e2fsck vouches for what it wrote", plain(&s.label)));
+        }
+    }
+    if series.iter().any(|s| s.file != series[0].file) {
+        notes.push(
+            "from different runs: not paired, and whatever changed between them is part of the difference".into(),
+        );
+    }
+    let trials: Vec<&Trial> = series.iter().flat_map(|s| &s.trials).collect();
+    let mut differ = |what: &str, of: &dyn Fn(&Trial) -> String| {
+        let mut values: Vec<String> = Vec::new();
+        for t in &trials {
+            let v = plain(&of(t));
+            if !values.contains(&v) {
+                values.push(v);
+            }
+        }
+        if values.len() > 1 {
+            notes.push(format!("{what} differs: {}", values.join(" | ")));
+        }
+    };
+    differ("seed", &|t| t.workload.seed.to_string());
+    let of = |f: fn(&Environment) -> String| move |t: &Trial| f(&t.environment);
+    differ("processor", &of(|e| format!("{} ({} cores)", e.cpu, e.cores)));
+    differ("memory", &of(|e| format!("{} bytes", e.memory_bytes)));
+    differ("kernel", &of(|e| e.kernel.clone()));
+    differ("extant", &of(|e| format!("{} ({})", e.version, e.commit)));
+    // A directory has no image of its own.
+    differ("device", &|t| t.environment.device.clone());
+    let images: Vec<Series> =
+        series.iter().filter(|s| s.trials.iter().all(|t| t.environment.image_bytes > 0)).cloned().collect();
+    let trials: Vec<&Trial> = images.iter().flat_map(|s| &s.trials).collect();
+    if let Some(first) = trials.first()
+        && let Some(t) = trials.iter().find(|t| t.environment.image_bytes != first.environment.image_bytes)
+    {
+        notes.push(format!(
+            "size of the image differs: {} | {}",
+            first.environment.image_bytes, t.environment.image_bytes
+        ));
+    }
+    notes
+}
+
+fn print(groups: &[Group], options: &Options, out: &mut dyn Write) -> std::io::Result<()> {
+    for (i, group) in groups.iter().enumerate() {
+        if i > 0 {
+            writeln!(out)?;
+        }
+        writeln!(out, "{}", group.title())?;
+        for note in &group.notes {
+            writeln!(out, "note: {note}")?;
+        }
+        writeln!(out)?;
+        let known = group.figures();
+        let mut blocks = vec![group.headline.clone()];
+        for f in &options.figures {
+            if known.contains(f) && !blocks.contains(f) {
+                blocks.push(f.clone());
+            } else if !known.contains(f) {
+                writeln!(
+                    out,
+                    "note: no figure \"{}\"; there are: {}\n",
+                    plain(f),
+                    known.iter().map(|k| plain(k)).collect::<Vec<_>>().join(", ")
+                )?;
+            }
+        }
+        for figure in blocks {
+            writeln!(out, "{}", group.ministat(&figure, options.effect))?;
+        }
+        write!(out, "{}", table::mmtests(&group.labels(), &group.rows()))?;
+    }
+    Ok(())
+}
+
+/// Regressions of headline figures. Several comparisons at once share the 5 % (Holm): one in twenty would be wrong otherwise.
+pub fn judge(groups: &[Group]) -> Judgement {
+    let mut all = Vec::new();
+    for g in groups {
+        for i in 1..g.series.len() {
+            if let Some(c) = g.comparison(i, &g.headline) {
+                all.push((format!("{}: {}", plain(&g.workload.name), plain(&g.series[i].label)), c));
+            }
+        }
+    }
+    let shown = holm(&all.iter().map(|(_, c)| c.p).collect::<Vec<_>>(), ALPHA);
+    Judgement {
+        regressions: all
+            .into_iter()
+            .zip(shown)
+            .filter(|((_, c), shown)| *shown && c.verdict == Verdict::Worse)
+            .map(|((name, _), _)| name)
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+#[path = "compare_tests.rs"]
+mod tests;

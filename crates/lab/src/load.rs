@@ -1,0 +1,196 @@
+//! Reads results: `trials.ndjson` of a directory, or a file of that form.
+//!
+//! Main items: [`Source`] (what one argument of `compare` names), [`load`]. An argument is a directory, a file, or either with
+//! `#LABEL` for one contestant of it.
+//!
+//! A last line that was cut off (a run that was killed while it wrote) is left out and noted; any other line that
+//! cannot be read is an error. It judges nothing.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use crate::result::{SCHEMA, TRIALS, Trial};
+
+/// Longest line that is read, bytes: histograms of a dozen operations and ten thousand groups are below a mebibyte.
+const LINE_MAX: u64 = 64 << 20;
+
+/// Why results cannot be read or compared.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}, line {line}: not a trial: {why}", path.display())]
+    Line { path: PathBuf, line: usize, why: String },
+    #[error("{}: no trials", path.display())]
+    Empty { path: PathBuf },
+    #[error("{}, line {line}: written with schema {found}, this program reads {SCHEMA} (--force tries anyway)", path.display())]
+    Schema { path: PathBuf, line: usize, found: u64 },
+    #[error("{}: no contestant \"{wanted}\"; there are: {}", path.display(), known.join(", "))]
+    NoContestant { path: PathBuf, wanted: String, known: Vec<String> },
+    #[error("not comparable ({workload}): {}. --force compares anyway", differences.join("; "))]
+    Different { workload: String, differences: Vec<String> },
+    #[error("nothing to compare: {why}")]
+    Nothing { why: String },
+    #[error("writing: {source}")]
+    Write { source: io::Error },
+}
+
+impl Error {
+    /// Whether other arguments would help, as opposed to other files.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Error::NoContestant { .. } | Error::Different { .. } | Error::Nothing { .. } | Error::Schema { .. }
+        )
+    }
+}
+
+/// Trials that one argument names.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// For labels: the name of the directory or file.
+    pub name: String,
+    /// The file, in one spelling: trials of one file were rounds of one run.
+    pub file: PathBuf,
+    pub trials: Vec<Trial>,
+    /// What a reader of the comparison must know.
+    pub notes: Vec<String>,
+}
+
+/// Reads what `what` names. `force`: lines of another schema too, if they can be read.
+pub fn load(what: &Path, force: bool) -> Result<Source, Error> {
+    let (path, label) = split(what);
+    let file = if path.is_dir() { path.join(TRIALS) } else { path.clone() };
+    let mut source = read(&file, force)?;
+    source.name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    if let Some(wanted) = label {
+        keep(&mut source, &path, &wanted)?;
+    }
+    if source.trials.is_empty() {
+        return Err(Error::Empty { path });
+    }
+    order(&mut source.trials);
+    Ok(source)
+}
+
+/// `DIR#LABEL`; a label may hold a `#` too, and so may a path.
+fn split(what: &Path) -> (PathBuf, Option<String>) {
+    let text = what.to_string_lossy();
+    if !what.exists() {
+        for (at, _) in text.match_indices('#') {
+            let path = PathBuf::from(&text[..at]);
+            if path.exists() {
+                return (path, Some(text[at + 1..].to_owned()));
+            }
+        }
+    }
+    (what.to_owned(), None)
+}
+
+fn keep(source: &mut Source, path: &Path, wanted: &str) -> Result<(), Error> {
+    let mut known: Vec<String> = Vec::new();
+    for t in &source.trials {
+        if !known.contains(&t.contestant.label) {
+            known.push(t.contestant.label.clone());
+        }
+    }
+    let part: Vec<&String> = known.iter().filter(|k| k.contains(wanted)).collect();
+    let chosen = match (known.iter().find(|k| *k == wanted), &part[..]) {
+        (Some(exact), _) => exact.clone(),
+        (None, [only]) => (*only).clone(),
+        _ => return Err(Error::NoContestant { path: path.to_owned(), wanted: wanted.to_owned(), known }),
+    };
+    source.trials.retain(|t| t.contestant.label == chosen);
+    Ok(())
+}
+
+fn read(file: &Path, force: bool) -> Result<Source, Error> {
+    let failed = |source| Error::Read { path: file.to_owned(), source };
+    let mut reader = BufReader::new(std::fs::File::open(file).map_err(failed)?);
+    let mut source = Source {
+        name: String::new(),
+        file: file.canonicalize().map_err(failed)?,
+        trials: Vec::new(),
+        notes: Vec::new(),
+    };
+    let mut bytes = Vec::new();
+    for line in 1.. {
+        bytes.clear();
+        let read = io::Read::take(&mut reader, LINE_MAX).read_until(b'\n', &mut bytes).map_err(failed)?;
+        if read == 0 {
+            break;
+        }
+        let whole = bytes.last() == Some(&b'\n');
+        let text = bytes.trim_ascii();
+        if text.is_empty() {
+            continue;
+        }
+        match parse(text, force) {
+            Ok(trial) => source.trials.push(trial),
+            Err(Bad::Schema(found)) => return Err(Error::Schema { path: file.to_owned(), line, found }),
+            Err(Bad::Text(_)) if !whole && (read as u64) < LINE_MAX => {
+                source.notes.push(format!("{}: the last line was cut off and is left out", file.display()));
+            }
+            Err(Bad::Text(why)) => return Err(Error::Line { path: file.to_owned(), line, why }),
+        }
+    }
+    Ok(source)
+}
+
+enum Bad {
+    Schema(u64),
+    Text(String),
+}
+
+/// The schema is looked at first: a line of another one need not look like a trial of this one.
+fn parse(text: &[u8], force: bool) -> Result<Trial, Bad> {
+    let text = std::str::from_utf8(text).map_err(|e| Bad::Text(e.to_string()))?;
+    let value: serde_json::Value = serde_json::from_str(text).map_err(|e| Bad::Text(e.to_string()))?;
+    let schema = value.get("schema").and_then(serde_json::Value::as_u64).ok_or(Bad::Text("no schema".into()))?;
+    if schema != u64::from(SCHEMA) && !force {
+        return Err(Bad::Schema(schema));
+    }
+    serde_json::from_value(value).map_err(|e| Bad::Text(e.to_string()))
+}
+
+/// Puts trials in the order of the command line's contestants (the rounds' own order is drawn by lot), then by round: the
+/// first contestant is the baseline.
+pub fn order(trials: &mut [Trial]) {
+    let mut seen: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for t in trials.iter() {
+        let next = seen.len();
+        seen.entry(t.contestant.label.clone()).or_insert_with(|| rank(t, next));
+    }
+    trials.sort_by(|a, b| {
+        let (i, j) = (&seen[&a.contestant.label], &seen[&b.contestant.label]);
+        i.cmp(j).then(a.round.cmp(&b.round))
+    });
+}
+
+/// Where the command line names a trial's target, then each of its policies; `last` decides between equals.
+fn rank(trial: &Trial, last: usize) -> Vec<usize> {
+    let words: Vec<&str> = trial
+        .environment
+        .command
+        .iter()
+        .map(|w| w.strip_prefix("--target=").or_else(|| w.strip_prefix("--policy=")).unwrap_or(w))
+        .collect();
+    let label = &trial.contestant.label;
+    // The longest one that the label begins with: a.img is also the beginning of a.img2.
+    let target = words
+        .iter()
+        .enumerate()
+        .filter(|(_, w)| w.contains(':') && label.starts_with(**w))
+        .max_by_key(|(i, w)| (w.len(), usize::MAX - i));
+    let mut rank = vec![target.map_or(usize::MAX, |(i, _)| i)];
+    for (name, value) in &trial.contestant.policies {
+        let values = words.iter().find_map(|w| w.strip_prefix(name.as_str())?.strip_prefix('='));
+        rank.push(values.and_then(|v| v.split(',').position(|v| v == value)).unwrap_or(usize::MAX));
+    }
+    rank.push(last);
+    rank
+}

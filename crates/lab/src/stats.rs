@@ -1,0 +1,347 @@
+//! What a handful of figures says: summary, difference with its confidence interval, and how many rounds a verdict takes.
+//!
+//! Main types: [`Summary`] (of one contestant) and [`Comparison`] (of another with the baseline).
+//!
+//! Times and rates are positive and what disturbs them multiplies (a slower disk, a busier machine: "3 % longer", not "2 ms
+//! longer"), so two contestants are compared by the *logarithm of the ratio*: its spread does not grow with the figure, it is
+//! as symmetric for heavy tails to the right as a difference is not, the answer is a percentage, and time and rate of
+//! the same work give the same verdict. Where a figure is zero somewhere (a count of swaps), there is no ratio and plain
+//! differences are used. Both are handed to Student's t test: paired by round when the contestants ran in the same
+//! rounds, which takes out what a round's moment did to both; else Welch's, which does not ask for equal variances.
+//!
+//! What the t test gives away to outliers is power, not honesty: the error stays at or below 5 % (docs/lab.md has the
+//! measured rates). Distributions and moments are statrs'.
+//!
+//! It does not know what is measured; `figure` knows which direction is good.
+//!
+//! # Locking
+//! None.
+
+use statrs::distribution::{ChiSquared, ContinuousCDF, StudentsT};
+use statrs::statistics::{Data, OrderStatistics, Statistics};
+
+use crate::figure::Direction;
+
+/// Chance of finding a difference where there is none.
+pub const ALPHA: f64 = 0.05;
+
+/// Chance of finding a difference that is there: what "could have shown" and "rounds proposed" promise.
+pub const POWER: f64 = 0.80;
+
+/// Difference that [`Comparison::rounds_to_show`] is asked for unless the user says otherwise.
+pub const DEFAULT_EFFECT: f64 = 0.05;
+
+/// No proposal goes beyond: who needs more rounds needs a quieter machine.
+pub const ROUNDS_MAX: usize = 10_000;
+
+/// Logarithms of ratios below this are rounding, not difference: equal counts must compare equal.
+const ROUNDING: f64 = 1e-12;
+
+/// One contestant's figures.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    pub n: usize,
+    pub min: f64,
+    pub max: f64,
+    pub median: f64,
+    /// 25th percentile.
+    pub lower_quartile: f64,
+    /// 75th percentile.
+    pub upper_quartile: f64,
+    pub mean: f64,
+    /// Standard deviation of the sample (n - 1). None: one figure has no spread.
+    pub sd: Option<f64>,
+    /// Coefficient of variation: `sd / |mean|`. None also where the mean is 0.
+    pub cv: Option<f64>,
+}
+
+impl Summary {
+    /// None: there is nothing, or something that is not a number.
+    pub fn of(values: &[f64]) -> Option<Summary> {
+        if values.is_empty() || values.iter().any(|v| !v.is_finite()) {
+            return None;
+        }
+        let mean = values.mean();
+        let sd = (values.len() > 1).then(|| values.std_dev());
+        let mut data = Data::new(values.to_vec());
+        Some(Summary {
+            n: values.len(),
+            min: values.min(),
+            max: values.max(),
+            median: data.median(),
+            lower_quartile: data.lower_quartile().max(values.min()),
+            upper_quartile: data.upper_quartile().min(values.max()),
+            mean,
+            sd,
+            cv: sd.filter(|_| mean != 0.0).map(|sd| sd / mean.abs()),
+        })
+    }
+}
+
+/// What was averaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Logarithms of ratios: the estimate is `other / baseline - 1`.
+    Ratio,
+    /// Differences: the estimate is `other - baseline`.
+    Difference,
+}
+
+/// How the two sides were laid against each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Design {
+    /// Round by round, n pairs.
+    Paired,
+    /// All against all (Welch).
+    Unpaired,
+}
+
+/// The answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Better,
+    Worse,
+    /// A difference is shown, in a figure of which neither direction is better.
+    Different,
+    NoDifferenceShown,
+}
+
+/// Another contestant against the baseline, in one figure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    pub form: Form,
+    pub design: Design,
+    /// Figures of the baseline and of the other that entered; equal when paired.
+    pub n: (usize, usize),
+    /// See [`Form`].
+    pub estimate: f64,
+    /// Ends of the 95 % confidence interval of `estimate`.
+    pub interval: (f64, f64),
+    /// Two-sided; 0 when every round shows exactly the same difference.
+    pub p: f64,
+    pub freedom: f64,
+    pub verdict: Verdict,
+    /// Smallest difference (in the unit of `estimate`, always positive) that as many rounds would show with [`POWER`].
+    pub detectable: f64,
+    /// Standard deviation of what one round contributes, on the scale of [`Form`] before its exponential.
+    spread: f64,
+}
+
+/// The figures of one contestant, each with its round. Rounds of different runs are not the same rounds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// `(round, figure)`; the round is None when it cannot be laid beside another contestant's.
+    pub figures: Vec<(Option<u32>, f64)>,
+}
+
+impl Sample {
+    pub fn values(&self) -> Vec<f64> {
+        self.figures.iter().map(|(_, v)| *v).collect()
+    }
+
+    /// Figures without rounds: never paired.
+    pub fn unpaired(values: &[f64]) -> Sample {
+        Sample { figures: values.iter().map(|v| (None, *v)).collect() }
+    }
+
+    /// Figures of rounds 0, 1, 2...
+    pub fn rounds(values: &[f64]) -> Sample {
+        Sample { figures: values.iter().zip(0..).map(|(v, i)| (Some(i), *v)).collect() }
+    }
+}
+
+/// Lays `other` against `base`: paired when at least two rounds are in both (rounds without a partner are left out), else
+/// unpaired. None: fewer than two figures on a side, or one that is not a number; there is no verdict then.
+pub fn compare(base: &Sample, other: &Sample, direction: Direction) -> Option<Comparison> {
+    let pairs = pairs(base, other);
+    let (a, b): (Vec<f64>, Vec<f64>) =
+        if pairs.len() >= 2 { pairs.iter().copied().unzip() } else { (base.values(), other.values()) };
+    if a.len() < 2 || b.len() < 2 || a.iter().chain(&b).any(|v| !v.is_finite()) {
+        return None;
+    }
+    let form = if a.iter().chain(&b).all(|v| *v > 0.0) { Form::Ratio } else { Form::Difference };
+    let scale = |v: &f64| if form == Form::Ratio { v.ln() } else { *v };
+    let a: Vec<f64> = a.iter().map(scale).collect();
+    let b: Vec<f64> = b.iter().map(scale).collect();
+    let moments = if pairs.len() >= 2 { Moments::paired(&a, &b) } else { Moments::welch(&a, &b) };
+    Some(moments.judge(form, direction))
+}
+
+/// Figures of the rounds that are in both, once each.
+fn pairs(base: &Sample, other: &Sample) -> Vec<(f64, f64)> {
+    let once = |s: &Sample| {
+        let mut rounds: Vec<u32> = s.figures.iter().filter_map(|(r, _)| *r).collect();
+        let all = rounds.len();
+        rounds.sort_unstable();
+        rounds.dedup();
+        all == rounds.len() && all == s.figures.len()
+    };
+    // A round that is there twice was run twice: which one belongs to the partner, nobody can say.
+    if !once(base) || !once(other) {
+        return Vec::new();
+    }
+    let mut pairs = Vec::new();
+    for (round, a) in &base.figures {
+        if let Some((_, b)) = other.figures.iter().find(|(r, _)| r == round) {
+            pairs.push((*a, *b));
+        }
+    }
+    pairs
+}
+
+/// What the t test needs, on the scale of the form.
+struct Moments {
+    design: Design,
+    n: (usize, usize),
+    mean: f64,
+    /// Standard error of `mean`.
+    error: f64,
+    freedom: f64,
+    /// See [`Comparison::spread`].
+    spread: f64,
+}
+
+impl Moments {
+    fn paired(a: &[f64], b: &[f64]) -> Moments {
+        let d: Vec<f64> =
+            a.iter().zip(b).map(|(a, b)| b - a).map(|d| if d.abs() < ROUNDING { 0.0 } else { d }).collect();
+        let spread = still(d.as_slice().std_dev());
+        let n = d.len();
+        Moments {
+            design: Design::Paired,
+            n: (n, n),
+            mean: d.as_slice().mean(),
+            error: spread / (n as f64).sqrt(),
+            freedom: (n - 1) as f64,
+            spread,
+        }
+    }
+
+    fn welch(a: &[f64], b: &[f64]) -> Moments {
+        let (n, m) = (a.len() as f64, b.len() as f64);
+        let (va, vb) = (still(a.std_dev()).powi(2) / n, still(b.std_dev()).powi(2) / m);
+        let error = (va + vb).sqrt();
+        // Welch and Satterthwaite's degrees of freedom.
+        let freedom = if error == 0.0 {
+            n + m - 2.0
+        } else {
+            (va + vb).powi(2) / (va.powi(2) / (n - 1.0) + vb.powi(2) / (m - 1.0))
+        };
+        let mean = b.mean() - a.mean();
+        Moments {
+            design: Design::Unpaired,
+            n: (a.len(), b.len()),
+            mean: if mean.abs() < ROUNDING { 0.0 } else { mean },
+            error,
+            freedom,
+            // As if both had as many rounds as the smaller side, and a round contributed one figure of each.
+            spread: error * n.min(m).sqrt(),
+        }
+    }
+
+    fn judge(&self, form: Form, direction: Direction) -> Comparison {
+        let unscale = |v: f64| if form == Form::Ratio { v.exp_m1() } else { v };
+        let half = quantile(1.0 - ALPHA / 2.0, self.freedom) * self.error;
+        let p = if self.error > 0.0 {
+            2.0 * student(self.freedom).map_or(0.5, |t| t.sf((self.mean / self.error).abs()))
+        } else if self.mean == 0.0 {
+            1.0
+        } else {
+            0.0
+        };
+        let verdict = match direction {
+            _ if p >= ALPHA => Verdict::NoDifferenceShown,
+            Direction::Neither => Verdict::Different,
+            Direction::HigherIsBetter if self.mean > 0.0 => Verdict::Better,
+            Direction::LowerIsBetter if self.mean < 0.0 => Verdict::Better,
+            Direction::HigherIsBetter | Direction::LowerIsBetter => Verdict::Worse,
+        };
+        Comparison {
+            form,
+            design: self.design,
+            n: self.n,
+            estimate: unscale(self.mean),
+            interval: (unscale(self.mean - half), unscale(self.mean + half)),
+            p,
+            freedom: self.freedom,
+            verdict,
+            detectable: unscale(noncentrality(self.freedom) * self.error),
+            spread: self.spread,
+        }
+    }
+}
+
+impl Comparison {
+    /// Rounds that a *new* run needs to show a difference of `effect` (0.05: 5 % of a ratio; else in the figure's unit) with
+    /// [`POWER`]. None: more than [`ROUNDS_MAX`], or no such effect.
+    ///
+    /// The spread of a few rounds is itself a guess, and when it is too small so would be the proposal; so the upper end of
+    /// its one-sided 80 % confidence interval is used (Browne, "On the use of a pilot sample for sample size
+    /// determination", Statistics in Medicine, 1995).
+    pub fn rounds_to_show(&self, effect: f64) -> Option<usize> {
+        let wanted = match self.form {
+            Form::Ratio => effect.ln_1p(),
+            Form::Difference => effect,
+        };
+        if !wanted.is_finite() || wanted <= 0.0 {
+            return None;
+        }
+        let spread = self.spread * self.caution();
+        // A welch comparison has as many rounds on each side, and twice the freedom.
+        let freedom = |n: usize| if self.design == Design::Paired { n - 1 } else { 2 * (n - 1) } as f64;
+        let enough = |n: usize| noncentrality(freedom(n)) * spread / (n as f64).sqrt() <= wanted;
+        if !enough(ROUNDS_MAX) {
+            return None;
+        }
+        // `enough` stays true once it is: both factors fall with n.
+        let (mut low, mut high) = (1, ROUNDS_MAX);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if enough(middle) { high = middle } else { low = middle }
+        }
+        Some(high)
+    }
+
+    /// By what the observed spread is multiplied so that the true one is below it four times in five.
+    fn caution(&self) -> f64 {
+        ChiSquared::new(self.freedom).map_or(1.0, |c| (self.freedom / c.inverse_cdf(1.0 - POWER)).sqrt().max(1.0))
+    }
+}
+
+/// Which of the `p` of one family stay below `alpha` together (Holm's step-down): for the verdict over many workloads, where
+/// each alone at 5 % would cry wolf on one run in three.
+pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..p.len()).collect();
+    order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
+    let mut shown = vec![false; p.len()];
+    for (place, &i) in order.iter().enumerate() {
+        if p[i] >= alpha / (p.len() - place) as f64 {
+            break;
+        }
+        shown[i] = true;
+    }
+    shown
+}
+
+/// A spread that is only rounding is none.
+fn still(sd: f64) -> f64 {
+    if sd.is_nan() || sd < ROUNDING { 0.0 } else { sd }
+}
+
+fn student(freedom: f64) -> Option<StudentsT> {
+    StudentsT::new(0.0, 1.0, freedom).ok()
+}
+
+fn quantile(p: f64, freedom: f64) -> f64 {
+    student(freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(p))
+}
+
+/// How many standard errors away a true difference must be to be found with [`POWER`]: the usual sum of two quantiles of
+/// t. It is exact in the limit; the power that it gives is 0.73 with 2 rounds, 0.77 with 3 and 0.79 to 0.80 from 4 on.
+fn noncentrality(freedom: f64) -> f64 {
+    quantile(1.0 - ALPHA / 2.0, freedom) + quantile(POWER, freedom)
+}
+
+#[cfg(test)]
+#[path = "stats_tests.rs"]
+mod tests;

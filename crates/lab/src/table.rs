@@ -1,0 +1,211 @@
+//! Tables in the two forms that their readers know: ministat's and mmtests'.
+//!
+//! Main items: [`ministat`] (one figure, all contestants, what the difference is and how sure), [`mmtests`] (many figures, one
+//! column a contestant, change against the first in brackets), [`answer`] and [`advice`] (the verdict in words).
+//!
+//! The change in brackets follows mmtests: positive is better, whatever the direction of the figure; so a time that falls
+//! from 12 to 7 reads `( 41.67%)`. Where neither direction is better it is the plain change. Against a baseline of 0
+//! there is no percentage.
+//!
+//! It decides nothing.
+//!
+//! # Locking
+//! None.
+
+use std::fmt::Write as _;
+
+use crate::figure::Direction;
+use crate::stats::{Comparison, Design, Form, Summary, Verdict};
+
+/// ministat's signs of its data sets; after the last, the first again.
+const SIGNS: &[char] = &['x', '+', '*', '%', '#', '@', 'O'];
+
+/// Width of one contestant's column of [`mmtests`]: `      4208.00 (   0.00%)`.
+const COLUMN: usize = 25;
+
+/// Words from a result for a terminal: what would steer it is replaced.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Change of `value` against `base` as mmtests prints it: 0.05 is 5 % better. None: no percentage of nothing.
+pub fn change(base: f64, value: f64, direction: Direction) -> Option<f64> {
+    let change = match direction {
+        Direction::LowerIsBetter => (base - value) / base,
+        Direction::HigherIsBetter | Direction::Neither => (value - base) / base,
+    };
+    if value == base { Some(0.0) } else { Some(change).filter(|c| c.is_finite()) }
+}
+
+/// A figure with about six digits that mean something.
+pub fn number(v: f64) -> String {
+    match v.abs() {
+        0.0 => "0".into(),
+        a if a >= 1e15 => format!("{v:.6e}"),
+        a if a >= 1000.0 => format!("{v:.2}"),
+        a if a >= 1.0 => format!("{v:.4}"),
+        a if a >= 1e-4 => format!("{v:.7}"),
+        _ => format!("{v:.6e}"),
+    }
+}
+
+/// `+3.2 %`
+pub fn percent(v: f64) -> String {
+    let v = v * 100.0;
+    if v.abs() >= 1000.0 { format!("{v:+.0} %") } else { format!("{v:+.2} %") }
+}
+
+/// The block that ministat prints: first a line of signs, then N to Stddev, then each contestant's difference to the first.
+pub fn ministat(
+    figure: &str,
+    rows: &[(String, Option<Summary>)],
+    comparisons: &[Option<Comparison>],
+    advice_for: f64,
+) -> String {
+    let mut out = format!("- {} -\n", plain(figure));
+    let sign = |i: usize| SIGNS[i % SIGNS.len()];
+    for (i, (label, _)) in rows.iter().enumerate() {
+        let _ = writeln!(out, "{} {}", sign(i), plain(label));
+    }
+    let _ =
+        writeln!(out, "    N {:>13} {:>13} {:>13} {:>13} {:>13} {:>7}", "Min", "Max", "Median", "Avg", "Stddev", "CV");
+    for (i, (_, summary)) in rows.iter().enumerate() {
+        let Some(s) = summary else {
+            let _ = writeln!(out, "{}   0", sign(i));
+            continue;
+        };
+        let line = format!(
+            "{} {:>3} {:>13} {:>13} {:>13} {:>13} {:>13} {:>7}",
+            sign(i),
+            s.n,
+            number(s.min),
+            number(s.max),
+            number(s.median),
+            number(s.mean),
+            s.sd.map(number).unwrap_or_default(),
+            s.cv.map(|cv| format!("{:.2}%", cv * 100.0)).unwrap_or_default(),
+        );
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    for (i, (label, _)) in rows.iter().enumerate().skip(1) {
+        let comparison = comparisons.get(i).and_then(Option::as_ref);
+        let _ = writeln!(out, "{} {}: {}", sign(i), plain(label), answer(comparison));
+        if let Some(advice) = comparison.and_then(|c| advice(c, advice_for)) {
+            let _ = writeln!(out, "  {advice}");
+        }
+    }
+    out
+}
+
+/// The verdict, the difference and its interval, in one line.
+pub fn answer(comparison: Option<&Comparison>) -> String {
+    let Some(c) = comparison else {
+        return "no verdict: it takes two rounds on each side".into();
+    };
+    let word = match c.verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::Different => "different",
+        Verdict::NoDifferenceShown => "no difference shown",
+    };
+    let show = |v: f64| if c.form == Form::Ratio { percent(v) } else { format!("{}{}", sign_of(v), number(v.abs())) };
+    let (low, high) = c.interval;
+    let how = match c.design {
+        Design::Paired => format!("{} rounds, paired", c.n.0),
+        Design::Unpaired => format!("{} and {}, not paired", c.n.0, c.n.1),
+    };
+    let p = if c.p < 1e-4 { "p < 0.0001".to_owned() } else { format!("p = {:.4}", c.p) };
+    format!("{word}: {} [{}, {}] at 95% confidence ({how}, {p})", show(c.estimate), show(low), show(high))
+}
+
+fn sign_of(v: f64) -> &'static str {
+    if v < 0.0 { "-" } else { "+" }
+}
+
+/// What was within reach of so many rounds, when nothing was found.
+pub fn advice(c: &Comparison, effect: f64) -> Option<String> {
+    if c.verdict != Verdict::NoDifferenceShown {
+        return None;
+    }
+    let reach = match c.form {
+        Form::Ratio => percent(c.detectable).trim_start_matches('+').to_owned(),
+        Form::Difference => number(c.detectable),
+    };
+    let mut text = format!("so many rounds could have shown a difference of {reach} (power 80%)");
+    if c.form == Form::Ratio {
+        let wanted = percent(effect);
+        let wanted = wanted.trim_start_matches('+');
+        match c.rounds_to_show(effect) {
+            Some(n) => {
+                let _ = write!(text, "; {wanted} takes a new run of {n} rounds");
+            }
+            None => {
+                let _ = write!(text, "; {wanted} takes more rounds than are sensible: the figures scatter too much");
+            }
+        }
+    }
+    Some(text)
+}
+
+/// One line of [`mmtests`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    pub name: String,
+    pub direction: Direction,
+    /// Mean of each contestant; None is printed as blank.
+    pub means: Vec<Option<f64>>,
+}
+
+/// The table of mmtests: one column a contestant, the first is the baseline.
+pub fn mmtests(labels: &[String], rows: &[Row]) -> String {
+    let name_width = rows.iter().map(|r| plain(&r.name).chars().count()).max().unwrap_or(0) + 4;
+    let wrapped: Vec<Vec<String>> = labels.iter().map(|l| wrap(&plain(l), COLUMN - 2)).collect();
+    let mut out = String::new();
+    for line in 0..wrapped.iter().map(Vec::len).max().unwrap_or(0) {
+        let mut text = " ".repeat(name_width);
+        for label in &wrapped {
+            // Short labels stand on the last lines, next to their figures.
+            let deepest = wrapped.iter().map(Vec::len).max().unwrap_or(0);
+            let part = (line + label.len()).checked_sub(deepest).and_then(|i| label.get(i));
+            let _ = write!(text, "{:>COLUMN$}", part.map_or("", String::as_str));
+        }
+        let _ = writeln!(out, "{}", text.trim_end());
+    }
+    for row in rows {
+        let mut text = format!("Ops {:<width$}", plain(&row.name), width = name_width - 4);
+        let base = row.means.first().copied().flatten();
+        for mean in &row.means {
+            let _ = match (mean, base) {
+                (None, _) => write!(text, "{:COLUMN$}", ""),
+                (Some(v), Some(base)) => match change(base, *v, row.direction) {
+                    Some(c) => write!(text, "{:>width$.2} ({:>7.2}%)", v, c * 100.0, width = COLUMN - 11),
+                    None => write!(text, "{:>width$.2} {:10}", v, "", width = COLUMN - 11),
+                },
+                (Some(v), None) => write!(text, "{:>width$.2} {:10}", v, "", width = COLUMN - 11),
+            };
+        }
+        let _ = writeln!(out, "{}", text.trim_end());
+    }
+    out
+}
+
+/// Pieces of at most `width` characters, cut behind a comma, colon, slash or blank where there is one.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line: Vec<char> = Vec::new();
+    for c in text.chars() {
+        if line.len() == width {
+            let cut = line.iter().rposition(|c| matches!(c, ',' | ':' | '/' | ' ' | '=')).map_or(width, |i| i + 1);
+            let rest = line.split_off(cut);
+            lines.push(line.iter().collect());
+            line = rest;
+        }
+        line.push(c);
+    }
+    lines.push(line.iter().collect());
+    lines
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

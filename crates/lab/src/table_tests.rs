@@ -1,0 +1,84 @@
+//! Tests of [`super`], against tables as the threads printed them.
+
+use super::*;
+use crate::stats::{Sample, compare};
+
+/// Lines of the table in "Reduce system disruption due to kswapd followup V3" (Mel Gorman, 2013-05-30).
+#[test]
+fn percentages_as_mmtests() {
+    let higher = |a, b| (change(a, b, Direction::HigherIsBetter).unwrap() * 1e4).round() / 100.0;
+    let lower = |a, b| (change(a, b, Direction::LowerIsBetter).unwrap() * 1e4).round() / 100.0;
+    assert_eq!(higher(23117.0, 22780.0), -1.46);
+    assert_eq!(higher(4208.0, 24154.0), 474.0);
+    assert_eq!(higher(4104.0, 25130.0), 512.33);
+    assert_eq!(lower(12.0, 7.0), 41.67);
+    assert_eq!(lower(385682.0, 0.0), 100.0);
+    assert_eq!(lower(65.0, 71.0), -9.23);
+    assert_eq!(change(0.0, 0.0, Direction::LowerIsBetter), Some(0.0));
+    assert_eq!(change(0.0, 1.0, Direction::LowerIsBetter), None);
+}
+
+#[test]
+fn mmtests_table() {
+    let row =
+        |name: &str, direction, means: &[Option<f64>]| Row { name: name.into(), direction, means: means.to_vec() };
+    let text = mmtests(
+        &["vanilla".into(), "mm1-mmotm-20130522".into(), "kernel:/var/tmp/disk.img,mb_optimize_scan=1".into()],
+        &[
+            row("memcachetest-2385M", Direction::HigherIsBetter, &[Some(4208.0), Some(24154.0), Some(23765.0)]),
+            row("io-duration-715M", Direction::LowerIsBetter, &[Some(12.0), Some(7.0), None]),
+            row("majorfaults-0M", Direction::LowerIsBetter, &[Some(0.0), Some(1.0), Some(0.0)]),
+        ],
+    );
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[lines.len() - 3],
+        "Ops memcachetest-2385M       4208.00 (   0.00%)      24154.00 ( 474.00%)      23765.00 ( 464.76%)"
+    );
+    assert_eq!(lines[lines.len() - 2], "Ops io-duration-715M           12.00 (   0.00%)          7.00 (  41.67%)");
+    assert_eq!(
+        lines[lines.len() - 1],
+        "Ops majorfaults-0M              0.00 (   0.00%)          1.00                     0.00 (   0.00%)"
+    );
+    assert!(lines.iter().all(|l| l.chars().count() <= 22 + 3 * 25), "{text}");
+    assert!(lines[lines.len() - 4].contains("vanilla"), "{text}");
+}
+
+#[test]
+fn ministat_block() {
+    let vanilla = [10.0, 11.0, 9.5, 10.4];
+    let patched = [7.0, 7.9, 6.6, 7.1];
+    let rows = [
+        ("vanilla".to_owned(), Summary::of(&vanilla)),
+        ("pat\u{1b}[31mched".to_owned(), Summary::of(&patched)),
+        ("failed".to_owned(), None),
+    ];
+    let c = compare(&Sample::rounds(&vanilla), &Sample::rounds(&patched), Direction::LowerIsBetter);
+    let text = ministat("es_shrink_scan", &rows, &[None, c, None], 0.05);
+    assert!(!text.contains('\u{1b}'), "no escape reaches the terminal");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "- es_shrink_scan -");
+    assert!(lines[5].starts_with("x   4"), "{text}");
+    assert!(lines[6].starts_with("+   4"), "{text}");
+    assert_eq!(lines[7], "*   0");
+    assert!(lines[8].starts_with("+ pat\u{fffd}[31mched: better: -30."), "{text}");
+    assert_eq!(lines[9], "* failed: no verdict: it takes two rounds on each side");
+}
+
+#[test]
+fn advice_is_for_what_was_not_found() {
+    let a = Sample::rounds(&[10.0, 11.0, 9.5, 10.4]);
+    let b = Sample::rounds(&[10.2, 10.6, 10.0, 10.1]);
+    let c = compare(&a, &b, Direction::LowerIsBetter).unwrap();
+    let text = advice(&c, 0.05).unwrap();
+    assert!(text.contains("could have shown a difference of") && text.contains("5.00 % takes a new run of"), "{text}");
+    let far = compare(&a, &Sample::rounds(&[20.0, 22.0, 19.0, 21.0]), Direction::LowerIsBetter).unwrap();
+    assert_eq!(advice(&far, 0.05), None);
+}
+
+#[test]
+fn long_labels_are_wrapped_where_they_may() {
+    assert_eq!(wrap("short", 10), ["short"]);
+    assert_eq!(wrap("kernel:/tmp/a.img,x=1", 12), ["kernel:/tmp/", "a.img,x=1"]);
+    assert_eq!(wrap("aaaaaaaaaaaaaaaaaaaaaaaaa", 10), ["aaaaaaaaaa", "aaaaaaaaaa", "aaaaa"]);
+}
