@@ -5,7 +5,7 @@
 //! - `PHASE.ops_per_s`, `PHASE.mib_per_s`, `PHASE.seconds` of each timed phase, absent where the phase did none of it;
 //! - the names in [`Trial::measures`];
 //! - `latency.OPERATION.mean_ns`, `.p50_ns`, `.p90_ns`, `.p99_ns`, `.p999_ns`, `.max_ns`;
-//! - `groups_written`: block groups in which blocks were allocated.
+//! - `groups_used`, counted from [`Trial::groups`] where it is not among the measures.
 //!
 //! It does not measure anything.
 //!
@@ -38,8 +38,8 @@ pub fn figures(trial: &Trial) -> Vec<(String, f64)> {
         all.push((format!("{}.seconds", p.name), p.seconds));
     }
     all.extend(trial.measures.iter().map(|(name, v)| (name.clone(), *v)));
-    if !trial.groups.is_empty() && !trial.measures.contains_key("groups_written") {
-        all.push(("groups_written".into(), trial.groups.values().filter(|n| **n > 0).count() as f64));
+    if !trial.groups.is_empty() && !trial.measures.contains_key("groups_used") {
+        all.push(("groups_used".into(), trial.groups.values().filter(|n| **n > 0).count() as f64));
     }
     for (operation, l) in trial.latency.iter().filter(|(_, l)| l.count > 0) {
         let parts = [
@@ -67,16 +67,25 @@ pub fn headline(trial: &Trial) -> String {
 }
 
 /// Endings of names of which more is better.
-const HIGHER: &[&str] = &["_per_s", "_hits", "_hit_ratio", "_rate"];
+const HIGHER: &[&str] = &["_per_s"];
 
-/// Beginnings and endings of names that describe: more is neither good nor bad by itself.
-const NEITHER: &[&str] = &["blocks_per_commit", "commits", "operations", "processes", "_size", "_in_use"];
+/// Figures that describe: more is neither good nor bad by itself. So are the allocator's counters, `mballoc_`.
+const NEITHER: &[&str] = &[
+    "journal_commits",
+    "journal_blocks_per_commit",
+    "journal_handles",
+    "allocations",
+    "blocks_allocated",
+    "blocks_freed",
+    "locality_preallocations",
+    "files_left",
+];
 
 /// Which way is better, by the name of a figure. Unknown names are costs (memory, requests, waits): less is better.
 pub fn direction(name: &str) -> Direction {
     if HIGHER.iter().any(|end| name.ends_with(end)) {
         Direction::HigherIsBetter
-    } else if NEITHER.iter().any(|end| name.ends_with(end)) {
+    } else if NEITHER.contains(&name) || name.starts_with("mballoc_") {
         Direction::Neither
     } else {
         Direction::LowerIsBetter
@@ -93,7 +102,7 @@ mod tests {
         assert_eq!(direction("write.mib_per_s"), Direction::HigherIsBetter);
         assert_eq!(direction("write.seconds"), Direction::LowerIsBetter);
         assert_eq!(direction("latency.fsync.p99_ns"), Direction::LowerIsBetter);
-        assert_eq!(direction("context_switches"), Direction::LowerIsBetter);
-        assert_eq!(direction("blocks_per_commit"), Direction::Neither);
+        assert_eq!(direction("switches_voluntary"), Direction::LowerIsBetter);
+        assert_eq!(direction("journal_blocks_per_commit"), Direction::Neither);
     }
 }
