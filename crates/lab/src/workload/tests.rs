@@ -1,6 +1,171 @@
-//! What holds for every workload.
+//! What holds for every workload: the same operations from the same seed, whatever the target; the phases it promises.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use extant_base::sync::atomic::AtomicBool;
+use extant_base::sync::{LockClass, Mutex};
+use extant_base::task::ThreadId;
 
 use super::*;
+use crate::vfs::{Node, PosixVfs, Stat, Vfs, VfsResult};
+
+static CLASS: LockClass = LockClass::new("test", 0);
+
+/// A directory that remembers what each thread did in it.
+struct Recording {
+    dir: tempfile::TempDir,
+    below: PosixVfs,
+    seen: Mutex<HashMap<ThreadId, (u64, DefaultHasher)>>,
+}
+
+impl Recording {
+    fn new() -> Recording {
+        let dir = tempfile::tempdir().unwrap();
+        let below = PosixVfs::open(dir.path()).unwrap();
+        Recording { dir, below, seen: Mutex::new(&CLASS, HashMap::new()) }
+    }
+
+    fn note(&self, what: impl Hash) {
+        let mut seen = self.seen.lock();
+        let (count, hasher) = seen.entry(extant_base::task::current().id()).or_default();
+        *count += 1;
+        what.hash(hasher);
+    }
+
+    /// Sorted: which thread did what part does not matter.
+    fn sum(&self) -> Vec<(u64, u64)> {
+        let mut all: Vec<_> = self.seen.lock().values().map(|(count, h)| (*count, h.finish())).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+impl Vfs for Recording {
+    fn mkdir(&self, path: &str) -> VfsResult<()> {
+        self.note(("mkdir", path));
+        self.below.mkdir(path)
+    }
+    fn create(&self, path: &str) -> VfsResult<Node> {
+        self.note(("create", path));
+        self.below.create(path)
+    }
+    fn open(&self, path: &str) -> VfsResult<Node> {
+        self.note(("open", path));
+        self.below.open(path)
+    }
+    fn write_at(&self, node: &Node, offset: u64, data: &[u8]) -> VfsResult<()> {
+        self.note(("write", offset, data));
+        self.below.write_at(node, offset, data)
+    }
+    fn read_at(&self, node: &Node, offset: u64, buf: &mut [u8]) -> VfsResult<usize> {
+        let n = self.below.read_at(node, offset, buf)?;
+        self.note(("read", offset, &buf[..n]));
+        Ok(n)
+    }
+    fn fsync(&self, _: &Node) -> VfsResult<()> {
+        self.note("fsync");
+        Ok(())
+    }
+    fn fdatasync(&self, _: &Node) -> VfsResult<()> {
+        self.note("fdatasync");
+        Ok(())
+    }
+    fn close(&self, node: Node) -> VfsResult<()> {
+        self.note("close");
+        self.below.close(node)
+    }
+    fn unlink(&self, path: &str) -> VfsResult<()> {
+        self.note(("unlink", path));
+        self.below.unlink(path)
+    }
+    fn rmdir(&self, path: &str) -> VfsResult<()> {
+        self.note(("rmdir", path));
+        self.below.rmdir(path)
+    }
+    fn rename(&self, from: &str, to: &str) -> VfsResult<()> {
+        self.note(("rename", from, to));
+        self.below.rename(from, to)
+    }
+    fn stat(&self, path: &str) -> VfsResult<Stat> {
+        let stat = self.below.stat(path)?;
+        self.note(("stat", path, stat.directory || stat.size > 0));
+        Ok(stat)
+    }
+    fn readdir(&self, path: &str) -> VfsResult<u64> {
+        let n = self.below.readdir(path)?;
+        self.note(("readdir", path, n));
+        Ok(n)
+    }
+    fn symlink(&self, target: &str, path: &str) -> VfsResult<()> {
+        self.note(("symlink", target, path));
+        self.below.symlink(target, path)
+    }
+    fn truncate(&self, node: &Node, size: u64) -> VfsResult<()> {
+        self.note(("truncate", size));
+        self.below.truncate(node, size)
+    }
+    fn sync_all(&self) -> VfsResult<()> {
+        self.note("sync");
+        Ok(())
+    }
+}
+
+impl Place for Recording {
+    fn vfs(&self) -> Result<&dyn Vfs> {
+        Ok(self)
+    }
+    fn cold(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Runs a small version; returns what was done and the names of the phases with what they counted.
+fn record(workload: &dyn Workload, seed: u64, operations: Option<&Path>) -> (Vec<(u64, u64)>, Vec<(String, u64, u64)>) {
+    let mut parameters = workload.parameters(0.001);
+    if workload.name() == "reaim-disk" {
+        parameters.set("processes=1,3").unwrap();
+        parameters.set("jobs_per_process=30").unwrap();
+    }
+    let mut place = Recording::new();
+    let stop = AtomicBool::new(false);
+    let mut context = Context::new(&mut place, &parameters, seed, true, &stop, operations, &|_| {});
+    workload.run(&mut context).unwrap();
+    let phases = context.phases.iter().map(|p| (p.name.clone(), p.operations, p.bytes)).collect();
+    drop(context);
+    let needs = workload.needs(&parameters);
+    let left = std::fs::read_dir(place.dir.path()).unwrap().count() as u64;
+    assert!(needs.files >= left, "{}: {} files, {} expected", workload.name(), left, needs.files);
+    (place.sum(), phases)
+}
+
+fn list(lines: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), lines).unwrap();
+    file
+}
+
+#[test]
+fn the_seed_alone_decides() {
+    let operations = list(
+        "{\"op\":\"create\",\"path\":\"a\"}\n{\"op\":\"write\",\"path\":\"a\",\"bytes\":70000}\n\
+         {\"op\":\"fsync\",\"path\":\"a\"}\n\n{\"op\":\"close\",\"path\":\"a\"}\n\
+         {\"op\":\"mkdir\",\"path\":\"d\",\"process\":1}\n{\"op\":\"symlink\",\"path\":\"d/l\",\"to\":\"x\",\"process\":1}\n",
+    );
+    for workload in all() {
+        let name = workload.name();
+        let operations = (name == "replay").then_some(operations.path());
+        let (first, phases) = record(*workload, 1, operations);
+        let (again, same) = record(*workload, 1, operations);
+        assert_eq!(first, again, "{name}");
+        assert_eq!(phases, same, "{name}");
+        // The content that is written is drawn, too.
+        assert_ne!(first, record(*workload, 2, operations).0, "{name}");
+        let headline = if name == "reaim-disk" { "disk-3" } else { workload.headline() };
+        let found = phases.iter().find(|(phase, ..)| phase == headline);
+        assert!(found.is_some_and(|(_, operations, _)| *operations > 0), "{name}: {phases:?}");
+    }
+}
 
 #[test]
 fn names_are_unique_and_known() {
@@ -10,4 +175,55 @@ fn names_are_unique_and_known() {
     assert_eq!(names.len(), all().len());
     let e = find("small-file").err().map(|e| e.to_string()).unwrap_or_default();
     assert!(e.contains("small-files, fio-mix"), "{e}");
+}
+
+#[test]
+fn parameters_are_the_source_s_at_scale_one() {
+    let p = find("small-files").unwrap().parameters(1.0);
+    assert_eq!((p.get("processes"), p.get("count"), p.get("bytes")), (16, 100, 22_528));
+    let p = find("fio-mix").unwrap().parameters(1.0);
+    assert_eq!((p.get("jobs"), p.get("files_per_job"), p.get("job_bytes")), (25, 10, 20 << 30));
+    let p = find("reaim-disk").unwrap().parameters(1.0);
+    assert_eq!(p.list("processes"), [1, 41, 81, 161, 321]);
+    let mut p = find("small-files").unwrap().parameters(0.5);
+    assert_eq!(p.get("count"), 50);
+    p.set("count=200").unwrap();
+    assert_eq!(p.get("count"), 200);
+    assert!(p.set("count=many").is_err() && p.set("count").is_err());
+    assert!(p.set("colour=1").unwrap_err().to_string().contains("batch, bytes, count"));
+}
+
+#[test]
+fn a_list_that_leaves_the_target_is_refused() {
+    let replay = find("replay").unwrap();
+    for bad in [
+        "{\"op\":\"create\",\"path\":\"/etc/x\"}",
+        "{\"op\":\"create\",\"path\":\"a/../../x\"}",
+        "{\"op\":\"rename\",\"path\":\"a\",\"to\":\"../x\"}",
+        "{\"op\":\"explode\",\"path\":\"a\"}",
+        "{\"op\":\"mkdir\",\"path\":\"a\",\"process\":100000}",
+        "{\"op\":\"mkdir\",\"mode\":7}",
+        "not json",
+        "",
+    ] {
+        let file = list(bad);
+        let e = check_inputs(replay, Some(file.path())).unwrap_err();
+        assert!(e.is_usage(), "{bad}: {e}");
+    }
+    assert!(check_inputs(replay, None).is_err());
+    assert!(check_inputs(find("untar").unwrap(), Some(Path::new("/etc/passwd"))).is_err());
+}
+
+#[test]
+fn a_failed_or_stopped_process_ends_the_phase() {
+    let parameters = Parameters::new();
+    let mut place = Recording::new();
+    let stop = AtomicBool::new(false);
+    let mut context = Context::new(&mut place, &parameters, 1, true, &stop, None, &|_| {});
+    let e = context.phase("x", 3, |w, process| if process == 1 { w.unlink("none") } else { Ok(()) }).unwrap_err();
+    assert_eq!(e.to_string(), "unlink none: No such file or directory (os error 2)");
+    stop.store(true, extant_base::sync::atomic::Ordering::Relaxed);
+    let e = context.phase("x", 2, |w, p| w.mkdir(&format!("d{p}"))).unwrap_err();
+    assert!(matches!(e, Error::Interrupted), "{e}");
+    assert!(context.phases.is_empty());
 }
