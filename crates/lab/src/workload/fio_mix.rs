@@ -41,6 +41,10 @@ impl Workload for FioMix {
             .with("runtime_s", 300)
     }
 
+    fn small_scale(&self) -> f64 {
+        0.0005
+    }
+
     fn needs(&self, p: &Parameters) -> Needs {
         let files = p.get("jobs").saturating_mul(p.get("files_per_job"));
         let written = p.get("jobs").saturating_mul(p.get("job_bytes"));

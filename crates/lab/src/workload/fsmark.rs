@@ -33,6 +33,10 @@ impl Workload for FsMark {
             .with("bytes", 4096)
     }
 
+    fn small_scale(&self) -> f64 {
+        0.005
+    }
+
     fn needs(&self, p: &Parameters) -> Needs {
         let files = p.get("processes").saturating_mul(p.get("files_per_process"));
         let directories = files / p.get("files_per_directory").max(1) + p.get("processes") * 2;

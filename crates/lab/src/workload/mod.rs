@@ -57,6 +57,10 @@ pub trait Workload: Send + Sync {
     fn parameters(&self, scale: f64) -> Parameters;
     /// Room that it takes with these parameters.
     fn needs(&self, parameters: &Parameters) -> Needs;
+    /// A scale at which a trial takes seconds: for `matrix`.
+    fn small_scale(&self) -> f64 {
+        0.02
+    }
     /// Whether the headline's clock runs on until the target is unmounted and its image durable.
     fn durable(&self) -> bool {
         false

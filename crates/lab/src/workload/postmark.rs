@@ -38,6 +38,10 @@ impl Workload for PostMark {
             .with("subdirectories", 10)
     }
 
+    fn small_scale(&self) -> f64 {
+        0.05
+    }
+
     fn needs(&self, p: &Parameters) -> Needs {
         let files = p.get("files") + p.get("transactions");
         Needs { bytes: files.saturating_mul(16 << 10), files: files + p.get("subdirectories") }

@@ -33,6 +33,10 @@ impl Workload for RandomRead {
             .with("reads_per_process", scaled(65_536, scale, 16))
     }
 
+    fn small_scale(&self) -> f64 {
+        0.1
+    }
+
     fn needs(&self, p: &Parameters) -> Needs {
         Needs { bytes: p.get("processes").saturating_mul(p.get("file_bytes")), files: p.get("processes") }
     }

@@ -40,6 +40,10 @@ impl Workload for ReaimDisk {
             .with("files_looked_up", 20)
     }
 
+    fn small_scale(&self) -> f64 {
+        0.1
+    }
+
     fn needs(&self, p: &Parameters) -> Needs {
         let processes = p.list("processes").iter().copied().max().unwrap_or(0);
         let files = processes.saturating_mul(4 + p.get("files_looked_up"));

@@ -34,6 +34,10 @@ impl Workload for SmallFiles {
             .with("batch", 1)
     }
 
+    fn small_scale(&self) -> f64 {
+        0.5
+    }
+
     fn needs(&self, p: &Parameters) -> Needs {
         let files = p.get("processes") * p.get("batch").max(1);
         // Freed blocks become free with a commit, so that several rounds of files are there at once.

@@ -32,6 +32,10 @@ impl Workload for Stream {
             .with("step_bytes", 1 << 20)
     }
 
+    fn small_scale(&self) -> f64 {
+        0.05
+    }
+
     fn needs(&self, p: &Parameters) -> Needs {
         Needs { bytes: p.get("processes").saturating_mul(p.get("file_bytes")), files: p.get("processes") }
     }

@@ -6,19 +6,95 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use extant_lab::compare;
+use extant_lab::target::{Kind, Target};
+use extant_lab::workload;
 
+use super::run::{HowArgs, RunArgs, default_output, run_into, watch_signals};
+use super::table;
 use crate::failure::{Failure, Result};
 
 /// Run every workload against the default; fails when a regression is shown
+///
+/// The default is the same kind of target without options, unless --against names another. Each workload has a scale at
+/// which a trial takes seconds; --scale multiplies it.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant lab matrix engine:/var/tmp/e.img,mb_policy=vanilla
+  sudo extant lab matrix kernel:/var/tmp/k.img,mb_optimize_scan=1 --rounds 10
+  extant lab matrix engine:/var/tmp/a.img --against mount:/var/tmp/b.img
+
+Exit status: 0, 1 (usage), 3 (a headline figure is shown to be worse), 8 (a trial failed), 130 (interrupted).")]
 pub struct MatrixArgs {
-    /// Target and options
+    /// Target with its options
     pub contestant: String,
-    /// Directory for the results
-    #[arg(short, long)]
+    /// Target to compare with
+    #[arg(long, value_name = "TARGET")]
+    pub against: Option<String>,
+    /// Only these workloads
+    #[arg(short, long = "workload", value_name = "NAME")]
+    pub workloads: Vec<String>,
+    #[command(flatten)]
+    pub how: HowArgs,
+    /// Directory for the results, one directory a workload in it [default: lab-matrix-TIME]
+    #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 }
 
-pub fn run(_args: &MatrixArgs) -> Result<()> {
-    Err(Failure::usage("not built in yet"))
+pub fn run(args: &MatrixArgs) -> Result<()> {
+    let baseline = baseline(args)?;
+    let output = args.output.clone().unwrap_or_else(|| default_output("matrix"));
+    let stop = watch_signals()?;
+    let chosen: Vec<_> = match &args.workloads[..] {
+        // A list to replay is not every workload's.
+        [] => workload::all().iter().copied().filter(|w| w.name() != "replay").collect(),
+        names => {
+            let found: extant_lab::Result<_> = names.iter().map(|name| workload::find(name)).collect();
+            found.map_err(|e| Failure::usage(e.to_string()))?
+        }
+    };
+    let mut groups = Vec::new();
+    let mut failed = Vec::new();
+    for workload in chosen {
+        let mut how = args.how.clone();
+        how.scale = Some(workload.small_scale() * args.how.scale.unwrap_or(1.0));
+        let one = RunArgs {
+            workload: workload.name().to_owned(),
+            targets: vec![baseline.clone(), args.contestant.clone()],
+            policies: Vec::new(),
+            how,
+            output: Some(output.join(workload.name())),
+            shard: None,
+        };
+        let (dir, usable) = run_into(&one, one.command_line(), &stop)?;
+        if !usable {
+            failed.push(workload.name());
+        }
+        groups.extend(table::print(&dir, &baseline)?);
+    }
+    let judgement = compare::judge(&groups);
+    if !failed.is_empty() {
+        return Err(Failure::op(format!("trials failed: {}", failed.join(", "))));
+    }
+    if judgement.regressions.is_empty() {
+        println!("no regression is shown");
+        return Ok(());
+    }
+    Err(Failure::new(compare::REGRESSION, format!("worse than {baseline}: {}", judgement.regressions.join(", "))))
+}
+
+/// What the contestant is compared with.
+fn baseline(args: &MatrixArgs) -> Result<String> {
+    if let Some(against) = &args.against {
+        return Ok(against.clone());
+    }
+    let target: Target = args.contestant.parse().map_err(|e: extant_lab::Error| Failure::usage(e.to_string()))?;
+    // What says where the image lies is no policy.
+    let place: Vec<&str> = target.options.split(',').filter(|o| o.starts_with("io=")).collect();
+    let options = place.iter().map(|o| format!(",{o}")).collect::<String>();
+    let default = format!("{}:{}{options}", target.kind.name(), target.path.display());
+    if target.kind == Kind::Dir || default == args.contestant {
+        return Err(Failure::usage(format!("{}: this is the default itself; say --against TARGET", args.contestant)));
+    }
+    Ok(default)
 }

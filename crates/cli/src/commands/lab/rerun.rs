@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser};
 
 use super::LabCommand;
-use super::run::{RunArgs, run_into, watch_signals};
+use super::run::{RunArgs, run_and_say, watch_signals};
 use crate::args::{Cli, Command};
 use crate::failure::{Failure, Result};
 
@@ -42,7 +42,7 @@ pub fn run(args: &RerunArgs) -> Result<()> {
     run.output = Some(args.output.clone().unwrap_or_else(|| args.result.with_file_name(format!("{name}-again"))));
     eprintln!("{}", command.join(" "));
     let stop = watch_signals()?;
-    run_into(&run, command, &stop).map(drop)
+    run_and_say(&run, command, &stop)
 }
 
 /// The arguments of the run that a command line stands for.

@@ -91,15 +91,51 @@ fn parse_shard(text: &str) -> std::result::Result<(u32, u32), String> {
 
 pub fn run(args: &RunArgs) -> Result<()> {
     let stop = watch_signals()?;
-    run_into(args, std::env::args().collect(), &stop).map(drop)
+    run_and_say(args, std::env::args().collect(), &stop)
 }
 
-/// Runs, says how it went, and prints the table; returns where the results are. `command` is for the record.
-pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<PathBuf> {
-    let output = args.output.clone().unwrap_or_else(|| {
-        let seconds = Clock::real().wall().sec;
-        format!("lab-{}-{seconds}", args.workload).into()
-    });
+/// Runs, prints the headline, and fails when a trial failed.
+pub fn run_and_say(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<()> {
+    let (output, usable) = run_into(args, command, stop)?;
+    let contestants = extant_lab::target::contestants(&args.targets, &args.policies);
+    let first = contestants.map_err(|e| failure(e, &output))?.into_iter().next();
+    super::table::print(&output, &first.map(|rig| rig.contestant.label).unwrap_or_default())?;
+    eprintln!("all figures: extant lab compare {0}; extant lab report {0}", output.display());
+    if usable { Ok(()) } else { Err(Failure::op("trials failed; they are left out of comparisons")) }
+}
+
+/// Where results go if nothing is said.
+pub fn default_output(name: &str) -> PathBuf {
+    format!("lab-{name}-{}", Clock::real().wall().sec).into()
+}
+
+impl RunArgs {
+    /// A command line that stands for these arguments.
+    pub fn command_line(&self) -> Vec<String> {
+        let mut line: Vec<String> = ["extant", "lab", "run", &self.workload].map(str::to_owned).to_vec();
+        let mut put = |name: &str, value: String| line.push(format!("--{name}={value}"));
+        self.targets.iter().for_each(|t| put("target", t.clone()));
+        self.policies.iter().for_each(|p| put("policy", p.clone()));
+        put("rounds", self.how.rounds.to_string());
+        put("seed", self.how.seed.to_string());
+        put("scale", self.how.scale.unwrap_or(1.0).to_string());
+        self.how.settings.iter().for_each(|s| put("set", s.clone()));
+        self.how.operations.iter().for_each(|o| put("operations", o.display().to_string()));
+        self.how.mkfs.iter().for_each(|m| put("mkfs", m.clone()));
+        self.how.size.iter().for_each(|s| put("size", s.to_string()));
+        self.output.iter().for_each(|o| put("output", o.display().to_string()));
+        for (on, name) in [(self.how.overwrite, "--overwrite"), (self.how.bare, "--bare"), (self.how.quiet, "--quiet")]
+        {
+            line.extend(on.then(|| name.to_owned()));
+        }
+        line
+    }
+}
+
+/// Runs and says how it went; returns where the results are, and whether all trials can be used. `command` is for the
+/// record.
+pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<(PathBuf, bool)> {
+    let output = args.output.clone().unwrap_or_else(|| default_output(&args.workload));
     let config = Config {
         workload: args.workload.clone(),
         targets: args.targets.clone(),
@@ -122,12 +158,7 @@ pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Resu
     };
     let summary = extant_lab::run::run(&config, stop).map_err(|e| failure(e, &output))?;
     say(&summary, &output);
-    super::table::print(&output)?;
-    if summary.failed.is_empty() {
-        Ok(output)
-    } else {
-        Err(Failure::op(format!("{} trials failed; they are left out of comparisons", summary.failed.len())))
-    }
+    Ok((output, summary.failed.is_empty()))
 }
 
 fn say(summary: &Summary, output: &Path) {

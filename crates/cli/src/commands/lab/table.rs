@@ -1,36 +1,56 @@
-//! The table at the end of a run.
+//! The headline figure of results, as `run` and `matrix` show it at their end.
 //!
 //! # Locking
 //! None.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use extant_lab::compare::{self, Group};
 use extant_lab::result::Trial;
+use extant_lab::stats::DEFAULT_EFFECT;
 
 use crate::failure::{Failure, Result};
 
-/// Prints the headline of each contestant of the results in `dir`.
-pub fn print(dir: &Path) -> Result<()> {
+/// Prints the headline of the results in `dir`, compared with the contestant `baseline`. Returns the groups, to judge them.
+pub fn print(dir: &Path, baseline: &str) -> Result<Vec<Group>> {
     let trials = extant_lab::run::load(dir).map_err(|e| Failure::op(e.to_string()))?;
+    let usable = |label: &str| trials.iter().any(|t| t.contestant.label == label && t.usable());
+    let others = trials.iter().any(|t| t.contestant.label != baseline && t.usable());
+    let mut out = std::io::stdout().lock();
+    if !usable(baseline) || !others {
+        // A contestant on its own, or one part of a run.
+        plain(&mut out, &trials)?;
+        return Ok(Vec::new());
+    }
+    let what: [PathBuf; 1] = [dir.to_owned()];
+    let groups = compare::open(&what, Some(baseline), false).map_err(super::compare::failure)?;
+    for group in &groups {
+        writeln!(out, "{}", group.title())?;
+        write!(out, "{}", group.ministat(&group.headline, DEFAULT_EFFECT))?;
+    }
+    Ok(groups)
+}
+
+/// The median rate of each contestant.
+fn plain(out: &mut impl Write, trials: &[Trial]) -> Result<()> {
     let mut labels: Vec<&str> = Vec::new();
-    for trial in &trials {
+    for trial in trials {
         if !labels.contains(&trial.contestant.label.as_str()) {
             labels.push(&trial.contestant.label);
         }
     }
-    let mut out = std::io::stdout().lock();
     for label in labels {
-        let mine: Vec<&Trial> = trials.iter().filter(|t| t.contestant.label == label && t.usable()).collect();
-        let mut rates: Vec<f64> = mine
+        let mut rates: Vec<f64> = trials
             .iter()
+            .filter(|t| t.contestant.label == label && t.usable())
             .filter_map(|t| t.phase(&t.workload.headline))
             .filter(|p| p.seconds > 0.0)
             .map(|p| p.operations as f64 / p.seconds)
             .collect();
         rates.sort_by(f64::total_cmp);
-        let shown = rates.get(rates.len() / 2).map_or_else(|| "-".to_owned(), |m| format!("{m:.2}"));
-        writeln!(out, "{label:60} {shown:>14} /s  (median of {})", rates.len())?;
+        let median = rates.get(rates.len() / 2).map_or_else(|| "-".to_owned(), |m| format!("{m:.2}"));
+        writeln!(out, "{label}: {median} /s (median of {})", rates.len())?;
     }
     Ok(())
 }
