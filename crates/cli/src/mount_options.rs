@@ -7,7 +7,7 @@
 //! None.
 
 use extant_block::device::{Engine, IoMode};
-use extant_fs::{AllocPolicy, Atime, DataMode, EsPolicyKind, MountOptions, OnError};
+use extant_fs::{AllocPolicy, Atime, BorrowJournal, DataMode, EsPolicyKind, MountOptions, OnError};
 
 use crate::size;
 
@@ -50,7 +50,7 @@ impl Default for MountConfig {
 }
 
 /// For the message about an unknown one.
-const KNOWN: &str = "ro rw cache= commit= data= noatime relatime errors= norecovery noload io= engine= partition= offset= \
+const KNOWN: &str = "ro rw cache= commit= data= journal= noatime relatime errors= norecovery noload io= engine= partition= offset= \
                      allow_other default_permissions no_default_permissions uid= gid= fakeroot writeback_cache \
                      no_writeback_cache no_open= workers= mb_policy= es_policy= fsname= subtype= nosuid nodev noexec suid \
                      dev exec defaults";
@@ -164,6 +164,10 @@ impl MountConfig {
             "data" => {
                 self.fs.data = pick(value, &[("ordered", DataMode::Ordered), ("writeback", DataMode::Writeback)])?;
             }
+            "journal" => {
+                let known = [("borrow", BorrowJournal::Always), ("none", BorrowJournal::Never)];
+                self.fs.borrow_journal = pick(value, &known)?;
+            }
             "errors" => {
                 let known = [("continue", OnError::Continue), ("remount-ro", OnError::RemountReadOnly)];
                 self.fs.errors = Some(pick(value, &known)?);
@@ -236,6 +240,9 @@ mod tests {
         for p in AllocPolicy::ALL {
             assert_eq!(parse(&format!("mb_policy={}", p.name())).unwrap().fs.alloc_policy, p);
         }
+        assert_eq!(parse("rw").unwrap().fs.borrow_journal, BorrowJournal::IfClean);
+        assert_eq!(parse("journal=borrow").unwrap().fs.borrow_journal, BorrowJournal::Always);
+        assert_eq!(parse("journal=none").unwrap().fs.borrow_journal, BorrowJournal::Never);
         assert!(parse("defaults,noauto,user,nofail,_netdev,x-systemd.automount,,fsname=a,subtype=b").is_ok());
     }
 
@@ -254,6 +261,7 @@ mod tests {
             "cache=1K",
             "cache=x",
             "data=journal",
+            "journal=yes",
             "offset=100",
             "partition=0",
             "no_open=2",

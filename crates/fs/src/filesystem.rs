@@ -76,6 +76,10 @@ pub struct Filesystem {
     pub(crate) alloc: Allocator<Groups>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) has_log: bool,
+    /// The journal is lent for this mount, and given back at the unmount.
+    pub(crate) borrowed: bool,
+    /// What the superblock said at the mount: without a journal, an unmount promises no more.
+    pub(crate) was_clean: bool,
     pub(crate) inodes: Arc<InodeTable>,
     pub(crate) es: EsCache,
     pub(crate) flusher: Arc<Flusher>,
@@ -136,6 +140,11 @@ impl Filesystem {
 
     pub fn journal_stats(&self) -> &extant_journal::JournalStats {
         &self.journal.stats
+    }
+
+    /// Whether the journal is one that the image has only while it is mounted.
+    pub fn has_borrowed_journal(&self) -> bool {
+        self.borrowed
     }
 
     pub fn alloc_stats(&self) -> extant_mballoc::Statistics {

@@ -11,6 +11,7 @@
 //! Written once, in docs/locking.md; the ranks are at each lock's class.
 #![forbid(unsafe_code)]
 
+mod borrow;
 pub mod dir;
 mod dir_store;
 mod error;
@@ -36,5 +37,5 @@ pub use inode::{Attr, InodeRef};
 pub use map::es::EsPolicyKind;
 pub use mount::probe_superblock;
 pub use ops::{Cred, DirItem, FallocateMode, NewNode, RenameFlags, Seek, SetAttr, SetTime, WriteFlags};
-pub use options::{Atime, DataMode, MountOptions, OnError};
+pub use options::{Atime, BorrowJournal, DataMode, MountOptions, OnError};
 pub use xattr::SetMode;

@@ -1,8 +1,9 @@
 //! Mounting and unmounting (Linux: `ext4_fill_super`, `ext4_put_super`, fs/ext4/super.c).
 //!
-//! Order at mount: superblock (or, read-only, a backup) → features → replay → superblock again → descriptors → allocator →
-//! journal → `needs_recovery` durable → orphans → root. Order at unmount: data → commit → checkpoint → log marked empty
-//! → only then `needs_recovery` cleared. A crash between any two of these leaves an image that replays.
+//! Order at mount: superblock (or, read-only, a backup) → features → a borrowed journal for an image without one
+//! ([`crate::borrow`]) → replay → superblock again → descriptors → allocator → journal → `needs_recovery` durable → orphans
+//! → root. Order at unmount: data → commit → checkpoint → log marked empty → only then `needs_recovery` cleared, and a
+//! borrowed journal given back. A crash between any two of these leaves an image that replays.
 //!
 //! Reading an image that needs recovery: the log is replayed in memory and nothing is written.
 //!
@@ -29,6 +30,7 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
 use extant_recovery::locate::open_journal;
 use extant_recovery::{Accept, JournalFile, JournalState, OverlayDevice, Replay, journal_state, wipe};
 
+use crate::borrow;
 use crate::dir_store::HashSettings;
 use crate::error::{Error, Result};
 use crate::filesystem::{self, Filesystem, JournalHooks};
@@ -37,7 +39,7 @@ use crate::inode::InodeRef;
 use crate::inode_table::InodeTable;
 use crate::map::es::EsCache;
 use crate::map::{MapState, MapStore};
-use crate::options::{MountOptions, OnError};
+use crate::options::{BorrowJournal, MountOptions, OnError};
 use crate::orphan::Orphans;
 
 impl From<extant_recovery::Error> for Error {
@@ -60,7 +62,7 @@ struct Found {
     backup: Option<(u64, Error)>,
 }
 
-fn read_super_at(dev: &dyn BlockDevice, offset: u64) -> Result<SuperBlock> {
+pub(crate) fn read_super_at(dev: &dyn BlockDevice, offset: u64) -> Result<SuperBlock> {
     if offset + SUPERBLOCK_SIZE as u64 > dev.size_bytes() {
         return Err(Error::corrupt(format!("too small for a superblock at byte {offset}")));
     }
@@ -96,7 +98,12 @@ impl Filesystem {
     /// small for the file system. Nothing has been written then, except by a replay.
     pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
         let image = dev.name().to_owned();
-        mount(dev, options).map_err(|e| Error::Mount { image, source: Box::new(e) })
+        let mut borrowed = false;
+        let result = mount(dev.clone(), options, &mut borrowed);
+        if result.is_err() && borrowed {
+            let _ = borrow::undo(&dev);
+        }
+        result.map_err(|e| Error::Mount { image, source: Box::new(e) })
     }
 
     /// The root directory.
@@ -162,9 +169,15 @@ impl Filesystem {
         if orphans == 0 {
             sb.set_orphan_present(false);
         }
-        if !self.has_log {
+        if !self.has_log && self.was_clean {
             let state = sb.state() | FsState::VALID;
             sb.set_state(state);
+        }
+        // Orphans that nobody could free need a journal at the next mount.
+        if self.borrowed && orphans == 0 {
+            let kept = borrow::give_back(&self.dev, &mut sb)?;
+            let Some(why) = kept else { return Ok(()) };
+            eprintln!("extant: {}: {why}; the borrowed journal stays", self.image());
         }
         sb.set_needs_recovery(false);
         write_super(&*self.dev, &sb, self.sb_place)
@@ -184,7 +197,7 @@ impl Drop for Filesystem {
 }
 
 /// Writes the primary superblock, durably. Only while no transaction can hold its block.
-fn write_super(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usize)) -> Result<()> {
+pub(crate) fn write_super(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usize)) -> Result<()> {
     let bs = u64::from(sb.geometry().block_size);
     let flags = BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA;
     let unit = u64::from(dev.limits().logical_block);
@@ -251,7 +264,27 @@ fn recover(
     Ok((dev, Some(journal)))
 }
 
-fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
+/// An image without a journal, about to be written: ends what a crash left of a borrowed one, and lends it one. True if it
+/// has one now; why not is said.
+fn lend_journal(
+    dev: &Arc<dyn BlockDevice>,
+    sb: &mut SuperBlock,
+    options: &MountOptions,
+    rng: &mut Rng,
+) -> Result<bool> {
+    let refused = match borrow::settle(dev, sb) {
+        Err(e @ Error::Device(_)) => return Err(e),
+        Err(e) => Some(e.to_string()),
+        Ok(()) if options.borrow_journal == BorrowJournal::Never => return Ok(false),
+        Ok(()) => borrow::borrow(dev, sb, options.borrow_journal, &options.clock, rng)?,
+    };
+    if let Some(why) = &refused {
+        eprintln!("extant: {}: no journal for this mount: {why}; after a crash e2fsck has to mend it", dev.name());
+    }
+    Ok(refused.is_none())
+}
+
+fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) -> Result<Arc<Filesystem>> {
     let Found { mut sb, backup } = find_super(&*dev)?;
     let mut read_only = options.read_only || options.no_recovery || dev.read_only();
     if let Some((block, primary)) = &backup {
@@ -272,7 +305,15 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesys
         )));
     }
     sb.geometry().check_device_size(dev.size_bytes())?;
-    let has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
+    let seed = options.seed.unwrap_or_else(|| {
+        let t = options.clock.wall();
+        (t.sec as u64) << 32 ^ u64::from(t.nsec) ^ u64::from(std::process::id())
+    });
+    let mut has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
+    if !has_journal && !read_only {
+        *borrowed = lend_journal(&dev, &mut sb, &options, &mut Rng::new(seed ^ 0x6a62_6432))?;
+        has_journal = *borrowed;
+    }
     let (dev, journal_file) = if has_journal && !options.no_recovery && backup.is_none() {
         recover(dev, &mut sb, !read_only)?
     } else {
@@ -327,6 +368,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesys
         _ => None,
     };
     let has_log = location.is_some();
+    let lent = has_log && journal_file.as_ref().is_some_and(|j| j.super_block().is_borrowed());
     let journal = Journal::open(
         cache.clone(),
         location,
@@ -350,10 +392,6 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesys
         ErrorBehaviour::Continue => OnError::Continue,
         _ => OnError::RemountReadOnly,
     });
-    let seed = options.seed.unwrap_or_else(|| {
-        let t = options.clock.wall();
-        (t.sec as u64) << 32 ^ u64::from(t.nsec) ^ u64::from(std::process::id())
-    });
     let (_, free_inodes) = groups.totals();
     let overhead = geo.overhead_blocks();
     let writable = !read_only;
@@ -362,6 +400,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesys
         me: me.clone(),
         sb_place: sb.primary_location(),
         hash: HashSettings::of(&sb),
+        was_clean: sb.state().contains(FsState::VALID),
         sb: Mutex::new(&filesystem::SUPER_CLASS, sb),
         inodes: InodeTable::new(budget.clone()),
         es,
@@ -375,6 +414,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesys
         alloc,
         journal,
         has_log,
+        borrowed: lent,
         flusher,
         orphans: Orphans::new(),
         renames: Mutex::new(&filesystem::RENAME_CLASS, ()),

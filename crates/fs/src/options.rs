@@ -29,6 +29,19 @@ pub enum DataMode {
     Writeback,
 }
 
+/// Whether an image without a journal is lent one while it is mounted for writing (see `borrow`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BorrowJournal {
+    /// If it was cleanly unmounted. Otherwise its bitmaps may call blocks free that are in use, and a journal would be
+    /// written over them.
+    #[default]
+    IfClean,
+    /// In any case.
+    Always,
+    /// Not at all: a crash leaves what e2fsck can mend. One that an earlier mount left is used nevertheless.
+    Never,
+}
+
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     pub read_only: bool,
@@ -38,6 +51,7 @@ pub struct MountOptions {
     pub cache_bytes: u64,
     pub commit_interval_s: u32,
     pub data: DataMode,
+    pub borrow_journal: BorrowJournal,
     pub atime: Atime,
     /// `None`: as the superblock says.
     pub errors: Option<OnError>,
@@ -65,6 +79,7 @@ impl Default for MountOptions {
             cache_bytes: 256 << 20,
             commit_interval_s: 5,
             data: DataMode::Ordered,
+            borrow_journal: BorrowJournal::default(),
             atime: Atime::Relative,
             errors: None,
             keep_clean: true,

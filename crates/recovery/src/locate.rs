@@ -51,8 +51,34 @@ pub fn open_journal(device: Arc<dyn BlockDevice>, sb: &SuperBlock) -> Result<Opt
 ///
 /// Errors: `Map` for a mapping that no journal can have; `Format` for a broken inode or node.
 pub fn journal_map(device: &dyn BlockDevice, sb: &SuperBlock, ino: InodeNr) -> Result<JournalMap> {
-    let mut walk = Walk { device, sb, ino, node_seed: None, wanted: 0, found: 0, runs: Vec::new() };
-    let inode = walk.read_inode()?;
+    let inode = journal_inode(device, sb, ino)?;
+    Ok(journal_blocks(device, sb, ino, &inode)?.0)
+}
+
+/// The block that holds the inode, and where in it.
+pub fn inode_place(device: &dyn BlockDevice, sb: &SuperBlock, ino: InodeNr) -> Result<(BlockNr, usize)> {
+    let (block, offset) = Walk::new(device, sb, ino).inode_place()?;
+    if !sb.contains(block) {
+        return Err(Error::map(block.0, "outside the file system"));
+    }
+    Ok((block, offset))
+}
+
+/// The inode of the journal as it is on the device.
+pub fn journal_inode(device: &dyn BlockDevice, sb: &SuperBlock, ino: InodeNr) -> Result<InodeDesc> {
+    Walk::new(device, sb, ino).read_inode()
+}
+
+/// The blocks of the journal that `inode` maps, and the blocks that hold the mapping.
+///
+/// Errors: as for [`journal_map`].
+pub fn journal_blocks(
+    device: &dyn BlockDevice,
+    sb: &SuperBlock,
+    ino: InodeNr,
+    inode: &InodeDesc,
+) -> Result<(JournalMap, Vec<BlockNr>)> {
+    let mut walk = Walk::new(device, sb, ino);
     let refuse = |detail: String| Err(Error::map(0u64, format!("journal {ino}: {detail}")));
     if !inode.is_regular() || inode.links == 0 {
         return refuse(format!("mode {:#o}, {} links", inode.mode, inode.links));
@@ -76,7 +102,7 @@ pub fn journal_map(device: &dyn BlockDevice, sb: &SuperBlock, ino: InodeNr) -> R
     if walk.found < walk.wanted {
         return Err(Error::map(walk.found, "a hole in the journal"));
     }
-    JournalMap::from_runs(walk.runs)
+    Ok((JournalMap::from_runs(walk.runs)?, walk.nodes))
 }
 
 struct Walk<'a> {
@@ -89,9 +115,15 @@ struct Walk<'a> {
     wanted: u64,
     found: u64,
     runs: Vec<(BlockNr, u32)>,
+    /// Extent nodes below the root, blocks of pointers.
+    nodes: Vec<BlockNr>,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(device: &'a dyn BlockDevice, sb: &'a SuperBlock, ino: InodeNr) -> Walk<'a> {
+        Walk { device, sb, ino, node_seed: None, wanted: 0, found: 0, runs: Vec::new(), nodes: Vec::new() }
+    }
+
     fn read_block(&self, block: BlockNr) -> Result<Vec<u8>> {
         if !self.sb.contains(block) {
             return Err(Error::map(block.0, "outside the file system"));
@@ -102,7 +134,8 @@ impl Walk<'_> {
         Ok(bytes)
     }
 
-    fn read_inode(&self) -> Result<InodeDesc> {
+    /// The block of the inode's slot, and the offset in it.
+    fn inode_place(&self) -> Result<(BlockNr, usize)> {
         let geometry = self.sb.geometry();
         let place = geometry.inode_location(self.ino)?;
         let Some((block, offset)) = geometry.group_desc_block(place.group) else {
@@ -111,9 +144,13 @@ impl Walk<'_> {
         let bytes = self.read_block(block)?;
         // Its counts and checksum change with every allocation and may wait in the log; the table's place never does.
         let desc = GroupDesc::parse(bytes.get(offset..).unwrap_or(&[]), place.group, geometry)?;
-        let table = desc.inode_table.0.saturating_add(u64::from(place.table_block));
-        let bytes = self.read_block(BlockNr(table))?;
-        Ok(InodeDesc::decode(bytes.get(place.offset..).unwrap_or(&[]), self.ino, geometry)?)
+        Ok((BlockNr(desc.inode_table.0.saturating_add(u64::from(place.table_block))), place.offset))
+    }
+
+    fn read_inode(&self) -> Result<InodeDesc> {
+        let (block, offset) = self.inode_place()?;
+        let bytes = self.read_block(block)?;
+        Ok(InodeDesc::decode(bytes.get(offset..).unwrap_or(&[]), self.ino, self.sb.geometry())?)
     }
 
     fn place(&mut self, block: BlockNr, len: u64) -> Result<()> {
@@ -150,6 +187,7 @@ impl Walk<'_> {
             }
             let Some(index) = node.index(i) else { break };
             let bytes = self.read_block(index.child)?;
+            self.nodes.push(index.child);
             let child = NodeRef::parse(&bytes, index.child.0)?;
             if let Some(seed) = self.node_seed
                 && child.checksum(seed) != child.stored_checksum()
@@ -196,6 +234,7 @@ impl Walk<'_> {
             return self.place(block, 1);
         }
         let bytes = self.read_block(block)?;
+        self.nodes.push(block);
         for i in 0..bytes.len() / 4 {
             if self.found >= self.wanted {
                 break;

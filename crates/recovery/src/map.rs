@@ -103,6 +103,11 @@ impl JournalMap {
         at.checked_sub(1).and_then(|i| self.sorted.get(i)).is_some_and(|(_, end)| block.0 < *end)
     }
 
+    /// The pieces that the journal is in: first block, number of blocks.
+    pub fn runs(&self) -> impl Iterator<Item = (BlockNr, u32)> + '_ {
+        self.runs.iter().map(|r| (BlockNr(r.physical), r.len))
+    }
+
     /// The whole table, one entry per journal block.
     pub fn blocks(&self) -> impl Iterator<Item = BlockNr> + '_ {
         self.runs.iter().flat_map(|r| (r.physical..r.physical + u64::from(r.len)).map(BlockNr))

@@ -17,6 +17,10 @@ use super::{
 };
 use crate::error::{Error, Result};
 
+/// How the UUID of a journal begins that Extant gave to an image which has none of its own, for the time of a mount. Kernel
+/// and e2fsprogs go by the UUID of journals on other devices only; they keep this one.
+const BORROWED_MARK: [u8; 8] = *b"ExtantBJ";
+
 /// The value of `s_checksum_type` for crc32c (Linux: `JBD2_CRC32C_CHKSUM`).
 const CRC32C_CHKSUM: u8 = 4;
 
@@ -266,6 +270,19 @@ impl JournalSuperBlock {
         sb.set_csum(csum);
         sb.incompat.set(IncompatFeatures::BIT64, wide);
         sb
+    }
+
+    /// The UUID of a borrowed journal; `random` keeps the checksums of one borrowed journal from fitting another's.
+    pub fn borrowed_uuid(random: [u8; 8]) -> [u8; 16] {
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&BORROWED_MARK);
+        uuid[8..].copy_from_slice(&random);
+        uuid
+    }
+
+    /// Whether Extant gave this journal to the image and will take it away at the next clean unmount.
+    pub fn is_borrowed(&self) -> bool {
+        self.v2 && self.uuid.starts_with(&BORROWED_MARK)
     }
 
     /// Chooses the log's checksums. Only while the log is empty: it changes the size of the tags.

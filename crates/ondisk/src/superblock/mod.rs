@@ -8,11 +8,13 @@
 //! # Locking
 //! None. A mount that changes fields keeps the `SuperBlock` behind its own lock.
 
+mod borrowed;
 mod geometry;
 mod raw;
 #[cfg(test)]
 mod tests;
 
+pub use borrowed::JournalPlace;
 pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocation, backup_candidates};
 pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 

@@ -5,8 +5,9 @@
 //!
 //! Per state, with a journal: Extant mounts (and replays), the tree is checked, Extant unmounts, and `e2fsck -fn` finds
 //! nothing. For every n-th state also: `e2fsck -p` replays a copy, which must then be clean and pass the same check through
-//! the kernel; and the kernel replays a copy, passes the check, unmounts, and leaves it clean. Without a journal:
-//! `e2fsck -p` mends (exit 0 or 1), then Extant mounts and the check follows.
+//! the kernel; and the kernel replays a copy, passes the check, unmounts, and leaves it clean. A borrowed journal must be
+//! gone after Extant's unmount. Without a journal: `e2fsck -p` mends (exit 0 or 1), then Extant mounts and the check
+//! follows.
 //!
 //! # Locking
 //! `crash work` (0, a leaf): the list of states that are left.
@@ -23,10 +24,12 @@ use extant_base::sync::{LockClass, Mutex};
 use extant_base::task;
 use extant_block::device::{CrashDevice, CrashEvent, CrashMode, MemDevice};
 use extant_block::{BioFlags, BioOp};
-use extant_fs::Filesystem;
+use extant_fs::{Filesystem, probe_superblock};
+use extant_ondisk::features::Compat;
+use extant_ondisk::superblock::FsState;
 
 use crate::crash::history::Cut;
-use crate::crash::workload::{EPOCH_S, Recording, declare_atomic, mount_options};
+use crate::crash::workload::{EPOCH_S, Recording, declare_atomic, options_for};
 use crate::crash::{oracle, seen};
 use crate::mount::{LoopMount, Mounted, loop_mounts_work};
 use crate::oracle::{Fsck, e2fsck};
@@ -133,6 +136,28 @@ impl Explore {
             failures_max: 3,
             preen: true,
         }
+    }
+
+    /// Every event of every mount and unmount of a recording, at most `count` of each, in four modes: where a journal is lent
+    /// and given back.
+    pub fn mounts(recording: &Recording, count: usize) -> Explore {
+        let mounts = recording.history.ops.iter().filter(|o| o.text == "mount" || o.text == "unmount");
+        let ranges = std::iter::once((0, recording.mounted)).chain(mounts.map(|o| (o.start, o.end)));
+        let mut states = Vec::new();
+        for (start, end) in ranges {
+            let step = (end - start).div_ceil(count).max(1);
+            for (i, events) in (start..=end).rev().step_by(step).enumerate() {
+                for (mode, during) in [
+                    (CrashMode::InOrder, false),
+                    (CrashMode::RandomSubset, false),
+                    (CrashMode::RandomSubset, true),
+                    (CrashMode::Torn, true),
+                ] {
+                    states.push(Spec { events, during, mode, variant: i as u32 });
+                }
+            }
+        }
+        Explore { states, external_every: 2, threads: 2, failures_max: 3, preen: true }
     }
 
     /// Up to `count` states in which a commit block is torn, each also recovered by e2fsck and the kernel.
@@ -257,7 +282,8 @@ fn later() -> Clock {
 
 /// Mounts by Extant, checks the tree, unmounts.
 pub fn check_by_extant(recording: &Recording, image: Arc<MemDevice>, cut: Cut) -> Result<(), String> {
-    let fs = Filesystem::mount(image, mount_options(later())).map_err(|e| format!("Extant does not mount: {e}"))?;
+    let options = options_for(&recording.image, later());
+    let fs = Filesystem::mount(image, options).map_err(|e| format!("Extant does not mount: {e}"))?;
     let tree = seen::by_extant(&fs).map_err(|e| format!("after Extant's recovery: {e}"))?;
     oracle::check(&recording.history, &tree, cut, recording.image.unjournalled())
         .map_err(|e| format!("after Extant's recovery: {e}"))?;
@@ -278,8 +304,27 @@ fn with_journal(recording: &Recording, spec: Spec, image: MemDevice, external: b
         done?;
     }
     check_by_extant(recording, image.clone(), spec.cut())?;
+    given_back(recording, &image)?;
     save(&image, &file)?;
     clean(&file, "after Extant's recovery")
+}
+
+/// After a clean unmount nothing is left of a borrowed journal.
+fn given_back(recording: &Recording, image: &MemDevice) -> Result<(), String> {
+    let (sb, _) = probe_superblock(image).map_err(|e| e.to_string())?;
+    let raw = sb.raw();
+    let left = sb.compat().contains(Compat::HAS_JOURNAL) || raw.s_jnl_blocks.iter().any(|w| w.get() != 0);
+    if recording.image.borrows && (left || !sb.state().contains(FsState::VALID)) {
+        return Err(format!("unmounted by Extant: {:?}, {:?}, {:x?}", sb.compat(), sb.state(), raw.s_jnl_blocks));
+    }
+    Ok(())
+}
+
+/// Whether the kernel may use the image without e2fsck: it has a journal, or is clean.
+fn is_for_the_kernel(path: &Path) -> Result<bool, String> {
+    let image = MemDevice::load(path).map_err(|e| e.to_string())?;
+    let (sb, _) = probe_superblock(&image).map_err(|e| e.to_string())?;
+    Ok(sb.compat().contains(Compat::HAS_JOURNAL) || sb.state().contains(FsState::VALID))
 }
 
 fn external_recovery(
@@ -295,6 +340,9 @@ fn external_recovery(
         return Ok(());
     }
     check_by_kernel(recording, spec.cut(), by_fsck, dir, "ro").map_err(|e| format!("after e2fsck's replay: {e}"))?;
+    if !is_for_the_kernel(by_kernel)? {
+        return Ok(());
+    }
     check_by_kernel(recording, spec.cut(), by_kernel, dir, "")
         .map_err(|e| format!("after the kernel's replay: {e}"))?;
     clean(by_kernel, "after the kernel replayed it")
@@ -367,8 +415,8 @@ pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -
         let first = spec.image(&recording.device, recording.seed)?;
         let device = Arc::new(CrashDevice::from_image(&first));
         declare_atomic(&device, &recording.image);
-        let fs =
-            Filesystem::mount(device.clone(), mount_options(later())).map_err(|e| format!("{spec}: mount: {e}"))?;
+        let options = options_for(&recording.image, later());
+        let fs = Filesystem::mount(device.clone(), options).map_err(|e| format!("{spec}: mount: {e}"))?;
         fs.step();
         fs.unmount().map_err(|e| format!("{spec}: unmount: {e}"))?;
         drop(fs);

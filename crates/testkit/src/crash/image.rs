@@ -19,42 +19,65 @@ pub struct CrashImage {
     pub fs_type: &'static str,
     pub block_size: u32,
     pub features: &'static str,
-    /// Blocks of the journal; 0 for none.
+    /// Blocks of the journal that the image has; 0 for none.
     pub journal_blocks: u32,
+    /// Extant lends it a journal; otherwise, without one of its own, commits go home in two waves.
+    pub borrows: bool,
+    /// Bytes.
+    pub size: u64,
     /// Files are mapped by extents: preallocation works.
     pub extents: bool,
 }
 
-/// Bytes of each image.
-pub const SIZE: u64 = 16 << 20;
+/// Bytes of an image; of one with blocks of 4 KiB that a journal is lent to: it must leave four times as much free.
+const SIZE: u64 = 16 << 20;
+const SIZE_LENT: u64 = 24 << 20;
+/// A borrowed journal of images this small.
+const LENT_BLOCKS: u32 = 1024;
 
 /// The configurations that are explored by default. Journals have the least size that the kernel accepts, so that the log
 /// wraps.
 pub const IMAGES: [CrashImage; 5] = [
-    CrashImage { name: "ext4", fs_type: "ext4", block_size: 4096, features: "", journal_blocks: 1024, extents: true },
+    CrashImage { name: "ext4", journal_blocks: 1024, ..EXT4 },
     CrashImage {
         name: "ext4-1k",
-        fs_type: "ext4",
         block_size: 1024,
         features: "orphan_file,metadata_csum_seed",
         journal_blocks: 1024,
-        extents: true,
+        ..EXT4
     },
-    CrashImage { name: "ext3", fs_type: "ext3", block_size: 1024, features: "", journal_blocks: 1024, extents: false },
-    CrashImage {
-        name: "ext4-nojournal",
-        fs_type: "ext4",
-        block_size: 4096,
-        features: "^has_journal",
-        journal_blocks: 0,
-        extents: true,
-    },
-    CrashImage { name: "ext2", fs_type: "ext2", block_size: 1024, features: "", journal_blocks: 0, extents: false },
+    CrashImage { name: "ext3", fs_type: "ext3", journal_blocks: 1024, ..EXT2 },
+    CrashImage { name: "ext4-nojournal", features: "^has_journal", borrows: true, size: SIZE_LENT, ..EXT4 },
+    CrashImage { name: "ext2", borrows: true, ..EXT2 },
 ];
 
+/// Without any journal.
+pub const TWO_WAVES: [CrashImage; 2] = [
+    CrashImage { name: "ext4-two-waves", features: "^has_journal", ..EXT4 },
+    CrashImage { name: "ext2-two-waves", ..EXT2 },
+];
+
+const EXT4: CrashImage = CrashImage {
+    name: "",
+    fs_type: "ext4",
+    block_size: 4096,
+    features: "",
+    journal_blocks: 0,
+    borrows: false,
+    size: SIZE,
+    extents: true,
+};
+const EXT2: CrashImage = CrashImage { fs_type: "ext2", block_size: 1024, extents: false, ..EXT4 };
+
 impl CrashImage {
+    /// Whether there is a journal while it is mounted.
     pub fn has_journal(&self) -> bool {
-        self.journal_blocks > 0
+        self.log_blocks() > 0
+    }
+
+    /// The length of the journal while it is mounted.
+    pub fn log_blocks(&self) -> u32 {
+        if self.borrows { LENT_BLOCKS } else { self.journal_blocks }
     }
 
     /// The block size of an image without a journal.
@@ -65,11 +88,11 @@ impl CrashImage {
     /// Makes the image, with every free block and every unused inode table poisoned.
     pub fn build(&self, dir: &Path) -> Result<MemDevice> {
         let device = |e: extant_block::Error| Error::Mismatch { what: self.name.into(), difference: e.to_string() };
-        let mut options = MkfsOptions::new(self.fs_type, SIZE);
+        let mut options = MkfsOptions::new(self.fs_type, self.size);
         options.block_size = self.block_size;
         options.features = self.features.to_owned();
         options.extra_args = vec!["-N".into(), "1024".into()];
-        if self.has_journal() {
+        if self.journal_blocks > 0 {
             let mib = (u64::from(self.journal_blocks) * u64::from(self.block_size)) >> 20;
             options.extra_args.extend(["-J".into(), format!("size={}", mib.max(1))]);
         }

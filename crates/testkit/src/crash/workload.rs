@@ -16,7 +16,8 @@ use extant_base::rng::Rng;
 use extant_block::BlockDevice;
 use extant_block::device::{CrashDevice, MemDevice};
 use extant_fs::{
-    Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, RenameFlags, SetAttr, SetMode, WriteFlags,
+    BorrowJournal, Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, RenameFlags, SetAttr,
+    SetMode, WriteFlags,
 };
 
 use crate::crash::history::{Change, Floor, History, Names, Node, NodeId, NodeKind, Op, What, split};
@@ -39,6 +40,8 @@ pub struct Recording {
     pub seed: u64,
     pub device: Arc<CrashDevice>,
     pub history: History,
+    /// Events of the first mount.
+    pub mounted: usize,
     /// Blocks that went through the log, commits, checkpoints.
     pub logged: u64,
     pub commits: u64,
@@ -48,6 +51,12 @@ pub struct Recording {
 /// How Extant is mounted in crash tests. The budget is the least it accepts.
 pub fn mount_options(clock: Clock) -> MountOptions {
     MountOptions { threads: false, seed: Some(7), cache_bytes: 8 << 20, clock, ..MountOptions::default() }
+}
+
+/// The same for `image`.
+pub fn options_for(image: &CrashImage, clock: Clock) -> MountOptions {
+    let borrow_journal = if image.borrows { BorrowJournal::IfClean } else { BorrowJournal::Never };
+    MountOptions { borrow_journal, ..mount_options(clock) }
 }
 
 /// Runs about `ops` operations on a copy of `base`.
@@ -65,6 +74,10 @@ pub fn record(
     declare_atomic(&device, image);
     let top = wrap(device.clone());
     let mut w = Workload::mount(*image, top, device.clone(), seed, options)?;
+    let mounted = device.write_log();
+    if w.fs.has_borrowed_journal() != image.borrows {
+        return Err(format!("borrowed journal: {}", w.fs.has_borrowed_journal()));
+    }
     while w.history.ops.len() < ops {
         w.step().map_err(|e| format!("{e}\n{}", w.history.around(w.history.ops.len(), 20)))?;
     }
@@ -74,6 +87,7 @@ pub fn record(
         seed,
         device,
         history: w.history,
+        mounted,
         logged: w.logged,
         commits: w.commits,
         checkpoints: w.checkpoints,

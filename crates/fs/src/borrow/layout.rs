@@ -1,0 +1,292 @@
+//! Where a borrowed journal lies: how long it is, which free blocks it takes, and their mapping.
+//!
+//! Main type: [`Layout`]. The search, as a hierarchy:
+//! 1. From the middle of the image on, as mke2fs does, the first group that has the whole journal in one piece.
+//! 2. Pieces of at least 1024 blocks; then of at least 64; then of at least 8.
+//!
+//! Each round looks at a bounded number of bitmaps, and the journal lies in a bounded number of groups and pieces.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeMap;
+
+use extant_ondisk::extent::{Extent, capacity, pack_tree};
+use extant_ondisk::indirect::{DIRECT, POINTER_END, set_pointer};
+use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::superblock::{Geometry, SuperBlock};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock, bitmap};
+
+use crate::error::{Error, Result};
+use crate::groups::Groups;
+
+/// The largest borrowed journal, bytes. A mount is short-lived, and what is logged here need not be large.
+const BYTES_MAX: u64 = 16 << 20;
+/// Bitmaps that one round of the search looks at.
+const LOOKED_AT_MAX: u32 = 256;
+/// Groups and pieces of one journal. Two blocks per group must fit a transaction.
+const GROUPS_MAX: usize = 48;
+const PIECES_MAX: usize = 256;
+/// Entries of an extent root, of 60 bytes.
+const ROOT_EXTENTS: usize = 4;
+/// The longest written extent.
+const EXTENT_LEN_MAX: u32 = 1 << 15;
+
+/// Blocks of the journal for a file system of `blocks_count`: what mke2fs takes, but no more than [`BYTES_MAX`]. `None` when
+/// it is too small for one.
+pub(super) fn journal_len(blocks_count: u64, block_size: u32) -> Option<u32> {
+    let len = match blocks_count {
+        0..0x800 => return None,
+        0x800..0x8000 => 1024,
+        0x8000..0x4_0000 => 4096,
+        0x4_0000..0x8_0000 => 8192,
+        _ => 16384,
+    };
+    Some(len.min((BYTES_MAX / u64::from(block_size)) as u32))
+}
+
+/// The inode's flags for either kind of mapping.
+pub(super) fn map_flags(extents: bool) -> InodeFlags {
+    if extents { InodeFlags::EXTENTS } else { InodeFlags::empty() }
+}
+
+pub(super) struct Layout {
+    /// The journal's blocks in order, as runs.
+    pub runs: Vec<(BlockNr, u32)>,
+    /// The blocks that hold the mapping, and their content.
+    pub nodes: Vec<(BlockNr, Vec<u8>)>,
+    pub i_block: [u8; 60],
+    pub flags: InodeFlags,
+}
+
+impl Layout {
+    /// Finds room for a journal of `len` blocks. `None`: the free space is in too many pieces.
+    pub fn find(groups: &Groups, sb: &SuperBlock, len: u32, extents: bool) -> Result<Option<Layout>> {
+        let mut extra = if extents { 0 } else { pointer_blocks(len, sb.block_size / 4) };
+        // With extents, more pieces need nodes, which may need one more piece.
+        for _ in 0..3 {
+            let Some(mut runs) = find_runs(groups, sb, len + extra)? else { return Ok(None) };
+            let nodes = cut_off(&mut runs, extra);
+            let needed = match extents {
+                true if runs.len() <= ROOT_EXTENTS => 0,
+                true => runs.len().div_ceil(capacity(sb.block_size as usize)) as u32,
+                false => extra,
+            };
+            if needed == extra {
+                let map = if extents { by_extents(sb, &runs, &nodes)? } else { by_pointers(sb, &runs, &nodes) };
+                return Ok(map.map(|(i_block, nodes)| Layout { runs, nodes, i_block, flags: map_flags(extents) }));
+            }
+            extra = needed;
+        }
+        Ok(None)
+    }
+
+    /// Blocks of the journal.
+    pub fn len(&self) -> u32 {
+        self.runs.iter().map(|(_, len)| *len).sum()
+    }
+
+    /// The block of the journal's superblock.
+    pub fn first(&self) -> BlockNr {
+        self.runs[0].0
+    }
+
+    /// Blocks of the journal and its mapping.
+    pub fn all_blocks(&self) -> u64 {
+        u64::from(self.len()) + self.nodes.len() as u64
+    }
+
+    pub fn blocks(&self) -> Vec<BlockNr> {
+        blocks_of(&self.runs).collect()
+    }
+
+    /// All of it, by group: runs of (block within the group, number).
+    pub fn by_group(&self, geo: &Geometry) -> Result<BTreeMap<GroupNr, Vec<(u32, u32)>>> {
+        let nodes = self.nodes.iter().map(|(b, _)| (*b, 1));
+        by_group(geo, self.runs.iter().copied().chain(nodes))
+    }
+}
+
+/// Cuts runs at the borders of groups.
+pub(super) fn by_group(
+    geo: &Geometry,
+    runs: impl Iterator<Item = (BlockNr, u32)>,
+) -> Result<BTreeMap<GroupNr, Vec<(u32, u32)>>> {
+    let mut out: BTreeMap<GroupNr, Vec<(u32, u32)>> = BTreeMap::new();
+    for (mut start, mut len) in runs {
+        while len > 0 {
+            let place = geo.group_of_block(start).filter(|(g, at)| *at < geo.blocks_in_group(*g));
+            let Some((group, at)) = place else {
+                return Err(Error::corrupt(format!("the journal has {start}, which does not exist")));
+            };
+            let n = len.min(geo.blocks_in_group(group) - at);
+            out.entry(group).or_default().push((at, n));
+            (start.0, len) = (start.0 + u64::from(n), len - n);
+        }
+    }
+    Ok(out)
+}
+
+fn blocks_of(runs: &[(BlockNr, u32)]) -> impl Iterator<Item = BlockNr> + '_ {
+    runs.iter().flat_map(|(start, len)| (0..u64::from(*len)).map(|i| BlockNr(start.0 + i)))
+}
+
+/// Takes the last `n` blocks off the runs.
+fn cut_off(runs: &mut Vec<(BlockNr, u32)>, mut n: u32) -> Vec<BlockNr> {
+    let mut out = Vec::with_capacity(n as usize);
+    while let Some((start, len)) = runs.last_mut()
+        && n > 0
+    {
+        *len -= 1;
+        n -= 1;
+        out.push(BlockNr(start.0 + u64::from(*len)));
+        if *len == 0 {
+            runs.pop();
+        }
+    }
+    out.reverse();
+    out
+}
+
+fn find_runs(groups: &Groups, geo: &Geometry, want: u32) -> Result<Option<Vec<(BlockNr, u32)>>> {
+    for least in [want, 1024, 64, 8] {
+        if least > geo.blocks_per_group || (least > want) {
+            continue;
+        }
+        if let Some(runs) = collect_runs(groups, geo, want, least)? {
+            return Ok(Some(runs));
+        }
+    }
+    Ok(None)
+}
+
+/// Gathers free runs of at least `least` blocks until there are `want`.
+fn collect_runs(groups: &Groups, geo: &Geometry, want: u32, least: u32) -> Result<Option<Vec<(BlockNr, u32)>>> {
+    let count = groups.count();
+    let (mut runs, mut left, mut looked_at, mut in_groups) = (Vec::<(BlockNr, u32)>::new(), want, 0, 0);
+    for i in 0..count {
+        let group = GroupNr((count / 2 + i) % count);
+        if groups.with(group, |d| d.free_clusters)? < least.min(left) {
+            continue;
+        }
+        looked_at += 1;
+        if looked_at > LOOKED_AT_MAX || in_groups >= GROUPS_MAX || runs.len() >= PIECES_MAX {
+            break;
+        }
+        let (first, end) = (geo.first_block_of_group(group), geo.blocks_in_group(group));
+        let before = left;
+        groups.block_bitmap(group)?.read(|bytes| {
+            let mut at = 0;
+            while let Some(start) = bitmap::find_next_zero(bytes, at..end)
+                && left > 0
+            {
+                at = bitmap::find_next_one(bytes, start..end).unwrap_or(end);
+                if at - start < least.min(left) {
+                    continue;
+                }
+                let (start, n) = (BlockNr(first.0 + u64::from(start)), (at - start).min(left));
+                left -= n;
+                match runs.last_mut() {
+                    Some((s, len)) if s.0 + u64::from(*len) == start.0 && *len + n <= EXTENT_LEN_MAX => *len += n,
+                    _ => runs.push((start, n)),
+                }
+            }
+        });
+        in_groups += usize::from(left < before);
+        if left == 0 {
+            return Ok((runs.len() <= PIECES_MAX).then_some(runs));
+        }
+    }
+    Ok(None)
+}
+
+type Map = ([u8; 60], Vec<(BlockNr, Vec<u8>)>);
+
+fn by_extents(sb: &SuperBlock, runs: &[(BlockNr, u32)], nodes: &[BlockNr]) -> Result<Option<Map>> {
+    let mut lblk = 0;
+    let extents: Vec<Extent> = runs
+        .iter()
+        .map(|(pblk, len)| {
+            let extent = Extent { lblk: LogicalBlock(lblk), pblk: *pblk, len: *len, unwritten: false };
+            lblk += len;
+            extent
+        })
+        .collect();
+    let seed = sb.metadata_csum.then(|| sb.checksum_seed().for_inode(InodeNr::JOURNAL, 0).raw());
+    let mut free = nodes.iter().copied();
+    let tree = pack_tree(&extents, sb.block_size, seed, || free.next())?;
+    Ok((tree.blocks.len() == nodes.len()).then_some((tree.root, tree.blocks)))
+}
+
+/// Pointer blocks for `len` blocks with `per_block` pointers in each.
+fn pointer_blocks(len: u32, per_block: u32) -> u32 {
+    match len.saturating_sub(DIRECT) {
+        0 => 0,
+        rest if rest <= per_block => 1,
+        rest => 2 + (rest - per_block).div_ceil(per_block),
+    }
+}
+
+/// Block pointers; two levels are enough for the largest journal.
+fn by_pointers(sb: &SuperBlock, runs: &[(BlockNr, u32)], nodes: &[BlockNr]) -> Option<Map> {
+    let per_block = (sb.block_size / 4) as usize;
+    let mut i_block = [0; 60];
+    let mut data = Vec::new();
+    for block in blocks_of(runs) {
+        data.push(u32::try_from(block.0).ok().filter(|b| u64::from(*b) < POINTER_END)?);
+    }
+    let mut out = Vec::with_capacity(nodes.len());
+    let mut free = nodes.iter().copied();
+    let mut node = |pointers: &[u32]| -> Option<u32> {
+        let block = free.next()?;
+        let mut bytes = vec![0; per_block * 4];
+        pointers.iter().enumerate().all(|(i, p)| set_pointer(&mut bytes, i, *p)).then_some(())?;
+        out.push((block, bytes));
+        u32::try_from(block.0).ok()
+    };
+    let (direct, rest) = data.split_at(data.len().min(DIRECT as usize));
+    let (single, double) = rest.split_at(rest.len().min(per_block));
+    let mut slots = direct.to_vec();
+    if !single.is_empty() {
+        slots.push(node(single)?);
+    }
+    if !double.is_empty() {
+        let leaves: Vec<u32> = double.chunks(per_block).map(&mut node).collect::<Option<_>>()?;
+        slots.push(node(&leaves)?);
+    }
+    slots.iter().enumerate().all(|(i, p)| set_pointer(&mut i_block, i, *p)).then_some(())?;
+    Some((i_block, out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_those_of_mke2fs_up_to_the_bound() {
+        let cases = [
+            (2047, 1024, None),
+            (2048, 1024, Some(1024)),
+            (32767, 4096, Some(1024)),
+            (32768, 4096, Some(4096)),
+            (262_144, 4096, Some(4096)),
+            (262_144, 1024, Some(8192)),
+            (1 << 40, 1024, Some(16384)),
+            (1 << 40, 4096, Some(4096)),
+        ];
+        for (blocks, block_size, len) in cases {
+            assert_eq!(journal_len(blocks, block_size), len, "{blocks} blocks of {block_size}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_cut_off_at_the_end() {
+        let mut runs = vec![(BlockNr(10), 5), (BlockNr(20), 2)];
+        assert_eq!(cut_off(&mut runs, 3), [BlockNr(14), BlockNr(20), BlockNr(21)].to_vec());
+        assert_eq!(runs, [(BlockNr(10), 4)]);
+        assert_eq!(pointer_blocks(12, 256), 0);
+        assert_eq!(pointer_blocks(268, 256), 1);
+        assert_eq!(pointer_blocks(269, 256), 3);
+        assert_eq!(pointer_blocks(16384, 256), 65);
+    }
+}

@@ -1,0 +1,112 @@
+//! Freeing a borrowed journal's blocks and inode, outside of any transaction.
+//!
+//! Main type: [`Release`]: the blocks as they will be, made before the first of them is written.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeMap;
+
+use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
+use extant_ondisk::inode::update_checksum;
+use extant_ondisk::superblock::SuperBlock;
+use extant_ondisk::{BlockNr, InodeNr, bitmap};
+use extant_recovery::{JournalMap, locate};
+
+use super::layout::by_group;
+use crate::error::{Error, Result};
+
+/// What is known of the bitmaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// They are as a mount left them: anything unexpected is damage.
+    Verified,
+    /// A crash interrupted an earlier release, or came before the journal's blocks were marked as used: of bitmaps and
+    /// descriptors some may be as they were and some as they will be. Without the journal's bits both kinds are the same.
+    Interrupted,
+}
+
+pub(super) struct Release {
+    blocks: BTreeMap<BlockNr, Vec<u8>>,
+    /// Blocks that become free.
+    pub freed: u64,
+}
+
+impl Release {
+    /// Works out bitmaps, descriptors and inode table block.
+    pub fn plan(
+        dev: &dyn BlockDevice,
+        sb: &SuperBlock,
+        map: &JournalMap,
+        nodes: &[BlockNr],
+        trust: Trust,
+    ) -> Result<Release> {
+        let geo = sb.geometry();
+        let mut release = Release { blocks: BTreeMap::new(), freed: 0 };
+        let all = map.runs().chain(nodes.iter().map(|b| (*b, 1)));
+        for (group, runs) in by_group(geo, all)? {
+            let place = geo.group_desc_block(group);
+            let (desc_block, offset) = place.ok_or_else(|| Error::corrupt(format!("{group} has no descriptor")))?;
+            let bytes = release.block(dev, sb, desc_block)?;
+            let mut desc = GroupDesc::decode(bytes.get(offset..).unwrap_or(&[]), group, geo)?;
+            if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
+                if trust == Trust::Interrupted {
+                    continue; // nothing in it was marked as used yet
+                }
+                return Err(Error::corrupt(format!("{group} has blocks of the journal and no bitmap")));
+            }
+            let bits = release.block(dev, sb, desc.block_bitmap)?;
+            if trust == Trust::Verified {
+                desc.verify_block_bitmap(bits, group, geo)?;
+                if !runs.iter().all(|(at, len)| bitmap::is_set(bits, *at..at + len)) {
+                    return Err(Error::corrupt(format!("blocks of the journal are free in {group}")));
+                }
+            }
+            let before = bitmap::count_zeros(bits, 0..geo.blocks_in_group(group));
+            runs.iter().for_each(|(at, len)| bitmap::clear_range(bits, *at..at + len));
+            let after = bitmap::count_zeros(bits, 0..geo.blocks_in_group(group));
+            desc.set_block_bitmap_csum(bits, geo);
+            desc.free_clusters = match trust {
+                Trust::Verified => (desc.free_clusters + (after - before)).min(geo.blocks_in_group(group)),
+                Trust::Interrupted => after,
+            };
+            release.freed += u64::from(after - before);
+            let bytes = release.block(dev, sb, desc_block)?;
+            let slot = bytes.get_mut(offset..offset + geo.desc_size);
+            desc.encode_into(slot.ok_or_else(|| Error::corrupt("a short descriptor block"))?, group, geo);
+        }
+        let (block, offset) = locate::inode_place(dev, sb, InodeNr::JOURNAL)?;
+        let table = release.block(dev, sb, block)?;
+        let slot = table.get_mut(offset..offset + geo.inode_size);
+        let slot = slot.ok_or_else(|| Error::corrupt("inode 8 has no slot"))?;
+        // As mke2fs leaves it: nothing but the checksum.
+        slot.fill(0);
+        update_checksum(slot, InodeNr::JOURNAL, geo);
+        Ok(release)
+    }
+
+    /// The block as it will be.
+    fn block(&mut self, dev: &dyn BlockDevice, sb: &SuperBlock, block: BlockNr) -> Result<&mut Vec<u8>> {
+        use std::collections::btree_map::Entry;
+        match self.blocks.entry(block) {
+            Entry::Occupied(there) => Ok(there.into_mut()),
+            Entry::Vacant(room) => {
+                if !sb.contains(block) {
+                    return Err(Error::corrupt(format!("{block} does not exist")));
+                }
+                let mut bytes = vec![0; sb.block_size as usize];
+                dev.read_at(block.0 * u64::from(sb.block_size), &mut bytes, BioFlags::META)?;
+                Ok(room.insert(bytes))
+            }
+        }
+    }
+
+    /// Writes them all; durable with the next flush.
+    pub fn write(&self, dev: &dyn BlockDevice, block_size: u32) -> Result<()> {
+        for (block, bytes) in &self.blocks {
+            dev.write_at(block.0 * u64::from(block_size), &[bytes], BioFlags::META)?;
+        }
+        Ok(())
+    }
+}
