@@ -103,7 +103,16 @@ fn print_partitions(args: &InfoArgs, whole: &Arc<dyn BlockDevice>, partitions: &
 enum Journal {
     None,
     Unusable(String),
-    There { blocks: u32, state: &'static str, transactions: u32, copies: u64, checksum: String, errno: i32 },
+    There {
+        blocks: u32,
+        state: &'static str,
+        transactions: u32,
+        copies: u64,
+        checksum: String,
+        errno: i32,
+        /// Extant lent it, and the mount that gives it back has not ended, or not well.
+        borrowed: bool,
+    },
 }
 
 impl Journal {
@@ -128,7 +137,8 @@ impl Journal {
             },
         };
         let checksum = format!("{:?}", jsb.csum()).to_lowercase();
-        Journal::There { blocks: jsb.max_len, state, transactions, copies, checksum, errno: jsb.errno }
+        let (blocks, errno, borrowed) = (jsb.max_len, jsb.errno, jsb.is_borrowed());
+        Journal::There { blocks, state, transactions, copies, checksum, errno, borrowed }
     }
 }
 
@@ -241,9 +251,10 @@ impl Facts<'_> {
         match &self.journal {
             Journal::None => writeln!(out, "Journal:     none")?,
             Journal::Unusable(why) => writeln!(out, "Journal:     cannot be used: {why}")?,
-            Journal::There { blocks, state, transactions, copies, checksum, errno } => {
+            Journal::There { blocks, state, transactions, copies, checksum, errno, borrowed } => {
                 let size = human(u64::from(*blocks) * u64::from(self.sb.block_size));
-                write!(out, "Journal:     {size}, checksums {checksum}, {state}")?;
+                let whose = if *borrowed { " borrowed until a clean unmount" } else { "" };
+                write!(out, "Journal:     {size}{whose}, checksums {checksum}, {state}")?;
                 if *transactions > 0 {
                     write!(out, ", {transactions} transactions ({copies} blocks) to replay")?;
                 }
@@ -262,8 +273,9 @@ impl Facts<'_> {
         let journal = match &self.journal {
             Journal::None => Value::Null,
             Journal::Unusable(why) => json!({ "error": why }),
-            Journal::There { blocks, state, transactions, copies, checksum, errno } => json!({
+            Journal::There { blocks, state, transactions, copies, checksum, errno, borrowed } => json!({
                 "blocks": blocks,
+                "borrowed": borrowed,
                 "state": state,
                 "transactions_to_replay": transactions,
                 "blocks_to_replay": copies,
