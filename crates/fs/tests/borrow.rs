@@ -231,7 +231,10 @@ fn a_failed_mount_leaves_no_journal() {
     let table = debugfs(&path, "imap <2>");
     let block = table.split("located at block ").nth(1).and_then(|t| t.split(',').next());
     let block: u64 = block.and_then(|b| b.parse().ok()).unwrap_or_else(|| panic!("{table}"));
-    dev.write_at(block * 4096 + 256, &[&0o100_644u16.to_le_bytes(), &[0; 510]], BioFlags::META).expect("written");
+    let mut sector = [0; 512];
+    dev.read_at(block * 4096, &mut sector, BioFlags::META).expect("read");
+    sector[256..258].copy_from_slice(&0o100_644u16.to_le_bytes());
+    dev.write_at(block * 4096, &[&sector], BioFlags::META).expect("written");
     let before = super_of(&dev);
     assert!(Filesystem::mount(dev.clone(), options(BorrowJournal::IfClean)).is_err());
     let after = super_of(&dev);
