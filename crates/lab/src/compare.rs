@@ -445,5 +445,9 @@ pub fn judge(groups: &[Group]) -> Judgement {
 }
 
 #[cfg(test)]
+#[path = "compare_support.rs"]
+pub(crate) mod tests_support;
+
+#[cfg(test)]
 #[path = "compare_tests.rs"]
 mod tests;

@@ -18,6 +18,8 @@ pub mod error;
 pub mod figure;
 pub mod load;
 pub mod measure;
+mod plot;
+pub mod report;
 pub mod result;
 pub mod run;
 pub mod stats;

@@ -17,6 +17,8 @@
 //! # Locking
 //! None.
 
+use std::collections::BTreeMap;
+
 use statrs::distribution::{ChiSquared, ContinuousCDF, StudentsT};
 use statrs::statistics::{Data, OrderStatistics, Statistics};
 
@@ -180,13 +182,8 @@ fn pairs(base: &Sample, other: &Sample) -> Vec<(f64, f64)> {
     if !once(base) || !once(other) {
         return Vec::new();
     }
-    let mut pairs = Vec::new();
-    for (round, a) in &base.figures {
-        if let Some((_, b)) = other.figures.iter().find(|(r, _)| r == round) {
-            pairs.push((*a, *b));
-        }
-    }
-    pairs
+    let partners: BTreeMap<Option<u32>, f64> = other.figures.iter().copied().collect();
+    base.figures.iter().filter_map(|(round, a)| Some((*a, *partners.get(round)?))).collect()
 }
 
 /// What the t test needs, on the scale of the form.

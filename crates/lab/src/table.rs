@@ -31,8 +31,8 @@ pub fn plain(text: &str) -> String {
 /// Change of `value` against `base` as mmtests prints it: 0.05 is 5 % better. None: no percentage of nothing.
 pub fn change(base: f64, value: f64, direction: Direction) -> Option<f64> {
     let change = match direction {
-        Direction::LowerIsBetter => (base - value) / base,
-        Direction::HigherIsBetter | Direction::Neither => (value - base) / base,
+        Direction::LowerIsBetter => (base - value) / base.abs(),
+        Direction::HigherIsBetter | Direction::Neither => (value - base) / base.abs(),
     };
     if value == base { Some(0.0) } else { Some(change).filter(|c| c.is_finite()) }
 }

@@ -14,6 +14,8 @@ fn percentages_as_mmtests() {
     assert_eq!(lower(12.0, 7.0), 41.67);
     assert_eq!(lower(385682.0, 0.0), 100.0);
     assert_eq!(lower(65.0, 71.0), -9.23);
+    // The page cache shrank by less: worse.
+    assert_eq!(lower(-100.0, -50.0), -50.0);
     assert_eq!(change(0.0, 0.0, Direction::LowerIsBetter), Some(0.0));
     assert_eq!(change(0.0, 1.0, Direction::LowerIsBetter), None);
 }

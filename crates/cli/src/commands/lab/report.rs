@@ -3,22 +3,34 @@
 //! # Locking
 //! None.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use extant_lab::report;
 
-use crate::failure::{Failure, Result};
+use crate::commands::lab::compare::failure;
+use crate::failure::Result;
 
-/// Write one HTML file with tables, curves and the configuration
+/// Write one HTML file with verdicts, curves, tables and the configuration
+///
+/// The file needs no network and runs no script.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant lab report result                (writes result/report.html)
+  extant lab report result -o /tmp/r.html
+
+Exit status: 0, 1 (usage), 8 (the result cannot be read).")]
 pub struct ReportArgs {
-    /// Directory of results
+    /// Directory or file of results
     pub result: PathBuf,
     /// File to write
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
-pub fn run(_args: &ReportArgs) -> Result<()> {
-    Err(Failure::usage("not built in yet"))
+pub fn run(args: &ReportArgs) -> Result<()> {
+    let path = report::command(&args.result, args.output.as_deref()).map_err(failure)?;
+    writeln!(std::io::stdout(), "{}", path.display())?;
+    Ok(())
 }

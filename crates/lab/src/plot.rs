@@ -1,0 +1,286 @@
+//! Charts as inline SVG, in the colours of the page that they stand in.
+//!
+//! Main items: [`boxes`] (a box with its points a contestant), [`curves`] (latency by percentile, both axes logarithmic),
+//! [`strips`] (how much went to which block group). Axes and scales are plotters'; it draws in marker colours that are
+//! replaced by CSS variables afterwards, so that one picture serves light and dark.
+//!
+//! Contestants are letters here (A is the baseline): labels are long, and belong into the page's legend. It computes nothing.
+//!
+//! # Locking
+//! None.
+
+use std::error::Error;
+
+use hdrhistogram::Histogram;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use crate::stats::Summary;
+
+/// Colours of the page's style sheet, after which they repeat: `--s0` to `--s7`.
+pub const COLOURS: usize = 8;
+
+/// Width of a chart in its own units: what a phone shows without shrinking letters to nothing.
+const WIDTH: u32 = 460;
+
+const INK: RGBColor = RGBColor(1, 1, 1);
+const GRID: RGBColor = RGBColor(1, 1, 2);
+
+/// Replaced by `--s{i}`.
+fn colour(i: usize) -> RGBColor {
+    RGBColor(1, 2, (i % COLOURS) as u8)
+}
+
+/// A, B ... Z, A1, B1...
+pub fn letter(i: usize) -> String {
+    let letter = char::from(b'A' + (i % 26) as u8);
+    if i < 26 { letter.into() } else { format!("{letter}{}", i / 26) }
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), Box<dyn Error>>;
+
+/// Draws, and puts the page's colours in. `alt` is for who cannot see it.
+fn svg(height: u32, alt: &str, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Option<String> {
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
+        draw(&area).ok()?;
+        area.present().ok()?;
+    }
+    text = text.replace("#010101", "var(--ink)").replace("#010102", "var(--grid)");
+    for i in 0..COLOURS {
+        text = text.replace(&format!("#01020{i}"), &format!("var(--s{i})"));
+    }
+    let open = format!("<svg role=\"img\" aria-label=\"{}\" viewBox=", crate::report::escape(alt));
+    let at = text.find("viewBox=")?;
+    Some(open + &text[at + "viewBox=".len()..])
+}
+
+fn font(size: i32) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&INK)
+}
+
+/// A number for an axis.
+fn tick(v: f64) -> String {
+    let a = v.abs();
+    let (scaled, unit) = match a {
+        _ if a >= 1e9 => (v / 1e9, "G"),
+        _ if a >= 1e6 => (v / 1e6, "M"),
+        _ if a >= 1e4 => (v / 1e3, "k"),
+        _ => (v, ""),
+    };
+    let digits = if scaled.abs() >= 100.0 || scaled == 0.0 {
+        0
+    } else if scaled.abs() >= 1.0 {
+        2
+    } else {
+        4
+    };
+    let text = format!("{scaled:.digits$}");
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text}{unit}")
+}
+
+/// Nanoseconds in the unit that a reader would say.
+pub fn duration(ns: f64) -> String {
+    match ns {
+        _ if ns >= 1e9 => format!("{} s", tick(ns / 1e9)),
+        _ if ns >= 1e6 => format!("{} ms", tick(ns / 1e6)),
+        _ if ns >= 1e3 => format!("{} µs", tick(ns / 1e3)),
+        _ => format!("{} ns", tick(ns)),
+    }
+}
+
+/// Quartiles, median, extremes and every point of each contestant. None stands for a contestant without figures.
+pub fn boxes(title: &str, series: &[(Option<Summary>, Vec<f64>)]) -> Option<String> {
+    let all: Vec<f64> = series.iter().flat_map(|(_, v)| v.iter().copied()).collect();
+    let low = all.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if all.is_empty() || !low.is_finite() || !high.is_finite() {
+        return None;
+    }
+    let margin = if high > low { (high - low) * 0.06 } else { high.abs().max(1.0) * 0.05 };
+    let rows = series.len();
+    svg(60 + 38 * rows as u32, title, |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(6)
+            .margin_right(18)
+            .x_label_area_size(30)
+            .y_label_area_size(34)
+            .build_cartesian_2d(low - margin..high + margin, 0.0..rows as f64)?;
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .axis_style(GRID)
+            .x_labels(5)
+            .y_labels(0)
+            .label_style(font(14))
+            .x_label_formatter(&|v| tick(*v))
+            .draw()?;
+        for (i, (summary, values)) in series.iter().enumerate() {
+            // The first on top.
+            let y = (rows - i) as f64 - 0.5;
+            let name = font(16).pos(plotters::style::text_anchor::Pos::new(
+                plotters::style::text_anchor::HPos::Right,
+                plotters::style::text_anchor::VPos::Center,
+            ));
+            let at = chart.backend_coord(&(low - margin, y));
+            area.draw(&Text::new(letter(i), (at.0 - 8, at.1), name))?;
+            let Some(s) = summary else { continue };
+            let line = colour(i).stroke_width(2);
+            let path = |points: Vec<(f64, f64)>| PathElement::new(points, line);
+            chart.draw_series([
+                path(vec![(s.min, y), (s.lower_quartile, y)]),
+                path(vec![(s.upper_quartile, y), (s.max, y)]),
+                path(vec![(s.min, y - 0.12), (s.min, y + 0.12)]),
+                path(vec![(s.max, y - 0.12), (s.max, y + 0.12)]),
+            ])?;
+            let corners = [(s.lower_quartile, y - 0.28), (s.upper_quartile, y + 0.28)];
+            chart.draw_series([Rectangle::new(corners, colour(i).mix(0.22).filled())])?;
+            chart.draw_series([Rectangle::new(corners, line)])?;
+            chart.draw_series([PathElement::new(
+                vec![(s.median, y - 0.28), (s.median, y + 0.28)],
+                colour(i).stroke_width(4),
+            )])?;
+            // A little up and down by turns, so that equal figures do not hide each other.
+            let dots = values
+                .iter()
+                .enumerate()
+                .map(|(k, v)| Circle::new((*v, y + 0.09 * ((k % 3) as f64 - 1.0)), 3, INK.mix(0.55).filled()));
+            chart.draw_series(dots)?;
+        }
+        Ok(())
+    })
+}
+
+/// The percentiles that get a mark on the axis, and their place: 1 / (1 - p).
+const MARKS: &[(f64, &str)] = &[
+    (1.0, "0"),
+    (2.0, "50%"),
+    (10.0, "90%"),
+    (100.0, "99%"),
+    (1e3, "99.9%"),
+    (1e4, "99.99%"),
+    (1e5, "99.999%"),
+    (1e6, "99.9999%"),
+];
+
+/// Latency up to each percentile. None stands for a contestant without samples.
+pub fn curves(title: &str, histograms: &[Option<Histogram<u64>>]) -> Option<String> {
+    let there: Vec<(usize, &Histogram<u64>)> = histograms
+        .iter()
+        .enumerate()
+        .filter_map(|(i, h)| Some((i, h.as_ref()?)))
+        .filter(|(_, h)| !h.is_empty())
+        .collect();
+    let longest = there.iter().map(|(_, h)| h.len()).max()?;
+    let right = (longest as f64).clamp(20.0, 1e6);
+    let low = there.iter().map(|(_, h)| h.min()).min()?.max(1) as f64;
+    let high = there.iter().map(|(_, h)| h.max()).max()?.max(2) as f64;
+    svg(300, title, |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(6)
+            .margin_right(22)
+            .x_label_area_size(32)
+            .y_label_area_size(66)
+            .build_cartesian_2d((1.0..right * 1.15).log_scale(), (low * 0.8..high * 1.3).log_scale())?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .axis_style(GRID)
+            .x_labels(0)
+            .y_labels(6)
+            .label_style(font(14))
+            .y_label_formatter(&|v| duration(*v))
+            .draw()?;
+        for (at, name) in MARKS.iter().filter(|(at, _)| *at <= right) {
+            chart.draw_series([PathElement::new(vec![(*at, low * 0.8), (*at, high * 1.3)], GRID)])?;
+            let (x, y) = chart.backend_coord(&(*at, low * 0.8));
+            let centre = font(14).pos(plotters::style::text_anchor::Pos::new(
+                plotters::style::text_anchor::HPos::Center,
+                plotters::style::text_anchor::VPos::Top,
+            ));
+            area.draw(&Text::new(*name, (x, y + 8), centre))?;
+        }
+        for (i, h) in &there {
+            chart.draw_series(LineSeries::new(steps(h, right), colour(*i).stroke_width(2)))?;
+            let last = (right.min(h.len() as f64), h.max().max(1) as f64);
+            chart.draw_series([Circle::new(last, 4, colour(*i).filled())])?;
+            let (x, y) = chart.backend_coord(&last);
+            area.draw(&Text::new(letter(*i), (x + 6, y - 14), font(14)))?;
+        }
+        Ok(())
+    })
+}
+
+/// Points of a curve, evenly spaced on its axis.
+fn steps(h: &Histogram<u64>, right: f64) -> Vec<(f64, f64)> {
+    let end = right.min(h.len() as f64).max(1.0);
+    (0..=240)
+        .map(|k| {
+            let x = end.powf(f64::from(k) / 240.0);
+            (x, h.value_at_quantile(1.0 - 1.0 / x).max(1) as f64)
+        })
+        .chain([(end, h.max().max(1) as f64)])
+        .collect()
+}
+
+/// Columns of a strip at most; groups beyond share a column.
+const COLUMNS: u64 = 128;
+
+/// How many blocks went to which block group: a strip a contestant, darker where more went. `groups` is one past the last.
+pub fn strips(title: &str, groups: u32, series: &[Vec<(u32, u64)>]) -> Option<String> {
+    if groups == 0 || series.iter().all(Vec::is_empty) {
+        return None;
+    }
+    let per_column = u64::from(groups).div_ceil(COLUMNS).max(1);
+    let rows = series.len();
+    svg(52 + 30 * rows as u32, title, |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(6)
+            .margin_right(18)
+            .x_label_area_size(30)
+            .y_label_area_size(34)
+            .build_cartesian_2d(0.0..f64::from(groups), 0.0..rows as f64)?;
+        chart
+            .configure_mesh()
+            .disable_mesh()
+            .axis_style(GRID)
+            .x_labels(6)
+            .y_labels(0)
+            .label_style(font(14))
+            .x_label_formatter(&|v| tick(*v))
+            .draw()?;
+        for (i, counts) in series.iter().enumerate() {
+            let y = (rows - i) as f64;
+            let at = chart.backend_coord(&(0.0, y - 0.5));
+            let name = font(16).pos(plotters::style::text_anchor::Pos::new(
+                plotters::style::text_anchor::HPos::Right,
+                plotters::style::text_anchor::VPos::Center,
+            ));
+            area.draw(&Text::new(letter(i), (at.0 - 8, at.1), name))?;
+            let frame = [(0.0, y - 0.9), (f64::from(groups), y - 0.1)];
+            chart.draw_series([Rectangle::new(frame, GRID.mix(0.35).filled())])?;
+            let mut columns = std::collections::BTreeMap::<u64, u64>::new();
+            for (group, blocks) in counts {
+                let sum = columns.entry(u64::from(*group) / per_column).or_default();
+                *sum = sum.saturating_add(*blocks);
+            }
+            let most = columns.values().copied().max().unwrap_or(1).max(1) as f64;
+            let cells = columns.iter().filter(|(_, blocks)| **blocks > 0).map(|(column, blocks)| {
+                let x = (column * per_column) as f64;
+                let end = (x + per_column as f64).min(f64::from(groups));
+                // The least that was written is still to be seen.
+                let shade = 0.2 + 0.8 * (*blocks as f64 / most).sqrt();
+                Rectangle::new([(x, y - 0.9), (end, y - 0.1)], colour(i).mix(shade).filled())
+            });
+            chart.draw_series(cells)?;
+        }
+        Ok(())
+    })
+}

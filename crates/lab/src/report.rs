@@ -1,0 +1,422 @@
+//! One HTML file about a result: verdicts, box plots, latency curves, maps of block groups, tables, and what made it all.
+//!
+//! Main items: [`command`] (`extant lab report`), [`html`], [`escape`]. The file needs nothing but itself: style and pictures
+//! are inline, there is no script, and a content security policy says so to the browser. It follows the
+//! reader's light or dark setting, and fits a phone.
+//!
+//! Every string of a result is somebody else's and goes through [`escape`]. It computes no statistics.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use hdrhistogram::Histogram;
+
+use crate::compare::{self, Error, Group, Series};
+use crate::measure::latency::histogram;
+use crate::plot::{self, COLOURS, duration, letter};
+use crate::result::{LockRow, Outcome, TRIALS, Trial};
+use crate::stats::{DEFAULT_EFFECT, Verdict};
+use crate::table::{advice, answer, change, number, percent};
+
+/// Name of the report in a directory of results.
+pub const REPORT: &str = "report.html";
+
+/// Most trials that are listed one by one.
+const LISTED_MAX: usize = 500;
+
+/// Writes the report of `result` to `output`, or beside the trials. Returns where it is.
+pub fn command(result: &Path, output: Option<&Path>) -> Result<PathBuf, Error> {
+    let groups = compare::open(&[result.to_owned()], None, false)?;
+    let output = match output {
+        Some(path) => path.to_owned(),
+        None if result.is_dir() => result.join(REPORT),
+        None => result.with_extension("html"),
+    };
+    if output.file_name().is_some_and(|n| n == TRIALS) {
+        return Err(Error::Nothing { why: format!("{} would be overwritten", output.display()) });
+    }
+    let name = result.file_name().unwrap_or(result.as_os_str()).to_string_lossy().into_owned();
+    std::fs::write(&output, html(&name, &groups)).map_err(|source| Error::Read { path: output.clone(), source })?;
+    Ok(output)
+}
+
+/// Text for HTML, in content and in quoted attributes. Control characters, which can turn text around, are replaced.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\n' => out.push('\n'),
+            c if c.is_control() => out.push('\u{fffd}'),
+            // Marks that reorder what follows.
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The page.
+pub fn html(name: &str, groups: &[Group]) -> String {
+    let mut page = String::new();
+    let title = format!("{} - extant lab", escape(name));
+    let _ = write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
+         <title>{title}</title><style>{STYLE}</style></head><body><main>\n<h1>{}</h1>\n",
+        escape(name)
+    );
+    for group in groups {
+        section(&mut page, group);
+    }
+    page.push_str("</main></body></html>\n");
+    page
+}
+
+fn section(page: &mut String, group: &Group) {
+    let _ = writeln!(page, "<section><h2>{}</h2>", escape(&group.workload.name));
+    let w = &group.workload;
+    let parameters: Vec<String> =
+        w.parameters.iter().map(|(k, v)| format!("{}={}", escape(k), escape(&v.to_string()))).collect();
+    let _ = writeln!(page, "<p class=\"dim\">scale {} · seed {} · {}</p>", w.scale, w.seed, parameters.join(" · "));
+    for note in &group.notes {
+        let loud = if note.starts_with("NOT THE SAME WORK") || note.contains(" failed ") {
+            " class=\"note loud\""
+        } else {
+            " class=\"note\""
+        };
+        let _ = writeln!(page, "<p{loud}>{}</p>", escape(note));
+    }
+    verdicts(page, group);
+    let values: Vec<_> = (0..group.series.len())
+        .map(|i| (group.summary(i, &group.headline), group.series[i].values(&group.headline)))
+        .collect();
+    figure(
+        page,
+        &group.headline,
+        plot::boxes(&group.headline, &values),
+        "Every point is a trial; the box holds the middle half, the thick line is the median.",
+    );
+    latencies(page, group);
+    map(page, group);
+    table(page, group);
+    locks(page, group);
+    let _ = writeln!(
+        page,
+        "<details><summary>ministat</summary><pre>{}</pre></details>",
+        escape(&group.ministat(&group.headline, DEFAULT_EFFECT))
+    );
+    trials(page, group);
+    configuration(page, group);
+    page.push_str("</section>\n");
+}
+
+fn chip(i: usize) -> String {
+    format!("<b class=\"chip c{}\">{}</b>", i % COLOURS, letter(i))
+}
+
+/// The headline of each contestant; also the legend of the pictures.
+fn verdicts(page: &mut String, group: &Group) {
+    page.push_str("<div class=\"cards\">");
+    for (i, s) in group.series.iter().enumerate() {
+        let summary = group.summary(i, &group.headline);
+        let _ = write!(page, "<div class=\"card\">{} <code>{}</code>", chip(i), escape(&s.label));
+        match &summary {
+            Some(m) => {
+                let cv = m.cv.map_or(String::new(), |cv| format!(" ± {:.1} %", cv * 100.0));
+                let _ = write!(
+                    page,
+                    "<div class=\"big\">{}<small>{cv} · {}, {} rounds</small></div>",
+                    number(m.mean),
+                    escape(&group.headline),
+                    m.n
+                );
+            }
+            None => page.push_str("<div class=\"big\">-</div>"),
+        }
+        if i == 0 {
+            page.push_str("<div class=\"dim\">baseline</div>");
+        } else {
+            let c = group.comparison(i, &group.headline);
+            let class = match c.as_ref().map(|c| c.verdict) {
+                Some(Verdict::Better) => "good",
+                Some(Verdict::Worse) => "bad",
+                _ => "dim",
+            };
+            let _ = write!(page, "<div class=\"{class}\">{}</div>", escape(&answer(c.as_ref())));
+            if let Some(advice) = c.as_ref().and_then(|c| advice(c, DEFAULT_EFFECT)) {
+                let _ = write!(page, "<div class=\"dim\">{}</div>", escape(&advice));
+            }
+        }
+        page.push_str("</div>");
+    }
+    page.push_str("</div>\n");
+}
+
+fn figure(page: &mut String, title: &str, svg: Option<String>, caption: &str) {
+    if let Some(svg) = svg {
+        let _ = writeln!(
+            page,
+            "<figure><h3>{}</h3>{svg}<figcaption>{}</figcaption></figure>",
+            escape(title),
+            escape(caption)
+        );
+    }
+}
+
+fn latencies(page: &mut String, group: &Group) {
+    let mut operations: Vec<&String> = Vec::new();
+    for name in group.series.iter().flat_map(|s| &s.trials).flat_map(|t| t.latency.keys()) {
+        if !operations.contains(&name) {
+            operations.push(name);
+        }
+    }
+    if operations.is_empty() {
+        return;
+    }
+    page.push_str("<h3>Latency</h3><p class=\"dim\">Up to which percentile an operation took at most how long; all trials of a contestant together, the dot is the longest.</p><div class=\"grid\">");
+    for name in operations {
+        let merged: Vec<Option<Histogram<u64>>> = group.series.iter().map(|s| merged(s, name)).collect();
+        let svg = plot::curves(&format!("latency of {name}"), &merged);
+        figure(page, name, svg, "");
+    }
+    page.push_str("</div>\n");
+}
+
+/// All samples of one operation of a contestant. A record that cannot be read is as if it were not there.
+fn merged(series: &Series, operation: &str) -> Option<Histogram<u64>> {
+    let mut all: Option<Histogram<u64>> = None;
+    for h in series.trials.iter().filter_map(|t| histogram(t.latency.get(operation)?).ok()) {
+        match &mut all {
+            Some(sum) => sum.add(&h).ok()?,
+            None => {
+                all = Some(h);
+                all.as_mut()?.auto(true);
+            }
+        }
+    }
+    all
+}
+
+fn map(page: &mut String, group: &Group) {
+    let series: Vec<Vec<(u32, u64)>> = group
+        .series
+        .iter()
+        .map(|s| {
+            let mut sum = BTreeMap::<u32, u64>::new();
+            for (g, blocks) in s.trials.iter().flat_map(|t| &t.groups) {
+                let total = sum.entry(*g).or_default();
+                *total = total.saturating_add(*blocks);
+            }
+            sum.into_iter().collect()
+        })
+        .collect();
+    let last = series.iter().flatten().map(|(g, _)| *g).max();
+    // Groups of the usual 128 MiB: how far the image goes, if the trials say so.
+    let image =
+        group.series.iter().flat_map(|s| &s.trials).map(|t| t.environment.image_bytes.div_ceil(128 << 20)).max();
+    let groups = last.map(|l| u64::from(l) + 1).max(image).and_then(|g| u32::try_from(g).ok());
+    if let (Some(_), Some(groups)) = (last, groups) {
+        figure(
+            page,
+            "Block groups that were written to",
+            plot::strips("blocks by group", groups, &series),
+            "From the first group to the last; darker: more blocks, each strip by its own darkest.",
+        );
+    }
+}
+
+/// The mmtests table, with colours where a difference is shown.
+fn table(page: &mut String, group: &Group) {
+    page.push_str("<h3>All figures</h3><p class=\"dim\">Means; in brackets the change against the baseline, positive is better. Coloured where a difference is shown at 95 %, each figure for itself: of a hundred figures that did not change, five are coloured.</p><div class=\"scroll\"><table><thead><tr><th></th>");
+    for i in 0..group.series.len() {
+        let _ = write!(page, "<th>{}</th>", chip(i));
+    }
+    page.push_str("</tr></thead><tbody>");
+    for row in group.rows() {
+        let _ = write!(page, "<tr><th>{}</th>", escape(&row.name));
+        let base = row.means.first().copied().flatten();
+        for (i, mean) in row.means.iter().enumerate() {
+            let Some(mean) = mean else {
+                page.push_str("<td></td>");
+                continue;
+            };
+            let class = match group.comparison(i, &row.name).filter(|_| i > 0).map(|c| c.verdict) {
+                Some(Verdict::Better) => " class=\"good\"",
+                Some(Verdict::Worse) => " class=\"bad\"",
+                _ => "",
+            };
+            let bracket = match base.and_then(|b| change(b, *mean, row.direction)).filter(|_| i > 0) {
+                Some(c) => format!(" <small>({})</small>", percent(c)),
+                None => String::new(),
+            };
+            let shown = if row.name.ends_with("_ns") { duration(*mean) } else { number(*mean) };
+            let _ = write!(page, "<td{class}>{shown}{bracket}</td>");
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("</tbody></table></div>\n");
+}
+
+/// What `perf lock` prints, of each contestant's trials together.
+fn locks(page: &mut String, group: &Group) {
+    for (i, s) in group.series.iter().enumerate() {
+        let mut rows: Vec<LockRow> = Vec::new();
+        for l in s.trials.iter().flat_map(|t| &t.locks) {
+            match rows.iter_mut().find(|r| r.name == l.name) {
+                Some(r) => {
+                    r.acquired = r.acquired.saturating_add(l.acquired);
+                    r.total_wait_ns = r.total_wait_ns.saturating_add(l.total_wait_ns);
+                    r.max_wait_ns = r.max_wait_ns.max(l.max_wait_ns);
+                    // The shortest of none is not 0.
+                    r.min_wait_ns = match (r.contended, l.contended) {
+                        (0, _) => l.min_wait_ns,
+                        (_, 0) => r.min_wait_ns,
+                        _ => r.min_wait_ns.min(l.min_wait_ns),
+                    };
+                    r.contended = r.contended.saturating_add(l.contended);
+                }
+                None => rows.push(l.clone()),
+            }
+        }
+        rows.sort_by(|a, b| b.total_wait_ns.cmp(&a.total_wait_ns).then(b.acquired.cmp(&a.acquired)));
+        if rows.is_empty() {
+            continue;
+        }
+        let _ = write!(
+            page,
+            "<h3>Locks of {} <code>{}</code></h3><div class=\"scroll\"><table><thead><tr><th></th><th>acquired</th><th>contended</th><th>avg wait</th><th>total wait</th><th>max wait</th><th>min wait</th></tr></thead><tbody>",
+            chip(i),
+            escape(&s.label)
+        );
+        for r in rows.iter().filter(|r| r.acquired > 0) {
+            let wait = |ns: f64| if r.contended == 0 { String::new() } else { duration(ns) };
+            let avg = r.total_wait_ns as f64 / r.contended.max(1) as f64;
+            let _ = write!(
+                page,
+                "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+                escape(&r.name),
+                r.acquired,
+                r.contended,
+                wait(avg),
+                wait(r.total_wait_ns as f64),
+                wait(r.max_wait_ns as f64),
+                wait(r.min_wait_ns as f64)
+            );
+        }
+        page.push_str("</tbody></table></div>\n");
+    }
+}
+
+/// The headline of every trial, and what failed.
+fn trials(page: &mut String, group: &Group) {
+    page.push_str("<details><summary>Every trial</summary><div class=\"scroll\"><table><thead><tr><th>round</th><th></th><th>started</th><th>headline</th><th>outcome</th></tr></thead><tbody>");
+    let mut listed: Vec<(u32, usize, String)> = Vec::new();
+    for (i, s) in group.series.iter().enumerate() {
+        for t in &s.trials {
+            let value =
+                crate::figure::figures(t).into_iter().find(|(n, _)| *n == group.headline).map(|(_, v)| number(v));
+            let outcome = if t.outcome == Outcome::Checked { "checked" } else { "unchecked" };
+            let cells = format!("<td>{}</td><td>{}</td><td>{outcome}</td>", t.started_s, value.unwrap_or_default());
+            listed.push((t.round, i, cells));
+        }
+        for (round, why) in &s.failed {
+            listed.push((*round, i, format!("<td></td><td></td><td class=\"bad\">{}</td>", escape(why))));
+        }
+    }
+    listed.sort_by_key(|(round, i, _)| (*round, *i));
+    for (round, i, cells) in listed.iter().take(LISTED_MAX) {
+        let _ = write!(page, "<tr><td>{round}</td><td>{}</td>{cells}</tr>", chip(*i));
+    }
+    page.push_str("</tbody></table></div>");
+    if listed.len() > LISTED_MAX {
+        let _ = write!(page, "<p class=\"dim\">{} more in {TRIALS}</p>", listed.len() - LISTED_MAX);
+    }
+    page.push_str("</details>\n");
+}
+
+/// Everything that made the figures; what the contestants have in common, once.
+fn configuration(page: &mut String, group: &Group) {
+    page.push_str("<h3>Configuration</h3><div class=\"scroll\"><table class=\"left\"><tbody>");
+    type Get = fn(&Trial) -> String;
+    let rows: &[(&str, Get)] = &[
+        ("command", |t| t.environment.command.join(" ")),
+        ("extant", |t| format!("{} ({})", t.environment.version, t.environment.commit)),
+        ("kernel", |t| t.environment.kernel.clone()),
+        ("processor", |t| format!("{} ({} cores)", t.environment.cpu, t.environment.cores)),
+        ("memory", |t| format!("{:.1} GiB", t.environment.memory_bytes as f64 / f64::from(1 << 30))),
+        ("device", |t| t.environment.device.clone()),
+        ("image", |t| {
+            if t.environment.image_bytes == 0 {
+                String::new()
+            } else {
+                format!("{} MiB", t.environment.image_bytes >> 20)
+            }
+        }),
+        ("mkfs", |t| t.environment.mkfs.clone()),
+        ("features", |t| t.environment.features.join(" ")),
+        ("kind", |t| t.contestant.kind.clone()),
+        ("options", |t| t.contestant.options.clone()),
+        ("policies", |t| t.contestant.policies.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")),
+    ];
+    for (name, get) in rows {
+        let values: Vec<(usize, String)> =
+            group.series.iter().enumerate().filter_map(|(i, s)| Some((i, get(s.trials.first()?)))).collect();
+        let same = values.windows(2).all(|w| w[0].1 == w[1].1);
+        if values.iter().all(|(_, v)| v.is_empty()) {
+            continue;
+        }
+        let shown: Vec<String> = if same {
+            values.iter().take(1).map(|(_, v)| escape(v)).collect()
+        } else {
+            values.iter().map(|(i, v)| format!("{} {}", chip(*i), escape(v))).collect()
+        };
+        let _ = write!(page, "<tr><th>{name}</th><td><code>{}</code></td></tr>", shown.join("<br>"));
+    }
+    page.push_str("</tbody></table></div>\n");
+}
+
+/// Colours that differ in lightness too, for readers who do not tell hues apart.
+const STYLE: &str = "
+:root{--ink:#1d2430;--paper:#fbfaf7;--card:#fff;--grid:#d9d6ce;--dim:#667085;--good:#0a7d4f;--bad:#b3261e;
+--s0:#3659a8;--s1:#c4620a;--s2:#0f8a7e;--s3:#a23a8f;--s4:#6b7f16;--s5:#c2342f;--s6:#7657c9;--s7:#5e6573}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e8ec;--paper:#14171c;--card:#1c2128;--grid:#3a414c;--dim:#9aa4b2;--good:#4fd19b;--bad:#ff8a80;
+--s0:#84a9ff;--s1:#ffab5e;--s2:#4fd6c6;--s3:#e99bdb;--s4:#c3d863;--s5:#ff8d86;--s6:#b9a4ff;--s7:#aab2bf}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
+main{max-width:70rem;margin:0 auto;padding:1.2rem 1rem 4rem}
+h1{font-size:1.5rem;margin:.2rem 0}h2{font-size:1.25rem;margin:2rem 0 0}h3{font-size:1rem;margin:1.6rem 0 .4rem}
+p{margin:.3rem 0 .6rem}.dim,figcaption{color:var(--dim);font-size:.875rem}
+.note{border-left:4px solid var(--grid);padding:.2rem .7rem;font-size:.9rem}.loud{border-color:var(--bad);color:var(--bad);font-weight:600}
+.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr));gap:.8rem;margin:1rem 0}
+.card{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:.8rem 1rem;font-size:.9rem;overflow-wrap:anywhere}
+.big{font-size:1.6rem;font-weight:650;line-height:1.3;margin:.3rem 0}.big small{font-size:.8rem;font-weight:400;color:var(--dim)}
+.good{color:var(--good)}.bad{color:var(--bad)}
+.chip{display:inline-block;min-width:1.5em;padding:0 .35em;border-radius:.35em;color:var(--paper);text-align:center;font-size:.85em}
+.c0{background:var(--s0)}.c1{background:var(--s1)}.c2{background:var(--s2)}.c3{background:var(--s3)}.c4{background:var(--s4)}.c5{background:var(--s5)}.c6{background:var(--s6)}.c7{background:var(--s7)}
+figure{margin:0;max-width:46rem}figure h3{margin-top:.6rem}svg{display:block;width:100%;height:auto}
+svg text{font-family:system-ui,sans-serif}
+.grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,24rem),1fr));gap:.4rem 1.5rem}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
+th,td{padding:.25rem .7rem .25rem 0;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}
+tbody th{text-align:left;font-weight:500;position:sticky;left:0;background:var(--paper);padding-right:1rem}
+.left td{text-align:left;white-space:normal;overflow-wrap:anywhere}
+code,pre{font:.85em/1.45 ui-monospace,monospace}pre{overflow-x:auto;background:var(--card);border:1px solid var(--grid);border-radius:8px;padding:.8rem}
+summary{cursor:pointer;margin:.8rem 0 .3rem;font-weight:600}
+small{color:inherit;opacity:.85}
+";
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

@@ -1,0 +1,121 @@
+//! Tests of [`super`]: the page stands alone, and no result can put markup into it.
+
+use super::*;
+use crate::compare::groups_of;
+use crate::compare::tests_support::trial;
+use crate::measure::latency::records;
+use crate::vfs::{Histograms, Op};
+
+const NASTY: &str = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u{202e}\u{1b}[31m";
+
+fn result() -> Vec<Trial> {
+    let mut all = Vec::new();
+    for round in 0..5 {
+        for (label, base) in [("engine:a", 1.0), ("kernel:b", 1.3)] {
+            let mut t = trial(label, round, base + f64::from(round) * 0.02);
+            let mut h = Histograms::default();
+            for k in 1..2000u64 {
+                h.record(Op::Fsync, k * 1000 * u64::from(round + 1));
+            }
+            t.latency = records(&h).unwrap();
+            t.groups = [(0, 10), (7, 500), (130, 1)].into();
+            t.locks = vec![LockRow {
+                name: "allocator".into(),
+                acquired: 100,
+                contended: 2,
+                avg_wait_ns: 50.0,
+                total_wait_ns: 100,
+                max_wait_ns: 80,
+                min_wait_ns: 20,
+            }];
+            all.push(t);
+        }
+    }
+    all
+}
+
+/// The page without its pictures' and its own markup must balance; a crude check that finds a forgotten end.
+fn balanced(page: &str) {
+    for tag in
+        ["section", "div", "table", "thead", "tbody", "figure", "details", "svg", "pre", "p", "h3", "code", "main"]
+    {
+        let open = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+        assert_eq!(open, page.matches(&format!("</{tag}>")).count(), "{tag}");
+    }
+}
+
+#[test]
+fn the_page_has_everything_and_stands_alone() {
+    let page = html("result", &groups_of(result()).unwrap());
+    balanced(&page);
+    assert_eq!(page.matches("<svg").count(), 3, "boxes, fsync's curve, the map");
+    for there in [
+        "worse: ",
+        "work.ops_per_s",
+        "allocator",
+        "Configuration",
+        "99.9%",
+        "prefers-color-scheme",
+        "var(--s1)",
+        "var(--ink)",
+    ] {
+        assert!(page.contains(there), "{there}");
+    }
+    for absent in ["<script", "http://", "https://", "url(", "src=", "@import", "#0102", "NaN"] {
+        assert!(!page.replace("http://www.w3.org/2000/svg", "").contains(absent), "{absent}");
+    }
+}
+
+#[test]
+fn hostile_strings_stay_text() {
+    let mut trials = result();
+    for t in &mut trials {
+        t.workload.name = NASTY.into();
+        t.workload.parameters.insert(NASTY.into(), NASTY.into());
+        t.contestant.label.push_str(NASTY);
+        t.contestant.kind = NASTY.into();
+        t.contestant.options = NASTY.into();
+        t.contestant.policies.insert(NASTY.into(), NASTY.into());
+        t.environment.kernel = NASTY.into();
+        t.environment.command.push(NASTY.into());
+        t.environment.features.push(NASTY.into());
+        t.locks[0].name = NASTY.into();
+        t.measures.insert(NASTY.into(), 1.0);
+        t.phases[0].name = NASTY.into();
+        t.workload.headline = NASTY.into();
+        let l = t.latency["fsync"].clone();
+        t.latency.insert(NASTY.into(), l);
+    }
+    trials[3].outcome = Outcome::Failed(NASTY.into());
+    let page = html(NASTY, &groups_of(trials).unwrap());
+    balanced(&page);
+    assert!(
+        !page.contains("<script") && !page.contains("<img") && !page.contains('\u{1b}') && !page.contains('\u{202e}')
+    );
+}
+
+/// A record that is damaged, or empty, costs its curve and nothing else.
+#[test]
+fn damaged_histograms() {
+    let mut trials = result();
+    for t in &mut trials {
+        t.latency.get_mut("fsync").unwrap().histogram = "AAAA%%%".into();
+        t.groups.insert(u32::MAX, u64::MAX);
+        t.environment.image_bytes = u64::MAX;
+        t.phases[0].seconds = 0.0;
+    }
+    let page = html("result", &groups_of(trials).unwrap());
+    balanced(&page);
+}
+
+#[test]
+fn written_beside_the_trials() {
+    let dir = tempfile::tempdir().unwrap();
+    let text: String = result().iter().map(|t| serde_json::to_string(t).unwrap() + "\n").collect();
+    std::fs::write(dir.path().join(TRIALS), text).unwrap();
+    let path = command(dir.path(), None).unwrap();
+    assert_eq!(path, dir.path().join(REPORT));
+    assert!(std::fs::read_to_string(path).unwrap().ends_with("</html>\n"));
+    assert!(command(dir.path(), Some(&dir.path().join(TRIALS))).is_err());
+    assert!(matches!(command(&dir.path().join("nothing"), None), Err(Error::Read { .. })));
+}
