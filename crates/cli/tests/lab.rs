@@ -1,0 +1,78 @@
+//! `extant lab`: what is refused, a run on real mounts, and a run that is repeated.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Dir, extant};
+use extant_testkit::mount::{fuse_works, loop_mounts_work};
+
+/// The records of a directory of results.
+fn trials(dir: &str) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(Path::new(dir).join("trials.ndjson")).expect("results");
+    text.lines().map(|line| serde_json::from_str(line).expect("a record")).collect()
+}
+
+#[test]
+fn what_there_is() {
+    let list = extant(&["lab", "list", "--parameters"]).ok();
+    for word in ["small-files", "reaim-disk", "kernel:IMAGE", "mb_policy", "bitmaps_per_transaction", "bytes=22528"] {
+        assert!(list.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn refusals() {
+    let dir = Dir::new();
+    let image = format!("engine:{}", dir.text("e.img"));
+    let mount = format!("mount:{},frobnicate", dir.text("m.img"));
+    let out = dir.text("result");
+    extant(&["lab", "run", "smallfiles", "-t", &image, "-o", &out]).fails(1, &["small-files", "replay"]);
+    extant(&["lab", "run", "untar", "-t", "zfs:/x", "-o", &out]).fails(1, &["engine, mount, kernel"]);
+    extant(&["lab", "run", "untar", "-t", &image, "-p", "mb_policy=x", "-o", &out]).fails(1, &["goal_first"]);
+    extant(&["lab", "run", "untar", "-t", &mount, "-o", &out]).fails(1, &["frobnicate"]);
+    extant(&["lab", "matrix", &image, "-o", &out]).fails(1, &["--against"]);
+    extant(&["lab", "rerun", &out]).fails(8, &["trials.ndjson"]);
+    assert!(!Path::new(&out).exists());
+}
+
+#[test]
+fn rounds_on_real_mounts_and_again() {
+    if !loop_mounts_work() || !fuse_works() {
+        eprintln!("skipped: needs root, loop devices and /dev/fuse");
+        return;
+    }
+    let dir = Dir::new();
+    let out = dir.text("result");
+    let at = |kind: &str| format!("{kind}:{}", dir.text(&format!("{kind}.img")));
+    let targets = [at("kernel"), at("mount"), at("engine")];
+    let mut args =
+        vec!["lab", "run", "fsmark", "--quiet", "--rounds=2", "--size=256M", "--set=files_per_process=5", "-o", &out];
+    targets.iter().for_each(|t| args.extend(["-t", t]));
+    let ran = extant(&args);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let all = trials(&out);
+    assert_eq!(all.len(), 6);
+    for trial in &all {
+        assert_eq!(trial["outcome"]["state"], "checked", "{trial}");
+        assert_eq!(trial["latency"]["fsync"]["count"], 80, "{trial}");
+        let measure = |name: &str| trial["measures"][name].as_f64().unwrap_or(-1.0);
+        assert_eq!((measure("files_left"), measure("extents_per_file")), (80.0, 1.0), "{trial}");
+        assert!(measure("device_writes") > 0.0 && measure("device_flushes") > 0.0, "{trial}");
+        let kind = trial["contestant"]["kind"].as_str().expect("kind");
+        assert_eq!(kind == "mount", measure("memory_server_rss_bytes") > 0.0, "{trial}");
+        if kind == "kernel" && !Path::new("/sys/kernel/tracing/instances").exists() {
+            continue;
+        }
+        assert!(measure("journal_commits") > 0.0 && measure("blocks_allocated") >= 80.0, "{trial}");
+        assert!(measure("bitmaps_per_transaction") > 0.0, "{trial}");
+    }
+    let again = dir.text("again");
+    let ran = extant(&["lab", "rerun", &out, "-o", &again]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let order = |all: &[serde_json::Value]| -> Vec<String> {
+        all.iter().map(|t| t["contestant"]["label"].to_string()).collect()
+    };
+    assert_eq!(order(&all), order(&trials(&again)), "the same seed, the same order");
+    assert_eq!(std::fs::read_dir(dir.text("")).expect("list").count(), 2, "images are gone");
+}
