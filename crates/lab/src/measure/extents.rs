@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use extant_block::device::{FileDevice, OpenOptions};
+use extant_block::device::{Engine, FileDevice, OpenOptions};
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::extent::NodeRef;
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
@@ -19,9 +19,14 @@ use super::transactions::Layout;
 /// Depth of an extent tree at most (Linux: EXT4_MAX_EXTENT_DEPTH).
 const DEPTH_MAX: u16 = 5;
 
+/// One reader, one request after the other: no rings.
+fn open(image: &Path) -> Option<FileDevice> {
+    FileDevice::open(image, OpenOptions { engine: Engine::Psync, ..OpenOptions::read_only() }).ok()
+}
+
 /// Geometry of an image.
 pub fn geometry(image: &Path) -> Option<Geometry> {
-    let device = FileDevice::open(image, OpenOptions::read_only()).ok()?;
+    let device = open(image)?;
     Some(extant_fs::probe_superblock(&device).ok()?.0.geometry().clone())
 }
 
@@ -49,7 +54,7 @@ struct Count {
 }
 
 fn count(image: &Path) -> Option<Count> {
-    let device = FileDevice::open(image, OpenOptions::read_only()).ok()?;
+    let device = open(image)?;
     let geo = extant_fs::probe_superblock(&device).ok()?.0.geometry().clone();
     let mut count = Count::default();
     let block_size = u64::from(geo.block_size);

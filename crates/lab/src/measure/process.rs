@@ -8,6 +8,9 @@
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Sub};
 
+/// Ticks a second in /proc: part of the kernel's ABI, whatever its own timer does (Linux: `USER_HZ`).
+pub(super) const USER_HZ: f64 = 100.0;
+
 /// User and system time in seconds, with the resolution of the system's clock tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cpu {
@@ -32,8 +35,7 @@ impl Cpu {
     fn read(path: &str, field: usize) -> Option<Cpu> {
         let text = std::fs::read_to_string(path).ok()?;
         let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(field);
-        let tick = rustix::param::clock_ticks_per_second() as f64;
-        let mut next = || fields.next()?.parse::<f64>().ok().map(|t| t / tick);
+        let mut next = || fields.next()?.parse::<f64>().ok().map(|t| t / USER_HZ);
         Some(Cpu { user_s: next()?, system_s: next()? })
     }
 }

@@ -6,6 +6,7 @@
 //! None.
 
 use super::Figures;
+use super::process::USER_HZ;
 
 /// A reading.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,5 +59,5 @@ fn busy_s() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let fields: Vec<f64> = text.lines().next()?.split_whitespace().skip(1).map_while(|f| f.parse().ok()).collect();
     let busy: f64 = fields.iter().take(3).chain(fields.iter().skip(5).take(2)).sum();
-    (fields.len() >= 7).then(|| busy / rustix::param::clock_ticks_per_second() as f64)
+    (fields.len() >= 7).then(|| busy / USER_HZ)
 }
