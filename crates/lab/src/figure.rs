@@ -2,7 +2,8 @@
 //!
 //! Main items: [`figures`], [`headline`], [`Direction`]. Names are stable and listed in docs/lab.md:
 //!
-//! - `PHASE.ops_per_s`, `PHASE.mib_per_s`, `PHASE.seconds` of each timed phase, absent where the phase did none of it;
+//! - `PHASE.ops_per_s`, `PHASE.mib_per_s`, `PHASE.seconds` of each timed phase, absent where the phase did none of it
+//!   (or a single operation);
 //! - the names in [`Trial::measures`];
 //! - `latency.OPERATION.mean_ns`, `.p50_ns`, `.p90_ns`, `.p99_ns`, `.p999_ns`, `.max_ns`;
 //! - `groups_used`, counted from [`Trial::groups`] where it is not among the measures.
@@ -29,7 +30,8 @@ const MIB: f64 = 1024.0 * 1024.0;
 pub fn figures(trial: &Trial) -> Vec<(String, f64)> {
     let mut all = Vec::new();
     for p in &trial.phases {
-        if p.operations > 0 {
+        // One operation (an unmount) is its time.
+        if p.operations > 1 {
             all.push((format!("{}.ops_per_s", p.name), p.operations as f64 / p.seconds));
         }
         if p.bytes > 0 {
@@ -60,7 +62,7 @@ pub fn figures(trial: &Trial) -> Vec<(String, f64)> {
 pub fn headline(trial: &Trial) -> String {
     let name = &trial.workload.headline;
     match trial.phase(name) {
-        Some(p) if p.operations > 0 => format!("{name}.ops_per_s"),
+        Some(p) if p.operations > 1 => format!("{name}.ops_per_s"),
         Some(p) if p.bytes > 0 => format!("{name}.mib_per_s"),
         _ => format!("{name}.seconds"),
     }

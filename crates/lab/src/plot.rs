@@ -196,6 +196,7 @@ pub fn curves(title: &str, histograms: &[Option<Histogram<u64>>]) -> Option<Stri
             .x_labels(0)
             .y_labels(6)
             .label_style(font(14))
+            .x_label_formatter(&|_| String::new())
             .y_label_formatter(&|v| duration(*v))
             .draw()?;
         for (at, name) in MARKS.iter().filter(|(at, _)| *at <= right) {
@@ -207,12 +208,21 @@ pub fn curves(title: &str, histograms: &[Option<Histogram<u64>>]) -> Option<Stri
             ));
             area.draw(&Text::new(*name, (x, y + 8), centre))?;
         }
+        let mut ends = Vec::new();
         for (i, h) in &there {
             chart.draw_series(LineSeries::new(steps(h, right), colour(*i).stroke_width(2)))?;
             let last = (right.min(h.len() as f64), h.max().max(1) as f64);
             chart.draw_series([Circle::new(last, 4, colour(*i).filled())])?;
             let (x, y) = chart.backend_coord(&last);
-            area.draw(&Text::new(letter(*i), (x + 6, y - 14), font(14)))?;
+            ends.push((y, x, *i));
+        }
+        // Names of curves that end together stand below each other.
+        ends.sort_unstable();
+        let mut free = i32::MIN;
+        for (y, x, i) in ends {
+            let y = (y - 8).max(free);
+            area.draw(&Text::new(letter(i), (x + 7, y), font(14)))?;
+            free = y + 14;
         }
         Ok(())
     })
@@ -233,7 +243,7 @@ fn steps(h: &Histogram<u64>, right: f64) -> Vec<(f64, f64)> {
 /// Columns of a strip at most; groups beyond share a column.
 const COLUMNS: u64 = 128;
 
-/// How many blocks went to which block group: a strip a contestant, darker where more went. `groups` is one past the last.
+/// How many blocks went to which block group: a strip a contestant, in stronger colour where more went. `groups` is one past the last.
 pub fn strips(title: &str, groups: u32, series: &[Vec<(u32, u64)>]) -> Option<String> {
     if groups == 0 || series.iter().all(Vec::is_empty) {
         return None;

@@ -232,7 +232,7 @@ fn map(page: &mut String, group: &Group) {
             page,
             "Block groups that were written to",
             plot::strips("blocks by group", groups, &series),
-            "From the first group to the last; darker: more blocks, each strip by its own darkest.",
+            "From the first group to the last; the stronger the colour, the more blocks, each strip by its own strongest.",
         );
     }
 }

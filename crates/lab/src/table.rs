@@ -28,19 +28,21 @@ pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Change of `value` against `base` as mmtests prints it: 0.05 is 5 % better. None: no percentage of nothing.
+/// Change of `value` against `base` as mmtests prints it: 0.05 is 5 % better. None: there is no percentage of nothing, nor of
+/// a growth that became a shrinking.
 pub fn change(base: f64, value: f64, direction: Direction) -> Option<f64> {
     let change = match direction {
         Direction::LowerIsBetter => (base - value) / base.abs(),
         Direction::HigherIsBetter | Direction::Neither => (value - base) / base.abs(),
     };
-    if value == base { Some(0.0) } else { Some(change).filter(|c| c.is_finite()) }
+    if value == base { Some(0.0) } else { Some(change).filter(|c| c.is_finite() && base * value >= 0.0) }
 }
 
 /// A figure with about six digits that mean something.
 pub fn number(v: f64) -> String {
     match v.abs() {
-        0.0 => "0".into(),
+        // Counts are counts.
+        a if v.fract() == 0.0 && a < 1e15 => format!("{v:.0}"),
         a if a >= 1e15 => format!("{v:.6e}"),
         a if a >= 1000.0 => format!("{v:.2}"),
         a if a >= 1.0 => format!("{v:.4}"),
@@ -174,19 +176,31 @@ pub fn mmtests(labels: &[String], rows: &[Row]) -> String {
     for row in rows {
         let mut text = format!("Ops {:<width$}", plain(&row.name), width = name_width - 4);
         let base = row.means.first().copied().flatten();
+        let digits = digits(&row.means);
         for mean in &row.means {
             let _ = match (mean, base) {
                 (None, _) => write!(text, "{:COLUMN$}", ""),
                 (Some(v), Some(base)) => match change(base, *v, row.direction) {
-                    Some(c) => write!(text, "{:>width$.2} ({:>7.2}%)", v, c * 100.0, width = COLUMN - 11),
-                    None => write!(text, "{:>width$.2} {:10}", v, "", width = COLUMN - 11),
+                    Some(c) => write!(text, "{:>width$.digits$} ({:>7.2}%)", v, c * 100.0, width = COLUMN - 11),
+                    None => write!(text, "{:>width$.digits$} {:10}", v, "", width = COLUMN - 11),
                 },
-                (Some(v), None) => write!(text, "{:>width$.2} {:10}", v, "", width = COLUMN - 11),
+                (Some(v), None) => write!(text, "{:>width$.digits$} {:10}", v, "", width = COLUMN - 11),
             };
         }
         let _ = writeln!(out, "{}", text.trim_end());
     }
     out
+}
+
+/// Digits behind the point: two, as mmtests has it, unless these would not show what differs.
+fn digits(means: &[Option<f64>]) -> usize {
+    let all = || means.iter().flatten().map(|v| v.abs());
+    match all().fold(0.0, f64::max) {
+        _ if all().all(|v| v.fract() == 0.0) => 2,
+        most if most < 0.1 => 6,
+        most if most < 10.0 => 4,
+        _ => 2,
+    }
 }
 
 /// Pieces of at most `width` characters, cut behind a comma, colon, slash or blank where there is one.

@@ -10,6 +10,9 @@ use serde::Deserialize;
 
 const RESAMPLINGS: usize = 10_000;
 
+/// Fewer where each is two runs of a thousand rounds.
+const RUNS: usize = 2_000;
+
 /// A small generator with a fixed seed, so that the rates below are the same on every machine (SplitMix64: Steele, Lea,
 /// Flood, OOPSLA 2014).
 struct Draw(u64);
@@ -94,13 +97,13 @@ fn found(pool: &[f64], pilot: usize, paired: bool) -> (f64, usize) {
     let mut draw = Draw(2);
     let mut proposals = Vec::new();
     let mut worse = 0;
-    for _ in 0..RESAMPLINGS {
+    for _ in 0..RUNS {
         let rounds = one(&mut draw, pool, pilot, 1.0, paired).rounds_to_show(0.05).unwrap_or(10_000);
         worse += usize::from(one(&mut draw, pool, rounds, 1.05, paired).verdict == Verdict::Worse);
         proposals.push(rounds);
     }
     proposals.sort_unstable();
-    (worse as f64 / RESAMPLINGS as f64, proposals[RESAMPLINGS / 2])
+    (worse as f64 / RUNS as f64, proposals[RUNS / 2])
 }
 
 /// The promise: 4 to 6 % at the 5 % level, on recorded trials, with ten rounds or more; never above 6 %.
