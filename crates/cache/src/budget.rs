@@ -12,7 +12,7 @@
 use std::sync::{Arc, Weak};
 
 use extant_base::counter::Counter;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
 
 static CLASS: LockClass = LockClass::new("shrinkers", 95);
@@ -27,6 +27,8 @@ pub trait Shrinker: Send + Sync {
 pub struct Budget {
     limit: u64,
     used: AtomicI64,
+    /// Reclaim runs when more than this is in use: the limit, or above it what was found to be pinned.
+    threshold: AtomicU64,
     shrinkers: RwLock<Vec<Weak<dyn Shrinker>>>,
     reclaiming: AtomicBool,
     /// Times that reclaim ran, and bytes it got back.
@@ -39,6 +41,7 @@ impl Budget {
         Arc::new(Budget {
             limit,
             used: AtomicI64::new(0),
+            threshold: AtomicU64::new(limit),
             shrinkers: RwLock::new(&CLASS, Vec::new()),
             reclaiming: AtomicBool::new(false),
             reclaims: Counter::new(),
@@ -73,11 +76,20 @@ impl Budget {
 
     /// Called with no cache lock held: when over the limit, one thread at a time frees an eighth of the limit (or what
     /// there is), so that reclaim comes in batches rather than once per allocation.
+    ///
+    /// What is in use may be pinned: inodes that the kernel knows, dirty memory. Looking through all of it again for every
+    /// operation would find the same; so after a look that did not come below the limit, the next one waits until a
+    /// thirty-second of the limit more is in use.
     pub fn relieve(&self) {
-        if !self.over_limit() || self.reclaiming.swap(true, Ordering::Acquire) {
+        let used = self.used();
+        let threshold = self.threshold.load(Ordering::Relaxed);
+        if used <= self.limit && threshold != self.limit {
+            self.threshold.store(self.limit, Ordering::Relaxed);
+        }
+        if used <= threshold || self.reclaiming.swap(true, Ordering::Acquire) {
             return;
         }
-        let want = self.used().saturating_sub(self.limit) + self.limit / 8;
+        let want = used.saturating_sub(self.limit) + self.limit / 8;
         let list: Vec<_> = self.shrinkers.read().iter().filter_map(Weak::upgrade).collect();
         let mut freed = 0;
         for s in list {
@@ -86,8 +98,81 @@ impl Budget {
             }
             freed += s.shrink(want - freed);
         }
+        let pinned = self.used();
+        let threshold = if pinned <= self.limit { self.limit } else { pinned + self.limit / 32 };
+        self.threshold.store(threshold, Ordering::Relaxed);
         self.reclaims.inc();
         self.reclaimed_bytes.add(freed);
         self.reclaiming.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Says how often it was asked; frees what it is told to have.
+    struct Cache {
+        budget: Arc<Budget>,
+        free: AtomicU64,
+        asked: AtomicU64,
+    }
+
+    impl Shrinker for Cache {
+        fn shrink(&self, bytes: u64) -> u64 {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let n = self.free.load(Ordering::Relaxed).min(bytes);
+            self.free.fetch_sub(n, Ordering::Relaxed);
+            self.budget.uncharge(n);
+            n
+        }
+    }
+
+    fn cache(limit: u64) -> (Arc<Budget>, Arc<Cache>) {
+        let budget = Budget::new(limit);
+        let cache = Arc::new(Cache { budget: budget.clone(), free: AtomicU64::new(0), asked: AtomicU64::new(0) });
+        let weak: Weak<Cache> = Arc::downgrade(&cache);
+        budget.register(weak);
+        (budget, cache)
+    }
+
+    #[test]
+    fn pinned_memory_is_not_looked_through_again_and_again() {
+        let (budget, cache) = cache(1 << 20);
+        for _ in 0..2048 {
+            budget.charge(1024);
+            budget.relieve();
+        }
+        // One MiB over the limit, in steps of a thirty-second of it.
+        let asked = cache.asked.load(Ordering::Relaxed);
+        assert!((16..=33).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn what_can_be_freed_is_freed_in_batches() {
+        let (budget, cache) = cache(1 << 20);
+        for _ in 0..8192 {
+            budget.charge(1024);
+            cache.free.fetch_add(1024, Ordering::Relaxed);
+            budget.relieve();
+            assert!(budget.used() <= budget.limit() + 1024);
+        }
+        let asked = cache.asked.load(Ordering::Relaxed);
+        assert!((48..=64).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn reclaim_goes_on_when_the_pins_are_gone() {
+        let (budget, cache) = cache(1 << 20);
+        budget.charge(2 << 20);
+        budget.relieve();
+        cache.free.store(2 << 20, Ordering::Relaxed);
+        budget.charge(1 << 16);
+        budget.relieve();
+        assert!(budget.used() <= budget.limit(), "{}", budget.used());
+        budget.charge(budget.limit() - budget.used() + 1);
+        let before = cache.asked.load(Ordering::Relaxed);
+        budget.relieve();
+        assert_eq!(cache.asked.load(Ordering::Relaxed), before + 1, "the limit counts again");
     }
 }
