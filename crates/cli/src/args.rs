@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use extant_lab::measure::Recorded;
 
 use crate::commands::lab::LabArgs;
 
@@ -96,6 +97,9 @@ pub struct MountArgs {
     /// Count what the mount does, and write it to FILE (JSON) at the end: for `extant lab`
     #[arg(long, value_name = "FILE", hide = true)]
     pub stats: Option<PathBuf>,
+    /// What is recorded for it
+    #[arg(long, value_name = "PARTS", hide = true, default_value_t = Recorded::ALL)]
+    pub stats_of: Recorded,
     /// Started by the foreground command: "mounted" goes to the standard output, which is a pipe
     #[arg(long, hide = true)]
     pub background_server: bool,

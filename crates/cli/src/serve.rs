@@ -22,6 +22,7 @@ use extant_block::BlockDevice;
 use extant_block::device::IoMode;
 use extant_fs::Filesystem;
 use extant_fuse::{FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
+use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
 use rustix::process::{getegid, geteuid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -48,16 +49,16 @@ pub struct Job {
     /// Somebody reads our standard output, waiting for [`MOUNTED`].
     pub background: bool,
     /// Where to write what the mount did (`extant lab`).
-    pub stats: Option<PathBuf>,
+    pub stats: Option<(PathBuf, Recorded)>,
 }
 
 /// Mounts and serves until the mount is gone.
 pub fn serve(job: Job) -> Result<()> {
     let root = geteuid().is_root();
     let (fs, kind) = open(&job, root)?;
-    let probe = job.stats.as_ref().map(|_| Probe::start(&fs));
+    let probe = job.stats.as_ref().map(|(_, recorded)| Probe::start(&fs, *recorded));
     let result = run(&job, root, fs.clone(), kind);
-    if let (Some(probe), Some(file)) = (probe, &job.stats) {
+    if let (Some(probe), Some((file, _))) = (probe, &job.stats) {
         write_stats(probe, &fs, file);
     }
     // The claim on the image ends with the device, which the file system owns.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use extant_lab::measure::Recorded;
 use extant_lab::result::{Outcome, TRIALS, Trial};
 use extant_lab::run::{self, Config};
 
@@ -21,7 +22,7 @@ fn config(dir: &Path, workload: &str, targets: &[String]) -> Config {
         output: dir.join("result"),
         shard: None,
         overwrite: false,
-        measured: true,
+        recorded: Recorded::ALL,
         quiet: true,
         program: "/nonexistent".into(),
         command: vec!["extant".into(), "lab".into()],
@@ -105,7 +106,7 @@ fn engine_and_directory() {
     assert!(all[0].measures["device_read_bytes"] > 60.0 * 1000.0, "it was read cold");
 
     // Bare: times, no more.
-    c.measured = false;
+    c.recorded = Recorded::NONE;
     c.output = dir.path().join("bare");
     assert_eq!(go(&c).expect("run").failed, []);
     let all = trials(&c);

@@ -11,6 +11,8 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use extant_lab::measure::Recorded;
+
 use crate::args::{MountArgs, MountHelper};
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain};
 use crate::image::ImageSpec;
@@ -30,8 +32,14 @@ pub fn run(args: MountArgs) -> Result<()> {
         Failure::io(&spec.path, e).with_status(if denied { USAGE } else { MOUNT })
     })?;
     let dir = mount_table::absolute(&args.dir);
-    let job =
-        Job { spec, dir, config, verbose: args.verbose, background: args.background_server, stats: args.stats.clone() };
+    let job = Job {
+        spec,
+        dir,
+        config,
+        verbose: args.verbose,
+        background: args.background_server,
+        stats: args.stats.clone().map(|file| (file, args.stats_of)),
+    };
     if args.foreground || args.background_server {
         return serve::serve(job);
     }
@@ -52,6 +60,7 @@ pub fn run_helper(args: MountHelper) -> Result<()> {
         verbose: args.verbose,
         sloppy: args.sloppy,
         stats: None,
+        stats_of: Recorded::NONE,
         background_server: false,
     })
 }

@@ -20,8 +20,8 @@ use extant_block::IoStats;
 use extant_fs::Filesystem;
 use serde::{Deserialize, Serialize};
 
-use super::Figures;
 use super::transactions::{Layout, Tally};
+use super::{Figures, Recorded};
 use crate::result::LockRow;
 
 static PROBE_CLASS: LockClass = LockClass::new("lab probe", 1);
@@ -49,6 +49,7 @@ pub struct Report {
 pub struct Probe {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    recorded: Recorded,
     /// Acquisitions before, by class: those counters are never reset.
     acquired_before: Vec<extant_base::sync::LockRow>,
     io_before: IoStats,
@@ -67,8 +68,8 @@ struct Listener {
 }
 
 impl Probe {
-    /// Starts to listen; `None` for the thread if it cannot be started, and then there are no events.
-    pub fn start(fs: &Filesystem) -> Probe {
+    /// Starts to listen. Without a thread there are no events.
+    pub fn start(fs: &Filesystem, recorded: Recorded) -> Probe {
         let geometry = fs.geometry();
         let layout = Layout { first_block: geometry.first_data_block, blocks_per_group: geometry.blocks_per_group };
         let shared = Arc::new(Shared {
@@ -76,31 +77,37 @@ impl Probe {
             stop: AtomicBool::new(false),
             tally: Mutex::new(&PROBE_CLASS, Listener::default()),
         });
-        let _ = trace::drain();
-        for point in POINTS {
-            trace::enable(point);
+        if recorded.locks {
+            set_lock_stats(true);
+            reset_lock_table();
         }
-        set_lock_stats(true);
-        reset_lock_table();
-        let thread = {
+        let thread = if recorded.events {
+            let _ = trace::drain();
+            POINTS.iter().for_each(|point| trace::enable(point));
             let shared = shared.clone();
             let clock = Clock::real();
-            task::spawn("lab-probe", move || {
+            let listener = task::spawn("lab-probe", move || {
                 while !shared.stop.load(Ordering::Acquire) {
                     clock.sleep(DRAIN_EVERY);
                     shared.listen();
                 }
-            })
+            });
+            listener.ok()
+        } else {
+            None
         };
-        Probe { shared, thread: thread.ok(), acquired_before: lock_table(), io_before: fs.device().stats() }
+        Probe { shared, thread, recorded, acquired_before: lock_table(), io_before: fs.device().stats() }
     }
 
     /// After the unmount: what was heard.
     pub fn finish(mut self, fs: &Filesystem) -> Report {
         let heard = self.thread.is_some();
         self.end();
-        self.shared.listen();
-        let mut report = Report { budget_bytes: fs.budget().used(), locks: self.locks(), ..Report::default() };
+        if heard {
+            self.shared.listen();
+        }
+        let locks = if self.recorded.locks { self.locks() } else { Vec::new() };
+        let mut report = Report { budget_bytes: fs.budget().used(), locks, ..Report::default() };
         let listener = std::mem::take(&mut *self.shared.tally.lock());
         report.tally = (heard && listener.lost == 0).then_some(listener.tally);
         self.count(fs, &mut report);

@@ -37,6 +37,55 @@ const fn measure(name: &'static str, unit: &'static str, summary: &'static str) 
     Measure { name, unit, summary }
 }
 
+/// What a trial records beside the clock and the host's counters. Each part has its cost; docs/lab.md says which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Latency of each operation.
+    pub latency: bool,
+    /// The lock table.
+    pub locks: bool,
+    /// Trace events: allocations, commits, groups.
+    pub events: bool,
+}
+
+impl Recorded {
+    /// Everything.
+    pub const ALL: Recorded = Recorded { latency: true, locks: true, events: true };
+    /// Nothing.
+    pub const NONE: Recorded = Recorded { latency: false, locks: false, events: false };
+
+    /// Whether anything is recorded.
+    pub fn any(self) -> bool {
+        self != Recorded::NONE
+    }
+}
+
+impl std::str::FromStr for Recorded {
+    type Err = String;
+
+    /// `latency,locks,events`, some of them, or `none`.
+    fn from_str(text: &str) -> Result<Recorded, String> {
+        let mut recorded = Recorded::NONE;
+        for part in text.split(',').filter(|part| *part != "none") {
+            match part {
+                "latency" => recorded.latency = true,
+                "locks" => recorded.locks = true,
+                "events" => recorded.events = true,
+                _ => return Err(format!("'{part}' is none of latency, locks, events, none")),
+            }
+        }
+        Ok(recorded)
+    }
+}
+
+impl std::fmt::Display for Recorded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts = [(self.latency, "latency"), (self.locks, "locks"), (self.events, "events")];
+        let on: Vec<&str> = parts.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+        f.write_str(if on.is_empty() { "none".to_owned() } else { on.join(",") }.as_str())
+    }
+}
+
 /// Every measure. Names that end in `_` begin a family.
 pub const ALL: &[Measure] = &[
     measure("cpu_user_s", "s", "user time of the workload and of the target's server"),

@@ -19,6 +19,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::environment;
 use crate::error::{Error, Result};
+use crate::measure::Recorded;
 use crate::result::{Outcome, Trial, WorkloadRun};
 use crate::target::{self, ImagePlan, Rig};
 use crate::workload::{self, Parameters, Workload};
@@ -54,8 +55,8 @@ pub struct Config {
     pub shard: Option<(u32, u32)>,
     /// Images that are there may be replaced.
     pub overwrite: bool,
-    /// Latencies, lock table and events are recorded. Without: the clock and the host's counters alone.
-    pub measured: bool,
+    /// What is recorded beside the clock and counters that are there anyway.
+    pub recorded: Recorded,
     /// Nothing is drawn on the terminal.
     pub quiet: bool,
     /// The `extant` binary, which serves `mount` targets.

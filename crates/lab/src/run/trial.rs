@@ -67,7 +67,7 @@ impl Job<'_> {
         }
         say("checking");
         let mut figures = work.figures;
-        if let (Some(image), true) = (&image, self.config.measured) {
+        if let Some(image) = &image {
             extents::figures(image.path(), &mut figures);
         }
         Ok(Trial {
@@ -97,14 +97,15 @@ impl Job<'_> {
     fn work_into(&self, work: &mut Work, stop: &AtomicBool, say: &dyn Fn(&str)) -> Result<()> {
         let config = self.config;
         let image = &self.rig.target.path;
-        let mut site = Site::new(self.rig, image, &config.program, config.measured)?;
+        let mut site = Site::new(self.rig, image, &config.program, config.recorded)?;
         crate::target::drop_caches(image);
         let before = System::now();
         let (cpu_before, threads_before) = (Cpu::of_self(), Threads::of(None));
         say("mounting");
         site.up()?;
         let operations = config.operations.as_deref();
-        let mut context = Context::new(&mut site, self.parameters, config.seed, config.measured, stop, operations, say);
+        let mut context =
+            Context::new(&mut site, self.parameters, config.seed, config.recorded.latency, stop, operations, say);
         let result = self.workload.run(&mut context);
         work.phases = std::mem::take(&mut context.phases);
         work.histograms = std::mem::take(&mut context.histograms);

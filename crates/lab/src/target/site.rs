@@ -27,7 +27,7 @@ use super::tools::{find, is_mount_point};
 use super::{EngineOptions, Kind, Rig, Tool};
 use crate::error::{Error, Result};
 use crate::measure::process::{Cpu, Memory, Switches, Threads};
-use crate::measure::{Figures, engine, extents, kernel};
+use crate::measure::{Figures, Recorded, engine, extents, kernel};
 use crate::result::LockRow;
 use crate::vfs::{EngineVfs, PosixVfs, Vfs};
 use crate::workload::Place;
@@ -58,7 +58,7 @@ pub struct Site {
     options: String,
     /// The binary whose `mount` serves; this one, except in tests.
     program: PathBuf,
-    measured: bool,
+    recorded: Recorded,
     work: TempDir,
     /// For `dir`: the directory that was made in the user's.
     inside: Option<TempDir>,
@@ -77,7 +77,7 @@ pub struct Site {
 
 impl Site {
     /// `image`: where the fresh image is, or the user's directory. `program`: the `extant` binary. Nothing is up yet.
-    pub fn new(rig: &Rig, image: &Path, program: &Path, measured: bool) -> Result<Site> {
+    pub fn new(rig: &Rig, image: &Path, program: &Path, recorded: Recorded) -> Result<Site> {
         let temporary = std::env::temp_dir();
         Ok(Site {
             kind: rig.target.kind,
@@ -85,7 +85,7 @@ impl Site {
             image: std::path::absolute(image).map_err(Error::file(image))?,
             options: rig.all_options(),
             program: program.to_owned(),
-            measured,
+            recorded,
             work: tempfile::Builder::new()
                 .prefix("extant-lab-")
                 .tempdir_in(&temporary)
@@ -139,7 +139,7 @@ impl Site {
         };
         self.device = Some(device.clone());
         let fs = Filesystem::mount(device, options.fs).map_err(|e| self.failed(e))?;
-        self.probe = self.measured.then(|| engine::Probe::start(&fs));
+        self.probe = Some(engine::Probe::start(&fs, self.recorded));
         self.vfs = Some(Box::new(EngineVfs::new(fs.clone()).map_err(|e| self.failed(e))?));
         self.fs = Some(fs);
         Ok(())
@@ -173,14 +173,14 @@ impl Site {
                 let number = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
                 let layout = extents::layout(&self.image);
                 // The requests are counted in any case: that costs nothing.
-                self.kernel_probe = Some(kernel::Probe::start(&name, number, layout, self.measured));
+                self.kernel_probe = Some(kernel::Probe::start(&name, number, layout, self.recorded.events));
                 device
             }
         };
         let options = if self.options.is_empty() { "rw" } else { &self.options };
         Tool::new("mount").args(["-t", "ext4", "-o", options]).arg(&device).arg(&dir).run()?;
         self.mounted = true;
-        if let Some(probe) = self.kernel_probe.as_ref().filter(|_| self.measured) {
+        if let Some(probe) = self.kernel_probe.as_ref().filter(|_| self.recorded.any()) {
             probe.mounted();
         }
         self.open_vfs(&dir)
@@ -195,9 +195,7 @@ impl Site {
         let mut command = if self.kind == Kind::Mount {
             let mut command = Command::new(&self.program);
             command.args(["mount", "--foreground"]);
-            if self.measured {
-                command.arg("--stats").arg(self.stats_file());
-            }
+            command.arg("--stats").arg(self.stats_file()).arg("--stats-of").arg(self.recorded.to_string());
             command
         } else {
             let mut command = Command::new(find("fuse2fs").unwrap_or_else(|| "fuse2fs".into()));
@@ -257,7 +255,7 @@ impl Site {
             }
             Kind::Kernel => {
                 self.vfs = None;
-                if let Some(probe) = self.kernel_probe.as_mut().filter(|_| self.measured) {
+                if let Some(probe) = self.kernel_probe.as_mut().filter(|_| self.recorded.any()) {
                     probe.unmounting();
                 }
                 self.unmount()
@@ -332,7 +330,7 @@ impl Site {
             return Err(self.failed(format!("its server ended with {status}: {}", said.trim())));
         }
         let stats = self.stats_file();
-        if self.measured && self.kind == Kind::Mount {
+        if self.kind == Kind::Mount {
             let text = std::fs::read_to_string(&stats).map_err(Error::file(&stats))?;
             let report = serde_json::from_str(&text).map_err(|e| self.failed(format!("its counters: {e}")))?;
             let _ = std::fs::remove_file(&stats);

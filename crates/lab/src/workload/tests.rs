@@ -120,8 +120,13 @@ impl Place for Recording {
     }
 }
 
+/// For each thread: operations, and a hash of them.
+type Sums = Vec<(u64, u64)>;
+/// Name, operations, bytes.
+type Phases = Vec<(String, u64, u64)>;
+
 /// Runs a small version; returns what was done and the names of the phases with what they counted.
-fn record(workload: &dyn Workload, seed: u64, operations: Option<&Path>) -> (Vec<(u64, u64)>, Vec<(String, u64, u64)>) {
+fn record(workload: &dyn Workload, seed: u64, operations: Option<&Path>) -> (Sums, Phases) {
     let mut parameters = workload.parameters(0.001);
     if workload.name() == "reaim-disk" {
         parameters.set("processes=1,3").unwrap();

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use extant_base::clock::Clock;
+use extant_lab::measure::Recorded;
 use extant_lab::run::{Config, Summary};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -73,9 +74,9 @@ pub struct HowArgs {
     /// Replace image files that are there
     #[arg(long)]
     pub overwrite: bool,
-    /// Record times and the host's counters alone: no latencies, no lock table, no events
-    #[arg(long)]
-    pub bare: bool,
+    /// What to record: latency, locks, events, or none; phases, counters and the host's figures are there in any case
+    #[arg(long, value_name = "PARTS", default_value_t = Recorded::ALL)]
+    pub record: Recorded,
     /// No progress bar
     #[arg(short, long)]
     pub quiet: bool,
@@ -123,9 +124,9 @@ impl RunArgs {
         self.how.operations.iter().for_each(|o| put("operations", o.display().to_string()));
         self.how.mkfs.iter().for_each(|m| put("mkfs", m.clone()));
         self.how.size.iter().for_each(|s| put("size", s.to_string()));
+        put("record", self.how.record.to_string());
         self.output.iter().for_each(|o| put("output", o.display().to_string()));
-        for (on, name) in [(self.how.overwrite, "--overwrite"), (self.how.bare, "--bare"), (self.how.quiet, "--quiet")]
-        {
+        for (on, name) in [(self.how.overwrite, "--overwrite"), (self.how.quiet, "--quiet")] {
             line.extend(on.then(|| name.to_owned()));
         }
         line
@@ -150,7 +151,7 @@ pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Resu
         output: output.clone(),
         shard: args.shard,
         overwrite: args.how.overwrite,
-        measured: !args.how.bare,
+        recorded: args.how.record,
         quiet: args.how.quiet,
         program: std::env::current_exe()?,
         command,
