@@ -70,7 +70,8 @@ Options (-o), separated by commas:
   default_permissions          check modes and owners (default) / no_default_permissions
   uid=N gid=N                  show all files as owned by N (default without root: you)
   fakeroot                     show the owners as they are in the image, and check nothing
-  writeback_cache no_writeback_cache   let the kernel delay writes
+  writeback_cache no_writeback_cache   let the kernel delay writes: small ones become many times
+                               faster, but a full disk is told at close or fsync (off)
   no_open=0|1                  spare OPEN and RELEASE
   workers=N                    threads that serve
   mb_policy=NAME es_policy=NAME   block allocation; what leaves the extent cache

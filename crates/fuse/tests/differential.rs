@@ -22,7 +22,9 @@ fn writes_as_the_kernel_does() {
     }
     for (i, kind) in matrix().iter().enumerate() {
         let plan = plan(100 + i as u64, 300, 2);
-        writes(&Setup::default().mounting(), kind, &plan).unwrap_or_else(|e| panic!("{e}"));
+        let server = ServerOptions { writeback_cache: i % 2 == 0, ..ServerOptions::default() };
+        let setup = Setup { server, ..Setup::default() };
+        writes(&setup.mounting(), kind, &plan).unwrap_or_else(|e| panic!("{e}"));
     }
 }
 

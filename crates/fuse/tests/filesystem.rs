@@ -408,6 +408,37 @@ fn a_full_image_says_so_and_recovers() {
     }
 }
 
+/// What write(2) took is there; what does not fit, write(2) refuses.
+#[test]
+fn a_full_image_refuses_the_write_and_loses_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    let f = fs::File::create(m.at("big")).expect("create");
+    let (mut end, mut refused) = (0u64, None);
+    while refused.is_none() && end < 1 << 30 {
+        match f.write_at(&[(end % 251) as u8; 100_000], end) {
+            Ok(n) => end += n as u64,
+            Err(e) => refused = Some(e),
+        }
+    }
+    let refused = refused.expect("smaller than a gibibyte");
+    assert_eq!(refused.raw_os_error(), Some(28));
+    f.sync_all().expect("everything that was taken fits");
+    drop(f);
+    m.end().expect("unmounted");
+    let mut m = b.serve(&Setup::default());
+    let data = fs::read(m.at("big")).expect("read");
+    assert_eq!(data.len() as u64, end);
+    for (i, part) in data.chunks(100_000).enumerate() {
+        assert!(part.iter().all(|b| *b == (i as u64 * 100_000 % 251) as u8), "part {i}");
+    }
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}
+
 #[test]
 fn without_attributes_the_kernel_stops_asking() {
     if !can_mount() {

@@ -5,10 +5,11 @@ use std::time::Duration;
 use crate::types::FOREVER;
 
 /// How a file system is shown to the kernel. The default is the fastest that is right for one mount that nobody works
-/// behind the back of.
+/// behind the back of, and loses no data silently.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The kernel collects writes and sends them later. Without it every write(2) is a request.
+    /// The kernel collects writes and sends them later. Without it every write(2) is a request, and a full disk is told to
+    /// the write(2) that finds it full; with it, to a close(2) or fsync(2) that nobody may look at.
     pub writeback_cache: bool,
     /// Files are opened and closed without asking: a creation is one request (MKNOD) instead of two.
     pub no_open: bool,
@@ -39,7 +40,7 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
         ServerOptions {
-            writeback_cache: true,
+            writeback_cache: false,
             no_open: true,
             no_opendir: true,
             readdirplus: true,
