@@ -83,6 +83,10 @@ impl LockClass {
     /// Takes the lock through `quick` (must not wait), else through `slow` (waits), counting and timing when asked to.
     pub(super) fn acquire<G>(&'static self, quick: impl FnOnce() -> Option<G>, slow: impl FnOnce() -> G) -> G {
         if !STATS_ON.load(Ordering::Relaxed) {
+            if let Some(g) = quick() {
+                return g;
+            }
+            crate::task::before_sleep();
             return slow();
         }
         // Looked at first: a swap takes the cache line from the other processors every time.
@@ -93,6 +97,7 @@ impl LockClass {
         if let Some(g) = quick() {
             return g;
         }
+        crate::task::before_sleep();
         self.contended.inc();
         let start = Instant::now();
         let g = slow();

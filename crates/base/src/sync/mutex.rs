@@ -81,12 +81,14 @@ impl Condvar {
     }
 
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        crate::task::before_sleep();
         let raw = guard.raw.take().expect("present outside Condvar::wait");
         guard.raw = Some(backend::wait(&self.0, raw));
     }
 
     /// True when the time ran out.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, d: Duration) -> bool {
+        crate::task::before_sleep();
         let raw = guard.raw.take().expect("present outside Condvar::wait");
         let (raw, timed_out) = backend::wait_for(&self.0, raw, d);
         guard.raw = Some(raw);

@@ -5,16 +5,18 @@
 //!
 //! Main types: [`session::Session`] (one mount), [`reply`] (the `Reply*` objects), [`dirbuf::DirBuf`] (directory
 //! replies), [`notify::Notifier`] (messages that nobody asked for). Inside: `channel` (one descriptor), `buffer` (a
-//! worker's memory), `dispatch` (decoding), `init` (negotiation).
+//! worker's memory), `crew` (which workers read), `dispatch` (decoding), `init` (negotiation).
 //!
 //! What it does not do: it keeps no inodes, handles or lookup counts; those are the server's.
 //!
 //! # Locking
 //! `fuse gate` (rank 1), one per worker: held by a worker while it calls the server, and taken from all workers, one
-//! after the other, by the worker that got DESTROY. Everything else is owned by one worker.
+//! after the other, by the worker that got DESTROY. `fuse crew` (1001): who is parked. Everything else is owned by one
+//! worker.
 
 pub(crate) mod buffer;
 pub(crate) mod channel;
+pub(crate) mod crew;
 pub mod dirbuf;
 pub(crate) mod dispatch;
 pub(crate) mod init;

@@ -7,11 +7,14 @@
 //! (ENODEV) without a word; the workers end and `destroy` runs last. If the connection is aborted through sysfs
 //! (ECONNABORTED) the dead mount is detached too.
 //!
+//! Which of the workers wait for requests is the business of [`super::crew`].
+//!
 //! # Locking
 //! `fuse gate`, see [`super`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +25,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::buffer::Buffer;
 use super::channel::Channel;
+use super::crew::{Crew, Turn};
 use super::dispatch::{Flow, dispatch};
 use super::init::{InitRequest, Negotiated, decode, negotiate, newer_major_reply};
 use super::notify::Notifier;
@@ -33,16 +37,18 @@ use crate::sys;
 
 static GATE_CLASS: LockClass = LockClass::new("fuse gate", 1);
 
-const WORKERS_MIN: usize = 2;
+/// More than there are processors, for those that sleep are replaced; parked ones cost a stack and no time.
+const WORKERS_MIN: usize = 8;
 const WORKERS_MAX: usize = 16;
 
 /// On its own cache lines: each worker takes its own gate for every request.
 #[repr(align(128))]
 struct Gate(Mutex<()>);
 
-struct Shared<S> {
+pub(super) struct Shared<S> {
     server: Arc<S>,
     agreed: Negotiated,
+    crew: Arc<Crew>,
     gates: Vec<Gate>,
     /// Set once, before the gates are passed for DESTROY: from then on no worker calls the server.
     stopping: AtomicBool,
@@ -50,6 +56,22 @@ struct Shared<S> {
 }
 
 impl<S: Server> Shared<S> {
+    pub(super) fn new(server: Arc<S>, agreed: Negotiated, workers: usize) -> Shared<S> {
+        Shared {
+            server,
+            agreed,
+            crew: Arc::new(Crew::new(workers)),
+            gates: (0..workers).map(|_| Gate(Mutex::new(&GATE_CLASS, ()))).collect(),
+            stopping: AtomicBool::new(false),
+            destroyed: AtomicBool::new(false),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn crew(&self) -> &Crew {
+        &self.crew
+    }
+
     fn destroy_once(&self) {
         if !self.destroyed.swap(true, Ordering::AcqRel)
             && catch_unwind(AssertUnwindSafe(|| self.server.destroy())).is_err()
@@ -75,7 +97,7 @@ impl<S: Server> Shared<S> {
 
 /// How a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     Unmounted,
     Aborted,
     Failed(Errno),
@@ -110,11 +132,8 @@ impl<S: Server> Session<S> {
         };
         unmounter.tune(options);
         let workers = options.workers.unwrap_or_else(|| task::processors().clamp(WORKERS_MIN, WORKERS_MAX)).max(1);
-        let gates = (0..workers).map(|_| Gate(Mutex::new(&GATE_CLASS, ()))).collect();
-        let shared =
-            Shared { server, agreed, gates, stopping: AtomicBool::new(false), destroyed: AtomicBool::new(false) };
         Ok(Session {
-            shared: Arc::new(shared),
+            shared: Arc::new(Shared::new(server, agreed, workers)),
             channel: Some(Arc::new(channel)),
             unmounter,
             workers,
@@ -245,41 +264,61 @@ fn handshake<S: Server>(channel: &Channel, server: &S, options: &MountOptions) -
 }
 
 /// A worker: reads and handles requests until the connection ends.
-fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
+pub(super) fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
+    let end = serve(shared, me, channel);
+    // Whoever is parked finds out for himself.
+    shared.crew.dismiss();
+    end
+}
+
+fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
     // Memory that the server allocates must not wait for pages whose writing waits for the server. Needs a privilege;
     // without it the kernel's own heuristics have to do.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     let Some(mut buffer) = Buffer::new(shared.agreed.config.max_write as usize) else {
         return End::Failed(Errno::NOMEM);
     };
-    let gate = &shared.gates[me];
+    let crew = shared.crew.clone();
+    task::watched(Rc::new(move || crew.before_sleep()));
+    let mut turn = Turn::new(me);
     loop {
-        let n = match channel.receive(buffer.bytes()) {
+        shared.crew.before_read(&mut turn);
+        let received = channel.receive(buffer.bytes());
+        shared.crew.after_read(&mut turn, *received.as_ref().unwrap_or(&0));
+        let n = match received {
+            Ok(0) => return End::Aborted, // never from the device
             Ok(n) => n,
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
             Err(Errno::NODEV) => return End::Unmounted,
             Err(Errno::CONNABORTED) => return End::Aborted,
             Err(errno) => return End::Failed(errno),
         };
-        let message = &buffer.bytes()[..n];
-        let inside = gate.0.lock();
-        if shared.stopping.load(Ordering::Acquire) {
-            drop(inside);
-            refuse(channel, message);
-            continue;
-        }
-        let flow = catch_unwind(AssertUnwindSafe(|| dispatch(&*shared.server, &shared.agreed, channel, message)));
+        task::watch_sleep(true);
+        handle(shared, me, channel, &buffer.bytes()[..n]);
+        let slept = !task::watch_sleep(false);
+        shared.crew.after_request(&mut turn, slept);
+    }
+}
+
+/// Serves one message.
+fn handle<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>, message: &[u8]) {
+    let inside = shared.gates[me].0.lock();
+    if shared.stopping.load(Ordering::Acquire) {
         drop(inside);
-        match flow {
-            Ok(Flow::Continue) => {}
-            Ok(Flow::Destroy(reply)) => {
-                shared.stop_others(me);
-                shared.destroy_once();
-                reply.ok();
-            }
-            // The reply was dropped while unwinding, which answered EIO.
-            Err(_) => shared.poison(),
+        refuse(channel, message);
+        return;
+    }
+    let flow = catch_unwind(AssertUnwindSafe(|| dispatch(&*shared.server, &shared.agreed, channel, message)));
+    drop(inside);
+    match flow {
+        Ok(Flow::Continue) => {}
+        Ok(Flow::Destroy(reply)) => {
+            shared.stop_others(me);
+            shared.destroy_once();
+            reply.ok();
         }
+        // The reply was dropped while unwinding, which answered EIO.
+        Err(_) => shared.poison(),
     }
 }
 

@@ -26,7 +26,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, Ordering};
-use rustix::fs::FallocateFlags;
+use extant_base::task;
+use rustix::fs::{FallocateFlags, FlockOperation};
 
 use self::flush::{FlushStream, SharedPoison};
 pub use self::in_use::same_image_in_use;
@@ -162,7 +163,7 @@ impl FileCore {
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let at = self.start + offset;
         if !self.direct || (self.whole_blocks(at) && self.aligned(buf)) {
-            return psync::read_full(&self.data, at, buf);
+            return psync::read_full(&self.data, at, buf, self.direct);
         }
         let block = u64::from(self.limits.logical_block);
         let mut done = 0;
@@ -183,6 +184,9 @@ impl FileCore {
     /// Writes, durably if `fua`.
     fn write(&self, offset: u64, pieces: &[&[u8]], fua: bool) -> std::result::Result<(), Arc<io::Error>> {
         let dsync = fua && self.has_dsync.load(Ordering::Relaxed);
+        if self.direct {
+            task::before_sleep();
+        }
         let done = if pieces.iter().all(|p| self.aligned(p)) {
             psync::write_full(&self.data, self.start + offset, pieces, dsync)
         } else {
@@ -268,6 +272,14 @@ impl FileCore {
             self.has_zero_range.store(false, Ordering::Relaxed);
         }
         Ok(done)
+    }
+}
+
+impl Drop for FileCore {
+    fn drop(&mut self) {
+        // The kernel keeps the files of an io_uring for some moments after the ring is closed; the lock must go now, for
+        // the image may be opened again at once. What was never locked is not hurt.
+        let _ = rustix::fs::flock(&self.data, FlockOperation::Unlock);
     }
 }
 

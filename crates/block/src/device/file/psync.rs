@@ -1,16 +1,34 @@
 //! Plain system calls: preadv, pwritev, fdatasync, fallocate, each until it is done.
+//!
+//! A thread that is watched ([`extant_base::task::before_sleep`]) tells before a call that is going to wait for the disk.
+//! What the page cache holds is read without waiting and without telling (RWF_NOWAIT); a write into the page cache
+//! counts as no wait.
 
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 
+use extant_base::task;
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
 /// The kernel takes at most this many pieces per call (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
 
+/// Reads what needs no wait; how many bytes that was. Only for watched threads is it worth its system call.
+fn read_cached(file: &File, at: u64, buf: &mut [u8]) -> usize {
+    rustix::io::preadv2(file, &mut [IoSliceMut::new(buf)], at, ReadWriteFlags::NOWAIT).unwrap_or(0)
+}
+
 /// Fills `buf` from byte `at` of the file. The end of the file is an error: a device has all of its bytes.
-pub(super) fn read_full(file: &File, mut at: u64, mut buf: &mut [u8]) -> io::Result<()> {
+pub(super) fn read_full(file: &File, mut at: u64, mut buf: &mut [u8], direct: bool) -> io::Result<()> {
+    if task::sleep_is_watched() {
+        let n = if direct { 0 } else { read_cached(file, at, buf) };
+        at += n as u64;
+        buf = &mut buf[n..];
+        if !buf.is_empty() {
+            task::before_sleep();
+        }
+    }
     while !buf.is_empty() {
         match rustix::io::pread(file, &mut *buf, at) {
             Ok(0) => return Err(short_file()),
@@ -29,8 +47,9 @@ pub(super) fn short_file() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter than the device")
 }
 
-/// Fills as much of `buf` as the file has; at least `need` bytes.
+/// Fills as much of `buf` as the file has; at least `need` bytes. For O_DIRECT, so it always waits.
 pub(super) fn read_at_least(file: &File, at: u64, buf: &mut [u8], need: usize) -> io::Result<()> {
+    task::before_sleep();
     let mut done = 0;
     while done < need {
         match rustix::io::pread(file, &mut buf[done..], at + done as u64) {
@@ -48,6 +67,9 @@ pub(super) fn read_at_least(file: &File, at: u64, buf: &mut [u8], need: usize) -
 pub(super) fn write_full(file: &File, mut at: u64, pieces: &[&[u8]], dsync: bool) -> io::Result<bool> {
     let mut slices: Vec<IoSlice<'_>> = pieces.iter().filter(|p| !p.is_empty()).map(|p| IoSlice::new(p)).collect();
     let mut left = &mut slices[..];
+    if dsync {
+        task::before_sleep();
+    }
     while !left.is_empty() {
         let now = &left[..left.len().min(IOV_MAX)];
         let written = if dsync {
@@ -70,6 +92,7 @@ pub(super) fn write_full(file: &File, mut at: u64, pieces: &[&[u8]], dsync: bool
 }
 
 pub(super) fn fdatasync(file: &File) -> io::Result<()> {
+    task::before_sleep();
     loop {
         match rustix::fs::fdatasync(file) {
             Ok(()) => return Ok(()),

@@ -2,8 +2,16 @@
 //!
 //! Background work in Extant is named and few (flusher, journal commit, reclaim); each offers a `step()` that its thread
 //! calls in production and that tests call directly.
+//!
+//! A thread can be watched: it installs what is to be called when it is about to sleep ([`watched`]) and says when that
+//! matters ([`watch_sleep`]). Locks, condition variables and devices call [`before_sleep`]. So a server can let another
+//! thread take over without handing over each request (the kernel's workqueues learn it from `wq_worker_sleeping`).
 
-use std::cell::Cell;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[cfg(not(shuttle))]
@@ -44,4 +52,41 @@ pub fn shard_index() -> usize {
         }
         s.get()
     })
+}
+
+thread_local! {
+    static BEFORE_SLEEP: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Installs what this thread calls when it is about to sleep while [`watch_sleep`] is on. It must not sleep itself.
+pub fn watched(call: Rc<dyn Fn()>) {
+    BEFORE_SLEEP.with(|c| *c.borrow_mut() = Some(call));
+}
+
+/// Switches the watch on or off for this thread; true if it was on. It goes off by itself when it has called.
+pub fn watch_sleep(on: bool) -> bool {
+    WATCHED.replace(on)
+}
+
+/// Whether [`before_sleep`] would call anybody: only then is it worth finding out whether a call will sleep.
+pub fn sleep_is_watched() -> bool {
+    WATCHED.get()
+}
+
+/// To be called when this thread is about to sleep, or may be. Costs one load where nobody watches.
+pub fn before_sleep() {
+    if WATCHED.get() {
+        tell_before_sleep();
+    }
+}
+
+#[cold]
+fn tell_before_sleep() {
+    // Off first: what is called may take a lock itself.
+    WATCHED.set(false);
+    let call = BEFORE_SLEEP.with(|c| c.borrow().clone());
+    if let Some(call) = call {
+        call();
+    }
 }

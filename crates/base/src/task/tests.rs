@@ -1,0 +1,51 @@
+//! Whoever is watched tells.
+
+use super::*;
+use crate::sync::{Condvar, LockClass, Mutex};
+use std::time::Duration;
+
+static CLASS: LockClass = LockClass::new("test watched", 0);
+
+#[test]
+fn a_watched_thread_tells_once_before_it_sleeps() {
+    let told = Rc::new(Cell::new(0));
+    let count = told.clone();
+    watched(Rc::new(move || count.set(count.get() + 1)));
+    let (lock, ready) = (Mutex::new(&CLASS, ()), Condvar::new());
+    drop(lock.lock());
+    let wait = || {
+        let mut guard = lock.lock();
+        ready.wait_for(&mut guard, Duration::from_millis(1));
+    };
+    wait();
+    assert_eq!(told.get(), 0, "not watched yet");
+    watch_sleep(true);
+    drop(lock.lock());
+    assert_eq!(told.get(), 0, "a free lock is no sleep");
+    wait();
+    wait();
+    assert_eq!(told.get(), 1);
+    assert!(!watch_sleep(false), "it went off when it called");
+}
+
+#[test]
+fn a_contended_lock_counts_as_sleep() {
+    let lock = std::sync::Arc::new(Mutex::new(&CLASS, ()));
+    let held = lock.lock();
+    let (other, told) = (lock.clone(), std::sync::Arc::new(AtomicUsize::new(0)));
+    let count = told.clone();
+    let thread = spawn("contender", move || {
+        let mine = count.clone();
+        watched(Rc::new(move || {
+            mine.fetch_add(1, Ordering::SeqCst);
+        }));
+        watch_sleep(true);
+        drop(other.lock());
+    });
+    while told.load(Ordering::SeqCst) == 0 {
+        yield_now();
+    }
+    drop(held);
+    thread.expect("thread").join().expect("joined");
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+}

@@ -1,0 +1,254 @@
+//! Which of the workers wait in read(2).
+//!
+//! The kernel hands requests to waiting readers in turn, so that a single client would wake another thread, with cold
+//! caches and perhaps on another processor, for each of its requests. Here one worker reads and serves as long as that is
+//! enough, and the others are parked. A parked worker is called
+//! - when a worker is about to sleep inside the server and nobody else reads ([`task::before_sleep`](extant_base::task));
+//! - when a worker found [`PATIENCE`] requests in a row waiting for it, and a processor is left for one more.
+//!
+//! One who had to wait for his request although another reader waited too was one too many, and parks after serving it.
+//! Sleep that nobody tells of, and requests that take long, are found by the deputy, the parked worker who will be called
+//! last: while requests come he looks every [`TICK`] whether any was read since, or anybody waits for one; if not, he takes
+//! over. On an idle mount he sleeps as well.
+//!
+//! Main types: [`Crew`], and [`Turn`], what one worker remembers from one request to the next.
+//!
+//! What it does not do: it never limits how many requests may sleep in the server; the number of workers does.
+//!
+//! # Locking
+//! `fuse crew` (1001) guards the parked; taken to park and to call, not while one worker can serve alone. A leaf that is
+//! taken with any lock of the server held, by the worker that is about to sleep.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::{Duration, Instant};
+
+use extant_base::counter::Counter;
+use extant_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_base::task;
+
+static CLASS: LockClass = LockClass::new("fuse crew", 1001);
+
+/// Requests in a row that were there already before a worker calls another one to help.
+const PATIENCE: u32 = 64;
+/// How often the deputy looks.
+const TICK: Duration = Duration::from_millis(20);
+/// A read that took no longer than this found its request waiting: less than falling asleep and waking up takes.
+const AT_ONCE: Duration = Duration::from_micros(3);
+/// Copying a request out of the kernel takes time as well: this much for each [`COPIED`] bytes.
+const COPY: Duration = Duration::from_micros(1);
+const COPIED: u32 = 2048;
+
+/// What [`Crew::state`] counts in its low bits; the rest counts requests.
+const READERS: u64 = 0xffff;
+const REQUEST: u64 = READERS + 1;
+
+struct Parked {
+    /// Who is parked; the last is called first, for his caches are the warmest. The first is the deputy.
+    waiting: Vec<usize>,
+    called: Vec<bool>,
+    /// Somebody was wanted when nobody was parked: whoever would park next reads instead.
+    wanted: bool,
+}
+
+/// What has happened since the mount.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CrewStats {
+    /// Workers called because another was about to sleep.
+    pub replaced: u64,
+    /// Workers called because requests were waiting.
+    pub reinforced: u64,
+    /// Times that the deputy took over.
+    pub taken_over: u64,
+}
+
+/// The workers of one mount.
+pub(crate) struct Crew {
+    /// How many workers wait in read(2) or are on the way there, and how many requests were read.
+    state: AtomicU64,
+    /// How many workers are neither parked nor asleep in the server.
+    running: AtomicUsize,
+    /// Whether the deputy sleeps without a tick.
+    deputy_sleeps: AtomicBool,
+    over: AtomicBool,
+    processors: usize,
+    parked: Mutex<Parked>,
+    bells: Vec<Condvar>,
+    replaced: Counter,
+    reinforced: Counter,
+    taken_over: Counter,
+}
+
+/// One worker's memory.
+pub(crate) struct Turn {
+    me: usize,
+    /// Requests in a row that were there at once.
+    streak: u32,
+    /// Whether to park if another reads.
+    one_too_many: bool,
+    since: Instant,
+}
+
+impl Crew {
+    pub fn new(workers: usize) -> Crew {
+        Crew {
+            state: AtomicU64::new(0),
+            running: AtomicUsize::new(workers),
+            deputy_sleeps: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            processors: task::processors(),
+            parked: Mutex::new(
+                &CLASS,
+                Parked { waiting: Vec::with_capacity(workers), called: vec![false; workers], wanted: false },
+            ),
+            bells: (0..workers).map(|_| Condvar::new()).collect(),
+            replaced: Counter::new(),
+            reinforced: Counter::new(),
+            taken_over: Counter::new(),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn stats(&self) -> CrewStats {
+        CrewStats {
+            replaced: self.replaced.get(),
+            reinforced: self.reinforced.get(),
+            taken_over: self.taken_over.get(),
+        }
+    }
+
+    fn readers(&self) -> u64 {
+        self.state.load(Ordering::SeqCst) & READERS
+    }
+
+    /// The worker may read now. Parks before, if another reader is enough.
+    pub fn before_read(&self, turn: &mut Turn) {
+        if turn.one_too_many && self.readers() > 0 {
+            self.park(turn.me);
+            turn.streak = 0;
+        }
+        turn.one_too_many = false;
+        self.state.fetch_add(1, Ordering::SeqCst);
+        turn.since = Instant::now();
+    }
+
+    /// The worker has come back from reading, with a request of `len` bytes or with nothing (0).
+    pub fn after_read(&self, turn: &mut Turn, len: usize) {
+        // Less one reader, more one request.
+        self.state.fetch_add(REQUEST - 1, Ordering::SeqCst);
+        if len == 0 {
+            return;
+        }
+        let took = turn.since.elapsed();
+        if took <= AT_ONCE + COPY * (len as u32 / COPIED) {
+            turn.streak += 1;
+            if turn.streak == PATIENCE {
+                turn.streak = 0;
+                if self.running.load(Ordering::Relaxed) < self.processors && self.call(false) {
+                    self.reinforced.inc();
+                }
+            }
+            return;
+        }
+        turn.streak = 0;
+        turn.one_too_many = true;
+        if took >= TICK / 2 && self.deputy_sleeps.swap(false, Ordering::SeqCst) {
+            let parked = self.parked.lock();
+            if let Some(&deputy) = parked.waiting.first() {
+                self.bells[deputy].notify_one();
+            }
+        }
+    }
+
+    /// A worker is about to sleep inside the server: another one reads from now on, if nobody does already.
+    pub fn before_sleep(&self) {
+        self.running.fetch_sub(1, Ordering::Relaxed);
+        if self.readers() == 0 && self.call(true) {
+            self.replaced.inc();
+        }
+    }
+
+    /// The worker has served a request, during which it slept or not.
+    pub fn after_request(&self, turn: &mut Turn, slept: bool) {
+        if slept {
+            self.running.fetch_add(1, Ordering::Relaxed);
+            // Its replacement reads.
+            turn.one_too_many = true;
+        }
+    }
+
+    /// Nobody parks any more, and all that are parked come back.
+    pub fn dismiss(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        let _parked = self.parked.lock();
+        for bell in &self.bells {
+            bell.notify_one();
+        }
+    }
+
+    /// Calls a parked worker; false if there is none. Then, if `urgent`, the next who wants to park will not.
+    fn call(&self, urgent: bool) -> bool {
+        let mut parked = self.parked.lock();
+        match parked.waiting.pop() {
+            Some(worker) => {
+                parked.called[worker] = true;
+                self.bells[worker].notify_one();
+                true
+            }
+            None => {
+                parked.wanted |= urgent;
+                false
+            }
+        }
+    }
+
+    fn park(&self, me: usize) {
+        let mut parked = self.parked.lock();
+        if std::mem::take(&mut parked.wanted) {
+            return;
+        }
+        parked.waiting.push(me);
+        self.running.fetch_sub(1, Ordering::Relaxed);
+        let mut seen = None;
+        while !std::mem::take(&mut parked.called[me]) {
+            if self.over.load(Ordering::SeqCst) {
+                parked.waiting.retain(|&w| w != me);
+                break;
+            }
+            if parked.waiting.first() != Some(&me) {
+                self.bells[me].wait(&mut parked);
+                continue;
+            }
+            let now = self.state.load(Ordering::SeqCst);
+            if seen != Some(now) {
+                seen = Some(now);
+                self.bells[me].wait_for(&mut parked, TICK);
+            } else if now & READERS == 0 {
+                parked.waiting.remove(0);
+                if let Some(&next) = parked.waiting.first() {
+                    self.bells[next].notify_one(); // to look in his place
+                }
+                self.taken_over.inc();
+                break;
+            } else {
+                self.deputy_sleeps.store(true, Ordering::SeqCst);
+                // Whoever has read a request since looks at the flag after having counted it.
+                if self.state.load(Ordering::SeqCst) == now {
+                    self.bells[me].wait(&mut parked);
+                }
+                self.deputy_sleeps.store(false, Ordering::SeqCst);
+                seen = None;
+            }
+        }
+        self.running.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Turn {
+    pub fn new(me: usize) -> Turn {
+        Turn { me, streak: 0, one_too_many: true, since: Instant::now() }
+    }
+}

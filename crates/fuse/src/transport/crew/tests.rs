@@ -1,0 +1,213 @@
+//! Workers on a socket instead of the device. What is asserted are counts; nothing depends on how fast the machine is.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use extant_base::clock::Clock;
+use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_base::task;
+use rustix::io::{Errno, read, write};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::*;
+use crate::abi::{InHeader, InitFlags, OutHeader};
+use crate::server::{Config, InitOffer, Server};
+use crate::transport::channel::Channel;
+use crate::transport::init::negotiate;
+use crate::transport::reply::ReplyEntry;
+use crate::transport::session::{Shared, work};
+use crate::types::Request;
+
+static GATE: LockClass = LockClass::new("test gate", 0);
+/// Far beyond what any machine needs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// LOOKUP of `wait` sleeps, and `hide` spins unseen, until `go` is looked up; each call notes its thread.
+#[derive(Default)]
+struct Traffic {
+    open: Gate,
+    served_by: Served,
+}
+
+struct Gate(Mutex<bool>, Condvar);
+struct Served(Mutex<Vec<ThreadId>>);
+
+impl Default for Gate {
+    fn default() -> Gate {
+        Gate(Mutex::new(&GATE, false), Condvar::new())
+    }
+}
+
+impl Default for Served {
+    fn default() -> Served {
+        Served(Mutex::new(&GATE, Vec::new()))
+    }
+}
+
+impl Server for Traffic {
+    fn lookup(&self, _: &Request, _: u64, name: &[u8], reply: ReplyEntry) {
+        self.served_by.0.lock().push(task::current().id());
+        match name {
+            b"wait" => {
+                let mut open = self.open.0.lock();
+                while !*open {
+                    self.open.1.wait(&mut open);
+                }
+                *open = false;
+            }
+            // Nothing in a sleep of the clock tells the crew.
+            b"hide" => {
+                while !std::mem::take(&mut *self.open.0.lock()) {
+                    Clock::real().sleep(Duration::from_micros(200));
+                }
+            }
+            b"go" => {
+                *self.open.0.lock() = true;
+                self.open.1.notify_all();
+            }
+            _ => {}
+        }
+        reply.error(Errno::NOENT);
+    }
+}
+
+/// Some workers, and the end of the socket that stands for the kernel.
+struct Site {
+    shared: Arc<Shared<Traffic>>,
+    server: Arc<Traffic>,
+    peer: rustix::fd::OwnedFd,
+    workers: Vec<task::JoinHandle<()>>,
+}
+
+impl Site {
+    fn new(workers: usize) -> Site {
+        let (ours, peer) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets");
+        let offer = InitOffer { minor: 45, flags: InitFlags::all(), max_readahead: 1 << 17, block_device: false };
+        let server = Arc::new(Traffic::default());
+        let shared = Arc::new(Shared::new(server.clone(), negotiate(&offer, &Config::default()).1, workers));
+        let channel = Arc::new(Channel::new(ours));
+        let workers = (0..workers)
+            .map(|i| {
+                let (shared, channel) = (shared.clone(), channel.clone());
+                task::spawn("worker", move || {
+                    work(&shared, i, &channel);
+                })
+                .expect("thread")
+            })
+            .collect();
+        Site { shared, server, peer, workers }
+    }
+
+    fn ask(&self, name: &str) {
+        let body = [name.as_bytes(), b"\0"].concat();
+        let len = (size_of::<InHeader>() + body.len()) as u32;
+        let header = InHeader { len, opcode: 1, unique: 42, nodeid: 1, ..InHeader::default() };
+        write(&self.peer, &[header.as_bytes(), &body].concat()).expect("sent");
+    }
+
+    fn answered(&self) {
+        let mut bytes = [0; 256];
+        let n = read(&self.peer, &mut bytes[..]).expect("reply");
+        let (header, _) = OutHeader::read_from_prefix(&bytes[..n]).expect("header");
+        assert_eq!((header.unique, header.error), (42, -2));
+    }
+
+    /// Repeats a blocked request and the one that ends it until the crew says that what should happen has happened: at
+    /// first more than one worker may be reading, and then nobody has to be called.
+    fn until(&self, blocked: &str, happened: impl Fn(CrewStats) -> bool) -> bool {
+        let end = Instant::now() + LIMIT;
+        for _ in 0..200 {
+            self.ask(blocked);
+            self.ask("go");
+            self.answered();
+            self.answered();
+            if happened(self.shared.crew().stats()) {
+                return true;
+            }
+            assert!(Instant::now() < end, "{:?}", self.shared.crew().stats());
+        }
+        false
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = shutdown(&self.peer, Shutdown::Both);
+        for worker in self.workers.drain(..) {
+            worker.join().expect("joined");
+        }
+    }
+}
+
+#[test]
+fn one_client_is_served_by_one_worker() {
+    const REQUESTS: usize = 4000;
+    let site = Site::new(4);
+    for _ in 0..REQUESTS {
+        site.ask("nothing");
+        site.answered();
+    }
+    let served = site.server.served_by.0.lock();
+    assert_eq!(served.len(), REQUESTS);
+    let changes = served.windows(2).filter(|w| w[0] != w[1]).count();
+    // Readers that take turns would change each time.
+    assert!(changes < REQUESTS / 4, "{changes} changes of worker in {REQUESTS} requests");
+}
+
+#[test]
+fn whoever_sleeps_is_replaced() {
+    let site = Site::new(2);
+    assert!(site.until("wait", |stats| stats.replaced > 0), "{:?}", site.shared.crew().stats());
+}
+
+#[test]
+fn whoever_does_not_come_back_is_replaced_by_the_deputy() {
+    let site = Site::new(2);
+    assert!(site.until("hide", |stats| stats.taken_over > 0), "{:?}", site.shared.crew().stats());
+}
+
+#[test]
+fn the_parked_come_when_requests_pile_up_and_leave_when_all_is_over() {
+    let mut crew = Crew::new(2);
+    crew.processors = 2;
+    let crew = Arc::new(crew);
+    let (ours, theirs) = UnixStream::pair().expect("sockets");
+    let mut reader = Turn::new(0);
+    crew.before_read(&mut reader);
+    let shared = crew.clone();
+    let helper = task::spawn("helper", move || {
+        let mut turn = Turn::new(1);
+        shared.before_read(&mut turn); // parks, for one reads already
+        shared.after_read(&mut turn, 1);
+        write(&theirs, b"!").expect("told");
+        read(&theirs, &mut [0u8; 1][..]).expect("heard");
+        turn.one_too_many = true;
+        shared.before_read(&mut turn); // parks again, until the end
+    })
+    .expect("thread");
+    let end = Instant::now() + LIMIT;
+    let parked = |what: &str| {
+        while crew.running.load(Ordering::SeqCst) > 1 {
+            task::yield_now();
+            assert!(Instant::now() < end, "{what}");
+        }
+    };
+    parked("the helper never parked");
+    ours.set_nonblocking(true).expect("set");
+    while read(&ours, &mut [0u8; 1][..]).is_err() {
+        // Requests that were there at once, as far as the scheduler lets them be.
+        crew.after_read(&mut reader, 1);
+        reader.one_too_many = false;
+        crew.before_read(&mut reader);
+        assert!(Instant::now() < end, "{:?}", crew.stats());
+    }
+    assert_eq!(crew.stats().reinforced, 1);
+    write(&ours, b"!").expect("told");
+    parked("the helper never parked again");
+    crew.dismiss();
+    helper.join().expect("joined");
+}
