@@ -69,6 +69,7 @@ Options (-o), separated by commas:
   allow_other                  let other users in (the default for root)
   default_permissions          check modes and owners (default) / no_default_permissions
   uid=N gid=N                  show all files as owned by N (default without root: you)
+  resuid=N resgid=N            who besides root may use the reserved blocks (as in the image)
   fakeroot                     show the owners as they are in the image, and check nothing
   writeback_cache no_writeback_cache   let the kernel delay writes: small ones become many times
                                faster, but a full disk is told at close or fsync (off)

@@ -51,8 +51,8 @@ impl Default for MountConfig {
 
 /// For the message about an unknown one.
 const KNOWN: &str = "ro rw cache= commit= data= journal= noatime relatime errors= norecovery noload io= engine= partition= offset= \
-                     allow_other default_permissions no_default_permissions uid= gid= fakeroot writeback_cache \
-                     no_writeback_cache no_open= workers= mb_policy= es_policy= fsname= subtype= nosuid nodev noexec suid \
+                     allow_other default_permissions no_default_permissions uid= gid= resuid= resgid= fakeroot \
+                     writeback_cache no_writeback_cache no_open= workers= mb_policy= es_policy= fsname= subtype= nosuid nodev noexec suid \
                      dev exec defaults";
 
 /// Options that are for mount(8), systemd or the kernel's own drivers, and mean nothing here.
@@ -186,6 +186,8 @@ impl MountConfig {
             "partition" => self.partition = Some(number(value, 1, u32::MAX)?),
             "uid" => self.uid = Some(number(value, 0, u32::MAX - 1)?),
             "gid" => self.gid = Some(number(value, 0, u32::MAX - 1)?),
+            "resuid" => self.fs.resuid = Some(number(value, 0, u32::MAX - 1)?),
+            "resgid" => self.fs.resgid = Some(number(value, 0, u32::MAX - 1)?),
             "no_open" => self.no_open = Some(number(value, 0, 1)? == 1),
             "workers" => self.fuse.workers = Some(number(value, 1, 256)? as usize),
             "mb_policy" => {
@@ -240,6 +242,8 @@ mod tests {
         for p in AllocPolicy::ALL {
             assert_eq!(parse(&format!("mb_policy={}", p.name())).unwrap().fs.alloc_policy, p);
         }
+        let c = parse("resuid=1000,resgid=100").unwrap();
+        assert_eq!((c.fs.resuid, c.fs.resgid), (Some(1000), Some(100)));
         assert_eq!(parse("rw").unwrap().fs.borrow_journal, BorrowJournal::IfClean);
         assert_eq!(parse("journal=borrow").unwrap().fs.borrow_journal, BorrowJournal::Always);
         assert_eq!(parse("journal=none").unwrap().fs.borrow_journal, BorrowJournal::Never);
@@ -267,6 +271,7 @@ mod tests {
             "no_open=2",
             "ro=1",
             "uid=-1",
+            "resuid=me",
             "remount",
             "sync",
             "es_policy=lru2",

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
-use extant_mballoc::Request;
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::htree::{HashVersion, Hasher};
 use extant_ondisk::inode::InodeFlags;
@@ -147,7 +146,7 @@ impl DirStore for DirView<'_> {
             Some(last) => BlockNr(self.physical(last)?.0 + 1),
             None => self.fs.inode_goal(self.dir),
         };
-        let block = self.fs.alloc.allocate(handle, &Request::metadata(Some(goal), 1))?.start;
+        let block = self.fs.allocate_meta_block(handle, goal)?;
         let mut map = self.dir.map.write();
         if let Err(e) = map.insert(&view, handle, LogicalBlock(lblk), block, 1, false) {
             drop(map);

@@ -29,6 +29,7 @@ use crate::inode_table::InodeTable;
 use crate::map::es::EsCache;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
+use crate::reserve::Reserve;
 
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
@@ -74,6 +75,7 @@ pub struct Filesystem {
     pub(crate) cache: Arc<BufferCache>,
     pub(crate) groups: Arc<Groups>,
     pub(crate) alloc: Allocator<Groups>,
+    pub(crate) reserve: Reserve,
     pub(crate) journal: Arc<Journal>,
     pub(crate) has_log: bool,
     /// The journal is lent for this mount, and given back at the unmount.
@@ -256,7 +258,8 @@ impl Filesystem {
     pub fn statfs(&self) -> StatFs {
         let sb = self.sb.lock();
         let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks());
-        let available = free.saturating_sub(sb.reserved_blocks());
+        // As the kernel: what a write of theirs could get.
+        let available = free.saturating_sub(self.reserve.root_blocks + self.reserve.pool_blocks);
         let uuid = sb.uuid();
         let half = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
         StatFs {

@@ -41,6 +41,7 @@ use crate::map::es::EsCache;
 use crate::map::{MapState, MapStore};
 use crate::options::{BorrowJournal, MountOptions, OnError};
 use crate::orphan::Orphans;
+use crate::reserve::Reserve;
 
 impl From<extant_recovery::Error> for Error {
     fn from(e: extant_recovery::Error) -> Error {
@@ -332,8 +333,9 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     let groups = Arc::new(Groups::load(cache.clone(), geo.clone())?);
 
     let mut alloc_options = extant_mballoc::Options { policy: options.alloc_policy, ..Default::default() };
-    alloc_options.root_reserve = 0; // the caller's privilege decides, see statfs; blocks are not refused below it
-    alloc_options.pool_reserve = (geo.blocks_count / 50).min(4096);
+    let reserve = Reserve::new(&sb, &options);
+    alloc_options.root_reserve = reserve.root_blocks;
+    alloc_options.pool_reserve = reserve.pool_blocks;
     let geometry = extant_mballoc::Geometry {
         blocks_count: geo.blocks_count,
         first_data_block: geo.first_data_block,
@@ -412,6 +414,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         cache,
         groups,
         alloc,
+        reserve,
         journal,
         has_log,
         borrowed: lent,

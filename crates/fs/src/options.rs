@@ -53,6 +53,9 @@ pub struct MountOptions {
     pub data: DataMode,
     pub borrow_journal: BorrowJournal,
     pub atime: Atime,
+    /// Who may use the reserved blocks besides root, instead of whom the superblock names.
+    pub resuid: Option<u32>,
+    pub resgid: Option<u32>,
     /// `None`: as the superblock says.
     pub errors: Option<OnError>,
     /// Keep clean file data in the page cache. Off under FUSE, where the kernel keeps it.
@@ -81,6 +84,8 @@ impl Default for MountOptions {
             data: DataMode::Ordered,
             borrow_journal: BorrowJournal::default(),
             atime: Atime::Relative,
+            resuid: None,
+            resgid: None,
             errors: None,
             keep_clean: true,
             write_through_bytes: None,

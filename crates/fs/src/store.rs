@@ -202,6 +202,12 @@ impl MapView<'_> {
 }
 
 impl Filesystem {
+    /// A block for a directory, a symbolic link or attributes, near `goal`.
+    pub(crate) fn allocate_meta_block(&self, handle: &mut Handle, goal: BlockNr) -> Result<BlockNr> {
+        let request = Request { flags: self.caller_flags(), ..Request::metadata(Some(goal), 1) };
+        Ok(self.alloc.allocate(handle, &request)?.start)
+    }
+
     /// Frees blocks under `handle`; they can be allocated again once its transaction is durable.
     pub(crate) fn free_blocks(&self, handle: &mut Handle, start: BlockNr, len: u32) -> Result<()> {
         for (s, l) in self.alloc.free(handle, start, u64::from(len))? {

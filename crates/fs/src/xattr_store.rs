@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use extant_cache::BufKind;
 use extant_journal::Handle;
-use extant_mballoc::Request;
 use extant_ondisk::features::Compat;
 use extant_ondisk::{BlockNr, InodeNr};
 
@@ -134,7 +133,7 @@ impl XattrStore for XattrEdit<'_> {
             fs.modify_superblock(self.handle, |sb| sb.set_ext_attr())?;
         }
         let goal = fs.inode_goal(self.view.inode);
-        Ok(fs.alloc.allocate(self.handle, &Request::metadata(Some(goal), 1))?.start)
+        fs.allocate_meta_block(self.handle, goal)
     }
 
     fn init_block(&mut self, nr: BlockNr, bytes: &[u8]) -> Result<()> {

@@ -350,7 +350,7 @@ impl Filesystem {
         loop {
             let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
             if state == EsState::Hole {
-                if let Err(e) = self.alloc.reserve(u64::from(n), true) {
+                if let Err(e) = self.alloc.reserve(u64::from(n), self.may_use_reserve()) {
                     for (l, n) in promised {
                         inode.es.remove(LogicalBlock(l), n);
                         self.alloc.unreserve(u64::from(n));
@@ -464,13 +464,13 @@ impl Filesystem {
         let goal_default = self.inode_goal(inode);
         let mut map = inode.map.write();
         let mut goal = goal_default;
-        let mut flags = RequestFlags::NONE;
+        let mut flags = self.caller_flags();
         if lblk.0 > 0
             && let Some(e) = inode.es.lookup(LogicalBlock(lblk.0 - 1)).and_then(|e| e.from(LogicalBlock(lblk.0 - 1), 1))
             && let EsState::Written(before) | EsState::Unwritten(before) = e.state
         {
             goal = BlockNr(before.0 + 1);
-            flags = RequestFlags::TRY_GOAL;
+            flags = flags | RequestFlags::TRY_GOAL;
         }
         if reserved {
             // What was promised must be had: conversions and delayed writes may use the pool.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
-use extant_mballoc::Request;
 use extant_ondisk::dirent;
 use extant_ondisk::features::{Incompat, RoCompat};
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc, InodeFlags, LINK_MAX};
@@ -300,7 +299,7 @@ impl Filesystem {
         }
         let extents = self.sb.lock().incompat().contains(Incompat::EXTENTS);
         let view = self.map_view(inode);
-        let block = self.alloc.allocate(handle, &Request::metadata(Some(self.inode_goal(dir)), 1))?.start;
+        let block = self.allocate_meta_block(handle, self.inode_goal(dir))?;
         let mut map = inode.map.write();
         *map = MapRoot::empty(inode.ino, extents, self.inode_seed(inode.ino, inode.generation));
         inode.meta.write().desc.flags.set(InodeFlags::EXTENTS, extents);

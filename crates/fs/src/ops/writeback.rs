@@ -19,6 +19,7 @@ use crate::inode::Inode;
 use crate::map::es::EsState;
 use crate::ops::data::Want;
 use crate::options::DataMode;
+use crate::reserve::Caller;
 
 /// Blocks taken from the address space at once.
 const BATCH_BLOCKS: u64 = 4096;
@@ -117,7 +118,8 @@ impl Filesystem {
                 let mut tries = 0;
                 loop {
                     let mut handle = self.start(self.allocate_credits(inode, len))?;
-                    match self.allocate_range(&mut handle, inode, lblk, len, want) {
+                    // Whoever made it wait is not asked again whether he may have the space.
+                    match Caller::ROOT.run(|| self.allocate_range(&mut handle, inode, lblk, len, want)) {
                         Ok((block, n)) => {
                             self.set_large_file(&mut handle, end_of(n))?;
                             self.grow_disk_size(inode, end_of(n));

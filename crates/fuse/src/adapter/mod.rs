@@ -26,7 +26,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
-use extant_fs::{Cred, Filesystem, InodeRef};
+use extant_fs::{Caller, Cred, Filesystem, InodeRef};
 
 use self::detached::Outstanding;
 pub use self::errno::errno;
@@ -135,9 +135,10 @@ impl FsServer {
         self.unlinked_ns.store(self.clock.now_ns(), Ordering::Relaxed);
     }
 
-    /// Runs `op`, and again if there was no space although something was just unlinked: its blocks become free when the
-    /// kernel's FORGET is served, which another worker may be about to do.
-    fn with_space<T>(&self, mut op: impl FnMut() -> extant_fs::Result<T>) -> extant_fs::Result<T> {
+    /// Runs `op` for `caller`, and again if there was no space although something was just unlinked: its blocks become free
+    /// when the kernel's FORGET is served, which another worker may be about to do.
+    fn with_space<T>(&self, caller: Caller, op: impl Fn() -> extant_fs::Result<T>) -> extant_fs::Result<T> {
+        let op = || caller.run(&op);
         for _ in 0..SPACE_RETRIES {
             match op() {
                 Err(e) if e.is_no_space() => {

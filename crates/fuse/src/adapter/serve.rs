@@ -10,7 +10,9 @@ use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
 use extant_block::AlignedBuf;
-use extant_fs::{Error, Filesystem, InodeRef, NewNode, RenameFlags, Seek, SetAttr as FsSetAttr, SetMode, WriteFlags};
+use extant_fs::{
+    Caller, Error, Filesystem, InodeRef, NewNode, RenameFlags, Seek, SetAttr as FsSetAttr, SetMode, WriteFlags,
+};
 use extant_ondisk::inode::FileType;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -93,7 +95,7 @@ impl FsServer {
     fn make(&self, req: &Request, parent: u64, name: &[u8], umask: u32, node: NewNode<'_>, reply: ReplyEntry) {
         let dir = check!(reply, self.node(parent));
         let cred = self.cred(req, &dir, umask);
-        let inode = check!(reply, self.with_space(|| self.fs.create(&dir, name, node, cred)));
+        let inode = check!(reply, self.with_space(caller(req), || self.fs.create(&dir, name, node, cred)));
         self.answer_entry(inode, reply);
     }
 
@@ -174,6 +176,11 @@ impl FsServer {
     }
 }
 
+/// For whom a request asks for space: the process, also where its files are shown or stored as somebody else's.
+fn caller(req: &Request) -> Caller {
+    Caller { uid: req.uid, gid: req.gid }
+}
+
 fn seek(fs: &Filesystem, inode: &InodeRef, offset: u64, what: Seek, reply: ReplyLseek) {
     match fs.seek(inode, offset, what) {
         Ok(at) => reply.ok(at),
@@ -248,7 +255,7 @@ impl Server for FsServer {
         reply.ok(&self.attr(&inode), self.options.attr_timeout);
     }
 
-    fn setattr(&self, _req: &Request, ino: u64, set: &SetAttr, reply: ReplyAttr) {
+    fn setattr(&self, req: &Request, ino: u64, set: &SetAttr, reply: ReplyAttr) {
         let inode = check!(reply, self.node(ino));
         let mut wanted = FsSetAttr {
             mode: set.mode.map(permissions),
@@ -266,7 +273,7 @@ impl Server for FsServer {
             // chown(2) to no owner and no group: all that comes of it is that set-id bits go.
             check!(reply, self.fs.drop_privileges(&inode));
         }
-        let attr = check!(reply, self.fs.setattr(&inode, &wanted));
+        let attr = check!(reply, self.with_space(caller(req), || self.fs.setattr(&inode, &wanted)));
         reply.ok(&convert::attr(&attr, self.options.uid, self.options.gid), self.options.attr_timeout);
     }
 
@@ -304,7 +311,7 @@ impl Server for FsServer {
         empty(reply, done);
     }
 
-    fn rename(&self, _req: &Request, args: &RenameArgs<'_>, reply: ReplyEmpty) {
+    fn rename(&self, req: &Request, args: &RenameArgs<'_>, reply: ReplyEmpty) {
         let old = check!(reply, self.node(args.parent));
         let new = check!(reply, self.node(args.new_parent));
         // RENAME_WHITEOUT would have to leave a device 0:0 behind in the same transaction.
@@ -313,15 +320,15 @@ impl Server for FsServer {
         }
         let flags =
             RenameFlags { no_replace: args.flags & RENAME_NOREPLACE != 0, exchange: args.flags & RENAME_EXCHANGE != 0 };
-        let done = self.with_space(|| self.fs.rename(&old, args.name, &new, args.new_name, flags));
+        let done = self.with_space(caller(req), || self.fs.rename(&old, args.name, &new, args.new_name, flags));
         self.note_unlink();
         empty(reply, done);
     }
 
-    fn link(&self, _req: &Request, ino: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
+    fn link(&self, req: &Request, ino: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
         let inode = check!(reply, self.node(ino));
         let dir = check!(reply, self.node(parent));
-        check!(reply, self.with_space(|| self.fs.link(&inode, &dir, name)));
+        check!(reply, self.with_space(caller(req), || self.fs.link(&inode, &dir, name)));
         self.answer_entry(inode, reply);
     }
 
@@ -347,10 +354,12 @@ impl Server for FsServer {
         });
     }
 
-    fn write(&self, _req: &Request, ino: u64, args: &WriteArgs, data: &[u8], reply: ReplyWrite) {
+    fn write(&self, req: &Request, ino: u64, args: &WriteArgs, data: &[u8], reply: ReplyWrite) {
         let inode = check!(reply, self.node(ino));
         let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times: args.cached };
-        let n = check!(reply, self.with_space(|| self.fs.write(&inode, args.offset, data, flags)));
+        // What the kernel took into its cache was acknowledged long ago, and whoever writes it back did not write it.
+        let caller = if args.cached { Caller::ROOT } else { caller(req) };
+        let n = check!(reply, self.with_space(caller, || self.fs.write(&inode, args.offset, data, flags)));
         reply.ok(n as u32);
     }
 
@@ -375,7 +384,7 @@ impl Server for FsServer {
         self.fs.sync_async(Box::new(done));
     }
 
-    fn setxattr(&self, _req: &Request, ino: u64, name: &[u8], value: &[u8], args: &SetxattrArgs, reply: ReplyEmpty) {
+    fn setxattr(&self, req: &Request, ino: u64, name: &[u8], value: &[u8], args: &SetxattrArgs, reply: ReplyEmpty) {
         if !self.options.xattrs {
             return reply.nosys();
         }
@@ -386,7 +395,7 @@ impl Server for FsServer {
             XATTR_REPLACE => SetMode::Replace,
             _ => return reply.error(Errno::INVAL),
         };
-        check!(reply, self.with_space(|| self.fs.set_xattr(&inode, name, value, mode)));
+        check!(reply, self.with_space(caller(req), || self.fs.set_xattr(&inode, name, value, mode)));
         if args.kill_sgid
             && let Some(mode) = convert::without_sgid(self.fs.getattr(&inode).mode)
         {
@@ -450,7 +459,9 @@ impl Server for FsServer {
         }
         let dir = check!(reply, self.node(parent));
         let cred = self.cred(req, &dir, args.umask);
-        let inode = match self.with_space(|| self.fs.create(&dir, name, NewNode::file(permissions(args.mode)), cred)) {
+        let inode = match self
+            .with_space(caller(req), || self.fs.create(&dir, name, NewNode::file(permissions(args.mode)), cred))
+        {
             Err(Error::Exists) if args.flags & O_EXCL == 0 => {
                 let inode = check!(reply, self.fs.lookup(&dir, name));
                 if inode.file_type() == Some(FileType::Regular) && args.flags & O_TRUNC != 0 {
@@ -467,7 +478,7 @@ impl Server for FsServer {
     fn tmpfile(&self, req: &Request, parent: u64, args: &CreateArgs, reply: ReplyCreate) {
         let dir = check!(reply, self.node(parent));
         let cred = self.cred(req, &dir, args.umask);
-        let inode = check!(reply, self.fs.tmpfile(&dir, permissions(args.mode), cred));
+        let inode = check!(reply, self.with_space(caller(req), || self.fs.tmpfile(&dir, permissions(args.mode), cred)));
         self.answer_create(inode, reply);
     }
 
@@ -500,7 +511,7 @@ impl Server for FsServer {
         if req.uid != 0 {
             check!(reply, self.fs.drop_privileges(&inode));
         }
-        empty(reply, self.with_space(|| self.fs.fallocate(&inode, mode, args.offset, args.length)));
+        empty(reply, self.with_space(caller(req), || self.fs.fallocate(&inode, mode, args.offset, args.length)));
     }
 
     fn ioctl(&self, _req: &Request, ino: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
