@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 
 use common::{Served, Setup, can_mount};
 use extant_fuse::ServerOptions;
@@ -435,6 +436,64 @@ fn a_full_image_refuses_the_write_and_loses_nothing() {
     for (i, part) in data.chunks(100_000).enumerate() {
         assert!(part.iter().all(|b| *b == (i as u64 * 100_000 % 251) as u8), "part {i}");
     }
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}
+
+#[test]
+fn a_write_that_fits_in_part_says_how_much() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    let f = fs::File::create(m.at("big")).expect("create");
+    let data = vec![0xA5; 3_000_000];
+    let mut end = 0u64;
+    loop {
+        let n = f.write_at(&data, end).expect("at least a part");
+        end += n as u64;
+        assert_eq!(f.metadata().expect("stat").len(), end);
+        if n < data.len() {
+            break;
+        }
+    }
+    assert_eq!(f.write_at(&data, end).expect_err("full").raw_os_error(), Some(28));
+    f.sync_all().expect("what was taken fits");
+    drop(f);
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+    let mut m = b.serve(&Setup::default());
+    let back = fs::read(m.at("big")).expect("read");
+    assert_eq!(back.len() as u64, end);
+    assert!(back.iter().all(|b| *b == 0xA5));
+    m.end().expect("unmounted");
+}
+
+#[test]
+fn an_ordinary_user_finds_the_disk_full_before_root_does() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    fs::set_permissions(b.image.parent().expect("parent"), fs::Permissions::from_mode(0o755)).expect("chmod");
+    let mut m = b.serve(&Setup::default());
+    let reserve = m.server().filesystem().superblock().reserved_blocks();
+    assert!(reserve > 100);
+    fs::set_permissions(&m.path, fs::Permissions::from_mode(0o777)).expect("chmod");
+    let copied = std::process::Command::new("dd")
+        .args(["if=/dev/zero", "bs=1M", "count=200"])
+        .arg(format!("of={}", m.at("f").display()))
+        .uid(1000)
+        .gid(1000)
+        .output()
+        .expect("dd");
+    assert!(!copied.status.success());
+    let said = String::from_utf8_lossy(&copied.stderr);
+    assert!(said.contains("No space left"), "{said}");
+    let full = m.server().filesystem().statfs();
+    assert!(full.blocks_free >= reserve && full.blocks_available == 0, "{full:?}");
+    fs::write(m.at("roots"), vec![1; 256 << 10]).expect("root may");
     m.end().expect("unmounted");
     expect_clean(&b.image).expect("clean");
 }

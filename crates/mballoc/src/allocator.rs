@@ -650,6 +650,11 @@ impl<S: GroupStore> Allocator<S> {
         if self.space.promise(blocks, who) { Ok(()) } else { Err(Error::NoSpace { wanted: blocks }) }
     }
 
+    /// Promises as many of `blocks` as there are to delayed allocation; returns how many.
+    pub fn reserve_up_to(&self, blocks: u64, root: bool) -> u64 {
+        self.space.promise_up_to(blocks, if root { Privilege::Root } else { Privilege::Normal })
+    }
+
     /// Takes back a promise whose blocks were not (all) allocated.
     pub fn unreserve(&self, blocks: u64) {
         self.space.promise_returned(blocks);

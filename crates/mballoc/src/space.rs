@@ -161,6 +161,13 @@ impl Space {
         ok
     }
 
+    /// Promises as many of `blocks` as there are; returns how many.
+    pub fn promise_up_to(&self, blocks: u64, who: Privilege) -> u64 {
+        let got = if blocks == 0 { 0 } else { self.claim(blocks, true, who) };
+        self.promised.add(got);
+        got
+    }
+
     /// A promise was kept: its blocks are marked used.
     pub fn promise_kept(&self, blocks: u64) {
         self.promises_ended.add(blocks);
@@ -212,6 +219,16 @@ mod tests {
         s.unclaim(3);
         assert_eq!(s.claim(1, true, Privilege::Normal), 0, "the reserves come first");
         assert_eq!(s.claim(3, false, Privilege::All), 3);
+    }
+
+    #[test]
+    fn a_promise_in_part() {
+        let s = Space::new(100, 10, 5);
+        assert_eq!(s.promise_up_to(60, Privilege::Normal), 60);
+        assert_eq!(s.promise_up_to(60, Privilege::Normal), 25);
+        assert_eq!(s.promise_up_to(1, Privilege::Normal), 0);
+        assert_eq!(s.promise_up_to(60, Privilege::Root), 10);
+        assert_eq!((s.promised(), s.available(Privilege::All)), (95, 5));
     }
 
     #[test]

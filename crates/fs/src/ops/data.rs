@@ -226,7 +226,8 @@ impl Filesystem {
         if inode.map.read().extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
     }
 
-    /// Writes `data` at `pos`; all of it, or an error (a write over the format's limit is cut there, as write(2) does).
+    /// Writes `data` at `pos`; returns how much of it, from the start, was written. As write(2) does, a write is cut at the
+    /// format's limit, and where space ends: [`Error::NoSpace`] means that nothing fits.
     pub fn write(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
         self.check_writable()?;
         if inode.file_type() != Some(FileType::Regular) {
@@ -243,20 +244,29 @@ impl Filesystem {
         if data.is_empty() {
             return Ok(0);
         }
-        self.retry_no_space(|| self.write_once(inode, pos, data, flags))?;
+        let mut done = 0;
+        while done < data.len() {
+            match self.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
+                Ok(n) => done += n,
+                // What is written stays. Whoever comes again with the rest is told then.
+                Err(e) if done > 0 && e.is_no_space() => break,
+                Err(e) => return Err(e),
+            }
+        }
         if self.flusher.must_throttle() {
             self.write_pages(inode);
         }
         self.budget.relieve();
-        Ok(data.len())
+        Ok(done)
     }
 
-    fn write_once(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<()> {
+    /// Writes as much as there is space for at once, at least a byte; returns how much.
+    fn write_once(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
         let _exclusive = inode.rw.write();
         if flags.kill_privileges {
             self.kill_privileges(inode)?;
         }
-        self.write_locked(inode, pos, data)?;
+        let n = self.write_locked(inode, pos, data)?;
         if !flags.keep_times {
             let now = self.now();
             let mut m = inode.meta.write();
@@ -266,11 +276,12 @@ impl Filesystem {
             drop(m);
             self.note_dirty(inode, 0);
         }
-        Ok(())
+        Ok(n)
     }
 
-    /// The caller holds the inode's lock exclusively; the range is within the format's limits.
-    pub(crate) fn write_locked(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<()> {
+    /// Returns how much was written, at least a byte. The caller holds the inode's lock exclusively; the range is within the
+    /// format's limits.
+    fn write_locked(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
         let end = pos + data.len() as u64;
@@ -324,10 +335,11 @@ impl Filesystem {
         self.settle_tail(inode, from)
     }
 
-    pub(crate) fn write_delayed(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<()> {
+    /// Into folios: as much as blocks can be promised for, which is at least a byte; returns how much.
+    pub(crate) fn write_delayed(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
         let bits = self.geo.block_bits;
         let bs = 1u64 << bits;
-        let (old, end) = (inode.size(), pos + data.len() as u64);
+        let (old, mut end) = (inode.size(), pos + data.len() as u64);
         let (first, last) = (pos >> bits, (end - 1) >> bits);
         // Partial blocks need their old content, unless it is in memory already.
         let mut fills: Vec<(u64, AlignedBuf)> = Vec::new();
@@ -343,45 +355,65 @@ impl Filesystem {
             }
             fills.push((block, content));
         }
-        // Promise blocks for what is a hole; take the promises back if one cannot be had.
-        let mut promised: Vec<(u32, u32)> = Vec::new();
-        let mut lblk = first as u32;
-        let last = last as u32;
-        loop {
-            let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
-            if state == EsState::Hole {
-                if let Err(e) = self.alloc.reserve(u64::from(n), self.may_use_reserve()) {
-                    for (l, n) in promised {
-                        inode.es.remove(LogicalBlock(l), n);
-                        self.alloc.unreserve(u64::from(n));
-                    }
-                    return Err(e.into());
-                }
-                // Under the map lock, as every change of the status cache.
-                let _map = inode.map.read();
-                inode.es.insert(LogicalBlock(lblk), n, EsState::Delayed);
-                promised.push((lblk, n));
+        let placed = self.promise_holes(inode, first as u32, last as u32)?;
+        if u64::from(placed) <= last {
+            if u64::from(placed) <= first {
+                return Err(Error::NoSpace);
             }
-            if n > last - lblk {
-                break;
-            }
-            lblk += n;
+            end = u64::from(placed) << bits;
+            fills.retain(|(block, _)| *block < u64::from(placed));
         }
-        let newly = inode.pages.write(pos, data, &fills);
+        let n = (end - pos) as usize;
+        let newly = inode.pages.write(pos, &data[..n], &fills);
         if end > old {
             inode.set_size(end);
         }
         self.note_dirty(inode, newly);
-        Ok(())
+        Ok(n)
     }
 
-    /// Whole blocks (the last may end with the file): allocate what is missing, then write from the caller's memory.
-    fn write_through(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<()> {
-        let bits = self.geo.block_bits;
-        let end = pos + data.len() as u64;
-        if end > inode.size() {
-            inode.set_size(end);
+    /// Promises blocks for what is a hole in `first..=last`, from the start on, as far as there are any; returns the first
+    /// block that has no place, `last` + 1 if all have one.
+    fn promise_holes(&self, inode: &Arc<Inode>, first: u32, last: u32) -> Result<u32> {
+        let mut promised: Vec<(u32, u32)> = Vec::new();
+        let mut lblk = first;
+        loop {
+            let (n, state) = match self.status(inode, LogicalBlock(lblk), last - lblk + 1) {
+                Ok(found) => found,
+                Err(e) => {
+                    // No data will come for what was promised so far.
+                    let _map = inode.map.read();
+                    for (l, n) in promised {
+                        inode.es.remove(LogicalBlock(l), n);
+                        self.alloc.unreserve(u64::from(n));
+                    }
+                    return Err(e);
+                }
+            };
+            if state == EsState::Hole {
+                let got = self.alloc.reserve_up_to(u64::from(n), self.may_use_reserve()) as u32;
+                if got > 0 {
+                    // Under the map lock, as every change of the status cache.
+                    let _map = inode.map.read();
+                    inode.es.insert(LogicalBlock(lblk), got, EsState::Delayed);
+                    promised.push((lblk, got));
+                }
+                if got < n {
+                    return Ok(lblk + got);
+                }
+            }
+            if n > last - lblk {
+                return Ok(last + 1);
+            }
+            lblk += n;
         }
+    }
+
+    /// Whole blocks (the last may end with the file): allocate what is missing, then write from the caller's memory. Returns
+    /// how much was written before space ended; the size is then where the data ends.
+    fn write_through(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
+        let bits = self.geo.block_bits;
+        let mut end = pos + data.len() as u64;
         let mut at = 0usize;
         while at < data.len() {
             let abs = pos + at as u64;
@@ -390,18 +422,24 @@ impl Filesystem {
             let (len, state) = self.status(inode, lblk, want)?;
             match state {
                 EsState::Written(block) => {
-                    let n = self.write_piece(block, len, &data[at..])?;
-                    at += n;
+                    at += self.write_piece(block, len, &data[at..])?;
                 }
                 EsState::Unwritten(block) => {
                     let n = self.write_piece(block, len, &data[at..])?;
+                    match self.finish_unwritten(inode, lblk, len, (abs + n as u64).min(end)) {
+                        Err(e) if at > 0 && e.is_no_space() => break,
+                        r => r?,
+                    }
                     at += n;
-                    self.finish_unwritten(inode, lblk, len, (pos + at as u64).min(end))?;
                 }
                 EsState::Hole | EsState::Delayed => {
                     let mut handle = self.start(self.allocate_credits(inode, len))?;
-                    let (block, len) = self.allocate_range(&mut handle, inode, lblk, len, Want::Written)?;
+                    let (block, len) = match self.allocate_range(&mut handle, inode, lblk, len, Want::Written) {
+                        Err(e) if at > 0 && e.is_no_space() => break,
+                        r => r?,
+                    };
                     let n = ((u64::from(len)) << bits).min((data.len() - at) as u64) as usize;
+                    inode.set_size(inode.size().max(abs + n as u64));
                     self.grow_disk_size(inode, (abs + n as u64).min(end));
                     self.write_inode_data(&mut handle, inode)?;
                     let token = (self.options.data == DataMode::Ordered).then(|| handle.ordered_io());
@@ -414,12 +452,14 @@ impl Filesystem {
                 }
             }
         }
+        end = end.min(pos + at as u64);
+        inode.set_size(inode.size().max(end));
         if inode.meta.read().desc.size < end {
             let mut handle = self.start(1)?;
             self.grow_disk_size(inode, end);
             self.write_inode_data(&mut handle, inode)?;
         }
-        Ok(())
+        Ok(at)
     }
 
     /// Writes the start of `data` to `len` blocks from `block`, padding the last block with zeros; returns the bytes of
@@ -460,7 +500,8 @@ impl Filesystem {
     ) -> Result<(BlockNr, u32)> {
         let reserved = how == Want::Promised;
         let view = self.map_view(inode);
-        let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size));
+        // What is written through makes the file as long as that only later.
+        let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size)).max(u64::from(lblk.0) + u64::from(len));
         let goal_default = self.inode_goal(inode);
         let mut map = inode.map.write();
         let mut goal = goal_default;
@@ -471,6 +512,9 @@ impl Filesystem {
         {
             goal = BlockNr(before.0 + 1);
             flags = flags | RequestFlags::TRY_GOAL;
+        }
+        if inode.users() == 0 {
+            flags = flags | RequestFlags::CLOSED;
         }
         if reserved {
             // What was promised must be had: conversions and delayed writes may use the pool.
@@ -513,6 +557,18 @@ impl Filesystem {
         let state = if how == Want::Unwritten { EsState::Unwritten(got.start) } else { EsState::Written(got.start) };
         inode.es.insert(lblk, mapped, state);
         Ok((got.start, mapped))
+    }
+
+    /// Somebody who wrote the file closed it: what is set aside for its growth goes back, unless delayed data will soon ask
+    /// for it (Linux: `ext4_release_file`). The last [`InodeRef`] does the same by itself.
+    pub fn release(&self, inode: &InodeRef) {
+        self.release_preallocations(inode);
+    }
+
+    pub(crate) fn release_preallocations(&self, inode: &Inode) {
+        if inode.es.counts().delayed_blocks == 0 {
+            self.alloc.discard_preallocations(&inode.prealloc);
+        }
     }
 
     /// Data has reached unwritten blocks: they become written, and the size on disk follows.

@@ -60,6 +60,7 @@ impl From<AsErrno> for Errno {
 /// Largest READ that is answered whole; the kernel asks for a MiB at most unless its limit was raised.
 const READ_MAX: usize = 16 << 20;
 
+const O_ACCMODE: u32 = 0o3;
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 const RENAME_NOREPLACE: u32 = 1;
@@ -360,11 +361,24 @@ impl Server for FsServer {
         // What the kernel took into its cache was acknowledged long ago, and whoever writes it back did not write it.
         let caller = if args.cached { Caller::ROOT } else { caller(req) };
         let n = check!(reply, self.with_space(caller, || self.fs.write(&inode, args.offset, data, flags)));
+        if args.cached && n < data.len() {
+            // Nobody looks at how much of a page of the cache was taken; the error reaches fsync(2) and close(2).
+            return reply.error(Errno::NOSPC);
+        }
         reply.ok(n as u32);
     }
 
     fn statfs(&self, _req: &Request, _ino: u64, reply: ReplyStatfs) {
         reply.ok(&convert::statfs(&self.fs.statfs()));
+    }
+
+    fn release(&self, _req: &Request, ino: u64, args: &ReleaseArgs, reply: ReplyEmpty) {
+        if args.flags & O_ACCMODE != 0
+            && let Ok(inode) = self.node(ino)
+        {
+            self.fs.release(&inode);
+        }
+        reply.ok();
     }
 
     fn fsync(&self, _req: &Request, ino: u64, _fh: u64, datasync: bool, reply: ReplyEmpty) {
