@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use extant_base::counter::Counter;
 use extant_base::rng::Rng;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task::JoinHandle;
 use extant_block::BlockDevice;
@@ -37,6 +37,10 @@ pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
 pub(crate) static THREADS_CLASS: LockClass = LockClass::new("threads", 1);
 pub(crate) static XATTR_CLASS: LockClass = LockClass::new("shared attributes", 77);
 pub(crate) static RNG_CLASS: LockClass = LockClass::new("random numbers", 99);
+
+/// How often an operation is tried that finds no space while some may be on its way. A try can be in vain because another
+/// thread was faster, so this is more than what one eviction and one commit need.
+const NO_SPACE_TRIES: u32 = 8;
 
 /// What a file system says about itself (statvfs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +99,8 @@ pub struct Filesystem {
     pub(crate) evict_work: Condvar,
     pub(crate) evict_idle: Condvar,
     pub(crate) evicting: AtomicU32,
+    /// Evictions that have ended.
+    pub(crate) evicted: AtomicU64,
     pub(crate) stopping: AtomicBool,
     /// Data of some file was lost since the last sync that told so.
     pub(crate) lost_writes: AtomicBool,
@@ -233,12 +239,19 @@ impl Filesystem {
         r
     }
 
-    /// Runs `op`; when space is only missing until the next commit, commits and tries again (bounded).
+    /// Runs `op`; when space is only missing until the next commit, or until an inode is freed whose last user has gone,
+    /// brings that about and tries again (bounded). The caller holds no lock and no handle.
     pub(crate) fn retry_no_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
-        for _ in 0..3 {
+        for _ in 0..NO_SPACE_TRIES {
+            // Read before the try: what is freed between its failure and the look at the evictions is not missed.
+            let evicted = self.evicted.load(Ordering::Acquire);
             match op() {
                 Err(Error::NoSpaceUntilCommit) => self.journal.commit_running()?,
-                Err(Error::NoSpace) if self.evictions_pending() => self.drain_evictions(),
+                Err(Error::NoSpace | Error::NoInodes)
+                    if self.evictions_pending() || self.evicted.load(Ordering::Acquire) != evicted =>
+                {
+                    self.drain_evictions();
+                }
                 other => return self.watch(other),
             }
         }

@@ -243,11 +243,18 @@ impl std::fmt::Debug for InodeRef {
 
 impl Drop for InodeRef {
     fn drop(&mut self) {
-        if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1
-            && self.0.meta.try_read().is_none_or(|m| m.desc.links == 0)
+        if self.0.users.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let unlinked = self.0.meta.try_read().is_none_or(|m| m.desc.links == 0);
+        if (unlinked || !self.0.prealloc.is_empty())
             && let Some(fs) = self.0.fs.upgrade()
         {
-            fs.queue_eviction(self.0.clone());
+            if unlinked {
+                fs.queue_eviction(self.0.clone());
+            } else {
+                fs.release_preallocations(&self.0);
+            }
         }
     }
 }

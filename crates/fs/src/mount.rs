@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use extant_base::rng::Rng;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, Mutex};
 use extant_base::task;
 use extant_block::{AlignedBuf, BioFlags, BlockDevice};
@@ -427,6 +427,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         evict_work: Condvar::new(),
         evict_idle: Condvar::new(),
         evicting: AtomicU32::new(0),
+        evicted: AtomicU64::new(0),
         stopping: AtomicBool::new(false),
         lost_writes: AtomicBool::new(false),
         threads: Mutex::new(&filesystem::THREADS_CLASS, Vec::new()),

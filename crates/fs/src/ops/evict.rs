@@ -61,8 +61,11 @@ impl Filesystem {
         }
     }
 
+    /// Whether inodes wait to be freed, or are being freed.
     pub(crate) fn evictions_pending(&self) -> bool {
-        self.evicting.load(Ordering::Acquire) > 0 || !self.evictions.lock().is_empty()
+        // Both under the lock, under which an inode goes from the one state to the other.
+        let q = self.evictions.lock();
+        self.evicting.load(Ordering::Acquire) > 0 || !q.is_empty()
     }
 
     /// One round of the eviction thread; false when it should end.
@@ -93,6 +96,8 @@ impl Filesystem {
         self.evict(&inode);
         drop(inode);
         let q = self.evictions.lock();
+        // Before it stops to count as being in progress: whoever sees neither has seen the space.
+        self.evicted.fetch_add(1, Ordering::AcqRel);
         if self.evicting.fetch_sub(1, Ordering::AcqRel) == 1 && q.is_empty() {
             self.evict_idle.notify_all();
         }

@@ -36,6 +36,10 @@ impl InodePreallocation {
         self.ino
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.list.lock().is_empty()
+    }
+
     /// Blocks that wait in the preallocations.
     pub fn blocks(&self) -> u64 {
         self.list.lock().values().map(|p| u64::from(p.left())).sum()
