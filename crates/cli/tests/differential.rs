@@ -6,10 +6,11 @@
 //! Needs root (loop mounts) and /dev/fuse; says so and passes without.
 
 use std::path::Path;
+use std::time::Instant;
 
 use extant_testkit::Result;
-use extant_testkit::differential::{MountFn, Plan, alternates, extant, reads, writes};
-use extant_testkit::kinds::{ImageKind, matrix};
+use extant_testkit::differential::{MountFn, Plan, alternates, extant, reads, trees, writes};
+use extant_testkit::kinds::{ImageKind, chosen};
 use extant_testkit::mount::{fuse_works, loop_mounts_work};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_extant");
@@ -26,14 +27,21 @@ fn plan(seed: u64, operations: usize, odd_times: bool) -> Plan {
 }
 
 fn for_all(options: &[&str], plan: &Plan, run: impl Fn(&MountFn<'_>, &ImageKind, &Plan) -> Result<()>) {
+    for_each_kind(options, |mount, kind| run(mount, kind, plan));
+}
+
+/// EXTANT_KINDS chooses kinds.
+fn for_each_kind(options: &[&str], run: impl Fn(&MountFn<'_>, &ImageKind) -> Result<()>) {
     if !loop_mounts_work() || !fuse_works() {
         eprintln!("skipped: needs loop mounts and /dev/fuse");
         return;
     }
     let mut failures = Vec::new();
-    for kind in matrix() {
-        if let Err(e) = run(&extant(Path::new(BINARY), options), &kind, plan) {
-            failures.push(format!("{}: {e}", kind.name));
+    for kind in chosen() {
+        let start = Instant::now();
+        match run(&extant(Path::new(BINARY), options), &kind) {
+            Ok(()) => eprintln!("{}: ok, {:.0} s", kind.name, start.elapsed().as_secs_f64()),
+            Err(e) => failures.push(format!("{}: {e}", kind.name)),
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
@@ -62,4 +70,24 @@ fn they_take_turns() {
 #[test]
 fn they_take_turns_past_the_page_cache() {
     for_all(&["-o", "noatime,io=direct,cache=16M"], &plan(5, 150, false), alternates);
+}
+
+/// Both ways, a tree of `files` files.
+fn large_trees(files: usize) {
+    for_each_kind(&["-o", "noatime"], |mount, kind| {
+        let nodes = trees(mount, kind, files, 6)?;
+        assert!(nodes > files, "{}: {nodes} nodes of {files} files", kind.name);
+        Ok(())
+    });
+}
+
+#[test]
+fn trees_of_thousands_of_files() {
+    large_trees(2_000);
+}
+
+#[test]
+#[ignore = "60,000 files for each kind of image, both ways: an hour on a small machine; make soak"]
+fn soak_trees_of_sixty_thousand_files() {
+    large_trees(60_000);
 }

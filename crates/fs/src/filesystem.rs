@@ -165,9 +165,12 @@ impl Filesystem {
     }
 
     /// The time for inode stamps.
+    /// The time as new inodes can hold it: small ones have no nanoseconds, and a time must not change when the inode has
+    /// left the memory (Linux: `s_time_gran`).
     pub(crate) fn now(&self) -> Timestamp {
         let t = self.options.clock.wall();
-        Timestamp { seconds: t.sec, nanos: t.nsec }
+        let fine = self.geo.want_extra_isize > 0;
+        Timestamp { seconds: t.sec, nanos: if fine { t.nsec } else { 0 } }
     }
 
     pub(crate) fn arc(&self) -> Arc<Filesystem> {

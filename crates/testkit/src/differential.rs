@@ -1,7 +1,8 @@
 //! The same workload through a mount under test and through the kernel: answers and trees must be equal.
 //!
 //! Main functions: [`writes`] (the mount under test writes, the kernel judges), [`reads`] (the kernel writes, the mount
-//! under test reads), [`alternates`] (both write the same image in turn). Main type: [`Plan`].
+//! under test reads), [`alternates`] (both write the same image in turn), [`trees`] (a large tree, both ways). Main type:
+//! [`Plan`].
 //!
 //! The mount under test is a closure from image and directory to a mount, so the kernel can stand in for it: that proves
 //! the harness.
@@ -16,7 +17,7 @@ use crate::kinds::ImageKind;
 use crate::mount::{ExtantMount, LoopMount, Mounted};
 use crate::oracle::{expect_clean, make_image};
 use crate::tree::{Fingerprint, diff, fingerprint};
-use crate::workload::{Report, Workload};
+use crate::workload::{Report, Workload, change, materialize};
 use crate::{Error, Result};
 
 /// Mounts an image on a directory.
@@ -160,4 +161,40 @@ pub fn alternates(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Re
         expect_clean(&shared.image)?;
     }
     Ok(())
+}
+
+/// A tree of `files` regular files, built through one mount, changed through another of the same kind, and looked at by
+/// the other side: first the mount under test writes and the kernel looks, then the reverse. Both trees must also be
+/// equal to one another, their times apart. Returns how many nodes each has.
+pub fn trees(under_test: &MountFn<'_>, kind: &ImageKind, files: usize, seed: u64) -> Result<usize> {
+    /// Room for one file, on average: they have 20 KiB.
+    const ROOM: u64 = 40 << 10;
+    let mut kind = kind.clone();
+    kind.options.size = kind.options.size.max(files as u64 * ROOM);
+    let what = |s: &str| format!("{}, {files} files, seed {seed}: {s}", kind.name);
+    let both_ways = |writer: &MountFn<'_>, reader: &MountFn<'_>, names: &str| {
+        let bench = Bench::new(&kind)?;
+        bench.with(writer, |top| materialize(top, files, seed))?;
+        expect_clean(&bench.image)?;
+        let (changed, seen) = bench.with(writer, |top| Ok((change(top, seed)?, fingerprint(top)?)))?;
+        if changed < files / 3 {
+            let difference = format!("only {changed} operations succeeded");
+            return Err(Error::Mismatch { what: what("changes"), difference });
+        }
+        expect_clean(&bench.image)?;
+        let other = bench.fingerprint(reader)?;
+        expect_equal(what(&format!("trees ({names})")), &seen, &other)?;
+        expect_clean(&bench.image)?;
+        Ok(seen)
+    };
+    let timeless = |mut tree: Fingerprint| {
+        for node in tree.values_mut() {
+            (node.atime, node.mtime) = ((0, 0), (0, 0));
+        }
+        tree
+    };
+    let ours = timeless(both_ways(under_test, &kernel, "as written / as the kernel reads it")?);
+    let kernels = timeless(both_ways(&kernel, under_test, "kernel / read")?);
+    expect_equal(what("trees (under test / kernel)"), &ours, &kernels)?;
+    Ok(ours.len())
 }

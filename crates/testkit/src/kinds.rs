@@ -28,6 +28,18 @@ pub fn kind(fs_type: &'static str, features: &str, inode_size: Option<u32>, bloc
     ImageKind { name, options }
 }
 
+/// The kinds of [`matrix`] that EXTANT_KINDS names (a comma between two); without it, all.
+pub fn chosen() -> Vec<ImageKind> {
+    let Ok(names) = std::env::var("EXTANT_KINDS") else { return matrix() };
+    let kinds: Vec<_> = matrix().into_iter().filter(|k| names.split(',').any(|n| n == k.name)).collect();
+    assert!(
+        !kinds.is_empty(),
+        "EXTANT_KINDS={names} names none of {:?}",
+        matrix().into_iter().map(|k| k.name).collect::<Vec<_>>()
+    );
+    kinds
+}
+
 /// ext2, ext3 and ext4 as mke2fs makes them, and ext4 with what differs most below; each with 1 and 4 KiB blocks.
 pub fn matrix() -> Vec<ImageKind> {
     let each = |block_size| {
