@@ -71,6 +71,7 @@ Options (-o), separated by commas:
   uid=N gid=N                  show all files as owned by N (default without root: you)
   resuid=N resgid=N            who besides root may use the reserved blocks (as in the image)
   fakeroot                     show the owners as they are in the image, and check nothing
+  no_xattr                     no attributes and no ACLs: a fifth fewer requests for small files
   writeback_cache no_writeback_cache   let the kernel delay writes: small ones become many times
                                faster, but a full disk is told at close or fsync (off)
   no_open=0|1                  spare OPEN and RELEASE

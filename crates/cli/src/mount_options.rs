@@ -25,6 +25,7 @@ pub struct MountConfig {
     pub uid: Option<u32>,
     pub gid: Option<u32>,
     pub fakeroot: bool,
+    pub no_xattr: bool,
     pub writeback_cache: Option<bool>,
     pub no_open: Option<bool>,
 }
@@ -43,6 +44,7 @@ impl Default for MountConfig {
             uid: None,
             gid: None,
             fakeroot: false,
+            no_xattr: false,
             writeback_cache: None,
             no_open: None,
         }
@@ -51,7 +53,7 @@ impl Default for MountConfig {
 
 /// For the message about an unknown one.
 const KNOWN: &str = "ro rw cache= commit= data= journal= noatime relatime errors= norecovery noload io= engine= partition= offset= \
-                     allow_other default_permissions no_default_permissions uid= gid= resuid= resgid= fakeroot \
+                     allow_other default_permissions no_default_permissions uid= gid= resuid= resgid= fakeroot no_xattr \
                      writeback_cache no_writeback_cache no_open= workers= mb_policy= es_policy= fsname= subtype= nosuid nodev noexec suid \
                      dev exec defaults";
 
@@ -131,6 +133,7 @@ impl MountConfig {
             ("default_permissions", None) => self.default_permissions = Some(true),
             ("no_default_permissions", None) => self.default_permissions = Some(false),
             ("fakeroot", None) => self.fakeroot = true,
+            ("no_xattr", None) => self.no_xattr = true,
             ("nosuid", None) => self.fuse.nosuid = true,
             ("suid", None) => self.fuse.nosuid = false,
             ("nodev", None) => self.fuse.nodev = true,

@@ -176,6 +176,10 @@ fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
     options.uid = config.uid.or(mine.then(|| geteuid().as_raw()));
     options.gid = config.gid.or(mine.then(|| getegid().as_raw()));
     options.writeback_cache = config.writeback_cache.unwrap_or(options.writeback_cache);
+    if config.no_xattr {
+        options.xattrs = false;
+        options.posix_acl = false;
+    }
     if let Some(no_open) = config.no_open {
         options.no_open = no_open;
         options.no_opendir = no_open;

@@ -136,7 +136,7 @@ fn options_and_partitions() {
         (&["-o", "noatime,cache=16M"], format!("{disk}@2")),
         (&["-o", "no_writeback_cache,no_open=0,workers=1,commit=1"], place.image.clone()),
         (&["-o", "io=direct,engine=io_uring,mb_policy=vanilla,es_policy=vanilla,data=writeback"], place.image.clone()),
-        (&["-s", "-o", "frobnicate,uid=77,gid=88"], place.image.clone()),
+        (&["-s", "-o", "frobnicate,uid=77,gid=88,no_xattr"], place.image.clone()),
     ];
     for (options, image) in tries {
         extant(&[&["mount"], options, &[&image, &place.mnt]].concat()).ok();
@@ -145,6 +145,8 @@ fn options_and_partitions() {
         if options.contains(&"-s") {
             let meta = std::fs::metadata(place.at("big")).expect("stat");
             assert_eq!((meta.uid(), meta.gid()), (77, 88));
+            let refused = rustix::fs::lgetxattr(place.at("big"), "user.any", &mut [0u8; 8][..]);
+            assert_eq!(refused, Err(rustix::io::Errno::OPNOTSUPP));
         }
         place.unmount().ok();
     }
@@ -319,7 +321,7 @@ fn without_root() {
         return;
     }
     let top = Path::new(&place.image).parent().expect("directory").to_str().expect("UTF-8").to_owned();
-    tool("chown", &["-R", "12345:12345", &top]);
+    tool("chown", &["-R", "65534:65534", &top]);
     // The binary may lie where others cannot look.
     let binary = place.dir.text("extant");
     std::fs::copy(extant_path(), &binary).expect("copy");
@@ -328,7 +330,7 @@ fn without_root() {
         let script = format!("export PATH=$PATH:/usr/bin:/sbin; umask 022; {script}");
         run(
             "setpriv",
-            &["--reuid=12345", "--regid=12345", "--clear-groups", "env", "-u", "XDG_RUNTIME_DIR", "sh", "-c", &script],
+            &["--reuid=65534", "--regid=65534", "--clear-groups", "env", "-u", "XDG_RUNTIME_DIR", "sh", "-c", &script],
         )
     };
     if somebody(&format!("{binary} --version && command -v fusermount3 && : <> /dev/fuse")).code != Some(0) {
@@ -340,7 +342,7 @@ fn without_root() {
         "set -e; {binary} mount {image} {mnt}; stat -c '%u:%g' {mnt}/etc/passwd; echo mine > {mnt}/etc/new; \
          stat -c '%u:%g %a' {mnt}/etc/new; cat {mnt}/etc/passwd; {binary} unmount {mnt}"
     );
-    assert_eq!(somebody(&script).ok(), "12345:12345\n12345:12345 644\nroot:x:0:0::/root:/bin/sh\n");
+    assert_eq!(somebody(&script).ok(), "65534:65534\n65534:65534 644\nroot:x:0:0::/root:/bin/sh\n");
     fsck_clean(image);
     let stat = extant(&["stat", image, "/etc/new"]).ok();
     assert!(stat.contains("Uid: 0  Gid: 0"), "{stat}");
@@ -355,5 +357,5 @@ fn without_root() {
     somebody(&format!("{binary} mount {image} {mnt}")).ok();
     extant(&["unmount", mnt]).ok();
     fsck_clean(image);
-    let _ = std::fs::remove_dir_all("/tmp/extant-12345");
+    let _ = std::fs::remove_dir_all("/tmp/extant-65534");
 }

@@ -99,7 +99,7 @@ fn receive(socket: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
 
 pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
     let mut command = Command::new(HELPER);
-    command.arg("-u").arg("-q");
+    command.arg("-u");
     if lazy {
         command.arg("-z");
     }

@@ -32,7 +32,7 @@ use extant_base::task;
 static CLASS: LockClass = LockClass::new("fuse crew", 1001);
 
 /// Requests in a row that were there already before a worker calls another one to help.
-const PATIENCE: u32 = 64;
+const PATIENCE: u32 = 512;
 /// How often the deputy looks.
 const TICK: Duration = Duration::from_millis(20);
 /// A read that took no longer than this found its request waiting: less than falling asleep and waking up takes.
