@@ -63,6 +63,8 @@ pub struct FsStats {
     pub writes_through: Counter,
     pub writes_delayed: Counter,
     pub evictions: Counter,
+    /// Group descriptors that the choice of a group for a directory looked at.
+    pub placement_looks: Counter,
     pub errors: Counter,
 }
 

@@ -4,13 +4,15 @@
 //! [`extant_mballoc::GroupStore`].
 //!
 //! A descriptor is decoded once, at mount, and kept; every change is written into its block under the caller's handle
-//! at once, checksum included.
+//! at once, checksum included. Sums per flex group and of all directories follow each change, so that the placement of a
+//! directory need not ask every descriptor.
 //!
 //! # Locking
-//! One lock per descriptor (`group descriptor`, 72), taken under the allocator's group lock (70) and above buffers (80).
+//! The sums are atomics, changed under the descriptor's lock. One lock per descriptor (`group descriptor`, 72), taken under the allocator's group lock (70) and above buffers (80).
 
 use std::sync::Arc;
 
+use extant_base::sync::atomic::{AtomicI64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_cache::{BufKind, Buffer, BufferCache};
 use extant_journal::Handle;
@@ -23,10 +25,61 @@ use crate::error::{Error, Result};
 
 static DESC_CLASS: LockClass = LockClass::new("group descriptor", 72);
 
+/// What the placement of directories wants to know of some groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub free_inodes: i64,
+    pub free_blocks: i64,
+    pub dirs: i64,
+}
+
+impl Counts {
+    fn of(desc: &GroupDesc) -> Counts {
+        Counts {
+            free_inodes: i64::from(desc.free_inodes),
+            free_blocks: i64::from(desc.free_clusters),
+            dirs: i64::from(desc.used_dirs),
+        }
+    }
+}
+
+/// The counts of one flex group, kept up to date (Linux: `struct flex_groups`).
+#[derive(Default)]
+#[repr(align(64))]
+struct FlexSums {
+    free_inodes: AtomicI64,
+    free_blocks: AtomicI64,
+    dirs: AtomicI64,
+}
+
+impl FlexSums {
+    fn add(&self, before: Counts, now: Counts) {
+        for (sum, change) in [
+            (&self.free_inodes, now.free_inodes - before.free_inodes),
+            (&self.free_blocks, now.free_blocks - before.free_blocks),
+            (&self.dirs, now.dirs - before.dirs),
+        ] {
+            if change != 0 {
+                sum.fetch_add(change, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn get(&self) -> Counts {
+        Counts {
+            free_inodes: self.free_inodes.load(Ordering::Relaxed),
+            free_blocks: self.free_blocks.load(Ordering::Relaxed),
+            dirs: self.dirs.load(Ordering::Relaxed),
+        }
+    }
+}
+
 pub struct Groups {
     pub cache: Arc<BufferCache>,
     pub geo: Geometry,
     descs: Vec<Mutex<GroupDesc>>,
+    flexes: Vec<FlexSums>,
+    dirs: AtomicI64,
 }
 
 impl Groups {
@@ -45,7 +98,54 @@ impl Groups {
             let desc = buffer.read(|bytes| GroupDesc::decode(&bytes[offset..], group, &geo))?;
             descs.push(Mutex::new(&DESC_CLASS, desc));
         }
-        Ok(Groups { cache, geo, descs })
+        let flexes = descs.len().div_ceil(geo.groups_per_flex.max(1) as usize);
+        let groups = Groups {
+            cache,
+            geo,
+            descs,
+            flexes: (0..flexes).map(|_| FlexSums::default()).collect(),
+            dirs: AtomicI64::new(0),
+        };
+        for group in groups.geo.groups() {
+            let counts = groups.with(group, Counts::of)?;
+            groups.note(group, Counts::default(), counts);
+        }
+        Ok(groups)
+    }
+
+    /// The counts of `group` changed; its lock is held, or nobody else has it yet.
+    fn note(&self, group: GroupNr, before: Counts, now: Counts) {
+        if let Some(flex) = self.flexes.get((group.0 / self.geo.groups_per_flex.max(1)) as usize) {
+            flex.add(before, now);
+        }
+        if before.dirs != now.dirs {
+            self.dirs.fetch_add(now.dirs - before.dirs, Ordering::Relaxed);
+        }
+    }
+
+    /// The sums over a flex group, without a look at its descriptors.
+    pub fn flex_counts(&self, flex: u32) -> Counts {
+        self.flexes.get(flex as usize).map_or(Counts::default(), FlexSums::get)
+    }
+
+    /// All directories.
+    pub fn dirs(&self) -> i64 {
+        self.dirs.load(Ordering::Relaxed)
+    }
+
+    /// Whether the sums are those of the descriptors; nobody may be changing them.
+    #[cfg(test)]
+    fn sums_agree(&self) -> bool {
+        let flex = self.geo.groups_per_flex.max(1) as usize;
+        let sum = |descs: &[Mutex<GroupDesc>]| {
+            descs.iter().map(|d| Counts::of(&d.lock())).fold(Counts::default(), |a, b| Counts {
+                free_inodes: a.free_inodes + b.free_inodes,
+                free_blocks: a.free_blocks + b.free_blocks,
+                dirs: a.dirs + b.dirs,
+            })
+        };
+        sum(&self.descs).dirs == self.dirs()
+            && self.descs.chunks(flex).zip(&self.flexes).all(|(descs, sums)| sum(descs) == sums.get())
     }
 
     pub fn count(&self) -> u32 {
@@ -85,7 +185,10 @@ impl Groups {
     ) -> Result<R> {
         let (buffer, offset) = self.desc_buffer(group)?;
         let mut desc = self.desc(group)?.lock();
-        let r = handle.modify(bitmap, BufKind::Table, |bytes| f(&mut desc, bytes))?;
+        let before = Counts::of(&desc);
+        let r = handle.modify(bitmap, BufKind::Table, |bytes| f(&mut desc, bytes));
+        self.note(group, before, Counts::of(&desc));
+        let r = r?;
         self.store(handle, &buffer, offset, group, &desc);
         Ok(r)
     }
@@ -220,5 +323,78 @@ impl GroupStore for Groups {
             desc.set_block_bitmap_csum(bytes, geo);
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use extant_block::device::MemDevice;
+
+    use super::*;
+    use crate::{Cred, Filesystem, InodeRef, MountOptions, NewNode, WriteFlags};
+
+    fn mounted(args: &[&str]) -> Arc<Filesystem> {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("disk.img");
+        let out = Command::new("mke2fs").args(["-q", "-F", "-b", "1024"]).args(args).arg(&path).arg("128M").output();
+        assert!(out.expect("mke2fs").status.success());
+        let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+        let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+        Filesystem::mount(dev, options).expect("mounted")
+    }
+
+    fn mkdir(fs: &Filesystem, dir: &InodeRef, name: u32) -> InodeRef {
+        let cred = Cred::default();
+        fs.create(dir, format!("d{name}").as_bytes(), NewNode::directory(0o755), cred).expect("mkdir")
+    }
+
+    #[test]
+    fn the_sums_follow_every_change() {
+        for args in [&["-t", "ext4", "-g", "512"][..], &["-t", "ext3", "-g", "1024"]] {
+            let fs = mounted(args);
+            assert!(fs.groups.sums_agree(), "{args:?}: as mounted");
+            let root = fs.root().expect("root");
+            for i in 0..100 {
+                let d = mkdir(&fs, &root, i);
+                let f = fs.create(&d, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+                fs.write(&f, 0, &vec![1; 10_000 * (i as usize % 7)], WriteFlags::default()).expect("write");
+                mkdir(&fs, &d, i);
+                if i % 3 == 0 {
+                    fs.unlink(&d, b"f").expect("unlink");
+                }
+            }
+            fs.sync().expect("sync");
+            assert!(fs.groups.sums_agree(), "{args:?}: after making");
+            let made = fs.groups.dirs();
+            for i in 0..100 {
+                let d = fs.lookup(&root, format!("d{i}").as_bytes()).expect("there");
+                fs.rmdir(&d, format!("d{i}").as_bytes()).expect("rmdir");
+            }
+            fs.drain_evictions();
+            assert!(fs.groups.sums_agree(), "{args:?}: after removing");
+            assert_eq!(fs.groups.dirs(), made - 100);
+            drop(root);
+            fs.unmount().expect("unmount");
+        }
+    }
+
+    /// The choice of a group costs the same however many groups there are.
+    #[test]
+    fn placing_a_directory_does_not_visit_all_groups() {
+        let fs = mounted(&["-t", "ext4", "-g", "256"]);
+        assert!(fs.groups.count() >= 500);
+        let root = fs.root().expect("root");
+        let top = mkdir(&fs, &root, 0);
+        let before = fs.stats.placement_looks.get();
+        for i in 0..50 {
+            mkdir(&fs, &root, 1 + i);
+            mkdir(&fs, &top, i);
+        }
+        let looks = fs.stats.placement_looks.get() - before;
+        assert!(looks <= 100 * u64::from(fs.geo.groups_per_flex), "{looks} descriptors for 100 directories");
+        drop((root, top));
+        fs.unmount().expect("unmount");
     }
 }

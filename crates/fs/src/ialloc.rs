@@ -9,7 +9,7 @@
 //!    anywhere.
 //!
 //! # Locking
-//! Takes `group descriptor` (72) and buffer locks inside the calls.
+//! Takes `group descriptor` (72) and buffer locks inside the calls; the choice itself goes by sums that need no lock.
 
 use extant_base::sync::atomic::Ordering;
 use extant_cache::BufKind;
@@ -148,20 +148,16 @@ impl Filesystem {
         let flex = self.geo.groups_per_flex.max(1);
         let groups = self.groups.count();
         let flexes = groups.div_ceil(flex);
-        let (free_blocks, _) = (self.alloc.free_blocks(), ());
-        let free_inodes = self.free_inodes.load(Ordering::Relaxed).max(0) as u64;
-        let (avg_inodes, avg_blocks) = (free_inodes / u64::from(flexes), free_blocks / u64::from(flexes));
-        let stats = |f: u32| -> Result<(u64, u64, u64)> {
-            let mut sum = (0u64, 0u64, 0u64);
-            for g in f * flex..((f + 1) * flex).min(groups) {
-                let (i, b, d) = self.groups.with(GroupNr(g), |d| (d.free_inodes, d.free_clusters, d.used_dirs))?;
-                sum = (sum.0 + u64::from(i), sum.1 + u64::from(b), sum.2 + u64::from(d));
-            }
-            Ok(sum)
+        let free_inodes = self.free_inodes.load(Ordering::Relaxed).max(0);
+        let free_blocks = i64::try_from(self.alloc.free_blocks()).unwrap_or(i64::MAX);
+        let (avg_inodes, avg_blocks) = (free_inodes / i64::from(flexes), free_blocks / i64::from(flexes));
+        let free_inodes_of = |g: GroupNr| -> Result<i64> {
+            self.stats.placement_looks.inc();
+            self.groups.with(g, |d| i64::from(d.free_inodes))
         };
         let first_with_inode = |f: u32| -> Result<Option<GroupNr>> {
             for g in f * flex..((f + 1) * flex).min(groups) {
-                if self.groups.with(GroupNr(g), |d| d.free_inodes)? > 0 {
+                if free_inodes_of(GroupNr(g))? > 0 {
                     return Ok(Some(GroupNr(g)));
                 }
             }
@@ -170,15 +166,15 @@ impl Filesystem {
         let top = parent.ino == InodeNr::ROOT || parent.meta.read().desc.flags.contains(InodeFlags::TOPDIR);
         if top {
             let start = self.name_hash(name) % flexes;
-            let mut best: Option<(u64, u32)> = None;
+            let mut best: Option<(i64, u32)> = None;
             for i in 0..flexes {
                 let f = (start + i) % flexes;
-                let (inodes, blocks, dirs) = stats(f)?;
-                if inodes == 0 || inodes < avg_inodes || blocks < avg_blocks {
+                let c = self.groups.flex_counts(f);
+                if c.free_inodes <= 0 || c.free_inodes < avg_inodes || c.free_blocks < avg_blocks {
                     continue;
                 }
-                if best.is_none_or(|(d, _)| dirs < d) {
-                    best = Some((dirs, f));
+                if best.is_none_or(|(d, _)| c.dirs < d) {
+                    best = Some((c.dirs, f));
                 }
             }
             if let Some((_, f)) = best
@@ -187,21 +183,19 @@ impl Filesystem {
                 return Ok(g);
             }
         } else {
-            let dirs_total: u64 =
-                (0..groups).map(|g| self.groups.with(GroupNr(g), |d| d.used_dirs).map_or(0, u64::from)).sum();
-            let (ipg, bpg) = (u64::from(self.geo.inodes_per_group), u64::from(self.geo.blocks_per_group));
-            let f64 = u64::from(flex);
-            let max_dirs = dirs_total / u64::from(flexes) + ipg * f64 / 16;
-            let min_inodes = avg_inodes.saturating_sub(ipg * f64 / 4).max(1);
-            let min_blocks = avg_blocks.saturating_sub(bpg * f64 / 4);
+            let (ipg, bpg) = (i64::from(self.geo.inodes_per_group), i64::from(self.geo.blocks_per_group));
+            let width = i64::from(flex);
+            let max_dirs = self.groups.dirs() / i64::from(flexes) + ipg * width / 16;
+            let min_inodes = (avg_inodes - ipg * width / 4).max(1);
+            let min_blocks = avg_blocks - bpg * width / 4;
             let last = parent.last_alloc_group.load(Ordering::Relaxed);
             let start = if last < groups { last } else { parent_group.0 } / flex;
             for i in 0..flexes {
                 let f = (start + i) % flexes;
-                let (inodes, blocks, dirs) = stats(f)?;
-                if dirs < max_dirs
-                    && inodes >= min_inodes
-                    && blocks >= min_blocks
+                let c = self.groups.flex_counts(f);
+                if c.dirs < max_dirs
+                    && c.free_inodes >= min_inodes
+                    && c.free_blocks >= min_blocks
                     && let Some(g) = first_with_inode(f)?
                 {
                     return Ok(g);
@@ -209,10 +203,10 @@ impl Filesystem {
             }
         }
         // Nothing is as it should be: any group with at least the average, then any at all.
-        for least in [(free_inodes / u64::from(groups)).max(1), 1] {
+        for least in [(free_inodes / i64::from(groups)).max(1), 1] {
             for i in 0..groups {
                 let g = GroupNr((parent_group.0 + i) % groups);
-                if u64::from(self.groups.with(g, |d| d.free_inodes)?) >= least {
+                if free_inodes_of(g)? >= least {
                     return Ok(g);
                 }
             }
