@@ -26,7 +26,7 @@ pub enum FallocateMode {
     Allocate { keep_size: bool },
     /// The range becomes a hole.
     PunchHole,
-    /// The range reads as zeros and has blocks.
+    /// The range reads as zeros and has blocks, those that it had before among them.
     ZeroRange { keep_size: bool },
 }
 
@@ -212,10 +212,7 @@ impl Filesystem {
             match mode {
                 FallocateMode::Allocate { keep_size } => self.preallocate(inode, pos, end, keep_size)?,
                 FallocateMode::PunchHole => self.punch(inode, pos, end.min(self.max_size(inode)))?,
-                FallocateMode::ZeroRange { keep_size } => {
-                    self.punch(inode, pos, end)?;
-                    self.preallocate(inode, pos, end, keep_size)?;
-                }
+                FallocateMode::ZeroRange { keep_size } => self.zero_range(inode, pos, end, keep_size)?,
             }
             let now = self.now();
             let mut handle = self.start(1)?;
@@ -261,9 +258,49 @@ impl Filesystem {
         Ok(())
     }
 
-    fn punch(&self, inode: &Arc<Inode>, pos: u64, end: u64) -> Result<()> {
-        let bits = self.geo.block_bits;
-        let bs = 1u64 << bits;
+    /// Zeros a range without writing zeros: its whole blocks become unwritten, or get unwritten blocks where they are holes;
+    /// only its ragged edges are written (Linux: `ext4_zero_range`).
+    fn zero_range(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
+        self.zero_edges(inode, pos, end)?;
+        let (first, stop) = self.whole_blocks(inode, pos, end);
+        if first < stop {
+            let _wb = inode.wb.lock();
+            self.drop_pages(inode, first, stop);
+            self.unwrite(inode, LogicalBlock(first as u32), (stop - first) as u32, inode.size().min(end))?;
+        }
+        self.preallocate(inode, pos, end, keep_size)
+    }
+
+    /// Makes written blocks unwritten, and delayed ones (whose data is gone) holes; the size on disk reaches `size` then.
+    fn unwrite(&self, inode: &Arc<Inode>, first: LogicalBlock, len: u32, size: u64) -> Result<()> {
+        let view = self.map_view(inode);
+        let mut from = first;
+        let to = first.0 + len;
+        loop {
+            let mut handle = self.start(self.allocate_credits(inode, 1) + 8)?;
+            let progress = {
+                let mut map = inode.map.write();
+                let promised = inode.es.remove(from, to - from.0);
+                self.alloc.unreserve(promised);
+                let r = map.mark_unwritten(&view, &mut handle, from, to - from.0);
+                inode.absorb_map(&mut map, self.geo.block_size);
+                // What failed in the middle must still be written with the inode.
+                r
+            };
+            if matches!(progress, Ok(Progress::Done)) {
+                self.grow_disk_size(inode, size);
+            }
+            self.write_inode_data(&mut handle, inode)?;
+            match progress? {
+                Progress::Done => return Ok(()),
+                Progress::Stopped { at } => from = at,
+            }
+        }
+    }
+
+    /// Zeros those parts of the range that are no whole blocks, as far as they are in the file.
+    fn zero_edges(&self, inode: &Arc<Inode>, pos: u64, end: u64) -> Result<()> {
+        let bs = 1u64 << self.geo.block_bits;
         let size = inode.size();
         let data_end = end.min(size);
         if pos < data_end {
@@ -282,10 +319,21 @@ impl Filesystem {
                 }
             }
         }
-        let first = pos.div_ceil(bs);
-        // The block with the end of the file goes whole when the hole reaches the end.
-        let stop = if end >= size { end.div_ceil(bs).max(size.div_ceil(bs)) } else { end / bs };
-        let stop = stop.min(u64::from(LAST_BLOCK.0) + 1);
+        Ok(())
+    }
+
+    /// The whole blocks of the range, as first and one past the last. The block with the end of the file counts as whole when
+    /// the range reaches the end.
+    fn whole_blocks(&self, inode: &Inode, pos: u64, end: u64) -> (u64, u64) {
+        let bs = 1u64 << self.geo.block_bits;
+        let stop = if end >= inode.size() { end.div_ceil(bs) } else { end / bs };
+        (pos.div_ceil(bs), stop.min(u64::from(LAST_BLOCK.0) + 1))
+    }
+
+    fn punch(&self, inode: &Arc<Inode>, pos: u64, end: u64) -> Result<()> {
+        let size = inode.size();
+        self.zero_edges(inode, pos, end)?;
+        let (first, stop) = self.whole_blocks(inode, pos, end);
         if first >= stop {
             return Ok(());
         }
