@@ -499,6 +499,55 @@ fn an_ordinary_user_finds_the_disk_full_before_root_does() {
 }
 
 #[test]
+fn a_rename_can_leave_a_whiteout() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    fs::write(m.at("old"), b"content").expect("write");
+    fs::create_dir(m.at("d")).expect("mkdir");
+    let rename = |from: &str, to: &str, flags| {
+        rustix::fs::renameat_with(rustix::fs::CWD, m.at(from), rustix::fs::CWD, m.at(to), flags)
+    };
+    use rustix::fs::RenameFlags;
+    rename("old", "d/new", RenameFlags::WHITEOUT).expect("renamed");
+    assert_eq!(fs::read(m.at("d/new")).expect("read"), b"content");
+    let left = fs::symlink_metadata(m.at("old")).expect("a whiteout");
+    assert_eq!((left.mode() & 0o170_000, left.rdev()), (0o020_000, 0));
+    let both = rename("d/new", "old", RenameFlags::WHITEOUT | RenameFlags::EXCHANGE);
+    assert_eq!(both, Err(rustix::io::Errno::INVAL));
+    fs::remove_file(m.at("old")).expect("unlink");
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}
+
+#[test]
+fn a_zeroed_range_keeps_its_blocks() {
+    if !can_mount() {
+        return;
+    }
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    fs::write(m.at("f"), vec![7; 1 << 20]).expect("write");
+    let f = fs::OpenOptions::new().read(true).write(true).open(m.at("f")).expect("open");
+    f.sync_all().expect("fsync");
+    let blocks = f.metadata().expect("stat").blocks();
+    use rustix::fs::FallocateFlags;
+    rustix::fs::fallocate(&f, FallocateFlags::ZERO_RANGE, 5000, 900_000).expect("zero range");
+    f.sync_all().expect("fsync");
+    assert_eq!(f.metadata().expect("stat").blocks(), blocks);
+    drop(f);
+    m.end().expect("unmounted");
+    let mut m = b.serve(&Setup::default());
+    let mut expected = vec![7; 1 << 20];
+    expected[5000..905_000].fill(0);
+    assert!(fs::read(m.at("f")).expect("read") == expected);
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}
+
+#[test]
 fn without_attributes_the_kernel_stops_asking() {
     if !can_mount() {
         return;

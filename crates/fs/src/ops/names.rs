@@ -24,11 +24,14 @@ use crate::ops::xattrs::XATTR_CREDITS;
 use crate::xattr::{self, AclKind};
 use crate::xattr_store::{XattrEdit, XattrView};
 
+/// Credits for a new inode, its first block and its attributes, and for the superblock.
+pub(crate) const NEW_INODE_CREDITS: u32 = 14 + XATTR_CREDITS;
+
 const S_ISUID: u16 = 0o4000;
 const S_ISGID: u16 = 0o2000;
 
 /// Who asks. Permissions are the caller's to check (the kernel does, under FUSE).
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cred {
     pub uid: u32,
     pub gid: u32,
@@ -54,6 +57,12 @@ impl NewNode<'_> {
 
     pub fn directory(permissions: u16) -> NewNode<'static> {
         NewNode { mode: FileType::Directory.mode_bits() | permissions & 0o7777, rdev: None, target: None }
+    }
+
+    /// What an overlay takes for "not there" (Linux: `WHITEOUT_DEV`).
+    pub fn whiteout() -> NewNode<'static> {
+        let rdev = Some(DeviceNr { major: 0, minor: 0 });
+        NewNode { mode: FileType::CharDevice.mode_bits(), rdev, target: None }
     }
 
     pub fn symlink(target: &[u8]) -> NewNode<'_> {
@@ -153,7 +162,7 @@ impl Filesystem {
         if dir::lookup(&view, &view.params, name)?.is_some() {
             return Err(Error::Exists);
         }
-        let mut handle = self.start(self.add_credits(&view) + 14 + XATTR_CREDITS)?;
+        let mut handle = self.start(self.add_credits(&view) + NEW_INODE_CREDITS)?;
         let inode = self.new_inode(&mut handle, dir, name, node, cred)?;
         let entry = entry_type(inode.mode());
         // The directory's flags may have changed since: a snapshot for this operation.
@@ -193,11 +202,11 @@ impl Filesystem {
         Ok(())
     }
 
-    /// A new inode, linked once and written, named nowhere yet.
-    fn new_inode(
+    /// A new inode, linked once and written, named nowhere yet. [`NEW_INODE_CREDITS`].
+    pub(crate) fn new_inode(
         &self,
         handle: &mut Handle,
-        dir: &InodeRef,
+        dir: &Arc<Inode>,
         name: &[u8],
         node: NewNode<'_>,
         cred: Cred,
@@ -282,7 +291,7 @@ impl Filesystem {
     }
 
     /// What a new directory or symbolic link contains.
-    fn fill_new(&self, handle: &mut Handle, inode: &InodeRef, dir: &InodeRef, target: Option<&[u8]>) -> Result<()> {
+    fn fill_new(&self, handle: &mut Handle, inode: &InodeRef, dir: &Arc<Inode>, target: Option<&[u8]>) -> Result<()> {
         if inode.is_dir() {
             let view = DirView::new(self, inode);
             return dir::init(&view, handle, &view.params, inode.ino, dir.ino);
@@ -316,7 +325,7 @@ impl Filesystem {
     }
 
     /// A new inode that could not be finished: its eviction frees it.
-    fn abandon(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
+    pub(crate) fn abandon(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         inode.meta.write().desc.links = 0;
         self.orphan_add(handle, inode)?;
         self.write_inode(handle, inode)
@@ -328,7 +337,7 @@ impl Filesystem {
         self.check_dir(dir)?;
         self.retry_no_space(|| {
             let _shared = dir.rw.read();
-            let mut handle = self.start(14 + XATTR_CREDITS)?;
+            let mut handle = self.start(NEW_INODE_CREDITS)?;
             let inode = self.new_inode(&mut handle, dir, b"", NewNode::file(mode), cred)?;
             inode.linkable.store(true, Ordering::Release);
             self.abandon(&mut handle, &inode)?;

@@ -16,13 +16,15 @@ use crate::dir_store::DirView;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::ops::names::{add_dir_link, check_name, drop_dir_link, entry_type};
+use crate::ops::names::{Cred, NEW_INODE_CREDITS, NewNode, add_dir_link, check_name, drop_dir_link, entry_type};
 
 /// The flags of renameat2(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenameFlags {
     pub no_replace: bool,
     pub exchange: bool,
+    /// The old name does not go: it becomes a whiteout, which this owner gets (overlay file systems ask for it).
+    pub whiteout: Option<Cred>,
 }
 
 impl Filesystem {
@@ -40,7 +42,7 @@ impl Filesystem {
         self.check_dir(new_dir)?;
         check_name(old_name)?;
         check_name(new_name)?;
-        if flags.exchange && flags.no_replace {
+        if flags.exchange && (flags.no_replace || flags.whiteout.is_some()) {
             return Err(Error::Invalid("rename flags"));
         }
         for name in [old_name, new_name] {
@@ -121,7 +123,10 @@ impl Filesystem {
             (Some(target), Some(to)) if flags.exchange => {
                 self.exchange(&old_view, &new_view, (&from, &source), (&to, target))
             }
-            _ => self.replace(&old_view, old_name, &new_view, new_name, (&from, &source), to.as_ref(), target.as_ref()),
+            _ => {
+                let (from, to) = ((&from, &source), (to.as_ref(), target.as_ref()));
+                self.replace(&old_view, old_name, &new_view, new_name, from, to, flags.whiteout)
+            }
         };
         drop(shape);
         result
@@ -158,8 +163,8 @@ impl Filesystem {
         new_view: &DirView<'_>,
         new_name: &[u8],
         (from, source): (&Found, &InodeRef),
-        to: Option<&Found>,
-        target: Option<&InodeRef>,
+        (to, target): (Option<&Found>, Option<&InodeRef>),
+        whiteout: Option<Cred>,
     ) -> Result<()> {
         let (old_dir, new_dir) = (old_view.dir, new_view.dir);
         let same_dir = old_dir.ino == new_dir.ino;
@@ -184,20 +189,35 @@ impl Filesystem {
         if target.is_some() && !source.pages.is_empty() {
             self.write_pages(source);
         }
-        let mut handle = self.start(self.add_credits(new_view) + 16)?;
+        let more = if whiteout.is_some() { NEW_INODE_CREDITS } else { 0 };
+        let mut handle = self.start(self.add_credits(new_view) + 16 + more)?;
+        // First what can fail for want of space: the whiteout, then the new name.
+        let whiteout = match whiteout {
+            Some(cred) => Some(self.new_inode(&mut handle, old_dir, old_name, NewNode::whiteout(), cred)?),
+            None => None,
+        };
         let now = self.now();
-        match to {
-            Some(to) => {
-                dir::set_inode(new_view, &mut handle, &new_view.params, to, source.ino, entry_type(source.mode()))?
+        let kind = entry_type(source.mode());
+        let named = match to {
+            Some(to) => dir::set_inode(new_view, &mut handle, &new_view.params, to, source.ino, kind),
+            None => dir::add(new_view, &mut handle, &new_view.params, new_name, source.ino, kind).map(drop),
+        };
+        if let Err(e) = named {
+            if let Some(whiteout) = &whiteout {
+                self.abandon(&mut handle, whiteout)?;
             }
-            None => {
-                dir::add(new_view, &mut handle, &new_view.params, new_name, source.ino, entry_type(source.mode()))?;
-            }
+            return Err(e);
         }
         // Adding may have moved the old entry or turned the directory into a tree: look again.
         let fresh = DirView::new(self, old_dir);
         let hint = (!same_dir).then_some(from);
-        if let Err(e) = dir::remove(&fresh, &mut handle, &fresh.params, old_name, hint) {
+        let taken = match &whiteout {
+            None => dir::remove(&fresh, &mut handle, &fresh.params, old_name, hint).map(drop),
+            Some(w) => dir::lookup(&fresh, &fresh.params, old_name)
+                .and_then(|place| place.ok_or(Error::NotFound))
+                .and_then(|at| dir::set_inode(&fresh, &mut handle, &fresh.params, &at, w.ino, entry_type(w.mode()))),
+        };
+        if let Err(e) = taken {
             return Err(Error::corrupt(format!("rename: '{}' vanished: {e}", String::from_utf8_lossy(old_name))));
         }
         source.meta.write().desc.ctime = now;

@@ -65,6 +65,7 @@ const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
+const RENAME_WHITEOUT: u32 = 4;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 const SEEK_DATA: u32 = 3;
@@ -315,12 +316,14 @@ impl Server for FsServer {
     fn rename(&self, req: &Request, args: &RenameArgs<'_>, reply: ReplyEmpty) {
         let old = check!(reply, self.node(args.parent));
         let new = check!(reply, self.node(args.new_parent));
-        // RENAME_WHITEOUT would have to leave a device 0:0 behind in the same transaction.
-        if args.flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 {
+        if args.flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT) != 0 {
             return reply.error(Errno::INVAL);
         }
-        let flags =
-            RenameFlags { no_replace: args.flags & RENAME_NOREPLACE != 0, exchange: args.flags & RENAME_EXCHANGE != 0 };
+        let flags = RenameFlags {
+            no_replace: args.flags & RENAME_NOREPLACE != 0,
+            exchange: args.flags & RENAME_EXCHANGE != 0,
+            whiteout: (args.flags & RENAME_WHITEOUT != 0).then(|| self.cred(req, &old, 0)),
+        };
         let done = self.with_space(caller(req), || self.fs.rename(&old, args.name, &new, args.new_name, flags));
         self.note_unlink();
         empty(reply, done);

@@ -17,6 +17,8 @@ pub enum NodeKind {
     File,
     Directory,
     Symlink,
+    /// A device 0:0, which a rename left at the old name.
+    Whiteout,
 }
 
 /// A change of a file's content. Offsets in bytes.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use extant_fs::{Filesystem, InodeRef};
@@ -38,6 +38,7 @@ fn kind_of(t: Option<FileType>, path: &str) -> Result<NodeKind, String> {
         Some(FileType::Regular) => Ok(NodeKind::File),
         Some(FileType::Directory) => Ok(NodeKind::Directory),
         Some(FileType::Symlink) => Ok(NodeKind::Symlink),
+        Some(FileType::CharDevice) => Ok(NodeKind::Whiteout),
         other => Err(format!("{path}: of kind {other:?}")),
     }
 }
@@ -69,6 +70,9 @@ pub fn by_extant(fs: &Filesystem) -> Result<Seen, String> {
             let inode = fs.lookup(&dir, &name).map_err(|e| format!("{path}: {e}"))?;
             let kind = kind_of(inode.file_type(), &path)?;
             let attr = fs.getattr(&inode);
+            if let Some(nr) = attr.rdev.filter(|nr| (nr.major, nr.minor) != (0, 0)) {
+                return Err(format!("{path}: device {}:{}", nr.major, nr.minor));
+            }
             if attr.size > SIZE_MAX {
                 return Err(format!("{path}: {} bytes", attr.size));
             }
@@ -136,6 +140,7 @@ fn node(path: &Path, name: &str) -> Result<SeenNode, String> {
         (true, _, _) => NodeKind::File,
         (_, true, _) => NodeKind::Directory,
         (_, _, true) => NodeKind::Symlink,
+        _ if t.is_char_device() && m.rdev() == 0 => NodeKind::Whiteout,
         _ => return Err(format!("{name}: of kind {t:?}")),
     };
     if kind == NodeKind::File && m.size() > SIZE_MAX {
@@ -146,7 +151,7 @@ fn node(path: &Path, name: &str) -> Result<SeenNode, String> {
         NodeKind::Symlink => Some(std::fs::read_link(path).map_err(io)?.as_os_str().as_bytes().to_vec()),
         _ => None,
     };
-    let attrs = if kind == NodeKind::Symlink {
+    let attrs = if matches!(kind, NodeKind::Symlink | NodeKind::Whiteout) {
         BTreeMap::new()
     } else {
         tree::read_xattrs(path)

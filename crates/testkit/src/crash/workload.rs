@@ -1,9 +1,10 @@
 //! The workload: operations drawn from a seed, carried out in process, written down in a [`History`].
 //!
-//! It has what crashes like to break: appends, overwrites and sparse writes at odd offsets; truncation both ways; holes and
-//! preallocation; renames over existing files with and without an fsync before; files that are unlinked while open; files
-//! without a name; attributes in the inode and in a block of their own; directories that grow over many blocks and go
-//! again, so that their blocks become data; remounts; every kind of sync; and the background's work in between.
+//! It has what crashes like to break: appends, overwrites and sparse writes at odd offsets; truncation both ways; holes,
+//! preallocation and zeroed ranges; renames over existing files with and without an fsync before, and such as leave a
+//! whiteout; files that are unlinked while open; files without a name; attributes in the inode and in a block of their own;
+//! directories that grow over many blocks and go again, so that their blocks become data; remounts; every kind of sync; and
+//! the background's work in between.
 //!
 //! # Locking
 //! None: one thread, virtual time.
@@ -472,14 +473,14 @@ impl Workload {
         })
     }
 
-    fn move_name(&mut self, old: &str, new: &str) -> Done {
+    fn move_name(&mut self, old: &str, new: &str, whiteout: bool) -> Done {
         let (old_dir, old_name) = self.parent(old)?;
         let (new_dir, new_name) = self.parent(new)?;
         let id = self.names.paths[old];
         let replaced = self.names.paths.get(new).copied();
-        self.run(format!("rename {old} (node {id}) to {new} (over {replaced:?})"), |w| {
-            w.fs.rename(&old_dir, old_name.as_bytes(), &new_dir, new_name.as_bytes(), RenameFlags::default())
-        })?;
+        let flags = RenameFlags { whiteout: whiteout.then(Cred::default), ..RenameFlags::default() };
+        let text = format!("rename {old} (node {id}) to {new} (over {replaced:?}), whiteout {whiteout}");
+        self.run(text, |w| w.fs.rename(&old_dir, old_name.as_bytes(), &new_dir, new_name.as_bytes(), flags))?;
         if replaced == Some(id) {
             return Ok(()); // two names of one file: nothing happens
         }
@@ -493,6 +494,11 @@ impl Workload {
                 n.paths.insert(format!("{new}/{}", &path[below.len()..]), id);
             }
         });
+        if whiteout {
+            let left = self.inode(old)?;
+            let left = self.new_node(&left, NodeKind::Whiteout, None);
+            self.rename_names(|n| _ = n.paths.insert(old.to_owned(), left));
+        }
         self.touch(id);
         if let Some(other) = replaced {
             self.touch(other);
@@ -519,9 +525,17 @@ impl Workload {
     }
 
     fn rename(&mut self) -> Done {
+        let left = self.of_kind(NodeKind::Whiteout);
+        if left.len() > 6
+            && let Some((path, _)) = self.pick(&left)
+        {
+            return self.unlink_path(&path);
+        }
         let Some((old, _)) = self.some_file() else { return self.create() };
         let new = self.fresh_path("r");
-        self.move_name(&old, &new)
+        // Without a log, names that stay make directories split more often, which two waves cannot keep whole.
+        let whiteout = self.image.has_journal() && self.rng.one_in(3);
+        self.move_name(&old, &new, whiteout)
     }
 
     /// The way programs save files: write a new one, sync it (or not), give it the old one's name.
@@ -534,7 +548,7 @@ impl Workload {
         if self.rng.one_in(2) {
             self.sync_file(&path, id, false)?;
         }
-        self.move_name(&path, &target)
+        self.move_name(&path, &target, false)
     }
 
     fn link(&mut self) -> Done {
@@ -629,7 +643,7 @@ impl Workload {
         if new.starts_with(&format!("{old}/")) {
             return Ok(());
         }
-        self.move_name(&old, &new)
+        self.move_name(&old, &new, false)
     }
 
     fn symlink(&mut self) -> Done {

@@ -1,0 +1,128 @@
+//! renameat2(2) with its flags, checked by e2fsck and debugfs.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use extant_block::device::MemDevice;
+use extant_fs::{Cred, Error, Filesystem, InodeRef, MountOptions, NewNode, RenameFlags, WriteFlags};
+use extant_ondisk::inode::{DeviceNr, FileType};
+
+struct Bench {
+    dir: tempfile::TempDir,
+    dev: Arc<MemDevice>,
+    fs: Arc<Filesystem>,
+}
+
+fn mounted(args: &[&str]) -> Bench {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    let out = Command::new("mke2fs").args(["-q", "-F"]).args(args).arg(&path).arg("16M").output().expect("mke2fs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+    let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+    Bench { dir, dev, fs }
+}
+
+impl Bench {
+    /// Unmounts, has e2fsck look, and returns what debugfs says.
+    fn finish(self, request: &str) -> String {
+        self.fs.unmount().expect("unmount");
+        let path = self.dir.path().join("after.img");
+        self.dev.save(&path).expect("saved");
+        let out = Command::new("e2fsck").args(["-fn"]).arg(&path).output().expect("e2fsck");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+        let out = Command::new("debugfs").args(["-R", request]).arg(&path).output().expect("debugfs");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+}
+
+fn whiteout(cred: Cred) -> RenameFlags {
+    RenameFlags { whiteout: Some(cred), ..RenameFlags::default() }
+}
+
+fn assert_whiteout(fs: &Filesystem, dir: &InodeRef, name: &[u8]) {
+    let left = fs.lookup(dir, name).expect("a whiteout");
+    let attr = fs.getattr(&left);
+    assert_eq!(left.file_type(), Some(FileType::CharDevice));
+    assert_eq!((attr.rdev, attr.mode & 0o7777), (Some(DeviceNr { major: 0, minor: 0 }), 0));
+    assert_eq!((attr.uid, attr.gid, attr.nlink, attr.size), (7, 8, 1, 0));
+}
+
+#[test]
+fn a_whiteout_is_left_behind() {
+    for args in [&["-t", "ext4"][..], &["-t", "ext4", "-b", "1024"], &["-t", "ext2", "-O", "^dir_index"]] {
+        let b = mounted(args);
+        let cred = Cred { uid: 7, gid: 8, umask: 0 };
+        let root = b.fs.root().expect("root");
+        let d = b.fs.create(&root, b"d", NewNode::directory(0o755), Cred::default()).expect("mkdir");
+        let f = b.fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+        b.fs.write(&f, 0, b"content", WriteFlags::default()).expect("write");
+        // Within a directory, into another, over an existing file, and a directory.
+        b.fs.rename(&root, b"f", &root, b"g", whiteout(cred)).expect("rename");
+        assert_whiteout(&b.fs, &root, b"f");
+        b.fs.rename(&root, b"g", &d, b"h", whiteout(cred)).expect("rename");
+        assert_whiteout(&b.fs, &root, b"g");
+        b.fs.create(&root, b"victim", NewNode::file(0o644), Cred::default()).expect("create");
+        b.fs.rename(&d, b"h", &root, b"victim", whiteout(cred)).expect("rename");
+        assert_whiteout(&b.fs, &d, b"h");
+        assert_eq!(b.fs.lookup(&root, b"victim").expect("there").ino, f.ino);
+        b.fs.create(&root, b"moves", NewNode::directory(0o755), Cred::default()).expect("mkdir");
+        let links = b.fs.getattr(&root).nlink;
+        b.fs.rename(&root, b"moves", &d, b"moved", whiteout(cred)).expect("rename");
+        assert_whiteout(&b.fs, &root, b"moves");
+        assert_eq!((b.fs.getattr(&root).nlink, b.fs.getattr(&d).nlink), (links - 1, 3));
+        // A whiteout over a whiteout, as an overlay's second deletion does.
+        b.fs.rename(&root, b"f", &root, b"g", whiteout(cred)).expect("rename");
+        assert_whiteout(&b.fs, &root, b"f");
+        assert_whiteout(&b.fs, &root, b"g");
+        // With NOREPLACE, and never with EXCHANGE.
+        let careful = RenameFlags { no_replace: true, ..whiteout(cred) };
+        assert!(matches!(b.fs.rename(&root, b"victim", &root, b"f", careful), Err(Error::Exists)));
+        let both = RenameFlags { exchange: true, ..whiteout(cred) };
+        assert!(matches!(b.fs.rename(&root, b"victim", &root, b"f", both), Err(Error::Invalid(_))));
+        assert!(matches!(b.fs.rename(&root, b"nothing", &root, b"x", whiteout(cred)), Err(Error::NotFound)));
+        // Two names of one file: nothing happens.
+        b.fs.link(&f, &root, b"second").expect("link");
+        b.fs.rename(&root, b"victim", &root, b"second", whiteout(cred)).expect("nothing to do");
+        assert_eq!(b.fs.lookup(&root, b"victim").expect("there").ino, f.ino);
+        drop((root, d, f));
+        let said = b.finish("stat /f");
+        assert!(said.contains("Type: character special"), "{said}");
+        assert!(said.contains("Device major/minor number: 00:00"), "{said}");
+    }
+}
+
+/// The name may stand in a directory that turns into a tree, or splits, while the new name is added.
+#[test]
+fn whiteouts_while_directories_grow() {
+    let b = mounted(&["-t", "ext4", "-b", "1024", "-N", "3000"]);
+    let root = b.fs.root().expect("root");
+    let cred = Cred { uid: 7, gid: 8, umask: 0 };
+    for i in 0..200 {
+        b.fs.create(&root, format!("f{i}").as_bytes(), NewNode::file(0o644), Cred::default()).expect("create");
+    }
+    for i in 0..200 {
+        let (old, new) = (format!("f{i}"), format!("a much longer name, so that the directory must grow {i:0100}"));
+        b.fs.rename(&root, old.as_bytes(), &root, new.as_bytes(), whiteout(cred)).expect("rename");
+        assert_whiteout(&b.fs, &root, old.as_bytes());
+        assert!(b.fs.lookup(&root, new.as_bytes()).is_ok());
+    }
+    drop(root);
+    b.finish("ls -l");
+}
+
+#[test]
+fn without_a_free_inode_nothing_is_renamed() {
+    let b = mounted(&["-t", "ext4", "-N", "32"]);
+    let root = b.fs.root().expect("root");
+    let mut n = 0;
+    while b.fs.create(&root, format!("f{n}").as_bytes(), NewNode::file(0o644), Cred::default()).is_ok() {
+        n += 1;
+    }
+    let refused = b.fs.rename(&root, b"f0", &root, b"g", whiteout(Cred::default()));
+    assert!(matches!(refused, Err(Error::NoInodes)), "{refused:?}");
+    assert!(b.fs.lookup(&root, b"f0").is_ok() && b.fs.lookup(&root, b"g").is_err());
+    drop(root);
+    b.finish("ls -l");
+}
