@@ -1,122 +1,210 @@
 //! Trace points, named as Linux names them (`jbd2_run_stats`, `ext4_mb_new_group_pa` …).
 //!
-//! A point is a `static` made by [`trace_point!`]; while off, it costs one relaxed load. While on, its events go to one
-//! bounded ring that [`drain`] empties; the oldest are dropped (and counted) when nobody drains.
+//! Main types: [`TracePoint`], a `static` made by [`trace_point!`]; [`Event`], what it leaves. While off, a point costs one
+//! relaxed load. While on, its numbers go as they are into a bounded ring that few threads share; text is made when
+//! somebody prints the event ([`Event`] is `Display`). [`drain`] empties the rings; the oldest events are dropped (and
+//! counted) when nobody drains.
+//!
+//! What it does not do: filter, or write anywhere.
 //!
 //! # Locking
-//! The ring has one leaf lock (`trace ring`), taken only while a point is on.
+//! Each ring has a leaf lock (`trace ring`), taken only while a point is on and shared by every sixteenth thread. The list of
+//! points has a bare leaf lock without a class.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 // Not the atomics of `crate::sync`: statics outlive one schedule of a model checker, and its atomics must not.
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use crate::clock::Clock;
 use crate::sync::{LockClass, Mutex};
 
 /// One trace point. Made by [`trace_point!`], switched on by [`enable`].
 pub struct TracePoint {
     pub name: &'static str,
-    enabled: AtomicBool,
-    registered: AtomicBool,
+    keys: &'static [&'static str],
+    state: AtomicU8,
 }
 
-/// One event as recorded.
+const OFF: u8 = 0;
+const ON: u8 = 1;
+/// Not hit yet: nobody knows of it.
+const UNKNOWN: u8 = 2;
+
+/// The most numbers that an event has.
+pub const FIELDS_MAX: usize = 5;
+
+/// One event as recorded. Prints as `key=value` pairs separated by a blank.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// Nanoseconds since the first event of the process.
     pub time_ns: u64,
-    pub name: &'static str,
-    /// `key=value` pairs separated by a blank.
-    pub args: String,
+    point: &'static TracePoint,
+    values: [u64; FIELDS_MAX],
+    text: Option<Box<str>>,
 }
 
-/// Events kept when nobody drains them.
-const RING_EVENTS_MAX: usize = 65_536;
+impl Event {
+    /// Name of the point.
+    pub fn name(&self) -> &'static str {
+        self.point.name
+    }
+
+    /// The number called `key`.
+    pub fn get(&self, key: &str) -> Option<u64> {
+        Some(self.values[self.point.keys.iter().position(|k| *k == key)?])
+    }
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut blank = "";
+        for (key, value) in self.point.keys.iter().zip(self.values) {
+            write!(f, "{blank}{key}={value}")?;
+            blank = " ";
+        }
+        self.text.as_ref().map_or(Ok(()), |text| write!(f, "{blank}{text}"))
+    }
+}
+
+impl std::fmt::Debug for TracePoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Events that one ring keeps when nobody drains.
+const RING_EVENTS_MAX: usize = 32_768;
+/// Rings; threads are dealt to them round robin.
+const RINGS: usize = 16;
 
 static RING_CLASS: LockClass = LockClass::new("trace ring", 1000);
+static RING: [Mutex<VecDeque<Event>>; RINGS] = [const { Mutex::new(&RING_CLASS, VecDeque::new()) }; RINGS];
 static DROPPED: AtomicU64 = AtomicU64::new(0);
-static WANTED: AtomicBool = AtomicBool::new(false);
+static POINTS: parking_lot::Mutex<Points> = parking_lot::Mutex::new(Points { known: Vec::new(), wanted: Vec::new() });
 
-struct Ring {
-    start: Instant,
-    events: VecDeque<Event>,
-    points: Vec<&'static TracePoint>,
+struct Points {
+    known: Vec<&'static TracePoint>,
     wanted: Vec<String>,
 }
 
-fn ring() -> &'static Mutex<Ring> {
-    static RING: OnceLock<Mutex<Ring>> = OnceLock::new();
-    RING.get_or_init(|| {
-        Mutex::new(
-            &RING_CLASS,
-            Ring { start: Instant::now(), events: VecDeque::new(), points: Vec::new(), wanted: Vec::new() },
-        )
-    })
+impl Points {
+    fn state(&self, point: &TracePoint) -> u8 {
+        if self.wanted.iter().any(|w| w == point.name || w == "*") { ON } else { OFF }
+    }
+}
+
+fn clock() -> &'static Clock {
+    static CLOCK: OnceLock<Clock> = OnceLock::new();
+    CLOCK.get_or_init(Clock::real)
 }
 
 impl TracePoint {
-    pub const fn new(name: &'static str) -> TracePoint {
-        TracePoint { name, enabled: AtomicBool::new(false), registered: AtomicBool::new(false) }
+    pub const fn new(name: &'static str, keys: &'static [&'static str]) -> TracePoint {
+        TracePoint { name, keys, state: AtomicU8::new(UNKNOWN) }
     }
 
-    /// True while somebody listens. Points learn of [`enable`] at their first hit after it.
+    /// True while somebody listens.
+    #[inline]
     pub fn on(&'static self) -> bool {
-        if WANTED.load(Ordering::Relaxed) && !self.registered.swap(true, Ordering::Relaxed) {
-            let mut r = ring().lock();
-            r.points.push(self);
-            let wanted = r.wanted.iter().any(|w| w == self.name || w == "*");
-            self.enabled.store(wanted, Ordering::Relaxed);
+        match self.state.load(Ordering::Relaxed) {
+            OFF => false,
+            state => state == ON || self.introduce(),
         }
-        self.enabled.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn introduce(&'static self) -> bool {
+        let mut points = POINTS.lock();
+        if self.state.load(Ordering::Relaxed) == UNKNOWN {
+            points.known.push(self);
+            self.state.store(points.state(self), Ordering::Relaxed);
+        }
+        self.state.load(Ordering::Relaxed) == ON
     }
 
     /// Records an event; called through [`trace_point!`] after `on()`.
-    pub fn record(&'static self, args: String) {
-        let mut r = ring().lock();
-        let time_ns = r.start.elapsed().as_nanos() as u64;
-        if r.events.len() == RING_EVENTS_MAX {
-            r.events.pop_front();
+    pub fn record<const N: usize>(&'static self, numbers: [u64; N], text: Option<Box<str>>) {
+        const { assert!(N <= FIELDS_MAX, "an event has room for five numbers") };
+        let mut values = [0; FIELDS_MAX];
+        values[..N].copy_from_slice(&numbers);
+        self.push(values, text);
+    }
+
+    fn push(&'static self, values: [u64; FIELDS_MAX], text: Option<Box<str>>) {
+        let mut ring = RING[crate::task::shard_index() % RINGS].lock();
+        // Read under the lock: who drains a ring knows that later events in it are younger.
+        let time_ns = clock().now_ns();
+        if ring.len() == RING_EVENTS_MAX {
+            ring.pop_front();
             DROPPED.fetch_add(1, Ordering::Relaxed);
         }
-        r.events.push_back(Event { time_ns, name: self.name, args });
+        ring.push_back(Event { time_ns, point: self, values, text });
     }
 }
 
+/// What can be a number of an event.
+pub trait Number {
+    fn number(self) -> u64;
+}
+
+macro_rules! numbers {
+    ($($type:ty)*) => {
+        $(impl Number for $type {
+            #[inline]
+            fn number(self) -> u64 {
+                self as u64
+            }
+        })*
+    };
+}
+
+numbers!(bool u8 u16 u32 u64 usize);
+
 /// Switches the points called `name` on (`*` for all).
 pub fn enable(name: &str) {
-    let mut r = ring().lock();
-    r.wanted.push(name.to_owned());
-    for p in &r.points {
-        if name == "*" || p.name == name {
-            p.enabled.store(true, Ordering::Relaxed);
-        }
-    }
-    WANTED.store(true, Ordering::Relaxed);
+    let mut points = POINTS.lock();
+    points.wanted.push(name.to_owned());
+    points.known.iter().for_each(|p| p.state.store(points.state(p), Ordering::Relaxed));
 }
 
 /// Switches every point off.
 pub fn disable_all() {
-    let mut r = ring().lock();
-    r.wanted.clear();
-    for p in &r.points {
-        p.enabled.store(false, Ordering::Relaxed);
-    }
+    let mut points = POINTS.lock();
+    points.wanted.clear();
+    points.known.iter().for_each(|p| p.state.store(OFF, Ordering::Relaxed));
 }
 
-/// Takes the recorded events, oldest first, and the number that were dropped since the last call.
+/// Takes the recorded events, oldest first, and the number that were dropped since the last call. What is recorded
+/// meanwhile stays for the next call, so that the calls together are in order, too.
 pub fn drain() -> (Vec<Event>, u64) {
-    let events = ring().lock().events.drain(..).collect();
+    let now_ns = clock().now_ns();
+    let mut events = Vec::new();
+    for ring in &RING {
+        let mut ring = ring.lock();
+        // Times in a ring do not fall.
+        let due = ring.partition_point(|e| e.time_ns <= now_ns);
+        events.extend(ring.drain(..due));
+    }
+    events.sort_by_key(|e| e.time_ns);
     (events, DROPPED.swap(0, Ordering::Relaxed))
 }
 
-/// `trace_point!(jbd2_run_stats, "tid={} blocks={}", tid, blocks)`: the arguments are formatted only while it is on.
+/// `trace_point!(jbd2_run_stats, tid = tid.0, blocks = n)`: up to five numbers, which are looked at only while the point is on.
+/// What is no number goes behind a semicolon, as for `format!`; such events cost more:
+/// `trace_point!(ext4_error, ino = 3; "error={e}")`.
 #[macro_export]
 macro_rules! trace_point {
-    ($name:ident, $($arg:tt)*) => {{
-        static POINT: $crate::trace::TracePoint = $crate::trace::TracePoint::new(stringify!($name));
+    (@text) => { None };
+    (@text $($text:tt)+) => { Some(format!($($text)+).into_boxed_str()) };
+    ($name:ident $(, $key:ident = $value:expr)* $(,)? $(; $($text:tt)+)?) => {{
+        static POINT: $crate::trace::TracePoint =
+            $crate::trace::TracePoint::new(stringify!($name), &[$(stringify!($key)),*]);
         if POINT.on() {
-            POINT.record(format!($($arg)*));
+            POINT.record(
+                [$($crate::trace::Number::number($value)),*],
+                $crate::trace_point!(@text $($($text)+)?),
+            );
         }
     }};
 }
@@ -126,7 +214,7 @@ mod tests {
     use super::*;
 
     fn hit(n: u32) {
-        trace_point!(test_point, "n={}", n);
+        trace_point!(test_point, n = n, twice = 2 * n; "name={}", "x");
     }
 
     #[test]
@@ -134,10 +222,14 @@ mod tests {
         hit(1);
         enable("test_point");
         hit(2);
+        crate::task::spawn("other", || hit(4)).expect("thread").join().expect("joined");
         disable_all();
         hit(3);
         let (events, _) = drain();
-        let mine: Vec<_> = events.iter().filter(|e| e.name == "test_point").map(|e| e.args.as_str()).collect();
-        assert_eq!(mine, ["n=2"]);
+        let mine: Vec<&Event> = events.iter().filter(|e| e.name() == "test_point").collect();
+        let texts: Vec<String> = mine.iter().map(|e| e.to_string()).collect();
+        assert_eq!(texts, ["n=2 twice=4 name=x", "n=4 twice=8 name=x"]);
+        assert_eq!((mine[1].get("twice"), mine[1].get("name")), (Some(8), None));
+        assert!(drain().0.iter().all(|e| e.name() != "test_point"), "taken once");
     }
 }

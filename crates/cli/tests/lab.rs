@@ -46,8 +46,18 @@ fn rounds_on_real_mounts_and_again() {
     let out = dir.text("result");
     let at = |kind: &str| format!("{kind}:{}", dir.text(&format!("{kind}.img")));
     let targets = [at("kernel"), at("mount"), at("engine")];
-    let mut args =
-        vec!["lab", "run", "fsmark", "--quiet", "--rounds=2", "--size=256M", "--set=files_per_process=5", "-o", &out];
+    let mut args = vec![
+        "lab",
+        "run",
+        "fsmark",
+        "--quiet",
+        "--rounds=2",
+        "--size=256M",
+        "--set=files_per_process=5",
+        "--record=all",
+        "-o",
+        &out,
+    ];
     targets.iter().for_each(|t| args.extend(["-t", t]));
     let ran = extant(&args);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
@@ -55,6 +65,7 @@ fn rounds_on_real_mounts_and_again() {
     assert_eq!(all.len(), 6);
     for trial in &all {
         assert_eq!(trial["outcome"]["state"], "checked", "{trial}");
+        assert_eq!((&trial["recorded"], &trial["flaws"]), (&"latency,locks,events".into(), &serde_json::Value::Null));
         assert_eq!(trial["latency"]["fsync"]["count"], 80, "{trial}");
         let measure = |name: &str| trial["measures"][name].as_f64().unwrap_or(-1.0);
         assert_eq!((measure("files_left"), measure("extents_per_file")), (80.0, 1.0), "{trial}");

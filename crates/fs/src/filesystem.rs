@@ -221,7 +221,7 @@ impl Filesystem {
             return;
         }
         self.stats.errors.inc();
-        extant_base::trace_point!(ext4_error, "image={} error={}", self.image(), e);
+        extant_base::trace_point!(ext4_error; "image={} error={}", self.image(), e);
         eprintln!("extant: {}: {}", self.image(), e);
         self.sb.lock().record_error(&extant_ondisk::superblock::ErrorEvent {
             time: self.now().seconds,

@@ -32,7 +32,7 @@ impl Journal {
             }
             self.stats.checkpoints.inc();
             self.stats.checkpoint_blocks.add(n as u64);
-            trace_point!(jbd2_checkpoint, "blocks={} next_tid={}", n, next_tid.0);
+            trace_point!(jbd2_checkpoint, blocks = n, next_tid = next_tid.0);
         }
         let Some(disk) = &mut log.disk else { return Ok(()) };
         if disk.used > 0 {

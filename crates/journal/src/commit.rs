@@ -81,12 +81,11 @@ impl Journal {
         self.stats.revokes.add(closed.revoked.len() as u64);
         trace_point!(
             jbd2_run_stats,
-            "tid={} blocks={} revokes={} lock_ns={} total_ns={}",
-            tid.0,
-            blocks,
-            closed.revoked.len(),
-            closed_ns.saturating_sub(start_ns),
-            self.options.clock.now_ns().saturating_sub(start_ns)
+            tid = tid.0,
+            blocks = blocks,
+            revokes = closed.revoked.len(),
+            lock_ns = closed_ns.saturating_sub(start_ns),
+            total_ns = self.options.clock.now_ns().saturating_sub(start_ns)
         );
         // Freed blocks first: a waiter may allocate at once.
         if !closed.freed.is_empty() {

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use crate::figure::{self, direction};
 pub use crate::load::Error;
 use crate::load::{self, Source};
+use crate::measure::Recorded;
 use crate::result::{Environment, Outcome, SCHEMA, Trial, WorkloadRun};
 use crate::stats::{self, ALPHA, Comparison, DEFAULT_EFFECT, Sample, Summary, Verdict, holm};
 use crate::table::{self, Row, plain};
@@ -176,6 +177,16 @@ pub fn command(options: &Options, out: &mut dyn Write) -> Result<Judgement, Erro
             });
         }
     }
+    let mut known: Vec<String> = Vec::new();
+    for figure in groups.iter().flat_map(Group::figures) {
+        if !known.contains(&figure) {
+            known.push(figure);
+        }
+    }
+    if let Some(wanted) = options.figures.iter().find(|f| !known.contains(f)) {
+        let known = known.iter().map(|k| plain(k)).collect();
+        return Err(Error::NoFigure { wanted: plain(wanted), known });
+    }
     print(&groups, options, out).map_err(|source| Error::Write { source })?;
     Ok(judge(&groups))
 }
@@ -308,6 +319,10 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
         if t.schema != SCHEMA {
             add(format!("schema {} and {SCHEMA}", t.schema));
         }
+        let recorded = |t: &Trial| t.recorded.clone().unwrap_or_else(|| "unknown".to_owned());
+        if t.recorded != first.recorded {
+            add(format!("recorded {} and {}", plain(&recorded(first)), plain(&recorded(t))));
+        }
         if w.scale != workload.scale {
             add(format!("scale {} and {}", workload.scale, w.scale));
         }
@@ -347,10 +362,22 @@ fn remarks(series: &[Series]) -> Vec<String> {
                 plain(why)
             ));
         }
+        let flawed: Vec<&Trial> = s.trials.iter().filter(|t| !t.flaws.is_empty()).collect();
+        if let Some(first) = flawed.first() {
+            notes.push(format!(
+                "{}: {} of {} trials are FLAWED: it did not do all of the work that it is timed for (round {}: {})",
+                plain(&s.label),
+                flawed.len(),
+                s.trials.len(),
+                first.round,
+                plain(&first.flaws.join("; "))
+            ));
+        }
         if s.trials.iter().any(|t| t.outcome == Outcome::Unchecked) {
             notes.push(format!("{}: unchecked, no e2fsck vouches for what it wrote", plain(&s.label)));
         }
     }
+    notes.extend(one_sided(series));
     if series.iter().any(|s| s.file != series[0].file) {
         notes.push(
             "from different runs: not paired, and whatever changed between them is part of the difference".into(),
@@ -391,6 +418,27 @@ fn remarks(series: &[Series]) -> Vec<String> {
     notes
 }
 
+/// Locks and events are recorded of those who can tell them, who pay for it beside others who cannot.
+fn one_sided(series: &[Series]) -> Option<String> {
+    let recorded: Recorded = series.iter().flat_map(|s| &s.trials).find_map(|t| t.recorded.as_ref())?.parse().ok()?;
+    let pays = |kind: &str| match kind {
+        "engine" | "mount" => recorded.one_sided(),
+        "kernel" => recorded.events,
+        _ => false,
+    };
+    let mut kinds: Vec<&str> = series.iter().flat_map(|s| &s.trials).map(|t| t.contestant.kind.as_str()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let (dear, free): (Vec<&str>, Vec<&str>) = kinds.into_iter().partition(|k| pays(k));
+    // Lock statistics are Extant's alone.
+    let unequal = recorded.locks && dear.contains(&"kernel");
+    (!dear.is_empty() && (!free.is_empty() || unequal)).then(|| {
+        format!("recorded: {recorded}. That slows down {} by a few per cent, and not {}", plain(&dear.join(", ")), {
+            if free.is_empty() { "alike".to_owned() } else { plain(&free.join(", ")) }
+        })
+    })
+}
+
 fn print(groups: &[Group], options: &Options, out: &mut dyn Write) -> std::io::Result<()> {
     for (i, group) in groups.iter().enumerate() {
         if i > 0 {
@@ -407,12 +455,7 @@ fn print(groups: &[Group], options: &Options, out: &mut dyn Write) -> std::io::R
             if known.contains(f) && !blocks.contains(f) {
                 blocks.push(f.clone());
             } else if !known.contains(f) {
-                writeln!(
-                    out,
-                    "note: no figure \"{}\"; there are: {}\n",
-                    plain(f),
-                    known.iter().map(|k| plain(k)).collect::<Vec<_>>().join(", ")
-                )?;
+                writeln!(out, "note: this workload has no figure \"{}\"\n", plain(f))?;
             }
         }
         for figure in blocks {

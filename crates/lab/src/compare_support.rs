@@ -31,7 +31,9 @@ pub fn trial(label: &str, round: u32, seconds: f64) -> Trial {
             image_bytes: 1 << 30,
             ..Environment::default()
         },
+        recorded: Some("latency".into()),
         outcome: Outcome::Checked,
+        flaws: Vec::new(),
         phases: vec![Phase { name: "work".into(), seconds, operations: 1000, bytes: 0 }],
         latency: BTreeMap::from([(
             "fsync".into(),

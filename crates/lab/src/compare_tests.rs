@@ -93,6 +93,51 @@ fn another_scale_is_refused_unless_forced() {
 }
 
 #[test]
+fn another_recording_is_refused_unless_forced() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = write(&dir.path().join("a"), &rounds("engine:a", &FAST));
+    for (recorded, said) in [(Some("latency,locks".to_owned()), "latency,locks"), (None, "unknown")] {
+        let mut other = rounds("engine:a", &SLOW);
+        other.iter_mut().for_each(|t| t.recorded = recorded.clone());
+        let b = write(&dir.path().join("b"), &other);
+        let e = run(&[a.clone(), b.clone()], false).unwrap_err();
+        assert!(e.is_usage() && e.to_string().contains(&format!("recorded latency and {said}")), "{e}");
+        assert!(run(&[a.clone(), b], true).unwrap().0.contains("BY FORCE: recorded latency"));
+    }
+}
+
+#[test]
+fn what_slows_one_side_down_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut trials = [rounds("engine:b", &FAST), rounds("engine:a", &FAST)].concat();
+    trials[4..].iter_mut().for_each(|t| t.contestant.kind = "fuse2fs".into());
+    trials[5].flaws.push("files_left is 3, the workload leaves 0".into());
+    let result = write(dir.path(), &trials);
+    let (text, _) = run(std::slice::from_ref(&result), false).unwrap();
+    assert!(!text.contains("recorded:"), "{text}");
+    assert!(
+        text.contains("engine:a: 1 of 4 trials are FLAWED") && text.contains("(round 1: files_left is 3"),
+        "{text}"
+    );
+    trials.iter_mut().for_each(|t| t.recorded = Some("latency,locks,events".into()));
+    let (text, _) = run(&[write(dir.path(), &trials)], false).unwrap();
+    assert!(text.contains("slows down engine by a few per cent, and not fuse2fs"), "{text}");
+}
+
+#[test]
+fn unknown_figures_get_the_list() {
+    let dir = tempfile::tempdir().unwrap();
+    let result = write(dir.path(), &[rounds("engine:b", &FAST), rounds("engine:a", &FAST)].concat());
+    let mut options = Options { what: vec![result], figures: vec!["work.second".into()], ..Options::default() };
+    let mut out = Vec::new();
+    let e = command(&options, &mut out).unwrap_err();
+    assert!(e.is_usage() && out.is_empty(), "nothing is printed before it");
+    assert!(e.to_string().starts_with("no figure \"work.second\"; there are: work.ops_per_s, work.seconds"), "{e}");
+    options.figures = vec!["work.seconds".into()];
+    command(&options, &mut out).unwrap();
+}
+
+#[test]
 fn two_runs_are_not_paired() {
     let dir = tempfile::tempdir().unwrap();
     let a = write(&dir.path().join("before"), &rounds("engine:a", &FAST));

@@ -33,6 +33,8 @@ pub enum Error {
     NoContestant { path: PathBuf, wanted: String, known: Vec<String> },
     #[error("not comparable ({workload}): {}. --force compares anyway", differences.join("; "))]
     Different { workload: String, differences: Vec<String> },
+    #[error("no figure \"{wanted}\"; there are: {}", known.join(", "))]
+    NoFigure { wanted: String, known: Vec<String> },
     #[error("nothing to compare: {why}")]
     Nothing { why: String },
     #[error("writing: {source}")]
@@ -44,7 +46,11 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            Error::NoContestant { .. } | Error::Different { .. } | Error::Nothing { .. } | Error::Schema { .. }
+            Error::NoContestant { .. }
+                | Error::NoFigure { .. }
+                | Error::Different { .. }
+                | Error::Nothing { .. }
+                | Error::Schema { .. }
         )
     }
 }

@@ -91,7 +91,7 @@ fn section(page: &mut String, group: &Group) {
         w.parameters.iter().map(|(k, v)| format!("{}={}", escape(k), escape(&v.to_string()))).collect();
     let _ = writeln!(page, "<p class=\"dim\">scale {} · seed {} · {}</p>", w.scale, w.seed, parameters.join(" · "));
     for note in &group.notes {
-        let loud = if note.starts_with("NOT THE SAME WORK") || note.contains(" failed ") {
+        let loud = if note.starts_with("NOT THE SAME WORK") || note.contains(" failed ") || note.contains("FLAWED") {
             " class=\"note loud\""
         } else {
             " class=\"note\""

@@ -36,8 +36,15 @@ pub struct Trial {
     pub started_s: u64,
     /// Everything about the machine and the program that a reader would ask for.
     pub environment: Environment,
+    /// What was recorded beside the clock and the counters that are there anyway, as `--record` names it. `None`: written
+    /// before trials said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<String>,
     /// Whether the figures may be used.
     pub outcome: Outcome,
+    /// What the target did not do as the workload expects, though nothing failed. Such trials are used, and the reader is told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flaws: Vec<String>,
     /// Timed parts, in order.
     pub phases: Vec<Phase>,
     /// Latency of each kind of operation.

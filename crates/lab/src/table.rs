@@ -20,6 +20,10 @@ use crate::stats::{Comparison, Design, Form, Summary, Verdict};
 /// ministat's signs of its data sets; after the last, the first again.
 const SIGNS: &[char] = &['x', '+', '*', '%', '#', '@', 'O'];
 
+/// Rounds below which no interval is printed: Student's t of one degree of freedom makes it twelve standard errors wide
+/// to each side, which says nothing.
+const INTERVAL_MIN: usize = 3;
+
 /// Width of one contestant's column of [`mmtests`]: `      4208.00 (   0.00%)`.
 const COLUMN: usize = 25;
 
@@ -117,6 +121,9 @@ pub fn answer(comparison: Option<&Comparison>) -> String {
         Design::Unpaired => format!("{} and {}, not paired", c.n.0, c.n.1),
     };
     let p = if c.p < 1e-4 { "p < 0.0001".to_owned() } else { format!("p = {:.4}", c.p) };
+    if c.n.0.min(c.n.1) < INTERVAL_MIN {
+        return format!("{word}: {} (too few rounds for an interval: {how}, {p})", show(c.estimate));
+    }
     format!("{word}: {} [{}, {}] at 95% confidence ({how}, {p})", show(c.estimate), show(low), show(high))
 }
 
@@ -126,7 +133,7 @@ fn sign_of(v: f64) -> &'static str {
 
 /// What was within reach of so many rounds, when nothing was found.
 pub fn advice(c: &Comparison, effect: f64) -> Option<String> {
-    if c.verdict != Verdict::NoDifferenceShown {
+    if c.verdict != Verdict::NoDifferenceShown || c.n.0.min(c.n.1) < INTERVAL_MIN {
         return None;
     }
     let reach = match c.form {

@@ -79,6 +79,18 @@ fn advice_is_for_what_was_not_found() {
 }
 
 #[test]
+fn two_rounds_have_no_interval() {
+    let of = |n: usize| {
+        let (a, b) = ([10.0, 11.0, 9.5], [10.2, 10.6, 10.0]);
+        compare(&Sample::rounds(&a[..n]), &Sample::rounds(&b[..n]), Direction::LowerIsBetter).unwrap()
+    };
+    let text = answer(Some(&of(2)));
+    assert!(text.contains("(too few rounds for an interval: 2 rounds, paired") && !text.contains('['), "{text}");
+    assert_eq!(advice(&of(2), 0.05), None);
+    assert!(answer(Some(&of(3))).contains("] at 95% confidence") && advice(&of(3), 0.05).is_some());
+}
+
+#[test]
 fn long_labels_are_wrapped_where_they_may() {
     assert_eq!(wrap("short", 10), ["short"]);
     assert_eq!(wrap("kernel:/tmp/a.img,x=1", 12), ["kernel:/tmp/", "a.img,x=1"]);

@@ -20,6 +20,7 @@ fn config(dir: &Path, workload: &str, targets: &[String]) -> Config {
         mkfs: None,
         image_bytes: Some(64 << 20),
         output: dir.join("result"),
+        warmup: 0,
         shard: None,
         overwrite: false,
         recorded: Recorded::ALL,
@@ -46,13 +47,18 @@ fn engine_and_directory() {
     let engine = format!("engine:{},io=memory", image.display());
     let mut c = config(dir.path(), "small-files", &[engine, format!("dir:{}", dir.path().display())]);
     c.policies = vec!["mb_policy=vanilla,goal_first".into()];
-    // In three parts, one of them twice.
-    for part in [0, 1, 1, 2] {
+    // In three parts, one of them twice, one of them empty: a part is made of whole rounds.
+    for (part, usable) in [(0, 3), (1, 3), (1, 0), (2, 0)] {
         c.shard = Some((part, 3));
-        assert_eq!(go(&c).expect("run").failed, []);
+        // It leaves nothing behind.
+        c.warmup = u32::from(part == 1);
+        let summary = go(&c).expect("run");
+        assert_eq!((summary.usable, summary.failed), (usable, vec![]), "part {part}");
     }
     let all = trials(&c);
     assert_eq!(all.len(), 6);
+    assert!(all[..3].iter().all(|t| t.round == 0) && all[3..].iter().all(|t| t.round == 1));
+    assert!(all.iter().all(|t| t.recorded.as_deref() == Some("latency,locks,events") && t.flaws.is_empty()));
     for t in &all {
         let phase = t.phase("files").expect("phase");
         assert_eq!((phase.operations, phase.bytes), (32, 32 * 22_528));
@@ -87,7 +93,10 @@ fn engine_and_directory() {
     c.rounds = 3;
     assert_eq!(go(&c).expect("run").usable, 3);
     assert_eq!(trials(&c).len(), 9);
-    // Another configuration does not mix.
+    // Another configuration does not mix, nor does what was recorded another way.
+    c.recorded = Recorded::FAIR;
+    assert!(go(&c).expect_err("other parts").to_string().contains("what is recorded"));
+    c.recorded = Recorded::ALL;
     c.scale = 0.03;
     assert!(go(&c).expect_err("other scale").to_string().contains("another workload, scale"));
 

@@ -259,7 +259,7 @@ impl<S: GroupStore> Allocator<S> {
             Ok(a) => {
                 self.counters.success.inc();
                 self.counters.blocks_allocated.add(u64::from(a.len));
-                trace_point!(ext4_mballoc_alloc, "start={} len={} wanted={}", a.start.0, a.len, request.len);
+                trace_point!(ext4_mballoc_alloc, start = a.start.0, len = a.len, wanted = request.len);
             }
             Err(_) => self.counters.no_space.inc(),
         }
@@ -488,16 +488,16 @@ impl<S: GroupStore> Allocator<S> {
                 self.counters.inode_pa_new.inc();
                 trace_point!(
                     ext4_mb_new_inode_pa,
-                    "group={} pstart={block} len={} lstart={}",
-                    pa.group.0,
-                    pa.len,
-                    pa.logical
+                    group = pa.group.0,
+                    pstart = block,
+                    len = pa.len,
+                    lstart = pa.logical
                 );
                 owner.add(pa)
             }
             Plan::Group => {
                 self.counters.group_pa_new.inc();
-                trace_point!(ext4_mb_new_group_pa, "group={} pstart={block} len={}", pa.group.0, pa.len);
+                trace_point!(ext4_mb_new_group_pa, group = pa.group.0, pstart = block, len = pa.len);
                 self.own_locality_group().add(pa)
             }
             // A plain search finds no more than was asked for.
@@ -589,7 +589,7 @@ impl<S: GroupStore> Allocator<S> {
             self.counters.blocks_freed.add(u64::from(piece.len));
             freed.push((self.geometry.block(piece.group, piece.start), piece.len));
         }
-        trace_point!(ext4_mballoc_free, "start={} len={}", start.0, len);
+        trace_point!(ext4_mballoc_free, start = start.0, len = len);
         Ok(freed)
     }
 
@@ -664,7 +664,7 @@ impl<S: GroupStore> Allocator<S> {
     pub fn discard_preallocations(&self, owner: &InodePreallocation) {
         let list = owner.take_all();
         if !list.is_empty() {
-            trace_point!(ext4_discard_preallocations, "ino={} count={}", owner.ino().0, list.len());
+            trace_point!(ext4_discard_preallocations, ino = owner.ino().0, count = list.len());
         }
         self.discard_list(list);
     }

@@ -121,7 +121,7 @@ impl<S: GroupStore> Allocator<S> {
         let buddy = Box::new(Buddy::new(&used, blocks, self.geometry.block_bits()));
         self.buddy_bytes.fetch_add(buddy.bytes(), Ordering::Relaxed);
         self.counters.buddies_loaded.inc();
-        trace_point!(ext4_mb_buddy_bitmap_load, "group={} free={}", nr.0, buddy.free());
+        trace_point!(ext4_mb_buddy_bitmap_load, group = nr.0, free = buddy.free());
         inner.buddy = Some(buddy);
         group.set(REFERENCED);
         self.publish(nr, group, inner);
@@ -140,7 +140,7 @@ impl<S: GroupStore> Allocator<S> {
         if group.has(BAD) {
             return;
         }
-        trace_point!(ext4_mark_group_bitmap_corrupted, "group={} why={:?}", nr.0, why);
+        trace_point!(ext4_mark_group_bitmap_corrupted, group = nr.0; "why={why:?}");
         self.counters.groups_bad.inc();
         self.space.disk_forgotten(u64::from(group.free() + inner.held_total()));
         group.set(BAD);
@@ -262,7 +262,7 @@ impl<S: GroupStore> Allocator<S> {
             freed = self.give_back(pa.group, ranges.iter(), Some(pa));
             self.counters.pa_discarded.inc();
             self.counters.pa_discarded_blocks.add(u64::from(freed));
-            trace_point!(ext4_mb_release_pa, "group={} start={} blocks={}", pa.group.0, pa.start, freed);
+            trace_point!(ext4_mb_release_pa, group = pa.group.0, start = pa.start, blocks = freed);
         }
         self.flux.end(1);
         freed
@@ -283,7 +283,7 @@ impl<S: GroupStore> Allocator<S> {
             }
         }
         self.flux.end(1);
-        trace_point!(ext4_mb_discard_preallocations, "freed={}", freed);
+        trace_point!(ext4_mb_discard_preallocations, freed = freed);
         freed
     }
 }

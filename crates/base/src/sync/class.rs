@@ -1,19 +1,25 @@
 //! Lock classes: name, rank, statistics; the rank check of debug builds; the lock table.
+//!
+//! Main types: [`LockClass`], [`LockRow`]. Acquisitions are counted in the thread's own [`counts`](super::counts), waits in
+//! the class.
+//!
+//! # Locking
+//! The registry has a bare leaf lock without a class, held for a few instructions: it cannot count itself.
 
 use std::cell::RefCell;
+// Not the atomics of `crate::sync`: statics outlive one schedule of a model checker, and its atomics must not.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::counter::Counter;
+use super::counts::Slot;
 
 /// What all locks of one kind share.
 pub struct LockClass {
     pub name: &'static str,
     /// Position in the lock order; higher is taken later. 0 is never checked.
     pub rank: u32,
-    registered: AtomicBool,
-    acquired: Counter,
-    contended: Counter,
+    slot: Slot,
+    contended: AtomicU64,
     wait_ns_total: AtomicU64,
     wait_ns_max: AtomicU64,
     wait_ns_min: AtomicU64,
@@ -59,9 +65,8 @@ impl LockClass {
         LockClass {
             name,
             rank,
-            registered: AtomicBool::new(false),
-            acquired: Counter::new(),
-            contended: Counter::new(),
+            slot: Slot::new(),
+            contended: AtomicU64::new(0),
             wait_ns_total: AtomicU64::new(0),
             wait_ns_max: AtomicU64::new(0),
             wait_ns_min: AtomicU64::new(u64::MAX),
@@ -72,8 +77,8 @@ impl LockClass {
         let min = self.wait_ns_min.load(Ordering::Relaxed);
         LockRow {
             name: self.name,
-            acquired: self.acquired.get(),
-            contended: self.contended.get(),
+            acquired: self.slot.sum(),
+            contended: self.contended.load(Ordering::Relaxed),
             wait_ns_total: self.wait_ns_total.load(Ordering::Relaxed),
             wait_ns_max: self.wait_ns_max.load(Ordering::Relaxed),
             wait_ns_min: if min == u64::MAX { 0 } else { min },
@@ -81,24 +86,36 @@ impl LockClass {
     }
 
     /// Takes the lock through `quick` (must not wait), else through `slow` (waits), counting and timing when asked to.
+    // In line, or a counted acquisition costs a call beside what it counts.
+    #[inline(always)]
     pub(super) fn acquire<G>(&'static self, quick: impl FnOnce() -> Option<G>, slow: impl FnOnce() -> G) -> G {
-        if !STATS_ON.load(Ordering::Relaxed) {
-            if let Some(g) = quick() {
-                return g;
-            }
-            crate::task::before_sleep();
-            return slow();
+        let counted = STATS_ON.load(Ordering::Relaxed);
+        if counted && !self.slot.count() {
+            self.count_first();
         }
-        // Looked at first: a swap takes the cache line from the other processors every time.
-        if !self.registered.load(Ordering::Relaxed) && !self.registered.swap(true, Ordering::Relaxed) {
+        match quick() {
+            Some(g) => g,
+            None => self.wait(counted, slow),
+        }
+    }
+
+    /// The first acquisition of this class, or of this thread.
+    #[cold]
+    fn count_first(&'static self) {
+        if self.slot.take() {
             REGISTRY.lock().push(self);
         }
-        self.acquired.inc();
-        if let Some(g) = quick() {
-            return g;
-        }
+        super::counts::begin_thread();
+        self.slot.count();
+    }
+
+    #[cold]
+    fn wait<G>(&'static self, counted: bool, slow: impl FnOnce() -> G) -> G {
         crate::task::before_sleep();
-        self.contended.inc();
+        if !counted {
+            return slow();
+        }
+        self.contended.fetch_add(1, Ordering::Relaxed);
         let start = Instant::now();
         let g = slow();
         let ns = start.elapsed().as_nanos() as u64;

@@ -7,14 +7,15 @@
 //! otherwise, naming both. Two locks of one class may be held together only through the `*_nested` calls, whose callers
 //! say how they order the two. Rank 0 opts out (tests). `try_*` never waits, so it is exempt.
 //!
-//! Statistics are off until [`set_lock_stats`]; then each acquisition counts, and a contended one is timed. What it costs
-//! when off: one relaxed load.
+//! Statistics are off until [`set_lock_stats`]; then each acquisition adds one to a counter of its thread, and a contended
+//! one is timed. What it costs when off: one relaxed load; when on: `scripts/lab-cost.sh` measures it.
 //!
 //! What it does not do: poisoning. A panic while a lock is held is a bug that the owner of the data must not hide; nothing
 //! in Extant catches panics except at thread boundaries, where the mount is aborted.
 
 mod backend;
 mod class;
+mod counts;
 mod mutex;
 mod rwlock;
 mod waiter;

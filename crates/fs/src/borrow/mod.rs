@@ -135,7 +135,7 @@ pub(crate) fn borrow(
     with.set_needs_recovery(true);
     write_super(&**dev, &with, sb.primary_location())?;
     *sb = with;
-    extant_base::trace_point!(journal_borrowed, "image={} blocks={}", dev.name(), len);
+    extant_base::trace_point!(journal_borrowed, blocks = len; "image={}", dev.name());
     Ok(None)
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn give_back(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Resu
     release.write(&**dev, sb.block_size)?;
     write_super(&**dev, &last, sb.primary_location())?;
     *sb = last;
-    extant_base::trace_point!(journal_given_back, "image={} blocks={}", dev.name(), len);
+    extant_base::trace_point!(journal_given_back, blocks = len; "image={}", dev.name());
     Ok(None)
 }
 

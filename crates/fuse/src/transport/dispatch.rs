@@ -98,11 +98,10 @@ pub(crate) fn dispatch<S: Server>(server: &S, agreed: &Negotiated, channel: &Arc
     let opcode = Opcode::from_raw(header.opcode);
     trace_point!(
         fuse_request_send,
-        "unique={} opcode={} nodeid={} len={}",
-        header.unique,
-        header.opcode,
-        header.nodeid,
-        header.len
+        unique = header.unique,
+        opcode = header.opcode,
+        nodeid = header.nodeid,
+        len = header.len
     );
     let extensions_len = usize::from(header.total_extlen) * 8;
     let body = match body.len().checked_sub(extensions_len) {

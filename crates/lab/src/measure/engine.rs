@@ -188,35 +188,30 @@ impl Shared {
 }
 
 fn hear(tally: &mut Tally, layout: Layout, event: &Event) {
-    match event.name {
+    match event.name() {
         "ext4_mballoc_alloc" => {
-            if let (Some(start), Some(len)) = (number(&event.args, "start"), number(&event.args, "len")) {
+            if let (Some(start), Some(len)) = (event.get("start"), event.get("len")) {
                 tally.allocated(event.time_ns, layout, start, len);
             }
         }
         "ext4_mballoc_free" => {
-            if let (Some(start), Some(len)) = (number(&event.args, "start"), number(&event.args, "len")) {
+            if let (Some(start), Some(len)) = (event.get("start"), event.get("len")) {
                 tally.freed(event.time_ns, layout, start, len);
             }
         }
         "ext4_mb_new_group_pa" => {
-            if let Some(start) = number(&event.args, "pstart") {
+            if let Some(start) = event.get("pstart") {
                 tally.locality_preallocation(layout, start);
             }
         }
         "jbd2_run_stats" => {
             // The event comes when the commit is done; the transaction was closed `lock_ns` after its beginning.
-            let of = |name| number(&event.args, name).unwrap_or(0);
+            let of = |key| event.get(key).unwrap_or(0);
             let since = of("total_ns").saturating_sub(of("lock_ns"));
             tally.closed(event.time_ns.saturating_sub(since));
         }
         _ => {}
     }
-}
-
-/// The number behind `name=` in an event's arguments.
-fn number(args: &str, name: &str) -> Option<u64> {
-    args.split(' ').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
 }
 
 impl Report {

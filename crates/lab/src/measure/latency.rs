@@ -14,7 +14,7 @@ use crate::vfs::Histograms;
 
 /// Records of all kinds of operations that have samples.
 pub fn records(histograms: &Histograms) -> Result<BTreeMap<String, Latency>> {
-    histograms.iter().map(|(op, h)| Ok((op.name().to_owned(), record(h)?))).collect()
+    histograms.iter().map(|(op, h)| Ok((op.name().to_owned(), record(&h)?))).collect()
 }
 
 /// A record of one histogram (nanoseconds).

@@ -37,14 +37,16 @@ const fn measure(name: &'static str, unit: &'static str, summary: &'static str) 
     Measure { name, unit, summary }
 }
 
-/// What a trial records beside the clock and the host's counters. Each part has its cost; docs/lab.md says which.
+/// What a trial records beside the clock, the devices' counters and the host's. Each part has its cost; docs/lab.md says which.
+/// Latency is taken by the lab itself, alike for every target; the other two are for those targets that can tell, and
+/// only they pay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// Latency of each operation.
     pub latency: bool,
     /// The lock table.
     pub locks: bool,
-    /// Trace events: allocations, commits, groups.
+    /// Trace events: allocations, commits, groups; of the kernel, also mb_stats.
     pub events: bool,
 }
 
@@ -54,16 +56,19 @@ impl Recorded {
     /// Nothing.
     pub const NONE: Recorded = Recorded { latency: false, locks: false, events: false };
 
-    /// Whether anything is recorded.
-    pub fn any(self) -> bool {
-        self != Recorded::NONE
+    /// What costs all targets the same.
+    pub const FAIR: Recorded = Recorded { latency: true, locks: false, events: false };
+
+    /// Whether something is recorded that only some targets can tell, and pay for.
+    pub fn one_sided(self) -> bool {
+        self.locks || self.events
     }
 }
 
 impl std::str::FromStr for Recorded {
     type Err = String;
 
-    /// `latency,locks,events`, some of them, or `none`.
+    /// `latency,locks,events`, some of them, `all` or `none`.
     fn from_str(text: &str) -> Result<Recorded, String> {
         let mut recorded = Recorded::NONE;
         for part in text.split(',').filter(|part| *part != "none") {
@@ -71,7 +76,8 @@ impl std::str::FromStr for Recorded {
                 "latency" => recorded.latency = true,
                 "locks" => recorded.locks = true,
                 "events" => recorded.events = true,
-                _ => return Err(format!("'{part}' is none of latency, locks, events, none")),
+                "all" => recorded = Recorded::ALL,
+                _ => return Err(format!("'{part}' is none of latency, locks, events, all, none")),
             }
         }
         Ok(recorded)

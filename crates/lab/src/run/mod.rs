@@ -51,7 +51,9 @@ pub struct Config {
     pub image_bytes: Option<u64>,
     /// Directory of the results; made if it is not there.
     pub output: PathBuf,
-    /// `i` of `n` parts: the trials whose number leaves `i` when divided by `n`.
+    /// Rounds before the first that leave no trial: they warm the machine up.
+    pub warmup: u32,
+    /// `i` of `n` parts: the rounds whose number leaves `i` when divided by `n`. Trials that are paired stay together.
     pub shard: Option<(u32, u32)>,
     /// Images that are there may be replaced.
     pub overwrite: bool,
@@ -132,28 +134,32 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
         parameters: plan.parameters.values().clone(),
         headline: plan.workload.headline().to_owned(),
     };
-    let mut store = store::Store::open(&config.output, &run, &plan.images.command())?;
+    let mut store = store::Store::open(&config.output, &run, &plan.images.command(), config.recorded)?;
     let environment = environment::of_this_machine(&config.command);
     let mut summary = Summary::default();
     let mut due = Vec::new();
     for round in 0..config.rounds {
+        if config.shard.is_some_and(|(part, parts)| round % parts != part) {
+            continue;
+        }
         for (place, which) in order(config.seed, round, plan.rigs.len()).into_iter().enumerate() {
-            let number = u64::from(round) * plan.rigs.len() as u64 + which as u64;
-            if config.shard.is_some_and(|(part, parts)| number % u64::from(parts) != u64::from(part)) {
-                continue;
-            }
             if store.has(&plan.rigs[which].contestant.label, round) {
                 summary.skipped += 1;
                 continue;
             }
-            due.push((round, place as u32, which));
+            due.push((Some(round), place as u32, which));
         }
+    }
+    if !due.is_empty() {
+        let warm = (0..config.warmup).flat_map(|_| (0..plan.rigs.len()).map(|which| (None, 0, which)));
+        due.splice(0..0, warm);
     }
     let bar = progress(due.len() as u64, config.quiet);
     for (round, place, which) in due {
         let rig = &plan.rigs[which];
         let label = &rig.contestant.label;
-        let say = |what: &str| bar.set_message(format!("round {}, {label}: {what}", round + 1));
+        let title = round.map_or_else(|| "warm-up".to_owned(), |round| format!("round {}", round + 1));
+        let say = |what: &str| bar.set_message(format!("{title}, {label}: {what}"));
         let job = trial::Job {
             config,
             workload: plan.workload,
@@ -161,7 +167,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
             images: &plan.images,
             rig,
             run: &run,
-            round,
+            round: round.unwrap_or(0),
             place,
             environment: &environment,
         };
@@ -176,8 +182,10 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
             bar.finish_and_clear();
             return Err(Error::Interrupted);
         }
-        store.append(&trial)?;
-        note(&trial, &mut summary, &bar);
+        if round.is_some() {
+            store.append(&trial)?;
+            note(&trial, &mut summary, &bar);
+        }
         bar.inc(1);
     }
     bar.finish_and_clear();

@@ -11,6 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::measure::Recorded;
 use crate::result::{SCHEMA, TRIALS, Trial, WorkloadRun};
 
 /// The trials in `dir`. A last line that was cut off is left out.
@@ -39,7 +40,7 @@ pub struct Store {
 
 impl Store {
     /// Opens or makes `dir`. What is there must be of the same run.
-    pub fn open(dir: &Path, run: &WorkloadRun, mkfs: &str) -> Result<Store> {
+    pub fn open(dir: &Path, run: &WorkloadRun, mkfs: &str, recorded: Recorded) -> Result<Store> {
         std::fs::create_dir_all(dir).map_err(Error::file(dir))?;
         let path = dir.join(TRIALS);
         let file = File::options().create(true).append(true).open(&path).map_err(Error::file(&path))?;
@@ -53,6 +54,9 @@ impl Store {
             }
             if trial.workload != *run {
                 return other("workload, scale, seed or parameters");
+            }
+            if trial.recorded.as_ref().is_some_and(|r| *r != recorded.to_string()) {
+                return other("choice of what is recorded");
             }
             if !trial.environment.mkfs.is_empty() && trial.environment.mkfs != mkfs {
                 return other("kind of image");

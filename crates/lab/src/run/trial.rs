@@ -78,6 +78,8 @@ impl Job<'_> {
             place: self.place,
             started_s,
             environment,
+            recorded: Some(self.config.recorded.to_string()),
+            flaws: self.flaws(&figures),
             outcome: outcome(result, image.as_ref()),
             phases: work.phases,
             latency: latency::records(&work.histograms)?,
@@ -85,6 +87,15 @@ impl Job<'_> {
             locks: work.evidence.locks,
             groups: work.evidence.groups,
         })
+    }
+
+    /// Files that should be gone, or there.
+    fn flaws(&self, figures: &Figures) -> Vec<String> {
+        let (Some(left), Some(expected)) = (figures.get("files_left"), self.workload.leaves(self.parameters)) else {
+            return Vec::new();
+        };
+        let differs = *left != expected as f64;
+        differs.then(|| format!("files_left is {left}, the workload leaves {expected}")).into_iter().collect()
     }
 
     /// Mounts, works, unmounts. What was measured before a failure is returned with it.

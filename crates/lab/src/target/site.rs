@@ -180,7 +180,7 @@ impl Site {
         let options = if self.options.is_empty() { "rw" } else { &self.options };
         Tool::new("mount").args(["-t", "ext4", "-o", options]).arg(&device).arg(&dir).run()?;
         self.mounted = true;
-        if let Some(probe) = self.kernel_probe.as_ref().filter(|_| self.recorded.any()) {
+        if let Some(probe) = self.kernel_probe.as_ref().filter(|_| self.recorded.events) {
             probe.mounted();
         }
         self.open_vfs(&dir)
@@ -255,7 +255,7 @@ impl Site {
             }
             Kind::Kernel => {
                 self.vfs = None;
-                if let Some(probe) = self.kernel_probe.as_mut().filter(|_| self.recorded.any()) {
+                if let Some(probe) = self.kernel_probe.as_mut().filter(|_| self.recorded.events) {
                     probe.unmounting();
                 }
                 self.unmount()

@@ -43,6 +43,11 @@ impl Workload for FsMark {
         Needs { bytes: files.saturating_mul(p.get("bytes").next_multiple_of(4096)), files: files + directories }
     }
 
+    fn leaves(&self, p: &Parameters) -> Option<u64> {
+        // A file without a byte has no block.
+        (p.get("bytes") > 0).then(|| p.get("processes").saturating_mul(p.get("files_per_process")))
+    }
+
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let (processes, files) = (context.get("processes"), context.get("files_per_process"));
         let (per_directory, bytes) = (context.get("files_per_directory").max(1), context.get("bytes"));

@@ -61,6 +61,11 @@ pub trait Workload: Send + Sync {
     fn small_scale(&self) -> f64 {
         0.02
     }
+    /// Regular files with blocks that are in the image when it has ended; `None`: not known before.
+    fn leaves(&self, parameters: &Parameters) -> Option<u64> {
+        let _ = parameters;
+        None
+    }
     /// Whether the headline's clock runs on until the target is unmounted and its image durable.
     fn durable(&self) -> bool {
         false

@@ -44,6 +44,10 @@ impl Workload for SmallFiles {
         Needs { bytes: files.saturating_mul(p.get("bytes")).saturating_mul(64), files: files + p.get("processes") }
     }
 
+    fn leaves(&self, _: &Parameters) -> Option<u64> {
+        Some(0)
+    }
+
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let (count, bytes) = (context.get("count"), context.get("bytes"));
         let (fsync, batch) = (context.get("fsync") != 0, context.get("batch").max(1));

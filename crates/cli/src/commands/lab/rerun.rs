@@ -36,6 +36,10 @@ pub fn run(args: &RerunArgs) -> Result<()> {
         .ok_or_else(|| Failure::usage(format!("{shown}: not made by `extant lab run`: {}", command.join(" "))))?;
     run.how.seed = first.workload.seed;
     run.how.overwrite |= args.overwrite;
+    // The default may have been another then.
+    if let Some(recorded) = first.recorded.as_ref().and_then(|r| r.parse().ok()) {
+        run.how.record = recorded;
+    }
     // All of it, even if this part was made by one of several.
     run.shard = None;
     let name = args.result.file_name().unwrap_or_default().to_string_lossy();

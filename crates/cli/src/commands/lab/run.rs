@@ -42,7 +42,7 @@ pub struct RunArgs {
     /// Directory for the results [default: lab-WORKLOAD-TIME]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
-    /// Do only the trials whose number leaves I when divided by N
+    /// Do only the rounds whose number leaves I when divided by N
     #[arg(long, value_name = "I/N", value_parser = parse_shard)]
     pub shard: Option<(u32, u32)>,
 }
@@ -74,9 +74,13 @@ pub struct HowArgs {
     /// Replace image files that are there
     #[arg(long)]
     pub overwrite: bool,
-    /// What to record: latency, locks, events, or none; phases, counters and the host's figures are there in any case
-    #[arg(long, value_name = "PARTS", default_value_t = Recorded::ALL)]
+    /// What to record: latency, locks, events, all, or none; phases, counters and the host's figures are there in any case.
+    /// Locks and events slow down the targets that can tell them, and no others
+    #[arg(long, value_name = "PARTS", default_value_t = Recorded::FAIR)]
     pub record: Recorded,
+    /// Rounds before the first that are not recorded [default: 1 below scale 1, else 0]
+    #[arg(long, value_name = "ROUNDS")]
+    pub warmup: Option<u32>,
     /// No progress bar
     #[arg(short, long)]
     pub quiet: bool,
@@ -125,6 +129,7 @@ impl RunArgs {
         self.how.mkfs.iter().for_each(|m| put("mkfs", m.clone()));
         self.how.size.iter().for_each(|s| put("size", s.to_string()));
         put("record", self.how.record.to_string());
+        self.how.warmup.iter().for_each(|w| put("warmup", w.to_string()));
         self.output.iter().for_each(|o| put("output", o.display().to_string()));
         for (on, name) in [(self.how.overwrite, "--overwrite"), (self.how.quiet, "--quiet")] {
             line.extend(on.then(|| name.to_owned()));
@@ -149,6 +154,8 @@ pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Resu
         mkfs: args.how.mkfs.clone(),
         image_bytes: args.how.size,
         output: output.clone(),
+        // A trial of a whole source takes minutes: nobody is helped by one that is thrown away.
+        warmup: args.how.warmup.unwrap_or(u32::from(args.how.scale.unwrap_or(1.0) < 1.0)),
         shard: args.shard,
         overwrite: args.how.overwrite,
         recorded: args.how.record,

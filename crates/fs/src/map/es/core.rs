@@ -101,18 +101,12 @@ impl<P: EsPolicy> Core<P> {
     }
 
     pub fn shrink(&self, nr_to_scan: u64) -> u64 {
-        trace_point!(ext4_es_shrink_scan_enter, "nr_to_scan={} cache_cnt={}", nr_to_scan, self.evictable());
+        trace_point!(ext4_es_shrink_scan_enter, nr_to_scan = nr_to_scan, cache_cnt = self.evictable());
         let (freed, scanned) = if nr_to_scan == 0 { (0, 0) } else { P::shrink(self, nr_to_scan) };
         self.shrinks.inc();
         self.scanned.add(scanned);
         self.freed.add(freed);
-        trace_point!(
-            ext4_es_shrink_scan_exit,
-            "nr_shrunk={} scanned={} cache_cnt={}",
-            freed,
-            scanned,
-            self.evictable()
-        );
+        trace_point!(ext4_es_shrink_scan_exit, nr_shrunk = freed, scanned = scanned, cache_cnt = self.evictable());
         freed
     }
 
@@ -192,7 +186,7 @@ impl<P: EsPolicy> Node<P> {
         if len == 0 {
             return 0;
         }
-        trace_point!(ext4_es_insert_extent, "ino={} lblk={} len={} state={:?}", self.ino.0, lblk, len, state);
+        trace_point!(ext4_es_insert_extent, ino = self.ino.0, lblk = lblk, len = len; "state={state:?}");
         self.change(|tree| tree.insert(lblk, clip(lblk, len), state))
     }
 
@@ -201,7 +195,7 @@ impl<P: EsPolicy> Node<P> {
     }
 
     pub fn remove(self: &Arc<Self>, lblk: u32, len: u32) -> u64 {
-        trace_point!(ext4_es_remove_extent, "ino={} lblk={} len={}", self.ino.0, lblk, len);
+        trace_point!(ext4_es_remove_extent, ino = self.ino.0, lblk = lblk, len = len);
         self.change(|tree| tree.remove(lblk, len))
     }
 
