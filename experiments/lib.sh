@@ -1,0 +1,37 @@
+# Sourced by the `run` of each experiment: finds the binary, makes room for images, and leaves of each `lab run` its trials, its
+# table and its report, with no path of this machine in them.
+#
+#     run [DIRECTORY]        results go there; else into results/ beside the script
+#
+# ROUNDS and SCALE change the committed numbers (to try the script out); EXTANT names another binary, TMPDIR another place
+# for the images.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+extant=${EXTANT:-$root/target/release/extant}
+out=${1:-$here/results}
+
+[ -x "$extant" ] || { echo "no $extant: cargo build --release -p extant-cli" >&2; exit 1; }
+[ "$(id -u)" -eq 0 ] || { echo "the kernel's driver is mounted: run this as root" >&2; exit 1; }
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/extant-experiment.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+# experiment NAME ARGUMENTS...: one `lab run` into $out (NAME: .) or $out/NAME. Images lie in $work.
+experiment() {
+    name=$1
+    shift
+    title=$(basename "$here")
+    [ "$name" = . ] || title=$title-$name
+    mkdir -p "$out/$name"
+    # A trial that failed is in the results and in the table: both are wanted then, too.
+    status=0
+    "$extant" lab run "$@" --output "$work/raw-$title" || status=$?
+    [ "$status" -eq 0 ] || [ "$status" -eq 8 ] || exit "$status"
+    mkdir -p "$work/$title"
+    sed -e "s|$work/raw-||g" -e "s|$work/||g" -e "s|$root/||g" "$work/raw-$title/trials.ndjson" >"$work/$title/trials.ndjson"
+    # 3: something is worse than the baseline. That is a result.
+    (cd "$work" && { "$extant" lab compare "$title" || [ $? -eq 3 ]; }) >"$out/$name/table.txt"
+    (cd "$work" && "$extant" lab report "$title") >/dev/null
+    cp "$work/$title/trials.ndjson" "$work/$title/report.html" "$out/$name/"
+}
