@@ -23,10 +23,12 @@ pub struct EngineOptions {
     pub engine: Engine,
     /// The image is copied into memory, and back at the end.
     pub memory: bool,
+    /// Each operation is made longer by this part of its own time: a difference of known size, to try the lab on.
+    pub slow: f64,
 }
 
 /// For the message about an unknown one.
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 10] = [
     "cache=",
     "commit=",
     "data=",
@@ -34,6 +36,7 @@ const KNOWN: [&str; 9] = [
     "relatime",
     "io=direct|buffered|memory",
     "engine=",
+    "slow=PERCENT",
     "mb_policy=",
     "es_policy=",
 ];
@@ -41,8 +44,13 @@ const KNOWN: [&str; 9] = [
 impl EngineOptions {
     /// Reads `a,b=c`; the error says what is wrong.
     pub fn parse(list: &str) -> Result<EngineOptions, String> {
-        let mut options =
-            EngineOptions { fs: MountOptions::default(), io: IoMode::Buffered, engine: Engine::IoUring, memory: false };
+        let mut options = EngineOptions {
+            fs: MountOptions::default(),
+            io: IoMode::Buffered,
+            engine: Engine::IoUring,
+            memory: false,
+            slow: 0.0,
+        };
         for option in list.split(',').filter(|o| !o.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let wrong = || format!("option '{option}': that value is not known");
@@ -56,6 +64,10 @@ impl EngineOptions {
                 ("io", "direct") => options.io = IoMode::Direct,
                 ("io", "buffered") => options.io = IoMode::Buffered,
                 ("io", "memory") => options.memory = true,
+                ("slow", percent) => {
+                    options.slow =
+                        percent.parse::<f64>().ok().filter(|p| (0.0..=1000.0).contains(p)).ok_or_else(wrong)? / 100.0;
+                }
                 ("engine", "psync") => options.engine = Engine::Psync,
                 ("engine", "io_uring") => options.engine = Engine::IoUring,
                 ("mb_policy", name) => {
@@ -88,7 +100,8 @@ mod tests {
         assert_eq!((o.fs.cache_bytes, o.fs.commit_interval_s, o.memory), (64 << 20, 30, true));
         assert_eq!((o.fs.alloc_policy, o.fs.write_through_bytes), (AllocPolicy::Vanilla, None));
         assert_eq!(EngineOptions::parse("").unwrap().fs.write_through_bytes, Some(65536));
-        for bad in ["io=fast", "mb_policy=x", "cache=x", "ro", "noatime=1", "commit="] {
+        assert_eq!(EngineOptions::parse("slow=5").unwrap().slow, 0.05);
+        for bad in ["slow=-1", "slow=NaN", "slow=", "io=fast", "mb_policy=x", "cache=x", "ro", "noatime=1", "commit="] {
             assert!(EngineOptions::parse(bad).is_err(), "{bad}");
         }
     }

@@ -140,7 +140,7 @@ impl Site {
         self.device = Some(device.clone());
         let fs = Filesystem::mount(device, options.fs).map_err(|e| self.failed(e))?;
         self.probe = Some(engine::Probe::start(&fs, self.recorded));
-        self.vfs = Some(Box::new(EngineVfs::new(fs.clone()).map_err(|e| self.failed(e))?));
+        self.vfs = Some(Box::new(EngineVfs::new(fs.clone(), options.slow).map_err(|e| self.failed(e))?));
         self.fs = Some(fs);
         Ok(())
     }

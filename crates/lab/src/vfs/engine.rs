@@ -25,13 +25,14 @@ pub struct EngineVfs {
     fs: Arc<Filesystem>,
     root: InodeRef,
     directories: RwLock<HashMap<String, InodeRef>>,
+    slow: f64,
 }
 
 impl EngineVfs {
-    /// Over `fs`, which stays the caller's to unmount (after this is dropped).
-    pub fn new(fs: Arc<Filesystem>) -> VfsResult<EngineVfs> {
+    /// Over `fs`, which stays the caller's to unmount (after this is dropped). `slow`: see [`Vfs::slow`].
+    pub fn new(fs: Arc<Filesystem>, slow: f64) -> VfsResult<EngineVfs> {
         let root = fs.root()?;
-        Ok(EngineVfs { fs, root, directories: RwLock::new(&PATHS_CLASS, HashMap::new()) })
+        Ok(EngineVfs { fs, root, directories: RwLock::new(&PATHS_CLASS, HashMap::new()), slow })
     }
 
     /// The inode of the directory `path`; the empty path is the root.
@@ -80,6 +81,10 @@ fn inode(node: &Node) -> VfsResult<&InodeRef> {
 }
 
 impl Vfs for EngineVfs {
+    fn slow(&self) -> f64 {
+        self.slow
+    }
+
     fn mkdir(&self, path: &str) -> VfsResult<()> {
         let (dir, name) = self.parent(path)?;
         self.fs.create(&dir, name, NewNode::directory(0o755), Cred::default())?;

@@ -123,6 +123,11 @@ pub struct Stat {
 
 /// A target's root directory. Any number of threads may call at once.
 pub trait Vfs: Send + Sync {
+    /// By which part of its own time each operation is made longer, on purpose (Worker does it, with its processor).
+    fn slow(&self) -> f64 {
+        0.0
+    }
+
     /// A new directory, mode 0755.
     fn mkdir(&self, path: &str) -> VfsResult<()>;
     /// Opens for reading and writing; made with mode 0644 if it is not there, emptied if it is.

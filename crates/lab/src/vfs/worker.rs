@@ -83,6 +83,7 @@ impl Histograms {
 pub struct Worker<'a> {
     vfs: &'a dyn Vfs,
     timed: bool,
+    slow: f64,
     stop: &'a AtomicBool,
     histograms: Histograms,
     operations: u64,
@@ -101,6 +102,7 @@ impl<'a> Worker<'a> {
         Worker {
             vfs,
             timed,
+            slow: vfs.slow(),
             stop,
             histograms: Histograms::default(),
             operations: 0,
@@ -125,10 +127,17 @@ impl<'a> Worker<'a> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
-        let result = if self.timed {
+        let result = if self.timed || self.slow > 0.0 {
             let start = Clock::moment();
             let result = f(self.vfs);
-            self.histograms.record(op, start.ns_until(Clock::moment()));
+            let mut took = start.ns_until(Clock::moment());
+            let until = took + (took as f64 * self.slow) as u64;
+            while took < until {
+                took = start.ns_until(Clock::moment());
+            }
+            if self.timed {
+                self.histograms.record(op, took);
+            }
             result
         } else {
             f(self.vfs)
