@@ -29,7 +29,7 @@ experiment() {
     "$extant" lab run "$@" --output "$work/raw-$title" || status=$?
     [ "$status" -eq 0 ] || [ "$status" -eq 8 ] || exit "$status"
     mkdir -p "$work/$title"
-    sed -e "s|$work/raw-||g" -e "s|$work/||g" -e "s|$root/||g" "$work/raw-$title/trials.ndjson" >"$work/$title/trials.ndjson"
+    sed -e "s|$extant|extant|g" -e "s|$work/raw-||g" -e "s|$work/||g" -e "s|$root/||g" "$work/raw-$title/trials.ndjson" >"$work/$title/trials.ndjson"
     # 3: something is worse than the baseline. That is a result.
     (cd "$work" && { "$extant" lab compare "$title" || [ $? -eq 3 ]; }) >"$out/$name/table.txt"
     (cd "$work" && "$extant" lab report "$title") >/dev/null

@@ -4,7 +4,8 @@
 #     scripts/lab-cost.sh [EXTANT]
 #
 # Each figure is the difference of a long and a short run, so that starting, mounting and the end of a trial drop out. It does not
-# mind what else the machine does. What it cannot see: the instructions of the kernel, and those of the clock in the vdso
+# mind what else the machine does; when threads run in another order, though, commits hold other things, and a run may be some
+# per cent off: each figure is the median of REPEAT. What it cannot see: the instructions of the kernel, and those of the clock in the vdso
 # (valgrind reads the clock by a system call): CLOCK of them for each reading, two readings an operation, are added to
 # what records latency.
 set -eu
@@ -13,6 +14,7 @@ extant=${1:-target/release/extant}
 short=${SHORT:-500}
 long=${LONG:-4500}
 clock=${CLOCK:-62}
+repeat=${REPEAT:-3}
 [ -x "$extant" ] || { echo "lab-cost: no $extant: cargo build --release -p extant-cli" >&2; exit 1; }
 command -v valgrind >/dev/null || { echo "lab-cost: needs valgrind" >&2; exit 1; }
 dir=$(mktemp -d)
@@ -31,14 +33,19 @@ instructions() {
     awk '/^(summary|totals):/ { print $2; exit }' "$dir/out"
 }
 
+# median FUNCTION ARGUMENTS...
+median() {
+    for _ in $(seq "$repeat"); do "$@"; done | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
+}
+
 # row TITLE WORKLOAD COUNTER CALLS_A_FILE SETTINGS...
 row() {
     title=$1 workload=$2 counter=$3 calls=$4
     shift 4
     none=
     for parts in none latency locks events latency,locks latency,locks,events; do
-        a=$(instructions "$workload" "$counter=$short" "$parts" "$@")
-        b=$(instructions "$workload" "$counter=$long" "$parts" "$@")
+        a=$(median instructions "$workload" "$counter=$short" "$parts" "$@")
+        b=$(median instructions "$workload" "$counter=$long" "$parts" "$@")
         case $parts in latency*) readings=2 ;; *) readings=0 ;; esac
         one=$(awk -v a="$a" -v b="$b" -v files=$((long - short)) -v calls="$calls" -v more=$((readings * clock)) \
             'BEGIN { printf "%.1f", (b - a) / files / calls + more }')
