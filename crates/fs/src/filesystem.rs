@@ -217,9 +217,21 @@ impl Filesystem {
 
     /// Called with every error that comes up to an operation: if the image is at fault, `errors=` decides.
     pub(crate) fn note_error(&self, e: &Error) {
-        if !e.is_corruption() {
-            return;
+        // EFSCORRUPTED as s_last_error_errcode counts.
+        if e.is_corruption() {
+            self.record_error(e, 5);
         }
+    }
+
+    /// A change was cut short by a device that did not read, and left blocks that nobody owns: harmless, but for e2fsck to
+    /// find, which looks only where it is told to (Linux: `ext4_std_error`).
+    pub(crate) fn note_cut_short(&self, e: &Error) {
+        if matches!(e, Error::Device(_)) {
+            self.record_error(e, 2); // EIO as s_last_error_errcode counts
+        }
+    }
+
+    fn record_error(&self, e: &Error, code: u8) {
         self.stats.errors.inc();
         extant_base::trace_point!(ext4_error; "image={} error={}", self.image(), e);
         eprintln!("extant: {}: {}", self.image(), e);
@@ -229,7 +241,7 @@ impl Filesystem {
             block: 0,
             function: "extant",
             line: 0,
-            code: 15, // EFSCORRUPTED as s_last_error_errcode counts
+            code,
         });
         if self.on_error == OnError::RemountReadOnly && !self.read_only.swap(true, Ordering::AcqRel) {
             eprintln!("extant: {}: the mount is read-only from here on", self.image());

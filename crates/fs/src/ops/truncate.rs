@@ -123,6 +123,9 @@ impl Filesystem {
                 // What failed in the middle must still be written with the inode.
                 r
             };
+            if let Err(e) = &progress {
+                self.note_cut_short(&e.clone().into());
+            }
             self.write_inode_data(&mut handle, inode)?;
             match progress? {
                 Progress::Done => return Ok(handle),
