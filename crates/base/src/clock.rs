@@ -96,7 +96,10 @@ impl Clock {
     pub fn sleep(&self, d: Duration) {
         match &self.0 {
             #[allow(clippy::disallowed_methods)] // this is the one place that may
-            Source::Real { .. } => std::thread::sleep(d),
+            Source::Real { .. } => {
+                crate::task::before_sleep();
+                std::thread::sleep(d);
+            }
             Source::Virtual { .. } => self.advance(d),
         }
     }

@@ -36,6 +36,9 @@ pub struct LockRow {
     pub wait_ns_min: u64,
 }
 
+/// How often a watched thread looks at a lock that is taken before it says that it is going to sleep.
+const SPINS: u32 = 100;
+
 static STATS_ON: AtomicBool = AtomicBool::new(false);
 static REGISTRY: parking_lot::Mutex<Vec<&'static LockClass>> = parking_lot::Mutex::new(Vec::new());
 
@@ -88,14 +91,14 @@ impl LockClass {
     /// Takes the lock through `quick` (must not wait), else through `slow` (waits), counting and timing when asked to.
     // In line, or a counted acquisition costs a call beside what it counts.
     #[inline(always)]
-    pub(super) fn acquire<G>(&'static self, quick: impl FnOnce() -> Option<G>, slow: impl FnOnce() -> G) -> G {
+    pub(super) fn acquire<G>(&'static self, quick: impl Fn() -> Option<G>, slow: impl FnOnce() -> G) -> G {
         let counted = STATS_ON.load(Ordering::Relaxed);
         if counted && !self.slot.count() {
             self.count_first();
         }
         match quick() {
             Some(g) => g,
-            None => self.wait(counted, slow),
+            None => self.wait(counted, quick, slow),
         }
     }
 
@@ -110,8 +113,20 @@ impl LockClass {
     }
 
     #[cold]
-    fn wait<G>(&'static self, counted: bool, slow: impl FnOnce() -> G) -> G {
-        crate::task::before_sleep();
+    fn wait<G>(&'static self, counted: bool, quick: impl Fn() -> Option<G>, slow: impl FnOnce() -> G) -> G {
+        let slow = || {
+            if crate::task::sleep_is_watched() {
+                // Most are held for less than it takes to call somebody else.
+                for _ in 0..SPINS {
+                    std::hint::spin_loop();
+                    if let Some(g) = quick() {
+                        return g;
+                    }
+                }
+                crate::task::before_sleep();
+            }
+            slow()
+        };
         if !counted {
             return slow();
         }

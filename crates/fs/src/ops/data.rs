@@ -431,6 +431,8 @@ impl Filesystem {
                         r => r?,
                     }
                     at += n;
+                    // With the size on disk, should the next piece fail.
+                    inode.set_size(inode.size().max((pos + at as u64).min(end)));
                 }
                 EsState::Hole | EsState::Delayed => {
                     let mut handle = self.start(self.allocate_credits(inode, len))?;

@@ -114,8 +114,12 @@ impl Filesystem {
     }
 
     fn evict(&self, inode: &Arc<Inode>) {
-        // Somebody may have found it again, or it may have been queued twice.
-        if inode.links() > 0 || !self.inodes.remove_unused(inode) {
+        // Somebody may have found it again, or it may have been queued twice, or because its links could not be seen.
+        if inode.links() > 0 {
+            self.release_preallocations(inode);
+            return;
+        }
+        if !self.inodes.remove_unused(inode) {
             return;
         }
         self.flusher.forget(u64::from(inode.ino.0));

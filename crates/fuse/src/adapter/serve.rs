@@ -363,10 +363,12 @@ impl Server for FsServer {
         let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times: args.cached };
         // What the kernel took into its cache was acknowledged long ago, and whoever writes it back did not write it.
         let caller = if args.cached { Caller::ROOT } else { caller(req) };
-        let n = check!(reply, self.with_space(caller, || self.fs.write(&inode, args.offset, data, flags)));
-        if args.cached && n < data.len() {
-            // Nobody looks at how much of a page of the cache was taken; the error reaches fsync(2) and close(2).
-            return reply.error(Errno::NOSPC);
+        let write =
+            |at: usize| self.with_space(caller, || self.fs.write(&inode, args.offset + at as u64, &data[at..], flags));
+        let mut n = check!(reply, write(0));
+        // Nobody looks at how much of a page of the cache was taken: all of it, or an error for fsync(2) and close(2).
+        while args.cached && n < data.len() {
+            n += check!(reply, write(n));
         }
         reply.ok(n as u32);
     }

@@ -5,7 +5,8 @@
 //!
 //! Main types: [`session::Session`] (one mount), [`reply`] (the `Reply*` objects), [`dirbuf::DirBuf`] (directory
 //! replies), [`notify::Notifier`] (messages that nobody asked for). Inside: `channel` (one descriptor), `buffer` (a
-//! worker's memory), `crew` (which workers read), `dispatch` (decoding), `init` (negotiation).
+//! worker's memory), `crew` (which workers read), `follow` (on which processor), `dispatch` (decoding), `init`
+//! (negotiation).
 //!
 //! What it does not do: it keeps no inodes, handles or lookup counts; those are the server's.
 //!
@@ -19,6 +20,7 @@ pub(crate) mod channel;
 pub(crate) mod crew;
 pub mod dirbuf;
 pub(crate) mod dispatch;
+pub(crate) mod follow;
 pub(crate) mod init;
 pub mod notify;
 pub mod reply;

@@ -7,7 +7,7 @@
 //! (ENODEV) without a word; the workers end and `destroy` runs last. If the connection is aborted through sysfs
 //! (ECONNABORTED) the dead mount is detached too.
 //!
-//! Which of the workers wait for requests is the business of [`super::crew`].
+//! Which of the workers wait for requests is the business of [`super::crew`], and on which processor, of [`super::follow`].
 //!
 //! # Locking
 //! `fuse gate`, see [`super`].
@@ -16,6 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::sync::{LockClass, Mutex};
@@ -27,6 +28,7 @@ use super::buffer::Buffer;
 use super::channel::Channel;
 use super::crew::{Crew, Turn};
 use super::dispatch::{Flow, dispatch};
+use super::follow::Follower;
 use super::init::{InitRequest, Negotiated, decode, negotiate, newer_major_reply};
 use super::notify::Notifier;
 use crate::abi::{InHeader, Opcode};
@@ -280,11 +282,13 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> En
     };
     let crew = shared.crew.clone();
     task::watched(Rc::new(move || crew.before_sleep()));
-    let mut turn = Turn::new(me);
+    let (mut turn, mut follower) = (Turn::new(me), Follower::new());
     loop {
-        shared.crew.before_read(&mut turn);
+        shared.crew.before_read(&mut turn, || follower.let_go());
         let received = channel.receive(buffer.bytes());
-        shared.crew.after_read(&mut turn, *received.as_ref().unwrap_or(&0));
+        let (n, now) = (*received.as_ref().unwrap_or(&0), Instant::now());
+        let alone = follower.request(&buffer.bytes()[..n], now);
+        shared.crew.after_read(&mut turn, n, now, alone);
         let n = match received {
             Ok(0) => return End::Aborted, // never from the device
             Ok(n) => n,

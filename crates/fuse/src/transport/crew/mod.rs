@@ -4,9 +4,11 @@
 //! caches and perhaps on another processor, for each of its requests. Here one worker reads and serves as long as that is
 //! enough, and the others are parked. A parked worker is called
 //! - when a worker is about to sleep inside the server and nobody else reads ([`task::before_sleep`](extant_base::task));
-//! - when a worker found [`PATIENCE`] requests in a row waiting for it, and a processor is left for one more.
+//! - when a worker found [`PATIENCE`] requests in a row waiting for it, of more than one client, and a processor is left
+//!   for one more.
 //!
-//! One who had to wait for his request although another reader waited too was one too many, and parks after serving it.
+//! One who had to wait for his requests although another reader waited too is one too many after [`OVERLAPS`] of them, and
+//! parks; so does one who slept in the server, if his replacement reads.
 //! Sleep that nobody tells of, and requests that take long, are found by the deputy, the parked worker who will be called
 //! last: while requests come he looks every [`TICK`] whether any was read since, or anybody waits for one; if not, he takes
 //! over. On an idle mount he sleeps as well.
@@ -32,7 +34,9 @@ use extant_base::task;
 static CLASS: LockClass = LockClass::new("fuse crew", 1001);
 
 /// Requests in a row that were there already before a worker calls another one to help.
-const PATIENCE: u32 = 512;
+const PATIENCE: u32 = 64;
+/// Requests in a row for which a worker had to wait beside another reader before it parks.
+const OVERLAPS: u32 = 8;
 /// How often the deputy looks.
 const TICK: Duration = Duration::from_millis(20);
 /// A read that took no longer than this found its request waiting: less than falling asleep and waking up takes.
@@ -75,6 +79,8 @@ pub(crate) struct Crew {
     deputy_sleeps: AtomicBool,
     over: AtomicBool,
     processors: usize,
+    /// See [`AT_ONCE`].
+    at_once: Duration,
     parked: Mutex<Parked>,
     bells: Vec<Condvar>,
     replaced: Counter,
@@ -87,6 +93,8 @@ pub(crate) struct Turn {
     me: usize,
     /// Requests in a row that were there at once.
     streak: u32,
+    /// Requests in a row that had to be waited for.
+    overlaps: u32,
     /// Whether to park if another reads.
     one_too_many: bool,
     since: Instant,
@@ -100,6 +108,7 @@ impl Crew {
             deputy_sleeps: AtomicBool::new(false),
             over: AtomicBool::new(false),
             processors: task::processors(),
+            at_once: AT_ONCE,
             parked: Mutex::new(
                 &CLASS,
                 Parked { waiting: Vec::with_capacity(workers), called: vec![false; workers], wanted: false },
@@ -124,27 +133,37 @@ impl Crew {
         self.state.load(Ordering::SeqCst) & READERS
     }
 
-    /// The worker may read now. Parks before, if another reader is enough.
-    pub fn before_read(&self, turn: &mut Turn) {
+    /// The worker may read now. Parks before, if another reader is enough, and calls `parking` before that.
+    pub fn before_read(&self, turn: &mut Turn, parking: impl FnOnce()) {
         if turn.one_too_many && self.readers() > 0 {
+            parking();
             self.park(turn.me);
-            turn.streak = 0;
+            (turn.streak, turn.overlaps) = (0, 0);
         }
         turn.one_too_many = false;
-        self.state.fetch_add(1, Ordering::SeqCst);
+        // The time first: whoever counts as a reader for a tick must know that he waited for one.
         turn.since = Instant::now();
+        self.state.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The worker has come back from reading, with a request of `len` bytes or with nothing (0).
-    pub fn after_read(&self, turn: &mut Turn, len: usize) {
+    /// The worker has come back from reading, with a request of `len` bytes or with nothing (0). `alone`: the request is of the
+    /// same client as the one before, who waits for each answer; then no others can be waiting.
+    pub fn after_read(&self, turn: &mut Turn, len: usize, now: Instant, alone: bool) {
         // Less one reader, more one request.
-        self.state.fetch_add(REQUEST - 1, Ordering::SeqCst);
+        let others = self.state.fetch_add(REQUEST - 1, Ordering::SeqCst) & READERS > 1;
+        let took = now.duration_since(turn.since);
+        if took >= TICK / 2 && self.deputy_sleeps.swap(false, Ordering::SeqCst) {
+            let parked = self.parked.lock();
+            if let Some(&deputy) = parked.waiting.first() {
+                self.bells[deputy].notify_one();
+            }
+        }
         if len == 0 {
             return;
         }
-        let took = turn.since.elapsed();
-        if took <= AT_ONCE + COPY * (len as u32 / COPIED) {
-            turn.streak += 1;
+        if took <= self.at_once + COPY * (len as u32 / COPIED) {
+            turn.overlaps = 0;
+            turn.streak = if alone { 0 } else { turn.streak + 1 };
             if turn.streak == PATIENCE {
                 turn.streak = 0;
                 if self.running.load(Ordering::Relaxed) < self.processors && self.call(false) {
@@ -154,13 +173,8 @@ impl Crew {
             return;
         }
         turn.streak = 0;
-        turn.one_too_many = true;
-        if took >= TICK / 2 && self.deputy_sleeps.swap(false, Ordering::SeqCst) {
-            let parked = self.parked.lock();
-            if let Some(&deputy) = parked.waiting.first() {
-                self.bells[deputy].notify_one();
-            }
-        }
+        turn.overlaps = if others { turn.overlaps + 1 } else { 0 };
+        turn.one_too_many = turn.overlaps >= OVERLAPS;
     }
 
     /// A worker is about to sleep inside the server: another one reads from now on, if nobody does already.
@@ -224,8 +238,8 @@ impl Crew {
             }
             let now = self.state.load(Ordering::SeqCst);
             if seen != Some(now) {
-                seen = Some(now);
-                self.bells[me].wait_for(&mut parked, TICK);
+                // Only a whole tick counts: whoever rang may have meant a deputy before.
+                seen = self.bells[me].wait_for(&mut parked, TICK).then_some(now);
             } else if now & READERS == 0 {
                 parked.waiting.remove(0);
                 if let Some(&next) = parked.waiting.first() {
@@ -239,7 +253,10 @@ impl Crew {
                 if self.state.load(Ordering::SeqCst) == now {
                     self.bells[me].wait(&mut parked);
                 }
-                self.deputy_sleeps.store(false, Ordering::SeqCst);
+                // Once called, it may have become somebody else's.
+                if parked.waiting.first() == Some(&me) {
+                    self.deputy_sleeps.store(false, Ordering::SeqCst);
+                }
                 seen = None;
             }
         }
@@ -249,6 +266,6 @@ impl Crew {
 
 impl Turn {
     pub fn new(me: usize) -> Turn {
-        Turn { me, streak: 0, one_too_many: true, since: Instant::now() }
+        Turn { me, streak: 0, overlaps: 0, one_too_many: true, since: Instant::now() }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use extant_base::clock::Clock;
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task;
 use rustix::io::{Errno, read, write};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -58,10 +58,10 @@ impl Server for Traffic {
                 }
                 *open = false;
             }
-            // Nothing in a sleep of the clock tells the crew.
+            // Nothing in this tells the crew.
             b"hide" => {
                 while !std::mem::take(&mut *self.open.0.lock()) {
-                    Clock::real().sleep(Duration::from_micros(200));
+                    task::yield_now();
                 }
             }
             b"go" => {
@@ -86,6 +86,8 @@ impl Site {
     fn new(workers: usize) -> Site {
         let (ours, peer) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets");
+        // Rather a test that fails than one that hangs.
+        set_socket_timeout(&peer, Timeout::Recv, Some(LIMIT)).expect("set");
         let offer = InitOffer { minor: 45, flags: InitFlags::all(), max_readahead: 1 << 17, block_device: false };
         let server = Arc::new(Traffic::default());
         let shared = Arc::new(Shared::new(server.clone(), negotiate(&offer, &Config::default()).1, workers));
@@ -174,19 +176,20 @@ fn whoever_does_not_come_back_is_replaced_by_the_deputy() {
 fn the_parked_come_when_requests_pile_up_and_leave_when_all_is_over() {
     let mut crew = Crew::new(2);
     crew.processors = 2;
+    crew.at_once = LIMIT; // every request was there at once
     let crew = Arc::new(crew);
     let (ours, theirs) = UnixStream::pair().expect("sockets");
     let mut reader = Turn::new(0);
-    crew.before_read(&mut reader);
+    crew.before_read(&mut reader, || ());
     let shared = crew.clone();
     let helper = task::spawn("helper", move || {
         let mut turn = Turn::new(1);
-        shared.before_read(&mut turn); // parks, for one reads already
-        shared.after_read(&mut turn, 1);
+        shared.before_read(&mut turn, || ()); // parks, for one reads already
+        shared.after_read(&mut turn, 1, Instant::now(), false);
         write(&theirs, b"!").expect("told");
         read(&theirs, &mut [0u8; 1][..]).expect("heard");
         turn.one_too_many = true;
-        shared.before_read(&mut turn); // parks again, until the end
+        shared.before_read(&mut turn, || ()); // parks again, until the end
     })
     .expect("thread");
     let end = Instant::now() + LIMIT;
@@ -199,13 +202,13 @@ fn the_parked_come_when_requests_pile_up_and_leave_when_all_is_over() {
     parked("the helper never parked");
     ours.set_nonblocking(true).expect("set");
     while read(&ours, &mut [0u8; 1][..]).is_err() {
-        // Requests that were there at once, as far as the scheduler lets them be.
-        crew.after_read(&mut reader, 1);
+        crew.after_read(&mut reader, 1, Instant::now(), false);
         reader.one_too_many = false;
-        crew.before_read(&mut reader);
+        crew.before_read(&mut reader, || ());
         assert!(Instant::now() < end, "{:?}", crew.stats());
     }
-    assert_eq!(crew.stats().reinforced, 1);
+    // On a machine that stops this thread for long, the deputy may have been faster.
+    assert_eq!(crew.stats().reinforced + crew.stats().taken_over, 1);
     write(&ours, b"!").expect("told");
     parked("the helper never parked again");
     crew.dismiss();
