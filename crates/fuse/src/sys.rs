@@ -1,4 +1,4 @@
-//! The one place with `unsafe`: an ioctl that no safe wrapper offers.
+//! The one place with `unsafe`: an ioctl and a scheduling policy that no safe wrapper offers.
 //!
 //! # Locking
 //! None.
@@ -27,4 +27,22 @@ pub fn clone_device(fd: impl AsFd) -> Result<OwnedFd> {
     // passes, and writes nothing. `fd` is borrowed for the whole call, so the number stays valid.
     unsafe { ioctl(&clone, Setter::<FUSE_DEV_IOC_CLONE, u32>::new(source))? };
     Ok(clone)
+}
+
+/// Gives the calling thread the policy SCHED_IDLE, or SCHED_OTHER again. Only a privileged thread comes back.
+pub fn set_idle_policy(idle: bool) -> Result<()> {
+    let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads one sched_param through the pointer; 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, policy, &param) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+/// Whether the calling thread has the policy SCHED_IDLE.
+#[cfg(test)]
+pub fn has_idle_policy() -> bool {
+    // SAFETY: 0 is the calling thread; nothing is passed.
+    unsafe { libc::sched_getscheduler(0) == libc::SCHED_IDLE }
 }

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::{Errno, read, write, writev};
 use zerocopy::IntoBytes;
 
+use super::follow::Aside;
 use crate::abi::OutHeader;
 use crate::error::Undelivered;
 
@@ -60,6 +61,7 @@ impl Channel {
         let len = u32::try_from(len).map_err(|_| Errno::INVAL)?;
         let header = OutHeader { len, error, unique };
         let head = IoSlice::new(header.as_bytes());
+        let aside = Aside::step();
         let sent = match body.len() {
             0 => write(&self.fd, header.as_bytes()),
             n if n <= PIECES_ON_STACK => {
@@ -80,6 +82,7 @@ impl Channel {
                 write(&self.fd, &all)
             }
         }?;
+        drop(aside);
         // The device takes a message whole or not at all.
         if sent == len as usize { Ok(()) } else { Err(Errno::IO) }
     }

@@ -3,11 +3,17 @@
 //! A client that waits for each answer, and the worker that waits for its next request, never run at the same time. On two
 //! processors each wakes the other out of idle, which costs many times what a request costs (tens of microseconds where an
 //! idle processor is a halted virtual one); on one they hand over by a plain context switch. The scheduler does not see
-//! it: it wakes either on an idle processor, for the other is just running. FUSE over io_uring has a queue for each
-//! processor for the same reason. So a worker that has served [`ALONE`] requests in a row of one such client binds itself to
-//! the processor where that client last ran, looks again every [`LOOK`], and lets go as soon as somebody else asks.
+//! it: it wakes either on an idle processor, for on the other's somebody is just running. FUSE over io_uring has a queue for
+//! each processor for the same reason. So
+//! - a worker that has served [`ALONE`] requests in a row of one such client binds itself to the processor where that
+//!   client last ran, looks again every [`LOOK`], and lets go as soon as somebody else asks;
+//! - while it sends a reply, a bound worker has the policy SCHED_IDLE: to the scheduler its processor is idle then, and the
+//!   client is woken there. Whoever runs instead of the worker for long ([`SHUNNED`]) is not the client, who would soon ask
+//!   again; then nobody is followed for a while. Meanwhile the crew's deputy has taken over.
 //!
-//! Main type: [`Follower`], one for each worker.
+//! To come back from SCHED_IDLE takes a privilege; without it ([`can_step_aside`]) nobody is followed.
+//!
+//! Main types: [`Follower`], one for each worker; [`Aside`].
 //!
 //! What it does not do: it follows nobody whose requests overlap with his work (large reads are read ahead), and changes no
 //! thread but its own.
@@ -15,12 +21,16 @@
 //! # Locking
 //! None; owned by one worker.
 
+use std::cell::Cell;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use extant_base::task;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, Opcode, ReadIn};
+use crate::sys;
 
 /// Requests in a row of one client before he is followed.
 const ALONE: u32 = 16;
@@ -28,6 +38,48 @@ const ALONE: u32 = 16;
 const LOOK: Duration = Duration::from_millis(4);
 /// Reads of this many bytes and more are taken for readahead: their client does not wait.
 const READAHEAD: u32 = 64 << 10;
+
+/// A reply that kept the worker from running for this long: somebody else needs the processor.
+const SHUNNED: Duration = Duration::from_millis(20);
+/// For how long nobody is followed after that.
+const PENALTY: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// Whether this thread is a worker that is bound.
+    static BOUND: Cell<bool> = const { Cell::new(false) };
+    /// When this thread last lost its processor to somebody else.
+    static LOST: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Whether a thread may have SCHED_IDLE and come back. Tried once, by a thread that is of no further use.
+pub(crate) fn can_step_aside() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        let tried =
+            task::spawn("fuse-try", || sys::set_idle_policy(true).is_ok() && sys::set_idle_policy(false).is_ok());
+        tried.is_ok_and(|t| t.join().unwrap_or(false))
+    })
+}
+
+/// While it lives, whoever is woken finds this thread's processor idle; only of a bound worker.
+pub(crate) struct Aside(Option<Instant>);
+
+impl Aside {
+    pub fn step() -> Aside {
+        Aside((BOUND.get() && sys::set_idle_policy(true).is_ok()).then(Instant::now))
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        let Some(since) = self.0 else { return };
+        let _ = sys::set_idle_policy(false);
+        let now = Instant::now();
+        if now.duration_since(since) > SHUNNED {
+            LOST.set(Some(now));
+        }
+    }
+}
 
 pub(crate) struct Follower {
     /// Where this thread may run; None if that cannot be known, and nobody is followed.
@@ -42,7 +94,7 @@ pub(crate) struct Follower {
 impl Follower {
     /// For the calling thread.
     pub fn new() -> Follower {
-        let allowed = sched_getaffinity(None).ok();
+        let allowed = if can_step_aside() { sched_getaffinity(None).ok() } else { None };
         Follower { allowed, client: 0, streak: 0, bound: None, looked: Instant::now() }
     }
 
@@ -55,7 +107,8 @@ impl Follower {
         }
         let ahead = opcode == Some(Opcode::Read)
             && ReadIn::read_from_prefix(body).is_ok_and(|(read, _)| read.size >= READAHEAD);
-        if header.pid != self.client || header.pid == 0 || ahead {
+        let lost = LOST.get().is_some_and(|at| now.duration_since(at) < PENALTY);
+        if header.pid != self.client || header.pid == 0 || ahead || lost {
             self.let_go();
             self.client = header.pid;
             return false;
@@ -70,6 +123,7 @@ impl Follower {
     /// Runs anywhere again.
     pub fn let_go(&mut self) {
         self.streak = 0;
+        BOUND.set(false);
         if self.bound.take().is_some()
             && let Some(allowed) = &self.allowed
         {
@@ -89,6 +143,7 @@ impl Follower {
             only.set(processor);
             if sched_setaffinity(None, &only).is_ok() {
                 self.bound = Some(processor);
+                BOUND.set(true);
             }
         }
     }
@@ -125,6 +180,11 @@ mod tests {
             let all = processors();
             let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
             let mut f = Follower::new();
+            if f.allowed.is_none() {
+                assert!(!can_step_aside());
+                eprintln!("skipped: needs the privilege to come back from SCHED_IDLE");
+                return;
+            }
             let served = |f: &mut Follower, opcode, pid, size, times: u32| {
                 (0..times).all(|_| f.request(&message(opcode, pid, size), Instant::now()))
             };
@@ -134,6 +194,11 @@ mod tests {
             assert!(served(&mut f, Opcode::Write, me, 0, 1));
             assert!(f.bound.is_some());
             assert_eq!(processors(), 1);
+            {
+                let _aside = Aside::step();
+                assert!(sys::has_idle_policy());
+            }
+            assert!(!sys::has_idle_policy());
             // What nobody waits for, and small reads, change nothing.
             assert!(served(&mut f, Opcode::Forget, 0, 0, 1) && served(&mut f, Opcode::Read, me, 4096, 1));
             assert_eq!(processors(), 1);
@@ -147,6 +212,14 @@ mod tests {
                 assert!(!served(&mut f, opcode, pid, size, 1));
                 assert_eq!((f.bound, processors()), (None, all));
             }
+            // Not bound, it does not step aside.
+            let aside = Aside::step();
+            assert!(aside.0.is_none() && !sys::has_idle_policy());
+            // Once the processor was lost, nobody is followed for a while.
+            LOST.set(Some(Instant::now()));
+            served(&mut f, Opcode::Getattr, me, 0, 4 * ALONE);
+            assert_eq!(f.bound, None);
+            LOST.set(None);
             let gone = u32::MAX >> 1;
             served(&mut f, Opcode::Getattr, gone, 0, 4 * ALONE);
             assert_eq!((f.bound, processors()), (None, all));

@@ -31,6 +31,8 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task;
 
+use super::follow::can_step_aside;
+
 static CLASS: LockClass = LockClass::new("fuse crew", 1001);
 
 /// Requests in a row that were there already before a worker calls another one to help.
@@ -38,7 +40,7 @@ const PATIENCE: u32 = 64;
 /// Requests in a row for which a worker had to wait beside another reader before it parks.
 const OVERLAPS: u32 = 8;
 /// How often the deputy looks.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(5);
 /// A read that took no longer than this found its request waiting: less than falling asleep and waking up takes.
 const AT_ONCE: Duration = Duration::from_micros(3);
 /// Copying a request out of the kernel takes time as well: this much for each [`COPIED`] bytes.
@@ -79,6 +81,9 @@ pub(crate) struct Crew {
     deputy_sleeps: AtomicBool,
     over: AtomicBool,
     processors: usize,
+    /// So many readers are enough: one, if it follows its client; else two, for they take turns, and then one is now and
+    /// then on the client's processor.
+    keep: u64,
     /// See [`AT_ONCE`].
     at_once: Duration,
     parked: Mutex<Parked>,
@@ -108,6 +113,7 @@ impl Crew {
             deputy_sleeps: AtomicBool::new(false),
             over: AtomicBool::new(false),
             processors: task::processors(),
+            keep: if can_step_aside() { 1 } else { 2 },
             at_once: AT_ONCE,
             parked: Mutex::new(
                 &CLASS,
@@ -135,7 +141,7 @@ impl Crew {
 
     /// The worker may read now. Parks before, if another reader is enough, and calls `parking` before that.
     pub fn before_read(&self, turn: &mut Turn, parking: impl FnOnce()) {
-        if turn.one_too_many && self.readers() > 0 {
+        if turn.one_too_many && self.readers() >= self.keep {
             parking();
             self.park(turn.me);
             (turn.streak, turn.overlaps) = (0, 0);
@@ -150,7 +156,7 @@ impl Crew {
     /// same client as the one before, who waits for each answer; then no others can be waiting.
     pub fn after_read(&self, turn: &mut Turn, len: usize, now: Instant, alone: bool) {
         // Less one reader, more one request.
-        let others = self.state.fetch_add(REQUEST - 1, Ordering::SeqCst) & READERS > 1;
+        let others = self.state.fetch_add(REQUEST - 1, Ordering::SeqCst) & READERS > self.keep;
         let took = now.duration_since(turn.since);
         if took >= TICK / 2 && self.deputy_sleeps.swap(false, Ordering::SeqCst) {
             let parked = self.parked.lock();
