@@ -124,7 +124,7 @@ impl Filesystem {
                 r
             };
             if let Err(e) = &progress {
-                self.note_cut_short(&e.clone().into());
+                self.note_cut_short(e);
             }
             self.write_inode_data(&mut handle, inode)?;
             match progress? {

@@ -40,7 +40,7 @@ const PATIENCE: u32 = 64;
 /// Requests in a row for which a worker had to wait beside another reader before it parks.
 const OVERLAPS: u32 = 8;
 /// How often the deputy looks.
-const TICK: Duration = Duration::from_millis(5);
+const TICK: Duration = Duration::from_millis(10);
 /// A read that took no longer than this found its request waiting: less than falling asleep and waking up takes.
 const AT_ONCE: Duration = Duration::from_micros(3);
 /// Copying a request out of the kernel takes time as well: this much for each [`COPIED`] bytes.
