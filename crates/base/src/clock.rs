@@ -21,19 +21,6 @@ enum Source {
     Virtual { ns: Arc<AtomicU64>, epoch_sec: i64 },
 }
 
-/// A moment of the machine's monotonic clock.
-#[derive(Clone, Copy, Debug)]
-pub struct Moment(Instant);
-
-impl Moment {
-    /// Nanoseconds from here to `later`; 0 if that was before.
-    pub fn ns_until(self, later: Moment) -> u64 {
-        let d = later.0.saturating_duration_since(self.0);
-        // In 64 bits: 584 years are enough.
-        d.as_secs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(d.subsec_nanos()))
-    }
-}
-
 /// A source of time. Clones share the same time.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
@@ -55,12 +42,6 @@ impl Clock {
             Source::Real { start } => start.elapsed().as_nanos() as u64,
             Source::Virtual { ns, .. } => ns.load(Ordering::Acquire),
         }
-    }
-
-    /// The machine's clock, whatever this clock is: for the time between two moments, which costs a third less than two
-    /// readings of [`Clock::now_ns`].
-    pub fn moment() -> Moment {
-        Moment(Instant::now())
     }
 
     /// Wall-clock time.

@@ -34,6 +34,7 @@ pub struct Context<'a> {
     parameters: &'a Parameters,
     seed: u64,
     timed: bool,
+    clock: quanta::Clock,
     stop: &'a AtomicBool,
     operations: Option<&'a Path>,
     say: &'a dyn Fn(&str),
@@ -68,6 +69,8 @@ impl<'a> Context<'a> {
             parameters,
             seed,
             timed,
+            // Calibrated here, once in a process (up to 200 ms), and not while a phase runs.
+            clock: quanta::Clock::new(),
             stop,
             operations,
             say,
@@ -139,7 +142,7 @@ impl<'a> Context<'a> {
     ) -> Result<Done> {
         self.drawn += 1;
         let vfs = self.place.vfs()?;
-        let (seed, drawn, stop, data) = (self.seed, self.drawn, self.stop, &self.data[..]);
+        let (seed, drawn, stop, data, latency_clock) = (self.seed, self.drawn, self.stop, &self.data[..], &self.clock);
         let clock = Clock::real();
         // 0: wait; 1: go; 2: go home.
         let gate = AtomicU32::new(0);
@@ -150,7 +153,7 @@ impl<'a> Context<'a> {
             let mut threads = Vec::new();
             for process in 0..processes {
                 let run = move || {
-                    let mut worker = Worker::new(vfs, timed, mix(seed, drawn, process), data, stop);
+                    let mut worker = Worker::new(vfs, latency_clock, timed, mix(seed, drawn, process), data, stop);
                     while gate.load(Ordering::Acquire) == 0 {
                         std::thread::park();
                     }
