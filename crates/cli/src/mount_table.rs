@@ -88,6 +88,11 @@ pub fn find(path: &Path) -> Result<Option<Mount>> {
     Ok(at.or_else(of).cloned())
 }
 
+/// The mount on top at `dir`, an absolute path without symbolic links. Asks nothing of what is mounted there.
+pub fn find_at(dir: &Path) -> Result<Option<Mount>> {
+    Ok(read()?.into_iter().rfind(|m| m.dir == dir))
+}
+
 fn same_source(source: &Path, path: &Path) -> bool {
     // The source is shown with what cannot be shown cut off; nothing to be done about that.
     source.as_os_str().as_bytes() == OsStr::as_bytes(path.as_os_str())

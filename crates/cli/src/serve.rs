@@ -7,8 +7,10 @@
 //! A block device is mounted as `fuseblk` by root: then umount(2) waits for the server, and syncfs(2) works. The kernel claims
 //! the device itself for such a mount, so ours ends right before it.
 //!
-//! SIGTERM, SIGINT and SIGHUP unmount. A mount that is busy is detached instead, and is served until its last user has gone; a
-//! second signal makes everything durable and ends at once, leaving an image that needs recovery.
+//! SIGTERM, SIGINT and SIGHUP unmount. A mount that is busy is detached instead, and is served until its last user has gone;
+//! another signal then makes everything durable that the kernel has handed over, and ends at once, leaving an image that needs
+//! recovery. (Pages that were written through a mapping or with `-o writeback_cache`, and that the kernel still holds, are lost
+//! then.)
 //!
 //! # Locking
 //! None.
@@ -136,13 +138,15 @@ fn run(
         Ok(server) => Arc::new(server),
         Err(e) => return Err(give_up(format!("{image}: {e}"))),
     };
+    // Resolved before there is a mount on it: to look into it takes a server that serves.
+    let dir = mount_table::absolute(&job.dir);
     let session = match Session::mount(server.clone(), &job.dir, &fuse) {
         Ok(session) => session,
         Err(e) => return Err(give_up(format!("{image}: {}", explain(&e)))),
     };
     server.set_notifier(session.notifier());
     let unmounter = session.unmounter();
-    let device = mount_table::find(&job.dir).ok().flatten().filter(|m| m.is_extant()).map(|m| m.device);
+    let device = mount_table::find_at(&dir).ok().flatten().filter(|m| m.is_extant()).map(|m| m.device);
     let status = device.as_deref().and_then(ServerStatus::create);
     let signals = watch_signals(unmounter, Arc::downgrade(&fs));
     if let Err(e) = &signals {
@@ -221,14 +225,21 @@ fn watch_signals(unmounter: Unmounter, fs: Weak<Filesystem>) -> std::io::Result<
             if detached {
                 end_at_once(&fs);
             }
-            if unmounter.is_mounted() && unmounter.unmount(false).is_err() {
-                warn(&format!(
-                    "{} is busy: detached, and served until its last user is gone",
-                    unmounter.path().display()
-                ));
-                let _ = unmounter.unmount(true);
+            if !unmounter.is_mounted() {
+                detached = true; // by somebody else; or it is being unmounted, and who signals again insists
+                continue;
             }
-            detached = true;
+            if unmounter.unmount(false).is_ok() {
+                continue;
+            }
+            let dir = unmounter.path().display();
+            match unmounter.unmount(true) {
+                Ok(()) => {
+                    warn(&format!("{dir} is busy: detached, and served until its last user is gone"));
+                    detached = true;
+                }
+                Err(e) => warn(&format!("{dir} cannot be unmounted: {e}")),
+            }
         }
     })?;
     Ok(handle)

@@ -102,7 +102,7 @@ pub trait Server: Send + Sync + 'static {
         reply.nosys();
     }
 
-    /// The kernel drops references. Must be quick and must not wait: only enqueue.
+    /// The kernel drops references. Nobody waits for it, but the worker that serves it serves nothing else meanwhile.
     fn forget(&self, batch: &[Forget]) {}
 
     fn getattr(&self, req: &Request, ino: u64, fh: Option<u64>, reply: ReplyAttr) {

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result};
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
+use rustix::process::Pid;
 
 /// Linux: `FUSE_DEV_IOC_CLONE`, include/uapi/linux/fuse.h: _IOR(229, 0, uint32_t).
 const FUSE_DEV_IOC_CLONE: Opcode = opcode::read::<u32>(229, 0);
@@ -29,20 +30,20 @@ pub fn clone_device(fd: impl AsFd) -> Result<OwnedFd> {
     Ok(clone)
 }
 
-/// Gives the calling thread the policy SCHED_IDLE, or SCHED_OTHER again. Only a privileged thread comes back.
-pub fn set_idle_policy(idle: bool) -> Result<()> {
+/// Gives a thread of this process (None: the calling one) the policy SCHED_IDLE, or SCHED_OTHER again. Only with a
+/// privilege is there a way back.
+pub fn set_idle_policy(thread: Option<Pid>, idle: bool) -> Result<()> {
     let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: reads one sched_param through the pointer; 0 is the calling thread.
-    match unsafe { libc::sched_setscheduler(0, policy, &param) } {
+    // SAFETY: reads one sched_param through the pointer; the first argument is a thread's number.
+    match unsafe { libc::sched_setscheduler(Pid::as_raw(thread), policy, &param) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 
-/// Whether the calling thread has the policy SCHED_IDLE.
-#[cfg(test)]
-pub fn has_idle_policy() -> bool {
-    // SAFETY: 0 is the calling thread; nothing is passed.
-    unsafe { libc::sched_getscheduler(0) == libc::SCHED_IDLE }
+/// Whether a thread (None: the calling one) has the scheduling policy `policy`, and no flag.
+pub fn has_policy(thread: Option<Pid>, policy: i32) -> bool {
+    // SAFETY: the argument is a thread's number; nothing else is passed.
+    unsafe { libc::sched_getscheduler(Pid::as_raw(thread)) == policy }
 }

@@ -59,9 +59,10 @@ thread_local! {
     static WATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Installs what this thread calls when it is about to sleep while [`watch_sleep`] is on. It must not sleep itself.
-pub fn watched(call: Rc<dyn Fn()>) {
-    BEFORE_SLEEP.with(|c| *c.borrow_mut() = Some(call));
+/// Installs what this thread calls when it is about to sleep while [`watch_sleep`] is on; None for nothing any more. It must
+/// not sleep itself.
+pub fn watched(call: Option<Rc<dyn Fn()>>) {
+    BEFORE_SLEEP.with(|c| *c.borrow_mut() = call);
 }
 
 /// Switches the watch on or off for this thread; true if it was on. It goes off by itself when it has called.

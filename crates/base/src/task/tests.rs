@@ -10,7 +10,7 @@ static CLASS: LockClass = LockClass::new("test watched", 0);
 fn a_watched_thread_tells_once_before_it_sleeps() {
     let told = Rc::new(Cell::new(0));
     let count = told.clone();
-    watched(Rc::new(move || count.set(count.get() + 1)));
+    watched(Some(Rc::new(move || count.set(count.get() + 1))));
     let (lock, ready) = (Mutex::new(&CLASS, ()), Condvar::new());
     drop(lock.lock());
     let wait = || {
@@ -36,9 +36,9 @@ fn a_contended_lock_counts_as_sleep() {
     let count = told.clone();
     let thread = spawn("contender", move || {
         let mine = count.clone();
-        watched(Rc::new(move || {
+        watched(Some(Rc::new(move || {
             mine.fetch_add(1, Ordering::SeqCst);
-        }));
+        })));
         watch_sleep(true);
         drop(other.lock());
     });

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 static CLASS: LockClass = LockClass::new("fuse helper", 3);
 const IDLE: Duration = Duration::from_secs(2);
@@ -23,20 +24,28 @@ struct Queue {
     running: bool,
 }
 
+struct Shared {
+    queue: Mutex<Queue>,
+    work: Condvar,
+    /// Where the thread runs: its parent may be a worker that is bound to a processor.
+    processors: Option<CpuSet>,
+}
+
 #[derive(Clone)]
-pub(super) struct Helper(Arc<(Mutex<Queue>, Condvar)>);
+pub(super) struct Helper(Arc<Shared>);
 
 impl Helper {
     pub(super) fn new() -> Helper {
-        Helper(Arc::new((Mutex::new(&CLASS, Queue::default()), Condvar::new())))
+        let processors = sched_getaffinity(None).ok();
+        Helper(Arc::new(Shared { queue: Mutex::new(&CLASS, Queue::default()), work: Condvar::new(), processors }))
     }
 
     /// Runs `job` soon. Without a thread to be had it is dropped.
     pub(super) fn submit(&self, job: Job) {
-        let mut queue = self.0.0.lock();
+        let mut queue = self.0.queue.lock();
         queue.jobs.push_back(job);
         if queue.running {
-            self.0.1.notify_one();
+            self.0.work.notify_one();
             return;
         }
         let me = self.clone();
@@ -47,12 +56,14 @@ impl Helper {
     }
 
     fn run(&self) {
-        let (lock, work) = &*self.0;
+        if let Some(processors) = &self.0.processors {
+            let _ = sched_setaffinity(None, processors);
+        }
         loop {
             let job = {
-                let mut queue = lock.lock();
+                let mut queue = self.0.queue.lock();
                 if queue.jobs.is_empty() {
-                    work.wait_for(&mut queue, IDLE);
+                    self.0.work.wait_for(&mut queue, IDLE);
                 }
                 let job = queue.jobs.pop_front();
                 queue.running = job.is_some();

@@ -70,7 +70,7 @@ pub struct MountOptions {
     pub noatime: bool,
     /// Largest READ, bytes; the kernel's default otherwise.
     pub max_read: Option<u32>,
-    /// Worker threads; by default one per processor, at least 2, at most 16.
+    /// Worker threads; by default one per processor, at least 8, at most 16. Those that are not needed are parked.
     pub workers: Option<usize>,
     /// Each worker reads through its own descriptor.
     pub clone_fd: bool,

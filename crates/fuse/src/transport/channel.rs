@@ -6,6 +6,7 @@
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, write, writev};
 use zerocopy::IntoBytes;
 
@@ -34,6 +35,12 @@ impl Channel {
     /// Waits for a request; its length in bytes.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         read(&self.fd, buffer)
+    }
+
+    /// Whether another request waits to be received.
+    pub fn has_more(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&at_once)).is_ok_and(|n| n > 0)
     }
 
     /// Answers `unique` with data. If the kernel refuses the reply, the request is answered EIO, so that nobody waits for

@@ -9,24 +9,30 @@
 //!   client last ran, looks again every [`LOOK`], and lets go as soon as somebody else asks;
 //! - while it sends a reply, a bound worker has the policy SCHED_IDLE: to the scheduler its processor is idle then, and the
 //!   client is woken there. Whoever runs instead of the worker for long ([`SHUNNED`]) is not the client, who would soon ask
-//!   again; then nobody is followed for a while. Meanwhile the crew's deputy has taken over.
+//!   again; then nobody is followed for a while.
 //!
-//! To come back from SCHED_IDLE takes a privilege; without it ([`can_step_aside`]) nobody is followed.
+//! A bound worker that waits for its processor must not keep others from being served: the crew's deputy, before he takes
+//! over and before he sleeps, lets everybody run anywhere ([`Bound::release`]).
 //!
-//! Main types: [`Follower`], one for each worker; [`Aside`].
+//! To come back from SCHED_IDLE takes a privilege; without it nobody is followed ([`can_follow`]). Nor is a client of whom
+//! this PID namespace knows nothing.
 //!
-//! What it does not do: it follows nobody whose requests overlap with his work (large reads are read ahead), and changes no
-//! thread but its own.
+//! Main types: [`Bound`], of all workers of a mount; [`Follower`], one for each; [`Aside`].
+//!
+//! What it does not do: it follows nobody whose requests overlap. Large reads are read ahead; other requests that wait
+//! while one is served are seen only now and then, when the processor is looked up.
 //!
 //! # Locking
-//! None; owned by one worker.
+//! None. A [`Follower`] is owned by its worker; [`Bound`] is atomic, and its `release` is called with the crew's lock held, which
+//! every worker takes before its thread ends.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use extant_base::task;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, Opcode, ReadIn};
@@ -36,29 +42,82 @@ use crate::sys;
 const ALONE: u32 = 16;
 /// How often the client's processor is looked up again.
 const LOOK: Duration = Duration::from_millis(4);
+/// Looks in a row that found another request waiting before the client is taken for one who does not wait for answers. What
+/// the kernel says by itself (FORGET) is there at one look and not at the next.
+const OVERLAPS: u32 = 4;
 /// Reads of this many bytes and more are taken for readahead: their client does not wait.
 const READAHEAD: u32 = 64 << 10;
 
-/// A reply that kept the worker from running for this long: somebody else needs the processor.
-const SHUNNED: Duration = Duration::from_millis(20);
+/// A reply that kept the worker from running for this long: somebody else needs the processor. Two slices of the
+/// kernel's scheduler.
+const SHUNNED: Duration = Duration::from_millis(6);
 /// For how long nobody is followed after that.
 const PENALTY: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// Whether this thread is a worker that is bound.
     static BOUND: Cell<bool> = const { Cell::new(false) };
-    /// When this thread last lost its processor to somebody else.
-    static LOST: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Whether this thread lost its processor to somebody else for long.
+    static LOST: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a thread may have SCHED_IDLE and come back. Tried once, by a thread that is of no further use.
-pub(crate) fn can_step_aside() -> bool {
+/// Whether clients can be followed: a thread may have SCHED_IDLE and come back, and /proc speaks of the same threads as the
+/// requests. Tried once, by a thread that is of no further use.
+pub(crate) fn can_follow() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
-        let tried =
-            task::spawn("fuse-try", || sys::set_idle_policy(true).is_ok() && sys::set_idle_policy(false).is_ok());
+        let tried = task::spawn("fuse-try", || {
+            let me = std::fs::read_to_string("/proc/thread-self/stat").ok();
+            let me = me.and_then(|s| s.split(' ').next()?.parse().ok());
+            me == Some(gettid().as_raw_nonzero().get())
+                // Whoever chose another policy shall keep it.
+                && sys::has_policy(None, libc::SCHED_OTHER)
+                && sys::set_idle_policy(None, true).is_ok()
+                && sys::set_idle_policy(None, false).is_ok()
+                && sched_getaffinity(None).is_ok()
+        });
         tried.is_ok_and(|t| t.join().unwrap_or(false))
     })
+}
+
+/// Which workers of a mount are bound.
+pub(crate) struct Bound {
+    /// The bound thread of each worker; 0: it runs anywhere.
+    threads: Vec<AtomicU32>,
+    began: Instant,
+    /// Nobody is followed until then, in nanoseconds since `began`.
+    nobody_until: AtomicU64,
+}
+
+impl Bound {
+    pub fn new(workers: usize) -> Bound {
+        let threads = (0..workers).map(|_| AtomicU32::new(0)).collect();
+        Bound { threads, began: Instant::now(), nobody_until: AtomicU64::new(0) }
+    }
+
+    /// Lets every worker run where the calling thread may, at once, also one that waits for its processor.
+    pub fn release(&self) {
+        for thread in &self.threads {
+            let Some(thread) = Pid::from_raw(thread.swap(0, Ordering::SeqCst) as i32) else { continue };
+            if sys::has_policy(Some(thread), libc::SCHED_IDLE) {
+                // It was stepping aside all that time.
+                let _ = sys::set_idle_policy(Some(thread), false);
+                self.shun(Instant::now());
+            }
+            if let Ok(anywhere) = sched_getaffinity(None) {
+                let _ = sched_setaffinity(Some(thread), &anywhere);
+            }
+        }
+    }
+
+    fn shun(&self, now: Instant) {
+        let until = now.duration_since(self.began) + PENALTY;
+        self.nobody_until.store(until.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn shuns(&self, now: Instant) -> bool {
+        (now.duration_since(self.began).as_nanos() as u64) < self.nobody_until.load(Ordering::Relaxed)
+    }
 }
 
 /// While it lives, whoever is woken finds this thread's processor idle; only of a bound worker.
@@ -66,40 +125,49 @@ pub(crate) struct Aside(Option<Instant>);
 
 impl Aside {
     pub fn step() -> Aside {
-        Aside((BOUND.get() && sys::set_idle_policy(true).is_ok()).then(Instant::now))
+        Aside((BOUND.get() && sys::set_idle_policy(None, true).is_ok()).then(Instant::now))
     }
 }
 
 impl Drop for Aside {
     fn drop(&mut self) {
         let Some(since) = self.0 else { return };
-        let _ = sys::set_idle_policy(false);
-        let now = Instant::now();
-        if now.duration_since(since) > SHUNNED {
-            LOST.set(Some(now));
+        let _ = sys::set_idle_policy(None, false);
+        if since.elapsed() > SHUNNED {
+            LOST.set(true);
         }
     }
 }
 
-pub(crate) struct Follower {
-    /// Where this thread may run; None if that cannot be known, and nobody is followed.
-    allowed: Option<CpuSet>,
+/// Of one worker; binds the thread that calls it.
+pub(crate) struct Follower<'a> {
+    all: &'a Bound,
+    me: usize,
     client: u32,
     /// Requests in a row of this client.
     streak: u32,
-    bound: Option<usize>,
+    /// Looks in a row that found another request waiting.
+    overlaps: u32,
+    /// To which processor, and where it might run before.
+    bound: Option<(usize, CpuSet)>,
     looked: Instant,
 }
 
-impl Follower {
-    /// For the calling thread.
-    pub fn new() -> Follower {
-        let allowed = if can_step_aside() { sched_getaffinity(None).ok() } else { None };
-        Follower { allowed, client: 0, streak: 0, bound: None, looked: Instant::now() }
+impl Follower<'_> {
+    /// For the calling thread, the worker `me`.
+    pub fn new(all: &Bound, me: usize) -> Follower<'_> {
+        Follower { all, me, client: 0, streak: 0, overlaps: 0, bound: None, looked: Instant::now() }
     }
 
-    /// Takes note of a request. True if it is one more of the same client, who waits for each answer.
-    pub fn request(&mut self, message: &[u8], now: Instant) -> bool {
+    /// Takes note of a request. True if it is one more of the same client, who waits for each answer. `waiting`: whether
+    /// another request waits to be read.
+    pub fn request(&mut self, message: &[u8], now: Instant, waiting: impl FnOnce() -> bool) -> bool {
+        if self.bound.is_some() && self.thread().load(Ordering::SeqCst) == 0 {
+            self.let_go(); // it was released
+        }
+        if LOST.take() {
+            self.all.shun(now);
+        }
         let Ok((header, body)) = InHeader::read_from_prefix(message) else { return false };
         let opcode = Opcode::from_raw(header.opcode);
         if opcode.is_some_and(|o| !o.has_reply()) {
@@ -107,46 +175,79 @@ impl Follower {
         }
         let ahead = opcode == Some(Opcode::Read)
             && ReadIn::read_from_prefix(body).is_ok_and(|(read, _)| read.size >= READAHEAD);
-        let lost = LOST.get().is_some_and(|at| now.duration_since(at) < PENALTY);
-        if header.pid != self.client || header.pid == 0 || ahead || lost {
+        if header.pid != self.client || header.pid == 0 || ahead || self.all.shuns(now) {
             self.let_go();
             self.client = header.pid;
             return false;
         }
         self.streak += 1;
         if self.streak >= ALONE && (self.bound.is_none() || now.duration_since(self.looked) >= LOOK) {
-            self.follow(now);
+            self.look(now, waiting());
         }
         true
     }
 
     /// Runs anywhere again.
     pub fn let_go(&mut self) {
-        self.streak = 0;
+        (self.streak, self.overlaps) = (0, 0);
         BOUND.set(false);
-        if self.bound.take().is_some()
-            && let Some(allowed) = &self.allowed
+        let Some((processor, before)) = self.bound.take() else { return };
+        // Unless it was released, or somebody has said since where it is to run.
+        if self.thread().swap(0, Ordering::SeqCst) != 0
+            && sched_getaffinity(None).is_ok_and(|now| now == only(processor))
         {
-            let _ = sched_setaffinity(None, allowed);
+            let _ = sched_setaffinity(None, &before);
         }
     }
 
-    fn follow(&mut self, now: Instant) {
+    fn thread(&self) -> &AtomicU32 {
+        &self.all.threads[self.me]
+    }
+
+    fn look(&mut self, now: Instant, waiting: bool) {
         self.looked = now;
-        let Some(allowed) = &self.allowed else { return };
-        let Some(processor) = processor_of(self.client).filter(|&p| p < CpuSet::MAX_CPU && allowed.is_set(p)) else {
-            self.let_go(); // tries again after as many requests
+        if !can_follow() {
             return;
-        };
-        if self.bound != Some(processor) {
-            let mut only = CpuSet::new();
-            only.set(processor);
-            if sched_setaffinity(None, &only).is_ok() {
-                self.bound = Some(processor);
-                BOUND.set(true);
+        }
+        if waiting {
+            self.overlaps += 1;
+            if self.overlaps >= OVERLAPS {
+                self.all.shun(now);
+                self.let_go();
             }
+            return;
+        }
+        self.overlaps = 0;
+        let before = match self.bound {
+            Some((_, before)) => Some(before),
+            None => sched_getaffinity(None).ok(),
+        };
+        let processor = processor_of(self.client).filter(|&p| p < CpuSet::MAX_CPU);
+        let (Some(before), Some(processor)) = (before, processor) else {
+            return self.let_go(); // tries again after as many requests
+        };
+        if !before.is_set(processor) {
+            return self.let_go();
+        }
+        if self.bound.is_none_or(|(at, _)| at != processor) && sched_setaffinity(None, &only(processor)).is_ok() {
+            self.bound = Some((processor, before));
+            BOUND.set(true);
+            // Last: whoever releases it finds it bound.
+            self.thread().store(gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
         }
     }
+}
+
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+fn only(processor: usize) -> CpuSet {
+    let mut set = CpuSet::new();
+    set.set(processor);
+    set
 }
 
 /// Where a thread last ran: field 39 of /proc/PID/stat. None if it is gone, or hidden.
@@ -173,57 +274,133 @@ mod tests {
         sched_getaffinity(None).expect("affinity").count()
     }
 
+    /// Runs `body` in a thread of its own, for its affinity and policy change; skipped without the privilege.
+    fn alone(body: impl FnOnce() + Send + 'static) {
+        if !can_follow() {
+            eprintln!("skipped: needs the privilege to come back from SCHED_IDLE");
+            return;
+        }
+        task::spawn("follower", body).expect("thread").join().expect("joined");
+    }
+
+    fn me() -> u32 {
+        gettid().as_raw_nonzero().get() as u32
+    }
+
+    /// Whether all were one more of the same client.
+    fn served(f: &mut Follower<'_>, opcode: Opcode, pid: u32, size: u32, times: u32) -> bool {
+        let each = (0..times).map(|_| f.request(&message(opcode, pid, size), Instant::now(), || false));
+        each.fold(true, |all, one| all & one)
+    }
+
     #[test]
     fn a_lone_client_is_followed_and_let_go() {
-        // A thread of its own: its affinity changes.
-        let thread = task::spawn("follower", || {
+        alone(|| {
             let all = processors();
-            let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-            let mut f = Follower::new();
-            if f.allowed.is_none() {
-                assert!(!can_step_aside());
-                eprintln!("skipped: needs the privilege to come back from SCHED_IDLE");
-                return;
-            }
-            let served = |f: &mut Follower, opcode, pid, size, times: u32| {
-                (0..times).all(|_| f.request(&message(opcode, pid, size), Instant::now()))
-            };
-            assert!(!served(&mut f, Opcode::Getattr, me, 0, 1), "the first is not one more");
-            assert!(served(&mut f, Opcode::Getattr, me, 0, ALONE - 1));
-            assert_eq!((f.bound, processors()), (None, all));
-            assert!(served(&mut f, Opcode::Write, me, 0, 1));
-            assert!(f.bound.is_some());
-            assert_eq!(processors(), 1);
+            let bound = Bound::new(2);
+            let mut f = Follower::new(&bound, 1);
+            assert!(!served(&mut f, Opcode::Getattr, me(), 0, 1), "the first is not one more");
+            assert!(served(&mut f, Opcode::Getattr, me(), 0, ALONE - 1));
+            assert_eq!((f.bound.is_some(), processors()), (false, all));
+            assert!(served(&mut f, Opcode::Write, me(), 0, 1));
+            assert_eq!((f.bound.is_some(), processors()), (true, 1));
             {
                 let _aside = Aside::step();
-                assert!(sys::has_idle_policy());
+                assert!(sys::has_policy(None, libc::SCHED_IDLE));
             }
-            assert!(!sys::has_idle_policy());
+            assert!(sys::has_policy(None, libc::SCHED_OTHER));
             // What nobody waits for, and small reads, change nothing.
-            assert!(served(&mut f, Opcode::Forget, 0, 0, 1) && served(&mut f, Opcode::Read, me, 4096, 1));
+            assert!(served(&mut f, Opcode::Forget, 0, 0, 1) && served(&mut f, Opcode::Read, me(), 4096, 1));
             assert_eq!(processors(), 1);
-            // Readahead, another client, the kernel itself, a client that is gone: anywhere again.
+            // Readahead, another client, the kernel itself: anywhere again.
             for (opcode, pid, size) in
-                [(Opcode::Read, me, READAHEAD), (Opcode::Getattr, me + 1, 0), (Opcode::Write, 0, 0)]
+                [(Opcode::Read, me(), READAHEAD), (Opcode::Getattr, me() + 1, 0), (Opcode::Write, 0, 0)]
             {
-                served(&mut f, Opcode::Getattr, me, 0, 1);
-                assert!(served(&mut f, Opcode::Getattr, me, 0, ALONE));
+                served(&mut f, Opcode::Getattr, me(), 0, 1);
+                assert!(served(&mut f, Opcode::Getattr, me(), 0, ALONE));
                 assert_eq!(processors(), 1);
                 assert!(!served(&mut f, opcode, pid, size, 1));
-                assert_eq!((f.bound, processors()), (None, all));
+                assert_eq!((f.bound.is_some(), processors()), (false, all));
             }
             // Not bound, it does not step aside.
-            let aside = Aside::step();
-            assert!(aside.0.is_none() && !sys::has_idle_policy());
-            // Once the processor was lost, nobody is followed for a while.
-            LOST.set(Some(Instant::now()));
-            served(&mut f, Opcode::Getattr, me, 0, 4 * ALONE);
-            assert_eq!(f.bound, None);
-            LOST.set(None);
-            let gone = u32::MAX >> 1;
-            served(&mut f, Opcode::Getattr, gone, 0, 4 * ALONE);
-            assert_eq!((f.bound, processors()), (None, all));
+            assert!(Aside::step().0.is_none() && sys::has_policy(None, libc::SCHED_OTHER));
+            // A client that is gone.
+            served(&mut f, Opcode::Getattr, u32::MAX >> 1, 0, 4 * ALONE);
+            assert_eq!((f.bound.is_some(), processors()), (false, all));
+            // At its end the thread is as it was.
+            served(&mut f, Opcode::Getattr, me(), 0, 2 * ALONE);
+            assert_eq!(processors(), 1);
+            drop(f);
+            assert_eq!((processors(), bound.threads[1].load(Ordering::SeqCst)), (all, 0));
         });
-        thread.expect("thread").join().expect("joined");
+    }
+
+    #[test]
+    fn who_lost_the_processor_follows_nobody_for_a_while_nor_do_the_others() {
+        alone(|| {
+            let bound = Bound::new(2);
+            let (mut f, mut other) = (Follower::new(&bound, 0), Follower::new(&bound, 1));
+            LOST.set(true);
+            served(&mut f, Opcode::Getattr, me(), 0, 4 * ALONE);
+            served(&mut other, Opcode::Getattr, me(), 0, 4 * ALONE);
+            assert!(f.bound.is_none() && other.bound.is_none());
+            bound.nobody_until.store(0, Ordering::Relaxed);
+            served(&mut other, Opcode::Getattr, me(), 0, 2 * ALONE);
+            assert!(other.bound.is_some());
+        });
+    }
+
+    #[test]
+    fn whose_requests_overlap_is_not_followed() {
+        alone(|| {
+            let bound = Bound::new(1);
+            let mut f = Follower::new(&bound, 0);
+            let overlapping = |f: &mut Follower<'_>, times| {
+                let each = (0..times).map(|_| f.request(&message(Opcode::Read, me(), 4096), Instant::now(), || true));
+                each.fold(true, |all, one| all & one)
+            };
+            served(&mut f, Opcode::Read, me(), 4096, 1);
+            assert!(overlapping(&mut f, ALONE - 1 + OVERLAPS - 1), "now and then the kernel says something by itself");
+            assert!(f.bound.is_none() && !bound.shuns(Instant::now()));
+            assert!(served(&mut f, Opcode::Read, me(), 4096, 1));
+            assert!(f.bound.is_some());
+            f.let_go();
+            overlapping(&mut f, ALONE + OVERLAPS);
+            assert!(f.bound.is_none() && bound.shuns(Instant::now()));
+            assert!(!served(&mut f, Opcode::Read, me(), 4096, 4 * ALONE), "others may be called to help");
+        });
+    }
+
+    #[test]
+    fn a_bound_worker_is_released_by_another_thread() {
+        alone(|| {
+            let all = processors();
+            let bound = std::sync::Arc::new(Bound::new(1));
+            let shared = bound.clone();
+            let mut f = Follower::new(&bound, 0);
+            served(&mut f, Opcode::Getattr, me(), 0, 2 * ALONE);
+            assert_eq!(processors(), 1);
+            let aside = Aside::step();
+            // Not a child of this thread, which would inherit where it may run.
+            let deputy = move || {
+                let mut everywhere = CpuSet::new();
+                (0..CpuSet::MAX_CPU).for_each(|p| everywhere.set(p));
+                sched_setaffinity(None, &everywhere).expect("affinity");
+                sys::set_idle_policy(None, false).expect("policy");
+                shared.release();
+            };
+            task::spawn("deputy", deputy).expect("thread").join().expect("joined");
+            assert_eq!(processors(), all);
+            assert!(
+                sys::has_policy(None, libc::SCHED_OTHER),
+                "it may have waited for a processor while it stepped aside"
+            );
+            assert!(bound.shuns(Instant::now()));
+            drop(aside);
+            bound.nobody_until.store(0, Ordering::Relaxed);
+            assert!(served(&mut f, Opcode::Getattr, me(), 0, 1) && f.bound.is_none());
+            served(&mut f, Opcode::Getattr, me(), 0, ALONE);
+            assert_eq!((f.bound.is_some(), processors()), (true, 1), "and follows again");
+        });
     }
 }

@@ -22,6 +22,7 @@ use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_base::task;
 use rustix::io::Errno;
+use rustix::process::{configure_io_flusher_behavior, is_io_flusher};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::buffer::Buffer;
@@ -274,20 +275,16 @@ pub(super) fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Chann
 }
 
 fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
-    // Memory that the server allocates must not wait for pages whose writing waits for the server. Needs a privilege;
-    // without it the kernel's own heuristics have to do.
-    let _ = rustix::process::configure_io_flusher_behavior(true);
+    let _thread = WorkerThread::prepare(&shared.crew);
     let Some(mut buffer) = Buffer::new(shared.agreed.config.max_write as usize) else {
         return End::Failed(Errno::NOMEM);
     };
-    let crew = shared.crew.clone();
-    task::watched(Rc::new(move || crew.before_sleep()));
-    let (mut turn, mut follower) = (Turn::new(me), Follower::new());
+    let (mut turn, mut follower) = (Turn::new(me), Follower::new(shared.crew.bound(), me));
     loop {
         shared.crew.before_read(&mut turn, || follower.let_go());
         let received = channel.receive(buffer.bytes());
         let (n, now) = (*received.as_ref().unwrap_or(&0), Instant::now());
-        let alone = follower.request(&buffer.bytes()[..n], now);
+        let alone = follower.request(&buffer.bytes()[..n], now, || channel.has_more());
         shared.crew.after_read(&mut turn, n, now, alone);
         let n = match received {
             Ok(0) => return End::Aborted, // never from the device
@@ -301,6 +298,31 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> En
         handle(shared, me, channel, &buffer.bytes()[..n]);
         let slept = !task::watch_sleep(false);
         shared.crew.after_request(&mut turn, slept);
+    }
+}
+
+/// What a thread is while it is a worker. One of them is the caller's of [`Session::run`], and is afterwards as it was.
+struct WorkerThread {
+    became_flusher: bool,
+}
+
+impl WorkerThread {
+    fn prepare(crew: &Arc<Crew>) -> WorkerThread {
+        // Memory that the server allocates must not wait for pages whose writing waits for the server. Needs a
+        // privilege; without it the kernel's own heuristics have to do.
+        let became_flusher = !is_io_flusher().unwrap_or(true) && configure_io_flusher_behavior(true).is_ok();
+        let crew = crew.clone();
+        task::watched(Some(Rc::new(move || crew.before_sleep())));
+        WorkerThread { became_flusher }
+    }
+}
+
+impl Drop for WorkerThread {
+    fn drop(&mut self) {
+        task::watched(None);
+        if self.became_flusher {
+            let _ = configure_io_flusher_behavior(false);
+        }
     }
 }
 

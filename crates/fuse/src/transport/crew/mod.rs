@@ -11,7 +11,7 @@
 //! parks; so does one who slept in the server, if his replacement reads.
 //! Sleep that nobody tells of, and requests that take long, are found by the deputy, the parked worker who will be called
 //! last: while requests come he looks every [`TICK`] whether any was read since, or anybody waits for one; if not, he takes
-//! over. On an idle mount he sleeps as well.
+//! over. On an idle mount he sleeps as well. In both cases he first lets those go that follow a client ([`super::follow`]).
 //!
 //! Main types: [`Crew`], and [`Turn`], what one worker remembers from one request to the next.
 //!
@@ -31,7 +31,7 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task;
 
-use super::follow::can_step_aside;
+use super::follow::{Bound, can_follow};
 
 static CLASS: LockClass = LockClass::new("fuse crew", 1001);
 
@@ -81,7 +81,9 @@ pub(crate) struct Crew {
     deputy_sleeps: AtomicBool,
     over: AtomicBool,
     processors: usize,
-    /// So many readers are enough: one, if it follows its client; else two, for they take turns, and then one is now and
+    /// Who follows a client.
+    bound: Bound,
+    /// So many readers are enough: one, if it can follow its client; else two, for they take turns, and then one is now and
     /// then on the client's processor.
     keep: u64,
     /// See [`AT_ONCE`].
@@ -113,8 +115,9 @@ impl Crew {
             deputy_sleeps: AtomicBool::new(false),
             over: AtomicBool::new(false),
             processors: task::processors(),
+            bound: Bound::new(workers),
             // Tests count what one reader does, whoever runs them.
-            keep: if cfg!(test) || can_step_aside() { 1 } else { 2 },
+            keep: if cfg!(test) || can_follow() { 1 } else { 2 },
             at_once: AT_ONCE,
             parked: Mutex::new(
                 &CLASS,
@@ -136,6 +139,11 @@ impl Crew {
         }
     }
 
+    /// Who follows a client.
+    pub fn bound(&self) -> &Bound {
+        &self.bound
+    }
+
     fn readers(&self) -> u64 {
         self.state.load(Ordering::SeqCst) & READERS
     }
@@ -154,7 +162,8 @@ impl Crew {
     }
 
     /// The worker has come back from reading, with a request of `len` bytes or with nothing (0). `alone`: the request is of the
-    /// same client as the one before, who waits for each answer; then no others can be waiting.
+    /// same client as the one before, who waits for each answer; then those that wait are
+    /// not many.
     pub fn after_read(&self, turn: &mut Turn, len: usize, now: Instant, alone: bool) {
         // Less one reader, more one request.
         let others = self.state.fetch_add(REQUEST - 1, Ordering::SeqCst) & READERS > self.keep;
@@ -247,7 +256,11 @@ impl Crew {
             if seen != Some(now) {
                 // Only a whole tick counts: whoever rang may have meant a deputy before.
                 seen = self.bells[me].wait_for(&mut parked, TICK).then_some(now);
-            } else if now & READERS == 0 {
+                continue;
+            }
+            // Nothing was read for a tick. Who should have, may be waiting for the processor that it is bound to.
+            self.bound.release();
+            if now & READERS == 0 {
                 parked.waiting.remove(0);
                 if let Some(&next) = parked.waiting.first() {
                     self.bells[next].notify_one(); // to look in his place
