@@ -27,7 +27,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::buffer::Buffer;
 use super::channel::Channel;
-use super::crew::{Crew, Turn};
+use super::crew::Crew;
 use super::dispatch::{Flow, dispatch};
 use super::follow::Follower;
 use super::init::{InitRequest, Negotiated, decode, negotiate, newer_major_reply};
@@ -279,7 +279,7 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> En
     let Some(mut buffer) = Buffer::new(shared.agreed.config.max_write as usize) else {
         return End::Failed(Errno::NOMEM);
     };
-    let (mut turn, mut follower) = (Turn::new(me), Follower::new(shared.crew.bound(), me));
+    let (mut turn, mut follower) = (shared.crew.enter(me), Follower::new(shared.crew.bound(), me));
     loop {
         shared.crew.before_read(&mut turn, || follower.let_go());
         let received = channel.receive(buffer.bytes());

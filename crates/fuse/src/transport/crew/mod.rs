@@ -75,7 +75,7 @@ pub(crate) struct CrewStats {
 pub(crate) struct Crew {
     /// How many workers wait in read(2) or are on the way there, and how many requests were read.
     state: AtomicU64,
-    /// How many workers are neither parked nor asleep in the server.
+    /// How many workers have started and are neither parked nor asleep in the server.
     running: AtomicUsize,
     /// Whether the deputy sleeps without a tick.
     deputy_sleeps: AtomicBool,
@@ -108,10 +108,11 @@ pub(crate) struct Turn {
 }
 
 impl Crew {
+    /// Of up to `workers`: threads may not be had for all.
     pub fn new(workers: usize) -> Crew {
         Crew {
             state: AtomicU64::new(0),
-            running: AtomicUsize::new(workers),
+            running: AtomicUsize::new(0),
             deputy_sleeps: AtomicBool::new(false),
             over: AtomicBool::new(false),
             processors: task::processors(),
@@ -142,6 +143,12 @@ impl Crew {
     /// Who follows a client.
     pub fn bound(&self) -> &Bound {
         &self.bound
+    }
+
+    /// Worker `me` starts.
+    pub fn enter(&self, me: usize) -> Turn {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        Turn { me, streak: 0, overlaps: 0, one_too_many: true, since: Instant::now() }
     }
 
     fn readers(&self) -> u64 {
@@ -281,11 +288,5 @@ impl Crew {
             }
         }
         self.running.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Turn {
-    pub fn new(me: usize) -> Turn {
-        Turn { me, streak: 0, overlaps: 0, one_too_many: true, since: Instant::now() }
     }
 }
