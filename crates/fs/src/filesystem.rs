@@ -27,6 +27,7 @@ use crate::groups::Groups;
 use crate::inode::Inode;
 use crate::inode_table::InodeTable;
 use crate::map::es::EsCache;
+use crate::ops::evict;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::reserve::Reserve;
@@ -256,19 +257,24 @@ impl Filesystem {
         r
     }
 
-    /// Runs `op`; when space is only missing until the next commit, or until an inode is freed whose last user has gone,
-    /// brings that about and tries again (bounded). The caller holds no lock and no handle.
+    /// Runs `op`; when space is only missing until the next commit, or until an inode is freed whose last user has gone (not
+    /// one that `op` itself made in vain), brings that about and tries again (bounded). The caller holds no lock and no handle.
     pub(crate) fn retry_no_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..NO_SPACE_TRIES {
             // Read before the try: what is freed between its failure and the look at the evictions is not missed.
-            let evicted = self.evicted.load(Ordering::Acquire);
-            match op() {
-                Err(Error::NoSpaceUntilCommit) => self.journal.commit_running()?,
-                Err(Error::NoSpace | Error::NoInodes)
-                    if self.evictions_pending() || self.evicted.load(Ordering::Acquire) != evicted =>
-                {
-                    self.drain_evictions();
+            let (evicted, abandoned) = (self.evicted.load(Ordering::Acquire), evict::abandoned_here());
+            let r = op();
+            // An inode that this try began and could not finish takes no more with it than the try had taken.
+            let own = evict::abandoned_here() - abandoned;
+            match r {
+                Err(Error::NoSpaceUntilCommit) => {
+                    if own > 0 {
+                        // Its blocks wait for the same commit, or the next try would find them on their way.
+                        self.drain_evictions();
+                    }
+                    self.journal.commit_running()?;
                 }
+                Err(Error::NoSpace | Error::NoInodes) if self.evictions_since(evicted) > own => self.drain_evictions(),
                 other => return self.watch(other),
             }
         }

@@ -361,3 +361,64 @@ fn what_was_set_aside_for_a_file_goes_back_with_its_last_user() {
     drop(g);
     b.finish();
 }
+
+/// An operation that fails for want of space takes back what it had begun; that is no reason to try it again.
+#[test]
+fn what_an_operation_itself_gives_back_is_no_new_space() {
+    let b = mounted(&["-t", "ext4", "-b", "1024", "-I", "128", "-m", "0"], "8M", options());
+    let root = b.fs.root().expect("root");
+    let dirs: Vec<InodeRef> = (0..2)
+        .map(|d| {
+            let dir = b.fs.create(&root, &[b'd', b'0' + d], NewNode::directory(0o755), Cred::default()).expect("mkdir");
+            // The next name needs another block.
+            for i in 0.. {
+                let name = format!("{i:0200}");
+                if b.fs.getattr(&dir).size > 1024 {
+                    break;
+                }
+                b.fs.create(&dir, name.as_bytes(), NewNode::file(0o644), Cred::default()).expect("create");
+            }
+            dir
+        })
+        .collect();
+    let big = b.file(b"big");
+    fill(&b.fs, &big);
+    let mut at = b.fs.getattr(&big).size;
+    while let Ok(n) = b.fs.write(&big, at, &[1; 1024], WriteFlags::default()) {
+        at += n as u64;
+    }
+    b.fs.sync().expect("sync");
+    // Fills what is left in the directories' blocks, then fails.
+    for (dir, node) in dirs.iter().zip([NewNode::file(0o644), NewNode::symlink(b"short")]) {
+        let evictions = || {
+            b.fs.reap();
+            b.fs.stats.evictions.get()
+        };
+        let mut failed = 0;
+        for i in 0..10 {
+            let before = evictions();
+            match b.fs.create(dir, format!("x{i:0199}").as_bytes(), node, Cred::default()) {
+                Ok(_) => continue,
+                Err(Error::NoSpace) => {}
+                Err(e) => panic!("{e}"),
+            }
+            assert_eq!(evictions() - before, 1, "begun once, and taken back once");
+            failed += 1;
+        }
+        assert!(failed > 0);
+    }
+    // A directory takes the last block, and its name would need another.
+    b.fs.setattr(&big, &SetAttr { size: Some(at - 1024), ..Default::default() }).expect("truncate");
+    b.fs.sync().expect("sync");
+    // The second time it waits for the commit after the first.
+    for _ in 0..2 {
+        let before = (b.fs.stats.evictions.get(), b.fs.journal_stats().commits.get());
+        let made = b.fs.create(&dirs[0], &[b's'; 200], NewNode::directory(0o755), Cred::default());
+        assert!(matches!(made, Err(Error::NoSpace)), "{made:?}");
+        b.fs.reap();
+        assert_eq!(b.fs.stats.evictions.get() - before.0, 1);
+        assert_eq!(b.fs.journal_stats().commits.get() - before.1, 0);
+    }
+    drop((big, dirs, root));
+    b.finish();
+}

@@ -7,6 +7,7 @@
 //! # Locking
 //! `evictions` (98) guards the queue, and is not held while an inode is freed.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,21 @@ use crate::xattr_store::{XattrEdit, XattrView};
 const REAP_MAX: u32 = 8;
 /// Inodes with more 512-byte units than this (64 MiB) are freed by the eviction thread only.
 const LARGE_UNITS: u64 = 128 << 10;
+
+thread_local! {
+    static ABANDONED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The thread's operation takes back an inode that it has just made: it is queued like any other, but no news for whoever
+/// made it.
+pub(crate) fn note_abandoned() {
+    ABANDONED.set(ABANDONED.get() + 1);
+}
+
+/// How many inodes this thread has taken back so far.
+pub(crate) fn abandoned_here() -> u64 {
+    ABANDONED.get()
+}
 
 fn is_large(inode: &Inode) -> bool {
     inode.meta.try_read().is_none_or(|m| m.desc.blocks > LARGE_UNITS)
@@ -61,11 +77,12 @@ impl Filesystem {
         }
     }
 
-    /// Whether inodes wait to be freed, or are being freed.
-    pub(crate) fn evictions_pending(&self) -> bool {
-        // Both under the lock, under which an inode goes from the one state to the other.
+    /// How many evictions have ended since their count was `evicted`, are under way, or wait.
+    pub(crate) fn evictions_since(&self, evicted: u64) -> u64 {
+        // All under the lock, under which an inode goes from the one state to the other.
         let q = self.evictions.lock();
-        self.evicting.load(Ordering::Acquire) > 0 || !q.is_empty()
+        let under_way = u64::from(self.evicting.load(Ordering::Acquire));
+        self.evicted.load(Ordering::Acquire) - evicted + under_way + q.len() as u64
     }
 
     /// One round of the eviction thread; false when it should end.
@@ -96,7 +113,7 @@ impl Filesystem {
         self.evict(&inode);
         drop(inode);
         let q = self.evictions.lock();
-        // Before it stops to count as being in progress: whoever sees neither has seen the space.
+        // Under the lock, as it stops to count as being in progress: whoever sees neither has seen the space.
         self.evicted.fetch_add(1, Ordering::AcqRel);
         if self.evicting.fetch_sub(1, Ordering::AcqRel) == 1 && q.is_empty() {
             self.evict_idle.notify_all();

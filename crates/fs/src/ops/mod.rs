@@ -18,7 +18,7 @@
 
 mod attr;
 mod data;
-mod evict;
+pub(crate) mod evict;
 mod listing;
 mod names;
 mod rename;

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapState, MapStore};
+use crate::ops::evict::note_abandoned;
 use crate::ops::xattrs::XATTR_CREDITS;
 use crate::xattr::{self, AclKind};
 use crate::xattr_store::{XattrEdit, XattrView};
@@ -326,6 +327,12 @@ impl Filesystem {
 
     /// A new inode that could not be finished: its eviction frees it.
     pub(crate) fn abandon(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
+        note_abandoned();
+        self.unname(handle, inode)
+    }
+
+    /// An inode that was made and has no name; a crash must not leave it behind.
+    fn unname(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         inode.meta.write().desc.links = 0;
         self.orphan_add(handle, inode)?;
         self.write_inode(handle, inode)
@@ -340,7 +347,7 @@ impl Filesystem {
             let mut handle = self.start(NEW_INODE_CREDITS)?;
             let inode = self.new_inode(&mut handle, dir, b"", NewNode::file(mode), cred)?;
             inode.linkable.store(true, Ordering::Release);
-            self.abandon(&mut handle, &inode)?;
+            self.unname(&mut handle, &inode)?;
             Ok(inode)
         })
     }
