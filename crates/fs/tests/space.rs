@@ -362,6 +362,44 @@ fn what_was_set_aside_for_a_file_goes_back_with_its_last_user() {
     b.finish();
 }
 
+/// What was set aside for files that are open, but not written just now, is free for everybody else: no request fails while
+/// such blocks exist, and statvfs counts them.
+#[test]
+fn what_is_set_aside_is_free() {
+    for through in [None, Some(4096)] {
+        let options = MountOptions { write_through_bytes: through, ..options() };
+        let b = mounted(&["-t", "ext4", "-b", "1024", "-m", "0"], "32M", options);
+        let root = b.fs.root().expect("root");
+        // Growing files, all of which stay in use as under FUSE without OPEN and RELEASE.
+        let open: Vec<InodeRef> = (0..60)
+            .map(|i| {
+                let f = b.file(format!("f{i}").as_bytes());
+                for k in 0..5 {
+                    b.fs.write(&f, k * 20_000, &[1; 20_000], WriteFlags::default()).expect("write");
+                    b.fs.fsync(&f, false).expect("fsync");
+                }
+                f
+            })
+            .collect();
+        let used: u64 = open.iter().map(|f| b.fs.getattr(f).blocks / 2).sum();
+        let stats = b.fs.alloc_stats();
+        assert!(stats.inode_pa_new > 0, "{through:?}: blocks are set aside");
+        let before = b.fs.statfs();
+        // All but the pool, for data and then for metadata.
+        let big = b.file(b"big");
+        let took = fill(&b.fs, &big) / 1024;
+        b.fs.sync().expect("all that was taken fits");
+        assert!(b.fs.alloc_stats().pa_discarded_blocks > stats.pa_discarded_blocks, "{through:?}");
+        let pool = before.blocks_free - before.blocks_available;
+        let nodes = 80;
+        assert!(took + nodes >= before.blocks_available, "{through:?}: {took} of {before:?}, {used} in files");
+        assert!(b.fs.statfs().blocks_free <= pool + nodes, "{through:?}: {:?}", b.fs.statfs());
+        b.fs.unlink(&root, b"big").expect("unlink");
+        drop((open, big, root));
+        b.finish();
+    }
+}
+
 /// An operation that fails for want of space takes back what it had begun; that is no reason to try it again.
 #[test]
 fn what_an_operation_itself_gives_back_is_no_new_space() {
