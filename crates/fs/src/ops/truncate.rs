@@ -105,8 +105,29 @@ impl Filesystem {
         self.flusher.sub_bytes(gone);
     }
 
-    /// Unmaps and frees `from..=to`, in as many handles as it takes, and returns the last one, still open. Cached blocks of the
-    /// range are gone already.
+    /// As [`Filesystem::drop_pages`] for blocks that were to lose their content, after that happened or (not `all`) failed on
+    /// the way: what is still written keeps the content that it has in memory, for the device may have an older one.
+    fn drop_unwritten_pages(&self, inode: &Arc<Inode>, from: u64, to: u64, all: bool) {
+        let mut at = from;
+        while at < to {
+            let n = if all {
+                to - at
+            } else {
+                // Of a map that cannot be read nothing is known.
+                let Ok((n, state)) = self.status(inode, LogicalBlock(at as u32), (to - at) as u32) else { return };
+                if matches!(state, EsState::Written(_) | EsState::Delayed) {
+                    at += u64::from(n);
+                    continue;
+                }
+                u64::from(n)
+            };
+            self.flusher.sub_bytes(inode.pages.discard(at, at + n));
+            at += n;
+        }
+    }
+
+    /// Unmaps and frees `from..=to`, in as many handles as it takes, and returns the last one, still open. Writeback of the
+    /// range is excluded and nothing of it in flight; its cached blocks are the caller's to drop.
     pub(crate) fn remove_blocks(&self, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
         self.alloc.discard_preallocations(&inode.prealloc);
         let view = self.map_view(inode);
@@ -157,8 +178,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Sends the zeros behind the old end of the file at `pos` to the device, and has the next commit wait for them: a size
-    /// that grows must not be durable before them, or a crash would uncover what an earlier truncation cut off.
+    /// Sends what is in memory of the block at `pos`, an end of the file, to the device, and has the next commit wait for it:
+    /// a size that grows must not be durable before, or a crash would uncover what an earlier truncation cut off.
     pub(crate) fn settle_tail(&self, inode: &Arc<Inode>, pos: u64) -> Result<()> {
         let block = pos >> self.geo.block_bits;
         if !inode.pages.block_dirty(block) {
@@ -232,9 +253,11 @@ impl Filesystem {
         let bits = self.geo.block_bits;
         let bs = 1u64 << bits;
         let old = inode.size();
-        if !keep_size && end > old && !old.is_multiple_of(bs) {
-            self.zero_range_cached(inode, old, end.min(old.div_ceil(bs) * bs))?;
-            self.settle_tail(inode, old)?;
+        if !keep_size && end > old {
+            if !old.is_multiple_of(bs) {
+                self.zero_range_cached(inode, old, end.min(old.div_ceil(bs) * bs))?;
+                self.settle_tail(inode, old)?;
+            }
         }
         let mut lblk = (pos >> bits) as u32;
         let last = ((end - 1) >> bits).min(u64::from(LAST_BLOCK.0)) as u32;
@@ -267,14 +290,17 @@ impl Filesystem {
         self.zero_edges(inode, pos, end)?;
         let (first, stop) = self.whole_blocks(inode, pos, end);
         if first < stop {
+            let size = inode.size().min(end);
             let _wb = inode.wb.lock();
-            self.drop_pages(inode, first, stop);
-            self.unwrite(inode, LogicalBlock(first as u32), (stop - first) as u32, inode.size().min(end))?;
+            let _ = inode.io.wait(); // as drop_pages
+            let r = self.unwrite(inode, LogicalBlock(first as u32), (stop - first) as u32, size);
+            self.drop_unwritten_pages(inode, first, stop, r.is_ok());
+            r?;
         }
         self.preallocate(inode, pos, end, keep_size)
     }
 
-    /// Makes written blocks unwritten, and delayed ones (whose data is gone) holes; the size on disk reaches `size` then.
+    /// Makes written blocks unwritten, and delayed ones (whose data goes) holes; the size on disk reaches `size` then.
     fn unwrite(&self, inode: &Arc<Inode>, first: LogicalBlock, len: u32, size: u64) -> Result<()> {
         let view = self.map_view(inode);
         let mut from = first;
@@ -340,11 +366,13 @@ impl Filesystem {
         if first >= stop {
             return Ok(());
         }
-        let _wb = inode.wb.lock();
-        self.drop_pages(inode, first, stop);
-        let mut handle = self.remove_blocks(inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32))?;
         // Appends still pending must not leave the size on disk short of blocks that stay mapped behind the hole.
         let raise = size.min(end);
+        let _wb = inode.wb.lock();
+        let _ = inode.io.wait(); // as drop_pages
+        let removed = self.remove_blocks(inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32));
+        self.drop_unwritten_pages(inode, first, stop, removed.is_ok());
+        let mut handle = removed?;
         let behind = inode.meta.read().desc.size < raise;
         if behind {
             if !handle.has_credits(3) {
@@ -393,3 +421,7 @@ impl Filesystem {
         if what == Seek::Hole { Ok(size) } else { Err(Error::NoSuchOffset) }
     }
 }
+
+#[cfg(test)]
+#[path = "truncate_tests.rs"]
+mod tests;

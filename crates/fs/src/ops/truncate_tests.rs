@@ -1,0 +1,108 @@
+//! What is left of a file when changing its map fails for want of space.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use extant_block::device::MemDevice;
+use extant_mballoc::{Request, RequestFlags};
+use extant_ondisk::BlockNr;
+
+use crate::{Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, WriteFlags};
+
+const BLOCK: u64 = 1024;
+const OLD: u8 = 1;
+const NEW: u8 = 2;
+
+fn mounted(keep_clean: bool) -> (Arc<MemDevice>, Arc<Filesystem>) {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    let out = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-b", "1024"]).arg(&path).arg("8M").output();
+    assert!(out.expect("mke2fs").status.success());
+    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    (dev.clone(), mount(dev, keep_clean))
+}
+
+fn mount(dev: Arc<MemDevice>, keep_clean: bool) -> Arc<Filesystem> {
+    let options = MountOptions { threads: false, seed: Some(1), keep_clean, ..MountOptions::default() };
+    Filesystem::mount(dev, options).expect("mounted")
+}
+
+fn put(fs: &Filesystem, f: &InodeRef, blocks: std::ops::Range<u64>, byte: u8) {
+    let data = vec![byte; ((blocks.end - blocks.start) * BLOCK) as usize];
+    assert_eq!(fs.write(f, blocks.start * BLOCK, &data, WriteFlags::default()).expect("write"), data.len());
+}
+
+fn content(fs: &Filesystem, f: &InodeRef) -> Vec<u8> {
+    let mut all = vec![0xFF; fs.getattr(f).size as usize];
+    assert_eq!(fs.read(f, 0, &mut all).expect("read"), all.len());
+    all
+}
+
+/// Takes every free block, the reserves among them.
+fn take_all(fs: &Filesystem) -> Vec<(BlockNr, u32)> {
+    let mut taken = Vec::new();
+    loop {
+        let mut handle = fs.start(8).expect("handle");
+        let request = Request { flags: RequestFlags::USE_RESERVED, ..Request::metadata(None, 4096) };
+        match fs.alloc.allocate(&mut handle, &request) {
+            Ok(got) => taken.push((got.start, got.len)),
+            Err(Error::NoSpaceUntilCommit) => {
+                drop(handle);
+                fs.journal.commit_running().expect("commit");
+            }
+            Err(e) => {
+                assert!(e.is_no_space(), "{e}");
+                return taken;
+            }
+        }
+    }
+}
+
+/// Four extents fill the root of the map: an extent more needs a block, which there is not. What the range held may be
+/// zero then, or what it was, but not what it had been before.
+#[test]
+fn a_range_that_cannot_be_zeroed_or_punched_shows_nothing_old() {
+    let zero = FallocateMode::ZeroRange { keep_size: true };
+    for keep_clean in [false, true] {
+        for (mode, range) in [(zero, 42..46), (zero, 18..46), (FallocateMode::PunchHole, 42..46)] {
+            let what = format!("{mode:?} of {range:?}, keep_clean {keep_clean}");
+            let (dev, fs) = mounted(keep_clean);
+            let root = fs.root().expect("root");
+            let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+            for start in [0, 20, 40, 60] {
+                put(&fs, &f, start..start + 10, OLD);
+            }
+            fs.fsync(&f, false).expect("fsync");
+            // Over blocks that have content, over a hole, and beside the range.
+            for blocks in [22..26, 31..33, 40..50, 62..63] {
+                put(&fs, &f, blocks, NEW);
+            }
+            let before = content(&fs, &f);
+            let taken = take_all(&fs);
+            let failed = fs.fallocate(&f, mode, range.start * BLOCK, (range.end - range.start) * BLOCK);
+            assert!(matches!(failed, Err(Error::NoSpace)), "{what}: {failed:?}");
+            let after = content(&fs, &f);
+            let (from, to) = ((range.start * BLOCK) as usize, (range.end * BLOCK) as usize);
+            for (at, (was, is)) in before.iter().zip(&after).enumerate() {
+                let zeroed = *is == 0 && (from..to).contains(&at);
+                assert!(is == was || zeroed, "{what}: byte {at} was {was} and is {is}");
+            }
+            // It stays so, whatever is written and read again.
+            for (start, len) in taken {
+                let mut handle = fs.start(8).expect("handle");
+                fs.free_blocks(&mut handle, start, len).expect("freed");
+            }
+            fs.fsync(&f, false).expect("what was taken is written");
+            assert_eq!(content(&fs, &f), after, "{what}");
+            drop((f, root));
+            fs.unmount().expect("unmount");
+            let fs = mount(dev, keep_clean);
+            let f = fs.walk(b"f", true).expect("there");
+            assert!(content(&fs, &f) == after, "{what}: mounted again");
+            fs.fallocate(&f, mode, range.start * BLOCK, (range.end - range.start) * BLOCK).expect("there is space");
+            assert!(content(&fs, &f)[from..to].iter().all(|b| *b == 0), "{what}");
+            drop(f);
+            fs.unmount().expect("unmount");
+        }
+    }
+}
