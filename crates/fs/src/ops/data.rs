@@ -297,6 +297,7 @@ impl Filesystem {
         };
         if through {
             self.stats.writes_through.inc();
+            self.settle_disk_size(inode, pos)?;
             self.write_through(inode, pos, data)
         } else {
             self.stats.writes_delayed.inc();

@@ -48,6 +48,8 @@ impl Filesystem {
         }
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
+        // Also when it shrinks: the size on disk may be smaller yet.
+        self.settle_disk_size(inode, new)?;
         if new > old {
             if !old.is_multiple_of(bs) {
                 self.zero_range_cached(inode, old, new.min(old.div_ceil(bs) * bs))?;
@@ -178,6 +180,17 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Called before the size on disk moves to `to` for another reason than that the data before it is written: nothing
+    /// behind the old one may be uncovered that an earlier truncation cut off. Writeback needs no such care, for it writes
+    /// the blocks of a file in order.
+    pub(crate) fn settle_disk_size(&self, inode: &Arc<Inode>, to: u64) -> Result<()> {
+        let size = inode.meta.read().desc.size;
+        if size >= to || size.is_multiple_of(u64::from(self.geo.block_size)) {
+            return Ok(());
+        }
+        self.settle_tail(inode, size)
+    }
+
     /// Sends what is in memory of the block at `pos`, an end of the file, to the device, and has the next commit wait for it:
     /// a size that grows must not be durable before, or a crash would uncover what an earlier truncation cut off.
     pub(crate) fn settle_tail(&self, inode: &Arc<Inode>, pos: u64) -> Result<()> {
@@ -254,6 +267,7 @@ impl Filesystem {
         let bs = 1u64 << bits;
         let old = inode.size();
         if !keep_size && end > old {
+            self.settle_disk_size(inode, end)?;
             if !old.is_multiple_of(bs) {
                 self.zero_range_cached(inode, old, end.min(old.div_ceil(bs) * bs))?;
                 self.settle_tail(inode, old)?;
@@ -291,6 +305,7 @@ impl Filesystem {
         let (first, stop) = self.whole_blocks(inode, pos, end);
         if first < stop {
             let size = inode.size().min(end);
+            self.settle_disk_size(inode, size)?;
             let _wb = inode.wb.lock();
             let _ = inode.io.wait(); // as drop_pages
             let r = self.unwrite(inode, LogicalBlock(first as u32), (stop - first) as u32, size);
@@ -368,6 +383,7 @@ impl Filesystem {
         }
         // Appends still pending must not leave the size on disk short of blocks that stay mapped behind the hole.
         let raise = size.min(end);
+        self.settle_disk_size(inode, raise)?;
         let _wb = inode.wb.lock();
         let _ = inode.io.wait(); // as drop_pages
         let removed = self.remove_blocks(inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32));
