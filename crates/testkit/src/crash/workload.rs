@@ -1,7 +1,7 @@
 //! The workload: operations drawn from a seed, carried out in process, written down in a [`History`].
 //!
-//! It has what crashes like to break: appends, overwrites and sparse writes at odd offsets; truncation both ways; holes,
-//! preallocation and zeroed ranges; renames over existing files with and without an fsync before, and such as leave a
+//! It has what crashes like to break: appends, overwrites and sparse writes at odd offsets; truncation both ways, and
+//! growth behind the cut; holes, preallocation and zeroed ranges; renames over existing files with and without an fsync before, and such as leave a
 //! whiteout; files that are unlinked while open; files without a name; attributes in the inode and in a block of their own;
 //! directories that grow over many blocks and go again, so that their blocks become data; remounts; every kind of sync; and
 //! the background's work in between.
@@ -174,7 +174,8 @@ impl Workload {
         self.clock.advance(Duration::from_millis(self.rng.below(60)));
         match self.rng.below(100) {
             0..10 => self.create(),
-            10..22 => self.append(),
+            10..20 => self.append(),
+            20..22 => self.cut_and_grow(),
             22..31 => self.overwrite(),
             31..35 => self.write_beyond(),
             35..41 => self.truncate(),
@@ -437,7 +438,11 @@ impl Workload {
         }
         let from = self.rng.below(size);
         let to = from + 1 + self.rng.below(40_000);
-        let inode = self.inode(&path)?;
+        self.punch_range(&path, id, from, to)
+    }
+
+    fn punch_range(&mut self, path: &str, id: NodeId, from: u64, to: u64) -> Done {
+        let inode = self.inode(path)?;
         self.run(format!("punch {path} (node {id}) {from}..{to}"), |w| {
             w.change(id, w.zeroed(from, to));
             w.fs.fallocate(&inode, FallocateMode::PunchHole, from, to - from)
@@ -453,9 +458,15 @@ impl Workload {
         if size > FILE_MAX || self.total() > TOTAL_MAX {
             return self.unlink();
         }
-        let inode = self.inode(&path)?;
         let from = self.rng.below(size + 20_000);
         let to = from + 1 + self.rng.below(40_000);
+        self.preallocate_range(&path, id, from, to)
+    }
+
+    /// Allocates or zeros.
+    fn preallocate_range(&mut self, path: &str, id: NodeId, from: u64, to: u64) -> Done {
+        let inode = self.inode(path)?;
+        let size = self.history.nodes[id as usize].size;
         let keep_size = self.rng.one_in(3);
         let zero = self.rng.one_in(3);
         let (mode, text) = match zero {
@@ -471,6 +482,46 @@ impl Workload {
             }
             w.fs.fallocate(&inode, mode, from, to - from)
         })
+    }
+
+    /// A file that is on the device is cut off within a block, goes on there in memory, and then something other than
+    /// writeback moves its size on the device, which a commit for another file makes durable: what was cut off must not come
+    /// back.
+    fn cut_and_grow(&mut self) -> Done {
+        let Some((path, id)) = self.some_file() else { return self.create() };
+        let size = self.history.nodes[id as usize].size;
+        if !(100..=FILE_MAX).contains(&size) || self.total() > TOTAL_MAX {
+            return self.append();
+        }
+        self.sync_file(&path, id, false)?;
+        let cut = size - 1 - self.rng.below(size.min(8000) - 1);
+        self.set_size(&path, id, cut)?;
+        let len = 1 + self.rng.below(20_000);
+        self.write(&path, id, cut, len)?;
+        let end = cut + len;
+        let more = 1 + self.rng.below(20_000);
+        match self.rng.below(4) {
+            0 => self.set_size(&path, id, end + more)?,
+            1 => {
+                let to = end - self.rng.below(len);
+                self.set_size(&path, id, to)?;
+            }
+            n => {
+                let from = cut + self.rng.below(len);
+                if n == 2 || !self.image.extents {
+                    self.punch_range(&path, id, from, from + more)?;
+                } else {
+                    self.preallocate_range(&path, id, from, from + more)?;
+                }
+            }
+        }
+        // No new name for it: see `rename` about directories without a log.
+        let mut others = self.of_kind(NodeKind::File);
+        others.retain(|(_, other)| *other != id);
+        let Some((other, other_id)) = self.pick(&others) else { return self.sync() };
+        let len = 1 + self.rng.below(100);
+        self.write(&other, other_id, 0, len)?;
+        self.sync_file(&other, other_id, false)
     }
 
     fn move_name(&mut self, old: &str, new: &str, whiteout: bool) -> Done {
