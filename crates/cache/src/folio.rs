@@ -45,6 +45,14 @@ pub struct Folio {
     referenced: bool,
 }
 
+/// What [`AddressSpace::take_dirty`] took.
+#[derive(Debug, Default)]
+pub struct Taken {
+    pub runs: Vec<DirtyRun>,
+    /// The next dirty block is under writeback: it can be taken once that has ended.
+    pub blocked: bool,
+}
+
 /// Consecutive dirty blocks, in file order.
 #[derive(Debug)]
 pub struct DirtyRun {
@@ -295,15 +303,18 @@ impl AddressSpace {
     }
 
     /// Takes up to `max_blocks` dirty blocks from block `from` on, as runs in file order, and marks them under
-    /// writeback. Each run must be given back through [`AddressSpace::finish`].
-    pub fn take_dirty(&self, from: u64, to: u64, max_blocks: u64) -> Vec<DirtyRun> {
+    /// writeback. Each run must be given back through [`AddressSpace::finish`]. Stops before a block that is under
+    /// writeback already: of two writes in flight the older might win. (Linux: `folio_wait_writeback` in
+    /// `write_cache_pages`.)
+    pub fn take_dirty(&self, from: u64, to: u64, max_blocks: u64) -> Taken {
         if self.is_empty() {
-            return Vec::new();
+            return Taken::default();
         }
         let bpp = self.blocks_per_page();
         let mut inner = self.inner.write();
         let mut runs: Vec<DirtyRun> = Vec::new();
         let mut taken = 0u64;
+        let mut blocked = false;
         let first_page = from / bpp;
         let begin = inner.folios.range(..=first_page).next_back().map_or(first_page, |(s, _)| *s);
         'folios: for (start, folio) in inner.folios.range_mut(begin..) {
@@ -325,7 +336,12 @@ impl AddressSpace {
                 if taken == max_blocks {
                     break 'folios;
                 }
-                let mut n = u64::from((!(folio.dirty >> rel)).trailing_zeros());
+                let free = folio.dirty & !folio.writeback;
+                if free & (1 << rel) == 0 {
+                    blocked = true;
+                    break 'folios;
+                }
+                let mut n = u64::from((!(free >> rel)).trailing_zeros());
                 n = n.min(blocks - rel).min(to - (base + rel)).min(max_blocks - taken);
                 let mask = Self::mask(rel, n);
                 folio.dirty &= !mask;
@@ -347,7 +363,7 @@ impl AddressSpace {
             }
         }
         inner.dirty_blocks -= taken;
-        runs
+        Taken { runs, blocked }
     }
 
     /// The fate of blocks taken by [`AddressSpace::take_dirty`]. Returns how many bytes are dirty again.

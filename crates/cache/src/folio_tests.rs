@@ -37,7 +37,7 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
                 }
                 5 | 6 => {
                     let from = rng.below(size >> bits);
-                    for run in sp.take_dirty(from, u64::MAX, 1 + rng.below(40)) {
+                    for run in sp.take_dirty(from, u64::MAX, 1 + rng.below(40)).runs {
                         let how = if rng.one_in(4) { RunCompletion::Redirty } else { RunCompletion::Written };
                         if how == RunCompletion::Written {
                             let mut at = (run.start * bs) as usize;
@@ -71,7 +71,7 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
                 }
             }
         }
-        for run in sp.take_dirty(0, u64::MAX, u64::MAX) {
+        for run in sp.take_dirty(0, u64::MAX, u64::MAX).runs {
             let mut at = (run.start * bs) as usize;
             for v in &run.vecs {
                 device[at..at + v.len].copy_from_slice(v.bytes());
@@ -91,7 +91,7 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
 fn a_writer_during_writeback_does_not_change_what_is_written() {
     let sp = space(12, false);
     sp.write(0, &[1; 4096], &[]);
-    let runs = sp.take_dirty(0, u64::MAX, u64::MAX);
+    let runs = sp.take_dirty(0, u64::MAX, u64::MAX).runs;
     sp.write(0, &[2; 4096], &[]);
     assert!(runs[0].vecs[0].bytes().iter().all(|b| *b == 1));
     sp.finish(0, 1, RunCompletion::Written);

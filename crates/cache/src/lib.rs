@@ -19,6 +19,6 @@ mod writeback;
 
 pub use budget::{Budget, Shrinker};
 pub use buffer::{BufKind, Buffer, BufferCache, BufferState, CacheStats};
-pub use folio::{AddressSpace, DirtyRun, Folio, PAGE_SIZE, RunCompletion};
+pub use folio::{AddressSpace, DirtyRun, Folio, PAGE_SIZE, RunCompletion, Taken};
 pub use io_wait::{IoToken, IoWait};
 pub use writeback::{AddressSpaceOps, Flusher, FlusherOptions, WritebackReason};

@@ -202,9 +202,7 @@ impl Filesystem {
         if let (_, EsState::Written(_)) = self.status(inode, LogicalBlock(block as u32), 1)? {
             {
                 let _wb = inode.wb.lock();
-                for run in inode.pages.take_dirty(block, block + 1, 1) {
-                    self.write_run(inode, run);
-                }
+                self.write_dirty(inode, block, block + 1);
             }
             if inode.io.in_flight() > 0 {
                 self.journal.also_wait_for(inode.io.clone());

@@ -2,7 +2,8 @@
 //!
 //! For each run of dirty blocks: choose blocks where they are delayed, then write, one request for each physically
 //! contiguous piece. The size on disk moves in the same handle that maps the blocks, and the handle's transaction waits
-//! for the data before it commits (ordered mode). Unwritten blocks are converted after their data is on the device.
+//! for the data before it commits (ordered mode). Unwritten blocks are converted after their data is on the device. A block
+//! whose earlier write is in flight is waited for.
 //!
 //! # Locking
 //! `inode writeback` (25) for the whole call: truncation waits for it. No handle is open while data is written.
@@ -40,19 +41,29 @@ impl Filesystem {
 
     /// The caller holds the inode's writeback lock.
     pub(crate) fn write_pages_locked(&self, inode: &Arc<Inode>) {
-        loop {
-            let runs = inode.pages.take_dirty(0, u64::MAX, BATCH_BLOCKS);
-            if runs.is_empty() {
-                break;
-            }
-            for run in runs {
-                self.write_run(inode, run);
-            }
-        }
+        self.write_dirty(inode, 0, u64::MAX);
         if inode.meta.read().lazy_times
             && let Err(e) = self.start(1).and_then(|mut h| self.write_inode(&mut h, inode))
         {
             self.write_failed(inode, &e);
+        }
+    }
+
+    /// Writes the blocks of `[from, to)` that are dirty now; what is dirtied behind the write is left for another call. Waits
+    /// for a block whose earlier write is in flight. The caller holds the inode's writeback lock.
+    pub(crate) fn write_dirty(&self, inode: &Arc<Inode>, mut from: u64, to: u64) {
+        loop {
+            let taken = inode.pages.take_dirty(from, to, BATCH_BLOCKS);
+            match taken.runs.last() {
+                Some(last) => from = last.start + u64::from(last.blocks),
+                None if taken.blocked => {
+                    let _ = inode.io.wait(); // whoever failed noted the lost write
+                }
+                None => break,
+            }
+            for run in taken.runs {
+                self.write_run(inode, run);
+            }
         }
     }
 
@@ -63,7 +74,7 @@ impl Filesystem {
     }
 
     /// Writes one run; the caller holds the inode's writeback lock.
-    pub(crate) fn write_run(&self, inode: &Arc<Inode>, run: DirtyRun) {
+    fn write_run(&self, inode: &Arc<Inode>, run: DirtyRun) {
         let bits = self.geo.block_bits;
         let (mut done, total) = (0u32, run.blocks);
         while done < total {

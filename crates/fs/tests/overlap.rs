@@ -1,0 +1,171 @@
+//! Two writes of one block are never in flight at the same time, for the device may let the older one win; and what is read
+//! meanwhile is never what an older one left.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use extant_base::clock::Clock;
+use extant_base::rng::Rng;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::{LockClass, Mutex};
+use extant_base::task;
+use extant_block::device::{IoStats, Limits, MemDevice};
+use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Result};
+use extant_fs::{Cred, Filesystem, MountOptions, NewNode, WriteFlags};
+
+static CLASS: LockClass = LockClass::new("test late", 0);
+const THREADS: usize = 4;
+const BLOCK: usize = 4096;
+
+/// Completes what is submitted late, and the newest first.
+struct Late {
+    inner: MemDevice,
+    waiting: Mutex<Vec<Bio>>,
+    in_flight: Mutex<Vec<(u64, u64)>>,
+    overlaps: Mutex<Vec<(u64, u64)>>,
+    over: AtomicBool,
+}
+
+impl Late {
+    fn begin(&self, offset: u64, len: u64) {
+        let mut flying = self.in_flight.lock();
+        if flying.iter().any(|(o, l)| offset < o + l && *o < offset + len) {
+            self.overlaps.lock().push((offset, len));
+        }
+        flying.push((offset, len));
+    }
+
+    fn end(&self, offset: u64, len: u64) {
+        let mut flying = self.in_flight.lock();
+        let at = flying.iter().position(|f| *f == (offset, len)).expect("in flight");
+        flying.swap_remove(at);
+    }
+
+    fn complete_all(&self) {
+        let clock = Clock::real();
+        loop {
+            let over = self.over.load(Ordering::Acquire);
+            let waiting = std::mem::take(&mut *self.waiting.lock());
+            if over && waiting.is_empty() {
+                return;
+            }
+            waiting.into_iter().rev().for_each(|bio| self.inner.submit(bio));
+            clock.sleep(std::time::Duration::from_micros(300));
+        }
+    }
+}
+
+struct Shared(Arc<Late>);
+
+impl BlockDevice for Shared {
+    fn name(&self) -> &str {
+        self.0.inner.name()
+    }
+    fn size_bytes(&self) -> u64 {
+        self.0.inner.size_bytes()
+    }
+    fn limits(&self) -> &Limits {
+        self.0.inner.limits()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn submit(&self, mut bio: Bio) {
+        if bio.op == BioOp::Write && bio.len > 0 {
+            let (late, offset, len) = (self.0.clone(), bio.offset, bio.len);
+            late.begin(offset, len);
+            let end_io = bio.end_io;
+            bio.end_io = Box::new(move |c| {
+                late.end(offset, len);
+                end_io.end_io(c);
+            });
+        }
+        self.0.waiting.lock().push(bio);
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
+        self.0.inner.read_at(offset, buf, flags)
+    }
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
+        let len = pieces.iter().map(|p| p.len() as u64).sum();
+        self.0.begin(offset, len);
+        let result = self.0.inner.write_at(offset, pieces, flags);
+        self.0.end(offset, len);
+        result
+    }
+    fn flush(&self) -> Result<()> {
+        self.0.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.inner.discard(offset, len)
+    }
+    fn stats(&self) -> IoStats {
+        self.0.inner.stats()
+    }
+}
+
+/// A thread owns its part of every block, and knows what is there.
+fn rewrite(fs: &Filesystem, me: usize, rounds: u64) -> Vec<(u64, Vec<u8>)> {
+    let file = fs.lookup(&fs.root().expect("root"), b"shared").expect("shared");
+    let mut rng = Rng::new(me as u64);
+    let part = BLOCK / THREADS;
+    let mut mine = vec![vec![0u8; part]; 8];
+    let place = |block: usize| (block * BLOCK + me * part) as u64;
+    for round in 0..rounds {
+        let block = rng.below(mine.len() as u64) as usize;
+        mine[block].fill(round as u8 | 1);
+        assert_eq!(fs.write(&file, place(block), &mine[block], WriteFlags::default()).expect("write"), part);
+        if rng.one_in(2) {
+            fs.fsync(&file, rng.one_in(2)).expect("fsync");
+        }
+        let mut buf = vec![0; part];
+        let block = rng.below(mine.len() as u64) as usize;
+        let n = fs.read(&file, place(block), &mut buf).expect("read");
+        assert_eq!(buf[..n], mine[block][..n], "thread {me}, round {round}, block {block}");
+    }
+    mine.into_iter().enumerate().map(|(block, bytes)| (place(block), bytes)).collect()
+}
+
+#[test]
+fn a_block_is_written_once_at_a_time() {
+    for kind in ["ext4", "ext2"] {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("disk.img");
+        let out = Command::new("mke2fs").args(["-q", "-F", "-b", "4096", "-t", kind]).arg(&path).arg("32M").output();
+        assert!(out.expect("mke2fs").status.success());
+        let late = Arc::new(Late {
+            inner: MemDevice::load(&path).expect("loaded"),
+            waiting: Mutex::new(&CLASS, Vec::new()),
+            in_flight: Mutex::new(&CLASS, Vec::new()),
+            overlaps: Mutex::new(&CLASS, Vec::new()),
+            over: AtomicBool::new(false),
+        });
+        let device = late.clone();
+        let completer = task::spawn("late", move || device.complete_all()).expect("thread");
+        let mount = || Filesystem::mount(Arc::new(Shared(late.clone())), MountOptions::default()).expect("mounted");
+        let fs = mount();
+        drop(fs.create(&fs.root().expect("root"), b"shared", NewNode::file(0o644), Cred::default()).expect("create"));
+        let threads: Vec<_> = (0..THREADS)
+            .map(|me| {
+                let fs = fs.clone();
+                task::spawn("writer", move || rewrite(&fs, me, 300)).expect("thread")
+            })
+            .collect();
+        let expected: Vec<_> = threads.into_iter().flat_map(|t| t.join().expect("joined")).collect();
+        fs.unmount().expect("unmounted");
+        drop(fs);
+        // From the device.
+        let fs = mount();
+        let file = fs.lookup(&fs.root().expect("root"), b"shared").expect("shared");
+        for (place, bytes) in expected {
+            let mut buf = vec![0; bytes.len()];
+            fs.read(&file, place, &mut buf).expect("read");
+            assert!(buf == bytes, "{kind}: at {place}");
+        }
+        drop(file);
+        fs.unmount().expect("unmounted");
+        drop(fs);
+        late.over.store(true, Ordering::Release);
+        completer.join().expect("joined");
+        assert_eq!(*late.overlaps.lock(), Vec::new(), "{kind}: writes that overlapped others in flight");
+    }
+}
