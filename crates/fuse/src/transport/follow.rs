@@ -48,11 +48,13 @@ const OVERLAPS: u32 = 4;
 /// Reads of this many bytes and more are taken for readahead: their client does not wait.
 const READAHEAD: u32 = 64 << 10;
 
-/// A reply that kept the worker from running for this long: somebody else needs the processor. Two slices of the
-/// kernel's scheduler.
-const SHUNNED: Duration = Duration::from_millis(6);
-/// For how long nobody is followed after that.
-const PENALTY: Duration = Duration::from_secs(1);
+/// A reply that kept the worker from running for this long: somebody else needs the processor. (A host may take a virtual
+/// processor away for ten milliseconds now and then; that is nobody's need.)
+const SHUNNED: Duration = Duration::from_millis(20);
+/// For how long nobody is followed after that: twice as long as the last time, if that ended less than [`PENALTY_MAX`]
+/// ago.
+const PENALTY_MIN: Duration = Duration::from_millis(50);
+const PENALTY_MAX: Duration = Duration::from_secs(2);
 
 thread_local! {
     /// Whether this thread is a worker that is bound.
@@ -87,12 +89,14 @@ pub(crate) struct Bound {
     began: Instant,
     /// Nobody is followed until then, in nanoseconds since `began`.
     nobody_until: AtomicU64,
+    /// The last penalty, in nanoseconds.
+    penalty: AtomicU64,
 }
 
 impl Bound {
     pub fn new(workers: usize) -> Bound {
         let threads = (0..workers).map(|_| AtomicU32::new(0)).collect();
-        Bound { threads, began: Instant::now(), nobody_until: AtomicU64::new(0) }
+        Bound { threads, began: Instant::now(), nobody_until: AtomicU64::new(0), penalty: AtomicU64::new(0) }
     }
 
     /// Lets every worker run where the calling thread may, at once, also one that waits for its processor.
@@ -111,8 +115,13 @@ impl Bound {
     }
 
     fn shun(&self, now: Instant) {
-        let until = now.duration_since(self.began) + PENALTY;
-        self.nobody_until.store(until.as_nanos() as u64, Ordering::Relaxed);
+        let now = now.duration_since(self.began).as_nanos() as u64;
+        let (least, most) = (PENALTY_MIN.as_nanos() as u64, PENALTY_MAX.as_nanos() as u64);
+        let again = now < self.nobody_until.load(Ordering::Relaxed) + most;
+        let last = self.penalty.load(Ordering::Relaxed);
+        let penalty = if again { (2 * last).clamp(least, most) } else { least };
+        self.penalty.store(penalty, Ordering::Relaxed);
+        self.nobody_until.store(now + penalty, Ordering::Relaxed);
     }
 
     fn shuns(&self, now: Instant) -> bool {
@@ -347,6 +356,16 @@ mod tests {
             bound.nobody_until.store(0, Ordering::Relaxed);
             served(&mut other, Opcode::Getattr, me(), 0, 2 * ALONE);
             assert!(other.bound.is_some());
+            // Each time for longer, up to a limit; and after a while without, as at first.
+            let penalty = || Duration::from_nanos(bound.penalty.load(Ordering::Relaxed));
+            let mut at = bound.began + 10 * PENALTY_MAX;
+            for times in 0..10 {
+                bound.shun(at);
+                assert_eq!(penalty(), (PENALTY_MIN * (1 << times)).min(PENALTY_MAX));
+                at += penalty();
+            }
+            bound.shun(at + 2 * PENALTY_MAX);
+            assert_eq!(penalty(), PENALTY_MIN);
         });
     }
 
