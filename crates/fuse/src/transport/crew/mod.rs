@@ -168,9 +168,8 @@ impl Crew {
         self.state.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The worker has come back from reading, with a request of `len` bytes or with nothing (0). `alone`: the request is of the
-    /// same client as the one before, who waits for each answer; then those that wait are
-    /// not many.
+    /// The worker has come back from reading, with a request of `len` bytes or with nothing (0). `alone`: the request is of
+    /// the same client as the one before, who waits for each answer; then those that wait are few.
     pub fn after_read(&self, turn: &mut Turn, len: usize, now: Instant, alone: bool) {
         // Less one reader, more one request.
         let others = self.state.fetch_add(REQUEST - 1, Ordering::SeqCst) & READERS > self.keep;
