@@ -304,8 +304,8 @@ impl AddressSpace {
 
     /// Takes up to `max_blocks` dirty blocks from block `from` on, as runs in file order, and marks them under
     /// writeback. Each run must be given back through [`AddressSpace::finish`]. Stops before a block that is under
-    /// writeback already: of two writes in flight the older might win. (Linux: `folio_wait_writeback` in
-    /// `write_cache_pages`.)
+    /// writeback already: of two writes in flight the older might win. (Linux waits there, too:
+    /// `mpage_prepare_extent_to_map`.)
     pub fn take_dirty(&self, from: u64, to: u64, max_blocks: u64) -> Taken {
         if self.is_empty() {
             return Taken::default();

@@ -94,6 +94,8 @@ fn a_writer_during_writeback_does_not_change_what_is_written() {
     let runs = sp.take_dirty(0, u64::MAX, u64::MAX).runs;
     sp.write(0, &[2; 4096], &[]);
     assert!(runs[0].vecs[0].bytes().iter().all(|b| *b == 1));
+    let again = sp.take_dirty(0, u64::MAX, u64::MAX);
+    assert!(again.runs.is_empty() && again.blocked, "its first write is still under way");
     sp.finish(0, 1, RunCompletion::Written);
     assert_eq!(sp.dirty_bytes(), 4096, "the second write is still to be written");
     let mut buf = [0; 4096];

@@ -44,7 +44,7 @@ const ALONE: u32 = 16;
 const LOOK: Duration = Duration::from_millis(4);
 /// Looks in a row that found another request waiting before the client is taken for one who does not wait for answers. What
 /// the kernel says by itself (FORGET) is there at one look and not at the next.
-const OVERLAPS: u32 = 4;
+const QUEUED: u32 = 4;
 /// Reads of this many bytes and more are taken for readahead: their client does not wait.
 const READAHEAD: u32 = 64 << 10;
 
@@ -156,7 +156,7 @@ pub(crate) struct Follower<'a> {
     /// Requests in a row of this client.
     streak: u32,
     /// Looks in a row that found another request waiting.
-    overlaps: u32,
+    queued: u32,
     /// To which processor, and where it might run before.
     bound: Option<(usize, CpuSet)>,
     looked: Instant,
@@ -165,7 +165,7 @@ pub(crate) struct Follower<'a> {
 impl Follower<'_> {
     /// For the calling thread, the worker `me`.
     pub fn new(all: &Bound, me: usize) -> Follower<'_> {
-        Follower { all, me, client: 0, streak: 0, overlaps: 0, bound: None, looked: Instant::now() }
+        Follower { all, me, client: 0, streak: 0, queued: 0, bound: None, looked: Instant::now() }
     }
 
     /// Takes note of a request. True if it is one more of the same client, who waits for each answer. `waiting`: whether
@@ -198,7 +198,7 @@ impl Follower<'_> {
 
     /// Runs anywhere again.
     pub fn let_go(&mut self) {
-        (self.streak, self.overlaps) = (0, 0);
+        (self.streak, self.queued) = (0, 0);
         BOUND.set(false);
         let Some((processor, before)) = self.bound.take() else { return };
         // Unless it was released, or somebody has said since where it is to run.
@@ -219,14 +219,14 @@ impl Follower<'_> {
             return;
         }
         if waiting {
-            self.overlaps += 1;
-            if self.overlaps >= OVERLAPS {
+            self.queued += 1;
+            if self.queued >= QUEUED {
                 self.all.shun(now);
                 self.let_go();
             }
             return;
         }
-        self.overlaps = 0;
+        self.queued = 0;
         let before = match self.bound {
             Some((_, before)) => Some(before),
             None => sched_getaffinity(None).ok(),
@@ -379,12 +379,12 @@ mod tests {
                 each.fold(true, |all, one| all & one)
             };
             served(&mut f, Opcode::Read, me(), 4096, 1);
-            assert!(overlapping(&mut f, ALONE - 1 + OVERLAPS - 1), "now and then the kernel says something by itself");
+            assert!(overlapping(&mut f, ALONE - 1 + QUEUED - 1), "now and then the kernel says something by itself");
             assert!(f.bound.is_none() && !bound.shuns(Instant::now()));
             assert!(served(&mut f, Opcode::Read, me(), 4096, 1));
             assert!(f.bound.is_some());
             f.let_go();
-            overlapping(&mut f, ALONE + OVERLAPS);
+            overlapping(&mut f, ALONE + QUEUED);
             assert!(f.bound.is_none() && bound.shuns(Instant::now()));
             assert!(!served(&mut f, Opcode::Read, me(), 4096, 4 * ALONE), "others may be called to help");
         });

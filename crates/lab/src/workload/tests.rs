@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use extant_base::sync::atomic::AtomicBool;
+use extant_base::clock::Clock;
+use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_base::task::ThreadId;
 
 use super::*;
-use crate::vfs::{Node, PosixVfs, Stat, Vfs, VfsResult};
+use crate::vfs::{Node, Op, PosixVfs, Stat, Vfs, VfsResult, Worker};
 
 static CLASS: LockClass = LockClass::new("test", 0);
 
@@ -16,6 +17,9 @@ static CLASS: LockClass = LockClass::new("test", 0);
 struct Recording {
     dir: tempfile::TempDir,
     below: PosixVfs,
+    slow: f64,
+    /// How long the last `mkdir` took below.
+    mkdir_ns: AtomicU64,
     seen: Mutex<HashMap<ThreadId, (u64, DefaultHasher)>>,
 }
 
@@ -23,7 +27,8 @@ impl Recording {
     fn new() -> Recording {
         let dir = tempfile::tempdir().unwrap();
         let below = PosixVfs::open(dir.path()).unwrap();
-        Recording { dir, below, seen: Mutex::new(&CLASS, HashMap::new()) }
+        let seen = Mutex::new(&CLASS, HashMap::new());
+        Recording { dir, below, slow: 0.0, mkdir_ns: AtomicU64::new(0), seen }
     }
 
     fn note(&self, what: impl Hash) {
@@ -42,9 +47,15 @@ impl Recording {
 }
 
 impl Vfs for Recording {
+    fn slow(&self) -> f64 {
+        self.slow
+    }
     fn mkdir(&self, path: &str) -> VfsResult<()> {
         self.note(("mkdir", path));
-        self.below.mkdir(path)
+        let clock = Clock::real();
+        let result = self.below.mkdir(path);
+        self.mkdir_ns.store(clock.now_ns(), Ordering::Relaxed);
+        result
     }
     fn create(&self, path: &str) -> VfsResult<Node> {
         self.note(("create", path));
@@ -231,4 +242,19 @@ fn a_failed_or_stopped_process_ends_the_phase() {
     let e = context.phase("x", 2, |w, p| w.mkdir(&format!("d{p}"))).unwrap_err();
     assert!(matches!(e, Error::Interrupted), "{e}");
     assert!(context.phases.is_empty());
+}
+
+#[test]
+fn a_slowed_target_takes_as_much_longer_as_was_asked_for() {
+    let (clock, stop) = (quanta::Clock::new(), AtomicBool::new(false));
+    let vfs = Recording { slow: 3.0, ..Recording::new() };
+    for i in 0..20 {
+        let mut worker = Worker::new(&vfs, &clock, true, 1, &[0; 16], &stop);
+        worker.mkdir(&format!("d{i}")).unwrap();
+        let (_, _, histograms) = worker.finish();
+        let (_, latency) = histograms.iter().find(|(op, _)| *op == Op::Mkdir).expect("recorded");
+        let below = vfs.mkdir_ns.load(Ordering::Relaxed);
+        // The one is the processor's counter, the other the machine's clock: they agree to far less than this.
+        assert!(latency.len() == 1 && latency.max() as f64 > 3.9 * below as f64, "{} of {below} ns", latency.max());
+    }
 }
