@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use extant_fs::{Error, Filesystem, InodeRef};
+use extant_fs::{Damage, Error, Filesystem, InodeRef};
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
 
@@ -44,7 +44,7 @@ pub fn list_dir(fs: &Filesystem, dir: &InodeRef) -> Result<Vec<Entry>, Error> {
         }
         // More names than inodes and links can explain.
         if entries.len() > before && entries.len() > ENTRIES_MAX {
-            return Err(Error::corrupt(format!("directory with more than {ENTRIES_MAX} entries")));
+            return Err(Error::corrupt(Damage::Directory, format!("more than {ENTRIES_MAX} entries")).of(dir.ino));
         }
         cookie = next;
     }
@@ -65,7 +65,7 @@ impl Seen {
         if self.0.insert(dir.ino) {
             Ok(())
         } else {
-            Err(Error::corrupt(format!("directory {} is reached a second time", dir.ino)))
+            Err(Error::corrupt(Damage::Tree, "a directory that is reached a second time").of(dir.ino))
         }
     }
 }

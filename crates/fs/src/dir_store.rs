@@ -16,7 +16,7 @@ use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::{BlockNr, LogicalBlock};
 
 use crate::dir::{self, BlockKind, DirError, DirParams, DirStore};
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::{MapState, MapStore};
@@ -84,7 +84,7 @@ impl<'a> DirView<'a> {
     fn physical(&self, lblk: u32) -> Result<BlockNr> {
         match self.fs.map_lookup(self.dir, LogicalBlock(lblk), 1)?.state {
             MapState::Written(block) => Ok(block),
-            _ => Err(Error::corrupt(format!("directory {} has no block {lblk}", self.dir.ino))),
+            _ => Err(Error::corrupt(Damage::Directory, format!("no block {lblk}")).of(self.dir.ino)),
         }
     }
 
@@ -95,7 +95,7 @@ impl<'a> DirView<'a> {
             let blocks = self.blocks();
             buffer
                 .read(|b| dir::verify(&self.params, kind, lblk, blocks, b))
-                .map_err(|e| Error::corrupt(format!("directory {} ({block}): {e}", self.dir.ino)))?;
+                .map_err(|e| Error::from(e).of(self.dir.ino).at(block))?;
             buffer.set_verified();
         }
         Ok(buffer)
@@ -105,7 +105,9 @@ impl<'a> DirView<'a> {
 impl From<DirError> for Error {
     fn from(e: DirError) -> Error {
         match e {
-            DirError::Corrupt { .. } => Error::Corrupt(e.to_string()),
+            DirError::Corrupt { lblk, offset, detail } => {
+                Error::corrupt(Damage::Directory, format!("block {lblk} of it, byte {offset}: {detail}"))
+            }
             DirError::Full { .. } => Error::NoSpace,
             DirError::Exists { .. } => Error::Exists,
             DirError::NotFound => Error::NotFound,

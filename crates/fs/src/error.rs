@@ -1,23 +1,124 @@
 //! What file system operations can answer. The errno of each is decided in `fuse` alone.
+//!
+//! Main types: [`Error`], [`Damage`] (what of an image is broken), [`Unsupported`].
+//!
+//! An error keeps what it is about in fields: [`Error::place`] says which inode and block, [`Error::cause_code`] and
+//! [`Error::check`] what the superblock's error fields shall say.
+
+use std::fmt;
+use std::sync::Arc;
 
 use extant_mballoc::Error as AllocError;
-use extant_ondisk::InodeNr;
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, Structure};
 
 use crate::map::MapError;
 use crate::xattr::XattrError;
 
+/// What of an image breaks a rule of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    SuperBlock,
+    GroupDescriptor,
+    BlockBitmap,
+    InodeBitmap,
+    Inode,
+    /// An extent tree or indirect blocks.
+    Map,
+    /// A map, or a pointer to attributes, leads to blocks that hold the file system's own structures (Linux:
+    /// fs/ext4/block_validity.c).
+    SystemZone,
+    Directory,
+    /// What directories say of each other: a loop, a name of something that is deleted.
+    Tree,
+    Symlink,
+    Xattr,
+    /// The orphan list or file.
+    Orphans,
+    Journal,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Damage::SuperBlock => "superblock",
+            Damage::GroupDescriptor => "group descriptor",
+            Damage::BlockBitmap => "block bitmap",
+            Damage::InodeBitmap => "inode bitmap",
+            Damage::Inode => "inode",
+            Damage::Map => "map",
+            Damage::SystemZone => "map into metadata",
+            Damage::Directory => "directory",
+            Damage::Tree => "tree",
+            Damage::Symlink => "symbolic link",
+            Damage::Xattr => "attributes",
+            Damage::Orphans => "orphans",
+            Damage::Journal => "journal",
+        })
+    }
+}
+
+impl Damage {
+    /// The check that finds it, for the superblock's error fields (which have room for 31 bytes; Linux: the function).
+    pub fn check(self) -> &'static str {
+        match self {
+            Damage::SuperBlock => "check_superblock",
+            Damage::GroupDescriptor => "check_group_descriptor",
+            Damage::BlockBitmap => "check_block_bitmap",
+            Damage::InodeBitmap => "check_inode_bitmap",
+            Damage::Inode => "check_inode",
+            Damage::Map => "check_map",
+            Damage::SystemZone => "check_system_zones",
+            Damage::Directory => "check_directory",
+            Damage::Tree => "check_tree",
+            Damage::Symlink => "check_symlink",
+            Damage::Xattr => "check_attributes",
+            Damage::Orphans => "check_orphans",
+            Damage::Journal => "check_journal",
+        }
+    }
+}
+
+/// What an image asks for and Extant does not do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsupported {
+    /// What the format's decoder refuses: unknown features, sizes.
+    #[error("unsupported: {detail}")]
+    Format { detail: String },
+    /// These features allow no more than reading.
+    #[error("cannot be mounted for writing because of: {}; mount read-only (-o ro)", .reasons.join(", "))]
+    Writing { reasons: Vec<String> },
+    /// As [`Unsupported::Writing`], where the replay of the journal brought the features.
+    #[error("after replay, not writable because of: {}", .reasons.join(", "))]
+    WritingAfterReplay { reasons: Vec<String> },
+    #[error("the journal has {blocks} blocks, at least {least} are needed to write")]
+    SmallJournal { blocks: u32, least: u32 },
+    /// What the journal holds or lacks.
+    #[error("{detail}")]
+    Journal { detail: String },
+    /// The inode's content is kept in another way than in blocks that can be read.
+    #[error("{ino} has inline data or is encrypted")]
+    Content { ino: InodeNr },
+}
+
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The image breaks a rule of the format.
-    #[error("{0}")]
-    Corrupt(String),
+    #[error("{what}{}: {detail}", Place(*.ino, *.block))]
+    Corrupt { what: Damage, ino: Option<InodeNr>, block: Option<BlockNr>, detail: String },
     /// The image uses something that Extant does not do; the message names it.
-    #[error("{0}")]
-    Unsupported(String),
+    #[error(transparent)]
+    Unsupported(Unsupported),
     #[error(transparent)]
     Device(#[from] extant_block::Error),
     #[error(transparent)]
     Journal(extant_journal::Error),
+    /// An earlier error, which the cause tells, stopped the journal: nothing can be changed any more.
+    #[error("{cause}")]
+    Aborted { cause: extant_journal::Error },
+    /// Something that was written did not become durable, and why. What asks for durability answers this, for one inode or
+    /// for all of the mount.
+    #[error("not durable{}: {cause}", Place(*.ino, None))]
+    Lost { ino: Option<InodeNr>, cause: Arc<Error> },
     #[error("no space left in the file system")]
     NoSpace,
     /// Freed blocks become usable with the next commit: the operation is tried again after one.
@@ -57,10 +158,14 @@ pub enum Error {
     NotSupported(&'static str),
     #[error("no data or hole there")]
     NoSuchOffset,
-    #[error("stale inode {0}")]
+    /// A number, remembered from before, of an inode that has been deleted.
+    #[error("stale {0}")]
     Stale(InodeNr),
-    #[error("in use: {0}")]
-    Busy(String),
+    /// `.` and `..` stay where they are.
+    #[error("'.' and '..' cannot be renamed")]
+    DotName,
+    #[error("cannot start a thread: {source}")]
+    Thread { source: Arc<std::io::Error> },
     /// An image that cannot be mounted, with its name in front.
     #[error("{image}: {source}")]
     Mount { image: String, source: Box<Error> },
@@ -68,9 +173,124 @@ pub enum Error {
 
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Where something is wrong, for messages: " of inode 12 at block 345".
+struct Place(Option<InodeNr>, Option<BlockNr>);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(ino) = self.0 {
+            write!(f, " of {ino}")?;
+        }
+        match self.1 {
+            Some(block) => write!(f, " at {block}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Linux: `EXT4_ERR_*`, fs/ext4/ext4.h, which s_first_error_errcode and s_last_error_errcode count in.
+mod code {
+    pub const UNKNOWN: u8 = 1;
+    pub const EIO: u8 = 2;
+    pub const EFSCORRUPTED: u8 = 5;
+    pub const ENOSPC: u8 = 6;
+    pub const EROFS: u8 = 8;
+}
+
 impl Error {
-    pub fn corrupt(what: impl Into<String>) -> Error {
-        Error::Corrupt(what.into())
+    /// Damage whose place is not known yet: [`Error::of`] and [`Error::at`] add it.
+    pub fn corrupt(what: Damage, detail: impl Into<String>) -> Error {
+        Error::Corrupt { what, ino: None, block: None, detail: detail.into() }
+    }
+
+    /// The inode that damage belongs to, unless it is known already.
+    #[must_use]
+    pub fn of(mut self, inode: InodeNr) -> Error {
+        if let Error::Corrupt { ino: ino @ None, .. } = &mut self {
+            *ino = Some(inode);
+        }
+        self
+    }
+
+    /// The block that damage is in, unless it is known already.
+    #[must_use]
+    pub fn at(mut self, nr: BlockNr) -> Error {
+        if let Error::Corrupt { block: block @ None, .. } = &mut self {
+            *block = Some(nr);
+        }
+        self
+    }
+
+    /// Damage, and what to do about it.
+    #[must_use]
+    pub(crate) fn advised(mut self, advice: &str) -> Error {
+        if let Error::Corrupt { detail, .. } = &mut self {
+            detail.push_str("; ");
+            detail.push_str(advice);
+        }
+        self
+    }
+
+    /// What fsync and its like answer when `cause` kept something from becoming durable.
+    pub fn lost(ino: Option<InodeNr>, cause: Error) -> Error {
+        match cause {
+            Error::Lost { ino: None, cause } => Error::Lost { ino, cause },
+            Error::Lost { .. } => cause,
+            cause => Error::Lost { ino, cause: Arc::new(cause) },
+        }
+    }
+
+    /// The inode and the block that the error is about.
+    pub fn place(&self) -> (Option<InodeNr>, Option<BlockNr>) {
+        match self {
+            Error::Corrupt { ino, block, .. } => (*ino, *block),
+            Error::Stale(ino) | Error::Unsupported(Unsupported::Content { ino }) => (Some(*ino), None),
+            Error::Lost { ino, cause } => {
+                let (of, at) = cause.place();
+                (ino.or(of), at)
+            }
+            Error::Mount { source, .. } => source.place(),
+            _ => (None, None),
+        }
+    }
+
+    /// The byte of the device that a transfer failed at.
+    pub fn device_offset(&self) -> Option<u64> {
+        use extant_block::Error as E;
+        match self {
+            Error::Device(E::Io { offset, .. } | E::OutOfRange { offset, .. } | E::BadRequest { offset, .. })
+            | Error::Journal(extant_journal::Error::Device(
+                E::Io { offset, .. } | E::OutOfRange { offset, .. } | E::BadRequest { offset, .. },
+            )) => Some(*offset),
+            Error::Lost { cause, .. } => cause.device_offset(),
+            Error::Mount { source, .. } => source.device_offset(),
+            _ => None,
+        }
+    }
+
+    /// How the superblock's error fields count this kind of error (Linux: `EXT4_ERR_*`).
+    pub fn cause_code(&self) -> u8 {
+        match self {
+            Error::Corrupt { .. } => code::EFSCORRUPTED,
+            Error::Device(_) | Error::Journal(_) | Error::Aborted { .. } => code::EIO,
+            Error::NoSpace | Error::NoSpaceUntilCommit | Error::NoInodes => code::ENOSPC,
+            Error::ReadOnly => code::EROFS,
+            Error::Lost { cause, .. } => cause.cause_code(),
+            Error::Mount { source, .. } => source.cause_code(),
+            _ => code::UNKNOWN,
+        }
+    }
+
+    /// The check or operation that found it, as the superblock's error fields name it.
+    pub fn check(&self) -> &'static str {
+        match self {
+            Error::Corrupt { what, .. } => what.check(),
+            Error::Device(_) => "transfer",
+            Error::Journal(_) | Error::Aborted { .. } => "journal",
+            Error::Lost { cause, .. } => cause.check(),
+            Error::Mount { source, .. } => source.check(),
+            _ => "operation",
+        }
     }
 
     /// Both kinds of "no space".
@@ -80,15 +300,35 @@ impl Error {
 
     /// True when the image itself is at fault: `errors=` decides what the mount does about it.
     pub fn is_corruption(&self) -> bool {
-        matches!(self, Error::Corrupt(_))
+        matches!(self, Error::Corrupt { .. })
     }
 }
 
 impl From<extant_ondisk::Error> for Error {
     fn from(e: extant_ondisk::Error) -> Error {
-        match e {
-            extant_ondisk::Error::Corrupt { .. } => Error::Corrupt(e.to_string()),
-            extant_ondisk::Error::Unsupported { .. } => Error::Unsupported(e.to_string()),
+        let (structure, number, detail) = match e {
+            extant_ondisk::Error::Corrupt { structure, number, detail } => (structure, number, detail),
+            extant_ondisk::Error::Unsupported { detail } => return Error::Unsupported(Unsupported::Format { detail }),
+        };
+        let group = |what| Error::corrupt(what, format!("{}: {detail}", GroupNr(number as u32)));
+        let at_block = |what| Error::corrupt(what, detail.clone()).at(BlockNr(number));
+        match structure {
+            Structure::Inode => Error::corrupt(Damage::Inode, detail).of(InodeNr(number as u32)),
+            Structure::SuperBlock => Error::corrupt(Damage::SuperBlock, format!("at byte {number}: {detail}")),
+            Structure::GroupDescriptor => group(Damage::GroupDescriptor),
+            Structure::BlockBitmap => group(Damage::BlockBitmap),
+            Structure::InodeBitmap => group(Damage::InodeBitmap),
+            // The root is in the inode, and no block.
+            Structure::ExtentNode if number == 0 => Error::corrupt(Damage::Map, detail),
+            Structure::ExtentNode | Structure::IndirectBlock => at_block(Damage::Map),
+            Structure::ExtentList => Error::corrupt(Damage::Map, format!("logical block {number}: {detail}")),
+            Structure::DirectoryBlock => Error::corrupt(Damage::Directory, format!("block {number} of it: {detail}")),
+            Structure::XattrBlock => at_block(Damage::Xattr),
+            Structure::OrphanFileBlock => at_block(Damage::Orphans),
+            Structure::JournalSuperBlock => Error::corrupt(Damage::Journal, format!("superblock: {detail}")),
+            Structure::RevokeBlock | Structure::PartitionTable => {
+                Error::corrupt(Damage::Journal, format!("{structure} {number}: {detail}"))
+            }
         }
     }
 }
@@ -97,7 +337,8 @@ impl From<extant_journal::Error> for Error {
     fn from(e: extant_journal::Error) -> Error {
         match e {
             extant_journal::Error::Device(d) => Error::Device(d),
-            extant_journal::Error::Aborted { .. } => Error::ReadOnly,
+            extant_journal::Error::Format(f) => f.into(),
+            aborted @ extant_journal::Error::Aborted { .. } => Error::Aborted { cause: aborted },
             other => Error::Journal(other),
         }
     }
@@ -108,7 +349,9 @@ impl From<AllocError> for Error {
         match e {
             AllocError::NoSpace { .. } => Error::NoSpace,
             AllocError::NoSpaceUntilCommit { .. } => Error::NoSpaceUntilCommit,
-            AllocError::Corrupt { .. } => Error::Corrupt(e.to_string()),
+            AllocError::Corrupt { group, block, detail } => {
+                Error::corrupt(Damage::BlockBitmap, format!("{group}: {detail}")).at(block)
+            }
             AllocError::Invalid { .. } => Error::Invalid("allocation request"),
         }
     }
@@ -117,7 +360,12 @@ impl From<AllocError> for Error {
 impl From<MapError> for Error {
     fn from(e: MapError) -> Error {
         match e {
-            MapError::Corrupt { .. } | MapError::Mapped { .. } => Error::Corrupt(e.to_string()),
+            MapError::Corrupt { ino, block, detail } => {
+                Error::Corrupt { what: Damage::Map, ino: Some(ino), block, detail }
+            }
+            MapError::Mapped { ino, lblk } => {
+                Error::corrupt(Damage::Map, format!("logical block {lblk} is mapped already")).of(ino)
+            }
             MapError::NoSpace { .. } => Error::NoSpace,
             MapError::TooBig { .. } => Error::FileTooBig,
             MapError::Invalid { detail, .. } => Error::Invalid(detail),
@@ -139,5 +387,29 @@ impl From<XattrError<Error>> for Error {
             XattrError::OnDisk(e) => e.into(),
             XattrError::Store(e) => e,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn place_and_cause_survive_every_wrapping() {
+        let damage = Error::from(MapError::Corrupt { ino: InodeNr(12), block: Some(BlockNr(34)), detail: "x".into() });
+        assert_eq!(damage.to_string(), "map of inode 12 at block 34: x");
+        let lost = Error::lost(Some(InodeNr(13)), damage.clone().of(InodeNr(99)).at(BlockNr(99)));
+        let mount = Error::Mount { image: "i".into(), source: Box::new(Error::lost(None, lost)) };
+        assert_eq!(mount.place(), (Some(InodeNr(13)), Some(BlockNr(34))));
+        assert_eq!((mount.cause_code(), mount.check()), (5, "check_map"));
+        assert!(damage.is_corruption());
+    }
+
+    #[test]
+    fn an_aborted_journal_keeps_its_cause() {
+        let e = Error::from(extant_journal::Error::Aborted { cause: "the disk is gone".into() });
+        assert!(matches!(e, Error::Aborted { .. }));
+        assert_eq!(e.to_string(), "journal aborted: the disk is gone");
+        assert_eq!(e.cause_code(), 2);
     }
 }

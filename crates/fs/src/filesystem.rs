@@ -218,9 +218,8 @@ impl Filesystem {
 
     /// Called with every error that comes up to an operation: if the image is at fault, `errors=` decides.
     pub(crate) fn note_error(&self, e: &Error) {
-        // EFSCORRUPTED as s_last_error_errcode counts.
         if e.is_corruption() {
-            self.record_error(e, 5);
+            self.record_error(e);
         }
     }
 
@@ -228,21 +227,23 @@ impl Filesystem {
     /// find, which looks only where it is told to (Linux: `ext4_std_error`).
     pub(crate) fn note_cut_short(&self, e: &Error) {
         if matches!(e, Error::Device(_)) {
-            self.record_error(e, 2); // EIO as s_last_error_errcode counts
+            self.record_error(e);
         }
     }
 
-    fn record_error(&self, e: &Error, code: u8) {
+    fn record_error(&self, e: &Error) {
+        let (ino, block) = e.place();
+        let block = block.or_else(|| Some(BlockNr(e.device_offset()? >> self.geo.block_bits)));
         self.stats.errors.inc();
         extant_base::trace_point!(ext4_error; "image={} error={}", self.image(), e);
         eprintln!("extant: {}: {}", self.image(), e);
         self.sb.lock().record_error(&extant_ondisk::superblock::ErrorEvent {
             time: self.now().seconds,
-            ino: 0,
-            block: 0,
-            function: "extant",
+            ino: ino.map_or(0, |i| i.0),
+            block: block.map_or(0, |b| b.0),
+            function: e.check(),
             line: 0,
-            code,
+            code: e.cause_code(),
         });
         if self.on_error == OnError::RemountReadOnly && !self.read_only.swap(true, Ordering::AcqRel) {
             eprintln!("extant: {}: the mount is read-only from here on", self.image());

@@ -21,7 +21,7 @@ use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::superblock::Geometry;
 use extant_ondisk::{BlockNr, GroupNr, bitmap};
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 
 static DESC_CLASS: LockClass = LockClass::new("group descriptor", 72);
 
@@ -88,9 +88,9 @@ impl Groups {
         let mut descs = Vec::with_capacity(geo.group_count() as usize);
         let per_block = geo.descs_per_block().max(1);
         for group in geo.groups() {
-            let (block, offset) = geo
-                .group_desc_block(group)
-                .ok_or_else(|| Error::corrupt(format!("descriptor of {group} lies outside the file system")))?;
+            let (block, offset) = geo.group_desc_block(group).ok_or_else(|| {
+                Error::corrupt(Damage::GroupDescriptor, format!("that of {group} lies outside the file system"))
+            })?;
             if group.0 % per_block == 0 && geo.first_meta_bg.is_none() {
                 cache.readahead(block, (geo.desc_blocks - group.0 / per_block).min(64));
             }
@@ -153,7 +153,9 @@ impl Groups {
     }
 
     fn desc(&self, group: GroupNr) -> Result<&Mutex<GroupDesc>> {
-        self.descs.get(group.0 as usize).ok_or_else(|| Error::corrupt(format!("{group} does not exist")))
+        self.descs
+            .get(group.0 as usize)
+            .ok_or_else(|| Error::corrupt(Damage::GroupDescriptor, format!("{group} does not exist")))
     }
 
     /// Looks at a descriptor.
@@ -163,10 +165,9 @@ impl Groups {
 
     /// Blocks that a change of one descriptor may touch besides bitmaps: the descriptor's own.
     fn desc_buffer(&self, group: GroupNr) -> Result<(Arc<Buffer>, usize)> {
-        let (block, offset) = self
-            .geo
-            .group_desc_block(group)
-            .ok_or_else(|| Error::corrupt(format!("descriptor of {group} lies outside the file system")))?;
+        let (block, offset) = self.geo.group_desc_block(group).ok_or_else(|| {
+            Error::corrupt(Damage::GroupDescriptor, format!("that of {group} lies outside the file system"))
+        })?;
         Ok((self.cache.get(block)?, offset))
     }
 
@@ -307,10 +308,11 @@ impl GroupStore for Groups {
             let as_expected =
                 if used { bitmap::is_clear(bytes, range.clone()) } else { bitmap::is_set(bytes, range.clone()) };
             if !as_expected {
-                return Err(Error::corrupt(format!(
-                    "block bitmap of {group}: blocks {start}+{len} are not all {}",
-                    if used { "free" } else { "used" }
-                )));
+                return Err(Error::corrupt(
+                    Damage::BlockBitmap,
+                    format!("{group}: blocks {start}+{len} are not all {}", if used { "free" } else { "used" }),
+                )
+                .at(buffer.block));
             }
             if used {
                 bitmap::set_range(bytes, range);

@@ -19,7 +19,7 @@ use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::superblock::DescChecksum;
 use extant_ondisk::{GroupNr, InodeNr, bitmap};
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 
@@ -75,10 +75,11 @@ impl Filesystem {
                 return Ok(None); // somebody else took the last one
             }
             let Some(index) = free else {
-                return Err(Error::corrupt(format!(
-                    "inode bitmap of {group} is full, its descriptor says {} are free",
-                    desc.free_inodes
-                )));
+                return Err(Error::corrupt(
+                    Damage::InodeBitmap,
+                    format!("that of {group} is full, its descriptor says {} are free", desc.free_inodes),
+                )
+                .at(buffer.block));
             };
             bitmap::set(bytes, index);
             desc.free_inodes = desc.free_inodes.saturating_sub(1);
@@ -119,7 +120,9 @@ impl Filesystem {
         let geo = &self.geo;
         self.groups.update_bitmap(handle, place.group, &buffer, |desc, bytes| {
             if !bitmap::test(bytes, place.index) {
-                return Err(Error::corrupt(format!("{ino} is freed but its bit is clear in {}", place.group)));
+                return Err(Error::corrupt(Damage::InodeBitmap, "freed, but its bit is clear")
+                    .of(ino)
+                    .at(buffer.block));
             }
             bitmap::clear(bytes, place.index);
             desc.free_inodes += 1;

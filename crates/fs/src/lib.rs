@@ -31,7 +31,8 @@ mod store;
 pub mod xattr;
 mod xattr_store;
 
-pub use error::{Error, Result};
+pub use error::{Damage, Error, Result, Unsupported};
+pub use extant_journal::Error as JournalError;
 pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};

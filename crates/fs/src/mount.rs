@@ -32,7 +32,7 @@ use extant_recovery::{Accept, JournalFile, JournalState, OverlayDevice, Replay, 
 
 use crate::borrow;
 use crate::dir_store::HashSettings;
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::{self, Filesystem, JournalHooks};
 use crate::groups::Groups;
 use crate::inode::InodeRef;
@@ -49,9 +49,14 @@ impl From<extant_recovery::Error> for Error {
             extant_recovery::Error::Device(d) => Error::Device(d),
             extant_recovery::Error::Format(f) => f.into(),
             extant_recovery::Error::FastCommits { .. } | extant_recovery::Error::NoJournal { .. } => {
-                Error::Unsupported(e.to_string())
+                Error::Unsupported(Unsupported::Journal { detail: e.to_string() })
             }
-            other => Error::Corrupt(other.to_string()),
+            extant_recovery::Error::Map { block, detail } => {
+                Error::corrupt(Damage::Journal, format!("block {block} of it: {detail}"))
+            }
+            extant_recovery::Error::Damaged { first, count } => {
+                Error::corrupt(Damage::Journal, format!("{first} ({count} findings)"))
+            }
         }
     }
 }
@@ -65,7 +70,7 @@ struct Found {
 
 pub(crate) fn read_super_at(dev: &dyn BlockDevice, offset: u64) -> Result<SuperBlock> {
     if offset + SUPERBLOCK_SIZE as u64 > dev.size_bytes() {
-        return Err(Error::corrupt(format!("too small for a superblock at byte {offset}")));
+        return Err(Error::corrupt(Damage::SuperBlock, format!("the image ends before byte {offset}")));
     }
     let mut bytes = [0u8; SUPERBLOCK_SIZE];
     dev.read_at(offset, &mut bytes, BioFlags::META)?;
@@ -227,7 +232,7 @@ fn recover(
 ) -> Result<(Arc<dyn BlockDevice>, Option<JournalFile>)> {
     let Some(mut journal) = open_journal(dev.clone(), sb)? else {
         if sb.needs_recovery() {
-            return Err(Error::corrupt("the superblock asks for recovery, but there is no journal"));
+            return Err(Error::corrupt(Damage::Journal, "the superblock asks for recovery, but there is none"));
         }
         return Ok((dev, None));
     };
@@ -290,8 +295,8 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     let mut read_only = options.read_only || options.no_recovery || dev.read_only();
     if let Some((block, primary)) = &backup {
         if !read_only {
-            return Err(Error::Corrupt(format!(
-                "{primary}; the backup superblock at block {block} is good: mount read-only (-o ro) to use it, or let \
+            return Err(primary.clone().advised(&format!(
+                "the backup superblock at block {block} is good: mount read-only (-o ro) to use it, or let \
                  e2fsck repair the image"
             )));
         }
@@ -300,10 +305,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)?
         && !read_only
     {
-        return Err(Error::Unsupported(format!(
-            "cannot be mounted for writing because of: {}; mount read-only (-o ro)",
-            reasons.join(", ")
-        )));
+        return Err(Error::Unsupported(Unsupported::Writing { reasons }));
     }
     sb.geometry().check_device_size(dev.size_bytes())?;
     let seed = options.seed.unwrap_or_else(|| {
@@ -323,7 +325,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     // Replay may have brought other features.
     if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)? {
         if !read_only {
-            return Err(Error::Unsupported(format!("after replay, not writable because of: {}", reasons.join(", "))));
+            return Err(Error::Unsupported(Unsupported::WritingAfterReplay { reasons }));
         }
         read_only = true;
     }
@@ -354,10 +356,10 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
             let mut superblock = file.super_block().clone();
             if superblock.max_len < MIN_LOG_BLOCKS {
                 // As the kernel: a transaction must fit a quarter of the log.
-                return Err(Error::Unsupported(format!(
-                    "the journal has {} blocks, at least {MIN_LOG_BLOCKS} are needed to write",
-                    superblock.max_len
-                )));
+                return Err(Error::Unsupported(Unsupported::SmallJournal {
+                    blocks: superblock.max_len,
+                    least: MIN_LOG_BLOCKS,
+                }));
             }
             if superblock.v2 {
                 if geo.bit64 {
@@ -451,7 +453,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     }
     let root = fs.root()?;
     if !root.is_dir() {
-        return Err(Error::corrupt("inode 2 is not a directory"));
+        return Err(Error::corrupt(Damage::Inode, "the root is no directory").of(InodeNr::ROOT));
     }
     Ok(fs)
 }
@@ -487,7 +489,7 @@ fn start_threads(fs: &Arc<Filesystem>) -> Result<()> {
     if !fs.options.threads {
         return Ok(());
     }
-    let io = |e: std::io::Error| Error::Busy(format!("cannot start a thread: {e}"));
+    let io = |e: std::io::Error| Error::Thread { source: Arc::new(e) };
     let mut threads = fs.threads.lock();
     let journal = fs.journal.clone();
     threads.push(task::spawn("extant-journal", move || journal.run()).map_err(io)?);
@@ -526,7 +528,7 @@ fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
     let mut next = head;
     while let Some(ino) = next {
         if !fs.geo.contains_inode(ino) || !seen.insert(ino) {
-            return Err(Error::corrupt(format!("orphan list: {ino} after {} others", chain.len())));
+            return Err(Error::corrupt(Damage::Orphans, format!("on the list after {} others", chain.len())).of(ino));
         }
         let inode = fs.iget_any(ino)?;
         next = match inode.meta.read().desc.dtime {
@@ -560,7 +562,7 @@ fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
     let mut work = chain;
     for (block, slot, ino) in slots {
         if !fs.geo.contains_inode(ino) || !seen.insert(ino) {
-            return Err(Error::corrupt(format!("orphan file: {ino}")));
+            return Err(Error::corrupt(Damage::Orphans, "in the orphan file, wrongly").of(ino));
         }
         fs.orphans.adopt_slot(ino, block, slot);
         work.push(fs.iget_any(ino)?);

@@ -14,7 +14,7 @@ use extant_mballoc::{Request, RequestFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapStore};
@@ -57,7 +57,7 @@ impl Filesystem {
         let size = self.geo.inode_size;
         let desc = buffer.read(|b| InodeDesc::decode(&b[offset..offset + size], ino, &self.geo))?;
         if desc.flags.contains(InodeFlags::INLINE_DATA) || desc.flags.contains(InodeFlags::ENCRYPT) {
-            return Err(Error::Unsupported(format!("{ino} has inline data or is encrypted")));
+            return Err(Error::Unsupported(Unsupported::Content { ino }));
         }
         if desc.file_type().is_none() || (desc.links == 0 && desc.dtime != 0 && desc.mode == 0) {
             return Err(Error::Stale(ino));
@@ -101,13 +101,19 @@ impl Filesystem {
     /// The mapping layer's view for `inode`.
     pub(crate) fn map_view<'a>(&'a self, inode: &Inode) -> MapView<'a> {
         let regular = inode.meta.read().desc.is_regular();
-        MapView { fs: self, goal_group: GroupNr((inode.ino.0 - 1) / self.geo.inodes_per_group), journalled: !regular }
+        MapView {
+            fs: self,
+            ino: inode.ino,
+            goal_group: GroupNr((inode.ino.0 - 1) / self.geo.inodes_per_group),
+            journalled: !regular,
+        }
     }
 }
 
 /// What the mapping layer may do for one inode.
 pub(crate) struct MapView<'a> {
     pub fs: &'a Filesystem,
+    ino: InodeNr,
     goal_group: GroupNr,
     /// The data blocks are metadata to the journal (directories, symlinks): freeing them needs revokes.
     journalled: bool,
@@ -194,7 +200,7 @@ impl MapView<'_> {
     ) -> Result<Arc<Buffer>> {
         let buffer = self.fs.cache.get(block)?;
         if !buffer.verified() {
-            buffer.read(verify).map_err(|detail| Error::corrupt(format!("{block}: {detail}")))?;
+            buffer.read(verify).map_err(|detail| Error::corrupt(Damage::Map, detail).of(self.ino).at(block))?;
             buffer.set_verified();
         }
         Ok(buffer)

@@ -12,7 +12,7 @@ use extant_journal::Handle;
 use extant_ondisk::features::Compat;
 use extant_ondisk::{BlockNr, InodeNr};
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::xattr::{XattrSource, XattrStore};
@@ -48,7 +48,7 @@ impl XattrSource for XattrView<'_> {
 
     fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>> {
         if nr.0 <= self.fs.geo.first_data_block || !self.fs.geo.contains(nr) {
-            return Err(Error::corrupt(format!("{}: attribute {nr} does not exist", self.inode.ino)));
+            return Err(Error::corrupt(Damage::Xattr, "their block does not exist").of(self.inode.ino).at(nr));
         }
         Ok(self.fs.cache.get(nr)?.read(<[u8]>::to_vec))
     }

@@ -8,7 +8,7 @@
 
 use crate::csum::{crc16, crc32c};
 use crate::superblock::{DescChecksum, Geometry};
-use crate::{BlockNr, Error, GroupNr, Result};
+use crate::{BlockNr, Error, GroupNr, Result, Structure};
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -257,7 +257,7 @@ impl GroupDesc {
             return Ok(());
         }
         let computed = bitmap_csum(bitmap, geometry.clusters_per_group, geometry);
-        compare("block bitmap of group", group, self.block_bitmap_csum, computed)
+        compare(Structure::BlockBitmap, group, self.block_bitmap_csum, computed)
     }
 
     /// Checks the inode bitmap against its checksum; a group whose bitmap was never written has none.
@@ -266,7 +266,7 @@ impl GroupDesc {
             return Ok(());
         }
         let computed = bitmap_csum(bitmap, geometry.inodes_per_group, geometry);
-        compare("inode bitmap of group", group, self.inode_bitmap_csum, computed)
+        compare(Structure::InodeBitmap, group, self.inode_bitmap_csum, computed)
     }
 }
 
@@ -279,7 +279,7 @@ pub fn verify_checksum(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> Res
         return Ok(());
     }
     let stored = u16::from_le_bytes([bytes[CHECKSUM_AT], bytes[CHECKSUM_AT + 1]]);
-    compare("group descriptor", group, stored.into(), compute_checksum(bytes, group, geometry).into())
+    compare(Structure::GroupDescriptor, group, stored.into(), compute_checksum(bytes, group, geometry).into())
 }
 
 /// What `bg_checksum` should be; `bytes` is exactly one descriptor.
@@ -314,10 +314,10 @@ fn split(number: u32) -> (U16, U16) {
 }
 
 fn corrupt(group: GroupNr, detail: String) -> Error {
-    Error::corrupt("group descriptor", group.0, detail)
+    Error::corrupt(Structure::GroupDescriptor, group.0, detail)
 }
 
-fn compare(structure: &'static str, group: GroupNr, stored: u32, computed: u32) -> Result<()> {
+fn compare(structure: Structure, group: GroupNr, stored: u32, computed: u32) -> Result<()> {
     if stored != computed {
         return Err(Error::corrupt(structure, group.0, format!("checksum {stored:#x}, computed {computed:#x}")));
     }

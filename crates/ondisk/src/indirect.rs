@@ -9,7 +9,7 @@
 //! # Locking
 //! None.
 
-use crate::{BlockNr, Error, LogicalBlock, Result};
+use crate::{BlockNr, Error, LogicalBlock, Result, Structure};
 
 /// Pointers in `i_block` that map data directly.
 pub const DIRECT: u32 = 12;
@@ -132,7 +132,7 @@ pub fn validate(bytes: &[u8], number: u64, valid: impl Fn(BlockNr) -> bool) -> R
         let block = u32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]]);
         if block != 0 && !valid(BlockNr(u64::from(block))) {
             let detail = format!("pointer {i} names block {block}, which no file can own");
-            return Err(Error::corrupt("indirect block", number, detail));
+            return Err(Error::corrupt(Structure::IndirectBlock, number, detail));
         }
     }
     Ok(())

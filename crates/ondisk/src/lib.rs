@@ -30,5 +30,5 @@ pub mod time;
 pub mod units;
 pub mod xattr;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, Structure};
 pub use units::{BlockNr, GroupNr, InodeNr, LogicalBlock};

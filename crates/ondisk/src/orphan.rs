@@ -11,7 +11,7 @@
 //! None.
 
 use crate::csum::{ChecksumSeed, crc32c};
-use crate::{BlockNr, Error, InodeNr, Result};
+use crate::{BlockNr, Error, InodeNr, Result, Structure};
 
 /// `ob_magic`.
 pub const MAGIC: u32 = 0x0b10_ca04;
@@ -67,7 +67,7 @@ pub fn init(block: &mut [u8], number: BlockNr, seed: Option<ChecksumSeed>) {
 /// Checks the magic and, with `metadata_csum`, the checksum of a block. `seed` is the one of the orphan file's inode
 /// ([`ChecksumSeed::for_inode`]), `None` without `metadata_csum`; `number` is the block's place on the device.
 pub fn verify(block: &[u8], number: BlockNr, seed: Option<ChecksumSeed>) -> Result<()> {
-    let corrupt = |detail: String| Error::corrupt("orphan file block", number.0, detail);
+    let corrupt = |detail: String| Error::corrupt(Structure::OrphanFileBlock, number.0, detail);
     let tail = block.len().checked_sub(TAIL_SIZE).and_then(|at| Some((word(block, at)?, word(block, at + 4)?)));
     let Some((magic, stored)) = tail else {
         return Err(corrupt(format!("{} bytes", block.len())));

@@ -7,7 +7,7 @@
 //! # Locking
 //! None.
 
-use crate::{Error, Result};
+use crate::{Error, Result, Structure};
 
 /// A partition that exists: its range lies on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub fn read_table(device_len: u64, mut read: impl FnMut(u64, &mut [u8]) -> bool)
     let read: Read<'_> = &mut read;
     let mut sector = [0; SECTOR as usize];
     if device_len < SECTOR || !read(0, &mut sector) {
-        return Err(Error::corrupt("partition table sector", 0u32, "cannot be read"));
+        return Err(Error::corrupt(Structure::PartitionTable, 0u32, "cannot be read"));
     }
     let Some(entries) = mbr_entries(&sector) else { return Ok(Vec::new()) };
     // Boot code that happens to end in the signature has nonsense here.
@@ -132,12 +132,12 @@ fn read_logical(
     let mut number = 5;
     loop {
         if visited.contains(&at) || visited.len() >= LOGICAL_MAX {
-            return Err(Error::corrupt("partition table sector", at, "chain of logical partitions does not end"));
+            return Err(Error::corrupt(Structure::PartitionTable, at, "chain of logical partitions does not end"));
         }
         visited.push(at);
         let mut sector = [0; SECTOR as usize];
         if at * SECTOR + SECTOR > device_len || !read(at * SECTOR, &mut sector) {
-            return Err(Error::corrupt("partition table sector", at, "logical partition cannot be read"));
+            return Err(Error::corrupt(Structure::PartitionTable, at, "logical partition cannot be read"));
         }
         // Nothing made here yet: an empty extended partition may have no table.
         let Some(entries) = mbr_entries(&sector) else { return Ok(()) };
@@ -168,7 +168,7 @@ fn read_gpt(device_len: u64, read: Read<'_>) -> Result<Vec<Partition>> {
             }
         }
     }
-    Err(Error::corrupt("partition table sector", 1u32, format!("no valid GPT header: {reason}")))
+    Err(Error::corrupt(Structure::PartitionTable, 1u32, format!("no valid GPT header: {reason}")))
 }
 
 enum Bad {

@@ -17,7 +17,7 @@ use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock, bitmap};
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::groups::Groups;
 
 /// The largest borrowed journal, bytes. A mount is short-lived, and what is logged here need not be large.
@@ -117,7 +117,7 @@ pub(super) fn by_group(
         while len > 0 {
             let place = geo.group_of_block(start).filter(|(g, at)| *at < geo.blocks_in_group(*g));
             let Some((group, at)) = place else {
-                return Err(Error::corrupt(format!("the journal has {start}, which does not exist")));
+                return Err(Error::corrupt(Damage::Journal, "a block that does not exist").at(start));
             };
             let n = len.min(geo.blocks_in_group(group) - at);
             out.entry(group).or_default().push((at, n));

@@ -50,7 +50,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 use extant_recovery::locate::{journal_blocks, journal_inode};
 use extant_recovery::{Accept, Replay, locate};
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::groups::Groups;
 use crate::mount::{read_super_at, write_super};
 use crate::options::BorrowJournal;
@@ -115,7 +115,7 @@ pub(crate) fn borrow(
         Ok(Ok(found)) => found,
         Ok(Err(why)) => return Ok(Some(why)),
         // Nothing has been written. Whoever meets the damage again will say more.
-        Err(e @ (Error::Corrupt(_) | Error::Unsupported(_))) => return Ok(Some(e.to_string())),
+        Err(e @ (Error::Corrupt { .. } | Error::Unsupported(_))) => return Ok(Some(e.to_string())),
         Err(e) => return Err(e),
     };
     let random = rng.next_u64().to_le_bytes();
@@ -189,7 +189,9 @@ fn write_inode(dev: &Arc<dyn BlockDevice>, sb: &SuperBlock, layout: &Layout, siz
     let bs = u64::from(sb.block_size);
     let mut bytes = vec![0; bs as usize];
     dev.read_at(block.0 * bs, &mut bytes, BioFlags::META)?;
-    let slot = bytes.get_mut(offset..offset + sb.inode_size).ok_or_else(|| Error::corrupt("inode 8 has no slot"))?;
+    let slot = bytes
+        .get_mut(offset..offset + sb.inode_size)
+        .ok_or_else(|| Error::corrupt(Damage::Inode, "no slot").of(InodeNr::JOURNAL))?;
     slot.fill(0);
     let now = clock.wall();
     let now = Timestamp { seconds: now.sec, nanos: now.nsec };
@@ -217,7 +219,7 @@ pub(crate) fn give_back(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Resu
     })();
     let (place, len, release) = match planned {
         Ok(planned) => planned,
-        Err(e @ (Error::Corrupt(_) | Error::Unsupported(_))) => return Ok(Some(e.to_string())),
+        Err(e @ (Error::Corrupt { .. } | Error::Unsupported(_))) => return Ok(Some(e.to_string())),
         Err(e) => return Err(e),
     };
     let mut last = sb.clone();

@@ -15,7 +15,7 @@ use extant_ondisk::{BlockNr, InodeNr, bitmap};
 use extant_recovery::{JournalMap, locate};
 
 use super::layout::by_group;
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 
 /// What is known of the bitmaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,20 +47,27 @@ impl Release {
         let all = map.runs().chain(nodes.iter().map(|b| (*b, 1)));
         for (group, runs) in by_group(geo, all)? {
             let place = geo.group_desc_block(group);
-            let (desc_block, offset) = place.ok_or_else(|| Error::corrupt(format!("{group} has no descriptor")))?;
+            let (desc_block, offset) =
+                place.ok_or_else(|| Error::corrupt(Damage::GroupDescriptor, format!("{group} has none")))?;
             let bytes = release.block(dev, sb, desc_block)?;
             let mut desc = GroupDesc::decode(bytes.get(offset..).unwrap_or(&[]), group, geo)?;
             if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
                 if trust == Trust::Interrupted {
                     continue; // nothing in it was marked as used yet
                 }
-                return Err(Error::corrupt(format!("{group} has blocks of the journal and no bitmap")));
+                return Err(Error::corrupt(
+                    Damage::BlockBitmap,
+                    format!("{group} has blocks of the journal and no bitmap"),
+                ));
             }
             let bits = release.block(dev, sb, desc.block_bitmap)?;
             if trust == Trust::Verified {
                 desc.verify_block_bitmap(bits, group, geo)?;
                 if !runs.iter().all(|(at, len)| bitmap::is_set(bits, *at..at + len)) {
-                    return Err(Error::corrupt(format!("blocks of the journal are free in {group}")));
+                    return Err(Error::corrupt(
+                        Damage::BlockBitmap,
+                        format!("blocks of the journal are free in {group}"),
+                    ));
                 }
             }
             let before = bitmap::count_zeros(bits, 0..geo.blocks_in_group(group));
@@ -74,12 +81,12 @@ impl Release {
             release.freed += u64::from(after - before);
             let bytes = release.block(dev, sb, desc_block)?;
             let slot = bytes.get_mut(offset..offset + geo.desc_size);
-            desc.encode_into(slot.ok_or_else(|| Error::corrupt("a short descriptor block"))?, group, geo);
+            desc.encode_into(slot.ok_or_else(|| Error::corrupt(Damage::GroupDescriptor, "a short block"))?, group, geo);
         }
         let (block, offset) = locate::inode_place(dev, sb, InodeNr::JOURNAL)?;
         let table = release.block(dev, sb, block)?;
         let slot = table.get_mut(offset..offset + geo.inode_size);
-        let slot = slot.ok_or_else(|| Error::corrupt("inode 8 has no slot"))?;
+        let slot = slot.ok_or_else(|| Error::corrupt(Damage::Inode, "no slot").of(InodeNr::JOURNAL))?;
         // As mke2fs leaves it: nothing but the checksum.
         slot.fill(0);
         update_checksum(slot, InodeNr::JOURNAL, geo);
@@ -93,7 +100,7 @@ impl Release {
             Entry::Occupied(there) => Ok(there.into_mut()),
             Entry::Vacant(room) => {
                 if !sb.contains(block) {
-                    return Err(Error::corrupt(format!("{block} does not exist")));
+                    return Err(Error::corrupt(Damage::GroupDescriptor, "a block that does not exist").at(block));
                 }
                 let mut bytes = vec![0; sb.block_size as usize];
                 dev.read_at(block.0 * u64::from(sb.block_size), &mut bytes, BioFlags::META)?;

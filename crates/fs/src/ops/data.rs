@@ -19,7 +19,7 @@ use extant_mballoc::{Kind, Request, RequestFlags};
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::es::EsState;
@@ -188,7 +188,9 @@ impl Filesystem {
 
     fn check_data_range(&self, inode: &Inode, block: BlockNr, len: u32) -> Result<()> {
         if block.0 < self.geo.first_data_block.max(1) || !self.geo.contains_range(block, u64::from(len)) {
-            return Err(Error::corrupt(format!("{}: data at {block}+{len}, outside the file system", inode.ino)));
+            return Err(Error::corrupt(Damage::Map, format!("{len} blocks of data outside the file system"))
+                .of(inode.ino)
+                .at(block));
         }
         Ok(())
     }

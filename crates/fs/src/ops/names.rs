@@ -16,7 +16,7 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::dir;
 use crate::dir_store::DirView;
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapState, MapStore};
@@ -100,7 +100,7 @@ impl Filesystem {
         let view = DirView::new(self, dir);
         let found = self.watch(dir::lookup(&view, &view.params, name))?.ok_or(Error::NotFound)?;
         self.watch(self.iget(found.ino).map_err(|e| match e {
-            Error::Stale(ino) => Error::corrupt(format!("directory {} names {ino}, which is deleted", dir.ino)),
+            Error::Stale(ino) => Error::corrupt(Damage::Tree, format!("it names {ino}, which is deleted")).of(dir.ino),
             other => other,
         }))
     }
@@ -274,7 +274,7 @@ impl Filesystem {
         }
         let inode = self.inodes.insert(inode);
         if inode.generation != inode.meta.read().desc.generation {
-            return Err(Error::corrupt(format!("{ino} was free but is in use")));
+            return Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
         }
         let filled = self.fill_new(handle, &inode, dir, node.target).and_then(|()| {
             self.write_inode_data(handle, &inode)?;
@@ -468,7 +468,7 @@ impl Filesystem {
                 return Err(Error::NotDirectory);
             }
             if inode.ino == dir.ino || inode.ino == InodeNr::ROOT {
-                return Err(Error::corrupt(format!("directory {} contains itself", dir.ino)));
+                return Err(Error::corrupt(Damage::Tree, "it contains itself").of(dir.ino));
             }
             let _victim = inode.rw.write_nested();
             let below = DirView::new(self, &inode);
@@ -511,10 +511,10 @@ impl Filesystem {
         };
         let m = self.watch(self.map_lookup(inode, LogicalBlock(0), 1))?;
         let MapState::Written(block) = m.state else {
-            return self.watch(Err(Error::corrupt(format!("symbolic link {} has no block", inode.ino))));
+            return self.watch(Err(Error::corrupt(Damage::Symlink, "no block").of(inode.ino)));
         };
         if size > self.geo.block_size as usize || block == BlockNr(0) {
-            return self.watch(Err(Error::corrupt(format!("symbolic link {} of {size} bytes", inode.ino))));
+            return self.watch(Err(Error::corrupt(Damage::Symlink, format!("{size} bytes")).of(inode.ino)));
         }
         let buffer = self.cache.get(block)?;
         let target = buffer.read(|b| b[..size].to_vec());

@@ -13,7 +13,7 @@ use extant_ondisk::time::Timestamp;
 
 use crate::dir::{self, Found};
 use crate::dir_store::DirView;
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::ops::names::{Cred, NEW_INODE_CREDITS, NewNode, add_dir_link, check_name, drop_dir_link, entry_type};
@@ -47,7 +47,7 @@ impl Filesystem {
         }
         for name in [old_name, new_name] {
             if name == b"." || name == b".." {
-                return Err(Error::Busy("'.' and '..' cannot be renamed".into()));
+                return Err(Error::DotName);
             }
         }
         self.retry_no_space(|| self.rename_once(old_dir, old_name, new_dir, new_name, flags))?;
@@ -146,13 +146,13 @@ impl Filesystem {
             let view = DirView::new(self, &at);
             let up = dir::dotdot(&view, &view.params)?;
             if up == at.ino {
-                return Err(Error::corrupt(format!("'..' of directory {up} names itself")));
+                return Err(Error::corrupt(Damage::Tree, "'..' names the directory itself").of(up));
             }
             let up = self.iget(up)?;
             self.check_dir(&up)?;
             at = up;
         }
-        Err(Error::corrupt("a loop of directories"))
+        Err(Error::corrupt(Damage::Tree, "a loop of directories").of(dir.ino))
     }
 
     #[allow(clippy::too_many_arguments)] // the two sides of one rename
@@ -218,7 +218,11 @@ impl Filesystem {
                 .and_then(|at| dir::set_inode(&fresh, &mut handle, &fresh.params, &at, w.ino, entry_type(w.mode()))),
         };
         if let Err(e) = taken {
-            return Err(Error::corrupt(format!("rename: '{}' vanished: {e}", String::from_utf8_lossy(old_name))));
+            return Err(Error::corrupt(
+                Damage::Directory,
+                format!("rename: '{}' vanished: {e}", String::from_utf8_lossy(old_name)),
+            )
+            .of(old_dir.ino));
         }
         source.meta.write().desc.ctime = now;
         if source.is_dir() && !same_dir {

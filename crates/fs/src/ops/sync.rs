@@ -21,8 +21,10 @@ impl Filesystem {
     /// and possibly before this returns. A write that was lost since the last fsync is reported once.
     pub fn fsync_async(&self, inode: &InodeRef, datasync: bool, done: Box<dyn FnOnce(Result<()>) + Send>) {
         if self.is_read_only() {
-            let lost = inode.write_failed.swap(false, Ordering::AcqRel) || self.journal.is_aborted();
-            return done(if lost { Err(Error::Busy("the journal was aborted".into())) } else { Ok(()) });
+            let lost = inode.write_failed.swap(false, Ordering::AcqRel);
+            let lost = lost.then(|| lost_write(inode.described())).map(Error::Device);
+            let lost = lost.or_else(|| self.journal.is_aborted().then_some(Error::ReadOnly));
+            return done(lost.map_or(Ok(()), |cause| Err(Error::lost(Some(inode.ino), cause))));
         }
         if !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times) {
             self.write_pages(inode);
@@ -37,10 +39,10 @@ impl Filesystem {
         self.journal.commit_async(
             Some(Tid(tid)),
             Box::new(move |r| {
-                let r = r.map_err(Error::from);
+                let r = r.map_err(|e| Error::lost(Some(inode.ino), e.into()));
                 let lost = inode.write_failed.swap(false, Ordering::AcqRel);
                 done(match r {
-                    Ok(()) if lost => Err(Error::Device(lost_write(inode.described()))),
+                    Ok(()) if lost => Err(Error::lost(Some(inode.ino), Error::Device(lost_write(inode.described())))),
                     other => other,
                 });
             }),

@@ -49,8 +49,8 @@ pub(super) fn acl_from_value<E>(ino: InodeNr, value: &[u8]) -> std::result::Resu
 /// The stored ACL of an inode, if it has one.
 pub fn get_acl<S: XattrSource>(store: &S, kind: AclKind) -> Result<Option<Acl>, S> {
     let Some(bytes) = get_raw(store, kind.name())? else { return Ok(None) };
-    let acl =
-        acl::from_disk(&bytes).map_err(|e| extant_ondisk::Error::corrupt("inode", store.ino().0, e.to_string()))?;
+    let acl = acl::from_disk(&bytes)
+        .map_err(|e| extant_ondisk::Error::corrupt(extant_ondisk::Structure::Inode, store.ino().0, e.to_string()))?;
     Ok(Some(acl))
 }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 /// What the caller of a system call gets to see.
 pub fn errno(error: &Error) -> Errno {
     match error {
-        Error::Corrupt(_) => Errno::UCLEAN,
+        Error::Corrupt { .. } => Errno::UCLEAN,
         Error::Unsupported(_) | Error::NotSupported(_) => Errno::OPNOTSUPP,
         Error::Device(e) => device(e),
         Error::NoSpace | Error::NoSpaceUntilCommit | Error::NoInodes => Errno::NOSPC,
@@ -23,7 +23,9 @@ pub fn errno(error: &Error) -> Errno {
         Error::IsDirectory => Errno::ISDIR,
         Error::NotEmpty => Errno::NOTEMPTY,
         Error::NameTooLong => Errno::NAMETOOLONG,
-        Error::ReadOnly => Errno::ROFS,
+        // What changes something learns that nothing can be changed; what asks for durability gets `Lost`.
+        Error::ReadOnly | Error::Aborted { .. } => Errno::ROFS,
+        Error::Lost { cause, .. } => lost(cause),
         Error::NotPermitted => Errno::PERM,
         Error::AccessDenied => Errno::ACCESS,
         Error::Invalid(_) => Errno::INVAL,
@@ -34,9 +36,18 @@ pub fn errno(error: &Error) -> Errno {
         Error::TooLarge => Errno::TOOBIG,
         Error::NoSuchOffset => Errno::NXIO,
         Error::Stale(_) => Errno::STALE,
-        Error::Busy(_) => Errno::BUSY,
+        Error::DotName => Errno::BUSY,
+        Error::Thread { .. } => Errno::AGAIN,
         Error::Mount { source, .. } => errno(source),
         Error::Journal(_) => Errno::IO,
+    }
+}
+
+/// What fsync(2) answers: the disk is full, or the data is gone.
+fn lost(cause: &Error) -> Errno {
+    match errno(cause) {
+        Errno::NOSPC => Errno::NOSPC,
+        _ => Errno::IO,
     }
 }
 
@@ -53,6 +64,7 @@ fn device(error: &extant_block::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use extant_fs::Damage;
     use std::sync::Arc;
 
     #[test]
@@ -65,6 +77,16 @@ mod tests {
         assert_eq!(errno(&io(28)), Errno::NOSPC);
         assert_eq!(errno(&io(5)), Errno::IO);
         assert_eq!(errno(&Error::Mount { image: "i".into(), source: Box::new(Error::NotFound) }), Errno::NOENT);
-        assert_eq!(errno(&Error::Corrupt("c".into())).raw_os_error(), 117);
+        assert_eq!(errno(&Error::corrupt(Damage::Inode, "c")).raw_os_error(), 117);
+    }
+
+    /// A change is refused (EROFS); what was promised and is gone is an error of the device, or of its size.
+    #[test]
+    fn after_the_end_of_the_journal_changes_and_fsync_are_told_apart() {
+        let aborted = || Error::from(extant_fs::JournalError::Aborted { cause: "a write failed".into() });
+        assert_eq!(errno(&aborted()), Errno::ROFS);
+        assert_eq!(errno(&Error::lost(None, aborted())), Errno::IO);
+        assert_eq!(errno(&Error::lost(None, Error::ReadOnly)), Errno::IO);
+        assert_eq!(errno(&Error::lost(None, Error::NoSpace)), Errno::NOSPC);
     }
 }

@@ -103,6 +103,6 @@ pub struct Damage {
 impl Damage {
     /// The same as the crate's error, for logical block `lblk` of a directory.
     pub fn in_block(self, lblk: u32) -> crate::Error {
-        crate::Error::corrupt("directory block", lblk, self.to_string())
+        crate::Error::corrupt(crate::Structure::DirectoryBlock, lblk, self.to_string())
     }
 }

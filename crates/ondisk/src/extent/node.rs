@@ -13,7 +13,7 @@ use super::{
     raw_key,
 };
 use crate::csum::crc32c;
-use crate::{BlockNr, Error, LogicalBlock, Result};
+use crate::{BlockNr, Error, LogicalBlock, Result, Structure};
 
 /// Entries that a node of `bytes` bytes (the root's 60, or a block) has room for.
 pub const fn capacity(bytes: usize) -> usize {
@@ -25,7 +25,7 @@ fn get_u16(bytes: &[u8], at: usize) -> u16 {
 }
 
 fn corrupt(number: u64, detail: String) -> Error {
-    Error::corrupt("extent node in block", number, detail)
+    Error::corrupt(Structure::ExtentNode, number, detail)
 }
 
 fn parse_header(bytes: &[u8], number: u64) -> Result<Header> {

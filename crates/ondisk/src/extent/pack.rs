@@ -6,7 +6,7 @@
 //! None.
 
 use super::{DEPTH_MAX, Extent, Index, NodeMut, ROOT_BYTES, RawEntry, capacity, raw_key};
-use crate::{BlockNr, Error, LogicalBlock, Result};
+use crate::{BlockNr, Error, LogicalBlock, Result, Structure};
 
 /// A tree ready to be written.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub fn pack_tree(
             || extent.end() > u64::from(super::LOGICAL_END)
             || extent.pblk.0 >= 1 << 48
         {
-            return Err(Error::corrupt("extent list at logical block", extent.lblk.0, "not sorted or out of range"));
+            return Err(Error::corrupt(Structure::ExtentList, extent.lblk.0, "not sorted or out of range"));
         }
         free_from = extent.end();
     }

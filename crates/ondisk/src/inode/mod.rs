@@ -19,7 +19,7 @@ pub use raw::{InodeFlags, RawInode, RawInodeExtra};
 use crate::csum::crc32c;
 use crate::superblock::Geometry;
 use crate::time::Timestamp;
-use crate::{BlockNr, Error, InodeNr, Result};
+use crate::{BlockNr, Error, InodeNr, Result, Structure};
 use std::mem::{offset_of, size_of};
 use std::ops::Range;
 use zerocopy::little_endian::{U16, U32};
@@ -431,5 +431,5 @@ fn split(number: u32) -> (U16, U16) {
 }
 
 fn corrupt(ino: InodeNr, detail: impl Into<String>) -> Error {
-    Error::corrupt("inode", ino.0, detail)
+    Error::corrupt(Structure::Inode, ino.0, detail)
 }

@@ -4,7 +4,7 @@
 //! None.
 
 use super::{BlockHeader, BlockKind, HEADER_BYTES, LogFormat, Tid};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Structure};
 use crate::units::BlockNr;
 
 /// The block header and the count (Linux: `struct jbd2_journal_revoke_header_s`).
@@ -75,7 +75,7 @@ pub struct RevokeRecords<'a> {
 ///
 /// Errors: `Corrupt` when the byte count does not fit the block.
 pub fn revoke_records<'a>(format: &LogFormat, block: &'a [u8]) -> Result<RevokeRecords<'a>> {
-    let corrupt = |detail: String| Error::corrupt("revoke block of transaction", tid_of(block), detail);
+    let corrupt = |detail: String| Error::corrupt(Structure::RevokeBlock, tid_of(block), detail);
     let Some(count) = block.get(HEADER_BYTES..REVOKE_HEADER_BYTES) else {
         return Err(corrupt(format!("{} bytes long", block.len())));
     };

@@ -15,7 +15,7 @@ use super::{
     BlockKind, DEFAULT_FAST_COMMIT_BLOCKS, LogCsum, LogFormat, MAGIC, MIN_LOG_BLOCKS, RawBlockHeader,
     SUPER_BLOCK_BYTES, SUPER_BLOCK_LIVE_BYTES, Tid, crc32c,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Structure};
 
 /// How the UUID of a journal begins that Extant gave to an image which has none of its own, for the time of a mount. Kernel
 /// and e2fsprogs go by the UUID of journals on other devices only; they keep this one.
@@ -164,7 +164,7 @@ pub struct JournalSuperBlock {
 }
 
 fn corrupt(detail: impl Into<String>) -> Error {
-    Error::corrupt("journal superblock", 0u64, detail)
+    Error::corrupt(Structure::JournalSuperBlock, 0u64, detail)
 }
 
 impl JournalSuperBlock {

@@ -11,7 +11,7 @@
 //! None.
 
 use crate::csum::ChecksumSeed;
-use crate::{BlockNr, Error, GroupNr, InodeNr, Result};
+use crate::{BlockNr, Error, GroupNr, InodeNr, Result, Structure};
 
 /// Which groups have a copy of the superblock and of the descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,7 +289,11 @@ impl Geometry {
     /// `Corrupt` when there is no such inode: the number came from a directory entry or an orphan list.
     pub fn inode_location(&self, ino: InodeNr) -> Result<InodeLocation> {
         if !self.contains_inode(ino) {
-            return Err(Error::corrupt("inode", ino.0, format!("number out of range 1..={}", self.inodes_count)));
+            return Err(Error::corrupt(
+                Structure::Inode,
+                ino.0,
+                format!("number out of range 1..={}", self.inodes_count),
+            ));
         }
         let zero_based = ino.0 - 1;
         let index = zero_based % self.inodes_per_group;
@@ -346,7 +350,7 @@ impl Geometry {
         let needed = self.blocks_count << self.block_bits;
         if device_bytes < needed {
             let detail = format!("file system of {needed} bytes on a device of {device_bytes}");
-            return Err(Error::corrupt("superblock at byte", super::SUPERBLOCK_OFFSET, detail));
+            return Err(Error::corrupt(Structure::SuperBlock, super::SUPERBLOCK_OFFSET, detail));
         }
         Ok(())
     }

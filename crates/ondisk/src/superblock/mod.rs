@@ -20,7 +20,7 @@ pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use crate::csum::ChecksumSeed;
 use crate::features::{Compat, Incompat, RoCompat, refusal};
-use crate::{BlockNr, Error, InodeNr, Result};
+use crate::{BlockNr, Error, InodeNr, Result, Structure};
 use std::ops::Deref;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -73,7 +73,7 @@ pub struct ErrorEvent<'a> {
     /// Function that found it; cut after 31 bytes.
     pub function: &'a str,
     pub line: u32,
-    /// Linux: `EXT4_ERR_*`, e.g. 4 for EIO, 16 for a corrupt structure.
+    /// Linux: `EXT4_ERR_*`, e.g. 2 for EIO, 5 for a corrupt structure.
     pub code: u8,
 }
 
@@ -108,7 +108,7 @@ impl SuperBlock {
     /// incompatible feature that this code does not know. Known features that cannot be mounted pass: tools want to look
     /// at them.
     pub fn decode(bytes: &[u8], place: u64) -> Result<SuperBlock> {
-        let bad = |detail: String| Error::corrupt("superblock at byte", place, detail);
+        let bad = |detail: String| Error::corrupt(Structure::SuperBlock, place, detail);
         let Ok((raw, _)) = RawSuperBlock::read_from_prefix(bytes) else {
             return Err(bad(format!("{} bytes, {SUPERBLOCK_SIZE} needed", bytes.len())));
         };

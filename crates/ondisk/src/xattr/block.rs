@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::entry::{EntryRef, Place, lay_out, parse};
 use super::{EntryList, MAGIC, NoSpace, block_hash, entry_hash};
 use crate::csum::crc32c;
-use crate::{BlockNr, Error, Result};
+use crate::{BlockNr, Error, Result, Structure};
 
 /// The header at the start of the block.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -47,11 +47,11 @@ pub struct XattrBlock<'a> {
 }
 
 fn place(nr: BlockNr) -> Place {
-    Place { structure: "xattr block", number: nr.0, first: HEADER_LEN, value_base: 0 }
+    Place { structure: Structure::XattrBlock, number: nr.0, first: HEADER_LEN, value_base: 0 }
 }
 
 fn header(block: &[u8], nr: BlockNr, seed: Option<u32>) -> Result<&RawHeader> {
-    let corrupt = |detail: String| Error::corrupt("xattr block", nr.0, detail);
+    let corrupt = |detail: String| Error::corrupt(Structure::XattrBlock, nr.0, detail);
     let Ok((h, _)) = RawHeader::ref_from_prefix(block) else {
         return Err(corrupt("shorter than its header".into()));
     };

@@ -4,7 +4,7 @@ use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{EntryList, Name, NoSpace, pad4};
-use crate::{Error, Result};
+use crate::{Error, Result, Structure};
 
 /// The fixed part of an entry; the name follows (Linux: `struct ext4_xattr_entry`).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -34,7 +34,7 @@ pub struct EntryRef<'a> {
 
 /// Where entries lie: for messages, and for what a value offset counts from.
 pub(super) struct Place {
-    pub structure: &'static str,
+    pub structure: Structure,
     pub number: u64,
     /// Start of the first entry.
     pub first: usize,

@@ -15,7 +15,7 @@ use crate::{InodeNr, Result};
 const HEADER_LEN: usize = 4;
 
 fn place(ino: InodeNr) -> Place {
-    Place { structure: "inode", number: u64::from(ino.0), first: HEADER_LEN, value_base: HEADER_LEN }
+    Place { structure: crate::Structure::Inode, number: u64::from(ino.0), first: HEADER_LEN, value_base: HEADER_LEN }
 }
 
 /// Whether attributes can be stored in an area of `len` bytes at all.

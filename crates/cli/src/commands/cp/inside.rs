@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use extant_fs::{Cred, Error, Filesystem, InodeRef, NewNode, Seek, SetAttr, SetMode, SetTime, WriteFlags};
+use extant_fs::{Cred, Damage, Error, Filesystem, InodeRef, NewNode, Seek, SetAttr, SetMode, SetTime, WriteFlags};
 use extant_ondisk::inode::FileType;
 use rustix::process::{getegid, geteuid};
 
@@ -46,7 +46,9 @@ impl Source for ImageSource {
     fn node(&self, entry: &Entry) -> Result<Node> {
         let attr = self.fs.getattr(&entry.inode);
         let Some(kind) = entry.inode.file_type() else {
-            return Err(self.failed(entry, Error::corrupt(format!("inode {}: mode {:#o}", attr.ino, attr.mode))));
+            return Err(
+                self.failed(entry, Error::corrupt(Damage::Inode, format!("mode {:#o}", attr.mode)).of(attr.ino))
+            );
         };
         Ok(Node {
             kind,
@@ -101,8 +103,8 @@ impl Source for ImageSource {
                 let want = (end - pos).min(buf.len() as u64) as usize;
                 let n = self.fs.read(&file.inode, pos, &mut buf[..want]).map_err(|e| self.failed(file, e))?;
                 if n == 0 {
-                    let what = format!("inode {}: nothing to read at byte {pos} of {size}", file.inode.ino);
-                    return Err(self.failed(file, Error::corrupt(what)));
+                    let what = format!("nothing to read at byte {pos} of {size}");
+                    return Err(self.failed(file, Error::corrupt(Damage::Map, what).of(file.inode.ino)));
                 }
                 write(pos, &buf[..n])?;
                 pos += n as u64;
