@@ -44,6 +44,19 @@ pub trait GroupStore: Send + Sync {
     /// unusable until the next mount, and so does a free count that disagrees with the descriptor's.
     fn load(&self, group: GroupNr) -> Result<Vec<u8>, Self::Error>;
 
+    /// Whether the blocks of this group could be marked: its bitmap and descriptor can be read and are good. Asked before
+    /// blocks of the group are chosen; an error makes the group unusable and the request goes on with another one. May do
+    /// I/O; called without locks.
+    fn check(&self, group: GroupNr) -> Result<(), Self::Error> {
+        let _ = group;
+        Ok(())
+    }
+
+    /// The group turned out to be unusable because of `error`; the request goes on without it. For `errors=`.
+    fn damaged(&self, group: GroupNr, error: &Self::Error) {
+        let _ = (group, error);
+    }
+
     /// Announces a [`GroupStore::mark`] of this group in `txn`: bring the bitmap and descriptor blocks into memory, get
     /// journal access to them. May do I/O; called without locks.
     fn prepare(&self, txn: &mut Self::Txn, group: GroupNr) -> Result<(), Self::Error> {
@@ -127,6 +140,25 @@ pub struct GroupState {
     pub loaded: bool,
     /// The bitmap is not to be trusted; nothing is allocated or freed here.
     pub bad: bool,
+}
+
+/// Blocks that were chosen and are not yet marked ([`Allocator::choose`]): `len` from `start`, inside one group.
+#[derive(Debug)]
+#[must_use = "chosen blocks are marked or given back"]
+pub struct Chosen {
+    pub start: BlockNr,
+    pub len: u32,
+    /// They keep a promise ([`Allocator::reserve`]).
+    reserved: bool,
+}
+
+impl Chosen {
+    /// Cuts off what lies behind the first `len` blocks.
+    pub fn split_off(&mut self, len: u32) -> Option<Chosen> {
+        let rest = self.len.checked_sub(len).filter(|&rest| rest > 0)?;
+        self.len = len;
+        Some(Chosen { start: BlockNr(self.start.0 + u64::from(len)), len: rest, reserved: self.reserved })
+    }
 }
 
 /// How often a request looks again while blocks are in other threads' hands, waiting a little each time.
@@ -222,11 +254,30 @@ impl<S: GroupStore> Allocator<S> {
         &self.geometry
     }
 
-    /// Allocates at least 1 and at most `request.len` blocks inside one group and marks them used in `txn`.
+    /// Allocates at least 1 and at most `request.len` blocks inside one group and marks them used in `txn`:
+    /// [`Allocator::choose`], then [`Allocator::mark`].
     ///
-    /// Errors: [`Error::NoSpace`]; [`Error::NoSpaceUntilCommit`] when freed blocks wait for their commit (stop the handle,
-    /// force a commit, try again, a bounded number of times); the store's errors, after which nothing is allocated.
+    /// # Errors
+    /// Those of the two; nothing is allocated then.
     pub fn allocate(&self, txn: &mut S::Txn, request: &Request<'_>) -> Result<Allocation, S::Error> {
+        let chosen = self.choose(request)?;
+        match self.mark(txn, &chosen) {
+            Ok(()) => Ok(Allocation { start: chosen.start, len: chosen.len }),
+            Err(e) => {
+                self.cancel(chosen);
+                Err(e)
+            }
+        }
+    }
+
+    /// Chooses at least 1 and at most `request.len` blocks inside one group. They are nobody else's from here on, but free on
+    /// disk until [`Allocator::mark`]: a crash in between leaves nothing. So data can be written before anything points to
+    /// it. Needs no handle. What is chosen must be marked or given back ([`Allocator::cancel`]).
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; [`Error::NoSpaceUntilCommit`] when freed blocks wait for their commit (stop the handle, force a
+    /// commit, try again, a bounded number of times); the store's, when no group is left that could be read.
+    pub fn choose(&self, request: &Request<'_>) -> Result<Chosen, S::Error> {
         self.counters.requests.inc();
         if request.len == 0 {
             return Err(Error::Invalid { detail: "a request for no blocks".to_owned() }.into());
@@ -247,44 +298,59 @@ impl<S: GroupStore> Allocator<S> {
                 return Err(Error::NoSpace { wanted: u64::from(request.len) }.into());
             }
         }
-        let result = self.allocate_claimed(txn, request, len);
+        let result = self.choose_claimed(request, len);
         let got = result.as_ref().map_or(0, |a| a.len);
-        self.space.disk_used(u64::from(got));
-        if reserved {
-            self.space.promise_kept(u64::from(got));
-        } else {
+        if !reserved {
             self.space.unclaim(u64::from(len - got));
         }
-        match &result {
+        match result {
             Ok(a) => {
                 self.counters.success.inc();
                 self.counters.blocks_allocated.add(u64::from(a.len));
                 trace_point!(ext4_mballoc_alloc, start = a.start.0, len = a.len, wanted = request.len);
+                Ok(Chosen { start: a.start, len: a.len, reserved })
             }
-            Err(_) => self.counters.no_space.inc(),
+            Err(e) => {
+                self.counters.no_space.inc();
+                Err(e)
+            }
         }
-        result
     }
 
-    fn allocate_claimed(&self, txn: &mut S::Txn, request: &Request<'_>, len: u32) -> Result<Allocation, S::Error> {
+    fn choose_claimed(&self, request: &Request<'_>, len: u32) -> Result<Allocation, S::Error> {
         let goal_only = request.flags.contains(RequestFlags::GOAL_ONLY);
         let limit = self.group_limit(request.max_block);
         let wanted = u64::from(request.len);
         // What was claimed is there and only has to come to rest, unless it may be where this request must not go.
         let anywhere = limit == self.geometry.groups && self.counters.groups_bad.get() == 0;
-        for turn in 0..if anywhere { TURNS_MAX } else { TURNS_FEW } {
-            if let Some(found) = self.use_preallocated(txn, request, len, limit)? {
-                return Ok(found);
+        let mut first_error = None;
+        let mut turn = 0;
+        while turn < if anywhere { TURNS_MAX } else { TURNS_FEW } {
+            match self.use_preallocated(request, len, limit) {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => {}
+                // One group fewer: this ends.
+                Err(e) => {
+                    first_error.get_or_insert(e);
+                    continue;
+                }
             }
             let turns = self.flux.turns();
             // Short of space nobody sets aside more than he needs.
             let plan = if turn == 0 { self.plan(request, len) } else { Plan::Plain };
             let want = self.want(request, &plan, len, limit);
             if let Some(found) = self.find(&want)? {
-                return self.hand_out_extent(txn, request, plan, found, len);
+                match self.settle_extent(request, plan, found, len) {
+                    Ok(chosen) => return Ok(chosen),
+                    Err(e) => {
+                        first_error.get_or_insert(e);
+                        continue;
+                    }
+                }
             }
+            turn += 1;
             if goal_only {
-                return Err(Error::NoSpace { wanted }.into());
+                break;
             }
             if self.discard_everything() > 0 {
                 continue;
@@ -296,7 +362,61 @@ impl<S: GroupStore> Allocator<S> {
                 pending => return Err(Error::NoSpaceUntilCommit { wanted, pending }.into()),
             }
         }
-        Err(Error::NoSpace { wanted }.into())
+        Err(first_error.unwrap_or_else(|| Error::NoSpace { wanted }.into()))
+    }
+
+    /// Reads what [`Allocator::mark`] will change, so that it does not fail for want of that ([`GroupStore::prepare`]).
+    pub fn prepare(&self, txn: &mut S::Txn, chosen: &Chosen) -> Result<(), S::Error> {
+        match self.geometry.locate(chosen.start) {
+            Some((group, _)) => self.store.prepare(txn, group),
+            None => Ok(()),
+        }
+    }
+
+    /// Marks chosen blocks used in `txn`.
+    ///
+    /// # Errors
+    /// The store's, and [`Error::Corrupt`]: nothing has changed then, and the blocks are still chosen.
+    pub fn mark(&self, txn: &mut S::Txn, chosen: &Chosen) -> Result<(), S::Error> {
+        let place = self.geometry.locate(chosen.start);
+        let corrupt = |detail: &str| {
+            let (group, _) = place.unwrap_or_default();
+            Error::corrupt(group, chosen.start, detail)
+        };
+        let (Some((nr, start)), Some(group)) = (place, place.and_then(|(nr, _)| self.group_ref(nr))) else {
+            return Err(corrupt("no such group").into());
+        };
+        self.store.prepare(txn, nr)?;
+        let mut inner = group.lock();
+        if group.has(BAD) {
+            return Err(corrupt("the group turned out to be bad").into());
+        }
+        self.store.mark(txn, nr, start, chosen.len, true)?;
+        let held = inner.unhold(start, chosen.len);
+        debug_assert!(held, "chosen blocks are held");
+        if inner.buddy.is_none() {
+            // A bitmap that is being loaded now may or may not have these blocks.
+            inner.generation = inner.generation.wrapping_add(1);
+        }
+        drop(inner);
+        self.space.disk_used(u64::from(chosen.len));
+        if chosen.reserved {
+            self.space.promise_kept(u64::from(chosen.len));
+        }
+        Ok(())
+    }
+
+    /// Chosen blocks are free again. A promise that they were to keep stays one.
+    pub fn cancel(&self, chosen: Chosen) {
+        if let Some((group, start)) = self.geometry.locate(chosen.start) {
+            self.give_back(group, [(start, chosen.len)], None);
+            if self.group_ref(group).is_some_and(|g| g.has(BAD)) {
+                self.space.disk_forgotten(u64::from(chosen.len));
+            }
+        }
+        if !chosen.reserved {
+            self.space.unclaim(u64::from(chosen.len));
+        }
     }
 
     /// The number of groups that lie wholly at or below `max_block`.
@@ -407,13 +527,7 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     /// Serves the request from what was set aside earlier. Linux: `ext4_mb_use_preallocated`.
-    fn use_preallocated(
-        &self,
-        txn: &mut S::Txn,
-        request: &Request<'_>,
-        len: u32,
-        limit: u32,
-    ) -> Result<Option<Allocation>, S::Error> {
+    fn use_preallocated(&self, request: &Request<'_>, len: u32, limit: u32) -> Result<Option<Allocation>, S::Error> {
         let Kind::Data { owner, logical, .. } = request.kind else { return Ok(None) };
         if request.flags.contains(RequestFlags::GOAL_ONLY) {
             return Ok(None);
@@ -423,7 +537,7 @@ impl<S: GroupStore> Allocator<S> {
         if let Some((pa, cut)) = owner.cut(logical.0, len, |pa| self.usable(pa, limit)) {
             self.flux.end(u64::from(len - cut.len));
             self.counters.inode_pa_hits.inc();
-            return self.hand_out_cut(txn, &pa, cut).map(Some);
+            return self.settle_cut(&pa, cut).map(Some);
         }
         if !self.is_small(request) || request.flags.contains(RequestFlags::NO_PREALLOC) {
             self.flux.end(u64::from(len));
@@ -441,18 +555,17 @@ impl<S: GroupStore> Allocator<S> {
             return Ok(None);
         };
         self.counters.group_pa_hits.inc();
-        self.hand_out_cut(txn, &pa, cut).map(Some)
+        self.settle_cut(&pa, cut).map(Some)
     }
 
-    fn hand_out_cut(&self, txn: &mut S::Txn, pa: &Arc<Preallocation>, cut: Cut) -> Result<Allocation, S::Error> {
+    fn settle_cut(&self, pa: &Arc<Preallocation>, cut: Cut) -> Result<Allocation, S::Error> {
         let extent = Extent { group: pa.group, start: cut.start, len: cut.len };
-        self.hand_out(txn, extent, extent, None, cut.last.then_some(pa))
+        self.settle(extent, extent, None, cut.last.then_some(pa))
     }
 
     /// Splits what was found into the part to hand out and a preallocation.
-    fn hand_out_extent(
+    fn settle_extent(
         &self,
-        txn: &mut S::Txn,
         request: &Request<'_>,
         plan: Plan<'_>,
         found: Extent,
@@ -480,7 +593,7 @@ impl<S: GroupStore> Allocator<S> {
             rest.remove(part.start, part.len);
             Preallocation::new(found.group, found.start, found.len, first_logical, rest)
         });
-        let got = self.hand_out(txn, found, part, pa.as_ref(), None)?;
+        let got = self.settle(found, part, pa.as_ref(), None)?;
         let Some(pa) = pa else { return Ok(got) };
         let block = self.geometry.block(pa.group, pa.start).0;
         let gone = match plan {
@@ -513,54 +626,37 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Marks `part` of `found` used on disk. `found` is held and in flight; afterwards `part` is neither, and the rest is
-    /// the new preallocation's. On an error all of `found` is free again.
-    fn hand_out(
+    /// `found` is held and in flight; afterwards `part` is chosen, and the rest is the new preallocation's. When the group
+    /// turns out to be unusable, it is bad from then on, and nothing of `found` is anybody's.
+    fn settle(
         &self,
-        txn: &mut S::Txn,
         found: Extent,
         part: Extent,
         new: Option<&Arc<Preallocation>>,
         spent: Option<&Arc<Preallocation>>,
     ) -> Result<Allocation, S::Error> {
-        let result = self.mark_used(txn, part, new, spent);
-        if result.is_err() {
-            self.give_back(found.group, [(found.start, found.len)], spent);
+        let result = self.store.check(found.group);
+        match (&result, self.group_ref(found.group)) {
+            (Ok(()), Some(group)) if new.is_some() || spent.is_some() => {
+                let mut inner = group.lock();
+                if let Some(new) = new {
+                    inner.register(new);
+                    group.set(PREALLOCATED);
+                }
+                if let Some(spent) = spent {
+                    inner.unregister(spent);
+                }
+            }
+            (Err(e), Some(group)) => {
+                self.give_back(found.group, [(found.start, found.len)], spent);
+                self.mark_bad(found.group, group, &mut group.lock(), "its bitmap cannot be changed");
+                self.store.damaged(found.group, e);
+            }
+            _ => {}
         }
         self.flux.turned();
         self.flux.end(u64::from(found.len));
         result.map(|()| Allocation { start: self.geometry.block(part.group, part.start), len: part.len })
-    }
-
-    fn mark_used(
-        &self,
-        txn: &mut S::Txn,
-        part: Extent,
-        new: Option<&Arc<Preallocation>>,
-        spent: Option<&Arc<Preallocation>>,
-    ) -> Result<(), S::Error> {
-        self.store.prepare(txn, part.group)?;
-        let corrupt = |detail: &str| Error::corrupt(part.group, self.geometry.block(part.group, part.start), detail);
-        let Some(group) = self.group_ref(part.group) else { return Err(corrupt("no such group").into()) };
-        let mut inner = group.lock();
-        if group.has(BAD) {
-            return Err(corrupt("the group turned out to be bad").into());
-        }
-        self.store.mark(txn, part.group, part.start, part.len, true)?;
-        let held = inner.unhold(part.start, part.len);
-        debug_assert!(held, "blocks in flight are held");
-        if inner.buddy.is_none() {
-            // A bitmap that is being loaded now may or may not have these blocks.
-            inner.generation = inner.generation.wrapping_add(1);
-        }
-        if let Some(new) = new {
-            inner.register(new);
-            group.set(PREALLOCATED);
-        }
-        if let Some(spent) = spent {
-            inner.unregister(spent);
-        }
-        Ok(())
     }
 
     /// Marks blocks free on disk in `txn`. They stay out of use until [`Allocator::release`] gets what this returns, after

@@ -7,7 +7,7 @@
 //! [`Allocation`], [`InodePreallocation`] (one per in-core inode), [`Geometry`], [`Policy`] (which group next).
 //!
 //! Three states of a block: *used on disk*; *held* (free in the on-disk bitmap but not to be had: preallocated, freed in
-//! a transaction that is not yet durable, or just being handed out); *free*. The buddy of a group holds "not free"; the
+//! a transaction that is not yet durable, or chosen and not yet marked, because its data is on its way); *free*. The buddy of a group holds "not free"; the
 //! held ranges are kept beside it, so that a buddy can be dropped and built again at any time.
 //!
 //! What it does not do: I/O (the store loads and journals bitmaps), choosing a goal (Orlov and friends live in `fs`),
@@ -38,7 +38,7 @@ mod stats;
 mod tests;
 mod zones;
 
-pub use allocator::{Allocator, FreedExtents, GroupState, GroupStore, GroupSummary, Options};
+pub use allocator::{Allocator, Chosen, FreedExtents, GroupState, GroupStore, GroupSummary, Options};
 pub use error::{Error, Result};
 pub use geometry::Geometry;
 pub use group_choice::Policy;
