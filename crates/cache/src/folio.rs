@@ -7,7 +7,8 @@
 //! (`Arc::make_mut`), so written-back pages are stable and nobody waits.
 //!
 //! State is kept per file-system block: uptodate (the bytes are the file's), dirty (newer than the device), writeback (on
-//! their way). With `keep_clean` off, folios leave when their last block is written: under FUSE the kernel's page cache
+//! their way: until a read of the device would find them, not only until the write has completed). With `keep_clean` off,
+//! folios leave when their last block is there: under FUSE the kernel's page cache
 //! already has the data, and a second copy would only cost memory.
 //!
 //! What it does not do: I/O, mapping to blocks, reservations; partial blocks are filled in by the caller before
@@ -19,7 +20,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use extant_base::sync::atomic::{AtomicUsize, Ordering};
+use extant_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{LockClass, RwLock};
 use extant_block::{AlignedBuf, BioVec};
 
@@ -49,8 +50,16 @@ pub struct Folio {
 #[derive(Debug, Default)]
 pub struct Taken {
     pub runs: Vec<DirtyRun>,
+    /// The size of the file when they were taken: what belongs to it of the last block.
+    pub size: u64,
     /// The next dirty block is under writeback: it can be taken once that has ended.
     pub blocked: bool,
+}
+
+/// A write covers a block in part whose other part is not in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeedsFill {
+    pub block: u64,
 }
 
 /// Consecutive dirty blocks, in file order.
@@ -89,6 +98,8 @@ pub struct AddressSpace {
     inner: RwLock<Inner>,
     /// Folios in the map, readable without the lock: most inodes of a FUSE mount have none.
     count: AtomicUsize,
+    /// `dirty_blocks`, readable without the lock.
+    dirty: AtomicU64,
 }
 
 impl AddressSpace {
@@ -100,6 +111,7 @@ impl AddressSpace {
             budget,
             inner: RwLock::new(&FOLIO_CLASS, Inner::default()),
             count: AtomicUsize::new(0),
+            dirty: AtomicU64::new(0),
         }
     }
 
@@ -113,10 +125,12 @@ impl AddressSpace {
     }
 
     pub fn dirty_bytes(&self) -> u64 {
-        if self.is_empty() {
-            return 0;
-        }
-        self.inner.read().dirty_blocks << self.block_bits
+        self.dirty.load(Ordering::Acquire) << self.block_bits
+    }
+
+    /// What the lock protects, changed: the count that is readable without it follows.
+    fn publish(&self, inner: &Inner) {
+        self.dirty.store(inner.dirty_blocks, Ordering::Release);
     }
 
     fn block_size(&self) -> u64 {
@@ -233,11 +247,31 @@ impl AddressSpace {
     }
 
     /// Puts `data` at byte `pos` and marks its blocks dirty. `fills` holds the current content of blocks that `data`
-    /// covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). Returns how many bytes
-    /// became dirty that were not.
-    pub fn write(&self, pos: u64, data: &[u8], fills: &[(u64, AlignedBuf)]) -> u64 {
+    /// covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). The file is at least
+    /// `pos + data.len()` long from then on, for `size` as for writeback. Returns how many bytes became dirty that were not.
+    ///
+    /// # Errors
+    /// [`NeedsFill`]: such a block without a fill; nothing has changed. It may have been uptodate a moment ago.
+    pub fn write(
+        &self,
+        pos: u64,
+        data: &[u8],
+        fills: &[(u64, AlignedBuf)],
+        size: &AtomicU64,
+    ) -> Result<u64, NeedsFill> {
         let mut inner = self.inner.write();
         let bs = self.block_size();
+        let end = pos + data.len() as u64;
+        for block in [pos >> self.block_bits, end.saturating_sub(1) >> self.block_bits] {
+            let whole = pos <= block * bs && end >= (block + 1) * bs;
+            let page = block / self.blocks_per_page();
+            let uptodate = self
+                .covering(&inner, page)
+                .is_some_and(|(start, f)| f.uptodate & (1 << (block - start * self.blocks_per_page())) != 0);
+            if !whole && !uptodate && !fills.iter().any(|(b, _)| *b == block) {
+                return Err(NeedsFill { block });
+            }
+        }
         let mut newly = 0u64;
         let mut at = 0usize;
         while at < data.len() {
@@ -272,7 +306,10 @@ impl AddressSpace {
             at += n;
         }
         inner.dirty_blocks += newly;
-        newly << self.block_bits
+        self.publish(&inner);
+        // Under the lock: whoever takes the blocks knows how much of them is the file's.
+        size.fetch_max(end, Ordering::AcqRel);
+        Ok(newly << self.block_bits)
     }
 
     /// Caches bytes that were read from the device (whole blocks from `pos` on); blocks already uptodate keep theirs.
@@ -306,7 +343,7 @@ impl AddressSpace {
     /// writeback. Each run must be given back through [`AddressSpace::finish`]. Stops before a block that is under
     /// writeback already: of two writes in flight the older might win. (Linux waits there, too:
     /// `mpage_prepare_extent_to_map`.)
-    pub fn take_dirty(&self, from: u64, to: u64, max_blocks: u64) -> Taken {
+    pub fn take_dirty(&self, from: u64, to: u64, max_blocks: u64, size: &AtomicU64) -> Taken {
         if self.is_empty() {
             return Taken::default();
         }
@@ -363,7 +400,8 @@ impl AddressSpace {
             }
         }
         inner.dirty_blocks -= taken;
-        Taken { runs, blocked }
+        self.publish(&inner);
+        Taken { runs, size: size.load(Ordering::Acquire), blocked }
     }
 
     /// The fate of blocks taken by [`AddressSpace::take_dirty`]. Returns how many bytes are dirty again.
@@ -404,6 +442,7 @@ impl AddressSpace {
             self.remove_folio(&mut inner, s);
         }
         inner.dirty_blocks += again;
+        self.publish(&inner);
         again << self.block_bits
     }
 
@@ -445,6 +484,7 @@ impl AddressSpace {
                 self.remove_folio(&mut inner, s);
             }
         }
+        self.publish(&inner);
         (before - inner.dirty_blocks) << self.block_bits
     }
 

@@ -3,6 +3,9 @@
 use super::*;
 use extant_base::rng::Rng;
 
+/// A size that these tests do not look at.
+static SIZE: AtomicU64 = AtomicU64::new(0);
+
 fn space(bits: u32, keep: bool) -> AddressSpace {
     AddressSpace::new(bits, keep, Budget::new(1 << 30))
 }
@@ -32,12 +35,12 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
                             fills.push((block, AlignedBuf::from_slice(&device[at..at + bs as usize])));
                         }
                     }
-                    sp.write(pos, &data, &fills);
+                    sp.write(pos, &data, &fills, &SIZE).expect("filled");
                     model[pos as usize..pos as usize + len].fill(byte);
                 }
                 5 | 6 => {
                     let from = rng.below(size >> bits);
-                    for run in sp.take_dirty(from, u64::MAX, 1 + rng.below(40)).runs {
+                    for run in sp.take_dirty(from, u64::MAX, 1 + rng.below(40), &SIZE).runs {
                         let how = if rng.one_in(4) { RunCompletion::Redirty } else { RunCompletion::Written };
                         if how == RunCompletion::Written {
                             let mut at = (run.start * bs) as usize;
@@ -71,7 +74,7 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
                 }
             }
         }
-        for run in sp.take_dirty(0, u64::MAX, u64::MAX).runs {
+        for run in sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE).runs {
             let mut at = (run.start * bs) as usize;
             for v in &run.vecs {
                 device[at..at + v.len].copy_from_slice(v.bytes());
@@ -90,11 +93,11 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
 #[test]
 fn a_writer_during_writeback_does_not_change_what_is_written() {
     let sp = space(12, false);
-    sp.write(0, &[1; 4096], &[]);
-    let runs = sp.take_dirty(0, u64::MAX, u64::MAX).runs;
-    sp.write(0, &[2; 4096], &[]);
+    sp.write(0, &[1; 4096], &[], &SIZE).expect("filled");
+    let runs = sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE).runs;
+    sp.write(0, &[2; 4096], &[], &SIZE).expect("filled");
     assert!(runs[0].vecs[0].bytes().iter().all(|b| *b == 1));
-    let again = sp.take_dirty(0, u64::MAX, u64::MAX);
+    let again = sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE);
     assert!(again.runs.is_empty() && again.blocked, "its first write is still under way");
     sp.finish(0, 1, RunCompletion::Written);
     assert_eq!(sp.dirty_bytes(), 4096, "the second write is still to be written");
@@ -107,7 +110,7 @@ fn a_writer_during_writeback_does_not_change_what_is_written() {
 fn the_budget_gets_everything_back() {
     let budget = Budget::new(1 << 20);
     let sp = AddressSpace::new(12, true, budget.clone());
-    sp.write(100, &[1; 300_000], &[]);
+    sp.write(0, &[1; 303_104], &[], &SIZE).expect("filled");
     assert!(budget.used() >= 300_000);
     drop(sp);
     assert_eq!(budget.used(), 0);

@@ -2,7 +2,8 @@
 //!
 //! Main types: [`Budget`] (one `cache=SIZE` for everything that can be dropped), [`BufferCache`] and [`Buffer`] (metadata
 //! blocks, whose state only the journal moves once they are held), [`AddressSpace`] and [`Folio`] (dirty and cached file
-//! data), [`Flusher`] (background writeback), [`IoWait`] (counts I/O in flight).
+//! data), [`Flusher`] (background writeback), [`Writebacks`] (data on its way to the device), [`ErrorSequence`] (data that did not get
+//! there), [`IoWait`] (waits for a few requests).
 //!
 //! What it does not do: it does not know what a block means, allocate blocks, or start transactions. Mapping folios to
 //! blocks is [`AddressSpaceOps`], implemented by `fs`.
@@ -13,12 +14,16 @@
 
 mod budget;
 mod buffer;
+mod error_sequence;
 mod folio;
 mod io_wait;
 mod writeback;
+mod writes;
 
 pub use budget::{Budget, Shrinker};
 pub use buffer::{BufKind, Buffer, BufferCache, BufferState, CacheStats};
-pub use folio::{AddressSpace, DirtyRun, Folio, PAGE_SIZE, RunCompletion, Taken};
+pub use error_sequence::{ErrorSequence, Opener};
+pub use folio::{AddressSpace, DirtyRun, Folio, NeedsFill, PAGE_SIZE, RunCompletion, Taken};
 pub use io_wait::{IoToken, IoWait};
-pub use writeback::{AddressSpaceOps, Flusher, FlusherOptions, WritebackReason};
+pub use writeback::{AddressSpaceOps, Flusher, FlusherOptions};
+pub use writes::{Epoch, WritebackToken, Writebacks};

@@ -6,10 +6,14 @@
 //! Rules: data older than `expire` is written; above `background_bytes` everything is written, oldest inode first; above
 //! `limit_bytes` writers do it themselves ([`Flusher::must_throttle`]). Within an inode, blocks go out in file order.
 //!
+//! An inode stays listed until nothing of it is dirty, in somebody's hands or on its way: so whoever asks for everything
+//! ([`Flusher::listed`]) sees also what the flusher has begun.
+//!
 //! What it does not do: block mapping, transactions.
 //!
 //! # Locking
-//! `dirty inodes` (97) guards the table and is not held while an inode is written.
+//! `dirty inodes` (38) guards the table and is not held while an inode is written. An inode that is listed already is dirtied
+//! without it ([`AddressSpaceOps::is_listed`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,26 +21,26 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_base::counter::Counter;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, Ordering, fence};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 
-static CLASS: LockClass = LockClass::new("dirty inodes", 97);
+use crate::writes::Writebacks;
 
-/// Why writeback runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WritebackReason {
-    /// Data has been dirty for long enough.
-    Expired,
-    /// Too much is dirty.
-    Background,
-    /// Somebody waits: fsync, sync, unmount.
-    Sync,
-}
+static CLASS: LockClass = LockClass::new("dirty inodes", 38);
 
 /// What the flusher needs of an inode.
 pub trait AddressSpaceOps: Send + Sync {
-    /// Writes all dirty data (and lazily kept times) of the inode. Errors are recorded at the inode, for its next fsync.
-    fn write_pages(&self, reason: WritebackReason);
+    /// Starts writing all dirty data, and writes lazily kept times. Errors are recorded with the inode, for its fsync.
+    fn write_pages(&self);
+
+    /// Nothing is dirty, and nothing on its way.
+    fn is_clean(&self) -> bool;
+
+    /// What is on its way.
+    fn writebacks(&self) -> &Arc<Writebacks>;
+
+    /// Whether the flusher lists the inode: the flusher's own note, kept where it costs no lock.
+    fn is_listed(&self) -> &AtomicBool;
 }
 
 /// Thresholds, in bytes and nanoseconds.
@@ -84,14 +88,35 @@ impl Flusher {
         })
     }
 
-    /// Notes that inode `ino` is dirty; `bytes` became dirty now (0 for times only).
-    pub fn dirtied(&self, ino: u64, bytes: u64, inode: &Arc<dyn AddressSpaceOps>) {
-        {
-            let mut t = self.table.lock();
+    /// Notes that inode `ino` is dirty; `bytes` became dirty now (0 for times only). Called after they did.
+    pub fn dirtied<I: AddressSpaceOps + 'static>(&self, ino: u64, bytes: u64, inode: &Arc<I>) {
+        // Against `settled`: either it sees what is dirty, or this sees that it is not listed any more.
+        fence(Ordering::SeqCst);
+        if !inode.is_listed().load(Ordering::SeqCst) {
             let now = self.clock.now_ns();
+            let mut t = self.table.lock();
             t.inodes.entry(ino).or_insert_with(|| Dirty { inode: inode.clone(), since_ns: now });
+            // Only now: whoever sees it relies on the table.
+            inode.is_listed().store(true, Ordering::SeqCst);
         }
         self.add_bytes(bytes);
+    }
+
+    /// Something of the inode has reached the device, or never will: if it is clean now, it is not listed any more.
+    pub fn settled(&self, ino: u64, inode: &impl AddressSpaceOps) {
+        if !inode.is_clean() {
+            return;
+        }
+        let mut t = self.table.lock();
+        if !inode.is_listed().swap(false, Ordering::SeqCst) {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        if inode.is_clean() {
+            t.inodes.remove(&ino);
+        } else {
+            inode.is_listed().store(true, Ordering::SeqCst);
+        }
     }
 
     /// More bytes are dirty, in an inode that is already listed.
@@ -117,9 +142,12 @@ impl Flusher {
         self.dirty_bytes() > self.options.limit_bytes
     }
 
-    /// The inode is clean (or gone): forget it. The caller re-adds it with [`Flusher::dirtied`] if it becomes dirty again.
+    /// The inode is gone, and so is what was dirty of it.
     pub fn forget(&self, ino: u64) {
-        self.table.lock().inodes.remove(&ino);
+        let mut t = self.table.lock();
+        if let Some(d) = t.inodes.remove(&ino) {
+            d.inode.is_listed().store(false, Ordering::SeqCst);
+        }
     }
 
     pub fn dirty_inodes(&self) -> usize {
@@ -131,10 +159,10 @@ impl Flusher {
         self.kicked.store(false, Ordering::Release);
         let over = self.dirty_bytes() > self.options.background_bytes;
         let now = self.clock.now_ns();
-        let mut due = self.take(|d| now.saturating_sub(d.since_ns) >= self.options.expire_ns);
+        let due = self.take_due(|d| now.saturating_sub(d.since_ns) >= self.options.expire_ns, now);
         let mut written = due.len();
-        for d in due.drain(..) {
-            d.inode.write_pages(WritebackReason::Expired);
+        for inode in due {
+            inode.write_pages();
         }
         if over {
             // Oldest first, until there is room again.
@@ -145,8 +173,14 @@ impl Flusher {
                 if self.dirty_bytes() <= self.options.background_bytes / 2 {
                     break;
                 }
-                let Some(d) = self.table.lock().inodes.remove(&ino) else { continue };
-                d.inode.write_pages(WritebackReason::Background);
+                let inode = match self.table.lock().inodes.get_mut(&ino) {
+                    Some(d) => {
+                        d.since_ns = now;
+                        d.inode.clone()
+                    }
+                    None => continue,
+                };
+                inode.write_pages();
                 written += 1;
             }
         }
@@ -154,17 +188,19 @@ impl Flusher {
         written
     }
 
-    /// Writes every dirty inode (sync, unmount).
-    pub fn write_all(&self) {
-        for d in self.take(|_| true) {
-            d.inode.write_pages(WritebackReason::Sync);
-        }
+    /// Everything that is dirty or on its way, in inode order.
+    pub fn listed(&self) -> Vec<Arc<dyn AddressSpaceOps>> {
+        self.table.lock().inodes.values().map(|d| d.inode.clone()).collect()
     }
 
-    fn take(&self, want: impl Fn(&Dirty) -> bool) -> Vec<Dirty> {
+    /// Those that are due. They stay listed, and are due again one period later if they are not clean by then.
+    fn take_due(&self, due: impl Fn(&Dirty) -> bool, now: u64) -> Vec<Arc<dyn AddressSpaceOps>> {
         let mut t = self.table.lock();
-        let keys: Vec<u64> = t.inodes.iter().filter(|(_, d)| want(d)).map(|(k, _)| *k).collect();
-        keys.iter().filter_map(|k| t.inodes.remove(k)).collect()
+        let taken = t.inodes.values_mut().filter(|d| due(d)).map(|d| {
+            d.since_ns = now;
+            d.inode.clone()
+        });
+        taken.collect()
     }
 
     /// Runs `step` until [`Flusher::stop`]: the body of the flusher thread.

@@ -13,29 +13,31 @@ use extant_base::counter::Counter;
 use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
-use extant_base::task::JoinHandle;
 use extant_block::BlockDevice;
-use extant_cache::{Budget, BufKind, BufferCache, Flusher, Shrinker};
+use extant_cache::{Budget, BufKind, BufferCache, ErrorSequence, Flusher, Opener, Shrinker};
 use extant_journal::{Handle, Hooks, Journal};
 use extant_mballoc::Allocator;
-use extant_ondisk::BlockNr;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::time::Timestamp;
+use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::Inode;
 use crate::inode_table::InodeTable;
 use crate::map::es::EsCache;
+use crate::mount::{read_super_at, write_super};
 use crate::ops::evict;
+use crate::ops::writeback::Completed;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::reserve::Reserve;
+use crate::state::MountState;
+use crate::threads::Threads;
 
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
-pub(crate) static THREADS_CLASS: LockClass = LockClass::new("threads", 1);
 pub(crate) static XATTR_CLASS: LockClass = LockClass::new("shared attributes", 77);
 pub(crate) static RNG_CLASS: LockClass = LockClass::new("random numbers", 99);
 
@@ -96,7 +98,7 @@ pub struct Filesystem {
     pub(crate) renames: Mutex<()>,
     pub(crate) inode_hints: Vec<AtomicU32>,
     pub(crate) free_inodes: AtomicI64,
-    pub(crate) read_only: AtomicBool,
+    pub(crate) state: MountState,
     pub(crate) on_error: OnError,
     pub(crate) evictions: Mutex<VecDeque<Arc<Inode>>>,
     pub(crate) evict_work: Condvar,
@@ -105,9 +107,12 @@ pub struct Filesystem {
     /// Evictions that have ended.
     pub(crate) evicted: AtomicU64,
     pub(crate) stopping: AtomicBool,
-    /// Data of some file was lost since the last sync that told so.
-    pub(crate) lost_writes: AtomicBool,
-    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Data of any file that was lost on its way to the device, and whom sync has told of it.
+    pub(crate) errors: ErrorSequence<Error>,
+    pub(crate) sync_opener: Opener,
+    /// Batches whose data is on the device and that wait for a handle.
+    pub(crate) completed: Completed,
+    pub(crate) threads: Threads,
     pub(crate) rng: Mutex<Rng>,
     /// What the budget knows of the allocator's memory.
     pub(crate) buddy_bytes: AtomicUsize,
@@ -137,7 +142,7 @@ impl Filesystem {
     }
 
     pub fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Acquire)
+        self.state.is_read_only()
     }
 
     /// The superblock as it is in memory.
@@ -181,7 +186,7 @@ impl Filesystem {
     }
 
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
+        self.state.check_writable()
     }
 
     pub(crate) fn random_u32(&self) -> u32 {
@@ -194,6 +199,26 @@ impl Filesystem {
         self.charge_buddies();
         self.budget.relieve();
         Ok(self.journal.start(credits.min(self.journal.max_credits()))?)
+    }
+
+    /// Runs one operation's changes under a handle; see [`Filesystem::end`].
+    pub(crate) fn transact<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
+        let mut handle = self.start(credits)?;
+        let r = change(&mut handle);
+        self.end(handle, r)
+    }
+
+    /// Ends an operation's handle. An operation that fails for a reason of its own (no space, say) has undone what it did. One
+    /// that met damage or a failing device may have stopped anywhere: if it has changed something, nothing more becomes
+    /// durable.
+    pub(crate) fn end<T>(&self, handle: Handle, r: Result<T>) -> Result<T> {
+        match &r {
+            Err(e @ (Error::Corrupt { .. } | Error::Device(_) | Error::Journal(_) | Error::Aborted { .. })) => {
+                handle.fail(e);
+            }
+            _ => handle.finish(),
+        }
+        r
     }
 
     /// Brings the budget up to date with what the allocator's buddies hold.
@@ -237,17 +262,48 @@ impl Filesystem {
         self.stats.errors.inc();
         extant_base::trace_point!(ext4_error; "image={} error={}", self.image(), e);
         eprintln!("extant: {}: {}", self.image(), e);
-        self.sb.lock().record_error(&extant_ondisk::superblock::ErrorEvent {
+        self.tell_superblock(e, ino, block);
+        if self.on_error == OnError::RemountReadOnly {
+            self.fail(e);
+            // As the kernel: what was not durable when the damage was found never is.
+            self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
+        }
+    }
+
+    /// The superblock's error fields, in memory and on the device.
+    fn tell_superblock(&self, e: &Error, ino: Option<InodeNr>, block: Option<BlockNr>) {
+        let event = extant_ondisk::superblock::ErrorEvent {
             time: self.now().seconds,
             ino: ino.map_or(0, |i| i.0),
             block: block.map_or(0, |b| b.0),
             function: e.check(),
             line: 0,
             code: e.cause_code(),
-        });
-        if self.on_error == OnError::RemountReadOnly && !self.read_only.swap(true, Ordering::AcqRel) {
-            eprintln!("extant: {}: the mount is read-only from here on", self.image());
+        };
+        self.sb.lock().record_error(&event);
+        self.write_error(&event);
+    }
+
+    /// Tells the superblock on the device of an error, at once: whatever happens next, the next mount and e2fsck know. Only of
+    /// that; what else has changed of it in memory belongs to transactions. Best effort.
+    fn write_error(&self, event: &extant_ondisk::superblock::ErrorEvent<'_>) {
+        if !self.state.may_write_superblock() {
+            return;
         }
+        let at = self.sb_place.0.0 * u64::from(self.geo.block_size) + self.sb_place.1 as u64;
+        if let Ok(mut sb) = read_super_at(&*self.dev, at) {
+            sb.record_error(event);
+            let _ = write_super(&*self.dev, &sb, self.sb_place);
+        }
+    }
+
+    /// From here on the mount is read-only, and acknowledges nothing any more that is not durable. The first reason counts.
+    fn fail(&self, e: &Error) -> bool {
+        let first = self.state.fail(e);
+        if first {
+            eprintln!("extant: {}: {e}; the mount is read-only from here on", self.image());
+        }
+        first
     }
 
     /// Passes a result on, noting an error that blames the image.
@@ -289,7 +345,6 @@ impl Filesystem {
     /// from here on, and the image stays marked as needing recovery.
     pub fn abort(&self, cause: &str) {
         self.journal.abort(&extant_journal::Error::Aborted { cause: cause.to_owned() });
-        self.read_only.store(true, Ordering::Release);
     }
 
     pub fn statfs(&self) -> StatFs {
@@ -339,8 +394,11 @@ impl Hooks for JournalHooks {
 
     fn aborted(&self, error: &extant_journal::Error) {
         if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            eprintln!("extant: {}: {error}; the mount is read-only from here on", fs.image());
-            fs.read_only.store(true, Ordering::Release);
+            let e = Error::from(error.clone());
+            if fs.fail(&e) {
+                let block = e.device_offset().map(|at| BlockNr(at >> fs.geo.block_bits));
+                fs.tell_superblock(&e, None, block);
+            }
         }
     }
 }

@@ -16,15 +16,17 @@ use std::sync::{Arc, Weak};
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex, RwLock};
-use extant_cache::{AddressSpace, IoWait};
+use extant_cache::{AddressSpace, ErrorSequence, Opener, Writebacks};
 use extant_mballoc::InodePreallocation;
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc};
 use extant_ondisk::time::Timestamp;
 
+use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::map::MapRoot;
 use crate::map::es::EsInode;
+use crate::ops::writeback::Batches;
 
 static RW_CLASS: LockClass = LockClass::new("inode", 20);
 static WB_CLASS: LockClass = LockClass::new("inode writeback", 25);
@@ -55,8 +57,11 @@ pub struct Inode {
     pub(crate) es: EsInode,
     pub(crate) pages: AddressSpace,
     pub(crate) prealloc: InodePreallocation,
-    /// Data writes in flight.
-    pub(crate) io: Arc<IoWait>,
+    /// Data on its way: taken from the pages, not yet to be read from the device.
+    pub(crate) writes: Arc<Writebacks>,
+    pub(crate) batches: Batches,
+    /// The flusher lists it.
+    pub(crate) listed: AtomicBool,
     /// What users see.
     size: AtomicU64,
     /// The newest transactions that changed the inode at all, and in a way that its data needs.
@@ -64,8 +69,10 @@ pub struct Inode {
     pub(crate) datasync_tid: AtomicU32,
     /// Made without a name (O_TMPFILE): may get its first one.
     pub(crate) linkable: AtomicBool,
-    /// A data write failed since the last fsync that told so.
-    pub(crate) write_failed: AtomicBool,
+    /// Data that was lost on its way to the device.
+    pub(crate) errors: ErrorSequence<Error>,
+    /// For callers that do not say which opener they are.
+    pub(crate) opener: Opener,
     /// [`InodeRef`]s.
     users: AtomicU32,
     /// A file's place in the directory search order: group of the last allocated child (Orlov).
@@ -108,6 +115,7 @@ impl Inode {
     ) -> Arc<Inode> {
         let pages = AddressSpace::new(fs.geo.block_bits, fs.options.keep_clean && desc.is_regular(), fs.budget.clone());
         let size = desc.size;
+        let errors = ErrorSequence::default();
         Arc::new_cyclic(|me| Inode {
             ino,
             me: me.clone(),
@@ -120,12 +128,15 @@ impl Inode {
             es,
             pages,
             prealloc: InodePreallocation::new(ino),
-            io: IoWait::new(),
+            writes: Writebacks::new(),
+            batches: Batches::new(),
+            listed: AtomicBool::new(false),
             size: AtomicU64::new(size),
             sync_tid: AtomicU32::new(tid),
             datasync_tid: AtomicU32::new(tid),
             linkable: AtomicBool::new(false),
-            write_failed: AtomicBool::new(false),
+            opener: errors.opener(),
+            errors,
             users: AtomicU32::new(0),
             last_alloc_group: AtomicU32::new(u32::MAX),
             read_end: AtomicU64::new(0),
@@ -135,6 +146,11 @@ impl Inode {
     /// Bytes, as users see them.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
+    }
+
+    /// For the pages, which move the size together with what makes it larger.
+    pub(crate) fn size_cell(&self) -> &AtomicU64 {
+        &self.size
     }
 
     pub(crate) fn set_size(&self, size: u64) {
@@ -182,17 +198,13 @@ impl Inode {
         }
     }
 
-    /// Data of the inode was lost on its way to the device: told once by its fsync, and once by the next sync.
-    pub(crate) fn note_lost_write(&self) {
-        self.write_failed.store(true, Ordering::Release);
+    /// Data of the inode was lost on its way to the device: told once to each opener by fsync, and once by the next sync.
+    pub(crate) fn note_lost_write(&self, cause: Error) {
+        let e = Error::lost(Some(self.ino), cause);
         if let Some(fs) = self.fs.upgrade() {
-            fs.lost_writes.store(true, Ordering::Release);
+            fs.errors.record(e.clone());
         }
-    }
-
-    /// Image and number, for messages.
-    pub(crate) fn described(&self) -> String {
-        self.fs.upgrade().map_or_else(String::new, |fs| format!("{}, {}", fs.image(), self.ino))
+        self.errors.record(e);
     }
 
     pub(crate) fn users(&self) -> u32 {

@@ -27,7 +27,9 @@ mod options;
 mod orphan;
 pub mod path;
 mod reserve;
+mod state;
 mod store;
+mod threads;
 pub mod xattr;
 mod xattr_store;
 

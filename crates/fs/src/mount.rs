@@ -18,9 +18,8 @@ use std::time::Duration;
 use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, Mutex};
-use extant_base::task;
 use extant_block::{AlignedBuf, BioFlags, BlockDevice};
-use extant_cache::{Budget, BufferCache, Flusher, FlusherOptions, Shrinker};
+use extant_cache::{Budget, BufferCache, ErrorSequence, Flusher, FlusherOptions, Shrinker};
 use extant_journal::{Journal, LogLocation};
 use extant_mballoc::Allocator;
 use extant_ondisk::features::{Compat, MountMode};
@@ -39,9 +38,13 @@ use crate::inode::InodeRef;
 use crate::inode_table::InodeTable;
 use crate::map::es::EsCache;
 use crate::map::{MapState, MapStore};
+use crate::ops::sync::Scope;
+use crate::ops::writeback::Completed;
 use crate::options::{BorrowJournal, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::reserve::Reserve;
+use crate::state::MountState;
+use crate::threads::Threads;
 
 impl From<extant_recovery::Error> for Error {
     fn from(e: extant_recovery::Error) -> Error {
@@ -120,6 +123,9 @@ impl Filesystem {
     /// Writes everything, marks the image clean, and ends the background threads. The file system answers every later change
     /// with [`Error::ReadOnly`].
     ///
+    /// The threads end in the order in which they need each other: whoever writes data or frees inodes needs handles, which
+    /// need the journal's thread to make room.
+    ///
     /// # Errors
     /// The first thing that could not be made durable; the image is then left marked as needing recovery, unless only data of
     /// files was lost that nobody has been told of.
@@ -127,41 +133,44 @@ impl Filesystem {
         if self.stopping.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let result = if self.is_read_only() { Ok(()) } else { self.write_everything() };
+        let writable = !self.is_read_only();
+        self.flusher.stop();
+        self.threads.end("extant-flush");
+        let mut result = self.state.acknowledge();
+        if writable {
+            result = result.and(self.write_everything());
+        }
         self.end_threads();
-        let result = result.and_then(|()| self.close_clean());
-        self.read_only.store(true, Ordering::Release);
-        result.and_then(|()| self.report_lost())
+        if writable {
+            result = result.and_then(|()| self.close_clean());
+        }
+        self.state.close();
+        // Data that was lost is told whatever else went wrong.
+        self.report_lost().and(result)
     }
 
     fn write_everything(&self) -> Result<()> {
         self.drain_evictions();
-        self.flusher.write_all();
+        let written = self.wait_for(|done| self.barrier(Scope::All, done));
         for inode in self.inodes.all() {
             self.alloc.discard_preallocations(&inode.prealloc);
         }
         self.drain_evictions();
-        Ok(())
+        written
     }
 
     fn end_threads(&self) {
         self.flusher.stop();
+        self.threads.end("extant-flush");
         self.evict_work.notify_all();
+        self.threads.end("extant-evict");
+        self.completed.stop();
+        self.threads.end("extant-retire");
         self.journal.stop();
-        let threads = std::mem::take(&mut *self.threads.lock());
-        let me = std::thread::current().id();
-        for t in threads {
-            // The last reference may be dropped by a background thread itself.
-            if t.thread().id() != me {
-                let _ = t.join();
-            }
-        }
+        self.threads.end("extant-journal");
     }
 
     fn close_clean(&self) -> Result<()> {
-        if self.is_read_only() && !self.journal.is_aborted() && self.options_read_only() {
-            return Ok(());
-        }
         self.journal.close()?;
         let (blocks, inodes) = self.groups.totals();
         let orphans = self.orphans.len();
@@ -187,10 +196,6 @@ impl Filesystem {
         }
         sb.set_needs_recovery(false);
         write_super(&*self.dev, &sb, self.sb_place)
-    }
-
-    fn options_read_only(&self) -> bool {
-        self.options.read_only
     }
 }
 
@@ -400,6 +405,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     let overhead = geo.overhead_blocks();
     let writable = !read_only;
     let es = EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()));
+    let errors = ErrorSequence::default();
     let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
         me: me.clone(),
         sb_place: sb.primary_location(),
@@ -423,7 +429,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         flusher,
         orphans: Orphans::new(),
         renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
-        read_only: AtomicBool::new(read_only),
+        state: MountState::new(read_only),
         on_error,
         evictions: Mutex::new(&filesystem::EVICT_CLASS, VecDeque::new()),
         evict_work: Condvar::new(),
@@ -431,8 +437,10 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         evicting: AtomicU32::new(0),
         evicted: AtomicU64::new(0),
         stopping: AtomicBool::new(false),
-        lost_writes: AtomicBool::new(false),
-        threads: Mutex::new(&filesystem::THREADS_CLASS, Vec::new()),
+        sync_opener: errors.opener(),
+        errors,
+        completed: Completed::new(),
+        threads: Threads::new(),
         rng: Mutex::new(&filesystem::RNG_CLASS, Rng::new(seed)),
         overhead,
         buddy_bytes: AtomicUsize::new(0),
@@ -489,24 +497,26 @@ fn start_threads(fs: &Arc<Filesystem>) -> Result<()> {
     if !fs.options.threads {
         return Ok(());
     }
-    let io = |e: std::io::Error| Error::Thread { source: Arc::new(e) };
-    let mut threads = fs.threads.lock();
     let journal = fs.journal.clone();
-    threads.push(task::spawn("extant-journal", move || journal.run()).map_err(io)?);
-    let flusher = fs.flusher.clone();
-    threads.push(task::spawn("extant-flush", move || flusher.run()).map_err(io)?);
+    fs.threads.start("extant-journal", move || journal.run())?;
     let weak = Arc::downgrade(fs);
-    threads.push(
-        task::spawn("extant-evict", move || {
-            while let Some(fs) = weak.upgrade() {
-                if !fs.eviction_step(Duration::from_millis(100)) {
-                    return;
-                }
+    fs.threads.start("extant-retire", move || {
+        while let Some(fs) = weak.upgrade() {
+            if !fs.retire_step(Duration::from_millis(100)) {
+                return;
             }
-        })
-        .map_err(io)?,
-    );
-    Ok(())
+        }
+    })?;
+    let weak = Arc::downgrade(fs);
+    fs.threads.start("extant-evict", move || {
+        while let Some(fs) = weak.upgrade() {
+            if !fs.eviction_step(Duration::from_millis(100)) {
+                return;
+            }
+        }
+    })?;
+    let flusher = fs.flusher.clone();
+    fs.threads.start("extant-flush", move || flusher.run())
 }
 
 /// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
@@ -518,8 +528,7 @@ fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
     if damaged {
         // As the kernel: the list of a damaged file system is not to be trusted.
         if head.is_some() {
-            let mut h = fs.start(1)?;
-            fs.modify_superblock(&mut h, |sb| sb.set_last_orphan(None))?;
+            fs.transact(1, |h| fs.modify_superblock(h, |sb| sb.set_last_orphan(None)))?;
         }
         return Ok(());
     }

@@ -32,39 +32,82 @@ struct Closed {
 /// What the running transaction was when a commit wanted it.
 enum Running {
     /// It changed something. The callbacks are of those who wait for a flush: this commit's flush serves them.
-    Closed(Arc<Transaction>, Closed, Vec<Callback>),
+    Closed(Closed, Vec<Callback>),
     /// It changed nothing; everybody who waited for it or for a flush.
     Empty(Vec<Callback>),
 }
 
 impl Journal {
-    /// Commits the running transaction if it has anything in it; everybody who waits for it is told. On an error the
-    /// caller aborts the journal.
+    /// Commits the running transaction if it has anything in it, and tells everybody who waits for it. An error stops the
+    /// journal: a transaction that did not reach the log leaves a gap that none after it can bridge.
     pub(crate) fn commit(&self) -> Result<()> {
-        let mut log = self.log.lock();
+        let told = {
+            let mut log = self.log.lock();
+            let result = self.commit_to(&mut log);
+            self.note_abort(&mut log, result.as_ref().err());
+            result
+        };
+        let (waiters, room) = told.inspect_err(|e| self.tell_aborted(e))?;
+        // Without the log: they write replies, allocate, or ask for the next commit.
+        for done in waiters {
+            done(Ok(()));
+        }
+        if room {
+            let made = {
+                let mut log = self.log.lock();
+                let made = self.checkpoint(&mut log);
+                self.note_abort(&mut log, made.as_ref().err());
+                made
+            };
+            made.inspect_err(|e| self.tell_aborted(e))?;
+        }
+        Ok(())
+    }
+
+    /// Before the log is let go of: after an error, or if somebody else has aborted the journal meanwhile, the next mount
+    /// must learn of it.
+    fn note_abort(&self, log: &mut Log, error: Option<&Error>) {
+        let aborted = {
+            let mut s = self.state.lock();
+            match error {
+                Some(e) if s.aborted.is_none() => self.set_aborted(&mut s, e),
+                _ => {}
+            }
+            s.aborted.is_some()
+        };
+        if aborted {
+            log.note_errno(&*self.dev);
+        }
+    }
+
+    /// Returns who is to be told, and whether the log wants a checkpoint.
+    fn commit_to(&self, log: &mut Log) -> Result<(Vec<Callback>, bool)> {
         let start_ns = self.options.clock.now_ns();
-        let (txn, closed, flushes) = match self.close_running()? {
-            Running::Closed(txn, closed, flushes) => (txn, closed, flushes),
-            Running::Empty(waiters) => return self.flush_for(waiters),
+        let (closed, flushes) = match self.close_running()? {
+            Running::Closed(closed, flushes) => (closed, flushes),
+            Running::Empty(waiters) => {
+                // Nothing was changed: those who waited for the running transaction only need a flush.
+                if !waiters.is_empty() {
+                    self.stats.flushes.inc();
+                    if let Err(e) = self.dev.flush() {
+                        self.give_back_waiters(waiters);
+                        return Err(e.into());
+                    }
+                }
+                return Ok((waiters, false));
+            }
         };
         let closed_ns = self.options.clock.now_ns();
-        // A failed data write is reported by its inode's fsync; the metadata is consistent all the same.
-        let _ = txn.ordered.wait();
-        for io in std::mem::take(&mut self.state.lock().strays) {
-            let _ = io.wait();
-        }
         let (tid, blocks) = (closed.tid, closed.frozen.len());
         self.note_pinned(
             blocks as u64 + log.logged_len() + self.state.lock().running.inner.lock().buffers.len() as u64,
         );
         let result = match log.disk.is_some() {
-            true => self.write_log(&mut log, &closed),
+            true => self.write_log(log, &closed),
             false => self.write_home(&closed),
         };
         if let Err(e) = result {
-            for done in flushes {
-                done(Err(e.clone()));
-            }
+            self.give_back_waiters(flushes);
             return Err(e);
         }
         log.took_tid(tid);
@@ -91,40 +134,25 @@ impl Journal {
         if !closed.freed.is_empty() {
             self.hooks.released(closed.freed);
         }
-        let done: Vec<_> = {
+        let waiters = {
             let mut s = self.state.lock();
             s.committed = tid;
-            let (ready, rest) = std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
+            let (ready, rest): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
             s.waiters = rest;
             s.batch = ready.len() + s.waiters.len();
             let took = self.options.clock.now_ns().saturating_sub(start_ns);
             s.commit_ns = if s.commit_ns == 0 { took } else { (3 * s.commit_ns + took) / 4 };
-            ready
+            ready.into_iter().map(|(_, done)| done).chain(flushes).collect()
         };
-        for (_, callback) in done {
-            callback(Ok(()));
-        }
-        for callback in flushes {
-            callback(Ok(()));
-        }
         let logged_max = self.options.pinned_bytes_max / 2 / u64::from(self.cache.block_size());
-        if log.logged_len() > logged_max || log.disk.as_ref().is_some_and(|d| d.used > d.range.len() / 2) {
-            self.checkpoint(&mut log)?;
-        }
-        Ok(())
+        let full = log.disk.as_ref().is_some_and(|d| d.used > d.range.len() / 2);
+        Ok((waiters, full || log.logged_len() > logged_max))
     }
 
-    /// Nothing was changed: those who waited for the running transaction only need a flush.
-    fn flush_for(&self, waiters: Vec<Callback>) -> Result<()> {
-        if waiters.is_empty() {
-            return Ok(());
-        }
-        self.stats.flushes.inc();
-        let result = self.flush_data();
-        for done in waiters {
-            done(result.clone());
-        }
-        result
+    /// Those who were to be told of a success hear of the error with all others.
+    fn give_back_waiters(&self, waiters: Vec<Callback>) {
+        self.state.lock().flush_waiters.extend(waiters);
     }
 
     /// Waits for the open handles, freezes what they changed, and lets new handles into the next transaction.
@@ -136,7 +164,7 @@ impl Journal {
                 self.drained.wait(&mut s);
             }
             if let Some(cause) = &s.aborted {
-                return Err(Error::Aborted { cause: cause.clone() });
+                return Err(cause.as_aborted());
             }
             s.commit_wanted = false;
             if s.running.is_empty() {
@@ -192,7 +220,7 @@ impl Journal {
         let mut revoked: Vec<_> = revoked.into_iter().collect();
         revoked.sort_unstable();
         let closed = Closed { tid: txn.tid, frozen, revoked, freed };
-        Ok(Running::Closed(txn, closed, flushes))
+        Ok(Running::Closed(closed, flushes))
     }
 
     /// Writes the transaction into the log and makes it durable.

@@ -7,6 +7,9 @@ pub enum Error {
     /// An earlier error stopped the journal; nothing can be changed any more.
     #[error("journal aborted: {cause}")]
     Aborted { cause: String },
+    /// An operation ended after it had changed something and before it was complete.
+    #[error("an operation was left half done by {cause}")]
+    HalfDone { cause: String },
     /// One operation wants more blocks than a transaction may hold.
     #[error("an operation needs {credits} journal blocks, a transaction holds at most {max}")]
     TooLarge { credits: u32, max: u32 },
@@ -15,3 +18,13 @@ pub enum Error {
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// What everybody is told after this error has stopped the journal.
+    pub(crate) fn as_aborted(&self) -> Error {
+        match self {
+            Error::Aborted { .. } => self.clone(),
+            first => Error::Aborted { cause: first.to_string() },
+        }
+    }
+}

@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use extant_block::AlignedBuf;
-use extant_cache::{BufKind, Buffer, IoToken};
+use extant_cache::{BufKind, Buffer};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::Tid;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::state::{Journal, Transaction};
 
 thread_local! {
@@ -16,19 +16,48 @@ thread_local! {
     static OPEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// An open handle. Dropping it ends the operation: its changes become durable together with the transaction's others.
+/// An open handle. [`Handle::finish`] ends the operation: its changes become durable together with the transaction's others.
+/// One that is dropped instead (an error, a panic) and has changed something left half an operation behind: the journal is
+/// aborted, so that no part of it becomes durable.
+#[must_use = "a handle is finished"]
 pub struct Handle {
     journal: Arc<Journal>,
     txn: Arc<Transaction>,
     /// Blocks that may still join the transaction on this handle's account.
     credits: u32,
+    /// Something has been changed since the handle was started, or restarted.
+    changed: bool,
+    finished: bool,
+    /// It counts as open in the journal.
+    open: bool,
 }
 
 impl Handle {
     pub(crate) fn new(journal: Arc<Journal>, txn: Arc<Transaction>, credits: u32) -> Handle {
         // Under shuttle all tasks share one OS thread.
         debug_assert!(cfg!(shuttle) || !OPEN.replace(true), "this thread has a handle open already");
-        Handle { journal, txn, credits }
+        Handle { journal, txn, credits, changed: false, finished: false, open: true }
+    }
+
+    /// The operation is complete.
+    pub fn finish(mut self) {
+        self.finished = true;
+    }
+
+    /// The operation failed: if it has changed anything, the journal is aborted for this reason.
+    pub fn fail(mut self, cause: &dyn std::fmt::Display) {
+        self.finished = true;
+        if self.changed {
+            self.end(Some(Error::HalfDone { cause: cause.to_string() }));
+        }
+    }
+
+    /// Ends the handle's part, once.
+    fn end(&mut self, failed: Option<Error>) {
+        if std::mem::replace(&mut self.open, false) {
+            OPEN.set(false);
+            self.journal.stop_handle(std::mem::take(&mut self.credits), failed);
+        }
     }
 
     pub fn tid(&self) -> Tid {
@@ -52,22 +81,13 @@ impl Handle {
     /// `jbd2_journal_restart`). Everything done so far must be consistent by itself.
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         let journal = self.journal.clone();
-        journal.stop_handle(std::mem::take(&mut self.credits));
-        OPEN.set(false);
-        // On an error the handle stays a handle of the old transaction, which needs its count back for the drop.
-        match journal.start(credits) {
-            Ok(mut fresh) => {
-                self.txn = fresh.txn.clone();
-                self.credits = std::mem::take(&mut fresh.credits);
-                std::mem::forget(fresh);
-                Ok(())
-            }
-            Err(e) => {
-                journal.state.lock().updates += 1;
-                OPEN.set(true);
-                Err(e)
-            }
-        }
+        self.end(None);
+        self.changed = false;
+        let mut fresh = journal.start(credits)?;
+        self.txn = fresh.txn.clone();
+        self.credits = std::mem::take(&mut fresh.credits);
+        self.open = std::mem::replace(&mut fresh.open, false);
+        Ok(())
     }
 
     fn join(&mut self, buffer: &Arc<Buffer>, kind: BufKind) {
@@ -89,6 +109,7 @@ impl Handle {
     /// Changes a metadata block; the change belongs to this transaction.
     pub fn modify<R>(&mut self, buffer: &Arc<Buffer>, kind: BufKind, f: impl FnOnce(&mut [u8]) -> R) -> R {
         let tid = self.txn.tid.0;
+        self.changed = true;
         let mut inner = buffer.lock();
         if inner.state.held != Some(tid) {
             inner.state.held = Some(tid);
@@ -114,6 +135,7 @@ impl Handle {
     /// The metadata block was freed: its cached copy goes, and if the log may hold a copy, a revoke record keeps replay from
     /// writing it over whatever the block becomes (Linux: `jbd2_journal_revoke` and `jbd2_journal_forget`).
     pub fn forget(&mut self, block: BlockNr) {
+        self.changed = true;
         let Some(buffer) = self.journal.cache.peek(block) else { return };
         let logged = {
             let mut inner = buffer.lock();
@@ -128,6 +150,7 @@ impl Handle {
 
     /// The extent was freed; it may be allocated again once this transaction is durable.
     pub fn freed(&mut self, start: BlockNr, len: u32) {
+        self.changed = true;
         let mut t = self.txn.inner.lock();
         match t.freed.last_mut() {
             Some((s, l)) if s.0 + u64::from(*l) == start.0 => *l += len,
@@ -138,16 +161,12 @@ impl Handle {
             _ => t.freed.push((start, len)),
         }
     }
-
-    /// Counts a data write that the commit must wait for. The token is finished when the write is.
-    pub fn ordered_io(&self) -> IoToken {
-        self.txn.ordered.begin()
-    }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        OPEN.set(false);
-        self.journal.stop_handle(self.credits);
+        let half = self.changed && !self.finished;
+        let why = if std::thread::panicking() { "a panic" } else { "an error" };
+        self.end(half.then(|| Error::HalfDone { cause: why.to_owned() }));
     }
 }

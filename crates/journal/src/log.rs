@@ -45,12 +45,14 @@ pub(crate) struct Log {
     pub disk: Option<OnDisk>,
     pub logged: BTreeMap<BlockNr, Logged>,
     next_tid: Tid,
+    /// The superblock tells the next mount of an abort.
+    errno_noted: bool,
 }
 
 impl Log {
     pub(crate) fn open(location: Option<LogLocation>) -> Result<Log> {
         let Some(LogLocation { mut superblock, blocks }) = location else {
-            return Ok(Log { disk: None, logged: BTreeMap::new(), next_tid: Tid(1) });
+            return Ok(Log { disk: None, logged: BTreeMap::new(), next_tid: Tid(1), errno_noted: false });
         };
         // One above what a clean close recorded, as the kernel does: a stale commit block can then never match.
         let next_tid = superblock.sequence.next();
@@ -63,7 +65,7 @@ impl Log {
         let head = if range.contains(superblock.head) { superblock.head } else { range.first };
         superblock.sequence = next_tid;
         let disk = OnDisk { superblock, blocks, format, range, head, used: 0, last_commit_sec: 0 };
-        Ok(Log { disk: Some(disk), logged: BTreeMap::new(), next_tid })
+        Ok(Log { disk: Some(disk), logged: BTreeMap::new(), next_tid, errno_noted: false })
     }
 
     pub(crate) fn next_tid(&self) -> Tid {
@@ -81,6 +83,9 @@ impl Log {
 
     /// Best effort, at an abort: tells the next mount.
     pub(crate) fn note_errno(&mut self, dev: &dyn BlockDevice) {
+        if std::mem::replace(&mut self.errno_noted, true) {
+            return;
+        }
         if let Some(d) = &mut self.disk {
             d.superblock.errno = -5; // EIO
             let _ = d.write_superblock(dev, BioFlags::FUA);

@@ -9,7 +9,7 @@ use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, MutexGuard, Waiter};
 use extant_block::BlockDevice;
-use extant_cache::{Buffer, BufferCache, IoWait};
+use extant_cache::{Buffer, BufferCache};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::Tid;
 
@@ -68,8 +68,6 @@ pub struct JournalStats {
 pub(crate) struct Transaction {
     pub tid: Tid,
     pub inner: Mutex<TxnInner>,
-    /// Data writes that must be on the device before the commit block.
-    pub ordered: Arc<IoWait>,
 }
 
 #[derive(Default)]
@@ -82,7 +80,7 @@ pub(crate) struct TxnInner {
 
 impl Transaction {
     pub(crate) fn new(tid: Tid) -> Arc<Transaction> {
-        Arc::new(Transaction { tid, inner: Mutex::new(&TXN_CLASS, TxnInner::default()), ordered: IoWait::new() })
+        Arc::new(Transaction { tid, inner: Mutex::new(&TXN_CLASS, TxnInner::default()) })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -106,15 +104,14 @@ pub(crate) struct State {
     pub committed: Tid,
     pub waiters: Vec<(Tid, Callback)>,
     pub flush_waiters: Vec<Callback>,
-    /// Overwrites in flight, which no transaction knows of.
-    pub strays: Vec<Arc<IoWait>>,
     /// Who waits for the next commit is worth waiting for: as many as the last one served and left behind.
     pub batch: usize,
     /// While the journal's thread waits for that many, arrivals wake it only when they are complete.
     pub gathering: bool,
     /// How long commits take, as a moving average.
     pub commit_ns: u64,
-    pub aborted: Option<String>,
+    /// The first error, which stopped the journal for good.
+    pub aborted: Option<Error>,
     pub stop: bool,
 }
 
@@ -170,7 +167,6 @@ impl Journal {
                     committed: Tid(first.0.wrapping_sub(1)),
                     waiters: Vec::new(),
                     flush_waiters: Vec::new(),
-                    strays: Vec::new(),
                     batch: 1,
                     gathering: false,
                     commit_ns: 0,
@@ -202,7 +198,7 @@ impl Journal {
         let mut s = self.state.lock();
         loop {
             if let Some(cause) = &s.aborted {
-                return Err(Error::Aborted { cause: cause.clone() });
+                return Err(cause.as_aborted());
             }
             if s.locked {
                 self.room.wait(&mut s);
@@ -234,13 +230,23 @@ impl Journal {
         Ok(Handle::new(self.clone(), txn, credits))
     }
 
-    /// Ends a handle's part. `reserved` is what it had promised and not used.
-    pub(crate) fn stop_handle(&self, unused: u32) {
+    /// Ends a handle's part. `unused` is what it had promised and not used. `failed`: what it changed is half of an
+    /// operation. Nothing of the transaction may become durable then, which is made sure under the lock under which a commit
+    /// would stop waiting for this handle.
+    pub(crate) fn stop_handle(&self, unused: u32, failed: Option<Error>) {
         let mut s = self.state.lock();
+        let first = failed.filter(|_| s.aborted.is_none());
+        if let Some(error) = &first {
+            self.set_aborted(&mut s, error);
+        }
         s.updates -= 1;
-        s.reserved -= unused;
+        s.reserved = s.reserved.saturating_sub(unused);
         if s.updates == 0 && s.locked {
             self.drained.notify_all();
+        }
+        drop(s);
+        if let Some(error) = first {
+            self.tell_aborted(&error);
         }
     }
 
@@ -270,9 +276,9 @@ impl Journal {
         self.stats.waits.inc();
         let mut s = self.state.lock();
         if let Some(cause) = &s.aborted {
-            let cause = cause.clone();
+            let error = cause.as_aborted();
             drop(s);
-            return done(Err(Error::Aborted { cause }));
+            return done(Err(error));
         }
         match tid {
             Some(tid) if tid.is_after(s.committed) => {
@@ -298,12 +304,6 @@ impl Journal {
         waiter.wait()
     }
 
-    /// Data writes that are in flight without a transaction: whoever asks for durability from now on gets it only after
-    /// they have finished.
-    pub fn also_wait_for(&self, io: Arc<IoWait>) {
-        self.state.lock().strays.push(io);
-    }
-
     /// Commits whatever is running and waits.
     pub fn commit_running(&self) -> Result<()> {
         let tid = self.running_tid();
@@ -327,9 +327,8 @@ impl Journal {
         match commit {
             None => self.fail_waiters(),
             Some(true) => {
-                if let Err(e) = self.commit() {
-                    self.abort(&e);
-                }
+                // An error has been told to everybody whom it concerns.
+                let _ = self.commit();
                 true
             }
             Some(false) => self.flush_for_waiters(),
@@ -342,7 +341,7 @@ impl Journal {
             return false;
         }
         self.stats.flushes.inc();
-        let result = self.flush_data();
+        let result = self.dev.flush().map_err(Error::from);
         if let Err(e) = &result {
             self.abort(e);
         }
@@ -352,25 +351,15 @@ impl Journal {
         true
     }
 
-    /// Flushes the device, after the overwrites in flight.
-    pub(crate) fn flush_data(&self) -> Result<()> {
-        let strays = std::mem::take(&mut self.state.lock().strays);
-        for io in strays {
-            // A failed write is told by its inode.
-            let _ = io.wait();
-        }
-        Ok(self.dev.flush()?)
-    }
-
     fn fail_waiters(&self) -> bool {
-        let (waiters, flushes, cause) = {
+        let (waiters, flushes, error) = {
             let mut s = self.state.lock();
-            let cause = s.aborted.clone().unwrap_or_default();
-            (std::mem::take(&mut s.waiters), std::mem::take(&mut s.flush_waiters), cause)
+            let Some(error) = s.aborted.as_ref().map(Error::as_aborted) else { return false };
+            (std::mem::take(&mut s.waiters), std::mem::take(&mut s.flush_waiters), error)
         };
         let any = !waiters.is_empty() || !flushes.is_empty();
         for done in waiters.into_iter().map(|(_, d)| d).chain(flushes) {
-            done(Err(Error::Aborted { cause: cause.clone() }));
+            done(Err(error.clone()));
         }
         any
     }
@@ -434,11 +423,21 @@ impl Journal {
             if s.aborted.is_some() {
                 return;
             }
-            s.aborted = Some(error.to_string());
-            s.locked = false;
-            self.room.notify_all();
-            self.drained.notify_all();
+            self.set_aborted(&mut s, error);
         }
+        self.tell_aborted(error);
+    }
+
+    pub(crate) fn set_aborted(&self, s: &mut State, error: &Error) {
+        s.aborted = Some(error.clone());
+        s.locked = false;
+        self.room.notify_all();
+        self.drained.notify_all();
+    }
+
+    /// What follows once [`Journal::set_aborted`] was called.
+    pub(crate) fn tell_aborted(&self, error: &Error) {
+        // Who holds the log notes it when he lets go.
         if let Some(mut log) = self.log.try_lock() {
             log.note_errno(&*self.dev);
         }
@@ -454,7 +453,7 @@ impl Journal {
     /// succeeded, and has stopped the thread.
     pub fn close(&self) -> Result<()> {
         if let Some(cause) = &self.state.lock().aborted {
-            return Err(Error::Aborted { cause: cause.clone() });
+            return Err(cause.as_aborted());
         }
         let r = self.commit().and_then(|()| {
             let mut log = self.log.lock();

@@ -61,7 +61,7 @@ fn group_commit(with_log: bool) -> (u64, u64) {
                     let mut handle = journal.start(1).expect("started");
                     handle.modify(&buffer, BufKind::Table, |b| b[0] = round as u8);
                     let tid = handle.tid();
-                    drop(handle);
+                    handle.finish();
                     journal.commit_wait(Some(tid)).expect("durable");
                     assert!(tid.is_at_or_before(journal.committed_tid()), "told durable before the commit");
                 }

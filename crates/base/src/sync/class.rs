@@ -158,7 +158,7 @@ impl Held {
         {
             let _ = HELD.try_with(|h| {
                 let mut h = h.borrow_mut();
-                if waits && class.rank != 0 {
+                if waits && class.rank != 0 && !std::thread::panicking() {
                     for other in h.iter() {
                         let same = std::ptr::eq(*other, class);
                         if other.rank != 0

@@ -179,6 +179,7 @@ fn log_allocation(
                 groups.mark(&mut handle, group, start, len, true)?;
             }
         }
+        handle.finish();
     }
     Ok(journal.commit_running()?)
 }

@@ -111,34 +111,35 @@ impl Filesystem {
             None => false,
         };
         let chmod = set.mode.is_some_and(|m| m & 0o7777 != inode.mode() & 0o7777);
-        let mut handle = self.start(2 + if chmod { XATTR_CREDITS } else { 0 })?;
-        {
-            let mut m = inode.meta.write();
-            let d = &mut m.desc;
-            if let Some(mode) = set.mode {
-                d.mode = d.mode & MODE_TYPE_MASK | mode & 0o7777;
+        self.transact(2 + if chmod { XATTR_CREDITS } else { 0 }, |handle| {
+            {
+                let mut m = inode.meta.write();
+                let d = &mut m.desc;
+                if let Some(mode) = set.mode {
+                    d.mode = d.mode & MODE_TYPE_MASK | mode & 0o7777;
+                }
+                let chown = set.uid.is_some() || set.gid.is_some();
+                if let Some(uid) = set.uid {
+                    d.uid = uid;
+                }
+                if let Some(gid) = set.gid {
+                    d.gid = gid;
+                }
+                if chown && set.mode.is_none() && FileType::from_mode(d.mode) != Some(FileType::Directory) {
+                    d.mode &= !privileges(d.mode);
+                }
+                if resized {
+                    d.mtime = now;
+                }
+                set.apply_times(d, now);
             }
-            let chown = set.uid.is_some() || set.gid.is_some();
-            if let Some(uid) = set.uid {
-                d.uid = uid;
+            if chmod {
+                let view = XattrView { fs: self, inode };
+                let mode = inode.mode();
+                xattr::chmod_acl(&mut XattrEdit { view, handle }, mode).map_err(Error::from)?;
             }
-            if let Some(gid) = set.gid {
-                d.gid = gid;
-            }
-            if chown && set.mode.is_none() && FileType::from_mode(d.mode) != Some(FileType::Directory) {
-                d.mode &= !privileges(d.mode);
-            }
-            if resized {
-                d.mtime = now;
-            }
-            set.apply_times(d, now);
-        }
-        if chmod {
-            let view = XattrView { fs: self, inode };
-            let mode = inode.mode();
-            xattr::chmod_acl(&mut XattrEdit { view, handle: &mut handle }, mode).map_err(Error::from)?;
-        }
-        self.write_inode(&mut handle, inode)
+            self.write_inode(handle, inode)
+        })
     }
 
     /// Sets the inode flags that chattr(1) may change.
@@ -146,14 +147,15 @@ impl Filesystem {
         self.check_writable()?;
         let _exclusive = inode.rw.write();
         let wanted = InodeFlags::from_bits_retain(flags);
-        let mut handle = self.start(1)?;
-        {
-            let mut m = inode.meta.write();
-            let may = InodeFlags::USER_MODIFIABLE - InodeFlags::EXTENTS;
-            m.desc.flags = m.desc.flags.difference(may) | wanted & may;
-            m.desc.ctime = self.now();
-        }
-        self.write_inode(&mut handle, inode)
+        self.transact(1, |handle| {
+            {
+                let mut m = inode.meta.write();
+                let may = InodeFlags::USER_MODIFIABLE - InodeFlags::EXTENTS;
+                m.desc.flags = m.desc.flags.difference(may) | wanted & may;
+                m.desc.ctime = self.now();
+            }
+            self.write_inode(handle, inode)
+        })
     }
 }
 

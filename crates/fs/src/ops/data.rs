@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
 use extant_block::{AlignedBuf, BioFlags};
-use extant_cache::AddressSpaceOps;
+use extant_cache::NeedsFill;
 use extant_journal::Handle;
-use extant_mballoc::{Kind, Request, RequestFlags};
+use extant_mballoc::{Chosen, Kind, Request, RequestFlags};
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
@@ -23,8 +23,8 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::es::EsState;
-use crate::map::{MapState, Mapping};
-use crate::options::{Atime, DataMode};
+use crate::map::{MapState, Mapping, Progress};
+use crate::options::Atime;
 
 /// What a writer says about itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -186,7 +186,7 @@ impl Filesystem {
         Ok(())
     }
 
-    fn check_data_range(&self, inode: &Inode, block: BlockNr, len: u32) -> Result<()> {
+    pub(crate) fn check_data_range(&self, inode: &Inode, block: BlockNr, len: u32) -> Result<()> {
         if block.0 < self.geo.first_data_block.max(1) || !self.geo.contains_range(block, u64::from(len)) {
             return Err(Error::corrupt(Damage::Map, format!("{len} blocks of data outside the file system"))
                 .of(inode.ino)
@@ -219,8 +219,7 @@ impl Filesystem {
 
     /// Lists the inode with the flusher.
     pub(crate) fn note_dirty(&self, inode: &Arc<Inode>, bytes: u64) {
-        let ops: Arc<dyn AddressSpaceOps> = inode.clone();
-        self.flusher.dirtied(u64::from(inode.ino.0), bytes, &ops);
+        self.flusher.dirtied(u64::from(inode.ino.0), bytes, inode);
     }
 
     /// The largest size that the inode's map and the block count field allow.
@@ -299,6 +298,10 @@ impl Filesystem {
         };
         if through {
             self.stats.writes_through.inc();
+            if !inode.pages.is_empty() && inode.meta.read().desc.size < end {
+                // The size on disk must not pass over data that waits to be written.
+                self.write_and_wait(inode);
+            }
             self.settle_disk_size(inode, pos)?;
             self.write_through(inode, pos, data)
         } else {
@@ -351,14 +354,9 @@ impl Filesystem {
             if whole || inode.pages.block_uptodate(block) || fills.iter().any(|(b, _)| *b == block) {
                 continue;
             }
-            let mut content = AlignedBuf::zeroed(bs as usize);
-            let valid = old.saturating_sub(block * bs).min(bs) as usize;
-            if valid > 0 {
-                self.read_device(inode, block * bs, &mut content[..valid])?;
-            }
-            fills.push((block, content));
+            fills.push((block, self.read_fill(inode, block, old)?));
         }
-        let placed = self.promise_holes(inode, first as u32, last as u32)?;
+        let (placed, promised) = self.promise_holes(inode, first as u32, last as u32)?;
         if u64::from(placed) <= last {
             if u64::from(placed) <= first {
                 return Err(Error::NoSpace);
@@ -367,29 +365,44 @@ impl Filesystem {
             fills.retain(|(block, _)| *block < u64::from(placed));
         }
         let n = (end - pos) as usize;
-        let newly = inode.pages.write(pos, &data[..n], &fills);
-        if end > old {
-            inode.set_size(end);
-        }
+        let newly = loop {
+            match inode.pages.write(pos, &data[..n], &fills, inode.size_cell()) {
+                Ok(newly) => break newly,
+                // Its writeback ended since it was looked at, and it left: now the device has it.
+                Err(NeedsFill { block }) => match self.read_fill(inode, block, old) {
+                    Ok(fill) => fills.push((block, fill)),
+                    Err(e) => {
+                        self.break_promises(inode, promised);
+                        return Err(e);
+                    }
+                },
+            }
+        };
         self.note_dirty(inode, newly);
         Ok(n)
     }
 
+    /// The current content of a block that a write covers in part, as far as it belongs to a file of `size` bytes.
+    fn read_fill(&self, inode: &Arc<Inode>, block: u64, size: u64) -> Result<AlignedBuf> {
+        let bs = u64::from(self.geo.block_size);
+        let mut content = AlignedBuf::zeroed(bs as usize);
+        let valid = size.saturating_sub(block * bs).min(bs) as usize;
+        if valid > 0 {
+            self.read_device(inode, block * bs, &mut content[..valid])?;
+        }
+        Ok(content)
+    }
+
     /// Promises blocks for what is a hole in `first..=last`, from the start on, as far as there are any; returns the first
-    /// block that has no place, `last` + 1 if all have one.
-    fn promise_holes(&self, inode: &Arc<Inode>, first: u32, last: u32) -> Result<u32> {
+    /// block that has no place, `last` + 1 if all have one, and what was promised.
+    fn promise_holes(&self, inode: &Arc<Inode>, first: u32, last: u32) -> Result<(u32, Vec<(u32, u32)>)> {
         let mut promised: Vec<(u32, u32)> = Vec::new();
         let mut lblk = first;
         loop {
             let (n, state) = match self.status(inode, LogicalBlock(lblk), last - lblk + 1) {
                 Ok(found) => found,
                 Err(e) => {
-                    // No data will come for what was promised so far.
-                    let _map = inode.map.read();
-                    for (l, n) in promised {
-                        inode.es.remove(LogicalBlock(l), n);
-                        self.alloc.unreserve(u64::from(n));
-                    }
+                    self.break_promises(inode, promised);
                     return Err(e);
                 }
             };
@@ -402,13 +415,22 @@ impl Filesystem {
                     promised.push((lblk, got));
                 }
                 if got < n {
-                    return Ok(lblk + got);
+                    return Ok((lblk + got, promised));
                 }
             }
             if n > last - lblk {
-                return Ok(last + 1);
+                return Ok((last + 1, promised));
             }
             lblk += n;
+        }
+    }
+
+    /// No data will come for what was promised.
+    fn break_promises(&self, inode: &Inode, promised: Vec<(u32, u32)>) {
+        let _map = inode.map.read();
+        for (lblk, n) in promised {
+            inode.es.remove(LogicalBlock(lblk), n);
+            self.alloc.unreserve(u64::from(n));
         }
     }
 
@@ -438,31 +460,32 @@ impl Filesystem {
                     inode.set_size(inode.size().max((pos + at as u64).min(end)));
                 }
                 EsState::Hole | EsState::Delayed => {
-                    let mut handle = self.start(self.allocate_credits(inode, len))?;
-                    let (block, len) = match self.allocate_range(&mut handle, inode, lblk, len, Want::Written) {
+                    let want = if state == EsState::Delayed { Want::Promised } else { Want::Written };
+                    let chosen = match self.choose_blocks(inode, lblk, len, want, None) {
                         Err(e) if at > 0 && e.is_no_space() => break,
                         r => r?,
                     };
-                    let n = ((u64::from(len)) << bits).min((data.len() - at) as u64) as usize;
-                    inode.set_size(inode.size().max(abs + n as u64));
-                    self.grow_disk_size(inode, (abs + n as u64).min(end));
-                    self.write_inode_data(&mut handle, inode)?;
-                    let token = (self.options.data == DataMode::Ordered).then(|| handle.ordered_io());
-                    drop(handle);
-                    let r = self.write_piece(block, len, &data[at..]);
-                    if let Some(token) = token {
-                        token.done(Ok(()));
+                    // The data first: what fails here, or is cut off, leaves nothing that points to these blocks.
+                    let n = match self.write_piece(chosen.start, chosen.len, &data[at..]) {
+                        Ok(n) => n,
+                        Err(e) => {
+                            self.alloc.cancel(chosen);
+                            return Err(e);
+                        }
+                    };
+                    match self.map_written(inode, lblk, chosen, (abs + n as u64).min(end)) {
+                        Err(e) if at > 0 && e.is_no_space() => break,
+                        r => r?,
                     }
-                    at += r?;
+                    at += n;
+                    inode.set_size(inode.size().max((pos + at as u64).min(end)));
                 }
             }
         }
         end = end.min(pos + at as u64);
         inode.set_size(inode.size().max(end));
         if inode.meta.read().desc.size < end {
-            let mut handle = self.start(1)?;
-            self.grow_disk_size(inode, end);
-            self.write_inode_data(&mut handle, inode)?;
+            self.transact(3, |handle| self.write_disk_size(handle, inode, end))?;
         }
         Ok(at)
     }
@@ -486,35 +509,42 @@ impl Filesystem {
         }
     }
 
+    /// Moves the size on disk up to `to`, if it is less, and writes the inode. 3 credits.
+    pub(crate) fn write_disk_size(&self, handle: &mut Handle, inode: &Arc<Inode>, to: u64) -> Result<()> {
+        self.set_large_file(handle, to)?;
+        self.grow_disk_size(inode, to);
+        self.write_inode_data(handle, inode)
+    }
+
     /// Credits for allocating up to `len` blocks and mapping them: bitmap and descriptor, the map's nodes, the inode, the
     /// superblock (LARGE_FILE).
     pub(crate) fn allocate_credits(&self, inode: &Inode, len: u32) -> u32 {
         inode.map.read().credits_for_insert(self.geo.block_size, len) + 4
     }
 
-    /// Chooses blocks for a hole and maps them: returns the first block and how many from `lblk` on (at least 1, at most
-    /// `len`). The promise of delayed
-    /// blocks is used up.
-    pub(crate) fn allocate_range(
+    /// Chooses blocks for a hole: at least 1, at most `len`. `after`: the block before `lblk`, where the caller knows better
+    /// than the map. Needs no handle.
+    pub(crate) fn choose_blocks(
         &self,
-        handle: &mut Handle,
         inode: &Arc<Inode>,
         lblk: LogicalBlock,
         len: u32,
         how: Want,
-    ) -> Result<(BlockNr, u32)> {
+        after: Option<BlockNr>,
+    ) -> Result<Chosen> {
         let reserved = how == Want::Promised;
-        let view = self.map_view(inode);
         // What is written through makes the file as long as that only later.
         let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size)).max(u64::from(lblk.0) + u64::from(len));
-        let goal_default = self.inode_goal(inode);
-        let mut map = inode.map.write();
-        let mut goal = goal_default;
+        let mut goal = self.inode_goal(inode);
         let mut flags = self.caller_flags();
-        if lblk.0 > 0
-            && let Some(e) = inode.es.lookup(LogicalBlock(lblk.0 - 1)).and_then(|e| e.from(LogicalBlock(lblk.0 - 1), 1))
-            && let EsState::Written(before) | EsState::Unwritten(before) = e.state
-        {
+        let before = after.or_else(|| {
+            let before = LogicalBlock(lblk.0.checked_sub(1)?);
+            match inode.es.lookup(before)?.from(before, 1)?.state {
+                EsState::Written(block) | EsState::Unwritten(block) => Some(block),
+                EsState::Delayed | EsState::Hole => None,
+            }
+        });
+        if let Some(before) = before {
             goal = BlockNr(before.0 + 1);
             flags = flags | RequestFlags::TRY_GOAL;
         }
@@ -525,7 +555,8 @@ impl Filesystem {
             // What was promised must be had: conversions and delayed writes may use the pool.
             flags = flags | RequestFlags::USE_RESERVED;
         }
-        let request = Request {
+        let extents = inode.map.read().extents;
+        self.alloc.choose(&Request {
             goal: Some(goal),
             len,
             kind: Kind::Data {
@@ -537,31 +568,73 @@ impl Filesystem {
                 right: None,
             },
             flags,
-            max_block: (!map.extents).then_some(BlockNr(u64::from(u32::MAX))),
-        };
-        let got = self.alloc.allocate(handle, &request)?;
-        let inserted = map.insert(&view, handle, lblk, got.start, got.len, how == Want::Unwritten);
+            max_block: (!extents).then_some(BlockNr(u64::from(u32::MAX))),
+        })
+    }
+
+    /// Marks chosen blocks used and maps them; returns how many. What did not fit into the handle stays in `chosen`, and so does
+    /// everything when it fails before the first change: the caller tries again or gives it back.
+    pub(crate) fn map_chosen(
+        &self,
+        handle: &mut Handle,
+        inode: &Arc<Inode>,
+        lblk: LogicalBlock,
+        chosen: &mut Option<Chosen>,
+        unwritten: bool,
+    ) -> Result<u32> {
+        let Some(mut now) = chosen.take() else { return Ok(0) };
+        let view = self.map_view(inode);
+        let mut map = inode.map.write();
+        let inserted = self
+            .alloc
+            .prepare(handle, &now)
+            .and_then(|()| map.insert(&view, handle, lblk, now.start, now.len, unwritten));
         inode.absorb_map(&mut map, self.geo.block_size);
         let mapped = match inserted {
             Ok(n) => n,
             Err(e) => {
-                self.free_blocks(handle, got.start, got.len)?;
-                if reserved {
-                    // The promise was taken with the blocks; give it back, its data is still waiting.
-                    let _ = self.alloc.reserve(u64::from(got.len), true);
-                }
+                *chosen = Some(now);
                 return Err(e);
             }
         };
-        if mapped < got.len {
-            self.free_blocks(handle, BlockNr(got.start.0 + u64::from(mapped)), got.len - mapped)?;
-            if reserved {
-                let _ = self.alloc.reserve(u64::from(got.len - mapped), true);
-            }
-        }
-        let state = if how == Want::Unwritten { EsState::Unwritten(got.start) } else { EsState::Written(got.start) };
+        *chosen = now.split_off(mapped);
+        self.alloc.mark(handle, &now)?;
+        let state = if unwritten { EsState::Unwritten(now.start) } else { EsState::Written(now.start) };
         inode.es.insert(lblk, mapped, state);
-        Ok((got.start, mapped))
+        Ok(mapped)
+    }
+
+    pub(crate) fn cancel_chosen(&self, chosen: &mut Option<Chosen>) {
+        if let Some(chosen) = chosen.take() {
+            self.alloc.cancel(chosen);
+        }
+    }
+
+    /// Chosen blocks whose data is on the device become the file's, and the size on disk follows up to `end`.
+    fn map_written(&self, inode: &Arc<Inode>, lblk: LogicalBlock, chosen: Chosen, end: u64) -> Result<()> {
+        let mut open = None;
+        let mut chosen = Some(chosen);
+        let r = self.settle_chosen(&mut open, inode, lblk, &mut chosen, end);
+        self.cancel_chosen(&mut chosen);
+        match open {
+            Some(handle) => self.end(handle, r),
+            None => r,
+        }
+    }
+
+    /// Chooses blocks for a hole and maps them as unwritten, under one handle: returns how many from `lblk` on (at least 1, at
+    /// most `len`).
+    pub(crate) fn preallocate_range(
+        &self,
+        handle: &mut Handle,
+        inode: &Arc<Inode>,
+        lblk: LogicalBlock,
+        len: u32,
+    ) -> Result<u32> {
+        let mut chosen = Some(self.choose_blocks(inode, lblk, len, Want::Unwritten, None)?);
+        let mapped = self.map_chosen(handle, inode, lblk, &mut chosen, true);
+        self.cancel_chosen(&mut chosen);
+        mapped
     }
 
     /// Somebody who wrote the file closed it: what is set aside for its growth goes back, unless delayed data will soon ask
@@ -578,27 +651,39 @@ impl Filesystem {
 
     /// Data has reached unwritten blocks: they become written, and the size on disk follows.
     pub(crate) fn finish_unwritten(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32, end: u64) -> Result<()> {
-        let view = self.map_view(inode);
         let mut from = lblk;
-        let to = lblk.0 + len;
         loop {
             let mut handle = self.start(self.allocate_credits(inode, 1) + 8)?;
-            let progress = {
-                let mut map = inode.map.write();
-                let r = map.convert_unwritten(&view, &mut handle, from, to - from.0);
-                inode.absorb_map(&mut map, self.geo.block_size);
-                inode.es.remove(lblk, len);
-                r?
-            };
-            let done = progress == crate::map::Progress::Done;
-            if done {
-                self.grow_disk_size(inode, end);
-            }
-            self.write_inode_data(&mut handle, inode)?;
-            match progress {
-                crate::map::Progress::Done => return Ok(()),
-                crate::map::Progress::Stopped { at } => from = at,
+            let r = self.convert_some(&mut handle, inode, from, lblk.0 + len - from.0, end);
+            match self.end(handle, r)? {
+                Progress::Done => return Ok(()),
+                Progress::Stopped { at } => from = at,
             }
         }
+    }
+
+    /// Converts as much as the handle allows; the size on disk follows when that is all.
+    pub(crate) fn convert_some(
+        &self,
+        handle: &mut Handle,
+        inode: &Arc<Inode>,
+        from: LogicalBlock,
+        len: u32,
+        end: u64,
+    ) -> Result<Progress> {
+        let view = self.map_view(inode);
+        let progress = {
+            let mut map = inode.map.write();
+            let r = map.convert_unwritten(&view, handle, from, len);
+            inode.absorb_map(&mut map, self.geo.block_size);
+            inode.es.remove(from, len);
+            // What failed in the middle must still be written with the inode.
+            r
+        };
+        match progress {
+            Ok(Progress::Done) => self.write_disk_size(handle, inode, end)?,
+            _ => self.write_inode_data(handle, inode)?,
+        }
+        Ok(progress?)
     }
 }

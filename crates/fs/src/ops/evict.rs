@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use extant_base::sync::atomic::Ordering;
+use extant_journal::Handle;
 use extant_ondisk::LogicalBlock;
 
 use crate::error::Result;
@@ -164,21 +165,27 @@ impl Filesystem {
         } else {
             self.start(8 + XATTR_CREDITS)?
         };
+        let r = self.free_rest(&mut handle, inode, is_dir, has_xattr);
+        self.end(handle, r)
+    }
+
+    /// What an inode has besides blocks, and its number.
+    fn free_rest(&self, handle: &mut Handle, inode: &Arc<Inode>, is_dir: bool, has_xattr: bool) -> Result<()> {
         let credits = 8 + if has_xattr { XATTR_CREDITS } else { 0 };
         if !handle.has_credits(credits) {
             handle.restart(credits)?;
         }
         if has_xattr {
-            xattr::release_all(&mut XattrEdit { view: XattrView { fs: self, inode }, handle: &mut handle })?;
+            xattr::release_all(&mut XattrEdit { view: XattrView { fs: self, inode }, handle })?;
         }
-        self.orphan_remove(&mut handle, inode)?;
+        self.orphan_remove(handle, inode)?;
         {
             let mut m = inode.meta.write();
             m.desc.dtime = (self.now().seconds.max(1)) as u32;
             m.desc.size = 0;
         }
         inode.set_size(0);
-        self.write_inode(&mut handle, inode)?;
-        self.free_inode_number(&mut handle, inode.ino, is_dir)
+        self.write_inode(handle, inode)?;
+        self.free_inode_number(handle, inode.ino, is_dir)
     }
 }

@@ -22,9 +22,9 @@ pub(crate) mod evict;
 mod listing;
 mod names;
 mod rename;
-mod sync;
+pub(crate) mod sync;
 mod truncate;
-mod writeback;
+pub(crate) mod writeback;
 mod xattrs;
 
 pub use attr::{SetAttr, SetTime};

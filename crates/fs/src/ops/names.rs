@@ -163,29 +163,30 @@ impl Filesystem {
         if dir::lookup(&view, &view.params, name)?.is_some() {
             return Err(Error::Exists);
         }
-        let mut handle = self.start(self.add_credits(&view) + NEW_INODE_CREDITS)?;
-        let inode = self.new_inode(&mut handle, dir, name, node, cred)?;
-        let entry = entry_type(inode.mode());
-        // The directory's flags may have changed since: a snapshot for this operation.
-        let view = DirView::new(self, dir);
-        if let Err(e) = dir::add(&view, &mut handle, &view.params, name, inode.ino, entry) {
-            self.abandon(&mut handle, &inode)?;
-            return Err(e);
-        }
-        {
-            let now = self.now();
-            let mut m = dir.meta.write();
-            m.desc.mtime = now;
-            m.desc.ctime = now;
-            if is_dir {
-                add_dir_link(&mut m.desc);
+        self.transact(self.add_credits(&view) + NEW_INODE_CREDITS, |handle| {
+            let inode = self.new_inode(handle, dir, name, node, cred)?;
+            let entry = entry_type(inode.mode());
+            // The directory's flags may have changed since: a snapshot for this operation.
+            let view = DirView::new(self, dir);
+            if let Err(e) = dir::add(&view, handle, &view.params, name, inode.ino, entry) {
+                self.abandon(handle, &inode)?;
+                return Err(e);
             }
-        }
-        if is_dir {
-            self.note_many_links(&mut handle, dir)?;
-        }
-        self.write_inode(&mut handle, dir)?;
-        Ok(inode)
+            {
+                let now = self.now();
+                let mut m = dir.meta.write();
+                m.desc.mtime = now;
+                m.desc.ctime = now;
+                if is_dir {
+                    add_dir_link(&mut m.desc);
+                }
+            }
+            if is_dir {
+                self.note_many_links(handle, dir)?;
+            }
+            self.write_inode(handle, dir)?;
+            Ok(inode)
+        })
     }
 
     /// Whether a directory may get another subdirectory: beyond 65000 links only with an index and `dir_nlink`.
@@ -344,11 +345,12 @@ impl Filesystem {
         self.check_dir(dir)?;
         self.retry_no_space(|| {
             let _shared = dir.rw.read();
-            let mut handle = self.start(NEW_INODE_CREDITS)?;
-            let inode = self.new_inode(&mut handle, dir, b"", NewNode::file(mode), cred)?;
-            inode.linkable.store(true, Ordering::Release);
-            self.unname(&mut handle, &inode)?;
-            Ok(inode)
+            self.transact(NEW_INODE_CREDITS, |handle| {
+                let inode = self.new_inode(handle, dir, b"", NewNode::file(mode), cred)?;
+                inode.linkable.store(true, Ordering::Release);
+                self.unname(handle, &inode)?;
+                Ok(inode)
+            })
         })
     }
 
@@ -369,32 +371,33 @@ impl Filesystem {
             if dir::lookup(&view, &view.params, name)?.is_some() {
                 return Err(Error::Exists);
             }
-            let mut handle = self.start(self.add_credits(&view) + 8)?;
-            let now = self.now();
-            let from_nothing = {
-                let mut m = inode.meta.write();
-                if m.desc.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-                    return Err(Error::NotPermitted);
+            self.transact(self.add_credits(&view) + 8, |handle| {
+                let now = self.now();
+                let from_nothing = {
+                    let mut m = inode.meta.write();
+                    if m.desc.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+                        return Err(Error::NotPermitted);
+                    }
+                    if m.desc.links >= LINK_MAX {
+                        return Err(Error::TooManyLinks);
+                    }
+                    if m.desc.links == 0 && !inode.linkable.load(Ordering::Acquire) {
+                        return Err(Error::NotFound);
+                    }
+                    m.desc.links += 1;
+                    m.desc.ctime = now;
+                    m.desc.links == 1
+                };
+                if let Err(e) = dir::add(&view, handle, &view.params, name, inode.ino, entry_type(inode.mode())) {
+                    inode.meta.write().desc.links -= 1;
+                    return Err(e);
                 }
-                if m.desc.links >= LINK_MAX {
-                    return Err(Error::TooManyLinks);
+                if from_nothing {
+                    self.orphan_remove(handle, inode)?;
                 }
-                if m.desc.links == 0 && !inode.linkable.load(Ordering::Acquire) {
-                    return Err(Error::NotFound);
-                }
-                m.desc.links += 1;
-                m.desc.ctime = now;
-                m.desc.links == 1
-            };
-            if let Err(e) = dir::add(&view, &mut handle, &view.params, name, inode.ino, entry_type(inode.mode())) {
-                inode.meta.write().desc.links -= 1;
-                return Err(e);
-            }
-            if from_nothing {
-                self.orphan_remove(&mut handle, inode)?;
-            }
-            self.write_inode(&mut handle, inode)?;
-            self.stamp_dir(&mut handle, dir, now)
+                self.write_inode(handle, inode)?;
+                self.stamp_dir(handle, dir, now)
+            })
         })
     }
 
@@ -424,11 +427,12 @@ impl Filesystem {
             if inode.meta.read().desc.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
                 return Err(Error::NotPermitted);
             }
-            let mut handle = self.start(8)?;
-            dir::remove(&view, &mut handle, &view.params, name, Some(&found))?;
-            let now = self.now();
-            self.stamp_dir(&mut handle, dir, now)?;
-            self.drop_link(&mut handle, &inode, now)
+            self.transact(8, |handle| {
+                dir::remove(&view, handle, &view.params, name, Some(&found))?;
+                let now = self.now();
+                self.stamp_dir(handle, dir, now)?;
+                self.drop_link(handle, &inode, now)
+            })
         })?;
         self.reap();
         Ok(())
@@ -475,12 +479,13 @@ impl Filesystem {
             if !dir::is_empty(&below, &below.params)? {
                 return Err(Error::NotEmpty);
             }
-            let mut handle = self.start(8)?;
-            dir::remove(&view, &mut handle, &view.params, name, Some(&found))?;
-            let now = self.now();
-            self.kill_dir(&mut handle, &inode, now)?;
-            drop_dir_link(&mut dir.meta.write().desc);
-            self.stamp_dir(&mut handle, dir, now)
+            self.transact(8, |handle| {
+                dir::remove(&view, handle, &view.params, name, Some(&found))?;
+                let now = self.now();
+                self.kill_dir(handle, &inode, now)?;
+                drop_dir_link(&mut dir.meta.write().desc);
+                self.stamp_dir(handle, dir, now)
+            })
         })?;
         self.reap();
         Ok(())
@@ -543,13 +548,14 @@ impl Filesystem {
         if kill == 0 && !has_caps {
             return Ok(());
         }
-        let mut handle = self.start(2 + XATTR_CREDITS)?;
-        if has_caps {
-            let view = XattrView { fs: self, inode };
-            xattr::remove(&mut XattrEdit { view, handle: &mut handle }, b"security.capability")?;
-        }
-        inode.meta.write().desc.mode &= !kill;
-        self.write_inode(&mut handle, inode)
+        self.transact(2 + XATTR_CREDITS, |handle| {
+            if has_caps {
+                let view = XattrView { fs: self, inode };
+                xattr::remove(&mut XattrEdit { view, handle }, b"security.capability")?;
+            }
+            inode.meta.write().desc.mode &= !kill;
+            self.write_inode(handle, inode)
+        })
     }
 }
 

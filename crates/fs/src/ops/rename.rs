@@ -64,6 +64,7 @@ impl Filesystem {
         flags: RenameFlags,
     ) -> Result<()> {
         let same_dir = old_dir.ino == new_dir.ino;
+        self.write_before_replace(old_dir, old_name, new_dir, new_name);
         // Whether a directory moves is only known under the lock; a file within one directory needs no more than that.
         let shape = self.renames.lock();
         let (first, second) = if same_dir {
@@ -132,6 +133,22 @@ impl Filesystem {
         result
     }
 
+    /// Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old or the new
+    /// content, not an empty file (Linux: auto_da_alloc). Before any lock is taken, so that nobody waits for it who renames
+    /// something else; the rename itself looks the names up again.
+    fn write_before_replace(&self, old_dir: &InodeRef, old_name: &[u8], new_dir: &InodeRef, new_name: &[u8]) {
+        let find = |dir: &InodeRef, name: &[u8]| {
+            let _shared = dir.rw.read();
+            let view = DirView::new(self, dir);
+            dir::lookup(&view, &view.params, name).ok().flatten()
+        };
+        let Some(Ok(source)) = find(old_dir, old_name).map(|f| self.iget(f.ino)) else { return };
+        if source.pages.is_empty() || find(new_dir, new_name).is_none() {
+            return;
+        }
+        self.write_and_wait(&source);
+    }
+
     /// Whether `dir` is `ancestor` or lies below it. The caller holds `renames`.
     fn is_below(&self, dir: &InodeRef, ancestor: InodeNr) -> Result<bool> {
         let mut at = dir.clone();
@@ -184,69 +201,65 @@ impl Filesystem {
         if source.is_dir() && !same_dir && target.is_none() && !self.may_link_dir(new_dir, new_view) {
             return Err(Error::TooManyLinks);
         }
-        // Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old or the
-        // new content, not an empty file (Linux: auto_da_alloc).
-        if target.is_some() && !source.pages.is_empty() {
-            self.write_pages(source);
-        }
         let more = if whiteout.is_some() { NEW_INODE_CREDITS } else { 0 };
-        let mut handle = self.start(self.add_credits(new_view) + 16 + more)?;
-        // First what can fail for want of space: the whiteout, then the new name.
-        let whiteout = match whiteout {
-            Some(cred) => Some(self.new_inode(&mut handle, old_dir, old_name, NewNode::whiteout(), cred)?),
-            None => None,
-        };
-        let now = self.now();
-        let kind = entry_type(source.mode());
-        let named = match to {
-            Some(to) => dir::set_inode(new_view, &mut handle, &new_view.params, to, source.ino, kind),
-            None => dir::add(new_view, &mut handle, &new_view.params, new_name, source.ino, kind).map(drop),
-        };
-        if let Err(e) = named {
-            if let Some(whiteout) = &whiteout {
-                self.abandon(&mut handle, whiteout)?;
-            }
-            return Err(e);
-        }
-        // Adding may have moved the old entry or turned the directory into a tree: look again.
-        let fresh = DirView::new(self, old_dir);
-        let hint = (!same_dir).then_some(from);
-        let taken = match &whiteout {
-            None => dir::remove(&fresh, &mut handle, &fresh.params, old_name, hint).map(drop),
-            Some(w) => dir::lookup(&fresh, &fresh.params, old_name)
-                .and_then(|place| place.ok_or(Error::NotFound))
-                .and_then(|at| dir::set_inode(&fresh, &mut handle, &fresh.params, &at, w.ino, entry_type(w.mode()))),
-        };
-        if let Err(e) = taken {
-            return Err(Error::corrupt(
-                Damage::Directory,
-                format!("rename: '{}' vanished: {e}", String::from_utf8_lossy(old_name)),
-            )
-            .of(old_dir.ino));
-        }
-        source.meta.write().desc.ctime = now;
-        if source.is_dir() && !same_dir {
-            let moved = DirView::new(self, source);
-            dir::set_dotdot(&moved, &mut handle, &moved.params, new_dir.ino)?;
-            drop_dir_link(&mut old_dir.meta.write().desc);
-            if target.is_none() {
-                add_dir_link(&mut new_dir.meta.write().desc);
-                self.note_many_links(&mut handle, new_dir)?;
-            }
-        }
-        self.write_inode(&mut handle, source)?;
-        if let Some(target) = target {
-            if target.is_dir() {
-                self.kill_dir(&mut handle, target, now)?;
-                if same_dir {
-                    // Two directories of one parent became one.
-                    drop_dir_link(&mut old_dir.meta.write().desc);
+        self.transact(self.add_credits(new_view) + 16 + more, |handle| {
+            // First what can fail for want of space: the whiteout, then the new name.
+            let whiteout = match whiteout {
+                Some(cred) => Some(self.new_inode(handle, old_dir, old_name, NewNode::whiteout(), cred)?),
+                None => None,
+            };
+            let now = self.now();
+            let kind = entry_type(source.mode());
+            let named = match to {
+                Some(to) => dir::set_inode(new_view, handle, &new_view.params, to, source.ino, kind),
+                None => dir::add(new_view, handle, &new_view.params, new_name, source.ino, kind).map(drop),
+            };
+            if let Err(e) = named {
+                if let Some(whiteout) = &whiteout {
+                    self.abandon(handle, whiteout)?;
                 }
-            } else {
-                self.drop_link(&mut handle, target, now)?;
+                return Err(e);
             }
-        }
-        self.stamp_both(&mut handle, old_dir, new_dir, now)
+            // Adding may have moved the old entry or turned the directory into a tree: look again.
+            let fresh = DirView::new(self, old_dir);
+            let hint = (!same_dir).then_some(from);
+            let taken = match &whiteout {
+                None => dir::remove(&fresh, handle, &fresh.params, old_name, hint).map(drop),
+                Some(w) => dir::lookup(&fresh, &fresh.params, old_name)
+                    .and_then(|place| place.ok_or(Error::NotFound))
+                    .and_then(|at| dir::set_inode(&fresh, handle, &fresh.params, &at, w.ino, entry_type(w.mode()))),
+            };
+            if let Err(e) = taken {
+                return Err(Error::corrupt(
+                    Damage::Directory,
+                    format!("rename: '{}' vanished: {e}", String::from_utf8_lossy(old_name)),
+                )
+                .of(old_dir.ino));
+            }
+            source.meta.write().desc.ctime = now;
+            if source.is_dir() && !same_dir {
+                let moved = DirView::new(self, source);
+                dir::set_dotdot(&moved, handle, &moved.params, new_dir.ino)?;
+                drop_dir_link(&mut old_dir.meta.write().desc);
+                if target.is_none() {
+                    add_dir_link(&mut new_dir.meta.write().desc);
+                    self.note_many_links(handle, new_dir)?;
+                }
+            }
+            self.write_inode(handle, source)?;
+            if let Some(target) = target {
+                if target.is_dir() {
+                    self.kill_dir(handle, target, now)?;
+                    if same_dir {
+                        // Two directories of one parent became one.
+                        drop_dir_link(&mut old_dir.meta.write().desc);
+                    }
+                } else {
+                    self.drop_link(handle, target, now)?;
+                }
+            }
+            self.stamp_both(handle, old_dir, new_dir, now)
+        })
     }
 
     fn exchange(
@@ -257,33 +270,34 @@ impl Filesystem {
         (to, target): (&Found, &InodeRef),
     ) -> Result<()> {
         let (old_dir, new_dir) = (old_view.dir, new_view.dir);
-        let mut handle = self.start(20)?;
-        let now = self.now();
-        let (source_type, target_type) = (entry_type(source.mode()), entry_type(target.mode()));
-        dir::set_inode(new_view, &mut handle, &new_view.params, to, source.ino, source_type)?;
-        dir::set_inode(old_view, &mut handle, &old_view.params, from, target.ino, target_type)?;
-        if old_dir.ino != new_dir.ino {
-            for (inode, parent) in [(source, new_dir), (target, old_dir)] {
-                if inode.is_dir() {
-                    let view = DirView::new(self, inode);
-                    dir::set_dotdot(&view, &mut handle, &view.params, parent.ino)?;
+        self.transact(20, |handle| {
+            let now = self.now();
+            let (source_type, target_type) = (entry_type(source.mode()), entry_type(target.mode()));
+            dir::set_inode(new_view, handle, &new_view.params, to, source.ino, source_type)?;
+            dir::set_inode(old_view, handle, &old_view.params, from, target.ino, target_type)?;
+            if old_dir.ino != new_dir.ino {
+                for (inode, parent) in [(source, new_dir), (target, old_dir)] {
+                    if inode.is_dir() {
+                        let view = DirView::new(self, inode);
+                        dir::set_dotdot(&view, handle, &view.params, parent.ino)?;
+                    }
+                }
+                let (loses, gains) = match (source.is_dir(), target.is_dir()) {
+                    (true, false) => (Some(old_dir), Some(new_dir)),
+                    (false, true) => (Some(new_dir), Some(old_dir)),
+                    _ => (None, None),
+                };
+                if let (Some(loses), Some(gains)) = (loses, gains) {
+                    drop_dir_link(&mut loses.meta.write().desc);
+                    add_dir_link(&mut gains.meta.write().desc);
                 }
             }
-            let (loses, gains) = match (source.is_dir(), target.is_dir()) {
-                (true, false) => (Some(old_dir), Some(new_dir)),
-                (false, true) => (Some(new_dir), Some(old_dir)),
-                _ => (None, None),
-            };
-            if let (Some(loses), Some(gains)) = (loses, gains) {
-                drop_dir_link(&mut loses.meta.write().desc);
-                add_dir_link(&mut gains.meta.write().desc);
+            for inode in [source, target] {
+                inode.meta.write().desc.ctime = now;
+                self.write_inode(handle, inode)?;
             }
-        }
-        for inode in [source, target] {
-            inode.meta.write().desc.ctime = now;
-            self.write_inode(&mut handle, inode)?;
-        }
-        self.stamp_both(&mut handle, old_dir, new_dir, now)
+            self.stamp_both(handle, old_dir, new_dir, now)
+        })
     }
 
     fn stamp_both(&self, handle: &mut Handle, a: &Arc<Inode>, b: &Arc<Inode>, now: Timestamp) -> Result<()> {

@@ -1,93 +1,148 @@
-//! Durability: fsync, fdatasync, syncfs.
+//! Durability: fsync, fdatasync, syncfs, and what an unmount waits for.
 //!
-//! An fsync is: start writing the inode's data, then "tell me when transaction T is durable", where T is the newest that
-//! changed the inode (or, for fdatasync, changed it in a way its data needs). Nobody holds a thread meanwhile, and any number
-//! of them share one commit and its flushes.
+//! All are one [`barrier`](Filesystem::barrier): start writing what is dirty in its scope; wait until everything that was taken
+//! from the pages before, by whomever, can be read from the device (the tokens of [`extant_cache::Writebacks`]: in hand, in
+//! flight, being mapped); then "tell me when transaction T is durable"; then ask whether anything was lost, and whether the
+//! mount may still say so. For one inode T is the newest that changed it (for fdatasync: in a way that its data needs), else
+//! the running one. Nobody holds a thread meanwhile, and any number of barriers share one commit and its flushes.
 //!
 //! # Locking
 //! None held while waiting.
 
 use std::sync::Arc;
 
-use extant_base::sync::atomic::Ordering;
+use extant_base::sync::Waiter;
+use extant_base::sync::atomic::{AtomicUsize, Ordering};
+use extant_cache::Opener;
 use extant_ondisk::jbd2::Tid;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 
+/// Called once with what a barrier came to, possibly on another thread and possibly before the call returns.
+pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// What is to be durable.
+pub(crate) enum Scope<'a> {
+    Inode { inode: &'a Arc<Inode>, datasync: bool },
+    All,
+}
+
 impl Filesystem {
-    /// Starts an fsync; `done` is called once everything written to the inode before is durable, possibly on another thread
-    /// and possibly before this returns. A write that was lost since the last fsync is reported once.
-    pub fn fsync_async(&self, inode: &InodeRef, datasync: bool, done: Box<dyn FnOnce(Result<()>) + Send>) {
+    /// Makes everything durable that was written in the scope before the call, then calls `done`: with an error if the journal
+    /// or the mount stopped first. Lost data is the caller's to ask for.
+    pub(crate) fn barrier(&self, scope: Scope<'_>, done: Done) {
+        if let Err(e) = self.state.acknowledge() {
+            return done(Err(e));
+        }
         if self.is_read_only() {
-            let lost = inode.write_failed.swap(false, Ordering::AcqRel);
-            let lost = lost.then(|| lost_write(inode.described())).map(Error::Device);
-            let lost = lost.or_else(|| self.journal.is_aborted().then_some(Error::ReadOnly));
-            return done(lost.map_or(Ok(()), |cause| Err(Error::lost(Some(inode.ino), cause))));
+            return done(Ok(()));
         }
-        if !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times) {
-            self.write_pages(inode);
+        let fs = self.arc();
+        match scope {
+            Scope::Inode { inode, datasync } => {
+                if !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times) {
+                    self.write_pages(inode);
+                }
+                let inode = inode.clone();
+                let writes = inode.writes.clone();
+                let commit = move || {
+                    let tid = if datasync { &inode.datasync_tid } else { &inode.sync_tid };
+                    let tid = Tid(tid.load(Ordering::Acquire));
+                    fs.commit(tid, Some(&inode), done);
+                };
+                if writes.is_idle() { commit() } else { writes.when_closed(writes.epoch(), commit) }
+            }
+            Scope::All => {
+                let listed = self.flusher.listed();
+                for inode in &listed {
+                    inode.write_pages();
+                }
+                // One for this thread, so that nothing is told before all are asked.
+                let open = Arc::new(AtomicUsize::new(listed.len() + 1));
+                let last = Arc::new(Waiter::new());
+                last.set(done);
+                let closed = move || {
+                    if open.fetch_sub(1, Ordering::AcqRel) == 1 {
+                        let done = last.wait();
+                        fs.commit(fs.journal.running_tid(), None, done);
+                    }
+                };
+                for inode in listed {
+                    let writes = inode.writebacks();
+                    writes.when_closed(writes.epoch(), closed.clone());
+                }
+                closed();
+            }
         }
-        let tid = if datasync { &inode.datasync_tid } else { &inode.sync_tid }.load(Ordering::Acquire);
-        let flight = inode.io.clone();
-        let inode: Arc<Inode> = Arc::clone(inode);
-        if flight.in_flight() > 0 {
-            // Overwrites in place are in no transaction's care.
-            self.journal.also_wait_for(flight);
-        }
+    }
+
+    fn commit(&self, tid: Tid, inode: Option<&Arc<Inode>>, done: Done) {
+        let (fs, ino) = (self.arc(), inode.map(|i| i.ino));
         self.journal.commit_async(
-            Some(Tid(tid)),
+            Some(tid),
             Box::new(move |r| {
-                let r = r.map_err(|e| Error::lost(Some(inode.ino), e.into()));
-                let lost = inode.write_failed.swap(false, Ordering::AcqRel);
-                done(match r {
-                    Ok(()) if lost => Err(Error::lost(Some(inode.ino), Error::Device(lost_write(inode.described())))),
-                    other => other,
-                });
+                let r = r.map_err(|e| Error::lost(ino, e.into()));
+                done(r.and_then(|()| fs.state.acknowledge()));
             }),
         );
     }
 
+    /// Starts an fsync on behalf of `opener`, who is told once of data that was lost; see [`Filesystem::barrier`].
+    pub fn fsync_async_as(&self, inode: &InodeRef, opener: &Arc<Opener>, datasync: bool, done: Done) {
+        let (asked, opener): (Arc<Inode>, _) = (Arc::clone(inode), opener.clone());
+        let told = move |r: Result<()>| {
+            let lost = asked.errors.check(&opener);
+            done(lost.map_or(r, Err));
+        };
+        self.barrier(Scope::Inode { inode, datasync }, Box::new(told));
+    }
+
+    /// Somebody opened the file: what its fsync is told is not taken from others (Linux: `f_wb_err`).
+    pub fn opener(&self, inode: &InodeRef) -> Arc<Opener> {
+        Arc::new(inode.errors.opener())
+    }
+
+    /// As [`Filesystem::fsync_async_as`], for callers that share one opener: each loss is told to one of them.
+    pub fn fsync_async(&self, inode: &InodeRef, datasync: bool, done: Done) {
+        let asked: Arc<Inode> = Arc::clone(inode);
+        let told = move |r: Result<()>| {
+            let lost = asked.errors.check(&asked.opener);
+            done(lost.map_or(r, Err));
+        };
+        self.barrier(Scope::Inode { inode, datasync }, Box::new(told));
+    }
+
     /// fsync(2) or fdatasync(2), waiting.
     pub fn fsync(&self, inode: &InodeRef, datasync: bool) -> Result<()> {
-        let waiter = extant_base::sync::Waiter::new();
+        self.wait_for(|done| self.fsync_async(inode, datasync, done))
+    }
+
+    /// Everything written so far is durable on return (syncfs(2)).
+    pub fn sync(&self) -> Result<()> {
+        self.wait_for(|done| self.sync_async(done))
+    }
+
+    /// As [`Filesystem::sync`], without waiting.
+    pub fn sync_async(&self, done: Done) {
+        let fs = self.arc();
+        self.barrier(Scope::All, Box::new(move |r| done(fs.report_lost().and(r))));
+    }
+
+    pub(crate) fn wait_for(&self, ask: impl FnOnce(Done)) -> Result<()> {
+        let waiter = Waiter::new();
         let tell = waiter.clone();
-        self.fsync_async(inode, datasync, Box::new(move |r| tell.set(r)));
+        ask(Box::new(move |r| tell.set(r)));
         while !self.options.threads && !waiter.is_set() {
             self.journal.step();
         }
         waiter.wait()
     }
 
-    /// Everything written so far is durable on return (syncfs(2)).
-    pub fn sync(&self) -> Result<()> {
-        if self.is_read_only() {
-            return Ok(());
-        }
-        self.flusher.write_all();
-        self.journal.commit_running()?;
-        self.report_lost()
-    }
-
     /// An error once after data of any file was lost (Linux: the error sequence of the super block, which syncfs(2) reads).
     pub(crate) fn report_lost(&self) -> Result<()> {
-        if self.lost_writes.swap(false, Ordering::AcqRel) {
-            return Err(Error::Device(lost_write(self.image().to_owned())));
-        }
-        Ok(())
-    }
-
-    /// As [`Filesystem::sync`], without waiting.
-    pub fn sync_async(&self, done: Box<dyn FnOnce(Result<()>) + Send>) {
-        if self.is_read_only() {
-            return done(Ok(()));
-        }
-        self.flusher.write_all();
-        let tid = self.journal.running_tid();
-        let fs = self.arc();
-        self.journal
-            .commit_async(Some(tid), Box::new(move |r| done(r.map_err(Error::from).and_then(|()| fs.report_lost()))));
+        self.errors.check(&self.sync_opener).map_or(Ok(()), Err)
     }
 
     /// Without background threads: one round of the work that they would do (tests, tools, simulated time).
@@ -95,15 +150,5 @@ impl Filesystem {
         self.flusher.step();
         self.drain_evictions();
         self.journal.step();
-    }
-}
-
-fn lost_write(device: String) -> extant_block::Error {
-    extant_block::Error::Io {
-        device,
-        op: extant_block::BioOp::Write,
-        offset: 0,
-        len: 0,
-        source: Arc::new(std::io::Error::other("data could not be written back")),
     }
 }

@@ -17,7 +17,6 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::Progress;
 use crate::map::es::EsState;
-use crate::ops::data::Want;
 
 /// What fallocate(2) should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,26 +54,21 @@ impl Filesystem {
                 self.zero_range_cached(inode, old, new.min(old.div_ceil(bs) * bs))?;
                 self.settle_tail(inode, old)?;
             }
-            let mut handle = self.start(2)?;
-            self.set_large_file(&mut handle, new)?;
-            inode.set_size(new);
-            inode.meta.write().desc.size = new;
-            return self.write_inode_data(&mut handle, inode);
+            return self.transact(3, |handle| self.write_both_sizes(handle, inode, new));
         }
         let _wb = inode.wb.lock();
+        // What is on its way may still move the size on disk.
+        inode.writes.wait();
         if !new.is_multiple_of(bs) && new < old {
             self.zero_range_cached(inode, new, old.min(new.div_ceil(bs) * bs))?;
         }
         let first = new.div_ceil(bs);
-        {
-            let mut handle = self.start(4)?;
-            self.orphan_add(&mut handle, inode)?;
-            inode.set_size(new);
-            // Also when it grows, because data before the new end waits to be written: what lies behind that data may be a
-            // hole, and nothing else would ever move the size on disk over it (Linux: `ext4_setattr` likewise).
-            inode.meta.write().desc.size = new;
-            self.write_inode_data(&mut handle, inode)?;
-        }
+        self.transact(5, |handle| {
+            self.orphan_add(handle, inode)?;
+            // The size on disk also when it grows, because data before the new end waits to be written: what lies behind that
+            // data may be a hole, and nothing else would ever move the size on disk over it (Linux: `ext4_setattr` likewise).
+            self.write_both_sizes(handle, inode, new)
+        })?;
         self.drop_pages(inode, first, u64::MAX);
         if first <= u64::from(LAST_BLOCK.0) {
             let handle = self.remove_blocks(inode, LogicalBlock(first as u32), LAST_BLOCK)?;
@@ -84,12 +78,23 @@ impl Filesystem {
         }
     }
 
+    /// What users see and what a crash leaves. 3 credits.
+    fn write_both_sizes(&self, handle: &mut Handle, inode: &Arc<Inode>, new: u64) -> Result<()> {
+        self.set_large_file(handle, new)?;
+        inode.set_size(new);
+        inode.meta.write().desc.size = new;
+        self.write_inode_data(handle, inode)
+    }
+
     fn end_truncate(&self, mut handle: Handle, inode: &Arc<Inode>) -> Result<()> {
-        if !handle.has_credits(4) {
-            handle.restart(4)?;
-        }
-        self.orphan_remove(&mut handle, inode)?;
-        self.write_inode_data(&mut handle, inode)
+        let r = (|handle: &mut Handle| {
+            if !handle.has_credits(4) {
+                handle.restart(4)?;
+            }
+            self.orphan_remove(handle, inode)?;
+            self.write_inode_data(handle, inode)
+        })(&mut handle);
+        self.end(handle, r)
     }
 
     /// Ends a truncation that a crash interrupted: blocks after the size go.
@@ -101,8 +106,8 @@ impl Filesystem {
 
     /// Forgets cached blocks in `[from, to)`; the caller holds the inode's writeback lock.
     pub(crate) fn drop_pages(&self, inode: &Inode, from: u64, to: u64) {
-        // Writes in flight must not land in blocks that are about to be freed. Their errors concern nobody any more.
-        let _ = inode.io.wait();
+        // What is on its way must not land in blocks that are about to be freed.
+        inode.writes.wait();
         let gone = inode.pages.discard(from, to);
         self.flusher.sub_bytes(gone);
     }
@@ -146,15 +151,18 @@ impl Filesystem {
                 // What failed in the middle must still be written with the inode.
                 r
             };
-            if let Err(e) = &progress {
-                self.note_cut_short(e);
-            }
             self.write_inode_data(&mut handle, inode)?;
-            match progress? {
-                Progress::Done => return Ok(handle),
-                Progress::Stopped { at } => {
+            match progress {
+                Ok(Progress::Done) => return Ok(handle),
+                Ok(Progress::Stopped { at }) => {
                     last = at;
                     handle.restart(credits)?;
+                }
+                // The map is consistent, and what it lost is told to e2fsck.
+                Err(e) => {
+                    handle.finish();
+                    self.note_cut_short(&e);
+                    return Err(e);
                 }
             }
         }
@@ -191,8 +199,8 @@ impl Filesystem {
         self.settle_tail(inode, size)
     }
 
-    /// Sends what is in memory of the block at `pos`, an end of the file, to the device, and has the next commit wait for it:
-    /// a size that grows must not be durable before, or a crash would uncover what an earlier truncation cut off.
+    /// Sends what is in memory of the block at `pos`, an end of the file, to the device, and waits for it: a size that grows must
+    /// not be durable before, or a crash would uncover what an earlier truncation cut off.
     pub(crate) fn settle_tail(&self, inode: &Arc<Inode>, pos: u64) -> Result<()> {
         let block = pos >> self.geo.block_bits;
         if !inode.pages.block_dirty(block) {
@@ -204,9 +212,7 @@ impl Filesystem {
                 let _wb = inode.wb.lock();
                 self.write_dirty(inode, block, block + 1);
             }
-            if inode.io.in_flight() > 0 {
-                self.journal.also_wait_for(inode.io.clone());
-            }
+            inode.writes.wait();
         }
         Ok(())
     }
@@ -250,13 +256,14 @@ impl Filesystem {
                 FallocateMode::ZeroRange { keep_size } => self.zero_range(inode, pos, end, keep_size)?,
             }
             let now = self.now();
-            let mut handle = self.start(1)?;
-            {
-                let mut m = inode.meta.write();
-                m.desc.mtime = now;
-                m.desc.ctime = now;
-            }
-            self.write_inode(&mut handle, inode)
+            self.transact(1, |handle| {
+                {
+                    let mut m = inode.meta.write();
+                    m.desc.mtime = now;
+                    m.desc.ctime = now;
+                }
+                self.write_inode(handle, inode)
+            })
         })
     }
 
@@ -277,21 +284,19 @@ impl Filesystem {
             let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
             let n = if state == EsState::Hole {
                 let n = n.min(1 << 15);
-                let mut handle = self.start(self.allocate_credits(inode, n))?;
-                let (_, got) = self.allocate_range(&mut handle, inode, LogicalBlock(lblk), n, Want::Unwritten)?;
-                self.write_inode_data(&mut handle, inode)?;
-                got
+                let credits = self.allocate_credits(inode, n);
+                self.transact(credits, |handle| {
+                    let got = self.preallocate_range(handle, inode, LogicalBlock(lblk), n)?;
+                    self.write_inode_data(handle, inode)?;
+                    Ok(got)
+                })?
             } else {
                 n
             };
             lblk = lblk.saturating_add(n);
         }
         if !keep_size && end > old {
-            let mut handle = self.start(2)?;
-            self.set_large_file(&mut handle, end)?;
-            inode.set_size(end);
-            inode.meta.write().desc.size = end;
-            self.write_inode_data(&mut handle, inode)?;
+            self.transact(3, |handle| self.write_both_sizes(handle, inode, end))?;
         }
         Ok(())
     }
@@ -305,7 +310,7 @@ impl Filesystem {
             let size = inode.size().min(end);
             self.settle_disk_size(inode, size)?;
             let _wb = inode.wb.lock();
-            let _ = inode.io.wait(); // as drop_pages
+            inode.writes.wait(); // as drop_pages
             let r = self.unwrite(inode, LogicalBlock(first as u32), (stop - first) as u32, size);
             self.drop_unwritten_pages(inode, first, stop, r.is_ok());
             r?;
@@ -333,6 +338,8 @@ impl Filesystem {
                 self.grow_disk_size(inode, size);
             }
             self.write_inode_data(&mut handle, inode)?;
+            // Also after an error, which leaves a consistent map.
+            handle.finish();
             match progress? {
                 Progress::Done => return Ok(()),
                 Progress::Stopped { at } => from = at,
@@ -383,19 +390,17 @@ impl Filesystem {
         let raise = size.min(end);
         self.settle_disk_size(inode, raise)?;
         let _wb = inode.wb.lock();
-        let _ = inode.io.wait(); // as drop_pages
+        inode.writes.wait(); // as drop_pages
         let removed = self.remove_blocks(inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32));
         self.drop_unwritten_pages(inode, first, stop, removed.is_ok());
         let mut handle = removed?;
-        let behind = inode.meta.read().desc.size < raise;
-        if behind {
-            if !handle.has_credits(3) {
-                handle.restart(3)?;
-            }
-            self.grow_disk_size(inode, raise);
-            self.write_inode_data(&mut handle, inode)?;
-        }
-        Ok(())
+        let r = if inode.meta.read().desc.size < raise {
+            let room = if handle.has_credits(3) { Ok(()) } else { handle.restart(3).map_err(Error::from) };
+            room.and_then(|()| self.write_disk_size(&mut handle, inode, raise))
+        } else {
+            Ok(())
+        };
+        self.end(handle, r)
     }
 
     /// lseek(2) with SEEK_DATA or SEEK_HOLE: the next offset at or after `pos` of that kind.

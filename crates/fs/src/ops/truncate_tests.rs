@@ -45,7 +45,10 @@ fn take_all(fs: &Filesystem) -> Vec<(BlockNr, u32)> {
         let mut handle = fs.start(8).expect("handle");
         let request = Request { flags: RequestFlags::USE_RESERVED, ..Request::metadata(None, 4096) };
         match fs.alloc.allocate(&mut handle, &request) {
-            Ok(got) => taken.push((got.start, got.len)),
+            Ok(got) => {
+                taken.push((got.start, got.len));
+                handle.finish();
+            }
             Err(Error::NoSpaceUntilCommit) => {
                 drop(handle);
                 fs.journal.commit_running().expect("commit");
@@ -91,6 +94,7 @@ fn a_range_that_cannot_be_zeroed_or_punched_shows_nothing_old() {
             for (start, len) in taken {
                 let mut handle = fs.start(8).expect("handle");
                 fs.free_blocks(&mut handle, start, len).expect("freed");
+                handle.finish();
             }
             fs.fsync(&f, false).expect("what was taken is written");
             assert_eq!(content(&fs, &f), after, "{what}");

@@ -1,39 +1,180 @@
-//! Dirty folios to the device (Linux: `ext4_writepages`).
+//! Dirty folios to the device (Linux: `ext4_writepages`, fs/ext4/page-io.c).
 //!
-//! For each run of dirty blocks: choose blocks where they are delayed, then write, one request for each physically
-//! contiguous piece. The size on disk moves in the same handle that maps the blocks, and the handle's transaction waits
-//! for the data before it commits (ordered mode). Unwritten blocks are converted after their data is on the device. A block
-//! whose earlier write is in flight is waited for.
+//! The data goes first, the map after it. For each run of dirty blocks: choose blocks where they are delayed (in memory only:
+//! [`extant_mballoc::Allocator::choose`]), write, one request for each physically contiguous piece; once that is on the
+//! device, one handle marks the blocks used, maps or converts them, and moves the size on disk. So whatever is cut off or
+//! fails leaves nothing that points to blocks without their data, and a commit waits for no data.
+//!
+//! Main types: [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be read from
+//! the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on disk
+//! never passes over data that is not there).
+//!
+//! Who retires: the thread that wrote, if all its requests have completed by then (an image file that the kernel caches);
+//! else a thread of its own, which completions wake ([`Filesystem::retire_step`]), because it takes a handle. A batch that
+//! needs none (overwrites) is retired where it completes. Without threads whoever wrote waits.
 //!
 //! # Locking
-//! `inode writeback` (25) for the whole call: truncation waits for it. No handle is open while data is written.
+//! `inode writeback` (25) while blocks are chosen and requests are sent; not until they complete: who must know that waits for
+//! the tokens ([`extant_cache::Writebacks::wait`]), with that lock held and no handle open. `batches` (202) and
+//! `completed batches` (203) are leaves.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use extant_base::sync::{Condvar, LockClass, Mutex, Waiter};
 use extant_block::{Bio, BioFlags, BioVec, Completion};
-use extant_cache::{AddressSpaceOps, DirtyRun, IoToken, RunCompletion, WritebackReason};
+use extant_cache::{AddressSpaceOps, DirtyRun, RunCompletion, WritebackToken, Writebacks};
+use extant_journal::Handle;
+use extant_mballoc::Chosen;
 use extant_ondisk::{BlockNr, LogicalBlock};
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::map::Progress;
 use crate::map::es::EsState;
 use crate::ops::data::Want;
-use crate::options::DataMode;
 use crate::reserve::Caller;
 
 /// Blocks taken from the address space at once.
 const BATCH_BLOCKS: u64 = 4096;
+/// How often a piece that finds no space waits for a commit to free some.
+const NO_SPACE_TRIES: u32 = 3;
 
-impl AddressSpaceOps for Inode {
-    fn write_pages(&self, _reason: WritebackReason) {
-        let (Some(fs), Some(me)) = (self.fs.upgrade(), self.me.upgrade()) else { return };
-        fs.write_pages(&me);
+static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);
+static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
+static FAILED_CLASS: LockClass = LockClass::new("failed pieces", 204);
+
+/// What makes the blocks of a piece readable once its data is on the device.
+enum Then {
+    /// They are mapped and written already.
+    Nothing,
+    /// They are mapped as unwritten.
+    Convert,
+    /// They are chosen, and nobody else's.
+    Map(Chosen),
+}
+
+/// Blocks of a batch that share one state and lie side by side.
+struct Piece {
+    lblk: LogicalBlock,
+    len: u32,
+    then: Then,
+}
+
+/// What was taken from an inode's dirty folios at once.
+pub(crate) struct Batch {
+    inode: Arc<Inode>,
+    /// The size of the file when it was taken: what belongs to it of its last block.
+    size: u64,
+    /// Requests that have not completed, and the sender.
+    pending: AtomicU32,
+    /// No handle is needed: neither the map nor the size on disk changes.
+    plain: bool,
+    failed: Mutex<Vec<(usize, extant_block::Error)>>,
+    /// Taken by who retires it.
+    work: Mutex<Option<(Vec<Piece>, WritebackToken)>>,
+    complete: Waiter<()>,
+}
+
+/// The batches of an inode that are on their way, oldest first.
+pub(crate) struct Batches(Mutex<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    batches: VecDeque<Arc<Batch>>,
+    /// Somebody retires the oldest; he looks again before he stops.
+    busy: bool,
+}
+
+impl Batches {
+    pub(crate) fn new() -> Batches {
+        Batches(Mutex::new(&BATCHES_CLASS, Queue::default()))
+    }
+
+    /// The oldest batch, if it has completed and nobody retires one. `may`: what else must hold.
+    fn begin(&self, may: impl Fn(&Batch) -> bool) -> Option<Arc<Batch>> {
+        let mut q = self.0.lock();
+        if q.busy {
+            return None;
+        }
+        let oldest = q.batches.front().filter(|b| b.pending.load(Ordering::Acquire) == 0 && may(b))?.clone();
+        q.busy = true;
+        Some(oldest)
+    }
+
+    fn end(&self) {
+        let mut q = self.0.lock();
+        q.busy = false;
+        q.batches.pop_front();
+    }
+
+    /// The oldest has completed, and nobody is at it.
+    fn is_ready(&self) -> bool {
+        let q = self.0.lock();
+        !q.busy && q.batches.front().is_some_and(|b| b.pending.load(Ordering::Acquire) == 0)
     }
 }
 
+/// Inodes with batches that have completed and wait for a thread that may take a handle.
+pub(crate) struct Completed {
+    queue: Mutex<VecDeque<Arc<Inode>>>,
+    more: Condvar,
+    stop: AtomicBool,
+}
+
+impl Completed {
+    pub(crate) fn new() -> Completed {
+        Completed {
+            queue: Mutex::new(&COMPLETED_CLASS, VecDeque::new()),
+            more: Condvar::new(),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    fn push(&self, inode: Arc<Inode>) {
+        self.queue.lock().push_back(inode);
+        self.more.notify_one();
+    }
+
+    /// Ends [`Filesystem::retire_step`] once nothing waits.
+    pub(crate) fn stop(&self) {
+        let _queue = self.queue.lock();
+        self.stop.store(true, Ordering::Release);
+        self.more.notify_all();
+    }
+}
+
+impl AddressSpaceOps for Inode {
+    fn write_pages(&self) {
+        let (Some(fs), Some(me)) = (self.fs.upgrade(), self.me.upgrade()) else { return };
+        fs.write_pages(&me);
+    }
+
+    fn is_clean(&self) -> bool {
+        self.writes.is_idle() && self.pages.dirty_bytes() == 0 && !self.meta.read().lazy_times
+    }
+
+    fn writebacks(&self) -> &Arc<Writebacks> {
+        &self.writes
+    }
+
+    fn is_listed(&self) -> &AtomicBool {
+        &self.listed
+    }
+}
+
+/// One request to send: where, what, and for which piece.
+struct Request {
+    piece: usize,
+    offset: u64,
+    vecs: Vec<BioVec>,
+}
+
 impl Filesystem {
-    /// Starts writing everything dirty of the inode. Errors are kept for its next fsync.
+    /// Starts writing everything dirty of the inode. Errors are recorded with it, for its fsync.
     pub(crate) fn write_pages(&self, inode: &Arc<Inode>) {
         let _wb = inode.wb.lock();
         self.write_pages_locked(inode);
@@ -43,157 +184,356 @@ impl Filesystem {
     pub(crate) fn write_pages_locked(&self, inode: &Arc<Inode>) {
         self.write_dirty(inode, 0, u64::MAX);
         if inode.meta.read().lazy_times
-            && let Err(e) = self.start(1).and_then(|mut h| self.write_inode(&mut h, inode))
+            && let Err(e) = self.transact(1, |handle| self.write_inode(handle, inode))
         {
-            self.write_failed(inode, &e);
+            inode.meta.write().lazy_times = false;
+            self.write_failed(inode, e);
         }
+        self.flusher.settled(u64::from(inode.ino.0), &**inode);
     }
 
-    /// Writes the blocks of `[from, to)` that are dirty now; what is dirtied behind the write is left for another call. Waits
-    /// for a block whose earlier write is in flight. The caller holds the inode's writeback lock.
+    /// Starts writing everything dirty of the inode, and waits until it can be read back from the device. The caller holds no
+    /// handle.
+    pub(crate) fn write_and_wait(&self, inode: &Arc<Inode>) {
+        if !inode.pages.is_empty() {
+            self.write_pages(inode);
+        }
+        inode.writes.wait();
+    }
+
+    /// Starts writing the blocks of `[from, to)` that are dirty now; what is dirtied behind the write is left for another
+    /// call. Waits for a block whose earlier write is on its way. The caller holds the inode's writeback lock.
     pub(crate) fn write_dirty(&self, inode: &Arc<Inode>, mut from: u64, to: u64) {
-        loop {
-            let taken = inode.pages.take_dirty(from, to, BATCH_BLOCKS);
+        while inode.pages.dirty_bytes() > 0 {
+            // Opened before anything is taken: at no moment is a block neither dirty nor owned.
+            let token = inode.writes.open();
+            let taken = inode.pages.take_dirty(from, to, BATCH_BLOCKS, inode.size_cell());
             match taken.runs.last() {
                 Some(last) => from = last.start + u64::from(last.blocks),
                 None if taken.blocked => {
-                    let _ = inode.io.wait(); // whoever failed noted the lost write
+                    drop(token);
+                    inode.writes.wait();
+                    continue;
                 }
                 None => break,
             }
-            for run in taken.runs {
-                self.write_run(inode, run);
-            }
+            self.write_batch(inode, taken.runs, taken.size, token);
         }
     }
 
-    /// Keeps the failure for fsync.
-    fn write_failed(&self, inode: &Inode, e: &Error) {
-        self.note_error(e);
-        inode.note_lost_write();
+    /// Data was lost: whoever asks for durability is told.
+    fn write_failed(&self, inode: &Inode, e: Error) {
+        self.note_error(&e);
+        inode.note_lost_write(e);
     }
 
-    /// Writes one run; the caller holds the inode's writeback lock.
-    fn write_run(&self, inode: &Arc<Inode>, run: DirtyRun) {
-        let bits = self.geo.block_bits;
-        let (mut done, total) = (0u32, run.blocks);
-        while done < total {
-            let lblk = LogicalBlock(run.start as u32 + done);
-            match self.write_extent(inode, &run, lblk, total - done, done) {
-                Ok(n) => done += n,
-                Err(e) => {
-                    // What is left of the run cannot be written: its data is lost, and fsync says so once.
-                    let rest = total - done;
-                    self.write_failed(inode, &e);
-                    inode.pages.finish(u64::from(lblk.0), rest, RunCompletion::Lost);
-                    self.flusher.sub_bytes(u64::from(rest) << bits);
-                    let promised = {
-                        let _map = inode.map.write();
-                        inode.es.remove(lblk, rest)
-                    };
-                    self.alloc.unreserve(promised);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Writes the blocks from `lblk` on that share one state; returns how many.
-    fn write_extent(&self, inode: &Arc<Inode>, run: &DirtyRun, lblk: LogicalBlock, max: u32, skip: u32) -> Result<u32> {
-        let bits = self.geo.block_bits;
-        let (len, state) = self.status(inode, lblk, max)?;
-        let end_of = |n: u32| ((u64::from(lblk.0) + u64::from(n)) << bits).min(inode.size());
-        match state {
-            EsState::Written(block) => {
-                let token = if inode.meta.read().desc.size < end_of(len) {
-                    let mut handle = self.start(2)?;
-                    self.set_large_file(&mut handle, end_of(len))?;
-                    self.grow_disk_size(inode, end_of(len));
-                    self.write_inode_data(&mut handle, inode)?;
-                    Some(handle.ordered_io())
-                } else {
-                    None
-                };
-                self.submit_extent(inode, run, skip, block, lblk, len, token);
-                Ok(len)
-            }
-            EsState::Unwritten(block) => {
-                self.submit_extent(inode, run, skip, block, lblk, len, None);
-                // Only blocks whose data is there may become readable.
-                inode.io.wait()?;
-                self.finish_unwritten(inode, lblk, len, end_of(len))?;
-                Ok(len)
-            }
-            EsState::Delayed | EsState::Hole => {
-                let want = if state == EsState::Delayed { Want::Promised } else { Want::Written };
-                let mut tries = 0;
-                loop {
-                    let mut handle = self.start(self.allocate_credits(inode, len))?;
-                    // Whoever made it wait is not asked again whether he may have the space.
-                    match Caller::ROOT.run(|| self.allocate_range(&mut handle, inode, lblk, len, want)) {
-                        Ok((block, n)) => {
-                            self.set_large_file(&mut handle, end_of(n))?;
-                            self.grow_disk_size(inode, end_of(n));
-                            self.write_inode_data(&mut handle, inode)?;
-                            let token = (self.options.data == DataMode::Ordered).then(|| handle.ordered_io());
-                            drop(handle);
-                            self.submit_extent(inode, run, skip, block, lblk, n, token);
-                            return Ok(n);
-                        }
-                        Err(e) if e.is_no_space() && tries < 3 => {
-                            tries += 1;
-                            drop(handle);
-                            self.alloc.discard_all_under_pressure();
-                            self.journal.commit_running()?;
-                        }
-                        Err(e) => return Err(e),
+    /// Chooses blocks, sends the requests, and retires the batch if they have completed by then.
+    fn write_batch(&self, inode: &Arc<Inode>, runs: Vec<DirtyRun>, size: u64, token: WritebackToken) {
+        let mut pieces = Vec::new();
+        let mut requests = Vec::new();
+        let mut before: Option<(u32, BlockNr)> = None;
+        for run in runs {
+            let mut done = 0;
+            while done < run.blocks {
+                let lblk = LogicalBlock(run.start as u32 + done);
+                let after = before.filter(|(next, _)| *next == lblk.0).map(|(_, block)| block);
+                match self.place_piece(inode, lblk, run.blocks - done, after) {
+                    Ok((piece, block)) => {
+                        self.add_requests(&mut requests, pieces.len(), &piece, block, &run, done);
+                        done += piece.len;
+                        before = Some((lblk.0 + piece.len, BlockNr(block.0 + u64::from(piece.len) - 1)));
+                        pieces.push(piece);
+                    }
+                    Err(e) => {
+                        // What is left of the run has no place.
+                        self.lose(inode, &Piece { lblk, len: run.blocks - done, then: Then::Nothing }, e);
+                        break;
                     }
                 }
             }
         }
+        if pieces.is_empty() {
+            return;
+        }
+        let end = pieces.last().map_or(0, |p| self.end_of(p, size));
+        let plain = pieces.iter().all(|p| matches!(p.then, Then::Nothing)) && inode.meta.read().desc.size >= end;
+        let batch = Arc::new(Batch {
+            inode: inode.clone(),
+            size,
+            pending: AtomicU32::new(requests.len() as u32 + 1),
+            plain,
+            failed: Mutex::new(&FAILED_CLASS, Vec::new()),
+            work: Mutex::new(&FAILED_CLASS, Some((pieces, token))),
+            complete: Waiter::new(),
+        });
+        inode.batches.0.lock().batches.push_back(batch.clone());
+        for Request { piece, offset, vecs } in requests {
+            let batch = batch.clone();
+            let done = move |c: Completion| {
+                if let Err(e) = c.result {
+                    batch.failed.lock().push((piece, e));
+                }
+                batch.request_done();
+            };
+            self.dev.submit(Bio::write(offset, vecs, BioFlags::empty(), Box::new(done)));
+        }
+        let all_done = batch.pending.fetch_sub(1, Ordering::AcqRel) == 1;
+        if !all_done && !self.options.threads {
+            batch.complete.wait();
+        }
+        if all_done || !self.options.threads {
+            self.retire_ready(inode);
+        }
     }
 
-    /// Sends `len` blocks of the run, from its block `skip` on, to `block`. The token, if any, is finished with the write.
-    #[allow(clippy::too_many_arguments)] // one caller above; a struct would only rename them
-    fn submit_extent(
+    /// Where the blocks from `lblk` on go: a piece of at most `max` that share one state, and its first block.
+    fn place_piece(
         &self,
         inode: &Arc<Inode>,
+        lblk: LogicalBlock,
+        max: u32,
+        after: Option<BlockNr>,
+    ) -> Result<(Piece, BlockNr)> {
+        let (len, state) = self.status(inode, lblk, max)?;
+        let want = match state {
+            EsState::Written(block) => {
+                self.check_data_range(inode, block, len)?;
+                return Ok((Piece { lblk, len, then: Then::Nothing }, block));
+            }
+            EsState::Unwritten(block) => {
+                self.check_data_range(inode, block, len)?;
+                return Ok((Piece { lblk, len, then: Then::Convert }, block));
+            }
+            EsState::Delayed => Want::Promised,
+            EsState::Hole => Want::Written,
+        };
+        let mut tries = 0;
+        loop {
+            // Whoever made it wait is not asked again whether he may have the space.
+            match Caller::ROOT.run(|| self.choose_blocks(inode, lblk, len, want, after)) {
+                Ok(chosen) => {
+                    let block = chosen.start;
+                    return Ok((Piece { lblk, len: chosen.len, then: Then::Map(chosen) }, block));
+                }
+                Err(e) if e.is_no_space() && tries < NO_SPACE_TRIES => {
+                    tries += 1;
+                    self.alloc.discard_all_under_pressure();
+                    self.journal.commit_running()?;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The requests for a piece at `block`, whose bytes are those of `run` from its block `skip` on.
+    fn add_requests(
+        &self,
+        requests: &mut Vec<Request>,
+        index: usize,
+        piece: &Piece,
+        block: BlockNr,
         run: &DirtyRun,
         skip: u32,
-        block: BlockNr,
-        lblk: LogicalBlock,
-        len: u32,
-        token: Option<IoToken>,
     ) {
         let bits = self.geo.block_bits;
         let max_transfer = (self.dev.limits().max_transfer as usize).max(1 << bits);
-        let mut vecs = slice_vecs(&run.vecs, (skip as usize) << bits, (len as usize) << bits);
+        let mut vecs = slice_vecs(&run.vecs, (skip as usize) << bits, (piece.len as usize) << bits);
         let mut offset = block.0 << bits;
-        let mut first = u64::from(lblk.0);
-        let mut token = token;
         while !vecs.is_empty() {
-            let (piece, rest) = split_vecs(vecs, max_transfer);
+            let (some, rest) = split_vecs(vecs, max_transfer);
             vecs = rest;
-            let bytes: usize = piece.iter().map(|v| v.len).sum();
-            let blocks = (bytes >> bits) as u32;
-            let (inode, flusher) = (inode.clone(), self.flusher.clone());
-            let flight = inode.io.begin();
-            let last = if vecs.is_empty() { token.take() } else { token.as_ref().map(IoToken::split) };
-            let start = first;
-            let done = move |c: Completion| {
-                let how = if c.result.is_ok() { RunCompletion::Written } else { RunCompletion::Lost };
-                if c.result.is_err() {
-                    inode.note_lost_write();
-                }
-                inode.pages.finish(start, blocks, how);
-                flusher.sub_bytes(bytes as u64);
-                // The commit goes on even if data was lost: its inode tells.
-                drop(last);
-                flight.done(c.result);
-            };
-            self.dev.submit(Bio::write(offset, piece, BioFlags::empty(), Box::new(done)));
+            let bytes: usize = some.iter().map(|v| v.len).sum();
+            requests.push(Request { piece: index, offset, vecs: some });
             offset += bytes as u64;
-            first += u64::from(blocks);
+        }
+    }
+
+    /// The end of the piece, as far as it lies in a file of `size` bytes.
+    fn end_of(&self, piece: &Piece, size: u64) -> u64 {
+        ((u64::from(piece.lblk.0) + u64::from(piece.len)) << self.geo.block_bits).min(size)
+    }
+
+    /// Retires the inode's batches that have completed, oldest first, unless somebody does already.
+    fn retire_ready(&self, inode: &Arc<Inode>) {
+        self.retire_while(inode, |_| true);
+    }
+
+    fn retire_while(&self, inode: &Arc<Inode>, may: impl Fn(&Batch) -> bool) {
+        let mut any = false;
+        while let Some(batch) = inode.batches.begin(&may) {
+            let work = batch.work.lock().take();
+            if let Some((pieces, token)) = work {
+                let failed = std::mem::take(&mut *batch.failed.lock());
+                self.retire(inode, pieces, failed, batch.size);
+                // Off the queue before the token closes: whoever waited for the one finds the other.
+                inode.batches.end();
+                drop(token);
+            } else {
+                inode.batches.end();
+            }
+            any = true;
+        }
+        if any {
+            self.flusher.settled(u64::from(inode.ino.0), &**inode);
+        }
+    }
+
+    /// The requests of these pieces have completed, except `failed`: makes the others readable from the device.
+    fn retire(&self, inode: &Arc<Inode>, pieces: Vec<Piece>, failed: Vec<(usize, extant_block::Error)>, size: u64) {
+        let mut open: Option<Handle> = None;
+        for (index, mut piece) in pieces.into_iter().enumerate() {
+            let settled = match failed.iter().find(|(at, _)| *at == index) {
+                Some((_, e)) => {
+                    if let Then::Map(chosen) = std::mem::replace(&mut piece.then, Then::Nothing) {
+                        self.alloc.cancel(chosen);
+                    }
+                    Err(Error::Device(e.clone()))
+                }
+                None => self.settle_piece(&mut open, inode, &mut piece, size).inspect_err(|e| {
+                    if let Some(handle) = open.take() {
+                        let _ = self.end::<()>(handle, Err(e.clone()));
+                    }
+                }),
+            };
+            match settled {
+                Ok(()) => {
+                    inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Written);
+                    self.flusher.sub_bytes(u64::from(piece.len) << self.geo.block_bits);
+                }
+                Err(e) => self.lose(inode, &piece, e),
+            }
+        }
+        self.finish_open(&mut open);
+    }
+
+    /// One piece whose data is on the device. `open`: a handle from the piece before, or for the next one.
+    fn settle_piece(&self, open: &mut Option<Handle>, inode: &Arc<Inode>, piece: &mut Piece, size: u64) -> Result<()> {
+        // Not beyond what a truncation has left meanwhile.
+        let end = self.end_of(piece, size.min(inode.size()));
+        match std::mem::replace(&mut piece.then, Then::Nothing) {
+            Then::Nothing if inode.meta.read().desc.size >= end => Ok(()),
+            Then::Nothing => {
+                let handle = self.handle_for(open, 3)?;
+                self.write_disk_size(handle, inode, end)
+            }
+            Then::Convert => {
+                let (mut from, to) = (piece.lblk, piece.lblk.0 + piece.len);
+                loop {
+                    let credits = self.allocate_credits(inode, 1) + 8;
+                    let handle = self.handle_for(open, credits)?;
+                    match self.convert_some(handle, inode, from, to - from.0, end)? {
+                        Progress::Done => return Ok(()),
+                        Progress::Stopped { at } => from = at,
+                    }
+                    self.finish_open(open);
+                }
+            }
+            Then::Map(chosen) => {
+                let mut chosen = Some(chosen);
+                let r = self.settle_chosen(open, inode, piece.lblk, &mut chosen, end);
+                self.cancel_chosen(&mut chosen);
+                r
+            }
+        }
+    }
+
+    /// Maps chosen blocks whose data is on the device, and moves the size on disk up to `end`, in as many handles as it takes.
+    /// What is left in `chosen` after an error is the caller's to give back.
+    pub(crate) fn settle_chosen(
+        &self,
+        open: &mut Option<Handle>,
+        inode: &Arc<Inode>,
+        lblk: LogicalBlock,
+        chosen: &mut Option<Chosen>,
+        end: u64,
+    ) -> Result<()> {
+        let (mut at, mut tries) = (lblk, 0);
+        while let Some(len) = chosen.as_ref().map(|c| c.len) {
+            let credits = self.allocate_credits(inode, len);
+            let handle = self.handle_for(open, credits)?;
+            match self.map_chosen(handle, inode, at, chosen, false) {
+                Ok(mapped) => {
+                    at = LogicalBlock(at.0 + mapped);
+                    self.write_disk_size(handle, inode, end.min(u64::from(at.0) << self.geo.block_bits))?;
+                    if chosen.is_some() {
+                        self.finish_open(open);
+                    }
+                }
+                // A node of the map found no place: perhaps after a commit.
+                Err(e) if e.is_no_space() && tries < NO_SPACE_TRIES => {
+                    tries += 1;
+                    self.finish_open(open);
+                    self.alloc.discard_all_under_pressure();
+                    self.journal.commit_running()?;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// The open handle if it has the credits, else a fresh one.
+    fn handle_for<'a>(&self, open: &'a mut Option<Handle>, credits: u32) -> Result<&'a mut Handle> {
+        let enough = open.as_mut().is_some_and(|h| h.has_credits(credits));
+        if !enough {
+            self.finish_open(open);
+            *open = Some(self.start(credits)?);
+        }
+        match open {
+            Some(handle) => Ok(handle),
+            None => Err(Error::ReadOnly), // not reached: just opened
+        }
+    }
+
+    fn finish_open(&self, open: &mut Option<Handle>) {
+        if let Some(handle) = open.take() {
+            handle.finish();
+        }
+    }
+
+    /// The data of a piece is gone: it is dropped, what was promised for it is free again, and whoever asks for durability is
+    /// told.
+    fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
+        self.write_failed(inode, e);
+        inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Lost);
+        self.flusher.sub_bytes(u64::from(piece.len) << self.geo.block_bits);
+        let promised = {
+            let _map = inode.map.write();
+            inode.es.remove(piece.lblk, piece.len)
+        };
+        self.alloc.unreserve(promised);
+    }
+
+    /// One round of the thread that retires batches; false when it should end.
+    pub(crate) fn retire_step(&self, wait: Duration) -> bool {
+        let inode = {
+            let mut q = self.completed.queue.lock();
+            if q.is_empty() && !self.completed.stop.load(Ordering::Acquire) {
+                self.completed.more.wait_for(&mut q, wait);
+            }
+            match q.pop_front() {
+                Some(inode) => inode,
+                None => return !self.completed.stop.load(Ordering::Acquire),
+            }
+        };
+        self.retire_ready(&inode);
+        true
+    }
+}
+
+impl Batch {
+    /// One request has completed, on any thread, which must not wait.
+    fn request_done(&self) {
+        if self.pending.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let Some(fs) = self.inode.fs.upgrade() else { return };
+        if !fs.options.threads {
+            return self.complete.set(());
+        }
+        fs.retire_while(&self.inode, |b| b.plain && b.failed.lock().is_empty());
+        if self.inode.batches.is_ready() {
+            fs.completed.push(self.inode.clone());
         }
     }
 }

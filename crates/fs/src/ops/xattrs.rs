@@ -29,11 +29,12 @@ impl Filesystem {
         self.check_writable()?;
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
-            let mut handle = self.start(XATTR_CREDITS + 4)?;
-            let view = XattrView { fs: self, inode };
-            xattr::set(&mut XattrEdit { view, handle: &mut handle }, name, value, mode)?;
-            inode.meta.write().desc.ctime = self.now();
-            self.write_inode(&mut handle, inode)
+            self.transact(XATTR_CREDITS + 4, |handle| {
+                let view = XattrView { fs: self, inode };
+                xattr::set(&mut XattrEdit { view, handle }, name, value, mode)?;
+                inode.meta.write().desc.ctime = self.now();
+                self.write_inode(handle, inode)
+            })
         })
     }
 
@@ -41,11 +42,12 @@ impl Filesystem {
         self.check_writable()?;
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
-            let mut handle = self.start(XATTR_CREDITS + 4)?;
-            let view = XattrView { fs: self, inode };
-            xattr::remove(&mut XattrEdit { view, handle: &mut handle }, name)?;
-            inode.meta.write().desc.ctime = self.now();
-            self.write_inode(&mut handle, inode)
+            self.transact(XATTR_CREDITS + 4, |handle| {
+                let view = XattrView { fs: self, inode };
+                xattr::remove(&mut XattrEdit { view, handle }, name)?;
+                inode.meta.write().desc.ctime = self.now();
+                self.write_inode(handle, inode)
+            })
         })
     }
 }

@@ -1,0 +1,83 @@
+//! Whether a mount may change its image, and whether it may still say that something is durable.
+//!
+//! Main type: [`MountState`]: running; read-only because it was asked for; failed, after the first error that `errors=` or the
+//! journal does not forgive; closed. Every operation that changes something passes [`MountState::check_writable`], everything
+//! that says "durable" passes [`MountState::acknowledge`], which answers a failed mount's first error.
+//! Linux: `sb_rdonly`, `EXT4_MF_FS_ABORTED`, `ext4_emergency_state`.
+//!
+//! What it does not do: stop anything. Who fails a mount aborts the journal first.
+//!
+//! # Locking
+//! A leaf lock (`mount state`, 205) around the first error; looking is one load.
+
+use extant_base::sync::atomic::{AtomicU8, Ordering};
+use extant_base::sync::{LockClass, Mutex};
+
+use crate::error::{Error, Result};
+
+static CLASS: LockClass = LockClass::new("mount state", 205);
+
+const RUNNING: u8 = 0;
+const READ_ONLY: u8 = 1;
+const FAILED: u8 = 2;
+const CLOSED: u8 = 3;
+
+pub(crate) struct MountState {
+    code: AtomicU8,
+    /// Why it failed.
+    first: Mutex<Option<Error>>,
+}
+
+impl MountState {
+    pub(crate) fn new(read_only: bool) -> MountState {
+        let code = if read_only { READ_ONLY } else { RUNNING };
+        MountState { code: AtomicU8::new(code), first: Mutex::new(&CLASS, None) }
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.code.load(Ordering::Acquire) != RUNNING
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.code.load(Ordering::Acquire) == FAILED
+    }
+
+    /// Something may be changed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Something that this mount has written may be called durable.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] with the first error of a mount that failed.
+    pub(crate) fn acknowledge(&self) -> Result<()> {
+        if !self.has_failed() {
+            return Ok(());
+        }
+        Err(Error::lost(None, self.first.lock().clone().unwrap_or(Error::ReadOnly)))
+    }
+
+    /// The superblock is this mount's to write.
+    pub(crate) fn may_write_superblock(&self) -> bool {
+        matches!(self.code.load(Ordering::Acquire), RUNNING | FAILED)
+    }
+
+    /// Notes the first error; true if this is it.
+    pub(crate) fn fail(&self, e: &Error) -> bool {
+        let mut first = self.first.lock();
+        if self.code.compare_exchange(RUNNING, FAILED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return false;
+        }
+        *first = Some(e.clone());
+        true
+    }
+
+    /// After the unmount.
+    pub(crate) fn close(&self) {
+        let _first = self.first.lock();
+        if !self.has_failed() {
+            self.code.store(CLOSED, Ordering::Release);
+        }
+    }
+}
