@@ -25,7 +25,7 @@ use extant_ondisk::time::Timestamp;
 use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::Inode;
-use crate::inode_table::InodeTable;
+use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
 use crate::ops::evict;
 use crate::options::{MountOptions, OnError};
@@ -90,6 +90,7 @@ pub struct Filesystem {
     /// What the superblock said at the mount: without a journal, an unmount promises no more.
     pub(crate) was_clean: bool,
     pub(crate) inodes: Arc<InodeTable>,
+    pub(crate) own_inodes: OwnInodes,
     pub(crate) es: EsCache,
     pub(crate) flusher: Arc<Flusher>,
     pub(crate) orphans: Orphans,

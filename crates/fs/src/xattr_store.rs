@@ -47,8 +47,8 @@ impl XattrSource for XattrView<'_> {
     }
 
     fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>> {
-        if nr.0 <= self.fs.geo.first_data_block || !self.fs.geo.contains(nr) {
-            return Err(Error::corrupt(Damage::Xattr, "their block does not exist").of(self.inode.ino).at(nr));
+        if !self.fs.may_be_owned(nr, 1) {
+            return Err(Error::corrupt(Damage::Xattr, "their block cannot be a file's").of(self.inode.ino).at(nr));
         }
         Ok(self.fs.cache.get(nr)?.read(<[u8]>::to_vec))
     }

@@ -22,6 +22,13 @@ impl SystemZones {
         self.0 = merged;
     }
 
+    /// Whether a block of `start..end` is in a zone. Asked for each extent that comes from disk (Linux:
+    /// `ext4_sb_block_valid`): a search among the merged ranges, which are one or two for each flex group.
+    pub fn overlap(&self, start: u64, end: u64) -> bool {
+        let at = self.0.partition_point(|r| r.1 <= start);
+        self.0.get(at).is_some_and(|r| r.0 < end)
+    }
+
     /// The parts of the zones inside `start..end`.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let first = self.0.partition_point(|r| r.1 <= start);
@@ -41,5 +48,10 @@ mod tests {
         assert_eq!(z.within(0, 100).collect::<Vec<_>>(), [(10, 25), (30, 50)]);
         assert_eq!(z.within(24, 31).collect::<Vec<_>>(), [(24, 25), (30, 31)]);
         assert_eq!(z.within(25, 30).count(), 0);
+        for start in 0..60 {
+            for end in start + 1..61 {
+                assert_eq!(z.overlap(start, end), z.within(start, end).count() > 0, "{start}..{end}");
+            }
+        }
     }
 }

@@ -99,10 +99,7 @@ impl Filesystem {
         let _shared = dir.rw.read();
         let view = DirView::new(self, dir);
         let found = self.watch(dir::lookup(&view, &view.params, name))?.ok_or(Error::NotFound)?;
-        self.watch(self.iget(found.ino).map_err(|e| match e {
-            Error::Stale(ino) => Error::corrupt(Damage::Tree, format!("it names {ino}, which is deleted")).of(dir.ino),
-            other => other,
-        }))
+        self.watch(self.iget_named(dir, found.ino))
     }
 
     /// The parent of a directory.
@@ -113,7 +110,7 @@ impl Filesystem {
             let view = DirView::new(self, dir);
             self.watch(dir::dotdot(&view, &view.params))?
         };
-        self.iget(ino)
+        self.watch(self.iget_named(dir, ino))
     }
 
     /// Credits for adding a name to `dir`.
@@ -417,7 +414,7 @@ impl Filesystem {
             let _exclusive = dir.rw.write();
             let view = DirView::new(self, dir);
             let found = dir::lookup(&view, &view.params, name)?.ok_or(Error::NotFound)?;
-            let inode = self.iget(found.ino)?;
+            let inode = self.iget_named(dir, found.ino)?;
             if inode.is_dir() {
                 return Err(Error::IsDirectory);
             }
@@ -463,7 +460,7 @@ impl Filesystem {
             let _exclusive = dir.rw.write();
             let view = DirView::new(self, dir);
             let found = dir::lookup(&view, &view.params, name)?.ok_or(Error::NotFound)?;
-            let inode = self.iget(found.ino)?;
+            let inode = self.iget_named(dir, found.ino)?;
             if !inode.is_dir() {
                 return Err(Error::NotDirectory);
             }

@@ -84,9 +84,9 @@ impl Filesystem {
         let old_view = DirView::new(self, old_dir);
         let new_view = DirView::new(self, new_dir);
         let from = dir::lookup(&old_view, &old_view.params, old_name)?.ok_or(Error::NotFound)?;
-        let source = self.iget(from.ino)?;
+        let source = self.iget_named(old_dir, from.ino)?;
         let to = dir::lookup(&new_view, &new_view.params, new_name)?;
-        let target = to.map(|t| self.iget(t.ino)).transpose()?;
+        let target = to.map(|t| self.iget_named(new_dir, t.ino)).transpose()?;
         let frozen = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if source.meta.read().desc.flags.intersects(frozen)
             || target.as_ref().is_some_and(|t| t.meta.read().desc.flags.intersects(frozen))
@@ -148,7 +148,7 @@ impl Filesystem {
             if up == at.ino {
                 return Err(Error::corrupt(Damage::Tree, "'..' names the directory itself").of(up));
             }
-            let up = self.iget(up)?;
+            let up = self.iget_named(&at, up)?;
             self.check_dir(&up)?;
             at = up;
         }
