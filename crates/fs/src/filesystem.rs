@@ -232,7 +232,7 @@ impl Filesystem {
         }
     }
 
-    fn record_error(&self, e: &Error) {
+    pub(crate) fn record_error(&self, e: &Error) {
         let (ino, block) = e.place();
         let block = block.or_else(|| Some(BlockNr(e.device_offset()? >> self.geo.block_bits)));
         self.stats.errors.inc();

@@ -228,7 +228,9 @@ impl MapStore for MapView<'_> {
         let mut request = Request::metadata(Some(goal), 1);
         // Nodes are needed to finish writes that were promised: they may use the reserved pool.
         request.flags = RequestFlags::USE_RESERVED;
-        Ok(self.fs.alloc.allocate(handle, &request)?.start)
+        let block = self.fs.alloc.allocate(handle, &request)?.start;
+        self.fs.check_unused(block)?;
+        Ok(block)
     }
 
     fn init<R>(&self, handle: &mut Handle, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
@@ -274,7 +276,18 @@ impl Filesystem {
     /// A block for a directory, a symbolic link or attributes, near `goal`.
     pub(crate) fn allocate_meta_block(&self, handle: &mut Handle, goal: BlockNr) -> Result<BlockNr> {
         let request = Request { flags: self.caller_flags(), ..Request::metadata(Some(goal), 1) };
-        Ok(self.alloc.allocate(handle, &request)?.start)
+        let block = self.alloc.allocate(handle, &request)?.start;
+        self.check_unused(block)?;
+        Ok(block)
+    }
+
+    /// A block that was freed left the cache as well. One that is there, checked, belongs to somebody, and the bitmap that
+    /// called it free is wrong: its bit stays set, and what it holds is not overwritten.
+    fn check_unused(&self, block: BlockNr) -> Result<()> {
+        if self.cache.peek(block).is_some_and(|b| b.verified()) {
+            return Err(Error::corrupt(Damage::BlockBitmap, "free, but in use as metadata").at(block));
+        }
+        Ok(())
     }
 
     /// Frees blocks under `handle`; they can be allocated again once its transaction is durable.

@@ -35,7 +35,7 @@ fn follow<S: MapStore>(
 }
 
 pub(super) fn check_root<S: MapStore>(root: &MapRoot, store: &S) -> Result<(), S::Error> {
-    for slot in 0..SLOTS as usize {
+    for slot in 0..SLOTS {
         follow(root, store, None, indirect::pointer(&root.i_block, slot).unwrap_or(0))?;
     }
     Ok(())

@@ -11,8 +11,8 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Attr, InodeRef};
 use crate::ops::names::privileges;
 use crate::ops::xattrs::XATTR_CREDITS;
-use crate::xattr;
-use crate::xattr_store::{XattrEdit, XattrView};
+use crate::xattr::{self, AclKind};
+use crate::xattr_store::XattrView;
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +111,10 @@ impl Filesystem {
             None => false,
         };
         let chmod = set.mode.is_some_and(|m| m & 0o7777 != inode.mode() & 0o7777);
+        if chmod {
+            // The list changes with the mode: damage in it shows before anything has changed.
+            xattr::get_acl(&XattrView { fs: self, inode }, AclKind::Access)?;
+        }
         let mut handle = self.start(2 + if chmod { XATTR_CREDITS } else { 0 })?;
         {
             let mut m = inode.meta.write();
@@ -134,11 +138,12 @@ impl Filesystem {
             set.apply_times(d, now);
         }
         if chmod {
-            let view = XattrView { fs: self, inode };
             let mode = inode.mode();
-            xattr::chmod_acl(&mut XattrEdit { view, handle: &mut handle }, mode).map_err(Error::from)?;
+            let changed = self.edit_xattrs(&mut handle, inode, |edit| xattr::chmod_acl(edit, mode));
+            self.whole(&handle, changed)?;
         }
-        self.write_inode(&mut handle, inode)
+        let written = self.write_inode(&mut handle, inode);
+        self.whole(&handle, written)
     }
 
     /// Sets the inode flags that chattr(1) may change.

@@ -184,6 +184,7 @@ impl Filesystem {
         if source.is_dir() && !same_dir && target.is_none() && !self.may_link_dir(new_dir, new_view) {
             return Err(Error::TooManyLinks);
         }
+        self.check_moves(source, same_dir)?;
         // Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old or the
         // new content, not an empty file (Linux: auto_da_alloc).
         if target.is_some() && !source.pages.is_empty() {
@@ -217,36 +218,46 @@ impl Filesystem {
                 .and_then(|place| place.ok_or(Error::NotFound))
                 .and_then(|at| dir::set_inode(&fresh, &mut handle, &fresh.params, &at, w.ino, entry_type(w.mode()))),
         };
-        if let Err(e) = taken {
-            return Err(Error::corrupt(
-                Damage::Directory,
-                format!("rename: '{}' vanished: {e}", String::from_utf8_lossy(old_name)),
-            )
-            .of(old_dir.ino));
-        }
-        source.meta.write().desc.ctime = now;
-        if source.is_dir() && !same_dir {
-            let moved = DirView::new(self, source);
-            dir::set_dotdot(&moved, &mut handle, &moved.params, new_dir.ino)?;
-            drop_dir_link(&mut old_dir.meta.write().desc);
-            if target.is_none() {
-                add_dir_link(&mut new_dir.meta.write().desc);
-                self.note_many_links(&mut handle, new_dir)?;
-            }
-        }
-        self.write_inode(&mut handle, source)?;
-        if let Some(target) = target {
-            if target.is_dir() {
-                self.kill_dir(&mut handle, target, now)?;
-                if same_dir {
-                    // Two directories of one parent became one.
-                    drop_dir_link(&mut old_dir.meta.write().desc);
+        let taken = taken.map_err(|e| match e {
+            Error::NotFound => Error::corrupt(Damage::Directory, "the name to rename vanished").of(old_dir.ino),
+            other => other,
+        });
+        let done = (|| {
+            taken?;
+            source.meta.write().desc.ctime = now;
+            if source.is_dir() && !same_dir {
+                let moved = DirView::new(self, source);
+                dir::set_dotdot(&moved, &mut handle, &moved.params, new_dir.ino)?;
+                drop_dir_link(&mut old_dir.meta.write().desc);
+                if target.is_none() {
+                    add_dir_link(&mut new_dir.meta.write().desc);
+                    self.note_many_links(&mut handle, new_dir)?;
                 }
-            } else {
-                self.drop_link(&mut handle, target, now)?;
             }
+            self.write_inode(&mut handle, source)?;
+            if let Some(target) = target {
+                if target.is_dir() {
+                    self.kill_dir(&mut handle, target, now)?;
+                    if same_dir {
+                        // Two directories of one parent became one.
+                        drop_dir_link(&mut old_dir.meta.write().desc);
+                    }
+                } else {
+                    self.drop_link(&mut handle, target, now)?;
+                }
+            }
+            self.stamp_both(&mut handle, old_dir, new_dir, now)
+        })();
+        self.whole(&handle, done)
+    }
+
+    /// What a move needs of the directory that moves, read before anything changes.
+    fn check_moves(&self, inode: &InodeRef, same_dir: bool) -> Result<()> {
+        if inode.is_dir() && !same_dir {
+            let view = DirView::new(self, inode);
+            dir::dotdot(&view, &view.params)?;
         }
-        self.stamp_both(&mut handle, old_dir, new_dir, now)
+        Ok(())
     }
 
     fn exchange(
@@ -257,33 +268,39 @@ impl Filesystem {
         (to, target): (&Found, &InodeRef),
     ) -> Result<()> {
         let (old_dir, new_dir) = (old_view.dir, new_view.dir);
+        let same_dir = old_dir.ino == new_dir.ino;
+        self.check_moves(source, same_dir)?;
+        self.check_moves(target, same_dir)?;
         let mut handle = self.start(20)?;
         let now = self.now();
         let (source_type, target_type) = (entry_type(source.mode()), entry_type(target.mode()));
         dir::set_inode(new_view, &mut handle, &new_view.params, to, source.ino, source_type)?;
-        dir::set_inode(old_view, &mut handle, &old_view.params, from, target.ino, target_type)?;
-        if old_dir.ino != new_dir.ino {
-            for (inode, parent) in [(source, new_dir), (target, old_dir)] {
-                if inode.is_dir() {
-                    let view = DirView::new(self, inode);
-                    dir::set_dotdot(&view, &mut handle, &view.params, parent.ino)?;
+        let done = (|| {
+            dir::set_inode(old_view, &mut handle, &old_view.params, from, target.ino, target_type)?;
+            if !same_dir {
+                for (inode, parent) in [(source, new_dir), (target, old_dir)] {
+                    if inode.is_dir() {
+                        let view = DirView::new(self, inode);
+                        dir::set_dotdot(&view, &mut handle, &view.params, parent.ino)?;
+                    }
+                }
+                let (loses, gains) = match (source.is_dir(), target.is_dir()) {
+                    (true, false) => (Some(old_dir), Some(new_dir)),
+                    (false, true) => (Some(new_dir), Some(old_dir)),
+                    _ => (None, None),
+                };
+                if let (Some(loses), Some(gains)) = (loses, gains) {
+                    drop_dir_link(&mut loses.meta.write().desc);
+                    add_dir_link(&mut gains.meta.write().desc);
                 }
             }
-            let (loses, gains) = match (source.is_dir(), target.is_dir()) {
-                (true, false) => (Some(old_dir), Some(new_dir)),
-                (false, true) => (Some(new_dir), Some(old_dir)),
-                _ => (None, None),
-            };
-            if let (Some(loses), Some(gains)) = (loses, gains) {
-                drop_dir_link(&mut loses.meta.write().desc);
-                add_dir_link(&mut gains.meta.write().desc);
+            for inode in [source, target] {
+                inode.meta.write().desc.ctime = now;
+                self.write_inode(&mut handle, inode)?;
             }
-        }
-        for inode in [source, target] {
-            inode.meta.write().desc.ctime = now;
-            self.write_inode(&mut handle, inode)?;
-        }
-        self.stamp_both(&mut handle, old_dir, new_dir, now)
+            self.stamp_both(&mut handle, old_dir, new_dir, now)
+        })();
+        self.whole(&handle, done)
     }
 
     fn stamp_both(&self, handle: &mut Handle, a: &Arc<Inode>, b: &Arc<Inode>, now: Timestamp) -> Result<()> {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::xattr::{self, SetMode};
-use crate::xattr_store::{XattrEdit, XattrView};
+use crate::xattr_store::XattrView;
 
 /// Credits for one change of attributes.
 pub(crate) const XATTR_CREDITS: u32 = xattr::CREDITS;
@@ -30,10 +30,10 @@ impl Filesystem {
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             let mut handle = self.start(XATTR_CREDITS + 4)?;
-            let view = XattrView { fs: self, inode };
-            xattr::set(&mut XattrEdit { view, handle: &mut handle }, name, value, mode)?;
+            self.edit_xattrs(&mut handle, inode, |edit| xattr::set(edit, name, value, mode))?;
             inode.meta.write().desc.ctime = self.now();
-            self.write_inode(&mut handle, inode)
+            let written = self.write_inode(&mut handle, inode);
+            self.whole(&handle, written)
         })
     }
 
@@ -42,10 +42,10 @@ impl Filesystem {
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             let mut handle = self.start(XATTR_CREDITS + 4)?;
-            let view = XattrView { fs: self, inode };
-            xattr::remove(&mut XattrEdit { view, handle: &mut handle }, name)?;
+            self.edit_xattrs(&mut handle, inode, |edit| xattr::remove(edit, name))?;
             inode.meta.write().desc.ctime = self.now();
-            self.write_inode(&mut handle, inode)
+            let written = self.write_inode(&mut handle, inode);
+            self.whole(&handle, written)
         })
     }
 }
