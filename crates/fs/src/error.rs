@@ -24,9 +24,6 @@ pub enum Damage {
     Inode,
     /// An extent tree or indirect blocks.
     Map,
-    /// A map, or a pointer to attributes, leads to blocks that hold the file system's own structures (Linux:
-    /// fs/ext4/block_validity.c).
-    SystemZone,
     Directory,
     /// What directories say of each other: a loop, a name of something that is deleted.
     Tree,
@@ -46,7 +43,6 @@ impl fmt::Display for Damage {
             Damage::InodeBitmap => "inode bitmap",
             Damage::Inode => "inode",
             Damage::Map => "map",
-            Damage::SystemZone => "map into metadata",
             Damage::Directory => "directory",
             Damage::Tree => "tree",
             Damage::Symlink => "symbolic link",
@@ -67,7 +63,6 @@ impl Damage {
             Damage::InodeBitmap => "check_inode_bitmap",
             Damage::Inode => "check_inode",
             Damage::Map => "check_map",
-            Damage::SystemZone => "check_system_zones",
             Damage::Directory => "check_directory",
             Damage::Tree => "check_tree",
             Damage::Symlink => "check_symlink",

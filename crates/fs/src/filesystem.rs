@@ -24,7 +24,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::Inode;
-use crate::inode_table::InodeTable;
+use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
 use crate::mount::{read_super_at, write_super};
 use crate::ops::evict;
@@ -92,6 +92,7 @@ pub struct Filesystem {
     /// What the superblock said at the mount: without a journal, an unmount promises no more.
     pub(crate) was_clean: bool,
     pub(crate) inodes: Arc<InodeTable>,
+    pub(crate) own_inodes: OwnInodes,
     pub(crate) es: EsCache,
     pub(crate) flusher: Arc<Flusher>,
     pub(crate) orphans: Orphans,
@@ -201,16 +202,24 @@ impl Filesystem {
         Ok(self.journal.start(credits.min(self.journal.max_credits()))?)
     }
 
-    /// Runs one operation's changes under a handle; see [`Filesystem::end`].
+    /// Runs an operation's changes under a handle, which is finished however it ends: an operation that fails has taken back
+    /// what it did, or called [`Filesystem::whole`]. Only a panic is neither, and aborts the journal.
+    pub(crate) fn transact_whole<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
+        let mut handle = self.start(credits)?;
+        let r = change(&mut handle);
+        handle.finish();
+        r
+    }
+
+    /// Runs one change under a handle; see [`Filesystem::end`].
     pub(crate) fn transact<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
         let mut handle = self.start(credits)?;
         let r = change(&mut handle);
         self.end(handle, r)
     }
 
-    /// Ends an operation's handle. An operation that fails for a reason of its own (no space, say) has undone what it did. One
-    /// that met damage or a failing device may have stopped anywhere: if it has changed something, nothing more becomes
-    /// durable.
+    /// Ends a handle. What fails for a reason of its own (no space, say) has undone what it did. What met damage or a failing
+    /// device may have stopped anywhere: if it has changed something, nothing more becomes durable.
     pub(crate) fn end<T>(&self, handle: Handle, r: Result<T>) -> Result<T> {
         match &r {
             Err(e @ (Error::Corrupt { .. } | Error::Device(_) | Error::Journal(_) | Error::Aborted { .. })) => {
@@ -256,7 +265,7 @@ impl Filesystem {
         }
     }
 
-    fn record_error(&self, e: &Error) {
+    pub(crate) fn record_error(&self, e: &Error) {
         let (ino, block) = e.place();
         let block = block.or_else(|| Some(BlockNr(e.device_offset()? >> self.geo.block_bits)));
         self.stats.errors.inc();

@@ -14,12 +14,15 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicI64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
+use extant_block::BlockDevice;
 use extant_cache::{BufKind, Buffer, BufferCache};
 use extant_journal::Handle;
 use extant_mballoc::{GroupStore, GroupSummary};
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
-use extant_ondisk::superblock::Geometry;
+use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr, bitmap};
+
+use extant_recovery::locate::{journal_blocks, journal_inode};
 
 use crate::error::{Damage, Error, Result};
 
@@ -72,6 +75,16 @@ impl FlexSums {
             dirs: self.dirs.load(Ordering::Relaxed),
         }
     }
+}
+
+/// The blocks of the journal inside the file system, and those that map it: no file's, like the system zones. None of a
+/// journal that cannot be found, which only mounts that do not write put up with.
+pub fn journal_zones(dev: &dyn BlockDevice, sb: &SuperBlock) -> Vec<(BlockNr, u64)> {
+    let Some(ino) = sb.journal_inode() else { return Vec::new() };
+    let found = journal_inode(dev, sb, ino).and_then(|inode| journal_blocks(dev, sb, ino, &inode));
+    let Ok((map, nodes)) = found else { return Vec::new() };
+    let runs = map.runs().map(|(start, len)| (start, u64::from(len)));
+    runs.chain(nodes.into_iter().map(|node| (node, 1))).collect()
 }
 
 pub struct Groups {

@@ -15,7 +15,7 @@ use extant_base::sync::atomic::Ordering;
 use extant_cache::BufKind;
 use extant_journal::Handle;
 use extant_ondisk::group_desc::GroupFlags;
-use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::superblock::DescChecksum;
 use extant_ondisk::{GroupNr, InodeNr, bitmap};
 
@@ -24,7 +24,8 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 
 impl Filesystem {
-    /// Takes a free inode number for a child of `parent`. 3 credits (bitmap, descriptor, and the group's block bitmap is not
+    /// Takes a free inode number for a child of `parent`, and says whether its slot was never used (it may then hold
+    /// anything). 3 credits (bitmap, descriptor, and the group's block bitmap is not
     /// touched), plus the inode's table block, which the caller fills.
     pub(crate) fn allocate_inode(
         &self,
@@ -32,7 +33,7 @@ impl Filesystem {
         parent: &Inode,
         is_dir: bool,
         name: &[u8],
-    ) -> Result<InodeNr> {
+    ) -> Result<(InodeNr, bool)> {
         let parent_group = GroupNr((parent.ino.0 - 1) / self.geo.inodes_per_group);
         let first = if is_dir { self.orlov_group(parent, parent_group, name)? } else { parent_group };
         let groups = self.groups.count();
@@ -41,9 +42,9 @@ impl Filesystem {
         let mut step = 0u32;
         let mut group = first.0;
         loop {
-            if let Some(ino) = self.try_inode_in_group(handle, GroupNr(group), is_dir)? {
+            if let Some(found) = self.try_inode_in_group(handle, GroupNr(group), is_dir)? {
                 parent.last_alloc_group.store(group, Ordering::Relaxed);
-                return Ok(ino);
+                return Ok(found);
             }
             tried += 1;
             if step < 16 && step < groups {
@@ -57,7 +58,7 @@ impl Filesystem {
         }
     }
 
-    fn try_inode_in_group(&self, handle: &mut Handle, group: GroupNr, is_dir: bool) -> Result<Option<InodeNr>> {
+    fn try_inode_in_group(&self, handle: &mut Handle, group: GroupNr, is_dir: bool) -> Result<Option<(InodeNr, bool)>> {
         if self.groups.with(group, |d| d.free_inodes)? == 0 {
             return Ok(None);
         }
@@ -86,6 +87,7 @@ impl Filesystem {
             if is_dir {
                 desc.used_dirs += 1;
             }
+            let mut fresh = false;
             if geo.desc_checksum != DescChecksum::None {
                 let used = if desc.flags.contains(GroupFlags::INODE_UNINIT) {
                     0
@@ -93,15 +95,16 @@ impl Filesystem {
                     geo.inodes_per_group.saturating_sub(desc.itable_unused)
                 };
                 desc.flags.remove(GroupFlags::INODE_UNINIT);
-                if index + 1 > used {
+                fresh = index + 1 > used;
+                if fresh {
                     desc.itable_unused = geo.inodes_per_group - (index + 1);
                 }
             }
             desc.set_inode_bitmap_csum(bytes, geo);
-            Ok(Some(index))
+            Ok(Some((index, fresh)))
         });
-        let index = match found {
-            Ok(Some(index)) => index,
+        let (index, fresh) = match found {
+            Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
             Err(e) => {
                 self.note_error(&e);
@@ -110,7 +113,7 @@ impl Filesystem {
         };
         self.inode_hints[group.0 as usize].store(index + 1, Ordering::Relaxed);
         self.free_inodes.fetch_sub(1, Ordering::Relaxed);
-        Ok(Some(InodeNr(group.0 * self.geo.inodes_per_group + index + 1)))
+        Ok(Some((InodeNr(group.0 * self.geo.inodes_per_group + index + 1), fresh)))
     }
 
     /// Gives an inode number back. 2 credits.
@@ -138,10 +141,19 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Zeroes the slot of a new inode (its table block may hold anything) and returns its buffer. 1 credit.
-    pub(crate) fn clear_inode_slot(&self, handle: &mut Handle, ino: InodeNr) -> Result<()> {
+    /// Zeroes the slot of a new inode, unless it shows that the bitmap was wrong: somebody has the inode. 1 credit.
+    pub(crate) fn clear_inode_slot(&self, handle: &mut Handle, ino: InodeNr, fresh: bool) -> Result<()> {
         let (buffer, offset) = self.inode_slot(ino)?;
         let size = self.geo.inode_size;
+        let taken = self.inodes.find(ino).is_some()
+            || !fresh
+                && buffer.read(|b| {
+                    InodeDesc::parse(&b[offset..offset + size], ino, &self.geo)
+                        .is_ok_and(|d| d.links > 0 && d.dtime == 0 && d.file_type().is_some())
+                });
+        if taken {
+            return Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
+        }
         handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
         Ok(())
     }

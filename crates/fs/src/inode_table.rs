@@ -13,8 +13,37 @@ use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_cache::{Budget, Shrinker};
 use extant_ondisk::InodeNr;
+use extant_ondisk::superblock::SuperBlock;
 
 use crate::inode::{Inode, InodeRef};
+
+/// Inodes that hold something of the file system's own, and that no name may lead to (Linux: `is_special_ino`,
+/// fs/ext4/inode.c).
+#[derive(Clone, Debug)]
+pub(crate) struct OwnInodes {
+    first_user: u32,
+    /// Above the reserved numbers.
+    others: [u32; 4],
+    /// Old ext3 conversions have a journal with a name and an ordinary number.
+    pub journal: Option<InodeNr>,
+}
+
+impl OwnInodes {
+    pub(crate) fn of(sb: &SuperBlock) -> OwnInodes {
+        let raw = sb.raw();
+        let quota = [&raw.s_usr_quota_inum, &raw.s_grp_quota_inum, &raw.s_prj_quota_inum].map(|n| n.get());
+        let orphan_file = sb.orphan_file().map_or(0, |ino| ino.0);
+        OwnInodes {
+            first_user: sb.geometry().first_ino,
+            others: [quota[0], quota[1], quota[2], orphan_file],
+            journal: sb.journal_inode(),
+        }
+    }
+
+    pub(crate) fn contains(&self, ino: InodeNr) -> bool {
+        (ino.0 < self.first_user && ino != InodeNr::ROOT) || self.others.contains(&ino.0)
+    }
+}
 
 static CLASS: LockClass = LockClass::new("inode table", 30);
 const SHARDS: usize = 32;

@@ -15,6 +15,7 @@ mod borrow;
 pub mod dir;
 mod dir_store;
 mod error;
+mod failure;
 mod filesystem;
 mod groups;
 mod ialloc;

@@ -33,9 +33,9 @@ use crate::borrow;
 use crate::dir_store::HashSettings;
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::{self, Filesystem, JournalHooks};
-use crate::groups::Groups;
+use crate::groups::{Groups, journal_zones};
 use crate::inode::InodeRef;
-use crate::inode_table::InodeTable;
+use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
 use crate::map::{MapState, MapStore};
 use crate::ops::sync::Scope;
@@ -354,6 +354,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     };
     let mut alloc = Allocator::new(groups.clone(), geometry, &groups.summaries(), alloc_options)?;
     alloc.protect(groups.system_zones()?);
+    alloc.protect(journal_zones(&*dev, &sb));
 
     let hooks = Arc::new(JournalHooks { fs: OnceLock::new() });
     let location = match (&journal_file, read_only) {
@@ -410,6 +411,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         me: me.clone(),
         sb_place: sb.primary_location(),
         hash: HashSettings::of(&sb),
+        own_inodes: OwnInodes::of(&sb),
         was_clean: sb.state().contains(FsState::VALID),
         sb: Mutex::new(&filesystem::SUPER_CLASS, sb),
         inodes: InodeTable::new(budget.clone()),
@@ -539,7 +541,7 @@ fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
         if !fs.geo.contains_inode(ino) || !seen.insert(ino) {
             return Err(Error::corrupt(Damage::Orphans, format!("on the list after {} others", chain.len())).of(ino));
         }
-        let inode = fs.iget_any(ino)?;
+        let inode = fs.iget_orphan(ino)?;
         next = match inode.meta.read().desc.dtime {
             0 => None,
             n => Some(InodeNr(n)),
@@ -548,7 +550,7 @@ fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
     }
     let mut slots = Vec::new();
     if let Some(ino) = file {
-        let inode = fs.iget_any(ino)?;
+        let inode = fs.iget_own(ino)?;
         let seed = fs.geo.metadata_csum.then(|| fs.geo.seed.for_inode(ino, inode.generation));
         let mut blocks = Vec::new();
         let view = fs.map_view(&inode);
@@ -574,7 +576,7 @@ fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
             return Err(Error::corrupt(Damage::Orphans, "in the orphan file, wrongly").of(ino));
         }
         fs.orphans.adopt_slot(ino, block, slot);
-        work.push(fs.iget_any(ino)?);
+        work.push(fs.iget_orphan(ino)?);
     }
     for inode in work {
         if inode.links() == 0 {

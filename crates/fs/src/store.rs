@@ -39,30 +39,92 @@ impl Filesystem {
         self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, generation).raw())
     }
 
-    /// The inode, from memory or from its table. Inodes without links are refused unless they are in use.
+    /// Whether a file may own these blocks: they exist, and none of them holds the file system's own structures or the
+    /// journal (Linux: `ext4_inode_block_valid`, fs/ext4/block_validity.c). Takes no lock. Asked for everything that a map
+    /// read from disk says; what was found good is remembered as extent status.
+    pub(crate) fn may_be_owned(&self, start: BlockNr, len: u64) -> bool {
+        start.0 >= self.geo.first_data_block.max(1)
+            && self.geo.contains_range(start, len)
+            && !self.alloc.is_protected(start, len)
+    }
+
+    /// The inode, from memory or from its table.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] for an inode that is deleted and not in use, or that is the file system's own.
     pub fn iget(&self, ino: InodeNr) -> Result<InodeRef> {
-        let inode = self.iget_any(ino)?;
+        if self.own_inodes.contains(ino) {
+            return Err(Error::Stale(ino));
+        }
+        let inode = self.iget_own(ino)?;
+        // In memory without links and users: it is about to be evicted.
         if inode.links() == 0 && inode.users() == 1 {
             return Err(Error::Stale(ino));
         }
         Ok(inode)
     }
 
-    /// As [`Filesystem::iget`], also for orphans.
-    pub(crate) fn iget_any(&self, ino: InodeNr) -> Result<InodeRef> {
+    /// As [`Filesystem::iget`], for what a name in `dir` says: a name of nothing is damage.
+    pub(crate) fn iget_named(&self, dir: &Inode, ino: InodeNr) -> Result<InodeRef> {
+        self.iget(ino).map_err(|e| match e {
+            Error::Stale(ino) => {
+                let detail = format!("it names {ino}, which is deleted or the file system's own");
+                Error::corrupt(Damage::Tree, detail).of(dir.ino)
+            }
+            other => other,
+        })
+    }
+
+    /// As [`Filesystem::iget`], also for the file system's own inodes.
+    pub(crate) fn iget_own(&self, ino: InodeNr) -> Result<InodeRef> {
         if let Some(inode) = self.inodes.find(ino) {
             return Ok(inode);
         }
+        let desc = self.read_inode(ino)?;
+        if desc.links == 0 {
+            // An orphan is in memory from the moment it becomes one: this one was deleted, and perhaps is being freed.
+            return Err(Error::Stale(ino));
+        }
+        self.adopt_inode(ino, desc)
+    }
+
+    /// An inode that the orphan list or file names, at mount.
+    pub(crate) fn iget_orphan(&self, ino: InodeNr) -> Result<InodeRef> {
+        if ino.0 < self.geo.first_ino || self.own_inodes.contains(ino) {
+            return Err(Error::corrupt(Damage::Orphans, "the file system's own").of(ino));
+        }
+        if let Some(inode) = self.inodes.find(ino) {
+            return Ok(inode);
+        }
+        let desc = self.read_inode(ino)?;
+        self.adopt_inode(ino, desc)
+    }
+
+    fn read_inode(&self, ino: InodeNr) -> Result<InodeDesc> {
         let (buffer, offset) = self.inode_slot(ino)?;
         let size = self.geo.inode_size;
         let desc = buffer.read(|b| InodeDesc::decode(&b[offset..offset + size], ino, &self.geo))?;
         if desc.flags.contains(InodeFlags::INLINE_DATA) || desc.flags.contains(InodeFlags::ENCRYPT) {
             return Err(Error::Unsupported(Unsupported::Content { ino }));
         }
-        if desc.file_type().is_none() || (desc.links == 0 && desc.dtime != 0 && desc.mode == 0) {
+        if desc.file_type().is_none() {
             return Err(Error::Stale(ino));
         }
+        Ok(desc)
+    }
+
+    /// Puts an inode that was read from its table among those in memory.
+    fn adopt_inode(&self, ino: InodeNr, desc: InodeDesc) -> Result<InodeRef> {
         let map = MapRoot::new(ino, desc.i_block, desc.has_extents(), self.inode_seed(ino, desc.generation));
+        let mapped = desc.is_regular() || desc.is_dir() || (desc.is_symlink() && !desc.is_fast_symlink(&self.geo));
+        // Linux: `ext4_ext_check_inode`, `ext4_ind_check_inode`; an operation on a damaged inode ends before it begins. The
+        // journal's inode may be seen, if somebody gave it a name, but what it maps is refused to whoever reads or writes.
+        if mapped && self.own_inodes.journal != Some(ino) {
+            map.check_root(&MapView::new(self, ino, desc.is_regular()))?;
+        }
+        if desc.file_acl.0 != 0 && !self.may_be_owned(desc.file_acl, 1) {
+            return Err(Error::corrupt(Damage::Xattr, "their block cannot be a file's").of(ino).at(desc.file_acl));
+        }
         // Loaded while a transaction that changed it may still be uncommitted: fsync must wait for that one.
         let tid = self.journal.running_tid().0;
         let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid);
@@ -101,12 +163,7 @@ impl Filesystem {
     /// The mapping layer's view for `inode`.
     pub(crate) fn map_view<'a>(&'a self, inode: &Inode) -> MapView<'a> {
         let regular = inode.meta.read().desc.is_regular();
-        MapView {
-            fs: self,
-            ino: inode.ino,
-            goal_group: GroupNr((inode.ino.0 - 1) / self.geo.inodes_per_group),
-            journalled: !regular,
-        }
+        MapView::new(self, inode.ino, regular)
     }
 }
 
@@ -117,6 +174,12 @@ pub(crate) struct MapView<'a> {
     goal_group: GroupNr,
     /// The data blocks are metadata to the journal (directories, symlinks): freeing them needs revokes.
     journalled: bool,
+}
+
+impl<'a> MapView<'a> {
+    fn new(fs: &'a Filesystem, ino: InodeNr, regular: bool) -> MapView<'a> {
+        MapView { fs, ino, goal_group: GroupNr((ino.0 - 1) / fs.geo.inodes_per_group), journalled: !regular }
+    }
 }
 
 impl MapStore for MapView<'_> {
@@ -136,7 +199,7 @@ impl MapStore for MapView<'_> {
     }
 
     fn block_range_valid(&self, start: BlockNr, len: u32) -> bool {
-        start.0 >= self.fs.geo.first_data_block.max(1) && self.fs.geo.contains_range(start, u64::from(len))
+        self.fs.may_be_owned(start, u64::from(len))
     }
 
     fn read<R>(
@@ -165,7 +228,9 @@ impl MapStore for MapView<'_> {
         let mut request = Request::metadata(Some(goal), 1);
         // Nodes are needed to finish writes that were promised: they may use the reserved pool.
         request.flags = RequestFlags::USE_RESERVED;
-        Ok(self.fs.alloc.allocate(handle, &request)?.start)
+        let block = self.fs.alloc.allocate(handle, &request)?.start;
+        self.fs.check_unused(block)?;
+        Ok(block)
     }
 
     fn init<R>(&self, handle: &mut Handle, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
@@ -211,7 +276,18 @@ impl Filesystem {
     /// A block for a directory, a symbolic link or attributes, near `goal`.
     pub(crate) fn allocate_meta_block(&self, handle: &mut Handle, goal: BlockNr) -> Result<BlockNr> {
         let request = Request { flags: self.caller_flags(), ..Request::metadata(Some(goal), 1) };
-        Ok(self.alloc.allocate(handle, &request)?.start)
+        let block = self.alloc.allocate(handle, &request)?.start;
+        self.check_unused(block)?;
+        Ok(block)
+    }
+
+    /// A block that was freed left the cache as well. One that is there, checked, belongs to somebody, and the bitmap that
+    /// called it free is wrong: its bit stays set, and what it holds is not overwritten.
+    fn check_unused(&self, block: BlockNr) -> Result<()> {
+        if self.cache.peek(block).is_some_and(|b| b.verified()) {
+            return Err(Error::corrupt(Damage::BlockBitmap, "free, but in use as metadata").at(block));
+        }
+        Ok(())
     }
 
     /// Frees blocks under `handle`; they can be allocated again once its transaction is durable.

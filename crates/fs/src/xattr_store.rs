@@ -15,11 +15,15 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::xattr::{XattrSource, XattrStore};
+use crate::xattr::{XattrError, XattrSource, XattrStore};
 
 pub(crate) struct XattrView<'a> {
     pub fs: &'a Filesystem,
     pub inode: &'a Arc<Inode>,
+}
+
+fn not_theirs(inode: &Inode, nr: BlockNr) -> Error {
+    Error::corrupt(Damage::Xattr, "their block cannot be a file's").of(inode.ino).at(nr)
 }
 
 impl XattrSource for XattrView<'_> {
@@ -47,8 +51,8 @@ impl XattrSource for XattrView<'_> {
     }
 
     fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>> {
-        if nr.0 <= self.fs.geo.first_data_block || !self.fs.geo.contains(nr) {
-            return Err(Error::corrupt(Damage::Xattr, "their block does not exist").of(self.inode.ino).at(nr));
+        if !self.fs.may_be_owned(nr, 1) {
+            return Err(not_theirs(self.inode, nr));
         }
         Ok(self.fs.cache.get(nr)?.read(<[u8]>::to_vec))
     }
@@ -63,8 +67,24 @@ impl XattrSource for XattrView<'_> {
 }
 
 pub(crate) struct XattrEdit<'a> {
-    pub view: XattrView<'a>,
-    pub handle: &'a mut Handle,
+    view: XattrView<'a>,
+    handle: &'a mut Handle,
+    /// Something has been changed: who fails now leaves half a change.
+    changed: bool,
+}
+
+impl Filesystem {
+    /// Runs a change of attributes. A refusal has changed nothing; what fails later ends the transaction.
+    pub(crate) fn edit_xattrs<R>(
+        &self,
+        handle: &mut Handle,
+        inode: &Arc<Inode>,
+        f: impl FnOnce(&mut XattrEdit<'_>) -> std::result::Result<R, XattrError<Error>>,
+    ) -> Result<R> {
+        let mut edit = XattrEdit { view: XattrView { fs: self, inode }, handle, changed: false };
+        let r = f(&mut edit).map_err(Error::from);
+        if edit.changed { self.whole(handle, r) } else { r }
+    }
 }
 
 impl XattrSource for XattrEdit<'_> {
@@ -100,6 +120,7 @@ impl XattrStore for XattrEdit<'_> {
             return Err(Error::Invalid("an inode without room for attributes"));
         };
         let (buffer, offset) = fs.inode_slot(self.view.inode.ino)?;
+        self.changed = true;
         self.handle.modify(&buffer, BufKind::Table, |b| {
             b[offset + range.start..offset + range.end].copy_from_slice(area);
         });
@@ -108,11 +129,13 @@ impl XattrStore for XattrEdit<'_> {
     }
 
     fn set_mode(&mut self, mode: u16) -> Result<()> {
+        self.changed = true;
         self.view.inode.meta.write().desc.mode = mode;
         self.view.fs.write_inode(self.handle, self.view.inode)
     }
 
     fn set_block_nr(&mut self, nr: Option<BlockNr>) -> Result<()> {
+        self.changed = true;
         let fs = self.view.fs;
         {
             let mut m = self.view.inode.meta.write();
@@ -133,7 +156,9 @@ impl XattrStore for XattrEdit<'_> {
             fs.modify_superblock(self.handle, |sb| sb.set_ext_attr())?;
         }
         let goal = fs.inode_goal(self.view.inode);
-        fs.allocate_meta_block(self.handle, goal)
+        let block = fs.allocate_meta_block(self.handle, goal)?;
+        self.changed = true;
+        Ok(block)
     }
 
     fn init_block(&mut self, nr: BlockNr, bytes: &[u8]) -> Result<()> {
@@ -143,18 +168,25 @@ impl XattrStore for XattrEdit<'_> {
     }
 
     fn update_block(&mut self, nr: BlockNr, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<()> {
+        if !self.view.fs.may_be_owned(nr, 1) {
+            return Err(not_theirs(self.view.inode, nr));
+        }
         let buffer = self.view.fs.cache.get(nr)?;
         // The lock of shared blocks: two inodes must not leave the same block at once.
         let _shared = self.view.fs.shared_xattr.lock();
         let mut copy = buffer.read(<[u8]>::to_vec);
         if change(&mut copy) {
+            self.changed = true;
             self.handle.modify(&buffer, BufKind::Leaf, |b| b.copy_from_slice(&copy));
         }
         Ok(())
     }
 
     fn free_block(&mut self, nr: BlockNr) -> Result<()> {
+        // In this order: what must not be freed keeps its place in the log.
+        self.view.fs.free_blocks(self.handle, nr, 1)?;
+        self.changed = true;
         self.handle.forget(nr);
-        self.view.fs.free_blocks(self.handle, nr, 1)
+        Ok(())
     }
 }

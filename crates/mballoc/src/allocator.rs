@@ -250,6 +250,11 @@ impl<S: GroupStore> Allocator<S> {
         self.forget_buddies();
     }
 
+    /// Whether one of the `len` blocks from `start` was named to [`Allocator::protect`]. No file may own such a block.
+    pub fn is_protected(&self, start: BlockNr, len: u64) -> bool {
+        self.zones.overlap(start.0, start.0.saturating_add(len))
+    }
+
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }

@@ -34,6 +34,13 @@ fn follow<S: MapStore>(
     }
 }
 
+pub(super) fn check_root<S: MapStore>(root: &MapRoot, store: &S) -> Result<(), S::Error> {
+    for slot in 0..SLOTS {
+        follow(root, store, None, indirect::pointer(&root.i_block, slot).unwrap_or(0))?;
+    }
+    Ok(())
+}
+
 fn path_of<S: MapStore>(root: &MapRoot, geometry: &Geometry, lblk: u32) -> Result<IndirectPath, S::Error> {
     geometry.path(LogicalBlock(lblk)).ok_or_else(|| MapError::TooBig { ino: root.ino, lblk: u64::from(lblk) }.into())
 }

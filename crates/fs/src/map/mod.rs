@@ -92,6 +92,14 @@ impl MapRoot {
         root
     }
 
+    /// Checks what `i_block` of an inode read from disk says, without a look further down.
+    ///
+    /// # Errors
+    /// [`MapError::Corrupt`].
+    pub fn check_root<S: MapStore>(&self, store: &S) -> Result<(), S::Error> {
+        if self.extents { extents::check_root(self, store) } else { indirect::check_root(self, store) }
+    }
+
     /// One past the last logical block that this map can address (Linux: `s_maxbytes`, `s_bitmap_maxbytes`).
     pub fn logical_end(&self, block_size: u32) -> u32 {
         if self.extents {

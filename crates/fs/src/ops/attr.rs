@@ -11,8 +11,8 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Attr, InodeRef};
 use crate::ops::names::privileges;
 use crate::ops::xattrs::XATTR_CREDITS;
-use crate::xattr;
-use crate::xattr_store::{XattrEdit, XattrView};
+use crate::xattr::{self, AclKind};
+use crate::xattr_store::XattrView;
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,11 @@ impl Filesystem {
             None => false,
         };
         let chmod = set.mode.is_some_and(|m| m & 0o7777 != inode.mode() & 0o7777);
-        self.transact(2 + if chmod { XATTR_CREDITS } else { 0 }, |handle| {
+        if chmod {
+            // The list changes with the mode: damage in it shows before anything has changed.
+            xattr::get_acl(&XattrView { fs: self, inode }, AclKind::Access)?;
+        }
+        self.transact_whole(2 + if chmod { XATTR_CREDITS } else { 0 }, |handle| {
             {
                 let mut m = inode.meta.write();
                 let d = &mut m.desc;
@@ -134,11 +138,12 @@ impl Filesystem {
                 set.apply_times(d, now);
             }
             if chmod {
-                let view = XattrView { fs: self, inode };
                 let mode = inode.mode();
-                xattr::chmod_acl(&mut XattrEdit { view, handle }, mode).map_err(Error::from)?;
+                let changed = self.edit_xattrs(handle, inode, |edit| xattr::chmod_acl(edit, mode));
+                self.whole(handle, changed)?;
             }
-            self.write_inode(handle, inode)
+            let written = self.write_inode(handle, inode);
+            self.whole(handle, written)
         })
     }
 
@@ -147,7 +152,7 @@ impl Filesystem {
         self.check_writable()?;
         let _exclusive = inode.rw.write();
         let wanted = InodeFlags::from_bits_retain(flags);
-        self.transact(1, |handle| {
+        self.transact_whole(1, |handle| {
             {
                 let mut m = inode.meta.write();
                 let may = InodeFlags::USER_MODIFIABLE - InodeFlags::EXTENTS;

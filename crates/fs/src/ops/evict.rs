@@ -20,7 +20,6 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::ops::xattrs::XATTR_CREDITS;
 use crate::xattr;
-use crate::xattr_store::{XattrEdit, XattrView};
 
 /// Inodes that one call of [`Filesystem::reap`] frees at most.
 const REAP_MAX: u32 = 8;
@@ -144,7 +143,7 @@ impl Filesystem {
         self.stats.evictions.inc();
         if let Err(e) = self.free_inode(inode) {
             // The orphan record stays: the next mount tries again.
-            self.note_error(&e);
+            self.note_failed_eviction(&e);
             self.inodes.put_back(inode.clone());
         }
     }
@@ -176,7 +175,7 @@ impl Filesystem {
             handle.restart(credits)?;
         }
         if has_xattr {
-            xattr::release_all(&mut XattrEdit { view: XattrView { fs: self, inode }, handle })?;
+            self.edit_xattrs(handle, inode, |edit| xattr::release_all(edit))?;
         }
         self.orphan_remove(handle, inode)?;
         {

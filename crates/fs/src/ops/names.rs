@@ -23,7 +23,7 @@ use crate::map::{MapRoot, MapState, MapStore};
 use crate::ops::evict::note_abandoned;
 use crate::ops::xattrs::XATTR_CREDITS;
 use crate::xattr::{self, AclKind};
-use crate::xattr_store::{XattrEdit, XattrView};
+use crate::xattr_store::XattrView;
 
 /// Credits for a new inode, its first block and its attributes, and for the superblock.
 pub(crate) const NEW_INODE_CREDITS: u32 = 14 + XATTR_CREDITS;
@@ -99,10 +99,7 @@ impl Filesystem {
         let _shared = dir.rw.read();
         let view = DirView::new(self, dir);
         let found = self.watch(dir::lookup(&view, &view.params, name))?.ok_or(Error::NotFound)?;
-        self.watch(self.iget(found.ino).map_err(|e| match e {
-            Error::Stale(ino) => Error::corrupt(Damage::Tree, format!("it names {ino}, which is deleted")).of(dir.ino),
-            other => other,
-        }))
+        self.watch(self.iget_named(dir, found.ino))
     }
 
     /// The parent of a directory.
@@ -113,7 +110,7 @@ impl Filesystem {
             let view = DirView::new(self, dir);
             self.watch(dir::dotdot(&view, &view.params))?
         };
-        self.iget(ino)
+        self.watch(self.iget_named(dir, ino))
     }
 
     /// Credits for adding a name to `dir`.
@@ -163,7 +160,7 @@ impl Filesystem {
         if dir::lookup(&view, &view.params, name)?.is_some() {
             return Err(Error::Exists);
         }
-        self.transact(self.add_credits(&view) + NEW_INODE_CREDITS, |handle| {
+        self.transact_whole(self.add_credits(&view) + NEW_INODE_CREDITS, |handle| {
             let inode = self.new_inode(handle, dir, name, node, cred)?;
             let entry = entry_type(inode.mode());
             // The directory's flags may have changed since: a snapshot for this operation.
@@ -172,19 +169,15 @@ impl Filesystem {
                 self.abandon(handle, &inode)?;
                 return Err(e);
             }
-            {
-                let now = self.now();
-                let mut m = dir.meta.write();
-                m.desc.mtime = now;
-                m.desc.ctime = now;
+            let now = self.now();
+            let done = (|| {
                 if is_dir {
-                    add_dir_link(&mut m.desc);
+                    add_dir_link(&mut dir.meta.write().desc);
+                    self.note_many_links(handle, dir)?;
                 }
-            }
-            if is_dir {
-                self.note_many_links(handle, dir)?;
-            }
-            self.write_inode(handle, dir)?;
+                self.stamp_dir(handle, dir, now)
+            })();
+            self.whole(handle, done)?;
             Ok(inode)
         })
     }
@@ -223,7 +216,7 @@ impl Filesystem {
             FileType::Symlink => None,
             _ => xattr::get_acl(&XattrView { fs: self, inode: dir }, AclKind::Default)?,
         };
-        let ino = self.allocate_inode(handle, dir, is_dir, name)?;
+        let (ino, fresh) = self.allocate_inode(handle, dir, is_dir, name)?;
         let mut desc = InodeDesc::new(node.mode, &self.geo);
         desc.uid = cred.uid;
         desc.gid = cred.gid;
@@ -263,9 +256,13 @@ impl Filesystem {
         } else {
             MapRoot::new(ino, desc.i_block, false, seed)
         };
-        if let Err(e) = self.clear_inode_slot(handle, ino) {
-            // Nothing but the bitmap knows of it yet, and this handle commits whatever happens.
-            self.free_inode_number(handle, ino, is_dir)?;
+        if let Err(e) = self.clear_inode_slot(handle, ino, fresh) {
+            if !e.is_corruption() {
+                // Nothing but the bitmap knows of it yet, and this handle commits whatever happens.
+                let freed = self.free_inode_number(handle, ino, is_dir);
+                self.whole(handle, freed)?;
+            }
+            // Else it belongs to somebody: the bit that was missing stays.
             return Err(e);
         }
         let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), handle.tid().0);
@@ -273,15 +270,17 @@ impl Filesystem {
             let mut map = inode.map.write();
             inode.absorb_map(&mut map, self.geo.block_size);
         }
+        let made = Arc::as_ptr(&inode);
         let inode = self.inodes.insert(inode);
-        if inode.generation != inode.meta.read().desc.generation {
-            return Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
+        if !std::ptr::eq(Arc::as_ptr(&inode), made) {
+            let found = Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
+            return self.whole(handle, found);
         }
         let filled = self.fill_new(handle, &inode, dir, node.target).and_then(|()| {
             self.write_inode_data(handle, &inode)?;
             if default_acl.is_some() {
-                let view = XattrView { fs: self, inode: &inode };
-                xattr::inherit_acl(&mut XattrEdit { view, handle }, default_acl.as_ref(), cred.umask)?;
+                let acl = default_acl.as_ref();
+                self.edit_xattrs(handle, &inode, |edit| xattr::inherit_acl(edit, acl, cred.umask))?;
             }
             Ok(())
         });
@@ -316,7 +315,8 @@ impl Filesystem {
         inode.meta.write().desc.flags.set(InodeFlags::EXTENTS, extents);
         if let Err(e) = map.insert(&view, handle, LogicalBlock(0), block, 1, false) {
             drop(map);
-            self.free_blocks(handle, block, 1)?;
+            let freed = self.free_blocks(handle, block, 1);
+            self.whole(handle, freed)?;
             return Err(e);
         }
         inode.absorb_map(&mut map, self.geo.block_size);
@@ -335,8 +335,8 @@ impl Filesystem {
     /// An inode that was made and has no name; a crash must not leave it behind.
     fn unname(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         inode.meta.write().desc.links = 0;
-        self.orphan_add(handle, inode)?;
-        self.write_inode(handle, inode)
+        let recorded = self.orphan_add(handle, inode).and_then(|()| self.write_inode(handle, inode));
+        self.whole(handle, recorded)
     }
 
     /// A file without a name (O_TMPFILE); [`Filesystem::link`] may give it one.
@@ -345,7 +345,7 @@ impl Filesystem {
         self.check_dir(dir)?;
         self.retry_no_space(|| {
             let _shared = dir.rw.read();
-            self.transact(NEW_INODE_CREDITS, |handle| {
+            self.transact_whole(NEW_INODE_CREDITS, |handle| {
                 let inode = self.new_inode(handle, dir, b"", NewNode::file(mode), cred)?;
                 inode.linkable.store(true, Ordering::Release);
                 self.unname(handle, &inode)?;
@@ -371,7 +371,7 @@ impl Filesystem {
             if dir::lookup(&view, &view.params, name)?.is_some() {
                 return Err(Error::Exists);
             }
-            self.transact(self.add_credits(&view) + 8, |handle| {
+            self.transact_whole(self.add_credits(&view) + 8, |handle| {
                 let now = self.now();
                 let from_nothing = {
                     let mut m = inode.meta.write();
@@ -389,14 +389,20 @@ impl Filesystem {
                     m.desc.links == 1
                 };
                 if let Err(e) = dir::add(&view, handle, &view.params, name, inode.ino, entry_type(inode.mode())) {
-                    inode.meta.write().desc.links -= 1;
+                    // The link was counted while an unlink elsewhere may have taken the last name, which then was not the last
+                    // link: it is now.
+                    let undone = self.drop_link(handle, inode, now);
+                    self.whole(handle, undone)?;
                     return Err(e);
                 }
-                if from_nothing {
-                    self.orphan_remove(handle, inode)?;
-                }
-                self.write_inode(handle, inode)?;
-                self.stamp_dir(handle, dir, now)
+                let done = (|| {
+                    if from_nothing {
+                        self.orphan_remove(handle, inode)?;
+                    }
+                    self.write_inode(handle, inode)?;
+                    self.stamp_dir(handle, dir, now)
+                })();
+                self.whole(handle, done)
             })
         })
     }
@@ -420,18 +426,18 @@ impl Filesystem {
             let _exclusive = dir.rw.write();
             let view = DirView::new(self, dir);
             let found = dir::lookup(&view, &view.params, name)?.ok_or(Error::NotFound)?;
-            let inode = self.iget(found.ino)?;
+            let inode = self.iget_named(dir, found.ino)?;
             if inode.is_dir() {
                 return Err(Error::IsDirectory);
             }
             if inode.meta.read().desc.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
                 return Err(Error::NotPermitted);
             }
-            self.transact(8, |handle| {
+            self.transact_whole(8, |handle| {
                 dir::remove(&view, handle, &view.params, name, Some(&found))?;
                 let now = self.now();
-                self.stamp_dir(handle, dir, now)?;
-                self.drop_link(handle, &inode, now)
+                let done = self.stamp_dir(handle, dir, now).and_then(|()| self.drop_link(handle, &inode, now));
+                self.whole(handle, done)
             })
         })?;
         self.reap();
@@ -467,7 +473,7 @@ impl Filesystem {
             let _exclusive = dir.rw.write();
             let view = DirView::new(self, dir);
             let found = dir::lookup(&view, &view.params, name)?.ok_or(Error::NotFound)?;
-            let inode = self.iget(found.ino)?;
+            let inode = self.iget_named(dir, found.ino)?;
             if !inode.is_dir() {
                 return Err(Error::NotDirectory);
             }
@@ -479,12 +485,14 @@ impl Filesystem {
             if !dir::is_empty(&below, &below.params)? {
                 return Err(Error::NotEmpty);
             }
-            self.transact(8, |handle| {
+            self.transact_whole(8, |handle| {
                 dir::remove(&view, handle, &view.params, name, Some(&found))?;
                 let now = self.now();
-                self.kill_dir(handle, &inode, now)?;
-                drop_dir_link(&mut dir.meta.write().desc);
-                self.stamp_dir(handle, dir, now)
+                let done = self.kill_dir(handle, &inode, now).and_then(|()| {
+                    drop_dir_link(&mut dir.meta.write().desc);
+                    self.stamp_dir(handle, dir, now)
+                });
+                self.whole(handle, done)
             })
         })?;
         self.reap();
@@ -548,13 +556,13 @@ impl Filesystem {
         if kill == 0 && !has_caps {
             return Ok(());
         }
-        self.transact(2 + XATTR_CREDITS, |handle| {
+        self.transact_whole(2 + XATTR_CREDITS, |handle| {
             if has_caps {
-                let view = XattrView { fs: self, inode };
-                xattr::remove(&mut XattrEdit { view, handle }, b"security.capability")?;
+                self.edit_xattrs(handle, inode, |edit| xattr::remove(edit, b"security.capability"))?;
             }
             inode.meta.write().desc.mode &= !kill;
-            self.write_inode(handle, inode)
+            let written = self.write_inode(handle, inode);
+            self.whole(handle, written)
         })
     }
 }

@@ -85,9 +85,9 @@ impl Filesystem {
         let old_view = DirView::new(self, old_dir);
         let new_view = DirView::new(self, new_dir);
         let from = dir::lookup(&old_view, &old_view.params, old_name)?.ok_or(Error::NotFound)?;
-        let source = self.iget(from.ino)?;
+        let source = self.iget_named(old_dir, from.ino)?;
         let to = dir::lookup(&new_view, &new_view.params, new_name)?;
-        let target = to.map(|t| self.iget(t.ino)).transpose()?;
+        let target = to.map(|t| self.iget_named(new_dir, t.ino)).transpose()?;
         let frozen = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if source.meta.read().desc.flags.intersects(frozen)
             || target.as_ref().is_some_and(|t| t.meta.read().desc.flags.intersects(frozen))
@@ -165,7 +165,7 @@ impl Filesystem {
             if up == at.ino {
                 return Err(Error::corrupt(Damage::Tree, "'..' names the directory itself").of(up));
             }
-            let up = self.iget(up)?;
+            let up = self.iget_named(&at, up)?;
             self.check_dir(&up)?;
             at = up;
         }
@@ -201,8 +201,9 @@ impl Filesystem {
         if source.is_dir() && !same_dir && target.is_none() && !self.may_link_dir(new_dir, new_view) {
             return Err(Error::TooManyLinks);
         }
+        self.check_moves(source, same_dir)?;
         let more = if whiteout.is_some() { NEW_INODE_CREDITS } else { 0 };
-        self.transact(self.add_credits(new_view) + 16 + more, |handle| {
+        self.transact_whole(self.add_credits(new_view) + 16 + more, |handle| {
             // First what can fail for want of space: the whiteout, then the new name.
             let whiteout = match whiteout {
                 Some(cred) => Some(self.new_inode(handle, old_dir, old_name, NewNode::whiteout(), cred)?),
@@ -229,37 +230,47 @@ impl Filesystem {
                     .and_then(|place| place.ok_or(Error::NotFound))
                     .and_then(|at| dir::set_inode(&fresh, handle, &fresh.params, &at, w.ino, entry_type(w.mode()))),
             };
-            if let Err(e) = taken {
-                return Err(Error::corrupt(
-                    Damage::Directory,
-                    format!("rename: '{}' vanished: {e}", String::from_utf8_lossy(old_name)),
-                )
-                .of(old_dir.ino));
-            }
-            source.meta.write().desc.ctime = now;
-            if source.is_dir() && !same_dir {
-                let moved = DirView::new(self, source);
-                dir::set_dotdot(&moved, handle, &moved.params, new_dir.ino)?;
-                drop_dir_link(&mut old_dir.meta.write().desc);
-                if target.is_none() {
-                    add_dir_link(&mut new_dir.meta.write().desc);
-                    self.note_many_links(handle, new_dir)?;
-                }
-            }
-            self.write_inode(handle, source)?;
-            if let Some(target) = target {
-                if target.is_dir() {
-                    self.kill_dir(handle, target, now)?;
-                    if same_dir {
-                        // Two directories of one parent became one.
-                        drop_dir_link(&mut old_dir.meta.write().desc);
+            let taken = taken.map_err(|e| match e {
+                Error::NotFound => Error::corrupt(Damage::Directory, "the name to rename vanished").of(old_dir.ino),
+                other => other,
+            });
+            let done = (|| {
+                taken?;
+                source.meta.write().desc.ctime = now;
+                if source.is_dir() && !same_dir {
+                    let moved = DirView::new(self, source);
+                    dir::set_dotdot(&moved, handle, &moved.params, new_dir.ino)?;
+                    drop_dir_link(&mut old_dir.meta.write().desc);
+                    if target.is_none() {
+                        add_dir_link(&mut new_dir.meta.write().desc);
+                        self.note_many_links(handle, new_dir)?;
                     }
-                } else {
-                    self.drop_link(handle, target, now)?;
                 }
-            }
-            self.stamp_both(handle, old_dir, new_dir, now)
+                self.write_inode(handle, source)?;
+                if let Some(target) = target {
+                    if target.is_dir() {
+                        self.kill_dir(handle, target, now)?;
+                        if same_dir {
+                            // Two directories of one parent became one.
+                            drop_dir_link(&mut old_dir.meta.write().desc);
+                        }
+                    } else {
+                        self.drop_link(handle, target, now)?;
+                    }
+                }
+                self.stamp_both(handle, old_dir, new_dir, now)
+            })();
+            self.whole(handle, done)
         })
+    }
+
+    /// What a move needs of the directory that moves, read before anything changes.
+    fn check_moves(&self, inode: &InodeRef, same_dir: bool) -> Result<()> {
+        if inode.is_dir() && !same_dir {
+            let view = DirView::new(self, inode);
+            dir::dotdot(&view, &view.params)?;
+        }
+        Ok(())
     }
 
     fn exchange(
@@ -270,33 +281,39 @@ impl Filesystem {
         (to, target): (&Found, &InodeRef),
     ) -> Result<()> {
         let (old_dir, new_dir) = (old_view.dir, new_view.dir);
-        self.transact(20, |handle| {
+        let same_dir = old_dir.ino == new_dir.ino;
+        self.check_moves(source, same_dir)?;
+        self.check_moves(target, same_dir)?;
+        self.transact_whole(20, |handle| {
             let now = self.now();
             let (source_type, target_type) = (entry_type(source.mode()), entry_type(target.mode()));
             dir::set_inode(new_view, handle, &new_view.params, to, source.ino, source_type)?;
-            dir::set_inode(old_view, handle, &old_view.params, from, target.ino, target_type)?;
-            if old_dir.ino != new_dir.ino {
-                for (inode, parent) in [(source, new_dir), (target, old_dir)] {
-                    if inode.is_dir() {
-                        let view = DirView::new(self, inode);
-                        dir::set_dotdot(&view, handle, &view.params, parent.ino)?;
+            let done = (|| {
+                dir::set_inode(old_view, handle, &old_view.params, from, target.ino, target_type)?;
+                if !same_dir {
+                    for (inode, parent) in [(source, new_dir), (target, old_dir)] {
+                        if inode.is_dir() {
+                            let view = DirView::new(self, inode);
+                            dir::set_dotdot(&view, handle, &view.params, parent.ino)?;
+                        }
+                    }
+                    let (loses, gains) = match (source.is_dir(), target.is_dir()) {
+                        (true, false) => (Some(old_dir), Some(new_dir)),
+                        (false, true) => (Some(new_dir), Some(old_dir)),
+                        _ => (None, None),
+                    };
+                    if let (Some(loses), Some(gains)) = (loses, gains) {
+                        drop_dir_link(&mut loses.meta.write().desc);
+                        add_dir_link(&mut gains.meta.write().desc);
                     }
                 }
-                let (loses, gains) = match (source.is_dir(), target.is_dir()) {
-                    (true, false) => (Some(old_dir), Some(new_dir)),
-                    (false, true) => (Some(new_dir), Some(old_dir)),
-                    _ => (None, None),
-                };
-                if let (Some(loses), Some(gains)) = (loses, gains) {
-                    drop_dir_link(&mut loses.meta.write().desc);
-                    add_dir_link(&mut gains.meta.write().desc);
+                for inode in [source, target] {
+                    inode.meta.write().desc.ctime = now;
+                    self.write_inode(handle, inode)?;
                 }
-            }
-            for inode in [source, target] {
-                inode.meta.write().desc.ctime = now;
-                self.write_inode(handle, inode)?;
-            }
-            self.stamp_both(handle, old_dir, new_dir, now)
+                self.stamp_both(handle, old_dir, new_dir, now)
+            })();
+            self.whole(handle, done)
         })
     }
 

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::xattr::{self, SetMode};
-use crate::xattr_store::{XattrEdit, XattrView};
+use crate::xattr_store::XattrView;
 
 /// Credits for one change of attributes.
 pub(crate) const XATTR_CREDITS: u32 = xattr::CREDITS;
@@ -29,11 +29,11 @@ impl Filesystem {
         self.check_writable()?;
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
-            self.transact(XATTR_CREDITS + 4, |handle| {
-                let view = XattrView { fs: self, inode };
-                xattr::set(&mut XattrEdit { view, handle }, name, value, mode)?;
+            self.transact_whole(XATTR_CREDITS + 4, |handle| {
+                self.edit_xattrs(handle, inode, |edit| xattr::set(edit, name, value, mode))?;
                 inode.meta.write().desc.ctime = self.now();
-                self.write_inode(handle, inode)
+                let written = self.write_inode(handle, inode);
+                self.whole(handle, written)
             })
         })
     }
@@ -42,11 +42,11 @@ impl Filesystem {
         self.check_writable()?;
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
-            self.transact(XATTR_CREDITS + 4, |handle| {
-                let view = XattrView { fs: self, inode };
-                xattr::remove(&mut XattrEdit { view, handle }, name)?;
+            self.transact_whole(XATTR_CREDITS + 4, |handle| {
+                self.edit_xattrs(handle, inode, |edit| xattr::remove(edit, name))?;
                 inode.meta.write().desc.ctime = self.now();
-                self.write_inode(handle, inode)
+                let written = self.write_inode(handle, inode);
+                self.whole(handle, written)
             })
         })
     }

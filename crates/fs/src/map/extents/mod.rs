@@ -26,6 +26,10 @@ fn mapping_of(extent: &Extent) -> Mapping {
     Mapping { lblk: extent.lblk, len: extent.len, state }
 }
 
+pub(super) fn check_root<S: MapStore>(root: &MapRoot, store: &S) -> Result<(), S::Error> {
+    root_node(root, store).map(drop)
+}
+
 pub(super) fn lookup<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len: u32) -> Result<Mapping, S::Error> {
     let path = Path::find(root, store, lblk)?;
     let limit = u64::from(lblk) + u64::from(max_len);
