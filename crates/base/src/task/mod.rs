@@ -81,6 +81,11 @@ pub fn processors() -> usize {
     simulated.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
+/// The number of this process, where it is part of a seed: 1 in a simulation.
+pub fn process_id() -> u32 {
+    if sim::active() { 1 } else { std::process::id() }
+}
+
 static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {

@@ -14,6 +14,9 @@
 //! A device made with [`CrashDevice::deferring`] completes bios later, on a thread: a caller that flushes without having
 //! waited for its writes loses them here, as it would on a real disk. Otherwise bios complete inline.
 //!
+//! On a thread of a [`extant_base::sim`] run a waiting call too has a start and an end, between which others run: a flush
+//! covers what had completed at its start, and makes it durable at its end.
+//!
 //! What it does not do: fail requests ([`super::FaultyDevice`]).
 //!
 //! # Locking
@@ -24,7 +27,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
-use extant_base::sync::{Condvar, Mutex};
+use extant_base::sim;
+use extant_base::sync::{Condvar, Mutex, MutexGuard};
 use extant_base::task::{self, JoinHandle};
 
 use super::{BlockDevice, IoCounters, IoStats, Limits, MemDevice, check_range, check_shape, submit_inline, total_len};
@@ -353,6 +357,7 @@ impl Inner {
         if what.flags.contains(BioFlags::PREFLUSH) || (empty && what.flags.contains(BioFlags::FUA)) {
             let flush = CrashEvent { op: BioOp::Flush, offset: 0, len: 0, flags: BioFlags::empty() };
             let i = log.push(flush, Vec::new());
+            log = self.under_way(log);
             log.complete(i);
         }
         if empty {
@@ -365,9 +370,20 @@ impl Inner {
         }
         let index = log.push(what, data);
         if complete {
+            log = self.under_way(log);
             log.complete(index);
         }
         Ok(Some(index))
+    }
+
+    /// A request takes time: in a simulation others come in between its start and its end.
+    fn under_way<'a>(&'a self, log: MutexGuard<'a, Log>) -> MutexGuard<'a, Log> {
+        if !sim::active() {
+            return log;
+        }
+        drop(log);
+        sim::point("device");
+        self.log.lock()
     }
 
     fn complete_deferred(&self) {
