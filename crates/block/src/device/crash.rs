@@ -36,7 +36,7 @@ use crate::bio::{Bio, BioData, BioFlags, BioOp};
 use crate::error::{Error, Result};
 use crate::ranks::{CRASH_DEFERRED, CRASH_LOG, CRASH_STATES};
 
-/// What a disk never tears.
+/// What a disk never tears, unless its sectors are larger.
 const SECTOR: u64 = 512;
 /// Events between two checkpoints: a state costs at most that many durable writes to rebuild.
 const CHECKPOINT_EVENTS: usize = 256;
@@ -290,17 +290,18 @@ fn apply(image: &MemDevice, event: &Event) -> Result<()> {
 /// Applies some of the sectors of a change.
 fn apply_torn(image: &MemDevice, event: &Event, atomic: &[(u64, u64)], rng: &mut Rng) -> Result<()> {
     let (start, end) = (event.what.offset, event.what.offset + event.what.len);
+    let sector = u64::from(image.limits().logical_block).max(SECTOR);
     // A disk writes a prefix when it is cut off, and anything at all when it reorders.
-    let sectors = event.what.len.div_ceil(SECTOR);
+    let sectors = event.what.len.div_ceil(sector);
     let pattern = rng.below(3);
     let cut = rng.below(sectors + 1);
     let mut at = start;
     let mut number = 0;
     while at < end {
-        let mut unit_end = (at - at % SECTOR + SECTOR).min(end);
+        let mut unit_end = (at - at % sector + sector).min(end);
         // An atomic range that this sector touches belongs to it; ranges may touch each other.
         while let Some(&(_, e)) = atomic.iter().find(|&&(s, e)| s < unit_end && at < e && unit_end < e.min(end)) {
-            unit_end = e.next_multiple_of(SECTOR).min(end);
+            unit_end = e.next_multiple_of(sector).min(end);
         }
         let keep = match pattern {
             0 => number < cut,
@@ -310,7 +311,7 @@ fn apply_torn(image: &MemDevice, event: &Event, atomic: &[(u64, u64)], rng: &mut
         if keep {
             apply_part(image, event, at - start, unit_end - start)?;
         }
-        number += (unit_end - at).div_ceil(SECTOR);
+        number += (unit_end - at).div_ceil(sector);
         at = unit_end;
     }
     Ok(())

@@ -57,12 +57,8 @@ pub struct LateDevice {
 
 impl LateDevice {
     pub fn new(below: Arc<dyn BlockDevice>, lateness: Lateness) -> Result<LateDevice> {
-        let inner = Arc::new(Inner {
-            below,
-            lateness,
-            pending: Mutex::new(&LATE, Pending::default()),
-            more: Condvar::new(),
-        });
+        let inner =
+            Arc::new(Inner { below, lateness, pending: Mutex::new(&LATE, Pending::default()), more: Condvar::new() });
         let mut threads = Vec::new();
         for _ in 0..lateness.threads.max(1) {
             let inner = inner.clone();
