@@ -39,6 +39,8 @@ pub struct Lateness {
 #[derive(Default)]
 struct Pending {
     bios: VecDeque<Bio>,
+    /// Taken from the list and not completed yet.
+    taken: usize,
     stop: bool,
 }
 
@@ -78,6 +80,12 @@ impl LateDevice {
         }
     }
 
+    /// Bios that have not completed.
+    pub fn in_flight(&self) -> usize {
+        let p = self.inner.pending.lock();
+        p.bios.len() + p.taken
+    }
+
     fn pass(&self) -> &dyn BlockDevice {
         self.inner.dawdle();
         &*self.inner.below
@@ -99,6 +107,7 @@ impl Inner {
                 loop {
                     let any = sim::choose(pending.bios.len() as u64) as usize;
                     if let Some(bio) = pending.bios.remove(any) {
+                        pending.taken += 1;
                         break bio;
                     }
                     if pending.stop {
@@ -109,6 +118,7 @@ impl Inner {
             };
             self.dawdle();
             self.below.submit(bio);
+            self.pending.lock().taken -= 1;
         }
     }
 }

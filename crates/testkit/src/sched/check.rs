@@ -73,7 +73,9 @@ pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String
         let fsck = rng.one_in(FSCK_EVERY);
         check_cut(plan, &left, events, how, fsck, rng).map_err(|e| {
             let (first, rest) = e.split_once('\n').unwrap_or((&e, ""));
-            format!("{first} [{how:?} after {events} of {total} events]\n{rest}")
+            let acks: String =
+                left.acks.iter().filter(|a| a.events <= events).map(|a| format!("    {a:?}\n")).collect();
+            format!("{first}\n  {how:?} after {events} of {total} events\n{rest}\n  told before:\n{acks}")
         })?;
     }
     Ok(count)
@@ -108,9 +110,9 @@ fn check_cut(plan: &Plan, left: &Left, events: usize, how: How, fsck: bool, rng:
         } else {
             oracle::check(&record.history, &mine, cut, two_waves.then_some(config.image.block_size))
         };
-        result.map_err(|e| format!("client {}: {e}", record.client))?;
+        result.map_err(|e| by_whom(left, record.client, cut, &e))?;
         if !two_waves {
-            stats(record, &mine, cut, &told).map_err(|e| format!("client {}: {e}", record.client))?;
+            stats(record, &mine, cut, &told).map_err(|e| by_whom(left, record.client, cut, &e))?;
         }
     }
     drop(seen);
@@ -123,6 +125,25 @@ fn check_cut(plan: &Plan, left: &Left, events: usize, how: How, fsck: bool, rng:
         expect_clean(&file).map_err(|e| format!("after recovery: {e}"))?;
     }
     Ok(())
+}
+
+/// The failure, shorter in its first line, with the newest acknowledgement that it may break.
+fn by_whom(left: &Left, client: usize, cut: Cut, e: &str) -> String {
+    let newest = left
+        .acks
+        .iter()
+        .filter(|a| a.events <= cut.events)
+        .filter(|a| match a.what {
+            Covers::Everything => true,
+            Covers::File { client: c, .. } => c == client,
+        })
+        .max_by_key(|a| a.upto[client]);
+    let (first, rest) = e.split_once('\n').unwrap_or((e, ""));
+    let (what, more) = first.split_once(';').unwrap_or((first, ""));
+    let by = newest.map_or("nobody".to_owned(), |a| {
+        format!("{}{}", a.by, if a.in_flight > 0 { ", with requests in flight" } else { "" })
+    });
+    format!("told by {by}: client {client}: {what}\n  {more}\n{rest}")
 }
 
 /// What e2fsck makes of it.

@@ -16,7 +16,7 @@ use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use extant_base::sync::{LockClass, Mutex, Waiter};
-use extant_block::device::{CrashDevice, FaultyDevice};
+use extant_block::device::{CrashDevice, FaultyDevice, LateDevice};
 use extant_fs::{
     Attr, Cred, Error, FallocateMode, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, SetMode, SetTime, WriteFlags,
 };
@@ -40,6 +40,10 @@ pub struct Ack {
     /// Operations of each client that had ended when it was asked.
     pub upto: Vec<usize>,
     pub what: Covers,
+    /// By which call.
+    pub by: &'static str,
+    /// Requests that had not completed when it was told.
+    pub in_flight: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +62,7 @@ pub struct Shared {
     pub config: &'static Config,
     pub device: Arc<CrashDevice>,
     pub faulty: Arc<FaultyDevice>,
+    pub late: Arc<LateDevice>,
     /// Operations that have ended, by client.
     ended: Vec<AtomicUsize>,
     state: Mutex<State>,
@@ -78,12 +83,14 @@ impl Shared {
         config: &'static Config,
         device: Arc<CrashDevice>,
         faulty: Arc<FaultyDevice>,
+        late: Arc<LateDevice>,
         clients: usize,
     ) -> Arc<Shared> {
         Arc::new(Shared {
             config,
             device,
             faulty,
+            late,
             ended: (0..clients).map(|_| AtomicUsize::new(0)).collect(),
             state: Mutex::new(&CLASS, State::default()),
         })
@@ -99,7 +106,8 @@ impl Shared {
     }
 
     /// `upto`: of when it was asked.
-    pub fn acknowledge(&self, upto: Vec<usize>, what: Covers) {
+    pub fn acknowledge(&self, upto: Vec<usize>, what: Covers, by: &'static str) {
+        let in_flight = self.late.in_flight();
         let mut s = self.state.lock();
         if let Covers::File { client, node, .. } = what
             && s.told.contains(&(client, node))
@@ -110,7 +118,7 @@ impl Shared {
             return;
         }
         let events = self.device.write_log();
-        s.acks.push(Ack { events, upto, what });
+        s.acks.push(Ack { events, upto, what, by, in_flight });
     }
 
     fn tell(&self, client: usize, node: NodeId) {
@@ -821,17 +829,17 @@ impl Client {
         let Some(at) = self.some_file(rng) else { return };
         let (id, inode) = (self.files[at].id, self.files[at].inode.clone());
         let mut upto = self.shared.ended();
-        let text = if data { "fdatasync" } else { "fsync" };
+        let call = if data { "fdatasync" } else { "fsync" };
         let op = self.op_nr();
         let start = self.shared.device.write_log();
         let names = self.names.clone();
-        let text = format!("{text} {} (node {id})", self.files[at].path);
+        let text = format!("{call} {} (node {id})", self.files[at].path);
         self.record.history.ops.push(Op { text, start, end: usize::MAX, names });
         let result = self.fs.fsync(&inode, data);
         match result {
             Ok(()) => {
                 upto[self.nr] = op;
-                self.shared.acknowledge(upto, Covers::File { client: self.nr, node: id, data });
+                self.shared.acknowledge(upto, Covers::File { client: self.nr, node: id, data }, call);
                 if !data {
                     self.look(id, true);
                 }
@@ -867,7 +875,10 @@ impl Client {
         let data = rng.one_in(2);
         let upto = self.shared.ended();
         match self.fs.fsync(&inode, data) {
-            Ok(()) => self.shared.acknowledge(upto, Covers::File { client, node, data }),
+            Ok(()) => {
+                let call = if data { "fdatasync by another" } else { "fsync by another" };
+                self.shared.acknowledge(upto, Covers::File { client, node, data }, call);
+            }
             Err(e) => self.sync_failed(&e, Some((client, node))),
         }
     }
@@ -883,7 +894,10 @@ impl Client {
             self.fs.sync()
         };
         match result {
-            Ok(()) => self.shared.acknowledge(upto, Covers::Everything),
+            Ok(()) => {
+                let call = if without_waiting { "sync_async" } else { "sync" };
+                self.shared.acknowledge(upto, Covers::Everything, call);
+            }
             Err(e) => self.sync_failed(&e, None),
         }
     }

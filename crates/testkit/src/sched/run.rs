@@ -43,9 +43,17 @@ pub struct Bad {
 impl Bad {
     pub fn new(text: String) -> Bad {
         let first = text.lines().next().unwrap_or_default();
-        let mut kind: String = first.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
-        while kind.contains("##") {
-            kind = kind.replace("##", "#");
+        // Neither which file nor which cut.
+        let words = first.split(' ').filter(|w| !w.starts_with('[')).map(|w| match w.starts_with('t') {
+            true if w[1..].starts_with(|c: char| c.is_ascii_digit()) => "FILE",
+            _ => w,
+        });
+        let text_of = words.collect::<Vec<_>>().join(" ");
+        let mut kind: String = text_of.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
+        for (many, one) in [("##", "#"), ("#, #", "#")] {
+            while kind.contains(many) {
+                kind = kind.replace(many, one);
+            }
         }
         Bad { kind, text }
     }
@@ -103,7 +111,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let late = Arc::new(LateDevice::new(faulty.clone(), config.lateness).expect("threads"));
         let fs = Filesystem::mount(late.clone(), config.options(seed)).expect("mount");
         let mounted = device.write_log();
-        let shared = Shared::new(config, device.clone(), faulty.clone(), clients.len());
+        let shared = Shared::new(config, device.clone(), faulty.clone(), late.clone(), clients.len());
         if config.faults {
             let rule = Fault::eio().op(BioOp::Write).after(fault.0).once();
             faulty.inject(if fault.1 { rule } else { rule.data() });
@@ -126,7 +134,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         drop(fs);
         let unmounted = match result {
             Ok(()) => {
-                shared.acknowledge(upto, Covers::Everything);
+                shared.acknowledge(upto, Covers::Everything, "unmount");
                 true
             }
             Err(e) => {
