@@ -206,11 +206,8 @@ fn no_poison(record: &Record, seen: &Seen) -> Result<(), String> {
                 let at = i as u64 * 8;
                 let id = node.generation.and_then(|g| record.history.find(node.ino, g));
                 let ops = &record.history.ops;
-                let allocated = path.contains('p')
-                    || id.is_some_and(|id| {
-                        record.touches.iter().any(|(n, op)| *n == id && ops[*op].text.starts_with("allocate"))
-                    });
-                let what = if allocated { "of a file with preallocated blocks" } else { "of a file without" };
+                let reserved = id.is_some_and(|id| record.was_preallocated(id, at));
+                let what = if reserved { "in a preallocated block" } else { "in a block that was not preallocated" };
                 return Err(format!(
                     "foreign: bytes that were never written {what}: {path} at {at}\n{}",
                     record.history.around(ops.len() - 1, 25)

@@ -157,8 +157,18 @@ pub struct Record {
     /// Operations that changed a node, its names or its attributes.
     pub touches: Vec<(NodeId, usize)>,
     pub looks: Vec<Look>,
+    /// Ranges that were preallocated (true), and such as have become holes, in order.
+    pub reserved: Vec<(NodeId, u64, u64, bool)>,
     /// Its operations failed after a request had: only what was acknowledged counts.
     pub broken: bool,
+}
+
+impl Record {
+    /// Whether byte `at` of the file lay in a block that was preallocated before anything was written to it.
+    pub fn was_preallocated(&self, node: NodeId, at: u64) -> bool {
+        let mut of = self.reserved.iter().filter(|(n, from, to, _)| *n == node && (*from..*to).contains(&at));
+        of.next_back().is_some_and(|r| r.3)
+    }
 }
 
 struct OpenFile {
@@ -180,17 +190,20 @@ pub struct Client {
     files: Vec<OpenFile>,
     root: InodeRef,
     serial: u32,
+    /// How many of ten operations go to the preallocated file.
+    focus: u64,
     clock: Clock,
 }
 
 impl Client {
     /// Client `nr`, with its files of the image.
-    pub fn new(nr: usize, fs: Arc<Filesystem>, shared: Arc<Shared>, base: &Base) -> Client {
+    pub fn new(nr: usize, fs: Arc<Filesystem>, shared: Arc<Shared>, base: &Base, focus: u64) -> Client {
         let root = fs.root().expect("root");
         let mut history = History { first: nr as u32 * NODES, ..History::default() };
         let mut names = Names::default();
         let mut files = Vec::new();
         let mut looks = Vec::new();
+        let mut reserved = Vec::new();
         let mut mine: Vec<_> = base.files.iter().filter(|(_, m)| m.client == nr).collect();
         mine.sort_by_key(|(_, m)| m.node);
         for (name, made) in mine {
@@ -216,6 +229,9 @@ impl Client {
                 touched: 0,
                 size: made.size,
             });
+            if made.written == 0 {
+                reserved.push((id, 0, made.size, true));
+            }
             names.paths.insert(name.clone(), id);
             looks.push(Look { node: id, op: 0, attr, settled: true });
             if made.kind == NodeKind::File {
@@ -227,8 +243,8 @@ impl Client {
         }
         let names = Arc::new(names);
         history.ops[0].names = names.clone();
-        let record = Record { client: nr, history, touches: Vec::new(), looks, broken: false };
-        Client { nr, fs, shared, record, names, files, root, serial: 0, clock: Clock::real() }
+        let record = Record { client: nr, history, touches: Vec::new(), looks, reserved, broken: false };
+        Client { nr, fs, shared, record, names, files, root, serial: 0, focus, clock: Clock::real() }
     }
 
     /// Carries out `cmds`.
@@ -391,6 +407,11 @@ impl Client {
     // ---- choosing ----
 
     fn some_file(&self, rng: &mut Rng) -> Option<usize> {
+        if rng.below(10) < self.focus
+            && let Some(at) = self.files.iter().position(|f| f.path.ends_with('p'))
+        {
+            return Some(at);
+        }
         let n = self.files.len() as u64;
         (n > 0).then(|| rng.below(n) as usize)
     }
@@ -623,6 +644,7 @@ impl Client {
         let text = format!("truncate {} (node {id}) to {to}", self.files[at].path);
         if self.op(text, Some(id), &[what], |c| c.fs.setattr(&inode, &set)).is_some() {
             self.files[at].content.resize(to as usize, 0);
+            self.record.reserved.push((id, to, u64::MAX, false));
         }
     }
 
@@ -670,6 +692,13 @@ impl Client {
                 self.give_up(id);
             }
             return;
+        }
+        let whole = (from / bs * bs, to.next_multiple_of(bs));
+        if zero == Some(false) {
+            // Only what was a hole; what was written stays what it is.
+            self.record.reserved.push((id, whole.0, whole.1, true));
+        } else if zero.is_none() {
+            self.record.reserved.push((id, whole.0, whole.1, false));
         }
         let file = &mut self.files[at];
         if zero != Some(false) {
@@ -788,7 +817,10 @@ impl Client {
         };
         found.truncate(n);
         if let Some(at) = (0..n).find(|i| pattern::is_poison(&found[*i..(*i + 8).min(n)], *i as u64) && n - i >= 8) {
-            panic!("client {}: read {} (node {}): never written, at {at}\n{}", self.nr, f.path, f.id, self.story(f.id));
+            let place = self.record.was_preallocated(f.id, at as u64);
+            let place = if place { "a preallocated block" } else { "a block that was not preallocated" };
+            let who = format!("client {}: read {} (node {})", self.nr, f.path, f.id);
+            panic!("{who}: never written, in {place}, at {at}\n{}", self.story(f.id));
         }
         if found == f.content || f.doubtful {
             return;
@@ -868,7 +900,11 @@ impl Client {
     fn fsync_other(&mut self, rng: &mut Rng) {
         let found = {
             let s = self.shared.state.lock();
-            let others: Vec<_> = s.files.iter().filter(|(c, _, _)| *c != self.nr).collect();
+            let mut others: Vec<_> = s.files.iter().filter(|(c, _, _)| *c != self.nr).collect();
+            if rng.below(10) < self.focus {
+                // The third file of each is the preallocated one.
+                others.retain(|(_, node, _)| *node == 2);
+            }
             others.get(rng.below(others.len() as u64) as usize).map(|o| (*o).clone())
         };
         let Some((client, node, inode)) = found else { return self.fsync(rng, false) };

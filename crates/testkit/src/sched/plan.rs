@@ -212,6 +212,8 @@ pub struct Details {
     pub sim: Options,
     /// The clients' end is followed by a sleep of so long before the unmount.
     pub rest_ms: u64,
+    /// How many of ten operations go to the preallocated file.
+    pub focus: u64,
     /// Which write fails, if one does, and whether it may be of metadata.
     pub fault: (u64, bool),
     /// For the cuts.
@@ -244,7 +246,12 @@ impl Plan {
             4
         };
         let clients = 2 + rng.below(most - 1);
-        let kind = if self.config.many { MANY } else { KINDS[rng.below(KINDS.len() as u64) as usize] };
+        let kind = match self.config {
+            c if c.many => MANY,
+            // Where requests fail, what waits for them meets mostly at preallocated blocks and overwrites.
+            c if c.faults && rng.one_in(2) => KINDS[1],
+            _ => KINDS[rng.below(KINDS.len() as u64) as usize],
+        };
         let mixed = rng.one_in(3);
         (0..clients)
             .map(|_| {
@@ -274,8 +281,9 @@ impl Plan {
             Options { strategy, leap_permille, steps_max: 3_000_000, ..Options::new(self.seed ^ self.salt << 48) };
         // The flusher looks every half second: together with it, and apart from it.
         let rest_ms = [0, 0, rng.below(7000), rng.below(15) * 500][rng.below(4) as usize];
+        let focus = [0, 0, 3, 6, 9][rng.below(5) as usize];
         let fault = (rng.below(24), rng.one_in(5));
-        Details { clients, sim, rest_ms, fault, cuts: rng }
+        Details { clients, sim, rest_ms, focus, fault, cuts: rng }
     }
 }
 

@@ -98,7 +98,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     config.base();
     let options = sim::Options { trace: whole_trace, ..details.sim.clone() };
     let clients = details.clients.clone();
-    let (rest_ms, fault) = (details.rest_ms, details.fault);
+    let (rest_ms, focus, fault) = (details.rest_ms, details.focus, details.fault);
     let outcome = sim::run(&options, move || {
         let base = config.base();
         let device = Arc::new(CrashDevice::from_image(&base.device));
@@ -120,7 +120,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
             .into_iter()
             .enumerate()
             .map(|(nr, cmds)| {
-                let client = Client::new(nr, fs.clone(), shared.clone(), base);
+                let client = Client::new(nr, fs.clone(), shared.clone(), base, focus);
                 task::spawn("client", move || client.run(&cmds)).expect("a thread")
             })
             .collect();
