@@ -2,13 +2,12 @@
 CARGO ?= cargo
 OUT ?= target/bench
 
-.PHONY: help demo test lint soak bench fuzz dist shuttle deps clean-demo
+.PHONY: help demo test lint soak bench fuzz dist deps clean-demo
 
 help:
 	@echo "make demo     build, then: an image, a mount, a power cut, a replay, and speeds beside the kernel's"
-	@echo "make test     lint, every test of the workspace, the interleavings of the journal's group commit"
+	@echo "make test     lint, every test of the workspace"
 	@echo "make lint     rustfmt, clippy, cargo xtask tidy"
-	@echo "make shuttle  the interleavings alone"
 	@echo "make soak     the long tests (hours on a small machine)"
 	@echo "make bench    the table of speeds: kernel ext4, fuse2fs, Extant (root)"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS (60)"
@@ -27,10 +26,6 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) xtask tidy
-
-# A second build of base, cache and journal in which every lock, wait and thread belongs to the scheduler of the test.
-shuttle:
-	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --target-dir target/shuttle -p extant-journal --test shuttle
 
 soak: deps
 	@scripts/soak.sh

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::sim;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Seconds since 1970 (may be negative) and nanoseconds (0..1e9).
@@ -25,8 +26,14 @@ enum Source {
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
+/// Virtual nanoseconds and wall clock of the run that the thread belongs to.
+#[inline]
+fn simulated() -> Option<(u64, Timespec)> {
+    if sim::active() { sim::now() } else { None }
+}
+
 impl Clock {
-    /// The machine's clocks.
+    /// The machine's clocks; on a thread of a [`crate::sim`] run, the run's.
     pub fn real() -> Clock {
         Clock(Source::Real { start: Instant::now() })
     }
@@ -39,7 +46,10 @@ impl Clock {
     /// Nanoseconds since this clock was made.
     pub fn now_ns(&self) -> u64 {
         match &self.0 {
-            Source::Real { start } => start.elapsed().as_nanos() as u64,
+            Source::Real { start } => match simulated() {
+                Some((ns, _)) => ns,
+                None => start.elapsed().as_nanos() as u64,
+            },
             Source::Virtual { ns, .. } => ns.load(Ordering::Acquire),
         }
     }
@@ -47,6 +57,7 @@ impl Clock {
     /// Wall-clock time.
     pub fn wall(&self) -> Timespec {
         match &self.0 {
+            Source::Real { .. } if simulated().is_some() => simulated().map(|(_, wall)| wall).unwrap_or_default(),
             Source::Real { .. } => match SystemTime::now().duration_since(UNIX_EPOCH) {
                 Ok(d) => Timespec { sec: d.as_secs() as i64, nsec: d.subsec_nanos() },
                 Err(before) => {
@@ -78,6 +89,9 @@ impl Clock {
         match &self.0 {
             #[allow(clippy::disallowed_methods)] // this is the one place that may
             Source::Real { .. } => {
+                if sim::active() && sim::sleep(d) {
+                    return;
+                }
                 crate::task::before_sleep();
                 std::thread::sleep(d);
             }

@@ -18,10 +18,11 @@
 //! Each buffer has a lock (`buffer`, 80) around bytes and state; filling it from the device happens under that lock (as under
 //! Linux's BH_Lock), so that two readers read once. A shard's lock (`buffer shard`, 90) guards the map and is a leaf.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use extant_base::counter::Counter;
+use extant_base::hash::HashMap;
 use extant_base::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use extant_base::sync::{LockClass, Mutex, RwLock, RwLockWriteGuard};
 use extant_block::{AlignedBuf, BioFlags, BlockDevice, Error};

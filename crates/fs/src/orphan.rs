@@ -6,9 +6,9 @@
 //! # Locking
 //! `orphans` (55), under the map lock and above inode metas.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use extant_base::hash::HashMap;
 use extant_base::sync::{LockClass, Mutex};
 use extant_cache::BufKind;
 use extant_journal::Handle;
@@ -45,7 +45,7 @@ pub(crate) struct Orphans(Mutex<State>);
 
 impl Orphans {
     pub(crate) fn new() -> Orphans {
-        Orphans(Mutex::new(&CLASS, State { place: HashMap::new(), list: Vec::new(), free: Vec::new(), file: None }))
+        Orphans(Mutex::new(&CLASS, State { place: HashMap::default(), list: Vec::new(), free: Vec::new(), file: None }))
     }
 
     /// Sets up the orphan file, whose slots are all free (clean-up has run).

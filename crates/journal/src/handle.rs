@@ -34,8 +34,7 @@ pub struct Handle {
 
 impl Handle {
     pub(crate) fn new(journal: Arc<Journal>, txn: Arc<Transaction>, credits: u32) -> Handle {
-        // Under shuttle all tasks share one OS thread.
-        debug_assert!(cfg!(shuttle) || !OPEN.replace(true), "this thread has a handle open already");
+        debug_assert!(!OPEN.replace(true), "this thread has a handle open already");
         Handle { journal, txn, credits, changed: false, finished: false, open: true }
     }
 

@@ -1,11 +1,11 @@
 //! The journal's state, opening and closing it, waiting for commits.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_base::counter::Counter;
+use extant_base::hash::HashSet;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, MutexGuard, Waiter};
 use extant_block::BlockDevice;

@@ -6,12 +6,14 @@
 //! # Locking
 //! The registry has a bare leaf lock without a class, held for a few instructions: it cannot count itself.
 
+#[cfg(debug_assertions)]
 use std::cell::RefCell;
-// Not the atomics of `crate::sync`: statics outlive one schedule of a model checker, and its atomics must not.
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::counts::Slot;
+use super::mode::{self, MODE, SIMULATED, STATS};
+use crate::sim;
 
 /// What all locks of one kind share.
 pub struct LockClass {
@@ -39,12 +41,11 @@ pub struct LockRow {
 /// How often a watched thread looks at a lock that is taken before it says that it is going to sleep.
 const SPINS: u32 = 100;
 
-static STATS_ON: AtomicBool = AtomicBool::new(false);
 static REGISTRY: parking_lot::Mutex<Vec<&'static LockClass>> = parking_lot::Mutex::new(Vec::new());
 
 /// Switches the statistics of all locks on or off.
 pub fn set_lock_stats(on: bool) {
-    STATS_ON.store(on, Ordering::Relaxed);
+    mode::set(STATS, on);
 }
 
 /// The classes that were taken since statistics were switched on, most waited-for first.
@@ -88,18 +89,52 @@ impl LockClass {
         }
     }
 
-    /// Takes the lock through `quick` (must not wait), else through `slow` (waits), counting and timing when asked to.
+    /// Takes the lock at `addr` through `quick` (must not wait), else through `slow` (waits), counting and timing when asked
+    /// to.
     // In line, or a counted acquisition costs a call beside what it counts.
     #[inline(always)]
-    pub(super) fn acquire<G>(&'static self, quick: impl Fn() -> Option<G>, slow: impl FnOnce() -> G) -> G {
-        let counted = STATS_ON.load(Ordering::Relaxed);
+    pub(super) fn acquire<G>(&'static self, addr: usize, quick: impl Fn() -> Option<G>, slow: impl FnOnce() -> G) -> G {
+        let mode = MODE.load(Ordering::Relaxed);
+        let counted = mode & STATS != 0;
         if counted && !self.slot.count() {
             self.count_first();
+        }
+        if mode & SIMULATED != 0
+            && let Some(g) = self.acquire_simulated(addr, &quick)
+        {
+            return g;
         }
         match quick() {
             Some(g) => g,
             None => self.wait(counted, quick, slow),
         }
+    }
+
+    /// As [`LockClass::acquire`] on a simulated thread; None on others.
+    #[cold]
+    pub(super) fn acquire_simulated<G>(&'static self, addr: usize, quick: &impl Fn() -> Option<G>) -> Option<G> {
+        if !sim::active() {
+            return None;
+        }
+        sim::before_lock(self);
+        loop {
+            if let Some(g) = quick() {
+                sim::acquired(addr, self);
+                return Some(g);
+            }
+            sim::block_on_lock(addr, self);
+        }
+    }
+
+    /// Takes the lock at `addr` if that needs no waiting.
+    pub(super) fn attempt<G>(&'static self, addr: usize, quick: impl Fn() -> Option<G>) -> Option<G> {
+        if !mode::is(SIMULATED) {
+            return quick();
+        }
+        sim::before_lock(self);
+        let g = quick()?;
+        sim::acquired(addr, self);
+        Some(g)
     }
 
     /// The first acquisition of this class, or of this thread.
@@ -141,20 +176,24 @@ impl LockClass {
     }
 }
 
+#[cfg(debug_assertions)]
 thread_local! {
     static HELD: RefCell<Vec<&'static LockClass>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Remembers, in debug builds, that this thread holds a lock of `class`; forgets it when dropped.
+/// Remembers, in debug builds, that this thread holds a lock of `class`; forgets it when dropped. Dropped behind the lock
+/// itself, it also tells a simulation that the lock is free.
 pub(super) struct Held {
-    #[cfg(all(debug_assertions, not(shuttle)))]
+    #[cfg(debug_assertions)]
     class: &'static LockClass,
+    addr: usize,
 }
 
 impl Held {
-    /// Checks the order, then notes the lock. `nested` allows another lock of the same class to be held already.
-    pub(super) fn enter(class: &'static LockClass, nested: bool, waits: bool) -> Held {
-        #[cfg(all(debug_assertions, not(shuttle)))]
+    /// Checks the order, then notes the lock at `addr`. `nested` allows another lock of the same class to be held already.
+    #[inline(always)]
+    pub(super) fn enter(class: &'static LockClass, addr: usize, nested: bool, waits: bool) -> Held {
+        #[cfg(debug_assertions)]
         {
             let _ = HELD.try_with(|h| {
                 let mut h = h.borrow_mut();
@@ -173,25 +212,28 @@ impl Held {
                 }
                 h.push(class);
             });
-            Held { class }
+            Held { class, addr }
         }
-        #[cfg(any(not(debug_assertions), shuttle))]
+        #[cfg(not(debug_assertions))]
         {
             let _ = (class, nested, waits);
-            let _ = &HELD;
-            Held {}
+            Held { addr }
         }
     }
 }
 
-#[cfg(all(debug_assertions, not(shuttle)))]
 impl Drop for Held {
+    #[inline(always)]
     fn drop(&mut self) {
+        #[cfg(debug_assertions)]
         let _ = HELD.try_with(|h| {
             let mut h = h.borrow_mut();
             if let Some(i) = h.iter().rposition(|c| std::ptr::eq(*c, self.class)) {
                 h.remove(i);
             }
         });
+        if mode::is(SIMULATED) {
+            sim::released(self.addr);
+        }
     }
 }

@@ -10,12 +10,15 @@
 //! Statistics are off until [`set_lock_stats`]; then each acquisition adds one to a counter of its thread, and a contended
 //! one is timed. What it costs when off: one relaxed load; when on: `scripts/lab-cost.sh` measures it.
 //!
+//! On a thread of a [`crate::sim`] run, taking, releasing and waiting ask its scheduler first. Statistics and simulation share
+//! one byte ([`mode`]), so that both off cost one test.
+//!
 //! What it does not do: poisoning. A panic while a lock is held is a bug that the owner of the data must not hide; nothing
 //! in Extant catches panics except at thread boundaries, where the mount is aborted.
 
-mod backend;
 mod class;
 mod counts;
+pub(crate) mod mode;
 mod mutex;
 mod rwlock;
 mod waiter;
@@ -25,13 +28,8 @@ pub use mutex::{Condvar, Mutex, MutexGuard};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use waiter::Waiter;
 
-/// Atomics, from std or from shuttle.
+/// Atomics. They are no events of a [`crate::sim`] run.
 pub mod atomic {
-    #[cfg(shuttle)]
-    pub use shuttle::sync::atomic::{
-        AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
-    };
-    #[cfg(not(shuttle))]
     pub use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 }
 

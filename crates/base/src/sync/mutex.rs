@@ -3,28 +3,28 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use super::backend;
 use super::class::{Held, LockClass};
+use super::mode::{self, SIMULATED};
+use crate::sim;
 
 /// Mutual exclusion with a class. Linux: `struct mutex` or `spinlock_t`.
 pub struct Mutex<T: ?Sized> {
     class: &'static LockClass,
-    raw: backend::Mutex<T>,
+    raw: parking_lot::Mutex<T>,
 }
 
 /// Access to the data of a [`Mutex`] until dropped.
 pub struct MutexGuard<'a, T: ?Sized> {
-    // An Option only so that Condvar can move the raw guard out and back.
-    raw: Option<backend::MutexGuard<'a, T>>,
+    // An Option only so that a simulation can move the raw guard out and back. Dropped before what tells of it.
+    raw: Option<parking_lot::MutexGuard<'a, T>>,
     _held: Held,
 }
 
 impl<T> Mutex<T> {
     pub const fn new(class: &'static LockClass, value: T) -> Mutex<T> {
-        Mutex { class, raw: backend::Mutex::new(value) }
+        Mutex { class, raw: parking_lot::Mutex::new(value) }
     }
 
-    #[cfg(not(shuttle))]
     pub fn into_inner(self) -> T {
         self.raw.into_inner()
     }
@@ -41,15 +41,23 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     fn take(&self, nested: bool) -> MutexGuard<'_, T> {
-        let held = Held::enter(self.class, nested, true);
-        let raw = self.class.acquire(|| backend::try_lock(&self.raw), || backend::lock(&self.raw));
+        let addr = address(&self.raw);
+        let held = Held::enter(self.class, addr, nested, true);
+        let raw = self.class.acquire(addr, || self.raw.try_lock(), || self.raw.lock());
         MutexGuard { raw: Some(raw), _held: held }
     }
 
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let raw = backend::try_lock(&self.raw)?;
-        Some(MutexGuard { raw: Some(raw), _held: Held::enter(self.class, true, false) })
+        let addr = address(&self.raw);
+        let raw = self.class.attempt(addr, || self.raw.try_lock())?;
+        Some(MutexGuard { raw: Some(raw), _held: Held::enter(self.class, addr, true, false) })
     }
+}
+
+/// What a simulation knows a lock by.
+#[inline(always)]
+pub(super) fn address<T: ?Sized>(lock: &T) -> usize {
+    std::ptr::from_ref(lock).cast::<()>() as usize
 }
 
 impl<T: ?Sized> Deref for MutexGuard<'_, T> {
@@ -73,33 +81,55 @@ impl<T: std::fmt::Debug> std::fmt::Debug for Mutex<T> {
 
 /// Waiting for a condition under a [`Mutex`].
 #[derive(Default)]
-pub struct Condvar(backend::Condvar);
+pub struct Condvar(parking_lot::Condvar);
 
 impl Condvar {
     pub fn new() -> Condvar {
-        Condvar(backend::Condvar::new())
+        Condvar(parking_lot::Condvar::new())
     }
 
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        if mode::is(SIMULATED) && sim::active() {
+            self.wait_simulated(guard, None);
+            return;
+        }
         crate::task::before_sleep();
-        let raw = guard.raw.take().expect("present outside Condvar::wait");
-        guard.raw = Some(backend::wait(&self.0, raw));
+        self.0.wait(guard.raw.as_mut().expect("present outside Condvar::wait"));
     }
 
     /// True when the time ran out.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, d: Duration) -> bool {
+        if mode::is(SIMULATED) && sim::active() {
+            return self.wait_simulated(guard, Some(d));
+        }
         crate::task::before_sleep();
+        self.0.wait_for(guard.raw.as_mut().expect("present outside Condvar::wait"), d).timed_out()
+    }
+
+    #[cold]
+    fn wait_simulated<'a, T>(&self, guard: &mut MutexGuard<'a, T>, timeout: Option<Duration>) -> bool {
         let raw = guard.raw.take().expect("present outside Condvar::wait");
-        let (raw, timed_out) = backend::wait_for(&self.0, raw, d);
-        guard.raw = Some(raw);
+        let lock: &'a parking_lot::Mutex<T> = parking_lot::MutexGuard::mutex(&raw);
+        let addr = address(lock);
+        let class = sim::holding(addr).expect("a lock taken in this run");
+        // Nobody runs between this and the wait, so no notification is missed.
+        drop(raw);
+        let timed_out = sim::wait(address(&self.0), addr, timeout);
+        guard.raw = class.acquire_simulated(addr, &|| lock.try_lock());
         timed_out
     }
 
     pub fn notify_one(&self) {
         self.0.notify_one();
+        if mode::is(SIMULATED) {
+            sim::notify(address(&self.0), false);
+        }
     }
 
     pub fn notify_all(&self) {
         self.0.notify_all();
+        if mode::is(SIMULATED) {
+            sim::notify(address(&self.0), true);
+        }
     }
 }

@@ -2,28 +2,28 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::backend;
 use super::class::{Held, LockClass};
+use super::mutex::address;
 
 /// Many readers or one writer, with a class. Linux: `struct rw_semaphore`.
 pub struct RwLock<T: ?Sized> {
     class: &'static LockClass,
-    raw: backend::RwLock<T>,
+    raw: parking_lot::RwLock<T>,
 }
 
 pub struct RwLockReadGuard<'a, T: ?Sized> {
-    raw: backend::RwLockReadGuard<'a, T>,
+    raw: parking_lot::RwLockReadGuard<'a, T>,
     _held: Held,
 }
 
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
-    raw: backend::RwLockWriteGuard<'a, T>,
+    raw: parking_lot::RwLockWriteGuard<'a, T>,
     _held: Held,
 }
 
 impl<T> RwLock<T> {
     pub const fn new(class: &'static LockClass, value: T) -> RwLock<T> {
-        RwLock { class, raw: backend::RwLock::new(value) }
+        RwLock { class, raw: parking_lot::RwLock::new(value) }
     }
 }
 
@@ -38,14 +38,16 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     fn take_read(&self, nested: bool) -> RwLockReadGuard<'_, T> {
-        let held = Held::enter(self.class, nested, true);
-        let raw = self.class.acquire(|| backend::try_read(&self.raw), || backend::read(&self.raw));
+        let addr = address(&self.raw);
+        let held = Held::enter(self.class, addr, nested, true);
+        let raw = self.class.acquire(addr, || self.raw.try_read(), || self.raw.read());
         RwLockReadGuard { raw, _held: held }
     }
 
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        let raw = backend::try_read(&self.raw)?;
-        Some(RwLockReadGuard { raw, _held: Held::enter(self.class, true, false) })
+        let addr = address(&self.raw);
+        let raw = self.class.attempt(addr, || self.raw.try_read())?;
+        Some(RwLockReadGuard { raw, _held: Held::enter(self.class, addr, true, false) })
     }
 
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
@@ -58,14 +60,16 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     fn take_write(&self, nested: bool) -> RwLockWriteGuard<'_, T> {
-        let held = Held::enter(self.class, nested, true);
-        let raw = self.class.acquire(|| backend::try_write(&self.raw), || backend::write(&self.raw));
+        let addr = address(&self.raw);
+        let held = Held::enter(self.class, addr, nested, true);
+        let raw = self.class.acquire(addr, || self.raw.try_write(), || self.raw.write());
         RwLockWriteGuard { raw, _held: held }
     }
 
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        let raw = backend::try_write(&self.raw)?;
-        Some(RwLockWriteGuard { raw, _held: Held::enter(self.class, true, false) })
+        let addr = address(&self.raw);
+        let raw = self.class.attempt(addr, || self.raw.try_write())?;
+        Some(RwLockWriteGuard { raw, _held: Held::enter(self.class, addr, true, false) })
     }
 }
 

@@ -7,34 +7,83 @@
 //! matters ([`watch_sleep`]). Locks, condition variables and devices call [`before_sleep`]. So a server can let another
 //! thread take over without handing over each request (the kernel's workqueues learn it from `wq_worker_sleeping`).
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-#[cfg(not(shuttle))]
-pub use std::thread::{JoinHandle, ThreadId, current, yield_now};
+pub use std::thread::{ThreadId, current};
 
-#[cfg(shuttle)]
-pub use shuttle::thread::{JoinHandle, ThreadId, current, yield_now};
+use crate::sim;
 
-/// Starts a thread called `name` (at most 15 bytes are shown by the kernel).
-#[cfg(not(shuttle))]
-pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> std::io::Result<JoinHandle<T>> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(f)
+/// A thread that can be waited for.
+#[derive(Debug)]
+pub struct JoinHandle<T> {
+    // The inner result: of a simulated thread, whose panic ends its run and not the thread.
+    real: std::thread::JoinHandle<std::thread::Result<T>>,
+    simulated: Option<sim::Joined>,
 }
 
-#[cfg(shuttle)]
+impl<T> JoinHandle<T> {
+    /// Waits for the thread's end; Err if it panicked.
+    pub fn join(self) -> std::thread::Result<T> {
+        if let Some(joined) = self.simulated {
+            sim::join(joined);
+        }
+        self.real.join().and_then(|r| r)
+    }
+
+    /// True when [`JoinHandle::join`] would not wait.
+    pub fn is_finished(&self) -> bool {
+        match self.simulated {
+            Some(joined) if sim::active() => sim::is_done(joined),
+            _ => self.real.is_finished(),
+        }
+    }
+
+    pub fn thread(&self) -> &std::thread::Thread {
+        self.real.thread()
+    }
+}
+
+/// Starts a thread called `name` (at most 15 bytes are shown by the kernel). Started by a simulated thread, it belongs to the
+/// same run.
 pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> std::io::Result<JoinHandle<T>> {
-    let _ = name;
-    Ok(shuttle::thread::spawn(f))
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    let Some(task) = sim::active().then(|| sim::child(name)).flatten() else {
+        return Ok(JoinHandle { real: builder.spawn(move || Ok(f()))?, simulated: None });
+    };
+    let joined = task.handle();
+    match builder.spawn(move || task.run(f)) {
+        Ok(real) => {
+            sim::point("spawn");
+            Ok(JoinHandle { real, simulated: Some(joined) })
+        }
+        Err(e) => {
+            sim::Task::give_up(&joined);
+            Err(e)
+        }
+    }
+}
+
+/// Lets others run.
+pub fn yield_now() {
+    if !(sim::active() && sim::yield_now()) {
+        std::thread::yield_now();
+    }
 }
 
 /// The number of processors that this process may use, at least 1.
 pub fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
+    let simulated = if sim::active() { sim::processors() } else { None };
+    simulated.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
+
+/// The number of this process, where it is part of a seed: 1 in a simulation.
+pub fn process_id() -> u32 {
+    if sim::active() { 1 } else { std::process::id() }
 }
 
 static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
@@ -43,12 +92,13 @@ thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// A small number that differs between threads (dealt round robin at first use): callers take it modulo their shard
+/// A small number that differs between threads (dealt round robin at first use, in a simulation by the run): callers take it modulo their shard
 /// count. It stands in for the CPU number of the kernel's per-CPU data.
 pub fn shard_index() -> usize {
     SHARD.with(|s| {
         if s.get() == usize::MAX {
-            s.set(NEXT_SHARD.fetch_add(1, Ordering::Relaxed));
+            let simulated = if sim::active() { sim::shard() } else { None };
+            s.set(simulated.unwrap_or_else(|| NEXT_SHARD.fetch_add(1, Ordering::Relaxed)));
         }
         s.get()
     })

@@ -14,6 +14,9 @@
 //! A device made with [`CrashDevice::deferring`] completes bios later, on a thread: a caller that flushes without having
 //! waited for its writes loses them here, as it would on a real disk. Otherwise bios complete inline.
 //!
+//! On a thread of a [`extant_base::sim`] run a waiting call too has a start and an end, between which others run: a flush
+//! covers what had completed at its start, and makes it durable at its end.
+//!
 //! What it does not do: fail requests ([`super::FaultyDevice`]).
 //!
 //! # Locking
@@ -24,7 +27,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
-use extant_base::sync::{Condvar, Mutex};
+use extant_base::sim;
+use extant_base::sync::{Condvar, Mutex, MutexGuard};
 use extant_base::task::{self, JoinHandle};
 
 use super::{BlockDevice, IoCounters, IoStats, Limits, MemDevice, check_range, check_shape, submit_inline, total_len};
@@ -32,7 +36,7 @@ use crate::bio::{Bio, BioData, BioFlags, BioOp};
 use crate::error::{Error, Result};
 use crate::ranks::{CRASH_DEFERRED, CRASH_LOG, CRASH_STATES};
 
-/// What a disk never tears.
+/// What a disk never tears, unless its sectors are larger.
 const SECTOR: u64 = 512;
 /// Events between two checkpoints: a state costs at most that many durable writes to rebuild.
 const CHECKPOINT_EVENTS: usize = 256;
@@ -286,17 +290,18 @@ fn apply(image: &MemDevice, event: &Event) -> Result<()> {
 /// Applies some of the sectors of a change.
 fn apply_torn(image: &MemDevice, event: &Event, atomic: &[(u64, u64)], rng: &mut Rng) -> Result<()> {
     let (start, end) = (event.what.offset, event.what.offset + event.what.len);
+    let sector = u64::from(image.limits().logical_block).max(SECTOR);
     // A disk writes a prefix when it is cut off, and anything at all when it reorders.
-    let sectors = event.what.len.div_ceil(SECTOR);
+    let sectors = event.what.len.div_ceil(sector);
     let pattern = rng.below(3);
     let cut = rng.below(sectors + 1);
     let mut at = start;
     let mut number = 0;
     while at < end {
-        let mut unit_end = (at - at % SECTOR + SECTOR).min(end);
+        let mut unit_end = (at - at % sector + sector).min(end);
         // An atomic range that this sector touches belongs to it; ranges may touch each other.
         while let Some(&(_, e)) = atomic.iter().find(|&&(s, e)| s < unit_end && at < e && unit_end < e.min(end)) {
-            unit_end = e.next_multiple_of(SECTOR).min(end);
+            unit_end = e.next_multiple_of(sector).min(end);
         }
         let keep = match pattern {
             0 => number < cut,
@@ -306,7 +311,7 @@ fn apply_torn(image: &MemDevice, event: &Event, atomic: &[(u64, u64)], rng: &mut
         if keep {
             apply_part(image, event, at - start, unit_end - start)?;
         }
-        number += (unit_end - at).div_ceil(SECTOR);
+        number += (unit_end - at).div_ceil(sector);
         at = unit_end;
     }
     Ok(())
@@ -353,6 +358,7 @@ impl Inner {
         if what.flags.contains(BioFlags::PREFLUSH) || (empty && what.flags.contains(BioFlags::FUA)) {
             let flush = CrashEvent { op: BioOp::Flush, offset: 0, len: 0, flags: BioFlags::empty() };
             let i = log.push(flush, Vec::new());
+            log = self.under_way(log);
             log.complete(i);
         }
         if empty {
@@ -365,9 +371,20 @@ impl Inner {
         }
         let index = log.push(what, data);
         if complete {
+            log = self.under_way(log);
             log.complete(index);
         }
         Ok(Some(index))
+    }
+
+    /// A request takes time: in a simulation others come in between its start and its end.
+    fn under_way<'a>(&'a self, log: MutexGuard<'a, Log>) -> MutexGuard<'a, Log> {
+        if !sim::active() {
+            return log;
+        }
+        drop(log);
+        sim::point("device");
+        self.log.lock()
     }
 
     fn complete_deferred(&self) {

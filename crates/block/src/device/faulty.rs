@@ -37,6 +37,7 @@ pub enum FaultAction {
 pub struct Fault {
     action: FaultAction,
     op: Option<BioOp>,
+    data: bool,
     range: Option<Range<u64>>,
     skip: u64,
     times: u64,
@@ -44,7 +45,7 @@ pub struct Fault {
 
 impl Fault {
     pub fn new(action: FaultAction) -> Fault {
-        Fault { action, op: None, range: None, skip: 0, times: u64::MAX }
+        Fault { action, op: None, data: false, range: None, skip: 0, times: u64::MAX }
     }
 
     /// Fails with EIO.
@@ -55,6 +56,11 @@ impl Fault {
     /// Only this operation. `Flush` also matches writes that carry PREFLUSH or FUA: they flush too.
     pub fn op(self, op: BioOp) -> Fault {
         Fault { op: Some(op), ..self }
+    }
+
+    /// Only requests that are not for metadata.
+    pub fn data(self) -> Fault {
+        Fault { data: true, ..self }
     }
 
     /// Only requests that touch these bytes. Explicit flushes touch none.
@@ -85,7 +91,7 @@ impl Fault {
         };
         let range_fits =
             self.range.as_ref().is_none_or(|r| offset < r.end && r.start < offset.saturating_add(len) && len > 0);
-        op_fits && range_fits
+        op_fits && range_fits && !(self.data && flags.contains(BioFlags::META))
     }
 }
 

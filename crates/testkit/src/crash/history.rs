@@ -91,6 +91,8 @@ pub struct Cut {
 
 #[derive(Clone, Debug)]
 pub struct History {
+    /// What [`crate::crash::pattern`] knows node 0 by; the others follow.
+    pub first: u32,
     pub ops: Vec<Op>,
     pub nodes: Vec<Node>,
     pub floors: Vec<Floor>,
@@ -99,7 +101,7 @@ pub struct History {
 impl Default for History {
     fn default() -> History {
         let first = Op { text: "the image as made".into(), start: 0, end: 0, names: Arc::default() };
-        History { ops: vec![first], nodes: Vec::new(), floors: Vec::new() }
+        History { first: 0, ops: vec![first], nodes: Vec::new(), floors: Vec::new() }
     }
 }
 

@@ -27,6 +27,10 @@ pub struct CrashImage {
     pub size: u64,
     /// Files are mapped by extents: preallocation works.
     pub extents: bool,
+    /// Bytes of an inode, if not mke2fs's choice: with as many as a block has, each inode needs a block of the log.
+    pub inode_size: Option<u32>,
+    /// Inodes of the image.
+    pub inodes: u32,
 }
 
 /// Bytes of an image; of one with blocks of 4 KiB that a journal is lent to: it must leave four times as much free.
@@ -57,7 +61,7 @@ pub const TWO_WAVES: [CrashImage; 2] = [
     CrashImage { name: "ext2-two-waves", ..EXT2 },
 ];
 
-const EXT4: CrashImage = CrashImage {
+pub(crate) const EXT4: CrashImage = CrashImage {
     name: "",
     fs_type: "ext4",
     block_size: 4096,
@@ -66,8 +70,10 @@ const EXT4: CrashImage = CrashImage {
     borrows: false,
     size: SIZE,
     extents: true,
+    inode_size: None,
+    inodes: 1024,
 };
-const EXT2: CrashImage = CrashImage { fs_type: "ext2", block_size: 1024, extents: false, ..EXT4 };
+pub(crate) const EXT2: CrashImage = CrashImage { fs_type: "ext2", block_size: 1024, extents: false, ..EXT4 };
 
 impl CrashImage {
     /// Whether there is a journal while it is mounted.
@@ -90,8 +96,9 @@ impl CrashImage {
         let device = |e: extant_block::Error| Error::Mismatch { what: self.name.into(), difference: e.to_string() };
         let mut options = MkfsOptions::new(self.fs_type, self.size);
         options.block_size = self.block_size;
+        options.inode_size = self.inode_size;
         options.features = self.features.to_owned();
-        options.extra_args = vec!["-N".into(), "1024".into()];
+        options.extra_args = vec!["-N".into(), self.inodes.to_string()];
         if self.journal_blocks > 0 {
             let mib = (u64::from(self.journal_blocks) * u64::from(self.block_size)) >> 20;
             options.extra_args.extend(["-J".into(), format!("size={}", mib.max(1))]);

@@ -224,7 +224,8 @@ fn check_content(
         let (from, to) = (pair[0], pair[1]);
         let (candidates, zero) = allowed(&changes, from, floor, solid, seen_op, loose.is_some());
         let bytes = &seen.content[from as usize..to as usize];
-        let patterns: Vec<Vec<u8>> = candidates.iter().map(|v| pattern::bytes(id, *v as u32, from, to)).collect();
+        let patterns: Vec<Vec<u8>> =
+            candidates.iter().map(|v| pattern::bytes(history.first + id, *v as u32, from, to)).collect();
         if patterns.iter().any(|p| p == bytes) {
             continue;
         }
@@ -353,13 +354,13 @@ fn identify(history: &History, content: &[u8], at: u64) -> String {
         for c in &node.changes {
             if let What::Write { from, to } = c.what {
                 let n = bytes.len() as u64;
-                if pattern::bytes(id as u32, c.op as u32, at, at + n) == bytes {
+                if pattern::bytes(history.first + id as u32, c.op as u32, at, at + n) == bytes {
                     return format!("of node {id} (inode {}), op {}", node.ino, c.op);
                 }
                 // At another offset: blocks mixed up.
                 let mut place = from - from % 8 + at % 8;
                 while place + n <= to {
-                    if pattern::bytes(id as u32, c.op as u32, place, place + n) == bytes {
+                    if pattern::bytes(history.first + id as u32, c.op as u32, place, place + n) == bytes {
                         return format!("of node {id} (inode {}), op {}, offset {place}", node.ino, c.op);
                     }
                     place += 8;

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use extant_fs::{Filesystem, InodeRef};
+use extant_fs::{Attr, Filesystem, InodeRef};
 use extant_ondisk::inode::FileType;
 
 use crate::crash::history::NodeKind;
@@ -25,6 +25,8 @@ pub struct SeenNode {
     pub target: Option<Vec<u8>>,
     /// `user.` attributes.
     pub attrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Sizes, owners, modes and times, where Extant looked.
+    pub stat: Option<Attr>,
 }
 
 /// By path; without the root and lost+found.
@@ -101,6 +103,7 @@ pub fn by_extant(fs: &Filesystem) -> Result<Seen, String> {
                 content,
                 target,
                 attrs,
+                stat: Some(attr),
             };
             if kind == NodeKind::Directory {
                 pending.push((format!("{path}/"), inode));
@@ -160,5 +163,5 @@ fn node(path: &Path, name: &str) -> Result<SeenNode, String> {
             .filter(|(k, _)| k.starts_with(b"user."))
             .collect()
     };
-    Ok(SeenNode { ino: m.ino() as u32, generation: None, kind, nlink: m.nlink(), content, target, attrs })
+    Ok(SeenNode { ino: m.ino() as u32, generation: None, kind, nlink: m.nlink(), content, target, attrs, stat: None })
 }

@@ -1,13 +1,13 @@
-//! The journal's group commit under a scheduler that owns every lock, wait and thread: `make shuttle`.
+//! The journal's group commit under `extant_base::sim`, which owns every lock, wait and thread.
 //!
 //! Each schedule: threads change blocks and wait for their transactions while the journal's own thread commits. Whoever was
-//! told "durable" must find its transaction committed and its bytes on the device; nobody may wait for ever (shuttle reports
-//! that as a deadlock). Time stands still, so nothing here depends on it.
-#![cfg(shuttle)]
+//! told "durable" must find its transaction committed and its bytes on the device; nobody may wait for ever, which a run
+//! reports as a deadlock. The journal's clock stands still, so nothing here depends on it.
 
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
+use extant_base::sim;
 use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
 use extant_cache::{Budget, BufKind, BufferCache};
@@ -22,7 +22,7 @@ const HOME: u64 = 2048;
 const THREADS: u64 = 3;
 const ROUNDS: u64 = 2;
 /// Enough that a race that one schedule in a thousand shows is met in nearly every run.
-const SCHEDULES: usize = 10_000;
+const SCHEDULES: u64 = 4_000;
 
 struct Quiet;
 
@@ -84,35 +84,20 @@ fn group_commit(with_log: bool) -> (u64, u64) {
 }
 
 fn explore(with_log: bool) {
-    static SHARED: AtomicCount = AtomicCount::new();
-    let mut config = shuttle::Config::new();
-    // A commit's frames do not fit the default 32 KiB.
-    config.stack_size = 1 << 20;
-    let runner = shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(SCHEDULES), config);
-    runner.run(move || {
-        let (commits, waits) = group_commit(with_log);
-        assert_eq!(waits, THREADS * ROUNDS);
-        assert!(commits <= waits, "{commits} commits for {waits} waits");
-        if commits < waits {
-            SHARED.add();
-        }
-    });
-    assert!(SHARED.get() > 0, "no schedule had two waiters share a commit");
-}
-
-/// Outside of any schedule: a count over all of them.
-struct AtomicCount(std::sync::atomic::AtomicU64);
-
-impl AtomicCount {
-    const fn new() -> AtomicCount {
-        AtomicCount(std::sync::atomic::AtomicU64::new(0))
+    let mut shared = 0;
+    for seed in 0..SCHEDULES {
+        let strategy = match seed % 3 {
+            0 => sim::Strategy::Random { preempt_permille: 30 },
+            1 => sim::Strategy::Random { preempt_permille: 300 },
+            _ => sim::Strategy::Priorities { changes: 3, steps: 400 },
+        };
+        let options = sim::Options { strategy, ..sim::Options::new(seed) };
+        let outcome = sim::run(&options, move || group_commit(with_log));
+        let (commits, waits) = outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", outcome.trace));
+        assert!(waits == THREADS * ROUNDS && commits <= waits, "seed {seed}: {commits} commits for {waits} waits");
+        shared += u64::from(commits < waits);
     }
-    fn add(&self) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    }
-    fn get(&self) -> u64 {
-        self.0.load(std::sync::atomic::Ordering::Relaxed)
-    }
+    assert!(shared > 0, "no schedule had two waiters share a commit");
 }
 
 #[test]

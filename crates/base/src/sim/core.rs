@@ -1,0 +1,777 @@
+//! The scheduler of one run.
+//!
+//! Main types: [`Core`] (one run), [`Task`] (what a thread of the operating system needs to become a simulated one). A thread
+//! that gives the baton away picks the next one itself, wakes it and parks; there is no thread of the scheduler's own. Who runs
+//! keeps the baton while it computes; it asks here before it takes a lock, after it has released one, when it waits, notifies,
+//! sleeps or starts a thread.
+//!
+//! # Locking
+//! `Core::state`, bare, held for one decision; only the holder of the baton takes it, and the watchdog.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::trace::{Kind, Trace};
+use super::{Failure, Options, Outcome, Strategy, Waiting};
+use crate::clock::Timespec;
+use crate::rng::Rng;
+use crate::sync::LockClass;
+use crate::sync::mode;
+
+/// What a blocked thread waits for.
+#[derive(Clone, Copy)]
+enum On {
+    Lock(usize, &'static LockClass),
+    Condvar { timed: bool, class: Option<&'static LockClass> },
+    Join(usize),
+    Sleep,
+}
+
+#[derive(Clone, Copy)]
+enum Status {
+    Ready,
+    Running,
+    Blocked(On),
+    Done,
+}
+
+/// What threads are woken by. Condition variables and locks are told apart, so that the two may share an address.
+type Key = (Event, usize);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Event {
+    Released,
+    Notified,
+    Ended,
+}
+
+struct Thread {
+    name: String,
+    gate: Arc<Gate>,
+    status: Status,
+    /// Where it is listed as waiting.
+    key: Option<Key>,
+    /// Grows with each wake: what a timer of an earlier wait finds changed.
+    wakes: u64,
+    timed_out: bool,
+    priority: u64,
+    held: Vec<(usize, &'static LockClass)>,
+    shard: Option<usize>,
+    panic: Option<String>,
+}
+
+/// Where a thread waits for the baton.
+#[derive(Default)]
+struct Gate {
+    open: AtomicBool,
+    /// Set by the thread itself before it waits the first time.
+    thread: Mutex<Option<std::thread::Thread>>,
+}
+
+impl Gate {
+    fn pass(&self) {
+        while !self.open.swap(false, Ordering::Acquire) {
+            std::thread::park();
+        }
+    }
+
+    fn open(&self) {
+        self.open.store(true, Ordering::Release);
+        if let Some(t) = self.thread.lock().as_ref() {
+            t.unpark();
+        }
+    }
+}
+
+struct State {
+    options: Options,
+    schedule: Rng,
+    choices: Rng,
+    keys: Rng,
+    threads: Vec<Thread>,
+    current: usize,
+    /// Those that can run, in the order in which they became able to.
+    ready: Vec<usize>,
+    /// Never walked: its order does not matter.
+    waiting: HashMap<Key, Vec<usize>>,
+    /// (virtual time, sequence, thread, its wakes)
+    timers: BinaryHeap<Reverse<(u64, u64, usize, u64)>>,
+    now_ns: u64,
+    sequence: u64,
+    steps: u64,
+    switches: u64,
+    shards: usize,
+    /// Steps at which priorities change, descending.
+    changes: Vec<u64>,
+    lowest: u64,
+    trace: Trace,
+    over: Option<Result<(), Failure>>,
+}
+
+/// One run.
+pub(super) struct Core {
+    state: Mutex<State>,
+    ended: Condvar,
+    progress: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Me {
+    core: Arc<Core>,
+    id: usize,
+}
+
+thread_local! {
+    static ME: RefCell<Option<Me>> = const { RefCell::new(None) };
+}
+
+fn me() -> Option<Me> {
+    ME.try_with(|m| m.borrow().clone()).ok().flatten()
+}
+
+#[cold]
+pub(super) fn inside() -> bool {
+    ME.try_with(|m| m.borrow().is_some()).unwrap_or(false)
+}
+
+/// A panic of a simulated thread is told by the run's outcome, not on standard error.
+fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| match me() {
+            Some(me) => {
+                let at = info.location().map(|l| format!(" at {}:{}", l.file(), l.line())).unwrap_or_default();
+                let text = format!("{}{at}", payload_text(info.payload()));
+                if let Some(mut st) = me.core.state.try_lock() {
+                    st.threads[me.id].panic.get_or_insert(text);
+                }
+            }
+            None => before(info),
+        }));
+    });
+}
+
+fn payload_text(p: &(dyn Any + Send)) -> String {
+    let text = p.downcast_ref::<String>().cloned().or_else(|| p.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+    text.unwrap_or_else(|| "without a message".into())
+}
+
+/// Never comes back: the thread is leaked.
+fn leak() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+impl State {
+    fn event(&mut self, kind: Kind, name: &'static str, value: u64) {
+        let current = self.current;
+        self.trace.push(current, kind, name, value);
+    }
+
+    fn add_thread(&mut self, name: &str) -> (usize, Arc<Gate>) {
+        let gate = Arc::new(Gate::default());
+        let id = self.threads.len();
+        // Above every priority that a change point gives.
+        let priority = (1 << 32) + self.schedule.below(1 << 32);
+        self.threads.push(Thread {
+            name: name.to_owned(),
+            gate: gate.clone(),
+            status: Status::Ready,
+            key: None,
+            wakes: 0,
+            timed_out: false,
+            priority,
+            held: Vec::new(),
+            shard: None,
+            panic: None,
+        });
+        self.trace.thread(name);
+        (id, gate)
+    }
+
+    fn make_ready(&mut self, id: usize, timed_out: bool) {
+        let t = &mut self.threads[id];
+        t.status = Status::Ready;
+        t.wakes += 1;
+        t.timed_out = timed_out;
+        if let Some(key) = t.key.take()
+            && let Some(list) = self.waiting.get_mut(&key)
+        {
+            list.retain(|w| *w != id);
+            if list.is_empty() {
+                self.waiting.remove(&key);
+            }
+        }
+        self.ready.push(id);
+    }
+
+    fn wake_all(&mut self, key: Key) -> usize {
+        let Some(list) = self.waiting.remove(&key) else { return 0 };
+        for &id in &list {
+            self.threads[id].key = None;
+            self.make_ready(id, false);
+        }
+        list.len()
+    }
+
+    /// Moves time to the next timer that still counts, and wakes all that are due then.
+    fn advance(&mut self) -> bool {
+        let mut woke = false;
+        while let Some(&Reverse((at, _, id, wakes))) = self.timers.peek() {
+            let counts = self.threads[id].wakes == wakes && matches!(self.threads[id].status, Status::Blocked(_));
+            if counts && woke && at > self.now_ns {
+                break;
+            }
+            self.timers.pop();
+            if counts {
+                self.now_ns = self.now_ns.max(at);
+                woke = true;
+                self.trace.push(id, Kind::TimedOut, "", self.now_ns);
+                self.make_ready(id, true);
+            }
+        }
+        woke
+    }
+
+    /// The one of those that can run which goes on; it is taken off the list.
+    fn choose_ready(&mut self) -> Option<usize> {
+        if self.ready.is_empty() && !self.advance() {
+            return None;
+        }
+        let n = self.ready.len();
+        let at = match self.options.strategy {
+            _ if n == 1 => 0,
+            Strategy::Random { .. } => self.schedule.below(n as u64) as usize,
+            Strategy::RoundRobin { .. } => 0,
+            Strategy::Priorities { .. } => {
+                (0..n).max_by_key(|i| self.threads[self.ready[*i]].priority).expect("not empty")
+            }
+        };
+        Some(self.ready.remove(at))
+    }
+
+    fn demote(&mut self, id: usize) {
+        self.lowest = self.lowest.saturating_sub(1);
+        self.threads[id].priority = self.lowest;
+    }
+
+    /// Whether the running thread lets another go first, here.
+    fn preempts(&mut self) -> bool {
+        if self.options.leap_permille > 0
+            && !self.timers.is_empty()
+            && self.schedule.below(1000) < u64::from(self.options.leap_permille)
+        {
+            let now = self.now_ns;
+            if self.advance() {
+                self.event(Kind::Leap, "", self.now_ns - now);
+            }
+        }
+        while self.changes.last().is_some_and(|at| *at <= self.steps) {
+            self.changes.pop();
+            self.demote(self.current);
+        }
+        if self.ready.is_empty() {
+            return false;
+        }
+        match self.options.strategy {
+            Strategy::Random { preempt_permille } => self.schedule.below(1000) < u64::from(preempt_permille),
+            Strategy::RoundRobin { quantum } => self.steps.is_multiple_of(u64::from(quantum.max(1))),
+            Strategy::Priorities { .. } => {
+                let mine = self.threads[self.current].priority;
+                self.ready.iter().any(|r| self.threads[*r].priority > mine)
+            }
+        }
+    }
+
+    fn table(&self) -> Vec<Waiting> {
+        let row = |(id, t): (usize, &Thread)| {
+            let on = match t.status {
+                Status::Done => return None,
+                Status::Ready => "can run".to_owned(),
+                Status::Running => "runs".to_owned(),
+                Status::Blocked(On::Lock(addr, class)) => {
+                    let owners: Vec<&str> = self
+                        .threads
+                        .iter()
+                        .filter(|o| o.held.iter().any(|(a, _)| *a == addr))
+                        .map(|o| o.name.as_str())
+                        .collect();
+                    format!("waits for the lock '{}', held by {}", class.name, owners.join(", "))
+                }
+                Status::Blocked(On::Condvar { timed, class }) => format!(
+                    "waits for a condition under '{}'{}",
+                    class.map_or("?", |c| c.name),
+                    if timed { " or a time" } else { "" }
+                ),
+                Status::Blocked(On::Join(other)) => format!("waits for the end of '{}'", self.threads[other].name),
+                Status::Blocked(On::Sleep) => "sleeps".to_owned(),
+            };
+            let holds = t.held.iter().map(|(_, c)| c.name).collect();
+            Some(Waiting { thread: format!("{id}.{}", t.name), on, holds })
+        };
+        self.threads.iter().enumerate().filter_map(row).collect()
+    }
+
+    /// A panic under way explains a thread that cannot go on better than what it waits for.
+    fn panic_under_way(&self) -> Option<Failure> {
+        let t = self.threads.iter().find(|t| t.panic.is_some() && !matches!(t.status, Status::Done))?;
+        let message = format!("{} (unwinding did not end)", t.panic.as_deref().unwrap_or_default());
+        Some(Failure::Panic { thread: t.name.clone(), message })
+    }
+}
+
+impl Core {
+    fn new(options: &Options) -> Core {
+        let mut schedule = Rng::new(options.seed);
+        let mut changes = Vec::new();
+        if let Strategy::Priorities { changes: n, steps } = options.strategy {
+            changes = (0..n).map(|_| schedule.below(steps.max(1))).collect();
+            changes.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        Core {
+            state: Mutex::new(State {
+                options: options.clone(),
+                schedule,
+                choices: Rng::new(options.seed ^ 0xC401_CE5E_ED00_0001),
+                keys: Rng::new(options.seed ^ 0x4A54_5E5E_ED00_0002),
+                threads: Vec::new(),
+                current: 0,
+                ready: Vec::new(),
+                waiting: HashMap::new(),
+                timers: BinaryHeap::new(),
+                now_ns: 0,
+                sequence: 0,
+                steps: 0,
+                switches: 0,
+                shards: 0,
+                changes,
+                lowest: 1 << 32,
+                trace: Trace::new(options.trace),
+                over: None,
+            }),
+            ended: Condvar::new(),
+            progress: AtomicU64::new(0),
+        }
+    }
+
+    /// The state for the holder of the baton. A thread that comes back after the end of its run never leaves.
+    fn state(&self) -> MutexGuard<'_, State> {
+        let st = self.state.lock();
+        if st.over.is_some() {
+            drop(st);
+            leak();
+        }
+        self.progress.fetch_add(1, Ordering::Relaxed);
+        st
+    }
+
+    fn end(&self, mut st: MutexGuard<'_, State>, how: Result<(), Failure>) {
+        if st.over.is_none() {
+            st.over = Some(how);
+        }
+        self.ended.notify_all();
+    }
+
+    fn fail(&self, st: MutexGuard<'_, State>, how: Failure) -> ! {
+        self.end(st, Err(how));
+        leak();
+    }
+
+    /// Gives the baton to `next`.
+    fn hand_over(&self, mut st: MutexGuard<'_, State>, next: usize) {
+        st.current = next;
+        st.switches += 1;
+        st.threads[next].status = Status::Running;
+        st.event(Kind::Run, "", 0);
+        let gate = st.threads[next].gate.clone();
+        drop(st);
+        gate.open();
+    }
+
+    fn count_step<'a>(&self, mut st: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        st.steps += 1;
+        if st.steps > st.options.steps_max {
+            let failure = Failure::Livelock { steps: st.steps, threads: st.table() };
+            self.fail(st, failure);
+        }
+        st
+    }
+
+    /// A place where another may take over.
+    fn maybe_switch(&self, me: usize, st: MutexGuard<'_, State>, force: bool) {
+        let mut st = self.count_step(st);
+        // Whoever unwinds is not interrupted: what it owns may be half done.
+        if std::thread::panicking() || !(st.preempts() || (force && !st.ready.is_empty())) {
+            return;
+        }
+        let next = st.choose_ready().expect("somebody can run");
+        st.threads[me].status = Status::Ready;
+        st.ready.push(me);
+        let gate = st.threads[me].gate.clone();
+        self.hand_over(st, next);
+        gate.pass();
+    }
+
+    /// Blocks the running thread; true when its time ran out.
+    fn block(&self, me: usize, st: MutexGuard<'_, State>, on: On, key: Option<Key>, for_ns: Option<u64>) -> bool {
+        let mut st = self.count_step(st);
+        st.threads[me].status = Status::Blocked(on);
+        st.threads[me].key = key;
+        if let Some(key) = key {
+            st.waiting.entry(key).or_default().push(me);
+        }
+        if let Some(ns) = for_ns {
+            st.sequence += 1;
+            let timer = (st.now_ns.saturating_add(ns), st.sequence, me, st.threads[me].wakes);
+            st.timers.push(Reverse(timer));
+        }
+        let st = self.pass_on(st);
+        if let Some(st) = st {
+            // Nobody else: this one goes on.
+            return st.threads[me].timed_out;
+        }
+        self.state().threads[me].timed_out
+    }
+
+    /// Gives the baton to whoever can run and waits for its return; the state if it never left.
+    fn pass_on<'a>(&self, mut st: MutexGuard<'a, State>) -> Option<MutexGuard<'a, State>> {
+        let me = st.current;
+        let Some(next) = st.choose_ready() else {
+            let failure = st.panic_under_way().unwrap_or_else(|| Failure::Deadlock { waiting: st.table() });
+            self.fail(st, failure);
+        };
+        if next == me {
+            st.threads[me].status = Status::Running;
+            return Some(st);
+        }
+        let gate = st.threads[me].gate.clone();
+        self.hand_over(st, next);
+        gate.pass();
+        None
+    }
+
+    /// The last act of a thread.
+    fn finish(&self, me: usize, panic: Option<String>) {
+        let mut st = self.state();
+        st.event(Kind::End, "", 0);
+        st.threads[me].status = Status::Done;
+        if let Some(message) = panic {
+            let message = st.threads[me].panic.take().unwrap_or(message);
+            let thread = st.threads[me].name.clone();
+            return self.end(st, Err(Failure::Panic { thread, message }));
+        }
+        if me == 0 {
+            return self.end(st, Ok(()));
+        }
+        st.wake_all((Event::Ended, me));
+        match st.choose_ready() {
+            Some(next) => self.hand_over(st, next),
+            None => {
+                let failure = st.panic_under_way().unwrap_or_else(|| Failure::Deadlock { waiting: st.table() });
+                self.end(st, Err(failure));
+            }
+        }
+    }
+}
+
+/// A simulated thread before it has begun.
+pub(crate) struct Task {
+    me: Me,
+    gate: Arc<Gate>,
+}
+
+impl Task {
+    /// The body of the thread of the operating system.
+    pub(crate) fn run<T>(self, f: impl FnOnce() -> T) -> std::thread::Result<T> {
+        *self.gate.thread.lock() = Some(std::thread::current());
+        self.gate.pass();
+        ME.with(|m| *m.borrow_mut() = Some(self.me.clone()));
+        let result = catch_unwind(AssertUnwindSafe(f));
+        let panic = result.as_ref().err().map(|p| payload_text(&**p));
+        // What it owned is dropped; what is thread-local goes unsimulated.
+        self.me.core.finish(self.me.id, panic);
+        ME.with(|m| *m.borrow_mut() = None);
+        result
+    }
+
+    /// Of the run that the thread belongs to.
+    pub(crate) fn handle(&self) -> Joined {
+        Joined { id: self.me.id }
+    }
+
+    /// The thread could not be started.
+    pub(crate) fn give_up(joined: &Joined) {
+        if let Some(me) = me() {
+            let mut st = me.core.state();
+            st.threads[joined.id].status = Status::Done;
+            st.ready.retain(|r| *r != joined.id);
+        }
+    }
+}
+
+/// Whom to wait for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Joined {
+    id: usize,
+}
+
+/// A new thread of the caller's run; None outside.
+pub(crate) fn child(name: &str) -> Option<Task> {
+    let me = me()?;
+    let mut st = me.core.state();
+    let (id, gate) = st.add_thread(name);
+    st.ready.push(id);
+    st.event(Kind::Spawn, "", id as u64);
+    drop(st);
+    Some(Task { me: Me { core: me.core, id }, gate })
+}
+
+/// Waits until the thread has ended.
+pub(crate) fn join(joined: Joined) {
+    let Some(me) = me() else { return };
+    let mut st = me.core.state();
+    st.event(Kind::Join, "", joined.id as u64);
+    if !matches!(st.threads[joined.id].status, Status::Done) {
+        me.core.block(me.id, st, On::Join(joined.id), Some((Event::Ended, joined.id)), None);
+    }
+}
+
+pub(crate) fn is_done(joined: Joined) -> bool {
+    me().is_none_or(|me| matches!(me.core.state().threads[joined.id].status, Status::Done))
+}
+
+#[cold]
+pub(super) fn point(name: &'static str) {
+    switch(Kind::Point, name, false);
+}
+
+/// After a thread was started.
+pub(crate) fn yield_now() -> bool {
+    if !inside() {
+        return false;
+    }
+    if let Some(me) = me() {
+        let mut st = me.core.state();
+        st.event(Kind::Yield, "", 0);
+        if matches!(st.options.strategy, Strategy::Priorities { .. }) {
+            st.demote(me.id);
+        }
+        // Who yields waits for something: time passes if nobody else can run.
+        if st.ready.is_empty() {
+            st.advance();
+        }
+        me.core.maybe_switch(me.id, st, true);
+    }
+    true
+}
+
+fn switch(kind: Kind, name: &'static str, force: bool) {
+    let Some(me) = me() else { return };
+    let mut st = me.core.state();
+    st.event(kind, name, 0);
+    me.core.maybe_switch(me.id, st, force);
+}
+
+#[cold]
+pub(super) fn choose(bound: u64) -> u64 {
+    let Some(me) = me() else { return 0 };
+    let mut st = me.core.state();
+    let value = st.choices.below(bound);
+    st.event(Kind::Choose, "", value);
+    value
+}
+
+pub(super) fn steps() -> u64 {
+    me().map_or(0, |me| me.core.state().steps)
+}
+
+/// A key for a hash table; None outside of a run.
+#[cold]
+pub(crate) fn hash_key() -> Option<u64> {
+    let me = me()?;
+    let mut st = me.core.state();
+    let key = st.keys.next_u64();
+    st.event(Kind::Key, "", 0);
+    Some(key)
+}
+
+#[cold]
+pub(crate) fn processors() -> Option<usize> {
+    me().map(|me| me.core.state().options.processors)
+}
+
+/// The number that the thread has for sharded data, dealt at first use.
+#[cold]
+pub(crate) fn shard() -> Option<usize> {
+    let me = me()?;
+    let mut st = me.core.state();
+    if let Some(shard) = st.threads[me.id].shard {
+        return Some(shard);
+    }
+    let shard = st.shards;
+    st.shards += 1;
+    st.threads[me.id].shard = Some(shard);
+    Some(shard)
+}
+
+/// Virtual nanoseconds since the run began, and the wall clock; None outside of a run.
+#[cold]
+pub(crate) fn now() -> Option<(u64, Timespec)> {
+    let me = me()?;
+    let st = me.core.state();
+    let ns = st.now_ns;
+    let wall = Timespec { sec: st.options.epoch_sec + (ns / 1_000_000_000) as i64, nsec: (ns % 1_000_000_000) as u32 };
+    Some((ns, wall))
+}
+
+/// Sleeps in virtual time; false outside of a run.
+#[cold]
+pub(crate) fn sleep(d: Duration) -> bool {
+    let Some(me) = me() else { return false };
+    let mut st = me.core.state();
+    let ns = d.as_nanos().min(u128::from(u64::MAX)) as u64;
+    st.event(Kind::Sleep, "", ns);
+    me.core.block(me.id, st, On::Sleep, None, Some(ns));
+    true
+}
+
+/// Before a lock is tried.
+#[cold]
+pub(crate) fn before_lock(class: &'static LockClass) {
+    switch(Kind::Lock, class.name, false);
+}
+
+/// The lock at `addr` is the caller's now.
+#[cold]
+pub(crate) fn acquired(addr: usize, class: &'static LockClass) {
+    if let Some(me) = me() {
+        me.core.state().threads[me.id].held.push((addr, class));
+    }
+}
+
+/// The lock at `addr` is taken: waits until somebody releases it.
+#[cold]
+pub(crate) fn block_on_lock(addr: usize, class: &'static LockClass) {
+    let Some(me) = me() else { return };
+    let mut st = me.core.state();
+    if !st.threads.iter().any(|t| t.held.iter().any(|(a, _)| *a == addr)) {
+        // A thread outside of this run has it, for a moment of real time: no event.
+        drop(st);
+        std::thread::yield_now();
+        return;
+    }
+    st.event(Kind::Blocked, class.name, 0);
+    me.core.block(me.id, st, On::Lock(addr, class), Some((Event::Released, addr)), None);
+}
+
+/// The lock at `addr` has been released.
+#[cold]
+pub(crate) fn released(addr: usize) {
+    let Some(me) = me() else { return };
+    let mut st = me.core.state();
+    let name = let_go(&mut st, me.id, addr);
+    st.event(Kind::Release, name, 0);
+    me.core.maybe_switch(me.id, st, false);
+}
+
+fn let_go(st: &mut State, me: usize, addr: usize) -> &'static str {
+    let held = &mut st.threads[me].held;
+    let name = match held.iter().rposition(|(a, _)| *a == addr) {
+        Some(i) => held.remove(i).1.name,
+        None => "",
+    };
+    st.wake_all((Event::Released, addr));
+    name
+}
+
+/// The class of a lock that the caller holds.
+pub(crate) fn holding(addr: usize) -> Option<&'static LockClass> {
+    let me = me()?;
+    let st = me.core.state();
+    st.threads[me.id].held.iter().find(|(a, _)| *a == addr).map(|(_, c)| *c)
+}
+
+/// Waits for a notification of the condition variable at `condvar`. The caller has just released the lock at `lock`, and
+/// nobody has run since. True when the time ran out.
+#[cold]
+pub(crate) fn wait(condvar: usize, lock: usize, timeout: Option<Duration>) -> bool {
+    let Some(me) = me() else { return false };
+    let mut st = me.core.state();
+    let class = st.threads[me.id].held.iter().find(|(a, _)| *a == lock).map(|(_, c)| *c);
+    let_go(&mut st, me.id, lock);
+    let ns = timeout.map(|d| d.as_nanos().min(u128::from(u64::MAX)) as u64);
+    st.event(Kind::Wait, class.map_or("", |c| c.name), ns.unwrap_or(0));
+    let on = On::Condvar { timed: ns.is_some(), class };
+    me.core.block(me.id, st, on, Some((Event::Notified, condvar)), ns)
+}
+
+/// Wakes one of those who wait for the condition variable, chosen by the seed, or all.
+#[cold]
+pub(crate) fn notify(condvar: usize, all: bool) {
+    let Some(me) = me() else { return };
+    let mut st = me.core.state();
+    let key = (Event::Notified, condvar);
+    let woken = match st.waiting.get(&key).map_or(0, Vec::len) {
+        0 => 0,
+        n if all || n == 1 => st.wake_all(key),
+        n => {
+            let which = st.schedule.below(n as u64) as usize;
+            let id = st.waiting[&key][which];
+            st.make_ready(id, false);
+            1
+        }
+    };
+    st.event(Kind::Notify, "", woken as u64);
+    me.core.maybe_switch(me.id, st, false);
+}
+
+pub(super) fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
+    assert!(!inside(), "a run cannot start another");
+    quiet_panics();
+    mode::begin_simulation();
+    let core = Arc::new(Core::new(options));
+    let (id, gate) = core.state.lock().add_thread("root");
+    let task = Task { me: Me { core: core.clone(), id }, gate: gate.clone() };
+    core.state.lock().threads[id].status = Status::Running;
+    let root = std::thread::Builder::new().name("root".into()).spawn(move || task.run(f));
+    let root = root.expect("a thread for the run");
+    gate.open();
+
+    let mut st = core.state.lock();
+    let (mut seen, mut since) = (core.progress.load(Ordering::Relaxed), std::time::Instant::now());
+    while st.over.is_none() {
+        core.ended.wait_for(&mut st, options.watchdog.min(Duration::from_secs(1)));
+        let progress = core.progress.load(Ordering::Relaxed);
+        if progress != seen {
+            (seen, since) = (progress, std::time::Instant::now());
+        } else if st.over.is_none() && since.elapsed() >= options.watchdog {
+            let thread = st.threads[st.current].name.clone();
+            let last = st.trace.last_of(st.current);
+            st.over = Some(Err(Failure::Stuck { thread, last }));
+        }
+    }
+    let over = st.over.clone().expect("it is over");
+    let left = st.threads.iter().filter(|t| !matches!(t.status, Status::Done)).map(|t| t.name.clone()).collect();
+    let trace = std::mem::replace(&mut st.trace, Trace::new(false));
+    let (steps, switches, virtual_ns) = (st.steps, st.switches, st.now_ns);
+    drop(st);
+    let result = match over {
+        Ok(()) => match root.join().expect("panics are caught") {
+            Ok(value) => Ok(value),
+            Err(p) => Err(Failure::Panic { thread: "root".into(), message: payload_text(&*p) }),
+        },
+        Err(failure) => Err(failure),
+    };
+    mode::end_simulation();
+    Outcome { result, trace, steps, switches, virtual_ns, left }
+}

@@ -1,0 +1,190 @@
+//! One deterministic scheduler under everything: threads, locks, waits, sleeps and clocks of a whole stack, from one seed.
+//!
+//! [`run`] calls a closure on a simulated thread. Each simulated thread is a thread of the operating system; exactly one of
+//! them holds the baton and runs, the others are parked. Whoever starts a thread, takes or releases a lock, waits, notifies,
+//! sleeps or passes a [`point`] asks the scheduler, which may let another go first: which one, the seed says. So the same seed
+//! gives the same run, on however many processors, and [`Outcome::trace`] is the same byte for byte.
+//!
+//! It is chosen at run time and is the same build: whether a thread belongs to a run is in a thread-local, which nobody looks
+//! at while no run is under way in the process. Several runs at once and unsimulated threads beside them do not disturb each
+//! other. A run's threads must wait only through this crate; one that waits elsewhere keeps the baton, and a watchdog names it.
+//!
+//! Main types: [`Options`] and [`Strategy`], [`Outcome`], [`Failure`], [`Trace`].
+//!
+//! Time is virtual. While exploring it moves when nobody can run: to the next sleep or time-out that ends. With
+//! [`Options::leap_permille`] it also moves while others could run, as it does for threads on a busy machine. Its place for
+//! another use, a modelled machine whose processors are occupied for a time, is [`Options::processors`] and the heap of
+//! (time, sequence, thread) in `core`.
+//!
+//! How a run ends: the closure returns; a thread panics; nobody can run and nothing is due ([`Failure::Deadlock`]); too many
+//! steps ([`Failure::Livelock`]); a thread does not come back to the scheduler ([`Failure::Stuck`]). Threads that are left are
+//! never woken: they, and what they own, are leaked, because unwinding them would run destructors that wait. After a success
+//! they are named in [`Outcome::left`]; whoever joins his threads leaks nothing.
+//!
+//! What it does not do: atomics are no events (a thread that spins on one must call [`crate::task::yield_now`]); weak memory
+//! orders are not shown; input and output of the operating system is outside.
+//!
+//! # Locking
+//! One bare lock a run, held for a decision. The locks of [`crate::sync`] stay real: a simulated thread only tries them, and
+//! when that fails it is blocked on the lock's address until somebody releases it.
+
+mod core;
+mod trace;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+pub use trace::Trace;
+
+use crate::sync::mode::{MODE, SIMULATED};
+
+/// Who goes on at a place where another thread could.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// At each place another thread takes over with this probability (of 1000), any of those that can run.
+    Random { preempt_permille: u32 },
+    /// Random priorities; the highest of those that can run goes on. At `changes` places of the first `steps` the running
+    /// thread becomes the lowest (Burckhardt et al. 2010, "A randomized scheduler with probabilistic guarantees": a bug that
+    /// needs d ordering constraints is met with a probability of at least 1 / (n · k^(d-1))).
+    Priorities { changes: u32, steps: u64 },
+    /// One after the other, each for so many places.
+    RoundRobin { quantum: u32 },
+}
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub seed: u64,
+    pub strategy: Strategy,
+    /// How often, of 1000 places, time moves to the next sleep or time-out that ends although threads can run.
+    pub leap_permille: u32,
+    /// What [`crate::task::processors`] says.
+    pub processors: usize,
+    /// More steps than that are a [`Failure::Livelock`].
+    pub steps_max: u64,
+    /// A thread that keeps the baton for so long in real time is [`Failure::Stuck`].
+    pub watchdog: Duration,
+    /// Keep the whole trace, not only its fingerprint and its end.
+    pub trace: bool,
+    /// Seconds since 1970 when the run begins.
+    pub epoch_sec: i64,
+}
+
+impl Options {
+    pub fn new(seed: u64) -> Options {
+        Options {
+            seed,
+            strategy: Strategy::Random { preempt_permille: 100 },
+            leap_permille: 0,
+            processors: 4,
+            steps_max: 10_000_000,
+            watchdog: Duration::from_secs(20),
+            trace: false,
+            epoch_sec: 1_700_000_000,
+        }
+    }
+}
+
+/// What one thread waits for when nobody can run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub thread: String,
+    pub on: String,
+    /// Names of the locks it holds.
+    pub holds: Vec<&'static str>,
+}
+
+/// Why a run did not end well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// A thread panicked.
+    Panic { thread: String, message: String },
+    /// Nobody can run and no sleep or time-out is due.
+    Deadlock { waiting: Vec<Waiting> },
+    /// Too many steps.
+    Livelock { steps: u64, threads: Vec<Waiting> },
+    /// A thread waits for something that the scheduler does not know, or computes without end.
+    Stuck { thread: String, last: String },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table = |f: &mut fmt::Formatter<'_>, threads: &[Waiting]| {
+            for w in threads {
+                write!(f, "\n    {}: {}", w.thread, w.on)?;
+                if !w.holds.is_empty() {
+                    write!(f, "; holds {}", w.holds.join(", "))?;
+                }
+            }
+            Ok(())
+        };
+        match self {
+            Failure::Panic { thread, message } => write!(f, "thread '{thread}' panicked: {message}"),
+            Failure::Deadlock { waiting } => {
+                write!(f, "deadlock: nobody can run and nothing is due")?;
+                table(f, waiting)
+            }
+            Failure::Livelock { steps, threads } => {
+                write!(f, "no end after {steps} steps")?;
+                table(f, threads)
+            }
+            Failure::Stuck { thread, last } => {
+                write!(f, "thread '{thread}' has not come back to the scheduler; the last it did was: {last}")
+            }
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Outcome<T> {
+    pub result: Result<T, Failure>,
+    pub trace: Trace,
+    /// Places where the scheduler was asked.
+    pub steps: u64,
+    /// How often another thread took over.
+    pub switches: u64,
+    /// Virtual time that passed.
+    pub virtual_ns: u64,
+    /// Threads that had not ended: they are leaked.
+    pub left: Vec<String>,
+}
+
+/// Runs `f` as the first thread of a simulation and waits for its end.
+pub fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
+    core::run(options, f)
+}
+
+/// True on a thread that belongs to a run.
+#[inline]
+pub fn active() -> bool {
+    MODE.load(Ordering::Relaxed) & SIMULATED != 0 && core::inside()
+}
+
+/// A place where another thread may take over; `name` appears in the trace. Nothing outside of a run.
+#[inline]
+pub fn point(name: &'static str) {
+    if MODE.load(Ordering::Relaxed) & SIMULATED != 0 {
+        core::point(name);
+    }
+}
+
+/// A number below `bound`, from the run's seed; 0 outside of a run. Devices choose with it.
+#[inline]
+pub fn choose(bound: u64) -> u64 {
+    if MODE.load(Ordering::Relaxed) & SIMULATED != 0 { core::choose(bound) } else { 0 }
+}
+
+/// Steps of this run so far: a time stamp that orders what its threads saw.
+pub fn steps() -> u64 {
+    if active() { core::steps() } else { 0 }
+}
+
+pub(crate) use core::{
+    Joined, Task, acquired, before_lock, block_on_lock, child, hash_key, holding, is_done, join, notify, now,
+    processors, released, shard, sleep, wait, yield_now,
+};

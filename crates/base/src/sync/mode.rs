@@ -1,0 +1,44 @@
+//! What the locks have to look at before they do what they always do: one byte for all of it.
+//!
+//! Statistics of locks, and whether any simulation runs in this process. Both are rare, so an acquisition tests one byte that
+//! nobody writes.
+//!
+//! # Locking
+//! A bare leaf lock around the number of simulations.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Acquisitions and waits are counted.
+pub(crate) const STATS: u8 = 1;
+/// Some threads of this process belong to a [`crate::sim`] run.
+pub(crate) const SIMULATED: u8 = 2;
+
+pub(crate) static MODE: AtomicU8 = AtomicU8::new(0);
+
+static SIMULATIONS: parking_lot::Mutex<usize> = parking_lot::Mutex::new(0);
+
+#[inline(always)]
+pub(crate) fn is(bit: u8) -> bool {
+    MODE.load(Ordering::Relaxed) & bit != 0
+}
+
+pub(crate) fn set(bit: u8, on: bool) {
+    if on {
+        MODE.fetch_or(bit, Ordering::Relaxed);
+    } else {
+        MODE.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// One more run. Its threads are started later, and see the bit.
+pub(crate) fn begin_simulation() {
+    let mut n = SIMULATIONS.lock();
+    *n += 1;
+    set(SIMULATED, true);
+}
+
+pub(crate) fn end_simulation() {
+    let mut n = SIMULATIONS.lock();
+    *n -= 1;
+    set(SIMULATED, *n > 0);
+}

@@ -1,0 +1,174 @@
+//! [`LateDevice`]: bios complete later, on other threads, in any order, as an io_uring's do.
+//!
+//! What is submitted waits in a list; a few threads take from it, not the oldest but any, hold it for a while, and pass it to
+//! the device below. Waiting calls go through on the caller's thread, and may take a while too. What any and a while are, the
+//! seed of the [`extant_base::sim`] run says; outside of one the oldest goes first and nothing is held.
+//!
+//! What it does not do: lose or fail anything (the devices below do).
+//!
+//! # Locking
+//! One leaf lock (`block late`) around the list, released before the device below is called.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::sim;
+use extant_base::sync::{Condvar, Mutex};
+use extant_base::task::{self, JoinHandle};
+
+use super::{BlockDevice, IoStats, Limits};
+use crate::bio::{Bio, BioFlags};
+use crate::error::{Error, Result};
+use crate::ranks::LATE;
+
+/// How late.
+#[derive(Clone, Copy, Debug)]
+pub struct Lateness {
+    /// Threads that complete.
+    pub threads: usize,
+    /// How many of 1000 bios complete inline, as psync's do.
+    pub inline_permille: u64,
+    /// How many of 1000 requests, waiting calls too, are held for a while.
+    pub held_permille: u64,
+    /// The longest while.
+    pub longest: Duration,
+}
+
+#[derive(Default)]
+struct Pending {
+    bios: VecDeque<Bio>,
+    /// Taken from the list and not completed yet.
+    taken: usize,
+    stop: bool,
+}
+
+struct Inner {
+    below: Arc<dyn BlockDevice>,
+    lateness: Lateness,
+    pending: Mutex<Pending>,
+    more: Condvar,
+}
+
+/// See the module.
+pub struct LateDevice {
+    inner: Arc<Inner>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl LateDevice {
+    pub fn new(below: Arc<dyn BlockDevice>, lateness: Lateness) -> Result<LateDevice> {
+        let inner =
+            Arc::new(Inner { below, lateness, pending: Mutex::new(&LATE, Pending::default()), more: Condvar::new() });
+        let mut threads = Vec::new();
+        for _ in 0..lateness.threads.max(1) {
+            let inner = inner.clone();
+            let thread = task::spawn("late-complete", move || inner.complete());
+            threads.push(thread.map_err(|e| Error::open("late", e))?);
+        }
+        Ok(LateDevice { inner, threads: Mutex::new(&LATE, threads) })
+    }
+
+    /// Completes what is pending and ends the threads. Nothing may be submitted any more.
+    pub fn stop(&self) {
+        self.inner.pending.lock().stop = true;
+        self.inner.more.notify_all();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for t in threads {
+            let _ = t.join();
+        }
+    }
+
+    /// Bios that have not completed.
+    pub fn in_flight(&self) -> usize {
+        let p = self.inner.pending.lock();
+        p.bios.len() + p.taken
+    }
+
+    fn pass(&self) -> &dyn BlockDevice {
+        self.inner.dawdle();
+        &*self.inner.below
+    }
+}
+
+impl Inner {
+    fn dawdle(&self) {
+        if sim::active() && sim::choose(1000) < self.lateness.held_permille {
+            let ns = sim::choose(self.lateness.longest.as_nanos() as u64);
+            Clock::real().sleep(Duration::from_nanos(ns));
+        }
+    }
+
+    fn complete(&self) {
+        loop {
+            let bio = {
+                let mut pending = self.pending.lock();
+                loop {
+                    let any = sim::choose(pending.bios.len() as u64) as usize;
+                    if let Some(bio) = pending.bios.remove(any) {
+                        pending.taken += 1;
+                        break bio;
+                    }
+                    if pending.stop {
+                        return;
+                    }
+                    self.more.wait(&mut pending);
+                }
+            };
+            self.dawdle();
+            self.below.submit(bio);
+            self.pending.lock().taken -= 1;
+        }
+    }
+}
+
+impl BlockDevice for LateDevice {
+    fn name(&self) -> &str {
+        self.inner.below.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.inner.below.size_bytes()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.inner.below.limits()
+    }
+
+    fn read_only(&self) -> bool {
+        self.inner.below.read_only()
+    }
+
+    fn submit(&self, bio: Bio) {
+        if sim::choose(1000) < self.inner.lateness.inline_permille {
+            return self.inner.below.submit(bio);
+        }
+        self.inner.pending.lock().bios.push_back(bio);
+        self.inner.more.notify_one();
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
+        self.pass().read_at(offset, buf, flags)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
+        self.pass().write_at(offset, pieces, flags)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.pass().flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.pass().discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
+        self.pass().write_zeroes(offset, len, flags)
+    }
+
+    fn stats(&self) -> IoStats {
+        self.inner.below.stats()
+    }
+}

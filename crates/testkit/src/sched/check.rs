@@ -1,0 +1,263 @@
+//! What power cuts leave of a run, and whether it is what was promised.
+//!
+//! A few cuts a run, most of them just behind an acknowledgement, where the device has kept least; then the image as the run
+//! left it. Each is recovered by Extant, read, and held against every client's history; a sample goes through `e2fsck -fn`.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use extant_base::rng::Rng;
+use extant_block::device::{CrashMode, MemDevice};
+use extant_fs::{DataMode, Filesystem};
+
+use crate::crash::explore::state_files;
+use crate::crash::history::{Cut, Floor, NodeKind};
+use crate::crash::oracle;
+use crate::crash::pattern;
+use crate::crash::seen::{self, Seen};
+use crate::oracle::{e2fsck, expect_clean};
+use crate::sched::client::{Covers, Record};
+use crate::sched::plan::Plan;
+use crate::sched::run::Left;
+
+/// Later than any run.
+const LATER_S: i64 = 1_800_000_000;
+/// One image out of so many goes through e2fsck; without a journal each has to, so only some of their runs are cut.
+const FSCK_EVERY: u64 = 300;
+const TWO_WAVES_EVERY: u64 = 20;
+
+/// How an image came about; part of every message.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    /// Everything durable and nothing else.
+    Least,
+    Mode(CrashMode),
+    During(CrashMode),
+    /// The run's end.
+    End,
+}
+
+/// Checks a few cuts; how many.
+pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String> {
+    let total = left.device.write_log();
+    apply_acks(&mut left);
+    let mut cuts = vec![(total, How::End)];
+    let journal = plan.config.image.has_journal();
+    if journal || rng.one_in(TWO_WAVES_EVERY) {
+        for _ in 0..if journal { 3 } else { 1 } {
+            let floors = &left.acks;
+            let events = if !floors.is_empty() && rng.below(10) < 7 {
+                floors[rng.below(floors.len() as u64) as usize].events + rng.below(3) as usize
+            } else {
+                left.mounted + rng.below((total - left.mounted) as u64 + 1) as usize
+            };
+            let how = match rng.below(8) {
+                0..4 => How::Least,
+                4 => How::Mode(CrashMode::InOrder),
+                5 => How::Mode(CrashMode::RandomSubset),
+                6 => How::Mode(CrashMode::Torn),
+                _ => How::During(CrashMode::Torn),
+            };
+            cuts.push((events.min(total), how));
+        }
+    }
+    // Behind an unmount that said yes, whatever the device had not been told to keep may be gone.
+    if left.unmounted {
+        cuts.push((total, How::Least));
+    }
+    let count = cuts.len();
+    for (events, how) in cuts {
+        let fsck = rng.one_in(FSCK_EVERY);
+        check_cut(plan, &left, events, how, fsck, rng).map_err(|e| {
+            let (first, rest) = e.split_once('\n').unwrap_or((&e, ""));
+            let acks: String =
+                left.acks.iter().filter(|a| a.events <= events).map(|a| format!("    {a:?}\n")).collect();
+            format!("{first}\n  {how:?} after {events} of {total} events\n{rest}\n  told before:\n{acks}")
+        })?;
+    }
+    Ok(count)
+}
+
+fn check_cut(plan: &Plan, left: &Left, events: usize, how: How, fsck: bool, rng: &mut Rng) -> Result<(), String> {
+    let device = &left.device;
+    let image = match how {
+        How::Least => device.state_keeping(events, |_| false),
+        How::Mode(mode) => device.state_after(events, rng, mode),
+        How::During(mode) => device.state_during(events, rng, mode),
+        How::End => Ok(device.live()),
+    };
+    let image = image.map_err(|e| e.to_string())?;
+    let cut = Cut { events, in_flight: matches!(how, How::During(_)) };
+    let config = plan.config;
+    let ended = left.unmounted && events == device.write_log();
+    let two_waves = !config.image.has_journal() && !ended;
+    let image = if two_waves { mended(image)? } else { image };
+    let image = Arc::new(image);
+    let fs = Filesystem::mount(image.clone(), config.quiet(LATER_S)).map_err(|e| format!("recovery: mount: {e}"))?;
+    let seen = seen::by_extant(&fs).map_err(|e| format!("recovery: {e}"))?;
+    let stale = config.data == DataMode::Writeback && !ended;
+    for record in &left.records {
+        let mine = of_client(&seen, record.client);
+        if !stale && !two_waves {
+            no_poison(record, &mine)?;
+        }
+        let told: Vec<u32> = left.told.iter().filter(|(c, _)| *c == record.client).map(|(_, n)| *n).collect();
+        let result = if left.struck || stale || record.broken {
+            oracle::check_acknowledged(&record.history, &mine, cut)
+        } else {
+            oracle::check(&record.history, &mine, cut, two_waves.then_some(config.image.block_size))
+        };
+        result.map_err(|e| by_whom(left, record.client, cut, &e))?;
+        if !two_waves {
+            stats(record, &mine, cut, &told).map_err(|e| by_whom(left, record.client, cut, &e))?;
+        }
+    }
+    drop(seen);
+    fs.unmount().map_err(|e| format!("recovery: unmount: {e}"))?;
+    drop(fs);
+    if fsck || two_waves {
+        let dir = state_files();
+        let file = dir.path().join("state");
+        image.save(&file).map_err(|e| e.to_string())?;
+        expect_clean(&file).map_err(|e| format!("after recovery: {e}"))?;
+    }
+    Ok(())
+}
+
+/// The failure, shorter in its first line, with the newest acknowledgement that it may break.
+fn by_whom(left: &Left, client: usize, cut: Cut, e: &str) -> String {
+    let newest = left
+        .acks
+        .iter()
+        .filter(|a| a.events <= cut.events)
+        .filter(|a| match a.what {
+            Covers::Everything => true,
+            Covers::File { client: c, .. } => c == client,
+        })
+        .max_by_key(|a| a.upto[client]);
+    let (first, rest) = e.split_once('\n').unwrap_or((e, ""));
+    let (what, more) = first.split_once(';').unwrap_or((first, ""));
+    let by = newest.map_or("nobody".to_owned(), |a| {
+        format!("{}{}", a.by, if a.in_flight > 0 { ", with requests in flight" } else { "" })
+    });
+    format!("told by {by}: client {client}: {what}\n  {more}\n{rest}")
+}
+
+/// What e2fsck makes of it.
+fn mended(image: MemDevice) -> Result<MemDevice, String> {
+    let dir = state_files();
+    let file = dir.path().join("state");
+    image.save(&file).map_err(|e| e.to_string())?;
+    let fsck = e2fsck(&file, &["-fy"]).map_err(|e| e.to_string())?;
+    if fsck.code > 2 {
+        return Err(format!("e2fsck -fy: {}\n{}", fsck.code, fsck.output));
+    }
+    MemDevice::load(&file).map_err(|e| e.to_string())
+}
+
+/// Everybody's acknowledgements, as floors of each client's history.
+fn apply_acks(left: &mut Left) {
+    for ack in &left.acks {
+        match ack.what {
+            Covers::Everything => {
+                for record in &mut left.records {
+                    let op = ack.upto[record.client];
+                    record.history.floors.push(Floor { events: ack.events, op });
+                    for (id, node) in record.history.nodes.iter_mut().enumerate() {
+                        if node.born <= op && !left.told.contains(&(record.client, id as u32)) {
+                            node.durable.push((ack.events, op));
+                        }
+                    }
+                }
+            }
+            Covers::File { client, node, data } => {
+                if left.told.contains(&(client, node)) {
+                    continue;
+                }
+                let record = &mut left.records[client];
+                let op = ack.upto[client];
+                let touched = record.touches.iter().filter(|(n, o)| *n == node && *o <= op).map(|(_, o)| *o).max();
+                let n = &mut record.history.nodes[node as usize];
+                n.durable.push((ack.events, op));
+                let named = if data { n.born } else { named_by(n.born, touched) };
+                record.history.floors.push(Floor { events: ack.events, op: named });
+            }
+        }
+    }
+}
+
+fn named_by(born: usize, touched: Option<usize>) -> usize {
+    touched.unwrap_or(born).max(born)
+}
+
+fn of_client(seen: &Seen, client: usize) -> Seen {
+    let prefix = format!("t{client}");
+    seen.iter().filter(|(path, _)| path.starts_with(&prefix)).map(|(p, n)| (p.clone(), n.clone())).collect()
+}
+
+/// Nothing that was never written is to be seen, whatever failed.
+fn no_poison(record: &Record, seen: &Seen) -> Result<(), String> {
+    for (path, node) in seen.iter().filter(|(_, n)| n.kind == NodeKind::File) {
+        for (i, word) in node.content.chunks_exact(8).enumerate() {
+            if pattern::is_poison(word, 0) {
+                let at = i as u64 * 8;
+                let id = node.generation.and_then(|g| record.history.find(node.ino, g));
+                let ops = &record.history.ops;
+                let reserved = id.is_some_and(|id| record.was_preallocated(id, at));
+                let what = if reserved { "in a preallocated block" } else { "in a block that was not preallocated" };
+                return Err(format!(
+                    "foreign: bytes that were never written {what}: {path} at {at}\n{}",
+                    record.history.around(ops.len() - 1, 25)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sizes, modes, owners, times and blocks of files that were acknowledged and not changed since.
+fn stats(record: &Record, seen: &Seen, cut: Cut, told: &[u32]) -> Result<(), String> {
+    let history = &record.history;
+    let last = history.last_possible(cut);
+    let mut last_look: BTreeMap<u32, &crate::sched::client::Look> = BTreeMap::new();
+    for look in &record.looks {
+        let Some(floor) = history.content_floor(look.node, cut) else { continue };
+        if look.op <= floor {
+            last_look.insert(look.node, look);
+        }
+    }
+    for (path, node) in seen {
+        let Some(id) = node.generation.and_then(|g| history.find(node.ino, g)) else { continue };
+        let (Some(look), Some(stat)) = (last_look.get(&id), &node.stat) else { continue };
+        let floor = history.content_floor(id, cut).unwrap_or(0);
+        // A floor of fdatasync answers for no times.
+        let full = history.floors.iter().any(|f| f.events <= cut.events && f.op >= look.op);
+        let changed = record.touches.iter().any(|(n, op)| *n == id && *op > look.op && *op <= last);
+        if changed || !full || floor < look.op || told.contains(&id) || node.kind != NodeKind::File {
+            continue;
+        }
+        let key = |a: &extant_fs::Attr| (a.size, a.mode, a.uid, a.gid, a.nlink, a.mtime);
+        if key(stat) != key(&look.attr) {
+            return Err(format!(
+                "attributes of {path} (node {id}): {:?}, acknowledged as {:?}, as of op {} (floor {floor})\n{}",
+                key(stat),
+                key(&look.attr),
+                look.op,
+                history.around(last, 25)
+            ));
+        }
+        if look.settled && stat.blocks != look.attr.blocks {
+            return Err(format!(
+                "blocks of {path} (node {id}): {}, acknowledged as {}, as of op {}\n{}",
+                stat.blocks,
+                look.attr.blocks,
+                look.op,
+                history.around(last, 25)
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,940 @@
+//! One client: operations on its own files and names, compared with what it knows, written down in a history of its own.
+//!
+//! Main types: [`Client`], [`Shared`] (what all clients of a run have in common), [`Ack`] (somebody was told that something is
+//! durable), [`Record`] (what is left of a client after the run).
+//!
+//! A client that finds something wrong panics, which ends the run.
+//!
+//! # Locking
+//! `schedule shared` (0) for the lists of acknowledgements and files, held for a moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::rng::Rng;
+use extant_base::sync::atomic::{AtomicUsize, Ordering};
+use extant_base::sync::{LockClass, Mutex, Waiter};
+use extant_block::device::{CrashDevice, FaultyDevice, LateDevice};
+use extant_fs::{
+    Attr, Cred, Error, FallocateMode, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, SetMode, SetTime, WriteFlags,
+};
+use extant_ondisk::time::Timestamp;
+
+use crate::crash::history::{Change, History, Names, Node, NodeId, NodeKind, Op, What, split};
+use crate::crash::pattern;
+use crate::sched::config::{Base, Config, NODES};
+use crate::sched::plan::{Cmd, Verb};
+
+static CLASS: LockClass = LockClass::new("schedule shared", 0);
+
+/// Files do not grow over this.
+const FILE_MAX: u64 = 200 << 10;
+
+/// Somebody was told that something is durable.
+#[derive(Clone, Debug)]
+pub struct Ack {
+    /// Events in the device's log when it was told.
+    pub events: usize,
+    /// Operations of each client that had ended when it was asked.
+    pub upto: Vec<usize>,
+    pub what: Covers,
+    /// By which call.
+    pub by: &'static str,
+    /// Requests that had not completed when it was told.
+    pub in_flight: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Covers {
+    Everything,
+    /// A file of a client; with `data`, not its names and times.
+    File {
+        client: usize,
+        node: NodeId,
+        data: bool,
+    },
+}
+
+/// What all clients share.
+pub struct Shared {
+    pub config: &'static Config,
+    pub device: Arc<CrashDevice>,
+    pub faulty: Arc<FaultyDevice>,
+    pub late: Arc<LateDevice>,
+    /// Operations that have ended, by client.
+    ended: Vec<AtomicUsize>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    acks: Vec<Ack>,
+    files: Vec<(usize, NodeId, InodeRef)>,
+    /// Files of which somebody was told that a write was lost: what is there counts no more.
+    told: Vec<(usize, NodeId)>,
+    /// Somebody was told that a write of some file was lost.
+    told_of_any: bool,
+}
+
+impl Shared {
+    pub fn new(
+        config: &'static Config,
+        device: Arc<CrashDevice>,
+        faulty: Arc<FaultyDevice>,
+        late: Arc<LateDevice>,
+        clients: usize,
+    ) -> Arc<Shared> {
+        Arc::new(Shared {
+            config,
+            device,
+            faulty,
+            late,
+            ended: (0..clients).map(|_| AtomicUsize::new(0)).collect(),
+            state: Mutex::new(&CLASS, State::default()),
+        })
+    }
+
+    /// A request has failed: what comes of it is nobody's fault.
+    pub fn struck(&self) -> bool {
+        self.faulty.injected() > 0
+    }
+
+    pub fn ended(&self) -> Vec<usize> {
+        self.ended.iter().map(|e| e.load(Ordering::Relaxed)).collect()
+    }
+
+    /// `upto`: of when it was asked.
+    pub fn acknowledge(&self, upto: Vec<usize>, what: Covers, by: &'static str) {
+        let in_flight = self.late.in_flight();
+        let mut s = self.state.lock();
+        if let Covers::File { client, node, .. } = what
+            && s.told.contains(&(client, node))
+        {
+            return;
+        }
+        if what == Covers::Everything && s.told_of_any {
+            return;
+        }
+        let events = self.device.write_log();
+        s.acks.push(Ack { events, upto, what, by, in_flight });
+    }
+
+    fn tell(&self, client: usize, node: NodeId) {
+        self.state.lock().told.push((client, node));
+    }
+
+    pub fn told(&self) -> Vec<(usize, NodeId)> {
+        self.state.lock().told.clone()
+    }
+
+    pub fn acks(&self) -> Vec<Ack> {
+        self.state.lock().acks.clone()
+    }
+
+    /// Lets go of all files.
+    pub fn forget_files(&self) {
+        let files = std::mem::take(&mut self.state.lock().files);
+        drop(files);
+    }
+}
+
+/// What a node looked like after an operation.
+#[derive(Clone, Debug)]
+pub struct Look {
+    pub node: NodeId,
+    pub op: usize,
+    pub attr: Attr,
+    /// Nothing was delayed, so the number of blocks is that on the device.
+    pub settled: bool,
+}
+
+/// What a client leaves behind.
+pub struct Record {
+    pub client: usize,
+    pub history: History,
+    /// Operations that changed a node, its names or its attributes.
+    pub touches: Vec<(NodeId, usize)>,
+    pub looks: Vec<Look>,
+    /// Ranges that were preallocated (true), and such as have become holes, in order.
+    pub reserved: Vec<(NodeId, u64, u64, bool)>,
+    /// Its operations failed after a request had: only what was acknowledged counts.
+    pub broken: bool,
+}
+
+impl Record {
+    /// Whether byte `at` of the file lay in a block that was preallocated before anything was written to it.
+    pub fn was_preallocated(&self, node: NodeId, at: u64) -> bool {
+        let mut of = self.reserved.iter().filter(|(n, from, to, _)| *n == node && (*from..*to).contains(&at));
+        of.next_back().is_some_and(|r| r.3)
+    }
+}
+
+struct OpenFile {
+    id: NodeId,
+    /// Its first name.
+    path: String,
+    inode: InodeRef,
+    content: Vec<u8>,
+    /// Written blocks of it may have been lost.
+    doubtful: bool,
+}
+
+pub struct Client {
+    nr: usize,
+    fs: Arc<Filesystem>,
+    shared: Arc<Shared>,
+    record: Record,
+    names: Arc<Names>,
+    files: Vec<OpenFile>,
+    root: InodeRef,
+    serial: u32,
+    /// How many of ten operations go to the preallocated file.
+    focus: u64,
+    clock: Clock,
+}
+
+impl Client {
+    /// Client `nr`, with its files of the image.
+    pub fn new(nr: usize, fs: Arc<Filesystem>, shared: Arc<Shared>, base: &Base, focus: u64) -> Client {
+        let root = fs.root().expect("root");
+        let mut history = History { first: nr as u32 * NODES, ..History::default() };
+        let mut names = Names::default();
+        let mut files = Vec::new();
+        let mut looks = Vec::new();
+        let mut reserved = Vec::new();
+        let mut mine: Vec<_> = base.files.iter().filter(|(_, m)| m.client == nr).collect();
+        mine.sort_by_key(|(_, m)| m.node);
+        for (name, made) in mine {
+            let inode = fs.lookup(&root, name.as_bytes()).expect("a file of the image");
+            let attr = fs.getattr(&inode);
+            let id = made.node;
+            let mut changes = Vec::new();
+            if made.written > 0 {
+                changes.push(Change { op: 0, what: What::Write { from: 0, to: made.written } });
+            }
+            if made.size > made.written {
+                changes.push(Change { op: 0, what: What::Size { to: made.size, zeroed_to: made.size } });
+            }
+            history.nodes.push(Node {
+                ino: attr.ino.0,
+                generation: attr.generation,
+                kind: made.kind,
+                target: None,
+                changes,
+                durable: vec![(0, 0)],
+                replaced: Vec::new(),
+                born: 0,
+                touched: 0,
+                size: made.size,
+            });
+            if made.written == 0 {
+                reserved.push((id, 0, made.size, true));
+            }
+            names.paths.insert(name.clone(), id);
+            looks.push(Look { node: id, op: 0, attr, settled: true });
+            if made.kind == NodeKind::File {
+                let mut content = pattern::bytes(history.first + id, 0, 0, made.written);
+                content.resize(made.size as usize, 0);
+                shared.state.lock().files.push((nr, id, inode.clone()));
+                files.push(OpenFile { id, path: name.clone(), inode, content, doubtful: false });
+            }
+        }
+        let names = Arc::new(names);
+        history.ops[0].names = names.clone();
+        let record = Record { client: nr, history, touches: Vec::new(), looks, reserved, broken: false };
+        Client { nr, fs, shared, record, names, files, root, serial: 0, focus, clock: Clock::real() }
+    }
+
+    /// Carries out `cmds`.
+    pub fn run(mut self, cmds: &[Cmd]) -> Record {
+        for cmd in cmds {
+            if self.record.broken {
+                break;
+            }
+            self.step(*cmd);
+        }
+        self.read_everything();
+        self.record
+    }
+
+    fn step(&mut self, cmd: Cmd) {
+        let mut rng = Rng::new(cmd.draw);
+        let rng = &mut rng;
+        match cmd.verb {
+            Verb::Create => self.create(rng),
+            Verb::Mkdir => self.mkdir(),
+            Verb::Symlink => self.symlink(rng),
+            Verb::Link => self.link(rng),
+            Verb::Rename => self.rename(rng, false),
+            Verb::Replace => self.rename(rng, true),
+            Verb::Unlink => self.unlink(rng),
+            Verb::Append => self.append(rng, 900),
+            Verb::AppendLarge => self.append(rng, 40_000),
+            Verb::Overwrite => self.overwrite(rng),
+            Verb::Poke => self.poke(rng, 1),
+            Verb::PokeRun => self.poke(rng, 6),
+            Verb::Truncate => self.truncate(rng),
+            Verb::Allocate => self.allocate(rng, Some(false)),
+            Verb::ZeroRange => self.allocate(rng, Some(true)),
+            Verb::Punch => self.allocate(rng, None),
+            Verb::Mode => self.mode(rng),
+            Verb::Times => self.times(rng),
+            Verb::Attribute => self.attribute(rng),
+            Verb::Read => self.read(rng),
+            Verb::Fsync => self.fsync(rng, false),
+            Verb::Fdatasync => self.fsync(rng, true),
+            Verb::FsyncOther => self.fsync_other(rng),
+            Verb::Sync => self.sync(false),
+            Verb::SyncAsync => self.sync(true),
+            Verb::Nap => self.clock.sleep(Duration::from_millis(rng.below(40))),
+            Verb::Sleep => self.clock.sleep(Duration::from_millis(5000 + rng.below(4) * 500)),
+            Verb::DirtyMany => self.dirty_many(rng),
+        }
+    }
+
+    // ---- recording ----
+
+    fn op_nr(&self) -> usize {
+        self.record.history.ops.len()
+    }
+
+    fn pattern_of(&self, id: NodeId) -> u32 {
+        self.record.history.first + id
+    }
+
+    /// Carries out `f`; the record is there before. None: it failed, as it may. `undo` takes back what a failure for want of
+    /// space leaves undone.
+    fn op<T>(
+        &mut self,
+        text: String,
+        node: Option<NodeId>,
+        change: &[What],
+        f: impl FnOnce(&mut Client) -> Result<T, Error>,
+    ) -> Option<T> {
+        let op = self.op_nr();
+        let start = self.shared.device.write_log();
+        let names = self.names.clone();
+        self.record.history.ops.push(Op { text: text.clone(), start, end: usize::MAX, names });
+        if let Some(id) = node {
+            self.record.touches.push((id, op));
+            let node = &mut self.record.history.nodes[id as usize];
+            node.changes.extend(change.iter().map(|what| Change { op, what: *what }));
+        }
+        let result = f(self);
+        let failed = match &result {
+            Ok(_) => false,
+            Err(e) if e.is_no_space() || matches!(e, Error::NoInodes) => {
+                if let Some(id) = node {
+                    self.record.history.nodes[id as usize].changes.retain(|c| c.op != op);
+                }
+                self.record.history.ops[op].text += &format!(": {e}");
+                true
+            }
+            Err(e) => {
+                assert!(self.shared.struck(), "client {}: op {op}: {text}: {e}", self.nr);
+                self.record.history.ops[op].text += &format!(": {e}");
+                self.fail(node);
+                true
+            }
+        };
+        if !failed || !self.record.broken {
+            self.record.history.ops[op].end = self.shared.device.write_log();
+        }
+        self.shared.ended[self.nr].store(op, Ordering::Relaxed);
+        if failed {
+            return None;
+        }
+        if let Some(id) = node {
+            self.look(id, false);
+        }
+        result.ok()
+    }
+
+    /// A request failed, and an operation with it: what it has done nobody knows.
+    fn fail(&mut self, node: Option<NodeId>) {
+        self.record.broken = true;
+        if let Some(id) = node {
+            self.shared.tell(self.nr, id);
+            self.files.iter_mut().filter(|f| f.id == id).for_each(|f| f.doubtful = true);
+        }
+    }
+
+    fn look(&mut self, id: NodeId, settled: bool) {
+        if let Some(f) = self.files.iter().find(|f| f.id == id) {
+            let attr = self.fs.getattr(&f.inode);
+            let op = self.op_nr() - 1;
+            self.record.looks.push(Look { node: id, op, attr, settled });
+        }
+    }
+
+    fn rename_names(&mut self, change: impl FnOnce(&mut Names)) {
+        let mut names = (*self.names).clone();
+        change(&mut names);
+        self.names = Arc::new(names);
+        let op = self.record.history.ops.last_mut().expect("just recorded");
+        op.names = self.names.clone();
+    }
+
+    fn touch(&mut self, id: NodeId) {
+        let op = self.op_nr() - 1;
+        self.record.touches.push((id, op));
+        self.record.history.nodes[id as usize].touched = op;
+        self.look(id, false);
+    }
+
+    fn new_node(&mut self, inode: &InodeRef, kind: NodeKind, target: Option<Vec<u8>>) -> NodeId {
+        let attr = self.fs.getattr(inode);
+        let op = self.op_nr() - 1;
+        self.record.history.nodes.push(Node {
+            ino: attr.ino.0,
+            generation: attr.generation,
+            kind,
+            target,
+            changes: Vec::new(),
+            durable: Vec::new(),
+            replaced: Vec::new(),
+            born: op,
+            touched: op,
+            size: 0,
+        });
+        let id = self.record.history.nodes.len() as NodeId - 1;
+        self.record.touches.push((id, op));
+        id
+    }
+
+    // ---- choosing ----
+
+    fn some_file(&self, rng: &mut Rng) -> Option<usize> {
+        if rng.below(10) < self.focus
+            && let Some(at) = self.files.iter().position(|f| f.path.ends_with('p'))
+        {
+            return Some(at);
+        }
+        let n = self.files.len() as u64;
+        (n > 0).then(|| rng.below(n) as usize)
+    }
+
+    fn fresh_path(&mut self, rng: &mut Rng, what: &str) -> String {
+        self.serial += 1;
+        let dirs: Vec<&String> = self
+            .names
+            .paths
+            .iter()
+            .filter(|(_, id)| self.record.history.nodes[**id as usize].kind == NodeKind::Directory)
+            .map(|(p, _)| p)
+            .collect();
+        let name = format!("t{}{what}{}", self.nr, self.serial);
+        match dirs.get(rng.below(dirs.len() as u64 + 2) as usize) {
+            Some(dir) => format!("{dir}/{name}"),
+            None => name,
+        }
+    }
+
+    fn dir_of<'p>(&self, path: &'p str) -> (InodeRef, &'p str) {
+        let (dir, name) = split(path);
+        if dir.is_empty() {
+            return (self.root.clone(), name);
+        }
+        (self.fs.walk(dir.as_bytes(), false).unwrap_or_else(|e| panic!("client {}: walk {dir}: {e}", self.nr)), name)
+    }
+
+    // ---- names ----
+
+    fn make(&mut self, path: &str, kind: NodeKind, target: Option<&[u8]>) -> Option<NodeId> {
+        let (dir, name) = self.dir_of(path);
+        let new = match (kind, target) {
+            (_, Some(t)) => NewNode::symlink(t),
+            (NodeKind::Directory, _) => NewNode::directory(0o755),
+            _ => NewNode::file(0o644),
+        };
+        let made = self.op(format!("make {kind:?} {path}"), None, &[], |c| {
+            c.fs.create(&dir, name.as_bytes(), new, Cred::default())
+        })?;
+        let id = self.new_node(&made, kind, target.map(<[u8]>::to_vec));
+        self.rename_names(|n| _ = n.paths.insert(path.to_owned(), id));
+        if kind == NodeKind::File {
+            self.shared.state.lock().files.push((self.nr, id, made.clone()));
+            self.files.push(OpenFile { id, path: path.to_owned(), inode: made, content: Vec::new(), doubtful: false });
+            self.look(id, false);
+        }
+        Some(id)
+    }
+
+    fn create(&mut self, rng: &mut Rng) {
+        let path = self.fresh_path(rng, "f");
+        if self.make(&path, NodeKind::File, None).is_some() && rng.one_in(2) {
+            let at = self.files.len() - 1;
+            let len = 1 + rng.below(9000);
+            self.write(at, 0, len);
+        }
+    }
+
+    fn mkdir(&mut self) {
+        self.serial += 1;
+        let path = format!("t{}d{}", self.nr, self.serial);
+        self.make(&path, NodeKind::Directory, None);
+    }
+
+    fn symlink(&mut self, rng: &mut Rng) {
+        let path = self.fresh_path(rng, "s");
+        let len = if rng.one_in(2) { 1 + rng.below(59) } else { 60 + rng.below(200) };
+        let mut target = vec![b'x'; len as usize];
+        target.iter_mut().for_each(|b| *b = b'a' + rng.below(26) as u8);
+        self.make(&path, NodeKind::Symlink, Some(&target));
+    }
+
+    fn link(&mut self, rng: &mut Rng) {
+        let Some(at) = self.some_file(rng) else { return };
+        let (id, inode) = (self.files[at].id, self.files[at].inode.clone());
+        let new = self.fresh_path(rng, "l");
+        let (dir, name) = self.dir_of(&new);
+        if self
+            .op(format!("link node {id} as {new}"), None, &[], |c| c.fs.link(&inode, &dir, name.as_bytes()))
+            .is_some()
+        {
+            self.rename_names(|n| _ = n.paths.insert(new, id));
+            self.touch(id);
+        }
+    }
+
+    /// To a new name, or over another file.
+    fn rename(&mut self, rng: &mut Rng, over: bool) {
+        let Some(at) = self.some_file(rng) else { return };
+        let (id, old) = (self.files[at].id, self.files[at].path.clone());
+        let other = if over { self.some_file(rng).filter(|o| *o != at) } else { None };
+        let new = match other {
+            Some(o) => self.files[o].path.clone(),
+            None => self.fresh_path(rng, "r"),
+        };
+        let (old_dir, old_name) = self.dir_of(&old);
+        let (new_dir, new_name) = self.dir_of(&new);
+        let replaced = self.names.paths.get(&new).copied();
+        let text = format!("rename {old} (node {id}) to {new} (over {replaced:?})");
+        let done = self.op(text, None, &[], |c| {
+            c.fs.rename(&old_dir, old_name.as_bytes(), &new_dir, new_name.as_bytes(), RenameFlags::default())
+        });
+        if done.is_none() || replaced == Some(id) {
+            return;
+        }
+        self.rename_names(|n| {
+            n.paths.remove(&old);
+            n.paths.insert(new.clone(), id);
+        });
+        self.files[at].path = new;
+        self.touch(id);
+        if let Some(gone) = replaced {
+            self.touch(gone);
+            let op = self.op_nr() - 1;
+            self.record.history.nodes[id as usize].replaced.push(op);
+            self.drop_name(gone);
+        }
+    }
+
+    /// One name of the node is gone: another, or the file is closed.
+    fn drop_name(&mut self, id: NodeId) {
+        let other = self.names.paths.iter().find(|(_, i)| **i == id).map(|(p, _)| p.clone());
+        let Some(at) = self.files.iter().position(|f| f.id == id) else { return };
+        match other {
+            Some(path) => self.files[at].path = path,
+            None => {
+                if self.names.attrs.contains_key(&id) {
+                    self.rename_names(|n| _ = n.attrs.remove(&id));
+                }
+                let mut s = self.shared.state.lock();
+                let found = s.files.iter().position(|(c, n, _)| (*c, *n) == (self.nr, id));
+                let gone = found.map(|i| s.files.remove(i));
+                drop(s);
+                drop(gone);
+                let file = self.files.remove(at);
+                drop(file);
+            }
+        }
+    }
+
+    fn unlink(&mut self, rng: &mut Rng) {
+        let Some(at) = self.some_file(rng) else { return };
+        let (id, path) = (self.files[at].id, self.files[at].path.clone());
+        let (dir, name) = self.dir_of(&path);
+        if self.op(format!("unlink {path} (node {id})"), None, &[], |c| c.fs.unlink(&dir, name.as_bytes())).is_some() {
+            self.rename_names(|n| _ = n.paths.remove(&path));
+            self.touch(id);
+            self.drop_name(id);
+        }
+    }
+
+    // ---- content ----
+
+    fn write(&mut self, at: usize, from: u64, len: u64) {
+        let (id, inode) = (self.files[at].id, self.files[at].inode.clone());
+        let to = from + len;
+        let op = self.op_nr();
+        let data = pattern::bytes(self.pattern_of(id), op as u32, from, to);
+        let text = format!("write {} (node {id}) {from}..{to}", self.files[at].path);
+        let done = self.op(text, Some(id), &[What::Write { from, to }], |c| {
+            c.fs.write(&inode, from, &data, WriteFlags::default())
+        });
+        let Some(n) = done else { return };
+        let to = from + n as u64;
+        if (n as u64) < len {
+            // As much as there was room for.
+            let node = &mut self.record.history.nodes[id as usize];
+            if let Some(c) = node.changes.last_mut() {
+                c.what = What::Write { from, to };
+            }
+        }
+        let file = &mut self.files[at];
+        if file.content.len() < to as usize {
+            file.content.resize(to as usize, 0);
+        }
+        file.content[from as usize..to as usize].copy_from_slice(&data[..n]);
+    }
+
+    fn append(&mut self, rng: &mut Rng, most: u64) {
+        let Some(at) = self.some_file(rng) else { return };
+        let size = self.files[at].content.len() as u64;
+        if size < FILE_MAX {
+            let gap = if rng.one_in(8) { rng.below(9000) } else { 0 };
+            self.write(at, size + gap, 1 + rng.below(most));
+        }
+    }
+
+    fn overwrite(&mut self, rng: &mut Rng) {
+        let Some(at) = self.some_file(rng) else { return };
+        let size = self.files[at].content.len() as u64;
+        if size == 0 {
+            return self.write(at, 0, 1 + rng.below(5000));
+        }
+        let bs = u64::from(self.shared.config.image.block_size);
+        let from = if rng.one_in(2) { rng.below(size) / bs * bs } else { rng.below(size) };
+        let len = if rng.one_in(2) { bs } else { 1 + rng.below(9000) };
+        self.write(at, from, len.min(size - from));
+    }
+
+    fn poke(&mut self, rng: &mut Rng, pages: u64) {
+        let Some(at) = self.some_file(rng) else { return };
+        let size = self.files[at].content.len() as u64;
+        if size < 8 {
+            return self.write(at, 0, 5000);
+        }
+        let first = rng.below(size.div_ceil(4096));
+        let within = rng.below(500) * 8;
+        for page in first..first + pages {
+            let from = page * 4096 + within;
+            if from + 8 <= size {
+                self.write(at, from, 8);
+            }
+        }
+        if rng.one_in(3) {
+            self.check_read(at);
+        }
+    }
+
+    fn truncate(&mut self, rng: &mut Rng) {
+        let Some(at) = self.some_file(rng) else { return };
+        let size = self.files[at].content.len() as u64;
+        let to = if size > 0 && rng.below(10) < 7 { rng.below(size) } else { size + rng.below(9000) };
+        if to == size || to > FILE_MAX {
+            return;
+        }
+        let (id, inode) = (self.files[at].id, self.files[at].inode.clone());
+        let set = SetAttr { size: Some(to), ..SetAttr::default() };
+        let what = self.sized(to);
+        let text = format!("truncate {} (node {id}) to {to}", self.files[at].path);
+        if self.op(text, Some(id), &[what], |c| c.fs.setattr(&inode, &set)).is_some() {
+            self.files[at].content.resize(to as usize, 0);
+            self.record.reserved.push((id, to, u64::MAX, false));
+        }
+    }
+
+    fn sized(&self, to: u64) -> What {
+        What::Size { to, zeroed_to: to.next_multiple_of(u64::from(self.shared.config.image.block_size)) }
+    }
+
+    /// Allocates, zeros (`Some(true)`) or punches (`None`).
+    fn allocate(&mut self, rng: &mut Rng, zero: Option<bool>) {
+        let Some(at) = self.some_file(rng) else { return };
+        let size = self.files[at].content.len() as u64;
+        if size > FILE_MAX || (zero.is_none() && size == 0) {
+            return;
+        }
+        let extents = self.shared.config.image.extents;
+        if zero.is_some() && !extents {
+            return self.append(rng, 9000);
+        }
+        let bs = u64::from(self.shared.config.image.block_size);
+        let from = rng.below(size + if zero.is_some() { 9000 } else { 0 });
+        let from = if rng.one_in(2) { from / bs * bs } else { from };
+        let to = from + 1 + rng.below(30_000);
+        let keep_size = rng.one_in(3);
+        let whole_from = from.div_ceil(bs) * bs;
+        let zeroed = What::Zero { from, to, whole_from, whole_to: (to / bs * bs).max(whole_from) };
+        let (mode, text) = match zero {
+            None => (FallocateMode::PunchHole, "punch"),
+            Some(true) => (FallocateMode::ZeroRange { keep_size }, "zero range"),
+            Some(false) => (FallocateMode::Allocate { keep_size }, "allocate"),
+        };
+        let grows = zero.is_some() && !keep_size && to > size;
+        let mut changes = Vec::new();
+        if zero != Some(false) {
+            changes.push(zeroed);
+        }
+        if grows {
+            changes.push(self.sized(to));
+        }
+        let (id, inode) = (self.files[at].id, self.files[at].inode.clone());
+        let text = format!("{text} {} (node {id}) {from}..{to}, keep size {keep_size}", self.files[at].path);
+        let done = self.op(text, Some(id), &changes, |c| c.fs.fallocate(&inode, mode, from, to - from)).is_some();
+        if !done {
+            // For want of space it may have come half way: what it zeroed is not known.
+            if !self.record.broken && zero != Some(false) {
+                self.give_up(id);
+            }
+            return;
+        }
+        let whole = (from / bs * bs, to.next_multiple_of(bs));
+        if zero == Some(false) {
+            // Only what was a hole; what was written stays what it is.
+            self.record.reserved.push((id, whole.0, whole.1, true));
+        } else if zero.is_none() {
+            self.record.reserved.push((id, whole.0, whole.1, false));
+        }
+        let file = &mut self.files[at];
+        if zero != Some(false) {
+            let end = (to as usize).min(file.content.len());
+            file.content[(from as usize).min(end)..end].fill(0);
+        }
+        if grows {
+            file.content.resize(to as usize, 0);
+        }
+    }
+
+    /// Nobody knows what is in the file: it goes.
+    fn give_up(&mut self, id: NodeId) {
+        self.shared.tell(self.nr, id);
+        let paths: Vec<String> = self.names.paths.iter().filter(|(_, i)| **i == id).map(|(p, _)| p.clone()).collect();
+        for path in paths {
+            let (dir, name) = self.dir_of(&path);
+            let done = self.op(format!("unlink {path} (node {id})"), None, &[], |c| c.fs.unlink(&dir, name.as_bytes()));
+            if done.is_none() {
+                return;
+            }
+            self.rename_names(|n| _ = n.paths.remove(&path));
+            self.touch(id);
+        }
+        self.drop_name(id);
+    }
+
+    fn dirty_many(&mut self, rng: &mut Rng) {
+        let mine: Vec<NodeId> =
+            self.files.iter().filter(|f| f.path.contains('m') && f.content.len() == 100).map(|f| f.id).collect();
+        let append = rng.one_in(2);
+        for id in mine {
+            let Some(at) = self.files.iter().position(|f| f.id == id) else { continue };
+            if self.record.broken {
+                return;
+            }
+            if append { self.write(at, 4096, 8) } else { self.write(at, rng.below(90), 8) }
+        }
+    }
+
+    // ---- attributes ----
+
+    fn mode(&mut self, rng: &mut Rng) {
+        let Some(at) = self.some_file(rng) else { return };
+        let (id, inode) = (self.files[at].id, self.files[at].inode.clone());
+        let set = SetAttr {
+            mode: Some(0o400 + rng.below(0o377) as u16),
+            uid: Some(rng.below(100_000) as u32),
+            gid: Some(rng.below(100_000) as u32),
+            ..SetAttr::default()
+        };
+        if self.op(format!("mode and owner of node {id}"), Some(id), &[], |c| c.fs.setattr(&inode, &set)).is_some() {
+            self.touch(id);
+        }
+    }
+
+    fn times(&mut self, rng: &mut Rng) {
+        let Some(at) = self.some_file(rng) else { return };
+        let (id, inode) = (self.files[at].id, self.files[at].inode.clone());
+        let time = Timestamp {
+            seconds: 1_500_000_000 + rng.below(100_000_000) as i64,
+            nanos: rng.below(1_000_000_000) as u32,
+        };
+        let set = SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() };
+        if self.op(format!("time of node {id}"), Some(id), &[], |c| c.fs.setattr(&inode, &set)).is_some() {
+            self.touch(id);
+        }
+    }
+
+    fn attribute(&mut self, rng: &mut Rng) {
+        let Some(at) = self.some_file(rng) else { return };
+        let (id, inode) = (self.files[at].id, self.files[at].inode.clone());
+        let name = format!("user.a{}", rng.below(3)).into_bytes();
+        let has = self.names.attrs.get(&id).is_some_and(|a| a.contains_key(&name));
+        if has && rng.one_in(3) {
+            let text = format!("remove attribute of node {id}");
+            if self.op(text, Some(id), &[], |c| c.fs.remove_xattr(&inode, &name)).is_some() {
+                self.rename_names(|n| {
+                    let attrs: &mut BTreeMap<_, _> = n.attrs.get_mut(&id).expect("it has one");
+                    attrs.remove(&name);
+                    if attrs.is_empty() {
+                        n.attrs.remove(&id);
+                    }
+                });
+                self.touch(id);
+            }
+            return;
+        }
+        let len = if rng.one_in(2) { 1 + rng.below(30) } else { 100 + rng.below(150) };
+        let value = pattern::bytes(self.pattern_of(id), self.op_nr() as u32, 0, len);
+        let text = format!("set attribute of node {id}, {len} bytes");
+        if self.op(text, Some(id), &[], |c| c.fs.set_xattr(&inode, &name, &value, SetMode::Any)).is_some() {
+            self.rename_names(|n| _ = n.attrs.entry(id).or_default().insert(name, value));
+            self.touch(id);
+        }
+    }
+
+    // ---- looking ----
+
+    fn read(&mut self, rng: &mut Rng) {
+        if let Some(at) = self.some_file(rng) {
+            self.check_read(at);
+        }
+    }
+
+    /// The file is what was written to it.
+    fn check_read(&mut self, at: usize) {
+        let f = &self.files[at];
+        let mut found = vec![0xEE; f.content.len() + 10];
+        let n = match self.fs.read(&f.inode, 0, &mut found) {
+            Ok(n) => n,
+            Err(e) => {
+                assert!(self.shared.struck(), "client {}: read {}: {e}", self.nr, f.path);
+                return;
+            }
+        };
+        found.truncate(n);
+        if let Some(at) = (0..n).find(|i| pattern::is_poison(&found[*i..(*i + 8).min(n)], *i as u64) && n - i >= 8) {
+            let place = self.record.was_preallocated(f.id, at as u64);
+            let place = if place { "a preallocated block" } else { "a block that was not preallocated" };
+            let who = format!("client {}: read {} (node {})", self.nr, f.path, f.id);
+            panic!("{who}: never written, in {place}, at {at}\n{}", self.story(f.id));
+        }
+        if found == f.content || f.doubtful {
+            return;
+        }
+        if self.shared.struck() {
+            // What was lost may be gone, but nothing else may be there.
+            return;
+        }
+        let differs = found.iter().zip(&f.content).position(|(a, b)| a != b);
+        let what = match differs {
+            Some(i) => {
+                let zeros = found[i..].iter().take_while(|b| **b == 0).count();
+                let run = found[i..].iter().zip(&f.content[i..]).take_while(|(a, b)| a != b).count();
+                format!("at {i} it reads {} for {}, {zeros} zeros, {run} bytes differ", found[i], f.content[i])
+            }
+            None => format!("{} bytes long, should be {}", found.len(), f.content.len()),
+        };
+        panic!("client {}: read {} (node {}): {what}\n{}", self.nr, f.path, f.id, self.story(f.id));
+    }
+
+    fn story(&self, id: NodeId) -> String {
+        let h = &self.record.history;
+        let node = &h.nodes[id as usize];
+        let mut out = String::new();
+        for c in &node.changes {
+            out.push_str(&format!("    op {} {:?} ({})\n", c.op, c.what, h.ops[c.op].text));
+        }
+        out
+    }
+
+    fn read_everything(&mut self) {
+        (0..self.files.len()).for_each(|at| self.check_read(at));
+    }
+
+    // ---- durability ----
+
+    fn fsync(&mut self, rng: &mut Rng, data: bool) {
+        let Some(at) = self.some_file(rng) else { return };
+        let (id, inode) = (self.files[at].id, self.files[at].inode.clone());
+        let mut upto = self.shared.ended();
+        let call = if data { "fdatasync" } else { "fsync" };
+        let op = self.op_nr();
+        let start = self.shared.device.write_log();
+        let names = self.names.clone();
+        let text = format!("{call} {} (node {id})", self.files[at].path);
+        self.record.history.ops.push(Op { text, start, end: usize::MAX, names });
+        let result = self.fs.fsync(&inode, data);
+        match result {
+            Ok(()) => {
+                upto[self.nr] = op;
+                self.shared.acknowledge(upto, Covers::File { client: self.nr, node: id, data }, call);
+                if !data {
+                    self.look(id, true);
+                }
+            }
+            Err(e) => self.sync_failed(&e, Some((self.nr, id))),
+        }
+        self.record.history.ops[op].end = self.shared.device.write_log();
+        self.shared.ended[self.nr].store(op, Ordering::Relaxed);
+    }
+
+    /// After a request failed, and where space ended, it may.
+    fn sync_failed(&mut self, e: &Error, of: Option<(usize, NodeId)>) {
+        let excused = self.shared.struck() || self.shared.config.free_blocks.is_some();
+        assert!(excused, "client {}: sync: {e}", self.nr);
+        if of.is_none() {
+            self.shared.state.lock().told_of_any = true;
+        }
+        if let Some((client, node)) = of {
+            self.shared.tell(client, node);
+            if client == self.nr {
+                self.files.iter_mut().filter(|f| f.id == node).for_each(|f| f.doubtful = true);
+            }
+        }
+    }
+
+    fn fsync_other(&mut self, rng: &mut Rng) {
+        let found = {
+            let s = self.shared.state.lock();
+            let mut others: Vec<_> = s.files.iter().filter(|(c, _, _)| *c != self.nr).collect();
+            if rng.below(10) < self.focus {
+                // The third file of each is the preallocated one.
+                others.retain(|(_, node, _)| *node == 2);
+            }
+            others.get(rng.below(others.len() as u64) as usize).map(|o| (*o).clone())
+        };
+        let Some((client, node, inode)) = found else { return self.fsync(rng, false) };
+        let data = rng.one_in(2);
+        let upto = self.shared.ended();
+        match self.fs.fsync(&inode, data) {
+            Ok(()) => {
+                let call = if data { "fdatasync by another" } else { "fsync by another" };
+                self.shared.acknowledge(upto, Covers::File { client, node, data }, call);
+            }
+            Err(e) => self.sync_failed(&e, Some((client, node))),
+        }
+    }
+
+    fn sync(&mut self, without_waiting: bool) {
+        let upto = self.shared.ended();
+        let result = if without_waiting {
+            let waiter = Waiter::new();
+            let tell = waiter.clone();
+            self.fs.sync_async(Box::new(move |r| tell.set(r)));
+            waiter.wait()
+        } else {
+            self.fs.sync()
+        };
+        match result {
+            Ok(()) => {
+                let call = if without_waiting { "sync_async" } else { "sync" };
+                self.shared.acknowledge(upto, Covers::Everything, call);
+            }
+            Err(e) => self.sync_failed(&e, None),
+        }
+    }
+}

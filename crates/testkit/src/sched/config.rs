@@ -1,0 +1,247 @@
+//! What is mounted how, over which kind of device.
+//!
+//! Main types: [`Config`], [`Base`] (an image with everybody's files in it, made once a process).
+//!
+//! # Locking
+//! None: the images are made once, behind a `OnceLock` each.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_block::BioFlags;
+use extant_block::BlockDevice;
+use extant_block::device::{Lateness, Limits, MemDevice};
+use extant_fs::{BorrowJournal, Cred, DataMode, FallocateMode, Filesystem, MountOptions, NewNode, WriteFlags};
+
+use crate::crash::explore::state_files;
+use crate::crash::history::NodeKind;
+use crate::crash::image::{CrashImage, EXT2, EXT4};
+use crate::crash::pattern;
+
+/// Clients that a plan has at most; the images hold files for each.
+pub const CLIENTS_MAX: usize = 8;
+/// Files that a client has in an image with many.
+pub const MANY: usize = 40;
+/// Distance between the clients' node numbers, as patterns know them.
+pub const NODES: u32 = 4096;
+/// Seconds since 1970 at which images are made, before any run begins.
+const MADE_S: i64 = 1_600_000_000;
+/// Bytes of a written and of a preallocated file of the image.
+const WRITTEN: u64 = 20_000;
+const ALLOCATED: u64 = 48 << 10;
+
+/// One way to use a file system.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    pub name: &'static str,
+    pub image: CrashImage,
+    /// Clients have many small files.
+    pub many: bool,
+    /// So many blocks are left free, if that is what it is about.
+    pub free_blocks: Option<u64>,
+    pub keep_clean: bool,
+    pub through: Option<u64>,
+    pub data: DataMode,
+    pub lateness: Lateness,
+    /// Sectors of 4 KiB.
+    pub large_sectors: bool,
+    /// One request in the middle fails.
+    pub faults: bool,
+    /// Out of so many plans, this many use it.
+    pub weight: u64,
+}
+
+const RING: Lateness =
+    Lateness { threads: 2, inline_permille: 100, held_permille: 200, longest: Duration::from_millis(30) };
+const INLINE: Lateness =
+    Lateness { threads: 1, inline_permille: 1000, held_permille: 50, longest: Duration::from_millis(2) };
+
+const JOURNAL: CrashImage = CrashImage { name: "ext4", journal_blocks: 1024, size: 12 << 20, inodes: 256, ..EXT4 };
+
+/// A block device under FUSE: what production does.
+const MOUNT: Config = Config {
+    name: "mount",
+    image: JOURNAL,
+    many: false,
+    free_blocks: None,
+    keep_clean: false,
+    through: None,
+    data: DataMode::Ordered,
+    lateness: RING,
+    large_sectors: false,
+    faults: false,
+    weight: 6,
+};
+const SMALL_BLOCKS: CrashImage = CrashImage {
+    name: "ext4-1k",
+    block_size: 1024,
+    features: "orphan_file,metadata_csum_seed",
+    journal_blocks: 1024,
+    size: 4 << 20,
+    inodes: 256,
+    ..EXT4
+};
+/// Each inode has a block of its own, so that a transaction is full after a few dozen files.
+const WIDE: CrashImage =
+    CrashImage { name: "ext4-wide", inode_size: Some(4096), size: 16 << 20, inodes: 512, ..JOURNAL };
+
+/// All of them, production's first.
+pub static CONFIGS: &[Config] = &[
+    MOUNT,
+    // An image file without O_DIRECT.
+    Config { name: "file", through: Some(16 << 10), lateness: INLINE, weight: 4, ..MOUNT },
+    Config { name: "mount-1k", image: SMALL_BLOCKS, weight: 4, ..MOUNT },
+    Config { name: "file-1k", image: SMALL_BLOCKS, through: Some(4096), weight: 2, ..MOUNT },
+    Config { name: "full-log", image: WIDE, many: true, weight: 1, ..MOUNT },
+    Config { name: "embedded", keep_clean: true, weight: 2, ..MOUNT },
+    Config { name: "writeback", data: DataMode::Writeback, weight: 1, ..MOUNT },
+    Config { name: "sectors", large_sectors: true, weight: 1, ..MOUNT },
+    Config { name: "full-disk", free_blocks: Some(40), weight: 2, ..MOUNT },
+    Config {
+        name: "borrowed",
+        image: CrashImage {
+            name: "ext4-lent",
+            features: "^has_journal",
+            borrows: true,
+            size: 24 << 20,
+            inodes: 256,
+            ..EXT4
+        },
+        weight: 1,
+        ..MOUNT
+    },
+    Config {
+        name: "borrowed-ext2",
+        image: CrashImage { name: "ext2-lent", borrows: true, size: 8 << 20, inodes: 256, ..EXT2 },
+        weight: 1,
+        ..MOUNT
+    },
+    Config {
+        name: "two-waves",
+        image: CrashImage { name: "ext4-two", features: "^has_journal", size: 8 << 20, inodes: 256, ..EXT4 },
+        weight: 1,
+        ..MOUNT
+    },
+    Config { name: "mount-eio", faults: true, weight: 2, ..MOUNT },
+    Config { name: "file-eio", faults: true, through: Some(16 << 10), weight: 1, ..MOUNT },
+];
+
+impl Config {
+    pub fn find(name: &str) -> Option<&'static Config> {
+        CONFIGS.iter().find(|c| c.name == name)
+    }
+
+    /// How it is mounted by the run.
+    pub fn options(&self, seed: u64) -> MountOptions {
+        MountOptions {
+            keep_clean: self.keep_clean,
+            write_through_bytes: self.through,
+            data: self.data,
+            cache_bytes: 8 << 20,
+            borrow_journal: self.lends(),
+            seed: Some(seed),
+            ..MountOptions::default()
+        }
+    }
+
+    /// How it is mounted by one thread, before and after.
+    pub fn quiet(&self, epoch_s: i64) -> MountOptions {
+        MountOptions {
+            threads: false,
+            seed: Some(99),
+            cache_bytes: 8 << 20,
+            borrow_journal: self.lends(),
+            clock: Clock::virtual_at(epoch_s),
+            ..MountOptions::default()
+        }
+    }
+
+    fn lends(&self) -> BorrowJournal {
+        if self.image.borrows { BorrowJournal::IfClean } else { BorrowJournal::Never }
+    }
+
+    /// The image, made at first use.
+    pub fn base(&'static self) -> &'static Base {
+        static BASES: [OnceLock<Base>; 32] = [const { OnceLock::new() }; 32];
+        let at = CONFIGS.iter().position(|c| c.name == self.name).expect("one of the list");
+        BASES[at].get_or_init(|| self.build())
+    }
+
+    fn build(&self) -> Base {
+        let dir = state_files();
+        let made = self.image.build(dir.path()).expect("an image");
+        let device = Arc::new(if self.large_sectors { with_large_sectors(&made) } else { made });
+        let fs = Filesystem::mount(device.clone(), self.quiet(MADE_S)).expect("mount");
+        let root = fs.root().expect("root");
+        let mut files = BTreeMap::new();
+        for client in 0..CLIENTS_MAX {
+            let mut node = 0;
+            let mut make = |name: String, kind: NodeKind, written: u64, allocated: u64| {
+                let new = if kind == NodeKind::Directory { NewNode::directory(0o755) } else { NewNode::file(0o644) };
+                let inode = fs.create(&root, name.as_bytes(), new, Cred::default()).expect("create");
+                if written > 0 {
+                    let bytes = pattern::bytes(client as u32 * NODES + node, 0, 0, written);
+                    fs.write(&inode, 0, &bytes, WriteFlags::default()).expect("write");
+                }
+                if allocated > 0 {
+                    let mode = FallocateMode::Allocate { keep_size: false };
+                    fs.fallocate(&inode, mode, 0, allocated).expect("fallocate");
+                }
+                files.insert(name, Made { client, node, kind, written, size: written.max(allocated) });
+                node += 1;
+            };
+            make(format!("t{client}d"), NodeKind::Directory, 0, 0);
+            make(format!("t{client}a"), NodeKind::File, WRITTEN, 0);
+            if self.image.extents {
+                make(format!("t{client}p"), NodeKind::File, 0, ALLOCATED);
+            }
+            if self.many && client < 4 {
+                (0..MANY).for_each(|i| make(format!("t{client}m{i:02}"), NodeKind::File, 100, 0));
+            }
+        }
+        if let Some(free) = self.free_blocks {
+            let filler = fs.create(&root, b"filler", NewNode::file(0o600), Cred::default()).expect("create");
+            fs.sync().expect("sync");
+            let blocks = fs.statfs().blocks_available.saturating_sub(free);
+            let mode = FallocateMode::Allocate { keep_size: true };
+            fs.fallocate(&filler, mode, 0, blocks * u64::from(self.image.block_size)).expect("fallocate");
+        }
+        drop(root);
+        fs.unmount().expect("unmount");
+        drop(fs);
+        let device = Arc::into_inner(device).expect("nobody else has it");
+        Base { device, files }
+    }
+}
+
+/// An image and what is in it.
+pub struct Base {
+    pub device: MemDevice,
+    /// By name, in the order of their making for each client.
+    pub files: BTreeMap<String, Made>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    pub client: usize,
+    pub node: u32,
+    pub kind: NodeKind,
+    /// Bytes that hold the pattern of write 0; the rest of the size is zeros.
+    pub written: u64,
+    pub size: u64,
+}
+
+fn with_large_sectors(image: &MemDevice) -> MemDevice {
+    let limits = Limits { logical_block: 4096, ..*image.limits() };
+    let copy = MemDevice::with_limits(image.size_bytes(), limits);
+    let mut buf = vec![0; 64 << 10];
+    let mut at = 0;
+    while at < image.size_bytes() {
+        image.read_at(at, &mut buf, BioFlags::empty()).expect("memory");
+        copy.write_at(at, &[&buf], BioFlags::empty()).expect("memory");
+        at += buf.len() as u64;
+    }
+    copy
+}

@@ -1,0 +1,195 @@
+//! Many plans, and a failing one made smaller.
+//!
+//! Main types: [`Report`], [`Found`]. Threads of the caller's process each run simulations of their own.
+//!
+//! # Locking
+//! `schedule work` (0): which plan is next, and what was found.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use extant_base::sync::{LockClass, Mutex};
+use extant_base::task;
+
+use crate::sched::plan::Plan;
+use crate::sched::run::{Bad, Trick, try_plan};
+
+static CLASS: LockClass = LockClass::new("schedule work", 0);
+
+/// What to go through.
+#[derive(Clone, Debug)]
+pub struct Search {
+    pub series: u64,
+    pub plans: u64,
+    /// Stop when so much time has passed.
+    pub at_most: Duration,
+    pub threads: usize,
+    pub only: Option<String>,
+    pub trick: Trick,
+    /// Stop after so many different kinds of failures.
+    pub kinds_max: usize,
+}
+
+/// One kind of failure.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub plan: Plan,
+    pub bad: Bad,
+    /// How many plans had been tried when it was met first, and how often it was met.
+    pub after: u64,
+    pub times: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub plans: u64,
+    pub steps: u64,
+    pub switches: u64,
+    pub cuts: u64,
+    pub events: u64,
+    pub took: Duration,
+    pub found: BTreeMap<String, Found>,
+}
+
+impl Report {
+    /// Panics with what was found, made smaller.
+    pub fn expect_clean(&self) {
+        if self.found.is_empty() {
+            return;
+        }
+        let mut text = self.summary();
+        for found in self.found.values().take(3) {
+            let (plan, bad) = shrink(&found.plan, &found.bad, 150);
+            let _ = write!(text, "\n---- again: {}\n{bad}\n", repeat_line(&plan));
+        }
+        panic!("{text}");
+    }
+
+    pub fn summary(&self) -> String {
+        let s = self.took.as_secs_f64().max(0.001);
+        let mut out = format!(
+            "{} schedules, {} cuts, {} steps, {} switches, {} device events in {s:.1} s: {:.0} schedules/s\n",
+            self.plans,
+            self.cuts,
+            self.steps,
+            self.switches,
+            self.events,
+            self.plans as f64 / s
+        );
+        for f in self.found.values() {
+            let _ = writeln!(out, "  {} times, first after {}: [{}] {}", f.times, f.after, f.plan, f.bad.kind);
+        }
+        out
+    }
+}
+
+/// What repeats a failure.
+pub fn repeat_line(plan: &Plan) -> String {
+    format!("EXTANT_SCHEDULE='{plan}' cargo test -p extant-testkit --test schedules repeat -- --nocapture")
+}
+
+/// Goes through the plans.
+pub fn explore(search: &Search) -> Report {
+    struct Work {
+        next: u64,
+        report: Report,
+    }
+    let start = Instant::now();
+    let work = Arc::new(Mutex::new(&CLASS, Work { next: 0, report: Report::default() }));
+    let threads: Vec<_> = (0..search.threads.max(1))
+        .map(|_| {
+            let (work, search) = (work.clone(), search.clone());
+            task::spawn("explore", move || {
+                loop {
+                    let n = {
+                        let mut w = work.lock();
+                        let over = w.next >= search.plans || w.report.found.len() >= search.kinds_max;
+                        if over || start.elapsed() >= search.at_most {
+                            return;
+                        }
+                        w.next += 1;
+                        w.next - 1
+                    };
+                    let plan = Plan::nth(search.series, n, search.only.as_deref());
+                    let ran = try_plan(&plan, search.trick, false);
+                    let mut w = work.lock();
+                    let r = &mut w.report;
+                    r.plans += 1;
+                    r.steps += ran.steps;
+                    r.switches += ran.switches;
+                    r.cuts += ran.cuts as u64;
+                    r.events += ran.events as u64;
+                    if let Err(bad) = ran.result {
+                        let after = r.plans;
+                        let found = Found { plan, bad: bad.clone(), after, times: 0 };
+                        r.found.entry(bad.kind).or_insert(found).times += 1;
+                    }
+                }
+            })
+            .expect("a thread")
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().expect("plans fail, threads do not"));
+    let mut report = std::mem::take(&mut work.lock().report);
+    report.took = start.elapsed();
+    report
+}
+
+/// Removes clients and operations while it fails in the same way, at most `tries` runs.
+pub fn shrink(plan: &Plan, bad: &Bad, tries: usize) -> (Plan, Bad) {
+    let all = plan.all();
+    let keep = plan.keep.clone().unwrap_or_else(|| all.iter().map(|ops| (0..ops.len()).collect()).collect());
+    let mut best = (Plan { keep: Some(keep), ..plan.clone() }, bad.clone());
+    let mut left = tries;
+    // What differs in places and numbers is the same failure.
+    let same = |a: &Bad| a.kind.split(':').next() == bad.kind.split(':').next();
+    let mut attempt = |keep: Vec<Vec<usize>>, from: &Plan| -> Option<(Plan, Bad)> {
+        for salt in [from.salt, 1, 2, 3, 4, 5, 6] {
+            if left == 0 {
+                return None;
+            }
+            left -= 1;
+            let smaller = Plan { keep: Some(keep.clone()), salt, ..from.clone() };
+            if let Err(b) = try_plan(&smaller, Trick::None, false).result
+                && same(&b)
+            {
+                return Some((smaller, b));
+            }
+        }
+        None
+    };
+    loop {
+        let now = best.0.keep.clone().expect("set above");
+        let mut better = None;
+        // Whole clients first, then operations, the last first.
+        for client in 0..now.len() {
+            if now[client].is_empty() {
+                continue;
+            }
+            let mut fewer = now.clone();
+            fewer[client].clear();
+            better = attempt(fewer, &best.0);
+            if better.is_some() {
+                break;
+            }
+        }
+        if better.is_none() {
+            'ops: for client in 0..now.len() {
+                for op in (0..now[client].len()).rev() {
+                    let mut fewer = now.clone();
+                    fewer[client].remove(op);
+                    better = attempt(fewer, &best.0);
+                    if better.is_some() {
+                        break 'ops;
+                    }
+                }
+            }
+        }
+        match better {
+            Some(b) => best = b,
+            None => return best,
+        }
+    }
+}

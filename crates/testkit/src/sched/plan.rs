@@ -1,0 +1,299 @@
+//! What to do: everything that follows from a configuration, a seed and a list of operations that are kept.
+//!
+//! Main types: [`Plan`] (prints as, and is read from, the line that repeats it), [`Cmd`] (an operation before its client has
+//! chosen on what).
+//!
+//! # Locking
+//! None.
+
+use std::fmt;
+use std::str::FromStr;
+
+use extant_base::rng::Rng;
+use extant_base::sim::{Options, Strategy};
+
+use crate::sched::config::{CLIENTS_MAX, CONFIGS, Config};
+
+/// What a client does, drawn before the run; `draw` decides the rest (which file, where, how much).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cmd {
+    pub verb: Verb,
+    pub draw: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Create,
+    Mkdir,
+    Symlink,
+    Link,
+    Rename,
+    Replace,
+    Unlink,
+    Append,
+    AppendLarge,
+    Overwrite,
+    /// Eight bytes somewhere, as a page that is mapped shared would come back.
+    Poke,
+    /// Eight bytes into each of several pages.
+    PokeRun,
+    Truncate,
+    Allocate,
+    Punch,
+    ZeroRange,
+    Mode,
+    Times,
+    Attribute,
+    Read,
+    Fsync,
+    Fdatasync,
+    /// Of somebody else's file.
+    FsyncOther,
+    Sync,
+    SyncAsync,
+    Nap,
+    /// Longer than data may stay dirty.
+    Sleep,
+    /// Every small file becomes dirty.
+    DirtyMany,
+}
+
+use Verb::*;
+
+/// Kinds of workload: how likely each operation is.
+const KINDS: &[&[(Verb, u64)]] = &[
+    // Everything.
+    &[
+        (Create, 4),
+        (Mkdir, 1),
+        (Symlink, 1),
+        (Link, 1),
+        (Rename, 2),
+        (Replace, 2),
+        (Unlink, 2),
+        (Append, 5),
+        (AppendLarge, 2),
+        (Overwrite, 5),
+        (Poke, 4),
+        (PokeRun, 2),
+        (Truncate, 3),
+        (Allocate, 2),
+        (Punch, 2),
+        (ZeroRange, 1),
+        (Mode, 1),
+        (Times, 1),
+        (Attribute, 2),
+        (Read, 3),
+        (Fsync, 4),
+        (Fdatasync, 2),
+        (FsyncOther, 2),
+        (Sync, 2),
+        (SyncAsync, 1),
+        (Nap, 2),
+        (Sleep, 2),
+    ],
+    // Records into preallocated files.
+    &[
+        (Allocate, 2),
+        (Poke, 8),
+        (PokeRun, 6),
+        (Overwrite, 2),
+        (Read, 5),
+        (Fsync, 4),
+        (Fdatasync, 4),
+        (FsyncOther, 5),
+        (Sync, 2),
+        (Sleep, 3),
+        (Nap, 2),
+    ],
+    // Logs that grow.
+    &[(Append, 12), (AppendLarge, 2), (Read, 2), (Fsync, 3), (Fdatasync, 2), (FsyncOther, 6), (Sync, 3), (Sleep, 3)],
+    // Overwrites, and nothing that a transaction would know of.
+    &[
+        (Overwrite, 6),
+        (Poke, 6),
+        (Read, 2),
+        (Fsync, 1),
+        (FsyncOther, 2),
+        (Sync, 5),
+        (SyncAsync, 3),
+        (Nap, 2),
+        (Sleep, 2),
+    ],
+    // Names.
+    &[
+        (Create, 6),
+        (Mkdir, 2),
+        (Symlink, 2),
+        (Link, 4),
+        (Rename, 6),
+        (Replace, 5),
+        (Unlink, 6),
+        (Append, 3),
+        (Attribute, 3),
+        (Mode, 2),
+        (Fsync, 4),
+        (Sync, 2),
+        (Nap, 1),
+    ],
+    // A few files each, synced while the flusher writes what is due.
+    &[(Create, 3), (Append, 6), (Overwrite, 3), (Sleep, 5), (Nap, 2), (Sync, 5), (SyncAsync, 2)],
+    // Truncation beside writeback.
+    &[
+        (Append, 5),
+        (AppendLarge, 3),
+        (Truncate, 8),
+        (Punch, 5),
+        (ZeroRange, 3),
+        (Allocate, 3),
+        (Overwrite, 4),
+        (Read, 4),
+        (Fsync, 2),
+        (FsyncOther, 4),
+        (Sync, 2),
+        (Sleep, 2),
+    ],
+];
+
+/// As many dirty inodes as a transaction holds, and more.
+const MANY: &[(Verb, u64)] =
+    &[(DirtyMany, 4), (Sleep, 4), (Nap, 2), (Sync, 1), (Create, 1), (Append, 1), (Fsync, 1), (Unlink, 1)];
+
+/// One plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub config: &'static Config,
+    pub seed: u64,
+    /// Another schedule of the same operations.
+    pub salt: u64,
+    /// Which operations of each client are kept; None: all.
+    pub keep: Option<Vec<Vec<usize>>>,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "config={} seed={}", self.config.name, self.seed)?;
+        if self.salt != 0 {
+            write!(f, " salt={}", self.salt)?;
+        }
+        let Some(keep) = &self.keep else { return Ok(()) };
+        let one = |ops: &Vec<usize>| ops.iter().map(usize::to_string).collect::<Vec<_>>().join(".");
+        write!(f, " keep={}", keep.iter().map(one).collect::<Vec<_>>().join("/"))
+    }
+}
+
+impl FromStr for Plan {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Plan, String> {
+        let mut plan = Plan { config: &CONFIGS[0], seed: 0, salt: 0, keep: None };
+        for word in s.split_whitespace() {
+            let (key, value) = word.split_once('=').ok_or_else(|| format!("'{word}' is not like key=value"))?;
+            let bad = || format!("'{word}' says nothing");
+            match key {
+                "config" => plan.config = Config::find(value).ok_or_else(bad)?,
+                "seed" => plan.seed = value.parse().map_err(|_| bad())?,
+                "salt" => plan.salt = value.parse().map_err(|_| bad())?,
+                "keep" => {
+                    let number = |n: &str| n.parse::<usize>().map_err(|_| bad());
+                    let client = |ops: &str| ops.split('.').filter(|n| !n.is_empty()).map(number).collect();
+                    plan.keep = Some(value.split('/').map(client).collect::<Result<_, _>>()?);
+                }
+                _ => return Err(bad()),
+            }
+        }
+        Ok(plan)
+    }
+}
+
+/// What follows from a plan.
+#[derive(Clone, Debug)]
+pub struct Details {
+    pub clients: Vec<Vec<Cmd>>,
+    pub sim: Options,
+    /// The clients' end is followed by a sleep of so long before the unmount.
+    pub rest_ms: u64,
+    /// How many of ten operations go to the preallocated file.
+    pub focus: u64,
+    /// Which write fails, if one does, and whether it may be of metadata.
+    pub fault: (u64, bool),
+    /// For the cuts.
+    pub cuts: Rng,
+}
+
+impl Plan {
+    /// The `n`th plan of a series: configurations by weight.
+    pub fn nth(series: u64, n: u64, only: Option<&str>) -> Plan {
+        let mut rng = Rng::new(series.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ n);
+        let seed = rng.next_u64() >> 16;
+        let all: Vec<&'static Config> = CONFIGS.iter().filter(|c| only.is_none_or(|o| c.name == o)).collect();
+        let mut at = rng.below(all.iter().map(|c| c.weight).sum());
+        let config = all.iter().find(|c| {
+            let here = at < c.weight;
+            at = at.saturating_sub(c.weight);
+            here
+        });
+        Plan { config: config.expect("a configuration of that name"), seed, salt: 0, keep: None }
+    }
+
+    /// All operations, those that are not kept included.
+    pub fn all(&self) -> Vec<Vec<Cmd>> {
+        let mut rng = Rng::new(self.seed ^ 0x0B5E_55ED);
+        let most = if self.config.many {
+            4
+        } else if rng.one_in(5) {
+            CLIENTS_MAX as u64
+        } else {
+            4
+        };
+        let clients = 2 + rng.below(most - 1);
+        let kind = match self.config {
+            c if c.many => MANY,
+            // Where requests fail, what waits for them meets mostly at preallocated blocks and overwrites.
+            c if c.faults && rng.one_in(2) => KINDS[1],
+            _ => KINDS[rng.below(KINDS.len() as u64) as usize],
+        };
+        let mixed = rng.one_in(3);
+        (0..clients)
+            .map(|_| {
+                let kind =
+                    if mixed && !self.config.many { KINDS[rng.below(KINDS.len() as u64) as usize] } else { kind };
+                let ops = 2 + rng.below((24 / clients).max(3));
+                (0..ops).map(|_| Cmd { verb: draw(kind, &mut rng), draw: rng.next_u64() }).collect()
+            })
+            .collect()
+    }
+
+    pub fn details(&self) -> Details {
+        let mut clients = self.all();
+        if let Some(keep) = &self.keep {
+            for (i, ops) in clients.iter_mut().enumerate() {
+                let kept = keep.get(i).map_or(&[][..], Vec::as_slice);
+                *ops = kept.iter().filter_map(|k| ops.get(*k).copied()).collect();
+            }
+        }
+        let mut rng = Rng::new(self.seed ^ 0x5C4E_D01E ^ self.salt.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let strategy = match rng.below(10) {
+            0..6 => Strategy::Random { preempt_permille: [5, 20, 60, 150, 400][rng.below(5) as usize] },
+            _ => Strategy::Priorities { changes: 1 + rng.below(6) as u32, steps: 500 + rng.below(20_000) },
+        };
+        let leap_permille = [0, 1, 4, 20][rng.below(4) as usize];
+        let sim =
+            Options { strategy, leap_permille, steps_max: 3_000_000, ..Options::new(self.seed ^ self.salt << 48) };
+        // The flusher looks every half second: together with it, and apart from it.
+        let rest_ms = [0, 0, rng.below(7000), rng.below(15) * 500][rng.below(4) as usize];
+        let focus = [0, 0, 3, 6, 9][rng.below(5) as usize];
+        let fault = (rng.below(24), rng.one_in(5));
+        Details { clients, sim, rest_ms, focus, fault, cuts: rng }
+    }
+}
+
+fn draw(kind: &[(Verb, u64)], rng: &mut Rng) -> Verb {
+    let mut at = rng.below(kind.iter().map(|(_, w)| w).sum());
+    for (verb, weight) in kind {
+        if at < *weight {
+            return *verb;
+        }
+        at -= weight;
+    }
+    kind[0].0
+}

@@ -1,0 +1,225 @@
+//! One plan, carried out.
+//!
+//! Main types: [`Ran`] (what it took), [`Bad`] (what went wrong), [`Trick`] (a device that lies: a run over one must not pass).
+//!
+//! # Locking
+//! None of its own.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::rng::Rng;
+use extant_base::sim;
+use extant_base::task;
+use extant_block::device::{CrashDevice, Fault, FaultyDevice, IoStats, LateDevice, Limits};
+use extant_block::{Bio, BioFlags, BioOp, BlockDevice, submit_inline};
+use extant_fs::Filesystem;
+
+use crate::sched::check;
+use crate::sched::client::{Ack, Client, Covers, Record, Shared};
+use crate::sched::plan::Plan;
+
+/// How the device lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trick {
+    #[default]
+    None,
+    /// Every other flush does nothing and says it did.
+    LoseFlushes,
+    /// Writes of data never arrive.
+    LoseWrites,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug)]
+pub struct Bad {
+    /// The first line, without what differs from run to run.
+    pub kind: String,
+    pub text: String,
+}
+
+impl Bad {
+    pub fn new(text: String) -> Bad {
+        let first = text.lines().next().unwrap_or_default();
+        // Neither which file nor which cut.
+        let words = first.split(' ').filter(|w| !w.starts_with('[')).map(|w| match w.starts_with('t') {
+            true if w[1..].starts_with(|c: char| c.is_ascii_digit()) => "FILE",
+            _ => w,
+        });
+        let text_of = words.collect::<Vec<_>>().join(" ");
+        let mut kind: String = text_of.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
+        for (many, one) in [("##", "#"), ("#, #", "#")] {
+            while kind.contains(many) {
+                kind = kind.replace(many, one);
+            }
+        }
+        Bad { kind, text }
+    }
+}
+
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What a plan came to.
+#[derive(Debug)]
+pub struct Ran {
+    pub result: Result<(), Bad>,
+    pub steps: u64,
+    pub switches: u64,
+    pub events: usize,
+    pub cuts: usize,
+    pub fingerprint: u64,
+    /// The end of the trace.
+    pub trace: sim::Trace,
+}
+
+/// What a run leaves for the cuts.
+pub struct Left {
+    pub device: Arc<CrashDevice>,
+    pub records: Vec<Record>,
+    pub acks: Vec<Ack>,
+    /// Of which client's which node somebody was told that writes were lost.
+    pub told: Vec<(usize, u32)>,
+    /// Events of the mount.
+    pub mounted: usize,
+    pub unmounted: bool,
+    pub struck: bool,
+}
+
+/// Carries out the plan and checks what it leaves.
+pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
+    let details = plan.details();
+    let (config, seed) = (plan.config, plan.seed);
+    config.base();
+    let options = sim::Options { trace: whole_trace, ..details.sim.clone() };
+    let clients = details.clients.clone();
+    let (rest_ms, focus, fault) = (details.rest_ms, details.focus, details.fault);
+    let outcome = sim::run(&options, move || {
+        let base = config.base();
+        let device = Arc::new(CrashDevice::from_image(&base.device));
+        crate::crash::workload::declare_atomic(&device, &config.image);
+        let below: Arc<dyn BlockDevice> = match trick {
+            Trick::None => device.clone(),
+            _ => Arc::new(Liar { below: device.clone(), trick }),
+        };
+        let faulty = Arc::new(FaultyDevice::new(below));
+        let late = Arc::new(LateDevice::new(faulty.clone(), config.lateness).expect("threads"));
+        let fs = Filesystem::mount(late.clone(), config.options(seed)).expect("mount");
+        let mounted = device.write_log();
+        let shared = Shared::new(config, device.clone(), faulty.clone(), late.clone(), clients.len());
+        if config.faults {
+            let rule = Fault::eio().op(BioOp::Write).after(fault.0).once();
+            faulty.inject(if fault.1 { rule } else { rule.data() });
+        }
+        let threads: Vec<_> = clients
+            .into_iter()
+            .enumerate()
+            .map(|(nr, cmds)| {
+                let client = Client::new(nr, fs.clone(), shared.clone(), base, focus);
+                task::spawn("client", move || client.run(&cmds)).expect("a thread")
+            })
+            .collect();
+        let records: Vec<Record> = threads.into_iter().map(|t| t.join().expect("joined")).collect();
+        if rest_ms > 0 {
+            Clock::real().sleep(Duration::from_millis(rest_ms));
+        }
+        shared.forget_files();
+        let upto = shared.ended();
+        let result = fs.unmount();
+        drop(fs);
+        let unmounted = match result {
+            Ok(()) => {
+                shared.acknowledge(upto, Covers::Everything, "unmount");
+                true
+            }
+            Err(e) => {
+                assert!(shared.struck(), "unmount: {e}");
+                false
+            }
+        };
+        late.stop();
+        let told = shared.told();
+        Left { acks: shared.acks(), told, struck: shared.struck(), device, records, mounted, unmounted }
+    });
+    let mut ran = Ran {
+        result: Ok(()),
+        steps: outcome.steps,
+        switches: outcome.switches,
+        events: 0,
+        cuts: 0,
+        fingerprint: outcome.trace.fingerprint(),
+        trace: outcome.trace,
+    };
+    match outcome.result {
+        Err(failure) => ran.result = Err(Bad::new(failure.to_string())),
+        Ok(left) => {
+            ran.events = left.device.write_log();
+            let mut rng: Rng = details.cuts;
+            match check::check(plan, left, &mut rng) {
+                Ok(cuts) => ran.cuts = cuts,
+                Err(e) => ran.result = Err(Bad::new(e)),
+            }
+        }
+    }
+    ran
+}
+
+/// A device that lies.
+struct Liar {
+    below: Arc<CrashDevice>,
+    trick: Trick,
+}
+
+impl Liar {
+    fn lies(&self) -> bool {
+        self.trick == Trick::LoseFlushes && sim::choose(2) == 0
+    }
+
+    fn flags(&self, flags: BioFlags) -> BioFlags {
+        if self.lies() { flags.difference(BioFlags::PREFLUSH | BioFlags::FUA) } else { flags }
+    }
+}
+
+impl BlockDevice for Liar {
+    fn name(&self) -> &str {
+        "a device that lies"
+    }
+    fn size_bytes(&self) -> u64 {
+        self.below.size_bytes()
+    }
+    fn limits(&self) -> &Limits {
+        self.below.limits()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn submit(&self, bio: Bio) {
+        submit_inline(self, bio);
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
+        self.below.read_at(offset, buf, flags)
+    }
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> extant_block::Result<()> {
+        if self.trick == Trick::LoseWrites && !flags.intersects(BioFlags::META | BioFlags::FUA) {
+            return Ok(());
+        }
+        self.below.write_at(offset, pieces, self.flags(flags))
+    }
+    fn flush(&self) -> extant_block::Result<()> {
+        if self.lies() { Ok(()) } else { self.below.flush() }
+    }
+    fn discard(&self, offset: u64, len: u64) -> extant_block::Result<()> {
+        self.below.discard(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> extant_block::Result<()> {
+        self.below.write_zeroes(offset, len, self.flags(flags))
+    }
+    fn stats(&self) -> IoStats {
+        self.below.stats()
+    }
+}
