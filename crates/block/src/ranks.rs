@@ -8,6 +8,8 @@ use extant_base::sync::LockClass;
 pub(crate) static TAG_WAITERS: LockClass = LockClass::new("block tag waiters", 800);
 /// Exchange of one word of a tag bitmap.
 pub(crate) static TAG_SWAP: LockClass = LockClass::new("block tag swap", 805);
+/// Rules of a [`crate::device::HeldDevice`], and what it holds.
+pub(crate) static HELD: LockClass = LockClass::new("block held", 830);
 /// Rules of a [`crate::device::FaultyDevice`].
 pub(crate) static FAULTS: LockClass = LockClass::new("block faults", 840);
 /// Records of a [`crate::device::TracedDevice`].
