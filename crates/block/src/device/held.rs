@@ -151,6 +151,8 @@ struct State {
     ready: VecDeque<(Bio, Outcome)>,
     /// Outcomes that threads have not picked up yet.
     told: Vec<(u64, Outcome)>,
+    /// Requests that rules caught.
+    caught: u64,
     /// Data writes that have completed, their callers told.
     data_writes: u64,
     stop: bool,
@@ -195,6 +197,11 @@ impl HeldDevice {
     /// Waits until `n` requests at least are held; false if that did not come true in time.
     pub fn wait_held(&self, n: usize, at_most: Duration) -> bool {
         self.wait(at_most, |s| s.held.len() >= n)
+    }
+
+    /// How many requests rules have caught so far.
+    pub fn caught(&self) -> u64 {
+        self.inner.state.lock().caught
     }
 
     /// Data writes (bios without META) that have completed, their completion run to its end.
@@ -292,7 +299,9 @@ impl Inner {
                 if rule.times != u64::MAX {
                     rule.times -= 1;
                 }
-                return (request, Some(rule.action));
+                let action = rule.action;
+                s.caught += 1;
+                return (request, Some(action));
             }
         }
         (request, None)
