@@ -7,6 +7,7 @@ mod common;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::task;
 use extant_testkit::mount::{ExtantMount, Mounted, fuse_works, loop_mounts_work};
-use rustix::fs::{FallocateFlags, fallocate, fdatasync, syncfs};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, fdatasync, syncfs};
 
 const PAGE: u64 = 4096;
 
@@ -98,25 +99,62 @@ fn preallocated(path: &Path, len: u64) -> File {
     f
 }
 
+/// An image file and a block device, with the kernel's writeback cache and without: what reaches the server, and when,
+/// differs.
+struct Mounts {
+    place: Place,
+    device: Option<Loop>,
+    options: &'static [&'static str],
+}
+
+impl Mounts {
+    fn new(round: u64) -> Mounts {
+        let place = Place::new(256);
+        let device = (round & 1 == 1).then(|| Loop::new(place.image()));
+        Mounts { place, device, options: if round & 2 == 2 { &["-o", "no_writeback_cache"] } else { &[] } }
+    }
+
+    fn mount(&self) -> Box<ExtantMount> {
+        self.place.mount_of(self.device.as_ref().map_or(&self.place.image, |d| &d.0), self.options)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.place.mnt.join(name)
+    }
+
+    /// Nothing is mounted any more: the image is clean. What is said of a loss.
+    fn end(self, lost: Option<String>) -> Option<String> {
+        let on = if self.device.is_some() { "block device" } else { "image file" };
+        drop(self.device);
+        fsck_clean(self.place.image());
+        lost.map(|what| format!("{on} {:?}: {what}", self.options))
+    }
+}
+
 #[test]
-#[ignore = "20 rounds of half a minute; make soak"]
+#[ignore = "20 rounds of some seconds; make soak"]
 fn soak_a_reader_behind_a_writer_of_a_preallocated_file() {
     rounds(|round| {
         const PAGES: u64 = 16384;
-        let place = Place::new(256);
-        let mount = place.mount();
-        let path = place.mnt.join("f");
+        let mounts = Mounts::new(round);
+        let mount = mounts.mount();
+        let path = mounts.at("f");
         let stamp = move |page: u64| (page ^ 0x5A5A_0000_0000 ^ round << 48).to_le_bytes();
-        let f = preallocated(&path, PAGES * PAGE);
+        let f = Arc::new(preallocated(&path, PAGES * PAGE));
         f.sync_all().expect("fsync");
         let written = Arc::new(AtomicU64::new(0));
-        let (to, seen) = (written.clone(), written.clone());
+        let (to, seen, over) = (written.clone(), written.clone(), written.clone());
+        let (syncs, f2) = (f.clone(), f.clone());
         let writer = spawn(move || {
             for page in 0..PAGES {
                 f.write_all_at(&stamp(page), page * PAGE).expect("write");
                 to.store(page + 1, Ordering::Release);
             }
-            f.sync_all().expect("fsync");
+        });
+        let syncer = spawn(move || {
+            while over.load(Ordering::Acquire) < PAGES {
+                fdatasync(&*syncs).expect("fdatasync");
+            }
         });
         let reader = spawn(move || {
             let f = File::open(path).expect("open");
@@ -127,6 +165,8 @@ fn soak_a_reader_behind_a_writer_of_a_preallocated_file() {
                     task::yield_now();
                     continue;
                 }
+                // From the server, where the kernel lets go of the page.
+                let _ = fadvise(&f, page * PAGE, NonZeroU64::new(PAGE), Advice::DontNeed);
                 let mut got = [0; 8];
                 f.read_exact_at(&mut got, page * PAGE).expect("read");
                 wrong += u64::from(got != stamp(page));
@@ -135,67 +175,80 @@ fn soak_a_reader_behind_a_writer_of_a_preallocated_file() {
             wrong
         });
         writer.join().expect("writer");
+        syncer.join().expect("syncer");
         let wrong = reader.join().expect("reader");
-        let missing = |f: File| {
-            let mut got = [0; 8];
-            (0..PAGES)
-                .filter(|page| {
-                    f.read_exact_at(&mut got, page * PAGE).expect("read");
-                    got != stamp(*page)
-                })
-                .count()
+        f2.sync_all().expect("fsync");
+        drop(f2);
+        mount.unmount().expect("unmounted");
+        let mount = mounts.mount();
+        let f = File::open(mounts.at("f")).expect("open");
+        let mut got = [0; 8];
+        let gone = |page: &u64| {
+            f.read_exact_at(&mut got, page * PAGE).expect("read");
+            got != stamp(*page)
         };
+        let later = (0..PAGES).filter(gone).count();
+        drop(f);
         mount.unmount().expect("unmounted");
-        let mount = place.mount();
-        let later = missing(File::open(place.mnt.join("f")).expect("open"));
-        mount.unmount().expect("unmounted");
-        fsck_clean(place.image());
-        (wrong > 0 || later > 0).then(|| format!("{wrong} of {PAGES} pages read wrong, {later} lost for good"))
+        let lost = wrong > 0 || later > 0;
+        mounts.end(lost.then(|| format!("{wrong} of {PAGES} pages read wrong, {later} lost for good")))
     });
 }
 
 #[test]
-#[ignore = "20 rounds of some seconds; make soak"]
+#[ignore = "20 rounds of a quarter of a minute; make soak"]
 fn soak_fsynced_records_in_preallocated_files() {
-    rounds(|_| {
+    rounds(|round| {
         const FILES: u64 = 16;
-        const RECORDS: u64 = 4000;
         const LEN: usize = 200;
-        let place = Place::new(256);
-        let mount = place.mount();
+        const MAX: u64 = (8 << 20) / LEN as u64;
+        let mounts = Mounts::new(round);
+        let mount = mounts.mount();
         let record = |file: u64, i: u64| {
             let mut r = [(i % 250 + 1) as u8; LEN];
             r[..8].copy_from_slice(&(file << 32 | i).to_le_bytes());
             r
         };
+        // Long enough that the server's flusher comes by; and somebody else asks, too.
+        let clock = Clock::real();
+        let until = clock.now_ns() + 8_000_000_000;
         let writers: Vec<_> = (0..FILES)
             .map(|n| {
-                let path = place.mnt.join(format!("log{n}"));
+                let (path, clock) = (mounts.at(&format!("log{n}")), clock.clone());
                 spawn(move || {
-                    let f = preallocated(&path, RECORDS * LEN as u64);
-                    for i in 0..RECORDS {
+                    let f = preallocated(&path, MAX * LEN as u64);
+                    let mut i = 0;
+                    while i < MAX && clock.now_ns() < until {
                         f.write_all_at(&record(n, i), i * LEN as u64).expect("write");
-                        if i % 10 == 0 {
+                        i += 1;
+                        if i % (5 + n) == 0 {
                             fdatasync(&f).expect("fdatasync");
                         }
                     }
                     f.sync_all().expect("fsync");
+                    i
                 })
             })
             .collect();
-        for w in writers {
-            w.join().expect("writer");
-        }
+        let (paths, others) = ((0..FILES).map(|n| mounts.at(&format!("log{n}"))).collect::<Vec<_>>(), clock.clone());
+        let other = spawn(move || {
+            while others.now_ns() < until {
+                for f in paths.iter().filter_map(|p| File::open(p).ok()) {
+                    fdatasync(&f).expect("fdatasync");
+                }
+            }
+        });
+        let counts: Vec<u64> = writers.into_iter().map(|w| w.join().expect("writer")).collect();
+        other.join().expect("the other");
         mount.unmount().expect("unmounted");
-        fsck_clean(place.image());
-        let mount = place.mount();
+        let mount = mounts.mount();
         let mut lost = 0;
-        for n in 0..FILES {
-            let all = fs::read(place.mnt.join(format!("log{n}"))).expect("read");
-            lost += (0..RECORDS).filter(|i| all[*i as usize * LEN..][..LEN] != record(n, *i)).count();
+        for (n, count) in counts.iter().enumerate() {
+            let all = fs::read(mounts.at(&format!("log{n}"))).expect("read");
+            lost += (0..*count).filter(|i| all[*i as usize * LEN..][..LEN] != record(n as u64, *i)).count();
         }
         mount.unmount().expect("unmounted");
-        (lost > 0).then(|| format!("{lost} of {} records lost", FILES * RECORDS))
+        mounts.end((lost > 0).then(|| format!("{lost} of {} records lost", counts.iter().sum::<u64>())))
     });
 }
 
