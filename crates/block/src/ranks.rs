@@ -10,6 +10,8 @@ pub(crate) static TAG_WAITERS: LockClass = LockClass::new("block tag waiters", 8
 pub(crate) static TAG_SWAP: LockClass = LockClass::new("block tag swap", 805);
 /// Bios that a [`crate::device::LateDevice`] has not passed on yet.
 pub(crate) static LATE: LockClass = LockClass::new("block late", 835);
+/// Rules of a [`crate::device::HeldDevice`], and what it holds.
+pub(crate) static HELD: LockClass = LockClass::new("block held", 830);
 /// Rules of a [`crate::device::FaultyDevice`].
 pub(crate) static FAULTS: LockClass = LockClass::new("block faults", 840);
 /// Records of a [`crate::device::TracedDevice`].

@@ -315,7 +315,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     sb.geometry().check_device_size(dev.size_bytes())?;
     let seed = options.seed.unwrap_or_else(|| {
         let t = options.clock.wall();
-        (t.sec as u64) << 32 ^ u64::from(t.nsec) ^ u64::from(task::process_id())
+        (t.sec as u64) << 32 ^ u64::from(t.nsec) ^ u64::from(extant_base::task::process_id())
     });
     let mut has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
     if !has_journal && !read_only {

@@ -2,7 +2,7 @@
 //!
 //! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory) and [`FileDevice`] (image files and block
 //! devices); the wrappers [`CrashDevice`] (what a power cut could leave), [`FaultyDevice`] (requests that fail),
-//! [`TracedDevice`] (records of requests), [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that
+//! [`HeldDevice`] (requests that stand still until they are told to go on), [`TracedDevice`] (records of requests), [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that
 //! must not change).
 //!
 //! What it does not do: queueing and merging ([`crate::queue`]).
@@ -14,6 +14,7 @@
 mod crash;
 mod faulty;
 mod file;
+mod held;
 mod late;
 mod mem;
 mod stats;
@@ -26,6 +27,7 @@ pub(crate) mod tests;
 pub use crash::{CrashDevice, CrashEvent, CrashMode};
 pub use faulty::{Fault, FaultAction, FaultyDevice};
 pub use file::{Engine, FileDevice, IoMode, OpenOptions, same_image_in_use};
+pub use held::{Catch, HeldDevice, Request};
 pub use late::{LateDevice, Lateness};
 pub use mem::MemDevice;
 pub use stats::{IoCounters, IoStats};

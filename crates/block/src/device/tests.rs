@@ -2,5 +2,6 @@
 
 mod crash;
 mod file;
+mod held;
 pub(crate) mod model;
 mod wrappers;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_base::task;
+use extant_block::BlockDevice;
 use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
 use extant_fs::{Atime, Filesystem};
 use extant_fuse::{FsServer, FuseError, MountOptions, ServerOptions, Session, Unmounter};
@@ -46,8 +47,11 @@ impl Setup {
     pub fn serve(&self, image: &Path, dir: &Path) -> Served {
         let open =
             OpenOptions { read_only: self.fs.read_only, io: self.io, engine: self.engine, ..OpenOptions::default() };
-        let device = FileDevice::open(image, open).expect("image opened");
-        let fs = Filesystem::mount(Arc::new(device), self.fs.clone()).unwrap_or_else(|e| panic!("{e}"));
+        self.serve_device(Arc::new(FileDevice::open(image, open).expect("image opened")), dir)
+    }
+
+    pub fn serve_device(&self, device: Arc<dyn BlockDevice>, dir: &Path) -> Served {
+        let fs = Filesystem::mount(device, self.fs.clone()).unwrap_or_else(|e| panic!("{e}"));
         let server = Arc::new(FsServer::new(fs, self.server.clone()).expect("root"));
         let session = Session::mount(server.clone(), dir, &self.mount).expect("mounted");
         server.set_notifier(session.notifier());

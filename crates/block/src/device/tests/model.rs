@@ -188,6 +188,7 @@ proptest! {
         run(&CrashDevice::from_image(&MemDevice::new(SIZE)), &requests, true);
         run(&CrashDevice::new(Arc::new(MemDevice::new(SIZE))).deferring().expect("thread"), &requests, true);
         run(&FaultyDevice::new(Arc::new(MemDevice::new(SIZE))), &requests, true);
+        run(&HeldDevice::new(Arc::new(MemDevice::new(SIZE))).expect("thread"), &requests, true);
         run(&TracedDevice::new(Arc::new(MemDevice::new(SIZE))), &requests, true);
         run(&OffsetDevice::new(Arc::new(MemDevice::new(2 * SIZE)), 12800, SIZE).expect("inside"), &requests, true);
     }

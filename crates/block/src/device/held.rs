@@ -1,0 +1,445 @@
+//! [`HeldDevice`]: requests that stand still until they are told to go on.
+//!
+//! Most faults of code that waits for I/O need no luck but a moment: this write is under way, that one has completed, and
+//! now somebody asks. A test names that moment with a rule ([`Catch`]): requests that it matches are *held*, and the test
+//! waits until they are ([`HeldDevice::wait_held`]), acts, and lets them go on, in whatever order it likes, or fail. What is
+//! held has not reached the device below: reads see the old content, a power cut leaves it.
+//!
+//! Bios complete on a thread of the device, as they do with io_uring, held ones and others, and never on the submitter.
+//! Requests that wait ([`BlockDevice::read_at`] and its like) are held on their own thread.
+//!
+//! A rule may also fail a request at once, or panic in it (a bug somewhere below an operation).
+//!
+//! What it does not do: power cuts ([`super::CrashDevice`], which belongs below it).
+//!
+//! # Locking
+//! One lock (`block held`), released before the device below or a completion is called.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::sync::{Condvar, Mutex, MutexGuard};
+use extant_base::task::{self, JoinHandle};
+
+use super::{BlockDevice, IoStats, Limits, total_len};
+use crate::bio::{Bio, BioFlags, BioOp, Completion};
+use crate::error::{Error, Result};
+use crate::ranks::HELD;
+
+/// What happens to a request that a rule catches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Hold,
+    Fail(i32),
+    Panic,
+}
+
+/// A rule. [`Catch::hold`], [`Catch::fail`] and [`Catch::panic`] match every request, always; the other calls narrow them.
+#[derive(Clone, Debug)]
+pub struct Catch {
+    action: Action,
+    op: Option<BioOp>,
+    meta: Option<bool>,
+    range: Option<Range<u64>>,
+    skip: u64,
+    times: u64,
+}
+
+impl Catch {
+    fn new(action: Action) -> Catch {
+        Catch { action, op: None, meta: None, range: None, skip: 0, times: u64::MAX }
+    }
+
+    /// The request stands still until it is released or failed.
+    pub fn hold() -> Catch {
+        Catch::new(Action::Hold)
+    }
+
+    /// The request fails at once, and nothing of it reaches the device below.
+    pub fn fail(errno: i32) -> Catch {
+        Catch::new(Action::Fail(errno))
+    }
+
+    /// The submitter panics.
+    pub fn panic() -> Catch {
+        Catch::new(Action::Panic)
+    }
+
+    pub fn op(self, op: BioOp) -> Catch {
+        Catch { op: Some(op), ..self }
+    }
+
+    pub fn reads(self) -> Catch {
+        self.op(BioOp::Read)
+    }
+
+    pub fn writes(self) -> Catch {
+        self.op(BioOp::Write)
+    }
+
+    /// Only what carries META.
+    pub fn meta(self) -> Catch {
+        Catch { meta: Some(true), ..self }
+    }
+
+    /// Only what does not carry META.
+    pub fn data(self) -> Catch {
+        Catch { meta: Some(false), ..self }
+    }
+
+    /// Only requests that touch these bytes.
+    pub fn range(self, range: Range<u64>) -> Catch {
+        Catch { range: Some(range), ..self }
+    }
+
+    /// Lets the first `n` requests that match pass.
+    pub fn after(self, n: u64) -> Catch {
+        Catch { skip: n, ..self }
+    }
+
+    /// Catches `n` requests, then never again.
+    pub fn times(self, n: u64) -> Catch {
+        Catch { times: n, ..self }
+    }
+
+    /// Catches one request.
+    pub fn once(self) -> Catch {
+        self.times(1)
+    }
+
+    fn matches(&self, r: &Request) -> bool {
+        let touches =
+            |range: &Range<u64>| r.len > 0 && r.offset < range.end && range.start < r.offset.saturating_add(r.len);
+        self.op.is_none_or(|op| op == r.op)
+            && self.meta.is_none_or(|meta| meta == r.flags.contains(BioFlags::META))
+            && self.range.as_ref().is_none_or(touches)
+    }
+}
+
+/// A request, without its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// In the order of arrival, from 0.
+    pub id: u64,
+    pub op: BioOp,
+    /// In bytes.
+    pub offset: u64,
+    pub len: u64,
+    pub flags: BioFlags,
+}
+
+/// Who waits for a held request.
+enum Waiting {
+    /// The device's thread completes it.
+    Bio(Bio),
+    /// A thread, which looks for its outcome.
+    Thread,
+}
+
+/// What became of a held request: an errno, or it goes through.
+type Outcome = Option<i32>;
+
+#[derive(Default)]
+struct State {
+    rules: Vec<Catch>,
+    next_id: u64,
+    held: Vec<(Request, Waiting)>,
+    /// Bios for the device's thread.
+    ready: VecDeque<(Bio, Outcome)>,
+    /// Outcomes that threads have not picked up yet.
+    told: Vec<(u64, Outcome)>,
+    /// Requests that rules caught.
+    caught: u64,
+    /// Data writes that have completed, their callers told.
+    data_writes: u64,
+    stop: bool,
+}
+
+struct Inner {
+    below: Arc<dyn BlockDevice>,
+    state: Mutex<State>,
+    /// Something was held, released, or has completed.
+    change: Condvar,
+}
+
+/// Holds what its rules say. See the module.
+pub struct HeldDevice {
+    inner: Arc<Inner>,
+    completer: Option<JoinHandle<()>>,
+}
+
+impl HeldDevice {
+    pub fn new(below: Arc<dyn BlockDevice>) -> Result<HeldDevice> {
+        let inner = Arc::new(Inner { below, state: Mutex::new(&HELD, State::default()), change: Condvar::new() });
+        let (mine, name) = (inner.clone(), inner.below.name().to_owned());
+        let completer = task::spawn("held-complete", move || mine.complete()).map_err(|e| Error::open(&name, e))?;
+        Ok(HeldDevice { inner, completer: Some(completer) })
+    }
+
+    /// Adds a rule. Rules are asked in the order in which they were added; the first that catches a request decides.
+    pub fn catch(&self, rule: Catch) {
+        self.inner.state.lock().rules.push(rule);
+    }
+
+    /// Forgets every rule. What is held stays so.
+    pub fn clear(&self) {
+        self.inner.state.lock().rules.clear();
+    }
+
+    /// The requests that are held, in the order of their arrival.
+    pub fn held(&self) -> Vec<Request> {
+        self.inner.state.lock().held.iter().map(|(r, _)| *r).collect()
+    }
+
+    /// Waits until `n` requests at least are held; false if that did not come true in time.
+    pub fn wait_held(&self, n: usize, at_most: Duration) -> bool {
+        self.wait(at_most, |s| s.held.len() >= n)
+    }
+
+    /// How many requests rules have caught so far.
+    pub fn caught(&self) -> u64 {
+        self.inner.state.lock().caught
+    }
+
+    /// Data writes (bios without META) that have completed, their completion run to its end.
+    pub fn data_writes(&self) -> u64 {
+        self.inner.state.lock().data_writes
+    }
+
+    /// Waits until there are `n` of them.
+    pub fn wait_data_writes(&self, n: u64, at_most: Duration) -> bool {
+        self.wait(at_most, |s| s.data_writes >= n)
+    }
+
+    fn wait(&self, at_most: Duration, is_so: impl Fn(&State) -> bool) -> bool {
+        let clock = Clock::real();
+        let until = clock.now_ns() + at_most.as_nanos() as u64;
+        let mut s = self.inner.state.lock();
+        while !is_so(&s) {
+            let now = clock.now_ns();
+            if now >= until {
+                return false;
+            }
+            self.inner.change.wait_for(&mut s, Duration::from_nanos(until - now));
+        }
+        true
+    }
+
+    /// Lets a held request go on. Those released first complete first.
+    pub fn release(&self, id: u64) {
+        self.decide(|r| r.id == id, None);
+    }
+
+    /// Lets go on what is held now, in the order of its arrival.
+    pub fn release_all(&self) {
+        self.decide(|_| true, None);
+    }
+
+    /// A held request fails; nothing of it reaches the device below.
+    pub fn fail(&self, id: u64, errno: i32) {
+        self.decide(|r| r.id == id, Some(errno));
+    }
+
+    /// No rule any more, and nothing held.
+    pub fn let_go(&self) {
+        self.clear();
+        self.release_all();
+    }
+
+    fn decide(&self, which: impl Fn(&Request) -> bool, outcome: Outcome) {
+        let mut s = self.inner.state.lock();
+        let (go, stay) = std::mem::take(&mut s.held).into_iter().partition(|(r, _)| which(r));
+        s.held = stay;
+        let go: Vec<(Request, Waiting)> = go;
+        for (r, waiting) in go {
+            match waiting {
+                Waiting::Bio(bio) => s.ready.push_back((bio, outcome)),
+                Waiting::Thread => s.told.push((r.id, outcome)),
+            }
+        }
+        self.inner.change.notify_all();
+    }
+}
+
+impl Drop for HeldDevice {
+    fn drop(&mut self) {
+        self.inner.state.lock().stop = true;
+        self.inner.change.notify_all();
+        if let Some(thread) = self.completer.take() {
+            // The last owner may be a completion, that is, the thread itself.
+            if thread.thread().id() != task::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn error(&self, op: BioOp, offset: u64, len: u64, errno: i32) -> Error {
+        Error::io(self.below.name(), op, offset, len, std::io::Error::from_raw_os_error(errno))
+    }
+
+    /// What the rules say of a request, which gets its number.
+    fn catches(
+        s: &mut MutexGuard<'_, State>,
+        op: BioOp,
+        offset: u64,
+        len: u64,
+        flags: BioFlags,
+    ) -> (Request, Option<Action>) {
+        let request = Request { id: s.next_id, op, offset, len, flags };
+        s.next_id += 1;
+        for rule in s.rules.iter_mut().filter(|r| r.matches(&request)) {
+            if rule.skip > 0 {
+                rule.skip -= 1;
+            } else if rule.times > 0 {
+                if rule.times != u64::MAX {
+                    rule.times -= 1;
+                }
+                let action = rule.action;
+                s.caught += 1;
+                return (request, Some(action));
+            }
+        }
+        (request, None)
+    }
+
+    /// The body of the device's thread.
+    fn complete(self: Arc<Inner>) {
+        loop {
+            let (mut bio, outcome) = {
+                let mut s = self.state.lock();
+                loop {
+                    if let Some(next) = s.ready.pop_front() {
+                        break next;
+                    }
+                    if s.stop {
+                        return;
+                    }
+                    self.change.wait(&mut s);
+                }
+            };
+            let is_data = bio.op == BioOp::Write && !bio.flags.contains(BioFlags::META);
+            if let Some(errno) = outcome {
+                let e = self.error(bio.op, bio.offset, bio.len, errno);
+                bio.complete(Err(e));
+                self.count(is_data);
+            } else {
+                let (me, end_io) = (self.clone(), bio.end_io);
+                bio.end_io = Box::new(move |c: Completion| {
+                    end_io.end_io(c);
+                    me.count(is_data);
+                });
+                self.below.submit(bio);
+            }
+        }
+    }
+
+    fn count(&self, is_data: bool) {
+        if is_data {
+            self.state.lock().data_writes += 1;
+            self.change.notify_all();
+        }
+    }
+
+    /// A request whose thread waits for it.
+    fn pass<T>(
+        &self,
+        op: BioOp,
+        offset: u64,
+        len: u64,
+        flags: BioFlags,
+        carry_out: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let outcome = {
+            let mut s = self.state.lock();
+            let (request, action) = Inner::catches(&mut s, op, offset, len, flags);
+            match action {
+                None => None,
+                Some(Action::Fail(errno)) => Some(errno),
+                Some(Action::Panic) => {
+                    drop(s);
+                    panic!("{op} of {len} bytes at byte {offset}: a rule of the test says so");
+                }
+                Some(Action::Hold) => {
+                    s.held.push((request, Waiting::Thread));
+                    self.change.notify_all();
+                    loop {
+                        if let Some(at) = s.told.iter().position(|(id, _)| *id == request.id) {
+                            break s.told.swap_remove(at).1;
+                        }
+                        self.change.wait(&mut s);
+                    }
+                }
+            }
+        };
+        match outcome {
+            None => carry_out(),
+            Some(errno) => Err(self.error(op, offset, len, errno)),
+        }
+    }
+}
+
+impl BlockDevice for HeldDevice {
+    fn name(&self) -> &str {
+        self.inner.below.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.inner.below.size_bytes()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.inner.below.limits()
+    }
+
+    fn read_only(&self) -> bool {
+        self.inner.below.read_only()
+    }
+
+    fn submit(&self, bio: Bio) {
+        let mut s = self.inner.state.lock();
+        let (request, action) = Inner::catches(&mut s, bio.op, bio.offset, bio.len, bio.flags);
+        match action {
+            None => s.ready.push_back((bio, None)),
+            Some(Action::Fail(errno)) => s.ready.push_back((bio, Some(errno))),
+            Some(Action::Hold) => s.held.push((request, Waiting::Bio(bio))),
+            Some(Action::Panic) => {
+                drop(s);
+                panic!("{} of {} bytes at byte {}: a rule of the test says so", bio.op, bio.len, bio.offset);
+            }
+        }
+        self.inner.change.notify_all();
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
+        let len = buf.len() as u64;
+        self.inner.pass(BioOp::Read, offset, len, flags, || self.inner.below.read_at(offset, buf, flags))
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
+        let len = total_len(pieces);
+        self.inner.pass(BioOp::Write, offset, len, flags, || self.inner.below.write_at(offset, pieces, flags))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.pass(BioOp::Flush, 0, 0, BioFlags::empty(), || self.inner.below.flush())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.pass(BioOp::Discard, offset, len, BioFlags::empty(), || self.inner.below.discard(offset, len))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
+        let below = &self.inner.below;
+        self.inner.pass(BioOp::WriteZeroes, offset, len, flags, || below.write_zeroes(offset, len, flags))
+    }
+
+    /// Of the device below: what is held or failed is not in there.
+    fn stats(&self) -> IoStats {
+        self.inner.below.stats()
+    }
+}

@@ -1,0 +1,279 @@
+//! What the tests of threads that meet, of faults and of power cuts share: a disk whose requests can be held, failed and
+//! lost, and threads that are waited for, but not for ever.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::ops::Deref;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use extant_base::task;
+use extant_block::device::{CrashDevice, HeldDevice, MemDevice};
+use extant_block::{BioFlags, BlockDevice};
+use extant_fs::{Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, Result, SetAttr, WriteFlags};
+
+/// Beyond this, something hangs.
+pub const LONG: Duration = Duration::from_secs(60);
+/// So long is watched for what must not happen. A slow machine hides a fault then, but never makes one up.
+pub const GRACE: Duration = Duration::from_millis(400);
+pub const EIO: i32 = 5;
+pub const BLOCK: u64 = 4096;
+/// What mke2fs is told: an ordinary file system, and one of four block groups, each with its bitmaps beside it.
+pub const EXT4: &[&str] = &["-t", "ext4", "-b", "4096"];
+pub const GROUPS: &[&str] = &["-t", "ext4", "-b", "4096", "-g", "4096", "-O", "^flex_bg"];
+/// What free blocks hold, as if files had been deleted there.
+pub const SECRET: &[u8; 8] = b"SECRETS!";
+
+/// Runs a test, which fails if it has not ended after a few minutes.
+pub fn bounded(body: impl FnOnce() + Send + 'static) {
+    let mut body = start("test", body);
+    assert!(body.ends_within(4 * LONG), "the test hangs");
+    body.join();
+}
+
+/// A thread that is waited for, but not for ever.
+pub struct Running<T> {
+    what: String,
+    from: Receiver<T>,
+    got: Option<T>,
+    died: bool,
+}
+
+pub fn start<T: Send + 'static>(what: &str, f: impl FnOnce() -> T + Send + 'static) -> Running<T> {
+    let (to, from) = channel();
+    let run = move || {
+        let _ = to.send(f());
+    };
+    task::spawn(what, run).expect("thread");
+    Running { what: what.to_owned(), from, got: None, died: false }
+}
+
+impl<T> Running<T> {
+    pub fn ends_within(&mut self, at_most: Duration) -> bool {
+        if self.got.is_none() && !self.died {
+            match self.from.recv_timeout(at_most) {
+                Ok(value) => self.got = Some(value),
+                Err(RecvTimeoutError::Disconnected) => self.died = true,
+                Err(RecvTimeoutError::Timeout) => return false,
+            }
+        }
+        true
+    }
+
+    pub fn join(mut self) -> T {
+        assert!(self.ends_within(LONG), "{} hangs", self.what);
+        self.got.unwrap_or_else(|| panic!("{} panicked", self.what))
+    }
+}
+
+/// A disk that knows what a power cut would leave, under one whose requests can be held.
+#[derive(Clone)]
+pub struct Disk {
+    pub crash: Arc<CrashDevice>,
+    pub held: Arc<HeldDevice>,
+}
+
+fn mke2fs(path: &Path, args: &[&str]) {
+    let quiet = ["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"];
+    let out = Command::new("mke2fs").args(quiet).args(args).arg(path).output().expect("mke2fs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+impl Disk {
+    /// An image of mke2fs.
+    pub fn new(mib: usize, args: &[&str]) -> Disk {
+        Disk::over(mib, args, &[])
+    }
+
+    /// The same, whose free blocks hold [`SECRET`] over and over.
+    pub fn of_secrets(mib: usize, args: &[&str]) -> Disk {
+        Disk::over(mib, args, &SECRET.repeat((mib << 20) / SECRET.len()))
+    }
+
+    fn over(mib: usize, args: &[&str], content: &[u8]) -> Disk {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("disk.img");
+        std::fs::write(&path, content).expect("written");
+        std::fs::File::options().write(true).open(&path).expect("open").set_len((mib << 20) as u64).expect("resized");
+        mke2fs(&path, args);
+        Disk::from(&MemDevice::load(&path).expect("loaded"))
+    }
+
+    fn from(image: &MemDevice) -> Disk {
+        let crash = Arc::new(CrashDevice::from_image(image));
+        let held = Arc::new(HeldDevice::new(crash.clone()).expect("thread"));
+        Disk { crash, held }
+    }
+
+    pub fn mount(&self, options: MountOptions) -> Scene {
+        let fs = Filesystem::mount(self.held.clone(), options).expect("mounted");
+        Scene { fs: Some(fs), disk: self.clone() }
+    }
+
+    /// What a power cut now leaves, mounted.
+    pub fn after_cut(&self) -> Arc<Filesystem> {
+        self.after_cut_at(self.crash.write_log())
+    }
+
+    /// What a power cut left when the device had seen so many requests.
+    pub fn after_cut_at(&self, events: usize) -> Arc<Filesystem> {
+        remounted(self.crash.state_keeping(events, |_| false).expect("state"))
+    }
+
+    /// The blocks in which these bytes are now, as offsets on the device.
+    pub fn blocks_with(&self, needle: &[u8]) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut buf = vec![0; BLOCK as usize];
+        for at in (0..self.crash.size_bytes()).step_by(BLOCK as usize) {
+            self.crash.read_at(at, &mut buf, BioFlags::empty()).expect("read");
+            if buf.windows(needle.len()).any(|w| w == needle) {
+                found.push(at);
+            }
+        }
+        found
+    }
+}
+
+/// A mount on a disk. What is held goes on before the mount goes, or a test that fails would hang.
+pub struct Scene {
+    fs: Option<Arc<Filesystem>>,
+    pub disk: Disk,
+}
+
+impl Scene {
+    pub fn shared(&self) -> Arc<Filesystem> {
+        Arc::clone(self)
+    }
+}
+
+impl Deref for Scene {
+    type Target = Arc<Filesystem>;
+    fn deref(&self) -> &Arc<Filesystem> {
+        self.fs.as_ref().expect("until it is dropped")
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.disk.held.let_go();
+        let fs = self.fs.take();
+        if std::thread::panicking() {
+            // Its threads may be what hangs.
+            std::mem::forget(fs);
+        }
+    }
+}
+
+/// As the FUSE mount of a block device runs it.
+pub fn production() -> MountOptions {
+    MountOptions { keep_clean: false, seed: Some(1), ..MountOptions::default() }
+}
+
+/// As the FUSE mount of an image file runs it.
+pub fn production_through() -> MountOptions {
+    MountOptions { write_through_bytes: Some(65536), ..production() }
+}
+
+pub fn remounted(image: MemDevice) -> Arc<Filesystem> {
+    let options = MountOptions { threads: false, seed: Some(2), ..MountOptions::default() };
+    Filesystem::mount(Arc::new(image), options).expect("mounted again")
+}
+
+pub fn create(fs: &Filesystem, name: &str) -> InodeRef {
+    fs.create(&fs.root().expect("root"), name.as_bytes(), NewNode::file(0o644), Cred::default()).expect("create")
+}
+
+pub fn put(fs: &Filesystem, f: &InodeRef, at: u64, data: &[u8]) {
+    assert_eq!(fs.write(f, at, data, WriteFlags::default()).expect("write"), data.len());
+}
+
+pub fn preallocate(fs: &Filesystem, f: &InodeRef, at: u64, len: u64) {
+    fs.fallocate(f, FallocateMode::Allocate { keep_size: false }, at, len).expect("fallocate");
+}
+
+pub fn chmod(fs: &Filesystem, f: &InodeRef, mode: u16) -> Result<()> {
+    fs.setattr(f, &SetAttr { mode: Some(mode), ..SetAttr::default() }).map(|_| ())
+}
+
+pub fn get(fs: &Filesystem, f: &InodeRef, at: u64, len: usize) -> Vec<u8> {
+    let mut buf = vec![0xEE; len];
+    let n = fs.read(f, at, &mut buf).expect("read");
+    buf.truncate(n);
+    buf
+}
+
+pub fn content(fs: &Filesystem, f: &InodeRef) -> Vec<u8> {
+    get(fs, f, 0, fs.getattr(f).size as usize)
+}
+
+/// The content of a file by its name; `None` if it is not there.
+pub fn content_of(fs: &Filesystem, name: &str) -> Option<Vec<u8>> {
+    let f = fs.lookup(&fs.root().expect("root"), name.as_bytes()).ok()?;
+    Some(content(fs, &f))
+}
+
+/// syncfs(2), waiting.
+pub fn syncfs(fs: &Filesystem) -> Result<()> {
+    let waiter = extant_base::sync::Waiter::new();
+    let tell = waiter.clone();
+    fs.sync_async(Box::new(move |r| tell.set(r)));
+    waiter.wait()
+}
+
+/// How somebody can be told that what he wrote is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ack {
+    Fsync,
+    Fdatasync,
+    Sync,
+    Syncfs,
+    Unmount,
+}
+
+pub const ACKS: [Ack; 5] = [Ack::Fsync, Ack::Fdatasync, Ack::Sync, Ack::Syncfs, Ack::Unmount];
+
+impl Ack {
+    pub fn ask(self, fs: &Filesystem, f: &InodeRef) -> Result<()> {
+        match self {
+            Ack::Fsync => fs.fsync(f, false),
+            Ack::Fdatasync => fs.fsync(f, true),
+            Ack::Sync => fs.sync(),
+            Ack::Syncfs => syncfs(fs),
+            Ack::Unmount => fs.unmount(),
+        }
+    }
+
+    /// Asks on a thread; also how many requests the device had seen when the answer came.
+    pub fn start(self, scene: &Scene, f: &InodeRef) -> Running<(Result<()>, usize)> {
+        let (fs, f, crash) = (scene.shared(), f.clone(), scene.disk.crash.clone());
+        start(&format!("{self:?}"), move || {
+            let r = self.ask(&fs, &f);
+            (r, crash.write_log())
+        })
+    }
+}
+
+/// What e2fsck says of an image whose journal has been replayed and orphans freed by a mount; `None` when it is clean.
+pub fn complaints(image: MemDevice) -> Option<String> {
+    let image = Arc::new(image);
+    let fs =
+        Filesystem::mount(image.clone(), MountOptions { threads: false, ..MountOptions::default() }).expect("mounted");
+    fs.unmount().expect("unmounted");
+    drop(fs);
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    image.save(&path).expect("saved");
+    let out = Command::new("e2fsck").arg("-fn").arg(&path).output().expect("e2fsck");
+    (out.status.code() != Some(0)).then(|| String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// How many bytes of [`SECRET`] are in there.
+pub fn secret_bytes(data: &[u8]) -> usize {
+    data.windows(SECRET.len()).filter(|w| w == SECRET).count() * SECRET.len()
+}
+
+pub fn is_read_only(e: &Error) -> bool {
+    matches!(e, Error::ReadOnly)
+}

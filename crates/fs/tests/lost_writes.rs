@@ -1,0 +1,148 @@
+//! Data that cannot be written: nobody is shown what the blocks held before, whoever asks is told, and it is not given up
+//! where there was another way.
+
+mod common;
+
+use common::*;
+use extant_block::BioFlags;
+use extant_block::BlockDevice;
+use extant_block::device::Catch;
+use extant_fs::{MountOptions, OnError, WriteFlags};
+
+#[test]
+fn a_failed_write_shows_nothing_of_a_deleted_file() {
+    bounded(|| {
+        let mut wrong = Vec::new();
+        for (how, options) in [("delayed", production()), ("through", production_through())] {
+            for nth in [0, 1] {
+                let scene = Disk::of_secrets(64, EXT4).mount(options.clone());
+                let f = create(&scene, "mine");
+                put(&scene, &f, 0, &[1; BLOCK as usize]);
+                scene.fsync(&f, false).expect("fsync");
+                scene.disk.held.catch(Catch::fail(EIO).writes().data().after(nth).once());
+                let written = scene.write(&f, BLOCK, &vec![2; 3 << 20], WriteFlags::default());
+                let synced = scene.fsync(&f, false);
+                scene.disk.held.clear();
+                if written.is_ok_and(|n| n == 3 << 20) && synced.is_ok() {
+                    wrong.push(format!("{how}, write {nth} failed: nobody said so"));
+                }
+                let mut seen = vec![("in the mount", content(&scene, &f))];
+                let _ = scene.sync();
+                seen.push(("after a power cut", content_of(&scene.disk.after_cut(), "mine").expect("there")));
+                drop(f);
+                let _ = scene.unmount();
+                seen.push(("after the unmount", content_of(&scene.disk.after_cut(), "mine").expect("there")));
+                for (when, data) in seen {
+                    if secret_bytes(&data) > 0 {
+                        wrong.push(format!("{how}, write {nth} failed: {} bytes {when}", secret_bytes(&data)));
+                    }
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    });
+}
+
+#[test]
+fn a_power_cut_while_data_is_on_its_way_shows_nothing_of_a_deleted_file() {
+    bounded(|| {
+        let mut wrong = Vec::new();
+        for (how, options) in [("delayed", production()), ("through", production_through())] {
+            let scene = Disk::of_secrets(64, EXT4).mount(options);
+            let f = create(&scene, "mine");
+            scene.fsync(&f, false).expect("fsync");
+            scene.disk.held.catch(Catch::hold().writes().data());
+            let (fs, g) = (scene.shared(), f.clone());
+            let writer = start("writer", move || {
+                let _ = fs.write(&g, 0, &vec![2; 1 << 20], WriteFlags::default());
+                fs.fsync(&g, false)
+            });
+            assert!(scene.disk.held.wait_held(1, LONG), "{how}: nothing is written");
+            // Somebody else's fsync commits what there is; it may well have to wait.
+            let other = create(&scene, "other");
+            let mut commit = Ack::Fsync.start(&scene, &other);
+            commit.ends_within(GRACE);
+            let data = content_of(&scene.disk.after_cut(), "mine").unwrap_or_default();
+            if secret_bytes(&data) > 0 {
+                wrong.push(format!("{how}: {} bytes", secret_bytes(&data)));
+            }
+            scene.disk.held.let_go();
+            writer.join().expect("fsync");
+            commit.join().0.expect("fsync");
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    });
+}
+
+/// Where dumpe2fs says that it is.
+fn block_bitmap_of(disk: &Disk, group: u32) -> u64 {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    disk.crash.live().save(&path).expect("saved");
+    let out = std::process::Command::new("dumpe2fs").arg(&path).output().expect("dumpe2fs");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let group = text.split(&format!("\nGroup {group}: ")).nth(1).expect("the group");
+    let at = group.split("Block bitmap at ").nth(1).expect("its bitmap");
+    at.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).expect("a number")
+}
+
+#[test]
+fn data_goes_elsewhere_when_a_bitmap_is_bad() {
+    bounded(|| {
+        let disk = Disk::new(64, GROUPS);
+        // That of the root directory's group, where its files go first.
+        let bitmap = block_bitmap_of(&disk, 0) * BLOCK;
+        let scene = disk.mount(production());
+        drop(create(&scene, "before"));
+        scene.unmount().expect("unmount");
+        drop(scene);
+        disk.crash.write_at(bitmap, &[&[0x5A; BLOCK as usize]], BioFlags::FUA).expect("damaged");
+        let scene = disk.mount(MountOptions { errors: Some(OnError::Continue), ..production() });
+        let f = create(&scene, "mine");
+        put(&scene, &f, 0, &[7; 100_000]);
+        let synced = scene.fsync(&f, false).map_err(|e| e.to_string());
+        let found = content_of(&scene.disk.after_cut(), "mine").unwrap_or_default();
+        assert!(
+            synced.is_ok() && found == [7; 100_000],
+            "one of four groups cannot be used: fsync {synced:?}, {} of 100000 bytes there",
+            found.iter().filter(|b| **b == 7).count()
+        );
+    });
+}
+
+#[test]
+fn data_goes_elsewhere_when_a_bitmap_cannot_be_read_again() {
+    bounded(|| {
+        let disk = Disk::new(64, &[GROUPS, &["-J", "size=4"]].concat());
+        {
+            let scene = disk.mount(production());
+            put(&scene, &create(&scene, "large"), 0, &vec![1; 16 << 20]);
+            scene.unmount().expect("unmount");
+        }
+        // Little memory: what is not in use leaves it.
+        let options = MountOptions { cache_bytes: 8 << 20, keep_clean: true, ..production() };
+        let scene = disk.mount(MountOptions { errors: Some(OnError::Continue), ..options });
+        let f = create(&scene, "mine");
+        put(&scene, &f, 0, &[7; 8000]);
+        scene.fsync(&f, false).expect("fsync");
+        // Until the log needs the bitmap no longer.
+        let before = scene.journal_stats().checkpoints.get();
+        while scene.journal_stats().checkpoints.get() == before {
+            chmod(&scene, &f, 0o600).expect("chmod");
+            scene.fsync(&f, false).expect("fsync");
+        }
+        let large = scene.lookup(&scene.root().expect("root"), b"large").expect("large");
+        for at in (0..16 << 20).step_by(65536) {
+            get(&scene, &large, at, 65536);
+        }
+        scene.disk.held.catch(Catch::fail(EIO).reads().meta().once());
+        put(&scene, &f, 8000, &[7; 16_000]);
+        let synced = scene.fsync(&f, false).map_err(|e| e.to_string());
+        let found = content_of(&scene.disk.after_cut(), "mine").unwrap_or_default();
+        assert!(
+            synced.is_ok() && found == [7; 24_000],
+            "one of four groups cannot be used: fsync {synced:?}, {} of 24000 bytes there",
+            found.iter().filter(|b| **b == 7).count()
+        );
+    });
+}
