@@ -33,6 +33,9 @@ pub trait AddressSpaceOps: Send + Sync {
     /// Starts writing all dirty data, and writes lazily kept times. Errors are recorded with the inode, for its fsync.
     fn write_pages(&self);
 
+    /// The same, unless somebody else is at it: false then.
+    fn try_write_pages(&self) -> bool;
+
     /// Nothing is dirty, and nothing on its way.
     fn is_clean(&self) -> bool;
 

@@ -196,6 +196,9 @@ impl Filesystem {
 
     /// Joins the running transaction. `credits`: metadata blocks that the operation may change.
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
+        for e in self.groups.take_damage() {
+            self.record_error(&e);
+        }
         self.check_writable()?;
         self.charge_buddies();
         self.budget.relieve();

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use extant_base::sync::atomic::{AtomicI64, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::{BufKind, Buffer, BufferCache};
@@ -27,6 +27,7 @@ use extant_recovery::locate::{journal_blocks, journal_inode};
 use crate::error::{Damage, Error, Result};
 
 static DESC_CLASS: LockClass = LockClass::new("group descriptor", 72);
+static DAMAGE_CLASS: LockClass = LockClass::new("group damage", 206);
 
 /// What the placement of directories wants to know of some groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,6 +94,9 @@ pub struct Groups {
     descs: Vec<Mutex<GroupDesc>>,
     flexes: Vec<FlexSums>,
     dirs: AtomicI64,
+    /// What [`Groups::take_damage`] tells.
+    damage: Mutex<Vec<Error>>,
+    has_damage: AtomicBool,
 }
 
 impl Groups {
@@ -118,6 +122,8 @@ impl Groups {
             descs,
             flexes: (0..flexes).map(|_| FlexSums::default()).collect(),
             dirs: AtomicI64::new(0),
+            damage: Mutex::new(&DAMAGE_CLASS, Vec::new()),
+            has_damage: AtomicBool::new(false),
         };
         for group in groups.geo.groups() {
             let counts = groups.with(group, Counts::of)?;
@@ -264,6 +270,14 @@ impl Groups {
         Ok(buffer)
     }
 
+    /// Errors of groups that allocations went on without, to be noted where no lock is held.
+    pub fn take_damage(&self) -> Vec<Error> {
+        if !self.has_damage.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.damage.lock())
+    }
+
     /// Every range that holds the file system's own structures.
     pub fn system_zones(&self) -> Result<Vec<(BlockNr, u64)>> {
         let mut zones = Vec::new();
@@ -305,6 +319,17 @@ impl GroupStore for Groups {
 
     fn load(&self, group: GroupNr) -> Result<Vec<u8>> {
         Ok(self.block_bitmap(group)?.read(<[u8]>::to_vec))
+    }
+
+    fn check(&self, group: GroupNr) -> Result<()> {
+        self.block_bitmap(group)?;
+        self.desc_buffer(group)?;
+        Ok(())
+    }
+
+    fn damaged(&self, _group: GroupNr, error: &Error) {
+        self.damage.lock().push(error.clone());
+        self.has_damage.store(true, Ordering::Release);
     }
 
     fn prepare(&self, _handle: &mut Handle, group: GroupNr) -> Result<()> {

@@ -153,6 +153,13 @@ impl AddressSpaceOps for Inode {
         fs.write_pages(&me);
     }
 
+    fn try_write_pages(&self) -> bool {
+        let (Some(fs), Some(me)) = (self.fs.upgrade(), self.me.upgrade()) else { return true };
+        let Some(_wb) = self.wb.try_lock() else { return false };
+        fs.write_pages_locked(&me);
+        true
+    }
+
     fn is_clean(&self) -> bool {
         self.writes.is_idle() && self.pages.dirty_bytes() == 0 && !self.meta.read().lazy_times
     }
@@ -208,6 +215,7 @@ impl Filesystem {
             // Opened before anything is taken: at no moment is a block neither dirty nor owned.
             let token = inode.writes.open();
             let taken = inode.pages.take_dirty(from, to, BATCH_BLOCKS, inode.size_cell());
+            let blocks: u64 = taken.runs.iter().map(|r| u64::from(r.blocks)).sum();
             match taken.runs.last() {
                 Some(last) => from = last.start + u64::from(last.blocks),
                 None if taken.blocked => {
@@ -218,6 +226,9 @@ impl Filesystem {
                 None => break,
             }
             self.write_batch(inode, taken.runs, taken.size, token);
+            if blocks < BATCH_BLOCKS && !taken.blocked {
+                break; // that was all; what is dirty now is newer
+            }
         }
     }
 
