@@ -229,8 +229,8 @@ impl Client {
                 touched: 0,
                 size: made.size,
             });
-            if made.written == 0 {
-                reserved.push((id, 0, made.size, true));
+            if made.written < made.size {
+                reserved.push((id, made.written, made.size, true));
             }
             names.paths.insert(name.clone(), id);
             looks.push(Look { node: id, op: 0, attr, settled: true });
