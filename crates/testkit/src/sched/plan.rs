@@ -156,6 +156,10 @@ const KINDS: &[&[(Verb, u64)]] = &[
     ],
 ];
 
+/// Where requests fail: records and overwrites of one file, and others who sync it meanwhile.
+const FAILING: &[(Verb, u64)] =
+    &[(Poke, 8), (PokeRun, 2), (Overwrite, 2), (Read, 1), (Fsync, 4), (Fdatasync, 2), (FsyncOther, 10), (Sync, 1)];
+
 /// As many dirty inodes as a transaction holds, and more.
 const MANY: &[(Verb, u64)] =
     &[(DirtyMany, 4), (Sleep, 4), (Nap, 2), (Sync, 1), (Create, 1), (Append, 1), (Fsync, 1), (Unlink, 1)];
@@ -251,8 +255,7 @@ impl Plan {
         let clients = 2 + rng.below(most - 1);
         let kind = match self.config {
             c if c.many => MANY,
-            // Where requests fail, what waits for them meets mostly at preallocated blocks and overwrites.
-            c if c.faults && rng.one_in(2) => KINDS[1],
+            c if c.faults && rng.one_in(2) => FAILING,
             _ => KINDS[rng.below(KINDS.len() as u64) as usize],
         };
         let mixed = rng.one_in(3);
@@ -280,8 +283,7 @@ impl Plan {
             _ => Strategy::Priorities { changes: 1 + rng.below(6) as u32, steps: 500 + rng.below(20_000) },
         };
         let leap_permille = [0, 1, 4, 20][rng.below(4) as usize];
-        let sim =
-            Options { strategy, leap_permille, steps_max: 500_000, ..Options::new(self.seed ^ self.salt << 48) };
+        let sim = Options { strategy, leap_permille, steps_max: 500_000, ..Options::new(self.seed ^ self.salt << 48) };
         // The flusher looks every half second: together with it, and apart from it.
         let rest_ms = [0, 0, rng.below(7000), rng.below(15) * 500][rng.below(4) as usize];
         let focus = [0, 0, 3, 6, 9][rng.below(5) as usize];
