@@ -229,8 +229,8 @@ impl Client {
                 touched: 0,
                 size: made.size,
             });
-            if made.written == 0 {
-                reserved.push((id, 0, made.size, true));
+            if made.written < made.size {
+                reserved.push((id, made.written, made.size, true));
             }
             names.paths.insert(name.clone(), id);
             looks.push(Look { node: id, op: 0, attr, settled: true });
@@ -696,7 +696,8 @@ impl Client {
         let whole = (from / bs * bs, to.next_multiple_of(bs));
         if zero == Some(false) {
             // Only what was a hole; what was written stays what it is.
-            self.record.reserved.push((id, whole.0, whole.1, true));
+            let new = whole.0.max(size.next_multiple_of(bs));
+            self.record.reserved.push((id, new, whole.1.max(new), true));
         } else if zero.is_none() {
             self.record.reserved.push((id, whole.0, whole.1, false));
         }

@@ -195,7 +195,8 @@ impl Config {
             make(format!("t{client}d"), NodeKind::Directory, 0, 0);
             make(format!("t{client}a"), NodeKind::File, WRITTEN, 0);
             if self.image.extents {
-                make(format!("t{client}p"), NodeKind::File, 0, ALLOCATED);
+                // Its first third holds data already: overwrites meet what is still to be converted.
+                make(format!("t{client}p"), NodeKind::File, ALLOCATED / 3, ALLOCATED);
             }
             if self.many && client < 4 {
                 (0..MANY).for_each(|i| make(format!("t{client}m{i:02}"), NodeKind::File, 100, 0));
@@ -228,7 +229,7 @@ pub struct Made {
     pub client: usize,
     pub node: u32,
     pub kind: NodeKind,
-    /// Bytes that hold the pattern of write 0; the rest of the size is zeros.
+    /// Bytes that hold the pattern of write 0; the rest of the size is preallocated.
     pub written: u64,
     pub size: u64,
 }

@@ -11,6 +11,7 @@ use std::str::FromStr;
 
 use extant_base::rng::Rng;
 use extant_base::sim::{Options, Strategy};
+use extant_block::device::Lateness;
 
 use crate::sched::config::{CLIENTS_MAX, CONFIGS, Config};
 
@@ -155,6 +156,10 @@ const KINDS: &[&[(Verb, u64)]] = &[
     ],
 ];
 
+/// Where requests fail: records and overwrites of one file, and others who sync it meanwhile.
+const FAILING: &[(Verb, u64)] =
+    &[(Poke, 8), (PokeRun, 2), (Overwrite, 2), (Read, 1), (Fsync, 4), (Fdatasync, 2), (FsyncOther, 10), (Sync, 1)];
+
 /// As many dirty inodes as a transaction holds, and more.
 const MANY: &[(Verb, u64)] =
     &[(DirtyMany, 4), (Sleep, 4), (Nap, 2), (Sync, 1), (Create, 1), (Append, 1), (Fsync, 1), (Unlink, 1)];
@@ -214,8 +219,10 @@ pub struct Details {
     pub rest_ms: u64,
     /// How many of ten operations go to the preallocated file.
     pub focus: u64,
-    /// Which write fails, if one does, and whether it may be of metadata.
-    pub fault: (u64, bool),
+    /// If writes fail: which is the first, how many, and whether they may be of metadata.
+    pub fault: (u64, u64, bool),
+    /// Of the device.
+    pub lateness: Lateness,
     /// For the cuts.
     pub cuts: Rng,
 }
@@ -248,8 +255,7 @@ impl Plan {
         let clients = 2 + rng.below(most - 1);
         let kind = match self.config {
             c if c.many => MANY,
-            // Where requests fail, what waits for them meets mostly at preallocated blocks and overwrites.
-            c if c.faults && rng.one_in(2) => KINDS[1],
+            c if c.faults && rng.one_in(2) => FAILING,
             _ => KINDS[rng.below(KINDS.len() as u64) as usize],
         };
         let mixed = rng.one_in(3);
@@ -277,13 +283,17 @@ impl Plan {
             _ => Strategy::Priorities { changes: 1 + rng.below(6) as u32, steps: 500 + rng.below(20_000) },
         };
         let leap_permille = [0, 1, 4, 20][rng.below(4) as usize];
-        let sim =
-            Options { strategy, leap_permille, steps_max: 3_000_000, ..Options::new(self.seed ^ self.salt << 48) };
+        let sim = Options { strategy, leap_permille, steps_max: 500_000, ..Options::new(self.seed ^ self.salt << 48) };
         // The flusher looks every half second: together with it, and apart from it.
         let rest_ms = [0, 0, rng.below(7000), rng.below(15) * 500][rng.below(4) as usize];
         let focus = [0, 0, 3, 6, 9][rng.below(5) as usize];
-        let fault = (rng.below(24), rng.one_in(5));
-        Details { clients, sim, rest_ms, focus, fault, cuts: rng }
+        let fault = (rng.below(16), 1 + rng.below(3), rng.one_in(5));
+        let lateness = Lateness {
+            threads: self.config.lateness.threads + rng.below(3) as usize,
+            held_permille: [self.config.lateness.held_permille, 50, 600][rng.below(3) as usize],
+            ..self.config.lateness
+        };
+        Details { clients, sim, rest_ms, focus, fault, lateness, cuts: rng }
     }
 }
 

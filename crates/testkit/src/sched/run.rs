@@ -98,7 +98,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     config.base();
     let options = sim::Options { trace: whole_trace, ..details.sim.clone() };
     let clients = details.clients.clone();
-    let (rest_ms, focus, fault) = (details.rest_ms, details.focus, details.fault);
+    let (rest_ms, focus, fault, lateness) = (details.rest_ms, details.focus, details.fault, details.lateness);
     let outcome = sim::run(&options, move || {
         let base = config.base();
         let device = Arc::new(CrashDevice::from_image(&base.device));
@@ -108,13 +108,13 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
             _ => Arc::new(Liar { below: device.clone(), trick }),
         };
         let faulty = Arc::new(FaultyDevice::new(below));
-        let late = Arc::new(LateDevice::new(faulty.clone(), config.lateness).expect("threads"));
+        let late = Arc::new(LateDevice::new(faulty.clone(), lateness).expect("threads"));
         let fs = Filesystem::mount(late.clone(), config.options(seed)).expect("mount");
         let mounted = device.write_log();
         let shared = Shared::new(config, device.clone(), faulty.clone(), late.clone(), clients.len());
         if config.faults {
-            let rule = Fault::eio().op(BioOp::Write).after(fault.0).once();
-            faulty.inject(if fault.1 { rule } else { rule.data() });
+            let rule = Fault::eio().op(BioOp::Write).after(fault.0).times(fault.1);
+            faulty.inject(if fault.2 { rule } else { rule.data() });
         }
         let threads: Vec<_> = clients
             .into_iter()
