@@ -197,6 +197,11 @@ fn explain(e: Error) -> Failure {
     }
 }
 
+/// Whether something that was looked at is damaged, though not everything behind it was lost: that has been said.
+pub fn is_damaged(fs: &Filesystem) -> bool {
+    fs.stats.errors.get() > 0
+}
+
 /// The failure of an operation on `path` in the image.
 pub fn at(fs: &Filesystem, path: &[u8], e: Error) -> Failure {
     Failure::op(format!("{}: {}: {e}", fs.image(), shown(path)))

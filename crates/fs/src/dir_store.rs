@@ -120,6 +120,10 @@ impl DirStore for DirView<'_> {
     type Txn = Handle;
     type Error = Error;
 
+    fn is_damage(error: &Error) -> bool {
+        error.is_corruption()
+    }
+
     fn block_size(&self) -> u32 {
         self.fs.geo.block_size
     }

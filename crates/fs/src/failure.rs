@@ -10,6 +10,7 @@
 //! before the device is written.
 
 use extant_journal::Handle;
+use extant_ondisk::InodeNr;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
@@ -33,9 +34,70 @@ impl Filesystem {
     }
 
     /// What an unlinked inode owns could not be freed: it stays an orphan, and a checker has to look.
-    pub(crate) fn note_failed_eviction(&self, e: &Error) {
+    pub(crate) fn note_failed_eviction(&self, ino: InodeNr, e: &Error) {
         if !matches!(e, Error::ReadOnly | Error::Aborted { .. }) {
-            self.record_error(e);
+            self.record_error_of(e, Some(ino));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use extant_block::device::MemDevice;
+    use extant_ondisk::BlockNr;
+    use extant_ondisk::superblock::FsState;
+
+    use super::*;
+    use crate::error::Damage;
+    use crate::{Cred, MountOptions, NewNode, OnError};
+
+    /// Half an operation is never durable, whatever `errors=` says, and the image knows why.
+    #[test]
+    fn half_an_operation_does_not_commit() {
+        for (kind, logged) in [(&["-t", "ext4"][..], true), (&["-t", "ext2"], false)] {
+            let dir = tempfile::tempdir().expect("tempdir");
+            let path = dir.path().join("disk.img");
+            let made = Command::new("mke2fs").args(["-q", "-F"]).args(kind).arg(&path).arg("16M").output();
+            assert!(made.expect("mke2fs").status.success());
+            let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+            let options = MountOptions {
+                threads: false,
+                errors: Some(OnError::Continue),
+                borrow_journal: crate::BorrowJournal::Never,
+                ..MountOptions::default()
+            };
+            let fs = Filesystem::mount(dev.clone(), options.clone()).expect("mounted");
+            let root = fs.root().expect("root");
+            fs.create(&root, b"before", NewNode::file(0o644), Cred::default()).expect("create");
+            fs.sync().expect("sync");
+            let mut handle = fs.start(2).expect("handle");
+            root.meta.write().desc.uid = 4711;
+            fs.write_inode(&mut handle, &root).expect("written");
+            let cause = Error::corrupt(Damage::Directory, "in the middle").of(root.ino).at(BlockNr(99));
+            let r: Result<()> = fs.whole(&handle, Err(cause));
+            drop(handle);
+            assert!(r.is_err() && fs.is_read_only());
+            let refused = fs.create(&root, b"after", NewNode::file(0o644), Cred::default());
+            assert!(matches!(refused, Err(Error::ReadOnly | Error::Aborted { .. })), "{refused:?}");
+            let crashed = Arc::new(dev.snapshot());
+            drop(root);
+            assert!(fs.unmount().is_err());
+            for dev in [dev, crashed] {
+                let sb = read_super_at(&*dev, 1024).expect("superblock");
+                assert!(sb.state().contains(FsState::ERROR));
+                let raw = sb.raw();
+                assert_eq!((raw.s_first_error_ino.get(), raw.s_first_error_block.get()), (2, 99));
+                assert!(raw.s_first_error_func.starts_with(b"check_directory\0"));
+                let fs = Filesystem::mount(dev, options.clone()).expect("mounted");
+                let root = fs.root().expect("root");
+                assert_eq!(fs.getattr(&root).uid, 0);
+                assert!(!logged || fs.lookup(&root, b"before").is_ok());
+                drop(root);
+                fs.unmount().expect("unmount");
+            }
         }
     }
 }

@@ -269,7 +269,13 @@ impl Filesystem {
     }
 
     pub(crate) fn record_error(&self, e: &Error) {
+        self.record_error_of(e, None);
+    }
+
+    /// As [`Filesystem::record_error`]; `of` is the inode that was worked on, if the error itself names none.
+    pub(crate) fn record_error_of(&self, e: &Error, of: Option<InodeNr>) {
         let (ino, block) = e.place();
+        let ino = ino.or(of);
         let block = block.or_else(|| Some(BlockNr(e.device_offset()? >> self.geo.block_bits)));
         self.stats.errors.inc();
         extant_base::trace_point!(ext4_error; "image={} error={}", self.image(), e);

@@ -29,7 +29,7 @@ pub fn run(args: &LsArgs) -> Result<()> {
         lister.print(&[row])?;
     }
     lister.out.flush()?;
-    if lister.failed { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
+    if lister.failed || image::is_damaged(&fs) { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
 }
 
 struct Lister<'a> {

@@ -35,7 +35,7 @@ pub fn run(args: &TreeArgs) -> Result<()> {
         plural(files, "other file", "other files")
     )?;
     drawing.out.flush()?;
-    if drawing.failed { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
+    if drawing.failed || image::is_damaged(&fs) { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
 }
 
 struct Drawing<'a> {

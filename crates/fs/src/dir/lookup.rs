@@ -7,7 +7,7 @@ use extant_ondisk::dirent::{self, Dirent};
 use extant_ondisk::units::InodeNr;
 
 use super::index::{Probed, Target, advance, next_key, probe};
-use super::{BlockKind, DirError, DirParams, DirStore, Found};
+use super::{BlockKind, DirError, DirParams, DirStore, Found, Passed};
 
 fn found(lblk: u32, entry: &Dirent<'_>) -> Found {
     Found { ino: InodeNr(entry.ino), file_type: entry.file_type, lblk, offset: entry.offset }
@@ -16,8 +16,8 @@ fn found(lblk: u32, entry: &Dirent<'_>) -> Found {
 /// Finds a name. It does not allocate: the tree's leaf, or each block in turn, is scanned in place.
 ///
 /// # Errors
-/// The store's, and [`DirError::Corrupt`] when a block on the way is damaged. A damaged index is only an error on file
-/// systems with checksums; without, the leaves are searched one after the other.
+/// The store's, and [`DirError::Corrupt`] when the name was not found and a block where it might have been is damaged. With a
+/// damaged index, all leaves are searched one after the other.
 pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<Option<Found>, S::Error> {
     if !dirent::name_is_legal(name) {
         return Ok(None);
@@ -30,8 +30,9 @@ pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result
     }
     match lookup_indexed(store, params, name)? {
         Ok(found) => Ok(found),
-        Err(error) if params.has_csum => Err(error.into()),
-        Err(_) => lookup_linear(store, params, name),
+        // Without checksums an index block passes for a leaf without names: every name is looked at.
+        Err(_) if !params.has_csum => lookup_linear(store, params, name),
+        Err(error) => lookup_linear(store, params, name)?.map_or(Err(error), |found| Ok(Some(found))),
     }
 }
 
@@ -48,16 +49,19 @@ fn find_in<S: DirStore>(
 }
 
 fn lookup_linear<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<Option<Found>, S::Error> {
+    let mut passed = Passed::new();
     for lblk in 0..store.blocks() {
-        if let Some(found) = find_in(store, params, lblk, params.kind_in_scan(), name)? {
+        let found = find_in(store, params, lblk, params.kind_in_scan(), name);
+        if let Some(Some(found)) = passed.step::<S, _>(found)? {
             return Ok(Some(found));
         }
     }
-    Ok(None)
+    passed.first.map_or(Ok(None), Err)
 }
 
-fn lookup_indexed<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Probed<Option<Found>, S::Error> {
-    let mut path = match probe(store, params, Target::Name(name))? {
+/// The inner error is damage of the index; damage of the leaf, where the name would have to be, is final.
+fn lookup_indexed<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Indexed<Option<Found>, S::Error> {
+    let mut path = match of_index::<S, _>(probe(store, params, Target::Name(name)))? {
         Ok(path) => path,
         Err(error) => return Ok(Err(error)),
     };
@@ -69,8 +73,20 @@ fn lookup_indexed<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Pr
         if next_key(&path).is_none_or(|key| key & !1 != path.hash.hash) {
             return Ok(Ok(None));
         }
-        if let Err(error) = advance(store, params, &mut path)? {
+        if let Err(error) = of_index::<S, _>(advance(store, params, &mut path))? {
             return Ok(Err(error));
         }
+    }
+}
+
+type Indexed<T, E> = Result<Result<T, E>, E>;
+
+/// Whether an index block breaks a rule or fails its checksum comes to the same.
+fn of_index<S: DirStore, T>(r: Probed<T, S::Error>) -> Indexed<T, S::Error> {
+    match r {
+        Ok(Err(error)) => Ok(Err(error.into())),
+        Err(error) if S::is_damage(&error) => Ok(Err(error)),
+        Ok(Ok(t)) => Ok(Ok(t)),
+        Err(error) => Err(error),
     }
 }

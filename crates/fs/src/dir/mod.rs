@@ -9,8 +9,9 @@
 //! read, when a directory turns into a tree, how leaves and index nodes split, and in which order names are listed
 //! (Linux: fs/ext4/namei.c and fs/ext4/dir.c).
 //!
-//! A damaged index is not trusted: without checksums the names are still found by reading every leaf, and the next
-//! addition drops the index; with checksums the operation fails, because index blocks would not pass for leaves.
+//! A damaged index is not trusted: the names are still found by reading every leaf, and without checksums the next addition
+//! drops the index; with checksums it fails, because index blocks would not pass for leaves. A damaged block or entry hides
+//! nothing but itself from [`lookup`] and [`readdir`]; a name that is not found then counts as damaged, not as missing.
 //!
 //! What it does not do: link counts, times, inode allocation, permission; inline, encrypted and casefolded directories.
 //!
@@ -35,7 +36,7 @@ use extant_ondisk::units::InodeNr;
 pub use add::{AddCredits, Added, IndexChange, add, credits_for_add};
 pub use edit::{dotdot, init, is_empty, remove, set_dotdot, set_inode};
 pub use lookup::lookup;
-pub use readdir::{COOKIE_END, DirEntry, readdir};
+pub use readdir::{COOKIE_END, DirEntry, Listed, readdir};
 
 /// What a directory block holds, which decides where its checksum is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,9 @@ pub trait DirStore {
     /// The transaction that changes belong to (Linux: `handle_t`).
     type Txn;
     type Error: From<DirError>;
+
+    /// Whether an error says that one block is damaged or missing: who looks for names then goes on with the others.
+    fn is_damage(error: &Self::Error) -> bool;
 
     /// Bytes per block.
     fn block_size(&self) -> u32;
@@ -168,6 +172,42 @@ pub enum DirError {
 impl DirError {
     fn corrupt(lblk: u32, damage: Damage) -> DirError {
         DirError::Corrupt { lblk, offset: damage.offset, detail: damage.what }
+    }
+}
+
+/// The most damaged blocks that one call steps over: a directory may claim to be as large as the format allows.
+const DAMAGED_MAX: u32 = 64;
+
+/// Damage that a walk over a directory's blocks met and stepped over (Linux: `ext4_readdir`, which goes on with the next
+/// block).
+struct Passed<E> {
+    first: Option<E>,
+    left: u32,
+}
+
+impl<E> Passed<E> {
+    fn new() -> Passed<E> {
+        Passed { first: None, left: DAMAGED_MAX }
+    }
+
+    /// Something within a block that could be read.
+    fn note(&mut self, e: impl FnOnce() -> E) {
+        if self.first.is_none() {
+            self.first = Some(e());
+        }
+    }
+
+    /// What reading or searching a block came to; `None` if it is damaged.
+    fn step<S: DirStore<Error = E>, R>(&mut self, r: Result<R, E>) -> Result<Option<R>, E> {
+        match r {
+            Ok(found) => Ok(Some(found)),
+            Err(e) if S::is_damage(&e) && self.left > 0 => {
+                self.left -= 1;
+                self.first.get_or_insert(e);
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
     }
 }
 

@@ -13,12 +13,12 @@
 //! None; see the parent module. The callback runs outside of the store's closures.
 
 use extant_ondisk::csum::crc32c;
-use extant_ondisk::dirent::{Damage, Dirent, FileType};
+use extant_ondisk::dirent::{Damage, Dirent, Entries, FileType};
 use extant_ondisk::htree::{HashVersion, Hasher};
 use extant_ondisk::units::InodeNr;
 
 use super::index::{Target, advance, next_key, probe};
-use super::{BlockKind, DirError, DirParams, DirStore, name_hash};
+use super::{BlockKind, DirError, DirParams, DirStore, Passed, name_hash};
 
 /// The cookie behind the last name of a directory that is listed by hash (Linux: `EXT4_HTREE_EOF_64BIT`).
 pub const COOKIE_END: u64 = 0x7FFF_FFFF_FFFF_FFFF;
@@ -44,44 +44,60 @@ pub struct DirEntry<'a> {
     pub peers: u32,
 }
 
+/// What a call of [`readdir`] came to.
+#[derive(Debug)]
+pub struct Listed<E> {
+    /// The cookie to go on from.
+    pub next: u64,
+    /// The first damage that was met; it hides no other names.
+    pub damage: Option<E>,
+}
+
 /// Calls `f` for each name from `cookie` on (0 to begin) until it returns false, which leaves that entry for the next
-/// time. Returns the cookie to go on from. Names that are there from the first call to the last come exactly once,
-/// whatever is added and removed in between.
+/// time. Names that are there from the first call to the last come exactly once, whatever is added and removed in between.
+/// Names that nobody may have (with a slash, say) do not come.
 ///
 /// # Errors
-/// [`DirError::Corrupt`] and the store's; entries may have been given to `f` before.
+/// The store's, and [`DirError::Corrupt`] where the listing cannot go on behind the damage; entries may have been given to
+/// `f` before.
 pub fn readdir<S: DirStore>(
     store: &S,
     params: &DirParams,
     cookie: u64,
     mut f: impl FnMut(&DirEntry<'_>) -> bool,
-) -> Result<u64, S::Error> {
+) -> Result<Listed<S::Error>, S::Error> {
     if cookie >= COOKIE_END {
-        return Ok(COOKIE_END);
+        return Ok(Listed { next: COOKIE_END, damage: None });
     }
-    if lists_by_hash(store, params)? {
-        list_by_hash(store, params, cookie, &mut f)
+    let mut passed = Passed::new();
+    let next = if lists_by_hash(store, params, &mut passed)? {
+        list_by_hash(store, params, cookie, &mut passed, &mut f)?
     } else {
-        list_by_place(store, params, cookie, &mut f)
-    }
+        list_by_place(store, params, cookie, &mut passed, &mut f)?
+    };
+    Ok(Listed { next, damage: passed.first })
 }
 
-fn lists_by_hash<S: DirStore>(store: &S, params: &DirParams) -> Result<bool, S::Error> {
+fn lists_by_hash<S: DirStore>(store: &S, params: &DirParams, passed: &mut Passed<S::Error>) -> Result<bool, S::Error> {
     if !params.uses_index() {
         return Ok(params.has_dir_index && store.blocks() == 1);
     }
-    // A root that cannot be used at all makes this a plain directory, where checksums allow that.
-    match probe(store, params, Target::Hash(0))? {
-        Ok(_) => Ok(true),
-        Err(error) if params.has_csum => Err(error.into()),
-        Err(_) => Ok(false),
-    }
+    // A root that cannot be used at all makes this a plain directory.
+    Ok(match passed.step::<S, _>(probe(store, params, Target::Hash(0)))? {
+        Some(Ok(_)) => true,
+        Some(Err(error)) => {
+            passed.note(|| error.into());
+            false
+        }
+        None => false,
+    })
 }
 
 fn list_by_place<S: DirStore>(
     store: &S,
     params: &DirParams,
     cookie: u64,
+    passed: &mut Passed<S::Error>,
     f: &mut impl FnMut(&DirEntry<'_>) -> bool,
 ) -> Result<u64, S::Error> {
     let block_size = u64::from(store.block_size());
@@ -96,13 +112,23 @@ fn list_by_place<S: DirStore>(
     while position < end {
         let lblk = (position / block_size) as u32;
         let start = u64::from(lblk) * block_size;
-        store.read(lblk, params.kind_in_scan(), |block| {
+        let read = store.read(lblk, params.kind_in_scan(), |block| {
             image.clear();
             image.extend_from_slice(block);
-        })?;
+        });
+        if passed.step::<S, _>(read)?.is_none() {
+            position = start + block_size;
+            continue;
+        }
         // Walking from the block's start finds entry boundaries again after `position` was swallowed by a removal.
         for entry in format.entries(&image) {
-            let entry = entry.map_err(|damage| DirError::corrupt(lblk, damage))?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(damage) => {
+                    passed.note(|| DirError::corrupt(lblk, damage).into());
+                    continue;
+                }
+            };
             let cookie = start + u64::from(entry.offset);
             if cookie < position || !entry.is_used() {
                 continue;
@@ -122,10 +148,11 @@ fn list_by_hash<S: DirStore>(
     store: &S,
     params: &DirParams,
     cookie: u64,
+    passed: &mut Passed<S::Error>,
     f: &mut impl FnMut(&DirEntry<'_>) -> bool,
 ) -> Result<u64, S::Error> {
     if cookie <= COOKIE_DOTDOT
-        && let Some(stopped) = list_dots(store, params, cookie, f)?
+        && let Some(Some(stopped)) = passed.step::<S, _>(list_dots(store, params, cookie, f))?
     {
         return Ok(stopped);
     }
@@ -137,9 +164,9 @@ fn list_by_hash<S: DirStore>(
     let mut rest = false;
     loop {
         if params.uses_index() {
-            batch.collect_indexed(store, params, position)?;
+            batch.collect_indexed(store, params, position, passed)?;
         } else {
-            batch.collect_block(store, params)?;
+            batch.collect_block(store, params, passed)?;
         }
         if rest {
             batch.items.retain(|item| item.key >= position);
@@ -280,6 +307,23 @@ impl Batch {
         self.names.extend_from_slice(entry.name);
     }
 
+    /// Takes the entries that have a key; the first damage among them.
+    fn take(&mut self, entries: Entries<'_>, key: impl Fn(&Dirent<'_>) -> Option<u64>) -> Option<Damage> {
+        let mut first = None;
+        for entry in entries {
+            match entry {
+                Ok(entry) if entry.is_used() => {
+                    if let Some(key) = key(&entry) {
+                        self.push(key, &entry);
+                    }
+                }
+                Ok(_) => {}
+                Err(damage) => first = first.or(Some(damage)),
+            }
+        }
+        first
+    }
+
     fn sort(&mut self) {
         let (items, names) = (&mut self.items, &self.names);
         let name = |item: &Item| &names[item.name_start as usize..][..usize::from(item.name_len)];
@@ -304,26 +348,33 @@ impl Batch {
     }
 
     /// A directory of one block, which has no index yet.
-    fn collect_block<S: DirStore>(&mut self, store: &S, params: &DirParams) -> Result<(), S::Error> {
+    fn collect_block<S: DirStore>(
+        &mut self,
+        store: &S,
+        params: &DirParams,
+        passed: &mut Passed<S::Error>,
+    ) -> Result<(), S::Error> {
         self.clear();
         let hasher = Hasher::new(params.hash_version, params.hash_seed);
         let format = params.leaf_format();
         let collected = store.read(0, BlockKind::Leaf, |block| {
-            for entry in format.entries(block) {
-                let entry = entry?;
-                if entry.is_used() && !entry.is_dot() {
-                    self.push(key_of(&hasher, entry.name), &entry);
-                }
-            }
-            Ok::<(), Damage>(())
-        })?;
-        collected.map_err(|damage| DirError::corrupt(0, damage))?;
+            self.take(format.entries(block), |entry| (!entry.is_dot()).then(|| key_of(&hasher, entry.name)))
+        });
+        if let Some(Some(damage)) = passed.step::<S, _>(collected)? {
+            passed.note(|| DirError::corrupt(0, damage).into());
+        }
         self.sort();
         Ok(())
     }
 
     /// The leaf that `position` belongs to, and those that continue its last hash.
-    fn collect_indexed<S: DirStore>(&mut self, store: &S, params: &DirParams, position: u64) -> Result<(), S::Error> {
+    fn collect_indexed<S: DirStore>(
+        &mut self,
+        store: &S,
+        params: &DirParams,
+        position: u64,
+        passed: &mut Passed<S::Error>,
+    ) -> Result<(), S::Error> {
         self.clear();
         let format = params.leaf_format();
         let mut path = probe(store, params, Target::Hash(((position >> 32) << 1) as u32))??;
@@ -331,15 +382,11 @@ impl Batch {
         loop {
             let (lblk, hasher) = (path.leaf, path.hasher);
             let collected = store.read(lblk, BlockKind::Leaf, |block| {
-                for entry in format.entries(block) {
-                    let entry = entry?;
-                    if entry.is_used() {
-                        self.push(key_of(&hasher, entry.name), &entry);
-                    }
-                }
-                Ok::<(), Damage>(())
-            })?;
-            collected.map_err(|damage| DirError::corrupt(lblk, damage))?;
+                self.take(format.entries(block), |entry| Some(key_of(&hasher, entry.name)))
+            });
+            if let Some(Some(damage)) = passed.step::<S, _>(collected)? {
+                passed.note(|| DirError::corrupt(lblk, damage).into());
+            }
             if self.items.len() > 2 * BATCH_MAX {
                 self.shrink(position);
             }

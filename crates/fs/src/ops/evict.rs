@@ -20,6 +20,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::ops::xattrs::XATTR_CREDITS;
 use crate::xattr;
+use crate::xattr_store::XattrView;
 
 /// Inodes that one call of [`Filesystem::reap`] frees at most.
 const REAP_MAX: u32 = 8;
@@ -143,7 +144,7 @@ impl Filesystem {
         self.stats.evictions.inc();
         if let Err(e) = self.free_inode(inode) {
             // The orphan record stays: the next mount tries again.
-            self.note_failed_eviction(&e);
+            self.note_failed_eviction(inode.ino, &e);
             self.inodes.put_back(inode.clone());
         }
     }
@@ -158,6 +159,7 @@ impl Filesystem {
             let maps = d.is_regular() || d.is_dir() || (d.is_symlink() && !d.is_fast_symlink(&self.geo));
             (d.is_dir(), maps, d.file_acl.0 != 0)
         };
+        xattr::check(&XattrView { fs: self, inode })?;
         let mut handle = if has_map {
             // Also promises that never became blocks.
             self.remove_blocks(inode, LogicalBlock(0), LogicalBlock(0xFFFF_FFFE))?

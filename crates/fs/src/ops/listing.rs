@@ -29,19 +29,23 @@ pub struct DirItem<'a> {
 impl Filesystem {
     /// Calls `f` for each entry from `cookie` on (0 to begin) until it returns false, which leaves that entry for the next
     /// call. Returns the cookie to go on from. Names that are there all the time come exactly once, whatever else
-    /// changes meanwhile.
+    /// changes meanwhile. Damage hides what is damaged only, and is noted like any ([`crate::FsStats::errors`] counts it).
     pub fn read_dir(&self, dir: &InodeRef, cookie: u64, mut f: impl FnMut(DirItem<'_>) -> bool) -> Result<u64> {
         self.check_dir(dir)?;
         let next = {
             let _shared = dir.rw.read();
             let view = DirView::new(self, dir);
-            self.watch(dir::readdir(&view, &view.params, cookie, |e| {
+            let listed = self.watch(dir::readdir(&view, &view.params, cookie, |e| {
                 let kind = match e.file_type {
                     dirent::FileType::Unknown => None,
                     known => FileType::from_dirent_code(known.to_disk()),
                 };
                 f(DirItem { ino: e.ino, kind, name: e.name, next_cookie: e.next_cookie })
-            }))?
+            }))?;
+            if let Some(damage) = listed.damage {
+                self.note_error(&damage.of(dir.ino));
+            }
+            listed.next
         };
         self.touch_atime(dir);
         Ok(next)

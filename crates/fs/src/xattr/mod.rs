@@ -29,7 +29,7 @@ mod oracle_tests;
 mod tests;
 
 pub use acl::{AclKind, chmod_acl, get_acl, inherit_acl, set_acl};
-pub use ops::{get, list, release_all, remove, set};
+pub use ops::{check, get, list, release_all, remove, set};
 
 use extant_ondisk::acl::AclError;
 use extant_ondisk::xattr::NoSpace;

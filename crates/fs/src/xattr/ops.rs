@@ -59,6 +59,18 @@ pub fn remove<S: XattrStore>(store: &mut S, full_name: &[u8]) -> Result<(), S> {
     if found || AclKind::of(name).is_some() { Ok(()) } else { Err(XattrError::NotFound { ino: store.ino() }) }
 }
 
+/// Whether all attributes can be understood, and so be let go of: a value may be in an inode of its own, which a feature that
+/// is not supported would have to free.
+pub fn check<S: XattrSource>(store: &S) -> Result<(), S> {
+    let area = store.inode_area().map_err(XattrError::Store)?;
+    inode_area::parse_area(&area, store.ino())?;
+    if let Some(nr) = store.block_nr() {
+        let bytes = store.read_block(nr).map_err(XattrError::Store)?;
+        XattrBlock::parse(&bytes, nr, store.checksum_seed())?;
+    }
+    Ok(())
+}
+
 /// Leaves the xattr block, at the end of an inode's life. Attributes in the inode die with it.
 pub fn release_all<S: XattrStore>(store: &mut S) -> Result<(), S> {
     let Some(nr) = store.block_nr() else { return Ok(()) };

@@ -134,16 +134,23 @@ impl FsServer {
     }
 
     fn list(&self, dir: &InodeRef, offset: u64, mut reply: ReplyDir) {
+        let mut any = false;
         let listed = self.fs.read_dir(dir, offset, |e| {
-            reply.add(u64::from(e.ino.0), e.next_cookie, convert::dirent_kind(e.kind), e.name) != DirAdd::Full
+            let added = reply.add(u64::from(e.ino.0), e.next_cookie, convert::dirent_kind(e.kind), e.name);
+            any |= added != DirAdd::Full;
+            added != DirAdd::Full
         });
-        check!(reply, listed);
+        // As getdents(2): names first, and the error when there are no more.
+        if !any {
+            check!(reply, listed);
+        }
         reply.ok();
     }
 
     fn list_plus(&self, dir: &InodeRef, offset: u64, mut reply: ReplyDirPlus) {
         let mut told = TOLD.take();
         told.clear();
+        let mut any = false;
         let listed = self.fs.read_dir(dir, offset, |e| {
             let (ino, next) = (u64::from(e.ino.0), e.next_cookie);
             let plain = |reply: &mut ReplyDirPlus| reply.add_plain(ino, next, convert::dirent_kind(e.kind), e.name);
@@ -162,14 +169,15 @@ impl FsServer {
                     Err(_) => plain(&mut reply),
                 },
             };
+            any |= added != DirAdd::Full;
             added != DirAdd::Full
         });
         let delivered = match listed {
-            Ok(_) => reply.ok().is_ok(),
-            Err(e) => {
+            Err(e) if !any => {
                 reply.error(errno(&e));
                 false
             }
+            _ => reply.ok().is_ok(),
         };
         if !delivered {
             told.iter().for_each(|nodeid| self.nodes.forget(*nodeid, 1));

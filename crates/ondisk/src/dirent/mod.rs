@@ -146,6 +146,16 @@ impl DirBlockFormat {
     /// Decodes the entry at `offset` and checks everything but the characters of its name.
     #[inline(always)]
     fn decode<'a>(&self, block: &'a [u8], offset: usize) -> Result<Dirent<'a>, Damage> {
+        let entry = self.link(block, offset)?;
+        if entry.ino > self.inodes_count {
+            return Err(Damage { offset: offset as u32, what: "inode number is out of range" });
+        }
+        Ok(entry)
+    }
+
+    /// As [`DirBlockFormat::decode`], where it is enough that the chain of entries goes on behind this one.
+    #[inline(always)]
+    fn link<'a>(&self, block: &'a [u8], offset: usize) -> Result<Dirent<'a>, Damage> {
         let damage = |what| Err(Damage { offset: offset as u32, what });
         let Some((raw, rest)) = block.get(offset..).and_then(|bytes| RawDirent::ref_from_prefix(bytes).ok()) else {
             return damage("entry header crosses the end of the block");
@@ -168,9 +178,6 @@ impl DirBlockFormat {
         } else if end != limit && limit - end < REC_LEN_MIN {
             return damage("entry ends too close to the end of the block");
         }
-        if raw.inode.get() > self.inodes_count {
-            return damage("inode number is out of range");
-        }
         let Some(name) = rest.get(..name_len) else {
             return damage("name crosses the end of the block");
         };
@@ -178,7 +185,8 @@ impl DirBlockFormat {
         Ok(Dirent { offset: offset as u32, rec_len: rec_len as u32, ino: raw.inode.get(), file_type, name })
     }
 
-    /// All entries of a block, unused ones included, without the tail. Stops after the first damage.
+    /// All entries of a block, unused ones included, without the tail. An entry that is damaged comes as an error, and the
+    /// walk goes on behind it if its length can be trusted.
     pub fn entries<'a>(&self, block: &'a [u8]) -> Entries<'a> {
         Entries { format: *self, block, offset: 0 }
     }
@@ -187,14 +195,14 @@ impl DirBlockFormat {
     /// unless their length is the same.
     ///
     /// # Errors
-    /// [`Damage`] in an entry before the match.
+    /// [`Damage`] where the chain of entries breaks before the match, or in the match. Other entries may be damaged.
     pub fn find<'a>(&self, block: &'a [u8], name: &[u8]) -> Result<Option<Dirent<'a>>, Damage> {
         let limit = self.limit(block.len());
         let mut offset = 0;
         while offset < limit {
-            let entry = self.decode(block, offset)?;
+            let entry = self.link(block, offset)?;
             if entry.name == name && entry.is_used() {
-                return Ok(Some(entry));
+                return self.decode(block, offset).map(Some);
             }
             offset += entry.rec_len as usize;
         }
@@ -435,8 +443,8 @@ pub(crate) fn write_rec_len(block: &mut [u8], offset: usize, rec_len: usize) {
     block[offset + 4..offset + 6].copy_from_slice(&raw.to_le_bytes());
 }
 
-/// A walk over the entries of a block, made by [`DirBlockFormat::entries`]. Unused entries come too. After damage it
-/// ends.
+/// A walk over the entries of a block, made by [`DirBlockFormat::entries`]. Unused entries come too. It ends where the
+/// chain of entries breaks.
 #[derive(Clone, Debug)]
 pub struct Entries<'a> {
     format: DirBlockFormat,
@@ -452,16 +460,21 @@ impl<'a> Iterator for Entries<'a> {
         if self.offset >= limit {
             return None;
         }
-        let checked = self.format.decode(self.block, self.offset).and_then(|entry| {
-            if entry.is_used() && !name_is_legal(entry.name) {
-                return Err(Damage { offset: entry.offset, what: "the name is empty or has a slash or NUL" });
+        let entry = match self.format.link(self.block, self.offset) {
+            Ok(entry) => entry,
+            Err(damage) => {
+                self.offset = limit;
+                return Some(Err(damage));
             }
-            Ok(entry)
-        });
-        match checked {
-            Ok(entry) => self.offset += entry.rec_len as usize,
-            Err(_) => self.offset = limit,
+        };
+        self.offset += entry.rec_len as usize;
+        let damage = |what| Some(Err(Damage { offset: entry.offset, what }));
+        if entry.ino > self.format.inodes_count {
+            return damage("inode number is out of range");
         }
-        Some(checked)
+        if entry.is_used() && !name_is_legal(entry.name) {
+            return damage("the name is empty or has a slash or NUL");
+        }
+        Some(Ok(entry))
     }
 }

@@ -15,6 +15,10 @@ fn filled(block_size: usize, base: DirParams, count: u32) -> MemDir {
     dir
 }
 
+fn name(n: u32) -> String {
+    format!("name{n}")
+}
+
 fn is_corrupt<T: std::fmt::Debug>(result: &Result<T, StoreError>) -> bool {
     matches!(result, Err(StoreError::Dir(DirError::Corrupt { .. })))
 }
@@ -63,9 +67,19 @@ fn without_checksums_a_damaged_index_is_read_around_and_dropped() {
 fn with_checksums_a_damaged_index_is_an_error() {
     let dir = filled(1024, params(true, true, HashVersion::HalfMd4), 500);
     dir.blocks.borrow_mut()[0][40] ^= 1;
-    assert!(is_corrupt(&lookup(&dir, &dir.params(), b"name1")));
+    // The names are in the leaves, which are whole; what is not found may have been hidden.
+    for n in 0..500 {
+        assert_eq!(dir.find(format!("name{n}").as_bytes()), Some(n + 11));
+    }
+    assert!(is_corrupt(&lookup(&dir, &dir.params(), b"nobody")));
     assert!(is_corrupt(&dir.add(b"another", 5)));
-    assert!(is_corrupt(&readdir(&dir, &dir.params(), 0, |_| true)));
+    let mut names = 0;
+    let listed = readdir(&dir, &dir.params(), 0, |_| {
+        names += 1;
+        true
+    });
+    assert!(matches!(listed, Ok(Listed { damage: Some(StoreError::Dir(DirError::Corrupt { .. })), .. })), "{listed:?}");
+    assert_eq!(names, 500, "all but '.' and '..', which are in the index");
     assert!(is_corrupt(&is_empty(&dir, &dir.params())));
     assert!(dir.params().is_indexed);
 }
@@ -80,7 +94,6 @@ fn sealed_nonsense_is_an_error() {
         seal(&dir.params(), BlockKind::Index, &mut block);
         let kept = std::mem::replace(&mut dir.blocks.borrow_mut()[0], block);
         let results: Vec<_> = (0..500).map(|n| lookup(&dir, &dir.params(), format!("name{n}").as_bytes())).collect();
-        assert!(results.iter().any(is_corrupt), "byte {at}");
         assert!(results.iter().all(|result| is_corrupt(result) || matches!(result, Ok(Some(_)))), "byte {at}");
         dir.blocks.borrow_mut()[0] = kept;
     }
@@ -166,6 +179,55 @@ fn shared_index_nodes_do_not_make_listings_endless() {
     assert!(dir.reads.get() - before < 100, "{}", dir.reads.get() - before);
 }
 
+/// An entry, or a block, that is damaged hides itself and no other name.
+#[test]
+fn damage_hides_nothing_else() {
+    for has_csum in [false, true] {
+        for dir_index in [false, true] {
+            for count in [20, 150] {
+                let whole = filled(1024, params(has_csum, dir_index, HashVersion::HalfMd4), count);
+                let victim = lookup(&whole, &whole.params(), b"name7").unwrap().unwrap();
+                let (lblk, at) = (victim.lblk as usize, victim.offset as usize);
+                let in_block = (0..count).filter(|n| {
+                    lookup(&whole, &whole.params(), name(*n).as_bytes()).unwrap().unwrap().lblk == victim.lblk
+                });
+                let in_block: Vec<u32> = in_block.collect();
+                // A slash in the name, a number out of range, a broken chain, and a block that is not what it was.
+                for how in 0..4 {
+                    let dir = filled(1024, whole.base, count);
+                    {
+                        let mut blocks = dir.blocks.borrow_mut();
+                        let block = &mut blocks[lblk];
+                        match how {
+                            0 => block[at + 9] = b'/',
+                            1 => block[at..at + 4].copy_from_slice(&(super::store::INODES + 1).to_le_bytes()),
+                            2 => block[at + 4..at + 6].copy_from_slice(&7u16.to_le_bytes()),
+                            _ => block[at..].fill(0xEE),
+                        }
+                        if how < 3 {
+                            seal(&dir.params(), BlockKind::Leaf, block);
+                        }
+                    }
+                    let hidden = |n: u32| n == 7 || (how >= 2 && in_block.contains(&n));
+                    let mut seen = std::collections::BTreeSet::new();
+                    let listed = readdir(&dir, &dir.params(), 0, |entry| seen.insert(entry.name.to_vec())).unwrap();
+                    assert!(listed.damage.is_some(), "{has_csum} {dir_index} {count} {how}");
+                    for n in 0..count {
+                        let found = lookup(&dir, &dir.params(), name(n).as_bytes());
+                        let case = format!("{n}: {has_csum} {dir_index} {count} {how}: {found:?}");
+                        if !hidden(n) {
+                            assert!(matches!(found, Ok(Some(_))), "{case}");
+                            assert!(seen.contains(name(n).as_bytes()), "{case}");
+                        } else if n == 7 {
+                            assert!(!matches!(found, Ok(Some(_))) && !seen.contains(&b"name7"[..]), "{case}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -205,7 +267,7 @@ proptest! {
             loop {
                 let mut taken = 0;
                 let result = readdir(&dir, &dir.params(), cookie, |_| { taken += 1; taken <= batch });
-                let Ok(next) = result else { break };
+                let Ok(Listed { next, .. }) = result else { break };
                 if taken == 0 || next == COOKIE_END {
                     break;
                 }

@@ -95,7 +95,8 @@ impl MemDir {
             page.push((entry.name.to_vec(), entry.ino.0));
             true
         })
-        .unwrap();
+        .unwrap()
+        .next;
         (page, next)
     }
 
@@ -178,6 +179,10 @@ pub(super) fn params(has_csum: bool, has_dir_index: bool, hash_version: HashVers
 impl DirStore for MemDir {
     type Txn = ();
     type Error = StoreError;
+
+    fn is_damage(error: &StoreError) -> bool {
+        matches!(error, StoreError::Dir(DirError::Corrupt { .. }))
+    }
 
     fn block_size(&self) -> u32 {
         self.block_size as u32

@@ -1,0 +1,422 @@
+//! Operations that meet damage: nothing has changed then, or nothing of it becomes durable; and the superblock says what was
+//! damaged, and where.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use extant_base::sync::atomic::{AtomicUsize, Ordering};
+use extant_block::device::MemDevice;
+use extant_block::{BioFlags, BlockDevice};
+use extant_fs::{
+    Cred, Damage, Error, Filesystem, InodeRef, MountOptions, NewNode, OnError, RenameFlags, SetMode, WriteFlags,
+};
+use extant_ondisk::extent::NodeRef;
+use extant_ondisk::group_desc::GroupDesc;
+use extant_ondisk::inode::{InodeDesc, update_checksum};
+use extant_ondisk::superblock::{FsState, Geometry, SUPERBLOCK_SIZE, SuperBlock};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
+
+const KINDS: [&[&str]; 3] = [
+    &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"],
+    &["-t", "ext4", "-b", "4096"],
+    &["-t", "ext3", "-b", "1024"],
+];
+
+fn options() -> MountOptions {
+    MountOptions {
+        threads: false,
+        seed: Some(1),
+        cache_bytes: 16 << 20,
+        errors: Some(OnError::Continue),
+        ..MountOptions::default()
+    }
+}
+
+fn made(kind: &[&str], fill: impl FnOnce(&Filesystem, &InodeRef)) -> Arc<MemDevice> {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    let out = Command::new("mke2fs").args(["-q", "-F"]).args(kind).arg(&path).arg("20M").output().expect("mke2fs");
+    assert!(out.status.success(), "{kind:?}: {}", String::from_utf8_lossy(&out.stderr));
+    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let fs = Filesystem::mount(dev.clone(), options()).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
+    fill(&fs, &fs.root().expect("root"));
+    fs.unmount().expect("unmount");
+    dev
+}
+
+fn mount(dev: &Arc<MemDevice>) -> (Arc<Filesystem>, InodeRef) {
+    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+    let root = fs.root().expect("root");
+    (fs, root)
+}
+
+fn super_of(dev: &MemDevice) -> SuperBlock {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    dev.read_at(1024, &mut bytes, BioFlags::empty()).expect("memory");
+    SuperBlock::decode(&bytes, 1024).expect("superblock")
+}
+
+fn block(dev: &MemDevice, geo: &Geometry, nr: BlockNr) -> Vec<u8> {
+    let mut bytes = vec![0; geo.block_size as usize];
+    dev.read_at(nr.0 * bytes.len() as u64, &mut bytes, BioFlags::empty()).expect("memory");
+    bytes
+}
+
+fn put(dev: &MemDevice, nr: BlockNr, bytes: &[u8]) {
+    dev.write_at(nr.0 * bytes.len() as u64, &[bytes], BioFlags::empty()).expect("memory");
+}
+
+fn desc(dev: &MemDevice, geo: &Geometry, group: GroupNr) -> GroupDesc {
+    let (nr, offset) = geo.group_desc_block(group).expect("there");
+    GroupDesc::decode(&block(dev, geo, nr)[offset..], group, geo).expect("descriptor")
+}
+
+fn edit_inode(dev: &MemDevice, ino: InodeNr, f: impl FnOnce(&mut [u8])) {
+    let sb = super_of(dev);
+    let geo = sb.geometry();
+    let place = geo.inode_location(ino).expect("place");
+    let nr = BlockNr(desc(dev, geo, place.group).inode_table.0 + u64::from(place.table_block));
+    let mut bytes = block(dev, geo, nr);
+    let slot = &mut bytes[place.offset..place.offset + geo.inode_size];
+    f(slot);
+    update_checksum(slot, ino, geo);
+    put(dev, nr, &bytes);
+}
+
+/// The physical block of the first logical one.
+fn first_block(dev: &MemDevice, ino: InodeNr) -> BlockNr {
+    let mut found = None;
+    edit_inode(dev, ino, |slot| {
+        let inode = InodeDesc::parse(slot, ino, super_of(dev).geometry()).expect("inode");
+        let pointer = u32::from_le_bytes(inode.i_block[..4].try_into().expect("4 bytes"));
+        found = Some(match inode.has_extents() {
+            true => NodeRef::parse(&inode.i_block, 0).expect("root").extent(0).expect("mapped").pblk,
+            false => BlockNr(u64::from(pointer)),
+        });
+    });
+    found.expect("found")
+}
+
+/// Takes the first block away from an inode, without a word to the bitmaps.
+fn unmap_first(dev: &MemDevice, ino: InodeNr) {
+    edit_inode(dev, ino, |slot| match slot[40..42] == [0x0A, 0xF3] {
+        // eh_entries.
+        true => slot[42..44].fill(0),
+        false => slot[40..44].fill(0),
+    });
+}
+
+fn names(fs: &Filesystem, dir: &InodeRef) -> Vec<String> {
+    let mut names = Vec::new();
+    let _ = fs.read_dir(dir, 0, |e| {
+        names.push(String::from_utf8_lossy(e.name).into_owned());
+        true
+    });
+    names.retain(|n| n != "." && n != ".." && n != "lost+found");
+    names.sort();
+    names
+}
+
+#[test]
+fn a_directory_whose_parent_cannot_be_changed_is_not_moved() {
+    let cred = Cred::default();
+    for kind in KINDS {
+        let dev = made(kind, |fs, root| {
+            for name in ["from", "to"] {
+                fs.create(root, name.as_bytes(), NewNode::directory(0o755), cred).expect("mkdir");
+            }
+            let from = fs.lookup(root, b"from").expect("there");
+            let to = fs.lookup(root, b"to").expect("there");
+            fs.create(&from, b"moving", NewNode::directory(0o755), cred).expect("mkdir");
+            fs.create(&to, b"file", NewNode::file(0o644), cred).expect("create");
+        });
+        let ino = {
+            let (fs, root) = mount(&dev);
+            let ino = fs.lookup(&fs.lookup(&root, b"from").expect("there"), b"moving").expect("there").ino;
+            drop(root);
+            fs.unmount().expect("unmount");
+            ino
+        };
+        unmap_first(&dev, ino);
+        let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
+        let whiteout = RenameFlags { whiteout: Some(cred), ..RenameFlags::default() };
+        for (flags, target) in [(RenameFlags::default(), "new"), (whiteout, "new"), (exchange, "file")] {
+            let dev = Arc::new(dev.snapshot());
+            let (fs, root) = mount(&dev);
+            let (from, to) = (fs.lookup(&root, b"from").expect("there"), fs.lookup(&root, b"to").expect("there"));
+            let moved = fs.rename(&from, b"moving", &to, target.as_bytes(), flags);
+            assert!(matches!(moved, Err(Error::Corrupt { ino: Some(of), .. }) if of == ino), "{kind:?}: {moved:?}");
+            assert!(!fs.is_read_only(), "{kind:?}: nothing had changed");
+            assert_eq!((names(&fs, &from), names(&fs, &to)), (vec!["moving".into()], vec!["file".into()]), "{kind:?}");
+            drop((root, from, to));
+            fs.unmount().expect("unmount");
+            let (fs, root) = mount(&dev);
+            let (from, to) = (fs.lookup(&root, b"from").expect("there"), fs.lookup(&root, b"to").expect("there"));
+            assert_eq!((names(&fs, &from), names(&fs, &to)), (vec!["moving".into()], vec!["file".into()]), "{kind:?}");
+            assert!(super_of(&dev).state().contains(FsState::ERROR), "{kind:?}");
+            drop((root, from, to));
+            let _ = fs.unmount();
+        }
+    }
+}
+
+/// Bitmaps that call everything free are not followed into what is in use.
+#[test]
+fn a_failed_mkdir_leaves_nothing_behind() {
+    let cred = Cred::default();
+    // One group, so that there is no other place to go to.
+    let kinds: [&[&str]; 2] = [&["-t", "ext4", "-b", "4096", "-O", "^metadata_csum"], &["-t", "ext3", "-b", "4096"]];
+    for kind in kinds {
+        let dev = made(kind, |fs, root| {
+            for i in 0..5 {
+                fs.create(root, format!("d{i}").as_bytes(), NewNode::directory(0o755), cred).expect("mkdir");
+            }
+        });
+        let sb = super_of(&dev);
+        let geo = sb.geometry();
+        let (fs, root) = mount(&dev);
+        let before: Vec<InodeNr> =
+            names(&fs, &root).iter().map(|n| fs.lookup(&root, n.as_bytes()).expect("there").ino).collect();
+        let (root_ino, lost) = (root.ino, InodeNr(11));
+        drop(root);
+        fs.unmount().expect("unmount");
+        // The root's block, the directories' blocks and all inodes from lost+found on.
+        let mut group = desc(&dev, geo, GroupNr(0));
+        let mut blocks = block(&dev, geo, group.block_bitmap);
+        for ino in before.iter().chain([&root_ino, &lost]) {
+            let (of, at) = geo.group_of_block(first_block(&dev, *ino)).expect("inside");
+            assert_eq!(of, GroupNr(0));
+            bitmap::clear(&mut blocks, at);
+            group.free_clusters += 1;
+        }
+        put(&dev, group.block_bitmap, &blocks);
+        let mut inodes = block(&dev, geo, group.inode_bitmap);
+        let range = 10..40.min(geo.inodes_per_group);
+        group.free_inodes += range.len() as u32 - bitmap::count_zeros(&inodes, range.clone());
+        bitmap::clear_range(&mut inodes, range);
+        put(&dev, group.inode_bitmap, &inodes);
+        // The descriptor agrees, or the group would be left alone.
+        let (nr, offset) = geo.group_desc_block(GroupNr(0)).expect("there");
+        let mut descs = block(&dev, geo, nr);
+        group.encode_into(&mut descs[offset..offset + geo.desc_size], GroupNr(0), geo);
+        put(&dev, nr, &descs);
+
+        let (fs, root) = mount(&dev);
+        let mut made = Vec::new();
+        for i in 0..40 {
+            let name = format!("new{i}");
+            match fs.create(&root, name.as_bytes(), NewNode::directory(0o755), cred) {
+                Ok(inode) => {
+                    assert!(!before.contains(&inode.ino) && inode.ino != lost, "{kind:?}: {name} is {}", inode.ino);
+                    made.push((name, inode.ino));
+                }
+                Err(e) => assert!(
+                    matches!(e, Error::Corrupt { what: Damage::InodeBitmap | Damage::BlockBitmap, .. }),
+                    "{kind:?}: {name}: {e}"
+                ),
+            }
+        }
+        let mut expected: Vec<String> = made.iter().map(|m| m.0.clone()).collect();
+        expected.extend((0..5).map(|i| format!("d{i}")));
+        expected.sort();
+        for again in 0..2 {
+            assert_eq!(names(&fs, &root), expected, "{kind:?}: {again}");
+            for name in names(&fs, &root) {
+                let d = fs.lookup(&root, name.as_bytes()).unwrap_or_else(|e| panic!("{kind:?}: {again}: {name}: {e}"));
+                assert_eq!(fs.parent(&d).expect("parent").ino, root_ino, "{kind:?}: {again}: {name}");
+            }
+            for (i, ino) in before.iter().enumerate() {
+                assert_eq!(fs.lookup(&root, format!("d{i}").as_bytes()).expect("there").ino, *ino);
+            }
+            fs.lookup(&root, b"lost+found").expect("as it was");
+            let _ = fs.sync();
+        }
+        drop(root);
+        let _ = fs.unmount();
+        assert!(super_of(&dev).state().contains(FsState::ERROR), "{kind:?}");
+    }
+}
+
+/// Attributes in a way that the features exclude: the name goes, the inode cannot, and the image says so.
+#[test]
+fn an_inode_that_cannot_be_freed_leaves_errors_in_the_state() {
+    let kind = KINDS[0];
+    let dev = made(kind, |fs, root| {
+        let f = fs.create(root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+        fs.set_xattr(&f, b"user.large", &[b'L'; 600], SetMode::Any).expect("xattr");
+    });
+    let (fs, root) = mount(&dev);
+    let ino = fs.lookup(&root, b"f").expect("there").ino;
+    drop(root);
+    fs.unmount().expect("unmount");
+    let mut attributes = 0;
+    edit_inode(&dev, ino, |slot| attributes = u32::from_le_bytes(slot[104..108].try_into().expect("4 bytes")));
+    let sb = super_of(&dev);
+    let mut bytes = block(&dev, sb.geometry(), BlockNr(u64::from(attributes)));
+    // e_value_inum of the first entry.
+    bytes[36..40].copy_from_slice(&12u32.to_le_bytes());
+    put(&dev, BlockNr(u64::from(attributes)), &bytes);
+    let (fs, root) = mount(&dev);
+    fs.unlink(&root, b"f").expect("the name goes");
+    drop(root);
+    let _ = fs.unmount();
+    let sb = super_of(&dev);
+    assert!(sb.state().contains(FsState::ERROR));
+    assert_eq!((sb.raw().s_error_count.get(), sb.raw().s_last_error_ino.get()), (1, ino.0));
+}
+
+#[test]
+fn the_superblock_says_what_is_damaged_and_where() {
+    for kind in KINDS {
+        let dev = made(kind, |fs, root| {
+            let f = fs.create(root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+            let bs = fs.block_size() as usize;
+            for i in 0..40 {
+                fs.write(&f, (i * 2 * bs) as u64, &vec![1; bs], WriteFlags::default()).expect("write");
+            }
+        });
+        let (fs, root) = mount(&dev);
+        let ino = fs.lookup(&root, b"f").expect("there").ino;
+        drop(root);
+        fs.unmount().expect("unmount");
+        let mut node = 0;
+        edit_inode(&dev, ino, |slot| {
+            // ei_leaf_lo of the first index, or the first pointer block.
+            let at = if slot[40..42] == [0x0A, 0xF3] { 40 + 12 + 4 } else { 40 + 48 };
+            node = u32::from_le_bytes(slot[at..at + 4].try_into().expect("4 bytes"));
+        });
+        let sb = super_of(&dev);
+        put(&dev, BlockNr(u64::from(node)), &vec![0xEE; sb.geometry().block_size as usize]);
+        let (fs, root) = mount(&dev);
+        let f = fs.lookup(&root, b"f").expect("its own inode is whole");
+        let read = fs.read(&f, 0, &mut vec![0; f.size() as usize]);
+        let place = (Some(ino), Some(BlockNr(u64::from(node))));
+        assert_eq!(read.as_ref().expect_err("damaged").place(), place, "{kind:?}: {read:?}");
+        drop((root, f));
+        fs.unmount().expect("unmount");
+        let sb = super_of(&dev);
+        let raw = sb.raw();
+        assert_eq!(raw.s_first_error_ino.get(), ino.0, "{kind:?}");
+        assert_eq!(raw.s_first_error_block.get(), u64::from(node), "{kind:?}");
+        assert_eq!(raw.s_first_error_errcode, 5, "{kind:?}");
+        assert!(raw.s_first_error_func.starts_with(b"check_map\0"), "{kind:?}");
+        assert_eq!(raw.s_last_error_ino.get(), ino.0, "{kind:?}");
+    }
+}
+
+/// A number that somebody kept from before (NFS, a file handle) finds nothing, and does nothing to the inode that was.
+#[test]
+fn a_handle_of_a_deleted_inode_is_stale() {
+    for kind in KINDS {
+        let dev = made(kind, |fs, root| {
+            fs.create(root, b"stays", NewNode::file(0o644), Cred::default()).expect("create");
+        });
+        let options = MountOptions { errors: Some(OnError::RemountReadOnly), ..options() };
+        let fs = Filesystem::mount(dev.clone(), options.clone()).expect("mounted");
+        let root = fs.root().expect("root");
+        let f = fs.create(&root, b"goes", NewNode::file(0o644), Cred::default()).expect("create");
+        fs.write(&f, 0, &[1; 5000], WriteFlags::default()).expect("write");
+        let (ino, free) = (f.ino, fs.statfs().inodes_free);
+        fs.unlink(&root, b"goes").expect("unlink");
+        // Still open: found by those who have it.
+        assert_eq!(fs.iget(ino).expect("in use").ino, ino);
+        drop(f);
+        fs.step();
+        for _ in 0..3 {
+            assert!(matches!(fs.iget(ino), Err(Error::Stale(of)) if of == ino), "{kind:?}");
+            fs.step();
+            fs.sync().expect("sync");
+        }
+        assert!(!fs.is_read_only(), "{kind:?}");
+        assert_eq!(fs.statfs().inodes_free, free + 1, "{kind:?}");
+        fs.create(&root, b"next", NewNode::file(0o644), Cred::default()).expect("writable");
+        drop(root);
+        // As after a power cut with an orphan: it is freed by the next mount.
+        let root = fs.root().expect("root");
+        let open = fs.create(&root, b"orphan", NewNode::file(0o644), Cred::default()).expect("create");
+        fs.unlink(&root, b"orphan").expect("unlink");
+        fs.sync().expect("sync");
+        let crashed = Arc::new(dev.snapshot());
+        let orphan = open.ino;
+        drop((root, open));
+        fs.unmount().expect("unmount");
+        let fs = Filesystem::mount(crashed.clone(), options).expect("mounted");
+        fs.step();
+        assert!(matches!(fs.iget(orphan), Err(Error::Stale(_))), "{kind:?}");
+        assert!(!fs.is_read_only() && fs.inode_counts().1 == 0, "{kind:?}");
+        fs.unmount().expect("unmount");
+        for dev in [&dev, &crashed] {
+            let dir = tempfile::tempdir().expect("tempdir");
+            let path = dir.path().join("disk.img");
+            dev.save(&path).expect("saved");
+            let out = Command::new("e2fsck").arg("-fn").arg(&path).output().expect("e2fsck");
+            assert!(out.status.success(), "{kind:?}: {}", String::from_utf8_lossy(&out.stdout));
+        }
+    }
+}
+
+/// The last name of a file goes while a new one is about to be refused for want of room.
+#[test]
+fn a_link_that_finds_no_room_leaves_no_inode_without_a_record() {
+    const ROUNDS: usize = 1000;
+    let kind = &["-t", "ext4", "-b", "1024", "-O", "^dir_index", "-N", "2000"][..];
+    let dev = made(kind, |_, _| {});
+    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+    let (root, cred) = (fs.root().expect("root"), Cred::default());
+    let full = fs.create(&root, b"full", NewNode::directory(0o755), cred).expect("mkdir");
+    let many: Vec<InodeRef> = (0..ROUNDS)
+        .map(|i| fs.create(&root, format!("f{i}").as_bytes(), NewNode::file(0o644), cred).expect("create"))
+        .collect();
+    // No block is left, and no room in the directory's only one.
+    let hog = fs.create(&root, b"hog", NewNode::file(0o600), cred).expect("create");
+    let mut at = 0;
+    for step in [1 << 20, 1 << 14, 1024] {
+        while fs.write(&hog, at, &vec![1; step], WriteFlags::default()).is_ok() {
+            fs.sync().expect("sync");
+            at += step as u64;
+        }
+    }
+    let mut i = 0;
+    while fs.link(&hog, &full, format!("{i:0200}").as_bytes()).is_ok() {
+        i += 1;
+    }
+    let turn = Arc::new(AtomicUsize::new(0));
+    let unlinker = {
+        let (fs, root, turn) = (fs.clone(), root.clone(), turn.clone());
+        extant_base::task::spawn("unlinker", move || {
+            for i in 0..ROUNDS {
+                while turn.load(Ordering::Acquire) <= i {
+                    std::hint::spin_loop();
+                }
+                // Another moment of the link each time.
+                (0..i * 37 % 2000).for_each(|_| std::hint::spin_loop());
+                fs.unlink(&root, format!("f{i}").as_bytes()).expect("unlink");
+            }
+        })
+        .expect("thread")
+    };
+    let long = [b'x'; 220];
+    for (i, inode) in many.iter().enumerate() {
+        turn.store(i + 1, Ordering::Release);
+        // Until there is nothing left to link to.
+        loop {
+            match fs.link(inode, &full, &long) {
+                Err(Error::NoSpace) => {}
+                Err(Error::NotFound) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    unlinker.join().expect("ended");
+    // All are unlinked and open: each is recorded, or a crash would leave it behind.
+    let recorded = fs.inode_counts().1;
+    assert!(many.iter().all(|inode| fs.getattr(inode).nlink == 0));
+    assert_eq!(recorded, ROUNDS);
+    drop((many, hog, full, root));
+    fs.unmount().expect("unmount");
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    dev.save(&path).expect("saved");
+    let out = Command::new("e2fsck").arg("-fn").arg(&path).output().expect("e2fsck");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+}
