@@ -52,6 +52,7 @@ mod tests {
 
     use super::*;
     use crate::error::Damage;
+    use crate::mount::read_super_at;
     use crate::{Cred, MountOptions, NewNode, OnError};
 
     /// Half an operation is never durable, whatever `errors=` says, and the image knows why.
