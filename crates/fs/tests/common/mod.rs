@@ -12,7 +12,7 @@ use std::time::Duration;
 use extant_base::task;
 use extant_block::device::{CrashDevice, HeldDevice, MemDevice};
 use extant_block::{BioFlags, BlockDevice};
-use extant_fs::{Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, Result, SetAttr, WriteFlags};
+use extant_fs::{Cred, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, Result, SetAttr, WriteFlags};
 
 /// Beyond this, something hangs.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -272,8 +272,4 @@ pub fn complaints(image: MemDevice) -> Option<String> {
 /// How many bytes of [`SECRET`] are in there.
 pub fn secret_bytes(data: &[u8]) -> usize {
     data.windows(SECRET.len()).filter(|w| w == SECRET).count() * SECRET.len()
-}
-
-pub fn is_read_only(e: &Error) -> bool {
-    matches!(e, Error::ReadOnly)
 }
