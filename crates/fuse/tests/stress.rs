@@ -327,7 +327,7 @@ assert fd >= 0, ctypes.get_errno()
 assert os.readlink("/proc/self/fd/%d" % fd) == os.path.dirname(path)
 os.close(fd)
 os.unlink(path)
-for i in range(100):
+for i in range(1200):
     fd = libc.open_by_handle_at(top, ctypes.byref(h), os.O_RDONLY)
     if fd < 0:
         break

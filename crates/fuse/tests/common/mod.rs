@@ -79,15 +79,11 @@ impl Served {
     pub fn end(&mut self) -> std::result::Result<(), String> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let Some(server) = self.server.take() else { return Ok(()) };
-        let clock = extant_base::clock::Clock::real();
-        let mut unmounted = self.unmounter.unmount(false);
-        for _ in 0..200 {
-            if unmounted.is_ok() {
-                break;
-            }
-            clock.sleep(std::time::Duration::from_millis(20));
+        let mut unmounted = Ok(());
+        eventually(|| {
             unmounted = self.unmounter.unmount(false);
-        }
+            unmounted.is_ok()
+        });
         if let Err(e) = unmounted {
             self.unmounter.unmount(true).map_err(|e| e.to_string())?;
             thread.join().map_err(|_| "the session panicked")?.map_err(|e| e.to_string())?;
@@ -113,6 +109,21 @@ impl Drop for Served {
         if let Err(e) = self.end() {
             eprintln!("{}: {e}", self.path.display());
         }
+    }
+}
+
+/// Whether it comes true; a busy machine is given a minute.
+pub fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
+    let clock = extant_base::clock::Clock::real();
+    let end = clock.now_ns() + 60_000_000_000;
+    loop {
+        if is_so() {
+            return true;
+        }
+        if clock.now_ns() > end {
+            return false;
+        }
+        clock.sleep(std::time::Duration::from_millis(10));
     }
 }
 

@@ -221,5 +221,6 @@ fn thousands_of_states_are_cheap() {
         resident += dev.state_after(n, &mut rng, CrashMode::Torn).expect("state").resident_bytes();
     }
     assert!(resident > 0);
-    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
+    // Rebuilding each from the start would take a hundred times as long as it does; a busy machine is not that slow.
+    assert!(start.elapsed().as_secs() < 120, "{:?}", start.elapsed());
 }
