@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
+use extant_ondisk::dirent::FileType;
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::htree::{HashVersion, Hasher};
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::superblock::SuperBlock;
-use extant_ondisk::{BlockNr, LogicalBlock};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-use crate::dir::{self, BlockKind, DirError, DirParams, DirStore};
+use crate::dir::{self, BlockKind, DirError, DirParams, DirStore, Found};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -99,6 +100,41 @@ impl<'a> DirView<'a> {
             buffer.set_verified();
         }
         Ok(buffer)
+    }
+}
+
+/// The operations of the directory layer on this directory; their damage has its number.
+impl DirView<'_> {
+    fn mine<T>(&self, r: Result<T>) -> Result<T> {
+        r.map_err(|e| e.of(self.dir.ino))
+    }
+
+    pub(crate) fn lookup(&self, name: &[u8]) -> Result<Option<Found>> {
+        self.mine(dir::lookup(self, &self.params, name))
+    }
+
+    pub(crate) fn dotdot(&self) -> Result<InodeNr> {
+        self.mine(dir::dotdot(self, &self.params))
+    }
+
+    pub(crate) fn is_empty(&self) -> Result<bool> {
+        self.mine(dir::is_empty(self, &self.params))
+    }
+
+    pub(crate) fn add(&self, handle: &mut Handle, name: &[u8], ino: InodeNr, kind: FileType) -> Result<()> {
+        self.mine(dir::add(self, handle, &self.params, name, ino, kind).map(drop))
+    }
+
+    pub(crate) fn remove(&self, handle: &mut Handle, name: &[u8], hint: Option<&Found>) -> Result<()> {
+        self.mine(dir::remove(self, handle, &self.params, name, hint).map(drop))
+    }
+
+    pub(crate) fn set_inode(&self, handle: &mut Handle, place: &Found, ino: InodeNr, kind: FileType) -> Result<()> {
+        self.mine(dir::set_inode(self, handle, &self.params, place, ino, kind))
+    }
+
+    pub(crate) fn set_dotdot(&self, handle: &mut Handle, parent: InodeNr) -> Result<()> {
+        self.mine(dir::set_dotdot(self, handle, &self.params, parent))
     }
 }
 

@@ -17,7 +17,10 @@ use crate::xattr::XattrError;
 /// What of an image breaks a rule of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    SuperBlock,
+    /// The copy that begins at this byte.
+    SuperBlock {
+        byte: u64,
+    },
     GroupDescriptor,
     BlockBitmap,
     InodeBitmap,
@@ -37,7 +40,7 @@ pub enum Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Damage::SuperBlock => "superblock",
+            Damage::SuperBlock { byte } => return write!(f, "superblock at byte {byte}"),
             Damage::GroupDescriptor => "group descriptor",
             Damage::BlockBitmap => "block bitmap",
             Damage::InodeBitmap => "inode bitmap",
@@ -57,7 +60,7 @@ impl Damage {
     /// The check that finds it, for the superblock's error fields (which have room for 31 bytes; Linux: the function).
     pub fn check(self) -> &'static str {
         match self {
-            Damage::SuperBlock => "check_superblock",
+            Damage::SuperBlock { .. } => "check_superblock",
             Damage::GroupDescriptor => "check_group_descriptor",
             Damage::BlockBitmap => "check_block_bitmap",
             Damage::InodeBitmap => "check_inode_bitmap",
@@ -309,7 +312,7 @@ impl From<extant_ondisk::Error> for Error {
         let at_block = |what| Error::corrupt(what, detail.clone()).at(BlockNr(number));
         match structure {
             Structure::Inode => Error::corrupt(Damage::Inode, detail).of(InodeNr(number as u32)),
-            Structure::SuperBlock => Error::corrupt(Damage::SuperBlock, format!("at byte {number}: {detail}")),
+            Structure::SuperBlock => Error::corrupt(Damage::SuperBlock { byte: number }, detail),
             Structure::GroupDescriptor => group(Damage::GroupDescriptor),
             Structure::BlockBitmap => group(Damage::BlockBitmap),
             Structure::InodeBitmap => group(Damage::InodeBitmap),

@@ -73,7 +73,7 @@ struct Found {
 
 pub(crate) fn read_super_at(dev: &dyn BlockDevice, offset: u64) -> Result<SuperBlock> {
     if offset + SUPERBLOCK_SIZE as u64 > dev.size_bytes() {
-        return Err(Error::corrupt(Damage::SuperBlock, format!("the image ends before byte {offset}")));
+        return Err(Error::corrupt(Damage::SuperBlock { byte: offset }, "the image is too small"));
     }
     let mut bytes = [0u8; SUPERBLOCK_SIZE];
     dev.read_at(offset, &mut bytes, BioFlags::META)?;

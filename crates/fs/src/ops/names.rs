@@ -98,7 +98,7 @@ impl Filesystem {
         }
         let _shared = dir.rw.read();
         let view = DirView::new(self, dir);
-        let found = self.watch(dir::lookup(&view, &view.params, name))?.ok_or(Error::NotFound)?;
+        let found = self.watch(view.lookup(name))?.ok_or(Error::NotFound)?;
         self.watch(self.iget_named(dir, found.ino))
     }
 
@@ -108,7 +108,7 @@ impl Filesystem {
         let ino = {
             let _shared = dir.rw.read();
             let view = DirView::new(self, dir);
-            self.watch(dir::dotdot(&view, &view.params))?
+            self.watch(view.dotdot())?
         };
         self.watch(self.iget_named(dir, ino))
     }
@@ -157,7 +157,7 @@ impl Filesystem {
         if is_dir && !self.may_link_dir(dir, &view) {
             return Err(Error::TooManyLinks);
         }
-        if dir::lookup(&view, &view.params, name)?.is_some() {
+        if view.lookup(name)?.is_some() {
             return Err(Error::Exists);
         }
         self.transact_whole(self.add_credits(&view) + NEW_INODE_CREDITS, |handle| {
@@ -165,7 +165,7 @@ impl Filesystem {
             let entry = entry_type(inode.mode());
             // The directory's flags may have changed since: a snapshot for this operation.
             let view = DirView::new(self, dir);
-            if let Err(e) = dir::add(&view, handle, &view.params, name, inode.ino, entry) {
+            if let Err(e) = view.add(handle, name, inode.ino, entry) {
                 self.abandon(handle, &inode)?;
                 return Err(e);
             }
@@ -368,7 +368,7 @@ impl Filesystem {
             if dir.links() == 0 {
                 return Err(Error::NotFound);
             }
-            if dir::lookup(&view, &view.params, name)?.is_some() {
+            if view.lookup(name)?.is_some() {
                 return Err(Error::Exists);
             }
             self.transact_whole(self.add_credits(&view) + 8, |handle| {
@@ -388,7 +388,7 @@ impl Filesystem {
                     m.desc.ctime = now;
                     m.desc.links == 1
                 };
-                if let Err(e) = dir::add(&view, handle, &view.params, name, inode.ino, entry_type(inode.mode())) {
+                if let Err(e) = view.add(handle, name, inode.ino, entry_type(inode.mode())) {
                     // The link was counted while an unlink elsewhere may have taken the last name, which then was not the last
                     // link: it is now.
                     let undone = self.drop_link(handle, inode, now);
@@ -425,7 +425,7 @@ impl Filesystem {
         self.retry_no_space(|| {
             let _exclusive = dir.rw.write();
             let view = DirView::new(self, dir);
-            let found = dir::lookup(&view, &view.params, name)?.ok_or(Error::NotFound)?;
+            let found = view.lookup(name)?.ok_or(Error::NotFound)?;
             let inode = self.iget_named(dir, found.ino)?;
             if inode.is_dir() {
                 return Err(Error::IsDirectory);
@@ -434,7 +434,7 @@ impl Filesystem {
                 return Err(Error::NotPermitted);
             }
             self.transact_whole(8, |handle| {
-                dir::remove(&view, handle, &view.params, name, Some(&found))?;
+                view.remove(handle, name, Some(&found))?;
                 let now = self.now();
                 let done = self.stamp_dir(handle, dir, now).and_then(|()| self.drop_link(handle, &inode, now));
                 self.whole(handle, done)
@@ -472,7 +472,7 @@ impl Filesystem {
         self.retry_no_space(|| {
             let _exclusive = dir.rw.write();
             let view = DirView::new(self, dir);
-            let found = dir::lookup(&view, &view.params, name)?.ok_or(Error::NotFound)?;
+            let found = view.lookup(name)?.ok_or(Error::NotFound)?;
             let inode = self.iget_named(dir, found.ino)?;
             if !inode.is_dir() {
                 return Err(Error::NotDirectory);
@@ -482,11 +482,11 @@ impl Filesystem {
             }
             let _victim = inode.rw.write_nested();
             let below = DirView::new(self, &inode);
-            if !dir::is_empty(&below, &below.params)? {
+            if !below.is_empty()? {
                 return Err(Error::NotEmpty);
             }
             self.transact_whole(8, |handle| {
-                dir::remove(&view, handle, &view.params, name, Some(&found))?;
+                view.remove(handle, name, Some(&found))?;
                 let now = self.now();
                 let done = self.kill_dir(handle, &inode, now).and_then(|()| {
                     drop_dir_link(&mut dir.meta.write().desc);

@@ -11,7 +11,7 @@ use extant_ondisk::InodeNr;
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::time::Timestamp;
 
-use crate::dir::{self, Found};
+use crate::dir::Found;
 use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
@@ -84,9 +84,9 @@ impl Filesystem {
         }
         let old_view = DirView::new(self, old_dir);
         let new_view = DirView::new(self, new_dir);
-        let from = dir::lookup(&old_view, &old_view.params, old_name)?.ok_or(Error::NotFound)?;
+        let from = old_view.lookup(old_name)?.ok_or(Error::NotFound)?;
         let source = self.iget_named(old_dir, from.ino)?;
-        let to = dir::lookup(&new_view, &new_view.params, new_name)?;
+        let to = new_view.lookup(new_name)?;
         let target = to.map(|t| self.iget_named(new_dir, t.ino)).transpose()?;
         let frozen = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if source.meta.read().desc.flags.intersects(frozen)
@@ -139,8 +139,7 @@ impl Filesystem {
     fn write_before_replace(&self, old_dir: &InodeRef, old_name: &[u8], new_dir: &InodeRef, new_name: &[u8]) {
         let find = |dir: &InodeRef, name: &[u8]| {
             let _shared = dir.rw.read();
-            let view = DirView::new(self, dir);
-            dir::lookup(&view, &view.params, name).ok().flatten()
+            DirView::new(self, dir).lookup(name).ok().flatten()
         };
         let Some(Ok(source)) = find(old_dir, old_name).map(|f| self.iget(f.ino)) else { return };
         if source.pages.is_empty() || find(new_dir, new_name).is_none() {
@@ -161,7 +160,7 @@ impl Filesystem {
                 return Ok(false);
             }
             let view = DirView::new(self, &at);
-            let up = dir::dotdot(&view, &view.params)?;
+            let up = view.dotdot()?;
             if up == at.ino {
                 return Err(Error::corrupt(Damage::Tree, "'..' names the directory itself").of(up));
             }
@@ -191,7 +190,7 @@ impl Filesystem {
                 (false, true) => return Err(Error::IsDirectory),
                 (true, true) => {
                     let below = DirView::new(self, target);
-                    if !dir::is_empty(&below, &below.params)? {
+                    if !below.is_empty()? {
                         return Err(Error::NotEmpty);
                     }
                 }
@@ -212,8 +211,8 @@ impl Filesystem {
             let now = self.now();
             let kind = entry_type(source.mode());
             let named = match to {
-                Some(to) => dir::set_inode(new_view, handle, &new_view.params, to, source.ino, kind),
-                None => dir::add(new_view, handle, &new_view.params, new_name, source.ino, kind).map(drop),
+                Some(to) => new_view.set_inode(handle, to, source.ino, kind),
+                None => new_view.add(handle, new_name, source.ino, kind),
             };
             if let Err(e) = named {
                 if let Some(whiteout) = &whiteout {
@@ -225,10 +224,11 @@ impl Filesystem {
             let fresh = DirView::new(self, old_dir);
             let hint = (!same_dir).then_some(from);
             let taken = match &whiteout {
-                None => dir::remove(&fresh, handle, &fresh.params, old_name, hint).map(drop),
-                Some(w) => dir::lookup(&fresh, &fresh.params, old_name)
+                None => fresh.remove(handle, old_name, hint),
+                Some(w) => fresh
+                    .lookup(old_name)
                     .and_then(|place| place.ok_or(Error::NotFound))
-                    .and_then(|at| dir::set_inode(&fresh, handle, &fresh.params, &at, w.ino, entry_type(w.mode()))),
+                    .and_then(|at| fresh.set_inode(handle, &at, w.ino, entry_type(w.mode()))),
             };
             let taken = taken.map_err(|e| match e {
                 Error::NotFound => Error::corrupt(Damage::Directory, "the name to rename vanished").of(old_dir.ino),
@@ -239,7 +239,7 @@ impl Filesystem {
                 source.meta.write().desc.ctime = now;
                 if source.is_dir() && !same_dir {
                     let moved = DirView::new(self, source);
-                    dir::set_dotdot(&moved, handle, &moved.params, new_dir.ino)?;
+                    moved.set_dotdot(handle, new_dir.ino)?;
                     drop_dir_link(&mut old_dir.meta.write().desc);
                     if target.is_none() {
                         add_dir_link(&mut new_dir.meta.write().desc);
@@ -268,7 +268,7 @@ impl Filesystem {
     fn check_moves(&self, inode: &InodeRef, same_dir: bool) -> Result<()> {
         if inode.is_dir() && !same_dir {
             let view = DirView::new(self, inode);
-            dir::dotdot(&view, &view.params)?;
+            view.dotdot()?;
         }
         Ok(())
     }
@@ -287,14 +287,14 @@ impl Filesystem {
         self.transact_whole(20, |handle| {
             let now = self.now();
             let (source_type, target_type) = (entry_type(source.mode()), entry_type(target.mode()));
-            dir::set_inode(new_view, handle, &new_view.params, to, source.ino, source_type)?;
+            new_view.set_inode(handle, to, source.ino, source_type)?;
             let done = (|| {
-                dir::set_inode(old_view, handle, &old_view.params, from, target.ino, target_type)?;
+                old_view.set_inode(handle, from, target.ino, target_type)?;
                 if !same_dir {
                     for (inode, parent) in [(source, new_dir), (target, old_dir)] {
                         if inode.is_dir() {
                             let view = DirView::new(self, inode);
-                            dir::set_dotdot(&view, handle, &view.params, parent.ino)?;
+                            view.set_dotdot(handle, parent.ino)?;
                         }
                     }
                     let (loses, gains) = match (source.is_dir(), target.is_dir()) {
