@@ -620,7 +620,9 @@ impl Client {
         }
         let first = rng.below(size.div_ceil(4096));
         let within = rng.below(500) * 8;
-        for page in first..first + pages {
+        let scattered = rng.one_in(2);
+        for i in 0..pages {
+            let page = if scattered { rng.below(size.div_ceil(4096)) } else { first + i };
             let from = page * 4096 + within;
             if from + 8 <= size {
                 self.write(at, from, 8);

@@ -158,7 +158,7 @@ const KINDS: &[&[(Verb, u64)]] = &[
 
 /// Where requests fail: records and overwrites of one file, and others who sync it meanwhile.
 const FAILING: &[(Verb, u64)] =
-    &[(Poke, 8), (PokeRun, 2), (Overwrite, 2), (Read, 1), (Fsync, 4), (Fdatasync, 2), (FsyncOther, 10), (Sync, 1)];
+    &[(Poke, 5), (PokeRun, 5), (Overwrite, 2), (Read, 1), (Fsync, 4), (Fdatasync, 2), (FsyncOther, 10), (Sync, 1)];
 
 /// As many dirty inodes as a transaction holds, and more.
 const MANY: &[(Verb, u64)] =
@@ -252,6 +252,7 @@ impl Plan {
         } else {
             4
         };
+        let most = if self.config.faults { 3 } else { most };
         let clients = 2 + rng.below(most - 1);
         let kind = match self.config {
             c if c.many => MANY,
@@ -286,8 +287,9 @@ impl Plan {
         let sim = Options { strategy, leap_permille, steps_max: 500_000, ..Options::new(self.seed ^ self.salt << 48) };
         // The flusher looks every half second: together with it, and apart from it.
         let rest_ms = [0, 0, rng.below(7000), rng.below(15) * 500][rng.below(4) as usize];
-        let focus = [0, 0, 3, 6, 9][rng.below(5) as usize];
-        let fault = (rng.below(16), 1 + rng.below(3), rng.one_in(5));
+        let focus = if self.config.faults { [3, 6, 8, 9, 10] } else { [0, 0, 3, 6, 9] }[rng.below(5) as usize];
+        let few = 1 + rng.below(12);
+        let fault = (rng.below(few), 1 + rng.below(3), rng.one_in(5));
         let lateness = Lateness {
             threads: self.config.lateness.threads + rng.below(3) as usize,
             held_permille: [self.config.lateness.held_permille, 50, 600][rng.below(3) as usize],
