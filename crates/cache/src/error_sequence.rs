@@ -2,12 +2,16 @@
 //!
 //! Main types: [`ErrorSequence`] (one an inode, one a mount), [`Opener`] (what one open file has been told).
 //!
+//! Where openers cannot be told apart but processes can (a FUSE server that is spared OPEN), [`ErrorSequence::check_for`] tells
+//! each of them once; one that opened the file later is told, too, which is no lie.
+//!
 //! An error counts from the moment it is recorded. Whoever opened before is told by his next look; whoever opens after it is
 //! told only if nobody was yet, so that an error is never lost between two openers.
 //!
 //! # Locking
 //! A leaf lock around the last error (`lost write`, 200); looking costs one load while nothing was lost.
 
+use extant_base::hash::HashSet;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 
@@ -20,8 +24,17 @@ const SEEN: u64 = 1;
 pub struct ErrorSequence<E> {
     /// Twice the number of errors that were seen between each other, and [`SEEN`].
     counter: AtomicU64,
-    last: Mutex<Option<E>>,
+    last: Mutex<Last<E>>,
 }
+
+struct Last<E> {
+    error: Option<E>,
+    /// Who has been told of it without being an opener.
+    told: HashSet<u64>,
+}
+
+/// More than this are forgotten, and told again.
+const TOLD_MAX: usize = 1024;
 
 /// What one opener has been told.
 #[derive(Debug, Default)]
@@ -29,7 +42,10 @@ pub struct Opener(AtomicU64);
 
 impl<E: Clone> Default for ErrorSequence<E> {
     fn default() -> Self {
-        ErrorSequence { counter: AtomicU64::new(SEEN), last: Mutex::new(&CLASS, None) }
+        ErrorSequence {
+            counter: AtomicU64::new(SEEN),
+            last: Mutex::new(&CLASS, Last { error: None, told: HashSet::default() }),
+        }
     }
 }
 
@@ -37,7 +53,8 @@ impl<E: Clone> ErrorSequence<E> {
     /// Records an error. (Linux: `errseq_set`.)
     pub fn record(&self, error: E) {
         let mut last = self.last.lock();
-        *last = Some(error);
+        last.error = Some(error);
+        last.told.clear();
         let now = self.counter.load(Ordering::Relaxed);
         // One that nobody has seen yet needs no number of its own.
         if now & SEEN != 0 {
@@ -63,7 +80,22 @@ impl<E: Clone> ErrorSequence<E> {
         if opener.0.swap(now, Ordering::AcqRel) == now {
             return None;
         }
-        last.clone()
+        last.error.clone()
+    }
+
+    /// As [`ErrorSequence::check`], for somebody with a number of his own.
+    pub fn check_for(&self, who: u64) -> Option<E> {
+        // As it was made: there has never been an error.
+        if self.counter.load(Ordering::Acquire) == SEEN {
+            return None;
+        }
+        let mut last = self.last.lock();
+        let now = self.counter.load(Ordering::Relaxed) | SEEN;
+        self.counter.store(now, Ordering::Release);
+        if last.told.len() >= TOLD_MAX {
+            last.told.clear();
+        }
+        if last.told.insert(who) { last.error.clone() } else { None }
     }
 }
 
@@ -86,5 +118,15 @@ mod tests {
         assert_eq!(s.check(&s.opener()), None);
         s.record("third");
         assert_eq!((s.check(&a), s.check(&b), s.check(&late)), (Some("third"), Some("third"), Some("third")));
+    }
+
+    #[test]
+    fn everybody_with_a_number_is_told_once() {
+        let s = ErrorSequence::default();
+        assert_eq!(s.check_for(1), None);
+        s.record("first");
+        assert_eq!((s.check_for(1), s.check_for(1), s.check_for(2)), (Some("first"), None, Some("first")));
+        s.record("second");
+        assert_eq!((s.check_for(1), s.check_for(1)), (Some("second"), None));
     }
 }

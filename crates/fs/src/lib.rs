@@ -35,12 +35,14 @@ pub mod xattr;
 mod xattr_store;
 
 pub use error::{Damage, Error, Result, Unsupported};
+pub use extant_cache::Opener;
 pub use extant_journal::Error as JournalError;
 pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};
 pub use map::es::EsPolicyKind;
 pub use mount::probe_superblock;
+pub use ops::sync::{Asker, Done};
 pub use ops::{Cred, DirItem, FallocateMode, NewNode, RenameFlags, Seek, SetAttr, SetTime, WriteFlags};
 pub use options::{Atime, BorrowJournal, DataMode, MountOptions, OnError};
 pub use reserve::Caller;

@@ -23,6 +23,17 @@ use crate::inode::{Inode, InodeRef};
 /// Called once with what a barrier came to, possibly on another thread and possibly before the call returns.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
+/// On whose behalf an fsync is, so that nobody takes an error from somebody else.
+#[derive(Clone, Debug)]
+pub enum Asker {
+    /// Callers that share what they are told: each loss is told to one of them.
+    Anybody,
+    /// An open file ([`Filesystem::opener`]).
+    Opener(Arc<Opener>),
+    /// A process, where the server does not know of open files.
+    Process(u32),
+}
+
 /// What is to be durable.
 pub(crate) enum Scope<'a> {
     Inode { inode: &'a Arc<Inode>, datasync: bool },
@@ -91,11 +102,15 @@ impl Filesystem {
         );
     }
 
-    /// Starts an fsync on behalf of `opener`, who is told once of data that was lost; see [`Filesystem::barrier`].
-    pub fn fsync_async_as(&self, inode: &InodeRef, opener: &Arc<Opener>, datasync: bool, done: Done) {
-        let (asked, opener): (Arc<Inode>, _) = (Arc::clone(inode), opener.clone());
+    /// Starts an fsync on behalf of somebody, who is told once of data that was lost; see [`Filesystem::barrier`].
+    pub fn fsync_async_for(&self, inode: &InodeRef, who: Asker, datasync: bool, done: Done) {
+        let asked: Arc<Inode> = Arc::clone(inode);
         let told = move |r: Result<()>| {
-            let lost = asked.errors.check(&opener);
+            let lost = match &who {
+                Asker::Anybody => asked.errors.check(&asked.opener),
+                Asker::Opener(opener) => asked.errors.check(opener),
+                Asker::Process(id) => asked.errors.check_for(u64::from(*id)),
+            };
             done(lost.map_or(r, Err));
         };
         self.barrier(Scope::Inode { inode, datasync }, Box::new(told));
@@ -106,14 +121,9 @@ impl Filesystem {
         Arc::new(inode.errors.opener())
     }
 
-    /// As [`Filesystem::fsync_async_as`], for callers that share one opener: each loss is told to one of them.
+    /// As [`Filesystem::fsync_async_for`] anybody.
     pub fn fsync_async(&self, inode: &InodeRef, datasync: bool, done: Done) {
-        let asked: Arc<Inode> = Arc::clone(inode);
-        let told = move |r: Result<()>| {
-            let lost = asked.errors.check(&asked.opener);
-            done(lost.map_or(r, Err));
-        };
-        self.barrier(Scope::Inode { inode, datasync }, Box::new(told));
+        self.fsync_async_for(inode, Asker::Anybody, datasync, done);
     }
 
     /// fsync(2) or fdatasync(2), waiting.

@@ -17,6 +17,7 @@ mod detached;
 mod errno;
 mod helper;
 mod nodes;
+mod openers;
 mod options;
 mod serve;
 
@@ -32,6 +33,7 @@ use self::detached::Outstanding;
 pub use self::errno::errno;
 use self::helper::Helper;
 use self::nodes::{Nodes, ino_of, nodeid_of};
+use self::openers::Openers;
 pub use self::options::ServerOptions;
 use crate::Errno;
 use crate::abi::ROOT_ID;
@@ -54,6 +56,7 @@ pub struct FsServer {
     nodes: Nodes,
     outstanding: Outstanding,
     helper: Helper,
+    openers: Openers,
     /// What was agreed on with the kernel.
     no_open: AtomicBool,
     dont_mask: AtomicBool,
@@ -79,6 +82,7 @@ impl FsServer {
             options,
             nodes,
             outstanding: Outstanding::new(),
+            openers: Openers::new(),
             helper: Helper::new(),
             no_open: AtomicBool::new(false),
             dont_mask: AtomicBool::new(false),

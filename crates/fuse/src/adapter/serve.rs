@@ -104,20 +104,23 @@ impl FsServer {
     fn answer_create(&self, inode: InodeRef, reply: ReplyCreate) {
         let Some(nodeid) = nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
         let entry = self.entry(nodeid, &inode);
+        let handle = self.openers.add(self.fs.opener(&inode));
         self.nodes.add(nodeid, inode);
-        if reply.ok(&entry, 0, self.open_flags()).is_err() {
+        if reply.ok(&entry, handle, self.open_flags()).is_err() {
             self.nodes.forget(nodeid, 1);
+            self.openers.remove(handle);
         }
     }
 
-    fn answer_fsync(&self, ino: u64, datasync: bool, reply: ReplyEmpty) {
+    fn answer_fsync(&self, req: &Request, ino: u64, handle: u64, datasync: bool, reply: ReplyEmpty) {
         let inode = check!(reply, self.node(ino));
         let ticket = self.outstanding.begin();
         let done = move |result| {
             empty(reply, result);
             drop(ticket);
         };
-        self.fs.fsync_async(&inode, datasync, Box::new(done));
+        let who = self.openers.asker(handle, req.pid);
+        self.fs.fsync_async_for(&inode, who, datasync, Box::new(done));
     }
 
     /// What SETATTR may change while the owner shown is not the owner stored.
@@ -350,8 +353,10 @@ impl Server for FsServer {
             let set = FsSetAttr { size: Some(0), kill_privileges: kill_suidgid, ..FsSetAttr::default() };
             check!(reply, self.fs.setattr(&inode, &set));
         }
-        // Nothing to take back: a handle is no state.
-        let _ = reply.ok(0, self.open_flags());
+        let handle = self.openers.add(self.fs.opener(&inode));
+        if reply.ok(handle, self.open_flags()).is_err() {
+            self.openers.remove(handle);
+        }
     }
 
     fn read(&self, _req: &Request, ino: u64, args: &ReadArgs, reply: ReplyData) {
@@ -391,15 +396,16 @@ impl Server for FsServer {
         {
             self.fs.release(&inode);
         }
+        self.openers.remove(args.fh);
         reply.ok();
     }
 
-    fn fsync(&self, _req: &Request, ino: u64, _fh: u64, datasync: bool, reply: ReplyEmpty) {
-        self.answer_fsync(ino, datasync, reply);
+    fn fsync(&self, req: &Request, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
+        self.answer_fsync(req, ino, fh, datasync, reply);
     }
 
-    fn fsyncdir(&self, _req: &Request, ino: u64, _fh: u64, datasync: bool, reply: ReplyEmpty) {
-        self.answer_fsync(ino, datasync, reply);
+    fn fsyncdir(&self, req: &Request, ino: u64, _fh: u64, datasync: bool, reply: ReplyEmpty) {
+        self.answer_fsync(req, ino, 0, datasync, reply);
     }
 
     fn syncfs(&self, _req: &Request, _ino: u64, reply: ReplyEmpty) {
