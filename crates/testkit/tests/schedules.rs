@@ -1,12 +1,12 @@
 //! Threads, power cuts and faults under one scheduler: `extant_testkit::sched`.
 //!
 //! `EXTANT_SCHEDULE='config=… seed=…'`, printed with a failure, repeats one schedule (test `repeat`);
-//! `EXTANT_SCHEDULE_TRACE=FILE` then keeps its trace. `EXTANT_SCHEDULES`, `EXTANT_SERIES`, `EXTANT_SCHEDULE_CONFIG` and
+//! `EXTANT_SCHEDULE_TRACE=FILE` then keeps its trace, `EXTANT_SCHEDULE_SHRINK=300` makes it smaller in so many tries. `EXTANT_SCHEDULES`, `EXTANT_SERIES`, `EXTANT_SCHEDULE_CONFIG` and
 //! `EXTANT_SCHEDULE_SECONDS` say how many, which, of what, and for how long.
 
 use std::time::Duration;
 
-use extant_testkit::sched::{CONFIGS, Plan, Search, Trick, explore, repeat_line, try_plan};
+use extant_testkit::sched::{CONFIGS, Plan, Search, Trick, explore, repeat_line, shrink, try_plan};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
@@ -62,6 +62,10 @@ fn repeat() {
         std::fs::write(file, ran.trace.to_string()).expect("the trace");
     }
     if let Err(bad) = ran.result {
+        if let Ok(tries) = std::env::var("EXTANT_SCHEDULE_SHRINK") {
+            let (smaller, bad) = shrink(&plan, &bad, tries.parse().expect("a number of tries"));
+            panic!("{bad}\nsmaller: {}", repeat_line(&smaller));
+        }
         panic!("{bad}");
     }
 }
