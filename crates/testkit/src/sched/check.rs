@@ -112,13 +112,14 @@ fn check_cut(plan: &Plan, left: &Left, events: usize, how: How, fsck: bool, rng:
         };
         result.map_err(|e| by_whom(left, record.client, cut, &e))?;
         if !two_waves {
-            stats(record, &mine, cut, &told).map_err(|e| by_whom(left, record.client, cut, &e))?;
+            stats(left, record, &mine, cut, &told).map_err(|e| by_whom(left, record.client, cut, &e))?;
         }
     }
     drop(seen);
     fs.unmount().map_err(|e| format!("recovery: unmount: {e}"))?;
     drop(fs);
-    if fsck || two_waves {
+    // What a failed request has marked as damaged is e2fsck's to mend.
+    if (fsck && !left.struck) || two_waves {
         let dir = state_files();
         let file = dir.path().join("state");
         image.save(&file).map_err(|e| e.to_string())?;
@@ -219,12 +220,21 @@ fn no_poison(record: &Record, seen: &Seen) -> Result<(), String> {
 }
 
 /// Sizes, modes, owners, times and blocks of files that were acknowledged and not changed since.
-fn stats(record: &Record, seen: &Seen, cut: Cut, told: &[u32]) -> Result<(), String> {
+fn stats(left: &Left, record: &Record, seen: &Seen, cut: Cut, told: &[u32]) -> Result<(), String> {
     let history = &record.history;
+    // fdatasync answers for no times, and nothing but the file's own answers for such as are kept lazily.
+    let floor_of = |id: u32| {
+        let counts = |w: Covers| match w {
+            Covers::Everything => true,
+            Covers::File { client, node, data } => client == record.client && node == id && !data,
+        };
+        let acks = left.acks.iter().filter(|a| a.events <= cut.events && counts(a.what));
+        acks.map(|a| a.upto[record.client]).max()
+    };
     let last = history.last_possible(cut);
     let mut last_look: BTreeMap<u32, &crate::sched::client::Look> = BTreeMap::new();
     for look in &record.looks {
-        let Some(floor) = history.content_floor(look.node, cut) else { continue };
+        let Some(floor) = floor_of(look.node) else { continue };
         if look.op <= floor {
             last_look.insert(look.node, look);
         }
@@ -232,11 +242,9 @@ fn stats(record: &Record, seen: &Seen, cut: Cut, told: &[u32]) -> Result<(), Str
     for (path, node) in seen {
         let Some(id) = node.generation.and_then(|g| history.find(node.ino, g)) else { continue };
         let (Some(look), Some(stat)) = (last_look.get(&id), &node.stat) else { continue };
-        let floor = history.content_floor(id, cut).unwrap_or(0);
-        // A floor of fdatasync answers for no times.
-        let full = history.floors.iter().any(|f| f.events <= cut.events && f.op >= look.op);
+        let floor = floor_of(id).unwrap_or(0);
         let changed = record.touches.iter().any(|(n, op)| *n == id && *op > look.op && *op <= last);
-        if changed || !full || floor < look.op || told.contains(&id) || node.kind != NodeKind::File {
+        if changed || told.contains(&id) || node.kind != NodeKind::File {
             continue;
         }
         let key = |a: &extant_fs::Attr| (a.size, a.mode, a.uid, a.gid, a.nlink, a.mtime);

@@ -94,7 +94,7 @@ pub static CONFIGS: &[Config] = &[
     Config { name: "file", through: Some(16 << 10), lateness: INLINE, weight: 4, ..MOUNT },
     Config { name: "mount-1k", image: SMALL_BLOCKS, weight: 4, ..MOUNT },
     Config { name: "file-1k", image: SMALL_BLOCKS, through: Some(4096), weight: 2, ..MOUNT },
-    Config { name: "full-log", image: WIDE, many: true, weight: 1, ..MOUNT },
+    Config { name: "full-log", image: WIDE, many: true, weight: 2, ..MOUNT },
     Config { name: "embedded", keep_clean: true, weight: 2, ..MOUNT },
     Config { name: "writeback", data: DataMode::Writeback, weight: 1, ..MOUNT },
     Config { name: "sectors", large_sectors: true, weight: 1, ..MOUNT },

@@ -146,7 +146,7 @@ pub fn shrink(plan: &Plan, bad: &Bad, tries: usize) -> (Plan, Bad) {
     // What differs in places and numbers is the same failure.
     let same = |a: &Bad| a.kind.split(':').next() == bad.kind.split(':').next();
     let mut attempt = |keep: Vec<Vec<usize>>, from: &Plan| -> Option<(Plan, Bad)> {
-        for salt in [from.salt, 1, 2, 3, 4, 5, 6] {
+        for salt in std::iter::once(from.salt).chain(1..12) {
             if left == 0 {
                 return None;
             }

@@ -286,7 +286,9 @@ impl Plan {
         let leap_permille = [0, 1, 4, 20][rng.below(4) as usize];
         let sim = Options { strategy, leap_permille, steps_max: 500_000, ..Options::new(self.seed ^ self.salt << 48) };
         // The flusher looks every half second: together with it, and apart from it.
-        let rest_ms = [0, 0, rng.below(7000), rng.below(15) * 500][rng.below(4) as usize];
+        let due = 5000 + rng.below(4) * 500;
+        let rest_ms =
+            [0, if self.config.many { due } else { 0 }, rng.below(7000), rng.below(15) * 500][rng.below(4) as usize];
         let focus = if self.config.faults { [3, 6, 8, 9, 10] } else { [0, 0, 3, 6, 9] }[rng.below(5) as usize];
         let few = 1 + rng.below(12);
         let fault = (rng.below(few), 1 + rng.below(3), rng.one_in(5));
