@@ -431,6 +431,9 @@ impl Journal {
     pub(crate) fn set_aborted(&self, s: &mut State, error: &Error) {
         s.aborted = Some(error.clone());
         s.locked = false;
+        // Nothing is left to do that the journal's thread would stay awake for.
+        s.commit_wanted = false;
+        s.started_ns = None;
         self.room.notify_all();
         self.drained.notify_all();
     }
