@@ -23,7 +23,7 @@ use crate::crash::pattern;
 /// Clients that a plan has at most; the images hold files for each.
 pub const CLIENTS_MAX: usize = 8;
 /// Files that a client has in an image with many.
-pub const MANY: usize = 40;
+pub const MANY: usize = 60;
 /// Distance between the clients' node numbers, as patterns know them.
 pub const NODES: u32 = 4096;
 /// Seconds since 1970 at which images are made, before any run begins.
@@ -198,7 +198,7 @@ impl Config {
                 // Its first third holds data already: overwrites meet what is still to be converted.
                 make(format!("t{client}p"), NodeKind::File, ALLOCATED / 3, ALLOCATED);
             }
-            if self.many && client < 4 {
+            if self.many && client < 3 {
                 (0..MANY).for_each(|i| make(format!("t{client}m{i:02}"), NodeKind::File, 100, 0));
             }
         }

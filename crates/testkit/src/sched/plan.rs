@@ -245,14 +245,11 @@ impl Plan {
     /// All operations, those that are not kept included.
     pub fn all(&self) -> Vec<Vec<Cmd>> {
         let mut rng = Rng::new(self.seed ^ 0x0B5E_55ED);
-        let most = if self.config.many {
-            4
-        } else if rng.one_in(5) {
-            CLIENTS_MAX as u64
-        } else {
-            4
+        let most = match self.config {
+            c if c.many || c.faults => 3,
+            _ if rng.one_in(5) => CLIENTS_MAX as u64,
+            _ => 4,
         };
-        let most = if self.config.faults { 3 } else { most };
         let clients = 2 + rng.below(most - 1);
         let kind = match self.config {
             c if c.many => MANY,
@@ -260,12 +257,16 @@ impl Plan {
             _ => KINDS[rng.below(KINDS.len() as u64) as usize],
         };
         let mixed = rng.one_in(3);
+        // Everything is dirty when the file system is unmounted.
+        let at_last = self.config.many && rng.one_in(2);
         (0..clients)
             .map(|_| {
                 let kind =
                     if mixed && !self.config.many { KINDS[rng.below(KINDS.len() as u64) as usize] } else { kind };
-                let ops = 2 + rng.below((24 / clients).max(3));
-                (0..ops).map(|_| Cmd { verb: draw(kind, &mut rng), draw: rng.next_u64() }).collect()
+                let ops = if at_last { rng.below(3) } else { 2 + rng.below((24 / clients).max(3)) };
+                let verbs = (0..ops).map(|_| draw(kind, &mut rng)).collect::<Vec<_>>();
+                let verbs = verbs.into_iter().chain(at_last.then_some(DirtyMany));
+                verbs.map(|verb| Cmd { verb, draw: rng.next_u64() }).collect()
             })
             .collect()
     }
@@ -288,7 +289,7 @@ impl Plan {
         // The flusher looks every half second: together with it, and apart from it.
         let due = 5000 + rng.below(4) * 500;
         let rest_ms =
-            [0, if self.config.many { due } else { 0 }, rng.below(7000), rng.below(15) * 500][rng.below(4) as usize];
+            if self.config.many { due } else { [0, 0, rng.below(7000), rng.below(15) * 500][rng.below(4) as usize] };
         let focus = if self.config.faults { [3, 6, 8, 9, 10] } else { [0, 0, 3, 6, 9] }[rng.below(5) as usize];
         let few = 1 + rng.below(12);
         let fault = (rng.below(few), 1 + rng.below(3), rng.one_in(5));
