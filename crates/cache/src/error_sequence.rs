@@ -83,6 +83,15 @@ impl<E: Clone> ErrorSequence<E> {
         last.error.clone()
     }
 
+    /// The newest error, if nobody has been told of it; now somebody has.
+    pub fn unseen(&self) -> Option<E> {
+        let last = self.last.lock();
+        if self.counter.fetch_or(SEEN, Ordering::AcqRel) & SEEN != 0 {
+            return None;
+        }
+        last.error.clone()
+    }
+
     /// As [`ErrorSequence::check`], for somebody with a number of his own.
     pub fn check_for(&self, who: u64) -> Option<E> {
         // As it was made: there has never been an error.

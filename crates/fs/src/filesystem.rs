@@ -14,7 +14,7 @@ use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_block::BlockDevice;
-use extant_cache::{Budget, BufKind, BufferCache, ErrorSequence, Flusher, Opener, Shrinker};
+use extant_cache::{Budget, BufKind, BufferCache, ErrorSequence, Flusher, Shrinker};
 use extant_journal::{Handle, Hooks, Journal};
 use extant_mballoc::Allocator;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
@@ -108,9 +108,8 @@ pub struct Filesystem {
     /// Evictions that have ended.
     pub(crate) evicted: AtomicU64,
     pub(crate) stopping: AtomicBool,
-    /// Data of any file that was lost on its way to the device, and whom sync has told of it.
+    /// Data of any file that was lost on its way to the device.
     pub(crate) errors: ErrorSequence<Error>,
-    pub(crate) sync_opener: Opener,
     /// Batches whose data is on the device and that wait for a handle.
     pub(crate) completed: Completed,
     pub(crate) threads: Threads,

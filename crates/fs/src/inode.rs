@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex, RwLock};
-use extant_cache::{AddressSpace, ErrorSequence, Opener, Writebacks};
+use extant_cache::{AddressSpace, ErrorSequence, Writebacks};
 use extant_mballoc::InodePreallocation;
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc};
@@ -71,8 +71,6 @@ pub struct Inode {
     pub(crate) linkable: AtomicBool,
     /// Data that was lost on its way to the device.
     pub(crate) errors: ErrorSequence<Error>,
-    /// For callers that do not say which opener they are.
-    pub(crate) opener: Opener,
     /// [`InodeRef`]s.
     users: AtomicU32,
     /// A file's place in the directory search order: group of the last allocated child (Orlov).
@@ -115,7 +113,6 @@ impl Inode {
     ) -> Arc<Inode> {
         let pages = AddressSpace::new(fs.geo.block_bits, fs.options.keep_clean && desc.is_regular(), fs.budget.clone());
         let size = desc.size;
-        let errors = ErrorSequence::default();
         Arc::new_cyclic(|me| Inode {
             ino,
             me: me.clone(),
@@ -135,8 +132,7 @@ impl Inode {
             sync_tid: AtomicU32::new(tid),
             datasync_tid: AtomicU32::new(tid),
             linkable: AtomicBool::new(false),
-            opener: errors.opener(),
-            errors,
+            errors: ErrorSequence::default(),
             users: AtomicU32::new(0),
             last_alloc_group: AtomicU32::new(u32::MAX),
             read_end: AtomicU64::new(0),
@@ -198,7 +194,7 @@ impl Inode {
         }
     }
 
-    /// Data of the inode was lost on its way to the device: told once to each opener by fsync, and once by the next sync.
+    /// Data of the inode was lost on its way to the device: told once to each who asks, by fsync and by sync.
     pub(crate) fn note_lost_write(&self, cause: Error) {
         let e = Error::lost(Some(self.ino), cause);
         if let Some(fs) = self.fs.upgrade() {

@@ -406,7 +406,6 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     let overhead = geo.overhead_blocks();
     let writable = !read_only;
     let es = EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()));
-    let errors = ErrorSequence::default();
     let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
         me: me.clone(),
         sb_place: sb.primary_location(),
@@ -439,8 +438,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         evicting: AtomicU32::new(0),
         evicted: AtomicU64::new(0),
         stopping: AtomicBool::new(false),
-        sync_opener: errors.opener(),
-        errors,
+        errors: ErrorSequence::default(),
         completed: Completed::new(),
         threads: Threads::new(),
         rng: Mutex::new(&filesystem::RNG_CLASS, Rng::new(seed)),

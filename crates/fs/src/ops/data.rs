@@ -684,6 +684,6 @@ impl Filesystem {
             Ok(Progress::Done) => self.write_disk_size(handle, inode, end)?,
             _ => self.write_inode_data(handle, inode)?,
         }
-        Ok(progress?)
+        progress
     }
 }

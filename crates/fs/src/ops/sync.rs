@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use extant_base::sync::Waiter;
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
-use extant_cache::Opener;
+use extant_base::task::shard_index;
+use extant_cache::{ErrorSequence, Opener};
 use extant_ondisk::jbd2::Tid;
 
 use crate::error::{Error, Result};
@@ -23,15 +24,27 @@ use crate::inode::{Inode, InodeRef};
 /// Called once with what a barrier came to, possibly on another thread and possibly before the call returns.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// On whose behalf an fsync is, so that nobody takes an error from somebody else.
+/// On whose behalf an fsync or a sync is, so that nobody takes an error from somebody else.
 #[derive(Clone, Debug)]
 pub enum Asker {
-    /// Callers that share what they are told: each loss is told to one of them.
-    Anybody,
+    /// The calling thread.
+    Thread,
     /// An open file ([`Filesystem::opener`]).
     Opener(Arc<Opener>),
     /// A process, where the server does not know of open files.
     Process(u32),
+}
+
+impl Asker {
+    /// The error that he has not been told.
+    fn check(&self, errors: &ErrorSequence<Error>, thread: u64) -> Result<()> {
+        let lost = match self {
+            Asker::Thread => errors.check_for(1 << 32 | thread),
+            Asker::Opener(opener) => errors.check(opener),
+            Asker::Process(id) => errors.check_for(u64::from(*id)),
+        };
+        lost.map_or(Ok(()), Err)
+    }
 }
 
 /// What is to be durable.
@@ -105,14 +118,8 @@ impl Filesystem {
     /// Starts an fsync on behalf of somebody, who is told once of data that was lost; see [`Filesystem::barrier`].
     pub fn fsync_async_for(&self, inode: &InodeRef, who: Asker, datasync: bool, done: Done) {
         let asked: Arc<Inode> = Arc::clone(inode);
-        let told = move |r: Result<()>| {
-            let lost = match &who {
-                Asker::Anybody => asked.errors.check(&asked.opener),
-                Asker::Opener(opener) => asked.errors.check(opener),
-                Asker::Process(id) => asked.errors.check_for(u64::from(*id)),
-            };
-            done(lost.map_or(r, Err));
-        };
+        let thread = shard_index() as u64;
+        let told = move |r: Result<()>| done(who.check(&asked.errors, thread).and(r));
         self.barrier(Scope::Inode { inode, datasync }, Box::new(told));
     }
 
@@ -121,9 +128,9 @@ impl Filesystem {
         Arc::new(inode.errors.opener())
     }
 
-    /// As [`Filesystem::fsync_async_for`] anybody.
+    /// As [`Filesystem::fsync_async_for`] the calling thread.
     pub fn fsync_async(&self, inode: &InodeRef, datasync: bool, done: Done) {
-        self.fsync_async_for(inode, Asker::Anybody, datasync, done);
+        self.fsync_async_for(inode, Asker::Thread, datasync, done);
     }
 
     /// fsync(2) or fdatasync(2), waiting.
@@ -138,8 +145,15 @@ impl Filesystem {
 
     /// As [`Filesystem::sync`], without waiting.
     pub fn sync_async(&self, done: Done) {
+        self.sync_async_for(Asker::Thread, done);
+    }
+
+    /// Starts a sync on behalf of somebody, who is told once of data of any file that was lost (Linux: the error sequence of
+    /// the super block, which syncfs(2) reads).
+    pub fn sync_async_for(&self, who: Asker, done: Done) {
         let fs = self.arc();
-        self.barrier(Scope::All, Box::new(move |r| done(fs.report_lost().and(r))));
+        let thread = shard_index() as u64;
+        self.barrier(Scope::All, Box::new(move |r| done(who.check(&fs.errors, thread).and(r))));
     }
 
     pub(crate) fn wait_for(&self, ask: impl FnOnce(Done)) -> Result<()> {
@@ -152,9 +166,9 @@ impl Filesystem {
         waiter.wait()
     }
 
-    /// An error once after data of any file was lost (Linux: the error sequence of the super block, which syncfs(2) reads).
+    /// Lost data that nobody has been told of.
     pub(crate) fn report_lost(&self) -> Result<()> {
-        self.errors.check(&self.sync_opener).map_or(Ok(()), Err)
+        self.errors.unseen().map_or(Ok(()), Err)
     }
 
     /// Without background threads: one round of the work that they would do (tests, tools, simulated time).

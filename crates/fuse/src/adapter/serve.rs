@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use extant_block::AlignedBuf;
 use extant_fs::{
-    Caller, Error, Filesystem, InodeRef, NewNode, RenameFlags, Seek, SetAttr as FsSetAttr, SetMode, WriteFlags,
+    Asker, Caller, Error, Filesystem, InodeRef, NewNode, RenameFlags, Seek, SetAttr as FsSetAttr, SetMode, WriteFlags,
 };
 use extant_ondisk::inode::FileType;
 use zerocopy::{FromBytes, IntoBytes};
@@ -408,13 +408,13 @@ impl Server for FsServer {
         self.answer_fsync(req, ino, 0, datasync, reply);
     }
 
-    fn syncfs(&self, _req: &Request, _ino: u64, reply: ReplyEmpty) {
+    fn syncfs(&self, req: &Request, _ino: u64, reply: ReplyEmpty) {
         let ticket = self.outstanding.begin();
         let done = move |result| {
             empty(reply, result);
             drop(ticket);
         };
-        self.fs.sync_async(Box::new(done));
+        self.fs.sync_async_for(Asker::Process(req.pid), Box::new(done));
     }
 
     fn setxattr(&self, req: &Request, ino: u64, name: &[u8], value: &[u8], args: &SetxattrArgs, reply: ReplyEmpty) {
