@@ -25,7 +25,6 @@ fn search(plans: u64) -> Search {
 }
 
 #[test]
-#[ignore = "known failures: the engine loses data where its threads meet; see the series of defects that this finds"]
 fn twenty_thousand_schedules() {
     let report = explore(&search(20_000));
     println!("{}", report.summary());
