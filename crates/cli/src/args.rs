@@ -57,7 +57,7 @@ Options (-o), separated by commas:
 ", "  ro rw                        read-only; read and write (the default)
   cache=SIZE                   memory for cached blocks, files and names (256M)
   commit=SECONDS               how much work a crash may take (5)
-  data=ordered|writeback       ordered: file data before the metadata that points to it
+  data=ordered|writeback       both: file data before the metadata that points to it
   journal=borrow|none          what an image without a journal gets while it is mounted (a
                                borrowed one, if it was cleanly unmounted)
   noatime relatime             access times

@@ -7,7 +7,7 @@
 //! None.
 
 use extant_block::device::{Engine, IoMode};
-use extant_fs::{AllocPolicy, Atime, BorrowJournal, DataMode, EsPolicyKind, MountOptions, OnError};
+use extant_fs::{AllocPolicy, Atime, BorrowJournal, EsPolicyKind, MountOptions, OnError};
 
 use crate::size;
 
@@ -165,7 +165,8 @@ impl MountConfig {
                 seconds => self.fs.commit_interval_s = seconds,
             },
             "data" => {
-                self.fs.data = pick(value, &[("ordered", DataMode::Ordered), ("writeback", DataMode::Writeback)])?;
+                // Data is on the device before its map, whatever is asked for.
+                pick(value, &[("ordered", ()), ("writeback", ())])?;
             }
             "journal" => {
                 let known = [("borrow", BorrowJournal::Always), ("none", BorrowJournal::Never)];
@@ -231,7 +232,7 @@ mod tests {
     fn options() {
         let c = parse("rw,cache=64M,commit=30,data=writeback,noatime,errors=remount-ro,io=direct,partition=2").unwrap();
         assert_eq!((c.fs.cache_bytes, c.fs.commit_interval_s, c.partition), (64 << 20, 30, Some(2)));
-        assert_eq!((c.fs.data, c.fs.atime, c.io), (DataMode::Writeback, Atime::Never, Some(IoMode::Direct)));
+        assert_eq!((c.fs.atime, c.io), (Atime::Never, Some(IoMode::Direct)));
         assert!(c.fuse.noatime && !c.fs.read_only && !c.fs.keep_clean);
         let c = parse("noload,offset=1M,suid,dev,no_open=1,workers=3,engine=psync").unwrap();
         assert!(c.fs.read_only && c.fuse.read_only && !c.fuse.nosuid && !c.fuse.nodev);

@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use extant_base::counter::Counter;
-use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_block::BlockDevice;
@@ -39,7 +38,6 @@ pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
 pub(crate) static XATTR_CLASS: LockClass = LockClass::new("shared attributes", 77);
-pub(crate) static RNG_CLASS: LockClass = LockClass::new("random numbers", 99);
 
 /// How often an operation is tried that finds no space while some may be on its way. A try can be in vain because another
 /// thread was faster, so this is more than what one eviction and one commit need.
@@ -113,7 +111,10 @@ pub struct Filesystem {
     /// Batches whose data is on the device and that wait for a handle.
     pub(crate) completed: Completed,
     pub(crate) threads: Threads,
-    pub(crate) rng: Mutex<Rng>,
+    /// Where the generator of random numbers stands.
+    pub(crate) random: AtomicU64,
+    /// New files and directories are mapped by extents.
+    pub(crate) new_extents: bool,
     /// What the budget knows of the allocator's memory.
     pub(crate) buddy_bytes: AtomicUsize,
     pub(crate) overhead: u64,
@@ -190,7 +191,11 @@ impl Filesystem {
     }
 
     pub(crate) fn random_u32(&self) -> u32 {
-        self.rng.lock().next_u32()
+        // Weyl's sequence, mixed (Steele, Lea, Flood: SplitMix, 2014): without a lock, and the seed's all the same.
+        let mut z = self.random.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ z >> 31) as u32
     }
 
     /// Joins the running transaction. `credits`: metadata blocks that the operation may change.

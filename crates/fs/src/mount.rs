@@ -22,7 +22,7 @@ use extant_block::{AlignedBuf, BioFlags, BlockDevice};
 use extant_cache::{Budget, BufferCache, ErrorSequence, Flusher, FlusherOptions, Shrinker};
 use extant_journal::{Journal, LogLocation};
 use extant_mballoc::Allocator;
-use extant_ondisk::features::{Compat, MountMode};
+use extant_ondisk::features::{Compat, Incompat, MountMode};
 use extant_ondisk::jbd2::{LogCsum, MIN_LOG_BLOCKS};
 use extant_ondisk::superblock::{ErrorBehaviour, FsState, SUPERBLOCK_SIZE, SuperBlock, backup_candidates};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
@@ -406,6 +406,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     let overhead = geo.overhead_blocks();
     let writable = !read_only;
     let es = EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()));
+    let new_extents = sb.incompat().contains(Incompat::EXTENTS);
     let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
         me: me.clone(),
         sb_place: sb.primary_location(),
@@ -441,7 +442,8 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         errors: ErrorSequence::default(),
         completed: Completed::new(),
         threads: Threads::new(),
-        rng: Mutex::new(&filesystem::RNG_CLASS, Rng::new(seed)),
+        random: AtomicU64::new(seed),
+        new_extents,
         overhead,
         buddy_bytes: AtomicUsize::new(0),
         shared_xattr: Mutex::new(&filesystem::XATTR_CLASS, ()),

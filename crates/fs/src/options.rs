@@ -20,15 +20,6 @@ pub enum OnError {
     RemountReadOnly,
 }
 
-/// When file data must be on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataMode {
-    /// Before the commit of the metadata that points to it.
-    Ordered,
-    /// Whenever. A crash may show stale bytes.
-    Writeback,
-}
-
 /// Whether an image without a journal is lent one while it is mounted for writing (see `borrow`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BorrowJournal {
@@ -50,7 +41,6 @@ pub struct MountOptions {
     /// The memory budget, in bytes.
     pub cache_bytes: u64,
     pub commit_interval_s: u32,
-    pub data: DataMode,
     pub borrow_journal: BorrowJournal,
     pub atime: Atime,
     /// Who may use the reserved blocks besides root, instead of whom the superblock names.
@@ -81,7 +71,6 @@ impl Default for MountOptions {
             no_recovery: false,
             cache_bytes: 256 << 20,
             commit_interval_s: 5,
-            data: DataMode::Ordered,
             borrow_journal: BorrowJournal::default(),
             atime: Atime::Relative,
             resuid: None,

@@ -3,10 +3,14 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use extant_base::sync::{lock_table, set_lock_stats};
+use extant_base::sync::{LockClass, Mutex, lock_table, set_lock_stats};
 use extant_base::task;
 use extant_block::device::MemDevice;
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode, SetAttr, SetTime, WriteFlags};
+
+/// The counts are the process's: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(&ALONE_CLASS, ());
+static ALONE_CLASS: LockClass = LockClass::new("one test at a time", 0);
 
 const THREADS: u64 = 4;
 const FILES: u64 = 1500;
@@ -33,6 +37,7 @@ fn untar(fs: &Arc<Filesystem>, n: u64) {
 
 #[test]
 fn no_lock_is_one_that_all_operations_wait_for() {
+    let _alone = ALONE.lock();
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
     let out = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&path).arg("512M").output().expect("mke2fs");
@@ -72,4 +77,68 @@ fn no_lock_is_one_that_all_operations_wait_for() {
             row.contended
         );
     }
+}
+
+/// How often an operation takes the locks that all operations share. By nature: a handle is counted when it starts and when it
+/// ends; an inode becomes dirty once; one that loses its last name becomes an orphan and ceases to be one, goes into the queue
+/// of evictions, comes out, and is done. docs/locking.md has the table.
+#[test]
+fn an_operation_takes_the_shared_locks_as_often_as_it_must() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    let out = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&path).arg("256M").output().expect("mke2fs");
+    assert!(out.status.success());
+    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let options = MountOptions { keep_clean: false, threads: false, seed: Some(1), ..MountOptions::default() };
+    let fs = Filesystem::mount(dev, options).expect("mounted");
+    let cred = Cred::default();
+    let top = fs.create(&fs.root().expect("root"), b"d", NewNode::directory(0o755), cred).expect("mkdir");
+    let name = |n: u64| format!("f{n}").into_bytes();
+    // Each first use of something, on one file apart.
+    let warm = fs.create(&top, b"warm", NewNode::file(0o644), cred).expect("create");
+    fs.write(&warm, 0, &[1; 100], WriteFlags::default()).expect("write");
+    drop(warm);
+    fs.unlink(&top, b"warm").expect("unlink");
+    fs.sync().expect("sync");
+    const N: u64 = 50;
+    let files = std::cell::RefCell::new(Vec::new());
+    let step = |what: &str, run: &dyn Fn(u64), most: &[(&str, u64)]| {
+        let before = lock_table();
+        set_lock_stats(true);
+        (0..N).for_each(run);
+        set_lock_stats(false);
+        for row in lock_table() {
+            let had = before.iter().find(|r| r.name == row.name).map_or(0, |r| r.acquired);
+            let each = (row.acquired - had).div_ceil(N);
+            if let Some((_, most)) = most.iter().find(|(name, _)| *name == row.name) {
+                assert!(each <= *most, "{what}: '{}' is taken {each} times, not {most}", row.name);
+            }
+        }
+    };
+    step(
+        "create",
+        &|n| files.borrow_mut().push(fs.create(&top, &name(n), NewNode::file(0o644), cred).expect("create")),
+        &[
+            ("journal state", 2),
+            ("dirty inodes", 0),
+            ("evictions", 0),
+            ("orphans", 0),
+            ("superblock", 0),
+            ("renames", 0),
+        ],
+    );
+    let write = |n: u64| {
+        fs.write(&files.borrow()[n as usize], 0, &[1; 100], WriteFlags::default()).expect("write");
+    };
+    step("first write", &write, &[("journal state", 0), ("dirty inodes", 1), ("superblock", 0)]);
+    step("later write", &write, &[("journal state", 0), ("dirty inodes", 0), ("superblock", 0)]);
+    files.borrow_mut().clear();
+    step(
+        "unlink and evict",
+        &|n| fs.unlink(&top, &name(n)).expect("unlink"),
+        &[("journal state", 4), ("dirty inodes", 1), ("evictions", 3), ("orphans", 2), ("renames", 0)],
+    );
+    drop(top);
+    fs.unmount().expect("unmount");
 }

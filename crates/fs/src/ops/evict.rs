@@ -62,19 +62,36 @@ impl Filesystem {
     /// Frees a few queued inodes on the caller's thread, which holds no lock and no handle: small files go without a switch
     /// to the eviction thread, and whoever unlinks pays. Large ones are left to the thread.
     pub fn reap(&self) {
-        for _ in 0..REAP_MAX {
-            {
-                let q = self.evictions.lock();
-                match q.front() {
-                    None => return,
-                    Some(i) if is_large(i) => {
-                        self.evict_work.notify_one();
-                        return;
+        self.evict_queued(REAP_MAX, true);
+    }
+
+    /// Frees up to `max` inodes from the head of the queue; with `small`, up to the first large one. The queue is locked once
+    /// for each, and once more.
+    fn evict_queued(&self, max: u32, small: bool) {
+        for round in 0.. {
+            let next = {
+                let mut q = self.evictions.lock();
+                if round > 0 {
+                    // Under the lock, as it stops to count as being in progress: whoever sees neither has seen the space.
+                    self.evicted.fetch_add(1, Ordering::AcqRel);
+                    if self.evicting.fetch_sub(1, Ordering::AcqRel) == 1 && q.is_empty() {
+                        self.evict_idle.notify_all();
                     }
-                    Some(_) => {}
                 }
-            }
-            self.evict_next();
+                match q.front() {
+                    Some(inode) if round < max && small && is_large(inode) => {
+                        self.evict_work.notify_one();
+                        None
+                    }
+                    Some(_) if round < max => {
+                        self.evicting.fetch_add(1, Ordering::AcqRel);
+                        q.pop_front()
+                    }
+                    _ => None,
+                }
+            };
+            let Some(inode) = next else { return };
+            self.evict(&inode);
         }
     }
 
@@ -97,34 +114,13 @@ impl Filesystem {
                 self.evict_work.wait_for(&mut q, wait);
             }
         }
-        while self.evict_next() {}
+        self.evict_queued(u32::MAX, false);
         !self.stopping.load(Ordering::Acquire)
-    }
-
-    fn evict_next(&self) -> bool {
-        let next = {
-            let mut q = self.evictions.lock();
-            let next = q.pop_front();
-            if next.is_some() {
-                self.evicting.fetch_add(1, Ordering::AcqRel);
-            }
-            next
-        };
-        let Some(inode) = next else { return false };
-        self.evict(&inode);
-        drop(inode);
-        let q = self.evictions.lock();
-        // Under the lock, as it stops to count as being in progress: whoever sees neither has seen the space.
-        self.evicted.fetch_add(1, Ordering::AcqRel);
-        if self.evicting.fetch_sub(1, Ordering::AcqRel) == 1 && q.is_empty() {
-            self.evict_idle.notify_all();
-        }
-        true
     }
 
     /// Frees everything that is queued, helping the thread, and waits for what it has in hand.
     pub(crate) fn drain_evictions(&self) {
-        while self.evict_next() {}
+        self.evict_queued(u32::MAX, false);
         let mut q = self.evictions.lock();
         while self.evicting.load(Ordering::Acquire) > 0 {
             self.evict_idle.wait_for(&mut q, Duration::from_millis(50));

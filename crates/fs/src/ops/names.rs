@@ -9,7 +9,7 @@ use std::sync::Arc;
 use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
 use extant_ondisk::dirent;
-use extant_ondisk::features::{Incompat, RoCompat};
+use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc, InodeFlags, LINK_MAX};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
@@ -235,8 +235,7 @@ impl Filesystem {
             FileType::Regular => flags &= !(InodeFlags::DIRSYNC | InodeFlags::TOPDIR),
             _ => flags &= InodeFlags::NODUMP | InodeFlags::NOATIME,
         }
-        let extents = self.sb.lock().incompat().contains(Incompat::EXTENTS)
-            && matches!(kind, FileType::Regular | FileType::Directory);
+        let extents = self.new_extents && matches!(kind, FileType::Regular | FileType::Directory);
         flags.set(InodeFlags::EXTENTS, extents);
         desc.flags = flags;
         desc.projid = if dir_flags.contains(InodeFlags::PROJINHERIT) { dir_projid } else { 0 };
@@ -307,7 +306,7 @@ impl Filesystem {
             inode.map.try_write().expect("nobody else has the new inode").i_block = m.desc.i_block;
             return Ok(());
         }
-        let extents = self.sb.lock().incompat().contains(Incompat::EXTENTS);
+        let extents = self.new_extents;
         let view = self.map_view(inode);
         let block = self.allocate_meta_block(handle, self.inode_goal(dir))?;
         let mut map = inode.map.write();

@@ -373,7 +373,10 @@ impl Server for FsServer {
 
     fn write(&self, req: &Request, ino: u64, args: &WriteArgs, data: &[u8], reply: ReplyWrite) {
         let inode = check!(reply, self.node(ino));
-        let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times: args.cached };
+        // A page of a shared mapping comes like one of the writeback cache; but the kernel keeps the times itself only with that
+        // (it then sends them with SETATTR).
+        let keep_times = args.cached && self.writeback.load(Ordering::Relaxed);
+        let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times };
         // What the kernel took into its cache was acknowledged long ago, and whoever writes it back did not write it.
         let caller = if args.cached { Caller::ROOT } else { caller(req) };
         let write =

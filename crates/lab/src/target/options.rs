@@ -4,7 +4,7 @@
 //! None.
 
 use extant_block::device::{Engine, IoMode};
-use extant_fs::{AllocPolicy, Atime, DataMode, EsPolicyKind, MountOptions};
+use extant_fs::{AllocPolicy, Atime, EsPolicyKind, MountOptions};
 
 use super::parse_size;
 
@@ -57,8 +57,8 @@ impl EngineOptions {
             match (name, value) {
                 ("cache", size) => options.fs.cache_bytes = parse_size(size)?.max(8 << 20),
                 ("commit", seconds) => options.fs.commit_interval_s = seconds.parse().map_err(|_| wrong())?,
-                ("data", "ordered") => options.fs.data = DataMode::Ordered,
-                ("data", "writeback") => options.fs.data = DataMode::Writeback,
+                // Data is on the device before its map, whatever is asked for.
+                ("data", "ordered" | "writeback") => {}
                 ("noatime", "") => options.fs.atime = Atime::Never,
                 ("relatime", "") => options.fs.atime = Atime::Relative,
                 ("io", "direct") => options.io = IoMode::Direct,

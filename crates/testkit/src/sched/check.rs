@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use extant_base::rng::Rng;
 use extant_block::device::{CrashMode, MemDevice};
-use extant_fs::{DataMode, Filesystem};
+use extant_fs::Filesystem;
 
 use crate::crash::explore::state_files;
 use crate::crash::history::{Cut, Floor, NodeKind};
@@ -98,14 +98,12 @@ fn check_cut(plan: &Plan, left: &Left, events: usize, how: How, fsck: bool, rng:
     let image = Arc::new(image);
     let fs = Filesystem::mount(image.clone(), config.quiet(LATER_S)).map_err(|e| format!("recovery: mount: {e}"))?;
     let seen = seen::by_extant(&fs).map_err(|e| format!("recovery: {e}"))?;
-    let stale = config.data == DataMode::Writeback && !ended;
     for record in &left.records {
         let mine = of_client(&seen, record.client);
-        if !stale && !two_waves {
-            no_poison(record, &mine)?;
-        }
+        // Whatever there is of a journal: blocks are mapped once their data is there.
+        no_poison(record, &mine)?;
         let told: Vec<u32> = left.told.iter().filter(|(c, _)| *c == record.client).map(|(_, n)| *n).collect();
-        let result = if left.struck || stale || record.broken {
+        let result = if left.struck || record.broken {
             oracle::check_acknowledged(&record.history, &mine, cut)
         } else {
             oracle::check(&record.history, &mine, cut, two_waves.then_some(config.image.block_size))

@@ -13,7 +13,7 @@ use extant_base::clock::Clock;
 use extant_block::BioFlags;
 use extant_block::BlockDevice;
 use extant_block::device::{Lateness, Limits, MemDevice};
-use extant_fs::{BorrowJournal, Cred, DataMode, FallocateMode, Filesystem, MountOptions, NewNode, WriteFlags};
+use extant_fs::{BorrowJournal, Cred, FallocateMode, Filesystem, MountOptions, NewNode, WriteFlags};
 
 use crate::crash::explore::state_files;
 use crate::crash::history::NodeKind;
@@ -43,7 +43,6 @@ pub struct Config {
     pub free_blocks: Option<u64>,
     pub keep_clean: bool,
     pub through: Option<u64>,
-    pub data: DataMode,
     pub lateness: Lateness,
     /// Sectors of 4 KiB.
     pub large_sectors: bool,
@@ -68,7 +67,6 @@ const MOUNT: Config = Config {
     free_blocks: None,
     keep_clean: false,
     through: None,
-    data: DataMode::Ordered,
     lateness: RING,
     large_sectors: false,
     faults: false,
@@ -96,7 +94,6 @@ pub static CONFIGS: &[Config] = &[
     Config { name: "file-1k", image: SMALL_BLOCKS, through: Some(4096), weight: 2, ..MOUNT },
     Config { name: "full-log", image: WIDE, many: true, weight: 2, ..MOUNT },
     Config { name: "embedded", keep_clean: true, weight: 2, ..MOUNT },
-    Config { name: "writeback", data: DataMode::Writeback, weight: 1, ..MOUNT },
     Config { name: "sectors", large_sectors: true, weight: 1, ..MOUNT },
     Config { name: "full-disk", free_blocks: Some(40), weight: 2, ..MOUNT },
     Config {
@@ -138,7 +135,6 @@ impl Config {
         MountOptions {
             keep_clean: self.keep_clean,
             write_through_bytes: self.through,
-            data: self.data,
             cache_bytes: 8 << 20,
             borrow_journal: self.lends(),
             seed: Some(seed),

@@ -1,7 +1,7 @@
 //! [`FileDevice`]: an image file or a block device of the host.
 //!
 //! Waiting calls are preadv and pwritev in the caller's thread. `submit` goes through io_uring ([`Engine::IoUring`]), or
-//! is carried out inline ([`Engine::Psync`]; also where io_uring is refused). FUA is RWF_DSYNC, a flush is fdatasync, and
+//! is carried out inline ([`Engine::Psync`]; also where io_uring is refused, and small writes into the page cache). FUA is RWF_DSYNC, a flush is fdatasync, and
 //! a failed one is for good. With [`IoMode::Direct`], memory and reads that O_DIRECT does not take go through a copy;
 //! writes are aligned by contract.
 //!
@@ -143,7 +143,18 @@ impl FileDevice {
     }
 }
 
+/// A write of up to so many bytes into the page cache costs less than being told of its end by another thread.
+const INLINE_BYTES: u64 = 128 << 10;
+
 impl FileCore {
+    /// Whether the submitter carries the bio out itself although there is a ring.
+    fn takes_inline(&self, bio: &Bio) -> bool {
+        !self.direct
+            && bio.op == BioOp::Write
+            && bio.len <= INLINE_BYTES
+            && !bio.flags.intersects(BioFlags::FUA | BioFlags::PREFLUSH)
+    }
+
     fn error(&self, op: BioOp, offset: u64, len: u64, source: io::Error) -> Error {
         Error::io(&self.name, op, offset, len, source)
     }
@@ -378,8 +389,8 @@ impl BlockDevice for FileDevice {
 
     fn submit(&self, bio: Bio) {
         match &self.ring {
-            Some(ring) => ring.submit(vec![bio]),
-            None => self.core.submit(bio),
+            Some(ring) if !self.core.takes_inline(&bio) => ring.submit(vec![bio]),
+            _ => self.core.submit(bio),
         }
     }
 
