@@ -254,8 +254,7 @@ fn a_lost_update_is_found_by_each_strategy() {
             })
             .collect();
         threads.into_iter().for_each(|t| t.join().expect("joined"));
-        let n = *n.lock();
-        n
+        Arc::into_inner(n).expect("all have ended").into_inner()
     };
     for strategy in STRATEGIES {
         let strategy = match strategy {
