@@ -597,10 +597,10 @@ pub(super) fn steps() -> u64 {
 
 /// A key for a hash table; None outside of a run.
 #[cold]
-pub(crate) fn hash_key() -> Option<u64> {
+pub(crate) fn hash_key() -> Option<[u64; 2]> {
     let me = me()?;
     let mut st = me.core.state();
-    let key = st.keys.next_u64();
+    let key = [st.keys.next_u64(), st.keys.next_u64()];
     st.event(Kind::Key, "", 0);
     Some(key)
 }

@@ -95,18 +95,19 @@ impl LockClass {
     #[inline(always)]
     pub(super) fn acquire<G>(&'static self, addr: usize, quick: impl Fn() -> Option<G>, slow: impl FnOnce() -> G) -> G {
         let mode = MODE.load(Ordering::Relaxed);
-        let counted = mode & STATS != 0;
-        if counted && !self.slot.count() {
-            self.count_first();
-        }
-        if mode & SIMULATED != 0
-            && let Some(g) = self.acquire_simulated(addr, &quick)
-        {
-            return g;
+        if mode != 0 {
+            if mode & STATS != 0 && !self.slot.count() {
+                self.count_first();
+            }
+            if mode & SIMULATED != 0
+                && let Some(g) = self.acquire_simulated(addr, &quick)
+            {
+                return g;
+            }
         }
         match quick() {
             Some(g) => g,
-            None => self.wait(counted, quick, slow),
+            None => self.wait(mode & STATS != 0, quick, slow),
         }
     }
 

@@ -31,15 +31,18 @@ impl<T> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.take(false)
     }
 
     /// Takes a second lock of the same class; the caller orders the two (by inode number, say).
+    #[inline]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.take(true)
     }
 
+    #[inline(always)]
     fn take(&self, nested: bool) -> MutexGuard<'_, T> {
         let addr = address(&self.raw);
         let held = Held::enter(self.class, addr, nested, true);

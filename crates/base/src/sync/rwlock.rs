@@ -28,6 +28,7 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
+    #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.take_read(false)
     }
@@ -37,6 +38,7 @@ impl<T: ?Sized> RwLock<T> {
         self.take_read(true)
     }
 
+    #[inline(always)]
     fn take_read(&self, nested: bool) -> RwLockReadGuard<'_, T> {
         let addr = address(&self.raw);
         let held = Held::enter(self.class, addr, nested, true);
@@ -50,6 +52,7 @@ impl<T: ?Sized> RwLock<T> {
         Some(RwLockReadGuard { raw, _held: Held::enter(self.class, addr, true, false) })
     }
 
+    #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.take_write(false)
     }
@@ -59,6 +62,7 @@ impl<T: ?Sized> RwLock<T> {
         self.take_write(true)
     }
 
+    #[inline(always)]
     fn take_write(&self, nested: bool) -> RwLockWriteGuard<'_, T> {
         let addr = address(&self.raw);
         let held = Held::enter(self.class, addr, nested, true);

@@ -47,6 +47,11 @@ fn kind_of(t: Option<FileType>, path: &str) -> Result<NodeKind, String> {
 
 /// Reads everything through Extant.
 pub fn by_extant(fs: &Filesystem) -> Result<Seen, String> {
+    by_extant_where(fs, &|_| true)
+}
+
+/// Reads what `wanted` says of paths, and below it.
+pub fn by_extant_where(fs: &Filesystem, wanted: &dyn Fn(&str) -> bool) -> Result<Seen, String> {
     let mut out = Seen::new();
     let mut pending: Vec<(String, InodeRef)> = vec![(String::new(), fs.root().map_err(|e| format!("root: {e}"))?)];
     while let Some((prefix, dir)) = pending.pop() {
@@ -66,7 +71,7 @@ pub fn by_extant(fs: &Filesystem) -> Result<Seen, String> {
         }
         for name in names.into_iter().filter(|n| n != b"." && n != b"..") {
             let path = format!("{prefix}{}", String::from_utf8_lossy(&name));
-            if path == "lost+found" {
+            if path == "lost+found" || !wanted(&path) {
                 continue;
             }
             let inode = fs.lookup(&dir, &name).map_err(|e| format!("{path}: {e}"))?;
