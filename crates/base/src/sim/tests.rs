@@ -254,11 +254,7 @@ fn a_lost_update_is_found_by_each_strategy() {
             })
             .collect();
         threads.into_iter().for_each(|t| t.join().expect("joined"));
-<<<<<<< HEAD
-        *n.lock()
-=======
         Arc::into_inner(n).expect("all have ended").into_inner()
->>>>>>> sim
     };
     for strategy in STRATEGIES {
         let strategy = match strategy {

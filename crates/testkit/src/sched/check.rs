@@ -97,14 +97,9 @@ fn check_cut(plan: &Plan, left: &Left, events: usize, how: How, fsck: bool, rng:
     let image = if two_waves { mended(image)? } else { image };
     let image = Arc::new(image);
     let fs = Filesystem::mount(image.clone(), config.quiet(LATER_S)).map_err(|e| format!("recovery: mount: {e}"))?;
-<<<<<<< HEAD
-    let seen = seen::by_extant(&fs).map_err(|e| format!("recovery: {e}"))?;
-=======
     let clients = left.records.len();
     let taking_part = |path: &str| (0..clients).any(|c| path.starts_with(&format!("t{c}")));
     let seen = seen::by_extant_where(&fs, &taking_part).map_err(|e| format!("recovery: {e}"))?;
-    let stale = config.data == DataMode::Writeback && !ended;
->>>>>>> sim
     for record in &left.records {
         let mine = of_client(&seen, record.client);
         // Whatever there is of a journal: blocks are mapped once their data is there.
