@@ -130,13 +130,17 @@ fn check_cut(plan: &Plan, left: &Left, events: usize, how: How, fsck: bool, rng:
 
 /// The failure, shorter in its first line, with the newest acknowledgement that it may break.
 fn by_whom(left: &Left, client: usize, cut: Cut, e: &str) -> String {
+    // Which node it is about, as the text says.
+    let place = e.find("\n    node ").map(|at| at + 10).or_else(|| e.find("(node ").map(|at| at + 6));
+    let digits = |at: usize| e[at..].chars().take_while(char::is_ascii_digit).collect::<String>();
+    let of = place.and_then(|at| digits(at).parse::<u32>().ok());
     let newest = left
         .acks
         .iter()
         .filter(|a| a.events <= cut.events)
         .filter(|a| match a.what {
             Covers::Everything => true,
-            Covers::File { client: c, .. } => c == client,
+            Covers::File { client: c, node, .. } => c == client && of.is_none_or(|of| of == node),
         })
         .max_by_key(|a| a.upto[client]);
     let (first, rest) = e.split_once('\n').unwrap_or((e, ""));
