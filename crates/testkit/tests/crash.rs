@@ -127,16 +127,29 @@ fn ext4_in_two_waves_deep_trees() {
     explore_image("ext4-two-waves", 4, OPS, STATES, false);
 }
 
-/// The power fails again while the first failure is being recovered from.
+/// The power fails again while the first failure is being recovered from; Extant, e2fsck and the kernel recover in turn.
+fn interrupt_recoveries(ops: usize, states: usize, cuts: usize) {
+    for (name, seed) in [("ext4", 11), ("ext4-1k", 12), ("ext3", 13), ("ext2", 14), ("ext4-nojournal", 15)] {
+        let recording = run(&image(name), number("EXTANT_CRASH_SEED", seed), ops, &|d| d);
+        let states = Explore::spread(recording.device.write_log(), states).states;
+        let [extant, e2fsck, kernel] = interrupt_recovery(&recording, &states, cuts)
+            .unwrap_or_else(|e| panic!("{name}, seed {}: {e}", recording.seed));
+        eprintln!(
+            "{name}: recoveries cut off, then done by Extant: {extant}, by e2fsck: {e2fsck}, by the kernel: {kernel}"
+        );
+        assert!(extant > 0 && e2fsck > 0);
+    }
+}
+
 #[test]
 fn recovery_is_interrupted() {
-    for (name, seed) in [("ext4", 11), ("ext4-1k", 12), ("ext3", 13), ("ext2", 14), ("ext4-nojournal", 15)] {
-        let recording = run(&image(name), number("EXTANT_CRASH_SEED", seed), 250, &|d| d);
-        let states = Explore::spread(recording.device.write_log(), 12).states;
-        let tried = interrupt_recovery(&recording, &states, 12)
-            .unwrap_or_else(|e| panic!("{name}, seed {}: {e}", recording.seed));
-        eprintln!("{name}: {tried} recoveries cut off");
-    }
+    interrupt_recoveries(250, 12, 12);
+}
+
+#[test]
+#[ignore = "long: every write of every recovery"]
+fn soak_recovery_is_interrupted_at_every_write() {
+    interrupt_recoveries(1000, 12, usize::MAX);
 }
 
 /// More workloads, more states: `cargo test --release -p extant-testkit --test crash -- --ignored soak`.

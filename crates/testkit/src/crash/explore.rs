@@ -406,11 +406,12 @@ pub fn clean(path: &Path, when: &str) -> Result<(), String> {
     if f.code == 0 { Ok(()) } else { Err(format!("{when}: e2fsck -fn: exit code {}\n{}", f.code, f.output)) }
 }
 
-/// Cuts the power inside the recovery of each state, at up to `cuts` of its writes, and recovers again: the end must be
-/// clean and complete. Returns how many second cuts were tried.
-pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -> Result<usize, String> {
+/// Cuts the power inside Extant's recovery of each state, at up to `cuts` of its writes (at each, in three ways, if there are
+/// no more), and recovers again, by Extant, e2fsck and the kernel in turn: the end must be clean and complete. Returns how
+/// many second cuts each of them took.
+pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -> Result<[usize; 3], String> {
     let dir = state_files();
-    let mut tried = 0;
+    let mut tried = [0; 3];
     for spec in states {
         let first = spec.image(&recording.device, recording.seed)?;
         let device = Arc::new(CrashDevice::from_image(&first));
@@ -422,15 +423,41 @@ pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -
         drop(fs);
         let events = device.write_log();
         let again = Explore::spread(events, cuts.min(3 * (events + 1)));
-        for second in again.states {
+        for (n, second) in again.states.into_iter().enumerate() {
             let image = Arc::new(second.image(&device, recording.seed)?);
-            let context = |e: String| format!("state {spec}, recovery cut at {second} of {events} events: {e}");
-            check_by_extant(recording, image.clone(), spec.cut()).map_err(context)?;
             let file: PathBuf = dir.path().join("again");
-            save(&image, &file)?;
-            clean(&file, "after a recovery that was cut off").map_err(context)?;
-            tried += 1;
+            let by = recover_again(recording, spec.cut(), &image, &file, n % 3)
+                .map_err(|e| format!("state {spec}, recovery cut at {second} of {events} events: {e}"))?;
+            tried[by] += 1;
         }
     }
     Ok(tried)
+}
+
+/// By Extant (0), e2fsck (1) or the kernel (2, where it may and can); returns by whom.
+fn recover_again(
+    recording: &Recording,
+    cut: Cut,
+    image: &Arc<MemDevice>,
+    file: &Path,
+    by: usize,
+) -> Result<usize, String> {
+    let dir = file.parent().unwrap_or(Path::new("."));
+    save(image, file)?;
+    if by == 1 {
+        mend(file)?;
+        clean(file, "after e2fsck replayed a recovery that was cut off")?;
+        let mended = Arc::new(MemDevice::load(file).map_err(|e| e.to_string())?);
+        check_by_extant(recording, mended, cut)?;
+        return Ok(1);
+    }
+    if by == 2 && loop_mounts_work() && is_for_the_kernel(file)? {
+        check_by_kernel(recording, cut, file, dir, "").map_err(|e| format!("after the kernel's replay: {e}"))?;
+        clean(file, "after the kernel replayed a recovery that was cut off")?;
+        return Ok(2);
+    }
+    check_by_extant(recording, image.clone(), cut)?;
+    save(image, file)?;
+    clean(file, "after a recovery that was cut off")?;
+    Ok(0)
 }
