@@ -44,11 +44,15 @@ struct Pending {
     stop: bool,
 }
 
+/// Is told of a request that is submitted while others are in flight.
+pub type Crowded = Box<dyn Fn(&Bio) + Send + Sync>;
+
 struct Inner {
     below: Arc<dyn BlockDevice>,
     lateness: Lateness,
     pending: Mutex<Pending>,
     more: Condvar,
+    crowded: Option<Crowded>,
 }
 
 /// See the module.
@@ -58,9 +62,15 @@ pub struct LateDevice {
 }
 
 impl LateDevice {
-    pub fn new(below: Arc<dyn BlockDevice>, lateness: Lateness) -> Result<LateDevice> {
-        let inner =
-            Arc::new(Inner { below, lateness, pending: Mutex::new(&LATE, Pending::default()), more: Condvar::new() });
+    /// `crowded`, if any, is called before such a request is listed, and may arrange for it to fail below.
+    pub fn new(below: Arc<dyn BlockDevice>, lateness: Lateness, crowded: Option<Crowded>) -> Result<LateDevice> {
+        let inner = Arc::new(Inner {
+            below,
+            lateness,
+            pending: Mutex::new(&LATE, Pending::default()),
+            more: Condvar::new(),
+            crowded,
+        });
         let mut threads = Vec::new();
         for _ in 0..lateness.threads.max(1) {
             let inner = inner.clone();
@@ -143,6 +153,11 @@ impl BlockDevice for LateDevice {
     fn submit(&self, bio: Bio) {
         if sim::choose(1000) < self.inner.lateness.inline_permille {
             return self.inner.below.submit(bio);
+        }
+        if let Some(crowded) = &self.inner.crowded
+            && self.in_flight() > 0
+        {
+            crowded(&bio);
         }
         self.inner.pending.lock().bios.push_back(bio);
         self.inner.more.notify_one();

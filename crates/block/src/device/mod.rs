@@ -28,7 +28,7 @@ pub use crash::{CrashDevice, CrashEvent, CrashMode};
 pub use faulty::{Fault, FaultAction, FaultyDevice};
 pub use file::{Engine, FileDevice, IoMode, OpenOptions, same_image_in_use};
 pub use held::{Catch, HeldDevice, Request};
-pub use late::{LateDevice, Lateness};
+pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;
 pub use stats::{IoCounters, IoStats};
 pub use traced::{TraceRecord, TracedDevice};

@@ -12,7 +12,6 @@ use crate::server::{Config, InitOffer};
 const ALWAYS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::BIG_WRITES)
     .union(InitFlags::HAS_IOCTL_DIR)
-    .union(InitFlags::ASYNC_DIO)
     .union(InitFlags::PARALLEL_DIROPS)
     .union(InitFlags::ABORT_ERROR)
     .union(InitFlags::MAX_PAGES)

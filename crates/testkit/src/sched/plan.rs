@@ -221,6 +221,8 @@ pub struct Details {
     pub focus: u64,
     /// If writes fail: which is the first, how many, and whether they may be of metadata.
     pub fault: (u64, u64, bool),
+    /// Instead, a request fails that is under way together with others, as when a bus is reset.
+    pub crowded: bool,
     /// Of the device.
     pub lateness: Lateness,
     /// For the cuts.
@@ -298,7 +300,8 @@ impl Plan {
             held_permille: [self.config.lateness.held_permille, 50, 600][rng.below(3) as usize],
             ..self.config.lateness
         };
-        Details { clients, sim, rest_ms, focus, fault, lateness, cuts: rng }
+        let crowded = self.config.faults && rng.one_in(2);
+        Details { clients, sim, rest_ms, focus, fault, crowded, lateness, cuts: rng }
     }
 }
 

@@ -12,8 +12,9 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_base::sim;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
-use extant_block::device::{CrashDevice, Fault, FaultyDevice, IoStats, LateDevice, Limits};
+use extant_block::device::{CrashDevice, Crowded, Fault, FaultyDevice, IoStats, LateDevice, Limits};
 use extant_block::{Bio, BioFlags, BioOp, BlockDevice, submit_inline};
 use extant_fs::Filesystem;
 
@@ -98,6 +99,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     config.base();
     let options = sim::Options { trace: whole_trace, ..details.sim.clone() };
     let clients = details.clients.clone();
+    let crowded = details.crowded;
     let (rest_ms, focus, fault, lateness) = (details.rest_ms, details.focus, details.fault, details.lateness);
     let outcome = sim::run(&options, move || {
         let base = config.base();
@@ -108,11 +110,23 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
             _ => Arc::new(Liar { below: device.clone(), trick }),
         };
         let faulty = Arc::new(FaultyDevice::new(below));
-        let late = Arc::new(LateDevice::new(faulty.clone(), lateness).expect("threads"));
+        let armed = Arc::new(AtomicBool::new(false));
+        let reset: Option<Crowded> = crowded.then(|| {
+            let (armed, faulty) = (armed.clone(), faulty.clone());
+            let strike = move |bio: &Bio| {
+                let hit = bio.op == BioOp::Write && !bio.flags.contains(BioFlags::META) && sim::choose(3) == 0;
+                if hit && armed.swap(false, Ordering::Relaxed) {
+                    faulty.inject(Fault::eio().op(BioOp::Write).data().range(bio.offset..bio.offset + bio.len).once());
+                }
+            };
+            Box::new(strike) as Crowded
+        });
+        let late = Arc::new(LateDevice::new(faulty.clone(), lateness, reset).expect("threads"));
         let fs = Filesystem::mount(late.clone(), config.options(seed)).expect("mount");
         let mounted = device.write_log();
         let shared = Shared::new(config, device.clone(), faulty.clone(), late.clone(), clients.len());
-        if config.faults {
+        armed.store(true, Ordering::Relaxed);
+        if config.faults && !crowded {
             let rule = Fault::eio().op(BioOp::Write).after(fault.0).times(fault.1);
             faulty.inject(if fault.2 { rule } else { rule.data() });
         }
