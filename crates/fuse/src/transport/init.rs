@@ -8,7 +8,8 @@ use zerocopy::FromBytes;
 use crate::abi::{InitFlags, InitIn, InitInExt, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, OLDEST_MINOR_VERSION};
 use crate::server::{Config, InitOffer};
 
-/// Wanted whatever the server says. `OVER_IO_URING` never: without a ring the mount would hang.
+/// Wanted whatever the server says. `OVER_IO_URING` never: without a ring the mount would hang. `ASYNC_DIO` never: with it the
+/// kernel keeps pages that a buffered reader filled while a direct write was under way, with what was there before.
 const ALWAYS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::BIG_WRITES)
     .union(InitFlags::HAS_IOCTL_DIR)
