@@ -42,6 +42,17 @@ use crate::reserve::Caller;
 const BATCH_BLOCKS: u64 = 4096;
 /// How often a piece that finds no space waits for a commit to free some.
 const NO_SPACE_TRIES: u32 = 3;
+/// The same where blocks wait for that commit. They were promised, and only others who free and allocate at the same time can
+/// be faster, again and again; Linux tries for ever (`ext4_writepages`).
+const NO_SPACE_TRIES_PENDING: u32 = 1000;
+
+/// Whether it is worth trying again after a commit.
+fn try_again(e: &Error, tries: u32) -> bool {
+    match e {
+        Error::NoSpaceUntilCommit => tries < NO_SPACE_TRIES_PENDING,
+        e => e.is_no_space() && tries < NO_SPACE_TRIES,
+    }
+}
 
 static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);
 static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
@@ -326,7 +337,7 @@ impl Filesystem {
                     let block = chosen.start;
                     return Ok((Piece { lblk, len: chosen.len, then: Then::Map(chosen) }, block));
                 }
-                Err(e) if e.is_no_space() && tries < NO_SPACE_TRIES => {
+                Err(e) if try_again(&e, tries) => {
                     tries += 1;
                     self.alloc.discard_all_under_pressure();
                     self.journal.commit_running()?;
@@ -471,7 +482,7 @@ impl Filesystem {
                     }
                 }
                 // A node of the map found no place: perhaps after a commit.
-                Err(e) if e.is_no_space() && tries < NO_SPACE_TRIES => {
+                Err(e) if try_again(&e, tries) => {
                     tries += 1;
                     self.finish_open(open);
                     self.alloc.discard_all_under_pressure();
