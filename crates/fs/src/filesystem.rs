@@ -98,6 +98,9 @@ pub struct Filesystem {
     pub(crate) inode_hints: Vec<AtomicU32>,
     pub(crate) free_inodes: AtomicI64,
     pub(crate) state: MountState,
+    /// Errors of which the superblock on the device, and the log, have still to be told.
+    pub(crate) errors_unwritten: AtomicBool,
+    pub(crate) errors_unlogged: AtomicBool,
     pub(crate) on_error: OnError,
     pub(crate) evictions: Mutex<VecDeque<Arc<Inode>>>,
     pub(crate) evict_work: Condvar,
@@ -204,9 +207,21 @@ impl Filesystem {
             self.record_error(&e);
         }
         self.check_writable()?;
+        self.log_errors()?;
         self.charge_buddies();
         self.budget.relieve();
         Ok(self.journal.start(credits.min(self.journal.max_credits()))?)
+    }
+
+    /// The mount goes on after an error (`errors=continue`): a transaction has its fields, too, or a checkpoint of an older
+    /// superblock would take them off the device.
+    fn log_errors(&self) -> Result<()> {
+        if !self.errors_unlogged.load(Ordering::Acquire) || !self.errors_unlogged.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let mut handle = self.journal.start(1)?;
+        let r = self.modify_superblock(&mut handle, |_| ());
+        self.end(handle, r)
     }
 
     /// Runs an operation's changes under a handle, which is finished however it ends: an operation that fails has taken back
@@ -303,20 +318,28 @@ impl Filesystem {
             code: e.cause_code(),
         };
         self.sb.lock().record_error(&event);
-        self.write_error(&event);
+        if self.state.may_write_superblock() {
+            self.errors_unlogged.store(true, Ordering::Release);
+            self.errors_unwritten.store(true, Ordering::Release);
+            self.write_errors();
+        }
     }
 
-    /// Tells the superblock on the device of an error, at once: whatever happens next, the next mount and e2fsck know. Only of
-    /// that; what else has changed of it in memory belongs to transactions. Best effort.
-    fn write_error(&self, event: &extant_ondisk::superblock::ErrorEvent<'_>) {
-        if !self.state.may_write_superblock() {
+    /// Tells the superblock on the device of errors, at once, or when the commit or checkpoint ends that writes now: whatever
+    /// happens next, the next mount and e2fsck know. Only of that; what else has changed of it in memory belongs to
+    /// transactions. Best effort: a device that fails here has been reported already, and may be why.
+    fn write_errors(&self) {
+        if !self.errors_unwritten.load(Ordering::Acquire) {
             return;
         }
-        let at = self.sb_place.0.0 * u64::from(self.geo.block_size) + self.sb_place.1 as u64;
-        if let Ok(mut sb) = read_super_at(&*self.dev, at) {
-            sb.record_error(event);
-            let _ = write_super(&*self.dev, &sb, self.sb_place);
-        }
+        self.journal.alone(|| {
+            self.errors_unwritten.store(false, Ordering::Release);
+            let at = self.sb_place.0.0 * u64::from(self.geo.block_size) + self.sb_place.1 as u64;
+            if let Ok(mut on_disk) = read_super_at(&*self.dev, at) {
+                on_disk.copy_errors_from(&self.sb.lock());
+                let _ = write_super(&*self.dev, &on_disk, self.sb_place);
+            }
+        });
     }
 
     /// From here on the mount is read-only, and acknowledges nothing any more that is not durable. The first reason counts.
@@ -411,6 +434,12 @@ impl Hooks for JournalHooks {
     fn released(&self, freed: Vec<(BlockNr, u32)>) {
         if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
             fs.alloc.release(&freed);
+        }
+    }
+
+    fn log_free(&self) {
+        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
+            fs.write_errors();
         }
     }
 

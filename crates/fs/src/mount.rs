@@ -432,6 +432,8 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         orphans: Orphans::new(),
         renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
         state: MountState::new(read_only),
+        errors_unwritten: AtomicBool::new(false),
+        errors_unlogged: AtomicBool::new(false),
         on_error,
         evictions: Mutex::new(&filesystem::EVICT_CLASS, VecDeque::new()),
         evict_work: Condvar::new(),

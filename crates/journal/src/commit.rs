@@ -41,6 +41,12 @@ impl Journal {
     /// Commits the running transaction if it has anything in it, and tells everybody who waits for it. An error stops the
     /// journal: a transaction that did not reach the log leaves a gap that none after it can bridge.
     pub(crate) fn commit(&self) -> Result<()> {
+        let result = self.commit_and_tell();
+        self.hooks.log_free();
+        result
+    }
+
+    fn commit_and_tell(&self) -> Result<()> {
         let told = {
             let mut log = self.log.lock();
             let result = self.commit_to(&mut log);

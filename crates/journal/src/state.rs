@@ -33,6 +33,8 @@ pub trait Hooks: Send + Sync {
     fn released(&self, freed: Vec<(BlockNr, u32)>);
     /// The journal stopped for good; the mount must turn read-only.
     fn aborted(&self, error: &Error);
+    /// A commit or a checkpoint has ended: what [`Journal::alone`] refused meanwhile can be done now.
+    fn log_free(&self) {}
 }
 
 /// How a journal is run.
@@ -446,6 +448,14 @@ impl Journal {
         }
         self.hooks.aborted(error);
         self.fail_waiters();
+    }
+
+    /// Runs `f` while no block is written home, unless one is: false then, and [`Hooks::log_free`] follows. For writes of blocks
+    /// that a checkpoint may write, too: of the two the older must not win. Does not wait, for the caller may have a handle open.
+    pub fn alone(&self, f: impl FnOnce()) -> bool {
+        let Some(_log) = self.log.try_lock() else { return false };
+        f();
+        true
     }
 
     pub fn is_aborted(&self) -> bool {
