@@ -50,11 +50,21 @@ impl Filesystem {
                 return Err(Error::DotName);
             }
         }
-        self.retry_no_space(|| self.rename_once(old_dir, old_name, new_dir, new_name, flags))?;
+        // Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old or the new
+        // content, not an empty file (Linux: auto_da_alloc). No lock is held meanwhile: nobody waits for it who renames
+        // something else. What is written behind it is newer than the rename.
+        let mut written = None;
+        while let Some(source) =
+            self.retry_no_space(|| self.rename_once(old_dir, old_name, new_dir, new_name, flags, written))?
+        {
+            self.write_and_wait(&source);
+            written = Some(source.ino);
+        }
         self.reap();
         Ok(())
     }
 
+    /// Returns the file whose data has to be written first, unless it is `written`.
     fn rename_once(
         &self,
         old_dir: &InodeRef,
@@ -62,9 +72,9 @@ impl Filesystem {
         new_dir: &InodeRef,
         new_name: &[u8],
         flags: RenameFlags,
-    ) -> Result<()> {
+        written: Option<InodeNr>,
+    ) -> Result<Option<InodeRef>> {
         let same_dir = old_dir.ino == new_dir.ino;
-        self.write_before_replace(old_dir, old_name, new_dir, new_name);
         // Whether a directory moves is only known under the lock; a file within one directory needs no more than that.
         let shape = self.renames.lock();
         let (first, second) = if same_dir {
@@ -98,7 +108,10 @@ impl Filesystem {
             None if flags.exchange => return Err(Error::NotFound),
             Some(_) if flags.no_replace => return Err(Error::Exists),
             // Two names of one file: nothing to do.
-            Some(t) if t.ino == source.ino => return Ok(()),
+            Some(t) if t.ino == source.ino => return Ok(None),
+            Some(_) if !flags.exchange && !source.pages.is_empty() && written != Some(source.ino) => {
+                return Ok(Some(source));
+            }
             _ => {}
         }
         if source.is_dir() && !same_dir && self.is_below(new_dir, source.ino)? {
@@ -130,22 +143,7 @@ impl Filesystem {
             }
         };
         drop(shape);
-        result
-    }
-
-    /// Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old or the new
-    /// content, not an empty file (Linux: auto_da_alloc). Before any lock is taken, so that nobody waits for it who renames
-    /// something else; the rename itself looks the names up again.
-    fn write_before_replace(&self, old_dir: &InodeRef, old_name: &[u8], new_dir: &InodeRef, new_name: &[u8]) {
-        let find = |dir: &InodeRef, name: &[u8]| {
-            let _shared = dir.rw.read();
-            DirView::new(self, dir).lookup(name).ok().flatten()
-        };
-        let Some(Ok(source)) = find(old_dir, old_name).map(|f| self.iget(f.ino)) else { return };
-        if source.pages.is_empty() || find(new_dir, new_name).is_none() {
-            return;
-        }
-        self.write_and_wait(&source);
+        result.map(|()| None)
     }
 
     /// Whether `dir` is `ancestor` or lies below it. The caller holds `renames`.
