@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use extant_block::device::{Engine, FileDevice, IoMode, OffsetDevice, OpenOptions};
 use extant_block::{BioFlags, BlockDevice};
-use extant_fs::{Error, Filesystem, MountOptions};
+use extant_fs::{Error, Filesystem, Messages, MountOptions};
 use extant_ondisk::partition::{Partition, read_table};
 use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
@@ -171,9 +171,10 @@ pub fn open_image(spec: &ImageSpec, read_only: bool) -> Result<Arc<Filesystem>> 
     mount(dev, options)
 }
 
-/// [`Filesystem::mount`], with a plain word for what is no file system at all.
+/// [`Filesystem::mount`], with its messages on standard error and a plain word for what is no file system at all.
 pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
     let looked_at = dev.clone();
+    let options = MountOptions { messages: Messages::to_stderr("extant"), ..options };
     Filesystem::mount(dev, options).map_err(|e| {
         let corrupt = matches!(&e, Error::Mount { source, .. } if source.is_corruption());
         if corrupt && !has_magic(&*looked_at) && extant_fs::probe_superblock(&*looked_at).is_err() {

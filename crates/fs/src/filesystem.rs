@@ -298,7 +298,7 @@ impl Filesystem {
         let block = block.or_else(|| Some(BlockNr(e.device_offset()? >> self.geo.block_bits)));
         self.stats.errors.inc();
         extant_base::trace_point!(ext4_error; "image={} error={}", self.image(), e);
-        eprintln!("extant: {}: {}", self.image(), e);
+        self.options.messages.say(format_args!("{}: {}", self.image(), e));
         self.tell_superblock(e, ino, block);
         if self.on_error == OnError::RemountReadOnly {
             self.fail(e);
@@ -346,7 +346,7 @@ impl Filesystem {
     fn fail(&self, e: &Error) -> bool {
         let first = self.state.fail(e);
         if first {
-            eprintln!("extant: {}: {e}; the mount is read-only from here on", self.image());
+            self.options.messages.say(format_args!("{}: {e}; the mount is read-only from here on", self.image()));
         }
         first
     }

@@ -192,7 +192,7 @@ impl Filesystem {
         if self.borrowed && orphans == 0 {
             let kept = borrow::give_back(&self.dev, &mut sb)?;
             let Some(why) = kept else { return Ok(()) };
-            eprintln!("extant: {}: {why}; the borrowed journal stays", self.image());
+            self.options.messages.say(format_args!("{}: {why}; the borrowed journal stays", self.image()));
         }
         sb.set_needs_recovery(false);
         write_super(&*self.dev, &sb, self.sb_place)
@@ -290,7 +290,10 @@ fn lend_journal(
         Ok(()) => borrow::borrow(dev, sb, options.borrow_journal, &options.clock, rng)?,
     };
     if let Some(why) = &refused {
-        eprintln!("extant: {}: no journal for this mount: {why}; after a crash e2fsck has to mend it", dev.name());
+        let name = dev.name();
+        options
+            .messages
+            .say(format_args!("{name}: no journal for this mount: {why}; after a crash e2fsck has to mend it"));
     }
     Ok(refused.is_none())
 }
@@ -305,7 +308,10 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
                  e2fsck repair the image"
             )));
         }
-        eprintln!("extant: {}: {primary}; using the backup superblock at block {block}, read-only", dev.name());
+        let name = dev.name();
+        options
+            .messages
+            .say(format_args!("{name}: {primary}; using the backup superblock at block {block}, read-only"));
     }
     if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)?
         && !read_only

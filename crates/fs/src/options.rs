@@ -1,5 +1,8 @@
 //! What a mount can be told.
 
+use std::fmt;
+use std::sync::Arc;
+
 use extant_base::clock::Clock;
 use extant_mballoc::Policy as AllocPolicy;
 
@@ -33,6 +36,37 @@ pub enum BorrowJournal {
     Never,
 }
 
+/// Where a mount says what no call returns: damage that it met, why it turned read-only. One line each, without its end, that
+/// begins with the image's name. By default nowhere.
+#[derive(Clone, Default)]
+pub struct Messages(Option<Arc<Say>>);
+
+type Say = dyn Fn(&str) + Send + Sync;
+
+impl Messages {
+    /// `say` is called with each message, on any thread, and possibly with locks held: it must not use the mount.
+    pub fn new(say: impl Fn(&str) + Send + Sync + 'static) -> Messages {
+        Messages(Some(Arc::new(say)))
+    }
+
+    /// On standard error, behind the program's name.
+    pub fn to_stderr(program: &'static str) -> Messages {
+        Messages::new(move |message| eprintln!("{program}: {message}"))
+    }
+
+    pub(crate) fn say(&self, message: fmt::Arguments<'_>) {
+        if let Some(say) = &self.0 {
+            say(&message.to_string());
+        }
+    }
+}
+
+impl fmt::Debug for Messages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Messages(..)" } else { "Messages(none)" })
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     pub read_only: bool,
@@ -62,6 +96,7 @@ pub struct MountOptions {
     pub mounted_on: Option<String>,
     /// Seed for inode generations and directory placement; drawn from the clock when `None`.
     pub seed: Option<u64>,
+    pub messages: Messages,
 }
 
 impl Default for MountOptions {
@@ -84,6 +119,7 @@ impl Default for MountOptions {
             threads: true,
             mounted_on: None,
             seed: None,
+            messages: Messages::default(),
         }
     }
 }

@@ -31,6 +31,7 @@ fn main() {
         atime: Atime::Never,
         write_through_bytes: number("through"),
         cache_bytes: number("cache").unwrap_or(512) << 20,
+        messages: extant_fs::Messages::to_stderr("serve_image"),
         ..extant_fs::MountOptions::default()
     };
     let fs = Filesystem::mount(Arc::new(device), options).unwrap_or_else(|e| panic!("{e}"));

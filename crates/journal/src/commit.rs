@@ -229,6 +229,11 @@ impl Journal {
         Ok(Running::Closed(closed, flushes))
     }
 
+    /// The flush of this transaction is about to be sent.
+    fn seal(&self, tid: Tid) {
+        self.state.lock().sealed = tid;
+    }
+
     /// Writes the transaction into the log and makes it durable.
     fn write_log(&self, log: &mut Log, closed: &Closed) -> Result<()> {
         let format = log.disk.as_ref().expect("checked by the caller").format.clone();
@@ -325,6 +330,7 @@ impl Journal {
         let commit = CommitBlock { tid: closed.tid, sec: disk.last_commit_sec, nsec: now.nsec };
         let mut buf = AlignedBuf::zeroed(format.block_size);
         commit.encode(&format, Some(v1), &mut buf);
+        self.seal(closed.tid);
         let flags = BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA;
         let sector = (self.dev.limits().logical_block as usize).clamp(512, format.block_size);
         self.dev.write_at(disk.offset(commit_at), &[&buf[..sector]], flags)?;
@@ -335,6 +341,7 @@ impl Journal {
 
     /// Without a log: data first, then blocks that others will point to, then the tables that point to them.
     fn write_home(&self, closed: &Closed) -> Result<()> {
+        self.seal(closed.tid);
         self.dev.flush()?;
         for kind in [BufKind::Leaf, BufKind::Table] {
             let wave: Vec<_> =

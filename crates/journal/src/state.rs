@@ -33,7 +33,7 @@ pub trait Hooks: Send + Sync {
     fn released(&self, freed: Vec<(BlockNr, u32)>);
     /// The journal stopped for good; the mount must turn read-only.
     fn aborted(&self, error: &Error);
-    /// A commit or a checkpoint has ended: what [`Journal::alone`] refused meanwhile can be done now.
+    /// A commit, a checkpoint or a flush has ended: what [`Journal::alone`] refused meanwhile can be done now.
     fn log_free(&self) {}
 }
 
@@ -104,6 +104,9 @@ pub(crate) struct State {
     pub commit_wanted: bool,
     /// The newest durable transaction.
     pub committed: Tid,
+    /// The newest transaction whose commit has sent its flush, `committed` or the next. Who asks for it now may have written
+    /// data that this flush has passed already (Linux: `jbd2_trans_will_send_data_barrier`).
+    pub sealed: Tid,
     pub waiters: Vec<(Tid, Callback)>,
     pub flush_waiters: Vec<Callback>,
     /// Who waits for the next commit is worth waiting for: as many as the last one served and left behind.
@@ -167,6 +170,7 @@ impl Journal {
                     started_ns: None,
                     commit_wanted: false,
                     committed: Tid(first.0.wrapping_sub(1)),
+                    sealed: Tid(first.0.wrapping_sub(1)),
                     waiters: Vec::new(),
                     flush_waiters: Vec::new(),
                     batch: 1,
@@ -283,7 +287,7 @@ impl Journal {
             return done(Err(error));
         }
         match tid {
-            Some(tid) if tid.is_after(s.committed) => {
+            Some(tid) if tid.is_after(s.sealed) => {
                 s.waiters.push((tid, done));
                 s.commit_wanted = true;
             }
@@ -338,18 +342,26 @@ impl Journal {
     }
 
     fn flush_for_waiters(&self) -> bool {
-        let waiting = std::mem::take(&mut self.state.lock().flush_waiters);
-        if waiting.is_empty() {
-            return false;
-        }
-        self.stats.flushes.inc();
-        let result = self.dev.flush().map_err(Error::from);
+        let (waiting, result) = {
+            // Who came after the flush of a commit waits for that commit too.
+            let _log = self.log.lock();
+            let waiting = {
+                let mut s = self.state.lock();
+                if s.aborted.is_some() { Vec::new() } else { std::mem::take(&mut s.flush_waiters) }
+            };
+            if waiting.is_empty() {
+                return self.fail_waiters();
+            }
+            self.stats.flushes.inc();
+            (waiting, self.dev.flush().map_err(Error::from))
+        };
         if let Err(e) = &result {
             self.abort(e);
         }
         for done in waiting {
             done(result.clone());
         }
+        self.hooks.log_free();
         true
     }
 

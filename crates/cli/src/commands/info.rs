@@ -10,7 +10,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use extant_block::BlockDevice;
-use extant_fs::{Filesystem, MountOptions, StatFs, probe_superblock};
+use extant_fs::{MountOptions, StatFs, probe_superblock};
 use extant_ondisk::features::{self, Incompat, MountMode};
 use extant_ondisk::partition::Partition;
 use extant_ondisk::superblock::{FsState, SuperBlock};
@@ -47,7 +47,7 @@ pub fn run(args: &InfoArgs) -> Result<()> {
         size: if spec.partition.is_some() { dev.size_bytes() } else { whole_size },
         backup,
         journal: Journal::look(&dev, &sb),
-        space: Filesystem::mount(dev.clone(), read_only()).ok().map(|fs| fs.statfs()),
+        space: image::mount(dev.clone(), read_only()).ok().map(|fs| fs.statfs()),
         sb,
     };
     let mut out = Output::new();
