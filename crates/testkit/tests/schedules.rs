@@ -17,7 +17,6 @@ fn search(plans: u64) -> Search {
         series: number("EXTANT_SERIES", 1),
         plans: number("EXTANT_SCHEDULES", plans),
         at_most: Duration::from_secs(number("EXTANT_SCHEDULE_SECONDS", 24 * 3600)),
-        threads: 2,
         only: std::env::var("EXTANT_SCHEDULE_CONFIG").ok(),
         trick: Trick::None,
         kinds_max: number("EXTANT_SCHEDULE_KINDS", 3) as usize,

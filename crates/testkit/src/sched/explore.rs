@@ -1,6 +1,6 @@
 //! Many plans, and a failing one made smaller.
 //!
-//! Main types: [`Report`], [`Found`]. Threads of the caller's process each run simulations of their own.
+//! Main types: [`Report`], [`Found`]. A thread for each processor runs simulations of its own.
 //!
 //! # Locking
 //! `schedule work` (0): which plan is next, and what was found.
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use extant_base::sync::{LockClass, Mutex};
 use extant_base::task;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::sched::plan::Plan;
 use crate::sched::run::{Bad, Trick, try_plan};
@@ -25,7 +26,6 @@ pub struct Search {
     pub plans: u64,
     /// Stop when so much time has passed.
     pub at_most: Duration,
-    pub threads: usize,
     pub only: Option<String>,
     pub trick: Trick,
     /// Stop after so many different kinds of failures.
@@ -98,10 +98,12 @@ pub fn explore(search: &Search) -> Report {
     }
     let start = Instant::now();
     let work = Arc::new(Mutex::new(&CLASS, Work { next: 0, report: Report::default() }));
-    let threads: Vec<_> = (0..search.threads.max(1))
-        .map(|_| {
-            let (work, search) = (work.clone(), search.clone());
+    let processors = processors();
+    let threads: Vec<_> = (0..processors.len().max(1))
+        .map(|i| {
+            let (work, search, processor) = (work.clone(), search.clone(), processors.get(i).copied());
             task::spawn("explore", move || {
+                processor.inspect(|n| bind(*n));
                 loop {
                     let n = {
                         let mut w = work.lock();
@@ -121,8 +123,15 @@ pub fn explore(search: &Search) -> Report {
                     r.switches += ran.switches;
                     r.cuts += ran.cuts as u64;
                     r.events += ran.events as u64;
+                    if r.plans.is_multiple_of(20_000) && r.plans < search.plans {
+                        let (of, s) = (search.plans, start.elapsed().as_secs());
+                        eprintln!("{} of {of} schedules in {s} s, {} kinds of failures", r.plans, r.found.len());
+                    }
                     if let Err(bad) = ran.result {
                         let after = r.plans;
+                        if !r.found.contains_key(&bad.kind) {
+                            eprintln!("after {after} schedules: [{plan}] {}", bad.kind);
+                        }
                         let found = Found { plan, bad: bad.clone(), after, times: 0 };
                         r.found.entry(bad.kind).or_insert(found).times += 1;
                     }
@@ -135,6 +144,20 @@ pub fn explore(search: &Search) -> Report {
     let mut report = std::mem::take(&mut work.lock().report);
     report.took = start.elapsed();
     report
+}
+
+/// Those that this process may use.
+fn processors() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|n| set.is_set(*n)).collect()
+}
+
+/// Binds this thread, and the threads that it starts from here on, to one processor: of a simulation one thread runs at a
+/// time, and handing over on the same processor takes half as long.
+fn bind(processor: usize) {
+    let mut one = CpuSet::new();
+    one.set(processor);
+    let _ = sched_setaffinity(None, &one);
 }
 
 /// Removes clients and operations while it fails in the same way, at most `tries` runs.
