@@ -174,9 +174,10 @@ impl Filesystem {
             return Ok(());
         }
         let block = from >> self.geo.block_bits;
-        let (_, state) = self.status(inode, LogicalBlock(block as u32), 1)?;
-        let has_content = inode.pages.block_uptodate(block) || matches!(state, EsState::Written(_));
-        if !has_content {
+        // The folios first: what leaves them between the two questions is mapped and written by then.
+        if !inode.pages.block_uptodate(block)
+            && !matches!(self.status(inode, LogicalBlock(block as u32), 1)?, (_, EsState::Written(_)))
+        {
             return Ok(());
         }
         let zeros = vec![0u8; (to - from) as usize];
@@ -424,12 +425,17 @@ impl Filesystem {
                 EsState::Unwritten(_) => {
                     // Data on its way counts; the run ends where that changes.
                     let dirty = inode.pages.block_dirty(u64::from(lblk));
-                    if inode.pages.is_empty() {
-                        false
-                    } else {
+                    if !inode.pages.is_empty() {
                         n = (1..n).find(|i| inode.pages.block_dirty(u64::from(lblk + i)) != dirty).unwrap_or(n);
-                        dirty
                     }
+                    if !dirty {
+                        // What has left the folios meanwhile is written by now.
+                        let (still, EsState::Unwritten(_)) = self.status(inode, LogicalBlock(lblk), n)? else {
+                            continue;
+                        };
+                        n = still;
+                    }
+                    dirty
                 }
             };
             if is_data == (what == Seek::Data) {

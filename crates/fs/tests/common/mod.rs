@@ -89,6 +89,16 @@ fn mke2fs(path: &Path, args: &[&str]) {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
+/// An image of mke2fs over this content.
+pub fn image(mib: usize, args: &[&str], content: &[u8]) -> MemDevice {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    std::fs::write(&path, content).expect("written");
+    std::fs::File::options().write(true).open(&path).expect("open").set_len((mib << 20) as u64).expect("resized");
+    mke2fs(&path, args);
+    MemDevice::load(&path).expect("loaded")
+}
+
 impl Disk {
     /// An image of mke2fs.
     pub fn new(mib: usize, args: &[&str]) -> Disk {
@@ -101,12 +111,7 @@ impl Disk {
     }
 
     fn over(mib: usize, args: &[&str], content: &[u8]) -> Disk {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let path = dir.path().join("disk.img");
-        std::fs::write(&path, content).expect("written");
-        std::fs::File::options().write(true).open(&path).expect("open").set_len((mib << 20) as u64).expect("resized");
-        mke2fs(&path, args);
-        Disk::from(&MemDevice::load(&path).expect("loaded"))
+        Disk::from(&image(mib, args, content))
     }
 
     fn from(image: &MemDevice) -> Disk {
