@@ -14,7 +14,7 @@ use crate::commands::lab::LabArgs;
 
 /// Mount, inspect, and copy in and out of ext2/3/4 images, without root.
 #[derive(Parser, Debug)]
-#[command(name = "extant", version, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "extant", version = crate::VERSION, propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "Examples:
   extant info disk.img
   extant ls -l disk.img /etc
@@ -77,6 +77,7 @@ Options (-o), separated by commas:
   no_open=0|1                  spare OPEN and RELEASE
   workers=N                    threads that serve
   mb_policy=NAME es_policy=NAME   block allocation; what leaves the extent cache
+  seed=N                       of what is drawn by lot (where directories go): the same each time
   suid nosuid dev nodev exec noexec   as mount(8); nosuid and nodev are the default
 
 Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed)."))]
@@ -110,7 +111,7 @@ pub struct MountArgs {
 
 /// mount(8) helper: mounts SOURCE on TARGET
 #[derive(Parser, Debug)]
-#[command(name = "mount.fuse.extant", version)]
+#[command(name = "mount.fuse.extant", version = crate::VERSION)]
 pub struct MountHelper {
     pub source: OsString,
     pub target: PathBuf,

@@ -35,6 +35,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
+/// Version, commit and build profile.
+const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("EXTANT_COMMIT"), ", ", env!("EXTANT_PROFILE"), ")");
+
 /// A request allocates and frees dozens of small objects, often on different threads: that is a tenth of the server's time
 /// with the C library's allocator.
 #[global_allocator]

@@ -54,7 +54,7 @@ impl Default for MountConfig {
 /// For the message about an unknown one.
 const KNOWN: &str = "ro rw cache= commit= data= journal= noatime relatime errors= norecovery noload io= engine= partition= offset= \
                      allow_other default_permissions no_default_permissions uid= gid= resuid= resgid= fakeroot no_xattr \
-                     writeback_cache no_writeback_cache no_open= workers= mb_policy= es_policy= fsname= subtype= nosuid nodev noexec suid \
+                     writeback_cache no_writeback_cache no_open= workers= mb_policy= es_policy= seed= fsname= subtype= nosuid nodev noexec suid \
                      dev exec defaults";
 
 /// Options that are for mount(8), systemd or the kernel's own drivers, and mean nothing here.
@@ -194,6 +194,7 @@ impl MountConfig {
             "resgid" => self.fs.resgid = Some(number(value, 0, u32::MAX - 1)?),
             "no_open" => self.no_open = Some(number(value, 0, 1)? == 1),
             "workers" => self.fuse.workers = Some(number(value, 1, 256)? as usize),
+            "seed" => self.fs.seed = Some(value.parse().map_err(|_| format!("'{value}' is not a number"))?),
             "mb_policy" => {
                 let known: Vec<_> = AllocPolicy::ALL.into_iter().map(|p| (p.name(), p)).collect();
                 self.fs.alloc_policy = pick(value, &known)?;

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Dir, extant};
+use common::{Dir, extant, extant_path};
 use extant_testkit::mount::{fuse_works, loop_mounts_work};
 
 /// The records of a directory of results.
@@ -86,4 +86,228 @@ fn rounds_on_real_mounts_and_again() {
     };
     assert_eq!(order(&all), order(&trials(&again)), "the same seed, the same order");
     assert_eq!(std::fs::read_dir(dir.text("")).expect("list").count(), 2, "images are gone");
+}
+
+/// An executable shell script.
+fn script(dir: &Dir, name: &str, body: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = dir.text(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    path
+}
+
+/// Runs it; nothing failed.
+fn done(args: &[&str]) {
+    let ran = extant(args);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+}
+
+/// `extant lab run fsmark`, a small one, on the engine in memory.
+fn small<'a>(out: &'a str, target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut args = vec!["lab", "run", "fsmark", "--quiet", "--overwrite", "--set=files_per_process=5", "-o", out, "-t"];
+    args.push(target);
+    if !more.iter().any(|m| m.starts_with("--size")) {
+        args.push("--size=64M");
+    }
+    args.extend(more);
+    args
+}
+
+#[test]
+fn a_directory_holds_one_run() {
+    let dir = Dir::new();
+    let (out, list) = (dir.text("r"), dir.text("list"));
+    let target = format!("engine:{},io=memory", dir.text("e.img"));
+    let one = ["--rounds=1", "--warmup=0"];
+    done(&small(&out, &target, &one));
+    let other = |more: &[&str], what: &str| {
+        let more = [&one[..], more].concat();
+        let more: Vec<&str> = more.into_iter().collect();
+        extant(&small(&out, &target, &more)).fails(1, &["another run", what]);
+    };
+    other(&["--size=96M"], "image bytes: 67108864 there, 100663296 here");
+    other(&["--seed=2"], "image: ");
+    other(&["--set=bytes=100"], "parameter bytes");
+    other(&["--mkfs=-t ext3"], "image: ");
+    other(&["--record=none"], "recorded: latency there, none here");
+    let named = format!("{target},name=engine,noatime");
+    let plain = format!("{target},name=engine");
+    let named_out = dir.text("named");
+    done(&small(&named_out, &plain, &one));
+    extant(&small(&named_out, &named, &one)).fails(1, &["what is called engine there has other options"]);
+    // More rounds go on where the first ended, and say so unless told to be quiet.
+    let mut more = small(&out, &target, &["--rounds=3", "--warmup=0"]);
+    more.retain(|a| *a != "--quiet");
+    let ran = extant(&more);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.err.contains("1 rounds are there, going on to 3"), "{}", ran.err);
+    assert_eq!(trials(&out).len(), 3);
+    // Lists of operations are told apart by what they say.
+    let replay_out = dir.text("replay");
+    let replay = ["lab", "run", "replay", "--quiet", "--overwrite", "--rounds=1", "--warmup=0", "--size=256M"];
+    let replay = [&replay[..], &["--operations", &list, "-t", &target, "-o", &replay_out]].concat();
+    std::fs::write(&list, "{\"op\":\"create\",\"path\":\"a\"}\n").expect("list");
+    let ran = extant(&replay);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    std::fs::write(&list, "{\"op\":\"create\",\"path\":\"b\"}\n").expect("list");
+    extant(&replay).fails(1, &["operations (SHA-256)"]);
+}
+
+#[test]
+fn the_seed_makes_the_image() {
+    let dir = Dir::new();
+    let target = format!("engine:{},io=memory", dir.text("e.img"));
+    let image = |seed: &str| {
+        let out = dir.text(&format!("r{seed}"));
+        done(&small(&out, &target, &["--rounds=1", "--warmup=0", seed]));
+        let trial = trials(&out).pop().expect("a trial");
+        (trial["environment"]["mkfs"].to_string(), trial["groups"].to_string(), trial["measures"]["files_left"].clone())
+    };
+    let (one, again, two) = (image("--seed=1"), image("--seed=01"), image("--seed=2"));
+    assert_eq!(one, again);
+    assert_ne!(one.0, two.0);
+    assert!(one.0.contains("-U ") && one.0.contains(",hash_seed="), "{}", one.0);
+}
+
+#[test]
+fn parts_of_a_run_are_merged_and_nothing_else() {
+    let dir = Dir::new();
+    // Elsewhere the image lies elsewhere.
+    let (here, there) =
+        (format!("engine:{},io=memory", dir.text("a.img")), format!("engine:{},io=memory", dir.text("b.img")));
+    let [a, b, other, whole] = ["a", "b", "other", "whole"].map(|name| dir.text(name));
+    done(&small(&a, &here, &["--rounds=4", "--warmup=0", "--shard=0/2"]));
+    done(&small(&b, &there, &["--rounds=4", "--warmup=0", "--shard=1/2"]));
+    done(&small(&other, &here, &["--rounds=1", "--warmup=0", "--size=96M"]));
+    extant(&["lab", "merge", &a, &other, "-o", &whole]).fails(1, &["not of the same run", "image bytes"]);
+    extant(&["lab", "merge", &a, &a, "-o", &whole]).fails(1, &["round 1 of engine,io=memory is in"]);
+    done(&["lab", "merge", &a, &b, "-o", &whole]);
+    let rounds: Vec<u64> = trials(&whole).iter().map(|t| t["round"].as_u64().expect("a round")).collect();
+    assert_eq!(rounds, [0, 1, 2, 3]);
+    extant(&["lab", "merge", &a, &b, "-o", &whole]).fails(1, &["new directory"]);
+}
+
+#[test]
+fn a_run_says_what_it_ran_on() {
+    let dir = Dir::new();
+    let out = dir.text("r");
+    let target = format!("engine:{},io=memory", dir.text("e.img"));
+    done(&small(&out, &target, &["--rounds=1", "--warmup=0"]));
+    let trial = trials(&out).pop().expect("a trial");
+    let version = extant(&["--version"]).ok();
+    let of = &trial["environment"];
+    let stamped = format!("extant {} ({}, {})\n", of["version"], of["commit"], of["profile"]).replace('"', "");
+    assert_eq!(version, stamped);
+    assert!(of["tools"]["mke2fs"].as_str().is_some_and(|v| v.contains("1.")), "{of}");
+    assert!(of["sysctls"]["vm.dirty_ratio"].is_string() && of["load"].is_number(), "{of}");
+    assert_eq!(of["directory"], std::env::current_dir().expect("cwd").to_str().expect("UTF-8"));
+}
+
+#[test]
+fn another_build_is_a_contestant() {
+    if !fuse_works() {
+        eprintln!("skipped: needs root and /dev/fuse");
+        return;
+    }
+    let dir = Dir::new();
+    let other = script(
+        &dir,
+        "other",
+        &format!(
+            "[ \"$1\" = --version ] && echo 'extant 9.9 (other)' && exit\nexec {} \"$@\"",
+            extant_path().display()
+        ),
+    );
+    let out = dir.text("r");
+    let engine = format!("engine:{},io=memory,program={other}", dir.text("e.img"));
+    let mount = format!("mount:{},name=old,program={other}", dir.text("m.img"));
+    let ran = extant(&small(&out, &engine, &["--rounds=2", "--warmup=0", "-t", &mount]));
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let all = trials(&out);
+    assert_eq!(all.len(), 4);
+    for trial in &all {
+        assert_eq!(trial["outcome"]["state"], "checked", "{trial}");
+        assert_eq!(trial["contestant"]["program"], "extant 9.9 (other)", "{trial}");
+        assert!(trial["measures"]["files_left"].as_f64().is_some_and(|n| n == 80.0), "{trial}");
+        let label = trial["contestant"]["label"].as_str().expect("a label");
+        assert!(["engine,io=memory,program=other", "old"].contains(&label), "{label}");
+    }
+    let absent = format!("engine:{},program={}", dir.text("e.img"), dir.text("absent"));
+    extant(&small(&dir.text("none"), &absent, &[])).fails(1, &["absent"]);
+}
+
+#[test]
+fn contestants_that_die_or_hang_fail_and_leave_nothing() {
+    if !fuse_works() {
+        eprintln!("skipped: needs root and /dev/fuse");
+        return;
+    }
+    let dir = Dir::new();
+    let served = format!("exec {} \"$@\"", extant_path().display());
+    let says = "[ \"$1\" = --version ] && echo fake && exit";
+    // It dies as soon as it is asked to mount, hangs instead of mounting, and dies while it serves.
+    let dies =
+        script(&dir, "dies", &format!("{says}\n[ \"$2\" = --foreground ] && echo 'no, sir' >&2 && exit 32\n{served}"));
+    let hangs = script(&dir, "hangs", &format!("{says}\n[ \"$2\" = --foreground ] && exec sleep 1000\n{served}"));
+    let breaks =
+        script(&dir, "breaks", &format!("{says}\n[ \"$2\" = --foreground ] && (sleep 1; kill -9 $$) & \n{served}"));
+    for (program, timeout, why) in
+        [(dies, "--timeout=60", "no, sir"), (hangs, "--timeout=2", "--timeout"), (breaks, "--timeout=60", "fake")]
+    {
+        let out = dir.text(&program.replace('/', "_"));
+        let bad = format!("mount:{},name=fake,program={program}", dir.text("m.img"));
+        let good = format!("engine:{},io=memory", dir.text("e.img"));
+        // Long enough that it is met at work.
+        let more = ["--rounds=1", "--warmup=0", timeout, "-t", &good, "--set=files_per_process=20000", "--size=2G"];
+        let more = if why == "fake" { &more[..] } else { &more[..5] };
+        let ran = extant(&small(&out, &bad, more));
+        assert_eq!(ran.code, Some(8), "{why}: {}", ran.err);
+        let all = trials(&out);
+        assert_eq!(all.len(), 2, "{why}: the others ran");
+        for trial in all {
+            let failed = trial["outcome"]["state"] == "failed";
+            assert_eq!(failed, trial["contestant"]["label"] == "fake", "{trial}");
+            assert!(!failed || trial["outcome"]["why"].as_str().is_some_and(|w| w.contains(why)), "{trial}");
+        }
+        let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+        assert!(!mounts.contains(&dir.text("m.img")), "{why}: nothing is left mounted");
+    }
+}
+
+#[test]
+fn memory_is_the_same_for_all() {
+    if !loop_mounts_work() || !fuse_works() {
+        eprintln!("skipped: needs root, loop devices and /dev/fuse");
+        return;
+    }
+    let dir = Dir::new();
+    let out = dir.text("r");
+    let engine = format!("engine:{}", dir.text("e.img"));
+    let (kernel, mount) = (format!("kernel:{}", dir.text("k.img")), format!("mount:{}", dir.text("m.img")));
+    let more = ["--rounds=1", "--warmup=0", "--memory=128M", "-t", &kernel, "-t", &mount];
+    let ran = extant(&small(&out, &engine, &more));
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    for trial in trials(&out) {
+        assert_eq!(trial["environment"]["memory_limit_bytes"], 128 << 20, "{trial}");
+        assert_eq!(trial["outcome"]["state"], "checked", "{trial}");
+        assert_eq!(trial["identity"]["memory"], (128u32 << 20).to_string(), "{trial}");
+    }
+    extant(&small(&dir.text("tiny"), &engine, &["--rounds=1", "--warmup=0", "--memory=4M"])).fails(8, &["failed"]);
+}
+
+#[test]
+fn a_run_is_repeated_from_anywhere() {
+    let dir = Dir::new();
+    let run_in = |cwd: &str, args: &[&str]| {
+        let out = std::process::Command::new(extant_path()).args(args).current_dir(cwd).output().expect("run");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    };
+    let (here, elsewhere) = (dir.text("here"), dir.text("elsewhere"));
+    std::fs::create_dir(&here).expect("made");
+    std::fs::create_dir(&elsewhere).expect("made");
+    run_in(&here, &small("r", "engine:e.img,io=memory", &["--rounds=1", "--warmup=0"]));
+    let (first, again) = (format!("{here}/r"), format!("{elsewhere}/again"));
+    run_in(&elsewhere, &["lab", "rerun", &first, "-o", &again]);
+    assert_eq!(trials(&first)[0]["identity"], trials(&again)[0]["identity"]);
 }

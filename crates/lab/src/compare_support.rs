@@ -20,6 +20,7 @@ pub fn trial(label: &str, round: u32, seconds: f64) -> Trial {
             kind: "engine".into(),
             options: String::new(),
             policies: BTreeMap::new(),
+            program: None,
         },
         round,
         place: 0,
@@ -32,6 +33,7 @@ pub fn trial(label: &str, round: u32, seconds: f64) -> Trial {
             ..Environment::default()
         },
         recorded: Some("latency".into()),
+        identity: None,
         outcome: Outcome::Checked,
         flaws: Vec::new(),
         phases: vec![Phase { name: "work".into(), seconds, operations: 1000, bytes: 0 }],

@@ -1,16 +1,30 @@
 //! What made the figures: program, machine, host.
 //!
+//! Main type: [`Build`], which the program that links the lab was stamped with.
+//!
 //! # Locking
 //! None.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::result::Environment;
 use crate::target::Tool;
 
-/// The environment of this process; what belongs to a trial (image, device) is left empty.
-pub fn of_this_machine(command: &[String]) -> Environment {
+/// The program, as it was stamped when it was built.
+#[derive(Clone, Copy, Debug)]
+pub struct Build {
+    /// Version of Extant.
+    pub version: &'static str,
+    /// [`Environment::commit`].
+    pub commit: &'static str,
+    /// [`Environment::profile`].
+    pub profile: &'static str,
+}
+
+/// The environment of this process; what belongs to a trial (image, device, load) is left empty.
+pub fn of_this_machine(command: &[String], build: Build) -> Environment {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let line = |text: &str, name: &str| {
         let found = text.lines().find(|l| l.starts_with(name)).and_then(|l| l.split_once(':'));
@@ -20,8 +34,12 @@ pub fn of_this_machine(command: &[String]) -> Environment {
     let memory = line(&read("/proc/meminfo"), "MemTotal");
     let memory: u64 = memory.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
     Environment {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: commit(),
+        version: build.version.to_owned(),
+        commit: build.commit.to_owned(),
+        profile: build.profile.to_owned(),
+        tools: tools(),
+        sysctls: sysctls(),
+        directory: std::env::current_dir().map(|d| d.to_string_lossy().into_owned()).unwrap_or_default(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         cpu: if cpu.is_empty() { std::env::consts::ARCH.to_owned() } else { cpu },
         cores: extant_base::task::processors() as u32,
@@ -31,16 +49,41 @@ pub fn of_this_machine(command: &[String]) -> Environment {
     }
 }
 
-/// The commit of the checkout that the program lies in.
-fn commit() -> String {
-    let unknown = || "unknown".to_owned();
-    let Ok(program) = std::env::current_exe() else { return unknown() };
-    let Some(dir) = program.parent() else { return unknown() };
-    let git = || Tool::new("git").arg("-C").arg(dir);
-    let Ok(head) = git().args(["rev-parse", "HEAD"]).run() else { return unknown() };
-    let changes = git().args(["status", "--porcelain", "--untracked-files=no"]).run().unwrap_or_default();
-    // Paths in the answer are counted from the root of the checkout; an unchanged one says nothing.
-    format!("{}{}", head.trim(), if changes.trim().is_empty() { "" } else { "-dirty" })
+/// What e2fsprogs and fuse2fs say of their versions.
+fn tools() -> BTreeMap<String, String> {
+    let version = |name: &str| {
+        let (_, said, _) = Tool::new(name).arg("-V").status().ok()?;
+        Some((name.to_owned(), said.lines().next()?.trim().to_owned()))
+    };
+    ["mke2fs", "fuse2fs"].into_iter().filter_map(version).collect()
+}
+
+fn sysctls() -> BTreeMap<String, String> {
+    let names = ["dirty_background_bytes", "dirty_background_ratio", "dirty_bytes", "dirty_ratio"];
+    let times = ["dirty_expire_centisecs", "dirty_writeback_centisecs"];
+    let value = |name| {
+        let text = std::fs::read_to_string(format!("/proc/sys/vm/{name}")).ok()?;
+        Some((format!("vm.{name}"), text.trim().to_owned()))
+    };
+    names.into_iter().chain(times).filter_map(value).collect()
+}
+
+/// Processes that could run, on average over the last minute.
+pub fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
+}
+
+/// Options of the mount on `dir`, as the kernel shows them: of the mount, then of the file system.
+pub fn mount_options(dir: &Path) -> String {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let found = mounts.lines().rev().find_map(|l| {
+        let (left, right) = l.split_once(" - ")?;
+        let left: Vec<&str> = left.split(' ').collect();
+        (Path::new(left.get(4)?) == dir).then_some(())?;
+        Some(format!("{},{}", left.get(5)?, right.split(' ').nth(2)?))
+    });
+    found.unwrap_or_default()
 }
 
 /// File system and device under `path`, as /proc/self/mountinfo names them.

@@ -40,6 +40,9 @@ pub struct Trial {
     /// before trials said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<String>,
+    /// Everything that shapes a trial of this run, by name. `None`: written before trials said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
     /// Whether the figures may be used.
     pub outcome: Outcome,
     /// What the target did not do as the workload expects, though nothing failed. Such trials are used, and the reader is told.
@@ -59,6 +62,11 @@ pub struct Trial {
     pub groups: BTreeMap<u32, u64>,
 }
 
+/// What must be equal for trials to belong to one run: the workload with its parameters and seed, lists of operations by their
+/// hash, the image, what is recorded, the memory, the program. Contestants are told apart by their labels, which say their
+/// options and policies.
+pub type Identity = BTreeMap<String, String>;
+
 /// A workload with the parameters of this run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadRun {
@@ -77,7 +85,7 @@ pub struct WorkloadRun {
 /// A target with its options and policies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contestant {
-    /// As the user wrote it, policies appended: unique within a run.
+    /// Its name, or its kind and options, policies appended; no path but a directory's. Unique within a run.
     pub label: String,
     /// `engine`, `mount`, `kernel`, `fuse2fs`, `dir`.
     pub kind: String,
@@ -85,6 +93,9 @@ pub struct Contestant {
     pub options: String,
     /// Policies chosen, by name.
     pub policies: BTreeMap<String, String>,
+    /// What its own program says of its version, where it is not the one that measures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
 }
 
 /// What made the figures.
@@ -92,8 +103,29 @@ pub struct Contestant {
 pub struct Environment {
     /// Version of Extant.
     pub version: String,
-    /// Commit of Extant, `-dirty` appended when the tree had changes; "unknown" outside a checkout.
+    /// Commit that the program was built from, `-modified` appended when files had changed; "unknown": not in a checkout.
     pub commit: String,
+    /// How it was built: `release`, `debug`.
+    #[serde(default)]
+    pub profile: String,
+    /// Versions of the tools that made, checked or served the image, by name.
+    #[serde(default)]
+    pub tools: BTreeMap<String, String>,
+    /// When the kernel writes dirty pages back: `vm.dirty_*`.
+    #[serde(default)]
+    pub sysctls: BTreeMap<String, String>,
+    /// Processes that could run, on average over the minute before the trial.
+    #[serde(default)]
+    pub load: f64,
+    /// Bytes of memory that its control group had (`--memory`). `None`: no limit of the lab's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
+    /// Mount options as the kernel shows them; empty for the engine.
+    #[serde(default)]
+    pub mount_options: String,
+    /// Directory that the command was given in.
+    #[serde(default)]
+    pub directory: String,
     /// `uname -r`.
     pub kernel: String,
     /// Model name of the processor.

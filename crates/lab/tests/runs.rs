@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use extant_lab::environment::Build;
 use extant_lab::measure::Recorded;
 use extant_lab::result::{Outcome, TRIALS, Trial};
 use extant_lab::run::{self, Config};
@@ -23,9 +24,12 @@ fn config(dir: &Path, workload: &str, targets: &[String]) -> Config {
         warmup: 0,
         shard: None,
         overwrite: false,
+        memory: None,
+        timeout_s: None,
         recorded: Recorded::ALL,
         quiet: true,
         program: "/nonexistent".into(),
+        build: Build { version: "0", commit: "unknown", profile: "test" },
         command: vec!["extant".into(), "lab".into()],
         mount_options: |_| Ok(()),
     }
@@ -47,11 +51,11 @@ fn engine_and_directory() {
     let engine = format!("engine:{},io=memory", image.display());
     let mut c = config(dir.path(), "small-files", &[engine, format!("dir:{}", dir.path().display())]);
     c.policies = vec!["mb_policy=vanilla,goal_first".into()];
+    // It leaves nothing behind.
+    c.warmup = 1;
     // In three parts, one of them twice, one of them empty: a part is made of whole rounds.
     for (part, usable) in [(0, 3), (1, 3), (1, 0), (2, 0)] {
         c.shard = Some((part, 3));
-        // It leaves nothing behind.
-        c.warmup = u32::from(part == 1);
         let summary = go(&c).expect("run");
         assert_eq!((summary.usable, summary.failed), (usable, vec![]), "part {part}");
     }
@@ -95,10 +99,10 @@ fn engine_and_directory() {
     assert_eq!(trials(&c).len(), 9);
     // Another configuration does not mix, nor does what was recorded another way.
     c.recorded = Recorded::FAIR;
-    assert!(go(&c).expect_err("other parts").to_string().contains("what is recorded"));
+    assert!(go(&c).expect_err("other parts").to_string().contains("recorded: latency,locks,events there, latency here"));
     c.recorded = Recorded::ALL;
     c.scale = 0.03;
-    assert!(go(&c).expect_err("other scale").to_string().contains("another workload, scale"));
+    assert!(go(&c).expect_err("other scale").to_string().contains("another run (parameter "));
 
     // With cold caches, files that stay, and an image file below.
     let mut c = config(dir.path(), "kernel-tree", &[format!("engine:{},io=buffered", image.display())]);

@@ -8,6 +8,8 @@
 //! # Locking
 //! None: one trial after the other.
 
+mod elsewhere;
+mod merge;
 mod store;
 mod trial;
 
@@ -16,14 +18,17 @@ use std::path::PathBuf;
 use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sha2::{Digest, Sha256};
 
-use crate::environment;
+use crate::environment::{self, Build};
 use crate::error::{Error, Result};
 use crate::measure::Recorded;
-use crate::result::{Outcome, Trial, WorkloadRun};
+use crate::result::{Identity, Outcome, Trial, WorkloadRun};
 use crate::target::{self, ImagePlan, Rig};
 use crate::workload::{self, Parameters, Workload};
 
+use elsewhere::Elsewhere;
+pub use merge::merge;
 pub use store::load;
 
 /// What to run.
@@ -59,10 +64,16 @@ pub struct Config {
     pub overwrite: bool,
     /// What is recorded beside the clock and counters that are there anyway.
     pub recorded: Recorded,
+    /// Bytes of memory that each contestant, the workload and the page cache have together; `None`: no limit.
+    pub memory: Option<u64>,
+    /// A trial that takes longer has failed; `None`: no limit.
+    pub timeout_s: Option<u64>,
     /// Nothing is drawn on the terminal.
     pub quiet: bool,
     /// The `extant` binary, which serves `mount` targets.
     pub program: PathBuf,
+    /// How it was built.
+    pub build: Build,
     /// The command line, for the record.
     pub command: Vec<String>,
     /// Checks options of `extant mount`.
@@ -86,6 +97,8 @@ struct Plan {
     parameters: Parameters,
     rigs: Vec<Rig>,
     images: ImagePlan,
+    run: WorkloadRun,
+    identity: Identity,
 }
 
 /// Checks a configuration without writing anything.
@@ -111,9 +124,15 @@ fn plan(config: &Config) -> Result<Plan> {
         parameters.set(setting)?;
     }
     workload::check_inputs(workload, config.operations.as_deref())?;
-    let rigs = target::contestants(&config.targets, &config.policies)?;
+    let mut rigs = target::contestants(&config.targets, &config.policies)?;
+    if let Some(bytes) = config.memory {
+        rigs.iter_mut().for_each(|rig| rig.match_memory(bytes));
+    }
+    for rig in &mut rigs {
+        rig.ask_program()?;
+    }
     let needs = workload.needs(&parameters);
-    let images = ImagePlan::new(config.mkfs.as_deref(), config.image_bytes, needs);
+    let images = ImagePlan::new(config.mkfs.as_deref(), config.image_bytes, needs, config.seed);
     let rules = target::check::Rules {
         plan: &images,
         needs,
@@ -121,21 +140,48 @@ fn plan(config: &Config) -> Result<Plan> {
         mount_options: &config.mount_options,
     };
     target::check::all(&rigs, &rules)?;
-    Ok(Plan { workload, parameters, rigs, images })
+    let run = WorkloadRun {
+        name: workload.name().to_owned(),
+        scale: config.scale,
+        seed: config.seed,
+        parameters: parameters.values().clone(),
+        headline: workload.headline().to_owned(),
+    };
+    let identity = identity(config, &run, &images)?;
+    Ok(Plan { workload, parameters, rigs, images, run, identity })
+}
+
+/// See [`Identity`].
+fn identity(config: &Config, run: &WorkloadRun, images: &ImagePlan) -> Result<Identity> {
+    let mut identity = Identity::from([
+        ("workload".to_owned(), run.name.clone()),
+        ("scale".to_owned(), run.scale.to_string()),
+        ("seed".to_owned(), run.seed.to_string()),
+        ("image".to_owned(), images.command()),
+        ("image bytes".to_owned(), images.bytes.to_string()),
+        ("recorded".to_owned(), config.recorded.to_string()),
+        ("warm-up rounds".to_owned(), config.warmup.to_string()),
+        ("program".to_owned(), format!("{} {} {}", config.build.version, config.build.commit, config.build.profile)),
+    ]);
+    identity.extend(run.parameters.iter().map(|(name, value)| (format!("parameter {name}"), value.to_string())));
+    identity.extend(config.memory.map(|bytes| ("memory".to_owned(), bytes.to_string())));
+    if let Some(list) = &config.operations {
+        let content = std::fs::read(list).map_err(Error::file(list))?;
+        let hash: String = Sha256::digest(&content).iter().map(|b| format!("{b:02x}")).collect();
+        identity.insert("operations (SHA-256)".to_owned(), hash);
+    }
+    Ok(identity)
 }
 
 /// Runs what `config` says. `stop` (Ctrl-C) ends it after cleaning up; finished trials are in the results.
 pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     let plan = plan(config)?;
-    let run = WorkloadRun {
-        name: plan.workload.name().to_owned(),
-        scale: config.scale,
-        seed: config.seed,
-        parameters: plan.parameters.values().clone(),
-        headline: plan.workload.headline().to_owned(),
-    };
-    let mut store = store::Store::open(&config.output, &run, &plan.images.command(), config.recorded)?;
-    let environment = environment::of_this_machine(&config.command);
+    let mut store = store::Store::open(&config.output, &plan.identity, plan.rigs.iter().map(|r| &r.contestant))?;
+    let environment = environment::of_this_machine(&config.command, config.build);
+    let had = store.rounds();
+    if had > 0 && had < config.rounds && !config.quiet {
+        eprintln!("{}: {had} rounds are there, going on to {}", config.output.display(), config.rounds);
+    }
     let mut summary = Summary::default();
     let mut due = Vec::new();
     for round in 0..config.rounds {
@@ -155,6 +201,8 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
         due.splice(0..0, warm);
     }
     let bar = progress(due.len() as u64, config.quiet);
+    let elsewhere: Vec<Option<Elsewhere>> =
+        plan.rigs.iter().map(|rig| Elsewhere::of(rig, config)).collect::<Result<_>>()?;
     for (round, place, which) in due {
         let rig = &plan.rigs[which];
         let label = &rig.contestant.label;
@@ -166,10 +214,12 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
             parameters: &plan.parameters,
             images: &plan.images,
             rig,
-            run: &run,
+            run: &plan.run,
+            identity: &plan.identity,
             round: round.unwrap_or(0),
             place,
             environment: &environment,
+            elsewhere: elsewhere[which].as_ref(),
         };
         let trial = match job.run(stop, &say) {
             Ok(trial) => trial,

@@ -11,8 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::measure::Recorded;
-use crate::result::{SCHEMA, TRIALS, Trial, WorkloadRun};
+use crate::result::{Contestant, Identity, SCHEMA, TRIALS, Trial};
 
 /// The trials in `dir`. A last line that was cut off is left out.
 pub fn load(dir: &Path) -> Result<Vec<Trial>> {
@@ -30,6 +29,23 @@ pub fn load(dir: &Path) -> Result<Vec<Trial>> {
     Ok(trials)
 }
 
+/// Whether the trial is of the run of that identity; else the first thing that differs.
+pub fn same_run(identity: &Identity, trial: &Trial) -> std::result::Result<(), String> {
+    if trial.schema != SCHEMA {
+        return Err(format!("schema {}, this is {SCHEMA}", trial.schema));
+    }
+    let Some(other) = &trial.identity else { return Err("written before results said what they are of".into()) };
+    let names: std::collections::BTreeSet<&String> = identity.keys().chain(other.keys()).collect();
+    for name in names {
+        let (here, there) = (identity.get(name), other.get(name));
+        if here != there {
+            let say = |v: Option<&String>| v.map_or("none", |v| v).to_owned();
+            return Err(format!("{name}: {} there, {} here", say(there), say(here)));
+        }
+    }
+    Ok(())
+}
+
 /// A file of results that is added to.
 #[derive(Debug)]
 pub struct Store {
@@ -40,26 +56,24 @@ pub struct Store {
 
 impl Store {
     /// Opens or makes `dir`. What is there must be of the same run.
-    pub fn open(dir: &Path, run: &WorkloadRun, mkfs: &str, recorded: Recorded) -> Result<Store> {
+    pub fn open<'a>(
+        dir: &Path,
+        identity: &Identity,
+        contestants: impl Iterator<Item = &'a Contestant> + Clone,
+    ) -> Result<Store> {
         std::fs::create_dir_all(dir).map_err(Error::file(dir))?;
         let path = dir.join(TRIALS);
         let file = File::options().create(true).append(true).open(&path).map_err(Error::file(&path))?;
         let trials = load(dir)?;
         for trial in &trials {
-            let other = |what: &str| {
-                Err(Error::Usage(format!("{} has results of another {what}: choose another directory", dir.display())))
-            };
-            if trial.schema != SCHEMA {
-                return other("schema");
-            }
-            if trial.workload != *run {
-                return other("workload, scale, seed or parameters");
-            }
-            if trial.recorded.as_ref().is_some_and(|r| *r != recorded.to_string()) {
-                return other("choice of what is recorded");
-            }
-            if !trial.environment.mkfs.is_empty() && trial.environment.mkfs != mkfs {
-                return other("kind of image");
+            same_run(identity, trial).map_err(|what| {
+                Error::Usage(format!("{}: its results are of another run ({what}): choose another", dir.display()))
+            })?;
+            if contestants.clone().any(|c| c.label == trial.contestant.label && *c != trial.contestant) {
+                let (dir, label) = (dir.display(), &trial.contestant.label);
+                return Err(Error::Usage(format!(
+                    "{dir}: what is called {label} there has other options or another program"
+                )));
             }
         }
         // A run that was killed may have left half a line.
@@ -70,6 +84,11 @@ impl Store {
         }
         let there = trials.into_iter().map(|t| (t.contestant.label, t.round)).collect();
         Ok(Store { path, file, there })
+    }
+
+    /// Rounds that have a trial.
+    pub fn rounds(&self) -> u32 {
+        self.there.iter().map(|(_, round)| round + 1).max().unwrap_or(0)
     }
 
     /// Whether this trial has been run.

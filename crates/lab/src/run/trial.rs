@@ -1,20 +1,26 @@
 //! One trial: a fresh image, the work, the unmount, the check.
 //!
-//! Main type: [`Job`].
+//! Main types: [`Job`], [`Halt`] (why a trial is to stop).
 //!
 //! # Locking
-//! None.
+//! None: a thread beside the trial watches the clock and the user, and ends what serves it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use extant_base::clock::Clock;
-use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::Config;
-use crate::environment::device_under;
+use super::elsewhere::Elsewhere;
+use crate::environment::{device_under, load};
 use crate::error::{Error, Result};
 use crate::measure::process::{Cpu, Memory, Switches, Threads};
 use crate::measure::system::System;
 use crate::measure::{Figures, extents, latency};
-use crate::result::{Environment, Outcome, Phase, SCHEMA, Trial, WorkloadRun};
+use crate::result::{Environment, Identity, Outcome, Phase, SCHEMA, Trial, WorkloadRun};
 use crate::target::{Evidence, ImagePlan, Kind, Made, Rig, Site};
 use crate::vfs::Histograms;
 use crate::workload::{Context, Parameters, Workload};
@@ -30,6 +36,9 @@ pub struct Job<'a> {
     pub images: &'a ImagePlan,
     pub rig: &'a Rig,
     pub run: &'a WorkloadRun,
+    pub identity: &'a Identity,
+    /// Where the trial runs, if not in this process.
+    pub elsewhere: Option<&'a Elsewhere>,
     pub round: u32,
     pub place: u32,
     pub environment: &'a Environment,
@@ -44,49 +53,164 @@ struct Work {
     evidence: Evidence,
 }
 
+/// Why a trial is to stop before its end.
+pub struct Halt<'a> {
+    user: &'a AtomicBool,
+    /// What the work looks at.
+    stop: AtomicBool,
+    expired: AtomicBool,
+    /// The process that serves the mount; 0: none.
+    server: Arc<AtomicU32>,
+    over: AtomicBool,
+}
+
+impl<'a> Halt<'a> {
+    fn new(user: &'a AtomicBool) -> Halt<'a> {
+        Halt {
+            user,
+            stop: AtomicBool::new(false),
+            expired: AtomicBool::new(false),
+            server: Arc::default(),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// The user or the clock wants an end.
+    pub fn is_set(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The body of the thread beside the trial.
+    fn watch(&self, timeout_s: Option<u64>) {
+        let clock = Clock::real();
+        let end = timeout_s.map(|s| clock.now_ns().saturating_add(s.saturating_mul(1_000_000_000)));
+        while !self.over.load(Ordering::Relaxed) {
+            if self.user.load(Ordering::Relaxed) {
+                self.stop.store(true, Ordering::Relaxed);
+            }
+            if end.is_some_and(|end| clock.now_ns() >= end) {
+                self.expired.store(true, Ordering::Relaxed);
+                self.stop.store(true, Ordering::Relaxed);
+            }
+            if self.is_set()
+                && let Some(server) = Pid::from_raw(self.server.swap(0, Ordering::Relaxed) as i32)
+            {
+                // Whoever waits for an answer gets one now, and the image is thrown away.
+                let _ = kill_process(server, Signal::KILL);
+            }
+            clock.sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 impl Job<'_> {
     /// Does it. What fails in the target is in the trial; an error is the lab's own, or an interruption.
-    pub fn run(&self, stop: &AtomicBool, say: &dyn Fn(&str)) -> Result<Trial> {
-        let started_s = Clock::real().wall().sec.max(0) as u64;
+    pub fn run(&self, user: &AtomicBool, say: &dyn Fn(&str)) -> Result<Trial> {
+        let halt = Halt::new(user);
+        let trial = std::thread::scope(|scope| {
+            scope.spawn(|| halt.watch(self.config.timeout_s));
+            let trial = match self.elsewhere {
+                Some(elsewhere) => {
+                    say("in a process of its own");
+                    Ok(self.adopted(elsewhere.trial(self.rig, self.config, self.images, &halt)))
+                }
+                None => self.run_here(&halt, say),
+            };
+            halt.over.store(true, Ordering::Relaxed);
+            trial
+        });
+        if user.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        let mut trial = trial?;
+        if let (true, Some(s)) = (halt.expired.load(Ordering::Relaxed), self.config.timeout_s) {
+            trial.outcome = Outcome::Failed(format!("it had not ended after {s} s (--timeout)"));
+        }
+        Ok(trial)
+    }
+
+    /// A trial of this run without figures.
+    fn empty(&self) -> Trial {
         let mut environment = self.environment.clone();
-        let target = &self.rig.target;
-        say("making the image");
-        let image = match target.kind {
-            Kind::Dir => None,
-            _ => Some(self.images.make(&target.path)?),
-        };
-        environment.device = device_under(&target.path);
-        if let Some(image) = &image {
+        environment.load = load();
+        environment.memory_limit_bytes = self.config.memory;
+        environment.device = device_under(&self.rig.target.path);
+        if self.rig.target.kind != Kind::Dir {
             environment.mkfs = self.images.command();
             environment.image_bytes = self.images.bytes;
-            environment.features = image.features();
         }
-        let (work, result) = self.work(stop, say);
-        if stop.load(Ordering::Relaxed) {
-            return Err(Error::Interrupted);
+        Trial {
+            schema: SCHEMA,
+            workload: self.run.clone(),
+            contestant: self.rig.contestant.clone(),
+            round: self.round,
+            place: self.place,
+            started_s: Clock::real().wall().sec.max(0) as u64,
+            environment,
+            recorded: Some(self.config.recorded.to_string()),
+            identity: Some(self.identity.clone()),
+            flaws: Vec::new(),
+            outcome: Outcome::Unchecked,
+            phases: Vec::new(),
+            latency: BTreeMap::new(),
+            measures: BTreeMap::new(),
+            locks: Vec::new(),
+            groups: BTreeMap::new(),
+        }
+    }
+
+    /// What another process wrote, as a trial of this run.
+    fn adopted(&self, other: Result<Trial>) -> Trial {
+        let mut trial = self.empty();
+        match other {
+            Err(e) => trial.outcome = Outcome::Failed(e.to_string()),
+            Ok(other) if other.workload.parameters != self.run.parameters => {
+                trial.outcome = Outcome::Failed(format!(
+                    "its program has other parameters for this workload: {:?}",
+                    other.workload.parameters
+                ));
+            }
+            Ok(other) => {
+                trial.environment.features = other.environment.features;
+                trial.environment.mount_options = other.environment.mount_options;
+                trial.flaws = other.flaws;
+                trial.outcome = other.outcome;
+                trial.phases = other.phases;
+                trial.latency = other.latency;
+                trial.measures = other.measures;
+                trial.locks = other.locks;
+                trial.groups = other.groups;
+            }
+        }
+        trial
+    }
+
+    fn run_here(&self, halt: &Halt, say: &dyn Fn(&str)) -> Result<Trial> {
+        let mut trial = self.empty();
+        say("making the image");
+        let image = match self.rig.target.kind {
+            Kind::Dir => None,
+            _ => Some(self.images.make(&self.rig.target.path)?),
+        };
+        trial.environment.features = image.as_ref().map(Made::features).unwrap_or_default();
+        let (work, result) = self.work(halt, say);
+        if halt.is_set() {
+            return Ok(trial);
         }
         say("checking");
         let mut figures = work.figures;
         if let Some(image) = &image {
             extents::figures(image.path(), &mut figures);
         }
-        Ok(Trial {
-            schema: SCHEMA,
-            workload: self.run.clone(),
-            contestant: self.rig.contestant.clone(),
-            round: self.round,
-            place: self.place,
-            started_s,
-            environment,
-            recorded: Some(self.config.recorded.to_string()),
-            flaws: self.flaws(&figures),
-            outcome: outcome(result, image.as_ref()),
-            phases: work.phases,
-            latency: latency::records(&work.histograms)?,
-            measures: figures.into_iter().filter(|(_, value)| value.is_finite()).collect(),
-            locks: work.evidence.locks,
-            groups: work.evidence.groups,
-        })
+        trial.flaws = self.flaws(&figures);
+        trial.outcome = outcome(result, image.as_ref());
+        trial.phases = work.phases;
+        trial.latency = latency::records(&work.histograms)?;
+        trial.measures = figures.into_iter().filter(|(_, value)| value.is_finite()).collect();
+        trial.environment.mount_options = work.evidence.mount_options;
+        trial.locks = work.evidence.locks;
+        trial.groups = work.evidence.groups;
+        Ok(trial)
     }
 
     /// Files that should be gone, or there.
@@ -99,16 +223,16 @@ impl Job<'_> {
     }
 
     /// Mounts, works, unmounts. What was measured before a failure is returned with it.
-    fn work(&self, stop: &AtomicBool, say: &dyn Fn(&str)) -> (Work, Result<()>) {
+    fn work(&self, halt: &Halt, say: &dyn Fn(&str)) -> (Work, Result<()>) {
         let mut work = Work::default();
-        let result = self.work_into(&mut work, stop, say);
+        let result = self.work_into(&mut work, halt, say);
         (work, result)
     }
 
-    fn work_into(&self, work: &mut Work, stop: &AtomicBool, say: &dyn Fn(&str)) -> Result<()> {
+    fn work_into(&self, work: &mut Work, halt: &Halt, say: &dyn Fn(&str)) -> Result<()> {
         let config = self.config;
         let image = &self.rig.target.path;
-        let mut site = Site::new(self.rig, image, &config.program, config.recorded)?;
+        let mut site = Site::new(self.rig, image, &config.program, config.seed, config.recorded, halt.server.clone())?;
         crate::target::drop_caches(image);
         let before = System::now();
         let (cpu_before, threads_before) = (Cpu::of_self(), Threads::of(None));
@@ -116,7 +240,7 @@ impl Job<'_> {
         site.up()?;
         let operations = config.operations.as_deref();
         let mut context =
-            Context::new(&mut site, self.parameters, config.seed, config.recorded.latency, stop, operations, say);
+            Context::new(&mut site, self.parameters, config.seed, config.recorded.latency, &halt.stop, operations, say);
         let result = self.workload.run(&mut context);
         work.phases = std::mem::take(&mut context.phases);
         work.histograms = std::mem::take(&mut context.histograms);

@@ -8,6 +8,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use extant_base::rng::Rng;
+
 use super::Tool;
 use crate::error::{Error, Result};
 use crate::workload::Needs;
@@ -17,6 +19,20 @@ pub const DEFAULT_MKFS: &str = "-t ext4 -E lazy_itable_init=0,lazy_journal_init=
 
 /// Size of an image unless the workload needs more, in bytes: 64 block groups of 128 MiB. The file is sparse.
 const DEFAULT_BYTES: u64 = 8 << 30;
+
+/// A random UUID (RFC 4122, version 4).
+fn uuid(rng: &mut Rng) -> String {
+    let (a, b) = (rng.next_u64(), rng.next_u64());
+    let (time, node) = ((a & !0xf000) | 0x4000, (b >> 2) | (2 << 62));
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        time >> 32,
+        time >> 16 & 0xffff,
+        time & 0xffff,
+        node >> 48,
+        node & ((1 << 48) - 1)
+    )
+}
 
 /// How the images of a run are made.
 #[derive(Clone, Debug)]
@@ -28,14 +44,27 @@ pub struct ImagePlan {
 }
 
 impl ImagePlan {
-    /// `mkfs` and `bytes` as asked for, or what suits `needs`.
-    pub fn new(mkfs: Option<&str>, bytes: Option<u64>, needs: Needs) -> ImagePlan {
+    /// `mkfs` and `bytes` as asked for, or what suits `needs`. The UUID and the seed of directory hashes, which decide where
+    /// things go, come from `seed` unless `mkfs` says them.
+    pub fn new(mkfs: Option<&str>, bytes: Option<u64>, needs: Needs, seed: u64) -> ImagePlan {
         let bytes = bytes.unwrap_or_else(|| needs.bytes.saturating_mul(2).max(DEFAULT_BYTES).next_multiple_of(1 << 20));
         let mut arguments: Vec<String> = mkfs.unwrap_or(DEFAULT_MKFS).split_whitespace().map(str::to_owned).collect();
         // mke2fs makes an inode for each 16 KiB.
         let inodes = needs.files + needs.files / 4 + 1000;
         if inodes > bytes / (16 << 10) && !arguments.iter().any(|a| a == "-N" || a == "-i") {
             arguments.extend(["-N".to_owned(), inodes.to_string()]);
+        }
+        let mut rng = Rng::new(seed ^ 0x6d6b_6673);
+        let (uuid, hash_seed) = (uuid(&mut rng), uuid(&mut rng));
+        if !arguments.iter().any(|a| a.starts_with("-U")) {
+            arguments.extend(["-U".to_owned(), uuid]);
+        }
+        if !arguments.iter().any(|a| a.contains("hash_seed=")) {
+            // Of several -E mke2fs takes the last.
+            match arguments.iter().rposition(|a| a == "-E") {
+                Some(at) if at + 1 < arguments.len() => arguments[at + 1] += &format!(",hash_seed={hash_seed}"),
+                _ => arguments.extend(["-E".to_owned(), format!("hash_seed={hash_seed}")]),
+            }
         }
         ImagePlan { mkfs: arguments, bytes }
     }

@@ -69,7 +69,8 @@ impl Kind {
     }
 }
 
-/// A target as the user wrote it.
+/// A target as the user wrote it: `KIND:PATH[,OPTION...]`. Two options are the lab's own: `name=LABEL`, and
+/// `program=PATH`, another build of `extant`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// What drives it.
@@ -78,8 +79,28 @@ pub struct Target {
     pub path: PathBuf,
     /// Mount options.
     pub options: String,
-    /// The whole text.
-    pub text: String,
+    /// What it is to be called.
+    pub name: Option<String>,
+    /// The build of `extant` that serves it; `None`: this one.
+    pub program: Option<PathBuf>,
+}
+
+impl Target {
+    /// What it is called: the path is left out, so that results of several machines can be merged.
+    pub fn label(&self) -> String {
+        if let Some(name) = &self.name {
+            return name.clone();
+        }
+        let mut label = match self.kind {
+            Kind::Dir => format!("{}:{}", self.kind.name(), self.path.display()),
+            _ if self.options.is_empty() => self.kind.name().to_owned(),
+            _ => format!("{},{}", self.kind.name(), self.options),
+        };
+        if let Some(program) = &self.program {
+            label += &format!(",program={}", program.file_name().unwrap_or_default().to_string_lossy());
+        }
+        label
+    }
 }
 
 impl FromStr for Target {
@@ -99,7 +120,21 @@ impl FromStr for Target {
         if path.is_empty() {
             return Err(wrong("the path is missing"));
         }
-        Ok(Target { kind, path: path.into(), options: options.to_owned(), text: text.to_owned() })
+        let (mut name, mut program, mut rest) = (None, None, Vec::new());
+        for option in options.split(',').filter(|o| !o.is_empty()) {
+            match option.split_once('=') {
+                Some(("name", n)) if n.is_empty() || n.contains(|c: char| c == '#' || c.is_control()) => {
+                    return Err(wrong("a name is not empty and has no '#'"));
+                }
+                Some(("name", n)) => name = Some(n.to_owned()),
+                Some(("program", p)) => program = Some(PathBuf::from(p)),
+                _ => rest.push(option),
+            }
+        }
+        if program.is_some() && !matches!(kind, Kind::Engine | Kind::Mount) {
+            return Err(wrong("program= is for engine and mount"));
+        }
+        Ok(Target { kind, path: path.into(), options: rest.join(","), name, program })
     }
 }
 
@@ -141,14 +176,58 @@ pub struct Rig {
     pub target: Target,
     /// As it stands in results.
     pub contestant: Contestant,
+    /// What the program that serves it can be told.
+    pub server: Server,
+    /// Cache that goes with a limit of memory, in bytes.
+    cache: Option<u64>,
+}
+
+/// What a build of `extant` can be told when it mounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// `--stats` and `--stats-of`: where its counters go.
+    pub stats: bool,
+    /// The mount option `seed=`.
+    pub seed: bool,
 }
 
 impl Rig {
-    /// All mount options: the target's, then the policies.
+    /// All mount options: the target's, then the policies, then the cache that goes with a limit of memory.
     pub fn all_options(&self) -> String {
         let policies = self.contestant.policies.iter().map(|(name, value)| format!("{name}={value}"));
         let own = Some(self.target.options.clone()).filter(|o| !o.is_empty());
-        own.into_iter().chain(policies).collect::<Vec<_>>().join(",")
+        let cache = self.cache.map(|bytes| format!("cache={bytes}"));
+        own.into_iter().chain(policies).chain(cache).collect::<Vec<_>>().join(",")
+    }
+
+    /// Extant keeps a cache of its own beside the page cache: half of the memory, unless its options say.
+    pub fn match_memory(&mut self, bytes: u64) {
+        let said = self.target.options.split(',').any(|o| o.starts_with("cache="));
+        if matches!(self.target.kind, Kind::Engine | Kind::Mount) && !said {
+            self.cache = Some((bytes / 2).max(8 << 20));
+        }
+    }
+
+    /// Finds out what another build says of itself.
+    pub fn ask_program(&mut self) -> Result<()> {
+        let Some(program) = &self.target.program else { return Ok(()) };
+        let ask = |args: &[&str]| {
+            let said = Tool::new(&program.to_string_lossy()).args(args).status();
+            said.map_err(|e| Error::Target { label: self.contestant.label.clone(), why: e.to_string() })
+        };
+        let (status, version, command) = ask(&["--version"])?;
+        if status != Some(0) {
+            let why = format!("{command}: {}", version.trim());
+            return Err(Error::Target { label: self.contestant.label.clone(), why });
+        }
+        // The options are for this crate alone, so its help says nothing of them; what it refuses does.
+        let nothing = ["/dev/null/no-image", "/dev/null/no-directory"];
+        let (_, seed, _) = ask(&[&["mount", "-o", "seed=1"], &nothing[..]].concat())?;
+        let (_, stats, _) = ask(&[&["mount", "--stats=/dev/null", "--stats-of=none"], &nothing[..]].concat())?;
+        self.server =
+            Server { stats: !stats.contains("unexpected argument"), seed: !seed.contains("unknown mount option") };
+        self.contestant.program = Some(version.trim().to_owned());
+        Ok(())
     }
 }
 
@@ -188,20 +267,22 @@ pub fn contestants(targets: &[String], policies: &[String]) -> Result<Vec<Rig>> 
             }
         }
         for set in sets {
-            let mut label = target.text.clone();
+            let mut label = target.label();
             for (name, value) in &set {
                 label += &format!(",{name}={value}");
             }
             if rigs.iter().any(|r| r.contestant.label == label) {
-                return Err(Error::Usage(format!("{label} is given twice")));
+                return Err(Error::Usage(format!("two contestants are called {label}: give one of them name=LABEL")));
             }
             let contestant = Contestant {
                 label,
                 kind: target.kind.name().to_owned(),
                 options: target.options.clone(),
                 policies: set.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+                program: None,
             };
-            rigs.push(Rig { target: target.clone(), contestant });
+            let server = Server { stats: true, seed: true };
+            rigs.push(Rig { target: target.clone(), contestant, server, cache: None });
         }
     }
     Ok(rigs)
@@ -228,6 +309,14 @@ mod tests {
         for bad in ["kernel", "kernel:", "engine:,a", "ext3:/x"] {
             assert!(bad.parse::<Target>().is_err(), "{bad}");
         }
+        let t: Target = "mount:/m,name=old,noatime,program=/opt/old/extant".parse().unwrap();
+        assert_eq!((t.label().as_str(), t.options.as_str()), ("old", "noatime"));
+        assert_eq!(t.program, Some("/opt/old/extant".into()));
+        let t: Target = "engine:/e,program=/opt/old/extant".parse().unwrap();
+        assert_eq!(t.label(), "engine,program=extant");
+        for bad in ["kernel:/k,program=/x", "engine:/e,name=", "engine:/e,name=a#b"] {
+            assert!(bad.parse::<Target>().is_err(), "{bad}");
+        }
         let e = "ext3:/x".parse::<Target>().unwrap_err().to_string();
         assert!(e.contains("engine, mount, kernel, fuse2fs, dir"), "{e}");
     }
@@ -237,16 +326,14 @@ mod tests {
         let all = labels(&["engine:/e", "kernel:/k"], &["mb_policy=vanilla,goal_first", "es_policy=vanilla"]).unwrap();
         assert_eq!(
             all,
-            [
-                "engine:/e,mb_policy=vanilla,es_policy=vanilla",
-                "engine:/e,mb_policy=goal_first,es_policy=vanilla",
-                "kernel:/k"
-            ]
+            ["engine,mb_policy=vanilla,es_policy=vanilla", "engine,mb_policy=goal_first,es_policy=vanilla", "kernel"]
         );
         let e = labels(&["engine:/e"], &["mb_policy=best"]).unwrap_err().to_string();
         assert!(e.contains("vanilla") && e.contains("goal_first"), "{e}");
         assert!(labels(&["engine:/e"], &["color=red"]).unwrap_err().to_string().contains("es_policy"));
-        assert!(labels(&["engine:/e", "engine:/e"], &[]).is_err());
+        let e = labels(&["engine:/e", "engine:/f"], &[]).unwrap_err().to_string();
+        assert!(e.contains("name="), "{e}");
+        assert_eq!(labels(&["engine:/e", "engine:/f,name=b"], &[]).unwrap(), ["engine", "b"]);
         assert!(labels(&[], &[]).is_err());
     }
 }

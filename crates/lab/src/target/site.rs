@@ -18,13 +18,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
+use extant_base::sync::atomic::{AtomicU32, Ordering};
 use extant_block::BlockDevice;
 use extant_block::device::{FileDevice, MemDevice, OpenOptions};
 use extant_fs::Filesystem;
 use tempfile::TempDir;
 
 use super::tools::{find, is_mount_point};
-use super::{EngineOptions, Kind, Rig, Tool};
+use super::{EngineOptions, Kind, Rig, Server, Tool};
+use crate::environment::mount_options;
 use crate::error::{Error, Result};
 use crate::measure::process::{Cpu, Memory, Switches, Threads};
 use crate::measure::{Figures, Recorded, engine, extents, kernel};
@@ -48,6 +50,8 @@ pub struct Evidence {
     pub server_switches: Option<Switches>,
     /// Processor time of servers.
     pub server_cpu: Cpu,
+    /// Options of the mount, as the kernel shows them.
+    pub mount_options: String,
 }
 
 /// A target that is, or was, up.
@@ -56,8 +60,11 @@ pub struct Site {
     label: String,
     image: PathBuf,
     options: String,
-    /// The binary whose `mount` serves; this one, except in tests.
+    /// Of what the engine draws.
+    seed: u64,
+    /// The binary whose `mount` serves, and what it can be told.
     program: PathBuf,
+    can: Server,
     recorded: Recorded,
     work: TempDir,
     /// For `dir`: the directory that was made in the user's.
@@ -72,19 +79,30 @@ pub struct Site {
     loop_device: Option<String>,
     kernel_probe: Option<kernel::Probe>,
     server: Option<Child>,
+    serving: Arc<AtomicU32>,
     evidence: Evidence,
 }
 
 impl Site {
-    /// `image`: where the fresh image is, or the user's directory. `program`: the `extant` binary. Nothing is up yet.
-    pub fn new(rig: &Rig, image: &Path, program: &Path, recorded: Recorded) -> Result<Site> {
+    /// `image`: where the fresh image is, or the user's directory. `program`: the `extant` binary that serves unless the target
+    /// names another. `serving`: the number of the process that serves the mount, or 0. Nothing is up yet.
+    pub fn new(
+        rig: &Rig,
+        image: &Path,
+        program: &Path,
+        seed: u64,
+        recorded: Recorded,
+        serving: Arc<AtomicU32>,
+    ) -> Result<Site> {
         let temporary = std::env::temp_dir();
         Ok(Site {
             kind: rig.target.kind,
             label: rig.contestant.label.clone(),
             image: std::path::absolute(image).map_err(Error::file(image))?,
             options: rig.all_options(),
-            program: program.to_owned(),
+            seed,
+            program: rig.target.program.as_deref().unwrap_or(program).to_owned(),
+            can: rig.server,
             recorded,
             work: tempfile::Builder::new()
                 .prefix("extant-lab-")
@@ -101,6 +119,7 @@ impl Site {
             loop_device: None,
             kernel_probe: None,
             server: None,
+            serving,
             evidence: Evidence::default(),
         })
     }
@@ -124,7 +143,8 @@ impl Site {
     }
 
     fn engine_up(&mut self) -> Result<()> {
-        let options = EngineOptions::parse(&self.options).map_err(|e| self.failed(e))?;
+        let mut options = EngineOptions::parse(&self.options).map_err(|e| self.failed(e))?;
+        options.fs.seed = Some(self.seed);
         let device: Arc<dyn BlockDevice> = match (&self.device, options.memory) {
             (Some(device), _) => device.clone(),
             (None, true) => {
@@ -192,22 +212,30 @@ impl Site {
         let log = self.work.path().join("server.log");
         let out = std::fs::File::options().create(true).append(true).open(&log).map_err(Error::file(&log))?;
         let err = out.try_clone().map_err(Error::file(&log))?;
+        let mut options = self.options.clone();
         let mut command = if self.kind == Kind::Mount {
             let mut command = Command::new(&self.program);
             command.args(["mount", "--foreground"]);
-            command.arg("--stats").arg(self.stats_file()).arg("--stats-of").arg(self.recorded.to_string());
+            if self.can.stats {
+                command.arg("--stats").arg(self.stats_file()).arg("--stats-of").arg(self.recorded.to_string());
+            }
+            if self.can.seed {
+                options += &format!("{}seed={}", if options.is_empty() { "" } else { "," }, self.seed);
+            }
             command
         } else {
             let mut command = Command::new(find("fuse2fs").unwrap_or_else(|| "fuse2fs".into()));
             command.arg("-f");
             command
         };
-        if !self.options.is_empty() {
-            command.arg("-o").arg(&self.options);
+        if !options.is_empty() {
+            command.arg("-o").arg(&options);
         }
         // A group of its own: Ctrl-C is for the lab, which unmounts.
         command.arg(&self.image).arg(&dir).stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
-        self.server = Some(command.spawn().map_err(|e| self.failed(e))?);
+        let server = command.spawn().map_err(|e| self.failed(e))?;
+        self.serving.store(server.id(), Ordering::Relaxed);
+        self.server = Some(server);
         let clock = Clock::real();
         let end = clock.now_ns() + PATIENCE_NS;
         while !is_mount_point(&dir) {
@@ -239,6 +267,9 @@ impl Site {
             put("memory_server_peak_bytes", memory.peak);
             put("memory_server_pss_anon_bytes", memory.pss_anon);
             put("memory_server_pss_file_bytes", memory.pss_file);
+        }
+        if self.mounted {
+            self.evidence.mount_options = mount_options(&self.dir());
         }
         if let Some(fs) = &self.fs {
             self.evidence.figures.insert("memory_budget_bytes".into(), fs.budget().used() as f64);
@@ -314,7 +345,10 @@ impl Site {
         let end = clock.now_ns() + PATIENCE_NS;
         let status = loop {
             match server.try_wait() {
-                Ok(Some(status)) => break status,
+                Ok(Some(status)) => {
+                    self.serving.store(0, Ordering::Relaxed);
+                    break status;
+                }
                 Ok(None) if clock.now_ns() < end => clock.sleep(Duration::from_millis(2)),
                 _ => {
                     self.server = Some(server);
@@ -330,7 +364,7 @@ impl Site {
             return Err(self.failed(format!("its server ended with {status}: {}", said.trim())));
         }
         let stats = self.stats_file();
-        if self.kind == Kind::Mount {
+        if self.kind == Kind::Mount && self.can.stats {
             let text = std::fs::read_to_string(&stats).map_err(Error::file(&stats))?;
             let report = serde_json::from_str(&text).map_err(|e| self.failed(format!("its counters: {e}")))?;
             let _ = std::fs::remove_file(&stats);

@@ -43,6 +43,8 @@ pub struct MatrixArgs {
 
 pub fn run(args: &MatrixArgs) -> Result<()> {
     let baseline = baseline(args)?;
+    let target: Target = baseline.parse().map_err(|e: extant_lab::Error| Failure::usage(e.to_string()))?;
+    let label = target.label();
     let output = args.output.clone().unwrap_or_else(|| default_output("matrix"));
     let stop = watch_signals()?;
     let chosen: Vec<_> = match &args.workloads[..] {
@@ -70,7 +72,7 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
         if !usable {
             failed.push(workload.name());
         }
-        groups.extend(table::print(&dir, &baseline)?);
+        groups.extend(table::print(&dir, &label)?);
     }
     let judgement = compare::judge(&groups);
     if !failed.is_empty() {

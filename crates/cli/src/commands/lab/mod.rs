@@ -7,6 +7,7 @@
 mod compare;
 mod list;
 mod matrix;
+mod merge;
 mod report;
 mod rerun;
 mod run;
@@ -37,6 +38,7 @@ pub enum LabCommand {
     List(list::ListArgs),
     Run(run::RunArgs),
     Rerun(rerun::RerunArgs),
+    Merge(merge::MergeArgs),
     Matrix(matrix::MatrixArgs),
     Compare(compare::CompareArgs),
     Report(report::ReportArgs),
@@ -47,6 +49,7 @@ pub fn run(args: LabArgs) -> Result<()> {
         LabCommand::List(args) => list::run(&args),
         LabCommand::Run(args) => run::run(&args),
         LabCommand::Rerun(args) => rerun::run(&args),
+        LabCommand::Merge(args) => merge::run(&args),
         LabCommand::Matrix(args) => matrix::run(&args),
         LabCommand::Compare(args) => compare::run(&args),
         LabCommand::Report(args) => report::run(&args),

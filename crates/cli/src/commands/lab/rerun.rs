@@ -3,7 +3,7 @@
 //! # Locking
 //! None.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser};
 
@@ -34,6 +34,7 @@ pub fn run(args: &RerunArgs) -> Result<()> {
     let command = first.environment.command.clone();
     let mut run = recorded(command.clone())
         .ok_or_else(|| Failure::usage(format!("{shown}: not made by `extant lab run`: {}", command.join(" "))))?;
+    from_directory(&mut run, Path::new(&first.environment.directory));
     run.how.seed = first.workload.seed;
     run.how.overwrite |= args.overwrite;
     // The default may have been another then.
@@ -47,6 +48,27 @@ pub fn run(args: &RerunArgs) -> Result<()> {
     eprintln!("{}", command.join(" "));
     let stop = watch_signals()?;
     run_and_say(&run, command, &stop)
+}
+
+/// Paths as the directory meant them that the command was given in.
+fn from_directory(run: &mut RunArgs, directory: &Path) {
+    for target in &mut run.targets {
+        let Some((kind, path)) = target.split_once(':') else { continue };
+        let options: Vec<String> = path
+            .split(',')
+            .enumerate()
+            .map(|(i, part)| match part.strip_prefix("program=") {
+                // A bare name is looked for in PATH.
+                Some(program) if program.contains('/') => format!("program={}", directory.join(program).display()),
+                None if i == 0 => directory.join(part).display().to_string(),
+                _ => part.to_owned(),
+            })
+            .collect();
+        *target = format!("{kind}:{}", options.join(","));
+    }
+    if let Some(list) = &mut run.how.operations {
+        *list = directory.join(&*list);
+    }
 }
 
 /// The arguments of the run that a command line stands for.

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use extant_base::clock::Clock;
+use extant_lab::environment::Build;
 use extant_lab::measure::Recorded;
 use extant_lab::run::{Config, Summary};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -78,6 +79,12 @@ pub struct HowArgs {
     /// Locks and events slow down the targets that can tell them, and no others
     #[arg(long, value_name = "PARTS", default_value_t = Recorded::FAIR)]
     pub record: Recorded,
+    /// Memory that each contestant has, the workload and the page cache with it (root): Extant's cache takes half of it
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
+    /// A trial that takes longer has failed
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<u64>,
     /// Rounds before the first that are not recorded [default: 1 below scale 1, else 0]
     #[arg(long, value_name = "ROUNDS")]
     pub warmup: Option<u32>,
@@ -129,6 +136,8 @@ impl RunArgs {
         self.how.mkfs.iter().for_each(|m| put("mkfs", m.clone()));
         self.how.size.iter().for_each(|s| put("size", s.to_string()));
         put("record", self.how.record.to_string());
+        self.how.memory.iter().for_each(|m| put("memory", m.to_string()));
+        self.how.timeout.iter().for_each(|t| put("timeout", t.to_string()));
         self.how.warmup.iter().for_each(|w| put("warmup", w.to_string()));
         self.output.iter().for_each(|o| put("output", o.display().to_string()));
         for (on, name) in [(self.how.overwrite, "--overwrite"), (self.how.quiet, "--quiet")] {
@@ -159,8 +168,15 @@ pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Resu
         shard: args.shard,
         overwrite: args.how.overwrite,
         recorded: args.how.record,
+        memory: args.how.memory,
+        timeout_s: args.how.timeout,
         quiet: args.how.quiet,
         program: std::env::current_exe()?,
+        build: Build {
+            version: env!("CARGO_PKG_VERSION"),
+            commit: env!("EXTANT_COMMIT"),
+            profile: env!("EXTANT_PROFILE"),
+        },
         command,
         mount_options: |options| MountConfig::parse(&[options.to_owned()], false).map(drop),
     };

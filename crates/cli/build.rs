@@ -1,0 +1,23 @@
+//! Stamps the commit, whether files had changed, and the build profile into the binary: what `extant --version` and results
+//! of the lab say.
+
+use std::process::Command;
+
+fn git(args: &[&str]) -> Option<String> {
+    let out = Command::new("git").arg("--no-optional-locks").args(args).output().ok()?;
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
+fn main() {
+    let commit = git(&["rev-parse", "HEAD"]).unwrap_or_else(|| "unknown".to_owned());
+    let modified = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
+    println!("cargo::rustc-env=EXTANT_COMMIT={commit}{}", if modified { "-modified" } else { "" });
+    println!("cargo::rustc-env=EXTANT_PROFILE={}", std::env::var("PROFILE").unwrap_or_default());
+    // Whatever may change the answer: the sources, and what a commit or a checkout writes.
+    println!("cargo::rerun-if-changed=..");
+    for name in ["HEAD", "index", "logs/HEAD"] {
+        if let Some(path) = git(&["rev-parse", "--path-format=absolute", "--git-path", name]) {
+            println!("cargo::rerun-if-changed={path}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Trials in another process: of another build of `extant`, in a control group of limited memory.
+//!
+//! Main types: [`Elsewhere`] (which program, in which group), [`MemoryGroup`]. The other process is `extant lab run` itself with
+//! one round of one contestant, so that it need know nothing of this one: the record that it writes is the trial.
+//!
+//! It does not measure anything.
+//!
+//! # Locking
+//! None.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+
+use super::Config;
+use super::trial::Halt;
+use crate::error::{Error, Result};
+use crate::result::Trial;
+use crate::target::{ImagePlan, Kind, Rig, Tool};
+
+/// How long a process may take to clean up once it was asked to end.
+const GRACE_NS: u64 = 20_000_000_000;
+
+/// Where trials run that do not run here.
+pub struct Elsewhere {
+    program: PathBuf,
+    /// Options of `lab run` that it knows.
+    help: String,
+    memory: Option<u64>,
+}
+
+impl Elsewhere {
+    /// `None`: the trials of this contestant run in this process.
+    pub fn of(rig: &Rig, config: &Config) -> Result<Option<Elsewhere>> {
+        // A mount is served by another process anyway, and measured from here.
+        let other = rig.target.program.as_ref().filter(|_| rig.target.kind == Kind::Engine);
+        if other.is_none() && config.memory.is_none() {
+            return Ok(None);
+        }
+        let program = other.unwrap_or(&config.program).clone();
+        let help = run(&program, &["lab", "run", "--help"])?;
+        Ok(Some(Elsewhere { program, help, memory: config.memory }))
+    }
+
+    fn knows(&self, option: &str) -> bool {
+        self.help.contains(option)
+    }
+
+    /// Runs the one trial; what it wrote, or why there is nothing.
+    pub fn trial(&self, rig: &Rig, config: &Config, images: &ImagePlan, halt: &Halt) -> Result<Trial> {
+        let temporary = std::env::temp_dir();
+        let dir = tempfile::Builder::new().prefix("extant-lab-").tempdir_in(&temporary);
+        let dir = dir.map_err(Error::file(&temporary))?;
+        let (out, log) = (dir.path().join("result"), dir.path().join("log"));
+        let group = self.memory.map(MemoryGroup::new).transpose()?;
+        let mut command = match &group {
+            Some(group) => group.command(&self.program),
+            None => Command::new(&self.program),
+        };
+        command.args(["lab", "run", &config.workload]);
+        let mut put = |name: &str, value: String| {
+            if self.knows(name) {
+                command.arg(format!("{name}={value}"));
+            }
+        };
+        put("--target", self.target(rig));
+        put("--rounds", "1".into());
+        put("--warmup", "0".into());
+        put("--seed", config.seed.to_string());
+        put("--scale", config.scale.to_string());
+        config.settings.iter().for_each(|s| put("--set", s.clone()));
+        config.operations.iter().for_each(|o| put("--operations", o.display().to_string()));
+        put("--mkfs", images.mkfs.join(" "));
+        put("--size", images.bytes.to_string());
+        put("--record", config.recorded.to_string());
+        put("--output", out.display().to_string());
+        command.args(["--quiet", "--overwrite"]);
+        let said = std::fs::File::create(&log).map_err(Error::file(&log))?;
+        let also = said.try_clone().map_err(Error::file(&log))?;
+        // Ctrl-C is for this process, which passes it on.
+        command.stdin(Stdio::null()).stdout(said).stderr(also).process_group(0);
+        let mut child = command.spawn().map_err(Error::file(&self.program))?;
+        let status = wait(&mut child, halt);
+        let mut trials = super::store::load(&out).unwrap_or_default();
+        match trials.pop() {
+            Some(trial) => Ok(trial),
+            None => {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                Err(Error::Failed(format!("{} ended with {status}: {}", self.program.display(), said.trim())))
+            }
+        }
+    }
+
+    /// The target as the other process is to be told.
+    fn target(&self, rig: &Rig) -> String {
+        let mut target = format!("{}:{}", rig.target.kind.name(), rig.target.path.display());
+        let options = rig.all_options();
+        if !options.is_empty() {
+            target += &format!(",{options}");
+        }
+        // `seed=` says what an older build does not understand, and it has `--seed`.
+        if let Some(program) = rig.target.program.as_ref().filter(|_| rig.target.kind == Kind::Mount) {
+            target += &format!(",program={}", program.display());
+        }
+        target
+    }
+}
+
+/// Waits for the end, and asks for it once the trial is to stop.
+fn wait(child: &mut Child, halt: &Halt) -> String {
+    let clock = Clock::real();
+    let mut asked = None;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.to_string(),
+            Ok(None) => {}
+            Err(e) => return e.to_string(),
+        }
+        match asked {
+            None if halt.is_set() => {
+                if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                }
+                asked = Some(clock.now_ns());
+            }
+            Some(when) if clock.now_ns() - when > GRACE_NS => {
+                let _ = child.kill();
+            }
+            _ => {}
+        }
+        clock.sleep(Duration::from_millis(20));
+    }
+}
+
+/// What a program says when it is called with these arguments.
+pub fn run(program: &Path, args: &[&str]) -> Result<String> {
+    Tool::new(&program.to_string_lossy()).args(args).run()
+}
+
+/// A control group with a limit of memory, version 1 or 2. It goes when it is dropped; its processes have ended by then.
+pub struct MemoryGroup {
+    path: PathBuf,
+}
+
+impl MemoryGroup {
+    /// Needs root.
+    pub fn new(bytes: u64) -> Result<MemoryGroup> {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let name = format!("extant-lab-{}", std::process::id());
+        let v1 = Path::new("/sys/fs/cgroup/memory");
+        let (path, limit) = if v1.is_dir() {
+            let own = groups.lines().find_map(|l| l.split_once(":memory:")).map_or("", |(_, path)| path);
+            // In a namespace of its own the path may not be there.
+            let inside = v1.join(own.trim_start_matches('/'));
+            (if inside.is_dir() { inside } else { v1.to_owned() }.join(name), "memory.limit_in_bytes")
+        } else {
+            // Below a group that has processes there can be none with a limit; the root is the exception.
+            (Path::new("/sys/fs/cgroup").join(name), "memory.max")
+        };
+        let failed = |e: std::io::Error| {
+            Error::Usage(format!("--memory: no control group for memory at {}: {e} (it needs root)", path.display()))
+        };
+        std::fs::create_dir(&path).or_else(|e| if path.is_dir() { Ok(()) } else { Err(e) }).map_err(failed)?;
+        let group = MemoryGroup { path: path.clone() };
+        std::fs::write(path.join(limit), bytes.to_string()).map_err(failed)?;
+        Ok(group)
+    }
+
+    /// A command that runs in the group from its first instruction on.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ >\"$1\" && shift && exec \"$@\"", "sh"]);
+        command.arg(self.path.join("cgroup.procs")).arg(program);
+        command
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // A process that has just ended may still be counted.
+        let clock = Clock::real();
+        for _ in 0..50 {
+            if std::fs::remove_dir(&self.path).is_ok() {
+                return;
+            }
+            clock.sleep(Duration::from_millis(20));
+        }
+    }
+}
