@@ -142,7 +142,7 @@ impl Filesystem {
         handle.modify(&buffer, BufKind::Table, |b| {
             m.desc.encode_into(&mut b[offset..offset + size], inode.ino, &self.geo)
         })?;
-        drop(m);
+        // Before the lock is let go of: whoever sees that no times wait must see where they went.
         inode.sync_tid.store(handle.tid().0, Ordering::Release);
         Ok(())
     }

@@ -99,7 +99,9 @@ fn engine_and_directory() {
     assert_eq!(trials(&c).len(), 9);
     // Another configuration does not mix, nor does what was recorded another way.
     c.recorded = Recorded::FAIR;
-    assert!(go(&c).expect_err("other parts").to_string().contains("recorded: latency,locks,events there, latency here"));
+    assert!(
+        go(&c).expect_err("other parts").to_string().contains("recorded: latency,locks,events there, latency here")
+    );
     c.recorded = Recorded::ALL;
     c.scale = 0.03;
     assert!(go(&c).expect_err("other scale").to_string().contains("another run (parameter "));

@@ -1,0 +1,140 @@
+//! Races of two neighbouring steps with all that another thread does between them, which random schedules meet once in ten
+//! thousand: threads of one mount in production's configuration, no fault, schedules of `extant_base::sim` that interrupt for
+//! long. Whoever looks whether a block has content while its writeback ends; who asks for times that another is writing, with a
+//! cut at each answer.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use extant_base::{sim, task};
+use extant_block::BlockDevice;
+use extant_block::device::{CrashDevice, LateDevice, Lateness, MemDevice};
+use extant_fs::{FallocateMode, Filesystem, InodeRef, MountOptions, Seek, SetAttr};
+
+const SCHEDULES: u64 = 120;
+/// One after the other in each schedule.
+const FILES: usize = 50;
+const LATE: Lateness = Lateness { threads: 1, inline_permille: 0, held_permille: 0, longest: Duration::ZERO };
+
+fn small() -> MemDevice {
+    image(16, &["-t", "ext4", "-b", "1024"], &[])
+}
+
+/// Carries out `act` on a mount of the device in a schedule of that seed.
+fn in_schedule<T: Send + 'static>(
+    seed: u64,
+    device: Arc<dyn BlockDevice>,
+    act: impl FnOnce(&Arc<Filesystem>) -> T + Send + 'static,
+) -> T {
+    // Often enough that one of two neighbouring steps is interrupted for as long as the others have work.
+    let strategy = sim::Strategy::Priorities { changes: 400, steps: 40_000 };
+    let options = sim::Options { strategy, ..sim::Options::new(seed) };
+    let outcome = sim::run(&options, move || {
+        let late = Arc::new(LateDevice::new(device, LATE, None).expect("threads"));
+        let fs = Filesystem::mount(late.clone(), MountOptions { seed: Some(1), ..production() }).expect("mounted");
+        let r = act(&fs);
+        fs.unmount().expect("unmount");
+        drop(fs);
+        late.stop();
+        r
+    });
+    outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+}
+
+fn all_right(results: impl Iterator<Item = Result<(), String>>) {
+    let wrong: Vec<String> = results.filter_map(Result::err).collect();
+    assert!(wrong.is_empty(), "{} of {SCHEDULES} schedules: {:?}", wrong.len(), wrong.first());
+}
+
+/// In each schedule: files whose data is on its way to the device, and what `act` makes of them.
+fn explored(preallocated: bool, act: fn(&Filesystem, &InodeRef) -> Result<(), String>) {
+    let image = small();
+    all_right((0..SCHEDULES).map(|seed| {
+        in_schedule(seed, Arc::new(image.snapshot()), move |fs| {
+            (0..FILES).try_for_each(|i| {
+                let f = create(fs, &format!("f{i}"));
+                if preallocated {
+                    preallocate(fs, &f, 0, 8192);
+                }
+                put(fs, &f, 0, &[7; 8192]);
+                fs.fsync_async(&f, true, Box::new(|r| r.expect("fsync")));
+                act(fs, &f)
+            })
+        })
+    }));
+}
+
+fn zeros(fs: &Filesystem, f: &InodeRef, from: usize, to: usize) -> Result<(), String> {
+    let now = content(fs, f);
+    match (from..to).find(|at| now[*at] != 0) {
+        Some(at) => Err(format!("byte {at} is {}", now[at])),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn a_hole_is_punched_into_a_block_whose_writeback_ends() {
+    explored(false, |fs, f| {
+        fs.fallocate(f, FallocateMode::PunchHole, 1500, 300).expect("punched");
+        zeros(fs, f, 1500, 1800)
+    });
+}
+
+#[test]
+fn a_file_is_cut_in_a_block_whose_writeback_ends() {
+    explored(true, |fs, f| {
+        let sized = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+        fs.setattr(f, &sized(1500)).expect("cut");
+        fs.setattr(f, &sized(4000)).expect("grown");
+        zeros(fs, f, 1500, 4000)
+    });
+}
+
+#[test]
+fn data_is_found_whose_writeback_ends() {
+    explored(true, |fs, f| match fs.seek(f, 0, Seek::Hole) {
+        Ok(8192) => Ok(()),
+        found => Err(format!("the first hole is at {found:?}")),
+    });
+}
+
+#[test]
+fn an_fsync_covers_times_that_another_is_writing() {
+    const ROUNDS: usize = 15;
+    let image = small();
+    all_right((0..SCHEDULES).map(|seed| {
+        let crash = Arc::new(CrashDevice::from_image(&image));
+        let seen = crash.clone();
+        let answers = in_schedule(seed, crash.clone(), move |fs| {
+            let f = create(fs, "f");
+            put(fs, &f, 0, &[1; 100]);
+            fs.sync().expect("sync");
+            let mut answers = Vec::new();
+            for _ in 0..ROUNDS {
+                extant_base::clock::Clock::real().sleep(Duration::from_millis(20));
+                put(fs, &f, 0, &[2; 100]);
+                let other = {
+                    let (fs, f) = (fs.clone(), f.clone());
+                    task::spawn("other", move || fs.fsync(&f, false).expect("fsync")).expect("thread")
+                };
+                fs.fsync(&f, false).expect("fsync");
+                answers.push((fs.getattr(&f).mtime, seen.write_log()));
+                other.join().expect("joined");
+            }
+            answers
+        });
+        answers.into_iter().enumerate().try_for_each(|(round, (mtime, events))| {
+            let cut = remounted(crash.state_keeping(events, |_| false).expect("state"));
+            let f = cut.lookup(&cut.root().expect("root"), b"f").expect("there");
+            let durable = cut.getattr(&f).mtime;
+            if durable == mtime {
+                Ok(())
+            } else {
+                Err(format!("seed {seed}, round {round}: {durable:?} for {mtime:?}"))
+            }
+        })
+    }));
+}
