@@ -241,7 +241,11 @@ impl Job<'_> {
         let operations = config.operations.as_deref();
         let mut context =
             Context::new(&mut site, self.parameters, config.seed, config.recorded.latency, &halt.stop, operations, say);
+        if self.workload.durable(self.parameters) {
+            context.until_durable(self.workload.headline());
+        }
         let result = self.workload.run(&mut context);
+        let unsettled = context.headline();
         work.phases = std::mem::take(&mut context.phases);
         work.histograms = std::mem::take(&mut context.histograms);
         let mut switches = context.switches;
@@ -254,21 +258,12 @@ impl Job<'_> {
         switches += Threads::of(None).since(&threads_before);
         site.observe();
         say("unmounting");
-        let clock = Clock::real();
-        let start = clock.now_ns();
-        site.down()?;
-        if self.rig.target.kind != Kind::Dir {
-            let file = std::fs::File::open(image).map_err(Error::file(image))?;
-            file.sync_all().map_err(Error::file(image))?;
-        }
-        let seconds = (clock.now_ns() - start) as f64 / 1e9;
+        let seconds = site.settle()?;
         result?;
         let cpu = Cpu::of_self();
         System::now().busy_since(&before, &mut work.figures);
         let mut evidence = site.finish()?;
-        if self.workload.durable()
-            && let Some(headline) = work.phases.iter_mut().find(|p| p.name == self.workload.headline())
-        {
+        if let Some(headline) = work.phases.iter_mut().find(|p| Some(p.name.as_str()) == unsettled) {
             headline.seconds += seconds;
         }
         work.phases.push(Phase { name: UNMOUNT.into(), seconds, operations: 1, bytes: 0 });

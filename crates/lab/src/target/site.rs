@@ -295,6 +295,18 @@ impl Site {
         }
     }
 
+    /// [`Site::down`], and the image is on its disk; returns the seconds.
+    pub fn settle(&mut self) -> Result<f64> {
+        let clock = Clock::real();
+        let start = clock.now_ns();
+        self.down()?;
+        if self.kind != Kind::Dir {
+            let file = std::fs::File::open(&self.image).map_err(Error::file(&self.image))?;
+            file.sync_all().map_err(Error::file(&self.image))?;
+        }
+        Ok((clock.now_ns() - start) as f64 / 1e9)
+    }
+
     fn engine_down(&mut self) -> Result<()> {
         self.vfs = None;
         let Some(fs) = self.fs.take() else { return Ok(()) };
@@ -405,10 +417,11 @@ impl Place for Site {
         self.vfs.as_deref().ok_or_else(|| self.failed("not mounted"))
     }
 
-    fn cold(&mut self) -> Result<()> {
-        self.down()?;
+    fn cold(&mut self) -> Result<f64> {
+        let seconds = self.settle()?;
         drop_caches(&self.image);
-        self.up()
+        self.up()?;
+        Ok(seconds)
     }
 }
 

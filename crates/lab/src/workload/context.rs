@@ -24,8 +24,9 @@ const DATA_BYTES: usize = 4 << 20;
 pub trait Place {
     /// The root directory.
     fn vfs(&self) -> Result<&dyn Vfs>;
-    /// Makes the next reads come from the device: everything written is made durable, every cache is emptied.
-    fn cold(&mut self) -> Result<()>;
+    /// Makes the next reads come from the device: everything written is made durable, which takes the seconds that are
+    /// returned; every cache is emptied.
+    fn cold(&mut self) -> Result<f64>;
 }
 
 /// What a running workload has at hand, and what it leaves.
@@ -40,6 +41,8 @@ pub struct Context<'a> {
     say: &'a dyn Fn(&str),
     data: Vec<u8>,
     drawn: u64,
+    /// The phase whose clock runs until its work is durable.
+    headline: Option<&'static str>,
     /// The phases so far.
     pub phases: Vec<Phase>,
     /// Latencies of all phases.
@@ -76,10 +79,21 @@ impl<'a> Context<'a> {
             say,
             data,
             drawn: 0,
+            headline: None,
             phases: Vec::new(),
             histograms: Histograms::default(),
             switches: Switches::default(),
         }
+    }
+
+    /// The clock of the phase `name` runs until its work is durable.
+    pub fn until_durable(&mut self, name: &'static str) {
+        self.headline = Some(name);
+    }
+
+    /// The phase whose work is not durable yet, if its clock runs on.
+    pub fn headline(&self) -> Option<&'static str> {
+        self.headline
     }
 
     /// A number among the parameters.
@@ -106,7 +120,17 @@ impl<'a> Context<'a> {
     /// See [`Place::cold`].
     pub fn cold(&mut self) -> Result<()> {
         (self.say)("emptying caches");
-        self.place.cold()
+        let seconds = self.place.cold()?;
+        self.durable_after(seconds);
+        Ok(())
+    }
+
+    /// All that was done so far has become durable in so many seconds since the end of the last phase.
+    fn durable_after(&mut self, seconds: f64) {
+        if let Some(at) = self.headline.and_then(|name| self.phases.iter().position(|p| p.name == name)) {
+            self.phases[at].seconds += seconds;
+            self.headline = None;
+        }
     }
 
     /// Runs `body` in `processes` threads that start together, without timing it: preparations.

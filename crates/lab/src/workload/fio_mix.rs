@@ -51,6 +51,10 @@ impl Workload for FioMix {
         Needs { bytes: written.min(files.saturating_mul(p.get("file_bytes"))), files: files + p.get("jobs") }
     }
 
+    fn durable(&self, _parameters: &Parameters) -> bool {
+        true
+    }
+
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let (jobs, files) = (context.get("jobs"), context.get("files_per_job").max(1));
         let (file_bytes, job_bytes) = (context.get("file_bytes"), context.get("job_bytes"));

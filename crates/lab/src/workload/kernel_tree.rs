@@ -39,6 +39,10 @@ impl Workload for KernelTree {
         Needs { bytes: files.saturating_mul(MEAN_BYTES * 3), files: files * 2 + files / 15 + 2 }
     }
 
+    fn durable(&self, _parameters: &Parameters) -> bool {
+        true
+    }
+
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let tree = Tree::new(&mut context.rng(), context.get("files"));
         let (processes, headers) = (context.get("processes").max(1), context.get("headers"));

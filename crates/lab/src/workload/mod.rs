@@ -66,8 +66,10 @@ pub trait Workload: Send + Sync {
         let _ = parameters;
         None
     }
-    /// Whether the headline's clock runs on until the target is unmounted and its image durable.
-    fn durable(&self) -> bool {
+    /// Whether the headline's clock runs on until the target is unmounted and its image durable: where nothing asks for
+    /// durability, a target could put the work off.
+    fn durable(&self, parameters: &Parameters) -> bool {
+        let _ = parameters;
         false
     }
     /// Runs it.

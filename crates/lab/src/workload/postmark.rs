@@ -47,6 +47,10 @@ impl Workload for PostMark {
         Needs { bytes: files.saturating_mul(16 << 10), files: files + p.get("subdirectories") }
     }
 
+    fn durable(&self, _parameters: &Parameters) -> bool {
+        true
+    }
+
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let (files, transactions) = (context.get("files"), context.get("transactions"));
         let directories = context.get("subdirectories").max(1);

@@ -64,6 +64,10 @@ impl Workload for Replay {
         Needs { bytes: 64 << 20, files: 1000 }
     }
 
+    fn durable(&self, _parameters: &Parameters) -> bool {
+        true
+    }
+
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let Some(list) = context.operations() else {
             return Err(Error::Usage("replay needs a list: --operations FILE".into()));

@@ -48,6 +48,10 @@ impl Workload for SmallFiles {
         Some(0)
     }
 
+    fn durable(&self, p: &Parameters) -> bool {
+        p.get("fsync") == 0
+    }
+
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let (count, bytes) = (context.get("count"), context.get("bytes"));
         let (fsync, batch) = (context.get("fsync") != 0, context.get("batch").max(1));

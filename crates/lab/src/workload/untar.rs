@@ -38,7 +38,7 @@ impl Workload for Untar {
         Needs { bytes: files.saturating_mul(MEAN_BYTES * 3 / 2), files: files + files / 15 + 2 }
     }
 
-    fn durable(&self) -> bool {
+    fn durable(&self, _parameters: &Parameters) -> bool {
         true
     }
 
