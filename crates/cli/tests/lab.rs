@@ -253,14 +253,14 @@ fn contestants_that_die_or_hang_fail_and_leave_nothing() {
     let breaks =
         script(&dir, "breaks", &format!("{says}\n[ \"$2\" = --foreground ] && (sleep 1; kill -9 $$) & \n{served}"));
     for (program, timeout, why) in
-        [(dies, "--timeout=60", "no, sir"), (hangs, "--timeout=2", "--timeout"), (breaks, "--timeout=60", "fake")]
+        [(dies, "--timeout=60", "no, sir"), (hangs, "--timeout=2", "--timeout"), (breaks, "--timeout=60", "os error")]
     {
         let out = dir.text(&program.replace('/', "_"));
         let bad = format!("mount:{},name=fake,program={program}", dir.text("m.img"));
         let good = format!("engine:{},io=memory", dir.text("e.img"));
         // Long enough that it is met at work.
         let more = ["--rounds=1", "--warmup=0", timeout, "-t", &good, "--set=files_per_process=20000", "--size=2G"];
-        let more = if why == "fake" { &more[..] } else { &more[..5] };
+        let more = if why == "os error" { &more[..] } else { &more[..5] };
         let ran = extant(&small(&out, &bad, more));
         assert_eq!(ran.code, Some(8), "{why}: {}", ran.err);
         let all = trials(&out);
@@ -273,6 +273,33 @@ fn contestants_that_die_or_hang_fail_and_leave_nothing() {
         let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
         assert!(!mounts.contains(&dir.text("m.img")), "{why}: nothing is left mounted");
     }
+}
+
+#[test]
+fn an_interrupted_run_leaves_finished_trials_and_nothing_else() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs root and loop devices");
+        return;
+    }
+    let dir = Dir::new();
+    let out = dir.text("r");
+    let kernel = format!("kernel:{}", dir.text("k.img"));
+    let args = small(&out, &kernel, &["--rounds=1000", "--warmup=0"]);
+    let mut run = std::process::Command::new(extant_path()).args(&args).spawn().expect("started");
+    let file = Path::new(&out).join("trials.ndjson");
+    while !std::fs::read_to_string(&file).is_ok_and(|text| text.lines().count() >= 2) {
+        assert!(run.try_wait().expect("status").is_none(), "it ended by itself");
+        extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(10));
+    }
+    let pid = rustix::process::Pid::from_child(&run);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
+    assert_eq!(run.wait().expect("ended").code(), Some(130));
+    assert!(trials(&out).iter().all(|t| t["outcome"]["state"] == "checked"));
+    assert!(!Path::new(&dir.text("k.img")).exists(), "the image is gone");
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    let loops = std::process::Command::new("losetup").arg("-a").output().expect("losetup").stdout;
+    let image = dir.text("k.img");
+    assert!(!mounts.contains(&image) && !String::from_utf8_lossy(&loops).contains(&image));
 }
 
 #[test]

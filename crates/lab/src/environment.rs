@@ -53,7 +53,9 @@ pub fn of_this_machine(command: &[String], build: Build) -> Environment {
 fn tools() -> BTreeMap<String, String> {
     let version = |name: &str| {
         let (_, said, _) = Tool::new(name).arg("-V").status().ok()?;
-        Some((name.to_owned(), said.lines().next()?.trim().to_owned()))
+        // fuse2fs says its own after libfuse's.
+        let own = said.lines().find(|l| l.starts_with(name)).or(said.lines().next())?;
+        Some((name.to_owned(), own.trim().to_owned()))
     };
     ["mke2fs", "fuse2fs"].into_iter().filter_map(version).collect()
 }

@@ -250,6 +250,7 @@ impl Job<'_> {
         work.histograms = std::mem::take(&mut context.histograms);
         let mut switches = context.switches;
         drop(context);
+        result?;
         // Before anything is let go of.
         System::now().memory_since(&before, &mut work.figures);
         if let Some(anon) = Memory::of(None).anon {
@@ -259,7 +260,6 @@ impl Job<'_> {
         site.observe();
         say("unmounting");
         let seconds = site.settle()?;
-        result?;
         let cpu = Cpu::of_self();
         System::now().busy_since(&before, &mut work.figures);
         let mut evidence = site.finish()?;

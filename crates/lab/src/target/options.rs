@@ -4,7 +4,7 @@
 //! None.
 
 use extant_block::device::{Engine, IoMode};
-use extant_fs::{AllocPolicy, Atime, EsPolicyKind, Messages, MountOptions};
+use extant_fs::{AllocPolicy, Atime, EsPolicyKind, MountOptions};
 
 use super::parse_size;
 
@@ -45,7 +45,8 @@ impl EngineOptions {
     /// Reads `a,b=c`; the error says what is wrong.
     pub fn parse(list: &str) -> Result<EngineOptions, String> {
         let mut options = EngineOptions {
-            fs: MountOptions { messages: Messages::to_stderr("extant"), ..MountOptions::default() },
+            // What goes wrong is an operation's error, and stands in the trial.
+            fs: MountOptions::default(),
             io: IoMode::Buffered,
             engine: Engine::IoUring,
             memory: false,

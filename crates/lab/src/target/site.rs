@@ -441,8 +441,16 @@ impl Drop for Site {
     fn drop(&mut self) {
         self.vfs = None;
         self.probe = None;
+        // What is still up has failed or was interrupted, and its image goes: nothing need be written any more.
         if let Some(fs) = self.fs.take() {
+            fs.abort("the trial was given up");
             let _ = fs.unmount();
+        }
+        if let (true, Some(server)) = (self.mounted, &mut self.server) {
+            let _ = server.kill();
+        }
+        if self.mounted && self.kind == Kind::Kernel {
+            let _ = Tool::new("mount").args(["-o", "remount,abort"]).arg(self.dir()).run();
         }
         if self.mounted && self.unmount().is_err() {
             let _ = Tool::new("umount").arg("-l").arg(self.dir()).run();
