@@ -211,12 +211,12 @@ impl Client {
             let attr = fs.getattr(&inode);
             let id = made.node;
             let mut changes = Vec::new();
-            if made.written > 0 {
-                changes.push(Change { op: 0, what: What::Write { from: 0, to: made.written } });
-            }
-            if made.size > made.written {
+            let end = made.written.last().map_or(0, |(_, to)| *to);
+            let scattered = made.written.len() > 1;
+            if made.size > end || scattered {
                 changes.push(Change { op: 0, what: What::Size { to: made.size, zeroed_to: made.size } });
             }
+            changes.extend(made.written.iter().map(|&(from, to)| Change { op: 0, what: What::Write { from, to } }));
             history.nodes.push(Node {
                 ino: attr.ino.0,
                 generation: attr.generation,
@@ -229,14 +229,18 @@ impl Client {
                 touched: 0,
                 size: made.size,
             });
-            if made.written < made.size {
-                reserved.push((id, made.written, made.size, true));
+            if end < made.size || scattered {
+                let from = if scattered { 0 } else { end };
+                reserved.push((id, from, made.size, true));
             }
             names.paths.insert(name.clone(), id);
             looks.push(Look { node: id, op: 0, attr, settled: true });
             if made.kind == NodeKind::File {
-                let mut content = pattern::bytes(history.first + id, 0, 0, made.written);
-                content.resize(made.size as usize, 0);
+                let mut content = vec![0; made.size as usize];
+                for &(from, to) in &made.written {
+                    let bytes = pattern::bytes(history.first + id, 0, from, to);
+                    content[from as usize..to as usize].copy_from_slice(&bytes);
+                }
                 shared.state.lock().files.push((nr, id, inode.clone()));
                 files.push(OpenFile { id, path: name.clone(), inode, content, doubtful: false });
             }

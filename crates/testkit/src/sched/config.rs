@@ -28,6 +28,9 @@ pub const MANY: usize = 60;
 pub const NODES: u32 = 4096;
 /// Seconds since 1970 at which images are made, before any run begins.
 const MADE_S: i64 = 1_600_000_000;
+/// Blocks of a file with a deep map, every other one written: 4 extents fit into an inode and 84 into a block of 1 KiB, 12 and 268
+/// blocks need no node or one level of them.
+const DEEP_BLOCKS: u64 = 360;
 /// Bytes of a written and of a preallocated file of the image.
 const WRITTEN: u64 = 20_000;
 const ALLOCATED: u64 = 48 << 10;
@@ -39,6 +42,8 @@ pub struct Config {
     pub image: CrashImage,
     /// Clients have many small files.
     pub many: bool,
+    /// Clients have a file whose map has two levels of nodes.
+    pub deep: bool,
     /// So many blocks are left free, if that is what it is about.
     pub free_blocks: Option<u64>,
     pub keep_clean: bool,
@@ -64,6 +69,7 @@ const MOUNT: Config = Config {
     name: "mount",
     image: JOURNAL,
     many: false,
+    deep: false,
     free_blocks: None,
     keep_clean: false,
     through: None,
@@ -121,6 +127,20 @@ pub static CONFIGS: &[Config] = &[
         weight: 1,
         ..MOUNT
     },
+    Config {
+        name: "deep",
+        image: CrashImage { name: "ext4-1k-deep", size: 14 << 20, ..SMALL_BLOCKS },
+        deep: true,
+        weight: 1,
+        ..MOUNT
+    },
+    Config {
+        name: "deep-indirect",
+        image: CrashImage { name: "ext2-1k-deep", borrows: true, block_size: 1024, size: 14 << 20, inodes: 256, ..EXT2 },
+        deep: true,
+        weight: 1,
+        ..MOUNT
+    },
     Config { name: "mount-eio", faults: true, weight: 2, ..MOUNT },
     Config { name: "file-eio", faults: true, through: Some(16 << 10), weight: 1, ..MOUNT },
 ];
@@ -174,28 +194,36 @@ impl Config {
         let mut files = BTreeMap::new();
         for client in 0..CLIENTS_MAX {
             let mut node = 0;
-            let mut make = |name: String, kind: NodeKind, written: u64, allocated: u64| {
+            let mut make = |name: String, kind: NodeKind, written: Vec<(u64, u64)>, allocated: u64| {
                 let new = if kind == NodeKind::Directory { NewNode::directory(0o755) } else { NewNode::file(0o644) };
                 let inode = fs.create(&root, name.as_bytes(), new, Cred::default()).expect("create");
-                if written > 0 {
-                    let bytes = pattern::bytes(client as u32 * NODES + node, 0, 0, written);
-                    fs.write(&inode, 0, &bytes, WriteFlags::default()).expect("write");
-                }
-                if allocated > 0 {
+                let mut size = allocated;
+                if allocated > 0 && self.image.extents {
                     let mode = FallocateMode::Allocate { keep_size: false };
                     fs.fallocate(&inode, mode, 0, allocated).expect("fallocate");
                 }
-                files.insert(name, Made { client, node, kind, written, size: written.max(allocated) });
+                for &(from, to) in &written {
+                    let bytes = pattern::bytes(client as u32 * NODES + node, 0, from, to);
+                    fs.write(&inode, from, &bytes, WriteFlags::default()).expect("write");
+                    size = size.max(to);
+                }
+                files.insert(name, Made { client, node, kind, written, size });
                 node += 1;
             };
-            make(format!("t{client}d"), NodeKind::Directory, 0, 0);
-            make(format!("t{client}a"), NodeKind::File, WRITTEN, 0);
+            make(format!("t{client}d"), NodeKind::Directory, Vec::new(), 0);
+            make(format!("t{client}a"), NodeKind::File, vec![(0, WRITTEN)], 0);
             if self.image.extents {
                 // Its first third holds data already: overwrites meet what is still to be converted.
-                make(format!("t{client}p"), NodeKind::File, ALLOCATED / 3, ALLOCATED);
+                make(format!("t{client}p"), NodeKind::File, vec![(0, ALLOCATED / 3)], ALLOCATED);
             }
             if self.many && client < 3 {
-                (0..MANY).for_each(|i| make(format!("t{client}m{i:02}"), NodeKind::File, 100, 0));
+                (0..MANY).for_each(|i| make(format!("t{client}m{i:02}"), NodeKind::File, vec![(0, 100)], 0));
+            }
+            if self.deep {
+                let block = u64::from(self.image.block_size);
+                let written = (0..DEEP_BLOCKS / 2).map(|i| (2 * i * block, (2 * i + 1) * block)).collect();
+                let allocated = if self.image.extents { DEEP_BLOCKS * block } else { 0 };
+                make(format!("t{client}x"), NodeKind::File, written, allocated);
             }
         }
         if let Some(free) = self.free_blocks {
@@ -220,13 +248,13 @@ pub struct Base {
     pub files: BTreeMap<String, Made>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Made {
     pub client: usize,
     pub node: u32,
     pub kind: NodeKind,
-    /// Bytes that hold the pattern of write 0; the rest of the size is preallocated.
-    pub written: u64,
+    /// Bytes that hold the pattern of write 0; the rest of the size is preallocated, or a hole without extents.
+    pub written: Vec<(u64, u64)>,
     pub size: u64,
 }
 
