@@ -118,6 +118,7 @@ fn plan(config: &Config) -> Result<Plan> {
         plan: &images,
         needs,
         overwrite: config.overwrite,
+        events: config.recorded.events,
         mount_options: &config.mount_options,
     };
     target::check::all(&rigs, &rules)?;

@@ -79,7 +79,7 @@ impl Job<'_> {
             started_s,
             environment,
             recorded: Some(self.config.recorded.to_string()),
-            flaws: self.flaws(&figures),
+            flaws: [self.flaws(&figures), work.evidence.flaws].concat(),
             outcome: outcome(result, image.as_ref()),
             phases: work.phases,
             latency: latency::records(&work.histograms)?,
@@ -152,6 +152,7 @@ impl Job<'_> {
         if let (Some(before), Some(now)) = (cpu_before, cpu) {
             let mut cpu = now - before;
             cpu += evidence.server_cpu;
+            work.figures.insert("cpu_s".into(), cpu.user_s + cpu.system_s);
             work.figures.insert("cpu_user_s".into(), cpu.user_s);
             work.figures.insert("cpu_system_s".into(), cpu.system_s);
         }

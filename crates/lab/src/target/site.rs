@@ -48,6 +48,8 @@ pub struct Evidence {
     pub server_switches: Option<Switches>,
     /// Processor time of servers.
     pub server_cpu: Cpu,
+    /// What was asked for and could not be recorded, and why.
+    pub flaws: Vec<String>,
 }
 
 /// A target that is, or was, up.
@@ -171,9 +173,12 @@ impl Site {
                 let name = device.trim_start_matches("/dev/").to_owned();
                 let rdev = std::fs::metadata(&device).map_err(Error::file(Path::new(&device)))?.rdev();
                 let number = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
-                let layout = extents::layout(&self.image);
+                let events = match self.recorded.events {
+                    true => Some(extents::layout(&self.image).ok_or_else(|| self.failed("its groups cannot be read"))?),
+                    false => None,
+                };
                 // The requests are counted in any case: that costs nothing.
-                self.kernel_probe = Some(kernel::Probe::start(&name, number, layout, self.recorded.events));
+                self.kernel_probe = Some(kernel::Probe::start(&name, number, events)?);
                 device
             }
         };
@@ -303,12 +308,13 @@ impl Site {
         let Some(mut server) = self.server.take() else { return Ok(()) };
         let switches = Threads::of(Some(server.id())).since(&Threads::default());
         *self.evidence.server_switches.get_or_insert_default() += switches;
-        let cpu_before = Cpu::of_ended_children();
         let unmounted = self.unmount();
         if unmounted.is_err() {
             self.server = Some(server);
             return unmounted;
         }
+        // A child counts when it is waited for: umount(8) has been, the server has not.
+        let cpu_before = Cpu::of_ended_children();
         // Unmounting does not wait for the server.
         let clock = Clock::real();
         let end = clock.now_ns() + PATIENCE_NS;
@@ -348,11 +354,16 @@ impl Site {
         let mut evidence = std::mem::take(&mut self.evidence);
         if let Some(report) = self.report.take() {
             report.figures(&mut evidence.figures);
+            if self.recorded.events && report.tally.is_none() {
+                evidence.flaws.push("Extant's events: some were lost, so their figures are left out".into());
+            }
             evidence.groups = report.tally.map(|t| t.groups).unwrap_or_default();
             evidence.locks = report.locks;
         }
         if let Some(mut probe) = self.kernel_probe.take() {
-            evidence.groups = probe.finish(&mut evidence.figures);
+            let heard = probe.finish(&mut evidence.figures);
+            evidence.groups = heard.groups;
+            evidence.flaws.extend(heard.flaws);
         }
         self.detach()?;
         Ok(evidence)
