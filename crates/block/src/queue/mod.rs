@@ -38,7 +38,7 @@ pub struct QueueConfig {
 impl Default for QueueConfig {
     /// As many requests as Linux gives a disk without hardware queues of its own (`BLKDEV_DEFAULT_RQ`).
     fn default() -> QueueConfig {
-        QueueConfig { depth: 128, tags: TagPolicyKind::Vanilla }
+        QueueConfig { depth: 128, tags: TagPolicyKind::default() }
     }
 }
 

@@ -42,7 +42,10 @@ pub fn run(args: &ListArgs) -> Result<()> {
     }
     writeln!(out, "\npolicies (--policy NAME=a,b; of engine and mount; the default first):")?;
     for policy in target::policies() {
-        writeln!(out, "  {:12} {}: {}", policy.name, policy.summary, policy.values.join(", "))?;
+        writeln!(out, "  {}: {}", policy.option, policy.decides)?;
+        for row in policy.default_first() {
+            writeln!(out, "    {:15} {}", row.name, row.summary)?;
+        }
     }
     writeln!(out, "\nmeasures (what a target cannot tell is left out):")?;
     for m in measure::ALL {

@@ -27,8 +27,8 @@ fn lone(lblk: u32) -> EsState {
 
 #[test]
 fn names_are_unique_and_read_back() {
-    over_all(|kind| assert_eq!(EsPolicyKind::from_name(kind.name()), Some(kind)));
-    assert_eq!(EsPolicyKind::from_name("improved"), None);
+    over_all(|kind| assert_eq!(EsPolicyKind::from_name(kind.name()), Ok(kind)));
+    assert!(EsPolicyKind::from_name("improved").is_err());
 }
 
 #[test]
