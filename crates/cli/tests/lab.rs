@@ -44,6 +44,32 @@ fn refusals() {
 }
 
 #[test]
+fn a_model_is_run_compared_and_reported() {
+    let dir = Dir::new();
+    let out = dir.text("result");
+    let args =
+        ["lab", "model", "group-search", "--set", "groups=64", "--set", "requests=20", "--rounds", "2", "-o", &out];
+    let ran = extant(&args);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let said = String::from_utf8(ran.out).expect("text");
+    let line = |word: &str| said.lines().find(|l| l.contains(word)).unwrap_or_else(|| panic!("{word}: {said}"));
+    let visited: Vec<u64> =
+        line("groups_visited").split_whitespace().skip(1).map(|n| n.parse().expect("a count")).collect();
+    assert!(visited.len() == 2 && visited.iter().all(|n| *n >= 20), "{said}");
+    assert!(line("mb_policy=").contains("vanilla") && said.find("groups_visited") < said.find("empty [ns"), "{said}");
+    let all = trials(&out);
+    assert_eq!((all.len(), &all[0]["contestant"]["kind"]), (4, &"model".into()));
+    // Who skips what cannot be met visits fewer: every round says so, and exit status 3 with it.
+    let worse = extant(&["lab", "compare", &out]);
+    assert_eq!(worse.code, Some(3), "{}{}", String::from_utf8_lossy(&worse.out), worse.err);
+    extant(&["lab", "report", &out]).ok();
+    assert!(Path::new(&out).join("report.html").exists());
+    extant(&["lab", "model", "crystal-ball"]).fails(1, &["group-search", "tags"]);
+    extant(&["lab", "model", "tags", "-p", "best", "-o", &out]).fails(1, &["tag_policy", "vanilla"]);
+    extant(&["lab", "model", "tags", "-o", &out]).fails(1, &["another"]);
+}
+
+#[test]
 fn rounds_on_real_mounts_and_again() {
     if !loop_mounts_work() || !fuse_works() {
         eprintln!("skipped: needs root, loop devices and /dev/fuse");

@@ -20,8 +20,7 @@ use std::sync::Arc;
 
 use extant_base::counter::Counter;
 
-use self::tags::TagGuard;
-pub use self::tags::{TagPolicyKind, TagSet};
+pub use self::tags::{TagGuard, TagPolicyKind, TagSet};
 pub use self::wait::{BioWait, submit_and_wait};
 use crate::bio::{Bio, BioFlags, BioOp, Completion, EndIo};
 use crate::device::{BlockDevice, IoCounters, IoStats, Limits, check_range, check_shape, total_len};

@@ -24,6 +24,7 @@ use crate::result::{Outcome, Trial, WorkloadRun};
 use crate::target::{self, ImagePlan, Rig};
 use crate::workload::{self, Parameters, Workload};
 
+pub(crate) use store::Store;
 pub use store::load;
 
 /// What to run.
@@ -135,7 +136,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
         parameters: plan.parameters.values().clone(),
         headline: plan.workload.headline().to_owned(),
     };
-    let mut store = store::Store::open(&config.output, &run, &plan.images.command(), config.recorded)?;
+    let mut store = Store::open(&config.output, &run, &plan.images.command(), config.recorded)?;
     let environment = environment::of_this_machine(&config.command);
     let mut summary = Summary::default();
     let mut due = Vec::new();
@@ -216,7 +217,7 @@ fn progress(trials: u64, quiet: bool) -> ProgressBar {
 }
 
 /// The order of the contestants in a round.
-fn order(seed: u64, round: u32, contestants: usize) -> Vec<usize> {
+pub(crate) fn order(seed: u64, round: u32, contestants: usize) -> Vec<usize> {
     let mut rng = Rng::new(seed ^ (u64::from(round) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let mut order: Vec<usize> = (0..contestants).collect();
     for i in (1..contestants).rev() {

@@ -7,11 +7,11 @@ use std::io::Write;
 
 use clap::Args;
 use extant_lab::target::{self, Kind};
-use extant_lab::{measure, workload};
+use extant_lab::{measure, model, workload};
 
 use crate::failure::Result;
 
-/// Workloads, targets, policies and measures
+/// Workloads, models, targets, policies and measures
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
   extant lab list --parameters --scale 0.1")]
@@ -32,6 +32,15 @@ pub fn run(args: &ListArgs) -> Result<()> {
         writeln!(out, "  {:12} from {}", "", w.source())?;
         if args.parameters {
             let parameters = w.parameters(args.scale);
+            let values: Vec<String> = parameters.values().iter().map(|(n, v)| format!("{n}={v}")).collect();
+            writeln!(out, "  {:12} {}", "", values.join(" "))?;
+        }
+    }
+    writeln!(out, "\nmodels (a mechanism alone; its policies compete):")?;
+    for m in model::all() {
+        writeln!(out, "  {:12} {}", m.name(), m.summary())?;
+        if args.parameters {
+            let parameters = m.parameters();
             let values: Vec<String> = parameters.values().iter().map(|(n, v)| format!("{n}={v}")).collect();
             writeln!(out, "  {:12} {}", "", values.join(" "))?;
         }

@@ -7,6 +7,7 @@
 mod compare;
 mod list;
 mod matrix;
+mod model;
 mod report;
 mod rerun;
 mod run;
@@ -38,6 +39,7 @@ pub enum LabCommand {
     Run(run::RunArgs),
     Rerun(rerun::RerunArgs),
     Matrix(matrix::MatrixArgs),
+    Model(model::ModelArgs),
     Compare(compare::CompareArgs),
     Report(report::ReportArgs),
 }
@@ -48,6 +50,7 @@ pub fn run(args: LabArgs) -> Result<()> {
         LabCommand::Run(args) => run::run(&args),
         LabCommand::Rerun(args) => rerun::run(&args),
         LabCommand::Matrix(args) => matrix::run(&args),
+        LabCommand::Model(args) => model::run(&args),
         LabCommand::Compare(args) => compare::run(&args),
         LabCommand::Report(args) => report::run(&args),
     }
