@@ -10,11 +10,14 @@ use super::super::TagSet;
 use super::{TagPolicy, TagPolicyKind, Tags};
 
 #[test]
-fn names_are_found() {
+fn names_are_found_and_in_the_table() {
     for kind in TagPolicyKind::ALL {
         assert_eq!(TagPolicyKind::from_name(kind.name()), Ok(kind));
     }
     assert!(TagPolicyKind::from_name("none").is_err());
+    for row in TagPolicyKind::TABLE.rows {
+        assert!(include_str!("mod.rs").contains(&format!("//! | `{}` |", row.name)), "{}", row.name);
+    }
 }
 
 #[test]
