@@ -70,7 +70,12 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
         if !usable {
             failed.push(workload.name());
         }
-        groups.extend(table::print(&dir, &baseline)?);
+        if !args.how.plan {
+            groups.extend(table::print(&dir, &baseline)?);
+        }
+    }
+    if args.how.plan {
+        return Ok(());
     }
     let judgement = compare::judge(&groups);
     if !failed.is_empty() {
