@@ -69,6 +69,40 @@ fn a_model_is_run_compared_and_reported() {
     extant(&["lab", "model", "tags", "-o", &out]).fails(1, &["another"]);
 }
 
+/// Nothing is fsynced: most blocks are allocated at the unmount.
+#[test]
+fn the_kernel_s_allocator_is_heard_to_the_end() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs root and loop devices");
+        return;
+    }
+    let dir = Dir::new();
+    let (out, image) = (dir.text("result"), format!("kernel:{}", dir.text("k.img")));
+    let ran = extant(&[
+        "lab",
+        "run",
+        "untar",
+        "-t",
+        &image,
+        "--scale=0.002",
+        "--size=256M",
+        "--rounds=1",
+        "--warmup=0",
+        "--record=events",
+        "--quiet",
+        "-o",
+        &out,
+    ]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let measures = &trials(&out)[0]["measures"];
+    let measure = |name: &str| measures[name].as_f64().unwrap_or(-1.0);
+    assert!(measure("files_left") > 20.0, "{measures}");
+    if Path::new("/proc/fs/ext4").exists() && measures.get("mballoc_reqs").is_some() {
+        assert!(measure("mballoc_success") >= measure("files_left"), "{measures}");
+        assert!(measure("mballoc_success") >= measure("allocations"), "{measures}");
+    }
+}
+
 #[test]
 fn rounds_on_real_mounts_and_again() {
     if !loop_mounts_work() || !fuse_works() {

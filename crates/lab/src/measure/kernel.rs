@@ -35,6 +35,7 @@ pub struct Probe {
     device: String,
     io_before: Option<[u64; 17]>,
     mb_stats: Figures,
+    flaws: Vec<String>,
     listener: Option<Listener>,
 }
 
@@ -52,7 +53,13 @@ impl Probe {
     /// to be heard; an error if they cannot be.
     pub fn start(device: &str, number: (u32, u32), events: Option<Layout>) -> Result<Probe> {
         let listener = events.map(|layout| Listener::start(device, number, layout)).transpose()?;
-        Ok(Probe { device: device.to_owned(), io_before: io(device), mb_stats: Figures::new(), listener })
+        Ok(Probe {
+            device: device.to_owned(),
+            io_before: io(device),
+            mb_stats: Figures::new(),
+            flaws: Vec::new(),
+            listener,
+        })
     }
 
     /// After the mount.
@@ -60,10 +67,20 @@ impl Probe {
         let _ = std::fs::write(format!("/sys/fs/ext4/{}/mb_stats", self.device), "1");
     }
 
-    /// Before the unmount, which makes these vanish.
-    pub fn unmounting(&mut self) {
-        let text = std::fs::read_to_string(format!("/proc/fs/ext4/{}/mb_stats", self.device)).unwrap_or_default();
-        for (name, n) in mb_stats(&text) {
+    /// Before the unmount, which makes these vanish. What was written to the mount `dir` and has no blocks yet gets them now:
+    /// the unmount would have to do that, and nobody would hear of it.
+    pub fn unmounting(&mut self, dir: &Path) {
+        if let Ok(dir) = std::fs::File::open(dir) {
+            let _ = rustix::fs::syncfs(dir);
+        }
+        // Linux 5.13 and later; a kernel without that file cannot tell.
+        let path = format!("/proc/fs/ext4/{}/mb_stats", self.device);
+        let Ok(text) = std::fs::read_to_string(&path) else { return };
+        let figures = mb_stats(&text);
+        if figures.is_empty() {
+            self.flaws.push(format!("{path}: it has no figures"));
+        }
+        for (name, n) in figures {
             *self.mb_stats.entry(name).or_default() += n;
         }
     }
@@ -83,10 +100,14 @@ impl Probe {
             put("device_flushes", 15, 1);
         }
         figures.append(&mut self.mb_stats);
-        let Some(listener) = &self.listener else { return Heard::default() };
+        let mut heard = Heard { flaws: std::mem::take(&mut self.flaws), ..Heard::default() };
+        let Some(listener) = &self.listener else { return heard };
         let (tally, commits) = match listener.events() {
-            Ok(heard) => heard,
-            Err(why) => return Heard { flaws: vec![format!("the kernel's events: {why}")], ..Heard::default() },
+            Ok(events) => events,
+            Err(why) => {
+                heard.flaws.push(format!("the kernel's events: {why}"));
+                return heard;
+            }
         };
         tally.figures(figures);
         figures.insert("journal_commits".into(), commits.transactions as f64);
@@ -95,7 +116,8 @@ impl Probe {
         if commits.transactions > 0 {
             figures.insert("journal_blocks_per_commit".into(), commits.blocks as f64 / commits.transactions as f64);
         }
-        Heard { groups: tally.groups, flaws: Vec::new() }
+        heard.groups = tally.groups;
+        heard
     }
 }
 

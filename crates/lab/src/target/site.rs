@@ -260,8 +260,9 @@ impl Site {
             }
             Kind::Kernel => {
                 self.vfs = None;
+                let dir = self.dir();
                 if let Some(probe) = self.kernel_probe.as_mut().filter(|_| self.recorded.events) {
-                    probe.unmounting();
+                    probe.unmounting(&dir);
                 }
                 self.unmount()
             }
