@@ -84,7 +84,6 @@ const NEITHER: &[&str] = &[
     "locality_preallocations",
     "files_left",
     "entries_reclaimed",
-    "entry_bytes",
 ];
 
 /// Which way is better, by the name of a figure. Unknown names are costs (memory, requests, waits): less is better.

@@ -69,7 +69,7 @@ impl Model for GroupSearch {
         Disk::new(parameters, 0).map(drop)
     }
 
-    fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench) -> Result<()> {
+    fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
         let policy = Policy::from_name(policy).map_err(|e| Error::Usage(e.to_string()))?;
         let disk = Arc::new(Disk::new(parameters, bench.seed())?);
         let summaries: Vec<GroupSummary> =

@@ -49,7 +49,7 @@ pub trait Model: Send + Sync {
     /// Refuses parameters that make no sense.
     fn check(&self, parameters: &Parameters) -> Result<()>;
     /// Builds the state, works under the policy called `policy`, and counts.
-    fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench) -> Result<()>;
+    fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()>;
 }
 
 /// Every model.
@@ -64,15 +64,16 @@ pub fn find(name: &str) -> Result<&'static dyn Model> {
 }
 
 /// What a model at work has at hand: random numbers, a clock, and where counts go.
-pub struct Bench {
+pub struct Bench<'a> {
     seed: u64,
+    stop: &'a AtomicBool,
     phases: Vec<Phase>,
     counts: Figures,
 }
 
-impl Bench {
-    fn new(seed: u64) -> Bench {
-        Bench { seed, phases: Vec::new(), counts: Figures::new() }
+impl<'a> Bench<'a> {
+    fn new(seed: u64, stop: &'a AtomicBool) -> Bench<'a> {
+        Bench { seed, stop, phases: Vec::new(), counts: Figures::new() }
     }
 
     /// The run's seed.
@@ -90,13 +91,6 @@ impl Bench {
         self.counts.insert(name.to_owned(), n as f64);
     }
 
-    /// A count for each of another; absent where there are none of those.
-    pub fn ratio(&mut self, name: &str, of: u64, each: u64) {
-        if each > 0 {
-            self.counts.insert(name.to_owned(), of as f64 / each as f64);
-        }
-    }
-
     /// Does `work` `operations` times and takes its time, in the phase `phase`; what `prepare` makes for it is not timed.
     /// Then the same number of times nothing, to show what reading the clock costs.
     pub fn time<S, I>(
@@ -110,6 +104,9 @@ impl Bench {
         let clock = Clock::real();
         let mut ns = 0;
         for i in 0..operations {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
             let input = prepare(state, i)?;
             let start = clock.now_ns();
             let done = work(state, black_box(input));
@@ -193,7 +190,7 @@ fn plan(config: &Config) -> Result<Plan> {
     Ok(Plan { model, parameters, contestants: names.into_iter().map(contestant).collect() })
 }
 
-/// Runs what `config` says. `stop` (Ctrl-C) ends it after the trial that is under way.
+/// Runs what `config` says. `stop` (Ctrl-C) ends it; finished trials are in the results.
 pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     let plan = plan(config)?;
     let run = WorkloadRun {
@@ -212,19 +209,17 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     }
     for round in 0..config.rounds {
         for (place, which) in order(config.seed, round, plan.contestants.len()).into_iter().enumerate() {
-            if stop.load(Ordering::Relaxed) {
-                return Err(Error::Interrupted);
-            }
             let (policy, contestant) = &plan.contestants[which];
             if store.has(&contestant.label, round) {
                 summary.skipped += 1;
                 continue;
             }
             let started_s = Clock::real().wall().sec.max(0) as u64;
-            let mut bench = Bench::new(config.seed);
+            let mut bench = Bench::new(config.seed, stop);
             let done = plan.model.run(policy, &plan.parameters, &mut bench);
             let outcome = match done {
                 Ok(()) => Outcome::Unchecked,
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(e) => Outcome::Failed(e.to_string()),
             };
             let mut flaws = Vec::new();

@@ -52,7 +52,7 @@ impl Model for Tags {
         Ok(())
     }
 
-    fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench) -> Result<()> {
+    fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
         let kind = TagPolicyKind::from_name(policy).map_err(|e| Error::Usage(e.to_string()))?;
         let (depth, held) = (parameters.get("depth"), parameters.get("held"));
         let set = Arc::new(TagSet::new(depth as u32, kind));

@@ -84,9 +84,8 @@ fn print(dir: &Path) -> Result<()> {
     };
     row("", labels.iter().map(|label| (*label).to_owned()).collect())?;
     let number = |value: Option<f64>, digits: usize| value.map_or_else(|| "-".into(), |v| format!("{v:.digits$}"));
-    let exact = |value: Option<f64>| number(value, if value.is_some_and(|v| v.fract() == 0.0) { 0 } else { 3 });
     for name in first.measures.keys() {
-        let counts = columns.iter().map(|trials| exact(trials.first().and_then(|t| t.measures.get(name).copied())));
+        let counts = columns.iter().map(|trials| number(trials.first().and_then(|t| t.measures.get(name).copied()), 0));
         row(name, counts.collect())?;
     }
     for phase in &first.phases {
