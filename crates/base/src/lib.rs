@@ -6,7 +6,7 @@
 //!
 //! Main modules: [`sync`] (ranked locks), [`task`] (named threads), [`clock`] (real and virtual time), [`trace`] (trace
 //! points named as Linux names them), [`counter`] (per-core counters), [`rng`] (a seedable generator), [`hash`] (tables whose order a
-//! seed decides), [`sim`] (the scheduler that decides everything).
+//! seed decides), [`policy`] (how policies that stand side by side are declared), [`sim`] (the scheduler that decides everything).
 //!
 //! What it does not do: it contains not one storage word.
 //!
@@ -17,6 +17,7 @@
 pub mod clock;
 pub mod counter;
 pub mod hash;
+pub mod policy;
 pub mod rng;
 pub mod sim;
 pub mod sync;

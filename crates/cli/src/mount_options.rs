@@ -7,7 +7,7 @@
 //! None.
 
 use extant_block::device::{Engine, IoMode};
-use extant_fs::{AllocPolicy, Atime, BorrowJournal, EsPolicyKind, MountOptions, OnError};
+use extant_fs::{Atime, BorrowJournal, MountOptions, OnError};
 
 use crate::size;
 
@@ -54,8 +54,13 @@ impl Default for MountConfig {
 /// For the message about an unknown one.
 const KNOWN: &str = "ro rw cache= commit= data= journal= noatime relatime errors= norecovery noload io= engine= partition= offset= \
                      allow_other default_permissions no_default_permissions uid= gid= resuid= resgid= fakeroot no_xattr \
-                     writeback_cache no_writeback_cache no_open= workers= mb_policy= es_policy= seed= fsname= subtype= nosuid nodev noexec suid \
+                     writeback_cache no_writeback_cache no_open= workers= seed= fsname= subtype= nosuid nodev noexec suid \
                      dev exec defaults";
+
+/// The options that choose policies, for the same message.
+fn policies() -> String {
+    extant_fs::POLICIES.iter().map(|p| format!(" {}=", p.table.option)).collect()
+}
 
 /// Options that are for mount(8), systemd or the kernel's own drivers, and mean nothing here.
 const IGNORED: &[&str] = &[
@@ -101,7 +106,7 @@ impl MountConfig {
                 Ok(true) => {}
                 Ok(false) if sloppy || IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
                 Ok(false) if name.starts_with("comment") => {}
-                Ok(false) => return Err(format!("unknown mount option '{option}'; known are: {KNOWN}")),
+                Ok(false) => return Err(format!("unknown mount option '{option}'; known are: {KNOWN}{}", policies())),
                 Err(e) => return Err(format!("mount option '{option}': {e}")),
             }
         }
@@ -195,15 +200,10 @@ impl MountConfig {
             "no_open" => self.no_open = Some(number(value, 0, 1)? == 1),
             "workers" => self.fuse.workers = Some(number(value, 1, 256)? as usize),
             "seed" => self.fs.seed = Some(value.parse().map_err(|_| format!("'{value}' is not a number"))?),
-            "mb_policy" => {
-                let known: Vec<_> = AllocPolicy::ALL.into_iter().map(|p| (p.name(), p)).collect();
-                self.fs.alloc_policy = pick(value, &known)?;
-            }
-            "es_policy" => {
-                let known: Vec<_> = EsPolicyKind::ALL.into_iter().map(|p| (p.name(), p)).collect();
-                self.fs.es_policy = pick(value, &known)?;
-            }
-            _ => return Ok(false),
+            _ => match self.fs.set_policy(name, value) {
+                Some(chosen) => chosen.map_err(|e| e.to_string())?,
+                None => return Ok(false),
+            },
         }
         Ok(true)
     }
@@ -241,11 +241,10 @@ mod tests {
             (c.offset, c.no_open, c.fuse.workers, c.engine),
             (Some(1 << 20), Some(true), Some(3), Engine::Psync)
         );
-        for p in EsPolicyKind::ALL {
-            assert_eq!(parse(&format!("es_policy={}", p.name())).unwrap().fs.es_policy, p);
-        }
-        for p in AllocPolicy::ALL {
-            assert_eq!(parse(&format!("mb_policy={}", p.name())).unwrap().fs.alloc_policy, p);
+        for table in extant_fs::POLICIES.iter().map(|p| p.table) {
+            for row in table.rows {
+                assert!(parse(&format!("{}={}", table.option, row.name)).is_ok(), "{} {}", table.option, row.name);
+            }
         }
         let c = parse("resuid=1000,resgid=100").unwrap();
         assert_eq!((c.fs.resuid, c.fs.resgid), (Some(1000), Some(100)));
@@ -265,6 +264,7 @@ mod tests {
     fn mistakes_are_named() {
         let unknown = parse("ro,frobnicate=3").unwrap_err();
         assert!(unknown.contains("'frobnicate=3'") && unknown.contains("cache="), "{unknown}");
+        assert!(extant_fs::POLICIES.iter().all(|p| unknown.contains(&format!(" {}=", p.table.option))), "{unknown}");
         assert!(MountConfig::parse(&["frobnicate".into()], true).is_ok());
         for bad in [
             "cache=1K",

@@ -1,11 +1,13 @@
-//! docs/sources.md promises commands: each must be one that this program understands.
+//! docs/sources.md promises commands: each must be one that this program understands and, where a machine has what
+//! contestants need, could run.
 
 mod common;
 
 use std::collections::BTreeSet;
 
-use common::extant;
-use extant_lab::{target, workload};
+use common::{Dir, extant};
+use extant_lab::{model, target, workload};
+use extant_testkit::mount::{fuse_works, loop_mounts_work};
 
 /// Words of a command line as a shell splits them, as far as the document goes: blanks, and double quotes.
 fn words(line: &str) -> Vec<String> {
@@ -39,7 +41,29 @@ fn command(line: &str) -> (Vec<String>, String) {
     (words(command), name.trim().to_owned())
 }
 
-fn check(words: &[String], line: &str) {
+/// Largest work that the document may ask a machine to have room for.
+const ROOM_BYTES: u64 = 60_000_000_000;
+
+/// Looks at a command's contestants in an empty directory, and writes nothing.
+fn plan(args: &[&str], line: &str) {
+    if !loop_mounts_work() || !fuse_works() || common::run("sh", &["-c", "command -v fuse2fs"]).code != Some(0) {
+        eprintln!("not planned: needs root, loop devices, /dev/fuse and fuse2fs: {line}");
+        return;
+    }
+    let dir = Dir::new();
+    let mut command = std::process::Command::new(common::extant_path());
+    let ran = command.args(args).arg("--plan").current_dir(dir.path("")).output().expect("extant");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    // What the document asks for is bounded above; this disk may be smaller.
+    if said.contains("MiB are free") {
+        eprintln!("not planned: {said}");
+        return;
+    }
+    assert!(ran.status.success(), "{line}: {said}");
+    assert_eq!(std::fs::read_dir(dir.path("")).expect("list").count(), 0, "{line}: it wrote something");
+}
+
+fn check(words: &[String], line: &str, made: &mut BTreeSet<String>) {
     let words = words.strip_prefix(&["sudo".to_owned()][..]).unwrap_or(words);
     assert_eq!(words.first().map(String::as_str), Some("extant"), "{line}");
     // With --help last, everything before it is parsed and nothing is done.
@@ -47,50 +71,85 @@ fn check(words: &[String], line: &str) {
     args.push("--help");
     let help = extant(&args);
     assert_eq!(help.code, Some(0), "{line}: {}", help.err);
+    args.pop();
     assert_eq!(args[0], "lab", "{line}");
     let policies = values(words, "--policy");
     match args[1] {
         "run" => {
             let found = workload::find(args[2]).unwrap_or_else(|e| panic!("{line}: {e}"));
-            let mut parameters = found.parameters(1.0);
+            let scale = values(words, "--scale").first().map_or(1.0, |s| s.parse().expect("a number"));
+            let mut parameters = found.parameters(scale);
             for setting in values(words, "--set") {
                 parameters.set(&setting).unwrap_or_else(|e| panic!("{line}: {e}"));
             }
+            let bytes = found.needs(&parameters).bytes;
+            assert!(bytes <= ROOM_BYTES, "{line}: the work takes {bytes} bytes");
             target::contestants(&values(words, "--target"), &policies).unwrap_or_else(|e| panic!("{line}: {e}"));
+            plan(&args, line);
         }
         "matrix" => {
             target::contestants(&[args[2].to_owned()], &policies).unwrap_or_else(|e| panic!("{line}: {e}"));
+            plan(&args, line);
         }
-        "compare" | "report" | "rerun" | "list" => {}
+        "model" => {
+            let found = model::find(args[2]).unwrap_or_else(|e| panic!("{line}: {e}"));
+            let mut parameters = found.parameters();
+            for setting in values(words, "--set") {
+                parameters.set(&setting).unwrap_or_else(|e| panic!("{line}: {e}"));
+            }
+            found.check(&parameters).unwrap_or_else(|e| panic!("{line}: {e}"));
+            for name in policies.iter().flat_map(|list| list.split(',')) {
+                assert!(found.policies().find(name).is_ok(), "{line}: {name}");
+            }
+        }
+        "compare" | "report" => assert!(made.contains(args[2]), "{line}: no command above makes {}", args[2]),
+        "rerun" | "list" => {}
         other => panic!("{line}: {other}"),
     }
+    made.extend(values(words, "-o"));
+}
+
+/// Names behind `waits:`.
+fn parts(cell: &str) -> Option<Vec<&str>> {
+    Some(cell.trim().strip_prefix("waits:")?.split(',').map(str::trim).collect())
 }
 
 #[test]
-fn every_command_of_the_sources_exists() {
+fn every_row_has_a_command_or_waits_for_a_part_that_is_named() {
     let text = include_str!("../../../docs/sources.md");
     let (mut commands, mut rows, mut in_block) = (0, 0, false);
-    let mut names = BTreeSet::new();
+    let (mut names, mut made) = (BTreeSet::new(), BTreeSet::new());
+    let (mut known, mut awaited) = (BTreeSet::new(), BTreeSet::new());
     for line in text.lines() {
         if line.starts_with("```") {
             in_block = !in_block;
         } else if in_block {
             let (words, name) = command(line);
-            check(&words, line);
+            check(&words, line, &mut made);
             assert!(names.insert(name), "{line}: this name is taken");
             commands += 1;
+        } else if let Some((part, _)) = line.strip_prefix("- `").and_then(|l| l.split_once('`')) {
+            assert!(known.insert(part), "{line}: this part is named twice");
         } else if line.starts_with("| ") && !line.starts_with("| kind") {
             let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(|c| c.trim_matches([' ', '|'])).collect();
             assert_eq!(cells.len(), 5, "{line}");
             assert!(["p", "t", "q"].contains(&cells[0]), "{line}");
-            for part in cells[3].split(';').filter(|p| !p.trim().is_empty()) {
-                let name = part.trim().split([',', ' ']).next().unwrap_or_default();
-                assert!(names.contains(name), "{line}: no command {name} above");
+            for part in cells[3].split(';') {
+                if let Some(parts) = parts(part) {
+                    awaited.extend(parts);
+                    continue;
+                }
+                // `MB7, MB8, ...`: names first, then what to look at.
+                let name = part.trim().split([',', ':', ' ']).next().unwrap_or_default();
+                assert!(names.contains(name), "{line}: neither a command above nor what it waits for: '{name}'");
             }
             // A figure that somebody typed in proves nothing: a result is open, or a link to an experiment.
             assert!(cells[4] == "open" || cells[4].contains("](../experiments/"), "{line}");
+            let waits = cells[3].split(';').any(|part| parts(part).is_some());
+            assert!(cells[4] == "open" || !waits, "{line}: it has a result of what it waits for");
             rows += 1;
         }
     }
-    assert!(commands >= 15 && rows >= 200, "{commands} commands, {rows} rows");
+    assert_eq!(known, awaited, "parts that are named, and parts that rows wait for");
+    assert!(commands >= 20 && rows >= 240, "{commands} commands, {rows} rows");
 }

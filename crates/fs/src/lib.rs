@@ -44,6 +44,6 @@ pub use map::es::EsPolicyKind;
 pub use mount::probe_superblock;
 pub use ops::sync::{Asker, Done};
 pub use ops::{Cred, DirItem, FallocateMode, NewNode, RenameFlags, Seek, SetAttr, SetTime, WriteFlags};
-pub use options::{Atime, BorrowJournal, Messages, MountOptions, OnError};
+pub use options::{Atime, BorrowJournal, Messages, MountOptions, OnError, POLICIES, PolicyOption};
 pub use reserve::Caller;
 pub use xattr::SetMode;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
+use extant_base::policy::{Table, Unknown};
 use extant_mballoc::Policy as AllocPolicy;
 
 use crate::map::es::EsPolicyKind;
@@ -67,6 +68,30 @@ impl fmt::Debug for Messages {
     }
 }
 
+/// A mechanism whose policy is chosen at mount.
+pub struct PolicyOption {
+    pub table: Table,
+    set: fn(&mut MountOptions, &str) -> Result<(), Unknown>,
+}
+
+/// Every mechanism whose policy is chosen at mount.
+pub static POLICIES: [PolicyOption; 2] = [
+    PolicyOption {
+        table: AllocPolicy::TABLE,
+        set: |options, name| {
+            options.alloc_policy = AllocPolicy::from_name(name)?;
+            Ok(())
+        },
+    },
+    PolicyOption {
+        table: EsPolicyKind::TABLE,
+        set: |options, name| {
+            options.es_policy = EsPolicyKind::from_name(name)?;
+            Ok(())
+        },
+    },
+];
+
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     pub read_only: bool,
@@ -121,5 +146,31 @@ impl Default for MountOptions {
             seed: None,
             messages: Messages::default(),
         }
+    }
+}
+
+impl MountOptions {
+    /// Chooses the policy called `name` for the mechanism that `option` stands for. `None`: no mechanism is called so.
+    pub fn set_policy(&mut self, option: &str, name: &str) -> Option<Result<(), Unknown>> {
+        POLICIES.iter().find(|p| p.table.option == option).map(|p| (p.set)(self, name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_of_every_table_can_be_chosen() {
+        let mut options = MountOptions::default();
+        for PolicyOption { table, .. } in &POLICIES {
+            for row in table.rows {
+                assert_eq!(options.set_policy(table.option, row.name), Some(Ok(())), "{} {}", table.option, row.name);
+                let chosen = [options.alloc_policy.name(), options.es_policy.name()];
+                assert!(chosen.contains(&row.name), "{chosen:?}");
+            }
+            assert!(matches!(options.set_policy(table.option, "best"), Some(Err(_))));
+        }
+        assert_eq!(options.set_policy("color", "red"), None);
     }
 }

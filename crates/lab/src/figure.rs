@@ -58,12 +58,14 @@ pub fn figures(trial: &Trial) -> Vec<(String, f64)> {
     all
 }
 
-/// The figure that the verdict is about: the rate of the headline phase, or its time where nothing is counted.
+/// The figure that the verdict is about: the rate of the headline phase, or its time where nothing is counted. Of a
+/// model, an exact count.
 pub fn headline(trial: &Trial) -> String {
     let name = &trial.workload.headline;
     match trial.phase(name) {
         Some(p) if p.operations > 1 => format!("{name}.ops_per_s"),
         Some(p) if p.bytes > 0 => format!("{name}.mib_per_s"),
+        None if trial.measures.contains_key(name) => name.clone(),
         _ => format!("{name}.seconds"),
     }
 }
@@ -81,6 +83,7 @@ const NEITHER: &[&str] = &[
     "blocks_freed",
     "locality_preallocations",
     "files_left",
+    "entries_reclaimed",
 ];
 
 /// Which way is better, by the name of a figure. Unknown names are costs (memory, requests, waits): less is better.

@@ -1,6 +1,6 @@
 //! Policy folders have one shape: `<mechanism>/policy/{mod,vanilla,<idea>,contract}.rs`.
 //!
-//! `mod.rs` has the trait or enum, `ALL` and the table that compares; `vanilla.rs` is what Linux does; `contract.rs` is
+//! `mod.rs` declares the enum with `extant_base::policies!` and has the table that compares; `vanilla.rs` is what Linux does; `contract.rs` is
 //! what every policy must satisfy. A rival is named by its idea.
 //!
 //! # Locking
@@ -31,7 +31,10 @@ pub fn check(files: &[SourceFile]) -> Vec<Finding> {
             }
         }
         if let Some(module) = named("mod.rs") {
-            for (part, what) in [("ALL", "the list ALL"), ("//! |", "the table of policies in its doc")] {
+            for (part, what) in [
+                ("extant_base::policies!", "the declaration by extant_base::policies!"),
+                ("//! |", "the table of policies in its doc"),
+            ] {
                 if !module.text.contains(part) {
                     findings.push(Finding::new(&module.path, 0, format!("lacks {what}")));
                 }
@@ -58,7 +61,7 @@ mod tests {
     #[test]
     fn a_complete_folder_passes_and_a_broken_one_is_found() {
         let mut files = vec![
-            file("crates/a/src/m/policy/mod.rs", "//! | a | b |\npub const ALL: &[P] = &[];"),
+            file("crates/a/src/m/policy/mod.rs", "//! | a | b |\nextant_base::policies! {}"),
             file("crates/a/src/m/policy/vanilla.rs", "//! x"),
             file("crates/a/src/m/policy/contract.rs", "//! x"),
             file("crates/a/src/m/policy/goal_first.rs", "//! x"),

@@ -20,8 +20,7 @@ use std::sync::Arc;
 
 use extant_base::counter::Counter;
 
-use self::tags::TagGuard;
-pub use self::tags::{TagPolicyKind, TagSet};
+pub use self::tags::{TagGuard, TagPolicyKind, TagSet};
 pub use self::wait::{BioWait, submit_and_wait};
 use crate::bio::{Bio, BioFlags, BioOp, Completion, EndIo};
 use crate::device::{BlockDevice, IoCounters, IoStats, Limits, check_range, check_shape, total_len};
@@ -38,7 +37,7 @@ pub struct QueueConfig {
 impl Default for QueueConfig {
     /// As many requests as Linux gives a disk without hardware queues of its own (`BLKDEV_DEFAULT_RQ`).
     fn default() -> QueueConfig {
-        QueueConfig { depth: 128, tags: TagPolicyKind::Vanilla }
+        QueueConfig { depth: 128, tags: TagPolicyKind::default() }
     }
 }
 

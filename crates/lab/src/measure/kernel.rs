@@ -1,19 +1,23 @@
 //! What the kernel's ext4 tells of itself: trace events, mb_stats, and the statistics of the loop device below it.
 //!
-//! Main type: [`Probe`]. Events go to a trace instance of its own, filtered by device, and are read when all is over, so that
-//! listening costs the kernel no more than writing them down. Events that were lost make their figures absent.
+//! Main types: [`Probe`], [`Tracefs`] (where the kernel is told which events are wanted). Events go to a trace instance of
+//! its own, filtered by device, and are read when all is over, so that listening costs the kernel no more than writing
+//! them down. Events that were lost make their figures absent, and the trial says so.
 //!
-//! It needs root, and tracefs at its usual place; without, the figures are absent.
+//! It needs root. Where no tracefs is mounted, it is mounted for the time of the probe.
 //!
 //! # Locking
 //! None.
 
 use std::path::{Path, PathBuf};
 
+use tempfile::TempDir;
+
 use super::Figures;
 use super::transactions::{Layout, Tally};
+use crate::error::{Error, Result};
+use crate::target::Tool;
 
-const INSTANCES: &str = "/sys/kernel/tracing/instances";
 /// Memory for events, for each processor: some 150,000 events.
 const BUFFER_KIB: &str = "16384";
 const EVENTS: [&str; 5] = [
@@ -29,17 +33,33 @@ const EVENTS: [&str; 5] = [
 pub struct Probe {
     /// `loop3`.
     device: String,
-    layout: Option<Layout>,
-    instance: Option<PathBuf>,
     io_before: Option<[u64; 17]>,
     mb_stats: Figures,
+    flaws: Vec<String>,
+    listener: Option<Listener>,
+}
+
+/// What a probe found out.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// Blocks allocated in each group.
+    pub groups: std::collections::BTreeMap<u32, u64>,
+    /// Figures that are asked for and absent, and why.
+    pub flaws: Vec<String>,
 }
 
 impl Probe {
-    /// Before the mount. `number`: major and minor of the device.
-    pub fn start(device: &str, number: (u32, u32), layout: Option<Layout>, trace: bool) -> Probe {
-        let instance = if trace { listen(device, number) } else { None };
-        Probe { device: device.to_owned(), layout, instance, io_before: io(device), mb_stats: Figures::new() }
+    /// Before the mount. `number`: major and minor of the device. `events`: where the image's groups are, if events are
+    /// to be heard; an error if they cannot be.
+    pub fn start(device: &str, number: (u32, u32), events: Option<Layout>) -> Result<Probe> {
+        let listener = events.map(|layout| Listener::start(device, number, layout)).transpose()?;
+        Ok(Probe {
+            device: device.to_owned(),
+            io_before: io(device),
+            mb_stats: Figures::new(),
+            flaws: Vec::new(),
+            listener,
+        })
     }
 
     /// After the mount.
@@ -47,16 +67,26 @@ impl Probe {
         let _ = std::fs::write(format!("/sys/fs/ext4/{}/mb_stats", self.device), "1");
     }
 
-    /// Before the unmount, which makes these vanish.
-    pub fn unmounting(&mut self) {
-        let text = std::fs::read_to_string(format!("/proc/fs/ext4/{}/mb_stats", self.device)).unwrap_or_default();
-        for (name, n) in mb_stats(&text) {
+    /// Before the unmount, which makes these vanish. What was written to the mount `dir` and has no blocks yet gets them now:
+    /// the unmount would have to do that, and nobody would hear of it.
+    pub fn unmounting(&mut self, dir: &Path) {
+        if let Ok(dir) = std::fs::File::open(dir) {
+            let _ = rustix::fs::syncfs(dir);
+        }
+        // Linux 5.13 and later; a kernel without that file cannot tell.
+        let path = format!("/proc/fs/ext4/{}/mb_stats", self.device);
+        let Ok(text) = std::fs::read_to_string(&path) else { return };
+        let figures = mb_stats(&text);
+        if figures.is_empty() {
+            self.flaws.push(format!("{path}: it has no figures"));
+        }
+        for (name, n) in figures {
             *self.mb_stats.entry(name).or_default() += n;
         }
     }
 
-    /// After the last unmount, while the device is still there: the figures, and the blocks allocated in each group.
-    pub fn finish(&mut self, figures: &mut Figures) -> std::collections::BTreeMap<u32, u64> {
+    /// After the last unmount, while the device is still there: the figures, and what else was heard.
+    pub fn finish(&mut self, figures: &mut Figures) -> Heard {
         if let (Some(before), Some(now)) = (self.io_before, io(&self.device)) {
             // Documentation/block/stat.rst; sectors of 512 bytes.
             let mut put = |name: &str, field: usize, unit: u64| {
@@ -70,8 +100,15 @@ impl Probe {
             put("device_flushes", 15, 1);
         }
         figures.append(&mut self.mb_stats);
-        let heard = self.events();
-        let Some((tally, commits)) = heard else { return Default::default() };
+        let mut heard = Heard { flaws: std::mem::take(&mut self.flaws), ..Heard::default() };
+        let Some(listener) = &self.listener else { return heard };
+        let (tally, commits) = match listener.events() {
+            Ok(events) => events,
+            Err(why) => {
+                heard.flaws.push(format!("the kernel's events: {why}"));
+                return heard;
+            }
+        };
         tally.figures(figures);
         figures.insert("journal_commits".into(), commits.transactions as f64);
         figures.insert("journal_blocks".into(), commits.blocks as f64);
@@ -79,52 +116,123 @@ impl Probe {
         if commits.transactions > 0 {
             figures.insert("journal_blocks_per_commit".into(), commits.blocks as f64 / commits.transactions as f64);
         }
-        tally.groups
-    }
-
-    /// `None`: not all were heard.
-    fn events(&self) -> Option<(Tally, Commits)> {
-        let instance = self.instance.as_ref()?;
-        let _ = std::fs::write(instance.join("tracing_on"), "0");
-        let lost = std::fs::read_dir(instance.join("per_cpu")).ok()?.flatten().any(|cpu| {
-            let stats = std::fs::read_to_string(cpu.path().join("stats")).unwrap_or_default();
-            stats.lines().any(|l| l.strip_prefix("overrun: ").is_some_and(|n| n.trim() != "0"))
-        });
-        if lost {
-            return None;
-        }
-        Some(digest(&std::fs::read_to_string(instance.join("trace")).ok()?, self.layout?))
+        heard.groups = tally.groups;
+        heard
     }
 }
 
-impl Drop for Probe {
-    fn drop(&mut self) {
-        if let Some(instance) = &self.instance {
-            let _ = std::fs::write(instance.join("events/enable"), "0");
-            let _ = std::fs::remove_dir(instance);
-        }
-    }
+/// A trace instance that hears of one device alone.
+#[derive(Debug)]
+struct Listener {
+    instance: PathBuf,
+    layout: Layout,
+    /// Let go of after the instance.
+    _tracefs: Tracefs,
 }
 
-/// Makes a trace instance that hears of this device alone.
-fn listen(device: &str, (major, minor): (u32, u32)) -> Option<PathBuf> {
-    let instance = Path::new(INSTANCES).join(format!("extant-lab-{}-{device}", std::process::id()));
-    std::fs::create_dir(&instance).ok()?;
-    let set = || {
-        std::fs::write(instance.join("buffer_size_kb"), BUFFER_KIB)?;
+impl Listener {
+    fn start(device: &str, (major, minor): (u32, u32), layout: Layout) -> Result<Listener> {
+        let tracefs = Tracefs::get()?;
+        let instance = tracefs.path().join("instances").join(format!("extant-lab-{}-{device}", std::process::id()));
+        std::fs::create_dir(&instance).map_err(Error::file(&instance))?;
+        let listener = Listener { instance, layout, _tracefs: tracefs };
+        listener.put("buffer_size_kb", BUFFER_KIB)?;
         for event in EVENTS {
-            let dir = instance.join("events").join(event);
             // As the kernel packs a device number.
-            std::fs::write(dir.join("filter"), format!("dev == {}", major << 20 | minor))?;
-            std::fs::write(dir.join("enable"), "1")?;
+            listener.put(&format!("events/{event}/filter"), &format!("dev == {}", major << 20 | minor))?;
+            listener.put(&format!("events/{event}/enable"), "1")?;
         }
-        std::io::Result::Ok(())
-    };
-    if set().is_err() {
-        let _ = std::fs::remove_dir(&instance);
-        return None;
+        Ok(listener)
     }
-    Some(instance)
+
+    fn put(&self, file: &str, value: &str) -> Result<()> {
+        let path = self.instance.join(file);
+        std::fs::write(&path, value).map_err(Error::file(&path))
+    }
+
+    /// An error: not all were heard.
+    fn events(&self) -> std::result::Result<(Tally, Commits), String> {
+        self.put("tracing_on", "0").map_err(|e| e.to_string())?;
+        let read = |path: &Path| std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
+        let per_cpu = self.instance.join("per_cpu");
+        let mut lost = 0;
+        for cpu in std::fs::read_dir(&per_cpu).map_err(|e| format!("{}: {e}", per_cpu.display()))?.flatten() {
+            lost += lost_events(&read(&cpu.path().join("stats"))?);
+        }
+        if lost > 0 {
+            return Err(format!("{lost} were lost, so their figures are left out"));
+        }
+        Ok(digest(&read(&self.instance.join("trace"))?, self.layout))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.instance.join("events/enable"), "0");
+        let _ = std::fs::remove_dir(&self.instance);
+    }
+}
+
+/// Events of one processor that the reader will not see: overwritten, or dropped while they were written.
+fn lost_events(stats: &str) -> u64 {
+    let count = |line: &str| match line.split_once(": ") {
+        Some(("overrun" | "dropped events", n)) => n.trim().parse::<u64>().ok(),
+        _ => None,
+    };
+    stats.lines().filter_map(count).sum::<u64>()
+}
+
+/// A mounted tracefs: the machine's, or one of its own that is unmounted when this is dropped.
+#[derive(Debug)]
+pub struct Tracefs {
+    path: PathBuf,
+    own: Option<TempDir>,
+}
+
+impl Tracefs {
+    /// Finds it, or mounts it. It is the same file system wherever it is mounted.
+    pub fn get() -> Result<Tracefs> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        if let Some(path) = mounted_tracefs(&mounts) {
+            return Ok(Tracefs { path, own: None });
+        }
+        let temporary = std::env::temp_dir();
+        let dir = tempfile::Builder::new().prefix("extant-lab-trace-").tempdir_in(&temporary);
+        let dir = dir.map_err(Error::file(&temporary))?;
+        Tool::new("mount").args(["-t", "tracefs", "tracefs"]).arg(dir.path()).run().map_err(|e| {
+            Error::Failed(format!(
+                "the kernel's events cannot be recorded: no tracefs is mounted, and mounting it failed: {e}"
+            ))
+        })?;
+        Ok(Tracefs { path: dir.path().to_owned(), own: Some(dir) })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        if let Some(dir) = self.own.take()
+            && Tool::new("umount").arg(dir.path()).run().is_err()
+        {
+            // What is still mounted must not be emptied.
+            let _ = dir.keep();
+        }
+    }
+}
+
+/// Where /proc/self/mountinfo says that a tracefs is mounted as a whole, for writing.
+fn mounted_tracefs(mountinfo: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let left: Vec<&str> = left.split(' ').collect();
+        let (root, path, options) = (left.get(3)?, left.get(4)?, left.get(5)?);
+        let whole = right.split(' ').next() == Some("tracefs") && *root == "/";
+        (whole && options.split(',').any(|o| o == "rw")).then(|| PathBuf::from(path))
+    })
 }
 
 fn io(device: &str) -> Option<[u64; 17]> {
@@ -190,26 +298,30 @@ fn digest(trace: &str, layout: Layout) -> (Tally, Commits) {
 }
 
 /// Names as [`super::engine`] gives them, of the lines of /proc/fs/ext4/*/mb_stats that both have.
+///
+/// Headings of criteria are `cr0_stats:` (Linux 5.13) or `cr_p2_aligned_stats:` (6.5, five of them). What is indented
+/// deeper than such a heading belongs to it, also lines that are called like one of the whole.
 fn mb_stats(text: &str) -> Figures {
+    let indent = |line: &str| line.len() - line.trim_start().len();
     let mut figures = Figures::new();
-    let mut criterion = None;
+    // How many criteria there were so far; how far the heading of the last is indented, while its lines last.
+    let (mut criteria, mut heading) = (0usize, None);
     for line in text.lines() {
         let Some((name, value)) = line.trim().split_once(':') else { continue };
-        let name = name.trim();
-        if name.starts_with("cr_") {
-            // One heading for each, in their order (Linux 6.5: five of them).
-            criterion = Some(criterion.map_or(0, |c| c + 1));
+        if name.starts_with("cr") && name.ends_with("_stats") {
+            criteria += 1;
+            heading = Some(indent(line));
             continue;
         }
+        heading = heading.filter(|at| indent(line) > *at);
         let Ok(value) = value.trim().parse::<f64>() else { continue };
-        let ours = match (name, criterion) {
-            ("reqs" | "success" | "goal_hits" | "breaks" | "lost", _) => format!("mballoc_{name}"),
-            ("2^n_hits", _) => "mballoc_2n_hits".to_owned(),
-            ("groups_scanned" | "extents_scanned", _) => {
-                criterion = None;
+        let ours = match (name, heading) {
+            ("hits" | "groups_considered", Some(_)) => format!("mballoc_cr{}_{name}", criteria - 1),
+            (_, Some(_)) => continue,
+            ("reqs" | "success" | "goal_hits" | "breaks" | "lost" | "groups_scanned" | "extents_scanned", None) => {
                 format!("mballoc_{name}")
             }
-            ("hits" | "groups_considered", Some(c)) => format!("mballoc_cr{c}_{name}"),
+            ("2^n_hits", None) => "mballoc_2n_hits".to_owned(),
             _ => continue,
         };
         figures.insert(ours, value);
@@ -239,14 +351,47 @@ mod tests {
         assert_eq!(figures["bitmaps_per_transaction"], 1.0);
     }
 
+    fn of_criteria(figures: &Figures, what: &str) -> Vec<f64> {
+        (0..).map_while(|c| figures.get(&format!("mballoc_cr{c}_{what}")).copied()).collect()
+    }
+
     #[test]
-    fn mb_stats_are_read() {
-        let text = "mballoc:\n\treqs: 7\n\tsuccess: 6\n\tgroups_scanned: 3\n\tcr_p2_aligned_stats:\n\t\thits: 1\n\t\t\
-                    groups_considered: 2\n\tcr_goal_fast_stats:\n\t\thits: 4\n\textents_scanned: 5\n\t\tgoal_hits: 2\n\t\t2^n_hits: 1\n";
-        let figures = mb_stats(text);
-        assert_eq!(figures["mballoc_reqs"], 7.0);
-        assert_eq!(figures["mballoc_cr0_groups_considered"], 2.0);
-        assert_eq!(figures["mballoc_cr1_hits"], 4.0);
-        assert_eq!((figures["mballoc_extents_scanned"], figures["mballoc_2n_hits"]), (5.0, 1.0));
+    fn mb_stats_of_linux_6_18() {
+        let figures = mb_stats(include_str!("testdata/mb_stats-6.18.txt"));
+        assert_eq!(of_criteria(&figures, "groups_considered"), [5.0, 112.0, 0.0, 0.0, 0.0]);
+        assert_eq!(of_criteria(&figures, "hits"), [4.0, 92.0, 0.0, 0.0, 0.0]);
+        let sum = ["reqs", "success", "groups_scanned", "extents_scanned", "goal_hits", "2n_hits", "breaks", "lost"]
+            .map(|name| figures[&format!("mballoc_{name}")]);
+        assert_eq!(sum, [222.0, 222.0, 96.0, 630.0, 0.0, 4.0, 0.0, 0.0]);
+        assert_eq!(figures.len(), 18, "{figures:?}");
+    }
+
+    #[test]
+    fn mb_stats_of_linux_5_17() {
+        let figures = mb_stats(include_str!("testdata/mb_stats-5.17.txt"));
+        assert_eq!(of_criteria(&figures, "groups_considered"), [9472.0, 908_560.0, 6913.0, 5040.0]);
+        assert_eq!(of_criteria(&figures, "hits"), [37.0, 11418.0, 1873.0, 21.0]);
+        assert_eq!((figures["mballoc_extents_scanned"], figures["mballoc_goal_hits"]), (417_364.0, 3707.0));
+    }
+
+    #[test]
+    fn a_mounted_tracefs_is_found() {
+        let mounts = "24 1 0:21 / /sys rw,nosuid - sysfs sysfs rw\n\
+                      60 24 0:12 / /sys/kernel/tracing rw,nosuid,nodev - tracefs tracefs rw\n";
+        assert_eq!(mounted_tracefs(mounts), Some("/sys/kernel/tracing".into()));
+        for none in ["", "24 1 0:21 / /sys rw - sysfs sysfs rw", &mounts.replace("tracing rw", "tracing ro")] {
+            assert_eq!(mounted_tracefs(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn lost_events_are_counted() {
+        let stats = "entries: 5\noverrun: 7\ncommit overrun: 0\nbytes: 260\ndropped events: 2\nread events: 0\n";
+        assert_eq!(lost_events(stats), 9);
+    }
+
+    #[test]
+    fn statistics_that_are_off_are_absent() {
+        assert_eq!(mb_stats(include_str!("testdata/mb_stats-6.18-off.txt")), Figures::new());
     }
 }

@@ -94,9 +94,14 @@ impl std::fmt::Display for Recorded {
 
 /// Every measure. Names that end in `_` begin a family.
 pub const ALL: &[Measure] = &[
-    measure("cpu_user_s", "s", "user time of the workload and of the target's server"),
+    measure("cpu_s", "s", "processor time of the workload and of the target's server, to the microsecond"),
+    measure("cpu_user_s", "s", "user time of the same, as the kernel divides it"),
     measure("cpu_system_s", "s", "system time of the same"),
-    measure("cpu_machine_s", "s", "time that the machine's processors were busy, kernel threads included"),
+    measure(
+        "cpu_machine_s",
+        "s",
+        "time that the machine's processors were busy, kernel threads included, in ticks of 10 ms",
+    ),
     measure("switches_voluntary", "", "context switches of the same threads, waiting"),
     measure("switches_involuntary", "", "context switches of the same threads, preempted"),
     measure(

@@ -1,6 +1,7 @@
 //! What the host knows of a process: time, context switches, memory.
 //!
-//! Main types: [`Cpu`], [`Switches`], [`Memory`]. Read from /proc; what is not there is absent.
+//! Main types: [`Cpu`], [`Switches`], [`Memory`]. Read from getrusage(2) and /proc; what is not
+//! there is absent.
 //!
 //! # Locking
 //! None.
@@ -8,10 +9,11 @@
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Sub};
 
-/// Ticks a second in /proc: part of the kernel's ABI, whatever its own timer does (Linux: `USER_HZ`).
-pub(super) const USER_HZ: f64 = 100.0;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
 
-/// User and system time in seconds, with the resolution of the system's clock tick.
+/// User and system time in seconds. The sum is as fine as the scheduler's own clock and told in microseconds. How it divides
+/// is the kernel's estimate: without `CONFIG_VIRT_CPU_ACCOUNTING` it looks at each tick which of the two the thread is in.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cpu {
     /// Seconds in user mode.
@@ -23,20 +25,18 @@ pub struct Cpu {
 impl Cpu {
     /// This process, all threads; its children are not counted.
     pub fn of_self() -> Option<Cpu> {
-        Cpu::read("/proc/self/stat", 11)
+        Cpu::of(UsageWho::RUSAGE_SELF)
     }
 
     /// All children of this process that have ended and were waited for.
     pub fn of_ended_children() -> Option<Cpu> {
-        Cpu::read("/proc/self/stat", 13)
+        Cpu::of(UsageWho::RUSAGE_CHILDREN)
     }
 
-    /// `field`: position of the user time after the command's name.
-    fn read(path: &str, field: usize) -> Option<Cpu> {
-        let text = std::fs::read_to_string(path).ok()?;
-        let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(field);
-        let mut next = || fields.next()?.parse::<f64>().ok().map(|t| t / USER_HZ);
-        Some(Cpu { user_s: next()?, system_s: next()? })
+    fn of(who: UsageWho) -> Option<Cpu> {
+        let usage = getrusage(who).ok()?;
+        let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+        Some(Cpu { user_s: seconds(usage.user_time()), system_s: seconds(usage.system_time()) })
     }
 }
 
@@ -156,9 +156,35 @@ impl Memory {
 mod tests {
     use super::*;
 
+    /// The smallest step of `reading` that is seen while this thread works, in seconds.
+    fn finest(reading: impl Fn() -> Option<Cpu>, work: impl Fn()) -> f64 {
+        let mut finest = f64::INFINITY;
+        let total = || reading().map(|cpu| cpu.user_s + cpu.system_s).expect("a reading");
+        let mut last = total();
+        for _ in 0..50 {
+            work();
+            let now = total();
+            assert!(now >= last, "{now} after {last}");
+            if now > last {
+                finest = finest.min(now - last);
+            }
+            last = now;
+        }
+        finest
+    }
+
+    #[test]
+    fn processor_time_is_finer_than_a_tick() {
+        let burn = || {
+            std::hint::black_box((0..200_000u64).fold(1, |a: u64, b| std::hint::black_box(a.wrapping_mul(b | 1))));
+        };
+        assert!(finest(Cpu::of_self, burn) < 0.009);
+        let child = || assert!(std::process::Command::new("true").status().expect("true").success());
+        assert!(finest(Cpu::of_ended_children, child) < 0.009);
+    }
+
     #[test]
     fn this_process_can_be_read() {
-        assert!(Cpu::of_self().is_some() && Cpu::of_ended_children().is_some());
         let before = Threads::of(None);
         extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(2));
         assert!(Threads::of(None).since(&before).voluntary > 0, "sleeping is a switch");

@@ -6,7 +6,8 @@
 //! None.
 
 use super::Figures;
-use super::process::USER_HZ;
+/// Ticks a second in /proc: part of the kernel's ABI, whatever its own timer does (Linux: `USER_HZ`).
+const USER_HZ: f64 = 100.0;
 
 /// A reading.
 #[derive(Clone, Copy, Debug, Default)]

@@ -29,6 +29,7 @@ use crate::workload::{self, Parameters, Workload};
 
 use elsewhere::Elsewhere;
 pub use merge::merge;
+pub(crate) use store::Store;
 pub use store::load;
 
 /// What to run.
@@ -137,6 +138,7 @@ fn plan(config: &Config) -> Result<Plan> {
         plan: &images,
         needs,
         overwrite: config.overwrite,
+        events: config.recorded.events,
         mount_options: &config.mount_options,
     };
     target::check::all(&rigs, &rules)?;
@@ -151,19 +153,26 @@ fn plan(config: &Config) -> Result<Plan> {
     Ok(Plan { workload, parameters, rigs, images, run, identity })
 }
 
-/// See [`Identity`].
-fn identity(config: &Config, run: &WorkloadRun, images: &ImagePlan) -> Result<Identity> {
+/// See [`Identity`]: what the work itself and the program decide.
+pub(crate) fn identity_of(run: &WorkloadRun, build: Build) -> Identity {
     let mut identity = Identity::from([
         ("workload".to_owned(), run.name.clone()),
         ("scale".to_owned(), run.scale.to_string()),
         ("seed".to_owned(), run.seed.to_string()),
+        ("program".to_owned(), format!("{} {} {}", build.version, build.commit, build.profile)),
+    ]);
+    identity.extend(run.parameters.iter().map(|(name, value)| (format!("parameter {name}"), value.to_string())));
+    identity
+}
+
+fn identity(config: &Config, run: &WorkloadRun, images: &ImagePlan) -> Result<Identity> {
+    let mut identity = identity_of(run, config.build);
+    identity.extend([
         ("image".to_owned(), images.command()),
         ("image bytes".to_owned(), images.bytes.to_string()),
         ("recorded".to_owned(), config.recorded.to_string()),
         ("warm-up rounds".to_owned(), config.warmup.to_string()),
-        ("program".to_owned(), format!("{} {} {}", config.build.version, config.build.commit, config.build.profile)),
     ]);
-    identity.extend(run.parameters.iter().map(|(name, value)| (format!("parameter {name}"), value.to_string())));
     identity.extend(config.memory.map(|bytes| ("memory".to_owned(), bytes.to_string())));
     if let Some(list) = &config.operations {
         let content = std::fs::read(list).map_err(Error::file(list))?;
@@ -176,7 +185,7 @@ fn identity(config: &Config, run: &WorkloadRun, images: &ImagePlan) -> Result<Id
 /// Runs what `config` says. `stop` (Ctrl-C) ends it after cleaning up; finished trials are in the results.
 pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     let plan = plan(config)?;
-    let mut store = store::Store::open(&config.output, &plan.identity, plan.rigs.iter().map(|r| &r.contestant))?;
+    let mut store = Store::open(&config.output, &plan.identity, plan.rigs.iter().map(|r| &r.contestant))?;
     let environment = environment::of_this_machine(&config.command, config.build);
     let had = store.rounds();
     if had > 0 && had < config.rounds && !config.quiet {
@@ -265,7 +274,7 @@ fn progress(trials: u64, quiet: bool) -> ProgressBar {
 }
 
 /// The order of the contestants in a round.
-fn order(seed: u64, round: u32, contestants: usize) -> Vec<usize> {
+pub(crate) fn order(seed: u64, round: u32, contestants: usize) -> Vec<usize> {
     let mut rng = Rng::new(seed ^ (u64::from(round) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let mut order: Vec<usize> = (0..contestants).collect();
     for i in (1..contestants).rev() {

@@ -202,7 +202,7 @@ impl Job<'_> {
         if let Some(image) = &image {
             extents::figures(image.path(), &mut figures);
         }
-        trial.flaws = self.flaws(&figures);
+        trial.flaws = [self.flaws(&figures), work.evidence.flaws].concat();
         trial.outcome = outcome(result, image.as_ref());
         trial.phases = work.phases;
         trial.latency = latency::records(&work.histograms)?;
@@ -271,6 +271,7 @@ impl Job<'_> {
         if let (Some(before), Some(now)) = (cpu_before, cpu) {
             let mut cpu = now - before;
             cpu += evidence.server_cpu;
+            work.figures.insert("cpu_s".into(), cpu.user_s + cpu.system_s);
             work.figures.insert("cpu_user_s".into(), cpu.user_s);
             work.figures.insert("cpu_system_s".into(), cpu.system_s);
         }

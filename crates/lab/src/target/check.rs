@@ -10,6 +10,7 @@ use extant_block::device::same_image_in_use;
 use super::tools::find;
 use super::{EngineOptions, ImagePlan, Kind, Rig};
 use crate::error::{Error, Result};
+use crate::measure::kernel::Tracefs;
 use crate::workload::Needs;
 
 /// Room that is left on the host beyond what a trial writes: journal, inode tables, a file system's own blocks.
@@ -23,6 +24,8 @@ pub struct Rules<'a> {
     pub needs: Needs,
     /// Files that are there may be replaced.
     pub overwrite: bool,
+    /// Trace events are recorded.
+    pub events: bool,
     /// Checks options of `extant mount`.
     pub mount_options: &'a dyn Fn(&str) -> std::result::Result<(), String>,
 }
@@ -73,6 +76,9 @@ fn one(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
             }
             if !Path::new("/dev/loop-control").exists() {
                 return Err("there are no loop devices here (/dev/loop-control)".into());
+            }
+            if rules.events {
+                Tracefs::get().map_err(|e| e.to_string())?;
             }
         }
         Kind::Dir => {}

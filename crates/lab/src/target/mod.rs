@@ -15,7 +15,8 @@ mod tools;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use extant_fs::{AllocPolicy, EsPolicyKind};
+use extant_base::policy::Table;
+use extant_fs::POLICIES;
 
 use crate::error::{Error, Result};
 use crate::result::Contestant;
@@ -138,35 +139,9 @@ impl FromStr for Target {
     }
 }
 
-/// A policy and the names of its values.
-#[derive(Clone, Debug)]
-pub struct PolicyName {
-    /// As in mount options.
-    pub name: &'static str,
-    /// What it decides.
-    pub summary: &'static str,
-    /// The contestants, the default first.
-    pub values: Vec<&'static str>,
-}
-
-/// The policies that Extant can be told.
-pub fn policies() -> Vec<PolicyName> {
-    fn default_first<T: Copy + PartialEq + Default>(all: &[T], name: fn(T) -> &'static str) -> Vec<&'static str> {
-        let rest = all.iter().copied().filter(|p| *p != T::default());
-        std::iter::once(T::default()).chain(rest).map(name).collect()
-    }
-    vec![
-        PolicyName {
-            name: "mb_policy",
-            summary: "in which block group free blocks are looked for",
-            values: default_first(&AllocPolicy::ALL, AllocPolicy::name),
-        },
-        PolicyName {
-            name: "es_policy",
-            summary: "what leaves the extent-status cache when memory is short",
-            values: default_first(&EsPolicyKind::ALL, EsPolicyKind::name),
-        },
-    ]
+/// The policies that Extant can be told, one table a mechanism.
+pub fn policies() -> impl Iterator<Item = Table> {
+    POLICIES.iter().map(|p| p.table)
 }
 
 /// A contestant: what runs, and how it is called.
@@ -237,22 +212,22 @@ pub fn contestants(targets: &[String], policies: &[String]) -> Result<Vec<Rig>> 
         return Err(Error::Usage("a run needs a --target; see `extant lab list`".into()));
     }
     let mut chosen: Vec<(&'static str, Vec<&'static str>)> = Vec::new();
-    let known = self::policies();
+    let known: Vec<Table> = self::policies().collect();
     for text in policies {
         let (name, values) =
             text.split_once('=').ok_or_else(|| Error::Usage(format!("policy '{text}': write NAME=a,b")))?;
         let policy = known
             .iter()
-            .find(|p| p.name == name)
-            .ok_or_else(|| Error::unknown("policy", name, known.iter().map(|p| p.name)))?;
-        let find = |value: &str| {
-            let found = policy.values.iter().find(|v| **v == value).copied();
-            found.ok_or_else(|| Error::unknown(policy.name, value, policy.values.iter().copied()))
+            .find(|p| p.option == name)
+            .ok_or_else(|| Error::unknown("policy", name, known.iter().map(|p| p.option)))?;
+        let find = |value: &str| match policy.find(value) {
+            Ok(row) => Ok(row.name),
+            Err(_) => Err(Error::unknown(policy.option, value, policy.rows.iter().map(|r| r.name))),
         };
-        if chosen.iter().any(|(n, _)| *n == policy.name) {
+        if chosen.iter().any(|(n, _)| *n == policy.option) {
             return Err(Error::Usage(format!("policy {name} is given twice: write {name}=a,b")));
         }
-        chosen.push((policy.name, values.split(',').map(find).collect::<Result<_>>()?));
+        chosen.push((policy.option, values.split(',').map(find).collect::<Result<_>>()?));
     }
     let mut rigs: Vec<Rig> = Vec::new();
     for text in targets {
@@ -319,6 +294,21 @@ mod tests {
         }
         let e = "ext3:/x".parse::<Target>().unwrap_err().to_string();
         assert!(e.contains("engine, mount, kernel, fuse2fs, dir"), "{e}");
+    }
+
+    #[test]
+    fn every_policy_of_the_tables_can_compete_and_is_in_the_docs() {
+        let docs = include_str!("../../../../docs/lab.md");
+        for table in policies() {
+            assert!(docs.contains(&format!("| `{}` |", table.option)), "docs/lab.md: {}", table.option);
+            let names: Vec<&str> = table.default_first().map(|row| row.name).collect();
+            let all = labels(&["engine:/e"], &[&format!("{}={}", table.option, names.join(","))]).unwrap();
+            assert_eq!(all.len(), table.rows.len(), "{all:?}");
+            for row in table.rows {
+                assert!(docs.contains(&format!("`{}`: {}", row.name, row.summary)), "docs/lab.md: {}", row.name);
+                assert!(EngineOptions::parse(&format!("{}={}", table.option, row.name)).is_ok());
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! None.
 
 use extant_block::device::{Engine, IoMode};
-use extant_fs::{AllocPolicy, Atime, EsPolicyKind, MountOptions};
+use extant_fs::{Atime, MountOptions, POLICIES};
 
 use super::parse_size;
 
@@ -28,18 +28,8 @@ pub struct EngineOptions {
 }
 
 /// For the message about an unknown one.
-const KNOWN: [&str; 10] = [
-    "cache=",
-    "commit=",
-    "data=",
-    "noatime",
-    "relatime",
-    "io=direct|buffered|memory",
-    "engine=",
-    "slow=PERCENT",
-    "mb_policy=",
-    "es_policy=",
-];
+const KNOWN: [&str; 8] =
+    ["cache=", "commit=", "data=", "noatime", "relatime", "io=direct|buffered|memory", "engine=", "slow=PERCENT"];
 
 impl EngineOptions {
     /// Reads `a,b=c`; the error says what is wrong.
@@ -71,18 +61,17 @@ impl EngineOptions {
                 }
                 ("engine", "psync") => options.engine = Engine::Psync,
                 ("engine", "io_uring") => options.engine = Engine::IoUring,
-                ("mb_policy", name) => {
-                    let found = AllocPolicy::ALL.into_iter().find(|p| p.name() == name);
-                    options.fs.alloc_policy = found.ok_or_else(wrong)?;
-                }
-                ("es_policy", name) => options.fs.es_policy = EsPolicyKind::from_name(name).ok_or_else(wrong)?,
                 ("data" | "io" | "engine", _) => return Err(wrong()),
-                _ => {
-                    return Err(format!(
-                        "option '{option}' is not known to the engine; known are: {}",
-                        KNOWN.join(" ")
-                    ));
-                }
+                _ => match options.fs.set_policy(name, value) {
+                    Some(chosen) => chosen.map_err(|e| format!("option '{option}': {e}"))?,
+                    None => {
+                        let policies: String = POLICIES.iter().map(|p| format!(" {}=", p.table.option)).collect();
+                        return Err(format!(
+                            "option '{option}' is not known to the engine; known are: {}{policies}",
+                            KNOWN.join(" ")
+                        ));
+                    }
+                },
             }
         }
         options.fs.write_through_bytes =
@@ -99,7 +88,7 @@ mod tests {
     fn options() {
         let o = EngineOptions::parse("cache=64M,commit=30,io=memory,mb_policy=vanilla").unwrap();
         assert_eq!((o.fs.cache_bytes, o.fs.commit_interval_s, o.memory), (64 << 20, 30, true));
-        assert_eq!((o.fs.alloc_policy, o.fs.write_through_bytes), (AllocPolicy::Vanilla, None));
+        assert_eq!((o.fs.alloc_policy, o.fs.write_through_bytes), (extant_fs::AllocPolicy::Vanilla, None));
         assert_eq!(EngineOptions::parse("").unwrap().fs.write_through_bytes, Some(65536));
         assert_eq!(EngineOptions::parse("slow=5").unwrap().slow, 0.05);
         for bad in ["slow=-1", "slow=NaN", "slow=", "io=fast", "mb_policy=x", "cache=x", "ro", "noatime=1", "commit="] {

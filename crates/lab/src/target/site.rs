@@ -52,6 +52,8 @@ pub struct Evidence {
     pub server_cpu: Cpu,
     /// Options of the mount, as the kernel shows them.
     pub mount_options: String,
+    /// What was asked for and could not be recorded, and why.
+    pub flaws: Vec<String>,
 }
 
 /// A target that is, or was, up.
@@ -191,9 +193,12 @@ impl Site {
                 let name = device.trim_start_matches("/dev/").to_owned();
                 let rdev = std::fs::metadata(&device).map_err(Error::file(Path::new(&device)))?.rdev();
                 let number = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
-                let layout = extents::layout(&self.image);
+                let events = match self.recorded.events {
+                    true => Some(extents::layout(&self.image).ok_or_else(|| self.failed("its groups cannot be read"))?),
+                    false => None,
+                };
                 // The requests are counted in any case: that costs nothing.
-                self.kernel_probe = Some(kernel::Probe::start(&name, number, layout, self.recorded.events));
+                self.kernel_probe = Some(kernel::Probe::start(&name, number, events)?);
                 device
             }
         };
@@ -286,8 +291,9 @@ impl Site {
             }
             Kind::Kernel => {
                 self.vfs = None;
+                let dir = self.dir();
                 if let Some(probe) = self.kernel_probe.as_mut().filter(|_| self.recorded.events) {
-                    probe.unmounting();
+                    probe.unmounting(&dir);
                 }
                 self.unmount()
             }
@@ -346,12 +352,13 @@ impl Site {
         let Some(mut server) = self.server.take() else { return Ok(()) };
         let switches = Threads::of(Some(server.id())).since(&Threads::default());
         *self.evidence.server_switches.get_or_insert_default() += switches;
-        let cpu_before = Cpu::of_ended_children();
         let unmounted = self.unmount();
         if unmounted.is_err() {
             self.server = Some(server);
             return unmounted;
         }
+        // A child counts when it is waited for: umount(8) has been, the server has not.
+        let cpu_before = Cpu::of_ended_children();
         // Unmounting does not wait for the server.
         let clock = Clock::real();
         let end = clock.now_ns() + PATIENCE_NS;
@@ -394,11 +401,16 @@ impl Site {
         let mut evidence = std::mem::take(&mut self.evidence);
         if let Some(report) = self.report.take() {
             report.figures(&mut evidence.figures);
+            if self.recorded.events && report.tally.is_none() {
+                evidence.flaws.push("Extant's events: some were lost, so their figures are left out".into());
+            }
             evidence.groups = report.tally.map(|t| t.groups).unwrap_or_default();
             evidence.locks = report.locks;
         }
         if let Some(mut probe) = self.kernel_probe.take() {
-            evidence.groups = probe.finish(&mut evidence.figures);
+            let heard = probe.finish(&mut evidence.figures);
+            evidence.groups = heard.groups;
+            evidence.flaws.extend(heard.flaws);
         }
         self.detach()?;
         Ok(evidence)

@@ -125,6 +125,13 @@ impl Parameters {
         self
     }
 
+    /// With a word.
+    #[must_use]
+    pub fn with_text(mut self, name: &str, value: &str) -> Parameters {
+        self.0.insert(name.to_owned(), value.into());
+        self
+    }
+
     /// With a list of numbers.
     #[must_use]
     pub fn with_list(mut self, name: &str, values: &[u64]) -> Parameters {
@@ -135,6 +142,11 @@ impl Parameters {
     /// A number; 0 if there is none of that name.
     pub fn get(&self, name: &str) -> u64 {
         self.0.get(name).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    /// A word; empty if there is none of that name.
+    pub fn text(&self, name: &str) -> &str {
+        self.0.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// A list of numbers.
@@ -155,6 +167,7 @@ impl Parameters {
         *old = match (&old, numbers.as_deref()) {
             (Value::Array(_), Some(numbers)) => numbers.into(),
             (Value::Number(_), Some([number])) => (*number).into(),
+            (Value::String(_), _) => value.into(),
             _ => return Err(Error::Usage(format!("{name}: '{value}' is no number"))),
         };
         Ok(())

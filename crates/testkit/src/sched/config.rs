@@ -136,7 +136,14 @@ pub static CONFIGS: &[Config] = &[
     },
     Config {
         name: "deep-indirect",
-        image: CrashImage { name: "ext2-1k-deep", borrows: true, block_size: 1024, size: 14 << 20, inodes: 256, ..EXT2 },
+        image: CrashImage {
+            name: "ext2-1k-deep",
+            borrows: true,
+            block_size: 1024,
+            size: 14 << 20,
+            inodes: 256,
+            ..EXT2
+        },
         deep: true,
         weight: 1,
         ..MOUNT

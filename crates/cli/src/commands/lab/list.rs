@@ -7,11 +7,11 @@ use std::io::Write;
 
 use clap::Args;
 use extant_lab::target::{self, Kind};
-use extant_lab::{measure, workload};
+use extant_lab::{measure, model, workload};
 
 use crate::failure::Result;
 
-/// Workloads, targets, policies and measures
+/// Workloads, models, targets, policies and measures
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
   extant lab list --parameters --scale 0.1")]
@@ -36,13 +36,25 @@ pub fn run(args: &ListArgs) -> Result<()> {
             writeln!(out, "  {:12} {}", "", values.join(" "))?;
         }
     }
+    writeln!(out, "\nmodels (a mechanism alone; its policies compete):")?;
+    for m in model::all() {
+        writeln!(out, "  {:12} {}", m.name(), m.summary())?;
+        if args.parameters {
+            let parameters = m.parameters();
+            let values: Vec<String> = parameters.values().iter().map(|(n, v)| format!("{n}={v}")).collect();
+            writeln!(out, "  {:12} {}", "", values.join(" "))?;
+        }
+    }
     writeln!(out, "\ntargets (an image is made afresh for each trial, and checked after it):")?;
     for kind in Kind::ALL {
         writeln!(out, "  {}", kind.summary())?;
     }
     writeln!(out, "\npolicies (--policy NAME=a,b; of engine and mount; the default first):")?;
     for policy in target::policies() {
-        writeln!(out, "  {:12} {}: {}", policy.name, policy.summary, policy.values.join(", "))?;
+        writeln!(out, "  {}: {}", policy.option, policy.decides)?;
+        for row in policy.default_first() {
+            writeln!(out, "    {:15} {}", row.name, row.summary)?;
+        }
     }
     writeln!(out, "\nmeasures (what a target cannot tell is left out):")?;
     for m in measure::ALL {

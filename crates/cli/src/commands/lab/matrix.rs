@@ -72,7 +72,12 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
         if !usable {
             failed.push(workload.name());
         }
-        groups.extend(table::print(&dir, &label)?);
+        if !args.how.plan {
+            groups.extend(table::print(&dir, &label)?);
+        }
+    }
+    if args.how.plan {
+        return Ok(());
     }
     let judgement = compare::judge(&groups);
     if !failed.is_empty() {

@@ -8,6 +8,7 @@ mod compare;
 mod list;
 mod matrix;
 mod merge;
+mod model;
 mod report;
 mod rerun;
 mod run;
@@ -15,7 +16,13 @@ mod table;
 
 use clap::{Args, Subcommand};
 
+use extant_lab::environment::Build;
+
 use crate::failure::Result;
+
+/// How this program was built.
+const BUILD: Build =
+    Build { version: env!("CARGO_PKG_VERSION"), commit: env!("EXTANT_COMMIT"), profile: env!("EXTANT_PROFILE") };
 
 /// Measure any policy or driver against its baseline
 #[derive(Args, Debug)]
@@ -40,6 +47,7 @@ pub enum LabCommand {
     Rerun(rerun::RerunArgs),
     Merge(merge::MergeArgs),
     Matrix(matrix::MatrixArgs),
+    Model(model::ModelArgs),
     Compare(compare::CompareArgs),
     Report(report::ReportArgs),
 }
@@ -51,6 +59,7 @@ pub fn run(args: LabArgs) -> Result<()> {
         LabCommand::Rerun(args) => rerun::run(&args),
         LabCommand::Merge(args) => merge::run(&args),
         LabCommand::Matrix(args) => matrix::run(&args),
+        LabCommand::Model(args) => model::run(&args),
         LabCommand::Compare(args) => compare::run(&args),
         LabCommand::Report(args) => report::run(&args),
     }

@@ -9,7 +9,6 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use extant_base::clock::Clock;
-use extant_lab::environment::Build;
 use extant_lab::measure::Recorded;
 use extant_lab::run::{Config, Summary};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -85,6 +84,9 @@ pub struct HowArgs {
     /// A trial that takes longer has failed
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
+    /// Check everything, say what would run, and write nothing
+    #[arg(long)]
+    pub plan: bool,
     /// Rounds before the first that are not recorded [default: 1 below scale 1, else 0]
     #[arg(long, value_name = "ROUNDS")]
     pub warmup: Option<u32>,
@@ -109,6 +111,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
 /// Runs, prints the headline, and fails when a trial failed.
 pub fn run_and_say(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<()> {
     let (output, usable) = run_into(args, command, stop)?;
+    if args.how.plan {
+        return Ok(());
+    }
     let contestants = extant_lab::target::contestants(&args.targets, &args.policies);
     let first = contestants.map_err(|e| failure(e, &output))?.into_iter().next();
     super::table::print(&output, &first.map(|rig| rig.contestant.label).unwrap_or_default())?;
@@ -147,7 +152,7 @@ impl RunArgs {
     }
 }
 
-/// Runs and says how it went; returns where the results are, and whether all trials can be used. `command` is for the
+/// Runs (or only checks, if that was asked for) and says how it went; returns where the results are, and whether all trials can be used. `command` is for the
 /// record.
 pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<(PathBuf, bool)> {
     let output = args.output.clone().unwrap_or_else(|| default_output(&args.workload));
@@ -172,14 +177,15 @@ pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Resu
         timeout_s: args.how.timeout,
         quiet: args.how.quiet,
         program: std::env::current_exe()?,
-        build: Build {
-            version: env!("CARGO_PKG_VERSION"),
-            commit: env!("EXTANT_COMMIT"),
-            profile: env!("EXTANT_PROFILE"),
-        },
+        build: super::BUILD,
         command,
         mount_options: |options| MountConfig::parse(&[options.to_owned()], false).map(drop),
     };
+    if args.how.plan {
+        extant_lab::run::check(&config).map_err(|e| failure(e, &output))?;
+        println!("{}: {} rounds of {}", args.workload, args.how.rounds, args.targets.join(" "));
+        return Ok((output, true));
+    }
     let summary = extant_lab::run::run(&config, stop).map_err(|e| failure(e, &output))?;
     say(&summary, &output);
     Ok((output, summary.failed.is_empty()))

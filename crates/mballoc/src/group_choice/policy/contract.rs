@@ -46,6 +46,16 @@ fn trace(policy: Policy, seed: u64) -> Vec<(u64, u32)> {
 }
 
 #[test]
+fn names_are_found_and_in_the_table() {
+    for policy in Policy::ALL {
+        assert_eq!(Policy::from_name(policy.name()), Ok(policy));
+    }
+    for row in Policy::TABLE.rows {
+        assert!(include_str!("mod.rs").contains(&format!("//! | `{}` |", row.name)), "{}", row.name);
+    }
+}
+
+#[test]
 fn same_seed_same_answer_until_nothing_is_free() {
     for policy in Policy::ALL {
         for seed in 1..6 {

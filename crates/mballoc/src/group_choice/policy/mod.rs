@@ -18,24 +18,11 @@ pub mod vanilla;
 #[cfg(test)]
 mod contract;
 
-/// The policies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Linux with `mb_optimize_scan=0`: goal group, then every group in turn.
-    Vanilla,
-    /// Linux 6.1 and later with `mb_optimize_scan=1`: goal group, then groups that are known to fit.
-    #[default]
-    GoalFirst,
-}
-
-impl Policy {
-    pub const ALL: [Policy; 2] = [Policy::Vanilla, Policy::GoalFirst];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Policy::Vanilla => "vanilla",
-            Policy::GoalFirst => "goal_first",
-        }
+extant_base::policies! {
+    /// The policies.
+    pub enum Policy: "mb_policy", "in which block group free blocks are looked for", default GoalFirst {
+        Vanilla = "vanilla", "goal group, then each following group in turn (Linux: mb_optimize_scan=0)";
+        GoalFirst = "goal_first", "goal group, then the nearest group that is known to fit (Linux 6.17: mb_optimize_scan=1)";
     }
 }
 

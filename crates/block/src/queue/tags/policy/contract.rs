@@ -7,19 +7,22 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::task;
 
 use super::super::TagSet;
-use super::{ALL, TagPolicy, TagPolicyKind, Tags};
+use super::{TagPolicy, TagPolicyKind, Tags};
 
 #[test]
-fn names_are_found() {
-    for &kind in ALL {
-        assert_eq!(TagPolicyKind::by_name(kind.name()), Some(kind));
+fn names_are_found_and_in_the_table() {
+    for kind in TagPolicyKind::ALL {
+        assert_eq!(TagPolicyKind::from_name(kind.name()), Ok(kind));
     }
-    assert_eq!(TagPolicyKind::by_name("none"), None);
+    assert!(TagPolicyKind::from_name("none").is_err());
+    for row in TagPolicyKind::TABLE.rows {
+        assert!(include_str!("mod.rs").contains(&format!("//! | `{}` |", row.name)), "{}", row.name);
+    }
 }
 
 #[test]
 fn alone_every_tag_is_found_and_none_twice() {
-    for &kind in ALL {
+    for kind in TagPolicyKind::ALL {
         for depth in (1..70).chain([127, 128, 129, 255, 256, 257, 1000, 4096]) {
             let tags = Tags::new(kind, depth);
             for hint in [0, 7, 1_000_003] {
@@ -40,7 +43,7 @@ fn alone_every_tag_is_found_and_none_twice() {
 
 #[test]
 fn same_calls_same_tags() {
-    for &kind in ALL {
+    for kind in TagPolicyKind::ALL {
         let run = || {
             let (tags, mut held, mut seen) = (Tags::new(kind, 37), Vec::new(), Vec::new());
             let mut rng = extant_base::rng::Rng::new(11);
@@ -60,7 +63,7 @@ fn same_calls_same_tags() {
 
 #[test]
 fn no_tag_is_out_twice_and_every_waiter_ends() {
-    for &kind in ALL {
+    for kind in TagPolicyKind::ALL {
         for depth in [1, 3, 8, 61] {
             let set = Arc::new(TagSet::new(depth, kind));
             let held: Arc<Vec<AtomicBool>> = Arc::new((0..depth).map(|_| AtomicBool::new(false)).collect());

@@ -28,25 +28,10 @@ pub trait TagPolicy: Send + Sync {
     fn put(&self, tag: u32, hint: usize);
 }
 
-/// The policies by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TagPolicyKind {
-    Vanilla,
-}
-
-/// Every policy.
-pub const ALL: &[TagPolicyKind] = &[TagPolicyKind::Vanilla];
-
-impl TagPolicyKind {
-    pub fn name(self) -> &'static str {
-        match self {
-            TagPolicyKind::Vanilla => "vanilla",
-        }
-    }
-
-    /// The policy called `name`.
-    pub fn by_name(name: &str) -> Option<TagPolicyKind> {
-        ALL.iter().copied().find(|k| k.name() == name)
+extant_base::policies! {
+    /// The policies by name.
+    pub enum TagPolicyKind: "tag_policy", "which free tag a request gets", default Vanilla {
+        Vanilla = "vanilla", "bits spread over cache lines, a hint for each core, releases collected by word (Linux: sbitmap)";
     }
 }
 

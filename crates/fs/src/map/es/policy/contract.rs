@@ -26,9 +26,12 @@ fn lone(lblk: u32) -> EsState {
 }
 
 #[test]
-fn names_are_unique_and_read_back() {
-    over_all(|kind| assert_eq!(EsPolicyKind::from_name(kind.name()), Some(kind)));
-    assert_eq!(EsPolicyKind::from_name("improved"), None);
+fn names_are_unique_read_back_and_in_the_table() {
+    over_all(|kind| assert_eq!(EsPolicyKind::from_name(kind.name()), Ok(kind)));
+    assert!(EsPolicyKind::from_name("improved").is_err());
+    for row in EsPolicyKind::TABLE.rows {
+        assert!(include_str!("mod.rs").contains(&format!("//! | `{}` |", row.name)), "{}", row.name);
+    }
 }
 
 #[test]

@@ -32,29 +32,12 @@ pub(super) use evictable_list::EvictableList;
 pub(super) use round_robin::RoundRobin;
 pub(super) use vanilla::Vanilla;
 
-/// The policies, by name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum EsPolicyKind {
-    Vanilla,
-    EvictableList,
-    #[default]
-    RoundRobin,
-}
-
-impl EsPolicyKind {
-    pub const ALL: [EsPolicyKind; 3] = [EsPolicyKind::Vanilla, EsPolicyKind::EvictableList, EsPolicyKind::RoundRobin];
-
-    /// As written in mount options and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            EsPolicyKind::Vanilla => "vanilla",
-            EsPolicyKind::EvictableList => "evictable-list",
-            EsPolicyKind::RoundRobin => "round-robin",
-        }
-    }
-
-    pub fn from_name(name: &str) -> Option<EsPolicyKind> {
-        EsPolicyKind::ALL.into_iter().find(|k| k.name() == name)
+extant_base::policies! {
+    /// The policies, by name.
+    pub enum EsPolicyKind: "es_policy", "what leaves the extent-status cache when memory is short", default RoundRobin {
+        Vanilla = "vanilla", "inodes least recently touched first, each from its first block (Linux 3.12)";
+        EvictableList = "evictable-list", "the same inodes, each with a list of what can go (Zheng Liu's series of 2013)";
+        RoundRobin = "round-robin", "inodes in turn, each from where the last visit ended (Linux 3.19 and later)";
     }
 }
 

@@ -1,0 +1,264 @@
+//! Models: a mechanism alone, in this process, without an image. Its policies are the contestants.
+//!
+//! Main types: [`Model`] (one file a mechanism, named in [`all`]), [`Bench`] (what a model at work has at hand), [`Config`];
+//! [`run`] does a run. State is built from a seed, so a trial's counts are exact: the same in every round, or the trial is
+//! flawed. Times stand beside those of the same loop around nothing (phase [`EMPTY`]).
+//!
+//! Trials have the form of those of workloads and go where those go: `compare` and `report` take both.
+//!
+//! What it does not do: I/O, several threads, file systems. What a policy does to a whole one, workloads say.
+//!
+//! # Locking
+//! None of its own.
+
+mod es_shrink;
+mod group_search;
+mod tags;
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::path::PathBuf;
+
+use extant_base::clock::Clock;
+use extant_base::policy::Table;
+use extant_base::rng::Rng;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+
+use crate::environment::{self, Build};
+use crate::error::{Error, Result};
+use crate::measure::{Figures, Recorded};
+use crate::result::{Contestant, Environment, Outcome, Phase, SCHEMA, Trial, WorkloadRun};
+use crate::run::{Store, Summary, identity_of, load, order};
+use crate::workload::Parameters;
+
+/// The phase in which nothing is done as often as the model's work is done.
+pub const EMPTY: &str = "empty";
+
+/// A mechanism alone. Implementers hold no state: everything comes from the parameters and the seed.
+pub trait Model: Send + Sync {
+    /// Stable name.
+    fn name(&self) -> &'static str;
+    /// One line: what it does.
+    fn summary(&self) -> &'static str;
+    /// The count that verdicts are about; less of it is better.
+    fn headline(&self) -> &'static str;
+    /// The contestants.
+    fn policies(&self) -> Table;
+    /// Parameters unless told otherwise.
+    fn parameters(&self) -> Parameters;
+    /// Refuses parameters that make no sense.
+    fn check(&self, parameters: &Parameters) -> Result<()>;
+    /// Builds the state, works under the policy called `policy`, and counts.
+    fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()>;
+}
+
+/// Every model.
+pub fn all() -> &'static [&'static dyn Model] {
+    &[&group_search::GroupSearch, &es_shrink::EsShrink, &tags::Tags]
+}
+
+/// The model called `name`.
+pub fn find(name: &str) -> Result<&'static dyn Model> {
+    let found = all().iter().find(|m| m.name() == name).copied();
+    found.ok_or_else(|| Error::unknown("model", name, all().iter().map(|m| m.name())))
+}
+
+/// What a model at work has at hand: random numbers, a clock, and where counts go.
+pub struct Bench<'a> {
+    seed: u64,
+    stop: &'a AtomicBool,
+    phases: Vec<Phase>,
+    counts: Figures,
+}
+
+impl<'a> Bench<'a> {
+    fn new(seed: u64, stop: &'a AtomicBool) -> Bench<'a> {
+        Bench { seed, stop, phases: Vec::new(), counts: Figures::new() }
+    }
+
+    /// The run's seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Random numbers that depend on the seed alone.
+    pub fn rng(&self) -> Rng {
+        Rng::new(self.seed)
+    }
+
+    /// An exact count.
+    pub fn count(&mut self, name: &str, n: u64) {
+        self.counts.insert(name.to_owned(), n as f64);
+    }
+
+    /// Does `work` `operations` times and takes its time, in the phase `phase`; what `prepare` makes for it is not timed.
+    /// Then the same number of times nothing, to show what reading the clock costs.
+    pub fn time<S, I>(
+        &mut self,
+        phase: &str,
+        operations: u64,
+        state: &mut S,
+        prepare: impl Fn(&mut S, u64) -> Result<I>,
+        work: impl Fn(&mut S, I) -> Result<()>,
+    ) -> Result<()> {
+        let clock = Clock::real();
+        let mut ns = 0;
+        for i in 0..operations {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            let input = prepare(state, i)?;
+            let start = clock.now_ns();
+            let done = work(state, black_box(input));
+            ns += clock.now_ns() - start;
+            done?;
+        }
+        self.took(phase, operations, ns);
+        let mut ns = 0;
+        for i in 0..operations {
+            let start = clock.now_ns();
+            black_box(i);
+            ns += clock.now_ns() - start;
+        }
+        self.took(EMPTY, operations, ns);
+        Ok(())
+    }
+
+    fn took(&mut self, phase: &str, operations: u64, ns: u64) {
+        self.phases.push(Phase { name: phase.to_owned(), seconds: ns as f64 / 1e9, operations, bytes: 0 });
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the model.
+    pub model: String,
+    /// Names of the policies that compete; empty: all, the default first.
+    pub policies: Vec<String>,
+    /// `NAME=VALUE`: parameters that differ from the model's own.
+    pub settings: Vec<String>,
+    /// How many times each policy runs.
+    pub rounds: u32,
+    /// Of everything random.
+    pub seed: u64,
+    /// Directory of the results; made if it is not there.
+    pub output: PathBuf,
+    /// How the program was built.
+    pub build: Build,
+    /// The command line, for the record.
+    pub command: Vec<String>,
+}
+
+/// A run whose every part has been checked.
+struct Plan {
+    model: &'static dyn Model,
+    parameters: Parameters,
+    contestants: Vec<(&'static str, Contestant)>,
+}
+
+fn plan(config: &Config) -> Result<Plan> {
+    let model = find(&config.model)?;
+    if config.rounds == 0 {
+        return Err(Error::Usage("a run needs at least one round".into()));
+    }
+    let mut parameters = model.parameters();
+    for setting in &config.settings {
+        parameters.set(setting)?;
+    }
+    model.check(&parameters)?;
+    let table = model.policies();
+    let mut names: Vec<&'static str> = Vec::new();
+    for name in &config.policies {
+        let row = table.find(name);
+        let row = row.map_err(|_| Error::unknown(table.option, name, table.rows.iter().map(|r| r.name)))?;
+        if names.contains(&row.name) {
+            return Err(Error::Usage(format!("{name} is given twice")));
+        }
+        names.push(row.name);
+    }
+    if names.is_empty() {
+        names = table.default_first().map(|row| row.name).collect();
+    }
+    let contestant = |name: &'static str| {
+        let contestant = Contestant {
+            label: format!("{}={name}", table.option),
+            kind: "model".into(),
+            options: String::new(),
+            policies: BTreeMap::from([(table.option.to_owned(), name.to_owned())]),
+            program: None,
+        };
+        (name, contestant)
+    };
+    Ok(Plan { model, parameters, contestants: names.into_iter().map(contestant).collect() })
+}
+
+/// Runs what `config` says. `stop` (Ctrl-C) ends it; finished trials are in the results.
+pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
+    let plan = plan(config)?;
+    let run = WorkloadRun {
+        name: format!("model/{}", plan.model.name()),
+        scale: 1.0,
+        seed: config.seed,
+        parameters: plan.parameters.values().clone(),
+        headline: plan.model.headline().to_owned(),
+    };
+    let environment = environment::of_this_machine(&config.command, config.build);
+    let mut summary = Summary::default();
+    let identity = identity_of(&run, config.build);
+    let mut store = Store::open(&config.output, &identity, plan.contestants.iter().map(|(_, c)| c))?;
+    let mut first: BTreeMap<String, Figures> = BTreeMap::new();
+    for trial in load(&config.output)?.into_iter().filter(Trial::usable) {
+        first.entry(trial.contestant.label).or_insert(trial.measures);
+    }
+    for round in 0..config.rounds {
+        for (place, which) in order(config.seed, round, plan.contestants.len()).into_iter().enumerate() {
+            let (policy, contestant) = &plan.contestants[which];
+            if store.has(&contestant.label, round) {
+                summary.skipped += 1;
+                continue;
+            }
+            let started_s = Clock::real().wall().sec.max(0) as u64;
+            let mut bench = Bench::new(config.seed, stop);
+            let done = plan.model.run(policy, &plan.parameters, &mut bench);
+            let outcome = match done {
+                Ok(()) => Outcome::Unchecked,
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(e) => Outcome::Failed(e.to_string()),
+            };
+            let mut flaws = Vec::new();
+            if matches!(outcome, Outcome::Unchecked) {
+                let before = first.entry(contestant.label.clone()).or_insert_with(|| bench.counts.clone());
+                if *before != bench.counts {
+                    flaws.push("its counts are not those of its first trial, though the seed is".to_owned());
+                }
+            }
+            match &outcome {
+                Outcome::Failed(why) => summary.failed.push((contestant.label.clone(), round, why.clone())),
+                _ => summary.usable += 1,
+            }
+            store.append(&Trial {
+                schema: SCHEMA,
+                workload: run.clone(),
+                contestant: contestant.clone(),
+                round,
+                place: place as u32,
+                started_s,
+                environment: Environment { load: environment::load(), ..environment.clone() },
+                recorded: Some(Recorded::NONE.to_string()),
+                identity: Some(identity.clone()),
+                outcome,
+                flaws,
+                phases: bench.phases,
+                latency: BTreeMap::new(),
+                measures: bench.counts,
+                locks: Vec::new(),
+                groups: BTreeMap::new(),
+            })?;
+        }
+    }
+    Ok(summary)
+}
+
+#[cfg(test)]
+mod tests;

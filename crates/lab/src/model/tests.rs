@@ -1,0 +1,156 @@
+//! Every model, run small: exact, repeatable, and comparable with the means of the lab.
+
+use super::*;
+use crate::compare::groups_of;
+use crate::stats::Verdict;
+
+fn config(dir: &std::path::Path, model: &str, settings: &[&str]) -> Config {
+    Config {
+        model: model.into(),
+        policies: Vec::new(),
+        settings: settings.iter().map(|s| (*s).to_owned()).collect(),
+        rounds: 2,
+        seed: 7,
+        output: dir.join("result"),
+        build: crate::environment::Build { version: "0", commit: "unknown", profile: "test" },
+        command: vec!["extant".into(), "lab".into(), "model".into(), model.into()],
+    }
+}
+
+/// Trials of a run with these settings.
+fn trials(model: &str, settings: &[&str]) -> Vec<Trial> {
+    let dir = tempfile::tempdir().expect("directory");
+    let config = config(dir.path(), model, settings);
+    let summary = run(&config, &AtomicBool::new(false)).expect("run");
+    let all = crate::run::load(&config.output).expect("trials");
+    assert_eq!((summary.usable as usize, summary.failed.len()), (all.len(), 0));
+    let again = run(&config, &AtomicBool::new(false)).expect("again");
+    assert_eq!((again.usable, again.skipped as usize), (0, all.len()), "what is there is not done again");
+    all
+}
+
+/// A count of a policy, which every round agrees on.
+fn count(trials: &[Trial], policy: &str, name: &str) -> f64 {
+    let of: Vec<f64> = trials
+        .iter()
+        .filter(|t| t.contestant.policies.values().any(|p| p == policy))
+        .map(|t| t.measures[name])
+        .collect();
+    assert!(of.len() == 2 && of[0] == of[1], "{policy} {name}: {of:?}");
+    of[0]
+}
+
+#[test]
+fn every_model_counts_the_same_every_time_beside_an_empty_loop() {
+    for model in all() {
+        let all = trials(model.name(), &[]);
+        assert_eq!(all.len(), 2 * model.policies().rows.len());
+        for trial in &all {
+            assert_eq!((&trial.outcome, trial.flaws.len()), (&Outcome::Unchecked, 0), "{}", model.name());
+            let [work, empty] = &trial.phases[..] else { panic!("{:?}", trial.phases) };
+            assert_eq!((empty.name.as_str(), empty.operations), (EMPTY, work.operations));
+            assert!(trial.measures.contains_key(model.headline()), "{}", model.name());
+        }
+        let groups = groups_of(all).expect("comparable");
+        assert_eq!(groups[0].headline, model.headline());
+    }
+}
+
+#[test]
+fn the_docs_have_a_row_for_each_with_its_parameters_and_counts() {
+    let docs = include_str!("../../../../docs/lab.md");
+    for model in all() {
+        let start = format!("| `{}` |", model.name());
+        let row = docs.lines().find(|l| l.starts_with(&start)).unwrap_or_else(|| panic!("{}", model.name()));
+        assert!(row.contains(&format!("| `{}`", model.headline())), "{row}");
+        for name in model.parameters().values().keys().filter(|name| *name != "blocks_per_group") {
+            assert!(row.contains(&format!("`{name}")), "{}: {name}", model.name());
+        }
+    }
+}
+
+#[test]
+fn counts_that_are_not_exact_are_a_flaw() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut config = config(dir.path(), "tags", &["requests=100"]);
+    config.rounds = 1;
+    run(&config, &AtomicBool::new(false)).expect("run");
+    let path = config.output.join(crate::result::TRIALS);
+    let text = std::fs::read_to_string(&path).expect("trials");
+    std::fs::write(&path, text.replace("\"tags_used\":", "\"tags_used\":1")).expect("trials");
+    config.rounds = 2;
+    run(&config, &AtomicBool::new(false)).expect("run");
+    let flaws: Vec<usize> = load(&config.output).expect("trials").iter().map(|t| t.flaws.len()).collect();
+    assert_eq!(flaws, [0, 1]);
+}
+
+#[test]
+fn names_are_unique_and_known() {
+    for model in all() {
+        assert_eq!(find(model.name()).unwrap().summary(), model.summary());
+        assert_eq!(all().iter().filter(|m| m.name() == model.name()).count(), 1);
+        model.check(&model.parameters()).unwrap();
+    }
+    assert!(find("crystal-ball").is_err_and(|e| e.to_string().contains("group-search")));
+}
+
+#[test]
+fn a_fragmented_disk_is_walked_by_who_does_not_know_it() {
+    // No run is long enough: who knows the groups skips the criteria that cannot be met.
+    let all = trials("group-search", &["groups=256", "requests=50"]);
+    let visited = |policy| count(&all, policy, "groups_visited");
+    assert!(visited("vanilla") > 50.0 * 256.0, "each request walks over all groups: {}", visited("vanilla"));
+    assert!(visited("goal_first") < visited("vanilla") / 10.0, "{}", visited("goal_first"));
+    assert_eq!(count(&all, "vanilla", "requests_cut_short"), 50.0);
+    let groups = groups_of(all).unwrap();
+    let comparison = groups[0].comparison(1, "groups_visited").unwrap();
+    assert_eq!((groups[0].labels()[0].as_str(), comparison.verdict), ("mb_policy=goal_first", Verdict::Worse));
+}
+
+#[test]
+fn delayed_entries_in_front_cost_vanilla_most() {
+    let settings = ["inodes=20", "entries=500", "times=100", "lookups=64", "reclaim=32", "scan=32"];
+    let of = |placement: &str| trials("es-shrink", &[&settings[..], &[placement]].concat());
+    let all = of("placement=front");
+    for policy in ["vanilla", "evictable-list", "round-robin"] {
+        assert_eq!(count(&all, policy, "entries_not_to_be_had"), 0.0, "{policy}");
+        assert!(count(&all, policy, "entries_reclaimed") >= 3200.0, "{policy}");
+        assert!(count(&all, policy, "lookups_missed") > 0.0, "{policy}");
+    }
+    let scanned = |policy| count(&all, policy, "entries_scanned");
+    assert_eq!(scanned("evictable-list"), count(&all, "evictable-list", "entries_reclaimed"));
+    assert!(scanned("vanilla") > 4.0 * scanned("evictable-list"), "{}", scanned("vanilla"));
+    // Where they lie is the same to who looks at what can go alone.
+    assert_eq!(count(&of("placement=spread"), "evictable-list", "entries_scanned"), scanned("evictable-list"));
+}
+
+#[test]
+fn tags_are_never_out_while_some_are_free() {
+    let all = trials("tags", &["depth=64", "held=63", "requests=5000"]);
+    assert_eq!((count(&all, "vanilla", "tags_used"), count(&all, "vanilla", "tags_waited_for")), (64.0, 0.0));
+}
+
+#[test]
+fn an_interruption_ends_it_and_leaves_no_trial() {
+    let dir = tempfile::tempdir().expect("directory");
+    let config = config(dir.path(), "tags", &[]);
+    assert!(matches!(run(&config, &AtomicBool::new(true)), Err(Error::Interrupted)));
+    assert!(load(&config.output).expect("trials").is_empty());
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_written() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut configs = vec![
+        config(dir.path(), "group-search", &["fill=100"]),
+        config(dir.path(), "es-shrink", &["placement=here"]),
+        config(dir.path(), "tags", &["held=128"]),
+        config(dir.path(), "tags", &["color=1"]),
+        Config { rounds: 0, ..config(dir.path(), "tags", &[]) },
+    ];
+    configs.push(Config { policies: vec!["best".into()], ..config(dir.path(), "group-search", &[]) });
+    for config in configs {
+        assert!(run(&config, &AtomicBool::new(false)).is_err_and(|e| e.is_usage()), "{config:?}");
+    }
+    assert!(!dir.path().join("result").exists());
+}
