@@ -58,10 +58,17 @@ fn the_page_has_everything_and_stands_alone() {
         "prefers-color-scheme",
         "var(--s1)",
         "var(--ink)",
+        // Every figure with its unit, and what stands behind it by its name.
+        "work.ops_per_s [1/s]",
+        "<th>work.seconds <small>[s]</small></th>",
+        "<th>groups_used <small>[count]</small></th>",
+        "standard deviation 2",
+        "% of the mean)",
+        "started <small>[s since 1970]</small>",
     ] {
         assert!(page.contains(there), "{there}");
     }
-    for absent in ["<script", "http://", "https://", "url(", "src=", "@import", "#0102", "NaN"] {
+    for absent in ["<script", "http://", "https://", "url(", "src=", "@import", "#0102", "NaN", "±"] {
         assert!(!page.replace("http://www.w3.org/2000/svg", "").contains(absent), "{absent}");
     }
 }
@@ -94,6 +101,29 @@ fn hostile_strings_stay_text() {
     );
 }
 
+/// Cells that are shown by themselves but not together stay without colour.
+#[test]
+fn colours_are_those_of_the_whole_table() {
+    let mut trials = result();
+    for t in trials.iter_mut() {
+        // Shown at p = 0.02 by itself.
+        let more =
+            [0.01, 0.05, 0.02, 0.04, 0.06][t.round as usize] * f64::from(u8::from(t.contestant.label == "kernel:b"));
+        t.measures.insert("by_chance".into(), 1.0 + more);
+    }
+    let groups = groups_of(trials).unwrap();
+    let c = groups[0].comparison(1, "by_chance").unwrap();
+    assert_eq!((c.verdict, c.p > 0.005), (Verdict::Worse, true));
+    let page = html("result", &groups);
+    let row = |name: &str| {
+        let at = page.find(&format!("<th>{name} <small>")).unwrap();
+        page[at..].split("</tr>").next().unwrap().to_owned()
+    };
+    assert!(!row("by_chance").contains("class="), "{}", row("by_chance"));
+    assert!(row("work.seconds").contains("class=\"bad\""), "{}", row("work.seconds"));
+    assert!(page.contains("<th>latency.fsync.p999_ns</th>"), "1999 samples a trial have one");
+}
+
 /// A record that is damaged, or empty, costs its curve and nothing else.
 #[test]
 fn damaged_histograms() {
@@ -115,6 +145,11 @@ fn written_beside_the_trials() {
     std::fs::write(dir.path().join(TRIALS), text).unwrap();
     let path = command(dir.path(), None).unwrap();
     assert_eq!(path, dir.path().join(REPORT));
+    // However the directory was spelt, the page has its name.
+    let name = dir.path().file_name().unwrap().to_string_lossy().into_owned();
+    let spelt = dir.path().join("..").join(&name).join(".");
+    let page = std::fs::read_to_string(command(&spelt, None).unwrap()).unwrap();
+    assert!(page.contains(&format!("<h1>{name}</h1>")), "{name}");
     assert!(std::fs::read_to_string(path).unwrap().ends_with("</html>\n"));
     assert!(command(dir.path(), Some(&dir.path().join(TRIALS))).is_err());
     assert!(matches!(command(&dir.path().join("nothing"), None), Err(Error::Read { .. })));

@@ -23,8 +23,8 @@ pub fn print(dir: &Path, baseline: &str) -> Result<Vec<Group>> {
         plain(&mut out, &trials)?;
         return Ok(Vec::new());
     }
-    let what: [PathBuf; 1] = [dir.to_owned()];
-    let groups = compare::open(&what, Some(baseline), false).map_err(super::compare::failure)?;
+    let sides: [Vec<PathBuf>; 1] = [vec![dir.to_owned()]];
+    let groups = compare::open(&sides, Some(baseline), false).map_err(super::compare::failure)?;
     for group in &groups {
         writeln!(out, "{}", group.title())?;
         write!(out, "{}", group.ministat(&group.headline, DEFAULT_EFFECT))?;
