@@ -1,4 +1,4 @@
-//! The headline figure of results, as `run` and `matrix` show it at their end.
+//! The headline figure of results, as `run` shows it at its end, and what `matrix` judges.
 //!
 //! # Locking
 //! None.
@@ -12,24 +12,27 @@ use extant_lab::stats::DEFAULT_EFFECT;
 
 use crate::failure::{Failure, Result};
 
-/// Prints the headline of the results in `dir`, compared with the contestant `baseline`. Returns the groups, to judge them.
-pub fn print(dir: &Path, baseline: &str) -> Result<Vec<Group>> {
+/// Prints the headline of the results in `dir`, compared with the contestant `baseline`.
+pub fn print(dir: &Path, baseline: &str) -> Result<()> {
     let trials = extant_lab::run::load(dir).map_err(|e| Failure::op(e.to_string()))?;
     let usable = |label: &str| trials.iter().any(|t| t.contestant.label == label && t.usable());
     let others = trials.iter().any(|t| t.contestant.label != baseline && t.usable());
     let mut out = std::io::stdout().lock();
     if !usable(baseline) || !others {
         // A contestant on its own, or one part of a run.
-        plain(&mut out, &trials)?;
-        return Ok(Vec::new());
+        return plain(&mut out, &trials);
     }
-    let sides: [Vec<PathBuf>; 1] = [vec![dir.to_owned()]];
-    let groups = compare::open(&sides, Some(baseline), false).map_err(super::compare::failure)?;
-    for group in &groups {
+    for group in groups(dir, baseline)? {
         writeln!(out, "{}", group.title())?;
         write!(out, "{}", group.ministat(&group.headline, DEFAULT_EFFECT))?;
     }
-    Ok(groups)
+    Ok(())
+}
+
+/// The results in `dir`, with the contestant `baseline` in front.
+pub fn groups(dir: &Path, baseline: &str) -> Result<Vec<Group>> {
+    let sides: [Vec<PathBuf>; 1] = [vec![dir.to_owned()]];
+    compare::open(&sides, Some(baseline), false).map_err(super::compare::failure)
 }
 
 /// The median rate of each contestant.
