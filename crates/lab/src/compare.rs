@@ -299,16 +299,12 @@ pub fn open(sides: &[Vec<PathBuf>], baseline: Option<&str>, force: bool) -> Resu
     Ok(groups)
 }
 
-/// A sitting that is named twice, or a copy of its file, is no second one.
+/// A result that is named twice, or a copy of one, is no other run.
 fn no_copies(sides: &[Vec<Source>]) -> Result<(), Error> {
-    let all: Vec<(usize, &Source)> =
-        sides.iter().enumerate().flat_map(|(i, s)| s.iter().map(move |s| (i, s))).collect();
-    for (i, (side, a)) in all.iter().enumerate() {
-        for (other, b) in &all[i + 1..] {
-            // Two contestants of one file may be two sides.
-            if (a.file != b.file || side == other) && b.trials.first().is_some_and(|t| a.trials.contains(t)) {
-                return Err(Error::Copy { path: a.file.clone(), copy: b.file.clone() });
-            }
+    let all: Vec<&Source> = sides.iter().flatten().collect();
+    for (i, a) in all.iter().enumerate() {
+        if let Some(b) = all[i + 1..].iter().find(|b| b.trials.first().is_some_and(|t| a.trials.contains(t))) {
+            return Err(Error::Copy { path: a.file.clone(), copy: b.file.clone() });
         }
     }
     Ok(())

@@ -213,6 +213,7 @@ fn copies_are_no_sittings() {
         let e = text_of(&Options { what, against: vec![b.clone()], ..Options::default() }).unwrap_err();
         assert!(e.is_usage() && matches!(e, Error::Copy { .. }), "{e}");
     }
+    assert!(matches!(run(&[a.clone(), a.clone()], false), Err(Error::Copy { .. })));
     let e = run(&[a, copy], false).unwrap_err();
     assert!(e.to_string().ends_with("hold the same trials: a copy is no other run"), "{e}");
 }

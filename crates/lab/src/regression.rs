@@ -30,6 +30,8 @@ const NAMED_MAX: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     NoRegression,
+    /// The times do not say; the work was the same.
+    CountsEqual,
     /// A loss of more than [`LIMIT`] is shown.
     Regressed,
     /// Such a loss is neither shown nor excluded.
@@ -74,7 +76,7 @@ fn finding(group: &Group, i: usize) -> Finding {
     let answer = match (change, &counts) {
         (Some([_, _, high]), _) if high < LIMIT => Answer::Regressed,
         (Some([_, low, _]), _) if low > LIMIT => Answer::NoRegression,
-        (_, Counts::Equal(_)) => Answer::NoRegression,
+        (_, Counts::Equal(_)) => Answer::CountsEqual,
         _ => Answer::Undecided,
     };
     Finding {
@@ -135,6 +137,7 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match self.answer {
             Answer::NoRegression => "no regression",
+            Answer::CountsEqual => "counts equal",
             Answer::Regressed => "REGRESSED",
             Answer::Undecided => "undecided",
         };

@@ -96,9 +96,11 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
     if status == 0 {
         return Ok(());
     }
-    let answer = if status == compare::REGRESSION { Answer::Regressed } else { Answer::Undecided };
+    let (answer, what) = match status {
+        compare::REGRESSION => (Answer::Regressed, format!("worse than {baseline}")),
+        _ => (Answer::Undecided, "undecided".to_owned()),
+    };
     let those: Vec<&str> = findings.iter().filter(|f| f.answer == answer).map(|f| f.workload.as_str()).collect();
-    let what = if answer == Answer::Regressed { format!("worse than {baseline}") } else { "undecided".to_owned() };
     Err(Failure::new(status, format!("{what}: {}", those.join(", "))))
 }
 
