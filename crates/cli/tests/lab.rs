@@ -405,3 +405,57 @@ fn a_run_is_repeated_from_anywhere() {
     run_in(&elsewhere, &["lab", "rerun", &first, "-o", &again]);
     assert_eq!(trials(&first)[0]["identity"], trials(&again)[0]["identity"]);
 }
+
+/// Writes a run of three rounds, that began at `started_s`; its trials took about `seconds`.
+fn write_run(dir: &Dir, name: &str, started_s: u64, seconds: f64) -> String {
+    let trial = |round: u32| {
+        serde_json::json!({
+            "schema": 1, "round": round, "place": 0, "started_s": started_s + u64::from(round),
+            "workload": { "name": "untar", "scale": 1.0, "seed": 1, "parameters": {}, "headline": "untar" },
+            "contestant": { "label": "engine:my image, #1.img", "kind": "engine", "options": "", "policies": {} },
+            "environment": { "version": "0", "commit": "0", "kernel": "6", "cpu": "c", "cores": 1, "memory_bytes": 1,
+                "device": "d", "mkfs": "", "image_bytes": 1, "features": [], "command": [] },
+            "recorded": "none", "outcome": { "state": "checked" }, "latency": {}, "measures": {},
+            "phases": [{ "name": "untar", "seconds": seconds + 0.01 * f64::from(round), "operations": 1, "bytes": 0 }],
+        })
+    };
+    let path = dir.text(name);
+    std::fs::create_dir(&path).expect("directory");
+    let lines: String = (0..3).map(|round| trial(round).to_string() + "\n").collect();
+    std::fs::write(Path::new(&path).join("trials.ndjson"), lines).expect("results");
+    path
+}
+
+/// Twice the time: of two runs that is a difference, of five turns of runs it is worse, and exit status 3.
+#[test]
+fn runs_before_and_after() {
+    let dir = Dir::new();
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for turn in 0..5 {
+        // Before, after, after, before...
+        let (b, a) = if turn % 2 == 0 { (0, 60) } else { (60, 0) };
+        before.push(write_run(&dir, &format!("before{turn}"), 1000 * turn + b, 1.0 + turn as f64 / 50.0));
+        after.push(write_run(&dir, &format!("after{turn}"), 1000 * turn + a, 2.0 + turn as f64 / 50.0));
+    }
+    let two = extant(&["lab", "compare", &before[0], &after[0]]).ok();
+    assert!(two.contains("no verdict: +99.") && two.contains("untar.seconds [s]"), "{two}");
+    let against = |count: usize| -> Vec<&str> {
+        let mut args = vec!["lab", "compare"];
+        args.extend(after[..count].iter().map(String::as_str));
+        args.push("--against");
+        args.extend(before[..count].iter().map(String::as_str));
+        args
+    };
+    let four = extant(&against(4)).ok();
+    assert!(four.contains("no verdict: +9") && four.contains("5 turns of a run of each, and here are 4"), "{four}");
+    let five = extant(&against(5));
+    let said = String::from_utf8(five.out.clone()).expect("UTF-8");
+    assert!(said.contains("worse: +9") && said.contains("(5 and 5 runs, a value each, p < 0.0001)"), "{said}");
+    five.fails(3, &["worse than the baseline: untar: after0..after4#engine:my image, #1.img"]);
+    // A line that is there twice.
+    let file = Path::new(&after[0]).join("trials.ndjson");
+    let text = std::fs::read_to_string(&file).expect("results");
+    std::fs::write(&file, format!("{text}{text}")).expect("results");
+    let place = format!("{}:4: round 0 of \"engine:my image, #1.img\" in untar is in line 1 already", file.display());
+    extant(&["lab", "report", &after[0]]).fails(8, &[&place]);
+}

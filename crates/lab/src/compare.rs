@@ -4,8 +4,8 @@
 //! baseline), [`Judgement`]. [`groups_of`] does the same with trials that are in memory.
 //!
 //! Trials that failed never enter a figure; how many were left out is said. Another schema, scale, workload parameter or
-//! headline is refused, unless forced, and then said loudly. Trials of one file are paired by round; trials of different
-//! files ran at different times and are not.
+//! headline is refused, unless forced, and then said loudly. A file of results is a sitting. Contestants of one
+//! sitting are paired by round; of several, a side may consist of many, and `stats` says when these are enough for a verdict.
 //!
 //! It computes no statistics (`stats`) and lays out no tables (`table`).
 //!
@@ -20,7 +20,7 @@ pub use crate::load::Error;
 use crate::load::{self, Source};
 use crate::measure::Recorded;
 use crate::result::{Environment, Outcome, SCHEMA, Trial, WorkloadRun};
-use crate::stats::{self, ALPHA, Comparison, DEFAULT_EFFECT, Sample, Summary, Verdict, holm};
+use crate::stats::{self, ALPHA, Comparison, DEFAULT_EFFECT, SITTINGS_MIN, Sample, Summary, Verdict, holm};
 use crate::table::{self, Row, plain};
 
 /// Exit status of a comparison that shows a regression of a headline figure: 1, 2 and 8 mean what they mean in every
@@ -30,8 +30,10 @@ pub const REGRESSION: u8 = 3;
 /// What `extant lab compare` was asked.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Directories or files of results, each with `#LABEL` or without.
+    /// Directories or files of results, each with `#LABEL` or without. Each is a side of its own, unless there is `against`.
     pub what: Vec<PathBuf>,
+    /// The sittings of the baseline; those of `what` are the other side then. Empty: the first of `what` is the baseline.
+    pub against: Vec<PathBuf>,
     /// Label of the baseline; else the first contestant.
     pub baseline: Option<String>,
     /// Figures that get a block of their own besides the headline.
@@ -44,7 +46,23 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { what: Vec::new(), baseline: None, figures: Vec::new(), effect: DEFAULT_EFFECT, force: false }
+        Options {
+            what: Vec::new(),
+            against: Vec::new(),
+            baseline: None,
+            figures: Vec::new(),
+            effect: DEFAULT_EFFECT,
+            force: false,
+        }
+    }
+}
+
+impl Options {
+    fn sides(&self) -> Vec<Vec<PathBuf>> {
+        match self.against.is_empty() {
+            true => self.what.iter().map(|w| vec![w.clone()]).collect(),
+            false => vec![self.against.clone(), self.what.clone()],
+        }
     }
 }
 
@@ -55,17 +73,23 @@ pub struct Judgement {
     pub regressions: Vec<String>,
 }
 
-/// One contestant's trials of one workload.
+/// The trials of one file.
 #[derive(Clone, Debug)]
-pub struct Series {
-    /// Unique within its group.
-    pub label: String,
-    /// File that the trials are from.
+pub struct Sitting {
     pub file: PathBuf,
     /// Those that may be used, by round.
     pub trials: Vec<Trial>,
     /// Round and reason of those that may not.
     pub failed: Vec<(u32, String)>,
+}
+
+/// One contestant's trials of one workload.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Unique within its group.
+    pub label: String,
+    /// In the order of the command line.
+    pub sittings: Vec<Sitting>,
 }
 
 /// The contestants of one workload.
@@ -80,22 +104,51 @@ pub struct Group {
     pub notes: Vec<String>,
 }
 
+/// One line of the table of all figures.
+#[derive(Clone, Debug)]
+pub struct TableRow {
+    pub row: Row,
+    /// Of each contestant: what is shown when all cells of the table share the 5 % (Holm). None: nothing is.
+    pub shown: Vec<Option<Verdict>>,
+}
+
+fn figure_of(trial: &Trial, figure: &str) -> Option<f64> {
+    Some(figure::figures(trial).into_iter().find(|(n, _)| n == figure)?.1)
+}
+
 impl Series {
+    /// Those that may be used.
+    pub fn trials(&self) -> impl Iterator<Item = &Trial> {
+        self.sittings.iter().flat_map(|s| &s.trials)
+    }
+
+    /// Round and reason of those that may not.
+    pub fn failed(&self) -> impl Iterator<Item = &(u32, String)> {
+        self.sittings.iter().flat_map(|s| &s.failed)
+    }
+
     /// Every figure of that name.
     pub fn values(&self, figure: &str) -> Vec<f64> {
-        self.rounds(figure).into_iter().map(|(_, v)| v).collect()
+        self.trials().filter_map(|t| figure_of(t, figure)).collect()
     }
 
-    /// With the rounds.
-    pub fn rounds(&self, figure: &str) -> Vec<(u32, f64)> {
-        self.trials
-            .iter()
-            .filter_map(|t| Some((t.round, figure::figures(t).into_iter().find(|(n, _)| n == figure)?.1)))
-            .collect()
+    fn sample(&self, figure: &str) -> Sample {
+        Sample { figures: self.trials().filter_map(|t| Some((t.round, figure_of(t, figure)?))).collect() }
     }
 
-    fn sample(&self, figure: &str, paired: bool) -> Sample {
-        Sample { figures: self.rounds(figure).into_iter().map(|(r, v)| (paired.then_some(r), v)).collect() }
+    /// The sittings that have such a figure.
+    fn runs(&self, figure: &str) -> Vec<stats::Sitting> {
+        let run = |s: &Sitting| {
+            let figures: Vec<f64> = s.trials.iter().filter_map(|t| figure_of(t, figure)).collect();
+            let started_s = s.trials.iter().map(|t| t.started_s).min().filter(|_| !figures.is_empty())?;
+            Some(stats::Sitting { started_s, figures })
+        };
+        self.sittings.iter().filter_map(run).collect()
+    }
+
+    /// Whether the rounds of both are the rounds of one run.
+    fn same_run(&self, other: &Series) -> bool {
+        matches!((&self.sittings[..], &other.sittings[..]), ([a], [b]) if a.file == b.file)
     }
 }
 
@@ -103,7 +156,7 @@ impl Group {
     /// Names of all figures that any contestant has, in the order of a trial.
     pub fn figures(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
-        for trial in self.series.iter().flat_map(|s| &s.trials) {
+        for trial in self.series.iter().flat_map(Series::trials) {
             let mut at = 0;
             for (name, _) in figure::figures(trial) {
                 match names.iter().position(|n| *n == name) {
@@ -126,8 +179,16 @@ impl Group {
     /// Of contestant `i` with the baseline. None: too few rounds to say.
     pub fn comparison(&self, i: usize, figure: &str) -> Option<Comparison> {
         let (base, other) = (self.series.first()?, self.series.get(i)?);
-        let paired = base.file == other.file;
-        stats::compare(&base.sample(figure, paired), &other.sample(figure, paired), direction(figure))
+        if base.same_run(other) {
+            stats::compare(&base.sample(figure), &other.sample(figure), direction(figure))
+        } else {
+            stats::compare_runs(&base.runs(figure), &other.runs(figure), direction(figure))
+        }
+    }
+
+    /// The comparisons of all contestants with the baseline, which has none with itself.
+    pub fn comparisons(&self, figure: &str) -> Vec<Option<Comparison>> {
+        (0..self.series.len()).map(|i| if i == 0 { None } else { self.comparison(i, figure) }).collect()
     }
 
     /// The lines of the mmtests table.
@@ -137,9 +198,21 @@ impl Group {
             .into_iter()
             .map(|name| Row {
                 direction: direction(&name),
+                unit: figure::unit(&name),
                 means: (0..self.series.len()).map(|i| Some(self.summary(i, &name)?.mean)).collect(),
                 name,
             })
+            .collect()
+    }
+
+    /// The same, with what may be coloured: of a hundred figures that did not change, five would be at 5 % each.
+    pub fn table(&self) -> Vec<TableRow> {
+        let rows = self.rows();
+        let cells: Vec<Option<Comparison>> = rows.iter().flat_map(|row| self.comparisons(&row.name)).collect();
+        let shown = family(&cells);
+        rows.into_iter()
+            .zip(shown.chunks(self.series.len().max(1)))
+            .map(|(row, shown)| TableRow { row, shown: shown.to_vec() })
             .collect()
     }
 
@@ -161,15 +234,24 @@ impl Group {
     pub fn ministat(&self, figure: &str, effect: f64) -> String {
         let rows: Vec<_> =
             (0..self.series.len()).map(|i| (self.series[i].label.clone(), self.summary(i, figure))).collect();
-        let comparisons: Vec<_> =
-            (0..self.series.len()).map(|i| if i == 0 { None } else { self.comparison(i, figure) }).collect();
-        table::ministat(figure, &rows, &comparisons, effect)
+        table::ministat(figure, figure::unit(figure), &rows, &self.comparisons(figure), effect)
     }
+}
+
+/// The verdicts of a family of comparisons that share the 5 % (Holm). None: no comparison, no verdict, or nothing shown.
+pub fn family(comparisons: &[Option<Comparison>]) -> Vec<Option<Verdict>> {
+    let judged = || comparisons.iter().enumerate().filter_map(|(i, c)| Some((i, c.as_ref().filter(|c| c.judged())?)));
+    let shown = holm(&judged().map(|(_, c)| c.p).collect::<Vec<_>>(), ALPHA);
+    let mut verdicts = vec![None; comparisons.len()];
+    for ((i, c), _) in judged().zip(shown).filter(|(_, shown)| *shown) {
+        verdicts[i] = Some(c.verdict);
+    }
+    verdicts
 }
 
 /// `extant lab compare`: prints the tables and says what is shown.
 pub fn command(options: &Options, out: &mut dyn Write) -> Result<Judgement, Error> {
-    let groups = open(&options.what, options.baseline.as_deref(), options.force)?;
+    let groups = open(&options.sides(), options.baseline.as_deref(), options.force)?;
     for group in &groups {
         if let [only] = &group.series[..] {
             return Err(Error::Nothing {
@@ -191,45 +273,83 @@ pub fn command(options: &Options, out: &mut dyn Write) -> Result<Judgement, Erro
     Ok(judge(&groups))
 }
 
-/// Reads and groups what the arguments name.
-pub fn open(what: &[PathBuf], baseline: Option<&str>, force: bool) -> Result<Vec<Group>, Error> {
-    let sources = what.iter().map(|w| load::load(w, force)).collect::<Result<Vec<_>, _>>()?;
-    let mut groups = group(sources, force)?;
+/// Sittings that stand together against others.
+struct Side {
+    /// For labels that occur on several sides.
+    name: String,
+    sources: Vec<Source>,
+}
+
+/// Reads and groups what the arguments name, side by side; a side is one result or several.
+pub fn open(sides: &[Vec<PathBuf>], baseline: Option<&str>, force: bool) -> Result<Vec<Group>, Error> {
+    let read = |side: &Vec<PathBuf>| side.iter().map(|w| load::load(w, force)).collect::<Result<Vec<_>, _>>();
+    let sources = sides.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    no_copies(&sources)?;
+    let names: Vec<String> = sources.iter().map(|side| side_name(side, &sources)).collect();
+    let named = names.into_iter().zip(sources).map(|(name, sources)| Side { name, sources }).collect();
+    let mut groups = group(named, force)?;
     if let Some(wanted) = baseline {
         for g in &mut groups {
-            let at = g.series.iter().position(|s| s.label == wanted).ok_or_else(|| Error::NoContestant {
-                path: what.first().cloned().unwrap_or_default(),
-                wanted: wanted.to_owned(),
-                known: g.labels(),
-            })?;
+            let path = sides.iter().flatten().next().cloned().unwrap_or_default();
+            let label = load::choose(&path, wanted, g.labels())?;
+            let at = g.series.iter().position(|s| s.label == label).unwrap_or(0);
             g.series[..=at].rotate_right(1);
         }
     }
     Ok(groups)
 }
 
+/// A result that is named twice, or a copy of one, is no other run.
+fn no_copies(sides: &[Vec<Source>]) -> Result<(), Error> {
+    let all: Vec<&Source> = sides.iter().flatten().collect();
+    for (i, a) in all.iter().enumerate() {
+        if let Some(b) = all[i + 1..].iter().find(|b| b.trials.first().is_some_and(|t| a.trials.contains(t))) {
+            return Err(Error::Copy { path: a.file.clone(), copy: b.file.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// `before`, or `before1..before5`; with the folder around where another side has the same.
+fn side_name(side: &[Source], all: &[Vec<Source>]) -> String {
+    let twins = |name: &str| all.iter().filter(|s| s.iter().any(|s| s.name == name)).count() > 1;
+    let name = |s: &Source| {
+        let folder = s.file.parent().and_then(Path::parent).and_then(Path::file_name);
+        match folder {
+            Some(folder) if twins(&s.name) => format!("{}/{}", folder.to_string_lossy(), s.name),
+            _ => s.name.clone(),
+        }
+    };
+    match side {
+        [first, .., last] => format!("{}..{}", name(first), name(last)),
+        _ => side.first().map(name).unwrap_or_default(),
+    }
+}
+
 /// Groups trials of one run that are in memory.
 pub fn groups_of(mut trials: Vec<Trial>) -> Result<Vec<Group>, Error> {
     load::order(&mut trials);
-    group(vec![Source { name: "run".into(), file: PathBuf::new(), trials, notes: Vec::new() }], false)
+    let source = Source { name: "run".into(), file: PathBuf::new(), trials, notes: Vec::new() };
+    group(vec![Side { name: "run".into(), sources: vec![source] }], false)
 }
 
-/// One group a workload; of several results with several contestants each, one group a label.
-fn group(sources: Vec<Source>, force: bool) -> Result<Vec<Group>, Error> {
+/// One group a workload; of several sides with several contestants each, one group a label.
+fn group(sides: Vec<Side>, force: bool) -> Result<Vec<Group>, Error> {
+    let sources = || sides.iter().flat_map(|s| &s.sources);
     let mut workloads: Vec<String> = Vec::new();
-    for t in sources.iter().flat_map(|s| &s.trials) {
+    for t in sources().flat_map(|s| &s.trials) {
         if !workloads.contains(&t.workload.name) {
             workloads.push(t.workload.name.clone());
         }
     }
     let mut groups = Vec::new();
     for workload in workloads {
-        let mut all: Vec<Vec<Series>> = sources.iter().map(|s| series(s, &workload)).collect();
+        let mut all: Vec<Vec<Series>> = sides.iter().map(|s| series(s, &workload)).collect();
         all.retain(|s| !s.is_empty());
         let several = all.len() > 1 && all.iter().any(|s| s.len() > 1);
         let mut sets: Vec<Vec<Series>> = Vec::new();
-        let mut notes: Vec<String> = sources.iter().flat_map(|s| s.notes.clone()).collect();
-        if sources.len() > 1 && all.len() < sources.len() {
+        let mut notes: Vec<String> = sources().flat_map(|s| s.notes.clone()).collect();
+        if all.len() < sides.len() {
             notes.push(format!("{} is not in every result", plain(&workload)));
         }
         if several {
@@ -251,58 +371,56 @@ fn group(sources: Vec<Source>, force: bool) -> Result<Vec<Group>, Error> {
             sets.push(all.into_iter().flatten().collect());
         }
         for mut set in sets {
-            distinguish(&mut set, &sources);
+            distinguish(&mut set, &sides);
             groups.push(checked(set, notes.clone(), force)?);
         }
     }
     Ok(groups)
 }
 
-/// The contestants of a source, in its order.
-fn series(source: &Source, workload: &str) -> Vec<Series> {
+/// The contestants of a side, in the order of its first result.
+fn series(side: &Side, workload: &str) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
-    for t in source.trials.iter().filter(|t| t.workload.name == workload) {
-        let at = all.iter().position(|s| s.label == t.contestant.label).unwrap_or_else(|| {
-            all.push(Series {
-                label: t.contestant.label.clone(),
-                file: source.file.clone(),
-                trials: Vec::new(),
-                failed: Vec::new(),
+    for source in &side.sources {
+        for t in source.trials.iter().filter(|t| t.workload.name == workload) {
+            let label = &t.contestant.label;
+            let at = all.iter().position(|s| s.label == *label).unwrap_or_else(|| {
+                all.push(Series { label: label.clone(), sittings: Vec::new() });
+                all.len() - 1
             });
-            all.len() - 1
-        });
-        match &t.outcome {
-            Outcome::Failed(why) => all[at].failed.push((t.round, why.clone())),
-            Outcome::Checked | Outcome::Unchecked => all[at].trials.push(t.clone()),
+            let sittings = &mut all[at].sittings;
+            if sittings.last().is_none_or(|s| s.file != source.file) {
+                sittings.push(Sitting { file: source.file.clone(), trials: Vec::new(), failed: Vec::new() });
+            }
+            let Some(sitting) = sittings.last_mut() else { continue };
+            match &t.outcome {
+                Outcome::Failed(why) => sitting.failed.push((t.round, why.clone())),
+                Outcome::Checked | Outcome::Unchecked => sitting.trials.push(t.clone()),
+            }
         }
     }
     all
 }
 
-/// Equal labels from different results get the result's name in front.
-fn distinguish(set: &mut [Series], sources: &[Source]) {
+/// Equal labels from different sides get the side's name in front.
+fn distinguish(set: &mut [Series], sides: &[Side]) {
     let labels: Vec<String> = set.iter().map(|s| s.label.clone()).collect();
     for (i, s) in set.iter_mut().enumerate() {
+        let file = s.sittings.first().map(|s| &s.file);
         if labels.iter().enumerate().any(|(j, l)| i != j && *l == s.label)
-            && let Some(source) = sources.iter().find(|source| source.file == s.file)
+            && let Some(side) = sides.iter().find(|side| side.sources.iter().any(|source| Some(&source.file) == file))
         {
-            let parent = source.file.parent().and_then(Path::parent).and_then(Path::file_name);
-            let twins = sources.iter().filter(|other| other.name == source.name && other.file != source.file).count();
-            let prefix = match parent {
-                Some(p) if twins > 0 => format!("{}/{}", p.to_string_lossy(), source.name),
-                _ => source.name.clone(),
-            };
-            s.label = format!("{prefix}#{}", s.label);
+            s.label = format!("{}#{}", side.name, s.label);
         }
     }
 }
 
 /// Refuses what is not the same work, and notes what else differs.
 fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group, Error> {
-    let Some(first) = series.iter().flat_map(|s| &s.trials).next() else {
+    let Some(first) = series.iter().flat_map(Series::trials).next() else {
         let why: Vec<String> = series
             .iter()
-            .flat_map(|s| s.failed.first().map(|(_, why)| format!("{}: {}", plain(&s.label), plain(why))))
+            .flat_map(|s| s.failed().next().map(|(_, why)| format!("{}: {}", plain(&s.label), plain(why))))
             .collect();
         return Err(Error::Nothing { why: format!("every trial failed ({})", why.join("; ")) });
     };
@@ -314,7 +432,7 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
             differences.push(text);
         }
     };
-    for t in series.iter().flat_map(|s| &s.trials) {
+    for t in series.iter().flat_map(Series::trials) {
         let w = &t.workload;
         if t.schema != SCHEMA {
             add(format!("schema {} and {SCHEMA}", t.schema));
@@ -345,46 +463,43 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
         .map(|d| format!("NOT THE SAME WORK, COMPARED BY FORCE: {d}. The figures below do not answer a question."))
         .collect();
     all.extend(notes);
-    all.extend(remarks(&series));
+    all.extend(remarks(&series, &headline));
     Ok(Group { workload, headline, series, notes: all })
 }
 
 /// What else a reader would ask: failed trials, other seeds, other machines.
-fn remarks(series: &[Series]) -> Vec<String> {
+fn remarks(series: &[Series], headline: &str) -> Vec<String> {
     let mut notes = Vec::new();
     for s in series {
-        if let Some((round, why)) = s.failed.first() {
-            let all = s.failed.len() + s.trials.len();
-            let n = s.failed.len();
+        let trials: Vec<&Trial> = s.trials().collect();
+        if let Some((round, why)) = s.failed().next() {
+            let n = s.failed().count();
+            let all = n + trials.len();
             notes.push(format!(
                 "{}: {n} of {all} trials failed and are left out (round {round}: {})",
                 plain(&s.label),
                 plain(why)
             ));
         }
-        let flawed: Vec<&Trial> = s.trials.iter().filter(|t| !t.flaws.is_empty()).collect();
+        let flawed: Vec<&&Trial> = trials.iter().filter(|t| !t.flaws.is_empty()).collect();
         if let Some(first) = flawed.first() {
             notes.push(format!(
                 "{}: {} of {} trials are FLAWED: it did not do all of the work that it is timed for (round {}: {})",
                 plain(&s.label),
                 flawed.len(),
-                s.trials.len(),
+                trials.len(),
                 first.round,
                 plain(&first.flaws.join("; "))
             ));
         }
         let written = |t: &Trial| t.outcome == Outcome::Unchecked && t.contestant.kind != "model";
-        if s.trials.iter().any(written) {
+        if trials.iter().any(|t| written(t)) {
             notes.push(format!("{}: unchecked, no e2fsck vouches for what it wrote", plain(&s.label)));
         }
     }
     notes.extend(one_sided(series));
-    if series.iter().any(|s| s.file != series[0].file) {
-        notes.push(
-            "from different runs: not paired, and whatever changed between them is part of the difference".into(),
-        );
-    }
-    let trials: Vec<&Trial> = series.iter().flat_map(|s| &s.trials).collect();
+    notes.extend(series.iter().skip(1).filter_map(|s| apart(&series[0], s, headline)));
+    let trials: Vec<&Trial> = series.iter().flat_map(Series::trials).collect();
     let mut differ = |what: &str, of: &dyn Fn(&Trial) -> String| {
         let mut values: Vec<String> = Vec::new();
         for t in &trials {
@@ -406,8 +521,8 @@ fn remarks(series: &[Series]) -> Vec<String> {
     // A directory has no image of its own.
     differ("device", &|t| t.environment.device.clone());
     let images: Vec<Series> =
-        series.iter().filter(|s| s.trials.iter().all(|t| t.environment.image_bytes > 0)).cloned().collect();
-    let trials: Vec<&Trial> = images.iter().flat_map(|s| &s.trials).collect();
+        series.iter().filter(|s| s.trials().all(|t| t.environment.image_bytes > 0)).cloned().collect();
+    let trials: Vec<&Trial> = images.iter().flat_map(Series::trials).collect();
     if let Some(first) = trials.first()
         && let Some(t) = trials.iter().find(|t| t.environment.image_bytes != first.environment.image_bytes)
     {
@@ -419,15 +534,36 @@ fn remarks(series: &[Series]) -> Vec<String> {
     notes
 }
 
+/// What different runs are worth.
+fn apart(base: &Series, other: &Series, headline: &str) -> Option<String> {
+    if base.same_run(other) {
+        return None;
+    }
+    let (a, b) = (base.runs(headline), other.runs(headline));
+    let turns = stats::turns(&a, &b).len();
+    let label = plain(&other.label);
+    if turns < SITTINGS_MIN {
+        return Some(format!(
+            "{label}: from other runs than the baseline ({} and {}), and whatever changed between them is part of the \
+             difference: no verdict, which takes {SITTINGS_MIN} turns of a run of each, and here are {turns}",
+            a.len(),
+            b.len()
+        ));
+    }
+    let left = a.len() + b.len() - 2 * turns;
+    (left > 0)
+        .then(|| format!("{label}: {left} runs had no partner before or after them, and are left out of the verdict"))
+}
+
 /// Locks and events are recorded of those who can tell them, who pay for it beside others who cannot.
 fn one_sided(series: &[Series]) -> Option<String> {
-    let recorded: Recorded = series.iter().flat_map(|s| &s.trials).find_map(|t| t.recorded.as_ref())?.parse().ok()?;
+    let recorded: Recorded = series.iter().flat_map(Series::trials).find_map(|t| t.recorded.as_ref())?.parse().ok()?;
     let pays = |kind: &str| match kind {
         "engine" | "mount" => recorded.one_sided(),
         "kernel" => recorded.events,
         _ => false,
     };
-    let mut kinds: Vec<&str> = series.iter().flat_map(|s| &s.trials).map(|t| t.contestant.kind.as_str()).collect();
+    let mut kinds: Vec<&str> = series.iter().flat_map(Series::trials).map(|t| t.contestant.kind.as_str()).collect();
     kinds.sort_unstable();
     kinds.dedup();
     let (dear, free): (Vec<&str>, Vec<&str>) = kinds.into_iter().partition(|k| pays(k));
@@ -469,23 +605,17 @@ fn print(groups: &[Group], options: &Options, out: &mut dyn Write) -> std::io::R
 
 /// Regressions of headline figures. Several comparisons at once share the 5 % (Holm): one in twenty would be wrong otherwise.
 pub fn judge(groups: &[Group]) -> Judgement {
-    let mut all = Vec::new();
+    let (mut names, mut all) = (Vec::new(), Vec::new());
     for g in groups {
         for i in 1..g.series.len() {
             if let Some(c) = g.comparison(i, &g.headline) {
-                all.push((format!("{}: {}", plain(&g.workload.name), plain(&g.series[i].label)), c));
+                names.push(format!("{}: {}", plain(&g.workload.name), plain(&g.series[i].label)));
+                all.push(Some(c));
             }
         }
     }
-    let shown = holm(&all.iter().map(|(_, c)| c.p).collect::<Vec<_>>(), ALPHA);
-    Judgement {
-        regressions: all
-            .into_iter()
-            .zip(shown)
-            .filter(|((_, c), shown)| *shown && c.verdict == Verdict::Worse)
-            .map(|((name, _), _)| name)
-            .collect(),
-    }
+    let worse = names.into_iter().zip(family(&all)).filter(|(_, shown)| *shown == Some(Verdict::Worse));
+    Judgement { regressions: worse.map(|(name, _)| name).collect() }
 }
 
 #[cfg(test)]

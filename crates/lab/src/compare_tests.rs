@@ -137,21 +137,179 @@ fn unknown_figures_get_the_list() {
     command(&options, &mut out).unwrap();
 }
 
+/// Two runs, however far apart: the difference and its interval, no "better" or "worse", no exit status 3.
 #[test]
-fn two_runs_are_not_paired() {
+fn two_runs_get_no_verdict() {
     let dir = tempfile::tempdir().unwrap();
     let a = write(&dir.path().join("before"), &rounds("engine:a", &FAST));
     let b = write(&dir.path().join("after"), &rounds("engine:a", &SLOW));
     let (text, judgement) = run(&[a.clone(), b], false).unwrap();
     assert!(text.contains("x before#engine:a\n+ after#engine:a\n"), "{text}");
-    assert!(text.contains("(4 and 4, not paired"), "{text}");
-    assert!(text.contains("note: from different runs"), "{text}");
-    assert_eq!(judgement.regressions, ["small-files: after#engine:a"]);
+    assert!(text.contains("+ after#engine:a: no verdict: -22."), "{text}");
+    assert!(text.contains("] at 95% confidence (4 and 4 trials, as if every run were like these)"), "{text}");
+    assert!(text.contains("note: after#engine:a: from other runs than the baseline (1 and 1)"), "{text}");
+    assert!(!text.contains("worse") && !text.contains("better"), "{text}");
+    assert_eq!(judgement, Judgement::default());
     // With several contestants each, label by label.
     let c = write(&dir.path().join("c"), &[rounds("engine:a", &SLOW), rounds("engine:b", &SLOW)].concat());
     let (text, judgement) = run(&[a, c], false).unwrap();
     assert!(text.contains("note: engine:b: not in the first result, left out"), "{text}");
-    assert_eq!(judgement.regressions, ["small-files: c#engine:a"]);
+    assert!(text.contains("c#engine:a: no verdict"), "{text}");
+    assert_eq!(judgement, Judgement::default());
+}
+
+/// Runs of both sides in the order of `order` (false: before), half an hour apart; `after` takes half as long again.
+fn sides(dir: &Path, order: &[bool]) -> Options {
+    let mut options = Options::default();
+    for (at, after) in order.iter().enumerate() {
+        let seconds = FAST.map(|s| if *after { s * 1.5 } else { s } + at as f64 * 0.01);
+        let mut trials = rounds("engine:a", &seconds);
+        trials.iter_mut().for_each(|t| t.started_s += 1800 * at as u64);
+        let side = if *after { &mut options.what } else { &mut options.against };
+        let name = format!("{}{}", if *after { "after" } else { "before" }, side.len() + 1);
+        side.push(write(&dir.join(name), &trials));
+    }
+    options
+}
+
+fn text_of(options: &Options) -> Result<(String, Judgement), Error> {
+    let mut out = Vec::new();
+    let judgement = command(options, &mut out)?;
+    Ok((String::from_utf8(out).unwrap(), judgement))
+}
+
+#[test]
+fn five_turns_get_a_verdict() {
+    let turns = [false, true, true, false, false, true, true, false, false, true];
+    let dir = tempfile::tempdir().unwrap();
+    let options = sides(dir.path(), &turns);
+    let (text, judgement) = text_of(&options).unwrap();
+    assert!(text.contains("x before1..before5#engine:a\n+ after1..after5#engine:a\n"), "{text}");
+    assert!(text.contains("worse: -3") && text.contains("(5 and 5 runs, a value each, p < 0.0001)"), "{text}");
+    assert_eq!(judgement.regressions, ["small-files: after1..after5#engine:a"]);
+    // One more run of a side has no partner.
+    let dir = tempfile::tempdir().unwrap();
+    let options = sides(dir.path(), &[&[false][..], &turns].concat());
+    let (text, judgement) = text_of(&options).unwrap();
+    assert!(text.contains("1 runs had no partner before or after them") && text.contains("(5 and 5 runs"), "{text}");
+    assert_eq!(judgement.regressions.len(), 1);
+    // Four turns, or all of one side first: none.
+    for order in [&turns[..8], &[false, false, false, false, false, true, true, true, true, true]] {
+        let dir = tempfile::tempdir().unwrap();
+        let (text, judgement) = text_of(&sides(dir.path(), order)).unwrap();
+        assert!(text.contains("no verdict: -3") && text.contains("which takes 5 turns of a run of each"), "{text}");
+        assert_eq!(judgement, Judgement::default());
+    }
+}
+
+/// The same run under two names is no other sitting.
+#[test]
+fn copies_are_no_sittings() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = write(&dir.path().join("a"), &rounds("engine:a", &FAST));
+    let b = write(&dir.path().join("b"), &rounds("engine:a", &SLOW));
+    let copy = write(&dir.path().join("copy"), &rounds("engine:a", &FAST));
+    for what in [vec![a.clone(), copy.clone()], vec![a.clone(), a.clone()]] {
+        let e = text_of(&Options { what, against: vec![b.clone()], ..Options::default() }).unwrap_err();
+        assert!(e.is_usage() && matches!(e, Error::Copy { .. }), "{e}");
+    }
+    assert!(matches!(run(&[a.clone(), a.clone()], false), Err(Error::Copy { .. })));
+    let e = run(&[a, copy], false).unwrap_err();
+    assert!(e.to_string().ends_with("hold the same trials: a copy is no other run"), "{e}");
+}
+
+/// Each message says which file, which line, and what is wrong there.
+#[test]
+fn what_is_wrong_and_where() {
+    let dir = tempfile::tempdir().unwrap();
+    let result = write(dir.path(), &[rounds("engine:b", &FAST), rounds("engine:a", &FAST)].concat());
+    let file = result.join(TRIALS);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let says = |content: String| {
+        std::fs::write(&file, content).unwrap();
+        run(std::slice::from_ref(&result), false).unwrap_err().to_string()
+    };
+    let at = |line: usize| format!("{}:{line}: ", file.display());
+    let message = says(format!("{}\n{text}", &lines[0][..50]));
+    assert!(message.starts_with(&(at(1) + "not a trial: EOF while parsing")), "{message}");
+    assert!(message.ends_with(" at column 50"), "{message}");
+    let message = says(format!("{text}\n\n{{\"schema\":1}}\n"));
+    assert_eq!(message, at(11) + "not a trial: missing field `workload`");
+    let message = says(format!("{}\n[1,2]\n", lines[0]));
+    assert_eq!(message, at(2) + "not a trial: no schema");
+    let message = says(text.replacen("\"schema\":1", "\"schema\":2", 3).replacen("\"schema\":2", "\"schema\":1", 2));
+    assert_eq!(message, at(3) + "written with schema 2, this program reads 1 (--force tries anyway)");
+    // The same round again, with the same figures or with others.
+    let message = says(format!("{text}{}\n", lines[6]));
+    assert_eq!(message, at(9) + "round 2 of \"engine:a\" in small-files is in line 7 already");
+    let other = serde_json::to_string(&trial("engine:b", 0, 7.0)).unwrap();
+    let message = says(format!("{text}{other}\n"));
+    assert_eq!(message, at(9) + "round 0 of \"engine:b\" in small-files is in line 1 already");
+    // Cut off in its first line.
+    let message = says(lines[0][..99].to_owned());
+    assert_eq!(message, format!("{}: no trials: its only line was cut off", file.display()));
+    std::fs::write(&file, &text[..text.len() - 40]).unwrap();
+    let (out, _) = run(std::slice::from_ref(&result), false).unwrap();
+    assert!(out.contains(&(at(8) + "the last line was cut off and is left out")), "{out}");
+}
+
+/// What a label may hold: blanks, commas, marks of this command line, what steers a terminal.
+#[test]
+fn labels_of_all_kinds() {
+    let odd = "engine:/tmp/my images/a, b#1.img,io=memory";
+    let dir = tempfile::tempdir().unwrap();
+    let result = write(
+        &dir.path().join("a, b#c d"),
+        &[rounds(odd, &FAST), rounds("engine:a#2", &SLOW), rounds("\u{1b}[2J", &FAST)].concat(),
+    );
+    let named = |label: &str| PathBuf::from(format!("{}#{label}", result.display()));
+    let (text, _) = run(&[named(odd), named("a#2")], false).unwrap();
+    assert!(text.contains(&format!("x {odd}\n+ engine:a#2\n")) && text.contains("4 rounds, paired"), "{text}");
+    let options =
+        Options { what: vec![result.clone()], baseline: Some("my images/a, b#1".into()), ..Options::default() };
+    assert!(text_of(&options).unwrap().0.contains(&format!("x {odd}\n")));
+    let e = run(&[named("engine:")], false).unwrap_err();
+    assert!(e.is_usage() && e.to_string().ends_with(&format!(": \"{odd}\", \"engine:a#2\"")), "{e}");
+    let e = run(&[named("none, such")], false).unwrap_err();
+    assert!(e.to_string().contains("no contestant \"none, such\"; there are: \""), "{e}");
+    assert!(e.to_string().contains("\u{fffd}[2J\"") && !e.to_string().contains('\u{1b}'), "{e}");
+}
+
+/// A target that was given a name keeps its place of the command line.
+#[test]
+fn named_targets_follow_the_command_line() {
+    let mut trials = Vec::new();
+    for (label, round) in [("new, 2", 0), ("old", 0), ("old", 1), ("new, 2", 1)] {
+        let mut t = trial(label, round, 1.0);
+        let targets = ["--target", "engine:e.img,name=old,io=memory", "--target=engine:e.img,name=new, 2"];
+        t.environment.command = targets.map(String::from).to_vec();
+        trials.push(t);
+    }
+    assert_eq!(groups_of(trials).unwrap()[0].labels(), ["old", "new, 2"]);
+}
+
+/// A hundred figures that did not change, of which seven differ at 5 % by chance: no cell of the table is coloured; a
+/// figure that did change is.
+#[test]
+fn cells_of_a_table_share_the_chance_of_error() {
+    let mut trials = [rounds("engine:b", &FAST), rounds("engine:a", &FAST)].concat();
+    for (i, t) in trials.iter_mut().enumerate() {
+        for k in 0..100u32 {
+            // Swings of the rounds; the contestant's are larger by so little that one test alone takes it for a difference.
+            let swing = [1.0, 1.3, 0.8, 1.1][i % 4] * (1.0 + 0.01 * f64::from(k % 7));
+            let by_chance = if k < 7 && i >= 4 { [1.02, 1.05, 1.03, 1.04][i % 4] } else { 1.0 };
+            t.measures.insert(format!("noise_{k}"), swing * by_chance);
+        }
+        t.measures.insert("changed".into(), if i < 4 { 100.0 } else { 120.0 });
+    }
+    let groups = groups_of(trials).unwrap();
+    let alone = |f: &String| groups[0].comparison(1, f).is_some_and(|c| c.verdict == Verdict::Worse);
+    assert_eq!(groups[0].figures().into_iter().filter(|f| f.starts_with("noise") && alone(f)).count(), 7);
+    let table = groups[0].table();
+    let coloured: Vec<&str> = table.iter().filter(|r| r.shown[1].is_some()).map(|r| r.row.name.as_str()).collect();
+    assert_eq!(coloured, ["changed"]);
+    assert!(table.iter().all(|r| r.shown.len() == 2 && r.shown[0].is_none()));
 }
 
 #[test]
@@ -182,9 +340,9 @@ fn bad_files() {
 fn unknown_contestants_get_the_list() {
     let dir = tempfile::tempdir().unwrap();
     let result = write(dir.path(), &[rounds("engine:b", &FAST), rounds("engine:a", &FAST)].concat());
-    for label in ["xfs", "engine"] {
+    for (label, said) in [("xfs", "there are: "), ("engine", "may be any of: ")] {
         let e = run(&[format!("{}#{label}", result.display()).into()], false).unwrap_err();
-        assert!(e.to_string().contains("there are: engine:b, engine:a"), "{e}");
+        assert!(e.to_string().contains(&format!("{said}\"engine:b\", \"engine:a\"")), "{e}");
     }
     let options = Options { what: vec![result], baseline: Some("engine:a".into()), ..Options::default() };
     let mut out = Vec::new();

@@ -1,11 +1,12 @@
 //! The figures of a trial by name, and which direction of each is better.
 //!
-//! Main items: [`figures`], [`headline`], [`Direction`]. Names are stable and listed in docs/lab.md:
+//! Main items: [`figures`], [`headline`], [`unit`], [`Direction`]. Names are stable and listed in docs/lab.md:
 //!
 //! - `PHASE.ops_per_s`, `PHASE.mib_per_s`, `PHASE.seconds` of each timed phase, absent where the phase did none of it
 //!   (or a single operation);
 //! - the names in [`Trial::measures`];
-//! - `latency.OPERATION.mean_ns`, `.p50_ns`, `.p90_ns`, `.p99_ns`, `.p999_ns`, `.max_ns`;
+//! - `latency.OPERATION.mean_ns`, `.p50_ns`, `.p90_ns`, `.p99_ns`, `.p999_ns`, `.max_ns`; a percentile is absent where no
+//!   sample lies beyond it: of 999 samples the 99.9th is the longest by another name;
 //! - `groups_used`, counted from [`Trial::groups`] where it is not among the measures.
 //!
 //! It does not measure anything.
@@ -13,6 +14,7 @@
 //! # Locking
 //! None.
 
+use crate::measure;
 use crate::result::Trial;
 
 /// Which way is better.
@@ -44,15 +46,17 @@ pub fn figures(trial: &Trial) -> Vec<(String, f64)> {
         all.push(("groups_used".into(), trial.groups.values().filter(|n| **n > 0).count() as f64));
     }
     for (operation, l) in trial.latency.iter().filter(|(_, l)| l.count > 0) {
+        // Each with the samples that it takes.
         let parts = [
-            ("mean_ns", l.mean_ns),
-            ("p50_ns", l.p50_ns as f64),
-            ("p90_ns", l.p90_ns as f64),
-            ("p99_ns", l.p99_ns as f64),
-            ("p999_ns", l.p999_ns as f64),
-            ("max_ns", l.max_ns as f64),
+            ("mean_ns", l.mean_ns, 1),
+            ("p50_ns", l.p50_ns as f64, 1),
+            ("p90_ns", l.p90_ns as f64, 10),
+            ("p99_ns", l.p99_ns as f64, 100),
+            ("p999_ns", l.p999_ns as f64, 1000),
+            ("max_ns", l.max_ns as f64, 1),
         ];
-        all.extend(parts.map(|(part, v)| (format!("latency.{operation}.{part}"), v)));
+        let there = parts.into_iter().filter(|(_, _, least)| l.count >= *least);
+        all.extend(there.map(|(part, v, _)| (format!("latency.{operation}.{part}"), v)));
     }
     all.retain(|(_, v)| v.is_finite());
     all
@@ -97,9 +101,65 @@ pub fn direction(name: &str) -> Direction {
     }
 }
 
+/// Unit of a figure: what its name ends with, else what the list of measures says, else it is a count.
+pub fn unit(name: &str) -> &'static str {
+    const ENDINGS: &[(&str, &str)] =
+        &[(".mib_per_s", "MiB/s"), ("_per_s", "1/s"), (".seconds", "s"), ("_s", "s"), ("_ns", "ns"), ("_bytes", "B")];
+    let listed = || measure::ALL.iter().find(|m| m.name == name).map(|m| m.unit).filter(|unit| !unit.is_empty());
+    let ending = ENDINGS.iter().find(|(end, _)| name.ends_with(end)).map(|(_, unit)| *unit);
+    ending.or_else(listed).unwrap_or("count")
+}
+
+/// Whether a figure counts what was done, so that the same work gives the same number on any machine.
+pub fn is_count(name: &str) -> bool {
+    unit(name) == "count" && !name.starts_with("switches_")
+        || matches!(name, "device_read_bytes" | "device_write_bytes")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::tests_support::trial;
+
+    #[test]
+    fn units() {
+        for (name, is) in [
+            ("work.ops_per_s", "1/s"),
+            ("work.mib_per_s", "MiB/s"),
+            ("unmount.seconds", "s"),
+            ("cpu_user_s", "s"),
+            ("latency.fsync.p99_ns", "ns"),
+            ("memory_slab_bytes", "B"),
+            ("device_write_bytes", "B"),
+            ("device_writes", "count"),
+            ("extents_per_file", "count"),
+            ("of another program", "count"),
+        ] {
+            assert_eq!(unit(name), is, "{name}");
+        }
+        // Those that the list of measures gives another unit than their names would be lies.
+        for m in measure::ALL.iter().filter(|m| !m.unit.is_empty()) {
+            assert_eq!(unit(m.name), m.unit, "{}", m.name);
+        }
+        assert!(is_count("journal_commits") && is_count("device_write_bytes"));
+        assert!(!is_count("switches_voluntary") && !is_count("work.seconds") && !is_count("memory_slab_bytes"));
+    }
+
+    /// 99 samples have no 99th percentile beside their longest, nor 999 a 99.9th.
+    #[test]
+    fn percentiles_take_samples() {
+        let parts = |count| -> Vec<String> {
+            let mut t = trial("engine:a", 0, 1.0);
+            t.latency.get_mut("fsync").unwrap().count = count;
+            let names = figures(&t).into_iter().filter_map(|(n, _)| Some(n.strip_prefix("latency.fsync.")?.to_owned()));
+            names.collect()
+        };
+        assert!(parts(0).is_empty());
+        assert_eq!(parts(9), ["mean_ns", "p50_ns", "max_ns"]);
+        assert_eq!(parts(99), ["mean_ns", "p50_ns", "p90_ns", "max_ns"]);
+        assert_eq!(parts(999), ["mean_ns", "p50_ns", "p90_ns", "p99_ns", "max_ns"]);
+        assert_eq!(parts(1000), ["mean_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns"]);
+    }
 
     #[test]
     fn directions() {

@@ -4,16 +4,19 @@
 //! `#LABEL` for one contestant of it.
 //!
 //! A last line that was cut off (a run that was killed while it wrote) is left out and noted; any other line that
-//! cannot be read is an error. It judges nothing.
+//! cannot be read is an error, and so is a trial that is there twice: which of two figures is the round's, nobody
+//! can say. It judges nothing.
 //!
 //! # Locking
 //! None.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use crate::result::{SCHEMA, TRIALS, Trial};
+use crate::table::plain;
+use crate::target::Target;
 
 /// Longest line that is read, bytes: histograms of a dozen operations and ten thousand groups are below a mebibyte.
 const LINE_MAX: u64 = 64 << 20;
@@ -23,14 +26,20 @@ const LINE_MAX: u64 = 64 << 20;
 pub enum Error {
     #[error("{}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{}, line {line}: not a trial: {why}", path.display())]
+    #[error("{}:{line}: not a trial: {why}", path.display())]
     Line { path: PathBuf, line: usize, why: String },
-    #[error("{}: no trials", path.display())]
-    Empty { path: PathBuf },
-    #[error("{}, line {line}: written with schema {found}, this program reads {SCHEMA} (--force tries anyway)", path.display())]
+    #[error("{}: no trials{}", path.display(), if *cut { ": its only line was cut off" } else { "" })]
+    Empty { path: PathBuf, cut: bool },
+    #[error("{}:{line}: written with schema {found}, this program reads {SCHEMA} (--force tries anyway)", path.display())]
     Schema { path: PathBuf, line: usize, found: u64 },
-    #[error("{}: no contestant \"{wanted}\"; there are: {}", path.display(), known.join(", "))]
+    #[error("{}:{line}: round {round} of {} in {} is in line {first} already", path.display(), quoted(label), plain(workload))]
+    Twice { path: PathBuf, line: usize, first: usize, label: String, round: u32, workload: String },
+    #[error("{} and {} hold the same trials: a copy is no other run", path.display(), copy.display())]
+    Copy { path: PathBuf, copy: PathBuf },
+    #[error("{}: no contestant {}; there are: {}", path.display(), quoted(wanted), list(known))]
     NoContestant { path: PathBuf, wanted: String, known: Vec<String> },
+    #[error("{}: {} may be any of: {}", path.display(), quoted(wanted), list(known))]
+    Ambiguous { path: PathBuf, wanted: String, known: Vec<String> },
     #[error("not comparable ({workload}): {}. --force compares anyway", differences.join("; "))]
     Different { workload: String, differences: Vec<String> },
     #[error("no figure \"{wanted}\"; there are: {}", known.join(", "))]
@@ -47,12 +56,23 @@ impl Error {
         matches!(
             self,
             Error::NoContestant { .. }
+                | Error::Ambiguous { .. }
+                | Error::Copy { .. }
                 | Error::NoFigure { .. }
                 | Error::Different { .. }
                 | Error::Nothing { .. }
                 | Error::Schema { .. }
         )
     }
+}
+
+/// A label for a message: it may hold blanks and commas.
+fn quoted(label: &str) -> String {
+    format!("\"{}\"", plain(label))
+}
+
+fn list(labels: &[String]) -> String {
+    labels.iter().map(|l| quoted(l)).collect::<Vec<_>>().join(", ")
 }
 
 /// Trials that one argument names.
@@ -72,12 +92,14 @@ pub fn load(what: &Path, force: bool) -> Result<Source, Error> {
     let (path, label) = split(what);
     let file = if path.is_dir() { path.join(TRIALS) } else { path.clone() };
     let mut source = read(&file, force)?;
-    source.name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    // Of "." and "..", too.
+    let spelt = path.canonicalize().unwrap_or_else(|_| path.clone());
+    source.name = spelt.file_name().unwrap_or(spelt.as_os_str()).to_string_lossy().into_owned();
+    if source.trials.is_empty() {
+        return Err(Error::Empty { path: file, cut: !source.notes.is_empty() });
+    }
     if let Some(wanted) = label {
         keep(&mut source, &path, &wanted)?;
-    }
-    if source.trials.is_empty() {
-        return Err(Error::Empty { path });
     }
     order(&mut source.trials);
     Ok(source)
@@ -104,14 +126,23 @@ fn keep(source: &mut Source, path: &Path, wanted: &str) -> Result<(), Error> {
             known.push(t.contestant.label.clone());
         }
     }
-    let part: Vec<&String> = known.iter().filter(|k| k.contains(wanted)).collect();
-    let chosen = match (known.iter().find(|k| *k == wanted), &part[..]) {
-        (Some(exact), _) => exact.clone(),
-        (None, [only]) => (*only).clone(),
-        _ => return Err(Error::NoContestant { path: path.to_owned(), wanted: wanted.to_owned(), known }),
-    };
+    let chosen = choose(path, wanted, known)?;
     source.trials.retain(|t| t.contestant.label == chosen);
     Ok(())
+}
+
+/// The label that is `wanted`, or the only one that it is a part of.
+pub fn choose(path: &Path, wanted: &str, known: Vec<String>) -> Result<String, Error> {
+    if known.iter().any(|k| k == wanted) {
+        return Ok(wanted.to_owned());
+    }
+    let (path, wanted_text) = (path.to_owned(), wanted.to_owned());
+    let mut part: Vec<String> = known.iter().filter(|k| k.contains(wanted)).cloned().collect();
+    match part.len() {
+        0 => Err(Error::NoContestant { path, wanted: wanted_text, known }),
+        1 => Ok(part.remove(0)),
+        _ => Err(Error::Ambiguous { path, wanted: wanted_text, known: part }),
+    }
 }
 
 fn read(file: &Path, force: bool) -> Result<Source, Error> {
@@ -124,6 +155,7 @@ fn read(file: &Path, force: bool) -> Result<Source, Error> {
         notes: Vec::new(),
     };
     let mut bytes = Vec::new();
+    let mut lines = HashMap::new();
     for line in 1.. {
         bytes.clear();
         let read = io::Read::take(&mut reader, LINE_MAX).read_until(b'\n', &mut bytes).map_err(failed)?;
@@ -136,10 +168,18 @@ fn read(file: &Path, force: bool) -> Result<Source, Error> {
             continue;
         }
         match parse(text, force) {
-            Ok(trial) => source.trials.push(trial),
+            Ok(trial) => {
+                let (workload, label, round) =
+                    (trial.workload.name.clone(), trial.contestant.label.clone(), trial.round);
+                let key = (workload.clone(), label.clone(), round);
+                if let Some(first) = lines.insert(key, line) {
+                    return Err(Error::Twice { path: file.to_owned(), line, first, label, round, workload });
+                }
+                source.trials.push(trial);
+            }
             Err(Bad::Schema(found)) => return Err(Error::Schema { path: file.to_owned(), line, found }),
             Err(Bad::Text(_)) if !whole && (read as u64) < LINE_MAX => {
-                source.notes.push(format!("{}: the last line was cut off and is left out", file.display()));
+                source.notes.push(format!("{}:{line}: the last line was cut off and is left out", file.display()));
             }
             Err(Bad::Text(why)) => return Err(Error::Line { path: file.to_owned(), line, why }),
         }
@@ -155,12 +195,14 @@ enum Bad {
 /// The schema is looked at first: a line of another one need not look like a trial of this one.
 fn parse(text: &[u8], force: bool) -> Result<Trial, Bad> {
     let text = std::str::from_utf8(text).map_err(|e| Bad::Text(e.to_string()))?;
-    let value: serde_json::Value = serde_json::from_str(text).map_err(|e| Bad::Text(e.to_string()))?;
+    // The parser sees one line, and calls it the first.
+    let json = |e: serde_json::Error| Bad::Text(e.to_string().replace(" at line 1 column ", " at column "));
+    let value: serde_json::Value = serde_json::from_str(text).map_err(json)?;
     let schema = value.get("schema").and_then(serde_json::Value::as_u64).ok_or(Bad::Text("no schema".into()))?;
     if schema != u64::from(SCHEMA) && !force {
         return Err(Bad::Schema(schema));
     }
-    serde_json::from_value(value).map_err(|e| Bad::Text(e.to_string()))
+    serde_json::from_value(value).map_err(json)
 }
 
 /// Puts trials in the order of the command line's contestants (the rounds' own order is drawn by lot), then by round: the
@@ -186,12 +228,16 @@ fn rank(trial: &Trial, last: usize) -> Vec<usize> {
         .map(|w| w.strip_prefix("--target=").or_else(|| w.strip_prefix("--policy=")).unwrap_or(w))
         .collect();
     let label = &trial.contestant.label;
-    // The longest one that the label begins with: a.img is also the beginning of a.img2.
+    // The longest that the label begins with: `mount` is also the beginning of `mount,noatime`. Older labels are the words.
+    let begins = |word: &str| {
+        let called = word.parse::<Target>().ok()?.label();
+        [word, &called].into_iter().filter(|l| label.starts_with(*l)).map(str::len).max()
+    };
     let target = words
         .iter()
         .enumerate()
-        .filter(|(_, w)| w.contains(':') && label.starts_with(**w))
-        .max_by_key(|(i, w)| (w.len(), usize::MAX - i));
+        .filter_map(|(i, w)| Some((i, begins(w)?)))
+        .max_by_key(|(i, length)| (*length, usize::MAX - i));
     let mut rank = vec![target.map_or(usize::MAX, |(i, _)| i)];
     for (name, value) in &trial.contestant.policies {
         let values = words.iter().find_map(|w| w.strip_prefix(name.as_str())?.strip_prefix('='));

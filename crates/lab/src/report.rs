@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 use hdrhistogram::Histogram;
 
-use crate::compare::{self, Error, Group, Series};
+use crate::compare::{self, Error, Group, Series, TableRow};
+use crate::figure::unit;
 use crate::measure::latency::histogram;
 use crate::plot::{self, COLOURS, duration, letter};
 use crate::result::{LockRow, Outcome, TRIALS, Trial};
@@ -30,7 +31,7 @@ const LISTED_MAX: usize = 500;
 
 /// Writes the report of `result` to `output`, or beside the trials. Returns where it is.
 pub fn command(result: &Path, output: Option<&Path>) -> Result<PathBuf, Error> {
-    let groups = compare::open(&[result.to_owned()], None, false)?;
+    let groups = compare::open(&[vec![result.to_owned()]], None, false)?;
     let output = match output {
         Some(path) => path.to_owned(),
         None if result.is_dir() => result.join(REPORT),
@@ -39,7 +40,9 @@ pub fn command(result: &Path, output: Option<&Path>) -> Result<PathBuf, Error> {
     if output.file_name().is_some_and(|n| n == TRIALS) {
         return Err(Error::Nothing { why: format!("{} would be overwritten", output.display()) });
     }
-    let name = result.file_name().unwrap_or(result.as_os_str()).to_string_lossy().into_owned();
+    // Of "." and "..", too.
+    let spelt = result.canonicalize().unwrap_or_else(|_| result.to_owned());
+    let name = spelt.file_name().unwrap_or(spelt.as_os_str()).to_string_lossy().into_owned();
     std::fs::write(&output, html(&name, &groups)).map_err(|source| Error::Read { path: output.clone(), source })?;
     Ok(output)
 }
@@ -104,7 +107,7 @@ fn section(page: &mut String, group: &Group) {
         .collect();
     figure(
         page,
-        &group.headline,
+        &format!("{} [{}]", group.headline, unit(&group.headline)),
         plot::boxes(&group.headline, &values),
         "Every point is a trial; the box holds the middle half, the thick line is the median.",
     );
@@ -128,16 +131,22 @@ fn chip(i: usize) -> String {
 
 /// The headline of each contestant; also the legend of the pictures.
 fn verdicts(page: &mut String, group: &Group) {
+    let unit = unit(&group.headline);
+    let comparisons = group.comparisons(&group.headline);
+    let shown = compare::family(&comparisons);
     page.push_str("<div class=\"cards\">");
     for (i, s) in group.series.iter().enumerate() {
         let summary = group.summary(i, &group.headline);
         let _ = write!(page, "<div class=\"card\">{} <code>{}</code>", chip(i), escape(&s.label));
         match &summary {
             Some(m) => {
-                let cv = m.cv.map_or(String::new(), |cv| format!(" ± {:.1} %", cv * 100.0));
+                let spread = m.sd.map_or(String::new(), |sd| {
+                    let cv = m.cv.map_or(String::new(), |cv| format!(" ({:.1} % of the mean)", cv * 100.0));
+                    format!(" · standard deviation {} {unit}{cv}", number(sd))
+                });
                 let _ = write!(
                     page,
-                    "<div class=\"big\">{}<small>{cv} · {}, {} rounds</small></div>",
+                    "<div class=\"big\">{} {unit}<small> · mean of {}, {} trials{spread}</small></div>",
                     number(m.mean),
                     escape(&group.headline),
                     m.n
@@ -148,14 +157,14 @@ fn verdicts(page: &mut String, group: &Group) {
         if i == 0 {
             page.push_str("<div class=\"dim\">baseline</div>");
         } else {
-            let c = group.comparison(i, &group.headline);
-            let class = match c.as_ref().map(|c| c.verdict) {
+            let c = comparisons[i].as_ref();
+            let class = match shown[i] {
                 Some(Verdict::Better) => "good",
                 Some(Verdict::Worse) => "bad",
                 _ => "dim",
             };
-            let _ = write!(page, "<div class=\"{class}\">{}</div>", escape(&answer(c.as_ref())));
-            if let Some(advice) = c.as_ref().and_then(|c| advice(c, DEFAULT_EFFECT)) {
+            let _ = write!(page, "<div class=\"{class}\">{}</div>", escape(&answer(c, unit)));
+            if let Some(advice) = c.and_then(|c| advice(c, DEFAULT_EFFECT, unit)) {
                 let _ = write!(page, "<div class=\"dim\">{}</div>", escape(&advice));
             }
         }
@@ -177,7 +186,7 @@ fn figure(page: &mut String, title: &str, svg: Option<String>, caption: &str) {
 
 fn latencies(page: &mut String, group: &Group) {
     let mut operations: Vec<&String> = Vec::new();
-    for name in group.series.iter().flat_map(|s| &s.trials).flat_map(|t| t.latency.keys()) {
+    for name in group.series.iter().flat_map(Series::trials).flat_map(|t| t.latency.keys()) {
         if !operations.contains(&name) {
             operations.push(name);
         }
@@ -197,7 +206,7 @@ fn latencies(page: &mut String, group: &Group) {
 /// All samples of one operation of a contestant. A record that cannot be read is as if it were not there.
 fn merged(series: &Series, operation: &str) -> Option<Histogram<u64>> {
     let mut all: Option<Histogram<u64>> = None;
-    for h in series.trials.iter().filter_map(|t| histogram(t.latency.get(operation)?).ok()) {
+    for h in series.trials().filter_map(|t| histogram(t.latency.get(operation)?).ok()) {
         match &mut all {
             Some(sum) => sum.add(&h).ok()?,
             None => {
@@ -215,7 +224,7 @@ fn map(page: &mut String, group: &Group) {
         .iter()
         .map(|s| {
             let mut sum = BTreeMap::<u32, u64>::new();
-            for (g, blocks) in s.trials.iter().flat_map(|t| &t.groups) {
+            for (g, blocks) in s.trials().flat_map(|t| &t.groups) {
                 let total = sum.entry(*g).or_default();
                 *total = total.saturating_add(*blocks);
             }
@@ -225,7 +234,7 @@ fn map(page: &mut String, group: &Group) {
     let last = series.iter().flatten().map(|(g, _)| *g).max();
     // Groups of the usual 128 MiB: how far the image goes, if the trials say so.
     let image =
-        group.series.iter().flat_map(|s| &s.trials).map(|t| t.environment.image_bytes.div_ceil(128 << 20)).max();
+        group.series.iter().flat_map(Series::trials).map(|t| t.environment.image_bytes.div_ceil(128 << 20)).max();
     let groups = last.map(|l| u64::from(l) + 1).max(image).and_then(|g| u32::try_from(g).ok());
     if let (Some(_), Some(groups)) = (last, groups) {
         figure(
@@ -239,20 +248,23 @@ fn map(page: &mut String, group: &Group) {
 
 /// The mmtests table, with colours where a difference is shown.
 fn table(page: &mut String, group: &Group) {
-    page.push_str("<h3>All figures</h3><p class=\"dim\">Means; in brackets the change against the baseline, positive is better. Coloured where a difference is shown at 95 %, each figure for itself: of a hundred figures that did not change, five are coloured.</p><div class=\"scroll\"><table><thead><tr><th></th>");
+    page.push_str("<h3>All figures</h3><p class=\"dim\">Means; in brackets the change against the baseline, positive is better. Coloured where a difference is shown although all cells of the table share one chance in twenty to be wrong (Holm).</p><div class=\"scroll\"><table><thead><tr><th></th>");
     for i in 0..group.series.len() {
         let _ = write!(page, "<th>{}</th>", chip(i));
     }
     page.push_str("</tr></thead><tbody>");
-    for row in group.rows() {
-        let _ = write!(page, "<tr><th>{}</th>", escape(&row.name));
+    for TableRow { row, shown } in group.table() {
+        // A duration says its unit in each cell.
+        let durations = row.unit == "ns";
+        let unit = if durations { String::new() } else { format!(" <small>[{}]</small>", row.unit) };
+        let _ = write!(page, "<tr><th>{}{unit}</th>", escape(&row.name));
         let base = row.means.first().copied().flatten();
         for (i, mean) in row.means.iter().enumerate() {
             let Some(mean) = mean else {
                 page.push_str("<td></td>");
                 continue;
             };
-            let class = match group.comparison(i, &row.name).filter(|_| i > 0).map(|c| c.verdict) {
+            let class = match shown[i] {
                 Some(Verdict::Better) => " class=\"good\"",
                 Some(Verdict::Worse) => " class=\"bad\"",
                 _ => "",
@@ -261,8 +273,8 @@ fn table(page: &mut String, group: &Group) {
                 Some(c) => format!(" <small>({})</small>", percent(c)),
                 None => String::new(),
             };
-            let shown = if row.name.ends_with("_ns") { duration(*mean) } else { number(*mean) };
-            let _ = write!(page, "<td{class}>{shown}{bracket}</td>");
+            let _ =
+                write!(page, "<td{class}>{}{bracket}</td>", if durations { duration(*mean) } else { number(*mean) });
         }
         page.push_str("</tr>");
     }
@@ -273,7 +285,7 @@ fn table(page: &mut String, group: &Group) {
 fn locks(page: &mut String, group: &Group) {
     for (i, s) in group.series.iter().enumerate() {
         let mut rows: Vec<LockRow> = Vec::new();
-        for l in s.trials.iter().flat_map(|t| &t.locks) {
+        for l in s.trials().flat_map(|t| &t.locks) {
             match rows.iter_mut().find(|r| r.name == l.name) {
                 Some(r) => {
                     r.acquired = r.acquired.saturating_add(l.acquired);
@@ -296,7 +308,7 @@ fn locks(page: &mut String, group: &Group) {
         }
         let _ = write!(
             page,
-            "<h3>Locks of {} <code>{}</code></h3><div class=\"scroll\"><table><thead><tr><th></th><th>acquired</th><th>contended</th><th>avg wait</th><th>total wait</th><th>max wait</th><th>min wait</th></tr></thead><tbody>",
+            "<h3>Locks of {} <code>{}</code></h3><div class=\"scroll\"><table><thead><tr><th></th><th>acquired <small>[count]</small></th><th>contended <small>[count]</small></th><th>avg wait</th><th>total wait</th><th>max wait</th><th>min wait</th></tr></thead><tbody>",
             chip(i),
             escape(&s.label)
         );
@@ -321,17 +333,19 @@ fn locks(page: &mut String, group: &Group) {
 
 /// The headline of every trial, and what failed.
 fn trials(page: &mut String, group: &Group) {
-    page.push_str("<details><summary>Every trial</summary><div class=\"scroll\"><table><thead><tr><th>round</th><th></th><th>started</th><th>headline</th><th>outcome</th></tr></thead><tbody>");
+    page.push_str("<details><summary>Every trial</summary><div class=\"scroll\"><table><thead><tr><th>round</th><th></th><th>started <small>[s since 1970]</small></th>");
+    let headline = format!("{} <small>[{}]</small>", escape(&group.headline), unit(&group.headline));
+    let _ = write!(page, "<th>{headline}</th><th>outcome</th></tr></thead><tbody>");
     let mut listed: Vec<(u32, usize, String)> = Vec::new();
     for (i, s) in group.series.iter().enumerate() {
-        for t in &s.trials {
+        for t in s.trials() {
             let value =
                 crate::figure::figures(t).into_iter().find(|(n, _)| *n == group.headline).map(|(_, v)| number(v));
             let outcome = if t.outcome == Outcome::Checked { "checked" } else { "unchecked" };
             let cells = format!("<td>{}</td><td>{}</td><td>{outcome}</td>", t.started_s, value.unwrap_or_default());
             listed.push((t.round, i, cells));
         }
-        for (round, why) in &s.failed {
+        for (round, why) in s.failed() {
             listed.push((*round, i, format!("<td></td><td></td><td class=\"bad\">{}</td>", escape(why))));
         }
     }
@@ -372,7 +386,7 @@ fn configuration(page: &mut String, group: &Group) {
     ];
     for (name, get) in rows {
         let values: Vec<(usize, String)> =
-            group.series.iter().enumerate().filter_map(|(i, s)| Some((i, get(s.trials.first()?)))).collect();
+            group.series.iter().enumerate().filter_map(|(i, s)| Some((i, get(s.trials().next()?)))).collect();
         let same = values.windows(2).all(|w| w[0].1 == w[1].1);
         if values.iter().all(|(_, v)| v.is_empty()) {
             continue;

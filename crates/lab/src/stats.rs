@@ -1,6 +1,7 @@
 //! What a handful of figures says: summary, difference with its confidence interval, and how many rounds a verdict takes.
 //!
-//! Main types: [`Summary`] (of one contestant) and [`Comparison`] (of another with the baseline).
+//! Main types: [`Summary`] (of one contestant) and [`Comparison`] (of another with the baseline); [`compare`] for contestants
+//! of one run, [`compare_runs`] for those of different runs, each a [`Sitting`].
 //!
 //! Times and rates are positive and what disturbs them multiplies (a slower disk, a busier machine: "3 % longer", not "2 ms
 //! longer"), so two contestants are compared by the *logarithm of the ratio*: its spread does not grow with the figure, it is
@@ -8,6 +9,11 @@
 //! the same work give the same verdict. Where a figure is zero somewhere (a count of swaps), there is no ratio and plain
 //! differences are used. Both are handed to Student's t test: paired by round when the contestants ran in the same
 //! rounds, which takes out what a round's moment did to both; else Welch's, which does not ask for equal variances.
+//!
+//! Trials of one sitting resemble each other: the machine was busy, warm, fragmented as it was then. Their spread says
+//! nothing about the next sitting, so a test that takes them for independent finds differences between a run and its
+//! repetition (tests/resampling.rs: in up to four of ten). Runs are therefore judged by one value a sitting, and only when
+//! the two sides sat by turns, at least [`SITTINGS_MIN`] times: else the difference is said and not judged.
 //!
 //! What the t test gives away to outliers is power, not honesty: the error stays at or below 5 % (docs/lab.md has the
 //! measured rates). Distributions and moments are statrs'.
@@ -35,6 +41,9 @@ pub const DEFAULT_EFFECT: f64 = 0.05;
 
 /// No proposal goes beyond: who needs more rounds needs a quieter machine.
 pub const ROUNDS_MAX: usize = 10_000;
+
+/// Sittings of each side, taken by turns, below which different runs get no verdict.
+pub const SITTINGS_MIN: usize = 5;
 
 /// Logarithms of ratios below this are rounding, not difference: equal counts must compare equal.
 const ROUNDING: f64 = 1e-12;
@@ -94,8 +103,10 @@ pub enum Form {
 pub enum Design {
     /// Round by round, n pairs.
     Paired,
-    /// All against all (Welch).
-    Unpaired,
+    /// One value a sitting (Welch).
+    Sittings,
+    /// Every trial, of sittings that are too few to be the unit (Welch): for the difference, not for a verdict.
+    Trials,
 }
 
 /// The answer.
@@ -106,6 +117,8 @@ pub enum Verdict {
     /// A difference is shown, in a figure of which neither direction is better.
     Different,
     NoDifferenceShown,
+    /// Different runs, and not [`SITTINGS_MIN`] sittings of each by turns: the difference may be the sittings'.
+    NotJudged,
 }
 
 /// Another contestant against the baseline, in one figure.
@@ -119,7 +132,7 @@ pub struct Comparison {
     pub estimate: f64,
     /// Ends of the 95 % confidence interval of `estimate`.
     pub interval: (f64, f64),
-    /// Two-sided; 0 when every round shows exactly the same difference.
+    /// Two-sided; 0 when every round shows exactly the same difference. Of a comparison that is not judged it means nothing.
     pub p: f64,
     pub freedom: f64,
     pub verdict: Verdict,
@@ -129,11 +142,11 @@ pub struct Comparison {
     spread: f64,
 }
 
-/// The figures of one contestant, each with its round. Rounds of different runs are not the same rounds.
+/// The figures of one contestant of a run, each with its round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// `(round, figure)`; the round is None when it cannot be laid beside another contestant's.
-    pub figures: Vec<(Option<u32>, f64)>,
+    /// `(round, figure)`
+    pub figures: Vec<(u32, f64)>,
 }
 
 impl Sample {
@@ -141,48 +154,99 @@ impl Sample {
         self.figures.iter().map(|(_, v)| *v).collect()
     }
 
-    /// Figures without rounds: never paired.
-    pub fn unpaired(values: &[f64]) -> Sample {
-        Sample { figures: values.iter().map(|v| (None, *v)).collect() }
-    }
-
     /// Figures of rounds 0, 1, 2...
     pub fn rounds(values: &[f64]) -> Sample {
-        Sample { figures: values.iter().zip(0..).map(|(v, i)| (Some(i), *v)).collect() }
+        Sample { figures: (0..).zip(values.iter().copied()).collect() }
     }
 }
 
+/// A run, as a part of one side: a visit to the machine, whose trials resemble each other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sitting {
+    /// When its first trial started, seconds since the epoch: whether the sides took turns is read off it.
+    pub started_s: u64,
+    pub figures: Vec<f64>,
+}
+
 /// Lays `other` against `base`: paired when at least two rounds are in both (rounds without a partner are left out), else
-/// unpaired. None: fewer than two figures on a side, or one that is not a number; there is no verdict then.
+/// trial by trial and not judged. None: fewer than two figures on a side, or one that is not a number.
 pub fn compare(base: &Sample, other: &Sample, direction: Direction) -> Option<Comparison> {
     let pairs = pairs(base, other);
-    let (a, b): (Vec<f64>, Vec<f64>) =
-        if pairs.len() >= 2 { pairs.iter().copied().unzip() } else { (base.values(), other.values()) };
-    if a.len() < 2 || b.len() < 2 || a.iter().chain(&b).any(|v| !v.is_finite()) {
+    if pairs.len() < 2 {
+        return lay(&base.values(), &other.values(), Design::Trials, direction).map(Comparison::not_judged);
+    }
+    let (a, b): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
+    lay(&a, &b, Design::Paired, direction)
+}
+
+/// Lays runs against runs. With [`SITTINGS_MIN`] turns each sitting that was part of one is a value, and the
+/// comparison is judged. Without, it is not; the unit is the sitting where there are several on both sides, else the trial.
+pub fn compare_runs(base: &[Sitting], other: &[Sitting], direction: Direction) -> Option<Comparison> {
+    let all = || base.iter().chain(other).flat_map(|s| &s.figures);
+    let value = |s: &Sitting| match all().all(|v| *v > 0.0) {
+        // The mean on the scale on which sittings are compared.
+        true => s.figures.iter().map(|v| v.ln()).collect::<Vec<_>>().mean().exp(),
+        false => s.figures.as_slice().mean(),
+    };
+    let turns = turns(base, other);
+    if turns.len() >= SITTINGS_MIN {
+        let (a, b): (Vec<f64>, Vec<f64>) = turns.iter().map(|(a, b)| (value(a), value(b))).unzip();
+        return lay(&a, &b, Design::Sittings, direction);
+    }
+    let (a, b, design): (Vec<f64>, Vec<f64>, _) = if base.len() > 1 && other.len() > 1 {
+        (base.iter().map(value).collect(), other.iter().map(value).collect(), Design::Sittings)
+    } else {
+        let trials = |side: &[Sitting]| side.iter().flat_map(|s| s.figures.clone()).collect();
+        (trials(base), trials(other), Design::Trials)
+    };
+    lay(&a, &b, design, direction).map(Comparison::not_judged)
+}
+
+/// Pairs of sittings that followed one another, one of each side, whoever came first. Sittings of one side that followed
+/// each other have one turn between them: what changed with time would be counted for a side.
+pub fn turns<'a>(base: &'a [Sitting], other: &'a [Sitting]) -> Vec<(&'a Sitting, &'a Sitting)> {
+    let mut all: Vec<(bool, &Sitting)> =
+        base.iter().map(|s| (false, s)).chain(other.iter().map(|s| (true, s))).collect();
+    all.sort_by_key(|(_, s)| s.started_s);
+    let mut turns = Vec::new();
+    let mut waiting: Option<(bool, &Sitting)> = None;
+    for (side, sitting) in all {
+        match waiting.take() {
+            Some((first, before)) if first != side => {
+                turns.push(if side { (before, sitting) } else { (sitting, before) });
+            }
+            _ => waiting = Some((side, sitting)),
+        }
+    }
+    turns
+}
+
+fn lay(a: &[f64], b: &[f64], design: Design, direction: Direction) -> Option<Comparison> {
+    if a.len() < 2 || b.len() < 2 || a.iter().chain(b).any(|v| !v.is_finite()) {
         return None;
     }
-    let form = if a.iter().chain(&b).all(|v| *v > 0.0) { Form::Ratio } else { Form::Difference };
+    let form = if a.iter().chain(b).all(|v| *v > 0.0) { Form::Ratio } else { Form::Difference };
     let scale = |v: &f64| if form == Form::Ratio { v.ln() } else { *v };
     let a: Vec<f64> = a.iter().map(scale).collect();
     let b: Vec<f64> = b.iter().map(scale).collect();
-    let moments = if pairs.len() >= 2 { Moments::paired(&a, &b) } else { Moments::welch(&a, &b) };
-    Some(moments.judge(form, direction))
+    let moments = if design == Design::Paired { Moments::paired(&a, &b) } else { Moments::welch(&a, &b, design) };
+    // Figures at the end of what a number holds have no mean.
+    (moments.mean.is_finite() && moments.error.is_finite()).then(|| moments.judge(form, direction))
 }
 
 /// Figures of the rounds that are in both, once each.
 fn pairs(base: &Sample, other: &Sample) -> Vec<(f64, f64)> {
     let once = |s: &Sample| {
-        let mut rounds: Vec<u32> = s.figures.iter().filter_map(|(r, _)| *r).collect();
-        let all = rounds.len();
+        let mut rounds: Vec<u32> = s.figures.iter().map(|(r, _)| *r).collect();
         rounds.sort_unstable();
         rounds.dedup();
-        all == rounds.len() && all == s.figures.len()
+        rounds.len() == s.figures.len()
     };
     // A round that is there twice was run twice: which one belongs to the partner, nobody can say.
     if !once(base) || !once(other) {
         return Vec::new();
     }
-    let partners: BTreeMap<Option<u32>, f64> = other.figures.iter().copied().collect();
+    let partners: BTreeMap<u32, f64> = other.figures.iter().copied().collect();
     base.figures.iter().filter_map(|(round, a)| Some((*a, *partners.get(round)?))).collect()
 }
 
@@ -214,7 +278,7 @@ impl Moments {
         }
     }
 
-    fn welch(a: &[f64], b: &[f64]) -> Moments {
+    fn welch(a: &[f64], b: &[f64], design: Design) -> Moments {
         let (n, m) = (a.len() as f64, b.len() as f64);
         let (va, vb) = (still(a.std_dev()).powi(2) / n, still(b.std_dev()).powi(2) / m);
         let error = (va + vb).sqrt();
@@ -226,7 +290,7 @@ impl Moments {
         };
         let mean = b.mean() - a.mean();
         Moments {
-            design: Design::Unpaired,
+            design,
             n: (a.len(), b.len()),
             mean: if mean.abs() < ROUNDING { 0.0 } else { mean },
             error,
@@ -269,8 +333,17 @@ impl Moments {
 }
 
 impl Comparison {
-    /// Rounds that a *new* run needs to show a difference of `effect` (0.05: 5 % of a ratio; else in the figure's unit) with
-    /// [`POWER`]. None: more than [`ROUNDS_MAX`], or no such effect.
+    fn not_judged(self) -> Comparison {
+        Comparison { verdict: Verdict::NotJudged, ..self }
+    }
+
+    /// Whether a verdict was looked for: only then does `p` belong into a family of tests.
+    pub fn judged(&self) -> bool {
+        self.verdict != Verdict::NotJudged
+    }
+
+    /// Rounds (of [`Design::Sittings`]: sittings of each side) that a *new* run needs to show a difference of `effect` (0.05: 5 % of a ratio; else in the figure's unit) with
+    /// [`POWER`]. None: more than [`ROUNDS_MAX`], no such effect, or trials that promise nothing about another run.
     ///
     /// The spread of a few rounds is itself a guess, and when it is too small so would be the proposal; so the upper end of
     /// its one-sided 80 % confidence interval is used (Browne, "On the use of a pilot sample for sample size
@@ -280,7 +353,7 @@ impl Comparison {
             Form::Ratio => effect.ln_1p(),
             Form::Difference => effect,
         };
-        if !wanted.is_finite() || wanted <= 0.0 {
+        if !wanted.is_finite() || wanted <= 0.0 || self.design == Design::Trials {
             return None;
         }
         let spread = self.spread * self.caution();
@@ -296,7 +369,7 @@ impl Comparison {
             let middle = low + (high - low) / 2;
             if enough(middle) { high = middle } else { low = middle }
         }
-        Some(high)
+        Some(if self.design == Design::Sittings { high.max(SITTINGS_MIN) } else { high })
     }
 
     /// By what the observed spread is multiplied so that the true one is below it four times in five.

@@ -6,6 +6,10 @@ use proptest::prelude::*;
 const HIGHER: Direction = Direction::HigherIsBetter;
 const LOWER: Direction = Direction::LowerIsBetter;
 
+fn one_sitting(values: &[f64]) -> [Sitting; 1] {
+    [Sitting { started_s: 0, figures: values.to_vec() }]
+}
+
 fn near(a: f64, b: f64, tolerance: f64) {
     assert!((a - b).abs() <= tolerance, "{a} is not {b}");
 }
@@ -21,13 +25,13 @@ fn summary_as_ministat() {
     let chameleon = Summary::of(&[150.0, 400.0, 720.0, 500.0, 930.0]).unwrap();
     near(chameleon.mean, 540.0, 1e-9);
     near(chameleon.sd.unwrap(), 299.08193, 1e-5);
-    let c = compare(
-        &Sample::unpaired(&[50.0, 200.0, 150.0, 400.0, 750.0, 400.0, 150.0]),
-        &Sample::unpaired(&[150.0, 400.0, 720.0, 500.0, 930.0]),
+    let c = compare_runs(
+        &one_sitting(&[50.0, 200.0, 150.0, 400.0, 750.0, 400.0, 150.0]),
+        &one_sitting(&[150.0, 400.0, 720.0, 500.0, 930.0]),
         HIGHER,
     )
     .unwrap();
-    assert_eq!((c.verdict, c.design, c.n), (Verdict::NoDifferenceShown, Design::Unpaired, (7, 5)));
+    assert_eq!((c.verdict, c.design, c.n), (Verdict::NotJudged, Design::Trials, (7, 5)));
 }
 
 /// Cushny and Peebles' sleep data (R's `sleep`): hours gained under two drugs. The values are those of R's manual:
@@ -42,8 +46,8 @@ fn student_and_welch_as_r() {
     near(paired.interval.0, 0.7001142, 1e-6);
     near(paired.interval.1, 2.4598858, 1e-6);
     near(paired.p, 0.002833, 1e-6);
-    let welch = compare(&Sample::unpaired(&a), &Sample::unpaired(&b), LOWER).unwrap();
-    assert_eq!((welch.design, welch.verdict), (Design::Unpaired, Verdict::NoDifferenceShown));
+    let welch = compare_runs(&one_sitting(&a), &one_sitting(&b), LOWER).unwrap();
+    assert_eq!((welch.design, welch.verdict), (Design::Trials, Verdict::NotJudged));
     near(welch.freedom, 17.776, 1e-3);
     near(welch.interval.0, -0.2054832, 1e-6);
     near(welch.interval.1, 3.3654832, 1e-6);
@@ -61,7 +65,7 @@ fn ratios_as_scipy() {
     near(paired.interval.0, SCIPY_PAIRED[1], 1e-6);
     near(paired.interval.1, SCIPY_PAIRED[2], 1e-6);
     near(paired.p, SCIPY_PAIRED[3], 1e-7);
-    let welch = compare(&Sample::unpaired(&a), &Sample::unpaired(&b), LOWER).unwrap();
+    let welch = compare_runs(&one_sitting(&a), &one_sitting(&b), LOWER).unwrap();
     near(welch.estimate, SCIPY_PAIRED[0], 1e-9);
     near(welch.interval.0, SCIPY_WELCH[0], 1e-6);
     near(welch.interval.1, SCIPY_WELCH[1], 1e-6);
@@ -88,17 +92,17 @@ fn too_little_to_say() {
 
 #[test]
 fn only_rounds_of_both_are_paired() {
-    let base = Sample { figures: vec![(Some(0), 1.0), (Some(1), 2.0), (Some(2), 4.0), (Some(3), 8.0)] };
-    let other = Sample { figures: vec![(Some(3), 8.8), (Some(1), 2.2), (Some(2), 4.4)] };
+    let base = Sample { figures: vec![(0, 1.0), (1, 2.0), (2, 4.0), (3, 8.0)] };
+    let other = Sample { figures: vec![(3, 8.8), (1, 2.2), (2, 4.4)] };
     let c = compare(&base, &other, LOWER).unwrap();
     assert_eq!((c.design, c.n), (Design::Paired, (3, 3)));
     near(c.estimate, 0.1, 1e-12);
     // A round that ran twice has no one partner.
-    let twice = Sample { figures: vec![(Some(1), 2.2), (Some(1), 2.3), (Some(2), 4.4)] };
-    assert_eq!(compare(&base, &twice, LOWER).unwrap().design, Design::Unpaired);
+    let twice = Sample { figures: vec![(1, 2.2), (1, 2.3), (2, 4.4)] };
+    assert_eq!(compare(&base, &twice, LOWER).unwrap().design, Design::Trials);
     // One common round is no pairing.
-    let apart = Sample { figures: vec![(Some(3), 8.8), (Some(4), 2.2)] };
-    assert_eq!(compare(&base, &apart, LOWER).unwrap().design, Design::Unpaired);
+    let apart = Sample { figures: vec![(3, 8.8), (4, 2.2)] };
+    assert_eq!(compare(&base, &apart, LOWER).unwrap().design, Design::Trials);
 }
 
 /// Counts that are the same every round: a difference is a difference, none is none.
@@ -124,6 +128,61 @@ fn families() {
     assert_eq!(holm(&[0.03, 0.01, 0.013, 0.2], 0.05), [false, true, true, false]);
     assert_eq!(holm(&[0.04], 0.05), [true]);
     assert!(holm(&[], 0.05).is_empty());
+}
+
+/// Sittings of one trial each, in the order `a b b a a b ...`.
+fn by_turns(a: &[f64], b: &[f64]) -> (Vec<Sitting>, Vec<Sitting>) {
+    let side = |v: &[f64], odd: u64| {
+        (0..).zip(v).map(|(i, v)| Sitting { started_s: 2 * i + ((i % 2) ^ odd), figures: vec![*v] }).collect()
+    };
+    (side(a, 0), side(b, 1))
+}
+
+/// Rounds of one run, or sittings by turns of as many runs.
+fn by(paired: bool, a: &[f64], b: &[f64]) -> Comparison {
+    if paired {
+        return compare(&Sample::rounds(a), &Sample::rounds(b), LOWER).unwrap();
+    }
+    let (a, b) = by_turns(a, b);
+    compare_runs(&a, &b, LOWER).unwrap()
+}
+
+/// Who sat down between whom decides whether there is a verdict.
+#[test]
+fn runs_are_judged_by_sittings_that_took_turns() {
+    let (fast, slow) = ([1.0, 1.1, 0.9, 1.05, 0.95], [2.0, 2.1, 1.9, 2.05, 1.95]);
+    let (a, b) = by_turns(&fast, &slow);
+    let c = compare_runs(&a, &b, LOWER).unwrap();
+    assert_eq!((c.design, c.n, c.verdict), (Design::Sittings, (5, 5), Verdict::Worse));
+    assert!(c.rounds_to_show(0.5).unwrap() >= SITTINGS_MIN);
+    // Trials of a sitting are one value: ten times the trials are not ten times the evidence.
+    let often = |side: &[Sitting]| -> Vec<Sitting> {
+        side.iter().map(|s| Sitting { figures: vec![s.figures[0]; 10], ..*s }).collect()
+    };
+    let many = compare_runs(&often(&a), &often(&b), LOWER).unwrap();
+    assert_eq!((many.n, many.verdict), ((5, 5), Verdict::Worse));
+    near(many.p, c.p, 1e-9);
+    // Four turns, or all of one side first: the difference and its interval, and no verdict.
+    let four = compare_runs(&a[..4], &b, LOWER).unwrap();
+    assert_eq!((four.design, four.verdict, four.judged()), (Design::Sittings, Verdict::NotJudged, false));
+    near(four.estimate, 0.9726, 0.05);
+    assert!(four.interval.0 > 0.5 && four.interval.1 < 2.0);
+    let later: Vec<Sitting> = b.iter().map(|s| Sitting { started_s: s.started_s + 100, ..s.clone() }).collect();
+    assert_eq!(turns(&a, &later).len(), 1);
+    assert_eq!(compare_runs(&a, &later, LOWER).unwrap().verdict, Verdict::NotJudged);
+    // One sitting of each: the trials are all there is.
+    let c = compare_runs(&one_sitting(&fast), &one_sitting(&slow), LOWER).unwrap();
+    assert_eq!((c.design, c.n, c.verdict), (Design::Trials, (5, 5), Verdict::NotJudged));
+    assert_eq!(c.rounds_to_show(0.05), None);
+    assert_eq!(compare_runs(&[], &b, LOWER), None);
+    assert_eq!(compare_runs(&one_sitting(&[]), &b, LOWER), None);
+}
+
+/// A sum that no number holds is no mean, and its comparison none.
+#[test]
+fn figures_at_the_end_of_numbers() {
+    let huge = Sample::rounds(&[f64::MAX, f64::MAX, 0.0]);
+    assert_eq!(compare(&huge, &Sample::rounds(&[-f64::MAX, -f64::MAX, 0.0]), LOWER), None);
 }
 
 fn positive() -> impl Strategy<Value = Vec<f64>> {
@@ -155,9 +214,8 @@ proptest! {
     /// Who is called the baseline changes the sign, not whether there is a difference.
     #[test]
     fn sides_can_be_swapped(a in positive(), b in positive(), paired: bool) {
-        let sample = |v: &[f64]| if paired { Sample::rounds(v) } else { Sample::unpaired(v) };
-        let there = compare(&sample(&a), &sample(&b), LOWER).unwrap();
-        let back = compare(&sample(&b), &sample(&a), LOWER).unwrap();
+        let there = by(paired, &a, &b);
+        let back = by(paired, &b, &a);
         prop_assert!((there.p - back.p).abs() < 1e-9);
         let swapped = match there.verdict {
             Verdict::Better => Verdict::Worse,
@@ -170,12 +228,11 @@ proptest! {
     /// The interval holds the estimate, and leaves out "no difference" exactly when one is shown.
     #[test]
     fn interval_and_verdict_agree(a in positive(), b in positive(), paired: bool) {
-        let sample = |v: &[f64]| if paired { Sample::rounds(v) } else { Sample::unpaired(v) };
-        let c = compare(&sample(&a), &sample(&b), LOWER).unwrap();
+        let c = by(paired, &a, &b);
         let (low, high) = c.interval;
         prop_assert!(low <= c.estimate && c.estimate <= high);
         let shown = c.verdict != Verdict::NoDifferenceShown;
-        if (c.p - ALPHA).abs() > 1e-6 {
+        if c.judged() && (c.p - ALPHA).abs() > 1e-6 {
             prop_assert_eq!(shown, low > 0.0 || high < 0.0);
         }
         prop_assert!(c.detectable >= 0.0);
@@ -183,8 +240,8 @@ proptest! {
 
     /// Smaller effects take more rounds.
     #[test]
-    fn proposals_fall_with_the_effect(a in positive(), b in positive()) {
-        let c = compare(&Sample::unpaired(&a), &Sample::unpaired(&b), LOWER).unwrap();
+    fn proposals_fall_with_the_effect(a in positive(), b in positive(), paired: bool) {
+        let c = by(paired, &a, &b);
         let rounds = |e| c.rounds_to_show(e).unwrap_or(usize::MAX);
         prop_assert!(rounds(0.01) >= rounds(0.05) && rounds(0.05) >= rounds(0.5));
         prop_assert!(rounds(0.05) >= 2);

@@ -61,14 +61,16 @@ pub fn percent(v: f64) -> String {
     if v.abs() >= 1000.0 { format!("{v:+.0} %") } else { format!("{v:+.2} %") }
 }
 
-/// The block that ministat prints: first a line of signs, then N to Stddev, then each contestant's difference to the first.
+/// The block that ministat prints: first a line of signs, then N to Stddev in `unit`, then each contestant's difference to
+/// the first. CV is the coefficient of variation: the standard deviation in per cent of the mean.
 pub fn ministat(
     figure: &str,
+    unit: &str,
     rows: &[(String, Option<Summary>)],
     comparisons: &[Option<Comparison>],
     advice_for: f64,
 ) -> String {
-    let mut out = format!("- {} -\n", plain(figure));
+    let mut out = format!("- {} [{unit}] -\n", plain(figure));
     let sign = |i: usize| SIGNS[i % SIGNS.len()];
     for (i, (label, _)) in rows.iter().enumerate() {
         let _ = writeln!(out, "{} {}", sign(i), plain(label));
@@ -95,16 +97,16 @@ pub fn ministat(
     }
     for (i, (label, _)) in rows.iter().enumerate().skip(1) {
         let comparison = comparisons.get(i).and_then(Option::as_ref);
-        let _ = writeln!(out, "{} {}: {}", sign(i), plain(label), answer(comparison));
-        if let Some(advice) = comparison.and_then(|c| advice(c, advice_for)) {
+        let _ = writeln!(out, "{} {}: {}", sign(i), plain(label), answer(comparison, unit));
+        if let Some(advice) = comparison.and_then(|c| advice(c, advice_for, unit)) {
             let _ = writeln!(out, "  {advice}");
         }
     }
     out
 }
 
-/// The verdict, the difference and its interval, in one line.
-pub fn answer(comparison: Option<&Comparison>) -> String {
+/// The verdict, the difference and its interval, in one line. `unit` is the figure's.
+pub fn answer(comparison: Option<&Comparison>, unit: &str) -> String {
     let Some(c) = comparison else {
         return "no verdict: it takes two rounds on each side".into();
     };
@@ -113,18 +115,23 @@ pub fn answer(comparison: Option<&Comparison>) -> String {
         Verdict::Worse => "worse",
         Verdict::Different => "different",
         Verdict::NoDifferenceShown => "no difference shown",
+        Verdict::NotJudged => "no verdict",
     };
-    let show = |v: f64| if c.form == Form::Ratio { percent(v) } else { format!("{}{}", sign_of(v), number(v.abs())) };
+    let show =
+        |v: f64| if c.form == Form::Ratio { percent(v) } else { format!("{}{} {unit}", sign_of(v), number(v.abs())) };
     let (low, high) = c.interval;
-    let how = match c.design {
+    let mut how = match c.design {
         Design::Paired => format!("{} rounds, paired", c.n.0),
-        Design::Unpaired => format!("{} and {}, not paired", c.n.0, c.n.1),
+        Design::Sittings => format!("{} and {} runs, a value each", c.n.0, c.n.1),
+        Design::Trials => format!("{} and {} trials, as if every run were like these", c.n.0, c.n.1),
     };
-    let p = if c.p < 1e-4 { "p < 0.0001".to_owned() } else { format!("p = {:.4}", c.p) };
-    if c.n.0.min(c.n.1) < INTERVAL_MIN {
-        return format!("{word}: {} (too few rounds for an interval: {how}, {p})", show(c.estimate));
+    if c.judged() {
+        how += &if c.p < 1e-4 { ", p < 0.0001".to_owned() } else { format!(", p = {:.4}", c.p) };
     }
-    format!("{word}: {} [{}, {}] at 95% confidence ({how}, {p})", show(c.estimate), show(low), show(high))
+    if c.n.0.min(c.n.1) < INTERVAL_MIN {
+        return format!("{word}: {} (too few for an interval: {how})", show(c.estimate));
+    }
+    format!("{word}: {} [{}, {}] at 95% confidence ({how})", show(c.estimate), show(low), show(high))
 }
 
 fn sign_of(v: f64) -> &'static str {
@@ -132,24 +139,28 @@ fn sign_of(v: f64) -> &'static str {
 }
 
 /// What was within reach of so many rounds, when nothing was found.
-pub fn advice(c: &Comparison, effect: f64) -> Option<String> {
+pub fn advice(c: &Comparison, effect: f64, unit: &str) -> Option<String> {
     if c.verdict != Verdict::NoDifferenceShown || c.n.0.min(c.n.1) < INTERVAL_MIN {
         return None;
     }
+    let (what, new) = match c.design {
+        Design::Sittings => ("runs", "runs of each, by turns"),
+        Design::Paired | Design::Trials => ("rounds", "rounds in a new run"),
+    };
     let reach = match c.form {
         Form::Ratio => percent(c.detectable).trim_start_matches('+').to_owned(),
-        Form::Difference => number(c.detectable),
+        Form::Difference => format!("{} {unit}", number(c.detectable)),
     };
-    let mut text = format!("so many rounds could have shown a difference of {reach} (power 80%)");
+    let mut text = format!("so many {what} could have shown a difference of {reach} (power 80%)");
     if c.form == Form::Ratio {
         let wanted = percent(effect);
         let wanted = wanted.trim_start_matches('+');
         match c.rounds_to_show(effect) {
             Some(n) => {
-                let _ = write!(text, "; {wanted} takes a new run of {n} rounds");
+                let _ = write!(text, "; {wanted} takes {n} {new}");
             }
             None => {
-                let _ = write!(text, "; {wanted} takes more rounds than are sensible: the figures scatter too much");
+                let _ = write!(text, "; {wanted} takes more {what} than are sensible: the figures scatter too much");
             }
         }
     }
@@ -161,13 +172,15 @@ pub fn advice(c: &Comparison, effect: f64) -> Option<String> {
 pub struct Row {
     pub name: String,
     pub direction: Direction,
+    pub unit: &'static str,
     /// Mean of each contestant; None is printed as blank.
     pub means: Vec<Option<f64>>,
 }
 
 /// The table of mmtests: one column a contestant, the first is the baseline.
 pub fn mmtests(labels: &[String], rows: &[Row]) -> String {
-    let name_width = rows.iter().map(|r| plain(&r.name).chars().count()).max().unwrap_or(0) + 4;
+    let names: Vec<String> = rows.iter().map(|r| format!("{} [{}]", plain(&r.name), r.unit)).collect();
+    let name_width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0) + 4;
     let wrapped: Vec<Vec<String>> = labels.iter().map(|l| wrap(&plain(l), COLUMN - 2)).collect();
     let mut out = String::new();
     for line in 0..wrapped.iter().map(Vec::len).max().unwrap_or(0) {
@@ -180,8 +193,8 @@ pub fn mmtests(labels: &[String], rows: &[Row]) -> String {
         }
         let _ = writeln!(out, "{}", text.trim_end());
     }
-    for row in rows {
-        let mut text = format!("Ops {:<width$}", plain(&row.name), width = name_width - 4);
+    for (row, name) in rows.iter().zip(&names) {
+        let mut text = format!("Ops {name:<width$}", width = name_width - 4);
         let base = row.means.first().copied().flatten();
         let digits = digits(&row.means);
         for mean in &row.means {

@@ -1,7 +1,7 @@
 //! Tests of [`super`], against tables as the threads printed them.
 
 use super::*;
-use crate::stats::{Sample, compare};
+use crate::stats::{Sample, Sitting, compare, compare_runs};
 
 /// Lines of the table in "Reduce system disruption due to kswapd followup V3" (Mel Gorman, 2013-05-30).
 #[test]
@@ -22,27 +22,34 @@ fn percentages_as_mmtests() {
 
 #[test]
 fn mmtests_table() {
-    let row =
-        |name: &str, direction, means: &[Option<f64>]| Row { name: name.into(), direction, means: means.to_vec() };
+    let row = |name: &str, unit, direction, means: &[Option<f64>]| Row {
+        name: name.into(),
+        unit,
+        direction,
+        means: means.to_vec(),
+    };
     let text = mmtests(
         &["vanilla".into(), "mm1-mmotm-20130522".into(), "kernel:/var/tmp/disk.img,mb_optimize_scan=1".into()],
         &[
-            row("memcachetest-2385M", Direction::HigherIsBetter, &[Some(4208.0), Some(24154.0), Some(23765.0)]),
-            row("io-duration-715M", Direction::LowerIsBetter, &[Some(12.0), Some(7.0), None]),
-            row("majorfaults-0M", Direction::LowerIsBetter, &[Some(0.0), Some(1.0), Some(0.0)]),
+            row("memcachetest-2385M", "1/s", Direction::HigherIsBetter, &[Some(4208.0), Some(24154.0), Some(23765.0)]),
+            row("io-duration-715M", "s", Direction::LowerIsBetter, &[Some(12.0), Some(7.0), None]),
+            row("majorfaults-0M", "count", Direction::LowerIsBetter, &[Some(0.0), Some(1.0), Some(0.0)]),
         ],
     );
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
         lines[lines.len() - 3],
-        "Ops memcachetest-2385M       4208.00 (   0.00%)      24154.00 ( 474.00%)      23765.00 ( 464.76%)"
+        "Ops memcachetest-2385M [1/s]       4208.00 (   0.00%)      24154.00 ( 474.00%)      23765.00 ( 464.76%)"
     );
-    assert_eq!(lines[lines.len() - 2], "Ops io-duration-715M           12.00 (   0.00%)          7.00 (  41.67%)");
+    assert_eq!(
+        lines[lines.len() - 2],
+        "Ops io-duration-715M [s]             12.00 (   0.00%)          7.00 (  41.67%)"
+    );
     assert_eq!(
         lines[lines.len() - 1],
-        "Ops majorfaults-0M              0.00 (   0.00%)          1.00                     0.00 (   0.00%)"
+        "Ops majorfaults-0M [count]            0.00 (   0.00%)          1.00                     0.00 (   0.00%)"
     );
-    assert!(lines.iter().all(|l| l.chars().count() <= 22 + 3 * 25), "{text}");
+    assert!(lines.iter().all(|l| l.chars().count() <= 28 + 3 * 25), "{text}");
     assert!(lines[lines.len() - 4].contains("vanilla"), "{text}");
 }
 
@@ -56,10 +63,10 @@ fn ministat_block() {
         ("failed".to_owned(), None),
     ];
     let c = compare(&Sample::rounds(&vanilla), &Sample::rounds(&patched), Direction::LowerIsBetter);
-    let text = ministat("es_shrink_scan", &rows, &[None, c, None], 0.05);
+    let text = ministat("es_shrink_scan", "count", &rows, &[None, c, None], 0.05);
     assert!(!text.contains('\u{1b}'), "no escape reaches the terminal");
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[0], "- es_shrink_scan -");
+    assert_eq!(lines[0], "- es_shrink_scan [count] -");
     assert!(lines[5].starts_with("x   4"), "{text}");
     assert!(lines[6].starts_with("+   4"), "{text}");
     assert_eq!(lines[7], "*   0");
@@ -72,10 +79,10 @@ fn advice_is_for_what_was_not_found() {
     let a = Sample::rounds(&[10.0, 11.0, 9.5, 10.4]);
     let b = Sample::rounds(&[10.2, 10.6, 10.0, 10.1]);
     let c = compare(&a, &b, Direction::LowerIsBetter).unwrap();
-    let text = advice(&c, 0.05).unwrap();
-    assert!(text.contains("could have shown a difference of") && text.contains("5.00 % takes a new run of"), "{text}");
+    let text = advice(&c, 0.05, "s").unwrap();
+    assert!(text.contains("could have shown a difference of") && text.contains("5.00 % takes "), "{text}");
     let far = compare(&a, &Sample::rounds(&[20.0, 22.0, 19.0, 21.0]), Direction::LowerIsBetter).unwrap();
-    assert_eq!(advice(&far, 0.05), None);
+    assert_eq!(advice(&far, 0.05, "s"), None);
 }
 
 #[test]
@@ -84,10 +91,21 @@ fn two_rounds_have_no_interval() {
         let (a, b) = ([10.0, 11.0, 9.5], [10.2, 10.6, 10.0]);
         compare(&Sample::rounds(&a[..n]), &Sample::rounds(&b[..n]), Direction::LowerIsBetter).unwrap()
     };
-    let text = answer(Some(&of(2)));
-    assert!(text.contains("(too few rounds for an interval: 2 rounds, paired") && !text.contains('['), "{text}");
-    assert_eq!(advice(&of(2), 0.05), None);
-    assert!(answer(Some(&of(3))).contains("] at 95% confidence") && advice(&of(3), 0.05).is_some());
+    let text = answer(Some(&of(2)), "s");
+    assert!(text.contains("(too few for an interval: 2 rounds, paired") && !text.contains('['), "{text}");
+    assert_eq!(advice(&of(2), 0.05, "s"), None);
+    assert!(answer(Some(&of(3)), "s").contains("] at 95% confidence") && advice(&of(3), 0.05, "s").is_some());
+}
+
+/// A difference without a percentage has the figure's unit; what is not judged has no p, and says what it rests on.
+#[test]
+fn words_carry_their_unit_and_ground() {
+    let c = compare(&Sample::rounds(&[0.0; 3]), &Sample::rounds(&[5.0; 3]), Direction::LowerIsBetter);
+    assert!(answer(c.as_ref(), "B").starts_with("worse: +5 B [+5 B, +5 B] at 95%"), "{}", answer(c.as_ref(), "B"));
+    let run = |v: f64| [Sitting { started_s: 0, figures: vec![v, v * 1.1, v * 0.9] }];
+    let text = answer(compare_runs(&run(1.0), &run(9.0), Direction::LowerIsBetter).as_ref(), "s");
+    assert!(text.starts_with("no verdict: +800.00 % [") && !text.contains("p ="), "{text}");
+    assert!(text.ends_with("(3 and 3 trials, as if every run were like these)"), "{text}");
 }
 
 #[test]

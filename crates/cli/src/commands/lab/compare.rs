@@ -13,12 +13,14 @@ use crate::failure::{Failure, Result};
 /// Compare contestants: ministat and mmtests tables, and a verdict
 ///
 /// The first contestant is the baseline. Figures of one run are paired by round; a figure that got better has a positive
-/// percentage.
+/// percentage. Different runs get their difference and no verdict, unless at least five of each took turns
+/// (before, after, after, before, ...): then a run is a value.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lab compare result                           (all contestants of one run)
   extant lab compare result#engine result#kernel      (two of them; a part of the label will do)
-  extant lab compare before after                     (two runs, label by label)
+  extant lab compare before after                     (two runs, label by label: the difference)
+  extant lab compare after* --against before*         (runs that took turns: a verdict)
   extant lab compare result --figure latency.fsync.p99_ns --effect 2
 
 Exit status: 0, 1 (usage, or results that must not be compared), 3 (a headline figure got worse), 8 (a result
@@ -27,6 +29,9 @@ pub struct CompareArgs {
     /// Directories or files of results; DIR#LABEL for one contestant
     #[arg(required = true)]
     pub what: Vec<PathBuf>,
+    /// Runs of the baseline; the others, together, are compared with these
+    #[arg(long, value_name = "RESULT", num_args = 1..)]
+    pub against: Vec<PathBuf>,
     /// Contestant to compare with; else the first
     #[arg(short, long, value_name = "LABEL")]
     pub baseline: Option<String>,
@@ -47,6 +52,7 @@ pub fn run(args: &CompareArgs) -> Result<()> {
     }
     let options = Options {
         what: args.what.clone(),
+        against: args.against.clone(),
         baseline: args.baseline.clone(),
         figures: args.figures.clone(),
         effect: args.effect / 100.0,

@@ -3,10 +3,12 @@
 //! # Locking
 //! None.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
 use extant_lab::compare;
+use extant_lab::regression::{self, Answer};
 use extant_lab::target::{Kind, Target};
 use extant_lab::workload;
 
@@ -14,9 +16,10 @@ use super::run::{HowArgs, RunArgs, default_output, run_into, watch_signals};
 use super::table;
 use crate::failure::{Failure, Result};
 
-/// Run every workload against the default; fails when a regression is shown
+/// Run every workload against the default, and say of each in a line whether it regressed
 ///
-/// The default is the same kind of target without options, unless --against names another. Each workload has a scale at
+/// A workload did not regress when the 95 % confidence interval of its headline lies above -3 %, or when all counts
+/// (requests, commits, allocations) are equal in every round; it did when the interval lies below. The default is the same kind of target without options, unless --against names another. Each workload has a scale at
 /// which a trial takes seconds; --scale multiplies it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -24,7 +27,8 @@ use crate::failure::{Failure, Result};
   sudo extant lab matrix kernel:/var/tmp/k.img,mb_optimize_scan=1 --rounds 10
   extant lab matrix engine:/var/tmp/a.img --against mount:/var/tmp/b.img
 
-Exit status: 0, 1 (usage), 3 (a headline figure is shown to be worse), 8 (a trial failed), 130 (interrupted).")]
+Exit status: 0 (nothing regressed), 1 (usage), 3 (a workload regressed), 4 (none did, but one is undecided: more rounds
+would say), 8 (a trial failed), 130 (interrupted).")]
 pub struct MatrixArgs {
     /// Target with its options
     pub contestant: String,
@@ -55,7 +59,7 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
             found.map_err(|e| Failure::usage(e.to_string()))?
         }
     };
-    let mut groups = Vec::new();
+    let mut findings = Vec::new();
     let mut failed = Vec::new();
     for workload in chosen {
         let mut how = args.how.clone();
@@ -69,25 +73,40 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
             shard: None,
         };
         let (dir, usable) = run_into(&one, one.command_line(), &stop)?;
+        if args.how.plan {
+            continue;
+        }
         if !usable {
+            writeln!(
+                std::io::stdout(),
+                "{:14} trials failed; the others: extant lab compare {}",
+                workload.name(),
+                dir.display()
+            )?;
             failed.push(workload.name());
+            continue;
         }
-        if !args.how.plan {
-            groups.extend(table::print(&dir, &label)?);
+        for group in table::groups(&dir, &label)? {
+            group.notes.iter().for_each(|note| eprintln!("{}: {note}", workload.name()));
+            for finding in regression::judge(&[group]) {
+                writeln!(std::io::stdout(), "{finding}")?;
+                findings.push(finding);
+            }
         }
     }
-    if args.how.plan {
-        return Ok(());
-    }
-    let judgement = compare::judge(&groups);
     if !failed.is_empty() {
         return Err(Failure::op(format!("trials failed: {}", failed.join(", "))));
     }
-    if judgement.regressions.is_empty() {
-        println!("no regression is shown");
+    let status = regression::status(&findings);
+    if status == 0 {
         return Ok(());
     }
-    Err(Failure::new(compare::REGRESSION, format!("worse than {baseline}: {}", judgement.regressions.join(", "))))
+    let (answer, what) = match status {
+        compare::REGRESSION => (Answer::Regressed, format!("worse than {baseline}")),
+        _ => (Answer::Undecided, "undecided".to_owned()),
+    };
+    let those: Vec<&str> = findings.iter().filter(|f| f.answer == answer).map(|f| f.workload.as_str()).collect();
+    Err(Failure::new(status, format!("{what}: {}", those.join(", "))))
 }
 
 /// What the contestant is compared with.

@@ -1,4 +1,4 @@
-//! The headline figure of results, as `run` and `matrix` show it at their end.
+//! The headline figure of results, as `run` shows it at its end, and what `matrix` judges.
 //!
 //! # Locking
 //! None.
@@ -7,32 +7,37 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use extant_lab::compare::{self, Group};
+use extant_lab::figure;
 use extant_lab::result::Trial;
-use extant_lab::stats::DEFAULT_EFFECT;
+use extant_lab::stats::{DEFAULT_EFFECT, Summary};
+use extant_lab::table::number;
 
 use crate::failure::{Failure, Result};
 
-/// Prints the headline of the results in `dir`, compared with the contestant `baseline`. Returns the groups, to judge them.
-pub fn print(dir: &Path, baseline: &str) -> Result<Vec<Group>> {
+/// Prints the headline of the results in `dir`, compared with the contestant `baseline`.
+pub fn print(dir: &Path, baseline: &str) -> Result<()> {
     let trials = extant_lab::run::load(dir).map_err(|e| Failure::op(e.to_string()))?;
     let usable = |label: &str| trials.iter().any(|t| t.contestant.label == label && t.usable());
     let others = trials.iter().any(|t| t.contestant.label != baseline && t.usable());
     let mut out = std::io::stdout().lock();
     if !usable(baseline) || !others {
         // A contestant on its own, or one part of a run.
-        plain(&mut out, &trials)?;
-        return Ok(Vec::new());
+        return plain(&mut out, &trials);
     }
-    let what: [PathBuf; 1] = [dir.to_owned()];
-    let groups = compare::open(&what, Some(baseline), false).map_err(super::compare::failure)?;
-    for group in &groups {
+    for group in groups(dir, baseline)? {
         writeln!(out, "{}", group.title())?;
         write!(out, "{}", group.ministat(&group.headline, DEFAULT_EFFECT))?;
     }
-    Ok(groups)
+    Ok(())
 }
 
-/// The median rate of each contestant.
+/// The results in `dir`, with the contestant `baseline` in front.
+pub fn groups(dir: &Path, baseline: &str) -> Result<Vec<Group>> {
+    let sides: [Vec<PathBuf>; 1] = [vec![dir.to_owned()]];
+    compare::open(&sides, Some(baseline), false).map_err(super::compare::failure)
+}
+
+/// The median headline of each contestant.
 fn plain(out: &mut impl Write, trials: &[Trial]) -> Result<()> {
     let mut labels: Vec<&str> = Vec::new();
     for trial in trials {
@@ -41,16 +46,15 @@ fn plain(out: &mut impl Write, trials: &[Trial]) -> Result<()> {
         }
     }
     for label in labels {
-        let mut rates: Vec<f64> = trials
-            .iter()
-            .filter(|t| t.contestant.label == label && t.usable())
-            .filter_map(|t| t.phase(&t.workload.headline))
-            .filter(|p| p.seconds > 0.0)
-            .map(|p| p.operations as f64 / p.seconds)
-            .collect();
-        rates.sort_by(f64::total_cmp);
-        let median = rates.get(rates.len() / 2).map_or_else(|| "-".to_owned(), |m| format!("{m:.2}"));
-        writeln!(out, "{label}: {median} /s (median of {})", rates.len())?;
+        let usable: Vec<&Trial> = trials.iter().filter(|t| t.contestant.label == label && t.usable()).collect();
+        let Some(headline) = usable.first().map(|t| figure::headline(t)) else {
+            writeln!(out, "{label}: no trial can be used")?;
+            continue;
+        };
+        let all = usable.iter().flat_map(|t| figure::figures(t));
+        let values: Vec<f64> = all.filter(|(name, _)| *name == headline).map(|(_, v)| v).collect();
+        let median = Summary::of(&values).map_or_else(|| "-".to_owned(), |s| number(s.median));
+        writeln!(out, "{label}: {headline} {median} {} (median of {})", figure::unit(&headline), values.len())?;
     }
     Ok(())
 }

@@ -1,0 +1,177 @@
+//! Whether a contestant does something worse than the baseline, as the house means it: one answer a workload.
+//!
+//! Main items: [`judge`], [`Finding`], [`Answer`], [`status`]. The question is not whether a difference is shown (`compare` asks that) but
+//! whether a loss of [`LIMIT`] can be excluded: the 95 % confidence interval of the headline lies above it. Where the times
+//! scatter too much for that, counts decide: a contestant that did exactly the same requests, commits and allocations
+//! in every round did the same work. An interval that lies below the limit is a regression, whatever the counts say.
+//! What is neither is undecided, which is no "no".
+//!
+//! It neither runs nor reads trials.
+//!
+//! # Locking
+//! None.
+
+use std::fmt;
+
+use crate::compare::{Group, REGRESSION, Series};
+use crate::figure::{Direction, direction, figures, is_count};
+use crate::stats::{Comparison, Design, Form};
+use crate::table::{percent, plain};
+
+/// Loss that must be excluded: what is smaller is not worth the rounds that show it.
+pub const LIMIT: f64 = -0.03;
+
+/// Exit status when nothing regressed, but something is undecided.
+pub const UNDECIDED: u8 = 4;
+
+/// Most counts that are named in a line.
+const NAMED_MAX: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    NoRegression,
+    /// The times do not say; the work was the same.
+    CountsEqual,
+    /// A loss of more than [`LIMIT`] is shown.
+    Regressed,
+    /// Such a loss is neither shown nor excluded.
+    Undecided,
+}
+
+/// One contestant against the baseline in one workload. Its text is a line.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub workload: String,
+    pub contestant: String,
+    pub answer: Answer,
+    figure: String,
+    /// Change and the ends of its interval, positive is better. None: too few rounds, or figures without a ratio.
+    change: Option<[f64; 3]>,
+    rounds: usize,
+    counts: Counts,
+    /// Rounds that would decide, if nothing changed. None: more than are sensible.
+    rounds_to_decide: Option<usize>,
+}
+
+/// What the counts of two contestants say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Counts {
+    /// So many, each the same in every round of both.
+    Equal(usize),
+    /// These are not the same in every round of both.
+    Differ(Vec<String>),
+    /// Neither target tells any.
+    None,
+}
+
+/// All contestants of all groups against their baselines.
+pub fn judge(groups: &[Group]) -> Vec<Finding> {
+    groups.iter().flat_map(|g| (1..g.series.len()).map(|i| finding(g, i))).collect()
+}
+
+fn finding(group: &Group, i: usize) -> Finding {
+    let comparison = group.comparison(i, &group.headline);
+    let change = comparison.as_ref().and_then(|c| change(c, direction(&group.headline)));
+    let counts = counts(&group.series[0], &group.series[i]);
+    let answer = match (change, &counts) {
+        (Some([_, _, high]), _) if high < LIMIT => Answer::Regressed,
+        (Some([_, low, _]), _) if low > LIMIT => Answer::NoRegression,
+        (_, Counts::Equal(_)) => Answer::CountsEqual,
+        _ => Answer::Undecided,
+    };
+    Finding {
+        workload: group.workload.name.clone(),
+        contestant: group.series[i].label.clone(),
+        answer,
+        figure: group.headline.clone(),
+        change,
+        rounds: comparison.as_ref().map_or(0, |c| c.n.0),
+        counts,
+        rounds_to_decide: comparison.and_then(|c| c.rounds_to_show(-LIMIT)),
+    }
+}
+
+/// Exit status that says it all: 0, [`REGRESSION`] or [`UNDECIDED`].
+pub fn status(findings: &[Finding]) -> u8 {
+    let any = |answer| findings.iter().any(|f| f.answer == answer);
+    match (any(Answer::Regressed), any(Answer::Undecided)) {
+        (true, _) => REGRESSION,
+        (false, true) => UNDECIDED,
+        (false, false) => 0,
+    }
+}
+
+/// Change and interval as a rate's: a time that doubles is a loss of 50 %.
+fn change(c: &Comparison, direction: Direction) -> Option<[f64; 3]> {
+    // Different runs have no interval that could exclude anything.
+    if c.form != Form::Ratio || c.design != Design::Paired {
+        return None;
+    }
+    let (low, high) = c.interval;
+    let inverse = |v: f64| 1.0 / (1.0 + v) - 1.0;
+    match direction {
+        Direction::LowerIsBetter => Some([inverse(c.estimate), inverse(high), inverse(low)]),
+        Direction::HigherIsBetter | Direction::Neither => Some([c.estimate, low, high]),
+    }
+}
+
+fn counts(base: &Series, other: &Series) -> Counts {
+    let trials = || base.trials().chain(other.trials());
+    let mut names: Vec<String> = trials().flat_map(figures).map(|(name, _)| name).filter(|n| is_count(n)).collect();
+    names.sort();
+    names.dedup();
+    // How many files are left says that the work was done, not how.
+    if names.iter().all(|n| n == "files_left") {
+        return Counts::None;
+    }
+    let all = trials().count();
+    let same = |name: &str| {
+        let values: Vec<f64> = [base, other].iter().flat_map(|s| s.values(name)).collect();
+        values.len() == all && values.windows(2).all(|w| w[0] == w[1])
+    };
+    let differ: Vec<String> = names.iter().filter(|n| !same(n)).cloned().collect();
+    if differ.is_empty() { Counts::Equal(names.len()) } else { Counts::Differ(differ) }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self.answer {
+            Answer::NoRegression => "no regression",
+            Answer::CountsEqual => "counts equal",
+            Answer::Regressed => "REGRESSED",
+            Answer::Undecided => "undecided",
+        };
+        write!(f, "{:14} {word:14} {} ", plain(&self.workload), plain(&self.figure))?;
+        match self.change {
+            Some([change, low, high]) => write!(
+                f,
+                "{} [{}, {}] at 95% confidence ({} rounds)",
+                percent(change),
+                percent(low),
+                percent(high),
+                self.rounds
+            )?,
+            None => write!(f, "without an interval")?,
+        }
+        match &self.counts {
+            Counts::Equal(n) => write!(f, "; all {n} counts equal")?,
+            Counts::Differ(names) => {
+                let named: Vec<String> = names.iter().take(NAMED_MAX).map(|n| plain(n)).collect();
+                let more = names.len() - named.len();
+                write!(f, "; counts not equal: {}", named.join(", "))?;
+                if more > 0 {
+                    write!(f, " and {more} more")?;
+                }
+            }
+            Counts::None => write!(f, "; no counts")?,
+        }
+        match (self.answer, self.rounds_to_decide) {
+            (Answer::Undecided, Some(n)) => write!(f, "; about {n} rounds in a new run would decide"),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "regression_tests.rs"]
+mod tests;
