@@ -441,6 +441,13 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
         if t.recorded != first.recorded {
             add(format!("recorded {} and {}", plain(&recorded(first)), plain(&recorded(t))));
         }
+        // What else of the work the identity says; the rest of it is told apart below, or differs between runs that are alike.
+        for name in ["operations (SHA-256)", "memory"] {
+            let of = |t: &Trial| t.identity.as_ref().and_then(|i| i.get(name)).map_or("none", |v| v).to_owned();
+            if of(t) != of(first) {
+                add(format!("{name} {} and {}", of(first), of(t)));
+            }
+        }
         if w.scale != workload.scale {
             add(format!("scale {} and {}", workload.scale, w.scale));
         }

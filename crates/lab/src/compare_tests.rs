@@ -93,6 +93,27 @@ fn another_scale_is_refused_unless_forced() {
 }
 
 #[test]
+fn another_list_of_operations_or_limit_of_memory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let result = |name: &str, identity: &[(&str, &str)]| {
+        let mut trials = rounds("engine:a", &FAST);
+        for t in &mut trials {
+            t.identity = Some(identity.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect());
+        }
+        write(&dir.path().join(name), &trials)
+    };
+    let a = result("a", &[("operations (SHA-256)", "1234"), ("program", "one")]);
+    let b = result("b", &[("operations (SHA-256)", "5678"), ("program", "one")]);
+    let c = result("c", &[("operations (SHA-256)", "1234"), ("memory", "64"), ("program", "one")]);
+    let d = result("d", &[("operations (SHA-256)", "1234"), ("program", "two")]);
+    let e = run(&[a.clone(), b], false).unwrap_err().to_string();
+    assert!(e.contains("operations (SHA-256) 1234 and 5678"), "{e}");
+    let e = run(&[a.clone(), c], false).unwrap_err().to_string();
+    assert!(e.contains("memory none and 64"), "{e}");
+    run(&[a, d], false).expect("another build is what is compared");
+}
+
+#[test]
 fn another_recording_is_refused_unless_forced() {
     let dir = tempfile::tempdir().unwrap();
     let a = write(&dir.path().join("a"), &rounds("engine:a", &FAST));

@@ -102,6 +102,7 @@ pub const ALL: &[Measure] = &[
         "s",
         "time that the machine's processors were busy, kernel threads included, in ticks of 10 ms",
     ),
+    measure("cpu_steal_s", "s", "time that the hypervisor gave to others, in ticks of 10 ms"),
     measure("switches_voluntary", "", "context switches of the same threads, waiting"),
     measure("switches_involuntary", "", "context switches of the same threads, preempted"),
     measure(

@@ -13,6 +13,7 @@ const USER_HZ: f64 = 100.0;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System {
     busy_s: Option<f64>,
+    steal_s: Option<f64>,
     cached: Option<u64>,
     slab: Option<u64>,
     dirty: Option<u64>,
@@ -27,8 +28,10 @@ impl System {
                 .find_map(|l| l.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok().map(|n| n << 10))
         };
         let sum = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
+        let (busy_s, steal_s) = processors().map_or((None, None), |(busy, steal)| (Some(busy), Some(steal)));
         System {
-            busy_s: busy_s(),
+            busy_s,
+            steal_s,
             cached: sum(kib("Cached:"), kib("Buffers:")),
             slab: kib("Slab:"),
             dirty: sum(kib("Dirty:"), kib("Writeback:")),
@@ -52,13 +55,16 @@ impl System {
         if let (Some(now), Some(then)) = (self.busy_s, before.busy_s) {
             figures.insert("cpu_machine_s".to_owned(), now - then);
         }
+        if let (Some(now), Some(then)) = (self.steal_s, before.steal_s) {
+            figures.insert("cpu_steal_s".to_owned(), now - then);
+        }
     }
 }
 
-/// Everything but idle and waiting for I/O: user, nice, system, (idle, iowait), irq, softirq.
-fn busy_s() -> Option<f64> {
+/// Everything but idle and waiting for I/O (user, nice, system, irq, softirq), and what the hypervisor gave to others.
+fn processors() -> Option<(f64, f64)> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let fields: Vec<f64> = text.lines().next()?.split_whitespace().skip(1).map_while(|f| f.parse().ok()).collect();
     let busy: f64 = fields.iter().take(3).chain(fields.iter().skip(5).take(2)).sum();
-    (fields.len() >= 7).then(|| busy / USER_HZ)
+    Some((busy / USER_HZ, fields.get(7)? / USER_HZ))
 }
