@@ -267,6 +267,9 @@ fn a_run_says_what_it_ran_on() {
     let stamped = format!("extant {} ({}, {})\n", of["version"], of["commit"], of["profile"]).replace('"', "");
     assert_eq!(version, stamped);
     assert!(of["tools"]["mke2fs"].as_str().is_some_and(|v| v.contains("1.")), "{of}");
+    let group = std::fs::read_to_string("/proc/self/cgroup").expect("control groups");
+    let limited = group.contains(":memory:") && Path::new("/sys/fs/cgroup/memory").is_dir();
+    assert!(!limited || of["cgroup"]["memory.limit_in_bytes"].is_string(), "{of}");
     assert!(of["sysctls"]["vm.dirty_ratio"].is_string() && of["load"].is_number(), "{of}");
     assert_eq!(of["directory"], std::env::current_dir().expect("cwd").to_str().expect("UTF-8"));
 }

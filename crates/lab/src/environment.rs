@@ -39,6 +39,7 @@ pub fn of_this_machine(command: &[String], build: Build) -> Environment {
         profile: build.profile.to_owned(),
         tools: tools(),
         sysctls: sysctls(),
+        cgroup: cgroup(),
         directory: std::env::current_dir().map(|d| d.to_string_lossy().into_owned()).unwrap_or_default(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         cpu: if cpu.is_empty() { std::env::consts::ARCH.to_owned() } else { cpu },
@@ -68,6 +69,27 @@ fn sysctls() -> BTreeMap<String, String> {
         Some((format!("vm.{name}"), text.trim().to_owned()))
     };
     names.into_iter().chain(times).filter_map(value).collect()
+}
+
+/// Limits of this process's control group, of version 2 or 1. What is not limited says so or is absent.
+fn cgroup() -> BTreeMap<String, String> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let files = [
+        ("", "", "memory.max"),
+        ("", "", "cpu.max"),
+        ("memory", "memory", "memory.limit_in_bytes"),
+        ("cpu", "cpu", "cpu.cfs_quota_us"),
+    ];
+    let limit = |(controller, mount, file): (&str, &str, &str)| {
+        let path = groups.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            controllers.split(',').any(|c| c == controller).then_some(path)
+        })?;
+        let group = Path::new("/sys/fs/cgroup").join(mount).join(path.trim_start_matches('/'));
+        Some((file.to_owned(), std::fs::read_to_string(group.join(file)).ok()?.trim().to_owned()))
+    };
+    files.into_iter().filter_map(limit).collect()
 }
 
 /// Processes that could run, on average over the last minute.

@@ -114,6 +114,9 @@ pub struct Environment {
     /// When the kernel writes dirty pages back: `vm.dirty_*`.
     #[serde(default)]
     pub sysctls: BTreeMap<String, String>,
+    /// Limits of the control group that the command was given in, by file.
+    #[serde(default)]
+    pub cgroup: BTreeMap<String, String>,
     /// Processes that could run, on average over the minute before the trial.
     #[serde(default)]
     pub load: f64,
