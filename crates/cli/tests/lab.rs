@@ -373,6 +373,33 @@ fn an_interrupted_run_leaves_finished_trials_and_nothing_else() {
 }
 
 #[test]
+fn results_that_find_no_space_are_told_and_go_on_later() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let dir = Dir::new();
+    let full = dir.text("full");
+    std::fs::create_dir(&full).expect("made");
+    common::tool("mount", &["-t", "tmpfs", "-o", "size=16k", "none", &full]);
+    let out = format!("{full}/r");
+    let target = format!("engine:{},io=memory", dir.text("e.img"));
+    let args = small(&out, &target, &["--rounds=20", "--warmup=0", "--record=none"]);
+    let ran = extant(&args);
+    // What was finished is there, and half a line is nobody's trial.
+    let kept = std::fs::read_to_string(format!("{out}/trials.ndjson")).expect("results");
+    let whole = kept.lines().filter(|l| serde_json::from_str::<serde_json::Value>(l).is_ok()).count();
+    common::tool("mount", &["-o", "remount,size=1m", &full]);
+    let again = extant(&args);
+    let all = trials(&out).len();
+    common::tool("umount", &[&full]);
+    assert_eq!(ran.code, Some(8), "{}", ran.err);
+    assert!(ran.err.contains("trials.ndjson") && ran.err.contains("No space left"), "{}", ran.err);
+    assert!((1..20).contains(&whole), "{whole} of 20 rounds fit");
+    assert_eq!((again.code, all), (Some(0), 20), "{}", again.err);
+}
+
+#[test]
 fn memory_is_the_same_for_all() {
     if !loop_mounts_work() || !fuse_works() {
         eprintln!("skipped: needs root, loop devices and /dev/fuse");
