@@ -194,7 +194,7 @@ fn a_directory_holds_one_run() {
         extant(&small(&out, &target, &more)).fails(1, &["another run", what]);
     };
     other(&["--size=96M"], "image bytes: 67108864 there, 100663296 here");
-    other(&["--seed=2"], "image: ");
+    other(&["--seed=2"], "seed: 1 there, 2 here");
     other(&["--set=bytes=100"], "parameter bytes");
     other(&["--mkfs=-t ext3"], "image: ");
     other(&["--record=none"], "recorded: latency there, none here");
@@ -203,6 +203,8 @@ fn a_directory_holds_one_run() {
     let named_out = dir.text("named");
     done(&small(&named_out, &plain, &one));
     extant(&small(&named_out, &named, &one)).fails(1, &["what is called engine there has other options"]);
+    let second = format!("engine:{},io=memory,name=late", dir.text("late.img"));
+    other(&["-t", &second], "contestants: engine,io=memory there, engine,io=memory | late here");
     // More rounds go on where the first ended, and say so unless told to be quiet.
     let mut more = small(&out, &target, &["--rounds=3", "--warmup=0"]);
     more.retain(|a| *a != "--quiet");
@@ -219,6 +221,9 @@ fn a_directory_holds_one_run() {
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     std::fs::write(&list, "{\"op\":\"create\",\"path\":\"b\"}\n").expect("list");
     extant(&replay).fails(1, &["operations (SHA-256)"]);
+    let again = dir.text("replay-again");
+    extant(&["lab", "rerun", &replay_out, "--overwrite", "-o", &again])
+        .fails(1, &["another run", "operations (SHA-256)"]);
 }
 
 #[test]
@@ -417,7 +422,16 @@ fn memory_is_the_same_for_all() {
         assert_eq!(trial["outcome"]["state"], "checked", "{trial}");
         assert_eq!(trial["identity"]["memory"], (128u32 << 20).to_string(), "{trial}");
     }
-    extant(&small(&dir.text("tiny"), &engine, &["--rounds=1", "--warmup=0", "--memory=4M"])).fails(8, &["failed"]);
+    // Who is killed for want of memory says so, and leaves nothing.
+    let tiny = ["--rounds=1", "--warmup=0", "--memory=4M", "-t", &kernel, "-t", &mount];
+    extant(&small(&dir.text("tiny"), &engine, &tiny)).fails(8, &["out of memory"]);
+    let loops = std::process::Command::new("losetup").arg("-a").output().expect("losetup").stdout;
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    let root = dir.text("");
+    assert!(!String::from_utf8_lossy(&loops).contains(&root) && !mounts.contains(&root), "{mounts}");
+    for image in ["e.img", "k.img", "m.img"] {
+        assert!(!Path::new(&dir.text(image)).exists(), "{image}");
+    }
 }
 
 #[test]

@@ -140,8 +140,8 @@ impl Series {
     fn runs(&self, figure: &str) -> Vec<stats::Sitting> {
         let run = |s: &Sitting| {
             let figures: Vec<f64> = s.trials.iter().filter_map(|t| figure_of(t, figure)).collect();
-            let started_s = s.trials.iter().map(|t| t.started_s).min().filter(|_| !figures.is_empty())?;
-            Some(stats::Sitting { started_s, figures })
+            let started = s.trials.iter().map(|t| t.started_s * 1_000_000_000 + u64::from(t.started_ns)).min();
+            Some(stats::Sitting { started_ns: started.filter(|_| !figures.is_empty())?, figures })
         };
         self.sittings.iter().filter_map(run).collect()
     }

@@ -25,6 +25,7 @@ pub fn trial(label: &str, round: u32, seconds: f64) -> Trial {
         round,
         place: 0,
         started_s: 1_700_000_000,
+        started_ns: 0,
         environment: Environment {
             command: ["extant", "lab", "run", "small-files", "--target", "engine:b", "--target", "engine:a"]
                 .map(String::from)

@@ -112,7 +112,9 @@ pub fn mount_options(dir: &Path) -> String {
 
 /// File system and device under `path`, as /proc/self/mountinfo names them.
 pub fn device_under(path: &Path) -> String {
-    let Ok(meta) = path.metadata() else { return String::new() };
+    // The image may not be there yet.
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(meta) = path.metadata().or_else(|_| parent.metadata()) else { return String::new() };
     let number = format!("{}:{}", rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mounts

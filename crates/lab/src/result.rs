@@ -34,6 +34,9 @@ pub struct Trial {
     pub place: u32,
     /// Seconds since the epoch at the start.
     pub started_s: u64,
+    /// And nanoseconds.
+    #[serde(default)]
+    pub started_ns: u32,
     /// Everything about the machine and the program that a reader would ask for.
     pub environment: Environment,
     /// What was recorded beside the clock and the counters that are there anyway, as `--record` names it. `None`: written

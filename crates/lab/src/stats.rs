@@ -163,8 +163,8 @@ impl Sample {
 /// A run, as a part of one side: a visit to the machine, whose trials resemble each other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sitting {
-    /// When its first trial started, seconds since the epoch: whether the sides took turns is read off it.
-    pub started_s: u64,
+    /// When its first trial started, nanoseconds since the epoch: whether the sides took turns is read off it.
+    pub started_ns: u64,
     pub figures: Vec<f64>,
 }
 
@@ -207,7 +207,7 @@ pub fn compare_runs(base: &[Sitting], other: &[Sitting], direction: Direction) -
 pub fn turns<'a>(base: &'a [Sitting], other: &'a [Sitting]) -> Vec<(&'a Sitting, &'a Sitting)> {
     let mut all: Vec<(bool, &Sitting)> =
         base.iter().map(|s| (false, s)).chain(other.iter().map(|s| (true, s))).collect();
-    all.sort_by_key(|(_, s)| s.started_s);
+    all.sort_by_key(|(_, s)| s.started_ns);
     let mut turns = Vec::new();
     let mut waiting: Option<(bool, &Sitting)> = None;
     for (side, sitting) in all {

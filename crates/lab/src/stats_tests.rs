@@ -7,7 +7,7 @@ const HIGHER: Direction = Direction::HigherIsBetter;
 const LOWER: Direction = Direction::LowerIsBetter;
 
 fn one_sitting(values: &[f64]) -> [Sitting; 1] {
-    [Sitting { started_s: 0, figures: values.to_vec() }]
+    [Sitting { started_ns: 0, figures: values.to_vec() }]
 }
 
 fn near(a: f64, b: f64, tolerance: f64) {
@@ -133,7 +133,7 @@ fn families() {
 /// Sittings of one trial each, in the order `a b b a a b ...`.
 fn by_turns(a: &[f64], b: &[f64]) -> (Vec<Sitting>, Vec<Sitting>) {
     let side = |v: &[f64], odd: u64| {
-        (0..).zip(v).map(|(i, v)| Sitting { started_s: 2 * i + ((i % 2) ^ odd), figures: vec![*v] }).collect()
+        (0..).zip(v).map(|(i, v)| Sitting { started_ns: 2 * i + ((i % 2) ^ odd), figures: vec![*v] }).collect()
     };
     (side(a, 0), side(b, 1))
 }
@@ -167,7 +167,7 @@ fn runs_are_judged_by_sittings_that_took_turns() {
     assert_eq!((four.design, four.verdict, four.judged()), (Design::Sittings, Verdict::NotJudged, false));
     near(four.estimate, 0.9726, 0.05);
     assert!(four.interval.0 > 0.5 && four.interval.1 < 2.0);
-    let later: Vec<Sitting> = b.iter().map(|s| Sitting { started_s: s.started_s + 100, ..s.clone() }).collect();
+    let later: Vec<Sitting> = b.iter().map(|s| Sitting { started_ns: s.started_ns + 100, ..s.clone() }).collect();
     assert_eq!(turns(&a, &later).len(), 1);
     assert_eq!(compare_runs(&a, &later, LOWER).unwrap().verdict, Verdict::NotJudged);
     // One sitting of each: the trials are all there is.

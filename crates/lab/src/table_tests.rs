@@ -102,7 +102,7 @@ fn two_rounds_have_no_interval() {
 fn words_carry_their_unit_and_ground() {
     let c = compare(&Sample::rounds(&[0.0; 3]), &Sample::rounds(&[5.0; 3]), Direction::LowerIsBetter);
     assert!(answer(c.as_ref(), "B").starts_with("worse: +5 B [+5 B, +5 B] at 95%"), "{}", answer(c.as_ref(), "B"));
-    let run = |v: f64| [Sitting { started_s: 0, figures: vec![v, v * 1.1, v * 0.9] }];
+    let run = |v: f64| [Sitting { started_ns: 0, figures: vec![v, v * 1.1, v * 0.9] }];
     let text = answer(compare_runs(&run(1.0), &run(9.0), Direction::LowerIsBetter).as_ref(), "s");
     assert!(text.starts_with("no verdict: +800.00 % [") && !text.contains("p ="), "{text}");
     assert!(text.ends_with("(3 and 3 trials, as if every run were like these)"), "{text}");

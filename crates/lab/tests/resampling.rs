@@ -143,7 +143,7 @@ fn two_runs_one_behind_the_other_do_not_differ() {
     for (name, pool) in [("memory", memory()), ("file", file())] {
         for n in [5, 10, 20] {
             let pairs = pool.len() - 2 * n + 1;
-            let sitting = |at| [Sitting { started_s: at as u64, figures: pool[at..at + n].to_vec() }];
+            let sitting = |at| [Sitting { started_ns: at as u64, figures: pool[at..at + n].to_vec() }];
             let rate = (0..pairs).filter(|&at| shown(&sitting(at), &sitting(at + n))).count() as f64 / pairs as f64;
             println!("{name} n={n} before and after: {:.2} %", rate * 100.0);
             assert!(rate <= 0.06, "{name}, runs of {n} rounds: {rate}");
@@ -162,7 +162,7 @@ fn sittings(draw: &mut Draw, pool: &[f64], n: usize, factor: f64) -> (Vec<Sittin
             let factor = if base { 1.0 } else { factor };
             let figures = stretch(pool, at + place * n, n).iter().map(|v| v * factor).collect();
             let side = if base { &mut sides.0 } else { &mut sides.1 };
-            side.push(Sitting { started_s: place as u64, figures });
+            side.push(Sitting { started_ns: place as u64, figures });
         }
     }
     sides
@@ -198,7 +198,7 @@ fn sittings_one_side_first_are_not_judged() {
     for at in 0..pool.len() {
         let side = |from: usize| -> Vec<Sitting> {
             let places = from..from + SITTINGS_MIN;
-            places.map(|p| Sitting { started_s: p as u64, figures: stretch(&pool, at + p * n, n) }).collect()
+            places.map(|p| Sitting { started_ns: p as u64, figures: stretch(&pool, at + p * n, n) }).collect()
         };
         assert!(!shown(&side(0), &side(SITTINGS_MIN)), "from {at}");
     }

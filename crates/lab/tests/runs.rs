@@ -29,6 +29,7 @@ fn config(dir: &Path, workload: &str, targets: &[String]) -> Config {
         recorded: Recorded::ALL,
         quiet: true,
         program: "/nonexistent".into(),
+        repeats: None,
         build: Build { version: "0", commit: "unknown", profile: "test" },
         command: vec!["extant".into(), "lab".into()],
         mount_options: |_| Ok(()),

@@ -205,7 +205,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     };
     let environment = environment::of_this_machine(&config.command, config.build);
     let mut summary = Summary::default();
-    let identity = identity_of(&run, config.build);
+    let identity = identity_of(&run, config.build, plan.contestants.iter().map(|(_, c)| c));
     let mut store = Store::open(&config.output, &identity, plan.contestants.iter().map(|(_, c)| c))?;
     let mut first: BTreeMap<String, Figures> = BTreeMap::new();
     for trial in load(&config.output)?.into_iter().filter(Trial::usable) {
@@ -218,7 +218,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
                 summary.skipped += 1;
                 continue;
             }
-            let started_s = Clock::real().wall().sec.max(0) as u64;
+            let started = Clock::real().wall();
             let mut bench = Bench::new(config.seed, stop);
             let done = plan.model.run(policy, &plan.parameters, &mut bench);
             let outcome = match done {
@@ -243,7 +243,8 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
                 contestant: contestant.clone(),
                 round,
                 place: place as u32,
-                started_s,
+                started_s: started.sec.max(0) as u64,
+                started_ns: started.nsec,
                 environment: Environment { load: environment::load(), ..environment.clone() },
                 recorded: Some(Recorded::NONE.to_string()),
                 identity: Some(identity.clone()),

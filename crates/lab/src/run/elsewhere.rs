@@ -80,18 +80,26 @@ impl Elsewhere {
         command.args(["--quiet", "--overwrite"]);
         let said = std::fs::File::create(&log).map_err(Error::file(&log))?;
         let also = said.try_clone().map_err(Error::file(&log))?;
+        // What it leaves when it is killed lies where it is found.
+        let inside = dir.path().join("tmp");
+        std::fs::create_dir(&inside).map_err(Error::file(&inside))?;
+        command.env("TMPDIR", &inside);
         // Ctrl-C is for this process, which passes it on.
         command.stdin(Stdio::null()).stdout(said).stderr(also).process_group(0);
         let mut child = command.spawn().map_err(Error::file(&self.program))?;
         let status = wait(&mut child, halt);
+        let killed = group.as_ref().is_some_and(MemoryGroup::has_killed);
+        clean_up(&inside, &rig.target.path, rig.target.kind);
         let mut trials = super::store::load(&out).unwrap_or_default();
-        match trials.pop() {
-            Some(trial) => Ok(trial),
-            None => {
-                let said = std::fs::read_to_string(&log).unwrap_or_default();
-                Err(Error::Failed(format!("{} ended with {status}: {}", self.program.display(), said.trim())))
-            }
+        let trial = trials.pop();
+        let failed = trial.as_ref().is_none_or(|t| !t.usable());
+        if let (true, true, Some(bytes)) = (failed, killed, self.memory) {
+            return Err(Error::Failed(format!("out of memory: {} KiB (--memory) are too little for it", bytes >> 10)));
         }
+        trial.ok_or_else(|| {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            Error::Failed(format!("{} ended with {status}: {}", self.program.display(), said.trim()))
+        })
     }
 
     /// The target as the other process is to be told.
@@ -135,6 +143,23 @@ fn wait(child: &mut Child, halt: &Halt) -> String {
     }
 }
 
+/// Takes away what a process that was killed has left: mounts below `inside`, the image and loop devices on it. The directory
+/// is its owner's.
+fn clean_up(inside: &Path, image: &Path, kind: Kind) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    for point in mounts.lines().filter_map(|l| l.split(' ').nth(4)).filter(|p| Path::new(p).starts_with(inside)) {
+        let _ = Tool::new("umount").arg("-l").arg(point).run();
+    }
+    if kind == Kind::Dir {
+        return;
+    }
+    let loops = Tool::new("losetup").args(["-n", "-O", "NAME", "-j"]).arg(image).run().unwrap_or_default();
+    for device in loops.split_whitespace() {
+        let _ = Tool::new("losetup").arg("-d").arg(device).run();
+    }
+    let _ = std::fs::remove_file(image);
+}
+
 /// What a program says when it is called with these arguments.
 pub fn run(program: &Path, args: &[&str]) -> Result<String> {
     Tool::new(&program.to_string_lossy()).args(args).run()
@@ -169,6 +194,13 @@ impl MemoryGroup {
         Ok(group)
     }
 
+    /// Whether the kernel killed a process of the group for want of memory.
+    fn has_killed(&self) -> bool {
+        let read = |file| std::fs::read_to_string(self.path.join(file)).unwrap_or_default();
+        let told = read("memory.events") + &read("memory.oom_control");
+        told.lines().filter_map(|l| l.strip_prefix("oom_kill ")).any(|n| n.trim() != "0")
+    }
+
     /// A command that runs in the group from its first instruction on.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
@@ -180,9 +212,9 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // A process that has just ended may still be counted.
+        // A process that has just ended may still be counted, and a server that nobody has mounted ends.
         let clock = Clock::real();
-        for _ in 0..50 {
+        for _ in 0..250 {
             if std::fs::remove_dir(&self.path).is_ok() {
                 return;
             }

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use crate::environment::{self, Build};
 use crate::error::{Error, Result};
 use crate::measure::Recorded;
-use crate::result::{Identity, Outcome, Trial, WorkloadRun};
+use crate::result::{Contestant, Identity, Outcome, Trial, WorkloadRun};
 use crate::target::{self, ImagePlan, Rig};
 use crate::workload::{self, Parameters, Workload};
 
@@ -75,6 +75,8 @@ pub struct Config {
     pub program: PathBuf,
     /// How it was built.
     pub build: Build,
+    /// Identity of the run that this one repeats: it must be the same but for the program.
+    pub repeats: Option<Identity>,
     /// The command line, for the record.
     pub command: Vec<String>,
     /// Checks options of `extant mount`.
@@ -102,9 +104,9 @@ struct Plan {
     identity: Identity,
 }
 
-/// Checks a configuration without writing anything.
-pub fn check(config: &Config) -> Result<()> {
-    plan(config).map(drop)
+/// Checks a configuration without writing anything; returns what the run would be.
+pub fn check(config: &Config) -> Result<Identity> {
+    Ok(plan(config)?.identity)
 }
 
 fn plan(config: &Config) -> Result<Plan> {
@@ -149,13 +151,21 @@ fn plan(config: &Config) -> Result<Plan> {
         parameters: parameters.values().clone(),
         headline: workload.headline().to_owned(),
     };
-    let identity = identity(config, &run, &images)?;
+    let identity = identity(config, &run, &images, &rigs)?;
     Ok(Plan { workload, parameters, rigs, images, run, identity })
 }
 
-/// See [`Identity`]: what the work itself and the program decide.
-pub(crate) fn identity_of(run: &WorkloadRun, build: Build) -> Identity {
+/// See [`Identity`]: what the work itself, the program and those who compete decide. Contestants belong to it, because they are
+/// paired by round: one that came later shared no round with the others.
+pub(crate) fn identity_of<'a>(
+    run: &WorkloadRun,
+    build: Build,
+    contestants: impl Iterator<Item = &'a Contestant>,
+) -> Identity {
+    let mut labels: Vec<&str> = contestants.map(|c| c.label.as_str()).collect();
+    labels.sort_unstable();
     let mut identity = Identity::from([
+        ("contestants".to_owned(), labels.join(" | ")),
         ("workload".to_owned(), run.name.clone()),
         ("scale".to_owned(), run.scale.to_string()),
         ("seed".to_owned(), run.seed.to_string()),
@@ -165,8 +175,8 @@ pub(crate) fn identity_of(run: &WorkloadRun, build: Build) -> Identity {
     identity
 }
 
-fn identity(config: &Config, run: &WorkloadRun, images: &ImagePlan) -> Result<Identity> {
-    let mut identity = identity_of(run, config.build);
+fn identity(config: &Config, run: &WorkloadRun, images: &ImagePlan, rigs: &[Rig]) -> Result<Identity> {
+    let mut identity = identity_of(run, config.build, rigs.iter().map(|r| &r.contestant));
     identity.extend([
         ("image".to_owned(), images.command()),
         ("image bytes".to_owned(), images.bytes.to_string()),
@@ -185,6 +195,11 @@ fn identity(config: &Config, run: &WorkloadRun, images: &ImagePlan) -> Result<Id
 /// Runs what `config` says. `stop` (Ctrl-C) ends it after cleaning up; finished trials are in the results.
 pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     let plan = plan(config)?;
+    if let Some(mut of) = config.repeats.clone() {
+        of.extend(plan.identity.get("program").map(|program| ("program".to_owned(), program.clone())));
+        store::same_identity(&plan.identity, &of)
+            .map_err(|what| Error::Usage(format!("this would be another run than the one it repeats ({what})")))?;
+    }
     let mut store = Store::open(&config.output, &plan.identity, plan.rigs.iter().map(|r| &r.contestant))?;
     let environment = environment::of_this_machine(&config.command, config.build);
     let had = store.rounds();

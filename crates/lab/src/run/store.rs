@@ -20,7 +20,7 @@ pub fn load(dir: &Path) -> Result<Vec<Trial>> {
     let mut trials = Vec::new();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     for (i, line) in lines.iter().enumerate() {
-        match serde_json::from_str::<Trial>(line) {
+        match serde_json::from_str::<Trial>(line.trim_end()) {
             Ok(trial) => trials.push(trial),
             Err(_) if i + 1 == lines.len() && !line.ends_with('\n') => {}
             Err(e) => return Err(Error::Failed(format!("{}:{}: {e}", path.display(), i + 1))),
@@ -35,7 +35,13 @@ pub fn same_run(identity: &Identity, trial: &Trial) -> std::result::Result<(), S
         return Err(format!("schema {}, this is {SCHEMA}", trial.schema));
     }
     let Some(other) = &trial.identity else { return Err("written before results said what they are of".into()) };
-    let names: std::collections::BTreeSet<&String> = identity.keys().chain(other.keys()).collect();
+    same_identity(identity, other)
+}
+
+/// The first thing that differs. The image's is the last word: it follows from others, the seed among them.
+pub fn same_identity(identity: &Identity, other: &Identity) -> std::result::Result<(), String> {
+    let mut names: Vec<&String> = identity.keys().chain(other.keys()).collect();
+    names.sort_unstable_by_key(|name| (name.as_str() == "image", *name));
     for name in names {
         let (here, there) = (identity.get(name), other.get(name));
         if here != there {

@@ -131,6 +131,7 @@ impl Job<'_> {
 
     /// A trial of this run without figures.
     fn empty(&self) -> Trial {
+        let started = Clock::real().wall();
         let mut environment = self.environment.clone();
         environment.load = load();
         environment.memory_limit_bytes = self.config.memory;
@@ -145,7 +146,8 @@ impl Job<'_> {
             contestant: self.rig.contestant.clone(),
             round: self.round,
             place: self.place,
-            started_s: Clock::real().wall().sec.max(0) as u64,
+            started_s: started.sec.max(0) as u64,
+            started_ns: started.nsec,
             environment,
             recorded: Some(self.config.recorded.to_string()),
             identity: Some(self.identity.clone()),

@@ -119,11 +119,12 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
         Err(e) => return Err(format!("{shown}: {e}")),
     }
     let bytes = rules.plan.bytes;
-    if rules.needs.bytes.saturating_add(rules.needs.bytes / 10) > bytes {
+    let least = rules.needs.bytes.saturating_add(rules.needs.bytes / 10);
+    if least > bytes {
         return Err(format!(
             "an image of {} MiB is too small: the work takes {} MiB at this scale",
             bytes >> 20,
-            rules.needs.bytes >> 20
+            least.div_ceil(1 << 20)
         ));
     }
     if bytes < 8 << 20 {

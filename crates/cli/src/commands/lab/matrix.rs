@@ -10,9 +10,9 @@ use clap::Args;
 use extant_lab::compare;
 use extant_lab::regression::{self, Answer};
 use extant_lab::target::{Kind, Target};
-use extant_lab::workload;
+use extant_lab::workload::{self, Workload};
 
-use super::run::{HowArgs, RunArgs, default_output, run_into, watch_signals};
+use super::run::{HowArgs, RunArgs, check, default_output, run_into, watch_signals};
 use super::table;
 use crate::failure::{Failure, Result};
 
@@ -52,8 +52,10 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
     let output = args.output.clone().unwrap_or_else(|| default_output("matrix"));
     let stop = watch_signals()?;
     let chosen: Vec<_> = match &args.workloads[..] {
-        // A list to replay is not every workload's.
-        [] => workload::all().iter().copied().filter(|w| w.name() != "replay").collect(),
+        // There is no replay without a list.
+        [] => {
+            workload::all().iter().copied().filter(|w| w.name() != "replay" || args.how.operations.is_some()).collect()
+        }
         names => {
             let found: extant_lab::Result<_> = names.iter().map(|name| workload::find(name)).collect();
             found.map_err(|e| Failure::usage(e.to_string()))?
@@ -61,17 +63,26 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
     };
     let mut findings = Vec::new();
     let mut failed = Vec::new();
-    for workload in chosen {
+    let one = |workload: &dyn Workload| {
         let mut how = args.how.clone();
+        how.operations = how.operations.filter(|_| workload.name() == "replay");
         how.scale = Some(workload.small_scale() * args.how.scale.unwrap_or(1.0));
-        let one = RunArgs {
+        RunArgs {
             workload: workload.name().to_owned(),
             targets: vec![baseline.clone(), args.contestant.clone()],
             policies: Vec::new(),
             how,
             output: Some(output.join(workload.name())),
             shard: None,
-        };
+            repeats: None,
+        }
+    };
+    // All before the first: what cannot run is refused before anything is written.
+    for workload in &chosen {
+        check(&one(*workload))?;
+    }
+    for workload in chosen {
+        let one = one(workload);
         let (dir, usable) = run_into(&one, one.command_line(), &stop)?;
         if args.how.plan {
             continue;

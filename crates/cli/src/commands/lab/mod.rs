@@ -43,7 +43,7 @@ pub struct LabArgs {
 #[derive(Subcommand, Debug)]
 pub enum LabCommand {
     List(list::ListArgs),
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     Rerun(rerun::RerunArgs),
     Merge(merge::MergeArgs),
     Matrix(matrix::MatrixArgs),

@@ -3,7 +3,7 @@
 //! # Locking
 //! None.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Parser};
 
@@ -34,7 +34,6 @@ pub fn run(args: &RerunArgs) -> Result<()> {
     let command = first.environment.command.clone();
     let mut run = recorded(command.clone())
         .ok_or_else(|| Failure::usage(format!("{shown}: not made by `extant lab run`: {}", command.join(" "))))?;
-    from_directory(&mut run, Path::new(&first.environment.directory));
     run.how.seed = first.workload.seed;
     run.how.overwrite |= args.overwrite;
     // The default may have been another then.
@@ -43,39 +42,27 @@ pub fn run(args: &RerunArgs) -> Result<()> {
     }
     // All of it, even if this part was made by one of several.
     run.shard = None;
-    let name = args.result.file_name().unwrap_or_default().to_string_lossy();
-    run.output = Some(args.output.clone().unwrap_or_else(|| args.result.with_file_name(format!("{name}-again"))));
-    eprintln!("{}", command.join(" "));
+    let result = std::fs::canonicalize(&args.result)?;
+    let name = result.file_name().unwrap_or_default().to_string_lossy();
+    let output = args.output.clone().unwrap_or_else(|| result.with_file_name(format!("{name}-again")));
+    run.output = Some(std::path::absolute(output)?);
+    run.repeats = first.identity.clone();
+    eprintln!("{}", run.command_line().join(" "));
+    // Paths mean what they meant there.
+    let directory = &first.environment.directory;
+    if !directory.is_empty() {
+        std::env::set_current_dir(directory)
+            .map_err(|e| Failure::op(format!("{directory}, where the run was started: {e}")))?;
+    }
     let stop = watch_signals()?;
     run_and_say(&run, command, &stop)
-}
-
-/// Paths as the directory meant them that the command was given in.
-fn from_directory(run: &mut RunArgs, directory: &Path) {
-    for target in &mut run.targets {
-        let Some((kind, path)) = target.split_once(':') else { continue };
-        let options: Vec<String> = path
-            .split(',')
-            .enumerate()
-            .map(|(i, part)| match part.strip_prefix("program=") {
-                // A bare name is looked for in PATH.
-                Some(program) if program.contains('/') => format!("program={}", directory.join(program).display()),
-                None if i == 0 => directory.join(part).display().to_string(),
-                _ => part.to_owned(),
-            })
-            .collect();
-        *target = format!("{kind}:{}", options.join(","));
-    }
-    if let Some(list) = &mut run.how.operations {
-        *list = directory.join(&*list);
-    }
 }
 
 /// The arguments of the run that a command line stands for.
 fn recorded(command: Vec<String>) -> Option<RunArgs> {
     match Cli::try_parse_from(command).ok()?.command {
         Command::Lab(lab) => match lab.command {
-            LabCommand::Run(run) => Some(run),
+            LabCommand::Run(run) => Some(*run),
             _ => None,
         },
         _ => None,

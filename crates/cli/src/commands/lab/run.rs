@@ -3,6 +3,7 @@
 //! # Locking
 //! None.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use extant_base::clock::Clock;
 use extant_lab::measure::Recorded;
+use extant_lab::result::Identity;
 use extant_lab::run::{Config, Summary};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -45,6 +47,9 @@ pub struct RunArgs {
     /// Do only the rounds whose number leaves I when divided by N
     #[arg(long, value_name = "I/N", value_parser = parse_shard)]
     pub shard: Option<(u32, u32)>,
+    /// For `rerun`: what the run must be the same as
+    #[arg(skip)]
+    pub repeats: Option<Identity>,
 }
 
 /// What `run` and `matrix` have in common.
@@ -117,7 +122,13 @@ pub fn run_and_say(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> R
     let contestants = extant_lab::target::contestants(&args.targets, &args.policies);
     let first = contestants.map_err(|e| failure(e, &output))?.into_iter().next();
     super::table::print(&output, &first.map(|rig| rig.contestant.label).unwrap_or_default())?;
-    eprintln!("all figures: extant lab compare {0}; extant lab report {0}", output.display());
+    let shown = output.display();
+    let several = extant_lab::run::load(&output).is_ok_and(|trials| {
+        let labels: BTreeSet<&str> = trials.iter().map(|t| t.contestant.label.as_str()).collect();
+        labels.len() > 1
+    });
+    let compare = if several { format!("extant lab compare {shown}; ") } else { String::new() };
+    eprintln!("all figures: {compare}extant lab report {shown}");
     if usable { Ok(()) } else { Err(Failure::op("trials failed; they are left out of comparisons")) }
 }
 
@@ -152,11 +163,9 @@ impl RunArgs {
     }
 }
 
-/// Runs (or only checks, if that was asked for) and says how it went; returns where the results are, and whether all trials can be used. `command` is for the
-/// record.
-pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<(PathBuf, bool)> {
-    let output = args.output.clone().unwrap_or_else(|| default_output(&args.workload));
-    let config = Config {
+/// What the lab is to do. `command` is for the record.
+fn config(args: &RunArgs, output: &Path, command: Vec<String>) -> Result<Config> {
+    Ok(Config {
         workload: args.workload.clone(),
         targets: args.targets.clone(),
         policies: args.policies.clone(),
@@ -167,7 +176,7 @@ pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Resu
         operations: args.how.operations.clone(),
         mkfs: args.how.mkfs.clone(),
         image_bytes: args.how.size,
-        output: output.clone(),
+        output: output.to_owned(),
         // A trial of a whole source takes minutes: nobody is helped by one that is thrown away.
         warmup: args.how.warmup.unwrap_or(u32::from(args.how.scale.unwrap_or(1.0) < 1.0)),
         shard: args.shard,
@@ -177,15 +186,30 @@ pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Resu
         timeout_s: args.how.timeout,
         quiet: args.how.quiet,
         program: std::env::current_exe()?,
+        repeats: args.repeats.clone(),
         build: super::BUILD,
         command,
         mount_options: |options| MountConfig::parse(&[options.to_owned()], false).map(drop),
-    };
+    })
+}
+
+/// Refuses what cannot run; returns what the run would be.
+pub fn check(args: &RunArgs) -> Result<Identity> {
+    let output = args.output.clone().unwrap_or_else(|| default_output(&args.workload));
+    extant_lab::run::check(&config(args, &output, Vec::new())?).map_err(|e| failure(e, &output))
+}
+
+/// Runs (or only checks, if that was asked for) and says how it went; returns where the results are, and whether all trials
+/// can be used. `command` is for the record.
+pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<(PathBuf, bool)> {
+    let output = args.output.clone().unwrap_or_else(|| default_output(&args.workload));
     if args.how.plan {
-        extant_lab::run::check(&config).map_err(|e| failure(e, &output))?;
-        println!("{}: {} rounds of {}", args.workload, args.how.rounds, args.targets.join(" "));
+        let identity = check(args)?;
+        println!("{}: {} rounds", args.workload, args.how.rounds);
+        identity.iter().for_each(|(name, value)| println!("    {name}: {value}"));
         return Ok((output, true));
     }
+    let config = config(args, &output, command)?;
     let summary = extant_lab::run::run(&config, stop).map_err(|e| failure(e, &output))?;
     say(&summary, &output);
     Ok((output, summary.failed.is_empty()))

@@ -14,7 +14,7 @@ use extant_lab::table::number;
 
 use crate::failure::{Failure, Result};
 
-/// Prints the headline of the results in `dir`, compared with the contestant `baseline`.
+/// Prints what must be known of the results in `dir` and their headline, compared with the contestant `baseline`.
 pub fn print(dir: &Path, baseline: &str) -> Result<()> {
     let trials = extant_lab::run::load(dir).map_err(|e| Failure::op(e.to_string()))?;
     let usable = |label: &str| trials.iter().any(|t| t.contestant.label == label && t.usable());
@@ -26,6 +26,9 @@ pub fn print(dir: &Path, baseline: &str) -> Result<()> {
     }
     for group in groups(dir, baseline)? {
         writeln!(out, "{}", group.title())?;
+        for note in &group.notes {
+            writeln!(out, "note: {note}")?;
+        }
         write!(out, "{}", group.ministat(&group.headline, DEFAULT_EFFECT))?;
     }
     Ok(())
