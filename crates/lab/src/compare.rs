@@ -22,6 +22,7 @@ use crate::measure::Recorded;
 use crate::result::{Environment, Outcome, SCHEMA, Trial, WorkloadRun};
 use crate::stats::{self, ALPHA, Comparison, DEFAULT_EFFECT, SITTINGS_MIN, Sample, Summary, Verdict, holm};
 use crate::table::{self, Row, plain};
+use crate::workload::ends_early;
 
 /// Exit status of a comparison that shows a regression of a headline figure: 1, 2 and 8 mean what they mean in every
 /// command of extant.
@@ -447,6 +448,9 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
             if of(t) != of(first) {
                 add(format!("{name} {} and {}", of(first), of(t)));
             }
+        }
+        if ends_early(t) != ends_early(first) {
+            add(format!("{} until the work was durable, and without that", plain(&w.headline)));
         }
         if w.scale != workload.scale {
             add(format!("scale {} and {}", workload.scale, w.scale));

@@ -23,7 +23,7 @@ use crate::measure::{Figures, extents, latency};
 use crate::result::{Environment, Identity, Outcome, Phase, SCHEMA, Trial, WorkloadRun};
 use crate::target::{Evidence, ImagePlan, Kind, Made, Rig, Site};
 use crate::vfs::Histograms;
-use crate::workload::{Context, Parameters, Workload};
+use crate::workload::{Context, Parameters, Workload, ends_early};
 
 /// Name of the phase that ends every trial: from the end of the work until the image is durable.
 pub const UNMOUNT: &str = "unmount";
@@ -171,6 +171,12 @@ impl Job<'_> {
                     "its program has other parameters for this workload: {:?}",
                     other.workload.parameters
                 ));
+            }
+            Ok(other) if ends_early(&other) => {
+                trial.outcome = Outcome::Failed(
+                    "its program stops the clock of this workload before the work is durable: not the same figure"
+                        .into(),
+                );
             }
             Ok(other) => {
                 trial.environment.features = other.environment.features;
