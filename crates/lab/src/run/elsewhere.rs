@@ -34,12 +34,15 @@ pub struct Elsewhere {
 
 impl Elsewhere {
     /// `None`: the trials of this contestant run in this process.
-    pub fn of(rig: &Rig, config: &Config) -> Result<Option<Elsewhere>> {
-        // A mount is served by another process anyway, and measured from here.
-        let other = rig.target.program.as_ref().filter(|_| rig.target.kind == Kind::Engine);
-        if other.is_none() && config.memory.is_none() {
+    pub fn of(rig: &Rig, rigs: &[Rig], config: &Config) -> Result<Option<Elsewhere>> {
+        // A mount is served by another process anyway, and measured from here. If one engine has a process of its own for each
+        // trial, all have: in this one memory is warm.
+        let engine = |rig: &Rig| rig.target.kind == Kind::Engine;
+        let others = engine(rig) && rigs.iter().any(|r| engine(r) && r.target.program.is_some());
+        if !others && config.memory.is_none() {
             return Ok(None);
         }
+        let other = rig.target.program.as_ref().filter(|_| engine(rig));
         let program = other.unwrap_or(&config.program).clone();
         let help = run(&program, &["lab", "run", "--help"])?;
         Ok(Some(Elsewhere { program, help, memory: config.memory }))

@@ -226,7 +226,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     }
     let bar = progress(due.len() as u64, config.quiet);
     let elsewhere: Vec<Option<Elsewhere>> =
-        plan.rigs.iter().map(|rig| Elsewhere::of(rig, config)).collect::<Result<_>>()?;
+        plan.rigs.iter().map(|rig| Elsewhere::of(rig, &plan.rigs, config)).collect::<Result<_>>()?;
     for (round, place, which) in due {
         let rig = &plan.rigs[which];
         let label = &rig.contestant.label;
