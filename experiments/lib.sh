@@ -26,10 +26,10 @@ experiment() {
     mkdir -p "$out/$name"
     # A trial that failed is in the results and in the table: both are wanted then, too.
     status=0
-    "$extant" lab run "$@" --output "$work/raw-$title" || status=$?
+    (cd "$work" && "$extant" lab run "$@" --output "$work/raw-$title") || status=$?
     [ "$status" -eq 0 ] || [ "$status" -eq 8 ] || exit "$status"
     mkdir -p "$work/$title"
-    sed -e "s|$extant|extant|g" -e "s|$work/raw-||g" -e "s|$work/||g" -e "s|$root/||g" "$work/raw-$title/trials.ndjson" >"$work/$title/trials.ndjson"
+    sed -e "s|$extant|extant|g" -e "s|$work/raw-||g" -e "s|$work/||g" -e "s|$work|.|g" -e "s|$root/||g" "$work/raw-$title/trials.ndjson" >"$work/$title/trials.ndjson"
     # 3: something is worse than the baseline. That is a result.
     (cd "$work" && { "$extant" lab compare "$title" || [ $? -eq 3 ]; }) >"$out/$name/table.txt"
     (cd "$work" && "$extant" lab report "$title") >/dev/null
