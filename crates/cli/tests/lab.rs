@@ -227,19 +227,30 @@ fn a_directory_holds_one_run() {
 }
 
 #[test]
-fn the_seed_makes_the_image() {
+fn the_seed_decides_the_image_and_where_things_go() {
     let dir = Dir::new();
-    let target = format!("engine:{},io=memory", dir.text("e.img"));
-    let image = |seed: &str| {
-        let out = dir.text(&format!("r{seed}"));
-        done(&small(&out, &target, &["--rounds=1", "--warmup=0", seed]));
-        let trial = trials(&out).pop().expect("a trial");
-        (trial["environment"]["mkfs"].to_string(), trial["groups"].to_string(), trial["measures"]["files_left"].clone())
+    // Without flexible groups each directory of the root goes to a group that is drawn.
+    let drawn = ["--rounds=2", "--warmup=0", "--record=events", "--mkfs=-t ext4 -b 1024 -O ^flex_bg", "--size=256M"];
+    let run = |kind: &str, seed: &str| {
+        let target = format!("{kind}:{}", dir.text("i.img"));
+        let out = dir.text(&format!("r-{kind}{seed}"));
+        done(&small(&out, &target, &[&drawn[..], &[seed]].concat()));
+        let used = |t: &serde_json::Value| t["groups"].as_object().expect("groups").keys().cloned().collect::<Vec<_>>();
+        let all = trials(&out);
+        assert!(used(&all[0]).len() > 3, "{kind}: {}", all[0]["groups"]);
+        assert_eq!(used(&all[0]), used(&all[1]), "{kind}: the same seed, the same groups");
+        (all[0]["environment"]["mkfs"].to_string(), used(&all[0]))
     };
-    let (one, again, two) = (image("--seed=1"), image("--seed=01"), image("--seed=2"));
-    assert_eq!(one, again);
-    assert_ne!(one.0, two.0);
-    assert!(one.0.contains("-U ") && one.0.contains(",hash_seed="), "{}", one.0);
+    for kind in ["engine", "mount"] {
+        if kind == "mount" && !fuse_works() {
+            eprintln!("skipped: needs root and /dev/fuse");
+            continue;
+        }
+        let (one, again, two) = (run(kind, "--seed=1"), run(kind, "--seed=01"), run(kind, "--seed=2"));
+        assert_eq!(one, again, "{kind}");
+        assert!(one.0 != two.0 && one.1 != two.1, "{kind}: {:?}", one.1);
+        assert!(one.0.contains("-U ") && one.0.contains("hash_seed="), "{}", one.0);
+    }
 }
 
 #[test]

@@ -21,16 +21,23 @@ fn overwritten() -> (Scene, extant_fs::InodeRef) {
     (scene, f)
 }
 
+/// The same with the overwrite held in flight, and this acknowledgement asked for.
+fn asked_in_flight(ack: Ack) -> (Scene, Running<(extant_fs::Result<()>, usize)>) {
+    let (scene, f) = overwritten();
+    let held = &scene.disk.held;
+    held.catch(Catch::hold().writes().data());
+    let answer = ack.start(&scene, &f);
+    assert!(held.wait_held(1, LONG), "{ack:?}: the overwrite is not written");
+    (scene, answer)
+}
+
 #[test]
 fn an_acknowledgement_waits_for_overwrites_in_flight() {
     bounded(|| {
         let mut wrong = Vec::new();
         for ack in ACKS {
-            let (scene, f) = overwritten();
+            let (scene, mut answer) = asked_in_flight(ack);
             let held = &scene.disk.held;
-            held.catch(Catch::hold().writes().data());
-            let mut answer = ack.start(&scene, &f);
-            assert!(held.wait_held(1, LONG), "{ack:?}: the overwrite is not written");
             let early = answer.ends_within(GRACE);
             held.let_go();
             let (result, events) = answer.join();
@@ -50,11 +57,8 @@ fn an_acknowledgement_tells_of_an_overwrite_that_fails_in_flight() {
     bounded(|| {
         let mut wrong = Vec::new();
         for ack in ACKS {
-            let (scene, f) = overwritten();
+            let (scene, mut answer) = asked_in_flight(ack);
             let held = &scene.disk.held;
-            held.catch(Catch::hold().writes().data());
-            let mut answer = ack.start(&scene, &f);
-            assert!(held.wait_held(1, LONG), "{ack:?}: the overwrite is not written");
             answer.ends_within(GRACE);
             held.clear();
             held.fail(held.held()[0].id, EIO);

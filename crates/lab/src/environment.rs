@@ -93,7 +93,7 @@ fn cgroup() -> BTreeMap<String, String> {
 }
 
 /// Processes that could run, on average over the last minute.
-pub fn load() -> f64 {
+pub fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
 }

@@ -245,7 +245,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
                 place: place as u32,
                 started_s: started.sec.max(0) as u64,
                 started_ns: started.nsec,
-                environment: Environment { load: environment::load(), ..environment.clone() },
+                environment: Environment { load: environment::load_average(), ..environment.clone() },
                 recorded: Some(Recorded::NONE.to_string()),
                 identity: Some(identity.clone()),
                 outcome,

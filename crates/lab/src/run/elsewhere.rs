@@ -14,6 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use extant_base::clock::Clock;
+use extant_base::sync::atomic::{AtomicU32, Ordering};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::Config;
 use super::trial::Halt;
@@ -44,7 +46,7 @@ impl Elsewhere {
         }
         let other = rig.target.program.as_ref().filter(|_| engine(rig));
         let program = other.unwrap_or(&config.program).clone();
-        let help = run(&program, &["lab", "run", "--help"])?;
+        let help = Tool::new(&program.to_string_lossy()).args(["lab", "run", "--help"]).run()?;
         Ok(Some(Elsewhere { program, help, memory: config.memory }))
     }
 
@@ -112,7 +114,6 @@ impl Elsewhere {
         if !options.is_empty() {
             target += &format!(",{options}");
         }
-        // `seed=` says what an older build does not understand, and it has `--seed`.
         if let Some(program) = rig.target.program.as_ref().filter(|_| rig.target.kind == Kind::Mount) {
             target += &format!(",program={}", program.display());
         }
@@ -132,9 +133,7 @@ fn wait(child: &mut Child, halt: &Halt) -> String {
         }
         match asked {
             None if halt.is_set() => {
-                if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-                }
+                let _ = kill_process(Pid::from_child(child), Signal::TERM);
                 asked = Some(clock.now_ns());
             }
             Some(when) if clock.now_ns() - when > GRACE_NS => {
@@ -163,12 +162,7 @@ fn clean_up(inside: &Path, image: &Path, kind: Kind) {
     let _ = std::fs::remove_file(image);
 }
 
-/// What a program says when it is called with these arguments.
-pub fn run(program: &Path, args: &[&str]) -> Result<String> {
-    Tool::new(&program.to_string_lossy()).args(args).run()
-}
-
-/// A control group with a limit of memory, version 1 or 2. It goes when it is dropped; its processes have ended by then.
+/// A control group with a limit of memory, version 1 or 2. It goes when it is dropped, with what still runs in it.
 pub struct MemoryGroup {
     path: PathBuf,
 }
@@ -177,7 +171,9 @@ impl MemoryGroup {
     /// Needs root.
     pub fn new(bytes: u64) -> Result<MemoryGroup> {
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let name = format!("extant-lab-{}", std::process::id());
+        // One for each trial: what the kernel counts of a group is the trial's.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("extant-lab-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let (path, limit) = if v1.is_dir() {
             let own = groups.lines().find_map(|l| l.split_once(":memory:")).map_or("", |(_, path)| path);
@@ -191,7 +187,7 @@ impl MemoryGroup {
         let failed = |e: std::io::Error| {
             Error::Usage(format!("--memory: no control group for memory at {}: {e} (it needs root)", path.display()))
         };
-        std::fs::create_dir(&path).or_else(|e| if path.is_dir() { Ok(()) } else { Err(e) }).map_err(failed)?;
+        std::fs::create_dir(&path).map_err(failed)?;
         let group = MemoryGroup { path: path.clone() };
         std::fs::write(path.join(limit), bytes.to_string()).map_err(failed)?;
         Ok(group)
@@ -215,9 +211,13 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // A process that has just ended may still be counted, and a server that nobody has mounted ends.
+        // A process that has just ended is still counted for a moment; a server may outlive whoever started it.
         let clock = Clock::real();
         for _ in 0..250 {
+            let processes = std::fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+            for pid in processes.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
             if std::fs::remove_dir(&self.path).is_ok() {
                 return;
             }

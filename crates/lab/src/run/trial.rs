@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Config;
 use super::elsewhere::Elsewhere;
-use crate::environment::{device_under, load};
+use crate::environment::{device_under, load_average};
 use crate::error::{Error, Result};
 use crate::measure::process::{Cpu, Memory, Switches, Threads};
 use crate::measure::system::System;
@@ -133,7 +133,7 @@ impl Job<'_> {
     fn empty(&self) -> Trial {
         let started = Clock::real().wall();
         let mut environment = self.environment.clone();
-        environment.load = load();
+        environment.load = load_average();
         environment.memory_limit_bytes = self.config.memory;
         environment.device = device_under(&self.rig.target.path);
         if self.rig.target.kind != Kind::Dir {

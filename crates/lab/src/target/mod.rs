@@ -312,6 +312,24 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_of_memory_sets_the_cache_that_nobody_set() {
+        for (target, options) in [
+            ("engine:/e,noatime", "noatime,cache=33554432"),
+            ("mount:/m", "cache=33554432"),
+            ("mount:/m,cache=9M", "cache=9M"),
+            ("kernel:/k,noatime", "noatime"),
+        ] {
+            let mut rig = contestants(&[target.to_owned()], &[]).unwrap().remove(0);
+            rig.match_memory(64 << 20);
+            assert_eq!(rig.all_options(), options, "{target}");
+            assert!(!rig.contestant.label.contains("=33554432"), "the limit is the run's, not the contestant's");
+        }
+        let mut rig = contestants(&["engine:/e".to_owned()], &[]).unwrap().remove(0);
+        rig.match_memory(1 << 20);
+        assert_eq!(rig.all_options(), "cache=8388608", "the smallest that a mount takes");
+    }
+
+    #[test]
     fn policies_multiply_extant_alone() {
         let all = labels(&["engine:/e", "kernel:/k"], &["mb_policy=vanilla,goal_first", "es_policy=vanilla"]).unwrap();
         assert_eq!(

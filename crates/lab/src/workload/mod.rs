@@ -48,7 +48,15 @@ pub struct Needs {
 /// builds did not say what their trials are of, and `untar` always waited.
 pub fn ends_early(trial: &Trial) -> bool {
     let name = &trial.workload.name;
-    let waits = || find(name).is_ok_and(|w| w.durable(&w.parameters(trial.workload.scale)));
+    let waits = || {
+        let Ok(workload) = find(name) else { return false };
+        let mut parameters = workload.parameters(trial.workload.scale);
+        for (name, value) in &trial.workload.parameters {
+            // What this build does not know decides nothing in it.
+            let _ = parameters.set(&format!("{name}={value}"));
+        }
+        workload.durable(&parameters)
+    };
     trial.identity.is_none() && name != "untar" && waits()
 }
 
