@@ -150,6 +150,9 @@ pub enum Error {
     FileTooBig,
     #[error("no such attribute")]
     NoAttribute,
+    /// A directory that hands down its project takes nothing of another's.
+    #[error("it belongs to another project than the directory")]
+    OtherProject,
     #[error("value or list too large")]
     TooLarge,
     #[error("operation not supported: {0}")]

@@ -43,7 +43,9 @@ pub use inode::{Attr, InodeRef};
 pub use map::es::EsPolicyKind;
 pub use mount::probe_superblock;
 pub use ops::sync::{Asker, Done};
-pub use ops::{Cred, DirItem, FallocateMode, NewNode, RenameFlags, Seek, SetAttr, SetTime, WriteFlags};
+pub use ops::{
+    Cred, DirItem, FallocateMode, NewNode, OpenFor, RenameFlags, Seek, SetAttr, SetFlags, SetTime, WriteFlags,
+};
 pub use options::{Atime, BorrowJournal, Messages, MountOptions, OnError, POLICIES, PolicyOption};
 pub use reserve::Caller;
 pub use xattr::SetMode;

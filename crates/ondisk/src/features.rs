@@ -198,6 +198,7 @@ impl RoCompat {
         .union(RoCompat::DIR_NLINK)
         .union(RoCompat::EXTRA_ISIZE)
         .union(RoCompat::METADATA_CSUM)
+        .union(RoCompat::PROJECT)
         .union(RoCompat::ORPHAN_PRESENT);
 
     pub fn names(self) -> Vec<String> {

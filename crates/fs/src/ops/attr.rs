@@ -3,12 +3,13 @@
 //! # Locking
 //! `inode` exclusively for setattr.
 
-use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags, MODE_TYPE_MASK};
+use extant_ondisk::inode::{FileType, InodeDesc, MODE_TYPE_MASK};
 use extant_ondisk::time::Timestamp;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Attr, InodeRef};
+use crate::ops::flags::Change;
 use crate::ops::names::privileges;
 use crate::ops::xattrs::XATTR_CREDITS;
 use crate::xattr::{self, AclKind};
@@ -38,6 +39,21 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
+    /// What it does, as far as inode flags may forbid it.
+    fn changes(&self) -> impl Iterator<Item = Change> {
+        // Who keeps the times himself tells them of what was allowed when it happened.
+        let kept = self.ctime.is_some();
+        let times = [self.atime, self.mtime];
+        let set = self.mode.is_some()
+            || self.uid.is_some()
+            || self.gid.is_some()
+            || (!kept && times.iter().any(|t| matches!(t, Some(SetTime::At(_)))));
+        let touch = times.iter().any(Option::is_some);
+        [(set, Change::Attributes), (touch, Change::Touch), (self.size.is_some(), Change::Truncate)]
+            .into_iter()
+            .filter_map(|(does, change)| does.then_some(change))
+    }
+
     fn apply_times(&self, d: &mut InodeDesc, now: Timestamp) {
         let extra = d.has_extra_times();
         let pick = |t: SetTime| if let SetTime::At(t) = t { truncated(t, extra) } else { now };
@@ -61,14 +77,14 @@ impl Filesystem {
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
         self.check_writable()?;
         self.retry_no_space(|| self.setattr_once(inode, set))?;
+        self.honour_sync(&[inode])?;
         Ok(self.getattr(inode))
     }
 
     fn setattr_once(&self, inode: &InodeRef, set: &SetAttr) -> Result<()> {
         let _exclusive = inode.rw.write();
-        let flags = inode.meta.read().desc.flags;
-        if flags.contains(InodeFlags::IMMUTABLE) {
-            return Err(Error::NotPermitted);
+        for change in set.changes() {
+            self.may_change(inode, change)?;
         }
         let now = self.now();
         if let SetAttr { mode: None, uid: None, gid: None, size: None, .. } = *set {
@@ -91,9 +107,6 @@ impl Filesystem {
                     Some(FileType::Regular) => {}
                     Some(FileType::Directory) => return Err(Error::IsDirectory),
                     _ => return Err(Error::Invalid("size of a special file")),
-                }
-                if flags.contains(InodeFlags::APPEND) {
-                    return Err(Error::NotPermitted);
                 }
                 if set.kill_privileges {
                     self.kill_privileges(inode)?;
@@ -144,22 +157,6 @@ impl Filesystem {
             }
             let written = self.write_inode(handle, inode);
             self.whole(handle, written)
-        })
-    }
-
-    /// Sets the inode flags that chattr(1) may change.
-    pub fn set_flags(&self, inode: &InodeRef, flags: u32) -> Result<()> {
-        self.check_writable()?;
-        let _exclusive = inode.rw.write();
-        let wanted = InodeFlags::from_bits_retain(flags);
-        self.transact_whole(1, |handle| {
-            {
-                let mut m = inode.meta.write();
-                let may = InodeFlags::USER_MODIFIABLE - InodeFlags::EXTENTS;
-                m.desc.flags = m.desc.flags.difference(may) | wanted & may;
-                m.desc.ctime = self.now();
-            }
-            self.write_inode(handle, inode)
         })
     }
 }

@@ -24,6 +24,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::es::EsState;
 use crate::map::{MapState, Mapping, Progress};
+use crate::ops::flags::Change;
 use crate::options::Atime;
 
 /// What a writer says about itself.
@@ -33,6 +34,8 @@ pub struct WriteFlags {
     pub kill_privileges: bool,
     /// The caller keeps the times itself (FUSE writeback cache).
     pub keep_times: bool,
+    /// Whole pages of a cache above, in any order: an append-only file takes them, too.
+    pub from_cache: bool,
 }
 
 /// For what a hole is filled.
@@ -234,9 +237,6 @@ impl Filesystem {
         if inode.file_type() != Some(FileType::Regular) {
             return Err(if inode.is_dir() { Error::IsDirectory } else { Error::Invalid("not a regular file") });
         }
-        if inode.meta.read().desc.flags.contains(InodeFlags::IMMUTABLE) {
-            return Err(Error::NotPermitted);
-        }
         let max = self.max_size(inode);
         if pos >= max && !data.is_empty() {
             return Err(Error::FileTooBig);
@@ -258,12 +258,15 @@ impl Filesystem {
             self.write_pages(inode);
         }
         self.budget.relieve();
+        self.honour_sync(&[inode])?;
         Ok(done)
     }
 
     /// Writes as much as there is space for at once, at least a byte; returns how much.
     fn write_once(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
         let _exclusive = inode.rw.write();
+        let appends = flags.from_cache || pos >= inode.size();
+        self.may_change(inode, if appends { Change::Append } else { Change::Write })?;
         if flags.kill_privileges {
             self.kill_privileges(inode)?;
         }

@@ -9,6 +9,7 @@
 //! | `rename.rs` | rename |
 //! | `listing.rs` | readdir |
 //! | `attr.rs` | getattr, setattr |
+//! | `flags.rs` | inode flags: what they forbid and ask for, chattr(1) |
 //! | `xattrs.rs` | extended attributes and ACLs |
 //! | `sync.rs` | fsync, syncfs |
 //! | `evict.rs` | the end of an inode's life |
@@ -19,6 +20,7 @@
 mod attr;
 mod data;
 pub(crate) mod evict;
+mod flags;
 mod listing;
 mod names;
 mod rename;
@@ -29,6 +31,7 @@ mod xattrs;
 
 pub use attr::{SetAttr, SetTime};
 pub use data::WriteFlags;
+pub use flags::{OpenFor, SetFlags};
 pub use listing::{COOKIE_END, DirItem};
 pub use names::{Cred, NewNode};
 pub use rename::RenameFlags;

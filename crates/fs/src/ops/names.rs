@@ -21,6 +21,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapState, MapStore};
 use crate::ops::evict::note_abandoned;
+use crate::ops::flags::Change;
 use crate::ops::xattrs::XATTR_CREDITS;
 use crate::xattr::{self, AclKind};
 use crate::xattr_store::XattrView;
@@ -128,9 +129,12 @@ impl Filesystem {
         self.check_dir(dir)?;
         check_name(name)?;
         self.check_target(node.target)?;
-        let r = self.retry_no_space(|| self.create_once(dir, name, node, cred));
+        let made = self.retry_no_space(|| self.create_once(dir, name, node, cred));
         self.budget.relieve();
-        r
+        if made.is_ok() {
+            self.honour_sync(&[dir])?;
+        }
+        made
     }
 
     fn check_target(&self, target: Option<&[u8]>) -> Result<()> {
@@ -149,10 +153,8 @@ impl Filesystem {
             if m.desc.links == 0 {
                 return Err(Error::NotFound);
             }
-            if m.desc.flags.contains(InodeFlags::IMMUTABLE) {
-                return Err(Error::NotPermitted);
-            }
         }
+        self.may_change(dir, Change::AddEntry)?;
         let view = DirView::new(self, dir);
         if is_dir && !self.may_link_dir(dir, &view) {
             return Err(Error::TooManyLinks);
@@ -232,8 +234,7 @@ impl Filesystem {
         let mut flags = dir_flags & InodeFlags::INHERITED;
         match kind {
             FileType::Directory => {}
-            FileType::Regular => flags &= !(InodeFlags::DIRSYNC | InodeFlags::TOPDIR),
-            _ => flags &= InodeFlags::NODUMP | InodeFlags::NOATIME,
+            kind => flags &= InodeFlags::allowed_for(Some(kind)),
         }
         let extents = self.new_extents && matches!(kind, FileType::Regular | FileType::Directory);
         flags.set(InodeFlags::EXTENTS, extents);
@@ -344,6 +345,7 @@ impl Filesystem {
         self.check_dir(dir)?;
         self.retry_no_space(|| {
             let _shared = dir.rw.read();
+            self.may_change(dir, Change::AddEntry)?;
             self.transact_whole(NEW_INODE_CREDITS, |handle| {
                 let inode = self.new_inode(handle, dir, b"", NewNode::file(mode), cred)?;
                 inode.linkable.store(true, Ordering::Release);
@@ -367,16 +369,16 @@ impl Filesystem {
             if dir.links() == 0 {
                 return Err(Error::NotFound);
             }
+            self.may_change(dir, Change::AddEntry)?;
             if view.lookup(name)?.is_some() {
                 return Err(Error::Exists);
             }
+            self.check_project(dir, inode)?;
+            self.may_change(inode, Change::Link)?;
             self.transact_whole(self.add_credits(&view) + 8, |handle| {
                 let now = self.now();
                 let from_nothing = {
                     let mut m = inode.meta.write();
-                    if m.desc.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-                        return Err(Error::NotPermitted);
-                    }
                     if m.desc.links >= LINK_MAX {
                         return Err(Error::TooManyLinks);
                     }
@@ -403,7 +405,8 @@ impl Filesystem {
                 })();
                 self.whole(handle, done)
             })
-        })
+        })?;
+        self.honour_sync(&[dir])
     }
 
     /// A directory's content changed.
@@ -429,9 +432,8 @@ impl Filesystem {
             if inode.is_dir() {
                 return Err(Error::IsDirectory);
             }
-            if inode.meta.read().desc.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-                return Err(Error::NotPermitted);
-            }
+            self.may_change(dir, Change::RemoveEntry)?;
+            self.may_change(&inode, Change::Unlink)?;
             self.transact_whole(8, |handle| {
                 view.remove(handle, name, Some(&found))?;
                 let now = self.now();
@@ -440,7 +442,7 @@ impl Filesystem {
             })
         })?;
         self.reap();
-        Ok(())
+        self.honour_sync(&[dir])
     }
 
     /// One name less; without any, the inode becomes an orphan until its last user lets go.
@@ -473,6 +475,8 @@ impl Filesystem {
             let view = DirView::new(self, dir);
             let found = view.lookup(name)?.ok_or(Error::NotFound)?;
             let inode = self.iget_named(dir, found.ino)?;
+            self.may_change(dir, Change::RemoveEntry)?;
+            self.may_change(&inode, Change::Unlink)?;
             if !inode.is_dir() {
                 return Err(Error::NotDirectory);
             }
@@ -495,7 +499,7 @@ impl Filesystem {
             })
         })?;
         self.reap();
-        Ok(())
+        self.honour_sync(&[dir])
     }
 
     /// An empty directory that has no name any more: all its links go.

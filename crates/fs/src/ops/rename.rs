@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use extant_journal::Handle;
 use extant_ondisk::InodeNr;
-use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::time::Timestamp;
 
 use crate::dir::Found;
@@ -16,6 +15,7 @@ use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::ops::flags::Change;
 use crate::ops::names::{Cred, NEW_INODE_CREDITS, NewNode, add_dir_link, check_name, drop_dir_link, entry_type};
 
 /// The flags of renameat2(2).
@@ -61,7 +61,7 @@ impl Filesystem {
             written = Some(source.ino);
         }
         self.reap();
-        Ok(())
+        self.honour_sync(&[old_dir, new_dir])
     }
 
     /// Returns the file whose data has to be written first, unless it is `written`.
@@ -98,21 +98,31 @@ impl Filesystem {
         let source = self.iget_named(old_dir, from.ino)?;
         let to = new_view.lookup(new_name)?;
         let target = to.map(|t| self.iget_named(new_dir, t.ino)).transpose()?;
-        let frozen = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-        if source.meta.read().desc.flags.intersects(frozen)
-            || target.as_ref().is_some_and(|t| t.meta.read().desc.flags.intersects(frozen))
-        {
-            return Err(Error::NotPermitted);
-        }
         match &target {
             None if flags.exchange => return Err(Error::NotFound),
             Some(_) if flags.no_replace => return Err(Error::Exists),
             // Two names of one file: nothing to do.
             Some(t) if t.ino == source.ino => return Ok(None),
+            _ => {}
+        }
+        self.may_change(old_dir, Change::RemoveEntry)?;
+        self.may_change(&source, Change::Unlink)?;
+        match &target {
+            Some(target) => {
+                self.may_change(new_dir, Change::RemoveEntry)?;
+                self.may_change(target, Change::Unlink)?;
+            }
+            None => self.may_change(new_dir, Change::AddEntry)?,
+        }
+        match &target {
             Some(_) if !flags.exchange && !source.pages.is_empty() && written != Some(source.ino) => {
                 return Ok(Some(source));
             }
             _ => {}
+        }
+        self.check_project(new_dir, &source)?;
+        if let Some(target) = target.as_ref().filter(|_| flags.exchange) {
+            self.check_project(old_dir, target)?;
         }
         if source.is_dir() && !same_dir && self.is_below(new_dir, source.ino)? {
             return Err(Error::Invalid("a directory cannot move into itself"));

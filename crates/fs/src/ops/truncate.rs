@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 use extant_journal::Handle;
 use extant_ondisk::LogicalBlock;
-use extant_ondisk::inode::{FileType, InodeFlags};
+use extant_ondisk::inode::FileType;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::Progress;
 use crate::map::es::EsState;
+use crate::ops::flags::Change;
 
 /// What fallocate(2) should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,9 +236,6 @@ impl Filesystem {
         if inode.file_type() != Some(FileType::Regular) {
             return Err(if inode.is_dir() { Error::IsDirectory } else { Error::NotSupported("fallocate") });
         }
-        if inode.meta.read().desc.flags.intersects(InodeFlags::IMMUTABLE) {
-            return Err(Error::NotPermitted);
-        }
         if len == 0 {
             return Err(Error::Invalid("an empty range"));
         }
@@ -251,6 +249,8 @@ impl Filesystem {
         }
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
+            let preallocates = matches!(mode, FallocateMode::Allocate { .. });
+            self.may_change(inode, if preallocates { Change::Preallocate } else { Change::Carve })?;
             match mode {
                 FallocateMode::Allocate { keep_size } => self.preallocate(inode, pos, end, keep_size)?,
                 FallocateMode::PunchHole => self.punch(inode, pos, end.min(self.max_size(inode)))?,
@@ -265,7 +265,8 @@ impl Filesystem {
                 }
                 self.write_inode(handle, inode)
             })
-        })
+        })?;
+        self.honour_sync(&[inode])
     }
 
     fn preallocate(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {

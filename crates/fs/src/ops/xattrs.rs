@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
+use crate::ops::flags::Change;
 use crate::xattr::{self, SetMode};
 use crate::xattr_store::XattrView;
 
@@ -29,6 +30,7 @@ impl Filesystem {
         self.check_writable()?;
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
+            self.may_change(inode, Change::Xattr)?;
             self.transact_whole(XATTR_CREDITS + 4, |handle| {
                 self.edit_xattrs(handle, inode, |edit| xattr::set(edit, name, value, mode))?;
                 inode.meta.write().desc.ctime = self.now();
@@ -42,6 +44,7 @@ impl Filesystem {
         self.check_writable()?;
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
+            self.may_change(inode, Change::Xattr)?;
             self.transact_whole(XATTR_CREDITS + 4, |handle| {
                 self.edit_xattrs(handle, inode, |edit| xattr::remove(edit, name))?;
                 inode.meta.write().desc.ctime = self.now();

@@ -5,10 +5,11 @@
 
 use extant_base::clock::Timespec;
 use extant_fs as fs;
-use extant_ondisk::inode::{DeviceNr, FileType};
+use extant_ondisk::inode::{DeviceNr, FileType, InodeFlags};
 use extant_ondisk::time::Timestamp;
 use zerocopy::IntoBytes;
 
+use crate::Errno;
 use crate::types::{self, Attr, SetTime, make_rdev, split_rdev};
 
 const S_ISGID: u16 = 0o2000;
@@ -85,15 +86,46 @@ pub(super) fn fallocate_mode(mode: u32) -> Option<fs::FallocateMode> {
     })
 }
 
-/// Inode flags as `struct fsxattr` shows them: 28 bytes, of which only the first word says something.
-pub(super) fn fsxattr(flags: u32) -> [u8; 28] {
-    // (inode flag, FS_XFLAG_*): immutable, append, sync, noatime, nodump, project inheritance.
-    const PAIRS: [(u32, u32); 6] =
-        [(0x10, 0x08), (0x20, 0x10), (0x08, 0x20), (0x80, 0x40), (0x40, 0x80), (0x2000_0000, 0x200)];
-    let xflags = PAIRS.iter().filter(|(flag, _)| flags & flag != 0).fold(0u32, |x, (_, xflag)| x | xflag);
-    let mut out = [0; 28];
+/// (inode flag, `FS_XFLAG_*`), as Linux's `fileattr_fill_flags` pairs them.
+const XFLAGS: [(InodeFlags, u32); 7] = [
+    (InodeFlags::IMMUTABLE, 0x08),
+    (InodeFlags::APPEND, 0x10),
+    (InodeFlags::SYNC, 0x20),
+    (InodeFlags::NOATIME, 0x40),
+    (InodeFlags::NODUMP, 0x80),
+    (InodeFlags::PROJINHERIT, 0x200),
+    (InodeFlags::DAX, 0x8000),
+];
+/// Bytes of `struct fsxattr`: flags, extent size, extents, project, extent size for copy-on-write, 8 unused.
+const FSXATTR_BYTES: usize = 28;
+const FSX_PROJID: usize = 12;
+
+/// What `FS_IOC_FSGETXATTR` answers.
+pub(super) fn fsxattr(flags: u32, project: u32) -> [u8; FSXATTR_BYTES] {
+    let flags = InodeFlags::from_bits_retain(flags);
+    let xflags = XFLAGS.iter().filter(|(flag, _)| flags.contains(*flag)).fold(0u32, |x, (_, xflag)| x | xflag);
+    let mut out = [0; FSXATTR_BYTES];
     out[..4].copy_from_slice(xflags.as_bytes());
+    out[FSX_PROJID..FSX_PROJID + 4].copy_from_slice(project.as_bytes());
     out
+}
+
+/// What `FS_IOC_FSSETXATTR` wants of an inode with these flags: those that it cannot name stay.
+pub(super) fn set_fsxattr(data: &[u8], flags: u32) -> Result<fs::SetFlags, Errno> {
+    let word = |at: usize| {
+        let bytes = data.get(at..at + 4).ok_or(Errno::INVAL)?;
+        Ok::<u32, Errno>(u32::from_ne_bytes(bytes.try_into().expect("4 bytes")))
+    };
+    let xflags = word(0)?;
+    let known = XFLAGS.iter().fold(0, |x, (_, xflag)| x | xflag);
+    if xflags & !known != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let mut flags = InodeFlags::from_bits_retain(flags) & InodeFlags::USER_VISIBLE;
+    for (flag, xflag) in XFLAGS {
+        flags.set(flag, xflags & xflag != 0);
+    }
+    Ok(fs::SetFlags { flags: Some(flags.bits()), project: Some(word(FSX_PROJID)?), privileged: false })
 }
 
 pub(super) fn statfs(s: &fs::StatFs) -> types::Statfs {

@@ -31,6 +31,7 @@ pub fn errno(error: &Error) -> Errno {
         Error::Invalid(_) => Errno::INVAL,
         Error::TooManyLinks => Errno::MLINK,
         Error::FileTooBig => Errno::FBIG,
+        Error::OtherProject => Errno::XDEV,
         Error::NoAttribute => Errno::NODATA,
         // Only attributes answer this: a value that is too long to be stored.
         Error::TooLarge => Errno::TOOBIG,

@@ -11,9 +11,10 @@ use std::sync::atomic::Ordering;
 
 use extant_block::AlignedBuf;
 use extant_fs::{
-    Asker, Caller, Error, Filesystem, InodeRef, NewNode, RenameFlags, Seek, SetAttr as FsSetAttr, SetMode, WriteFlags,
+    Asker, Caller, Error, Filesystem, InodeRef, NewNode, OpenFor, RenameFlags, Seek, SetAttr as FsSetAttr, SetFlags,
+    SetMode, WriteFlags,
 };
-use extant_ondisk::inode::FileType;
+use extant_ondisk::inode::{FileType, InodeFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::FsServer;
@@ -63,6 +64,7 @@ const READ_MAX: usize = 16 << 20;
 const O_ACCMODE: u32 = 0o3;
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const RENAME_WHITEOUT: u32 = 4;
@@ -74,6 +76,10 @@ const FS_IOC_GETFLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
 const FS_IOC_SETFLAGS: [u32; 2] = [0x4008_6602, 0x4004_6602];
 const FS_IOC_GETVERSION: [u32; 2] = [0x8008_7601, 0x8004_7601];
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+
+/// To the notification that drops what the kernel caches of an inode: no content.
+const ATTRIBUTES_ONLY: i64 = -1;
 
 thread_local! {
     /// What READ reads into, kept and grown per worker: a fresh buffer would have to be zeroed each time.
@@ -136,6 +142,35 @@ impl FsServer {
         Ok(())
     }
 
+    /// chattr(1). Newer kernels have asked for owner and capabilities already; older ones pass on what anybody sends.
+    fn set_flags(&self, req: &Request, ino: u64, inode: InodeRef, set: SetFlags, reply: ReplyIoctl) {
+        let attr = self.fs.getattr(&inode);
+        let owner = self.options.uid.unwrap_or(attr.uid);
+        if req.uid != 0 && req.uid != owner {
+            return reply.error(Errno::PERM);
+        }
+        let set = SetFlags { privileged: req.uid == 0, ..set };
+        let Some(notifier) = self.notifier.lock().clone() else { return reply.nosys() };
+        let answer = move |fs: &Filesystem, inode: &InodeRef, reply: ReplyIoctl| {
+            check!(reply, fs.set_flags(inode, set));
+            // The kernel does not know that the time of change has moved.
+            let _ = notifier.inval_inode(ino, ATTRIBUTES_ONLY, 0);
+            reply.ok(0, &[]);
+        };
+        if set.flags.is_none_or(|f| f & !attr.flags & InodeFlags::IMMUTABLE.bits() == 0) {
+            return answer(&self.fs, &inode, reply);
+        }
+        // What the kernel still holds of it was written while that was allowed. Its writes need workers, so none may wait.
+        let Some(notifier) = self.notifier.lock().clone() else { return reply.nosys() };
+        let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
+        self.helper.submit(Box::new(move || {
+            let _ = notifier.inval_inode(ino, 0, 0);
+            answer(&fs, &inode, reply);
+            drop((inode, fs));
+            drop(ticket);
+        }));
+    }
+
     fn list(&self, dir: &InodeRef, offset: u64, mut reply: ReplyDir) {
         let mut any = false;
         let listed = self.fs.read_dir(dir, offset, |e| {
@@ -192,6 +227,10 @@ impl FsServer {
 /// For whom a request asks for space: the process, also where its files are shown or stored as somebody else's.
 fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid, gid: req.gid }
+}
+
+fn open_for(flags: u32) -> OpenFor {
+    OpenFor { write: flags & O_ACCMODE != 0, append: flags & O_APPEND != 0, truncate: flags & O_TRUNC != 0 }
 }
 
 fn seek(fs: &Filesystem, inode: &InodeRef, offset: u64, what: Seek, reply: ReplyLseek) {
@@ -349,6 +388,7 @@ impl Server for FsServer {
 
     fn open(&self, _req: &Request, ino: u64, flags: u32, kill_suidgid: bool, reply: ReplyOpen) {
         let inode = check!(reply, self.node(ino));
+        check!(reply, self.fs.may_open(&inode, open_for(flags)));
         if flags & O_TRUNC != 0 {
             let set = FsSetAttr { size: Some(0), kill_privileges: kill_suidgid, ..FsSetAttr::default() };
             check!(reply, self.fs.setattr(&inode, &set));
@@ -376,7 +416,7 @@ impl Server for FsServer {
         // A page of a shared mapping comes like one of the writeback cache; but the kernel keeps the times itself only with that
         // (it then sends them with SETATTR).
         let keep_times = args.cached && self.writeback.load(Ordering::Relaxed);
-        let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times };
+        let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times, from_cache: args.cached };
         // What the kernel took into its cache was acknowledged long ago, and whoever writes it back did not write it.
         let caller = if args.cached { Caller::ROOT } else { caller(req) };
         let write =
@@ -500,6 +540,7 @@ impl Server for FsServer {
         {
             Err(Error::Exists) if args.flags & O_EXCL == 0 => {
                 let inode = check!(reply, self.fs.lookup(&dir, name));
+                check!(reply, self.fs.may_open(&inode, open_for(args.flags)));
                 if inode.file_type() == Some(FileType::Regular) && args.flags & O_TRUNC != 0 {
                     let set = FsSetAttr { size: Some(0), kill_privileges: args.kill_suidgid, ..FsSetAttr::default() };
                     check!(reply, self.fs.setattr(&inode, &set));
@@ -550,20 +591,22 @@ impl Server for FsServer {
         empty(reply, self.with_space(caller(req), || self.fs.fallocate(&inode, mode, args.offset, args.length)));
     }
 
-    fn ioctl(&self, _req: &Request, ino: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
+    fn ioctl(&self, req: &Request, ino: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
         let inode = check!(reply, self.node(ino));
         if FS_IOC_GETFLAGS.contains(&args.cmd) {
             let flags = extant_ondisk::inode::InodeFlags::USER_VISIBLE.bits() & self.fs.getattr(&inode).flags;
             reply.ok(0, flags.as_bytes());
         } else if FS_IOC_SETFLAGS.contains(&args.cmd) {
             let Ok((flags, _)) = u32::read_from_prefix(args.data) else { return reply.error(Errno::INVAL) };
-            check!(reply, self.fs.set_flags(&inode, flags));
-            reply.ok(0, &[]);
+            self.set_flags(req, ino, inode, SetFlags { flags: Some(flags), ..SetFlags::default() }, reply);
+        } else if args.cmd == FS_IOC_FSSETXATTR {
+            let set = check!(reply, convert::set_fsxattr(args.data, self.fs.getattr(&inode).flags));
+            self.set_flags(req, ino, inode, set, reply);
         } else if FS_IOC_GETVERSION.contains(&args.cmd) {
             reply.ok(0, inode.generation.as_bytes());
         } else if args.cmd == FS_IOC_FSGETXATTR {
             // What the kernel asks for before it sets any flag.
-            reply.ok(0, &convert::fsxattr(self.fs.getattr(&inode).flags));
+            reply.ok(0, &convert::fsxattr(self.fs.getattr(&inode).flags, self.fs.project(&inode)));
         } else {
             reply.error(Errno::NOTTY);
         }

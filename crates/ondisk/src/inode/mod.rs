@@ -134,6 +134,11 @@ impl InodeDesc {
         })
     }
 
+    /// Whether it has room for a project.
+    pub fn has_project(&self) -> bool {
+        field_fits(PROJID, self.extra_isize)
+    }
+
     /// An inode for a slot that was filled with zeros: nothing set but the mode and the size of the extra fields.
     pub fn new(mode: u16, geometry: &Geometry) -> InodeDesc {
         InodeDesc {

@@ -6,6 +6,7 @@
 //! # Locking
 //! None.
 
+use super::FileType;
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -108,6 +109,17 @@ impl InodeFlags {
     pub const USER_VISIBLE: InodeFlags = InodeFlags::from_bits_retain(0x725b_dfff);
     /// What `chattr` may change (Linux: `EXT4_FL_USER_MODIFIABLE`).
     pub const USER_MODIFIABLE: InodeFlags = InodeFlags::from_bits_retain(0x624b_c0ff);
+    /// What an inode of this kind can have (Linux: `ext4_mask_flags`).
+    pub fn allowed_for(kind: Option<FileType>) -> InodeFlags {
+        let only_directories =
+            InodeFlags::DIRSYNC | InodeFlags::TOPDIR | InodeFlags::CASEFOLD | InodeFlags::PROJINHERIT;
+        match kind {
+            Some(FileType::Directory) => InodeFlags::all(),
+            Some(FileType::Regular) => InodeFlags::all() - only_directories,
+            _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
+        }
+    }
+
     /// What a new inode takes from its directory (Linux: `EXT4_FL_INHERITED`).
     pub const INHERITED: InodeFlags = InodeFlags::SECRM
         .union(InodeFlags::UNRM)

@@ -1,0 +1,207 @@
+//! Inode flags: what they forbid, what they ask for, and who may set them (chattr(1), FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR).
+//!
+//! [`Filesystem::may_change`] is the one place that knows what immutable and append-only allow; every operation names itself
+//! to it as a [`Change`]. It follows Linux, where the checks are spread over the VFS (`may_delete`, `may_create`,
+//! `may_setattr`, `vfs_fallocate`, `xattr_permission`, `may_open`) and ext4.
+//!
+//! What it does not do: permissions by mode and owner, which are the caller's (the kernel's, under FUSE).
+//!
+//! # Locking
+//! Flags change under `inode` exclusively; whoever asks holds it in either way, or asks about an inode that it merely names.
+
+use extant_ondisk::features::RoCompat;
+use extant_ondisk::inode::{FileType, InodeFlags};
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeRef};
+use crate::ops::sync::Scope;
+
+/// What an operation does to one inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Bytes change, or are added behind the end.
+    Write,
+    /// Bytes are added behind the end.
+    Append,
+    /// The size is set.
+    Truncate,
+    /// Blocks are allocated; the size may grow.
+    Preallocate,
+    /// A range of blocks is punched out or zeroed.
+    Carve,
+    /// Mode, owner, group, or times as the caller wants them.
+    Attributes,
+    /// Times become now.
+    Touch,
+    /// An extended attribute or ACL.
+    Xattr,
+    /// It gets one more name.
+    Link,
+    /// One of its names goes or becomes another.
+    Unlink,
+    /// A directory gets an entry.
+    AddEntry,
+    /// A directory loses an entry.
+    RemoveEntry,
+}
+
+impl Change {
+    /// Append-only allows what adds and nothing that takes away.
+    fn appends(self) -> bool {
+        use Change::*;
+        matches!(self, Append | Preallocate | Touch | AddEntry)
+    }
+}
+
+/// For what a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFor {
+    pub write: bool,
+    /// Every write goes to the end (O_APPEND).
+    pub append: bool,
+    pub truncate: bool,
+}
+
+/// What chattr(1) wants of an inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetFlags {
+    /// All flags, as `FS_IOC_SETFLAGS` gives them; `None` leaves them.
+    pub flags: Option<u32>,
+    /// The project, as `FS_IOC_FSSETXATTR` gives it; `None` leaves it.
+    pub project: Option<u32>,
+    /// The caller may change immutable and append-only (CAP_LINUX_IMMUTABLE) and data journaling (CAP_SYS_RESOURCE).
+    pub privileged: bool,
+}
+
+/// Flags that can be stored and that nothing here acts on: Linux's ext4 does not either, or only for a device that cannot be
+/// had here (DAX).
+const STORED: InodeFlags = InodeFlags::SECRM
+    .union(InodeFlags::UNRM)
+    .union(InodeFlags::COMPR)
+    .union(InodeFlags::NOTAIL)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::DAX);
+/// Flags that operations honour.
+const HONOURED: InodeFlags = InodeFlags::SYNC
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::PROJINHERIT);
+
+impl Filesystem {
+    /// Whether the inode's flags allow the change: [`Error::NotPermitted`] if not.
+    pub(crate) fn may_change(&self, inode: &Inode, change: Change) -> Result<()> {
+        let flags = inode.meta.read().desc.flags;
+        if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !change.appends()) {
+            return Err(Error::NotPermitted);
+        }
+        Ok(())
+    }
+
+    /// What a file with such flags can be opened for: [`Error::NotPermitted`] if not for this.
+    pub fn may_open(&self, inode: &InodeRef, how: OpenFor) -> Result<()> {
+        if how.truncate {
+            self.may_change(inode, Change::Truncate)?;
+        }
+        if how.write {
+            self.may_change(inode, if how.append { Change::Append } else { Change::Write })?;
+        }
+        Ok(())
+    }
+
+    /// The project, 0 where inodes have no room for one.
+    pub fn project(&self, inode: &InodeRef) -> u32 {
+        inode.meta.read().desc.projid
+    }
+
+    /// Sets the flags that chattr(1) may change, and the project. Bits that are shown and cannot be changed are ignored, as
+    /// chattr(1) hands back what it read; what would have no effect here although it has one in Linux (data journaling, another
+    /// kind of map, casefold) is [`Error::NotSupported`].
+    pub fn set_flags(&self, inode: &InodeRef, set: SetFlags) -> Result<()> {
+        self.check_writable()?;
+        {
+            let _exclusive = inode.rw.write();
+            let (old, old_project) = {
+                let m = inode.meta.read();
+                (m.desc.flags, m.desc.projid)
+            };
+            let flags = match set.flags {
+                Some(wanted) => {
+                    new_flags(old, InodeFlags::from_bits_retain(wanted), inode.file_type(), set.privileged)?
+                }
+                None => old,
+            };
+            let project = set.project.unwrap_or(old_project);
+            if project != old_project {
+                if !self.sb.lock().ro_compat().contains(RoCompat::PROJECT) {
+                    return Err(Error::NotSupported("projects without the feature 'project'"));
+                }
+                if !inode.meta.read().desc.has_project() {
+                    return Err(Error::TooLarge);
+                }
+            }
+            if old.contains(InodeFlags::IMMUTABLE) && flags.contains(InodeFlags::IMMUTABLE) && project != old_project {
+                return Err(Error::NotPermitted);
+            }
+            self.transact_whole(1, |handle| {
+                {
+                    let mut m = inode.meta.write();
+                    m.desc.flags = flags;
+                    m.desc.projid = project;
+                    m.desc.ctime = self.now();
+                }
+                self.write_inode(handle, inode)
+            })?;
+        }
+        self.honour_sync(&[inode])
+    }
+
+    /// Whether something may come into this directory: a directory that hands down its project takes no other's (Linux:
+    /// `ext4_link`, `ext4_rename`).
+    pub(crate) fn check_project(&self, dir: &Inode, inode: &Inode) -> Result<()> {
+        let (flags, project) = {
+            let m = dir.meta.read();
+            (m.desc.flags, m.desc.projid)
+        };
+        if flags.contains(InodeFlags::PROJINHERIT) && inode.meta.read().desc.projid != project {
+            return Err(Error::OtherProject);
+        }
+        Ok(())
+    }
+
+    /// Ends an operation that changed the content of files or directories: durable before it returns, where one of them says
+    /// so (Linux: `IS_SYNC`, `IS_DIRSYNC`). No lock is held.
+    pub(crate) fn honour_sync(&self, changed: &[&InodeRef]) -> Result<()> {
+        for inode in changed {
+            let asks = if inode.is_dir() { InodeFlags::SYNC | InodeFlags::DIRSYNC } else { InodeFlags::SYNC };
+            if inode.meta.read().desc.flags.intersects(asks) {
+                self.wait_for(|done| self.barrier(Scope::Inode { inode, datasync: false }, done))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The flags after chattr(1) (Linux: `ext4_fileattr_set`, `ext4_ioctl_setflags`, `fileattr_set_prepare`).
+fn new_flags(old: InodeFlags, wanted: InodeFlags, kind: Option<FileType>, privileged: bool) -> Result<InodeFlags> {
+    if !(wanted - InodeFlags::USER_VISIBLE).is_empty() {
+        return Err(Error::NotSupported("an unknown inode flag"));
+    }
+    let wanted = wanted & InodeFlags::USER_MODIFIABLE;
+    if !(wanted - InodeFlags::allowed_for(kind)).is_empty() {
+        return Err(Error::NotSupported("this inode flag on this kind of file"));
+    }
+    let changed = (old & InodeFlags::USER_MODIFIABLE) ^ wanted;
+    if changed.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::JOURNAL_DATA) && !privileged {
+        return Err(Error::NotPermitted);
+    }
+    if !(changed & wanted - (STORED | HONOURED)).is_empty()
+        || changed.intersects(InodeFlags::EXTENTS | InodeFlags::CASEFOLD)
+    {
+        return Err(Error::NotSupported("this inode flag"));
+    }
+    Ok(old - InodeFlags::USER_MODIFIABLE | wanted)
+}
