@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use extant_block::device::{Engine, FileDevice, IoMode, OffsetDevice, OpenOptions};
 use extant_block::{BioFlags, BlockDevice};
-use extant_fs::{Error, Filesystem, Messages, MountOptions};
+use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted};
 use extant_ondisk::partition::{Partition, read_table};
 use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
@@ -164,7 +164,7 @@ pub fn list(partitions: &[Partition]) -> String {
 }
 
 /// Mounts in this process. An image that needs recovery and is only read is replayed in memory.
-pub fn open_image(spec: &ImageSpec, read_only: bool) -> Result<Arc<Filesystem>> {
+pub fn open_image(spec: &ImageSpec, read_only: bool) -> Result<Mounted> {
     let dev = open_device(spec, &Access::tool(read_only))?;
     let through = (!spec.is_block_device()).then_some(WRITE_THROUGH_BYTES);
     let options = MountOptions { read_only, write_through_bytes: through, ..MountOptions::default() };
@@ -172,7 +172,7 @@ pub fn open_image(spec: &ImageSpec, read_only: bool) -> Result<Arc<Filesystem>> 
 }
 
 /// [`Filesystem::mount`], with its messages on standard error and a plain word for what is no file system at all.
-pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
+pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
     let looked_at = dev.clone();
     let options = MountOptions { messages: Messages::to_stderr("extant"), ..options };
     Filesystem::mount(dev, options).map_err(|e| {

@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 
 use extant_block::BlockDevice;
 use extant_block::device::IoMode;
-use extant_fs::Filesystem;
+use extant_fs::{Filesystem, Mounted};
 use extant_fuse::{FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
@@ -59,12 +59,13 @@ pub fn serve(job: Job) -> Result<()> {
     let root = geteuid().is_root();
     let (fs, kind) = open(&job, root)?;
     let probe = job.stats.as_ref().map(|(_, recorded)| Probe::start(&fs, *recorded));
-    let result = run(&job, root, fs.clone(), kind);
+    let shared = Arc::clone(&fs);
+    let result = run(&job, root, fs, kind);
     if let (Some(probe), Some((file, _))) = (probe, &job.stats) {
-        write_stats(probe, &fs, file);
+        write_stats(probe, &shared, file);
     }
+    drop(shared);
     // The claim on the image ends with the device, which the file system owns.
-    drop(fs);
     match result {
         Ok((status, result)) => {
             if let Some(status) = status {
@@ -86,7 +87,7 @@ fn write_stats(probe: Probe, fs: &Filesystem, file: &Path) {
 }
 
 /// Opens the image and mounts the file system in this process.
-fn open(job: &Job, root: bool) -> Result<(Arc<Filesystem>, MountKind)> {
+fn open(job: &Job, root: bool) -> Result<(Mounted, MountKind)> {
     let as_mount = |e: Failure| if e.status == USAGE { e } else { e.with_status(MOUNT) };
     let config = &job.config;
     let block = job.spec.is_block_device();
@@ -118,23 +119,20 @@ fn open(job: &Job, root: bool) -> Result<(Arc<Filesystem>, MountKind)> {
 fn run(
     job: &Job,
     root: bool,
-    fs: Arc<Filesystem>,
+    fs: Mounted,
     kind: MountKind,
 ) -> Result<(Option<ServerStatus>, std::result::Result<(), String>)> {
     let config = &job.config;
     let image = job.spec.shown();
-    let give_up = |message: String| {
-        // Nothing has changed; what the mount marked is unmarked.
-        let _ = fs.unmount();
-        Failure::new(MOUNT, message)
-    };
+    // Dropped on the way, the mount ends: what it marked is unmarked.
+    let give_up = |message: String| Failure::new(MOUNT, message);
     let mut fuse = config.fuse.clone();
     fuse.kind = kind;
     fuse.fsname = image.clone();
     fuse.read_only |= fs.is_read_only();
     fuse.allow_other = config.allow_other.unwrap_or(root);
     fuse.default_permissions = config.default_permissions.unwrap_or(!config.fakeroot);
-    let server = match FsServer::new(fs.clone(), server_options(config, root)) {
+    let server = match FsServer::new(fs, server_options(config, root)) {
         Ok(server) => Arc::new(server),
         Err(e) => return Err(give_up(format!("{image}: {e}"))),
     };
@@ -148,7 +146,7 @@ fn run(
     let unmounter = session.unmounter();
     let device = mount_table::find_at(&dir).ok().flatten().filter(|m| m.is_extant()).map(|m| m.device);
     let status = device.as_deref().and_then(ServerStatus::create);
-    let signals = watch_signals(unmounter, Arc::downgrade(&fs));
+    let signals = watch_signals(unmounter, Arc::downgrade(server.filesystem()));
     if let Err(e) = &signals {
         warn(&format!("{image}: signals will not unmount: {}", plain(e)));
     }
@@ -157,7 +155,6 @@ fn run(
     } else if job.verbose {
         eprintln!("extant: {image} mounted on {}; to end, unmount it or press Ctrl-C", job.dir.display());
     }
-    drop(fs);
     let served = session.run();
     if let Ok(signals) = signals {
         signals.close();

@@ -375,7 +375,7 @@ mod tests {
     use super::*;
     use crate::{Cred, Filesystem, InodeRef, MountOptions, NewNode, WriteFlags};
 
-    fn mounted(args: &[&str]) -> Arc<Filesystem> {
+    fn mounted(args: &[&str]) -> crate::Mounted {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("disk.img");
         let out = Command::new("mke2fs").args(["-q", "-F", "-b", "1024"]).args(args).arg(&path).arg("128M").output();

@@ -41,7 +41,7 @@ pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};
 pub use map::es::EsPolicyKind;
-pub use mount::probe_superblock;
+pub use mount::{Mounted, probe_superblock};
 pub use ops::sync::{Asker, Done};
 pub use ops::{
     Cred, DirItem, FallocateMode, NewNode, OpenFor, RenameFlags, Seek, SetAttr, SetFlags, SetTime, WriteFlags,

@@ -105,14 +105,14 @@ impl Filesystem {
     /// # Errors
     /// With the image's name in front: no ext file system, a feature that is not supported (named), damage, a device too
     /// small for the file system. Nothing has been written then, except by a replay.
-    pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
+    pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
         let image = dev.name().to_owned();
         let mut borrowed = false;
         let result = mount(dev.clone(), options, &mut borrowed);
         if result.is_err() && borrowed {
             let _ = borrow::undo(&dev);
         }
-        result.map_err(|e| Error::Mount { image, source: Box::new(e) })
+        result.map(|fs| Mounted { fs }).map_err(|e| Error::Mount { image, source: Box::new(e) })
     }
 
     /// The root directory.
@@ -170,6 +170,14 @@ impl Filesystem {
         self.threads.end("extant-journal");
     }
 
+    /// Nothing more is written, and nothing more can be changed.
+    fn cut_off(&self) {
+        if !self.stopping.swap(true, Ordering::AcqRel) {
+            self.end_threads();
+            self.state.close();
+        }
+    }
+
     fn close_clean(&self) -> Result<()> {
         self.journal.close()?;
         let (blocks, inodes) = self.groups.totals();
@@ -199,11 +207,44 @@ impl Filesystem {
     }
 }
 
-impl Drop for Filesystem {
-    /// Without an unmount nothing more is written: as after a power cut.
+/// A mount, and the duty to end it: dropped, it unmounts. Parts of a program may share the file system by the `Arc` that it
+/// is; once the mount has ended they can change nothing any more ([`Error::ReadOnly`]).
+///
+/// Dropped by a thread that panics it leaves what a power cut leaves.
+#[must_use = "dropped, it unmounts"]
+pub struct Mounted {
+    fs: Arc<Filesystem>,
+}
+
+impl std::ops::Deref for Mounted {
+    type Target = Arc<Filesystem>;
+    fn deref(&self) -> &Arc<Filesystem> {
+        &self.fs
+    }
+}
+
+impl Mounted {
+    /// Ends the mount as a power cut would: nothing more is written.
+    pub fn abandon(self) {
+        self.fs.cut_off();
+    }
+}
+
+impl Drop for Mounted {
+    /// What [`Filesystem::unmount`] would have answered goes to [`MountOptions::messages`]; whoever wants to know unmounts.
     fn drop(&mut self) {
-        self.stopping.store(true, Ordering::Release);
-        self.end_threads();
+        if std::thread::panicking() {
+            return self.fs.cut_off();
+        }
+        if let Err(e) = self.fs.unmount() {
+            self.fs.options.messages.say(format_args!("{}: unmount: {e}", self.fs.image()));
+        }
+    }
+}
+
+impl Drop for Filesystem {
+    fn drop(&mut self) {
+        self.cut_off();
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
-use extant_fs::{BorrowJournal, Cred, Filesystem, MountOptions, NewNode, WriteFlags, probe_superblock};
+use extant_fs::{BorrowJournal, Cred, Filesystem, MountOptions, Mounted, NewNode, WriteFlags, probe_superblock};
 use extant_ondisk::features::Compat;
 use extant_ondisk::superblock::{FsState, SuperBlock};
 
@@ -33,7 +33,7 @@ fn options(borrow_journal: BorrowJournal) -> MountOptions {
     MountOptions { threads: false, seed: Some(1), borrow_journal, ..MountOptions::default() }
 }
 
-fn mount(dev: &Arc<MemDevice>, mode: BorrowJournal) -> Arc<Filesystem> {
+fn mount(dev: &Arc<MemDevice>, mode: BorrowJournal) -> Mounted {
     Filesystem::mount(dev.clone(), options(mode)).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -110,7 +110,7 @@ fn after_a_crash_it_has_a_journal() {
         let dev = load(&path);
         let fs = mount(&dev, BorrowJournal::IfClean);
         write_file(&fs, "file", 50_000);
-        drop(fs);
+        fs.abandon();
         dev.save(&path).expect("saved");
         assert!(
             has_journal(&dev) && super_of(&dev).needs_recovery() && super_of(&dev).state().contains(FsState::VALID)
@@ -167,7 +167,7 @@ fn unclean_images_are_lent_one_only_on_request() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = image(dir.path(), &["-t", "ext2"], "64M");
     let dev = load(&path);
-    drop(mount(&dev, BorrowJournal::Never));
+    mount(&dev, BorrowJournal::Never).abandon();
     for (mode, borrows) in [(BorrowJournal::IfClean, false), (BorrowJournal::Always, true)] {
         let fs = mount(&dev, mode);
         assert_eq!(fs.has_borrowed_journal(), borrows);

@@ -8,7 +8,8 @@ use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
 use extant_fs::{
-    Cred, Damage, Error, Filesystem, InodeRef, MountOptions, NewNode, OnError, RenameFlags, SetMode, WriteFlags,
+    Cred, Damage, Error, Filesystem, InodeRef, MountOptions, Mounted, NewNode, OnError, RenameFlags, SetMode,
+    WriteFlags,
 };
 use extant_ondisk::extent::NodeRef;
 use extant_ondisk::group_desc::GroupDesc;
@@ -44,7 +45,7 @@ fn made(kind: &[&str], fill: impl FnOnce(&Filesystem, &InodeRef)) -> Arc<MemDevi
     dev
 }
 
-fn mount(dev: &Arc<MemDevice>) -> (Arc<Filesystem>, InodeRef) {
+fn mount(dev: &Arc<MemDevice>) -> (Mounted, InodeRef) {
     let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
     let root = fs.root().expect("root");
     (fs, root)

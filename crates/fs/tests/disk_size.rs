@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
-use extant_fs::{Cred, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, SetAttr, WriteFlags};
+use extant_fs::{Cred, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, SetAttr, WriteFlags};
 
 const OLD: u8 = 0xAA;
 const NEW: u8 = 0xBB;
@@ -20,7 +20,7 @@ fn options() -> MountOptions {
     MountOptions { threads: false, seed: Some(1), write_through_bytes, ..MountOptions::default() }
 }
 
-fn mounted(kind: &str) -> (Arc<MemDevice>, Arc<Filesystem>) {
+fn mounted(kind: &str) -> (Arc<MemDevice>, Mounted) {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
     let out = Command::new("mke2fs").args(["-q", "-F", "-b", "4096", "-t", kind]).arg(&path).arg("32M").output();

@@ -4,9 +4,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
-use extant_fs::{Cred, Error, Filesystem, MountOptions, NewNode, SetAttr, WriteFlags};
+use extant_fs::{Cred, Error, Filesystem, MountOptions, Mounted, NewNode, SetAttr, WriteFlags};
 
-fn mounted(args: &[&str], size: &str) -> (tempfile::TempDir, Arc<MemDevice>, Arc<Filesystem>) {
+fn mounted(args: &[&str], size: &str) -> (tempfile::TempDir, Arc<MemDevice>, Mounted) {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
     let out = Command::new("mke2fs").args(["-q", "-F"]).args(args).arg(&path).arg(size).output().expect("mke2fs");

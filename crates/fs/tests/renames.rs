@@ -4,13 +4,13 @@ use std::process::Command;
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
-use extant_fs::{Cred, Error, Filesystem, InodeRef, MountOptions, NewNode, RenameFlags, WriteFlags};
+use extant_fs::{Cred, Error, Filesystem, InodeRef, MountOptions, Mounted, NewNode, RenameFlags, WriteFlags};
 use extant_ondisk::inode::{DeviceNr, FileType};
 
 struct Bench {
     dir: tempfile::TempDir,
     dev: Arc<MemDevice>,
-    fs: Arc<Filesystem>,
+    fs: Mounted,
 }
 
 fn mounted(args: &[&str]) -> Bench {

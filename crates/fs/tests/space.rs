@@ -7,8 +7,8 @@ use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
 use extant_block::device::MemDevice;
 use extant_fs::{
-    Caller, Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, RenameFlags, SetAttr, SetMode,
-    WriteFlags,
+    Caller, Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, RenameFlags, SetAttr,
+    SetMode, WriteFlags,
 };
 
 const SEED: &str = "5eed5eed-5eed-45ee-8eed-5eed5eed5eed";
@@ -17,7 +17,7 @@ const USER: Caller = Caller { uid: 1000, gid: 100 };
 struct Bench {
     dir: tempfile::TempDir,
     dev: Arc<MemDevice>,
-    fs: Arc<Filesystem>,
+    fs: Mounted,
 }
 
 fn options() -> MountOptions {

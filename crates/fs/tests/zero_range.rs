@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use extant_base::rng::Rng;
 use extant_block::device::MemDevice;
-use extant_fs::{Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, WriteFlags};
+use extant_fs::{Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, WriteFlags};
 
 struct Bench {
     dir: tempfile::TempDir,
     dev: Arc<MemDevice>,
-    fs: Arc<Filesystem>,
+    fs: Mounted,
 }
 
 fn options() -> MountOptions {

@@ -198,10 +198,10 @@ fn new_flags(old: InodeFlags, wanted: InodeFlags, kind: Option<FileType>, privil
     if changed.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::JOURNAL_DATA) && !privileged {
         return Err(Error::NotPermitted);
     }
-    if !(changed & wanted - (STORED | HONOURED)).is_empty()
+    if !(changed & (wanted - (STORED | HONOURED))).is_empty()
         || changed.intersects(InodeFlags::EXTENTS | InodeFlags::CASEFOLD)
     {
         return Err(Error::NotSupported("this inode flag"));
     }
-    Ok(old - InodeFlags::USER_MODIFIABLE | wanted)
+    Ok((old - InodeFlags::USER_MODIFIABLE) | wanted)
 }

@@ -13,7 +13,7 @@ const BLOCK: u64 = 1024;
 const OLD: u8 = 1;
 const NEW: u8 = 2;
 
-fn mounted(keep_clean: bool) -> (Arc<MemDevice>, Arc<Filesystem>) {
+fn mounted(keep_clean: bool) -> (Arc<MemDevice>, crate::Mounted) {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
     let out = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-b", "1024"]).arg(&path).arg("8M").output();
@@ -22,7 +22,7 @@ fn mounted(keep_clean: bool) -> (Arc<MemDevice>, Arc<Filesystem>) {
     (dev.clone(), mount(dev, keep_clean))
 }
 
-fn mount(dev: Arc<MemDevice>, keep_clean: bool) -> Arc<Filesystem> {
+fn mount(dev: Arc<MemDevice>, keep_clean: bool) -> crate::Mounted {
     let options = MountOptions { threads: false, seed: Some(1), keep_clean, ..MountOptions::default() };
     Filesystem::mount(dev, options).expect("mounted")
 }

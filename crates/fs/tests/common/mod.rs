@@ -12,7 +12,9 @@ use std::time::Duration;
 use extant_base::task;
 use extant_block::device::{CrashDevice, HeldDevice, MemDevice};
 use extant_block::{BioFlags, BlockDevice};
-use extant_fs::{Cred, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, Result, SetAttr, WriteFlags};
+use extant_fs::{
+    Cred, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, Result, SetAttr, WriteFlags,
+};
 
 /// Beyond this, something hangs.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -126,12 +128,12 @@ impl Disk {
     }
 
     /// What a power cut now leaves, mounted.
-    pub fn after_cut(&self) -> Arc<Filesystem> {
+    pub fn after_cut(&self) -> Mounted {
         self.after_cut_at(self.crash.write_log())
     }
 
     /// What a power cut left when the device had seen so many requests.
-    pub fn after_cut_at(&self, events: usize) -> Arc<Filesystem> {
+    pub fn after_cut_at(&self, events: usize) -> Mounted {
         remounted(self.crash.state_keeping(events, |_| false).expect("state"))
     }
 
@@ -151,7 +153,7 @@ impl Disk {
 
 /// A mount on a disk. What is held goes on before the mount goes, or a test that fails would hang.
 pub struct Scene {
-    fs: Option<Arc<Filesystem>>,
+    fs: Option<Mounted>,
     pub disk: Disk,
 }
 
@@ -189,7 +191,7 @@ pub fn production_through() -> MountOptions {
     MountOptions { write_through_bytes: Some(65536), ..production() }
 }
 
-pub fn remounted(image: MemDevice) -> Arc<Filesystem> {
+pub fn remounted(image: MemDevice) -> Mounted {
     let options = MountOptions { threads: false, seed: Some(2), ..MountOptions::default() };
     Filesystem::mount(Arc::new(image), options).expect("mounted again")
 }

@@ -27,7 +27,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
-use extant_fs::{Caller, Cred, Filesystem, InodeRef};
+use extant_fs::{Caller, Cred, Filesystem, InodeRef, Mounted};
 
 use self::detached::Outstanding;
 pub use self::errno::errno;
@@ -51,7 +51,7 @@ const SPACE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Serves one mounted file system.
 pub struct FsServer {
-    fs: Arc<Filesystem>,
+    fs: Mounted,
     options: ServerOptions,
     nodes: Nodes,
     outstanding: Outstanding,
@@ -73,7 +73,7 @@ impl FsServer {
     ///
     /// # Errors
     /// The root directory cannot be read.
-    pub fn new(fs: Arc<Filesystem>, options: ServerOptions) -> extant_fs::Result<FsServer> {
+    pub fn new(fs: Mounted, options: ServerOptions) -> extant_fs::Result<FsServer> {
         let root = fs.root()?;
         let nodes = Nodes::new();
         nodes.add(ROOT_ID, root);

@@ -21,7 +21,7 @@ use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicU32, Ordering};
 use extant_block::BlockDevice;
 use extant_block::device::{FileDevice, MemDevice, OpenOptions};
-use extant_fs::Filesystem;
+use extant_fs::{Filesystem, Mounted};
 use tempfile::TempDir;
 
 use super::tools::{find, is_mount_point};
@@ -73,7 +73,7 @@ pub struct Site {
     inside: Option<TempDir>,
     mounted: bool,
     vfs: Option<Box<dyn Vfs>>,
-    fs: Option<Arc<Filesystem>>,
+    fs: Option<Mounted>,
     device: Option<Arc<dyn BlockDevice>>,
     memory: Option<Arc<MemDevice>>,
     probe: Option<engine::Probe>,

@@ -17,8 +17,8 @@ use extant_base::rng::Rng;
 use extant_block::BlockDevice;
 use extant_block::device::{CrashDevice, MemDevice};
 use extant_fs::{
-    BorrowJournal, Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, RenameFlags, SetAttr,
-    SetMode, WriteFlags,
+    BorrowJournal, Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, RenameFlags,
+    SetAttr, SetMode, WriteFlags,
 };
 
 use crate::crash::history::{Change, Floor, History, Names, Node, NodeId, NodeKind, Op, What, split};
@@ -110,7 +110,7 @@ pub struct Workload {
     top: Arc<dyn BlockDevice>,
     device: Arc<CrashDevice>,
     options: MountOptions,
-    pub fs: Arc<Filesystem>,
+    pub fs: Mounted,
     clock: Clock,
     rng: Rng,
     pub history: History,

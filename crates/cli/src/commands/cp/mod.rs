@@ -142,7 +142,8 @@ fn copy_all<S: Sink>(
             Place::Inside(spec, path) => match written {
                 // The image is open already, and may not be opened twice.
                 Some((target, fs)) if target == spec => copy.source(&ImageSource::new(fs.clone()), path, to, into_dir),
-                _ => open_image(spec, true).and_then(|fs| copy.source(&ImageSource::new(fs), path, to, into_dir)),
+                _ => open_image(spec, true)
+                    .and_then(|fs| copy.source(&ImageSource::new(Arc::clone(&fs)), path, to, into_dir)),
             },
         };
         match copied {
