@@ -339,8 +339,7 @@ impl Filesystem {
                 }
                 Err(e) if try_again(&e, tries) => {
                     tries += 1;
-                    self.alloc.discard_all_under_pressure();
-                    self.journal.commit_running()?;
+                    self.bring_space(&mut None)?;
                 }
                 Err(e) => return Err(e),
             }
@@ -439,15 +438,23 @@ impl Filesystem {
                 self.write_disk_size(handle, inode, end)
             }
             Then::Convert => {
-                let (mut from, to) = (piece.lblk, piece.lblk.0 + piece.len);
+                let (mut from, to, mut tries) = (piece.lblk, piece.lblk.0 + piece.len, 0);
                 loop {
                     let credits = self.allocate_credits(inode, 1) + 8;
                     let handle = self.handle_for(open, credits)?;
-                    match self.convert_some(handle, inode, from, to - from.0, end)? {
-                        Progress::Done => return Ok(()),
-                        Progress::Stopped { at } => from = at,
+                    match self.convert_some(handle, inode, from, to - from.0, end) {
+                        Ok(Progress::Done) => return Ok(()),
+                        Ok(Progress::Stopped { at }) => {
+                            from = at;
+                            self.finish_open(open);
+                        }
+                        // What it split takes a node more. What it has converted it finds so.
+                        Err(e) if try_again(&e, tries) => {
+                            tries += 1;
+                            self.bring_space(open)?;
+                        }
+                        Err(e) => return Err(e),
                     }
-                    self.finish_open(open);
                 }
             }
             Then::Map(chosen) => {
@@ -484,9 +491,7 @@ impl Filesystem {
                 // A node of the map found no place: perhaps after a commit.
                 Err(e) if try_again(&e, tries) => {
                     tries += 1;
-                    self.finish_open(open);
-                    self.alloc.discard_all_under_pressure();
-                    self.journal.commit_running()?;
+                    self.bring_space(open)?;
                 }
                 Err(e) => return Err(e),
             }
@@ -505,6 +510,13 @@ impl Filesystem {
             Some(handle) => Ok(handle),
             None => Err(Error::ReadOnly), // not reached: just opened
         }
+    }
+
+    /// Brings about what may free blocks: everything that is set aside, and a commit.
+    fn bring_space(&self, open: &mut Option<Handle>) -> Result<()> {
+        self.finish_open(open);
+        self.alloc.discard_all_under_pressure();
+        Ok(self.journal.commit_running()?)
     }
 
     fn finish_open(&self, open: &mut Option<Handle>) {
