@@ -6,6 +6,8 @@
 //! # Locking
 //! None.
 
+use std::path::PathBuf;
+
 use extant_block::device::{Engine, IoMode};
 use extant_fs::{Atime, BorrowJournal, MountOptions, OnError};
 
@@ -28,6 +30,8 @@ pub struct MountConfig {
     pub no_xattr: bool,
     pub writeback_cache: Option<bool>,
     pub no_open: Option<bool>,
+    /// The device or image of a journal that is not in the image.
+    pub journal_path: Option<PathBuf>,
 }
 
 impl Default for MountConfig {
@@ -47,12 +51,13 @@ impl Default for MountConfig {
             no_xattr: false,
             writeback_cache: None,
             no_open: None,
+            journal_path: None,
         }
     }
 }
 
 /// For the message about an unknown one.
-const KNOWN: &str = "ro rw cache= commit= data= journal= noatime relatime errors= norecovery noload io= engine= partition= offset= \
+const KNOWN: &str = "ro rw cache= commit= data= journal= journal_path= noatime relatime errors= norecovery noload io= engine= partition= offset= \
                      allow_other default_permissions no_default_permissions uid= gid= resuid= resgid= fakeroot no_xattr \
                      writeback_cache no_writeback_cache no_open= workers= seed= fsname= subtype= nosuid nodev noexec suid \
                      dev exec defaults";
@@ -177,6 +182,7 @@ impl MountConfig {
                 let known = [("borrow", BorrowJournal::Always), ("none", BorrowJournal::Never)];
                 self.fs.borrow_journal = pick(value, &known)?;
             }
+            "journal_path" => self.journal_path = Some(value.into()),
             "errors" => {
                 let known = [("continue", OnError::Continue), ("remount-ro", OnError::RemountReadOnly)];
                 self.fs.errors = Some(pick(value, &known)?);

@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use extant_block::BlockDevice;
-use extant_block::device::IoMode;
-use extant_fs::{Filesystem, Mounted};
+use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
+use extant_fs::{Filesystem, JournalDevice, Mounted};
 use extant_fuse::{FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
@@ -106,6 +106,11 @@ fn open(job: &Job, root: bool) -> Result<(Mounted, MountKind)> {
     };
     let dev = open_device(&job.spec, &access).map_err(as_mount)?;
     let mut options = config.fs.clone();
+    if let Some(path) = &config.journal_path {
+        let open = OpenOptions { read_only: true, engine: Engine::Psync, ..OpenOptions::default() };
+        let device = FileDevice::open(path, open).map_err(|e| as_mount(e.into()))?;
+        options.journal_device = Some(JournalDevice(Arc::new(device)));
+    }
     options.mounted_on = Some(job.dir.to_string_lossy().into_owned());
     options.write_through_bytes = (!block && io == IoMode::Buffered).then_some(WRITE_THROUGH_BYTES);
     let fs = image::mount(dev, options).map_err(as_mount)?;

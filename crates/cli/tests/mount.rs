@@ -359,3 +359,48 @@ fn without_root() {
     fsck_clean(image);
     let _ = std::fs::remove_dir_all("/tmp/extant-65534");
 }
+
+/// The kernel's driver writes to an image whose journal is on a device of its own, and both are copied while it is mounted:
+/// what a power cut leaves.
+#[test]
+fn a_journal_on_another_device_is_read_when_it_is_named() {
+    if !common::loop_mounts_work() || !fuse_works() {
+        eprintln!("skipped: needs loop mounts and /dev/fuse");
+        return;
+    }
+    let dir = Dir::new();
+    let (log, image, at) = (dir.text("log.img"), dir.text("fs.img"), dir.text("mnt"));
+    std::fs::create_dir(&at).expect("directory");
+    tool("mke2fs", &["-q", "-F", "-b", "4096", "-O", "journal_dev", &log, "16M"]);
+    let device = tool("losetup", &["--find", "--show", &log]).trim().to_owned();
+    let journal = format!("device={device}");
+    let made = run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-J", &journal, &image, "64M"]);
+    let mounted = run("mount", &["-o", "loop", &image, &at]);
+    let (crashed_log, crashed) = (dir.text("log2.img"), dir.text("fs2.img"));
+    let worked = std::fs::create_dir(format!("{at}/d"))
+        .and_then(|()| std::fs::write(format!("{at}/d/f"), "in the log"))
+        .and_then(|()| std::fs::File::open(format!("{at}/d/f"))?.sync_all());
+    std::fs::copy(&log, &crashed_log).expect("copied");
+    std::fs::copy(&image, &crashed).expect("copied");
+    run("umount", &[&at]);
+    tool("losetup", &["-d", &device]);
+    assert_eq!((made.code, mounted.code), (Some(0), Some(0)), "{} {}", made.err, mounted.err);
+    worked.expect("written");
+
+    extant(&["mount", "-o", "ro", &crashed, &at]).fails(32, &["on another device", "journal_path="]);
+    let named = |log: &str| format!("ro,journal_path={log}");
+    let (before, log_before) = (std::fs::read(&crashed).expect("read"), std::fs::read(&crashed_log).expect("read"));
+    extant(&["mount", "-o", &named(&crashed_log), &crashed, &at]).ok();
+    assert_eq!(std::fs::read(format!("{at}/d/f")).expect("replayed in memory"), b"in the log");
+    extant(&["unmount", &at]).ok();
+    assert!(std::fs::read(&crashed).expect("read") == before, "nothing is written");
+    assert!(std::fs::read(&crashed_log).expect("read") == log_before, "nothing is written");
+    let rw = format!("journal_path={crashed_log}");
+    extant(&["mount", "-o", &rw, &crashed, &at]).fails(32, &["a journal on another device", "-o ro"]);
+    let strange = dir.empty_image("strange.img", &[]);
+    extant(&["mount", "-o", &named(&strange), &crashed, &at]).fails(32, &["not a journal device"]);
+    // Clean, it is read without.
+    extant(&["mount", "-o", "ro", &image, &at]).ok();
+    assert_eq!(std::fs::read(format!("{at}/d/f")).expect("there"), b"in the log");
+    extant(&["unmount", &at]).ok();
+}

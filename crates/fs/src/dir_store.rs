@@ -7,6 +7,9 @@
 
 use std::sync::Arc;
 
+use caseless::Caseless;
+use unicode_normalization::UnicodeNormalization;
+
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_ondisk::dirent::FileType;
@@ -57,9 +60,10 @@ impl Filesystem {
     pub(crate) fn dir_params(&self, dir: &Inode) -> DirParams {
         let flags = dir.meta.read().desc.flags;
         DirParams {
-            has_csum: self.hash.has_csum,
+            has_csum: self.hash.has_csum && !flags.contains(InodeFlags::INLINE_DATA),
             has_filetype: self.hash.filetype,
-            has_dir_index: self.hash.dir_index,
+            // An index of folded names is walked as if there were none.
+            has_dir_index: self.hash.dir_index && !flags.contains(InodeFlags::CASEFOLD),
             has_large_dir: self.hash.large_dir,
             is_indexed: flags.contains(InodeFlags::INDEX),
             hash_version: self.hash.version,
@@ -68,6 +72,25 @@ impl Filesystem {
             inodes_count: self.geo.inodes_count,
         }
     }
+}
+
+/// The name as it is compared where case does not count: Unicode's full case folding in its canonical decomposition, without
+/// what is ignorable (Linux: fs/unicode, NFDICF). What is no UTF-8 is compared as it is.
+fn fold(name: &[u8]) -> Vec<u8> {
+    let Ok(text) = std::str::from_utf8(name) else { return name.to_vec() };
+    if text.is_ascii() {
+        return text.to_ascii_lowercase().into_bytes();
+    }
+    let folded = text.nfd().filter(|c| !is_ignorable(*c)).default_case_fold();
+    folded.nfd().collect::<String>().into_bytes()
+}
+
+/// Unicode's Default_Ignorable_Code_Point.
+fn is_ignorable(c: char) -> bool {
+    matches!(u32::from(c),
+        0xAD | 0x34F | 0x61C | 0x115F..=0x1160 | 0x17B4..=0x17B5 | 0x180B..=0x180F | 0x200B..=0x200F | 0x202A..=0x202E
+        | 0x2060..=0x206F | 0x3164 | 0xFE00..=0xFE0F | 0xFEFF | 0xFFA0 | 0xFFF0..=0xFFF8 | 0x1BCA0..=0x1BCA3
+        | 0x1D173..=0x1D17A | 0xE0000..=0xE0FFF)
 }
 
 /// One directory.
@@ -110,7 +133,27 @@ impl DirView<'_> {
     }
 
     pub(crate) fn lookup(&self, name: &[u8]) -> Result<Option<Found>> {
+        if self.dir.meta.read().desc.flags.contains(InodeFlags::CASEFOLD) {
+            return self.mine(self.lookup_folded(name));
+        }
         self.mine(dir::lookup(self, &self.params, name))
+    }
+
+    /// A name of a directory that finds its names in any case.
+    fn lookup_folded(&self, name: &[u8]) -> Result<Option<Found>> {
+        let wanted = fold(name);
+        let mut same = None;
+        let listed = dir::readdir(self, &self.params, 0, |entry| {
+            if entry.name == name || fold(entry.name) == wanted {
+                same = Some(entry.name.to_vec());
+            }
+            same.is_none()
+        })?;
+        match (same, listed.damage) {
+            (Some(name), _) => dir::lookup(self, &self.params, &name),
+            (None, Some(damage)) => Err(damage),
+            (None, None) => Ok(None),
+        }
     }
 
     pub(crate) fn dotdot(&self) -> Result<InodeNr> {
@@ -165,11 +208,17 @@ impl DirStore for DirView<'_> {
     }
 
     fn blocks(&self) -> u32 {
+        if self.fs.is_inline(self.dir) {
+            return 1;
+        }
         u32::try_from(self.dir.size() >> self.fs.geo.block_bits).unwrap_or(u32::MAX)
     }
 
     fn read<R>(&self, lblk: u32, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        Ok(self.buffer(lblk, kind)?.read(f))
+        match self.fs.inline_directory(self.dir)? {
+            Some(block) => Ok(f(&block)),
+            None => Ok(self.buffer(lblk, kind)?.read(f)),
+        }
     }
 
     fn modify<R>(&self, handle: &mut Handle, lblk: u32, kind: BlockKind, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {

@@ -94,7 +94,7 @@ pub enum Unsupported {
     #[error("{detail}")]
     Journal { detail: String },
     /// The inode's content is kept in another way than in blocks that can be read.
-    #[error("{ino} has inline data or is encrypted")]
+    #[error("{ino} is encrypted")]
     Content { ino: InodeNr },
 }
 

@@ -118,6 +118,8 @@ pub struct Filesystem {
     pub(crate) random: AtomicU64,
     /// New files and directories are mapped by extents.
     pub(crate) new_extents: bool,
+    /// Inodes may hold their content themselves.
+    pub(crate) inline_data: bool,
     /// What the budget knows of the allocator's memory.
     pub(crate) buddy_bytes: AtomicUsize,
     pub(crate) overhead: u64,

@@ -299,7 +299,8 @@ impl Groups {
             .iter()
             .map(|d| {
                 let d = d.lock();
-                GroupSummary { free: d.free_clusters, block_uninit: d.flags.contains(GroupFlags::BLOCK_UNINIT) }
+                let free = d.free_clusters.saturating_mul(self.geo.blocks_per_cluster());
+                GroupSummary { free, block_uninit: d.flags.contains(GroupFlags::BLOCK_UNINIT) }
             })
             .collect()
     }
@@ -308,7 +309,7 @@ impl Groups {
     pub fn totals(&self) -> (u64, u64) {
         self.descs.iter().fold((0, 0), |(b, i), d| {
             let d = d.lock();
-            (b + u64::from(d.free_clusters), i + u64::from(d.free_inodes))
+            (b + (u64::from(d.free_clusters) << self.geo.cluster_bits), i + u64::from(d.free_inodes))
         })
     }
 }

@@ -19,6 +19,7 @@ mod failure;
 mod filesystem;
 mod groups;
 mod ialloc;
+mod inline;
 mod inode;
 mod inode_table;
 pub mod map;
@@ -46,6 +47,6 @@ pub use ops::sync::{Asker, Done};
 pub use ops::{
     Cred, DirItem, FallocateMode, NewNode, OpenFor, RenameFlags, Seek, SetAttr, SetFlags, SetTime, WriteFlags,
 };
-pub use options::{Atime, BorrowJournal, Messages, MountOptions, OnError, POLICIES, PolicyOption};
+pub use options::{Atime, BorrowJournal, JournalDevice, Messages, MountOptions, OnError, POLICIES, PolicyOption};
 pub use reserve::Caller;
 pub use xattr::SetMode;

@@ -40,7 +40,7 @@ use crate::map::es::EsCache;
 use crate::map::{MapState, MapStore};
 use crate::ops::sync::Scope;
 use crate::ops::writeback::Completed;
-use crate::options::{BorrowJournal, MountOptions, OnError};
+use crate::options::{BorrowJournal, JournalDevice, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::reserve::Reserve;
 use crate::state::MountState;
@@ -274,9 +274,23 @@ pub(crate) fn write_super(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockN
 fn recover(
     dev: Arc<dyn BlockDevice>,
     sb: &mut SuperBlock,
+    elsewhere: Option<&JournalDevice>,
     writable: bool,
 ) -> Result<(Arc<dyn BlockDevice>, Option<JournalFile>)> {
-    let Some(mut journal) = open_journal(dev.clone(), sb)? else {
+    let journal = match (sb.external_journal(), elsewhere) {
+        (Some(uuid), Some(JournalDevice(device))) => {
+            Some(JournalFile::open_external(device.clone(), sb.geometry().block_size, uuid)?)
+        }
+        // What needs no replay is read without it.
+        (Some(_), None) if !sb.needs_recovery() => return Ok((dev, None)),
+        (Some(_), None) => {
+            let detail =
+                "the journal, which has to be replayed, is on another device: name it (-o journal_path=)".into();
+            return Err(Error::Unsupported(Unsupported::Journal { detail }));
+        }
+        (None, _) => open_journal(dev.clone(), sb)?,
+    };
+    let Some(mut journal) = journal else {
         if sb.needs_recovery() {
             return Err(Error::corrupt(Damage::Journal, "the superblock asks for recovery, but there is none"));
         }
@@ -370,7 +384,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         has_journal = *borrowed;
     }
     let (dev, journal_file) = if has_journal && !options.no_recovery && backup.is_none() {
-        recover(dev, &mut sb, !read_only)?
+        recover(dev, &mut sb, options.journal_device.as_ref(), !read_only)?
     } else {
         (dev, None)
     };
@@ -394,6 +408,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         blocks_count: geo.blocks_count,
         first_data_block: geo.first_data_block,
         blocks_per_group: geo.blocks_per_group,
+        cluster_bits: geo.cluster_bits,
         groups: geo.group_count(),
         flex_bg_size: geo.groups_per_flex.max(1),
         stripe: sb.raw().s_raid_stripe_width.get(),
@@ -454,6 +469,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     let writable = !read_only;
     let es = EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()));
     let new_extents = sb.incompat().contains(Incompat::EXTENTS);
+    let inline_data = Filesystem::has_inline_data(&sb);
     let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
         me: me.clone(),
         sb_place: sb.primary_location(),
@@ -493,6 +509,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         threads: Threads::new(),
         random: AtomicU64::new(seed),
         new_extents,
+        inline_data,
         overhead,
         buddy_bytes: AtomicUsize::new(0),
         shared_xattr: Mutex::new(&filesystem::XATTR_CLASS, ()),

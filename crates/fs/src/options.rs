@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use extant_base::clock::Clock;
 use extant_base::policy::{Table, Unknown};
+use extant_block::BlockDevice;
 use extant_mballoc::Policy as AllocPolicy;
 
 use crate::map::es::EsPolicyKind;
@@ -68,6 +69,16 @@ impl fmt::Debug for Messages {
     }
 }
 
+/// The device of a journal that has one to itself. It is read, not written.
+#[derive(Clone)]
+pub struct JournalDevice(pub Arc<dyn BlockDevice>);
+
+impl fmt::Debug for JournalDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JournalDevice({})", self.0.name())
+    }
+}
+
 /// A mechanism whose policy is chosen at mount.
 pub struct PolicyOption {
     pub table: Table,
@@ -101,6 +112,8 @@ pub struct MountOptions {
     pub cache_bytes: u64,
     pub commit_interval_s: u32,
     pub borrow_journal: BorrowJournal,
+    /// Where the journal is, if the superblock says that it is on another device.
+    pub journal_device: Option<JournalDevice>,
     pub atime: Atime,
     /// Who may use the reserved blocks besides root, instead of whom the superblock names.
     pub resuid: Option<u32>,
@@ -132,6 +145,7 @@ impl Default for MountOptions {
             cache_bytes: 256 << 20,
             commit_interval_s: 5,
             borrow_journal: BorrowJournal::default(),
+            journal_device: None,
             atime: Atime::Relative,
             resuid: None,
             resgid: None,

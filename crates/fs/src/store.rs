@@ -104,7 +104,7 @@ impl Filesystem {
         let (buffer, offset) = self.inode_slot(ino)?;
         let size = self.geo.inode_size;
         let desc = buffer.read(|b| InodeDesc::decode(&b[offset..offset + size], ino, &self.geo))?;
-        if desc.flags.contains(InodeFlags::INLINE_DATA) || desc.flags.contains(InodeFlags::ENCRYPT) {
+        if desc.flags.contains(InodeFlags::ENCRYPT) {
             return Err(Error::Unsupported(Unsupported::Content { ino }));
         }
         if desc.file_type().is_none() {
@@ -115,8 +115,14 @@ impl Filesystem {
 
     /// Puts an inode that was read from its table among those in memory.
     fn adopt_inode(&self, ino: InodeNr, desc: InodeDesc) -> Result<InodeRef> {
-        let map = MapRoot::new(ino, desc.i_block, desc.has_extents(), self.inode_seed(ino, desc.generation));
-        let mapped = desc.is_regular() || desc.is_dir() || (desc.is_symlink() && !desc.is_fast_symlink(&self.geo));
+        let inline = desc.flags.contains(InodeFlags::INLINE_DATA);
+        let seed = self.inode_seed(ino, desc.generation);
+        let map = match inline {
+            true => MapRoot::empty(ino, true, seed),
+            false => MapRoot::new(ino, desc.i_block, desc.has_extents(), seed),
+        };
+        let mapped =
+            !inline && (desc.is_regular() || desc.is_dir() || (desc.is_symlink() && !desc.is_fast_symlink(&self.geo)));
         // Linux: `ext4_ext_check_inode`, `ext4_ind_check_inode`; an operation on a damaged inode ends before it begins. The
         // journal's inode may be seen, if somebody gave it a name, but what it maps is refused to whoever reads or writes.
         if mapped && self.own_inodes.journal != Some(ino) {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use extant_cache::BufKind;
 use extant_journal::Handle;
 use extant_ondisk::features::Compat;
+use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Damage, Error, Result};
@@ -64,6 +65,19 @@ impl XattrSource for XattrView<'_> {
     fn checksum_seed(&self) -> Option<u32> {
         self.fs.geo.metadata_csum.then(|| self.fs.geo.seed.raw())
     }
+
+    fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>> {
+        let bad = |detail: String| Error::corrupt(Damage::Xattr, detail).of(self.inode.ino);
+        let inode =
+            self.fs.iget_own(ino).map_err(|e| if e.is_corruption() { e } else { bad(format!("{ino}: {e}")) })?;
+        let is_value = inode.meta.read().desc.flags.contains(InodeFlags::EA_INODE);
+        if !is_value || inode.size() != len as u64 {
+            return Err(bad(format!("{ino} does not hold a value of {len} bytes")));
+        }
+        let mut value = vec![0; len];
+        self.fs.read_device(&inode, 0, &mut value)?;
+        Ok(value)
+    }
 }
 
 pub(crate) struct XattrEdit<'a> {
@@ -110,6 +124,9 @@ impl XattrSource for XattrEdit<'_> {
     }
     fn checksum_seed(&self) -> Option<u32> {
         self.view.checksum_seed()
+    }
+    fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>> {
+        self.view.value_inode(ino, len)
     }
 }
 

@@ -48,15 +48,14 @@ fn an_abandoned_mount_is_a_power_cut() {
 
 #[test]
 fn a_dropped_mount_says_what_it_lost() {
-    let said = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let to = said.clone();
-    let messages = Messages::new(move |m| to.lock().expect("lock").push(m.to_owned()));
+    let (tell, said) = std::sync::mpsc::channel();
+    let messages = Messages::new(move |m| tell.send(m.to_owned()).expect("there"));
     let faulty = Arc::new(extant_block::device::FaultyDevice::new(device()));
     {
         let fs = Filesystem::mount(faulty.clone(), MountOptions { messages, ..options(true) }).expect("mounted");
         create(&fs, "f");
         faulty.inject(extant_block::device::Fault::eio().op(extant_block::BioOp::Write));
     }
-    let said = said.lock().expect("lock");
+    let said: Vec<String> = said.try_iter().collect();
     assert!(said.iter().any(|m| m.contains("unmount: ")), "{said:?}");
 }

@@ -287,6 +287,9 @@ impl<S: GroupStore> Allocator<S> {
         if request.len == 0 {
             return Err(Error::Invalid { detail: "a request for no blocks".to_owned() }.into());
         }
+        if self.geometry.cluster_bits != 0 {
+            return Err(Error::Invalid { detail: "blocks of an image with clusters".to_owned() }.into());
+        }
         let reserved = matches!(request.kind, Kind::Data { reserved: true, .. });
         let who = if request.flags.contains(RequestFlags::USE_RESERVED) {
             Privilege::All

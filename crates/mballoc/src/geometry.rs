@@ -16,6 +16,8 @@ pub struct Geometry {
     pub first_data_block: u64,
     pub blocks_per_group: u32,
     pub groups: u32,
+    /// log2 of the blocks that a bit stands for (bigalloc); unless it is 0, nothing can be allocated.
+    pub cluster_bits: u32,
     /// Groups per flex group; 1 without `flex_bg`.
     pub flex_bg_size: u32,
     /// RAID stripe in blocks; 0 or 1 for none.
@@ -31,7 +33,7 @@ impl Geometry {
         if !self.block_size.is_power_of_two() || !(1024..=65536).contains(&self.block_size) {
             return bad("block size is not a power of two from 1 KiB to 64 KiB");
         }
-        if self.blocks_per_group == 0 || self.blocks_per_group > self.block_size * 8 {
+        if self.blocks_per_group == 0 || self.blocks_per_group >> self.cluster_bits > self.block_size * 8 {
             return bad("blocks per group are none, or more than one bitmap block can hold");
         }
         if self.groups == 0 || self.blocks_count <= self.first_data_block {
@@ -90,6 +92,7 @@ mod tests {
             first_data_block: 1,
             blocks_per_group: 8192,
             groups: 3,
+            cluster_bits: 0,
             flex_bg_size: 1,
             stripe: 0,
             block_size: 1024,

@@ -168,17 +168,17 @@ impl Incompat {
         .union(Incompat::CSUM_SEED)
         .union(Incompat::LARGE_DIR);
     /// What Extant can read but not write: xattr values in inodes have their own reference counts; multi-mount protection
-    /// needs a writer that beats its heart.
-    pub const READ_ONLY: Incompat = Incompat::EA_INODE.union(Incompat::MMP);
+    /// needs a writer that beats its heart; data in inodes has to move out when it grows; names that are found in any case are
+    /// hashed as folded.
+    pub const READ_ONLY: Incompat =
+        Incompat::EA_INODE.union(Incompat::MMP).union(Incompat::INLINE_DATA).union(Incompat::CASEFOLD);
     /// Every bit this code knows the meaning of. A superblock with another one is not decoded at all, because the bit may
     /// change what its fields mean.
     pub const KNOWN: Incompat = Incompat::READ_WRITE
         .union(Incompat::READ_ONLY)
         .union(Incompat::COMPRESSION)
         .union(Incompat::DIRDATA)
-        .union(Incompat::INLINE_DATA)
-        .union(Incompat::ENCRYPT)
-        .union(Incompat::CASEFOLD);
+        .union(Incompat::ENCRYPT);
 
     pub fn names(self) -> Vec<String> {
         names(self.bits(), INCOMPAT_NAMES, 'I')
@@ -235,6 +235,13 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
     }
     let mut reasons = incompat.intersection(Incompat::READ_ONLY).names();
     reasons.extend(superblock.ro_compat().difference(RoCompat::READ_WRITE).names());
+    if superblock.external_journal().is_some() {
+        reasons.push("a journal on another device".into());
+    }
+    let block_size = superblock.geometry().block_size;
+    if block_size > BLOCK_SIZE_WRITE_MAX {
+        reasons.push(format!("blocks of {block_size} bytes"));
+    }
     if superblock.ro_compat().contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM) {
         reasons.push("metadata_csum together with uninit_bg".into());
     }
@@ -250,6 +257,8 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
 }
 
 const CREATOR_OS_HURD: u32 = 1;
+/// Larger blocks are read, not written: what is cached is pages of this size.
+const BLOCK_SIZE_WRITE_MAX: u32 = 4096;
 
 /// The error for incompatible features that Extant does not have.
 pub(crate) fn refusal(features: Incompat) -> Error {

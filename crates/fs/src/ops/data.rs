@@ -130,6 +130,10 @@ impl Filesystem {
 
     /// The caller holds the inode's lock, shared at least, and the range lies within the file.
     pub(crate) fn read_locked(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
+        if let Some(content) = self.inline_content(inode)? {
+            buf.copy_from_slice(&content[pos as usize..pos as usize + buf.len()]);
+            return Ok(());
+        }
         let missing = inode.pages.read_cached(pos, buf);
         if missing.is_empty() {
             return Ok(());

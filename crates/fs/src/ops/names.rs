@@ -525,6 +525,9 @@ impl Filesystem {
             }
             m.desc.size as usize
         };
+        if let Some(target) = self.watch(self.inline_content(inode))? {
+            return Ok(target);
+        }
         let m = self.watch(self.map_lookup(inode, LogicalBlock(0), 1))?;
         let MapState::Written(block) = m.state else {
             return self.watch(Err(Error::corrupt(Damage::Symlink, "no block").of(inode.ino)));

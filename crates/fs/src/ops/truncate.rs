@@ -415,6 +415,9 @@ impl Filesystem {
         if inode.file_type() != Some(FileType::Regular) {
             return if what == Seek::Data { Ok(pos) } else { Ok(size) };
         }
+        if self.is_inline(inode) {
+            return if what == Seek::Data { Ok(pos) } else { Ok(size) };
+        }
         let bits = self.geo.block_bits;
         let last = ((size - 1) >> bits) as u32;
         let mut lblk = (pos >> bits) as u32;

@@ -163,6 +163,10 @@ impl XattrSource for ImageInode<'_> {
     fn checksum_seed(&self) -> Option<u32> {
         self.g.seed
     }
+
+    fn value_inode(&self, _ino: InodeNr, _len: usize) -> Result<Vec<u8>, Self::Error> {
+        unreachable!("no image here has values in inodes")
+    }
 }
 
 impl XattrStore for ImageInode<'_> {

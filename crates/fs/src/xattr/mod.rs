@@ -29,7 +29,7 @@ mod oracle_tests;
 mod tests;
 
 pub use acl::{AclKind, chmod_acl, get_acl, inherit_acl, set_acl};
-pub use ops::{check, get, list, release_all, remove, set};
+pub use ops::{check, get, get_raw, list, release_all, remove, set};
 
 use extant_ondisk::acl::AclError;
 use extant_ondisk::xattr::NoSpace;
@@ -60,6 +60,8 @@ pub trait XattrSource {
     fn block_size(&self) -> usize;
     /// The checksum seed of a file system with `metadata_csum`.
     fn checksum_seed(&self) -> Option<u32>;
+    /// The value of `len` bytes that an inode of its own holds (`ea_inode`).
+    fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>, Self::Error>;
 }
 
 /// What changing attributes needs: every method acts within the caller's handle.

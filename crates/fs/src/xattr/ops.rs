@@ -1,7 +1,8 @@
 //! Get, list, set, remove: the inode first, then the block.
 
 use extant_ondisk::xattr::{
-    EntryList, HEADER_LEN, NAME_LEN_MAX, Name, NoSpace, VALUE_SIZE_MAX, XattrBlock, drop_reference, inode_area,
+    EntryList, EntryRef, HEADER_LEN, NAME_LEN_MAX, Name, NoSpace, VALUE_SIZE_MAX, XattrBlock, drop_reference,
+    inode_area,
 };
 use extant_ondisk::{BlockNr, Error as OnDiskError};
 
@@ -63,10 +64,10 @@ pub fn remove<S: XattrStore>(store: &mut S, full_name: &[u8]) -> Result<(), S> {
 /// is not supported would have to free.
 pub fn check<S: XattrSource>(store: &S) -> Result<(), S> {
     let area = store.inode_area().map_err(XattrError::Store)?;
-    inode_area::parse_area(&area, store.ino())?;
+    inode_area::decode(&area, store.ino())?;
     if let Some(nr) = store.block_nr() {
         let bytes = store.read_block(nr).map_err(XattrError::Store)?;
-        XattrBlock::parse(&bytes, nr, store.checksum_seed())?;
+        XattrBlock::parse(&bytes, nr, store.checksum_seed())?.to_list()?;
     }
     Ok(())
 }
@@ -87,16 +88,24 @@ fn parse_name<'a, S: XattrSource>(store: &S, full: &'a [u8]) -> Result<Name<'a>,
 }
 
 /// The stored bytes of an attribute, for callers inside `fs`.
-pub(super) fn get_raw<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
+pub fn get_raw<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
     let area = store.inode_area().map_err(XattrError::Store)?;
     let in_inode = inode_area::parse_area(&area, store.ino())?;
     if let Some(e) = in_inode.iter().find(|e| e.name == name) {
-        return Ok(Some(e.value.to_vec()));
+        return value_of(store, e).map(Some);
     }
     let Some(nr) = store.block_nr() else { return Ok(None) };
     let bytes = store.read_block(nr).map_err(XattrError::Store)?;
     let block = XattrBlock::parse(&bytes, nr, store.checksum_seed())?;
-    Ok(block.entries.iter().find(|e| e.name == name).map(|e| e.value.to_vec()))
+    block.entries.iter().find(|e| e.name == name).map(|e| value_of(store, e)).transpose()
+}
+
+fn value_of<S: XattrSource>(store: &S, entry: &EntryRef<'_>) -> Result<Vec<u8>, S> {
+    let Some((ino, len)) = entry.outside else { return Ok(entry.value.to_vec()) };
+    if len as usize > VALUE_SIZE_MAX {
+        return Err(XattrError::ValueTooLong { ino: store.ino(), len: len as usize });
+    }
+    store.value_inode(ino, len as usize).map_err(XattrError::Store)
 }
 
 /// Both lists of an inode, decoded, and what is needed to write them back.
@@ -116,7 +125,7 @@ fn load<S: XattrSource>(store: &S) -> Result<Loaded, S> {
         let bytes = store.read_block(nr).map_err(XattrError::Store)?;
         let block = XattrBlock::parse(&bytes, nr, store.checksum_seed())?;
         loaded.old = Some((nr, block.refcount));
-        loaded.block = block.to_list();
+        loaded.block = block.to_list()?;
     }
     Ok(loaded)
 }

@@ -7,7 +7,7 @@ use extant_base::clock::Timespec;
 use extant_fs as fs;
 use extant_ondisk::inode::{DeviceNr, FileType, InodeFlags};
 use extant_ondisk::time::Timestamp;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::Errno;
 use crate::types::{self, Attr, SetTime, make_rdev, split_rdev};
@@ -113,8 +113,8 @@ pub(super) fn fsxattr(flags: u32, project: u32) -> [u8; FSXATTR_BYTES] {
 /// What `FS_IOC_FSSETXATTR` wants of an inode with these flags: those that it cannot name stay.
 pub(super) fn set_fsxattr(data: &[u8], flags: u32) -> Result<fs::SetFlags, Errno> {
     let word = |at: usize| {
-        let bytes = data.get(at..at + 4).ok_or(Errno::INVAL)?;
-        Ok::<u32, Errno>(u32::from_ne_bytes(bytes.try_into().expect("4 bytes")))
+        let bytes = data.get(at..).ok_or(Errno::INVAL)?;
+        u32::read_from_prefix(bytes).map(|(word, _)| word).map_err(|_| Errno::INVAL)
     };
     let xflags = word(0)?;
     let known = XFLAGS.iter().fold(0, |x, (_, xflag)| x | xflag);

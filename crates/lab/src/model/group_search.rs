@@ -163,6 +163,7 @@ impl Disk {
             first_data_block: 0,
             blocks_per_group: per_group as u32,
             groups: groups as u32,
+            cluster_bits: 0,
             flex_bg_size: 1,
             stripe: 0,
             block_size: BLOCK_SIZE,

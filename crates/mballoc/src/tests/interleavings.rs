@@ -41,6 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn shape() -> impl Strategy<Value = Geometry> {
     (1..6u32, prop::sample::select(vec![64u32, 100, 256, 1000]), 0..64u32, 0..5u32, prop::sample::select(vec![0u32, 8]))
         .prop_map(|(groups, bpg, last, flex, stripe)| Geometry {
+            cluster_bits: 0,
             flex_bg_size: 1 << flex,
             stripe,
             ..geometry(groups, bpg, last)

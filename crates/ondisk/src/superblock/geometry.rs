@@ -39,7 +39,7 @@ pub enum DescChecksum {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Geometry {
-    /// Bytes: 1024, 2048 or 4096.
+    /// Bytes: a power of two from 1024 to 65536.
     pub block_size: u32,
     /// log2 of `block_size`.
     pub block_bits: u32,
@@ -382,7 +382,7 @@ fn is_power_of(mut number: u32, base: u32) -> bool {
 pub fn backup_candidates() -> impl Iterator<Item = (u64, u32)> {
     const GROUPS: [u64; 10] = [1, 3, 5, 7, 9, 25, 27, 49, 81, 125];
     GROUPS.into_iter().flat_map(|group| {
-        [1024u64, 2048, 4096].into_iter().map(move |block_size| {
+        (10..=16).map(move |bits| 1u64 << bits).map(move |block_size| {
             let first_data_block = u64::from(block_size == 1024);
             ((group * 8 * block_size + first_data_block) * block_size, block_size as u32)
         })

@@ -459,9 +459,6 @@ fn validate(
     if log_block_size > 6 {
         return Err(bad(format!("log block size {log_block_size}")));
     }
-    if log_block_size > 2 {
-        return Err(Error::unsupported(format!("blocks of {} bytes", 1024u32 << log_block_size)));
-    }
     let block_bits = 10 + log_block_size;
     let block_size = 1u32 << block_bits;
 

@@ -82,7 +82,10 @@ impl<'a> XattrBlock<'a> {
     }
 
     /// The entries as an editable list.
-    pub fn to_list(&self) -> EntryList {
+    ///
+    /// # Errors
+    /// Those of [`EntryList::from_refs`].
+    pub fn to_list(&self) -> Result<EntryList> {
         EntryList::from_refs(&self.entries)
     }
 

@@ -4,7 +4,7 @@ use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{EntryList, Name, NoSpace, pad4};
-use crate::{Error, Result, Structure};
+use crate::{Error, InodeNr, Result, Structure};
 
 /// The fixed part of an entry; the name follows (Linux: `struct ext4_xattr_entry`).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -27,7 +27,10 @@ pub(super) const TERMINATOR_LEN: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryRef<'a> {
     pub name: Name<'a>,
+    /// Empty where the value is [`EntryRef::outside`].
     pub value: &'a [u8],
+    /// The inode that holds the value, and its bytes (`ea_inode`).
+    pub outside: Option<(InodeNr, u32)>,
     /// `e_hash` as stored; 0 means "not computed".
     pub hash: u32,
 }
@@ -75,15 +78,13 @@ pub(super) fn parse<'a>(bytes: &'a [u8], place: &Place) -> Result<Vec<EntryRef<'
         if suffix.contains(&0) {
             return Err(place.corrupt(format!("attribute name at {at} contains NUL")));
         }
-        if raw.e_value_inum.get() != 0 {
-            return Err(Error::unsupported(format!(
-                "{} {}: attribute value in inode {} (ea_inode)",
-                place.structure, place.number, raw.e_value_inum
-            )));
-        }
+        let outside = match raw.e_value_inum.get() {
+            0 => None,
+            inum => Some((InodeNr(inum), raw.e_value_size.get())),
+        };
         let size = raw.e_value_size.get() as usize;
         let mut value: &[u8] = &[];
-        if size != 0 {
+        if size != 0 && outside.is_none() {
             let start = place.value_base + usize::from(raw.e_value_offs.get());
             let end = start.checked_add(size).filter(|&end| end <= bytes.len());
             let Some(end) = end else {
@@ -92,7 +93,12 @@ pub(super) fn parse<'a>(bytes: &'a [u8], place: &Place) -> Result<Vec<EntryRef<'
             value = &bytes[start..end];
             values.push((start, end));
         }
-        entries.push(EntryRef { name: Name { index: raw.e_name_index, suffix }, value, hash: raw.e_hash.get() });
+        entries.push(EntryRef {
+            name: Name { index: raw.e_name_index, suffix },
+            value,
+            outside,
+            hash: raw.e_hash.get(),
+        });
         at += pad4(ENTRY_LEN + name_len);
     }
     let mut used_to = at + TERMINATOR_LEN;

@@ -33,7 +33,7 @@ pub fn parse_area(area: &[u8], ino: InodeNr) -> Result<Vec<EntryRef<'_>>> {
 
 /// As [`parse_area`], as an editable list.
 pub fn decode(area: &[u8], ino: InodeNr) -> Result<EntryList> {
-    Ok(EntryList::from_refs(&parse_area(area, ino)?))
+    EntryList::from_refs(&parse_area(area, ino)?)
 }
 
 /// Replaces the whole of `area`; an empty list leaves it zeroed, without the magic number, as the kernel does. On

@@ -2,6 +2,7 @@
 
 use super::entry::{ENTRY_LEN, EntryRef, TERMINATOR_LEN};
 use super::{NAME_LEN_MAX, Name, pad4};
+use crate::{Error, Result};
 
 /// One attribute, owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,10 +36,15 @@ impl EntryList {
     }
 
     /// Copies entries out of the bytes.
-    pub fn from_refs(refs: &[EntryRef<'_>]) -> EntryList {
-        let owned =
-            |r: &EntryRef<'_>| Entry { index: r.name.index, suffix: r.name.suffix.to_vec(), value: r.value.to_vec() };
-        EntryList { entries: refs.iter().map(owned).collect() }
+    ///
+    /// # Errors
+    /// `Unsupported` where a value lies in an inode of its own, which has a count of references to keep.
+    pub fn from_refs(refs: &[EntryRef<'_>]) -> Result<EntryList> {
+        let owned = |r: &EntryRef<'_>| match r.outside {
+            None => Ok(Entry { index: r.name.index, suffix: r.name.suffix.to_vec(), value: r.value.to_vec() }),
+            Some((ino, _)) => Err(Error::unsupported(format!("attribute value in {ino} (ea_inode)"))),
+        };
+        Ok(EntryList { entries: refs.iter().map(owned).collect::<Result<_>>()? })
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
