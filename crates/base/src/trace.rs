@@ -1,6 +1,6 @@
 //! Trace points, named as Linux names them (`jbd2_run_stats`, `ext4_mb_new_group_pa` …).
 //!
-//! Main types: [`TracePoint`], a `static` made by [`trace_point!`]; [`Event`], what it leaves. While off, a point costs one
+//! Main types: [`TracePoint`], a `static` made by [`trace_point!`](crate::trace_point); [`Event`], what it leaves. While off, a point costs one
 //! relaxed load. While on, its numbers go as they are into a bounded ring that few threads share; text is made when
 //! somebody prints the event ([`Event`] is `Display`). [`drain`] empties the rings; the oldest events are dropped (and
 //! counted) when nobody drains.
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::clock::Clock;
 use crate::sync::{LockClass, Mutex};
 
-/// One trace point. Made by [`trace_point!`], switched on by [`enable`].
+/// One trace point. Made by [`trace_point!`](crate::trace_point), switched on by [`enable`].
 pub struct TracePoint {
     pub name: &'static str,
     keys: &'static [&'static str],
@@ -123,7 +123,7 @@ impl TracePoint {
         self.state.load(Ordering::Relaxed) == ON
     }
 
-    /// Records an event; called through [`trace_point!`] after `on()`.
+    /// Records an event; called through [`trace_point!`](crate::trace_point) after `on()`.
     pub fn record<const N: usize>(&'static self, numbers: [u64; N], text: Option<Box<str>>) {
         const { assert!(N <= FIELDS_MAX, "an event has room for five numbers") };
         let mut values = [0; FIELDS_MAX];

@@ -5,7 +5,7 @@
 //! Where openers cannot be told apart but processes can (a FUSE server that is spared OPEN), [`ErrorSequence::check_for`] tells
 //! each of them once; one that opened the file later is told, too, which is no lie.
 //!
-//! An error counts from the moment it is recorded. Whoever opened before is told by his next look; whoever opens after it is
+//! An error counts from the moment it is recorded. An opener from before is told at its next check; whoever opens after it is
 //! told only if nobody was yet, so that an error is never lost between two openers.
 //!
 //! # Locking
@@ -69,7 +69,7 @@ impl<E: Clone> ErrorSequence<E> {
         Opener(AtomicU64::new(if now & SEEN == 0 { 0 } else { now }))
     }
 
-    /// The error that `opener` has not been told, if there is one; now he has. (Linux: `errseq_check_and_advance`.)
+    /// The error that `opener` has not been told, if there is one; now it has. (Linux: `errseq_check_and_advance`.)
     pub fn check(&self, opener: &Opener) -> Option<E> {
         if self.counter.load(Ordering::Acquire) == opener.0.load(Ordering::Acquire) {
             return None;
@@ -92,7 +92,7 @@ impl<E: Clone> ErrorSequence<E> {
         last.error.clone()
     }
 
-    /// As [`ErrorSequence::check`], for somebody with a number of his own.
+    /// As [`ErrorSequence::check`], for an asker with a number of its own.
     pub fn check_for(&self, who: u64) -> Option<E> {
         // As it was made: there has never been an error.
         if self.counter.load(Ordering::Acquire) == SEEN {

@@ -7,7 +7,7 @@
 //! How a commit goes: new handles wait, open ones end; every held buffer is frozen by taking a reference to its bytes (a
 //! later writer gets a copy); new handles go on in the next transaction; ordered data in flight is waited for; revoke
 //! blocks, descriptors and copies are written; then the commit block with PREFLUSH and FUA. Home writes come later
-//! ([`checkpoint`]), from the frozen bytes, so home and log always agree.
+//! (`checkpoint`), from the frozen bytes, so home and log always agree.
 //!
 //! Bounds: running and committing transactions hold at most a quarter of `pinned_bytes_max` each, committed blocks that
 //! are not home yet at most half of it; beyond, a commit or a checkpoint is forced. The log must also have room for a

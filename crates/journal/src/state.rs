@@ -454,7 +454,7 @@ impl Journal {
 
     /// What follows once [`Journal::set_aborted`] was called.
     pub(crate) fn tell_aborted(&self, error: &Error) {
-        // Who holds the log notes it when he lets go.
+        // The holder of the log notes it when it lets go.
         if let Some(mut log) = self.log.try_lock() {
             log.note_errno(&*self.dev);
         }

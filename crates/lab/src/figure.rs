@@ -1,6 +1,6 @@
 //! The figures of a trial by name, and which direction of each is better.
 //!
-//! Main items: [`figures`], [`headline`], [`unit`], [`Direction`]. Names are stable and listed in docs/lab.md:
+//! Main items: [`figures`], [`headline`], [`unit()`], [`Direction`]. Names are stable and listed in docs/lab.md:
 //!
 //! - `PHASE.ops_per_s`, `PHASE.mib_per_s`, `PHASE.seconds` of each timed phase, absent where the phase did none of it
 //!   (or a single operation);

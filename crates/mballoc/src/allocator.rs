@@ -1,4 +1,4 @@
-//! [`Allocator`], the public face, and the life of a request: claim blocks, try a preallocation, shape the wish, search,
+//! [`Allocator`], the public interface, and the life of a request: claim blocks, try a preallocation, shape the wish, search,
 //! hand out. Linux: `ext4_mb_new_blocks`, `ext4_free_blocks`, fs/ext4/mballoc.c.
 //!
 //! What it does not do: search (`search`), build buddies (`load`), decide sizes (`prealloc::normalize`).
@@ -15,9 +15,9 @@ use extant_base::task::{processors, shard_index};
 use extant_base::trace_point;
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
-use crate::flux::Flux;
 use crate::group::{BAD, Group, GroupInner, LOADED, PREALLOCATED};
 use crate::group_choice::policy::GroupChoice;
+use crate::in_transit::InTransit;
 use crate::load::Unusable;
 use crate::prealloc::locality::LocalityGroup;
 use crate::prealloc::normalize::{Normalized, Shape, normalize, place};
@@ -174,7 +174,7 @@ pub struct Allocator<S: GroupStore> {
     pub(crate) groups: Box<[Group]>,
     pub(crate) zones: SystemZones,
     pub(crate) space: Space,
-    pub(crate) flux: Flux,
+    pub(crate) in_transit: InTransit,
     pub(crate) choice: GroupChoice,
     pub(crate) counters: Counters,
     /// Where each stream last got blocks: group << 32 | index (Linux: `s_mb_last_groups`).
@@ -220,7 +220,7 @@ impl<S: GroupStore> Allocator<S> {
                 group.set_free(0);
                 counters.groups_bad.inc();
             }
-            choice.publish(nr as u32, &mut group.lock().listed, group.face());
+            choice.publish(nr as u32, &mut group.lock().listed, group.info());
         }
         let or_processors = |n: usize| if n == 0 { processors() } else { n };
         let streams = or_processors(options.stream_goals).min(groups.len() / 4).max(1);
@@ -229,7 +229,7 @@ impl<S: GroupStore> Allocator<S> {
             store,
             space: Space::new(free, options.root_reserve, options.pool_reserve),
             zones: SystemZones::default(),
-            flux: Flux::default(),
+            in_transit: InTransit::default(),
             choice,
             counters,
             streams: (0..streams).map(|_| AtomicU64::new(NO_GOAL)).collect(),
@@ -343,8 +343,8 @@ impl<S: GroupStore> Allocator<S> {
                     continue;
                 }
             }
-            let turns = self.flux.turns();
-            // Short of space nobody sets aside more than he needs.
+            let turns = self.in_transit.turns();
+            // Short of space no request sets aside more than it needs.
             let plan = if turn == 0 { self.plan(request, len) } else { Plan::Plain };
             let want = self.want(request, &plan, len, limit);
             if let Some(found) = self.find(&want)? {
@@ -365,7 +365,7 @@ impl<S: GroupStore> Allocator<S> {
             }
             // After a commit the caller tries again anyway. Otherwise what was claimed is in somebody's hands.
             match self.pending_blocks() {
-                0 if self.flux.in_flight() || self.flux.turns() != turns => self.flux.wait(turns),
+                0 if self.in_transit.in_flight() || self.in_transit.turns() != turns => self.in_transit.wait(turns),
                 0 => break,
                 pending => return Err(Error::NoSpaceUntilCommit { wanted, pending }.into()),
             }
@@ -541,14 +541,14 @@ impl<S: GroupStore> Allocator<S> {
             return Ok(None);
         }
         // Counted before they are cut: nobody may conclude meanwhile that these blocks do not exist.
-        self.flux.begin(u64::from(len));
+        self.in_transit.begin(u64::from(len));
         if let Some((pa, cut)) = owner.cut(logical.0, len, |pa| self.usable(pa, limit)) {
-            self.flux.end(u64::from(len - cut.len));
+            self.in_transit.end(u64::from(len - cut.len));
             self.counters.inode_pa_hits.inc();
             return self.settle_cut(&pa, cut).map(Some);
         }
         if !self.is_small(request) || request.flags.contains(RequestFlags::NO_PREALLOC) {
-            self.flux.end(u64::from(len));
+            self.in_transit.end(u64::from(len));
             return Ok(None);
         }
         let goal = request.goal.unwrap_or_default();
@@ -559,7 +559,7 @@ impl<S: GroupStore> Allocator<S> {
         let (found, gone) = self.own_locality_group().cut(len, distance);
         self.discard_list(gone);
         let Some((pa, cut)) = found else {
-            self.flux.end(u64::from(len));
+            self.in_transit.end(u64::from(len));
             return Ok(None);
         };
         self.counters.group_pa_hits.inc();
@@ -662,8 +662,8 @@ impl<S: GroupStore> Allocator<S> {
             }
             _ => {}
         }
-        self.flux.turned();
-        self.flux.end(u64::from(found.len));
+        self.in_transit.turned();
+        self.in_transit.end(u64::from(found.len));
         result.map(|()| Allocation { start: self.geometry.block(part.group, part.start), len: part.len })
     }
 

@@ -16,7 +16,7 @@ use extant_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use extant_base::sync::{Mutex, MutexGuard};
 
 use crate::buddy::Buddy;
-use crate::group_choice::policy::Face;
+use crate::group_choice::policy::GroupInfo;
 use crate::group_choice::policy::goal_first::Listed;
 use crate::lock;
 use crate::prealloc::Preallocation;
@@ -173,14 +173,14 @@ impl Group {
     }
 
     /// What is published, or what an empty group would be while this one is BLOCK_UNINIT.
-    pub fn face(&self) -> Face {
+    pub fn info(&self) -> GroupInfo {
         let free = self.free();
         if self.has(KNOWN) {
-            Face { free, fragments: self.fragments(), largest_order: self.largest_order() }
+            GroupInfo { free, fragments: self.fragments(), largest_order: self.largest_order() }
         } else if self.has(UNINIT) {
-            Face { free, fragments: u32::from(free > 0), largest_order: free.checked_ilog2() }
+            GroupInfo { free, fragments: u32::from(free > 0), largest_order: free.checked_ilog2() }
         } else {
-            Face { free, fragments: 0, largest_order: None }
+            GroupInfo { free, fragments: 0, largest_order: None }
         }
     }
 

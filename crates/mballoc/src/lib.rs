@@ -15,7 +15,7 @@
 //!
 //! # Locking
 //! In order of rank: [`lock::OWNER`] (an inode's list of preallocations) or [`lock::LOCALITY`] (a locality group's) →
-//! [`lock::PREALLOCATION`] (one preallocation) → [`lock::SPACE`] (counters near zero), [`lock::FLUX`] (waiting when nothing is free) and [`lock::GROUP`] (one group; never
+//! [`lock::PREALLOCATION`] (one preallocation) → [`lock::SPACE`] (counters near zero), [`lock::IN_TRANSIT`] (waiting when nothing is free) and [`lock::GROUP`] (one group; never
 //! two). [`GroupStore::mark`] runs under the group's lock, so the store may take locks of a higher rank only;
 //! [`GroupStore::load`] and [`GroupStore::prepare`] run under none of these.
 #![forbid(unsafe_code)]
@@ -23,10 +23,10 @@
 mod allocator;
 mod buddy;
 mod error;
-mod flux;
 mod geometry;
 mod group;
 pub mod group_choice;
+mod in_transit;
 mod load;
 mod prealloc;
 mod ranges;
@@ -57,7 +57,7 @@ pub mod lock {
     /// One preallocation.
     pub static PREALLOCATION: LockClass = LockClass::new("preallocation", 68);
     /// Waiting for blocks in other threads' hands; nothing else is held.
-    pub static FLUX: LockClass = LockClass::new("space in flux", 69);
+    pub static IN_TRANSIT: LockClass = LockClass::new("space in transit", 69);
     /// The free-space counters while they are near zero.
     pub static SPACE: LockClass = LockClass::new("space counters", 69);
     /// One block group.

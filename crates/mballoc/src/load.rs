@@ -132,7 +132,7 @@ impl<S: GroupStore> Allocator<S> {
         if let Some(buddy) = &inner.buddy {
             group.learn(buddy);
         }
-        self.choice.publish(nr.0, &mut inner.listed, group.face());
+        self.choice.publish(nr.0, &mut inner.listed, group.info());
     }
 
     /// Nothing is allocated or freed here any more, and its free blocks do not count.
@@ -147,7 +147,7 @@ impl<S: GroupStore> Allocator<S> {
         self.drop_buddy(group, inner);
         group.set_free(0);
         group.unlearn();
-        self.choice.publish(nr.0, &mut inner.listed, group.face());
+        self.choice.publish(nr.0, &mut inner.listed, group.info());
     }
 
     fn drop_buddy(&self, group: &Group, inner: &mut GroupInner) -> usize {
@@ -167,7 +167,7 @@ impl<S: GroupStore> Allocator<S> {
         }
         let fresh = inner.hold(start, len);
         debug_assert!(fresh, "free blocks are not held");
-        self.flux.begin(u64::from(len));
+        self.in_transit.begin(u64::from(len));
         self.publish(nr, group, inner);
         true
     }
@@ -207,7 +207,7 @@ impl<S: GroupStore> Allocator<S> {
             self.publish(nr, group, &mut inner);
         }
         drop(inner);
-        self.flux.turned();
+        self.in_transit.turned();
         total
     }
 
@@ -255,7 +255,7 @@ impl<S: GroupStore> Allocator<S> {
     /// Gives a preallocation's remaining blocks back.
     pub(crate) fn discard(&self, pa: &Arc<Preallocation>) -> u32 {
         // Counted as in flight: nobody may conclude meanwhile that these blocks do not exist.
-        self.flux.begin(1);
+        self.in_transit.begin(1);
         let ranges = pa.take_all();
         let mut freed = 0;
         if !ranges.is_empty() {
@@ -264,13 +264,13 @@ impl<S: GroupStore> Allocator<S> {
             self.counters.pa_discarded_blocks.add(u64::from(freed));
             trace_point!(ext4_mb_release_pa, group = pa.group.0, start = pa.start, blocks = freed);
         }
-        self.flux.end(1);
+        self.in_transit.end(1);
         freed
     }
 
     pub(crate) fn discard_everything(&self) -> u64 {
         // From the first flag cleared to the last block given back, others must not take silence for emptiness.
-        self.flux.begin(1);
+        self.in_transit.begin(1);
         let mut freed = 0;
         for group in self.groups.iter().filter(|g| g.has(PREALLOCATED)) {
             let list = {
@@ -282,7 +282,7 @@ impl<S: GroupStore> Allocator<S> {
                 freed += u64::from(self.discard(&pa));
             }
         }
-        self.flux.end(1);
+        self.in_transit.end(1);
         trace_point!(ext4_mb_discard_preallocations, freed = freed);
         freed
     }

@@ -15,7 +15,7 @@ use extant_ondisk::GroupNr;
 use crate::allocator::{Allocator, GroupStore};
 use crate::buddy::Buddy;
 use crate::group::{BAD, Group, GroupInner, KNOWN, LOADED, UNINIT};
-use crate::group_choice::policy::{Criterion, Quest};
+use crate::group_choice::policy::{Criterion, Scan};
 use crate::load::Unusable;
 
 /// From this many groups per flex group on, the first one is left to directories (Linux:
@@ -67,7 +67,7 @@ struct Search {
 }
 
 impl<S: GroupStore> Allocator<S> {
-    /// Finds up to `want.len` blocks and takes them. None: nothing is free (or lost to others; see [`crate::flux`]).
+    /// Finds up to `want.len` blocks and takes them. None: nothing is free (or lost to others; see [`crate::in_transit`]).
     pub(crate) fn find(&self, want: &Want) -> Result<Option<Extent>, S::Error> {
         let mut first_error = None;
         if let Some((group, index)) = want.goal
@@ -166,7 +166,7 @@ impl<S: GroupStore> Allocator<S> {
             }
             let mut considered = 0;
             let mut found = None;
-            for nr in self.choice.pass(Quest { goal, limit, criterion, len: search.len, order }) {
+            for nr in self.choice.pass(Scan { goal, limit, criterion, len: search.len, order }) {
                 considered += 1;
                 let Some(group) = self.group_ref(GroupNr(nr)) else { continue };
                 if !self.good(group, nr, criterion, search, goal) {

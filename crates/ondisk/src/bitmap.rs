@@ -1,6 +1,6 @@
 //! Bitmaps of blocks (clusters) and inodes: little-endian bit order, bit 0 is the lowest bit of byte 0.
 //!
-//! Main functions: [`test`], [`set_range`], [`find_next_zero`], [`count_zeros`] and their kin on plain byte slices;
+//! Main functions: [`test()`], [`set_range`], [`find_next_zero`], [`count_zeros`] and their kin on plain byte slices;
 //! [`init_block_bitmap`] and [`init_inode_bitmap`] for groups whose bitmap was never written.
 //! Bits outside the slice read as set, and setting them does nothing: no index from an image can reach past the end.
 //! It does not know checksums: [`crate::group_desc::GroupDesc`] does.

@@ -19,7 +19,7 @@
 //! How a run ends: the closure returns; a thread panics; nobody can run and nothing is due ([`Failure::Deadlock`]); too many
 //! steps ([`Failure::Livelock`]); a thread does not come back to the scheduler ([`Failure::Stuck`]). Threads that are left are
 //! never woken: they, and what they own, are leaked, because unwinding them would run destructors that wait. After a success
-//! they are named in [`Outcome::left`]; whoever joins his threads leaks nothing.
+//! they are named in [`Outcome::left`]; a run that joins its threads leaks nothing.
 //!
 //! What it does not do: atomics are no events (a thread that spins on one must call [`crate::task::yield_now`]); weak memory
 //! orders are not shown; input and output of the operating system is outside.

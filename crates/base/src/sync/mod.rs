@@ -11,7 +11,7 @@
 //! one is timed. What it costs when off: one relaxed load; when on: `scripts/lab-cost.sh` measures it.
 //!
 //! On a thread of a [`crate::sim`] run, taking, releasing and waiting ask its scheduler first. Statistics and simulation share
-//! one byte ([`mode`]), so that both off cost one test.
+//! one byte (`mode`), so that both off cost one test.
 //!
 //! What it does not do: poisoning. A panic while a lock is held is a bug that the owner of the data must not hide; nothing
 //! in Extant catches panics except at thread boundaries, where the mount is aborted.

@@ -36,7 +36,7 @@ pub enum Asker {
 }
 
 impl Asker {
-    /// The error that he has not been told.
+    /// The error that this asker has not been told.
     fn check(&self, errors: &ErrorSequence<Error>, thread: u64) -> Result<()> {
         let lost = match self {
             Asker::Thread => errors.check_for(1 << 32 | thread),
@@ -115,7 +115,7 @@ impl Filesystem {
         );
     }
 
-    /// Starts an fsync on behalf of somebody, who is told once of data that was lost; see [`Filesystem::barrier`].
+    /// Starts an fsync on behalf of somebody, who is told once of data that was lost; see `Filesystem::barrier`.
     pub fn fsync_async_for(&self, inode: &InodeRef, who: Asker, datasync: bool, done: Done) {
         let asked: Arc<Inode> = Arc::clone(inode);
         let thread = shard_index() as u64;

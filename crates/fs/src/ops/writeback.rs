@@ -96,7 +96,7 @@ pub(crate) struct Batches(Mutex<Queue>);
 #[derive(Default)]
 struct Queue {
     batches: VecDeque<Arc<Batch>>,
-    /// Somebody retires the oldest; he looks again before he stops.
+    /// A thread retires the oldest; it looks again before it stops.
     busy: bool,
 }
 
@@ -331,7 +331,7 @@ impl Filesystem {
         };
         let mut tries = 0;
         loop {
-            // Whoever made it wait is not asked again whether he may have the space.
+            // Whether the writer may have the space was asked when it was promised.
             match Caller::ROOT.run(|| self.choose_blocks(inode, lblk, len, want, after)) {
                 Ok(chosen) => {
                     let block = chosen.start;

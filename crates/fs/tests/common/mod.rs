@@ -237,7 +237,7 @@ pub fn syncfs(fs: &Filesystem) -> Result<()> {
     waiter.wait()
 }
 
-/// How somebody can be told that what he wrote is durable.
+/// How a caller can be told that what it wrote is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
     Fsync,

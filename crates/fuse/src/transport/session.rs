@@ -7,7 +7,7 @@
 //! (ENODEV) without a word; the workers end and `destroy` runs last. If the connection is aborted through sysfs
 //! (ECONNABORTED) the dead mount is detached too.
 //!
-//! Which of the workers wait for requests is the business of [`super::crew`], and on which processor, of [`super::follow`].
+//! Which of the workers wait for requests is the business of `crew`, and on which processor, of `follow`.
 //!
 //! # Locking
 //! `fuse gate`, see [`super`].

@@ -1,6 +1,6 @@
 //! Runs: every contestant once in each round, in an order drawn from the seed.
 //!
-//! Main types: [`Config`], [`Summary`]; [`run`] does it. One trial is in [`trial`], the file of results in [`store`].
+//! Main types: [`Config`], [`Summary`]; [`run`] does it. One trial is in `trial`, the file of results in `store`.
 //!
 //! A run into a directory that has some of its trials already goes on where that one ended; so do its parts
 //! ([`Config::shard`]). A directory with trials of another configuration is refused.

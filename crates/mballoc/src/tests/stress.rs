@@ -159,7 +159,7 @@ fn threads_share_the_last_blocks_exactly() {
     }
 }
 
-/// Whoever holds a promise gets his block, even while all others are just being set aside by somebody else.
+/// A promise is kept, even while all others are just being set aside by somebody else.
 #[test]
 fn a_promise_is_kept_while_others_grab() {
     for policy in Policy::ALL {

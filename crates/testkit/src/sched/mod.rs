@@ -6,7 +6,7 @@
 //! the journal and the evictions do what they do. Every read is compared with what was written. Then [`check`] takes a few
 //! images that a power cut could have left, recovers them, and asks the crash explorer's oracle about each client: each has
 //! files and names of its own, so its history is one of a single thread, and whatever anybody was told is durable is a floor
-//! of it. [`explore`] does so for many seeds and makes failing plans smaller.
+//! of it. [`explore()`] does so for many seeds and makes failing plans smaller.
 //!
 //! A failure prints one line that repeats it:
 //! `EXTANT_SCHEDULE='config=… seed=… keep=…' cargo test -p extant-testkit --test schedules repeat -- --nocapture`.

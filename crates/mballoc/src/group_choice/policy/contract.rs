@@ -6,7 +6,7 @@ use std::sync::Arc;
 use extant_base::rng::Rng;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-use super::{Criterion, Face, GroupChoice, Policy, Quest};
+use super::{Criterion, GroupChoice, GroupInfo, Policy, Scan};
 use crate::tests::model::*;
 use crate::{InodePreallocation, Options, Request};
 
@@ -76,20 +76,20 @@ fn a_pass_ends_and_names_each_group_at_most_once() {
                 let f = if rng.one_in(3) { 0 } else { 1 + rng.below(8000) as u32 };
                 let fragments = if f == 0 { 0 } else { 1 + rng.below(u64::from(f)) as u32 };
                 let largest = f.checked_div(fragments).and_then(u32::checked_ilog2);
-                choice.publish(g as u32, l, Face { free: f, fragments, largest_order: largest });
+                choice.publish(g as u32, l, GroupInfo { free: f, fragments, largest_order: largest });
                 free[g] = f;
             }
             for criterion in Criterion::ALL {
                 for limit in [groups, groups / 2] {
                     let goal = rng.below(u64::from(groups) + 3) as u32;
                     let len = 1 << rng.below(10);
-                    let quest = Quest { goal, limit, criterion, len, order: len.ilog2() };
+                    let scan = Scan { goal, limit, criterion, len, order: len.ilog2() };
                     let mut seen = std::collections::BTreeSet::new();
-                    for g in choice.pass(quest) {
-                        assert!(g < limit && seen.insert(g), "{} {quest:?} group {g}", policy.name());
+                    for g in choice.pass(scan) {
+                        assert!(g < limit && seen.insert(g), "{} {scan:?} group {g}", policy.name());
                     }
                     if goal < limit {
-                        assert_eq!(choice.pass(quest).next(), Some(goal), "the goal group comes first");
+                        assert_eq!(choice.pass(scan).next(), Some(goal), "the goal group comes first");
                     }
                     if criterion == Criterion::Any {
                         assert!((0..limit).all(|g| free[g as usize] == 0 || seen.contains(&g)), "{}", policy.name());

@@ -18,7 +18,7 @@
 
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Criterion, Face, Quest};
+use super::{Criterion, GroupInfo, Scan};
 
 /// Orders per family: group sizes are below 2^20 blocks.
 const ORDERS: usize = 20;
@@ -113,11 +113,11 @@ impl Sets {
         Sets { families: std::array::from_fn(|_| (0..ORDERS).map(|_| GroupSet::new(groups)).collect()) }
     }
 
-    pub fn publish(&self, group: u32, listed: &mut Listed, face: Face) {
+    pub fn publish(&self, group: u32, listed: &mut Listed, info: GroupInfo) {
         let largest =
-            if face.free > 0 { face.largest_order.map_or(0, |o| (o as u8).min(ORDERS as u8 - 1) + 1) } else { 0 };
-        let average = face.free.checked_div(face.fragments).map_or(0, order_of);
-        let new = [largest, average, order_of(face.free)];
+            if info.free > 0 { info.largest_order.map_or(0, |o| (o as u8).min(ORDERS as u8 - 1) + 1) } else { 0 };
+        let average = info.free.checked_div(info.fragments).map_or(0, order_of);
+        let new = [largest, average, order_of(info.free)];
         for ((sets, &new), old) in self.families.iter().zip(&new).zip(&mut listed.0) {
             if *old != new {
                 // In before out: nobody who looks meanwhile misses the group.
@@ -137,32 +137,32 @@ impl Sets {
         (0..ORDERS as u32).rev().find(|&o| self.families[LARGEST][o as usize].next(0, limit).is_some())
     }
 
-    pub fn pass(&self, quest: Quest) -> Pass<'_> {
-        let goal = if quest.goal < quest.limit { quest.goal } else { 0 };
+    pub fn pass(&self, scan: Scan) -> Pass<'_> {
+        let goal = if scan.goal < scan.limit { scan.goal } else { 0 };
         let leg = |family: usize, from: usize, to: usize| Leg {
             sets: &self.families[family][from.min(to)..to],
             tries: u32::MAX,
         };
         let nothing = leg(FREE, 0, 0);
         let fitting = |family| {
-            let order = quest.len.max(1).ilog2() as usize;
-            if quest.len.is_power_of_two() {
+            let order = scan.len.max(1).ilog2() as usize;
+            if scan.len.is_power_of_two() {
                 [leg(family, order, ORDERS), nothing]
             } else {
                 [leg(family, order + 1, ORDERS), Leg { tries: BORDERLINE_MAX, ..leg(family, order, order + 1) }]
             }
         };
-        let legs = match quest.criterion {
-            Criterion::Power2 => [leg(LARGEST, quest.order as usize, ORDERS), nothing],
+        let legs = match scan.criterion {
+            Criterion::Power2 => [leg(LARGEST, scan.order as usize, ORDERS), nothing],
             Criterion::AverageFits => fitting(AVERAGE),
             Criterion::FreeFits => fitting(FREE),
             // The largest first, then whatever is left.
             Criterion::Any => {
-                let highest = self.highest_order(quest.limit).map_or(ORDERS, |o| o as usize);
+                let highest = self.highest_order(scan.limit).map_or(ORDERS, |o| o as usize);
                 [leg(LARGEST, highest, ORDERS), leg(FREE, 0, ORDERS)]
             }
         };
-        Pass { legs, leg: 0, goal, limit: quest.limit, stage: Stage::Goal }
+        Pass { legs, leg: 0, goal, limit: scan.limit, stage: Stage::Goal }
     }
 }
 
@@ -276,14 +276,14 @@ mod tests {
         let sets = Sets::new(100);
         let mut listed = [Listed::default(); 100];
         for (g, order) in [(3u32, 9u32), (10, 5), (40, 9), (90, 12)] {
-            let face = Face { free: 1 << order, fragments: 1, largest_order: Some(order) };
-            sets.publish(g, &mut listed[g as usize], face);
+            let info = GroupInfo { free: 1 << order, fragments: 1, largest_order: Some(order) };
+            sets.publish(g, &mut listed[g as usize], info);
         }
-        let quest = |criterion, len: u32| Quest { goal: 20, limit: 100, criterion, len, order: len.max(1).ilog2() };
-        assert_eq!(sets.pass(quest(Criterion::Power2, 512)).collect::<Vec<_>>(), [20, 40, 90, 3]);
-        assert_eq!(sets.pass(quest(Criterion::AverageFits, 600)).collect::<Vec<_>>(), [20, 90, 40, 3]);
-        assert_eq!(sets.pass(quest(Criterion::Any, 5000)).collect::<Vec<_>>(), [20, 90, 40, 3, 10]);
-        let near = Quest { limit: 41, ..quest(Criterion::Any, 1) };
+        let scan = |criterion, len: u32| Scan { goal: 20, limit: 100, criterion, len, order: len.max(1).ilog2() };
+        assert_eq!(sets.pass(scan(Criterion::Power2, 512)).collect::<Vec<_>>(), [20, 40, 90, 3]);
+        assert_eq!(sets.pass(scan(Criterion::AverageFits, 600)).collect::<Vec<_>>(), [20, 90, 40, 3]);
+        assert_eq!(sets.pass(scan(Criterion::Any, 5000)).collect::<Vec<_>>(), [20, 90, 40, 3, 10]);
+        let near = Scan { limit: 41, ..scan(Criterion::Any, 1) };
         assert_eq!(sets.pass(near).collect::<Vec<_>>(), [20, 40, 3, 10], "the largest below the limit");
     }
 }

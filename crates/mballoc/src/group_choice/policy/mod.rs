@@ -45,7 +45,7 @@ impl Criterion {
 
 /// What a pass looks for.
 #[derive(Clone, Copy, Debug)]
-pub struct Quest {
+pub struct Scan {
     /// Where it starts.
     pub goal: u32,
     /// Only groups below this.
@@ -58,7 +58,7 @@ pub struct Quest {
 
 /// What a group publishes about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Face {
+pub struct GroupInfo {
     pub free: u32,
     /// 0: unknown.
     pub fragments: u32,
@@ -79,11 +79,11 @@ impl GroupChoice {
         }
     }
 
-    /// Tells that a group's face changed; `listed` is this policy's note in the group. Under the group's lock.
-    pub fn publish(&self, group: u32, listed: &mut goal_first::Listed, face: Face) {
+    /// Tells that a group's info changed; `listed` is this policy's note in the group. Under the group's lock.
+    pub fn publish(&self, group: u32, listed: &mut goal_first::Listed, info: GroupInfo) {
         match self {
             GroupChoice::Vanilla => {}
-            GroupChoice::GoalFirst(sets) => sets.publish(group, listed, face),
+            GroupChoice::GoalFirst(sets) => sets.publish(group, listed, info),
         }
     }
 
@@ -100,17 +100,17 @@ impl GroupChoice {
         }
     }
 
-    pub fn pass(&self, quest: Quest) -> Cursor<'_> {
+    pub fn pass(&self, scan: Scan) -> Cursor<'_> {
         match self {
-            GroupChoice::Vanilla => Cursor::Vanilla(vanilla::Turn::new(quest)),
-            GroupChoice::GoalFirst(sets) => Cursor::GoalFirst(sets.pass(quest)),
+            GroupChoice::Vanilla => Cursor::Vanilla(vanilla::Walk::new(scan)),
+            GroupChoice::GoalFirst(sets) => Cursor::GoalFirst(sets.pass(scan)),
         }
     }
 }
 
 /// One pass.
 pub enum Cursor<'a> {
-    Vanilla(vanilla::Turn),
+    Vanilla(vanilla::Walk),
     GoalFirst(goal_first::Pass<'a>),
 }
 

@@ -6,23 +6,23 @@
 //! # Locking
 //! None.
 
-use super::Quest;
+use super::Scan;
 
 /// One turn around the groups.
-pub struct Turn {
+pub struct Walk {
     goal: u32,
     limit: u32,
     done: u32,
 }
 
-impl Turn {
-    pub fn new(quest: Quest) -> Turn {
-        let goal = if quest.goal < quest.limit { quest.goal } else { 0 };
-        Turn { goal, limit: quest.limit, done: 0 }
+impl Walk {
+    pub fn new(scan: Scan) -> Walk {
+        let goal = if scan.goal < scan.limit { scan.goal } else { 0 };
+        Walk { goal, limit: scan.limit, done: 0 }
     }
 }
 
-impl Iterator for Turn {
+impl Iterator for Walk {
     type Item = u32;
 
     fn next(&mut self) -> Option<u32> {

@@ -7,8 +7,8 @@
 //! | `round-robin` | inodes in turn, a cursor in each, every visited entry charged, looked-up entries spared once | `es_do_reclaim_extents`, 3.19 and later | same |
 //!
 //! The policy is the data structure here: what it must know to choose quickly has to be kept in step under the inode's
-//! lock, so each policy owns an index inside of the tree ([`EsPolicy::Index`]) and marks on the inode
-//! ([`EsPolicy::PerInode`]). Scope: under FUSE the kernel's page cache answers most reads, so these differ mainly in
+//! lock, so each policy owns an index inside of the tree (`EsPolicy::Index`) and marks on the inode
+//! (`EsPolicy::PerInode`). Scope: under FUSE the kernel's page cache answers most reads, so these differ mainly in
 //! process.
 //!
 //! # Locking

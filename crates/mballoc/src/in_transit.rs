@@ -1,10 +1,10 @@
-//! [`Flux`]: are blocks on their way somewhere?
+//! [`InTransit`]: are blocks on their way somewhere?
 //!
 //! A thread that finds nothing free must not report "no space" while another thread holds more than it will keep: an
 //! extent that is about to become a preallocation, or a preallocation that is being given back. This counts both, and what came to rest since.
 //!
 //! # Locking
-//! [`crate::lock::FLUX`] around the waiting, which happens only when a request found nothing.
+//! [`crate::lock::IN_TRANSIT`] around the waiting, which happens only when a request found nothing.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::lock;
 /// One wait. The thread that is waited for may be reading a bitmap from disk.
 const WAIT_MAX: Duration = Duration::from_millis(5);
 
-pub struct Flux {
+pub struct InTransit {
     begun: Counter,
     ended: Counter,
     turns: Counter,
@@ -26,20 +26,20 @@ pub struct Flux {
     rested: Condvar,
 }
 
-impl Default for Flux {
-    fn default() -> Flux {
-        Flux {
+impl Default for InTransit {
+    fn default() -> InTransit {
+        InTransit {
             begun: Counter::new(),
             ended: Counter::new(),
             turns: Counter::new(),
             waiting: AtomicU32::new(0),
-            gate: Mutex::new(&lock::FLUX, ()),
+            gate: Mutex::new(&lock::IN_TRANSIT, ()),
             rested: Condvar::new(),
         }
     }
 }
 
-impl Flux {
+impl InTransit {
     /// Blocks left the buddy or a preallocation and are in one thread's hands.
     pub fn begin(&self, blocks: u64) {
         self.begun.add(blocks);
