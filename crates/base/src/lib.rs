@@ -20,6 +20,7 @@ pub mod hash;
 pub mod policy;
 pub mod rng;
 pub mod sim;
+pub mod size;
 pub mod sync;
 pub mod task;
 pub mod trace;

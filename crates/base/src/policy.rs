@@ -112,9 +112,10 @@ macro_rules! policies {
                 }
             }
 
-            /// The policy of that name.
+            /// The policy of that name, in which `_` is as good as `-`.
             pub fn from_name(name: &str) -> Result<$kind, $crate::policy::Unknown> {
-                $kind::ALL.into_iter().find(|p| p.name() == name).ok_or_else(|| $kind::TABLE.unknown(name))
+                let plain = name.replace('_', "-");
+                $kind::ALL.into_iter().find(|p| p.name() == plain).ok_or_else(|| $kind::TABLE.unknown(name))
             }
         }
 

@@ -1,53 +1,6 @@
-//! Sizes in bytes, read and shown.
+//! Sizes, as `extant_base` reads and shows them.
 //!
 //! # Locking
 //! None.
 
-/// Reads `4096`, `64K`, `1M`, `2G`, `1T` (powers of 1024; `KiB` and `KB` mean the same as `K`).
-pub fn parse(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is not a size (bytes, or with K, M, G or T)");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
-}
-
-/// `1.5 GiB`.
-pub fn human(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let unit = ((63 - bytes.leading_zeros()) / 10) as usize;
-    let value = bytes as f64 / (1u64 << (10 * unit)) as f64;
-    let name = UNITS[unit - 1];
-    if value.fract() == 0.0 { format!("{value:.0} {name}") } else { format!("{value:.1} {name}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse("4096"), Ok(4096));
-        assert_eq!(parse("64K"), Ok(65536));
-        assert_eq!(parse("2GiB"), Ok(2 << 30));
-        for bad in ["", "K", "-1", "1.5G", "1X", "99999999999999999999", "99999999T", "1 K"] {
-            assert!(parse(bad).is_err(), "{bad}");
-        }
-        assert_eq!(human(0), "0 B");
-        assert_eq!(human(1023), "1023 B");
-        assert_eq!(human(1536), "1.5 KiB");
-        assert_eq!(human(1 << 30), "1 GiB");
-        assert_eq!(human(u64::MAX), "16 EiB");
-    }
-}
+pub use extant_base::size::{human, parse};

@@ -36,7 +36,7 @@ fn refusals() {
     let out = dir.text("result");
     extant(&["lab", "run", "smallfiles", "-t", &image, "-o", &out]).fails(1, &["small-files", "replay"]);
     extant(&["lab", "run", "untar", "-t", "zfs:/x", "-o", &out]).fails(1, &["engine, mount, kernel"]);
-    extant(&["lab", "run", "untar", "-t", &image, "-p", "mb_policy=x", "-o", &out]).fails(1, &["goal_first"]);
+    extant(&["lab", "run", "untar", "-t", &image, "-p", "mb_policy=x", "-o", &out]).fails(1, &["goal-first"]);
     extant(&["lab", "run", "untar", "-t", &mount, "-o", &out]).fails(1, &["frobnicate"]);
     extant(&["lab", "matrix", &image, "-o", &out]).fails(1, &["--against"]);
     extant(&["lab", "rerun", &out]).fails(8, &["trials.ndjson"]);

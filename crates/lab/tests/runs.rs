@@ -51,7 +51,7 @@ fn engine_and_directory() {
     let image = dir.path().join("e.img");
     let engine = format!("engine:{},io=memory", image.display());
     let mut c = config(dir.path(), "small-files", &[engine, format!("dir:{}", dir.path().display())]);
-    c.policies = vec!["mb_policy=vanilla,goal_first".into()];
+    c.policies = vec!["mb_policy=vanilla,goal-first".into()];
     // It leaves nothing behind.
     c.warmup = 1;
     // In three parts, one of them twice, one of them empty: a part is made of whole rounds.

@@ -24,7 +24,7 @@ use crate::result::Contestant;
 pub use image::{DEFAULT_MKFS, ImagePlan, Made};
 pub use options::EngineOptions;
 pub use site::{Evidence, Site, drop_caches};
-pub use tools::{Tool, parse_size};
+pub use tools::Tool;
 
 /// Kinds of targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,13 +331,13 @@ mod tests {
 
     #[test]
     fn policies_multiply_extant_alone() {
-        let all = labels(&["engine:/e", "kernel:/k"], &["mb_policy=vanilla,goal_first", "es_policy=vanilla"]).unwrap();
+        let all = labels(&["engine:/e", "kernel:/k"], &["mb_policy=vanilla,goal-first", "es_policy=vanilla"]).unwrap();
         assert_eq!(
             all,
-            ["engine,mb_policy=vanilla,es_policy=vanilla", "engine,mb_policy=goal_first,es_policy=vanilla", "kernel"]
+            ["engine,mb_policy=vanilla,es_policy=vanilla", "engine,mb_policy=goal-first,es_policy=vanilla", "kernel"]
         );
         let e = labels(&["engine:/e"], &["mb_policy=best"]).unwrap_err().to_string();
-        assert!(e.contains("vanilla") && e.contains("goal_first"), "{e}");
+        assert!(e.contains("vanilla") && e.contains("goal-first"), "{e}");
         assert!(labels(&["engine:/e"], &["color=red"]).unwrap_err().to_string().contains("es_policy"));
         let e = labels(&["engine:/e", "engine:/f"], &[]).unwrap_err().to_string();
         assert!(e.contains("name="), "{e}");

@@ -6,8 +6,6 @@
 use extant_block::device::{Engine, IoMode};
 use extant_fs::{Atime, MountOptions, POLICIES};
 
-use super::parse_size;
-
 /// Writes of at least this many bytes go straight to an image file that is opened through the page cache, as under
 /// `extant mount`.
 const WRITE_THROUGH_BYTES: u64 = 65536;
@@ -46,7 +44,7 @@ impl EngineOptions {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let wrong = || format!("option '{option}': that value is not known");
             match (name, value) {
-                ("cache", size) => options.fs.cache_bytes = parse_size(size)?.max(8 << 20),
+                ("cache", size) => options.fs.cache_bytes = extant_base::size::parse(size)?.max(8 << 20),
                 ("commit", seconds) => options.fs.commit_interval_s = seconds.parse().map_err(|_| wrong())?,
                 // Data is on the device before its map, whatever is asked for.
                 ("data", "ordered" | "writeback") => {}

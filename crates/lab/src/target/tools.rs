@@ -62,29 +62,12 @@ pub fn is_mount_point(dir: &Path) -> bool {
     dir.metadata().map_or(true, |m| m.dev() != parent.dev())
 }
 
-/// Reads `4096`, `64K`, `1M`, `2G`, `1T`.
-pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
-    let wrong = || format!("'{text}' is not a size (bytes, or with K, M, G or T)");
-    let (digits, shift) = match text.trim_end_matches(['i', 'B']) {
-        t if t.ends_with(['k', 'K']) => (&t[..t.len() - 1], 10),
-        t if t.ends_with(['m', 'M']) => (&t[..t.len() - 1], 20),
-        t if t.ends_with(['g', 'G']) => (&t[..t.len() - 1], 30),
-        t if t.ends_with(['t', 'T']) => (&t[..t.len() - 1], 40),
-        t => (t, 0),
-    };
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).ok_or_else(wrong)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_tools() {
-        assert_eq!(parse_size("64K"), Ok(65536));
-        assert_eq!(parse_size("2GiB"), Ok(2 << 30));
-        assert!(parse_size("x").is_err() && parse_size("").is_err() && parse_size("99999999T").is_err());
+    fn tools() {
         assert_eq!(Tool::new("sh").args(["-c", "echo hi"]).run().unwrap(), "hi\n");
         let e = Tool::new("sh").args(["-c", "echo no >&2; exit 3"]).run().unwrap_err().to_string();
         assert_eq!(e, "sh -c echo no >&2; exit 3: no");

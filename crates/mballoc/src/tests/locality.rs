@@ -114,7 +114,7 @@ fn stripes_are_kept() {
     }
 }
 
-/// 65 TB in which no group has a free run of 2 MiB: `goal_first` does not look at groups that cannot fit.
+/// 65 TB in which no group has a free run of 2 MiB: `goal-first` does not look at groups that cannot fit.
 #[test]
 fn a_hopeless_criterion_costs_nothing_with_sets() {
     let groups = 20_000;

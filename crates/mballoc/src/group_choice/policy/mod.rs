@@ -3,11 +3,11 @@
 //! | name | idea | Linux | judged by |
 //! |---|---|---|---|
 //! | `vanilla` | goal group, then each following group, once per criterion | `mb_optimize_scan=0`, 5.13 | `contract`, locality test |
-//! | `goal_first` | goal group, then the nearest group that is known to fit | `mb_optimize_scan=1` after Kara's series (6.1) and the ordered sets of 6.17 | `contract`, locality test |
+//! | `goal-first` | goal group, then the nearest group that is known to fit | `mb_optimize_scan=1` after Kara's series (6.1) and the ordered sets of 6.17 | `contract`, locality test |
 //!
 //! Main types: [`Policy`] (the choice at mount), [`GroupChoice`] (its state), [`Cursor`] (one pass over the groups for one
 //! criterion). A cursor names each group at most once and only groups below its limit; what it names is a hint that the
-//! search checks again. What `goal_first` skips at criterion 3 has nothing free.
+//! search checks again. What `goal-first` skips at criterion 3 has nothing free.
 //!
 //! # Locking
 //! [`GroupChoice::publish`] is called under the group's lock; everything else takes none.
@@ -22,7 +22,7 @@ extant_base::policies! {
     /// The policies.
     pub enum Policy: "mb_policy", "in which block group free blocks are looked for", default GoalFirst {
         Vanilla = "vanilla", "goal group, then each following group in turn (Linux: mb_optimize_scan=0)";
-        GoalFirst = "goal_first", "goal group, then the nearest group that is known to fit (Linux 6.17: mb_optimize_scan=1)";
+        GoalFirst = "goal-first", "goal group, then the nearest group that is known to fit (Linux 6.17: mb_optimize_scan=1)";
     }
 }
 
