@@ -49,6 +49,11 @@ impl ImageSpec {
         self.path.display().to_string()
     }
 
+    /// The same for all ways to write its name.
+    pub fn canonical(&self) -> ImageSpec {
+        ImageSpec { path: self.path.canonicalize().unwrap_or(self.path.clone()), partition: self.partition }
+    }
+
     pub fn is_block_device(&self) -> bool {
         self.path.metadata().is_ok_and(|m| m.file_type().is_block_device())
     }

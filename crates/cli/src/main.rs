@@ -22,11 +22,13 @@ mod image;
 mod log;
 mod mount_options;
 mod mount_table;
+mod place;
+mod record;
 mod serve;
+mod signals;
 mod size;
 mod status;
 mod text;
-mod walk;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

@@ -31,6 +31,7 @@ mod reserve;
 mod state;
 mod store;
 mod threads;
+pub mod walk;
 pub mod xattr;
 mod xattr_store;
 

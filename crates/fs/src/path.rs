@@ -3,9 +3,10 @@
 //! # Locking
 //! None of its own.
 
+use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 
@@ -18,6 +19,28 @@ impl Filesystem {
     pub fn walk(&self, path: &[u8], follow: bool) -> Result<InodeRef> {
         let mut left = SYMLINKS_MAX;
         self.walk_from(self.root()?, path, follow, &mut left)
+    }
+
+    /// As [`Filesystem::walk`], a path that does not begin with a slash counted from `dir`.
+    pub fn walk_at(&self, dir: &InodeRef, path: &[u8], follow: bool) -> Result<InodeRef> {
+        let mut left = SYMLINKS_MAX;
+        self.walk_from(dir.clone(), path, follow, &mut left)
+    }
+
+    /// Whether `dir` is the directory `ancestor`, or lies below it.
+    pub fn is_within(&self, dir: &InodeRef, ancestor: InodeNr) -> Result<bool> {
+        let mut at = dir.clone();
+        // No real tree is deeper than it has directories.
+        for _ in 0..self.geo.inodes_count {
+            if at.ino == ancestor {
+                return Ok(true);
+            }
+            if at.ino == InodeNr::ROOT {
+                return Ok(false);
+            }
+            at = self.parent(&at)?;
+        }
+        Err(Error::corrupt(Damage::Tree, "a loop of directories").of(dir.ino))
     }
 
     fn walk_from(&self, start: InodeRef, path: &[u8], follow: bool, left: &mut u32) -> Result<InodeRef> {
