@@ -18,6 +18,7 @@
 mod args;
 mod commands;
 mod failure;
+mod formats;
 mod image;
 mod log;
 mod mount_options;

@@ -194,7 +194,7 @@ fn partitions_are_offered_and_opened() {
         let text = "root:x:0:0::/root:/bin/sh\n";
         assert_eq!(extant(&["cat", "--partition", number, &disk, "/etc/passwd"]).ok(), text);
         assert_eq!(extant(&["cat", &named, "/etc/passwd"]).ok(), text);
-        extant(&["cp", &format!("{named}:/etc/passwd"), &dir.text("out")]).ok();
+        extant(&["cp", "--privileges", &format!("{named}:/etc/passwd"), &dir.text("out")]).ok();
         extant(&["cp", &dir.text("out"), &format!("{named}:/copy")]).ok();
         assert_eq!(extant(&["cat", &named, "/copy"]).ok(), text);
     }
