@@ -9,6 +9,7 @@ use extant_ondisk::inode::FileType;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
+use crate::ops::{Cred, NewNode};
 
 /// Symbolic links followed in one walk at most (Linux: MAXSYMLINKS).
 const SYMLINKS_MAX: u32 = 40;
@@ -61,6 +62,20 @@ impl Filesystem {
             } else {
                 at = next;
             }
+        }
+        Ok(at)
+    }
+
+    /// The directory at `path`; those on the way that are not there are made.
+    pub fn make_dirs(&self, path: &[u8], permissions: u16, cred: Cred) -> Result<InodeRef> {
+        let mut at = self.root()?;
+        for part in path.split(|b| *b == b'/').filter(|p| !p.is_empty()) {
+            let next = match self.walk_at(&at, part, true) {
+                Err(Error::NotFound) => self.create(&at, part, NewNode::directory(permissions), cred)?,
+                other => other?,
+            };
+            self.check_dir(&next)?;
+            at = next;
         }
         Ok(at)
     }

@@ -18,6 +18,8 @@ mod side;
 mod stream;
 mod tree;
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use extant_fs::Filesystem;
@@ -59,7 +61,7 @@ pub fn run(args: &CpArgs) -> Result<()> {
     let stop = Stop::watch();
     let mut images = Images::default();
     match to {
-        Place::Local(path) if to.is_stream() => stream::out(from, &mut images, path),
+        Place::Local(_) if to.is_stream() => stream::out(from, &mut images),
         Place::Local(path) => copy_all(args, from, &LocalSink::new(args.privileges), path, &stop, &mut images),
         Place::Inside(spec, path) => {
             let fs = open_image(spec, false)?;
@@ -68,6 +70,35 @@ pub fn run(args: &CpArgs) -> Result<()> {
             copy_all(args, from, &sink, path, &stop, &mut images)
         }
     }
+}
+
+/// A script's `put`: the last argument is a path in `fs`, the others are the host's.
+pub fn put(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
+    let owner = match args.owner {
+        Some((uid, gid)) => Owner::Given { uid, gid },
+        None if args.archive || args.preserve || geteuid().is_root() => Owner::Kept,
+        None => Owner::Caller,
+    };
+    let Some((to, from)) = args.paths.split_last() else { return Err(Failure::usage("nothing to copy")) };
+    let from: Vec<Place> = from.iter().map(|path| Place::Local(path.as_bytes().to_vec())).collect();
+    if from.iter().any(Place::is_stream) {
+        return Err(Failure::usage("the standard input is the script's"));
+    }
+    let sink = ImageSink::new(fs.clone(), Path::new(fs.image()), owner);
+    copy_each(args, &from, &sink, to.as_bytes(), stop, &mut Images::default())
+}
+
+/// A script's `get`: the last argument is the host's, the others are paths in `fs`.
+pub fn get(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
+    let Some((to, from)) = args.paths.split_last() else { return Err(Failure::usage("nothing to copy")) };
+    let mut images = Images::default();
+    let spec = ImageSpec { path: fs.image().into(), partition: None };
+    images.add(&spec, fs.clone());
+    let from: Vec<Place> = from.iter().map(|path| Place::Inside(spec.clone(), path.as_bytes().to_vec())).collect();
+    if to == "-" {
+        return stream::out(&from, &mut images);
+    }
+    copy_all(args, &from, &LocalSink::new(args.privileges), to.as_bytes(), stop, &mut images)
 }
 
 /// The images that are open: none may be opened twice, and only of one that is open all the time is it known which files are

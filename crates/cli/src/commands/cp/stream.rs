@@ -19,7 +19,7 @@ use crate::place::Place;
 use crate::text::Output;
 
 /// Prints files of images, one after the other.
-pub fn out(from: &[Place], images: &mut Images, _to: &[u8]) -> Result<()> {
+pub fn out(from: &[Place], images: &mut Images) -> Result<()> {
     let mut out = Output::new();
     let mut failed = false;
     for place in from {

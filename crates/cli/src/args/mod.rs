@@ -3,6 +3,8 @@
 //! # Locking
 //! None.
 
+mod verbs;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -11,9 +13,13 @@ use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
 use crate::commands::lab::LabArgs;
+pub use self::verbs::{
+    ChmodArgs, ChownArgs, DfArgs, DuArgs, FindArgs, Line, LnArgs, MkdirArgs, MknodArgs, MvArgs, NodeKind, RmArgs,
+    ScriptArgs, TouchArgs, XattrArgs, XattrCommand,
+};
 use crate::record::Format;
 
-/// Mount, inspect, and copy in and out of ext2/3/4 images, without root.
+/// Mount, inspect and change ext2/3/4 images, and copy in and out of them, without root.
 #[derive(Parser, Debug)]
 #[command(name = "extant", version = crate::VERSION, propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "Examples:
@@ -23,7 +29,10 @@ use crate::record::Format;
   extant cp -r site/ disk.img@2:/var/www
   extant mount disk.img /mnt && extant unmount /mnt
 
-An image is a file or a block device. IMAGE@N is its partition N.")]
+An image is a file or a block device. IMAGE@N is its partition N; the only one with ext2/3/4 need not be named.
+
+Exit status: 0, 1 (usage; a script's line that failed), 8 (the image or the system said no), 128 and its number for a signal
+(SIGINT 130, SIGTERM 143), 141 (nobody reads the output). mount and unmount: those of mount(8).")]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -38,7 +47,20 @@ pub enum Command {
     Cat(CatArgs),
     Stat(StatArgs),
     Tree(TreeArgs),
+    Find(FindArgs),
+    Du(DuArgs),
+    Df(DfArgs),
     Cp(CpArgs),
+    Rm(RmArgs),
+    Mkdir(MkdirArgs),
+    Ln(LnArgs),
+    Mv(MvArgs),
+    Chmod(ChmodArgs),
+    Chown(ChownArgs),
+    Mknod(MknodArgs),
+    Touch(TouchArgs),
+    Xattr(XattrArgs),
+    Script(ScriptArgs),
     Lab(LabArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
@@ -232,6 +254,9 @@ pub struct StatArgs {
     pub image: OsString,
     /// Path in the image
     pub path: OsString,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub partition: PartitionArg,
 }
