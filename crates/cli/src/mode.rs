@@ -97,8 +97,29 @@ mod tests {
         let sub = dir.path().join("dir");
         std::fs::create_dir(&sub).expect("directory");
         let modes = [
-            "644", "0", "7777", "02755", "00755", "u+x", "a-w", "go=", "+x", "-w", "=r", "u=rwx,g=rx,o=", "g=u", "o=g-w",
-            "a+X", "u+s,g+s", "+t", "a=rX", "u-rwx+r", "g+s-x", "a=", "o+t", "u=g,g=o",
+            "644",
+            "0",
+            "7777",
+            "02755",
+            "00755",
+            "u+x",
+            "a-w",
+            "go=",
+            "+x",
+            "-w",
+            "=r",
+            "u=rwx,g=rx,o=",
+            "g=u",
+            "o=g-w",
+            "a+X",
+            "u+s,g+s",
+            "+t",
+            "a=rX",
+            "u-rwx+r",
+            "g+s-x",
+            "a=",
+            "o+t",
+            "u=g,g=o",
         ];
         for (path, kind) in [(&file, 0o100_000), (&sub, 0o040_000)] {
             for start in [0o640, 0o755, 0o000, 0o6755, 0o1777] {

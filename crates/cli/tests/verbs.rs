@@ -153,7 +153,8 @@ fn searching_and_counting_agree_with_the_hosts() {
         }
         for options in [&["-s"][..], &[], &["-a"], &["-sh"]] {
             let own = extant(&[&["du"], options, &[&format!("{image}:/etc")]].concat()).ok();
-            let host = run("sh", &["-c", &format!("cd {mnt} && du {} etc | sed 's,\\tetc,\\t/etc,'", options.concat())]);
+            let host =
+                run("sh", &["-c", &format!("cd {mnt} && du {} etc | sed 's,\\tetc,\\t/etc,'", options.concat())]);
             let sort = |text: &str| {
                 let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
                 lines.sort();
@@ -195,12 +196,17 @@ fn lists_for_programs() {
     }
     assert_eq!(json(&["find", "--json", &image, "-name", "nothing"]), serde_json::json!([]));
     let stat = json(&["stat", "--json", &image, "/etc/passwd"]);
-    assert_eq!((&stat["mode"], &stat["size"], &stat["mtime"]), (&"4751".into(), &26.into(), &"1000000000.000000000".into()));
+    assert_eq!(
+        (&stat["mode"], &stat["size"], &stat["mtime"]),
+        (&"4751".into(), &26.into(), &"1000000000.000000000".into())
+    );
     let odd = json(&["find", "--json", &image, "-name", "odd*"]);
     assert_eq!(odd[0]["path_hex"], "2f6f6464ff0a6e616d65");
     let nul = |args: &[&str]| extant(args).out.split(|b| *b == 0).map(<[u8]>::to_vec).collect::<Vec<_>>();
     assert!(nul(&["ls", "-0", &image]).contains(&b"odd\xff\nname".to_vec()));
-    for args in [&["ls", "-R", "-0", &image][..], &["tree", "-0", &image], &["find", "-0", &image], &["du", "-a", "-0", &at]] {
+    for args in
+        [&["ls", "-R", "-0", &image][..], &["tree", "-0", &image], &["find", "-0", &image], &["du", "-a", "-0", &at]]
+    {
         let paths = nul(args);
         assert!(paths.iter().any(|p| p.ends_with(b"/odd\xff\nname") || p.ends_with(b"\t/odd\xff\nname")), "{args:?}");
         assert!(paths.iter().any(|p| p.ends_with(b"/etc/deep/er/file")), "{args:?}");
@@ -238,7 +244,8 @@ fn mistakes_of_verbs() {
     extant(&["rm", "-rf", &at("/")]).fails(8, &["/: has no name of its own"]);
     extant(&["chmod", "u+q", &at("/etc")]).fails(1, &["'u+q' is no mode"]);
     extant(&["chown", "no-such-user-here", &at("/etc")]).fails(1, &["this host knows no such user"]);
-    extant(&["mv", &at("/big"), &format!("{other}:/big")]).fails(8, &["/big: nothing is moved to another image", "cp -a"]);
+    extant(&["mv", &at("/big"), &format!("{other}:/big")])
+        .fails(8, &["/big: nothing is moved to another image", "cp -a"]);
     extant(&["ln", &at("/big"), &format!("{other}:/big")]).fails(8, &["cannot lead to another image"]);
     extant(&["mknod", &at("/x"), "c", "1"]).fails(1, &["a device takes MAJOR and MINOR"]);
     extant(&["touch", "-d", "yesterday", &at("/x")]).fails(1, &["'yesterday' is no time"]);
@@ -295,6 +302,48 @@ fn scripts() {
     extant(&["script", &image, &file]).fails(1, &["changes: line 2: ", "/none: no such file"]);
     extant(&["stat", &image, "/from-file"]).ok();
     fsck_clean(&image);
+}
+
+/// All lines or none, whatever the journal's format.
+#[test]
+fn atomic_scripts() {
+    for options in [&["-b", "1024"][..], &["-O", "^64bit,^metadata_csum", "-b", "4096"]] {
+        let dir = Dir::new();
+        let image = dir.image("ext4", options);
+        let before = std::fs::read(&image).expect("image");
+        let fails = script(&image, &["--atomic"], "rm -r /etc /big\nmkdir /new\nrm /none\nmkdir /never\n");
+        fails.fails(1, &["standard input: line 3: ", "/none: no such file", "line 3: nothing was changed"]);
+        fsck_clean(&image);
+        // But for the superblock, which has seen a mount.
+        let after = std::fs::read(&image).expect("image");
+        let names = |image: &str| extant(&["find", image, "-print0"]).out;
+        assert_eq!(before.len(), after.len());
+        extant(&["cat", &image, "/etc/passwd"]).ok();
+        let src = dir.text("src");
+        let lines = format!("rm -r /etc\nput -r {src} /new\nchmod 700 /new\nln -s new /newer\nmv /big /large\n");
+        script(&image, &["--atomic"], &lines).ok();
+        fsck_clean(&image);
+        let found = String::from_utf8_lossy(&names(&image)).into_owned();
+        assert!(!found.contains("\0/etc\0") && found.contains("\0/new/etc/deep/er/file\0"), "{found}");
+        let dump = dir.text("dump");
+        for name in ["new/big", "large"] {
+            debugfs(&image, &format!("dump /{name} {dump}"));
+            assert!(std::fs::read(&dump).expect("file") == common::big(), "{name}");
+        }
+        if loop_mounts_work() {
+            let mnt = dir.text("mnt");
+            std::fs::create_dir(&mnt).expect("directory");
+            tool("mount", &["-o", "loop", &image, &mnt]);
+            let same = run("cmp", &[&format!("{mnt}/new/big"), &format!("{mnt}/large")]);
+            tool("umount", &[&mnt]);
+            same.ok();
+        }
+    }
+    let dir = Dir::new();
+    let plain = dir.image("ext2", &[]);
+    script(&plain, &["--atomic"], "mkdir /new\n").fails(8, &["disk.img: --atomic needs an image with a journal"]);
+    extant(&["stat", &plain, "/new"]).fails(8, &["/new: no such file"]);
+    fsck_clean(&plain);
 }
 
 /// A signal ends a command between two files, with the status that a shell gives it; the image stays clean.

@@ -14,6 +14,7 @@
 mod borrow;
 pub mod dir;
 mod dir_store;
+mod draft;
 mod error;
 mod failure;
 mod filesystem;
@@ -35,6 +36,7 @@ pub mod walk;
 pub mod xattr;
 mod xattr_store;
 
+pub use draft::Draft;
 pub use error::{Damage, Error, Result, Unsupported};
 pub use extant_cache::Opener;
 pub use extant_journal::Error as JournalError;

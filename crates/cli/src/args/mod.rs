@@ -12,11 +12,11 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
-use crate::commands::lab::LabArgs;
 pub use self::verbs::{
     ChmodArgs, ChownArgs, DfArgs, DuArgs, FindArgs, Line, LnArgs, MkdirArgs, MknodArgs, MvArgs, NodeKind, RmArgs,
     ScriptArgs, TouchArgs, XattrArgs, XattrCommand,
 };
+use crate::commands::lab::LabArgs;
 use crate::record::Format;
 
 /// Mount, inspect and change ext2/3/4 images, and copy in and out of them, without root.

@@ -26,12 +26,18 @@ enum Test {
     Path(GlobMatcher),
     Kind(Vec<FileType>),
     /// In units of so many bytes, rounded up.
-    Size { unit: u64, number: Number },
+    Size {
+        unit: u64,
+        number: Number,
+    },
     Links(Number),
     Inode(Number),
     Uid(Number),
     Gid(Number),
-    Mode { bits: u16, how: Modes },
+    Mode {
+        bits: u16,
+        how: Modes,
+    },
     /// Days since the last change, in whole days.
     Modified(Number),
     Empty,
@@ -98,7 +104,8 @@ fn glob(pattern: &OsStr, any_case: bool) -> Result<GlobMatcher> {
     let text = pattern.to_str().ok_or_else(|| wrong("not UTF-8".into()))?;
     // Braces mean nothing to find(1).
     let text = text.replace('{', "[{]").replace('}', "[}]");
-    let built = GlobBuilder::new(&text).literal_separator(false).backslash_escape(true).case_insensitive(any_case).build();
+    let built =
+        GlobBuilder::new(&text).literal_separator(false).backslash_escape(true).case_insensitive(any_case).build();
     Ok(built.map_err(|e| wrong(e.kind().to_string()))?.compile_matcher())
 }
 
@@ -136,7 +143,8 @@ impl Search {
                 }
                 _ => {}
             }
-            let known = "-name -iname -path -type -size -links -inum -uid -gid -user -group -perm -mtime -maxdepth -mindepth";
+            let known =
+                "-name -iname -path -type -size -links -inum -uid -gid -user -group -perm -mtime -maxdepth -mindepth";
             if !known.split(' ').any(|k| k == word) {
                 let all = format!("{known} -empty -not ! -print -print0 --json");
                 return Err(Failure::usage(format!("'{word}' is no test of find; there are: {all}")));

@@ -1,7 +1,7 @@
 //! `extant script`: changes an image by a list of commands.
 //!
 //! The lines are the commands of the same names, with paths in the one image. Nothing waits for the disk between them, so as many
-//! as fit share a transaction of the journal.
+//! as fit share a transaction of the journal. With `--atomic` they change a [`Draft`], which is committed by one transaction.
 //!
 //! # Locking
 //! None.
@@ -13,13 +13,15 @@ use std::sync::Arc;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use extant_fs::Filesystem;
+use extant_block::BlockDevice;
+use extant_block::device::{FileDevice, OpenOptions};
+use extant_fs::{Draft, Filesystem, MountOptions};
 
 use super::verb::Images;
 use crate::args::{Line, ScriptArgs};
 use crate::commands;
 use crate::failure::{Failure, Result, USAGE, warn};
-use crate::image::{ImageSpec, open_image};
+use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_image};
 use crate::signals::Stop;
 use crate::text::shown;
 
@@ -33,12 +35,50 @@ pub fn run(args: &ScriptArgs) -> Result<()> {
         _ => ("standard input".into(), Box::new(std::io::stdin())),
     };
     let stop = Stop::watch();
+    if args.atomic {
+        return at_once(args, &spec, &name, &mut input, stop);
+    }
     let fs = open_image(&spec, false)?;
-    let mut script = Script { args, name: &name, fs: fs.clone(), stop, done: 0 };
-    let ran = script.lines(&mut input);
-    let image = fs.image();
-    let closed = fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}")));
+    let ran = Script { args, name: &name, fs: fs.clone(), stop, done: 0 }.lines(&mut input);
+    let closed = close(&fs);
     ran.and(closed)
+}
+
+fn close(fs: &Filesystem) -> Result<()> {
+    let image = fs.image();
+    fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}")))
+}
+
+/// All lines or none: on a draft of the image, which is committed in the end.
+fn at_once(args: &ScriptArgs, spec: &ImageSpec, name: &str, input: &mut dyn Read, stop: Stop) -> Result<()> {
+    let base = open_device(spec, &Access::tool(false))?;
+    let options = || MountOptions { write_through_bytes: Some(WRITE_THROUGH_BYTES), ..MountOptions::default() };
+    // Replays what a crash has left, and refuses what cannot be written.
+    close(&*image::mount(base.clone(), options())?)?;
+    let draft = Arc::new(Draft::new(base.clone(), side(base.size_bytes())?));
+    let fs = image::mount(draft.clone(), options())?;
+    let refused = |e: extant_fs::Error| Failure::op(format!("{}: {e}", spec.shown()));
+    if fs.has_borrowed_journal() || fs.superblock().journal_inode().is_none() {
+        let _ = fs.unmount();
+        return Err(Failure::op(format!("{}: --atomic needs an image with a journal", spec.shown())));
+    }
+    let ran = Script { args, name, fs: fs.clone(), stop, done: 0 }.lines(input);
+    // Of the draft alone: what failed has changed nothing.
+    let closed = close(&fs);
+    drop(fs);
+    ran.and(closed)?;
+    draft.commit().map_err(refused)?;
+    drop(draft);
+    // It is done, whatever happens now; this brings it from the journal to its place.
+    close(&*image::mount(base, options())?)
+}
+
+/// Where a draft's changes lie: a file without a name, which takes as much space as they do.
+fn side(size: u64) -> Result<Arc<dyn BlockDevice>> {
+    let dir = std::env::temp_dir();
+    let file = tempfile::NamedTempFile::new_in(&dir).map_err(|e| Failure::io(&dir, e))?;
+    file.as_file().set_len(size).map_err(|e| Failure::io(file.path(), e))?;
+    Ok(Arc::new(FileDevice::open(file.path(), OpenOptions::default())?))
 }
 
 struct Script<'a> {
@@ -75,6 +115,7 @@ impl Script<'_> {
         warn(&format!("{place}: {cause}"));
         let status = if e.status > 128 { e.status } else { USAGE };
         let done = match self.done {
+            _ if self.args.atomic => "nothing was changed".into(),
             0 => "nothing was done before it".into(),
             1 => "1 command before it was done".into(),
             n => format!("{n} commands before it were done"),
@@ -118,4 +159,3 @@ impl Script<'_> {
         Ok(true)
     }
 }
-

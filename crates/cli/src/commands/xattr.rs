@@ -58,9 +58,9 @@ pub fn run(args: &XattrArgs, images: &mut Images) -> Result<()> {
             for path in paths {
                 let file = images.file(path)?;
                 images.stop.check()?;
-                let removed = file.walk(!no_dereference).and_then(|inode| {
-                    file.fs.remove_xattr(&inode, name.as_bytes()).map_err(|e| file.failed(e))
-                });
+                let removed = file
+                    .walk(!no_dereference)
+                    .and_then(|inode| file.fs.remove_xattr(&inode, name.as_bytes()).map_err(|e| file.failed(e)));
                 report.note(removed)?;
             }
         }
@@ -91,7 +91,9 @@ fn list(file: &File, follow: bool, named: bool, records: &mut Records) -> Result
 
 /// `0x…` is hexadecimal, as setfattr(1) has it; anything else is the value itself.
 fn decoded(value: &[u8]) -> Result<Vec<u8>> {
-    let Some(digits) = value.strip_prefix(b"0x").or_else(|| value.strip_prefix(b"0X")) else { return Ok(value.to_vec()) };
+    let Some(digits) = value.strip_prefix(b"0x").or_else(|| value.strip_prefix(b"0X")) else {
+        return Ok(value.to_vec());
+    };
     let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
     let byte = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
     let bytes: Option<Vec<u8>> = digits.chunks(2).map(byte).collect();
