@@ -152,15 +152,18 @@ impl Source for LocalSource {
         let kind = kind(stat).ok_or(Errno::INVAL)?;
         let time = |seconds, nanos| Timestamp { seconds, nanos: u32::try_from(nanos).unwrap_or(0) };
         let device = kind.is_device().then(|| DeviceNr { major: major(stat.st_rdev), minor: minor(stat.st_rdev) });
+        // Narrower on some machines.
+        #[allow(clippy::useless_conversion)]
+        let links = stat.st_nlink.into();
         Ok(Node {
             kind,
             mode: stat.st_mode as u16 & 0o7777,
             uid: stat.st_uid,
             gid: stat.st_gid,
-            links: u64::from(stat.st_nlink),
+            links,
             size: stat.st_size as u64,
-            atime: time(stat.st_atime as i64, stat.st_atime_nsec),
-            mtime: time(stat.st_mtime as i64, stat.st_mtime_nsec),
+            atime: time(stat.st_atime, stat.st_atime_nsec),
+            mtime: time(stat.st_mtime, stat.st_mtime_nsec),
             device,
             id: id(stat),
         })

@@ -111,16 +111,12 @@ impl LocalSink {
 
     /// Mode bits to set. Without the owner, set-user-id and set-group-id would mean somebody else.
     fn mode(&self, node: &Node) -> Mode {
-        let mut mask = 0o7777;
-        if !node.is_dir() && !(self.root && self.privileges) {
-            mask = 0o1777;
-            if self.root && node.mode & 0o6000 != 0 {
-                count(&self.left_out.modes);
-            }
+        // A directory's set-group-id bit gives nobody privileges.
+        let whole = self.root && (self.privileges || node.is_dir());
+        if self.root && !whole && node.mode & 0o6000 != 0 {
+            count(&self.left_out.modes);
         }
-        if !self.root {
-            mask = 0o1777;
-        }
+        let mask = if whole { 0o7777 } else { 0o1777 };
         Mode::from_raw_mode((node.mode & mask).into())
     }
 
