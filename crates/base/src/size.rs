@@ -32,6 +32,27 @@ pub fn human(bytes: u64) -> String {
     if value.fract() == 0.0 { format!("{value:.0} {name}") } else { format!("{value:.1} {name}") }
 }
 
+/// As `ls -h` and `du -h`: `4.0K`, `12M`; rounded up, so that nothing looks like less than it is.
+pub fn short(bytes: u64) -> String {
+    const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
+    if bytes < 1024 {
+        return bytes.to_string();
+    }
+    let mut unit = ((63 - bytes.leading_zeros()) / 10) as usize;
+    loop {
+        let one = 1u128 << (10 * unit);
+        let tenths = (u128::from(bytes) * 10).div_ceil(one);
+        let whole = u128::from(bytes).div_ceil(one);
+        if tenths < 100 {
+            return format!("{}.{}{}", tenths / 10, tenths % 10, UNITS[unit - 1]);
+        }
+        if whole < 1024 || unit == UNITS.len() {
+            return format!("{whole}{}", UNITS[unit - 1]);
+        }
+        unit += 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,5 +70,18 @@ mod tests {
         assert_eq!(human(1536), "1.5 KiB");
         assert_eq!(human(1 << 30), "1 GiB");
         assert_eq!(human(u64::MAX), "16 EiB");
+        // What numfmt --to=iec --round=up prints.
+        for (bytes, text) in [
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1025, "1.1K"),
+            (10_137, "9.9K"),
+            (10_138, "10K"),
+            (1_047_553, "1.0M"),
+            (52_428_800, "50M"),
+            (u64::MAX, "16E"),
+        ] {
+            assert_eq!(short(bytes), text, "{bytes}");
+        }
     }
 }

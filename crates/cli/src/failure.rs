@@ -16,8 +16,6 @@ pub const SYSTEM: u8 = 2;
 pub const OPERATIONAL: u8 = 8;
 /// `mount` and `unmount` failed.
 pub const MOUNT: u8 = 32;
-/// As a shell reports a program that SIGINT ended.
-pub const INTERRUPTED: u8 = 130;
 /// As a shell reports a program that SIGPIPE ended.
 pub const BROKEN_PIPE: u8 = 141;
 

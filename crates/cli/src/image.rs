@@ -8,17 +8,18 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_block::device::{Engine, FileDevice, IoMode, OffsetDevice, OpenOptions};
-use extant_block::{BioFlags, BlockDevice};
+use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
 use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted};
 use extant_ondisk::partition::{Partition, read_table};
 use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use crate::failure::{Failure, Result};
+use crate::formats;
 use crate::size;
 use crate::text::shown;
 
@@ -47,6 +48,19 @@ impl ImageSpec {
 
     pub fn shown(&self) -> String {
         self.path.display().to_string()
+    }
+
+    /// The same for all ways to write its name.
+    pub fn canonical(&self) -> ImageSpec {
+        ImageSpec { path: self.path.canonicalize().unwrap_or(self.path.clone()), partition: self.partition }
+    }
+
+    /// A block device that the kernel refuses to write; opening it does not tell.
+    fn is_read_only_device(&self) -> bool {
+        let Ok(meta) = self.path.metadata() else { return false };
+        let number = format!("{}:{}", rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+        let flag = Path::new("/sys/dev/block").join(number).join("ro");
+        meta.file_type().is_block_device() && std::fs::read(flag).is_ok_and(|ro| ro.starts_with(b"1"))
     }
 
     pub fn is_block_device(&self) -> bool {
@@ -94,16 +108,44 @@ pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDev
         (None, Some(number)) => open_partition(dev, number),
         (None, None) if has_magic(&*dev) => Ok(dev),
         (None, None) => {
+            if let Some(format) = formats::identify(&*dev) {
+                return Err(format.refuse(&spec.shown()));
+            }
             let partitions = partitions(&*dev)?;
             if partitions.is_empty() {
                 return Ok(dev);
             }
-            let image = spec.shown();
-            Err(Failure::op(format!(
-                "{image}: a whole disk; choose a partition (--partition N, -o partition=N or {image}@N):\n{}",
-                list(&partitions)
-            )))
+            choose_partition(spec, dev, &partitions)
         }
+    }
+}
+
+/// The only partition with an ext file system, if there is one.
+fn choose_partition(
+    spec: &ImageSpec,
+    dev: Arc<dyn BlockDevice>,
+    partitions: &[Partition],
+) -> Result<Arc<dyn BlockDevice>> {
+    let mut with_ext = Vec::new();
+    for p in partitions {
+        let part = window(dev.clone(), p)?;
+        if has_magic(&*part) {
+            with_ext.push((p.number, part));
+        }
+    }
+    let image = spec.shown();
+    match with_ext.len() {
+        1 => Ok(with_ext.remove(0).1),
+        0 => Err(Failure::op(format!(
+            "{image}: a whole disk, but none of its partitions has an ext2/3/4 superblock at its byte 1024; \
+             --partition N, -o partition=N or {image}@N takes one nevertheless:\n{}",
+            list(partitions)
+        ))),
+        n => Err(Failure::op(format!(
+            "{image}: a whole disk with {n} ext2/3/4 file systems; choose a partition (--partition N, -o partition=N or \
+             {image}@N):\n{}",
+            list(partitions)
+        ))),
     }
 }
 
@@ -116,7 +158,21 @@ pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevi
         exclusive: access.exclusive,
         ..OpenOptions::default()
     };
-    Ok(Arc::new(FileDevice::open(&spec.path, options)?))
+    let image = spec.shown();
+    let only_read =
+        || Failure::op(format!("{image}: may only be read; 'extant mount -o ro {image} DIR' mounts it read-only"));
+    match FileDevice::open(&spec.path, options) {
+        Ok(_) if !access.read_only && spec.is_read_only_device() => Err(only_read()),
+        Ok(device) => Ok(Arc::new(device)),
+        Err(e) if !access.read_only && may_only_be_read(spec, &e) => Err(only_read()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn may_only_be_read(spec: &ImageSpec, e: &DeviceError) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let refused = |e: &std::io::Error| matches!(e.kind(), PermissionDenied | ReadOnlyFilesystem);
+    matches!(e, DeviceError::Open { source, .. } if refused(source)) && std::fs::File::open(&spec.path).is_ok()
 }
 
 /// Whether an ext superblock, good or bad, is where it should be.
@@ -148,9 +204,12 @@ fn open_partition(dev: Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn Bloc
             format!("{image}: no partition {number}; there are:\n{}", list(&partitions))
         }));
     };
-    let (start, len) = (found.start, found.len);
-    let whole = len - len % u64::from(dev.limits().logical_block);
-    Ok(Arc::new(OffsetDevice::new(dev, start, whole)?))
+    window(dev, found)
+}
+
+fn window(dev: Arc<dyn BlockDevice>, partition: &Partition) -> Result<Arc<dyn BlockDevice>> {
+    let whole = partition.len - partition.len % u64::from(dev.limits().logical_block);
+    Ok(Arc::new(OffsetDevice::new(dev, partition.start, whole)?))
 }
 
 /// A table of partitions: number, start, size, type, label.
@@ -179,6 +238,9 @@ pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted
         let corrupt = matches!(&e, Error::Mount { source, .. } if source.is_corruption());
         if corrupt && !has_magic(&*looked_at) && extant_fs::probe_superblock(&*looked_at).is_err() {
             let image = looked_at.name();
+            if let Some(format) = formats::identify_unpartitioned(&*looked_at) {
+                return format.refuse(image);
+            }
             return Failure::op(format!("{image}: no ext2/3/4 file system (no superblock at byte 1024, no backup)"));
         }
         explain(e)

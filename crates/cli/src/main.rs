@@ -3,13 +3,14 @@
 //! This crate parses arguments and prints; everything else is done by the crates below. One file per sub-command in
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
 //! (`-o`), [`serve`] (the process behind a mount), [`status`] (how an unmount learns how it went), [`mount_table`]
-//! (what the kernel has mounted), [`log`] (messages of a server in the background), [`size`], [`text`], [`walk`] and [`failure`].
+//! (what the kernel has mounted), [`log`] (messages of a server in the background), [`place`] (`IMAGE:PATH`), [`formats`] (what
+//! is no ext), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`size`], [`text`] and [`failure`].
 //!
 //! Called as `mount.fuse.extant` or `mount.extant` (links to the binary), it takes the arguments of a mount(8) helper.
 //!
 //! # Exit status
-//! The tools that read: 0, 1 (usage), 8 (the image or the system said no), 130 (interrupted), 141 (nobody reads the
-//! output any more). `mount` and `unmount`: those of mount(8), see [`failure::Failure`].
+//! The tools: 0, 1 (usage; a script's line that failed), 8 (the image or the system said no), 130 and 143 (SIGINT, SIGTERM), 141
+//! (nobody reads the output any more). `mount` and `unmount`: those of mount(8), see [`failure::Failure`].
 //!
 //! # Locking
 //! None.
@@ -18,15 +19,19 @@
 mod args;
 mod commands;
 mod failure;
+mod formats;
 mod image;
 mod log;
+mod mode;
 mod mount_options;
 mod mount_table;
+mod place;
+mod record;
 mod serve;
-mod size;
+mod signals;
 mod status;
 mod text;
-mod walk;
+mod when;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -34,6 +39,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use extant_base::size;
 
 /// Version, commit and build profile.
 const VERSION: &str =
@@ -45,6 +51,7 @@ const VERSION: &str =
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use crate::args::{Cli, Command, MountHelper};
+use crate::commands::verb::Images;
 use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
@@ -88,7 +95,20 @@ fn run(command: Command) -> Result<()> {
         Command::Cat(args) => commands::cat::run(&args),
         Command::Stat(args) => commands::stat::run(&args),
         Command::Tree(args) => commands::tree::run(&args),
+        Command::Find(args) => Images::for_reading().with(|images| commands::find::run(&args, images)),
+        Command::Du(args) => Images::for_reading().with(|images| commands::du::run(&args, images)),
+        Command::Df(args) => Images::for_reading().with(|images| commands::df::run(&args, images)),
         Command::Cp(args) => commands::cp::run(&args),
+        Command::Rm(args) => Images::for_writing().with(|images| commands::rm::run(&args, images)),
+        Command::Mkdir(args) => Images::for_writing().with(|images| commands::mkdir::run(&args, images)),
+        Command::Ln(args) => Images::for_writing().with(|images| commands::ln::run(&args, images)),
+        Command::Mv(args) => Images::for_writing().with(|images| commands::mv::run(&args, images)),
+        Command::Chmod(args) => Images::for_writing().with(|images| commands::chmod::run(&args, images)),
+        Command::Chown(args) => Images::for_writing().with(|images| commands::chown::run(&args, images)),
+        Command::Mknod(args) => Images::for_writing().with(|images| commands::mknod::run(&args, images)),
+        Command::Touch(args) => Images::for_writing().with(|images| commands::touch::run(&args, images)),
+        Command::Xattr(args) => commands::xattr::images(&args).with(|images| commands::xattr::run(&args, images)),
+        Command::Script(args) => commands::script::run(&args),
         Command::Lab(args) => commands::lab::run(args),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),

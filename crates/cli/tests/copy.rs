@@ -33,7 +33,7 @@ fn a_tree_survives_in_and_out() {
         extant(&["cp", "-r", &tree, &format!("{image}:/new")]).ok();
         fsck_clean(&image);
         let out = dir.text("out");
-        extant(&["cp", "-r", &format!("{image}:/new"), &out]).ok();
+        extant(&["cp", "-r", "--privileges", &format!("{image}:/new"), &out]).ok();
         assert_eq!(listing(&tree), listing(&out));
         assert!(std::fs::metadata(format!("{out}/sparse")).expect("file").blocks() < 1000, "the hole was filled");
         assert!(debugfs(&image, "stat /new/sparse").contains("Size: 52428800"));
@@ -49,7 +49,7 @@ fn a_tree_survives_in_and_out() {
         extant(&["cp", "-r", &format!("{tree}/."), &format!("{image}:/")]).ok();
         fsck_clean(&image);
         let all = dir.text("all");
-        extant(&["cp", "-r", &format!("{image}:/"), &all]).ok();
+        extant(&["cp", "-r", "--privileges", &format!("{image}:/"), &all]).ok();
         std::fs::remove_dir_all(format!("{all}/new")).expect("the first copy");
         tool("touch", &["-d", "@1000000000", &all, &tree]);
         assert_eq!(listing(&tree), listing(&all));
@@ -63,7 +63,7 @@ fn where_a_copy_goes() {
     let at = |path: &str| format!("{image}:{path}");
     let here = dir.text("here");
     std::fs::create_dir(&here).expect("directory");
-    extant(&["cp", &at("/etc/passwd"), &at("link"), &here]).ok();
+    extant(&["cp", "--privileges", &at("/etc/passwd"), &at("link"), &here]).ok();
     let read = |name: &str| std::fs::read_to_string(dir.path(name)).expect("file");
     assert_eq!(read("here/passwd"), "root:x:0:0::/root:/bin/sh\n");
     // Followed without -r, kept with it.
@@ -154,8 +154,239 @@ fn private_content_is_never_readable_by_others() {
     let out = dir.text("out");
     std::fs::write(&out, "old").expect("file");
     std::fs::set_permissions(&out, PermissionsExt::from_mode(0o666)).expect("mode");
-    extant(&["cp", &format!("{image}:/etc/passwd"), &out]).ok();
+    extant(&["cp", "--privileges", &format!("{image}:/etc/passwd"), &out]).ok();
     let mode = std::fs::metadata(&out).expect("file").mode() & 0o7777;
     let expected = if rustix::process::geteuid().is_root() { 0o4751 } else { 0o751 };
     assert_eq!(mode, expected);
+}
+
+/// What an image says about privileges reaches the host only when that is asked for.
+#[test]
+fn privileges_stay_in_the_image() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.empty_image("a.img", &[]);
+    for (name, mode) in [("suid", 0o4755), ("sgid", 0o2755)] {
+        let file = dir.path(&format!("in/{name}"));
+        std::fs::create_dir_all(dir.path("in")).expect("directory");
+        std::fs::write(&file, name).expect("file");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).expect("mode");
+    }
+    tool("mknod", &[&dir.text("in/disk"), "b", "7", "250"]);
+    tool("setfattr", &["-n", "trusted.secret", "-v", "x", &dir.text("in/suid")]);
+    let labelled = dir.text("in/sgid");
+    tool("setcap", &["cap_net_raw+ep", &labelled]);
+    extant(&["cp", "-r", &dir.text("in"), &format!("{image}:/in")]).ok();
+    fsck_clean(&image);
+    let out = |options: &[&str], name: &str| {
+        let (from, to) = (format!("{image}:/in"), dir.text(name));
+        let ran = extant(&[&["cp", "-r"], options, &[&from, &to]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.err
+    };
+    let said = out(&[], "plain");
+    assert!(said.contains("left out for safety: devices: 1, set-ID modes: 2, attributes: 2 (--privileges"), "{said}");
+    let mode = |name: &str| std::fs::metadata(dir.path(name)).expect("file").mode() & 0o7777;
+    assert_eq!((mode("plain/suid"), mode("plain/sgid"), dir.path("plain/disk").exists()), (0o755, 0o755, false));
+    let attributes = |name: &str| tool("getfattr", &["-d", "-m", "-", "--absolute-names", &dir.text(name)]);
+    assert_eq!((attributes("plain/suid"), attributes("plain/sgid")), (String::new(), String::new()));
+    assert_eq!(out(&["--privileges"], "all"), "");
+    assert_eq!((mode("all/suid"), mode("all/sgid"), dir.path("all/disk").exists()), (0o4755, 0o2755, true));
+    assert!(
+        attributes("all/suid").contains("trusted.secret") && attributes("all/sgid").contains("security.capability")
+    );
+}
+
+/// While a copy makes fifos, somebody who may write in the destination replaces each by a link to a file of somebody else.
+#[test]
+fn a_swapped_node_leads_nowhere() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = Dir::new();
+    let image = dir.empty_image("a.img", &["-N", "2048"]);
+    std::fs::create_dir(dir.path("in")).expect("directory");
+    std::fs::create_dir(dir.path("out")).expect("directory");
+    let names: Vec<String> = (0..800).map(|i| format!("f{i:03}")).collect();
+    let fifos: Vec<String> = names.iter().map(|n| dir.text(&format!("in/{n}"))).collect();
+    tool("mkfifo", &[&["-m", "777"], &fifos.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+    extant(&["cp", "-r", &dir.text("in"), &format!("{image}:/in")]).ok();
+    let victim = dir.text("victim");
+    std::fs::write(&victim, "secret").expect("file");
+    std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o600)).expect("mode");
+    let out = dir.path("out");
+    let done = AtomicBool::new(false);
+    let swapped = std::thread::scope(|scope| {
+        let swapper = scope.spawn(|| {
+            let mut swapped = 0;
+            while !done.load(Ordering::Relaxed) {
+                for name in std::fs::read_dir(&out).into_iter().flatten().flatten() {
+                    // As soon as it is there.
+                    let path = name.path();
+                    if !path.is_symlink() && !path.is_dir() {
+                        let _ = std::fs::remove_file(&path);
+                        swapped += u32::from(std::os::unix::fs::symlink(&victim, &path).is_ok());
+                    }
+                }
+            }
+            swapped
+        });
+        let copied = extant(&["cp", "-r", &format!("{image}:/in/."), &dir.text("out")]);
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(copied.code, Some(0), "{copied:?}");
+        swapper.join().expect("swapper")
+    });
+    assert!(swapped > 0, "nothing was swapped while it was copied");
+    let meta = std::fs::metadata(&victim).expect("file");
+    assert_eq!(meta.mode() & 0o7777, 0o600);
+    assert!(meta.mtime() > 1_600_000_000 && std::fs::read(&victim).expect("file") == b"secret");
+    let left = std::fs::read_dir(&out).expect("list").flatten().any(|e| e.file_name().as_encoded_bytes()[0] == b'.');
+    assert!(!left, "the working directory is still there");
+}
+
+#[test]
+fn a_directory_is_not_copied_into_itself() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let at = |path: &str| format!("{image}:{path}");
+    let into_itself = "cannot copy a directory, ";
+    extant(&["cp", "-r", &at("/"), &at("/x")]).fails(8, &[into_itself, "disk.img: /, into itself, ", "disk.img: /x"]);
+    extant(&["cp", "-r", &at("/etc"), &at("/etc/deep")]).fails(8, &[into_itself, "/etc/deep/etc"]);
+    extant(&["cp", "-r", &at("/etc/."), &at("/etc/deep")]).fails(8, &[into_itself]);
+    extant(&["cp", "-r", &at("/etc"), &at("/")]).fails(8, &["/etc: it is the same file"]);
+    extant(&["cp", &at("/etc/passwd"), &at("/etc/passwd")]).fails(8, &["/etc/passwd: it is the same file"]);
+    extant(&["cp", &at("/link"), &at("/etc")]).ok();
+    extant(&["cp", &at("/etc/passwd"), &at("/link")]).fails(8, &["/link: it is the same file"]);
+    extant(&["cp", "-r", &at("/etc"), &at("/copy")]).ok();
+    assert_eq!(debugfs(&image, "cat /copy/deep/er/file"), "deep\n");
+    assert_eq!(debugfs(&image, "cat /etc/passwd"), "root:x:0:0::/root:/bin/sh\n");
+    // The image by another name, and a tree that contains the image.
+    std::os::unix::fs::symlink(&image, dir.path("alias.img")).expect("link");
+    extant(&["cp", &format!("{}:/etc/passwd", dir.text("alias.img")), &at("/alias")]).ok();
+    std::fs::create_dir(dir.path("around")).expect("directory");
+    let moved = dir.text("around/moved.img");
+    std::fs::rename(&image, &moved).expect("rename");
+    extant(&["cp", "-r", &dir.text("around"), &format!("{moved}:/around")])
+        .fails(8, &["around/moved.img: is the image that is written"]);
+    fsck_clean(&moved);
+}
+
+#[test]
+fn hard_links_stay_hard_links() {
+    let dir = Dir::new();
+    let (image, other) = (dir.empty_image("a.img", &[]), dir.empty_image("b.img", &[]));
+    std::fs::create_dir_all(dir.path("in/sub")).expect("directories");
+    std::fs::write(dir.path("in/one"), "same").expect("file");
+    for name in ["two", "sub/three"] {
+        std::fs::hard_link(dir.path("in/one"), dir.path("in").join(name)).expect("link");
+    }
+    tool("mkfifo", &[&dir.text("in/pipe")]);
+    std::fs::hard_link(dir.path("in/pipe"), dir.path("in/sub/pipe")).expect("link");
+    extant(&["cp", "-r", &dir.text("in"), &format!("{image}:/in")]).ok();
+    extant(&["cp", "-r", &format!("{image}:/in"), &format!("{other}:/in")]).ok();
+    extant(&["cp", "-r", &format!("{image}:/in"), &format!("{image}:/again")]).ok();
+    for (image, top) in [(&image, "in"), (&other, "in"), (&image, "again")] {
+        fsck_clean(image);
+        for name in ["one", "two", "sub/three"] {
+            assert!(debugfs(image, &format!("stat /{top}/{name}")).contains("Links: 3"), "{image} {top}/{name}");
+        }
+        assert!(debugfs(image, &format!("stat /{top}/sub/pipe")).contains("Links: 2"), "{image}");
+    }
+    let out = dir.text("out");
+    // Twice: what is there already is replaced.
+    for _ in 0..2 {
+        extant(&["cp", "-r", &format!("{other}:/in"), &out]).ok();
+        std::fs::rename(&out, dir.path("kept")).expect("rename");
+        let inode = |name: &str| std::fs::symlink_metadata(dir.path("kept").join(name)).expect("file").ino();
+        assert!(inode("one") == inode("two") && inode("one") == inode("sub/three"));
+        assert!(inode("pipe") == inode("sub/pipe"));
+        std::fs::rename(dir.path("kept"), &out).expect("rename");
+        extant(&["cp", "-r", &format!("{other}:/in/."), &out]).ok();
+    }
+    // Two sources of one command.
+    std::fs::create_dir(dir.path("both")).expect("directory");
+    extant(&["cp", &format!("{image}:/in/one"), &format!("{image}:/in/sub/three"), &dir.text("both")]).ok();
+    assert_eq!(std::fs::metadata(dir.path("both/three")).expect("file").nlink(), 2);
+    // A later source that takes the name of an earlier one takes none of its others.
+    std::fs::create_dir_all(dir.path("clash/sub")).expect("directories");
+    std::fs::write(dir.path("clash/one"), "different").expect("file");
+    let (first, second) = (dir.text("in/one"), dir.text("clash/one"));
+    extant(&["cp", &first, &second, &dir.text("in/two"), &format!("{image}:/")]).ok();
+    assert_eq!((debugfs(&image, "cat /one"), debugfs(&image, "cat /two")), ("different".into(), "same".into()));
+    fsck_clean(&image);
+}
+
+#[test]
+fn a_link_as_destination_is_followed() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let at = |path: &str| format!("{image}:{path}");
+    std::fs::write(dir.path("new"), "new\n").expect("file");
+    let new = dir.text("new");
+    extant(&["cp", &new, &at("/link")]).ok();
+    assert_eq!(debugfs(&image, "cat /etc/passwd"), "new\n");
+    assert!(debugfs(&image, "stat /link").contains("symlink"));
+    // A link to a directory, too; and below one.
+    extant(&["cp", &new, &at("/absolute")]).ok();
+    assert_eq!(debugfs(&image, "cat /etc/new"), "new\n");
+    extant(&["cp", &new, &at("/self")]).fails(8, &["/self: invalid argument: too many symbolic links"]);
+    std::os::unix::fs::symlink("gone", dir.path("dangling")).expect("link");
+    extant(&["cp", "-r", &dir.text("dangling"), &at("/")]).ok();
+    extant(&["cp", &new, &at("/dangling")]).fails(8, &["/dangling: not written through a dangling symbolic link"]);
+    fsck_clean(&image);
+    // On the host alike; but what the copy itself made is not followed.
+    std::fs::write(dir.path("real"), "old").expect("file");
+    std::os::unix::fs::symlink("real", dir.path("alias")).expect("link");
+    extant(&["cp", &at("/etc/new"), &dir.text("alias")]).ok();
+    assert_eq!(std::fs::read(dir.path("real")).expect("file"), b"new\n");
+    extant(&["cp", &at("/etc/new"), &dir.text("dangling")]).fails(8, &["dangling: not written through a dangling"]);
+    std::fs::create_dir_all(dir.path("trap/a")).expect("directory");
+    std::fs::create_dir_all(dir.path("trap/b")).expect("directory");
+    std::fs::create_dir(dir.path("target")).expect("directory");
+    std::os::unix::fs::symlink(dir.path("real"), dir.path("trap/a/x")).expect("link");
+    std::fs::write(dir.path("trap/b/x"), "planted").expect("file");
+    extant(&["cp", "-r", &dir.text("trap"), &at("/trap")]).ok();
+    extant(&["cp", "-r", &at("/trap/a/x"), &at("/trap/b/x"), &dir.text("target")])
+        .fails(8, &["target/x: not written through a symbolic link that was just copied"]);
+    assert_eq!(std::fs::read(dir.path("real")).expect("file"), b"new\n");
+}
+
+#[test]
+fn options_of_cp() {
+    use std::process::Stdio;
+    let dir = Dir::new();
+    let image = dir.empty_image("a.img", &[]);
+    let at = |path: &str| format!("{image}:{path}");
+    std::fs::create_dir_all(dir.path("in/sub")).expect("directory");
+    std::fs::write(dir.path("in/sub/file"), "one").expect("file");
+    let (from, to) = (dir.text("in"), at("/in"));
+    let said = extant(&["cp", "-rv", "--owner", "1234:70000", &from, &to]).ok();
+    assert_eq!(
+        said,
+        format!(
+            "'{from}' -> '{image}: /in'\n'{from}/sub' -> '{image}: /in/sub'\n'{from}/sub/file' -> '{image}: /in/sub/file'\n"
+        )
+    );
+    assert!(debugfs(&image, "stat /in/sub/file").contains("User:  1234   Group: 70000"));
+    assert!(debugfs(&image, "stat /in/sub").contains("User:  1234   Group: 70000"));
+    std::fs::write(dir.path("in/sub/file"), "two").expect("file");
+    extant(&["cp", "-r", "-n", &format!("{from}/."), &to]).ok();
+    assert_eq!(debugfs(&image, "cat /in/sub/file"), "one");
+    extant(&["cp", "-a", &format!("{from}/."), &to]).ok();
+    assert_eq!(debugfs(&image, "cat /in/sub/file"), "two");
+    extant(&["cp", "--owner", "root", &from, &to]).fails(1, &["'root' is not UID:GID"]);
+    extant(&["cp", "--owner", "1:1", &at("/in/sub/file"), &dir.text("out")]).fails(1, &["into an image"]);
+
+    let mut child = std::process::Command::new(common::extant_path())
+        .args(["cp", "-", &at("/streamed")])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("started");
+    std::io::Write::write_all(&mut child.stdin.take().expect("pipe"), &big()).expect("written");
+    assert!(child.wait().expect("ended").success());
+    assert!(extant(&["cp", &at("/streamed"), "-"]).out == big());
+    extant(&["cp", "-", &at("/")]).fails(8, &["standard input needs a name"]);
+    extant(&["cp", "-", "-"]).fails(1, &["neither source nor destination"]);
+    fsck_clean(&image);
 }

@@ -36,6 +36,103 @@ fn not_an_image() {
     all_fail(&dir, &directory, &["a.dir: neither a file nor a block device"]);
 }
 
+/// What people take for an image gets its name, and the next command.
+#[test]
+fn foreign_formats() {
+    let dir = Dir::new();
+    let file = dir.text("a.img");
+    let make = |program: &str, args: &[&str]| {
+        std::fs::write(&file, vec![1; 100_000]).expect("file");
+        tool(program, args);
+    };
+    make("gzip", &["-kf", &file]);
+    all_fail(
+        &dir,
+        &format!("{file}.gz"),
+        &["a.img.gz: no ext2/3/4 file system, but compressed with gzip", "gunzip -k"],
+    );
+    make("xz", &["-kf", &file]);
+    all_fail(&dir, &format!("{file}.xz"), &["compressed with xz: unpack it with 'unxz -k "]);
+    make("mkswap", &[&file]);
+    all_fail(&dir, &file, &["but swap space: "]);
+    for (at, magic, words) in [
+        (0, &b"QFI\xfb\0\0\0\x03"[..], ["a qcow2 disk image", "qemu-img convert -O raw"]),
+        (3, b"NTFS    ", ["an NTFS file system", "mount it with"]),
+        (0, b"LUKS\xba\xbe", ["encrypted with LUKS", "cryptsetup open"]),
+        (32769, b"CD001", ["an ISO 9660 file system", "-o loop"]),
+        (0, b"\x3a\xff\x26\xed", ["an Android sparse image", "simg2img"]),
+    ] {
+        std::fs::write(&file, vec![0; 1 << 20]).expect("file");
+        patch(&file, at, magic);
+        // As a boot sector has it.
+        patch(&file, 510, &[0x55, 0xaa]);
+        all_fail(&dir, &file, &words);
+    }
+    // In a partition alike.
+    let (image, disk) = (dir.image("ext4", &[]), dir.text("whole.img"));
+    whole_disk(&disk, &image);
+    patch(&disk, 2048 * 512, b"XFSB");
+    extant(&["ls", "--partition", "1", &disk])
+        .fails(8, &["whole.img", "no ext2/3/4 file system, but an XFS file system"]);
+}
+
+#[test]
+fn the_only_ext_partition_needs_no_number() {
+    let dir = Dir::new();
+    let (image, disk) = (dir.image("ext4", &[]), dir.text("whole.img"));
+    whole_disk(&disk, &image);
+    let two = "whole.img: a whole disk with 2 ext2/3/4 file systems; choose a partition";
+    extant(&["ls", &disk]).fails(8, &[two, "   5 "]);
+    // Partition 5 loses its superblock.
+    let logical = 512 * (4096 + (64 << 20) / 512 + 2048);
+    patch(&disk, logical + 1024 + 56, &[0, 0]);
+    assert_eq!(extant(&["cat", &disk, "/etc/passwd"]).ok(), "root:x:0:0::/root:/bin/sh\n");
+    extant(&["cp", &dir.text("src/empty"), &format!("{disk}:/new")]).ok();
+    assert!(extant(&["ls", &format!("{disk}@2")]).out.windows(5).any(|w| w == b"\nnew\n"));
+    patch(&disk, 512 * 4096 + 1024 + 56, &[0, 0]);
+    extant(&["ls", &disk])
+        .fails(8, &["whole.img: a whole disk, but none of its partitions has an ext2/3/4 superblock"]);
+}
+
+#[test]
+fn what_may_only_be_read_says_so() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs loop devices");
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    std::fs::create_dir(dir.path("mnt")).expect("directory");
+    let device = tool("losetup", &["-r", "-f", "--show", &image]).trim().to_owned();
+    let tried = std::panic::catch_unwind(|| {
+        let words = [&format!("{device}: may only be read; 'extant mount -o ro {device} DIR' mounts it read-only")[..]];
+        extant(&["cp", &dir.text("src/empty"), &format!("{device}:/new")]).fails(8, &words);
+        extant(&["mount", &device, &dir.text("mnt")]).fails(32, &words);
+        assert_eq!(extant(&["ls", &device]).code, Some(0));
+    });
+    tool("losetup", &["-d", &device]);
+    tried.unwrap();
+}
+
+#[test]
+fn a_missing_helper_is_named_with_its_package() {
+    if !rustix::process::geteuid().is_root() || !extant_testkit::mount::fuse_works() {
+        eprintln!("skipped: needs root, to become nobody, and FUSE");
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt;
+    let dir = Dir::new();
+    let (image, mnt, program) = (dir.image("ext4", &[]), dir.text("mnt"), dir.text("extant"));
+    std::fs::create_dir(&mnt).expect("directory");
+    std::fs::copy(common::extant_path(), &program).expect("copied");
+    for path in [&dir.text(""), &image, &mnt] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).expect("mode");
+    }
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "env", "PATH=/none"];
+    common::run("setpriv", &[&nobody[..], &[&program, "mount", &image, &mnt]].concat())
+        .fails(32, &["there is no program fusermount3 (on Debian: apt install fuse3)"]);
+}
+
 #[test]
 fn truncated() {
     let dir = Dir::new();

@@ -14,6 +14,7 @@
 mod borrow;
 pub mod dir;
 mod dir_store;
+mod draft;
 mod error;
 mod failure;
 mod filesystem;
@@ -32,9 +33,11 @@ mod reserve;
 mod state;
 mod store;
 mod threads;
+pub mod walk;
 pub mod xattr;
 mod xattr_store;
 
+pub use draft::Draft;
 pub use error::{Damage, Error, Result, Unsupported};
 pub use extant_cache::Opener;
 pub use extant_journal::Error as JournalError;

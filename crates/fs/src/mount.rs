@@ -388,6 +388,8 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     } else {
         (dev, None)
     };
+    // As the kernel counts it (Linux: `ext4_calculate_overhead`). A borrowed journal is given back.
+    let journal_blocks = journal_file.as_ref().filter(|_| !*borrowed).map_or(0, |j| j.super_block().max_len);
     // Replay may have brought other features.
     if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)? {
         if !read_only {
@@ -465,7 +467,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         _ => OnError::RemountReadOnly,
     });
     let (_, free_inodes) = groups.totals();
-    let overhead = geo.overhead_blocks();
+    let overhead = geo.overhead_blocks() + u64::from(journal_blocks);
     let writable = !read_only;
     let es = EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()));
     let new_extents = sb.incompat().contains(Incompat::EXTENTS);

@@ -3,11 +3,13 @@
 //! # Locking
 //! None of its own.
 
+use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
+use crate::ops::{Cred, NewNode};
 
 /// Symbolic links followed in one walk at most (Linux: MAXSYMLINKS).
 const SYMLINKS_MAX: u32 = 40;
@@ -18,6 +20,28 @@ impl Filesystem {
     pub fn walk(&self, path: &[u8], follow: bool) -> Result<InodeRef> {
         let mut left = SYMLINKS_MAX;
         self.walk_from(self.root()?, path, follow, &mut left)
+    }
+
+    /// As [`Filesystem::walk`], a path that does not begin with a slash counted from `dir`.
+    pub fn walk_at(&self, dir: &InodeRef, path: &[u8], follow: bool) -> Result<InodeRef> {
+        let mut left = SYMLINKS_MAX;
+        self.walk_from(dir.clone(), path, follow, &mut left)
+    }
+
+    /// Whether `dir` is the directory `ancestor`, or lies below it.
+    pub fn is_within(&self, dir: &InodeRef, ancestor: InodeNr) -> Result<bool> {
+        let mut at = dir.clone();
+        // No real tree is deeper than it has directories.
+        for _ in 0..self.geo.inodes_count {
+            if at.ino == ancestor {
+                return Ok(true);
+            }
+            if at.ino == InodeNr::ROOT {
+                return Ok(false);
+            }
+            at = self.parent(&at)?;
+        }
+        Err(Error::corrupt(Damage::Tree, "a loop of directories").of(dir.ino))
     }
 
     fn walk_from(&self, start: InodeRef, path: &[u8], follow: bool, left: &mut u32) -> Result<InodeRef> {
@@ -38,6 +62,20 @@ impl Filesystem {
             } else {
                 at = next;
             }
+        }
+        Ok(at)
+    }
+
+    /// The directory at `path`; those on the way that are not there are made.
+    pub fn make_dirs(&self, path: &[u8], permissions: u16, cred: Cred) -> Result<InodeRef> {
+        let mut at = self.root()?;
+        for part in path.split(|b| *b == b'/').filter(|p| !p.is_empty()) {
+            let next = match self.walk_at(&at, part, true) {
+                Err(Error::NotFound) => self.create(&at, part, NewNode::directory(permissions), cred)?,
+                other => other?,
+            };
+            self.check_dir(&next)?;
+            at = next;
         }
         Ok(at)
     }

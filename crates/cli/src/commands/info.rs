@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::args::InfoArgs;
 use crate::failure::{Failure, Result};
+use crate::formats;
 use crate::image::{self, Access, ImageSpec, has_magic, open_device, open_whole};
 use crate::size::human;
 use crate::text::{self, Output};
@@ -30,6 +31,9 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     let whole = open_whole(&spec, &access)?;
     let whole_size = whole.size_bytes();
     if spec.partition.is_none() && !has_magic(&*whole) {
+        if let Some(format) = formats::identify(&*whole) {
+            return Err(format.refuse(&spec.shown()));
+        }
         let partitions = image::partitions(&*whole)?;
         if !partitions.is_empty() {
             return print_partitions(args, &whole, &partitions);

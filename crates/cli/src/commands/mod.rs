@@ -5,7 +5,10 @@
 //! | `mount`, `unmount` | a mount of the kernel, served by [`crate::serve`] |
 //! | `info` | superblock, journal, space, partitions |
 //! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
+//! | `find`, `du`, `df` | search and count in one |
 //! | `cp` | copy in and out |
+//! | `rm`, `mkdir`, `ln`, `mv`, `chmod`, `chown`, `mknod`, `touch`, `xattr` | change one; [`verb`] is what they share |
+//! | `script` | many of these at once |
 //! | `lab` | workloads, contestants, figures |
 //! | `completions`, `man` | made from the command line's definition |
 //!
@@ -13,13 +16,27 @@
 //! None.
 
 pub mod cat;
+pub mod chmod;
+pub mod chown;
 pub mod completions;
 pub mod cp;
+pub mod df;
+pub mod du;
+pub mod find;
 pub mod info;
 pub mod lab;
+pub mod ln;
 pub mod ls;
 pub mod man;
+pub mod mkdir;
+pub mod mknod;
 pub mod mount;
+pub mod mv;
+pub mod rm;
+pub mod script;
 pub mod stat;
+pub mod touch;
 pub mod tree;
 pub mod unmount;
+pub mod verb;
+pub mod xattr;

@@ -11,6 +11,7 @@ use extant_ondisk::inode::{FileType, InodeFlags};
 use crate::args::StatArgs;
 use crate::failure::Result;
 use crate::image::{self, ImageSpec, open_image};
+use crate::record;
 use crate::text::{self, Output};
 
 pub fn run(args: &StatArgs) -> Result<()> {
@@ -20,6 +21,24 @@ pub fn run(args: &StatArgs) -> Result<()> {
     let inode = fs.walk(path, false).map_err(failed)?;
     let attr = fs.getattr(&inode);
     let mut out = Output::new();
+    let flags = InodeFlags::from_bits_retain(attr.flags);
+    let flag_names: Vec<String> = flags.iter_names().map(|(name, _)| name.to_lowercase()).collect();
+    if args.json {
+        let mut record = record::file(&fs, path, &inode).map_err(failed)?;
+        record.insert("block_size".into(), attr.block_size.into());
+        record.insert("generation".into(), attr.generation.into());
+        record.insert("flags".into(), flag_names.into());
+        let mut xattrs = Vec::new();
+        for name in fs.list_xattrs(&inode).map_err(failed)? {
+            let value = fs.get_xattr(&inode, &name).map_err(failed)?;
+            let mut xattr = record::name("name", &name);
+            xattr.append(&mut record::name("value", &value));
+            xattrs.push(serde_json::Value::from(xattr));
+        }
+        record.insert("xattrs".into(), xattrs.into());
+        writeln!(out, "{:#}", serde_json::Value::from(record))?;
+        return Ok(out.flush()?);
+    }
     out.write_all(b"  File: ")?;
     out.name(path)?;
     if inode.file_type() == Some(FileType::Symlink) {
@@ -42,9 +61,7 @@ pub fn run(args: &StatArgs) -> Result<()> {
     if let Some(birth) = attr.crtime {
         writeln!(out, " Birth: {}", text::exact(birth))?;
     }
-    let flags = InodeFlags::from_bits_retain(attr.flags);
-    let names: Vec<String> = flags.iter_names().map(|(name, _)| name.to_lowercase()).collect();
-    writeln!(out, " Flags: {:#x} {}", attr.flags, names.join(" "))?;
+    writeln!(out, " Flags: {:#x} {}", attr.flags, flag_names.join(" "))?;
     for name in fs.list_xattrs(&inode).map_err(failed)? {
         let value = fs.get_xattr(&inode, &name).map_err(failed)?;
         out.write_all(b" Xattr: ")?;

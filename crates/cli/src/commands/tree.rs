@@ -6,14 +6,14 @@
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
+use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Error, Filesystem, InodeRef};
 use extant_ondisk::inode::FileType;
 
 use crate::args::TreeArgs;
 use crate::failure::{Failure, OPERATIONAL, Result};
 use crate::image::{self, ImageSpec, open_image};
-use crate::text::{self, Output};
-use crate::walk::{Entry, Seen, list_dir};
+use crate::record::{self, Records};
 
 pub fn run(args: &TreeArgs) -> Result<()> {
     let fs = open_image(&ImageSpec::parse(&args.image, args.partition.partition), true)?;
@@ -22,35 +22,27 @@ pub fn run(args: &TreeArgs) -> Result<()> {
     if !top.is_dir() {
         return Err(image::at(&fs, path, Error::NotDirectory));
     }
-    let mut drawing = Drawing { fs: &fs, out: Output::new(), directories: 0, files: 0, failed: false };
-    drawing.out.name(path)?;
-    writeln!(drawing.out)?;
-    drawing.draw(path.to_vec(), top, args.levels.unwrap_or(u32::MAX))?;
-    let plural = |n: u64, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
-    let (dirs, files) = (drawing.directories, drawing.files);
-    writeln!(
-        drawing.out,
-        "\n{}, {}",
-        plural(dirs, "directory", "directories"),
-        plural(files, "other file", "other files")
-    )?;
-    drawing.out.flush()?;
+    let mut drawing = Drawing { fs: &fs, records: Records::new(args.format)?, directories: 0, files: 0, failed: false };
+    if drawing.records.is_plain() {
+        drawing.records.path(path)?;
+    }
+    drawing.draw(path, top, args.levels.unwrap_or(u32::MAX))?;
+    if drawing.records.is_plain() {
+        let plural = |n: u64, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+        let dirs = plural(drawing.directories, "directory", "directories");
+        let files = plural(drawing.files, "other file", "other files");
+        writeln!(drawing.records.out, "\n{dirs}, {files}")?;
+    }
+    drawing.records.end()?;
     if drawing.failed || image::is_damaged(&fs) { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
 }
 
 struct Drawing<'a> {
     fs: &'a Filesystem,
-    out: Output,
+    records: Records,
     directories: u64,
     files: u64,
     failed: bool,
-}
-
-/// A directory that is being drawn.
-struct Level {
-    path: Vec<u8>,
-    dir: InodeRef,
-    rest: std::vec::IntoIter<Entry>,
 }
 
 impl Drawing<'_> {
@@ -59,67 +51,59 @@ impl Drawing<'_> {
         self.failed = true;
     }
 
-    fn open(&mut self, seen: &mut Seen, path: Vec<u8>, dir: InodeRef) -> Option<Level> {
-        match seen.enter(&dir).and_then(|()| list_dir(self.fs, &dir)) {
-            Ok(entries) => Some(Level { path, dir, rest: entries.into_iter() }),
-            Err(e) => {
-                self.complain(&path, e);
-                None
+    fn draw(&mut self, path: &[u8], top: InodeRef, levels: u32) -> Result<()> {
+        let fs = self.fs;
+        let mut walk = Walk::new(fs, path, top);
+        while let Some(visit) = walk.next() {
+            match visit {
+                Ok(Visit::Name(inode)) => {
+                    if walk.depth() as u64 >= u64::from(levels) {
+                        walk.skip();
+                    }
+                    if inode.is_dir() {
+                        self.directories += 1;
+                    } else {
+                        self.files += 1;
+                    }
+                    if self.records.format.null {
+                        self.records.path(walk.path())?;
+                    } else if self.records.format.json {
+                        match record::file(fs, walk.path(), &inode) {
+                            Ok(record) => self.records.value(&record.into())?,
+                            Err(e) => self.complain(walk.path(), e),
+                        }
+                    } else {
+                        self.line(&walk, &inode)?;
+                    }
+                }
+                Ok(Visit::Left(_)) => {}
+                Err(e) => self.complain(walk.path(), e),
             }
         }
+        Ok(())
     }
 
-    /// Depth first, with a stack of its own: how deep an image goes is not to decide about ours.
-    fn draw(&mut self, path: Vec<u8>, top: InodeRef, levels: u32) -> Result<()> {
-        let mut seen = Seen::default();
-        let mut stack: Vec<Level> = self.open(&mut seen, path, top).into_iter().collect();
-        while let Some(level) = stack.last_mut() {
-            let Some(entry) = level.rest.next() else {
-                stack.pop();
-                continue;
+    fn line(&mut self, walk: &Walk<'_>, inode: &InodeRef) -> Result<()> {
+        for (level, more) in walk.more().enumerate() {
+            let line = match (level + 1 == walk.depth(), more) {
+                (false, true) => "│   ",
+                (false, false) => "    ",
+                (true, true) => "├── ",
+                (true, false) => "└── ",
             };
-            let full = text::join(&level.path, &entry.name);
-            let inode = self.fs.lookup(&level.dir, &entry.name);
-            for (depth, level) in stack.iter().enumerate() {
-                let more = level.rest.len() > 0;
-                let line = match (depth + 1 == stack.len(), more) {
-                    (false, true) => "│   ",
-                    (false, false) => "    ",
-                    (true, true) => "├── ",
-                    (true, false) => "└── ",
-                };
-                self.out.write_all(line.as_bytes())?;
-            }
-            self.out.name(&entry.name)?;
-            let inode = match inode {
-                Ok(inode) => inode,
-                Err(e) => {
-                    writeln!(self.out)?;
-                    self.complain(&full, e);
-                    continue;
-                }
-            };
-            if inode.is_dir() {
-                self.directories += 1;
-                writeln!(self.out)?;
-                if (stack.len() as u64) < u64::from(levels) {
-                    let below = self.open(&mut seen, full, inode);
-                    stack.extend(below);
-                }
-                continue;
-            }
-            self.files += 1;
-            if inode.file_type() == Some(FileType::Symlink) {
-                match self.fs.read_link(&inode) {
-                    Ok(target) => {
-                        self.out.write_all(b" -> ")?;
-                        self.out.name(&target)?;
-                    }
-                    Err(e) => self.complain(&full, e),
-                }
-            }
-            writeln!(self.out)?;
+            self.records.out.write_all(line.as_bytes())?;
         }
+        self.records.out.name(walk.name())?;
+        if inode.file_type() == Some(FileType::Symlink) {
+            match self.fs.read_link(inode) {
+                Ok(target) => {
+                    self.records.out.write_all(b" -> ")?;
+                    self.records.out.name(&target)?;
+                }
+                Err(e) => self.complain(walk.path(), e),
+            }
+        }
+        writeln!(self.records.out)?;
         Ok(())
     }
 }

@@ -26,6 +26,14 @@ fn failed(path: &Path, what: impl Into<String>) -> FuseError {
     FuseError::Fusermount { path: path.into(), what: what.into() }
 }
 
+/// The helper could not even be started.
+fn not_started(path: &Path, e: &std::io::Error) -> FuseError {
+    match e.kind() {
+        std::io::ErrorKind::NotFound => failed(path, "there is no program fusermount3 (on Debian: apt install fuse3)"),
+        _ => failed(path, e.to_string()),
+    }
+}
+
 /// A value inside `-o`: the helper splits at commas unless they are escaped.
 fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace(',', "\\,")
@@ -59,7 +67,7 @@ pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, Fuse
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| failed(path, e.to_string()))?;
+        .map_err(|e| not_started(path, &e))?;
     let received = receive(&ours);
     drop(ours);
     let mut stderr = String::new();
@@ -103,7 +111,7 @@ pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
     if lazy {
         command.arg("-z");
     }
-    let out = command.arg("--").arg(path).stdin(Stdio::null()).output().map_err(|e| failed(path, e.to_string()))?;
+    let out = command.arg("--").arg(path).stdin(Stdio::null()).output().map_err(|e| not_started(path, &e))?;
     if out.status.success() {
         return Ok(());
     }

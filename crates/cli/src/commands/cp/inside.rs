@@ -3,22 +3,27 @@
 //! # Locking
 //! None held between calls.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use extant_fs::{Cred, Damage, Error, Filesystem, InodeRef, NewNode, Seek, SetAttr, SetMode, SetTime, WriteFlags};
+use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
 use rustix::process::{getegid, geteuid};
 
-use super::{CHUNK_BYTES, Node, Sink, Source, Xattrs};
+use super::CHUNK_BYTES;
+use super::side::{Id, Node, Sink, Source, Step, Trouble, Xattrs};
 use crate::failure::{Failure, Result};
-use crate::image;
-use crate::text::{join, shown};
-use crate::walk::list_dir;
+use crate::text::shown;
 
-/// An inode, and the path that led to it.
-pub struct Entry {
-    inode: InodeRef,
-    path: Vec<u8>,
+/// An inode's number is all that there is to tell it.
+fn id(inode: &InodeRef) -> Id {
+    (0, inode.ino.0.into())
+}
+
+fn by_id(fs: &Filesystem, id: Id) -> Step<InodeRef> {
+    Ok(fs.iget(InodeNr(id.1 as u32))?)
 }
 
 pub struct ImageSource {
@@ -29,241 +34,294 @@ impl ImageSource {
     pub fn new(fs: Arc<Filesystem>) -> ImageSource {
         ImageSource { fs }
     }
-
-    fn failed(&self, entry: &Entry, e: Error) -> Failure {
-        image::at(&self.fs, &entry.path, e)
-    }
 }
 
 impl Source for ImageSource {
-    type Entry = Entry;
+    type Entry = InodeRef;
 
-    fn top(&self, path: &[u8], follow: bool) -> Result<Entry> {
-        let inode = self.fs.walk(path, follow || path.ends_with(b"/")).map_err(|e| image::at(&self.fs, path, e))?;
-        Ok(Entry { inode, path: path.to_vec() })
+    fn image(&self) -> Option<usize> {
+        Some(Arc::as_ptr(&self.fs) as usize)
     }
 
-    fn node(&self, entry: &Entry) -> Result<Node> {
-        let attr = self.fs.getattr(&entry.inode);
-        let Some(kind) = entry.inode.file_type() else {
-            return Err(
-                self.failed(entry, Error::corrupt(Damage::Inode, format!("mode {:#o}", attr.mode)).of(attr.ino))
-            );
+    fn top(&self, path: &[u8], follow: bool) -> Step<InodeRef> {
+        Ok(self.fs.walk(path, follow || path.ends_with(b"/"))?)
+    }
+
+    fn node(&self, entry: &InodeRef) -> Step<Node> {
+        let attr = self.fs.getattr(entry);
+        let Some(kind) = entry.file_type() else {
+            return Err(Error::corrupt(Damage::Inode, format!("mode {:#o}", attr.mode)).of(attr.ino).into());
         };
         Ok(Node {
             kind,
             mode: attr.mode & 0o7777,
             uid: attr.uid,
             gid: attr.gid,
+            links: attr.nlink.into(),
             size: attr.size,
             atime: attr.atime,
             mtime: attr.mtime,
             device: attr.rdev,
-            id: (0, attr.ino.0.into()),
+            id: id(entry),
         })
     }
 
-    fn names(&self, dir: &Entry) -> Result<Vec<Vec<u8>>> {
-        let entries = list_dir(&self.fs, &dir.inode).map_err(|e| self.failed(dir, e))?;
-        Ok(entries.into_iter().map(|e| e.name).collect())
+    fn names(&self, dir: &InodeRef) -> Step<Vec<Vec<u8>>> {
+        Ok(self.fs.list(dir)?.into_iter().map(|e| e.name).collect())
     }
 
-    fn child(&self, dir: &Entry, name: &[u8]) -> Result<Entry> {
-        let path = join(&dir.path, name);
-        let inode = self.fs.lookup(&dir.inode, name).map_err(|e| image::at(&self.fs, &path, e))?;
-        Ok(Entry { inode, path })
+    fn child(&self, dir: &InodeRef, name: &[u8]) -> Step<InodeRef> {
+        Ok(self.fs.lookup(dir, name)?)
     }
 
-    fn target(&self, link: &Entry) -> Result<Vec<u8>> {
-        self.fs.read_link(&link.inode).map_err(|e| self.failed(link, e))
+    fn parent(&self, _below: &InodeRef, id: Id) -> Step<InodeRef> {
+        by_id(&self.fs, id)
     }
 
-    fn xattrs(&self, entry: &Entry) -> Result<Xattrs> {
-        let failed = |e| self.failed(entry, e);
-        let names = self.fs.list_xattrs(&entry.inode).map_err(failed)?;
+    fn target(&self, link: &InodeRef) -> Step<Vec<u8>> {
+        Ok(self.fs.read_link(link)?)
+    }
+
+    fn xattrs(&self, entry: &InodeRef) -> Step<Xattrs> {
+        let names = self.fs.list_xattrs(entry)?;
         let with_value = |name: Vec<u8>| {
-            let value = self.fs.get_xattr(&entry.inode, &name).map_err(failed)?;
+            let value = self.fs.get_xattr(entry, &name)?;
             Ok((name, value))
         };
         names.into_iter().map(with_value).collect()
     }
 
-    fn read(&self, file: &Entry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-        let size = self.fs.getattr(&file.inode).size;
+    fn read(&self, file: &InodeRef, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<()> {
+        if file.is_dir() {
+            return Err(Error::IsDirectory.into());
+        }
+        let size = self.fs.getattr(file).size;
         let mut buf = vec![0; CHUNK_BYTES];
         let mut pos = 0;
         while pos < size {
-            pos = match self.fs.seek(&file.inode, pos, Seek::Data) {
+            pos = match self.fs.seek(file, pos, Seek::Data) {
                 Ok(data) => data,
                 Err(Error::NoSuchOffset) => break,
-                Err(e) => return Err(self.failed(file, e)),
+                Err(e) => return Err(e.into()),
             };
-            let end = self.fs.seek(&file.inode, pos, Seek::Hole).map_err(|e| self.failed(file, e))?.min(size);
+            let end = self.fs.seek(file, pos, Seek::Hole)?.min(size);
             while pos < end {
                 let want = (end - pos).min(buf.len() as u64) as usize;
-                let n = self.fs.read(&file.inode, pos, &mut buf[..want]).map_err(|e| self.failed(file, e))?;
+                let n = self.fs.read(file, pos, &mut buf[..want])?;
                 if n == 0 {
                     let what = format!("nothing to read at byte {pos} of {size}");
-                    return Err(self.failed(file, Error::corrupt(Damage::Map, what).of(file.inode.ino)));
+                    return Err(Error::corrupt(Damage::Map, what).of(file.ino).into());
                 }
-                write(pos, &buf[..n])?;
+                write(pos, &buf[..n]).map_err(Trouble::Said)?;
                 pos += n as u64;
             }
         }
         Ok(())
     }
 
-    fn show(&self, entry: &Entry) -> String {
-        format!("{}: {}", self.fs.image(), shown(&entry.path))
+    fn show(&self, path: &[u8]) -> String {
+        format!("{}: {}", self.fs.image(), shown(path))
     }
+}
+
+/// Whom what is brought in belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Whom it belongs to where it comes from.
+    Kept,
+    /// Whoever runs this.
+    Caller,
+    Given {
+        uid: u32,
+        gid: u32,
+    },
 }
 
 pub struct ImageSink {
     fs: Arc<Filesystem>,
     cred: Cred,
-    root: bool,
+    owner: Owner,
+    host_file: Option<Id>,
 }
 
 impl ImageSink {
-    pub fn new(fs: Arc<Filesystem>) -> ImageSink {
-        let cred = Cred { uid: geteuid().as_raw(), gid: getegid().as_raw(), umask: 0 };
-        ImageSink { fs, cred, root: geteuid().is_root() }
+    pub fn new(fs: Arc<Filesystem>, path: &Path, owner: Owner) -> ImageSink {
+        let (uid, gid) = match owner {
+            Owner::Given { uid, gid } => (uid, gid),
+            _ => (geteuid().as_raw(), getegid().as_raw()),
+        };
+        let host_file = path.metadata().ok().map(|m| (m.dev(), m.ino()));
+        ImageSink { fs, cred: Cred { uid, gid, umask: 0 }, owner, host_file }
     }
 
-    fn failed(&self, path: &[u8], e: Error) -> Failure {
-        image::at(&self.fs, path, e)
-    }
-
-    /// What is called `name` in there.
-    fn look(&self, parent: &Entry, name: &[u8], path: &[u8]) -> Result<Option<InodeRef>> {
-        match self.fs.lookup(&parent.inode, name) {
+    fn find(&self, parent: &InodeRef, name: &[u8]) -> Step<Option<InodeRef>> {
+        match self.fs.lookup(parent, name) {
             Ok(inode) => Ok(Some(inode)),
             Err(Error::NotFound) => Ok(None),
-            Err(e) => Err(self.failed(path, e)),
+            Err(e) => Err(e.into()),
         }
     }
 
-    fn in_the_way(&self, path: &[u8], kind: &str) -> Failure {
-        Failure::op(format!("{}: {}: {kind} is in the way", self.fs.image(), shown(path)))
-    }
-
-    /// Everything is made durable, and the image is marked clean.
-    pub fn end(&self) -> Result<()> {
-        let image = self.fs.image();
-        self.fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}")))
-    }
-
-    fn attributes(&self, entry: &Entry, node: &Node, size: Option<u64>, xattrs: &Xattrs) -> Result<()> {
-        let failed = |e| self.failed(&entry.path, e);
+    fn attributes(&self, inode: &InodeRef, node: &Node, size: Option<u64>, xattrs: &Xattrs) -> Step<Id> {
         for (name, value) in xattrs {
-            match self.fs.set_xattr(&entry.inode, name, value, SetMode::Any) {
+            match self.fs.set_xattr(inode, name, value, SetMode::Any) {
                 // A name that ext does not have is no reason to lose the file.
                 Ok(()) | Err(Error::NotSupported(_)) => {}
-                Err(e) => return Err(failed(e)),
+                Err(e) => return Err(e.into()),
             }
         }
-        if size.is_some_and(|size| size != self.fs.getattr(&entry.inode).size) {
+        if size.is_some_and(|size| size != self.fs.getattr(inode).size) {
             // By itself: a change of size would stamp the time over ours.
-            self.fs.setattr(&entry.inode, &SetAttr { size, ..SetAttr::default() }).map_err(failed)?;
+            self.fs.setattr(inode, &SetAttr { size, ..SetAttr::default() })?;
         }
         let link = node.kind == FileType::Symlink;
+        let owner = match self.owner {
+            Owner::Kept => Some((node.uid, node.gid)),
+            Owner::Given { uid, gid } => Some((uid, gid)),
+            Owner::Caller => None,
+        };
         let set = SetAttr {
             mode: (!link).then_some(node.mode),
-            uid: self.root.then_some(node.uid),
-            gid: self.root.then_some(node.gid),
+            uid: owner.map(|o| o.0),
+            gid: owner.map(|o| o.1),
             atime: Some(SetTime::At(node.atime)),
             mtime: Some(SetTime::At(node.mtime)),
             ..SetAttr::default()
         };
-        self.fs.setattr(&entry.inode, &set).map_err(failed)?;
-        Ok(())
+        self.fs.setattr(inode, &set)?;
+        Ok(id(inode))
     }
 }
 
 impl Sink for ImageSink {
-    type Dir = Entry;
-    type File = Entry;
+    type Dir = InodeRef;
+    type File = InodeRef;
 
-    fn top(&self, path: &[u8]) -> Result<Entry> {
-        let inode = self.fs.walk(path, true).map_err(|e| self.failed(path, e))?;
-        if !inode.is_dir() {
-            return Err(self.failed(path, Error::NotDirectory));
-        }
-        Ok(Entry { inode, path: path.to_vec() })
+    fn image(&self) -> Option<usize> {
+        Some(Arc::as_ptr(&self.fs) as usize)
     }
 
-    fn existing(&self, path: &[u8]) -> Result<Option<FileType>> {
+    fn host_file(&self) -> Option<Id> {
+        self.host_file
+    }
+
+    fn top(&self, path: &[u8]) -> Step<InodeRef> {
+        let inode = self.fs.walk(path, true)?;
+        if inode.is_dir() { Ok(inode) } else { Err(Error::NotDirectory.into()) }
+    }
+
+    fn existing(&self, path: &[u8]) -> Step<Option<FileType>> {
         match self.fs.walk(path, true) {
             Ok(inode) => Ok(inode.file_type()),
             Err(Error::NotFound) => Ok(None),
-            Err(e) => Err(self.failed(path, e)),
+            Err(e) => Err(e.into()),
         }
     }
 
-    fn directory(&self, parent: &Entry, name: &[u8]) -> Result<Entry> {
-        let path = join(&parent.path, name);
-        let inode = match self.look(parent, name, &path)? {
-            Some(inode) if inode.is_dir() => inode,
-            Some(_) => return Err(self.in_the_way(&path, "something that is no directory")),
-            None => {
-                let node = NewNode::directory(0o700);
-                self.fs.create(&parent.inode, name, node, self.cred).map_err(|e| self.failed(&path, e))?
-            }
-        };
-        Ok(Entry { inode, path })
+    fn id(&self, dir: &InodeRef) -> Step<Id> {
+        Ok(id(dir))
     }
 
-    fn file(&self, parent: &Entry, name: &[u8]) -> Result<Entry> {
-        let path = join(&parent.path, name);
-        let inode = match self.look(parent, name, &path)? {
+    fn is_within(&self, dir: &InodeRef, id: Id) -> Step<bool> {
+        Ok(self.fs.is_within(dir, InodeNr(id.1 as u32))?)
+    }
+
+    fn look(&self, dir: &InodeRef, name: &[u8]) -> Step<Option<(FileType, Id)>> {
+        let found = self.find(dir, name)?;
+        Ok(found.map(|inode| (inode.file_type().unwrap_or(FileType::Regular), id(&inode))))
+    }
+
+    fn directory(&self, parent: &InodeRef, name: &[u8]) -> Step<InodeRef> {
+        match self.find(parent, name)? {
+            Some(inode) if inode.is_dir() => Ok(inode),
+            Some(_) => Err(Trouble::here("something that is no directory is in the way")),
+            None => Ok(self.fs.create(parent, name, NewNode::directory(0o700), self.cred)?),
+        }
+    }
+
+    fn parent(&self, _below: &InodeRef, id: Id) -> Step<InodeRef> {
+        by_id(&self.fs, id)
+    }
+
+    fn file(&self, parent: &InodeRef, name: &[u8], _named: bool, source: Option<Id>) -> Step<InodeRef> {
+        let mut found = self.find(parent, name)?;
+        if found.as_ref().is_some_and(|inode| inode.file_type() == Some(FileType::Symlink)) {
+            // As cp(1): what it leads to is written, and has to be there. It cannot lead out of the image.
+            found = match self.fs.walk_at(parent, name, true) {
+                Ok(inode) => Some(inode),
+                Err(Error::NotFound) => return Err(Trouble::here("not written through a dangling symbolic link")),
+                Err(e) => return Err(e.into()),
+            };
+        }
+        match found {
             Some(inode) if inode.file_type() == Some(FileType::Regular) => {
-                let empty = SetAttr { size: Some(0), ..SetAttr::default() };
-                self.fs.setattr(&inode, &empty).map_err(|e| self.failed(&path, e))?;
-                inode
+                if source == Some(id(&inode)) {
+                    return Err(Trouble::here("it is the same file"));
+                }
+                self.fs.setattr(&inode, &SetAttr { size: Some(0), ..SetAttr::default() })?;
+                Ok(inode)
             }
-            Some(_) => return Err(self.in_the_way(&path, "something that is no regular file")),
-            None => {
-                let node = NewNode::file(0o600);
-                self.fs.create(&parent.inode, name, node, self.cred).map_err(|e| self.failed(&path, e))?
-            }
-        };
-        Ok(Entry { inode, path })
+            Some(_) => Err(Trouble::here("something that is no regular file is in the way")),
+            None => Ok(self.fs.create(parent, name, NewNode::file(0o600), self.cred)?),
+        }
     }
 
-    fn write(&self, file: &Entry, offset: u64, data: &[u8]) -> Result<()> {
+    fn write(&self, file: &InodeRef, offset: u64, data: &[u8]) -> Step<()> {
         let mut done = 0;
         while done < data.len() {
-            let at = offset + done as u64;
-            let n = self.fs.write(&file.inode, at, &data[done..], WriteFlags::default());
-            match n.map_err(|e| self.failed(&file.path, e))? {
-                0 => return Err(self.failed(&file.path, Error::NoSpace)),
+            match self.fs.write(file, offset + done as u64, &data[done..], WriteFlags::default())? {
+                0 => return Err(Error::NoSpace.into()),
                 n => done += n,
             }
         }
         Ok(())
     }
 
-    fn finish_file(&self, file: Entry, node: &Node, xattrs: &Xattrs) -> Result<()> {
+    fn finish_file(&self, file: InodeRef, node: &Node, xattrs: &Xattrs) -> Step<Id> {
         self.attributes(&file, node, Some(node.size), xattrs)
     }
 
-    fn finish_directory(&self, dir: &Entry, node: &Node, xattrs: &Xattrs) -> Result<()> {
-        self.attributes(dir, node, None, xattrs)
+    fn finish_directory(&self, dir: InodeRef, node: &Node, xattrs: &Xattrs) -> Step<()> {
+        self.attributes(&dir, node, None, xattrs).map(drop)
     }
 
-    fn special(&self, parent: &Entry, name: &[u8], node: &Node, target: &[u8], xattrs: &Xattrs) -> Result<()> {
-        let path = join(&parent.path, name);
-        if let Some(there) = self.look(parent, name, &path)? {
+    fn special(&self, parent: &InodeRef, name: &[u8], node: &Node, target: &[u8], xattrs: &Xattrs) -> Step<Option<Id>> {
+        if let Some(there) = self.find(parent, name)? {
             if there.is_dir() {
-                return Err(self.in_the_way(&path, "a directory"));
+                return Err(Trouble::here("a directory is in the way"));
             }
-            self.fs.unlink(&parent.inode, name).map_err(|e| self.failed(&path, e))?;
+            self.fs.unlink(parent, name)?;
         }
         let new = match node.kind {
             FileType::Symlink => NewNode::symlink(target),
             kind => NewNode { mode: kind.mode_bits() | node.mode, rdev: node.device, target: None },
         };
-        let inode = self.fs.create(&parent.inode, name, new, self.cred).map_err(|e| self.failed(&path, e))?;
-        self.attributes(&Entry { inode, path }, node, None, xattrs)
+        let inode = self.fs.create(parent, name, new, self.cred)?;
+        self.attributes(&inode, node, None, xattrs).map(Some)
+    }
+
+    fn link(&self, made: Id, _path: &[&[u8]], parent: &InodeRef, name: &[u8]) -> Step<bool> {
+        let inode = by_id(&self.fs, made)?;
+        match self.find(parent, name)? {
+            Some(there) if there.ino == inode.ino => return Ok(true),
+            Some(there) if there.is_dir() => return Err(Trouble::here("a directory is in the way")),
+            Some(_) => self.fs.unlink(parent, name)?,
+            None => {}
+        }
+        match self.fs.link(&inode, parent, name) {
+            Ok(()) => Ok(true),
+            Err(Error::TooManyLinks) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn show(&self, path: &[u8]) -> String {
+        format!("{}: {}", self.fs.image(), shown(path))
+    }
+
+    /// Everything is made durable, and the image is marked clean.
+    fn end(&self) -> Result<()> {
+        let image = self.fs.image();
+        self.fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}")))
     }
 }

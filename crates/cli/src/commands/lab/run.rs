@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use clap::Args;
 use extant_base::clock::Clock;
@@ -15,9 +15,9 @@ use extant_lab::result::Identity;
 use extant_lab::run::{Config, Summary};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::failure::{Failure, INTERRUPTED, Result};
+use crate::failure::{Failure, Result};
 use crate::mount_options::MountConfig;
-use crate::size;
+use crate::{signals, size};
 
 /// Run a workload on contestants, round by round
 ///
@@ -224,17 +224,24 @@ fn say(summary: &Summary, output: &Path) {
 pub fn failure(e: extant_lab::Error, output: &Path) -> Failure {
     match e {
         extant_lab::Error::Interrupted => {
-            Failure::new(INTERRUPTED, format!("interrupted; finished trials are in {}", output.display()))
+            let signal = SIGNAL.load(Ordering::Relaxed) as i32;
+            let ended = signals::ended_by(if signal == 0 { SIGINT } else { signal });
+            let message = format!("{}; finished trials are in {}", ended.message, output.display());
+            Failure { message, ..ended }
         }
         e if e.is_usage() => Failure::usage(e.to_string()),
         e => Failure::op(e.to_string()),
     }
 }
 
+/// Which signal ended it: the exit status says so.
+static SIGNAL: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+
 /// True once the user wants an end.
 pub fn watch_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_usize(signal, SIGNAL.clone(), signal as usize)?;
         signal_hook::flag::register(signal, stop.clone())?;
     }
     Ok(stop)

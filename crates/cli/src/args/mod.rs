@@ -3,6 +3,8 @@
 //! # Locking
 //! None.
 
+mod verbs;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -10,9 +12,14 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
+pub use self::verbs::{
+    ChmodArgs, ChownArgs, DfArgs, DuArgs, FindArgs, Line, LnArgs, MkdirArgs, MknodArgs, MvArgs, NodeKind, RmArgs,
+    ScriptArgs, TouchArgs, XattrArgs, XattrCommand,
+};
 use crate::commands::lab::LabArgs;
+use crate::record::Format;
 
-/// Mount, inspect, and copy in and out of ext2/3/4 images, without root.
+/// Mount, inspect and change ext2/3/4 images, and copy in and out of them, without root.
 #[derive(Parser, Debug)]
 #[command(name = "extant", version = crate::VERSION, propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "Examples:
@@ -22,7 +29,10 @@ use crate::commands::lab::LabArgs;
   extant cp -r site/ disk.img@2:/var/www
   extant mount disk.img /mnt && extant unmount /mnt
 
-An image is a file or a block device. IMAGE@N is its partition N.")]
+An image is a file or a block device. IMAGE@N is its partition N; the only one with ext2/3/4 need not be named.
+
+Exit status: 0, 1 (usage; a script's line that failed), 8 (the image or the system said no), 128 and its number for a signal
+(SIGINT 130, SIGTERM 143), 141 (nobody reads the output). mount and unmount: those of mount(8).")]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -37,7 +47,20 @@ pub enum Command {
     Cat(CatArgs),
     Stat(StatArgs),
     Tree(TreeArgs),
+    Find(FindArgs),
+    Du(DuArgs),
+    Df(DfArgs),
     Cp(CpArgs),
+    Rm(RmArgs),
+    Mkdir(MkdirArgs),
+    Ln(LnArgs),
+    Mv(MvArgs),
+    Chmod(ChmodArgs),
+    Chown(ChownArgs),
+    Mknod(MknodArgs),
+    Touch(TouchArgs),
+    Xattr(XattrArgs),
+    Script(ScriptArgs),
     Lab(LabArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
@@ -175,12 +198,14 @@ pub struct InfoArgs {
 
 /// List a directory
 ///
-/// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name.
+/// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name. With -R, -0 and
+/// --json give whole paths.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant ls disk.img
-  extant ls -l disk.img /etc
-  extant ls -lR disk.img /home")]
+  extant ls -lh disk.img /etc
+  extant ls -R -0 disk.img /home | xargs -0 printf '%s\\n'")]
+#[command(disable_help_flag = true)]
 pub struct LsArgs {
     /// Image file or block device
     pub image: OsString,
@@ -190,9 +215,17 @@ pub struct LsArgs {
     /// Long format
     #[arg(short)]
     pub long: bool,
+    /// Sizes as 4.0K, 12M
+    #[arg(short = 'h', long = "human-readable")]
+    pub human: bool,
     /// Subdirectories too
-    #[arg(short = 'R')]
+    #[arg(short = 'R', long)]
     pub recursive: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::HelpLong)]
+    pub help: Option<bool>,
+    #[command(flatten)]
+    pub format: Format,
     #[command(flatten)]
     pub partition: PartitionArg,
 }
@@ -221,6 +254,9 @@ pub struct StatArgs {
     pub image: OsString,
     /// Path in the image
     pub path: OsString,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub partition: PartitionArg,
 }
@@ -240,19 +276,27 @@ pub struct TreeArgs {
     #[arg(short = 'L', value_name = "LEVELS")]
     pub levels: Option<u32>,
     #[command(flatten)]
+    pub format: Format,
+    #[command(flatten)]
     pub partition: PartitionArg,
 }
 
 /// Copy files into an image, out of one, or from one to another
 ///
-/// A path in an image is IMAGE:PATH or IMAGE@PARTITION:PATH. Modes, times, symbolic links, holes and extended attributes
-/// are kept; owners too, for root.
+/// A path in an image is IMAGE:PATH or IMAGE@PARTITION:PATH; - is standard input or output. Modes, times, hard and symbolic
+/// links, holes and extended attributes are kept; owners too, for root. A file that is there is overwritten, and a symbolic link
+/// that is named as the destination is followed.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant cp disk.img:/etc/passwd .
   extant cp -r disk.img:/home backup
   extant cp motd disk.img:/etc/motd
-  extant cp -r rootfs/ whole-disk.img@2:/")]
+  extant cp -r rootfs/ whole-disk.img@2:/
+  extant cp -r --owner 0:0 files disk.img:/srv
+  tar c dir | extant cp - disk.img:/dir.tar
+
+Images are not trusted: what is copied out of one gets no set-user-ID and set-group-ID bits, device files are left out, and so are
+attributes of security and trusted, unless --privileges asks for them. That takes root.")]
 pub struct CpArgs {
     /// What to copy, and last where to
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
@@ -260,6 +304,29 @@ pub struct CpArgs {
     /// Directories with all that is in them
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
+    /// The same as -r -p
+    #[arg(short, long)]
+    pub archive: bool,
+    /// Keep owners, too, when copying into an image without being root
+    #[arg(short, long)]
+    pub preserve: bool,
+    /// Leave files alone that are there
+    #[arg(short, long)]
+    pub no_clobber: bool,
+    /// Say what is copied
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Whom everything that is copied into an image is to belong to
+    #[arg(long, value_name = "UID:GID", value_parser = owner)]
+    pub owner: Option<(u32, u32)>,
+    /// Out of an image, copy set-ID bits, devices, and attributes of security and trusted
+    #[arg(long)]
+    pub privileges: bool,
+}
+
+fn owner(text: &str) -> Result<(u32, u32), String> {
+    let ids = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    ids.ok_or_else(|| format!("'{text}' is not UID:GID, two numbers"))
 }
 
 /// Print the completions of a shell

@@ -1,4 +1,4 @@
-//! Arguments of `cp`: a path of the host, or `IMAGE:PATH`, `IMAGE@N:PATH`.
+//! Arguments of `cp` and of the commands that change an image: a path of the host, or `IMAGE:PATH`, `IMAGE@N:PATH`.
 //!
 //! # Locking
 //! None.
@@ -43,6 +43,11 @@ impl Place {
 
     pub fn is_in_image(&self) -> bool {
         matches!(self, Place::Inside(..))
+    }
+
+    /// `-`: standard input or output.
+    pub fn is_stream(&self) -> bool {
+        matches!(self, Place::Local(path) if path == b"-")
     }
 }
 

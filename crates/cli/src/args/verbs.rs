@@ -1,0 +1,407 @@
+//! The command lines of what changes an image without a mount, and of what searches and counts in one.
+//!
+//! # Locking
+//! None.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::record::Format;
+
+/// `-h` is taken: by human-readable sizes or by links that are not followed.
+#[derive(Args, Debug)]
+pub struct LongHelp {
+    /// Print help
+    #[arg(long, action = clap::ArgAction::HelpLong)]
+    pub help: Option<bool>,
+}
+
+/// Remove files and directories
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant rm disk.img:/etc/motd
+  extant rm -rf disk.img:/var/cache disk.img:/tmp/old")]
+pub struct RmArgs {
+    /// What to remove, as IMAGE:PATH
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub paths: Vec<OsString>,
+    /// Directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+    /// Say nothing about what is not there
+    #[arg(short, long)]
+    pub force: bool,
+    /// Empty directories, too
+    #[arg(short, long)]
+    pub dir: bool,
+    /// Say what is removed
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// Make directories
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant mkdir disk.img:/srv
+  extant mkdir -p -m 750 disk.img:/srv/www/data")]
+pub struct MkdirArgs {
+    /// What to make, as IMAGE:PATH
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub paths: Vec<OsString>,
+    /// Those above, too; no complaint about one that is there
+    #[arg(short, long)]
+    pub parents: bool,
+    /// Mode, as chmod takes it
+    #[arg(short, long)]
+    pub mode: Option<String>,
+    /// Say what is made
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// Make a hard or symbolic link
+///
+/// If LINK is a directory, the link is made in it.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant ln disk.img:/bin/busybox disk.img:/bin/sh
+  extant ln -s ../run disk.img:/var/run")]
+pub struct LnArgs {
+    /// What the link leads to: IMAGE:PATH, with -s any text
+    pub target: OsString,
+    /// The link, as IMAGE:PATH
+    pub link: OsString,
+    /// A symbolic link
+    #[arg(short, long)]
+    pub symbolic: bool,
+    /// Replace what is there
+    #[arg(short, long)]
+    pub force: bool,
+    /// Take LINK for a name even if it leads to a directory
+    #[arg(short, long)]
+    pub no_dereference: bool,
+}
+
+/// Rename files and directories within an image
+///
+/// If the last argument is a directory, the others go into it.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant mv disk.img:/etc/hosts disk.img:/etc/hosts.old
+  extant mv disk.img:/a disk.img:/b disk.img:/srv")]
+pub struct MvArgs {
+    /// What to rename, and last what to, as IMAGE:PATH
+    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
+    pub paths: Vec<OsString>,
+    /// Leave files alone that are there
+    #[arg(short, long)]
+    pub no_clobber: bool,
+    /// Take DESTINATION for a name even if it is a directory
+    #[arg(short = 'T', long)]
+    pub no_target_directory: bool,
+    /// Say what is renamed
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// Change modes
+///
+/// MODE is octal (644) or symbolic (u+rw,go-w). Symbolic links are followed where they are named, and left alone below.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant chmod 600 disk.img:/etc/shadow
+  extant chmod -R u+rwX,go-w disk.img:/srv")]
+pub struct ChmodArgs {
+    /// Octal or symbolic mode
+    #[arg(allow_hyphen_values = true)]
+    pub mode: String,
+    /// What to change, as IMAGE:PATH
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub paths: Vec<OsString>,
+    /// Everything below, too
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+}
+
+/// Change owners
+///
+/// OWNER is USER, USER:GROUP or :GROUP: numbers, or names that this host knows (not the image).
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant chown 0:0 disk.img:/etc/shadow
+  extant chown -R www-data: disk.img:/srv/www")]
+#[command(disable_help_flag = true)]
+pub struct ChownArgs {
+    /// USER:GROUP
+    pub owner: String,
+    /// What to change, as IMAGE:PATH
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub paths: Vec<OsString>,
+    /// Everything below, too; links themselves, not what they lead to
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Symbolic links themselves
+    #[arg(short = 'h', long)]
+    pub no_dereference: bool,
+    #[command(flatten)]
+    pub help: LongHelp,
+}
+
+/// What mknod makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NodeKind {
+    /// Block device
+    #[value(name = "b")]
+    Block,
+    /// Character device
+    #[value(name = "c", alias = "u")]
+    Char,
+    /// Fifo
+    #[value(name = "p")]
+    Fifo,
+    /// Socket
+    #[value(name = "s")]
+    Socket,
+}
+
+/// Make a device, a fifo or a socket
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant mknod -m 666 disk.img:/dev/null c 1 3
+  extant mknod disk.img:/run/control p")]
+pub struct MknodArgs {
+    /// What to make, as IMAGE:PATH
+    #[arg(value_name = "IMAGE:PATH")]
+    pub path: OsString,
+    /// What it is
+    pub kind: NodeKind,
+    /// Of a device
+    pub major: Option<u32>,
+    /// Of a device
+    pub minor: Option<u32>,
+    /// Mode, as chmod takes it
+    #[arg(short, long)]
+    pub mode: Option<String>,
+}
+
+/// Set times; make files that are not there
+///
+/// Without -a and -m, both times; without -d and -t, to now.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant touch disk.img:/etc/firstboot
+  extant touch -c -d '2024-02-29 12:00' disk.img:/etc/motd
+  extant touch -d @1700000000 disk.img:/a disk.img:/b")]
+#[command(disable_help_flag = true)]
+pub struct TouchArgs {
+    /// Files, as IMAGE:PATH
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub paths: Vec<OsString>,
+    /// The access time
+    #[arg(short = 'a')]
+    pub access: bool,
+    /// The modification time
+    #[arg(short = 'm')]
+    pub modification: bool,
+    /// Make no files
+    #[arg(short = 'c', long)]
+    pub no_create: bool,
+    /// Symbolic links themselves
+    #[arg(short = 'h', long)]
+    pub no_dereference: bool,
+    /// @SECONDS, or a date (UTC, or with an offset)
+    #[arg(short, long)]
+    pub date: Option<String>,
+    /// [[CC]YY]MMDDhhmm[.ss], UTC
+    #[arg(short = 't', conflicts_with = "date")]
+    pub stamp: Option<String>,
+    #[command(flatten)]
+    pub help: LongHelp,
+}
+
+/// Show how much space files take
+///
+/// Each directory with all that is in it, in units of 1024 bytes. A file with several names counts once.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant du -sh disk.img:/usr disk.img:/var
+  extant du disk.img | sort -n | tail")]
+#[command(disable_help_flag = true)]
+pub struct DuArgs {
+    /// Where to begin: IMAGE:PATH, or IMAGE for all of it
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub paths: Vec<OsString>,
+    /// Only the sum
+    #[arg(short, long)]
+    pub summarize: bool,
+    /// Files, too
+    #[arg(short, long, conflicts_with = "summarize")]
+    pub all: bool,
+    /// Sizes as 4.0K, 12M
+    #[arg(short = 'h', long = "human-readable")]
+    pub human: bool,
+    /// What files contain, in bytes, instead of what they take
+    #[arg(short = 'b', long = "bytes")]
+    pub apparent: bool,
+    #[command(flatten)]
+    pub format: Format,
+    #[command(flatten)]
+    pub help: LongHelp,
+}
+
+/// Show how much space images have
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant df -h disk.img
+  extant df -i a.img b.img@2")]
+#[command(disable_help_flag = true)]
+pub struct DfArgs {
+    /// Image files or block devices
+    #[arg(required = true, value_name = "IMAGE")]
+    pub images: Vec<OsString>,
+    /// Sizes as 4.0K, 12M
+    #[arg(short = 'h', long = "human-readable")]
+    pub human: bool,
+    /// Inodes instead of blocks
+    #[arg(short, long)]
+    pub inodes: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub help: LongHelp,
+}
+
+/// Search for files
+///
+/// Tests, which all must hold: -name, -iname and -path PATTERN, -type fdlcbps, -size [+-]N[cwbkMG], -links, -inum, -uid,
+/// -gid and -mtime [+-]N, -perm [-/]MODE, -empty; ! before one turns it round. -maxdepth N and -mindepth N. -print0 (or -0) ends paths
+/// with NUL.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant find disk.img -name '*.conf' -type f
+  extant find disk.img:/usr -perm -4000
+  extant find disk.img:/var -size +10M -print0 | xargs -0 printf '%s\\n'")]
+pub struct FindArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// End each path with NUL instead of a newline
+    #[arg(short = '0', long = "null", conflicts_with = "json")]
+    pub null: bool,
+    /// Where to begin (IMAGE:PATH, or IMAGE for all of it), then tests
+    #[arg(required = true, value_name = "IMAGE:PATH", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<OsString>,
+}
+
+/// List, read and change extended attributes
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant xattr list disk.img:/bin/ping
+  extant xattr get security.capability disk.img:/bin/ping | xxd
+  extant xattr set user.origin build-7 disk.img:/srv/data
+  extant xattr remove user.origin disk.img:/srv/data")]
+pub struct XattrArgs {
+    #[command(subcommand)]
+    pub command: XattrCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum XattrCommand {
+    /// List names; with --json values as well
+    List {
+        /// Files, as IMAGE:PATH
+        #[arg(required = true, value_name = "IMAGE:PATH")]
+        paths: Vec<OsString>,
+        /// Symbolic links themselves
+        #[arg(short = 'P', long)]
+        no_dereference: bool,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Print a value as it is
+    Get {
+        /// Whole name, as user.origin
+        name: OsString,
+        /// File, as IMAGE:PATH
+        #[arg(value_name = "IMAGE:PATH")]
+        path: OsString,
+        /// Symbolic links themselves
+        #[arg(short = 'P', long)]
+        no_dereference: bool,
+    },
+    /// Set a value
+    Set {
+        /// Whole name, as user.origin
+        name: OsString,
+        /// The value; 0x… is hexadecimal
+        value: OsString,
+        /// Files, as IMAGE:PATH
+        #[arg(required = true, value_name = "IMAGE:PATH")]
+        paths: Vec<OsString>,
+        /// Symbolic links themselves
+        #[arg(short = 'P', long)]
+        no_dereference: bool,
+    },
+    /// Remove an attribute
+    #[command(visible_alias = "rm")]
+    Remove {
+        /// Whole name, as user.origin
+        name: OsString,
+        /// Files, as IMAGE:PATH
+        #[arg(required = true, value_name = "IMAGE:PATH")]
+        paths: Vec<OsString>,
+        /// Symbolic links themselves
+        #[arg(short = 'P', long)]
+        no_dereference: bool,
+    },
+}
+
+/// Change an image by a list of commands
+///
+/// One command in a line: rm, mkdir, ln, mv, chmod, chown, mknod, touch and xattr, with paths in the image, and put and get, which copy
+/// from and to the host. Words are quoted as in a shell; # begins a comment. The first line that fails ends it (exit status 1), and
+/// its number is said; what the lines before have done stays, unless --atomic.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant script disk.img < changes
+  printf 'mkdir -p /srv/www\\nput -r site/. /srv/www\\nchown -R 33:33 /srv/www\\n' | extant script --atomic disk.img
+
+With --atomic the lines work on a copy of what they change. After the last one, everything is written by one transaction of the
+image's journal: a power cut leaves all or nothing, and so does a line that fails. What does not fit the journal is refused.")]
+pub struct ScriptArgs {
+    /// Image file or block device; IMAGE@N for a partition
+    pub image: OsString,
+    /// The commands (default: standard input)
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// All or nothing
+    #[arg(long)]
+    pub atomic: bool,
+    /// Say each line before it is done
+    #[arg(short, long)]
+    pub verbose: bool,
+    #[command(flatten)]
+    pub partition: super::PartitionArg,
+}
+
+/// A line of a script.
+#[derive(Parser, Debug)]
+#[command(multicall = true, disable_version_flag = true)]
+pub enum Line {
+    Rm(RmArgs),
+    Mkdir(MkdirArgs),
+    Ln(LnArgs),
+    Mv(MvArgs),
+    Chmod(ChmodArgs),
+    Chown(ChownArgs),
+    Mknod(MknodArgs),
+    Touch(TouchArgs),
+    Xattr(XattrArgs),
+    /// Copy from the host: put [OPTIONS] HOST… PATH
+    Put(super::CpArgs),
+    /// Copy to the host: get [OPTIONS] PATH… HOST
+    Get(super::CpArgs),
+}

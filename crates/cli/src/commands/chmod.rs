@@ -1,0 +1,34 @@
+//! `extant chmod`: changes modes.
+//!
+//! # Locking
+//! None.
+
+use extant_fs::SetAttr;
+use extant_ondisk::inode::FileType;
+
+use super::verb::{Images, Report, caller, each};
+use crate::args::ChmodArgs;
+use crate::failure::Result;
+use crate::{image, mode};
+
+pub fn run(args: &ChmodArgs, images: &mut Images) -> Result<()> {
+    let umask = caller().umask;
+    // A mode that is none is found before anything has changed.
+    mode::apply(&args.mode, 0, umask)?;
+    let mut report = Report::default();
+    for path in &args.paths {
+        let file = images.file(path)?;
+        images.stop.check()?;
+        let mut failures = Report::default();
+        let changed = each(&file, true, args.recursive, &images.stop, &mut failures, |path, inode, _| {
+            if inode.file_type() == Some(FileType::Symlink) {
+                return Ok(());
+            }
+            let mode = mode::apply(&args.mode, file.fs.getattr(inode).mode, umask)?;
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            file.fs.setattr(inode, &set).map(drop).map_err(|e| image::at(&file.fs, path, e))
+        });
+        report.note(changed.and(failures.end()))?;
+    }
+    report.end()
+}

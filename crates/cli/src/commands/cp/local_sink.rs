@@ -1,0 +1,357 @@
+//! The side of a copy that lies on the host, and is written.
+//!
+//! What is written comes from an image, and may go where others can write. So nothing below the destination is reached by a
+//! path: directories are descriptors, opened without following links; files get their owner and mode through the descriptor
+//! that made them; links, fifos and devices, which have none, are made in a directory that only we can enter, and renamed to
+//! their place when they are complete. What an image says about privileges is left out unless it is asked for.
+//!
+//! # Locking
+//! None.
+
+use std::cell::{Cell, OnceCell};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use extant_ondisk::inode::FileType;
+use extant_ondisk::time::Timestamp;
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown,
+    fsetxattr, fstat, linkat, makedev, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::local::{dir_path, directory_above, id, kind, os};
+use super::side::{Id, Node, Sink, Step, Trouble, Xattrs};
+use crate::failure::{Result, warn};
+use crate::text::shown;
+
+/// What something is called before it has its name.
+const UNFINISHED: &str = "unfinished";
+
+/// A directory, by its descriptor.
+pub struct Dir {
+    fd: OwnedFd,
+    workshop: OnceCell<Workshop>,
+}
+
+/// A directory in it that only we can enter.
+struct Workshop {
+    fd: OwnedFd,
+    name: String,
+}
+
+impl Dir {
+    fn new(fd: OwnedFd) -> Dir {
+        Dir { fd, workshop: OnceCell::new() }
+    }
+
+    fn workshop(&self) -> Step<&OwnedFd> {
+        if self.workshop.get().is_none() {
+            let mut lot = [0; 8];
+            getrandom(&mut lot, GetRandomFlags::empty())?;
+            let name = format!(".extant-{:016x}", u64::from_le_bytes(lot));
+            mkdirat(&self.fd, &name, Mode::RWXU)?;
+            let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::RDONLY;
+            let fd = openat(&self.fd, &name, flags, Mode::empty())?;
+            let stat = fstat(&fd)?;
+            if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+                return Err(Trouble::here(format!("{name} is not the directory that was just made")));
+            }
+            let _ = self.workshop.set(Workshop { fd, name });
+        }
+        self.workshop.get().map(|w| &w.fd).ok_or_else(|| Trouble::here("no directory to work in"))
+    }
+
+    fn tidy(&mut self) {
+        if let Some(workshop) = self.workshop.take() {
+            // What failed half-way.
+            let _ = unlinkat(&workshop.fd, UNFINISHED, AtFlags::empty());
+            let _ = unlinkat(&self.fd, &workshop.name, AtFlags::REMOVEDIR);
+        }
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        self.tidy();
+    }
+}
+
+/// What was not copied because the image is not trusted, counted.
+#[derive(Default)]
+struct LeftOut {
+    devices: Cell<u64>,
+    modes: Cell<u64>,
+    attributes: Cell<u64>,
+}
+
+fn count(n: &Cell<u64>) {
+    n.set(n.get() + 1);
+}
+
+pub struct LocalSink {
+    root: bool,
+    privileges: bool,
+    left_out: LeftOut,
+    /// Once is enough.
+    warned: Cell<bool>,
+}
+
+impl LocalSink {
+    /// `privileges`: set-id bits, devices, and attributes of `security` and `trusted` are copied, too.
+    pub fn new(privileges: bool) -> LocalSink {
+        let root = geteuid().is_root();
+        LocalSink { root, privileges, left_out: LeftOut::default(), warned: false.into() }
+    }
+
+    /// Mode bits to set. Without the owner, set-user-id and set-group-id would mean somebody else.
+    fn mode(&self, node: &Node) -> Mode {
+        // A directory's set-group-id bit gives nobody privileges.
+        let whole = self.root && (self.privileges || node.is_dir());
+        if self.root && !whole && node.mode & 0o6000 != 0 {
+            count(&self.left_out.modes);
+        }
+        let mask = if whole { 0o7777 } else { 0o1777 };
+        Mode::from_raw_mode((node.mode & mask).into())
+    }
+
+    fn set_xattrs(&self, fd: &impl AsFd, xattrs: &Xattrs) {
+        for (name, value) in xattrs {
+            let privileged = name.starts_with(b"security.") || name.starts_with(b"trusted.");
+            if privileged && !self.privileges {
+                if self.root {
+                    count(&self.left_out.attributes);
+                }
+                continue;
+            }
+            let set = fsetxattr(fd, OsStr::from_bytes(name), value, XattrFlags::empty());
+            if let Err(e) = set
+                && !self.warned.replace(true)
+            {
+                let name = shown(name);
+                warn(&format!("attribute {name}: {e} (further attributes are left out silently)"));
+            }
+        }
+    }
+
+    fn finish(&self, fd: impl AsFd, node: &Node, xattrs: &Xattrs) -> Step<()> {
+        if self.root {
+            fchown(&fd, Some(Uid::from_raw(node.uid)), Some(Gid::from_raw(node.gid)))?;
+        }
+        // After the owner, whose change clears bits; the attributes before it, since ACLs change the mode.
+        self.set_xattrs(&fd, xattrs);
+        fchmod(&fd, self.mode(node))?;
+        Ok(rustix::fs::futimens(&fd, &times(node))?)
+    }
+
+    /// Makes what has no descriptor, complete but for its name.
+    fn make(&self, workshop: &OwnedFd, node: &Node, target: &[u8]) -> Step<Id> {
+        let name = UNFINISHED;
+        if node.kind == FileType::Symlink {
+            symlinkat(os(target), workshop, name)?;
+        } else {
+            let device = node.device.map_or(0, |d| makedev(d.major, d.minor));
+            let kind = rustix::fs::FileType::from_raw_mode(node.kind.mode_bits().into());
+            mknodat(workshop, name, kind, Mode::empty(), device)?;
+        }
+        // By name: nobody else can have put anything else there.
+        if self.root {
+            let (uid, gid) = (Some(Uid::from_raw(node.uid)), Some(Gid::from_raw(node.gid)));
+            chownat(workshop, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        if node.kind != FileType::Symlink {
+            chmodat(workshop, name, self.mode(node), AtFlags::empty())?;
+        }
+        utimensat(workshop, name, &times(node), AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(id(&statat(workshop, name, AtFlags::SYMLINK_NOFOLLOW)?))
+    }
+
+    fn open_file(&self, parent: &Dir, name: &[u8], named: bool) -> Step<File> {
+        let mut flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        flags.set(OFlags::NOFOLLOW, !named);
+        let mode = Mode::RUSR | Mode::WUSR;
+        let in_the_way = |what| Err(Trouble::here(format!("{what} is in the way")));
+        let opened = match openat(&parent.fd, os(name), flags, mode) {
+            Err(Errno::NOENT) => openat(&parent.fd, os(name), flags | OFlags::CREATE | OFlags::EXCL, mode),
+            other => other,
+        };
+        let file = match opened {
+            Ok(fd) => File::from(fd),
+            Err(Errno::EXIST) if named => return Err(Trouble::here("not written through a dangling symbolic link")),
+            Err(Errno::LOOP) if !named => return in_the_way("a symbolic link"),
+            Err(Errno::ISDIR) => return in_the_way("a directory"),
+            Err(Errno::NXIO) => return in_the_way("something that is no regular file"),
+            Err(e) => return Err(e.into()),
+        };
+        if !file.metadata().is_ok_and(|m| m.is_file()) {
+            return in_the_way("something that is no regular file");
+        }
+        // What is copied may be under the name of something private: nobody reads it before it has its mode.
+        fchmod(&file, mode)?;
+        rustix::fs::ftruncate(&file, 0)?;
+        Ok(file)
+    }
+
+    fn open_below(&self, parent: &OwnedFd, name: &[u8]) -> Step<OwnedFd> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::RDONLY;
+        Ok(openat(parent, os(name), flags, Mode::empty())?)
+    }
+}
+
+fn times(node: &Node) -> Timestamps {
+    let spec = |t: Timestamp| Timespec { tv_sec: t.seconds, tv_nsec: t.nanos.into() };
+    Timestamps { last_access: spec(node.atime), last_modification: spec(node.mtime) }
+}
+
+impl Sink for LocalSink {
+    type Dir = Dir;
+    type File = File;
+
+    fn image(&self) -> Option<usize> {
+        None
+    }
+
+    fn host_file(&self) -> Option<Id> {
+        None
+    }
+
+    fn top(&self, path: &[u8]) -> Step<Dir> {
+        // Named by the user: links are followed.
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
+        Ok(Dir::new(openat(CWD, dir_path(path), flags, Mode::empty())?))
+    }
+
+    fn existing(&self, path: &[u8]) -> Step<Option<FileType>> {
+        match os(path).metadata() {
+            Ok(meta) => Ok(FileType::from_mode(meta.mode() as u16)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn id(&self, dir: &Dir) -> Step<Id> {
+        Ok(id(&fstat(&dir.fd)?))
+    }
+
+    fn is_within(&self, _dir: &Dir, _id: Id) -> Step<bool> {
+        // What is copied to the host comes from an image.
+        Ok(false)
+    }
+
+    fn look(&self, dir: &Dir, name: &[u8]) -> Step<Option<(FileType, Id)>> {
+        match statat(&dir.fd, os(name), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some((kind(&stat).unwrap_or(FileType::Regular), id(&stat)))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn directory(&self, parent: &Dir, name: &[u8]) -> Step<Dir> {
+        match mkdirat(&parent.fd, os(name), Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(e.into()),
+        }
+        self.open_below(&parent.fd, name).map(Dir::new)
+    }
+
+    fn parent(&self, below: &Dir, id: Id) -> Step<Dir> {
+        directory_above(below.fd.as_fd(), id).map(Dir::new)
+    }
+
+    fn file(&self, parent: &Dir, name: &[u8], named: bool, _source: Option<Id>) -> Step<File> {
+        self.open_file(parent, name, named)
+    }
+
+    fn write(&self, file: &File, offset: u64, data: &[u8]) -> Step<()> {
+        Ok(file.write_all_at(data, offset)?)
+    }
+
+    fn finish_file(&self, file: File, node: &Node, xattrs: &Xattrs) -> Step<Id> {
+        // A hole at the end.
+        file.set_len(node.size)?;
+        self.finish(&file, node, xattrs)?;
+        Ok(id(&fstat(&file)?))
+    }
+
+    fn finish_directory(&self, mut dir: Dir, node: &Node, xattrs: &Xattrs) -> Step<()> {
+        // Before its times are set.
+        dir.tidy();
+        self.finish(&dir.fd, node, xattrs)
+    }
+
+    fn special(&self, parent: &Dir, name: &[u8], node: &Node, target: &[u8], _xattrs: &Xattrs) -> Step<Option<Id>> {
+        if node.kind.is_device() && !self.privileges {
+            count(&self.left_out.devices);
+            return Ok(None);
+        }
+        let workshop = parent.workshop()?;
+        let made = match self.make(workshop, node, target) {
+            Ok(made) => made,
+            Err(e) => {
+                let _ = unlinkat(workshop, UNFINISHED, AtFlags::empty());
+                return Err(e);
+            }
+        };
+        if let Err(e) = renameat(workshop, UNFINISHED, &parent.fd, os(name)) {
+            let _ = unlinkat(workshop, UNFINISHED, AtFlags::empty());
+            return Err(match e {
+                Errno::ISDIR => Trouble::here("a directory is in the way"),
+                e => e.into(),
+            });
+        }
+        Ok(Some(made))
+    }
+
+    fn link(&self, made: Id, path: &[&[u8]], parent: &Dir, name: &[u8]) -> Step<bool> {
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        let there = |dir: &OwnedFd, name: &[u8]| statat(dir, os(name), nofollow).is_ok_and(|stat| id(&stat) == made);
+        if there(&parent.fd, name) {
+            return Ok(true);
+        }
+        let ([top, dirs @ ..], Some((file, _))) = (path, path.split_last()) else { return Ok(false) };
+        let mut from = self.top(top)?.fd.try_clone()?;
+        for dir in &dirs[..dirs.len().saturating_sub(1)] {
+            from = self.open_below(&from, dir)?;
+        }
+        // Somebody has moved it: then it is copied once more.
+        if !there(&from, file) {
+            return Ok(false);
+        }
+        // Under a name that nobody knows, so that what is there is replaced at once and what is linked can be looked at first.
+        let workshop = parent.workshop()?;
+        match linkat(&from, os(file), workshop, UNFINISHED, AtFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::MLINK | Errno::PERM | Errno::XDEV | Errno::OPNOTSUPP | Errno::NOENT) => return Ok(false),
+            Err(e) => return Err(e.into()),
+        }
+        let linked = there(workshop, UNFINISHED.as_bytes());
+        let renamed = if linked { renameat(workshop, UNFINISHED, &parent.fd, os(name)) } else { Ok(()) };
+        // A rename onto another name of the same file leaves both.
+        let _ = unlinkat(workshop, UNFINISHED, AtFlags::empty());
+        match renamed {
+            Ok(()) => Ok(linked),
+            Err(Errno::ISDIR) => Err(Trouble::here("a directory is in the way")),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn show(&self, path: &[u8]) -> String {
+        shown(path)
+    }
+
+    fn end(&self) -> Result<()> {
+        let left = &self.left_out;
+        let counts = [(&left.devices, "devices"), (&left.modes, "set-ID modes"), (&left.attributes, "attributes")];
+        let counts: Vec<String> =
+            counts.iter().filter(|(n, _)| n.get() > 0).map(|(n, what)| format!("{what}: {}", n.get())).collect();
+        if !counts.is_empty() {
+            warn(&format!("left out for safety: {} (--privileges copies them)", counts.join(", ")));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,438 @@
+//! The copy: one source after the other, trees without recursion.
+//!
+//! Main types: [`Copy`] (what a whole command remembers), [`Tree`] (one tree under way). Of a tree there are two paths, a few open
+//! directories on either side, and of each directory on the way its number and the names that are still to come: depth costs
+//! no descriptors and little memory. Files with several names are remembered by number, so that they keep them.
+//!
+//! # Locking
+//! None.
+
+use std::collections::{HashMap, HashSet};
+
+use extant_ondisk::inode::FileType;
+
+use super::progress::Progress;
+use super::side::{Id, Node, Sink, Source, Step, Trouble};
+use super::stream;
+use crate::args::CpArgs;
+use crate::failure::{Failure, OPERATIONAL, Result};
+use crate::signals::Stop;
+use crate::text::{Output, shown};
+
+/// Directories on the way down that stay open; of those further up only the number is known.
+const OPEN_MAX: usize = 16;
+
+/// Where in the destination a directory is.
+struct Place {
+    /// Its index; none for what the user named.
+    parent: Option<usize>,
+    /// A name, or the path that the user named.
+    name: Vec<u8>,
+}
+
+/// A file with several names, copied once.
+struct Made {
+    id: Id,
+    place: usize,
+    name: Vec<u8>,
+}
+
+/// A copy under way.
+pub struct Copy<'a, S: Sink> {
+    sink: &'a S,
+    args: &'a CpArgs,
+    recursive: bool,
+    stop: &'a Stop,
+    progress: Progress,
+    /// Directories entered, for the source at hand.
+    seen: HashSet<Id>,
+    /// Destination directories, for [`Made`].
+    places: Vec<Place>,
+    /// By source file system and file.
+    links: HashMap<(Option<usize>, Id), Made>,
+    /// What was made and has several names, or is a symbolic link: a later source must not get at it by its name.
+    made: HashSet<Id>,
+    symlinks: HashSet<Id>,
+}
+
+/// A directory that is being copied.
+struct Level<E, D> {
+    node: Node,
+    /// `None` far up.
+    from: Option<E>,
+    to: Option<D>,
+    to_id: Id,
+    place: usize,
+    names: std::vec::IntoIter<Vec<u8>>,
+    /// The lengths of the paths.
+    from_len: usize,
+    to_len: usize,
+}
+
+/// A tree that is being copied.
+struct Tree<E, D> {
+    levels: Vec<Level<E, D>>,
+    from: Vec<u8>,
+    to: Vec<u8>,
+}
+
+/// What one name becomes.
+struct Item<'i, D> {
+    parent: &'i D,
+    place: usize,
+    name: &'i [u8],
+    from: &'i [u8],
+    to: &'i [u8],
+    /// The destination is what the user named.
+    named: bool,
+}
+
+impl<'a, S: Sink> Copy<'a, S> {
+    pub fn new(sink: &'a S, args: &'a CpArgs, stop: &'a Stop) -> Copy<'a, S> {
+        Copy {
+            sink,
+            args,
+            recursive: args.recursive || args.archive,
+            stop,
+            progress: Progress::new(),
+            seen: HashSet::new(),
+            places: Vec::new(),
+            links: HashMap::new(),
+            made: HashSet::new(),
+            symlinks: HashSet::new(),
+        }
+    }
+
+    pub fn end(&self) {
+        self.progress.end();
+    }
+
+    fn place(&mut self, parent: Option<usize>, name: &[u8]) -> usize {
+        self.places.push(Place { parent, name: name.to_vec() });
+        self.places.len() - 1
+    }
+
+    /// The path of a place, and a name in it.
+    fn path<'p>(places: &'p [Place], place: usize, name: &'p [u8]) -> Vec<&'p [u8]> {
+        let mut path = vec![name];
+        let mut at = Some(place);
+        while let Some(place) = at.map(|i| &places[i]) {
+            path.push(&place.name);
+            at = place.parent;
+        }
+        path.reverse();
+        path
+    }
+
+    /// Copies one source. False: something in it failed, and was complained about.
+    pub fn source<R: Source>(&mut self, source: &R, path: &[u8], to: &[u8], into_dir: bool) -> Result<bool> {
+        self.seen.clear();
+        let here = |e: Trouble| e.at(|| source.show(path));
+        let top = source.top(path, !self.recursive).map_err(here)?;
+        let node = source.node(&top).map_err(here)?;
+        let name = last_name(path);
+        let whole_tree = node.is_dir() && matches!(name, b"" | b"." | b"..");
+        if node.is_dir() && !self.recursive {
+            return Err(Failure::op(format!("{}: is a directory (copy it with -r)", source.show(path))));
+        }
+        // The content of "/" or "." goes into a directory that is there; anything else becomes a name in it.
+        let (parent_path, name) = match into_dir {
+            true if whole_tree => (to.to_vec(), Vec::new()),
+            true => (to.to_vec(), name.to_vec()),
+            false => split(to)?,
+        };
+        let whole_path = if name.is_empty() { to.to_vec() } else { joined(&parent_path, &name) };
+        let there = |e: Trouble| e.at(|| self.sink.show(&parent_path));
+        let parent = self.sink.top(&parent_path).map_err(there)?;
+        if node.is_dir() && self.shares(source) && self.sink.is_within(&parent, node.id).map_err(there)? {
+            return Err(Failure::op(format!(
+                "cannot copy a directory, {}, into itself, {}",
+                source.show(path),
+                self.sink.show(&whole_path)
+            )));
+        }
+        let place = self.place(None, &parent_path);
+        if name.is_empty() {
+            let tree = Tree { levels: Vec::new(), from: path.to_vec(), to: whole_path };
+            return self.tree(source, tree, top, node, parent, place);
+        }
+        let item = Item { parent: &parent, place, name: &name, from: path, to: &whole_path, named: true };
+        if !node.is_dir() {
+            return self.file(source, &top, &node, &item).map(|()| true);
+        }
+        let dir = self.directory(source, &node, &item)?;
+        drop(parent);
+        let place = self.place(Some(place), &name);
+        let tree = Tree { levels: Vec::new(), from: path.to_vec(), to: whole_path };
+        self.tree(source, tree, top, node, dir, place)
+    }
+
+    /// Copies standard input.
+    pub fn stream(&mut self, to: &[u8], into_dir: bool) -> Result<bool> {
+        if into_dir {
+            return Err(Failure::op(format!("{}: is a directory; standard input needs a name", self.sink.show(to))));
+        }
+        let (parent, name) = split(to)?;
+        let at = || self.sink.show(to);
+        let parent = self.sink.top(&parent).map_err(|e| e.at(at))?;
+        if self.args.no_clobber && self.sink.look(&parent, &name).map_err(|e| e.at(at))?.is_some() {
+            return Ok(true);
+        }
+        let file = self.sink.file(&parent, &name, true, None).map_err(|e| e.at(at))?;
+        let size = stream::fill(self.sink, &file, &at, || self.stop.check())?;
+        self.sink.finish_file(file, &stream::node(size), &Vec::new()).map_err(|e| e.at(at))?;
+        self.say(|| "-".into(), to)?;
+        Ok(true)
+    }
+
+    /// Both sides lie in one image.
+    fn shares<R: Source>(&self, source: &R) -> bool {
+        source.image().is_some() && source.image() == self.sink.image()
+    }
+
+    fn enter<R: Source>(
+        &mut self,
+        source: &R,
+        tree: &mut Tree<R::Entry, S::Dir>,
+        (from, node): (R::Entry, Node),
+        to: S::Dir,
+        place: usize,
+    ) -> Result<()> {
+        let here = |e: Trouble| e.at(|| source.show(&tree.from));
+        if !self.seen.insert(node.id) {
+            return Err(here(Trouble::here("directory is reached a second time")));
+        }
+        let names = source.names(&from).map_err(here)?.into_iter();
+        let to_id = self.sink.id(&to).map_err(|e| e.at(|| self.sink.show(&tree.to)))?;
+        if let Some(far) = tree.levels.len().checked_sub(OPEN_MAX) {
+            (tree.levels[far].from, tree.levels[far].to) = (None, None);
+        }
+        let (from_len, to_len) = (tree.from.len(), tree.to.len());
+        tree.levels.push(Level { node, from: Some(from), to: Some(to), to_id, place, names, from_len, to_len });
+        Ok(())
+    }
+
+    fn tree<R: Source>(
+        &mut self,
+        source: &R,
+        mut tree: Tree<R::Entry, S::Dir>,
+        from: R::Entry,
+        node: Node,
+        to: S::Dir,
+        place: usize,
+    ) -> Result<bool> {
+        let mut whole = true;
+        self.enter(source, &mut tree, (from, node), to, place)?;
+        while let Some(level) = tree.levels.last_mut() {
+            tree.from.truncate(level.from_len);
+            tree.to.truncate(level.to_len);
+            match level.names.next() {
+                Some(name) => {
+                    let copied = self.step(source, &mut tree, &name);
+                    whole &= self.went_well(copied)?;
+                }
+                None => {
+                    let finished = self.leave(source, &mut tree)?;
+                    whole &= self.went_well(finished)?;
+                }
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Copies one name of the directory at hand.
+    fn step<R: Source>(&mut self, source: &R, tree: &mut Tree<R::Entry, S::Dir>, name: &[u8]) -> Result<()> {
+        if name.contains(&b'/') || name.contains(&0) || matches!(name, b"" | b"." | b"..") {
+            let dir = source.show(&tree.from);
+            return Err(Failure::op(format!("{dir}: refusing the name '{}'", shown(name))));
+        }
+        push(&mut tree.from, name);
+        push(&mut tree.to, name);
+        let Some(Level { from: Some(dir), to: Some(parent), place, .. }) = tree.levels.last() else { return Ok(()) };
+        let place = *place;
+        let here = |e: Trouble| e.at(|| source.show(&tree.from));
+        let entry = source.child(dir, name).map_err(here)?;
+        let node = source.node(&entry).map_err(here)?;
+        let item = Item { parent, place, name, from: &tree.from, to: &tree.to, named: false };
+        if !node.is_dir() {
+            return self.file(source, &entry, &node, &item);
+        }
+        let to = self.directory(source, &node, &item)?;
+        let place = self.place(Some(place), name);
+        self.enter(source, tree, (entry, node), to, place)
+    }
+
+    /// Everything in the directory at hand is copied. The outer error: the way back is lost.
+    fn leave<R: Source>(&mut self, source: &R, tree: &mut Tree<R::Entry, S::Dir>) -> Result<Result<()>> {
+        let Some(Level { node, from: Some(from), to: Some(to), .. }) = tree.levels.pop() else { return Ok(Ok(())) };
+        // Before it has its mode, which may keep us out.
+        if let Some(up) = tree.levels.last_mut()
+            && up.from.is_none()
+        {
+            up.from = Some(source.parent(&from, up.node.id).map_err(|e| e.at(|| source.show(&tree.from)))?);
+            up.to = Some(self.sink.parent(&to, up.to_id).map_err(|e| e.at(|| self.sink.show(&tree.to)))?);
+        }
+        // Last, because filling it changes its times.
+        let xattrs = source.xattrs(&from).map_err(|e| e.at(|| source.show(&tree.from)));
+        Ok(xattrs.and_then(|xattrs| {
+            self.sink.finish_directory(to, &node, &xattrs).map_err(|e| e.at(|| self.sink.show(&tree.to)))
+        }))
+    }
+
+    fn directory<R: Source>(&mut self, source: &R, node: &Node, item: &Item<'_, S::Dir>) -> Result<S::Dir> {
+        self.stop.check()?;
+        let at = |e: Trouble| e.at(|| self.sink.show(item.to));
+        if self.shares(source) {
+            let there = self.sink.look(item.parent, item.name).map_err(at)?;
+            if there.is_some_and(|(_, id)| id == node.id) {
+                return Err(at(Trouble::here("it is the same file")));
+            }
+        }
+        let dir = self.sink.directory(item.parent, item.name).map_err(at)?;
+        self.say(|| source.show(item.from), item.to)?;
+        Ok(dir)
+    }
+
+    /// Copies what is no directory.
+    fn file<R: Source>(&mut self, source: &R, entry: &R::Entry, node: &Node, item: &Item<'_, S::Dir>) -> Result<()> {
+        self.stop.check()?;
+        if source.image().is_none() && self.sink.host_file() == Some(node.id) {
+            return Err(Failure::op(format!("{}: is the image that is written", source.show(item.from))));
+        }
+        let at = |e: Trouble| e.at(|| self.sink.show(item.to));
+        let there = self.sink.look(item.parent, item.name).map_err(at)?;
+        if let Some((kind, id)) = there {
+            if self.shares(source) && id == node.id {
+                return Err(at(Trouble::here("it is the same file")));
+            }
+            if self.args.no_clobber {
+                return Ok(());
+            }
+            if kind == FileType::Symlink && self.symlinks.contains(&id) && node.kind == FileType::Regular {
+                return Err(at(Trouble::here("not written through a symbolic link that was just copied")));
+            }
+            if self.made.remove(&id) {
+                self.links.retain(|_, made| made.id != id);
+            }
+        }
+        let several = node.links > 1;
+        let key = (source.image(), node.id);
+        if several && let Some(made) = self.links.get(&key) {
+            let path = Self::path(&self.places, made.place, &made.name);
+            if self.sink.link(made.id, &path, item.parent, item.name).map_err(at)? {
+                return self.say(|| source.show(item.from), item.to);
+            }
+        }
+        let made = match node.kind {
+            FileType::Regular => Some(self.regular(source, entry, node, item)?),
+            kind => {
+                let here = |e: Trouble| e.at(|| source.show(item.from));
+                let target = if kind == FileType::Symlink { source.target(entry).map_err(here)? } else { Vec::new() };
+                let xattrs = source.xattrs(entry).map_err(here)?;
+                let made = self.sink.special(item.parent, item.name, node, &target, &xattrs).map_err(at)?;
+                if kind == FileType::Symlink {
+                    self.symlinks.extend(made);
+                }
+                made
+            }
+        };
+        if let Some(id) = made.filter(|_| several) {
+            self.made.insert(id);
+            self.links.insert(key, Made { id, place: item.place, name: item.name.to_vec() });
+        }
+        if made.is_some() { self.say(|| source.show(item.from), item.to) } else { Ok(()) }
+    }
+
+    fn regular<R: Source>(&self, source: &R, entry: &R::Entry, node: &Node, item: &Item<'_, S::Dir>) -> Result<Id> {
+        let here = |e: Trouble| e.at(|| source.show(item.from));
+        let at = |e: Trouble| e.at(|| self.sink.show(item.to));
+        let xattrs = source.xattrs(entry).map_err(here)?;
+        self.progress.file(item.name, node.size);
+        let same = self.shares(source).then_some(node.id);
+        let file = self.sink.file(item.parent, item.name, item.named, same).map_err(at)?;
+        let read: Step<()> = source.read(entry, &mut |offset, data| {
+            self.stop.check()?;
+            self.progress.at(offset + data.len() as u64);
+            self.sink.write(&file, offset, data).map_err(at)
+        });
+        read.map_err(here)?;
+        self.sink.finish_file(file, node, &xattrs).map_err(at)
+    }
+
+    /// As cp -v.
+    fn say(&self, from: impl FnOnce() -> String, to: &[u8]) -> Result<()> {
+        if self.args.verbose {
+            use std::io::Write;
+            let mut out = Output::new();
+            writeln!(out, "'{}' -> '{}'", from(), self.sink.show(to))?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Complains about what concerns one file; passes on what ends everything.
+    fn went_well(&self, result: Result<()>) -> Result<bool> {
+        match result {
+            Ok(()) => Ok(true),
+            Err(e) if e.status == OPERATIONAL => {
+                self.progress.aside(|| e.print());
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
+
+fn trimmed(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
+    &path[..end]
+}
+
+/// What follows the last slash; empty for the root.
+fn last_name(path: &[u8]) -> &[u8] {
+    let path = trimmed(path);
+    &path[path.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1)..]
+}
+
+/// The directory of a path that is to be made, and the name in it.
+fn split(path: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
+    let name = last_name(path);
+    if matches!(name, b"" | b"." | b"..") {
+        return Err(Failure::op(format!("{}: cannot be made", shown(path))));
+    }
+    let path = trimmed(path);
+    Ok((path[..path.len() - name.len()].to_vec(), name.to_vec()))
+}
+
+/// Appends a name to a path, in which nothing stands for the directory we are in.
+fn push(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.is_empty() && !path.ends_with(b"/") {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+}
+
+fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut path = dir.to_vec();
+    push(&mut path, name);
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_paths() {
+        assert_eq!(last_name(b"/etc/passwd"), b"passwd");
+        assert_eq!(last_name(b"a//"), b"a");
+        assert_eq!(last_name(b"/"), b"");
+        assert_eq!(split(b"a").unwrap(), (b"".to_vec(), b"a".to_vec()));
+        assert_eq!(split(b"/x/y/").unwrap(), (b"/x/".to_vec(), b"y".to_vec()));
+        assert!(split(b"/").is_err());
+        assert!(split(b"x/..").is_err());
+        assert_eq!(joined(b"", b"a"), b"a");
+        assert_eq!(joined(b"/", b"a"), b"/a");
+        assert_eq!(joined(b"x", b"a"), b"x/a");
+    }
+}

@@ -1,0 +1,56 @@
+//! `extant mkdir`: makes directories.
+//!
+//! # Locking
+//! None.
+
+use extant_fs::{Error, NewNode, SetAttr};
+
+use super::verb::{File, Images, Report, caller};
+use crate::args::MkdirArgs;
+use crate::failure::Result;
+use crate::mode;
+
+pub fn run(args: &MkdirArgs, images: &mut Images) -> Result<()> {
+    let mut report = Report::default();
+    for path in &args.paths {
+        let file = images.file(path)?;
+        images.stop.check()?;
+        let made = one(args, &file);
+        report.note(made)?;
+    }
+    report.end()
+}
+
+fn one(args: &MkdirArgs, file: &File) -> Result<()> {
+    let failed = |e| file.failed(e);
+    if args.parents && file.as_dir().is_some() {
+        return Ok(());
+    }
+    let cred = caller();
+    if args.parents {
+        let above = &file.path[..file.path.len() - trailing(&file.path)];
+        file.fs.make_dirs(above, 0o777, cred).map_err(failed)?;
+    }
+    let (dir, name) = file.parent()?;
+    let inode = match file.fs.create(&dir, name, NewNode::directory(0o777), cred) {
+        Err(Error::Exists) if args.parents && file.as_dir().is_some() => return Ok(()),
+        other => other.map_err(failed)?,
+    };
+    if let Some(mode) = &args.mode {
+        // As mkdir(1): the mask does not count for what is asked for.
+        let mode = mode::apply(mode, file.fs.getattr(&inode).mode, 0)?;
+        file.fs.setattr(&inode, &SetAttr { mode: Some(mode), ..SetAttr::default() }).map_err(failed)?;
+    }
+    if args.verbose {
+        use std::io::Write;
+        writeln!(std::io::stdout(), "created directory '{}'", file.shown())?;
+    }
+    Ok(())
+}
+
+/// How many bytes at the end of a path are its last name, and the slashes around it.
+fn trailing(path: &[u8]) -> usize {
+    let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
+    let name = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
+    path.len() - name
+}

@@ -1,0 +1,59 @@
+//! `extant mv`: renames within an image.
+//!
+//! # Locking
+//! None.
+
+use std::sync::Arc;
+
+use extant_fs::{Error, RenameFlags};
+
+use super::verb::{File, Images, Report};
+use crate::args::MvArgs;
+use crate::failure::{Failure, Result};
+
+pub fn run(args: &MvArgs, images: &mut Images) -> Result<()> {
+    let Some((to, from)) = args.paths.split_last() else { return Err(Failure::usage("nothing to move")) };
+    let to = images.file(to)?;
+    let into_dir = !args.no_target_directory && to.as_dir().is_some();
+    if from.len() > 1 && !into_dir {
+        return Err(Failure::op(format!("{}: not a directory", to.shown())));
+    }
+    let mut report = Report::default();
+    for path in from {
+        let source = images.file(path)?;
+        images.stop.check()?;
+        let moved = one(args, &source, &to, into_dir);
+        report.note(moved)?;
+    }
+    report.end()
+}
+
+fn one(args: &MvArgs, source: &File, to: &File, into_dir: bool) -> Result<()> {
+    if !Arc::ptr_eq(&source.fs, &to.fs) {
+        return Err(Failure::op(format!(
+            "{}: nothing is moved to another image: copy it with 'extant cp -a', then remove it with 'extant rm -r'",
+            source.shown()
+        )));
+    }
+    let name = source.name()?;
+    let below;
+    let target = if into_dir {
+        below = to.below(name);
+        &below
+    } else {
+        to
+    };
+    let (old_dir, old_name) = source.parent()?;
+    let (new_dir, new_name) = target.parent()?;
+    let flags = RenameFlags { no_replace: args.no_clobber, ..RenameFlags::default() };
+    match source.fs.rename(&old_dir, old_name, &new_dir, new_name, flags) {
+        Err(Error::Exists) if args.no_clobber => return Ok(()),
+        Err(Error::NotFound) => return Err(source.failed(Error::NotFound)),
+        other => other.map_err(|e| target.failed(e))?,
+    }
+    if args.verbose {
+        use std::io::Write;
+        writeln!(std::io::stdout(), "renamed '{}' -> '{}'", source.shown(), target.shown())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! `extant script`: changes an image by a list of commands.
+//!
+//! The lines are the commands of the same names, with paths in the one image. Nothing waits for the disk between them, so as many
+//! as fit share a transaction of the journal. With `--atomic` they change a [`Draft`], which is committed by one transaction.
+//!
+//! # Locking
+//! None.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use extant_block::BlockDevice;
+use extant_block::device::{FileDevice, OpenOptions};
+use extant_fs::{Draft, Filesystem, MountOptions};
+
+use super::verb::Images;
+use crate::args::{Line, ScriptArgs};
+use crate::commands;
+use crate::failure::{Failure, Result, USAGE, warn};
+use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_image};
+use crate::signals::Stop;
+use crate::text::shown;
+
+pub fn run(args: &ScriptArgs) -> Result<()> {
+    let spec = ImageSpec::parse(&args.image, args.partition.partition);
+    let (name, mut input): (String, Box<dyn Read>) = match &args.file {
+        Some(path) if path != OsStr::new("-") => {
+            let file = std::fs::File::open(path).map_err(|e| Failure::io(path, e))?;
+            (path.display().to_string(), Box::new(file))
+        }
+        _ => ("standard input".into(), Box::new(std::io::stdin())),
+    };
+    let stop = Stop::watch();
+    if args.atomic {
+        return at_once(args, &spec, &name, &mut input, stop);
+    }
+    let fs = open_image(&spec, false)?;
+    let ran = Script { args, name: &name, fs: fs.clone(), stop, done: 0 }.lines(&mut input);
+    let closed = close(&fs);
+    ran.and(closed)
+}
+
+fn close(fs: &Filesystem) -> Result<()> {
+    let image = fs.image();
+    fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}")))
+}
+
+/// All lines or none: on a draft of the image, which is committed in the end.
+fn at_once(args: &ScriptArgs, spec: &ImageSpec, name: &str, input: &mut dyn Read, stop: Stop) -> Result<()> {
+    let base = open_device(spec, &Access::tool(false))?;
+    let options = || MountOptions { write_through_bytes: Some(WRITE_THROUGH_BYTES), ..MountOptions::default() };
+    // Replays what a crash has left, and refuses what cannot be written.
+    close(&*image::mount(base.clone(), options())?)?;
+    let draft = Arc::new(Draft::new(base.clone(), side(base.size_bytes())?));
+    let fs = image::mount(draft.clone(), options())?;
+    let refused = |e: extant_fs::Error| Failure::op(format!("{}: {e}", spec.shown()));
+    if fs.has_borrowed_journal() || fs.superblock().journal_inode().is_none() {
+        let _ = fs.unmount();
+        return Err(Failure::op(format!("{}: --atomic needs an image with a journal", spec.shown())));
+    }
+    let ran = Script { args, name, fs: fs.clone(), stop, done: 0 }.lines(input);
+    // Of the draft alone: what failed has changed nothing.
+    let closed = close(&fs);
+    drop(fs);
+    ran.and(closed)?;
+    draft.commit().map_err(refused)?;
+    drop(draft);
+    // It is done, whatever happens now; this brings it from the journal to its place.
+    close(&*image::mount(base, options())?)
+}
+
+/// Where a draft's changes lie: a file without a name, which takes as much space as they do.
+fn side(size: u64) -> Result<Arc<dyn BlockDevice>> {
+    let dir = std::env::temp_dir();
+    let file = tempfile::NamedTempFile::new_in(&dir).map_err(|e| Failure::io(&dir, e))?;
+    file.as_file().set_len(size).map_err(|e| Failure::io(file.path(), e))?;
+    Ok(Arc::new(FileDevice::open(file.path(), OpenOptions::default())?))
+}
+
+struct Script<'a> {
+    args: &'a ScriptArgs,
+    name: &'a str,
+    fs: Arc<Filesystem>,
+    stop: Stop,
+    /// Commands that have been done.
+    done: u64,
+}
+
+impl Script<'_> {
+    fn lines(&mut self, input: &mut dyn Read) -> Result<()> {
+        for (number, line) in (1u64..).zip(BufReader::new(input).split(b'\n')) {
+            let line = line.map_err(|e| Failure::op(format!("{}: {e}", self.name)))?;
+            if self.args.verbose {
+                eprintln!("{number}: {}", shown(&line));
+            }
+            let done = self.stop.check().and_then(|()| self.line(&line));
+            match done {
+                Ok(true) => self.done += 1,
+                Ok(false) => {}
+                Err(e) => return Err(self.failed(number, e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Where it failed, and what has become of the rest.
+    fn failed(&self, number: u64, e: Failure) -> Failure {
+        let place = format!("{}: line {number}", self.name);
+        // A command with several files has complained about each.
+        let cause = if e.message.is_empty() { "failed, see above".into() } else { e.message };
+        warn(&format!("{place}: {cause}"));
+        let status = if e.status > 128 { e.status } else { USAGE };
+        let done = match self.done {
+            _ if self.args.atomic => "nothing was changed".into(),
+            0 => "nothing was done before it".into(),
+            1 => "1 command before it was done".into(),
+            n => format!("{n} commands before it were done"),
+        };
+        Failure::new(status, format!("{place}: {done}"))
+    }
+
+    /// Does one line. False: there is nothing in it.
+    fn line(&self, line: &[u8]) -> Result<bool> {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let mut words = shlex::bytes::Shlex::new(line);
+        let parts: Vec<OsString> = words.by_ref().map(OsString::from_vec).collect();
+        if words.had_error {
+            return Err(Failure::usage("a quotation mark without its pair"));
+        }
+        if parts.is_empty() {
+            return Ok(false);
+        }
+        let parsed = Line::try_parse_from(&parts).map_err(|e| {
+            let text = e.render().to_string();
+            let first = text.lines().next().unwrap_or_default();
+            Failure::usage(match e.kind() {
+                ErrorKind::DisplayHelp => "no help in a script".to_owned(),
+                _ => first.trim_start_matches("error: ").to_owned(),
+            })
+        })?;
+        let images = &mut Images::inside(self.fs.clone(), self.stop.clone());
+        match &parsed {
+            Line::Rm(args) => commands::rm::run(args, images),
+            Line::Mkdir(args) => commands::mkdir::run(args, images),
+            Line::Ln(args) => commands::ln::run(args, images),
+            Line::Mv(args) => commands::mv::run(args, images),
+            Line::Chmod(args) => commands::chmod::run(args, images),
+            Line::Chown(args) => commands::chown::run(args, images),
+            Line::Mknod(args) => commands::mknod::run(args, images),
+            Line::Touch(args) => commands::touch::run(args, images),
+            Line::Xattr(args) => commands::xattr::run(args, images),
+            Line::Put(args) => commands::cp::put(args, &self.fs, &self.stop),
+            Line::Get(args) => commands::cp::get(args, &self.fs, &self.stop),
+        }?;
+        Ok(true)
+    }
+}

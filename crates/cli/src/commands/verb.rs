@@ -1,0 +1,204 @@
+//! What the commands that change an image share: which file an argument means, walking below it, and complaints.
+//!
+//! Main types: [`Images`] (opens what arguments name, each image once, and closes all), [`File`] (an argument's image and path),
+//! [`Report`] (says what fails and goes on, as the host's tools do).
+//!
+//! An argument is `IMAGE:PATH`; inside `extant script` it is a path in the script's image.
+//!
+//! # Locking
+//! None.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use extant_fs::walk::{Visit, Walk};
+use extant_fs::{Cred, Error, Filesystem, InodeRef, Mounted};
+use rustix::process::{getegid, geteuid};
+
+use crate::failure::{Failure, OPERATIONAL, Result};
+use crate::image::{self, ImageSpec, open_image};
+use crate::place::Place;
+use crate::signals::Stop;
+use crate::text::shown;
+
+/// The images that a command works on.
+pub struct Images {
+    read_only: bool,
+    open: Vec<(ImageSpec, Mounted)>,
+    /// Arguments are paths in this one.
+    only: Option<Arc<Filesystem>>,
+    pub stop: Stop,
+}
+
+/// A file in an image.
+pub struct File {
+    pub fs: Arc<Filesystem>,
+    pub path: Vec<u8>,
+}
+
+impl Images {
+    pub fn for_reading() -> Images {
+        Images { read_only: true, open: Vec::new(), only: None, stop: Stop::default() }
+    }
+
+    /// Signals end the command between two files; what was done stays.
+    pub fn for_writing() -> Images {
+        Images { read_only: false, open: Vec::new(), only: None, stop: Stop::watch() }
+    }
+
+    /// Arguments are paths in `fs`, which the caller closes.
+    pub fn inside(fs: Arc<Filesystem>, stop: Stop) -> Images {
+        Images { read_only: false, open: Vec::new(), only: Some(fs), stop }
+    }
+
+    pub fn file(&mut self, arg: &OsStr) -> Result<File> {
+        if let Some(fs) = &self.only {
+            return Ok(File { fs: fs.clone(), path: arg.as_bytes().to_vec() });
+        }
+        let Place::Inside(spec, path) = Place::parse(arg) else {
+            let arg = arg.display();
+            return Err(Failure::usage(format!("'{arg}' is no path in an image: write IMAGE:PATH")));
+        };
+        Ok(File { fs: self.image(&spec)?, path })
+    }
+
+    /// As [`Images::file`]; an image by itself means its root.
+    pub fn file_or_image(&mut self, arg: &OsStr) -> Result<File> {
+        if self.only.is_none() && !Place::parse(arg).is_in_image() {
+            let fs = self.image(&ImageSpec::parse(arg, None))?;
+            return Ok(File { fs, path: b"/".to_vec() });
+        }
+        let file = self.file(arg)?;
+        let path = if file.path.is_empty() { b"/".to_vec() } else { file.path };
+        Ok(File { path, ..file })
+    }
+
+    pub fn image(&mut self, spec: &ImageSpec) -> Result<Arc<Filesystem>> {
+        let wanted = spec.canonical();
+        if let Some((_, fs)) = self.open.iter().find(|(open, _)| *open == wanted) {
+            return Ok(Arc::clone(fs));
+        }
+        let mounted = open_image(spec, self.read_only)?;
+        let fs = Arc::clone(&mounted);
+        self.open.push((wanted, mounted));
+        Ok(fs)
+    }
+
+    /// Everything is made durable, and the images are marked clean.
+    fn close(&self) -> Result<()> {
+        let mut result = Ok(());
+        for (_, fs) in self.open.iter().filter(|_| !self.read_only) {
+            let image = fs.image();
+            result = result.and(fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}"))));
+        }
+        result
+    }
+
+    /// Runs a command: whatever it comes to, the images are closed.
+    pub fn with(mut self, command: impl FnOnce(&mut Images) -> Result<()>) -> Result<()> {
+        let done = command(&mut self);
+        let closed = self.close();
+        done.and(closed)
+    }
+}
+
+impl File {
+    /// The failure of an operation on it.
+    pub fn failed(&self, e: Error) -> Failure {
+        image::at(&self.fs, &self.path, e)
+    }
+
+    pub fn walk(&self, follow: bool) -> Result<InodeRef> {
+        self.fs.walk(&self.path, follow || self.path.ends_with(b"/")).map_err(|e| self.failed(e))
+    }
+
+    /// The directory that it is in, and its name there.
+    pub fn parent(&self) -> Result<(InodeRef, &[u8])> {
+        self.fs.walk_parent(&self.path).map_err(|e| self.failed(e))
+    }
+
+    /// What an operation is given when it is a directory: a name in it that is like the source's.
+    pub fn below(&self, name: &[u8]) -> File {
+        File { fs: self.fs.clone(), path: crate::text::join(&self.path, name) }
+    }
+
+    /// The directory that it leads to, if it does.
+    pub fn as_dir(&self) -> Option<InodeRef> {
+        self.fs.walk(&self.path, true).ok().filter(|inode| inode.is_dir())
+    }
+
+    /// The last name in its path.
+    pub fn name(&self) -> Result<&[u8]> {
+        let path = &self.path;
+        let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
+        let start = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
+        match &path[start..end] {
+            b"" | b"." | b".." => Err(Failure::op(format!("{}: has no name of its own", self.shown()))),
+            name => Ok(name),
+        }
+    }
+
+    pub fn shown(&self) -> String {
+        format!("{}: {}", self.fs.image(), shown(&self.path))
+    }
+}
+
+/// Whom new files belong to, and their mode's mask.
+pub fn caller() -> Cred {
+    let mask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(mask);
+    Cred { uid: geteuid().as_raw(), gid: getegid().as_raw(), umask: mask.bits() as u16 }
+}
+
+/// Complaints of one command.
+#[derive(Default)]
+pub struct Report {
+    failed: bool,
+}
+
+impl Report {
+    /// Complains about what concerns one file; passes on what ends everything.
+    pub fn note(&mut self, result: Result<()>) -> Result<()> {
+        match result {
+            Err(e) if e.status == OPERATIONAL => {
+                e.print();
+                self.failed = true;
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    pub fn end(self) -> Result<()> {
+        if self.failed { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
+    }
+}
+
+/// Calls `f` for a file, and with `recursive` for everything below it, directories before what they contain. The last argument
+/// says that it is the file itself.
+pub fn each(
+    file: &File,
+    follow: bool,
+    recursive: bool,
+    stop: &Stop,
+    report: &mut Report,
+    mut f: impl FnMut(&[u8], &InodeRef, bool) -> Result<()>,
+) -> Result<()> {
+    let top = file.walk(follow)?;
+    report.note(f(&file.path, &top, true))?;
+    if !recursive {
+        return Ok(());
+    }
+    let mut walk = Walk::new(&file.fs, &file.path, top);
+    while let Some(visit) = walk.next() {
+        stop.check()?;
+        let done = match visit {
+            Ok(Visit::Name(inode)) => f(walk.path(), &inode, false),
+            Ok(Visit::Left(_)) => Ok(()),
+            Err(e) => Err(image::at(&file.fs, walk.path(), e)),
+        };
+        report.note(done)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! `extant xattr`: extended attributes.
+//!
+//! # Locking
+//! None.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+use extant_fs::SetMode;
+
+use super::verb::{File, Images, Report};
+use crate::args::{XattrArgs, XattrCommand};
+use crate::failure::{Failure, Result};
+use crate::record::{self, Records};
+use crate::text::Output;
+
+/// Opened as what is done needs it.
+pub fn images(args: &XattrArgs) -> Images {
+    match args.command {
+        XattrCommand::List { .. } | XattrCommand::Get { .. } => Images::for_reading(),
+        XattrCommand::Set { .. } | XattrCommand::Remove { .. } => Images::for_writing(),
+    }
+}
+
+pub fn run(args: &XattrArgs, images: &mut Images) -> Result<()> {
+    let mut report = Report::default();
+    match &args.command {
+        XattrCommand::List { paths, no_dereference, format } => {
+            let mut records = Records::new(*format)?;
+            for path in paths {
+                let file = images.file(path)?;
+                let listed = list(&file, !no_dereference, paths.len() > 1, &mut records);
+                report.note(listed)?;
+            }
+            records.end()?;
+        }
+        XattrCommand::Get { name, path, no_dereference } => {
+            let file = images.file(path)?;
+            let inode = file.walk(!no_dereference)?;
+            let value = file.fs.get_xattr(&inode, name.as_bytes()).map_err(|e| file.failed(e))?;
+            let mut out = Output::new();
+            out.write_all(&value)?;
+            out.flush()?;
+        }
+        XattrCommand::Set { name, value, paths, no_dereference } => {
+            let value = decoded(value.as_bytes())?;
+            for path in paths {
+                let file = images.file(path)?;
+                images.stop.check()?;
+                let set = file.walk(!no_dereference).and_then(|inode| {
+                    let set = file.fs.set_xattr(&inode, name.as_bytes(), &value, SetMode::Any);
+                    set.map_err(|e| file.failed(e))
+                });
+                report.note(set)?;
+            }
+        }
+        XattrCommand::Remove { name, paths, no_dereference } => {
+            for path in paths {
+                let file = images.file(path)?;
+                images.stop.check()?;
+                let removed = file
+                    .walk(!no_dereference)
+                    .and_then(|inode| file.fs.remove_xattr(&inode, name.as_bytes()).map_err(|e| file.failed(e)));
+                report.note(removed)?;
+            }
+        }
+    }
+    report.end()
+}
+
+fn list(file: &File, follow: bool, named: bool, records: &mut Records) -> Result<()> {
+    let failed = |e| file.failed(e);
+    let inode = file.walk(follow)?;
+    for name in file.fs.list_xattrs(&inode).map_err(failed)? {
+        if records.format.json {
+            let value = file.fs.get_xattr(&inode, &name).map_err(failed)?;
+            let mut record = record::path(&file.path);
+            record.append(&mut record::name("name", &name));
+            record.append(&mut record::name("value", &value));
+            records.value(&record.into())?;
+            continue;
+        }
+        if named && records.is_plain() {
+            records.out.name(&file.path)?;
+            records.out.write_all(b": ")?;
+        }
+        records.path(&name)?;
+    }
+    Ok(())
+}
+
+/// `0x…` is hexadecimal, as setfattr(1) has it; anything else is the value itself.
+fn decoded(value: &[u8]) -> Result<Vec<u8>> {
+    let Some(digits) = value.strip_prefix(b"0x").or_else(|| value.strip_prefix(b"0X")) else {
+        return Ok(value.to_vec());
+    };
+    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
+    let byte = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
+    let bytes: Option<Vec<u8>> = digits.chunks(2).map(byte).collect();
+    bytes.ok_or_else(|| Failure::usage("a value that begins with 0x has hexadecimal digits in pairs"))
+}

@@ -1,0 +1,185 @@
+//! What an image is that is no ext file system, by its magic bytes, and what to do with it.
+//!
+//! Main types: [`Format`], the table [`FORMATS`]; [`identify`] looks.
+//!
+//! What it does not do: read any of these. A magic says what something is called, not that it is intact.
+//!
+//! # Locking
+//! None.
+
+use extant_block::{BioFlags, BlockDevice};
+
+use crate::failure::Failure;
+
+/// Bytes at a place.
+type Magic = (usize, &'static [u8]);
+
+/// A kind of content that people take for an image of ext.
+pub struct Format {
+    name: &'static str,
+    /// Any of these tells it.
+    magics: &'static [Magic],
+    /// What comes next; `IMAGE` is the file.
+    advice: &'static str,
+}
+
+/// The last magic is that of btrfs, at 64 KiB and 64.
+const HEAD_BYTES: usize = 69632;
+
+const CONVERT: &str = "convert it with 'qemu-img convert -O raw IMAGE IMAGE.raw', or show it as a file without copying with \
+                       'nbdkit' or 'qemu-nbd' and nbdfuse";
+
+const MOUNT: &str = "mount it with 'mount IMAGE DIR' as root";
+
+const FORMATS: &[Format] = &[
+    Format { name: "a qcow2 disk image", magics: &[(0, b"QFI\xfb")], advice: CONVERT },
+    Format {
+        name: "a VMDK disk image",
+        magics: &[(0, b"KDMV"), (0, b"COWD"), (0, b"# Disk DescriptorFile")],
+        advice: CONVERT,
+    },
+    Format { name: "a VDI disk image", magics: &[(64, b"\x7f\x10\xda\xbe")], advice: CONVERT },
+    Format { name: "a VHDX disk image", magics: &[(0, b"vhdxfile")], advice: CONVERT },
+    Format { name: "a VHD disk image", magics: &[(0, b"conectix")], advice: CONVERT },
+    Format {
+        name: "an Android sparse image",
+        magics: &[(0, b"\x3a\xff\x26\xed")],
+        advice: "unpack it with 'simg2img IMAGE IMAGE.raw'",
+    },
+    Format {
+        name: "compressed with gzip",
+        magics: &[(0, b"\x1f\x8b\x08")],
+        advice: "unpack it with 'gunzip -k IMAGE'",
+    },
+    Format {
+        name: "compressed with zstd",
+        magics: &[(0, b"\x28\xb5\x2f\xfd")],
+        advice: "unpack it with 'unzstd IMAGE'",
+    },
+    Format { name: "compressed with xz", magics: &[(0, b"\xfd7zXZ\0")], advice: "unpack it with 'unxz -k IMAGE'" },
+    Format { name: "compressed with bzip2", magics: &[(0, b"BZh")], advice: "unpack it with 'bunzip2 -k IMAGE'" },
+    Format { name: "compressed with lz4", magics: &[(0, b"\x04\x22\x4d\x18")], advice: "unpack it with 'unlz4 IMAGE'" },
+    Format { name: "a zip archive", magics: &[(0, b"PK\x03\x04")], advice: "unpack it with 'unzip IMAGE'" },
+    Format {
+        name: "encrypted with LUKS",
+        magics: &[(0, b"LUKS\xba\xbe")],
+        advice: "open it with 'cryptsetup open IMAGE NAME' as root; the file system is /dev/mapper/NAME then",
+    },
+    Format {
+        name: "encrypted with BitLocker",
+        magics: &[(3, b"-FVE-FS-")],
+        advice: "open it with 'cryptsetup bitlkOpen IMAGE NAME' as root",
+    },
+    Format {
+        name: "a physical volume of LVM",
+        magics: &[(0, b"LABELONE"), (512, b"LABELONE"), (1024, b"LABELONE"), (1536, b"LABELONE")],
+        advice: "activate its group with 'losetup -f --show IMAGE' and 'vgchange -ay' as root; the file systems are in \
+                 /dev/mapper then",
+    },
+    Format {
+        name: "a member of a Linux software RAID",
+        magics: &[(0, b"\xfc\x4e\x2b\xa9"), (4096, b"\xfc\x4e\x2b\xa9")],
+        advice: "assemble it with 'mdadm --assemble --readonly' as root",
+    },
+    Format { name: "an XFS file system", magics: &[(0, b"XFSB")], advice: MOUNT },
+    Format { name: "a btrfs file system", magics: &[(65600, b"_BHRfS_M")], advice: MOUNT },
+    Format { name: "an F2FS file system", magics: &[(1024, b"\x10\x20\xf5\xf2")], advice: MOUNT },
+    Format { name: "an NTFS file system", magics: &[(3, b"NTFS    ")], advice: MOUNT },
+    Format { name: "an exFAT file system", magics: &[(3, b"EXFAT   ")], advice: MOUNT },
+    Format {
+        name: "a FAT file system",
+        magics: &[(82, b"FAT32   "), (54, b"FAT16   "), (54, b"FAT12   "), (54, b"FAT     ")],
+        advice: "mount it with 'mount IMAGE DIR' as root, or copy out of it with mtools ('mcopy -i IMAGE ::FILE .')",
+    },
+    Format {
+        name: "a squashfs file system",
+        magics: &[(0, b"hsqs")],
+        advice: "unpack it with 'unsquashfs IMAGE', or mount it with 'squashfuse IMAGE DIR'",
+    },
+    Format {
+        name: "swap space",
+        // At the end of the first page, whose size depends on the machine.
+        magics: &[
+            (4086, b"SWAPSPACE2"),
+            (8182, b"SWAPSPACE2"),
+            (16374, b"SWAPSPACE2"),
+            (65526, b"SWAPSPACE2"),
+            (4086, b"SWAP-SPACE"),
+        ],
+        advice: "there are no files in it",
+    },
+];
+
+/// Last, because a bootable one may be a whole disk with partitions as well.
+const ISO: Format = Format {
+    name: "an ISO 9660 file system",
+    magics: &[(32769, b"CD001")],
+    advice: "mount it with 'mount -o loop IMAGE DIR' as root, or unpack it with 'xorriso -osirrox on -indev IMAGE -extract / DIR'",
+};
+
+fn head(dev: &dyn BlockDevice) -> Vec<u8> {
+    let mut head = vec![0; dev.size_bytes().min(HEAD_BYTES as u64) as usize];
+    if dev.read_at(0, &mut head, BioFlags::META).is_err() {
+        head.clear();
+    }
+    head
+}
+
+fn matches(format: &Format, head: &[u8]) -> bool {
+    format.magics.iter().any(|(at, magic)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)))
+}
+
+/// What a device without an ext superblock has in it, if that is known for sure before its partitions are looked at.
+pub fn identify(dev: &dyn BlockDevice) -> Option<&'static Format> {
+    let head = head(dev);
+    FORMATS.iter().find(|format| matches(format, &head))
+}
+
+/// The same, once it is clear that there are no partitions.
+pub fn identify_unpartitioned(dev: &dyn BlockDevice) -> Option<&'static Format> {
+    identify(dev).or_else(|| matches(&ISO, &head(dev)).then_some(&ISO))
+}
+
+impl Format {
+    /// What to say of `image`.
+    pub fn refuse(&self, image: &str) -> Failure {
+        let advice = self.advice.replace("IMAGE", image);
+        Failure::op(format!("{image}: no ext2/3/4 file system, but {}: {advice}", self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_block::device::MemDevice;
+
+    use super::*;
+
+    fn with(at: usize, magic: &[u8]) -> MemDevice {
+        let dev = MemDevice::new(1 << 20);
+        let mut content = vec![0; HEAD_BYTES];
+        content[at..at + magic.len()].copy_from_slice(magic);
+        dev.write_at(0, &[&content], BioFlags::empty()).expect("written");
+        dev
+    }
+
+    #[test]
+    fn every_magic_tells_its_format_alone() {
+        for format in FORMATS.iter().chain([&ISO]) {
+            for (at, magic) in format.magics {
+                let dev = with(*at, magic);
+                let found = identify_unpartitioned(&dev).map(|f| f.name);
+                assert_eq!(found, Some(format.name));
+                assert!(at + magic.len() <= HEAD_BYTES);
+            }
+        }
+        assert!(identify_unpartitioned(&MemDevice::new(1 << 20)).is_none());
+        assert!(identify_unpartitioned(&MemDevice::new(512)).is_none());
+    }
+
+    #[test]
+    fn the_advice_names_the_image() {
+        let said = identify(&with(0, b"QFI\xfb")).expect("known").refuse("a.img").message;
+        assert!(said.starts_with("a.img: no ext2/3/4 file system, but a qcow2 disk image: "), "{said}");
+        assert!(said.contains("qemu-img convert -O raw a.img a.img.raw"), "{said}");
+    }
+}

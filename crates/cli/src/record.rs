@@ -1,0 +1,135 @@
+//! What the commands that list print for programs: JSON, or paths that are ended by NUL.
+//!
+//! Main types: [`Format`] (the options `--json` and `-0`), [`Records`] (a list that is written as it comes: one array, one
+//! record in each line). [`file`] is the record of a file, the same in all commands.
+//!
+//! # Locking
+//! None.
+
+use std::io::Write;
+
+use clap::Args;
+use extant_fs::{Attr, Error, Filesystem, InodeRef};
+use extant_ondisk::inode::FileType;
+use extant_ondisk::time::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::failure::Result;
+use crate::text::{self, Output};
+
+/// How a list is printed.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Format {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// End each path with NUL instead of a newline, and print nothing else
+    #[arg(short = '0', long = "null", conflicts_with = "json")]
+    pub null: bool,
+}
+
+/// The output of a command that lists.
+pub struct Records {
+    pub out: Output,
+    pub format: Format,
+    first: bool,
+}
+
+impl Records {
+    pub fn new(format: Format) -> Result<Records> {
+        let mut records = Records { out: Output::new(), format, first: true };
+        if format.json {
+            records.out.write_all(b"[")?;
+        }
+        Ok(records)
+    }
+
+    /// For people.
+    pub fn is_plain(&self) -> bool {
+        !self.format.json && !self.format.null
+    }
+
+    /// One element of the array.
+    pub fn value(&mut self, value: &Value) -> Result<()> {
+        let comma = if std::mem::take(&mut self.first) { "\n" } else { ",\n" };
+        Ok(write!(self.out, "{comma}  {value}")?)
+    }
+
+    /// A path, and what ends it.
+    pub fn path(&mut self, path: &[u8]) -> Result<()> {
+        if self.format.null {
+            self.out.write_all(path)?;
+            self.out.write_all(b"\0")?;
+        } else {
+            self.out.name(path)?;
+            self.out.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+
+    pub fn end(mut self) -> Result<()> {
+        if self.format.json {
+            self.out.write_all(if self.first { b"]\n" } else { b"\n]\n" })?;
+        }
+        Ok(self.out.flush()?)
+    }
+}
+
+/// A name as JSON: text where it is UTF-8; otherwise as near as text comes, and exactly in hexadecimal.
+fn named(into: &mut Map<String, Value>, key: &str, name: &[u8]) {
+    match std::str::from_utf8(name) {
+        Ok(text) => drop(into.insert(key.into(), text.into())),
+        Err(_) => {
+            into.insert(key.into(), String::from_utf8_lossy(name).into());
+            let hex: String = name.iter().map(|b| format!("{b:02x}")).collect();
+            into.insert(format!("{key}_hex"), hex.into());
+        }
+    }
+}
+
+/// `{"path": …}`, to be added to.
+pub fn path(path: &[u8]) -> Map<String, Value> {
+    let mut map = Map::new();
+    named(&mut map, "path", path);
+    map
+}
+
+/// A bare name under `key`.
+pub fn name(key: &str, name: &[u8]) -> Map<String, Value> {
+    let mut map = Map::new();
+    named(&mut map, key, name);
+    map
+}
+
+/// Seconds since 1970 and nanoseconds, as `1700000000.000000001`; a number would lose digits.
+fn time(t: Timestamp) -> Value {
+    format!("{}.{:09}", t.seconds, t.nanos).into()
+}
+
+/// Everything that stat(2) shows.
+pub fn file(fs: &Filesystem, at: &[u8], inode: &InodeRef) -> std::result::Result<Map<String, Value>, Error> {
+    let Attr { ino, mode, nlink, uid, gid, size, blocks, atime, mtime, ctime, crtime, rdev, .. } = fs.getattr(inode);
+    let mut map = path(at);
+    let mut put = |key: &str, value: Value| drop(map.insert(key.into(), value));
+    put("inode", ino.0.into());
+    put("type", text::kind(mode).into());
+    put("mode", format!("{:04o}", mode & 0o7777).into());
+    put("links", nlink.into());
+    put("uid", uid.into());
+    put("gid", gid.into());
+    put("size", size.into());
+    put("blocks_512", blocks.into());
+    put("atime", time(atime));
+    put("mtime", time(mtime));
+    put("ctime", time(ctime));
+    if let Some(birth) = crtime {
+        put("crtime", time(birth));
+    }
+    if let Some(dev) = rdev {
+        put("device", json!({ "major": dev.major, "minor": dev.minor }));
+    }
+    if inode.file_type() == Some(FileType::Symlink) {
+        named(&mut map, "target", &fs.read_link(inode)?);
+    }
+    Ok(map)
+}

@@ -1,6 +1,0 @@
-//! Sizes, as `extant_base` reads and shows them.
-//!
-//! # Locking
-//! None.
-
-pub use extant_base::size::{human, parse};

@@ -1,0 +1,374 @@
+//! Changing images without a mount: each command against the host's of the same name, on a mount of the kernel's.
+
+mod common;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, run, tool};
+
+/// Commands that extant and the host have in common; `@` is where the file system is.
+const COMMON: &[&str] = &[
+    "mkdir @/a @/b",
+    "mkdir -p -m 750 @/p/q/r @/a",
+    "mkdir @/sticky -m 1777",
+    "mkdir @/gone/x",
+    "mkdir @/a",
+    "touch -d @1000000000 @/a/f @/b/g",
+    "touch -c @/none",
+    "touch -m -t 202402291234.56 @/a/f",
+    "touch -a -d 2001-02-03T04:05:06Z @/a/f",
+    "ln @/a/f @/b/hard",
+    "ln @/a/f @/b",
+    "ln @/a @/b/dir",
+    "ln -s ../a/f @/b/soft",
+    "ln -s /nowhere @/dangling",
+    "ln -s a @/to-a",
+    "ln -s x @/dangling",
+    "ln -sf y @/dangling",
+    "ln -sfn b @/to-a",
+    "ln -f @/b/g @/b/hard",
+    "mknod -m 640 @/null c 1 3",
+    "mknod @/disk b 259 70000",
+    "mknod @/pipe p",
+    "chmod 4751 @/a/f",
+    "chmod u=rwx,g=rx,o= @/b",
+    "chmod -R g+w,o-rX @/p",
+    "chmod a+x @/b/soft @/missing",
+    "chown 1234:70000 @/a/f",
+    "chown -R :77 @/p",
+    "chown -h 5:6 @/b/soft",
+    "chown root @/b/g",
+    "mv @/b/g @/b/renamed",
+    "mv @/b/renamed @/b/hard @/p/q",
+    "mv -n @/a/f @/p/q/renamed",
+    "mv @/p @/p/q/inside",
+    "mv -T @/sticky @/p/q/r",
+    "mv @/nothing @/b",
+    "mkdir -p @/t/1/2/3 @/t/4",
+    "touch @/t/1/x @/t/1/2/y @/t/4/z",
+    "rm @/t/1",
+    "rm @/missing",
+    "rm -f @/missing",
+    "rm -d @/t/1/2/3",
+    "rm -d @/t/1",
+    "rm -r @/t/1",
+    "rm -rf @/t/4 @/missing @/to-a",
+];
+
+/// What find(1) says of a tree, but for times that nobody set.
+fn listing(top: &str) -> String {
+    let find = "find . -name lost+found -prune -o -printf '%p %y %m %n %U %G %s %l\\n'";
+    tool("sh", &["-c", &format!("cd {top} && {{ {find}; stat -c '%n %X %Y' a/f; }} | LC_ALL=C sort")])
+}
+
+#[test]
+fn every_verb_does_what_the_hosts_does() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs loop mounts");
+        return;
+    }
+    for options in [&["-b", "1024"][..], &["-O", "^has_journal,^extents,^metadata_csum,^64bit", "-I", "128"]] {
+        let dir = Dir::new();
+        let (ours, theirs) = (dir.empty_image("ours.img", options), dir.empty_image("theirs.img", options));
+        let (mnt, look) = (dir.text("mnt"), dir.text("look"));
+        std::fs::create_dir(&mnt).expect("directory");
+        std::fs::create_dir(&look).expect("directory");
+        tool("mount", &["-o", "loop", &theirs, &mnt]);
+        let tried = std::panic::catch_unwind(|| {
+            for line in COMMON {
+                let args = |top: &str| -> Vec<String> { line.split(' ').map(|w| place(w, top)).collect() };
+                let (host, own) = (args(&mnt), args(&format!("{ours}:")));
+                let refs: Vec<&str> = host.iter().map(String::as_str).collect();
+                let host = run(refs[0], &refs[1..]);
+                let refs: Vec<&str> = own.iter().map(String::as_str).collect();
+                let own = extant(&refs);
+                assert_eq!(own.code == Some(0), host.code == Some(0), "{line}: {own:?} {host:?}");
+                assert!(own.code == Some(0) || !own.err.is_empty(), "{line}: {own:?}");
+                fsck_clean(&ours);
+            }
+            tool("mount", &["-o", "loop,ro", &ours, &look]);
+            let (ours, theirs) = (listing(&look), listing(&mnt));
+            tool("umount", &[&look]);
+            assert_eq!(ours, theirs);
+        });
+        tool("umount", &[&mnt]);
+        tried.unwrap();
+    }
+}
+
+/// `@/x` in `top`, but not the time `@1000000000`.
+fn place(word: &str, top: &str) -> String {
+    if word.starts_with("@/") { format!("{top}{}", &word[1..]) } else { word.to_owned() }
+}
+
+#[test]
+fn searching_and_counting_agree_with_the_hosts() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs loop mounts");
+        return;
+    }
+    let dir = Dir::new();
+    let (image, mnt) = (dir.image("ext4", &[]), dir.text("mnt"));
+    std::fs::create_dir(&mnt).expect("directory");
+    extant(&["ln", &format!("{image}:/big"), &format!("{image}:/etc/big")]).ok();
+    // What the kernel has mounted is left alone.
+    let copy = dir.text("copy.img");
+    tool("cp", &["--sparse=always", &image, &copy]);
+    tool("mount", &["-o", "loop,ro", &copy, &mnt]);
+    let tried = std::panic::catch_unwind(|| {
+        let sorted = |out: Vec<u8>| {
+            let mut paths: Vec<Vec<u8>> = out.split(|b| *b == 0).map(<[u8]>::to_vec).collect();
+            paths.sort();
+            paths
+        };
+        for tests in [
+            "",
+            "-name *a*",
+            "-iname BIG -type f",
+            "-type l,d",
+            "-size +1M",
+            "-size -2 -type f",
+            "-size 26c",
+            "-maxdepth 1",
+            "-mindepth 2 ! -name er",
+            "-links +1 -type f",
+            "-perm -4000",
+            "-perm /022",
+            "-perm 4751",
+            "-empty",
+            "-path */deep/*",
+            "-uid 0 -not -type d",
+            "-mtime +1000",
+        ] {
+            let words: Vec<&str> = tests.split(' ').filter(|w| !w.is_empty()).collect();
+            let own = extant(&[&["find", &image], &words[..], &["-print0"]].concat());
+            assert_eq!((own.code, own.err.as_str()), (Some(0), ""), "{tests}");
+            let host = run("find", &[&[&mnt[..]], &words[..], &["-print0"]].concat());
+            // Theirs begin with the mount point, ours with the root.
+            let host = String::from_utf8_lossy(&host.out).replace(&mnt, "").replace("\0\0", "\0/\0");
+            let host = if host.starts_with('\0') { format!("/{host}") } else { host };
+            let own = String::from_utf8_lossy(&own.out).into_owned();
+            assert_eq!(sorted(own.into_bytes()), sorted(host.into_bytes()), "{tests}");
+        }
+        for options in [&["-s"][..], &[], &["-a"], &["-sh"]] {
+            let own = extant(&[&["du"], options, &[&format!("{image}:/etc")]].concat()).ok();
+            let host =
+                run("sh", &["-c", &format!("cd {mnt} && du {} etc | sed 's,\\tetc,\\t/etc,'", options.concat())]);
+            let sort = |text: &str| {
+                let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+                lines.sort();
+                lines
+            };
+            assert_eq!(sort(&own), sort(&String::from_utf8_lossy(&host.out)), "{options:?}");
+        }
+        for options in ["", "-i", "-h"] {
+            let words: Vec<&str> = options.split(' ').filter(|w| !w.is_empty()).collect();
+            let own = extant(&[&["df"], &words[..], &[&image]].concat()).ok();
+            let host = tool("df", &[&words[..], &[&mnt]].concat());
+            let numbers = |text: &str| -> Vec<String> {
+                text.lines().nth(1).expect("a row").split_whitespace().skip(1).take(4).map(str::to_owned).collect()
+            };
+            assert_eq!(numbers(&own), numbers(&host), "{own}{host}");
+        }
+    });
+    tool("umount", &[&mnt]);
+    tried.unwrap();
+}
+
+#[test]
+fn lists_for_programs() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let json = |args: &[&str]| -> serde_json::Value { serde_json::from_str(&extant(args).ok()).expect("JSON") };
+    let at = format!("{image}:/");
+    for args in [
+        &["ls", "--json", &image][..],
+        &["ls", "-R", "--json", &image],
+        &["tree", "--json", &image],
+        &["find", "--json", &image],
+        &["find", &image, "--json"],
+        &["du", "--json", &at],
+        &["df", "--json", &image],
+        &["ls", "--json", &image, "/etc/deep/er/file"],
+    ] {
+        assert!(!json(args).as_array().expect("a list").is_empty(), "{args:?}");
+    }
+    assert_eq!(json(&["find", "--json", &image, "-name", "nothing"]), serde_json::json!([]));
+    let stat = json(&["stat", "--json", &image, "/etc/passwd"]);
+    assert_eq!(
+        (&stat["mode"], &stat["size"], &stat["mtime"]),
+        (&"4751".into(), &26.into(), &"1000000000.000000000".into())
+    );
+    let odd = json(&["find", "--json", &image, "-name", "odd*"]);
+    assert_eq!(odd[0]["path_hex"], "2f6f6464ff0a6e616d65");
+    let nul = |args: &[&str]| extant(args).out.split(|b| *b == 0).map(<[u8]>::to_vec).collect::<Vec<_>>();
+    assert!(nul(&["ls", "-0", &image]).contains(&b"odd\xff\nname".to_vec()));
+    for args in
+        [&["ls", "-R", "-0", &image][..], &["tree", "-0", &image], &["find", "-0", &image], &["du", "-a", "-0", &at]]
+    {
+        let paths = nul(args);
+        assert!(paths.iter().any(|p| p.ends_with(b"/odd\xff\nname") || p.ends_with(b"\t/odd\xff\nname")), "{args:?}");
+        assert!(paths.iter().any(|p| p.ends_with(b"/etc/deep/er/file")), "{args:?}");
+    }
+    let long = extant(&["ls", "-lh", &image]).out;
+    assert!(String::from_utf8_lossy(&long).contains(" 2.7M "), "{}", String::from_utf8_lossy(&long));
+}
+
+#[test]
+fn attributes() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let at = |path: &str| format!("{image}:{path}");
+    extant(&["xattr", "set", "user.colour", "blue", &at("/big"), &at("/empty")]).ok();
+    extant(&["xattr", "set", "user.raw", "0x00ff10", &at("/big")]).ok();
+    assert_eq!(extant(&["xattr", "list", &at("/big")]).ok(), "user.colour\nuser.raw\n");
+    assert_eq!(extant(&["xattr", "get", "user.raw", &at("/big")]).out, b"\0\xff\x10");
+    assert!(debugfs(&image, "ea_get /big user.colour").contains("blue"));
+    extant(&["xattr", "remove", "user.raw", &at("/big")]).ok();
+    extant(&["xattr", "remove", "user.raw", &at("/big")]).fails(8, &["disk.img: /big: no such attribute"]);
+    let json: serde_json::Value =
+        serde_json::from_str(&extant(&["xattr", "list", "--json", &at("/big")]).ok()).expect("JSON");
+    assert_eq!(json, serde_json::json!([{ "path": "/big", "name": "user.colour", "value": "blue" }]));
+    extant(&["xattr", "set", "user.raw", "0x0", &at("/big")]).fails(1, &["hexadecimal digits in pairs"]);
+    fsck_clean(&image);
+}
+
+#[test]
+fn mistakes_of_verbs() {
+    let dir = Dir::new();
+    let (image, other) = (dir.image("ext4", &[]), dir.empty_image("other.img", &[]));
+    let at = |path: &str| format!("{image}:{path}");
+    extant(&["rm", "/etc"]).fails(1, &["'/etc' is no path in an image: write IMAGE:PATH"]);
+    extant(&["rm", &at("/etc")]).fails(8, &["disk.img: /etc: is a directory (remove it with -r)"]);
+    extant(&["rm", "-rf", &at("/")]).fails(8, &["/: has no name of its own"]);
+    extant(&["chmod", "u+q", &at("/etc")]).fails(1, &["'u+q' is no mode"]);
+    extant(&["chown", "no-such-user-here", &at("/etc")]).fails(1, &["this host knows no such user"]);
+    extant(&["mv", &at("/big"), &format!("{other}:/big")])
+        .fails(8, &["/big: nothing is moved to another image", "cp -a"]);
+    extant(&["ln", &at("/big"), &format!("{other}:/big")]).fails(8, &["cannot lead to another image"]);
+    extant(&["mknod", &at("/x"), "c", "1"]).fails(1, &["a device takes MAJOR and MINOR"]);
+    extant(&["touch", "-d", "yesterday", &at("/x")]).fails(1, &["'yesterday' is no time"]);
+    extant(&["find", &image, "-exec", "x"]).fails(1, &["'-exec' is no test of find; there are: -name"]);
+    // One that fails does not keep the others.
+    extant(&["rm", &at("/none"), &at("/empty")]).fails(8, &["/none: no such file"]);
+    extant(&["stat", &image, "/empty"]).fails(8, &["/empty: no such file"]);
+    fsck_clean(&image);
+}
+
+fn script(image: &str, options: &[&str], lines: &str) -> Ran {
+    let mut child = Command::new(extant_path())
+        .arg("script")
+        .args(options)
+        .arg(image)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    child.stdin.take().expect("pipe").write_all(lines.as_bytes()).expect("written");
+    let done = child.wait_with_output().expect("ended");
+    Ran { code: done.status.code(), out: done.stdout, err: String::from_utf8_lossy(&done.stderr).into_owned() }
+}
+
+#[test]
+fn scripts() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (src, out) = (dir.text("src"), dir.text("out"));
+    let lines = format!(
+        "# a comment\n\nmkdir -p /srv/www 'with space'\nput -r {src}/etc/. /srv/www\nchown -R 33:34 /srv/www\n\
+         chmod 600 /srv/www/passwd  # and another\nln -s \"with space\" /link2\nmv /big /large\nrm -r /etc\n\
+         xattr set user.x y /large\nget -r /srv/www {out}\n"
+    );
+    assert_eq!(script(&image, &[], &lines).ok(), "");
+    fsck_clean(&image);
+    assert!(debugfs(&image, "stat /srv/www/deep/er/file").contains("User:    33   Group:    34"));
+    assert!(debugfs(&image, "stat /srv/www/passwd").contains("Mode:  0600"));
+    assert_eq!(std::fs::read(dir.path("out/deep/er/file")).expect("file"), b"deep\n");
+    extant(&["stat", &image, "/etc"]).fails(8, &["/etc: no such file"]);
+    // What fails says where, and what was done before.
+    let said = script(&image, &[], "mkdir /one\n\nmkdir /no/such/dir\nmkdir /two\n")
+        .fails(1, &["standard input: line 3: ", "/no/such/dir: no such file"]);
+    assert!(said.contains("standard input: line 3: 1 command before it was done"), "{said}");
+    extant(&["stat", &image, "/one"]).ok();
+    extant(&["stat", &image, "/two"]).fails(8, &["/two: no such file"]);
+    script(&image, &[], "frobnicate /x\n").fails(1, &["line 1: ", "frobnicate", "nothing was done before it"]);
+    script(&image, &[], "mkdir 'x\n").fails(1, &["line 1: a quotation mark without its pair"]);
+    script(&image, &[], "mkdir\n").fails(1, &["line 1: "]);
+    script(&image, &[], "put - /x\n").fails(1, &["line 1: the standard input is the script's"]);
+    let file = dir.text("changes");
+    std::fs::write(&file, "mkdir /from-file\nrm /none\n").expect("file");
+    extant(&["script", &image, &file]).fails(1, &["changes: line 2: ", "/none: no such file"]);
+    extant(&["stat", &image, "/from-file"]).ok();
+    fsck_clean(&image);
+}
+
+/// All lines or none, whatever the journal's format.
+#[test]
+fn atomic_scripts() {
+    for options in [&["-b", "1024"][..], &["-O", "^64bit,^metadata_csum", "-b", "4096"]] {
+        let dir = Dir::new();
+        let image = dir.image("ext4", options);
+        let before = std::fs::read(&image).expect("image");
+        let fails = script(&image, &["--atomic"], "rm -r /etc /big\nmkdir /new\nrm /none\nmkdir /never\n");
+        fails.fails(1, &["standard input: line 3: ", "/none: no such file", "line 3: nothing was changed"]);
+        fsck_clean(&image);
+        // But for the superblock, which has seen a mount.
+        let after = std::fs::read(&image).expect("image");
+        let names = |image: &str| extant(&["find", image, "-print0"]).out;
+        assert_eq!(before.len(), after.len());
+        extant(&["cat", &image, "/etc/passwd"]).ok();
+        let src = dir.text("src");
+        let lines = format!("rm -r /etc\nput -r {src} /new\nchmod 700 /new\nln -s new /newer\nmv /big /large\n");
+        script(&image, &["--atomic"], &lines).ok();
+        fsck_clean(&image);
+        let found = String::from_utf8_lossy(&names(&image)).into_owned();
+        assert!(!found.contains("\0/etc\0") && found.contains("\0/new/etc/deep/er/file\0"), "{found}");
+        let dump = dir.text("dump");
+        for name in ["new/big", "large"] {
+            debugfs(&image, &format!("dump /{name} {dump}"));
+            assert!(std::fs::read(&dump).expect("file") == common::big(), "{name}");
+        }
+        if loop_mounts_work() {
+            let mnt = dir.text("mnt");
+            std::fs::create_dir(&mnt).expect("directory");
+            tool("mount", &["-o", "loop", &image, &mnt]);
+            let same = run("cmp", &[&format!("{mnt}/new/big"), &format!("{mnt}/large")]);
+            tool("umount", &[&mnt]);
+            same.ok();
+        }
+    }
+    let dir = Dir::new();
+    let plain = dir.image("ext2", &[]);
+    script(&plain, &["--atomic"], "mkdir /new\n").fails(8, &["disk.img: --atomic needs an image with a journal"]);
+    extant(&["stat", &plain, "/new"]).fails(8, &["/new: no such file"]);
+    fsck_clean(&plain);
+}
+
+/// A signal ends a command between two files, with the status that a shell gives it; the image stays clean.
+#[test]
+fn signals_end_commands() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let dir = Dir::new();
+    let image = dir.empty_image("a.img", &[]);
+    for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+        let mut child = Command::new(extant_path())
+            .args(["cp", "-", &format!("{image}:/streamed")])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("started");
+        let mut pipe = child.stdin.take().expect("pipe");
+        // It reads: the handlers are there.
+        for _ in 0..40 {
+            pipe.write_all(&[7; 4096]).expect("written");
+        }
+        kill_process(Pid::from_child(&child), signal).expect("signal");
+        while pipe.write_all(&[7; 4096]).is_ok() {
+            extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(5));
+        }
+        assert_eq!(child.wait().expect("ended").code(), Some(status));
+        fsck_clean(&image);
+    }
+}

@@ -1,0 +1,267 @@
+//! Many changes as one: all of them, or after a power cut none.
+//!
+//! Main type: [`Draft`], a device that shows an image with changes, which it keeps beside it. A file system is mounted on
+//! the draft, changed and unmounted; then [`Draft::commit`] brings everything into the image:
+//!
+//! 1. What was free in the image is written where it belongs: nothing points there yet.
+//! 2. The image is marked as needing recovery, and everything else that differs goes into its log as one transaction.
+//! 3. One sector, the journal's superblock, says that the log begins there. Before that write the image is as it was; after it
+//!    any replay, ours or another's, makes it what the draft was.
+//!
+//! So a draft is bounded by the image's journal, except for new content. Blocks of the journal itself are not brought over.
+//!
+//! What it does not do: images without a journal.
+//!
+//! # Locking
+//! `draft` is held while the devices below work.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use extant_base::clock::Clock;
+use extant_base::sync::{LockClass, Mutex};
+use extant_block::{Bio, BioFlags, BlockDevice, IoStats, Limits, submit_inline};
+use extant_ondisk::jbd2::{CommitBlock, DescriptorBuilder, LogCsum, escape, needs_escape, tag_checksum, v1_checksum};
+use extant_ondisk::superblock::{SUPERBLOCK_SIZE, SuperBlock};
+use extant_ondisk::{BlockNr, GroupNr};
+use extant_recovery::JournalFile;
+use extant_recovery::locate::{open_journal, read_super};
+
+use crate::error::{Error, Result, Unsupported};
+use crate::filesystem::Filesystem;
+use crate::mount::write_super;
+use crate::options::MountOptions;
+
+static DRAFT_CLASS: LockClass = LockClass::new("draft", 885);
+
+/// Changes are kept in pieces of this many bytes, which every block size and sector size divides or is.
+const PIECE_BYTES: u64 = 4096;
+
+/// An image with changes beside it.
+pub struct Draft {
+    base: Arc<dyn BlockDevice>,
+    /// What has changed, at the place where it belongs; as large as `base`.
+    side: Arc<dyn BlockDevice>,
+    limits: Limits,
+    /// The pieces that lie in `side`.
+    changed: Mutex<BTreeSet<u64>>,
+}
+
+impl Draft {
+    /// `side` is as large as `base`; what it contains does not matter. `base` is clean, and nobody else changes it.
+    pub fn new(base: Arc<dyn BlockDevice>, side: Arc<dyn BlockDevice>) -> Draft {
+        let limits = Limits { discard: false, volatile_cache: false, ..*base.limits() };
+        Draft { base, side, limits, changed: Mutex::new(&DRAFT_CLASS, BTreeSet::new()) }
+    }
+
+    /// The parts of a range by piece: offset, length.
+    fn parts(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
+        let mut at = offset;
+        let end = offset + len;
+        std::iter::from_fn(move || {
+            let next = (at / PIECE_BYTES + 1) * PIECE_BYTES;
+            let part = (at, next.min(end) - at);
+            (at < end).then(|| {
+                at = next.min(end);
+                part
+            })
+        })
+    }
+
+    /// Brings everything into the image, which is to be mounted for writing once afterwards: that replays it. The draft's own
+    /// file system has been unmounted. An error leaves the image as it was, but perhaps marked as needing recovery.
+    ///
+    /// Errors: `Unsupported` for an image without a journal of its own, and for more changes than its log can take.
+    pub fn commit(self: &Arc<Draft>) -> Result<()> {
+        let no_journal = || Error::Unsupported(Unsupported::Journal { detail: "the image has no journal".into() });
+        let device: Arc<dyn BlockDevice> = self.clone();
+        let sb = read_super(&*device)?;
+        // As the draft's mount left it: empty, with the features that the mount chose.
+        let journal = open_journal(device, &sb)?.ok_or_else(no_journal)?;
+        let (direct, logged) = self.differences(&sb, &journal)?;
+        if logged.is_empty() && direct.is_empty() {
+            return Ok(());
+        }
+        let format = journal.super_block().format();
+        let descriptors = logged.len().div_ceil(DescriptorBuilder::capacity_of(&format));
+        let (needed, there) = (logged.len() + descriptors + 1, journal.log().len() as usize - 1);
+        if needed > there {
+            let detail = format!(
+                "{needed} blocks of the journal would be needed to do all of it at once, and it has {there}; nothing was done"
+            );
+            return Err(Error::Unsupported(Unsupported::Journal { detail }));
+        }
+        let size = sb.block_size as usize;
+        let mut block = vec![0; size];
+        for nr in direct {
+            self.read_at(nr.0 * size as u64, &mut block, BioFlags::META)?;
+            self.base.write_at(nr.0 * size as u64, &[&block], BioFlags::empty())?;
+        }
+        // Flushes first.
+        let mut marked = read_super(&*self.base)?;
+        let place = marked.primary_location();
+        marked.set_needs_recovery(true);
+        write_super(&*self.base, &marked, place)?;
+        self.log(&sb, &journal, &logged)
+    }
+
+    /// The blocks that differ: those that were free in the image, and the others.
+    fn differences(&self, sb: &SuperBlock, journal: &JournalFile) -> Result<(Vec<BlockNr>, Vec<BlockNr>)> {
+        let options = MountOptions { read_only: true, threads: false, ..MountOptions::default() };
+        let before = Filesystem::mount(self.base.clone(), options)?;
+        let (size, geo) = (u64::from(sb.block_size), before.geometry().clone());
+        let pieces: Vec<u64> = self.changed.lock().iter().copied().collect();
+        let mut blocks: Vec<u64> =
+            pieces.iter().flat_map(|p| p * PIECE_BYTES / size..((p + 1) * PIECE_BYTES).div_ceil(size)).collect();
+        blocks.dedup();
+        let (mut direct, mut logged) = (Vec::new(), Vec::new());
+        let (mut old, mut new) = (vec![0; size as usize], vec![0; size as usize]);
+        let mut bitmap: Option<(GroupNr, Vec<u8>)> = None;
+        for nr in blocks.into_iter().map(BlockNr) {
+            if nr.0 >= sb.blocks_count || journal.map().contains(nr) {
+                continue;
+            }
+            self.base.read_at(nr.0 * size, &mut old, BioFlags::META)?;
+            self.read_at(nr.0 * size, &mut new, BioFlags::META)?;
+            if old == new {
+                continue;
+            }
+            let Some(index) = nr.0.checked_sub(geo.first_data_block) else {
+                logged.push(nr);
+                continue;
+            };
+            let per_group = u64::from(geo.blocks_per_group);
+            let group = GroupNr((index / per_group) as u32);
+            if bitmap.as_ref().is_none_or(|(of, _)| *of != group) {
+                bitmap = Some((group, before.groups.block_bitmap(group)?.read(<[u8]>::to_vec)));
+            }
+            let bit = (index % per_group) as usize;
+            let is_used = bitmap.as_ref().is_none_or(|(_, bits)| bits[bit / 8] & (1 << (bit % 8)) != 0);
+            if is_used { logged.push(nr) } else { direct.push(nr) }
+        }
+        Ok((direct, logged))
+    }
+
+    /// Writes one transaction of `blocks` into the image's log, and then that it is there.
+    fn log(&self, sb: &SuperBlock, journal: &JournalFile, blocks: &[BlockNr]) -> Result<()> {
+        let size = u64::from(sb.block_size);
+        let mut jsb = journal.super_block().clone();
+        let format = jsb.format();
+        // Above every number that the image's log or the draft's has seen.
+        let tid = jsb.sequence.next();
+        let mut at = jsb.log().first;
+        let mut put = |data: &[u8]| -> Result<()> {
+            let missing = || Error::Unsupported(Unsupported::Journal { detail: "the journal is cut off".into() });
+            let (place, _) = journal.map().lookup(at).ok_or_else(missing)?;
+            at += 1;
+            Ok(self.base.write_at(place.0 * size, &[data], BioFlags::META)?)
+        };
+        let (super_block, super_at) = sb.primary_location();
+        let mut v1 = !0;
+        let mut block = vec![0; size as usize];
+        for part in blocks.chunks(DescriptorBuilder::capacity_of(&format)) {
+            let mut descriptor = DescriptorBuilder::new(&format, tid);
+            let mut copies = Vec::with_capacity(part.len());
+            for nr in part {
+                let mut copy = vec![0; size as usize];
+                self.read_at(nr.0 * size, &mut copy, BioFlags::META)?;
+                if *nr == super_block {
+                    // Else a replay that is cut off could leave a live log that the image does not speak of.
+                    let mut marked = sb.clone();
+                    marked.set_needs_recovery(true);
+                    marked.encode_into(&mut copy[super_at..super_at + SUPERBLOCK_SIZE]);
+                }
+                let escaped = needs_escape(&copy);
+                if escaped {
+                    escape(&mut copy);
+                }
+                descriptor.push(*nr, escaped, tag_checksum(format.seed, tid, &copy));
+                copies.push(copy);
+            }
+            descriptor.finish(&mut block);
+            v1 = v1_checksum(v1, &block);
+            put(&block)?;
+            for copy in &copies {
+                v1 = v1_checksum(v1, copy);
+                put(copy)?;
+            }
+        }
+        let now = Clock::real().wall();
+        let commit = CommitBlock { tid, sec: now.sec.max(0) as u64, nsec: now.nsec };
+        commit.encode(&format, (format.csum == LogCsum::V1).then_some(v1), &mut block);
+        put(&block)?;
+        (jsb.sequence, jsb.start, jsb.head) = (tid, jsb.log().first, 0);
+        let mut home = JournalFile::open(self.base.clone(), sb.block_size, journal.map().clone())?;
+        // Flushes, and writes one sector.
+        Ok(home.write_super(jsb)?)
+    }
+}
+
+impl BlockDevice for Draft {
+    fn name(&self) -> &str {
+        self.base.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.base.size_bytes()
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, bio: Bio) {
+        submit_inline(self, bio);
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
+        let changed = self.changed.lock();
+        let pieces = offset / PIECE_BYTES..(offset + buf.len() as u64).div_ceil(PIECE_BYTES);
+        if changed.range(pieces).next().is_none() {
+            drop(changed);
+            return self.base.read_at(offset, buf, flags);
+        }
+        for (at, len) in Draft::parts(offset, buf.len() as u64) {
+            let device = if changed.contains(&(at / PIECE_BYTES)) { &self.side } else { &self.base };
+            let start = (at - offset) as usize;
+            device.read_at(at, &mut buf[start..start + len as usize], flags)?;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], _flags: BioFlags) -> extant_block::Result<()> {
+        let data = pieces.concat();
+        let mut changed = self.changed.lock();
+        for (at, len) in Draft::parts(offset, data.len() as u64) {
+            let piece = at / PIECE_BYTES;
+            let start = piece * PIECE_BYTES;
+            let whole = PIECE_BYTES.min(self.size_bytes().saturating_sub(start));
+            if len < whole && !changed.contains(&piece) {
+                let mut before = vec![0; whole as usize];
+                self.base.read_at(start, &mut before, BioFlags::META)?;
+                self.side.write_at(start, &[&before], BioFlags::empty())?;
+            }
+            let from = (at - offset) as usize;
+            self.side.write_at(at, &[&data[from..from + len as usize]], BioFlags::empty())?;
+            changed.insert(piece);
+        }
+        Ok(())
+    }
+
+    /// Nothing of it is to survive.
+    fn flush(&self) -> extant_block::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> extant_block::Result<()> {
+        Ok(())
+    }
+
+    fn stats(&self) -> IoStats {
+        self.base.stats()
+    }
+}

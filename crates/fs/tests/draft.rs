@@ -1,0 +1,158 @@
+//! A draft: however the power goes while it is committed, all of it is there or nothing.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use extant_base::rng::Rng;
+use extant_block::BlockDevice;
+use extant_block::device::{CrashDevice, CrashMode, MemDevice};
+use extant_fs::walk::{Visit, Walk};
+use extant_fs::{Cred, Draft, Error, Filesystem, MountOptions, NewNode, RenameFlags, SetAttr, WriteFlags};
+
+fn options() -> MountOptions {
+    MountOptions { threads: false, seed: Some(1), ..MountOptions::default() }
+}
+
+/// An image with something to change in it.
+fn image(args: &[&str]) -> MemDevice {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("a.img");
+    let out = Command::new("mke2fs").args(["-q", "-F"]).args(args).arg(&path).arg("16M").output().expect("mke2fs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+    let root = fs.root().expect("root");
+    for name in [&b"old"[..], b"kept", b"gone"] {
+        let file = fs.create(&root, name, NewNode::file(0o644), Cred::default()).expect("file");
+        fs.write(&file, 0, &[name[0]; 30_000], WriteFlags::default()).expect("written");
+    }
+    drop(root);
+    fs.unmount().expect("unmounted");
+    drop(fs);
+    let path = dir.path().join("b.img");
+    dev.save(&path).expect("saved");
+    MemDevice::load(&path).expect("loaded")
+}
+
+fn change(fs: &Filesystem) {
+    let root = fs.root().expect("root");
+    let old = fs.lookup(&root, b"old").expect("old");
+    fs.write(&old, 5_000, b"overwritten in place", WriteFlags::default()).expect("written");
+    fs.setattr(&old, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).expect("mode");
+    fs.unlink(&root, b"gone").expect("unlinked");
+    let dir = fs.make_dirs(b"/a/b/c", 0o755, Cred::default()).expect("directories");
+    let new = fs.create(&dir, b"new", NewNode::file(0o644), Cred::default()).expect("file");
+    // Begins like a block of the journal.
+    let magic = [0xC0, 0x3B, 0x39, 0x98].repeat(50_000);
+    fs.write(&new, 0, &magic, WriteFlags::default()).expect("written");
+    fs.rename(&root, b"kept", &dir, b"moved", RenameFlags::default()).expect("renamed");
+}
+
+fn hash(content: &[u8]) -> u64 {
+    use std::hash::{DefaultHasher, Hasher};
+    let mut hasher = DefaultHasher::new();
+    hasher.write(content);
+    hasher.finish()
+}
+
+/// Every path with its kind, size, mode and content.
+fn fingerprint(fs: &Filesystem) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut walk = Walk::new(fs, b"/", fs.root().expect("root"));
+    while let Some(visit) = walk.next() {
+        let Visit::Name(inode) = visit.expect("readable") else { continue };
+        let attr = fs.getattr(&inode);
+        let mut content = vec![0; if inode.is_dir() { 0 } else { attr.size as usize }];
+        let n = if inode.is_dir() { 0 } else { fs.read(&inode, 0, &mut content).expect("read") };
+        let path = String::from_utf8_lossy(walk.path()).into_owned();
+        all.push(format!("{path} {:o} {} {n} {:x}", attr.mode, attr.nlink, hash(&content)));
+    }
+    all
+}
+
+fn e2fsck(dev: &MemDevice, args: &str) -> bool {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("state.img");
+    dev.save(&path).expect("saved");
+    Command::new("e2fsck").arg(args).arg(&path).output().expect("e2fsck").status.code().is_some_and(|c| c < 2)
+}
+
+fn committed(base: Arc<dyn BlockDevice>) -> Result<(), Error> {
+    let side = Arc::new(MemDevice::new(base.size_bytes()));
+    let draft = Arc::new(Draft::new(base, side));
+    let fs = Filesystem::mount(draft.clone(), options()).expect("mounted");
+    change(&fs);
+    fs.unmount().expect("unmounted");
+    drop(fs);
+    draft.commit()
+}
+
+#[test]
+fn a_power_cut_leaves_all_or_nothing() {
+    for args in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext3", "-b", "1024", "-O", "^metadata_csum,^64bit"]] {
+        let base = image(args);
+        let crash = Arc::new(CrashDevice::from_image(&base));
+        let old = fingerprint(
+            &Filesystem::mount(crash.clone(), MountOptions { read_only: true, ..options() }).expect("mounted"),
+        );
+        committed(crash.clone()).expect("committed");
+        // Replayed by what opens it next: everything is there.
+        let new = {
+            let dev = Arc::new(crash.live());
+            let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+            let new = fingerprint(&fs);
+            fs.unmount().expect("unmounted");
+            assert!(e2fsck(&dev, "-fn"));
+            new
+        };
+        assert_ne!(old, new);
+        assert!(new.iter().any(|l| l.starts_with("/a/b/c/new ")) && !new.iter().any(|l| l.starts_with("/gone ")));
+        let mut rng = Rng::new(7);
+        let (mut before, mut after) = (0, 0);
+        for n in 0..=crash.write_log() {
+            for mode in [CrashMode::InOrder, CrashMode::RandomSubset, CrashMode::Torn] {
+                let state = Arc::new(crash.state_after(n, &mut rng, mode).expect("state"));
+                // e2fsck replays by itself, for a sample.
+                if n % 64 == 0 {
+                    assert!(e2fsck(&state, "-fp"), "{args:?}: e2fsck after event {n}, {mode:?}");
+                }
+                let fs = Filesystem::mount(state.clone(), options()).expect("mounted");
+                let found = fingerprint(&fs);
+                fs.unmount().expect("unmounted");
+                assert!(found == old || found == new, "{args:?}: half of it after event {n}, {mode:?}: {found:?}");
+                if found == old { before += 1 } else { after += 1 }
+            }
+        }
+        assert!(before > 0 && after > 0, "{before} states before, {after} after");
+    }
+}
+
+#[test]
+fn what_does_not_fit_changes_nothing() {
+    let base = Arc::new(image(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "4096", "-I", "1024"]));
+    let side = Arc::new(MemDevice::new(base.size_bytes()));
+    let draft = Arc::new(Draft::new(base.clone(), side));
+    let fs = Filesystem::mount(draft.clone(), options()).expect("mounted");
+    let old = fs.lookup(&fs.root().expect("root"), b"old").expect("old");
+    for round in 0..3u8 {
+        fs.write(&old, 0, &vec![round; 2 << 20], WriteFlags::default()).expect("written");
+        for n in 0..1200 {
+            let name = format!("{round}-{n}");
+            let dir = fs.make_dirs(name.as_bytes(), 0o755, Cred::default()).expect("directory");
+            drop(dir);
+        }
+    }
+    drop(old);
+    fs.unmount().expect("unmounted");
+    drop(fs);
+    // New directories lie in free blocks; the inode tables do not.
+    let e = draft.commit().expect_err("too much");
+    assert!(e.to_string().contains("blocks of the journal would be needed"), "{e}");
+    let fs = Filesystem::mount(base.clone(), options()).expect("mounted");
+    assert_eq!(fingerprint(&fs).len(), 4);
+    fs.unmount().expect("unmounted");
+    assert!(e2fsck(&base, "-fn"));
+    // Without a journal there is no draft.
+    let plain = Arc::new(image(&["-t", "ext2"]));
+    assert!(matches!(committed(plain), Err(Error::Unsupported(_))));
+}
