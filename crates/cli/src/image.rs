@@ -3,22 +3,28 @@
 //! Main types: [`ImageSpec`] (`IMAGE` or `IMAGE@N`), [`Access`]. [`open_device`] answers with the device of the file
 //! system itself: the whole image, or a partition of it. [`open_image`] mounts it in this process.
 //!
+//! An image whose last server is about to end is waited for; one that is mounted is refused, with who has it ([`crate::holder`]).
+//!
 //! # Locking
 //! None.
 
 use std::ffi::OsStr;
+use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use extant_block::device::{Engine, FileDevice, IoMode, OffsetDevice, OpenOptions};
+use extant_base::clock::Clock;
+use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
 use extant_block::{BioFlags, BlockDevice};
 use extant_fs::{Error, Filesystem, Messages, MountOptions};
 use extant_ondisk::partition::{Partition, read_table};
 use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, warn};
+use crate::holder;
 use crate::size;
 use crate::text::shown;
 
@@ -45,8 +51,24 @@ impl ImageSpec {
         ImageSpec { path: arg.into(), partition }
     }
 
+    /// As on the command line, fit for a message.
     pub fn shown(&self) -> String {
-        self.path.display().to_string()
+        shown(self.source().as_os_str().as_bytes())
+    }
+
+    /// What the kernel shows as the source of its mount, and unmounting goes by.
+    pub fn source(&self) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        if let Some(number) = self.partition {
+            name.push(format!("@{number}"));
+        }
+        name.into()
+    }
+
+    /// A partition of a block device for which the kernel has a device of its own, as that device.
+    pub fn resolved(self) -> ImageSpec {
+        let own = self.partition.filter(|_| self.is_block_device()).and_then(|n| partition_device(&self.path, n));
+        own.map_or(self, |path| ImageSpec { path, partition: None })
     }
 
     pub fn is_block_device(&self) -> bool {
@@ -59,6 +81,17 @@ fn split_partition(arg: &OsStr) -> Option<(PathBuf, u32)> {
     let at = bytes.iter().rposition(|b| *b == b'@').filter(|at| *at > 0)?;
     let number = std::str::from_utf8(&bytes[at + 1..]).ok()?.parse().ok()?;
     Some((OsStr::from_bytes(&bytes[..at]).into(), number))
+}
+
+/// The kernel's device for partition `number` of the block device at `disk`.
+fn partition_device(disk: &Path, number: u32) -> Option<PathBuf> {
+    let disk = disk.canonicalize().ok()?;
+    let entries = std::fs::read_dir(Path::new("/sys/class/block").join(disk.file_name()?)).ok()?;
+    entries.flatten().find_map(|entry| {
+        let of = std::fs::read_to_string(entry.path().join("partition")).ok()?;
+        let device = Path::new("/dev").join(entry.file_name());
+        (of.trim().parse() == Ok(number) && device.exists()).then_some(device)
+    })
 }
 
 /// How to open.
@@ -82,41 +115,91 @@ impl Access {
 
 /// The device that holds the file system.
 pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
-    let dev = open_whole(spec, access)?;
     match (access.offset, spec.partition) {
-        (Some(_), Some(_)) => Err(Failure::usage("an offset and a partition exclude each other")),
+        (Some(_), Some(_)) => return Err(Failure::usage("an offset and a partition exclude each other")),
         (Some(offset), None) => {
-            let Some(len) = dev.size_bytes().checked_sub(offset).filter(|len| *len > 0) else {
+            if offset >= look(spec)?.size_bytes() {
                 return Err(Failure::op(format!("{}: offset {offset} is past the end", spec.shown())));
-            };
-            Ok(Arc::new(OffsetDevice::new(dev, offset, len)?))
-        }
-        (None, Some(number)) => open_partition(dev, number),
-        (None, None) if has_magic(&*dev) => Ok(dev),
-        (None, None) => {
-            let partitions = partitions(&*dev)?;
-            if partitions.is_empty() {
-                return Ok(dev);
             }
-            let image = spec.shown();
-            Err(Failure::op(format!(
-                "{image}: a whole disk; choose a partition (--partition N, -o partition=N or {image}@N):\n{}",
-                list(&partitions)
-            )))
+            return open_window(spec, access, offset, None);
         }
+        (None, Some(number)) => {
+            let (start, len) = find_partition(&*look(spec)?, number)?;
+            return open_window(spec, access, start, Some(len));
+        }
+        (None, None) => {}
     }
+    let dev = open_whole(spec, access)?;
+    if has_magic(&*dev) {
+        return Ok(dev);
+    }
+    let partitions = partitions(&*dev)?;
+    if partitions.is_empty() {
+        return Ok(dev);
+    }
+    let image = spec.shown();
+    Err(Failure::op(format!(
+        "{image}: a whole disk; choose a partition (--partition N, -o partition=N or {image}@N):\n{}",
+        list(&partitions)
+    )))
+}
+
+/// The image from its first byte on, whoever has it: for a look at its partitions.
+pub fn look(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
+    let options = OpenOptions {
+        io: IoMode::Buffered,
+        engine: Engine::Psync,
+        lock: false,
+        exclusive: false,
+        allow_mounted: true,
+        ..OpenOptions::read_only()
+    };
+    Ok(Arc::new(FileDevice::open(&spec.path, options)?))
 }
 
 /// The image from its first byte on.
 pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
+    open_window(spec, access, 0, None)
+}
+
+/// How long somebody who has the image, and whose mount is gone, is given to end.
+const ENDING_PATIENCE_NS: u64 = 3_000_000_000;
+/// After which a person is told what is waited for.
+const ENDING_WORD_NS: u64 = 300_000_000;
+
+fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions {
         read_only: access.read_only,
         io: access.io,
         engine: access.engine,
         exclusive: access.exclusive,
+        offset,
+        len,
+        shown_as: (spec.partition.is_some() || offset > 0).then(|| match spec.partition {
+            Some(_) => spec.shown(),
+            None => format!("{}+{offset}", spec.shown()),
+        }),
         ..OpenOptions::default()
     };
-    Ok(Arc::new(FileDevice::open(&spec.path, options)?))
+    let clock = Clock::real();
+    let mut told = false;
+    loop {
+        let busy = match FileDevice::open(&spec.path, options.clone()) {
+            Ok(dev) => return Ok(Arc::new(dev)),
+            Err(e @ extant_block::Error::Busy { .. }) => e,
+            Err(e) => return Err(e.into()),
+        };
+        // A server lets go of the image after its mount is gone: who has just unmounted need not know.
+        let who = holder::find(&spec.path);
+        if who.is_mounted() || busy.to_string().contains("mounted by") || clock.now_ns() > ENDING_PATIENCE_NS {
+            return Err(who.explain(&spec.shown(), busy));
+        }
+        if !told && clock.now_ns() > ENDING_WORD_NS && std::io::stderr().is_terminal() {
+            warn(&format!("{}: waiting for {} to let go of it", spec.shown(), who.processes()));
+            told = true;
+        }
+        clock.sleep(Duration::from_millis(20));
+    }
 }
 
 /// Whether an ext superblock, good or bad, is where it should be.
@@ -138,8 +221,9 @@ pub fn partitions(dev: &dyn BlockDevice) -> Result<Vec<Partition>> {
     read_table(dev.size_bytes(), read).map_err(|e| Failure::op(format!("{}: {e}", dev.name())))
 }
 
-fn open_partition(dev: Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn BlockDevice>> {
-    let partitions = partitions(&*dev)?;
+/// Where partition `number` is, in bytes: start and length.
+fn find_partition(dev: &dyn BlockDevice, number: u32) -> Result<(u64, u64)> {
+    let partitions = partitions(dev)?;
     let image = dev.name();
     let Some(found) = partitions.iter().find(|p| p.number == number) else {
         return Err(Failure::op(if partitions.is_empty() {
@@ -148,9 +232,8 @@ fn open_partition(dev: Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn Bloc
             format!("{image}: no partition {number}; there are:\n{}", list(&partitions))
         }));
     };
-    let (start, len) = (found.start, found.len);
-    let whole = len - len % u64::from(dev.limits().logical_block);
-    Ok(Arc::new(OffsetDevice::new(dev, start, whole)?))
+    // Whole blocks, however large those of the device are.
+    Ok((found.start, found.len - found.len % 4096))
 }
 
 /// A table of partitions: number, start, size, type, label.

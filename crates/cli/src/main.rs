@@ -3,9 +3,10 @@
 //! This crate parses arguments and prints; everything else is done by the crates below. One file per sub-command in
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
 //! (`-o`), [`serve`] (the process behind a mount), [`status`] (how an unmount learns how it went), [`mount_table`]
-//! (what the kernel has mounted), [`log`] (messages of a server in the background), [`size`], [`text`], [`walk`] and [`failure`].
+//! (what the kernel has mounted), [`holder`] (who has an image), [`log`] (messages of a server in the background), [`size`], [`text`], [`walk`] and [`failure`].
 //!
-//! Called as `mount.fuse.extant` or `mount.extant` (links to the binary), it takes the arguments of a mount(8) helper.
+//! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the arguments of a
+//! mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server is done.
 //!
 //! # Exit status
 //! The tools that read: 0, 1 (usage), 8 (the image or the system said no), 130 (interrupted), 141 (nobody reads the
@@ -18,6 +19,7 @@
 mod args;
 mod commands;
 mod failure;
+mod holder;
 mod image;
 mod log;
 mod mount_options;
@@ -34,6 +36,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use extant_fuse::Control;
 
 /// Version, commit and build profile.
 const VERSION: &str =
@@ -44,16 +47,20 @@ const VERSION: &str =
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-use crate::args::{Cli, Command, MountHelper};
+use crate::args::{Cli, Command, MountHelper, UnmountHelper};
 use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let name = args.first().and_then(|a| Path::new(a).file_name()).unwrap_or(OsStr::new("extant"));
-    let result = if name == "mount.fuse.extant" || name == "mount.extant" {
-        parse::<MountHelper>(args).and_then(|helper| helper.map_or(Ok(()), commands::mount::run_helper))
-    } else {
-        parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command)))
+    let result = match name.to_str() {
+        Some("mount.fuse.extant" | "mount.fuseblk.extant" | "mount.extant") => {
+            parse::<MountHelper>(args).and_then(|helper| helper.map_or(Ok(()), commands::mount::run_helper))
+        }
+        Some("umount.fuse.extant" | "umount.fuseblk.extant" | "umount.extant") => {
+            parse::<UnmountHelper>(args).and_then(|helper| helper.map_or(Ok(()), commands::unmount::run_helper))
+        }
+        _ => parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command))),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -83,6 +90,8 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Mount(args) => commands::mount::run(args),
         Command::Unmount(args) => commands::unmount::run(&args),
+        Command::Freeze(args) => commands::freeze::run(&args, Control::Freeze),
+        Command::Thaw(args) => commands::freeze::run(&args, Control::Thaw),
         Command::Info(args) => commands::info::run(&args),
         Command::Ls(args) => commands::ls::run(&args),
         Command::Cat(args) => commands::cat::run(&args),

@@ -90,8 +90,8 @@ fn open(job: &Job, root: bool) -> Result<(Arc<Filesystem>, MountKind)> {
     let as_mount = |e: Failure| if e.status == USAGE { e } else { e.with_status(MOUNT) };
     let config = &job.config;
     let block = job.spec.is_block_device();
-    // The kernel claims whole devices only.
-    let fuseblk = block && root && config.offset.is_none() && job.spec.partition.is_none();
+    // A part of a device, too: the kernel then claims the whole of it.
+    let fuseblk = block && root;
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
     let mut access =
         Access { read_only: config.fs.read_only, io, engine: config.engine, offset: config.offset, exclusive: true };
@@ -130,10 +130,14 @@ fn run(
     };
     let mut fuse = config.fuse.clone();
     fuse.kind = kind;
-    fuse.fsname = image.clone();
+    fuse.fsname = match kind {
+        // The kernel opens it.
+        MountKind::FuseBlk { .. } => job.spec.path.to_string_lossy().into_owned(),
+        MountKind::Fuse => job.spec.source().to_string_lossy().into_owned(),
+    };
     fuse.read_only |= fs.is_read_only();
     fuse.allow_other = config.allow_other.unwrap_or(root);
-    fuse.default_permissions = config.default_permissions.unwrap_or(!config.fakeroot);
+    fuse.default_permissions = config.checks_permissions();
     let server = match FsServer::new(fs.clone(), server_options(config, root)) {
         Ok(server) => Arc::new(server),
         Err(e) => return Err(give_up(format!("{image}: {e}"))),
@@ -145,6 +149,7 @@ fn run(
         Err(e) => return Err(give_up(format!("{image}: {}", explain(&e)))),
     };
     server.set_notifier(session.notifier());
+    server.set_hold(session.hold());
     let unmounter = session.unmounter();
     let device = mount_table::find_at(&dir).ok().flatten().filter(|m| m.is_extant()).map(|m| m.device);
     let status = device.as_deref().and_then(ServerStatus::create);
@@ -180,6 +185,9 @@ fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
     options.uid = config.uid.or(mine.then(|| geteuid().as_raw()));
     options.gid = config.gid.or(mine.then(|| getegid().as_raw()));
     options.writeback_cache = config.writeback_cache.unwrap_or(options.writeback_cache);
+    // A kernel that enforces ACLs checks everything.
+    options.posix_acl = config.checks_permissions();
+    (options.sync, options.dirsync) = (config.fuse.sync, config.fuse.dirsync);
     if config.no_xattr {
         options.xattrs = false;
         options.posix_acl = false;

@@ -3,6 +3,7 @@
 //! | command | what |
 //! |---|---|
 //! | `mount`, `unmount` | a mount of the kernel, served by [`crate::serve`] |
+//! | `freeze`, `thaw` | keep a mount's device as it is, for a copy |
 //! | `info` | superblock, journal, space, partitions |
 //! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
 //! | `cp` | copy in and out |
@@ -15,6 +16,7 @@
 pub mod cat;
 pub mod completions;
 pub mod cp;
+pub mod freeze;
 pub mod info;
 pub mod lab;
 pub mod ls;

@@ -59,7 +59,7 @@ impl Filesystem {
 
     /// Changes attributes; returns the new ones.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         self.retry_no_space(|| self.setattr_once(inode, set))?;
         Ok(self.getattr(inode))
     }
@@ -149,7 +149,7 @@ impl Filesystem {
 
     /// Sets the inode flags that chattr(1) may change.
     pub fn set_flags(&self, inode: &InodeRef, flags: u32) -> Result<()> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         let _exclusive = inode.rw.write();
         let wanted = InodeFlags::from_bits_retain(flags);
         self.transact_whole(1, |handle| {

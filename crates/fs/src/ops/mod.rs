@@ -24,6 +24,7 @@ mod names;
 mod rename;
 pub(crate) mod sync;
 mod truncate;
+pub(crate) mod volume;
 pub(crate) mod writeback;
 mod xattrs;
 

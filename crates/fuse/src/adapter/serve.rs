@@ -98,6 +98,7 @@ impl FsServer {
         let dir = check!(reply, self.node(parent));
         let cred = self.cred(req, &dir, umask);
         let inode = check!(reply, self.with_space(caller(req), || self.fs.create(&dir, name, node, cred)));
+        check!(reply, self.after_change());
         self.answer_entry(inode, reply);
     }
 
@@ -134,6 +135,11 @@ impl FsServer {
             }
         }
         Ok(())
+    }
+
+    /// With `dirsync` the caller waits until what changed in a directory is durable.
+    fn after_change(&self) -> Result<(), Error> {
+        if self.options.dirsync { self.fs.sync_names() } else { Ok(()) }
     }
 
     fn list(&self, dir: &InodeRef, offset: u64, mut reply: ReplyDir) {
@@ -287,6 +293,9 @@ impl Server for FsServer {
             check!(reply, self.fs.drop_privileges(&inode));
         }
         let attr = check!(reply, self.with_space(caller(req), || self.fs.setattr(&inode, &wanted)));
+        if self.options.sync {
+            check!(reply, self.fs.fsync(&inode, false));
+        }
         reply.ok(&convert::attr(&attr, self.options.uid, self.options.gid), self.options.attr_timeout);
     }
 
@@ -314,14 +323,14 @@ impl Server for FsServer {
         let dir = check!(reply, self.node(parent));
         let done = self.fs.unlink(&dir, name);
         self.note_unlink();
-        empty(reply, done);
+        empty(reply, done.and_then(|()| self.after_change()));
     }
 
     fn rmdir(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEmpty) {
         let dir = check!(reply, self.node(parent));
         let done = self.fs.rmdir(&dir, name);
         self.note_unlink();
-        empty(reply, done);
+        empty(reply, done.and_then(|()| self.after_change()));
     }
 
     fn rename(&self, req: &Request, args: &RenameArgs<'_>, reply: ReplyEmpty) {
@@ -337,13 +346,14 @@ impl Server for FsServer {
         };
         let done = self.with_space(caller(req), || self.fs.rename(&old, args.name, &new, args.new_name, flags));
         self.note_unlink();
-        empty(reply, done);
+        empty(reply, done.and_then(|()| self.after_change()));
     }
 
     fn link(&self, req: &Request, ino: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
         let inode = check!(reply, self.node(ino));
         let dir = check!(reply, self.node(parent));
         check!(reply, self.with_space(caller(req), || self.fs.link(&inode, &dir, name)));
+        check!(reply, self.after_change());
         self.answer_entry(inode, reply);
     }
 
@@ -385,6 +395,9 @@ impl Server for FsServer {
         // Nobody looks at how much of a page of the cache was taken: all of it, or an error for fsync(2) and close(2).
         while args.cached && n < data.len() {
             n += check!(reply, write(n));
+        }
+        if self.options.sync {
+            check!(reply, self.fs.fsync(&inode, false));
         }
         reply.ok(n as u32);
     }
@@ -508,6 +521,7 @@ impl Server for FsServer {
             }
             other => check!(reply, other),
         };
+        check!(reply, self.after_change());
         self.answer_create(inode, reply);
     }
 
@@ -550,7 +564,8 @@ impl Server for FsServer {
         empty(reply, self.with_space(caller(req), || self.fs.fallocate(&inode, mode, args.offset, args.length)));
     }
 
-    fn ioctl(&self, _req: &Request, ino: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
+    fn ioctl(&self, req: &Request, ino: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
+        let Some(reply) = self.volume_ioctl(req, args, reply) else { return };
         let inode = check!(reply, self.node(ino));
         if FS_IOC_GETFLAGS.contains(&args.cmd) {
             let flags = extant_ondisk::inode::InodeFlags::USER_VISIBLE.bits() & self.fs.getattr(&inode).flags;
