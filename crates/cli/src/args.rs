@@ -63,7 +63,8 @@ pub enum Command {
 
 Options (-o), separated by commas:
 ", "  ro rw                        read-only; read and write (the default)
-  cache=SIZE                   memory for cached blocks, files and names (256M)
+  cache=SIZE                   memory for cached blocks, files and names (256M, or a quarter of what
+                               the control group may have if that is less)
   commit=SECONDS               how much work a crash may take (5)
   data=ordered|writeback       both: file data before the metadata that points to it
   journal=borrow|none          what an image without a journal gets while it is mounted (a
@@ -94,7 +95,6 @@ Options (-o), separated by commas:
   seed=N                       of what is drawn by lot (where directories go): the same each time
   suid nosuid dev nodev exec noexec   as mount(8), but nosuid and nodev are the default: an image may be anybody's. Root's
                                suid and dev count here and in fstab; mount(8) does not pass them on from its command line
-  no_sandbox                   let the server keep what it does not need after mounting (see extant(1))
 
 Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed)."))]
 pub struct MountArgs {
@@ -126,8 +126,16 @@ pub struct MountArgs {
 }
 
 /// mount(8) helper: mounts SOURCE on TARGET
+///
+/// mount(8) calls it for the types fuse.extant and fuseblk.extant, and umount(8) its sibling umount.fuse.extant, with which
+/// umount(8) returns when everything is in the image. Mounts are nosuid,nodev unless root says suid or dev in fstab, for an
+/// image may be anybody's; mount(8) does not pass these two on from its command line.
 #[derive(Parser, Debug)]
 #[command(name = "mount.fuse.extant", version = crate::VERSION)]
+#[command(after_help = "Example of fstab:
+  /srv/disk.img  /mnt/disk  fuse.extant  allow_other,noatime,nofail  0  0
+
+Options: see extant-mount(1). The kernel's loop driver heeds no locks: it lets root mount an image that is mounted here.")]
 pub struct MountHelper {
     pub source: OsString,
     pub target: PathBuf,

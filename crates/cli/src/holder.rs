@@ -52,8 +52,10 @@ fn processes(path: &Path) -> Vec<(u32, String)> {
 }
 
 impl Holder {
-    pub fn is_mounted(&self) -> bool {
-        !self.mounts.is_empty()
+    /// Perhaps a server whose mount is gone already; nobody else lets go of an image soon.
+    pub fn may_be_ending(&self) -> bool {
+        let server = |(_, name): &(u32, String)| name.starts_with("extant") || name == "exe";
+        self.mounts.is_empty() && (self.processes.is_empty() || self.processes.iter().any(server))
     }
 
     /// "process 12 (extant)", and more.

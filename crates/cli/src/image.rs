@@ -191,7 +191,7 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
         };
         // A server lets go of the image after its mount is gone: who has just unmounted need not know.
         let who = holder::find(&spec.path);
-        if who.is_mounted() || busy.to_string().contains("mounted by") || clock.now_ns() > ENDING_PATIENCE_NS {
+        if !who.may_be_ending() || busy.to_string().contains("mounted by") || clock.now_ns() > ENDING_PATIENCE_NS {
             return Err(who.explain(&spec.shown(), busy));
         }
         if !told && clock.now_ns() > ENDING_WORD_NS && std::io::stderr().is_terminal() {

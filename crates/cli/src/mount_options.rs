@@ -30,7 +30,8 @@ pub struct MountConfig {
     pub writeback_cache: Option<bool>,
     pub no_open: Option<bool>,
     pub remount: bool,
-    pub no_sandbox: bool,
+    /// `cache=` was said.
+    pub cache_given: bool,
 }
 
 impl Default for MountConfig {
@@ -51,7 +52,7 @@ impl Default for MountConfig {
             writeback_cache: None,
             no_open: None,
             remount: false,
-            no_sandbox: false,
+            cache_given: false,
         }
     }
 }
@@ -103,13 +104,12 @@ const KNOWN: &[&str] = &[
     "dev",
     "noexec",
     "exec",
-    "no_sandbox",
 ];
 
 /// What an unknown option may have been meant to be.
 fn nearest(name: &str) -> Option<String> {
     /// Of what `strsim` calls alike: two words with half their letters in common are not.
-    const ALIKE: f64 = 0.75;
+    const ALIKE: f64 = 0.85;
     let policies = extant_fs::POLICIES.iter().map(|p| format!("{}=", p.table.option));
     let known = KNOWN.iter().chain(IGNORED).map(|k| (*k).to_owned()).chain(policies);
     let rated = known.map(|k| (strsim::jaro_winkler(name, k.trim_end_matches('=')), k));
@@ -219,7 +219,6 @@ impl MountConfig {
             ("discard", None) => self.fs.discard = true,
             ("nodiscard", None) => self.fs.discard = false,
             ("remount", None) => self.remount = true,
-            ("no_sandbox", None) => self.no_sandbox = true,
             // As the kernel lists them, and mount(8) hands them back at a remount.
             ("user_id" | "group_id" | "rootmode" | "fd" | "blksize" | "max_read", Some(_)) => {}
             ("allow_other", None) => self.allow_other = Some(true),
@@ -248,6 +247,7 @@ impl MountConfig {
         match name {
             "cache" => {
                 self.fs.cache_bytes = size::parse(value)?;
+                self.cache_given = true;
                 if self.fs.cache_bytes < 8 << 20 {
                     return Err("at least 8M are needed".into());
                 }

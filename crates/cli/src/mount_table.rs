@@ -145,7 +145,9 @@ mod tests {
         let part = Mount { source: "/img/a@12".into(), ..mount.clone() };
         assert!(part.is_of(Path::new("/img/a")) && part.is_of(Path::new("/img/a@12")));
         assert!(!part.is_of(Path::new("/img/a@1")) && !part.is_of(Path::new("/img")));
-        for (user_id, believed) in [(Some(0), true), (Some(geteuid().as_raw()), true), (Some(4711), false), (None, false)] {
+        for (user_id, believed) in
+            [(Some(0), true), (Some(geteuid().as_raw()), true), (Some(4711), false), (None, false)]
+        {
             assert_eq!(Mount { user_id, ..mount.clone() }.is_trusted(), believed);
         }
         assert_eq!(parse(b""), None);

@@ -30,6 +30,7 @@ use rustix::process::{getegid, geteuid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::cgroup;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, warn};
 use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_whole};
 use crate::log;
@@ -56,6 +57,8 @@ pub struct Job {
 
 /// Mounts and serves until the mount is gone.
 pub fn serve(job: Job) -> Result<()> {
+    // Started as /proc/self/exe, it would be called "exe" by whoever lists processes.
+    let _ = std::fs::write("/proc/self/comm", "extant");
     let root = geteuid().is_root();
     let (fs, kind) = open(&job, root)?;
     let probe = job.stats.as_ref().map(|(_, recorded)| Probe::start(&fs, *recorded));
@@ -105,6 +108,9 @@ fn open(job: &Job, root: bool) -> Result<(Arc<Filesystem>, MountKind)> {
     };
     let dev = open_device(&job.spec, &access).map_err(as_mount)?;
     let mut options = config.fs.clone();
+    if !config.cache_given {
+        options.cache_bytes = cgroup::default_cache(options.cache_bytes);
+    }
     options.mounted_on = Some(job.dir.to_string_lossy().into_owned());
     options.write_through_bytes = (!block && io == IoMode::Buffered).then_some(WRITE_THROUGH_BYTES);
     let fs = image::mount(dev, options).map_err(as_mount)?;

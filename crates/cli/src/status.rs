@@ -25,7 +25,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat, renameat, statat, unlinkat,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat, renameat, statat,
+    unlinkat,
 };
 use rustix::process::geteuid;
 

@@ -21,6 +21,7 @@ use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Error, Result};
+use crate::freeze::Gate;
 use crate::groups::Groups;
 use crate::inode::Inode;
 use crate::inode_table::{InodeTable, OwnInodes};
@@ -31,7 +32,6 @@ use crate::ops::writeback::Completed;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::reserve::Reserve;
-use crate::freeze::Gate;
 use crate::state::MountState;
 use crate::threads::Threads;
 

@@ -33,6 +33,7 @@ use crate::borrow;
 use crate::dir_store::HashSettings;
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::{self, Filesystem, JournalHooks};
+use crate::freeze::Gate;
 use crate::groups::{Groups, journal_zones};
 use crate::inode::InodeRef;
 use crate::inode_table::{InodeTable, OwnInodes};
@@ -43,7 +44,6 @@ use crate::ops::writeback::Completed;
 use crate::options::{BorrowJournal, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::reserve::Reserve;
-use crate::freeze::Gate;
 use crate::state::MountState;
 use crate::threads::Threads;
 

@@ -110,7 +110,8 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
     };
     let server = || {
         let root = File::open(dir).map_err(|e| Failure::io(dir, e).with_status(MOUNT))?;
-        extant_fuse::control(&root, if read_only { Control::ReadOnly } else { Control::ReadWrite }).map_err(|e| match e {
+        extant_fuse::control(&root, if read_only { Control::ReadOnly } else { Control::ReadWrite }).map_err(|e| match e
+        {
             Errno::ROFS => failed("it was mounted read-only: unmount it, and mount it again"),
             e => failed(&plain(&e.into())),
         })

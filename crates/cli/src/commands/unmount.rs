@@ -29,7 +29,10 @@ pub fn run(args: &UnmountArgs) -> Result<()> {
         return Err(Failure::new(MOUNT, format!("{name}: not mounted")));
     };
     if !mount.is_extant() {
-        return Err(Failure::new(MOUNT, format!("{name}: mounted, but not by extant (type {})", text::shown(mount.fs_type.as_bytes()))));
+        return Err(Failure::new(
+            MOUNT,
+            format!("{name}: mounted, but not by extant (type {})", text::shown(mount.fs_type.as_bytes())),
+        ));
     }
     // Before: afterwards the server may be done with it.
     let watch = Watch::open(&mount.device, mount.user_id.unwrap_or(0));

@@ -12,6 +12,7 @@
 //! | `xattrs.rs` | extended attributes and ACLs |
 //! | `sync.rs` | fsync, syncfs |
 //! | `evict.rs` | the end of an inode's life |
+//! | `volume.rs` | freeze, trim, label, remount |
 //!
 //! # Locking
 //! Each operation takes the `inode` locks it needs first; see docs/locking.md for the whole order.

@@ -109,7 +109,7 @@ impl Filesystem {
     /// Every change of names and attributes so far is durable on return.
     pub fn sync_names(&self) -> Result<()> {
         self.state.acknowledge()?;
-        self.journal.commit_wait(None)?;
+        self.journal.commit_wait(Some(self.journal.running_tid()))?;
         self.state.acknowledge()
     }
 

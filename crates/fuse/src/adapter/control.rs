@@ -29,12 +29,7 @@ impl FsServer {
     pub(super) fn volume_ioctl(&self, req: &Request, args: &IoctlArgs<'_>, reply: ReplyIoctl) -> Option<ReplyIoctl> {
         let changes = matches!(
             args.cmd,
-            FITRIM
-                | FS_IOC_SETFSLABEL
-                | Control::FREEZE
-                | Control::THAW
-                | Control::READ_ONLY
-                | Control::READ_WRITE
+            FITRIM | FS_IOC_SETFSLABEL | Control::FREEZE | Control::THAW | Control::READ_ONLY | Control::READ_WRITE
         );
         if changes && req.uid != 0 && req.uid != geteuid().as_raw() {
             reply.error(Errno::PERM);

@@ -248,8 +248,11 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
 
 /// Changes how the kernel treats the mount at `path`: whether it is read-only, and the flags of `options`. Root only.
 pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
-    rustix::mount::mount_remount(path, options.flags(), "")
-        .map_err(|errno| FuseError::Mount { kind: "fuse", path: path.into(), errno })
+    rustix::mount::mount_remount(path, options.flags(), "").map_err(|errno| FuseError::Mount {
+        kind: "fuse",
+        path: path.into(),
+        errno,
+    })
 }
 
 /// The device number of the file system at `path`, without asking the server.
