@@ -2,7 +2,13 @@
 CARGO ?= cargo
 OUT ?= target/bench
 
-.PHONY: help demo test lint soak bench fuzz dist deps clean-demo
+.PHONY: help demo test lint soak bench fuzz dist install uninstall deb deps clean-demo
+
+# Where `make install` puts things; DESTDIR in front of all of it. /sbin is where mount(8) looks for helpers.
+PREFIX ?= /usr/local
+SBINDIR ?= /sbin
+DESTDIR ?=
+EXTANT ?= target/release/extant
 
 help:
 	@echo "make demo     build, then: an image, a mount, a power cut, a replay, and speeds beside the kernel's"
@@ -11,7 +17,9 @@ help:
 	@echo "make soak     the long tests (hours on a small machine)"
 	@echo "make bench    the table of speeds: kernel ext4, fuse2fs, Extant (root)"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS (60)"
-	@echo "make dist     a static binary in target/dist"
+	@echo "make dist     a static binary, manual pages, completions and mount helpers: target/dist, and a tarball of it"
+	@echo "make install  the binary and all that belongs to it (PREFIX, SBINDIR, DESTDIR)"
+	@echo "make deb      a Debian package of the same in target/dist"
 
 deps:
 	@scripts/install-deps.sh
@@ -39,13 +47,26 @@ bench: deps
 fuzz:
 	@scripts/fuzz.sh
 
+# EXTANT names a binary that is there already; otherwise the release build is made.
+install: $(EXTANT)
+	@scripts/install.sh "$(EXTANT)" "$(DESTDIR)" "$(PREFIX)" "$(SBINDIR)"
+
+target/release/extant: FORCE
+	$(CARGO) build --locked --release -p extant-cli --bin extant
+
+.PHONY: FORCE
+FORCE:
+
+uninstall:
+	@scripts/install.sh --remove "$(DESTDIR)" "$(PREFIX)" "$(SBINDIR)"
+
+deb: $(EXTANT)
+	@scripts/deb.sh "$(EXTANT)" target/dist
+
 # Linked statically against the system's own C library: no toolchain beyond the usual one.
 dist:
 	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --release -p extant-cli --bin extant \
 		--target $$(rustc -vV | sed -n 's/^host: //p') --target-dir target/static
-	mkdir -p target/dist
-	cp target/static/*/release/extant target/dist/extant
-	strip target/dist/extant
-	ln -sf extant target/dist/mount.fuse.extant
-	@file target/dist/extant 2>/dev/null || true
+	rm -rf target/dist/extant-*/ target/dist/extant
+	@scripts/dist.sh target/static/*/release/extant target/dist
 	@ls -l target/dist

@@ -3,23 +3,29 @@
 //! Main types: [`ImageSpec`] (`IMAGE` or `IMAGE@N`), [`Access`]. [`open_device`] answers with the device of the file
 //! system itself: the whole image, or a partition of it. [`open_image`] mounts it in this process.
 //!
+//! An image whose last server is about to end is waited for; one that is mounted is refused, with who has it ([`crate::holder`]).
+//!
 //! # Locking
 //! None.
 
 use std::ffi::OsStr;
+use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use extant_base::clock::Clock;
 use extant_block::device::{Engine, FileDevice, IoMode, OffsetDevice, OpenOptions};
 use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
 use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted};
 use extant_ondisk::partition::{Partition, read_table};
 use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, warn};
 use crate::formats;
+use crate::holder;
 use crate::size;
 use crate::text::shown;
 
@@ -46,8 +52,24 @@ impl ImageSpec {
         ImageSpec { path: arg.into(), partition }
     }
 
+    /// As on the command line, fit for a message.
     pub fn shown(&self) -> String {
-        self.path.display().to_string()
+        shown(self.source().as_os_str().as_bytes())
+    }
+
+    /// What the kernel shows as the source of its mount, and unmounting goes by.
+    pub fn source(&self) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        if let Some(number) = self.partition {
+            name.push(format!("@{number}"));
+        }
+        name.into()
+    }
+
+    /// A partition of a block device for which the kernel has a device of its own, as that device.
+    pub fn resolved(self) -> ImageSpec {
+        let own = self.partition.filter(|_| self.is_block_device()).and_then(|n| partition_device(&self.path, n));
+        own.map_or(self, |path| ImageSpec { path, partition: None })
     }
 
     /// The same for all ways to write its name.
@@ -75,6 +97,17 @@ fn split_partition(arg: &OsStr) -> Option<(PathBuf, u32)> {
     Some((OsStr::from_bytes(&bytes[..at]).into(), number))
 }
 
+/// The kernel's device for partition `number` of the block device at `disk`.
+fn partition_device(disk: &Path, number: u32) -> Option<PathBuf> {
+    let disk = disk.canonicalize().ok()?;
+    let entries = std::fs::read_dir(Path::new("/sys/class/block").join(disk.file_name()?)).ok()?;
+    entries.flatten().find_map(|entry| {
+        let of = std::fs::read_to_string(entry.path().join("partition")).ok()?;
+        let device = Path::new("/dev").join(entry.file_name());
+        (of.trim().parse() == Ok(number) && device.exists()).then_some(device)
+    })
+}
+
 /// How to open.
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -96,46 +129,64 @@ impl Access {
 
 /// The device that holds the file system.
 pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
-    let dev = open_whole(spec, access)?;
     match (access.offset, spec.partition) {
-        (Some(_), Some(_)) => Err(Failure::usage("an offset and a partition exclude each other")),
+        (Some(_), Some(_)) => return Err(Failure::usage("an offset and a partition exclude each other")),
         (Some(offset), None) => {
-            let Some(len) = dev.size_bytes().checked_sub(offset).filter(|len| *len > 0) else {
+            if offset >= look(spec)?.size_bytes() {
                 return Err(Failure::op(format!("{}: offset {offset} is past the end", spec.shown())));
-            };
-            Ok(Arc::new(OffsetDevice::new(dev, offset, len)?))
-        }
-        (None, Some(number)) => open_partition(dev, number),
-        (None, None) if has_magic(&*dev) => Ok(dev),
-        (None, None) => {
-            if let Some(format) = formats::identify(&*dev) {
-                return Err(format.refuse(&spec.shown()));
             }
-            let partitions = partitions(&*dev)?;
-            if partitions.is_empty() {
-                return Ok(dev);
-            }
-            choose_partition(spec, dev, &partitions)
+            return open_window(spec, access, offset, None);
         }
+        (None, Some(number)) => {
+            let (start, len) = find_partition(&*look(spec)?, number)?;
+            return open_window(spec, access, start, Some(len));
+        }
+        (None, None) => {}
     }
+    let whole = look(spec)?;
+    if has_magic(&*whole) {
+        return open_whole(spec, access);
+    }
+    if let Some(format) = formats::identify(&*whole) {
+        return Err(format.refuse(&spec.shown()));
+    }
+    let partitions = partitions(&*whole)?;
+    if partitions.is_empty() {
+        return open_whole(spec, access);
+    }
+    let (number, (start, len)) = choose_partition(spec, &whole, &partitions)?;
+    open_window(&ImageSpec { partition: Some(number), ..spec.clone() }, access, start, Some(len))
 }
 
-/// The only partition with an ext file system, if there is one.
+/// The image from its first byte on, whoever has it: for a look at its partitions.
+pub fn look(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
+    let options = OpenOptions {
+        io: IoMode::Buffered,
+        engine: Engine::Psync,
+        lock: false,
+        exclusive: false,
+        allow_mounted: true,
+        ..OpenOptions::read_only()
+    };
+    Ok(Arc::new(FileDevice::open(&spec.path, options)?))
+}
+
+/// The only partition with an ext file system, if there is one: its number and place.
 fn choose_partition(
     spec: &ImageSpec,
-    dev: Arc<dyn BlockDevice>,
+    whole: &Arc<dyn BlockDevice>,
     partitions: &[Partition],
-) -> Result<Arc<dyn BlockDevice>> {
+) -> Result<(u32, (u64, u64))> {
     let mut with_ext = Vec::new();
     for p in partitions {
-        let part = window(dev.clone(), p)?;
-        if has_magic(&*part) {
-            with_ext.push((p.number, part));
+        let (start, len) = place_of(p);
+        if has_magic(&OffsetDevice::new(whole.clone(), start, len)?) {
+            with_ext.push((p.number, (start, len)));
         }
     }
     let image = spec.shown();
     match with_ext.len() {
-        1 => Ok(with_ext.remove(0).1),
+        1 => Ok(with_ext.remove(0)),
         0 => Err(Failure::op(format!(
             "{image}: a whole disk, but none of its partitions has an ext2/3/4 superblock at its byte 1024; \
              --partition N, -o partition=N or {image}@N takes one nevertheless:\n{}",
@@ -151,21 +202,51 @@ fn choose_partition(
 
 /// The image from its first byte on.
 pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
+    open_window(spec, access, 0, None)
+}
+
+/// How long somebody who has the image, and whose mount is gone, is given to end.
+const ENDING_PATIENCE_NS: u64 = 3_000_000_000;
+/// After which a person is told what is waited for.
+const ENDING_WORD_NS: u64 = 300_000_000;
+
+fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions {
         read_only: access.read_only,
         io: access.io,
         engine: access.engine,
         exclusive: access.exclusive,
+        offset,
+        len,
+        shown_as: (spec.partition.is_some() || offset > 0).then(|| match spec.partition {
+            Some(_) => spec.shown(),
+            None => format!("{}+{offset}", spec.shown()),
+        }),
         ..OpenOptions::default()
     };
     let image = spec.shown();
     let only_read =
         || Failure::op(format!("{image}: may only be read; 'extant mount -o ro {image} DIR' mounts it read-only"));
-    match FileDevice::open(&spec.path, options) {
-        Ok(_) if !access.read_only && spec.is_read_only_device() => Err(only_read()),
-        Ok(device) => Ok(Arc::new(device)),
-        Err(e) if !access.read_only && may_only_be_read(spec, &e) => Err(only_read()),
-        Err(e) => Err(e.into()),
+    let clock = Clock::real();
+    let mut told = false;
+    loop {
+        let busy = match FileDevice::open(&spec.path, options.clone()) {
+            Ok(_) if !access.read_only && spec.is_read_only_device() => return Err(only_read()),
+            Ok(dev) => return Ok(Arc::new(dev)),
+            Err(e @ DeviceError::Busy { .. }) => e,
+            Err(e) if !access.read_only && may_only_be_read(spec, &e) => return Err(only_read()),
+            Err(e) => return Err(e.into()),
+        };
+        // A server lets go of the image after its mount is gone: who has just unmounted need not know.
+        let who = holder::find(&spec.path);
+        if !who.may_be_ending() || busy.to_string().contains("mounted by") || clock.now_ns() > ENDING_PATIENCE_NS {
+            return Err(who.explain(&spec.shown(), busy));
+        }
+        if !told && clock.now_ns() > ENDING_WORD_NS && std::io::stderr().is_terminal() {
+            warn(&format!("{}: waiting for {} to let go of it", spec.shown(), who.processes()));
+            told = true;
+        }
+        clock.sleep(Duration::from_millis(20));
     }
 }
 
@@ -194,8 +275,9 @@ pub fn partitions(dev: &dyn BlockDevice) -> Result<Vec<Partition>> {
     read_table(dev.size_bytes(), read).map_err(|e| Failure::op(format!("{}: {e}", dev.name())))
 }
 
-fn open_partition(dev: Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn BlockDevice>> {
-    let partitions = partitions(&*dev)?;
+/// Where partition `number` is, in bytes: start and length.
+fn find_partition(dev: &dyn BlockDevice, number: u32) -> Result<(u64, u64)> {
+    let partitions = partitions(dev)?;
     let image = dev.name();
     let Some(found) = partitions.iter().find(|p| p.number == number) else {
         return Err(Failure::op(if partitions.is_empty() {
@@ -204,12 +286,12 @@ fn open_partition(dev: Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn Bloc
             format!("{image}: no partition {number}; there are:\n{}", list(&partitions))
         }));
     };
-    window(dev, found)
+    Ok(place_of(found))
 }
 
-fn window(dev: Arc<dyn BlockDevice>, partition: &Partition) -> Result<Arc<dyn BlockDevice>> {
-    let whole = partition.len - partition.len % u64::from(dev.limits().logical_block);
-    Ok(Arc::new(OffsetDevice::new(dev, partition.start, whole)?))
+/// Where a partition begins, and its bytes: whole blocks, however large those of the device are.
+fn place_of(partition: &Partition) -> (u64, u64) {
+    (partition.start, partition.len - partition.len % 4096)
 }
 
 /// A table of partitions: number, start, size, type, label.

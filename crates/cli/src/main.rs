@@ -3,10 +3,12 @@
 //! This crate parses arguments and prints; everything else is done by the crates below. One file per sub-command in
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
 //! (`-o`), [`serve`] (the process behind a mount), [`status`] (how an unmount learns how it went), [`mount_table`]
-//! (what the kernel has mounted), [`log`] (messages of a server in the background), [`place`] (`IMAGE:PATH`), [`formats`] (what
-//! is no ext), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`size`], [`text`] and [`failure`].
+//! (what the kernel has mounted), [`holder`] (who has an image), [`cgroup`] (how much memory there may be), [`log`] (messages of
+//! a server in the background), [`place`] (`IMAGE:PATH`), [`formats`] (what is no ext), [`signals`], [`record`] (JSON), [`mode`],
+//! [`when`], [`size`], [`text`] and [`failure`].
 //!
-//! Called as `mount.fuse.extant` or `mount.extant` (links to the binary), it takes the arguments of a mount(8) helper.
+//! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the arguments of a
+//! mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server is done.
 //!
 //! # Exit status
 //! The tools: 0, 1 (usage; a script's line that failed), 8 (the image or the system said no), 130 and 143 (SIGINT, SIGTERM), 141
@@ -17,9 +19,11 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod cgroup;
 mod commands;
 mod failure;
 mod formats;
+mod holder;
 mod image;
 mod log;
 mod mode;
@@ -40,6 +44,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 use extant_base::size;
+use extant_fuse::Control;
 
 /// Version, commit and build profile.
 const VERSION: &str =
@@ -50,17 +55,21 @@ const VERSION: &str =
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-use crate::args::{Cli, Command, MountHelper};
+use crate::args::{Cli, Command, MountHelper, UnmountHelper};
 use crate::commands::verb::Images;
 use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let name = args.first().and_then(|a| Path::new(a).file_name()).unwrap_or(OsStr::new("extant"));
-    let result = if name == "mount.fuse.extant" || name == "mount.extant" {
-        parse::<MountHelper>(args).and_then(|helper| helper.map_or(Ok(()), commands::mount::run_helper))
-    } else {
-        parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command)))
+    let result = match name.to_str() {
+        Some("mount.fuse.extant" | "mount.fuseblk.extant" | "mount.extant") => {
+            parse::<MountHelper>(args).and_then(|helper| helper.map_or(Ok(()), commands::mount::run_helper))
+        }
+        Some("umount.fuse.extant" | "umount.fuseblk.extant" | "umount.extant") => {
+            parse::<UnmountHelper>(args).and_then(|helper| helper.map_or(Ok(()), commands::unmount::run_helper))
+        }
+        _ => parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command))),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,6 +99,8 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Mount(args) => commands::mount::run(args),
         Command::Unmount(args) => commands::unmount::run(&args),
+        Command::Freeze(args) => commands::freeze::run(&args, Control::Freeze),
+        Command::Thaw(args) => commands::freeze::run(&args, Control::Thaw),
         Command::Info(args) => commands::info::run(&args),
         Command::Ls(args) => commands::ls::run(&args),
         Command::Cat(args) => commands::cat::run(&args),

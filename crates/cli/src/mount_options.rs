@@ -12,6 +12,7 @@ use extant_block::device::{Engine, IoMode};
 use extant_fs::{Atime, BorrowJournal, MountOptions, OnError};
 
 use crate::size;
+use crate::text::shown;
 
 /// What a mount was asked for. `None`: not said, so the kind of image and of user decide.
 #[derive(Clone, Debug)]
@@ -32,6 +33,9 @@ pub struct MountConfig {
     pub no_open: Option<bool>,
     /// The device or image of a journal that is not in the image.
     pub journal_path: Option<PathBuf>,
+    pub remount: bool,
+    /// `cache=` was said.
+    pub cache_given: bool,
 }
 
 impl Default for MountConfig {
@@ -52,19 +56,71 @@ impl Default for MountConfig {
             writeback_cache: None,
             no_open: None,
             journal_path: None,
+            remount: false,
+            cache_given: false,
         }
     }
 }
 
-/// For the message about an unknown one.
-const KNOWN: &str = "ro rw cache= commit= data= journal= journal_path= noatime relatime errors= norecovery noload io= engine= partition= offset= \
-                     allow_other default_permissions no_default_permissions uid= gid= resuid= resgid= fakeroot no_xattr \
-                     writeback_cache no_writeback_cache no_open= workers= seed= fsname= subtype= nosuid nodev noexec suid \
-                     dev exec defaults";
+/// For the message about an unknown one: the nearest of them.
+const KNOWN: &[&str] = &[
+    "ro",
+    "rw",
+    "remount",
+    "cache=",
+    "commit=",
+    "data=",
+    "journal=",
+    "journal_path=",
+    "noatime",
+    "relatime",
+    "strictatime",
+    "lazytime",
+    "sync",
+    "dirsync",
+    "discard",
+    "nodiscard",
+    "errors=",
+    "norecovery",
+    "noload",
+    "io=",
+    "engine=",
+    "partition=",
+    "offset=",
+    "loop",
+    "allow_other",
+    "default_permissions",
+    "no_default_permissions",
+    "uid=",
+    "gid=",
+    "resuid=",
+    "resgid=",
+    "fakeroot",
+    "no_xattr",
+    "writeback_cache",
+    "no_writeback_cache",
+    "no_open=",
+    "workers=",
+    "seed=",
+    "fsname=",
+    "subtype=",
+    "nosuid",
+    "suid",
+    "nodev",
+    "dev",
+    "noexec",
+    "exec",
+];
 
-/// The options that choose policies, for the same message.
-fn policies() -> String {
-    extant_fs::POLICIES.iter().map(|p| format!(" {}=", p.table.option)).collect()
+/// What an unknown option may have been meant to be.
+fn nearest(name: &str) -> Option<String> {
+    /// Of what `strsim` calls alike: two words with half their letters in common are not.
+    const ALIKE: f64 = 0.85;
+    let policies = extant_fs::POLICIES.iter().map(|p| format!("{}=", p.table.option));
+    let known = KNOWN.iter().chain(IGNORED).map(|k| (*k).to_owned()).chain(policies);
+    let rated = known.map(|k| (strsim::jaro_winkler(name, k.trim_end_matches('=')), k));
+    let best = rated.filter(|(alike, _)| *alike > ALIKE).max_by(|a, b| a.0.total_cmp(&b.0));
+    best.map(|(_, known)| known)
 }
 
 /// Options that are for mount(8), systemd or the kernel's own drivers, and mean nothing here.
@@ -79,17 +135,23 @@ const IGNORED: &[&str] = &[
     "group",
     "nofail",
     "_netdev",
-    "async",
+    "noowner",
+    "nogroup",
+    "nousers",
+    "atime",
+    "norelatime",
     "nodiratime",
     "diratime",
-    "nostrictatime",
-    "lazytime",
     "nolazytime",
+    "nosymfollow",
+    "symfollow",
+    "iversion",
+    "mand",
+    "comment=",
     "noiversion",
     "nomand",
     "silent",
     "loud",
-    "loop",
     "nodelalloc",
     "delalloc",
     "acl",
@@ -99,6 +161,11 @@ const IGNORED: &[&str] = &[
 ];
 
 impl MountConfig {
+    /// Whether the kernel checks modes, owners and ACLs.
+    pub fn checks_permissions(&self) -> bool {
+        self.default_permissions.unwrap_or(!self.fakeroot)
+    }
+
     /// Reads the values of all `-o`, the later winning. `sloppy`: unknown options are ignored.
     pub fn parse(lists: &[String], sloppy: bool) -> Result<MountConfig, String> {
         let mut config = MountConfig::default();
@@ -110,8 +177,14 @@ impl MountConfig {
             match config.set(name, value) {
                 Ok(true) => {}
                 Ok(false) if sloppy || IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
-                Ok(false) if name.starts_with("comment") => {}
-                Ok(false) => return Err(format!("unknown mount option '{option}'; known are: {KNOWN}{}", policies())),
+                Ok(false) if name == "comment" || name == "loop" => {}
+                Ok(false) => {
+                    let meant = nearest(name).map_or_else(
+                        || "'extant help mount' lists them".to_owned(),
+                        |known| format!("did you mean '{known}'?"),
+                    );
+                    return Err(format!("unknown mount option '{}'; {meant}", shown(option.as_bytes())));
+                }
                 Err(e) => return Err(format!("mount option '{option}': {e}")),
             }
         }
@@ -139,6 +212,21 @@ impl MountConfig {
                 self.fs.atime = Atime::Relative;
                 self.fuse.noatime = false;
             }
+            ("strictatime", None) => {
+                self.fs.atime = Atime::Always;
+                self.fuse.noatime = false;
+            }
+            ("nostrictatime", None) if self.fs.atime == Atime::Always => self.fs.atime = Atime::Relative,
+            // Access times are written late in any case.
+            ("nostrictatime" | "lazytime" | "loop", None) => {}
+            ("sync", None) => (self.fuse.sync, self.fuse.dirsync) = (true, true),
+            ("dirsync", None) => self.fuse.dirsync = true,
+            ("async", None) => (self.fuse.sync, self.fuse.dirsync) = (false, false),
+            ("discard", None) => self.fs.discard = true,
+            ("nodiscard", None) => self.fs.discard = false,
+            ("remount", None) => self.remount = true,
+            // As the kernel lists them, and mount(8) hands them back at a remount.
+            ("user_id" | "group_id" | "rootmode" | "fd" | "blksize" | "max_read", Some(_)) => {}
             ("allow_other", None) => self.allow_other = Some(true),
             ("default_permissions", None) => self.default_permissions = Some(true),
             ("no_default_permissions", None) => self.default_permissions = Some(false),
@@ -165,6 +253,7 @@ impl MountConfig {
         match name {
             "cache" => {
                 self.fs.cache_bytes = size::parse(value)?;
+                self.cache_given = true;
                 if self.fs.cache_bytes < 8 << 20 {
                     return Err("at least 8M are needed".into());
                 }
@@ -269,8 +358,17 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let unknown = parse("ro,frobnicate=3").unwrap_err();
-        assert!(unknown.contains("'frobnicate=3'") && unknown.contains("cache="), "{unknown}");
-        assert!(extant_fs::POLICIES.iter().all(|p| unknown.contains(&format!(" {}=", p.table.option))), "{unknown}");
+        assert!(unknown.contains("'frobnicate=3'") && unknown.contains("extant help mount"), "{unknown}");
+        for (wrong, right) in [
+            ("noatme", "noatime"),
+            ("allow_others", "allow_other"),
+            ("fake_root", "fakeroot"),
+            ("chache=64M", "cache="),
+            ("es_polcy=lru", "es_policy="),
+        ] {
+            let answer = parse(wrong).unwrap_err();
+            assert!(answer.contains(&format!("did you mean '{right}'?")) && !answer.contains('\n'), "{answer}");
+        }
         assert!(MountConfig::parse(&["frobnicate".into()], true).is_ok());
         for bad in [
             "cache=1K",
@@ -283,8 +381,6 @@ mod tests {
             "ro=1",
             "uid=-1",
             "resuid=me",
-            "remount",
-            "sync",
             "es_policy=lru2",
             "commit=99999999999",
             "offset=1M,partition=1",

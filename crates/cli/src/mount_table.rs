@@ -3,11 +3,13 @@
 //! # Locking
 //! None.
 
-use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
+
 use crate::failure::{Failure, Result};
+use crate::image::ImageSpec;
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +17,8 @@ pub struct Mount {
     /// `major:minor`, which no other mount has at the same time.
     pub device: String,
     pub dir: PathBuf,
+    /// Of the mount itself: `rw,nosuid`.
+    pub options: String,
     pub fs_type: String,
     /// The image, for ours.
     pub source: PathBuf,
@@ -25,6 +29,21 @@ pub struct Mount {
 impl Mount {
     pub fn is_extant(&self) -> bool {
         self.fs_type == "fuse.extant" || self.fs_type == "fuseblk.extant"
+    }
+
+    /// What it says of itself is to be believed: whoever mounts may name any source.
+    pub fn is_trusted(&self) -> bool {
+        self.user_id.is_some_and(|uid| uid == 0 || uid == geteuid().as_raw())
+    }
+
+    /// A mount of the image at `path`, an absolute path, or of a partition of it.
+    pub fn is_of(&self, path: &Path) -> bool {
+        let (source, path) = (self.source.as_os_str().as_bytes(), path.as_os_str().as_bytes());
+        match source.strip_prefix(path) {
+            Some([]) => true,
+            Some([b'@', number @ ..]) => !number.is_empty() && number.iter().all(u8::is_ascii_digit),
+            _ => false,
+        }
     }
 }
 
@@ -43,6 +62,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
     Some(Mount {
         device: text(2)?,
         dir: unescape(fields.get(4)?),
+        options: text(5)?,
         fs_type: text(dash + 1)?,
         source: unescape(fields.get(dash + 2)?),
         user_id,
@@ -63,6 +83,18 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(out))
 }
 
+/// The options that fstab has for mounting `source` on `dir`. mount(8) does not pass on those that are its defaults, `suid` and
+/// `dev` among them.
+pub fn fstab_options(source: &Path, dir: &Path) -> Option<String> {
+    let table = std::fs::read("/etc/fstab").ok()?;
+    table.split(|b| *b == b'\n').find_map(|line| {
+        let mut fields = line.split(|b| b.is_ascii_whitespace()).filter(|f| !f.is_empty());
+        let (from, at) = (unescape(fields.next()?), unescape(fields.next()?));
+        let options = fields.nth(1)?;
+        (absolute(&from) == source && absolute(&at) == dir).then(|| String::from_utf8_lossy(options).into_owned())
+    })
+}
+
 /// `path` without symbolic links, also when what is mounted there does not answer any more.
 pub fn absolute(path: &Path) -> PathBuf {
     if let Ok(path) = path.canonicalize() {
@@ -79,23 +111,20 @@ pub fn absolute(path: &Path) -> PathBuf {
     }
 }
 
-/// The mount on top at `path`, a directory; or, if it is an image, the newest mount of it.
+/// The mount on top at `path`, a directory; or, if it is an image, the newest mount of it by this user or by root.
 pub fn find(path: &Path) -> Result<Option<Mount>> {
+    let spec = ImageSpec::parse(path.as_os_str(), None);
+    let image = ImageSpec { path: absolute(&spec.path), ..spec }.resolved().source();
     let path = absolute(path);
     let mounts = read()?;
     let at = mounts.iter().rfind(|m| m.dir == path);
-    let of = || mounts.iter().rfind(|m| m.is_extant() && same_source(&m.source, &path));
+    let of = || mounts.iter().rfind(|m| m.is_extant() && m.is_trusted() && m.is_of(&image));
     Ok(at.or_else(of).cloned())
 }
 
 /// The mount on top at `dir`, an absolute path without symbolic links. Asks nothing of what is mounted there.
 pub fn find_at(dir: &Path) -> Result<Option<Mount>> {
     Ok(read()?.into_iter().rfind(|m| m.dir == dir))
-}
-
-fn same_source(source: &Path, path: &Path) -> bool {
-    // The source is shown with what cannot be shown cut off; nothing to be done about that.
-    source.as_os_str().as_bytes() == OsStr::as_bytes(path.as_os_str())
 }
 
 #[cfg(test)]
@@ -112,6 +141,15 @@ mod tests {
         assert_eq!(mount.source, Path::new("/img/x\\y.img"));
         assert_eq!(mount.user_id, Some(1000));
         assert!(mount.is_extant());
+        assert!(mount.is_of(Path::new("/img/x\\y.img")));
+        let part = Mount { source: "/img/a@12".into(), ..mount.clone() };
+        assert!(part.is_of(Path::new("/img/a")) && part.is_of(Path::new("/img/a@12")));
+        assert!(!part.is_of(Path::new("/img/a@1")) && !part.is_of(Path::new("/img")));
+        for (user_id, believed) in
+            [(Some(0), true), (Some(geteuid().as_raw()), true), (Some(4711), false), (None, false)]
+        {
+            assert_eq!(Mount { user_id, ..mount.clone() }.is_trusted(), believed);
+        }
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"1 2 3 - x"), None);
         assert!(!read().unwrap().is_empty());

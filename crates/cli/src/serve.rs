@@ -30,6 +30,7 @@ use rustix::process::{getegid, geteuid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::cgroup;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, warn};
 use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_whole};
 use crate::log;
@@ -56,6 +57,8 @@ pub struct Job {
 
 /// Mounts and serves until the mount is gone.
 pub fn serve(job: Job) -> Result<()> {
+    // Started as /proc/self/exe, it would be called "exe" by whoever lists processes.
+    let _ = std::fs::write("/proc/self/comm", "extant");
     let root = geteuid().is_root();
     let (fs, kind) = open(&job, root)?;
     let probe = job.stats.as_ref().map(|(_, recorded)| Probe::start(&fs, *recorded));
@@ -91,8 +94,8 @@ fn open(job: &Job, root: bool) -> Result<(Mounted, MountKind)> {
     let as_mount = |e: Failure| if e.status == USAGE { e } else { e.with_status(MOUNT) };
     let config = &job.config;
     let block = job.spec.is_block_device();
-    // The kernel claims whole devices only.
-    let fuseblk = block && root && config.offset.is_none() && job.spec.partition.is_none();
+    // A part of a device, too: the kernel then claims the whole of it.
+    let fuseblk = block && root;
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
     let mut access =
         Access { read_only: config.fs.read_only, io, engine: config.engine, offset: config.offset, exclusive: true };
@@ -110,6 +113,9 @@ fn open(job: &Job, root: bool) -> Result<(Mounted, MountKind)> {
         let open = OpenOptions { read_only: true, engine: Engine::Psync, ..OpenOptions::default() };
         let device = FileDevice::open(path, open).map_err(|e| as_mount(e.into()))?;
         options.journal_device = Some(JournalDevice(Arc::new(device)));
+    }
+    if !config.cache_given {
+        options.cache_bytes = cgroup::default_cache(options.cache_bytes);
     }
     options.mounted_on = Some(job.dir.to_string_lossy().into_owned());
     options.write_through_bytes = (!block && io == IoMode::Buffered).then_some(WRITE_THROUGH_BYTES);
@@ -133,10 +139,14 @@ fn run(
     let give_up = |message: String| Failure::new(MOUNT, message);
     let mut fuse = config.fuse.clone();
     fuse.kind = kind;
-    fuse.fsname = image.clone();
+    fuse.fsname = match kind {
+        // The kernel opens it.
+        MountKind::FuseBlk { .. } => job.spec.path.to_string_lossy().into_owned(),
+        MountKind::Fuse => job.spec.source().to_string_lossy().into_owned(),
+    };
     fuse.read_only |= fs.is_read_only();
     fuse.allow_other = config.allow_other.unwrap_or(root);
-    fuse.default_permissions = config.default_permissions.unwrap_or(!config.fakeroot);
+    fuse.default_permissions = config.checks_permissions();
     let server = match FsServer::new(fs, server_options(config, root)) {
         Ok(server) => Arc::new(server),
         Err(e) => return Err(give_up(format!("{image}: {e}"))),
@@ -148,6 +158,7 @@ fn run(
         Err(e) => return Err(give_up(format!("{image}: {}", explain(&e)))),
     };
     server.set_notifier(session.notifier());
+    server.set_hold(session.hold());
     let unmounter = session.unmounter();
     let device = mount_table::find_at(&dir).ok().flatten().filter(|m| m.is_extant()).map(|m| m.device);
     let status = device.as_deref().and_then(ServerStatus::create);
@@ -182,6 +193,9 @@ fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
     options.uid = config.uid.or(mine.then(|| geteuid().as_raw()));
     options.gid = config.gid.or(mine.then(|| getegid().as_raw()));
     options.writeback_cache = config.writeback_cache.unwrap_or(options.writeback_cache);
+    // A kernel that enforces ACLs checks everything.
+    options.posix_acl = config.checks_permissions();
+    (options.sync, options.dirsync) = (config.fuse.sync, config.fuse.dirsync);
     if config.no_xattr {
         options.xattrs = false;
         options.posix_acl = false;

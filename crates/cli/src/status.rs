@@ -3,23 +3,31 @@
 //! umount(2) on a FUSE mount does not wait for the server, and has no way to pass its error on. So the server writes a
 //! small file, named after the mount's device number, into a directory of its user:
 //!
-//! - `/run/extant` for root; else `$XDG_RUNTIME_DIR/extant`, else `/run/user/UID/extant`, else `/tmp/extant-UID`;
+//! - `/run/extant` for root; else `$XDG_RUNTIME_DIR/extant`, else `/run/user/UID/extant`, else `/tmp/extant-UID`; it must be a
+//!   directory (no link to one) that belongs to the user and that nobody else can enter, and is used through one descriptor:
+//!   in `/tmp` anybody can be first to make one of that name;
 //! - first line: `serving`, then `unmounted`, or `failed` with the error on the lines that follow;
 //! - it is locked (flock) from the moment it has its name until the server has let go of the image, or has died. Who gets
 //!   the lock knows that the server is done; if the file then still says `serving`, it died.
 //!
 //! The server removes the file when all went well; who waits has it open already. Without such a directory there is no
-//! file, and an unmount can only wait for the lock on the image.
+//! file; an unmount can then wait for the lock on the image, but how it went is not known.
+//!
+//! The same directory has what the server says when there is no log ([`crate::log`]).
 //!
 //! # Locking
 //! flock, as above.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat, renameat, statat,
+    unlinkat,
+};
 use rustix::process::geteuid;
 
 /// Longest file that is read, bytes.
@@ -42,46 +50,51 @@ fn directories(uid: u32) -> Vec<PathBuf> {
     dirs
 }
 
-/// A directory that is `uid`'s and that nobody else can write to.
-fn is_private(dir: &Path, uid: u32) -> bool {
-    dir.symlink_metadata().is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o022 == 0)
+/// Opens `dir` if it is a directory of `uid`'s own. What is asked is the directory that is then used, whatever becomes of its
+/// name. One of ours that others may enter (an older version made such) is closed to them.
+fn open_private(dir: &Path, uid: u32) -> Option<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = openat(CWD, dir, flags, Mode::empty()).ok()?;
+    let private = |fd: &OwnedFd| fstat(fd).is_ok_and(|st| st.st_uid == uid && st.st_mode & 0o077 == 0);
+    if !private(&fd) && fstat(&fd).is_ok_and(|st| st.st_uid == uid && st.st_mode & 0o022 == 0) {
+        let _ = fchmod(&fd, Mode::RWXU);
+    }
+    private(&fd).then_some(fd)
+}
+
+/// The directory of this user, made if there is none yet.
+pub fn own_directory() -> Option<(OwnedFd, PathBuf)> {
+    let uid = geteuid().as_raw();
+    directories(uid).into_iter().find_map(|dir| {
+        let _ = mkdirat(CWD, &dir, Mode::RWXU);
+        open_private(&dir, uid).map(|fd| (fd, dir))
+    })
 }
 
 /// The server's side.
 #[derive(Debug)]
 pub struct ServerStatus {
     file: File,
-    path: PathBuf,
+    dir: OwnedFd,
+    name: String,
 }
 
 impl ServerStatus {
     /// Says that the mount with this device number is served. `None` when there is no place for it.
     pub fn create(device: &str) -> Option<ServerStatus> {
-        let uid = geteuid().as_raw();
-        directories(uid).iter().find_map(|dir| {
-            let _ = DirBuilder::new().mode(0o755).create(dir);
-            if !is_private(dir, uid) {
-                return None;
-            }
-            // It appears under its name locked, so that who sees it can wait; it replaces one left by a server that died.
-            let temporary = dir.join(format!(".{device}.{}", std::process::id()));
-            let path = dir.join(device);
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o644)
-                .custom_flags(nofollow())
-                .open(&temporary)
-                .ok()?;
-            let ready = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-                && file.write_all(b"serving\n").is_ok()
-                && std::fs::rename(&temporary, &path).is_ok();
-            if !ready {
-                let _ = std::fs::remove_file(&temporary);
-                return None;
-            }
-            Some(ServerStatus { file, path })
-        })
+        let (dir, _) = own_directory()?;
+        // It appears under its name locked, so that who sees it can wait; it replaces one left by a server that died.
+        let temporary = format!(".{device}.{}", std::process::id());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&dir, &temporary, flags, Mode::RUSR | Mode::WUSR).ok()?);
+        let ready = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && file.write_all(b"serving\n").is_ok()
+            && renameat(&dir, &temporary, &dir, device).is_ok();
+        if !ready {
+            let _ = unlinkat(&dir, &temporary, AtFlags::empty());
+            return None;
+        }
+        Some(ServerStatus { file, dir, name: device.to_owned() })
     }
 
     /// Says how it ended. The image must have been let go of by now: this is the signal for it.
@@ -96,29 +109,26 @@ impl ServerStatus {
             .and_then(|_| self.file.write_all(text.as_bytes()))
             .and_then(|()| self.file.set_len(text.len() as u64));
         if result.is_ok() && written.is_ok() {
-            remove(&self.file, &self.path);
+            remove(&self.file, &self.dir, &self.name);
         }
     }
 }
 
 /// Removes the name of `file`, unless another mount has got the number, and with it the name.
-fn remove(file: &File, path: &Path) {
-    if let (Ok(a), Ok(b)) = (file.metadata(), path.symlink_metadata())
-        && (a.dev(), a.ino()) == (b.dev(), b.ino())
+fn remove(file: &File, dir: &OwnedFd, name: &str) {
+    if let (Ok(a), Ok(b)) = (file.metadata(), statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
+        && (a.dev(), a.ino()) == (b.st_dev, b.st_ino)
     {
-        let _ = std::fs::remove_file(path);
+        let _ = unlinkat(dir, name, AtFlags::empty());
     }
-}
-
-fn nofollow() -> i32 {
-    (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32
 }
 
 /// The side of who unmounts.
 #[derive(Debug)]
 pub struct Watch {
     file: File,
-    path: PathBuf,
+    dir: OwnedFd,
+    name: String,
 }
 
 /// How a server ended.
@@ -128,18 +138,20 @@ pub enum Ended {
     Failed(String),
     /// Without a word: killed.
     Died,
+    /// There was nobody to ask.
+    Unknown,
 }
 
 impl Watch {
     /// Opened before unmounting. `uid`: who mounted.
     pub fn open(device: &str, uid: u32) -> Option<Watch> {
-        directories(uid).into_iter().find_map(|dir| {
-            if !is_private(&dir, uid) {
-                return None;
-            }
-            let path = dir.join(device);
-            let file = OpenOptions::new().read(true).custom_flags(nofollow()).open(&path).ok()?;
-            file.metadata().is_ok_and(|m| m.is_file() && m.uid() == uid).then_some(Watch { file, path })
+        directories(uid).iter().find_map(|dir| {
+            let dir = open_private(dir, uid)?;
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = openat(&dir, device, flags, Mode::empty()).ok()?;
+            let st = fstat(&file).ok()?;
+            let sound = st.st_uid == uid && FileType::from_raw_mode(st.st_mode) == FileType::RegularFile;
+            sound.then(|| Watch { file: file.into(), dir, name: device.to_owned() })
         })
     }
 
@@ -160,7 +172,7 @@ impl Watch {
 
     /// Removes what a server that failed or died has left, if it is ours to remove.
     pub fn clear(self) {
-        remove(&self.file, &self.path);
+        remove(&self.file, &self.dir, &self.name);
     }
 }
 
@@ -190,5 +202,29 @@ mod tests {
         assert_eq!(watch.poll(), Some(Ended::Died));
         watch.clear();
         assert!(Watch::open(&device, uid).is_none());
+    }
+
+    #[test]
+    fn only_a_directory_of_ones_own_is_used() {
+        let uid = geteuid().as_raw();
+        let top = tempfile::tempdir().expect("directory");
+        let mode = |dir: &Path| dir.metadata().expect("there").mode() & 0o777;
+        let at = |name: &str, mode: u32| {
+            let dir = top.path().join(name);
+            std::fs::create_dir(&dir).expect("made");
+            std::fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("mode");
+            dir
+        };
+        assert!(open_private(&at("mine", 0o700), uid).is_some());
+        let open = at("old", 0o755);
+        assert!(open_private(&open, uid).is_some());
+        assert_eq!(mode(&open), 0o700);
+        assert!(open_private(&at("anybody", 0o777), uid).is_none(), "somebody may have put something into it");
+        let link = top.path().join("link");
+        std::os::unix::fs::symlink("mine", &link).expect("link");
+        assert!(open_private(&link, uid).is_none());
+        assert!(open_private(&top.path().join("mine"), uid + 1).is_none());
+        std::fs::write(top.path().join("file"), "").expect("file");
+        assert!(open_private(&top.path().join("file"), uid).is_none());
     }
 }

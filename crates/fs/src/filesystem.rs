@@ -21,6 +21,7 @@ use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Error, Result};
+use crate::freeze::Gate;
 use crate::groups::Groups;
 use crate::inode::Inode;
 use crate::inode_table::{InodeTable, OwnInodes};
@@ -98,6 +99,7 @@ pub struct Filesystem {
     pub(crate) inode_hints: Vec<AtomicU32>,
     pub(crate) free_inodes: AtomicI64,
     pub(crate) state: MountState,
+    pub(crate) gate: Gate,
     /// Errors of which the superblock on the device, and the log, have still to be told.
     pub(crate) errors_unwritten: AtomicBool,
     pub(crate) errors_unlogged: AtomicBool,
@@ -435,6 +437,13 @@ pub(crate) struct JournalHooks {
 impl Hooks for JournalHooks {
     fn released(&self, freed: Vec<(BlockNr, u32)>) {
         if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
+            if fs.options.discard {
+                let block = u64::from(fs.geo.block_size);
+                for (start, len) in &freed {
+                    // A device that cannot loses nothing by it.
+                    let _ = fs.dev.discard(start.0 * block, u64::from(*len) * block);
+                }
+            }
             fs.alloc.release(&freed);
         }
     }

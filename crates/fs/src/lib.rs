@@ -18,6 +18,7 @@ mod draft;
 mod error;
 mod failure;
 mod filesystem;
+mod freeze;
 mod groups;
 mod ialloc;
 mod inline;
@@ -47,6 +48,7 @@ pub use inode::{Attr, InodeRef};
 pub use map::es::EsPolicyKind;
 pub use mount::{Mounted, probe_superblock};
 pub use ops::sync::{Asker, Done};
+pub use ops::volume::LABEL_MAX;
 pub use ops::{
     Cred, DirItem, FallocateMode, NewNode, OpenFor, RenameFlags, Seek, SetAttr, SetFlags, SetTime, WriteFlags,
 };

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use extant_base::sync::{Condvar, Mutex};
+use extant_base::sync::{Condvar, Mutex, MutexGuard};
 use extant_block::{AlignedBuf, BioFlags, BlockDevice};
 use extant_cache::{Budget, BufferCache, ErrorSequence, Flusher, FlusherOptions, Shrinker};
 use extant_journal::{Journal, LogLocation};
@@ -33,6 +33,7 @@ use crate::borrow;
 use crate::dir_store::HashSettings;
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::{self, Filesystem, JournalHooks};
+use crate::freeze::Gate;
 use crate::groups::{Groups, journal_zones};
 use crate::inode::InodeRef;
 use crate::inode_table::{InodeTable, OwnInodes};
@@ -133,6 +134,15 @@ impl Filesystem {
         if self.stopping.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        self.thaw();
+        if self.state.is_remounted() {
+            // A borrowed journal is to be given back; otherwise the device is as it should be.
+            if self.borrowed {
+                self.remount(false)?;
+            } else {
+                self.journal.thaw();
+            }
+        }
         let writable = !self.is_read_only();
         self.flusher.stop();
         self.threads.end("extant-flush");
@@ -173,22 +183,20 @@ impl Filesystem {
     /// Nothing more is written, and nothing more can be changed.
     fn cut_off(&self) {
         if !self.stopping.swap(true, Ordering::AcqRel) {
+            self.release_frozen();
             self.end_threads();
             self.state.close();
         }
     }
 
-    fn close_clean(&self) -> Result<()> {
-        self.journal.close()?;
+    /// The superblock, with what it says of the whole brought up to date: nothing is under way.
+    pub(crate) fn note_totals(&self) -> MutexGuard<'_, SuperBlock> {
         let (blocks, inodes) = self.groups.totals();
         let orphans = self.orphans.len();
         let mut sb = self.sb.lock();
         sb.set_free_blocks(blocks);
         sb.set_free_inodes(u32::try_from(inodes).unwrap_or(u32::MAX));
         sb.set_write_time(self.now().seconds);
-        let kbytes = self.dev.stats().write_bytes / 1024;
-        let before = sb.kbytes_written();
-        sb.set_kbytes_written(before + kbytes);
         if orphans == 0 {
             sb.set_orphan_present(false);
         }
@@ -196,6 +204,30 @@ impl Filesystem {
             let state = sb.state() | FsState::VALID;
             sb.set_state(state);
         }
+        sb
+    }
+
+    /// Tells the image that it is in use: durable before the first change.
+    pub(crate) fn mark_in_use(&self, sb: &mut SuperBlock) -> Result<()> {
+        if self.has_log {
+            sb.set_needs_recovery(true);
+        } else {
+            let state = sb.state().difference(FsState::VALID);
+            sb.set_state(state);
+        }
+        if sb.orphan_file().is_some() && self.has_log {
+            sb.set_orphan_present(true);
+        }
+        write_super(&*self.dev, sb, self.sb_place)
+    }
+
+    fn close_clean(&self) -> Result<()> {
+        self.journal.close()?;
+        let orphans = self.orphans.len();
+        let mut sb = self.note_totals();
+        let kbytes = self.dev.stats().write_bytes / 1024;
+        let before = sb.kbytes_written();
+        sb.set_kbytes_written(before + kbytes);
         // Orphans that nobody could free need a journal at the next mount.
         if self.borrowed && orphans == 0 {
             let kept = borrow::give_back(&self.dev, &mut sb)?;
@@ -497,6 +529,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         orphans: Orphans::new(),
         renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
         state: MountState::new(read_only),
+        gate: Gate::new(),
         errors_unwritten: AtomicBool::new(false),
         errors_unlogged: AtomicBool::new(false),
         on_error,
@@ -545,16 +578,7 @@ fn mark_mounted(fs: &Filesystem) -> Result<()> {
     if let Some(dir) = &fs.options.mounted_on {
         sb.set_last_mounted(dir.as_bytes());
     }
-    if fs.has_log {
-        sb.set_needs_recovery(true);
-    } else {
-        let state = sb.state().difference(FsState::VALID);
-        sb.set_state(state);
-    }
-    if sb.orphan_file().is_some() && fs.has_log {
-        sb.set_orphan_present(true);
-    }
-    write_super(&*fs.dev, &sb, fs.sb_place)?;
+    fs.mark_in_use(&mut sb)?;
     // The cache may have read the block meanwhile.
     let buffer = fs.cache.get(fs.sb_place.0)?;
     let at = fs.sb_place.1;

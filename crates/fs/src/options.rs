@@ -14,6 +14,8 @@ use crate::map::es::EsPolicyKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atime {
     Never,
+    /// With each read (Linux: `strictatime`).
+    Always,
     /// If it is not newer than the change or modification time, or a day old (Linux: `relatime`).
     Relative,
 }
@@ -127,6 +129,8 @@ pub struct MountOptions {
     pub write_through_bytes: Option<u64>,
     pub alloc_policy: AllocPolicy,
     pub es_policy: EsPolicyKind,
+    /// Blocks that are freed are discarded, once the transaction that freed them is durable.
+    pub discard: bool,
     pub clock: Clock,
     /// Background threads. Without them (tests, tools) waiting does the work itself.
     pub threads: bool,
@@ -154,6 +158,7 @@ impl Default for MountOptions {
             write_through_bytes: None,
             alloc_policy: AllocPolicy::default(),
             es_policy: EsPolicyKind::default(),
+            discard: false,
             clock: Clock::real(),
             threads: true,
             mounted_on: None,

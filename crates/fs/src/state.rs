@@ -1,6 +1,6 @@
 //! Whether a mount may change its image, and whether it may still say that something is durable.
 //!
-//! Main type: [`MountState`]: running; read-only because it was asked for; failed, after the first error that `errors=` or the
+//! Main type: [`MountState`]: running; read-only because it was asked for, at the mount or since; failed, after the first error that `errors=` or the
 //! journal does not forgive; closed. Every operation that changes something passes [`MountState::check_writable`], everything
 //! that says "durable" passes [`MountState::acknowledge`], which answers a failed mount's first error.
 //! Linux: `sb_rdonly`, `EXT4_MF_FS_ABORTED`, `ext4_emergency_state`.
@@ -21,6 +21,8 @@ const RUNNING: u8 = 0;
 const READ_ONLY: u8 = 1;
 const FAILED: u8 = 2;
 const CLOSED: u8 = 3;
+/// Read-only for a while: it was writable, and can be again.
+const REMOUNTED: u8 = 4;
 
 pub(crate) struct MountState {
     code: AtomicU8,
@@ -71,6 +73,16 @@ impl MountState {
         }
         *first = Some(e.clone());
         true
+    }
+
+    /// Turns a running mount read-only, or one that was turned so back. False if it is neither.
+    pub(crate) fn remount(&self, read_only: bool) -> bool {
+        let (from, to) = if read_only { (RUNNING, REMOUNTED) } else { (REMOUNTED, RUNNING) };
+        self.code.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    pub(crate) fn is_remounted(&self) -> bool {
+        self.code.load(Ordering::Acquire) == REMOUNTED
     }
 
     /// After the unmount.

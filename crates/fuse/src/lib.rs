@@ -28,11 +28,12 @@ pub mod types;
 
 pub use adapter::{FsServer, ServerOptions};
 pub use error::{FuseError, Undelivered};
-pub use mount::{MountKind, MountMethod, MountOptions, Unmounter, unmount};
+pub use mount::{MountKind, MountMethod, MountOptions, Unmounter, remount, unmount};
 pub use rustix::io::Errno;
 pub use server::{Config, InitOffer, Server};
+pub use sys::{Control, control};
 pub use transport::dirbuf::{DirAdd, DirBuf};
 pub use transport::notify::Notifier;
 pub use transport::reply::*;
-pub use transport::session::Session;
+pub use transport::session::{Hold, Session};
 pub use types::*;

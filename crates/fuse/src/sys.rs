@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result};
-use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{NoArg, Opcode, Setter, ioctl, opcode};
 use rustix::process::Pid;
 
 /// Linux: `FUSE_DEV_IOC_CLONE`, include/uapi/linux/fuse.h: _IOR(229, 0, uint32_t).
@@ -28,6 +28,35 @@ pub fn clone_device(fd: impl AsFd) -> Result<OwnedFd> {
     // passes, and writes nothing. `fd` is borrowed for the whole call, so the number stays valid.
     unsafe { ioctl(&clone, Setter::<FUSE_DEV_IOC_CLONE, u32>::new(source))? };
     Ok(clone)
+}
+
+/// What the root directory of a mount takes as an ioctl of our own, without an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    Freeze,
+    Thaw,
+    ReadOnly,
+    ReadWrite,
+}
+
+impl Control {
+    pub(crate) const FREEZE: u32 = opcode::none(0xEB, 1);
+    pub(crate) const THAW: u32 = opcode::none(0xEB, 2);
+    pub(crate) const READ_ONLY: u32 = opcode::none(0xEB, 3);
+    pub(crate) const READ_WRITE: u32 = opcode::none(0xEB, 4);
+}
+
+/// Tells the server of the mount whose root `dir` is.
+pub fn control(dir: impl AsFd, what: Control) -> Result<()> {
+    // SAFETY: these carry no argument, and no driver gives their numbers another meaning for a directory of a FUSE mount.
+    unsafe {
+        match what {
+            Control::Freeze => ioctl(dir, NoArg::<{ Control::FREEZE }>::new()),
+            Control::Thaw => ioctl(dir, NoArg::<{ Control::THAW }>::new()),
+            Control::ReadOnly => ioctl(dir, NoArg::<{ Control::READ_ONLY }>::new()),
+            Control::ReadWrite => ioctl(dir, NoArg::<{ Control::READ_WRITE }>::new()),
+        }
+    }
 }
 
 /// Gives a thread of this process (None: the calling one) the policy SCHED_IDLE, or SCHED_OTHER again. Only with a

@@ -99,6 +99,8 @@ pub(crate) struct State {
     pub reserved: u32,
     /// A commit wants the open handles to end; new ones wait.
     pub locked: bool,
+    /// No handle may start until [`Journal::thaw`].
+    pub frozen: bool,
     /// When the running transaction got its first handle.
     pub started_ns: Option<u64>,
     pub commit_wanted: bool,
@@ -167,6 +169,7 @@ impl Journal {
                     updates: 0,
                     reserved: 0,
                     locked: false,
+                    frozen: false,
                     started_ns: None,
                     commit_wanted: false,
                     committed: Tid(first.0.wrapping_sub(1)),
@@ -206,7 +209,7 @@ impl Journal {
             if let Some(cause) = &s.aborted {
                 return Err(cause.as_aborted());
             }
-            if s.locked {
+            if s.locked || s.frozen {
                 self.room.wait(&mut s);
             } else if s.reserved + credits > self.max_blocks && s.reserved > 0 {
                 s.commit_wanted = true;
@@ -490,6 +493,19 @@ impl Journal {
             self.abort(e);
         }
         r
+    }
+
+    /// Lets no handle start any more, waits for those that are open, and does what [`Journal::close`] does: until
+    /// [`Journal::thaw`] the log is empty and nothing is written. The caller has stopped those who would wait in vain.
+    pub fn freeze(&self) -> Result<()> {
+        self.state.lock().frozen = true;
+        self.close()
+    }
+
+    /// Ends [`Journal::freeze`].
+    pub fn thaw(&self) {
+        self.state.lock().frozen = false;
+        self.room.notify_all();
     }
 
     /// Bytes that the journal keeps from being dropped right now.

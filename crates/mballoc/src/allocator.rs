@@ -748,6 +748,59 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
+    /// Calls `visit` with each free range of at least `min_len` blocks among the `len` from `start` on, cut at group borders.
+    /// Nobody gets these blocks meanwhile. Linux: `ext4_trim_fs`.
+    ///
+    /// # Errors
+    /// The first that `visit` returns.
+    pub fn visit_free<E>(
+        &self,
+        start: BlockNr,
+        len: u64,
+        min_len: u32,
+        mut visit: impl FnMut(BlockNr, u32) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        for piece in self.split(start, len).unwrap_or_default() {
+            // Counted first: nobody may conclude meanwhile that these blocks do not exist.
+            self.in_transit.begin(u64::from(piece.len));
+            let visited = self.visit_free_in(&piece, min_len.max(1), &mut visit);
+            self.in_transit.end(u64::from(piece.len));
+            visited?;
+        }
+        Ok(())
+    }
+
+    fn visit_free_in<E>(
+        &self,
+        piece: &Extent,
+        min_len: u32,
+        visit: &mut impl FnMut(BlockNr, u32) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let (mut at, limit) = (piece.start, piece.start + piece.len);
+        while let (Some(group), Ok(mut inner)) = (self.group_ref(piece.group), self.lock_loaded(piece.group, true)) {
+            let found = inner.buddy.as_ref().and_then(|b| {
+                let start = b.next_free(at).filter(|start| *start < limit)?;
+                Some((start, b.next_used(start, limit).min(limit)))
+            });
+            let Some((start, end)) = found else { break };
+            at = end;
+            let (block, len) = (self.geometry.block(piece.group, start), end - start);
+            // What a damaged bitmap says of the file system's own blocks is not believed.
+            if len < min_len || self.is_protected(block, u64::from(len)) {
+                continue;
+            }
+            if !inner.buddy.as_mut().is_some_and(|b| b.mark_used(start, len)) || !inner.hold(start, len) {
+                break;
+            }
+            self.publish(piece.group, group, &mut inner);
+            drop(inner);
+            let visited = visit(block, len);
+            self.give_back(piece.group, [(start, len)], None);
+            visited?;
+        }
+        Ok(())
+    }
+
     /// Promises `blocks` to delayed allocation. `root`: the root reserve may be used.
     pub fn reserve(&self, blocks: u64, root: bool) -> crate::Result<()> {
         let who = if root { Privilege::Root } else { Privilege::Normal };

@@ -42,6 +42,14 @@ pub struct Cli {
 pub enum Command {
     Mount(MountArgs),
     Unmount(UnmountArgs),
+    /// Make a mount's image clean and keep it so, for a copy or a snapshot
+    ///
+    /// Until `extant thaw`, who wants to change something waits; reading goes on.
+    #[command(after_help = "Example:
+  extant freeze /mnt && cp --reflink=auto disk.img copy.img; extant thaw /mnt")]
+    Freeze(FreezeArgs),
+    /// End `extant freeze`
+    Thaw(FreezeArgs),
     Info(InfoArgs),
     Ls(LsArgs),
     Cat(CatArgs),
@@ -78,22 +86,29 @@ pub enum Command {
 
 Options (-o), separated by commas:
 ", "  ro rw                        read-only; read and write (the default)
-  cache=SIZE                   memory for cached blocks, files and names (256M)
+  cache=SIZE                   memory for cached blocks, files and names (256M, or a quarter of what
+                               the control group may have if that is less)
   commit=SECONDS               how much work a crash may take (5)
   data=ordered|writeback       both: file data before the metadata that points to it
   journal=borrow|none          what an image without a journal gets while it is mounted (a
                                borrowed one, if it was cleanly unmounted)
-  noatime relatime             access times
+  noatime relatime strictatime lazytime   access times (relatime; what the kernel's cache answers moves none)
+  sync dirsync                 a write, or only a change of names, is durable before it returns
+  discard                      tell the device of freed blocks (an image file shrinks); fstrim(8) works, too
+  remount,ro remount,rw        change a mount that is there (root: the kernel's view of it as well)
   errors=continue|remount-ro   when the image turns out to be damaged
   norecovery noload            do not replay the journal; implies ro
   io=direct|buffered           past the host's page cache, or through it
   engine=psync|io_uring        how the image is read and written
   partition=N offset=BYTES     where the file system is in the image
+  loop                         taken and not needed: an image file is mounted as it is. With mount(8), which then makes
+                               a loop device, it is a block device
   allow_other                  let other users in (the default for root)
   default_permissions          check modes and owners (default) / no_default_permissions
   uid=N gid=N                  show all files as owned by N (default without root: you)
   resuid=N resgid=N            who besides root may use the reserved blocks (as in the image)
-  fakeroot                     show the owners as they are in the image, and check nothing
+  fakeroot                     show the owners as they are in the image, and check nothing: chown and chmod as if root
+                               (mknod of a device stays the kernel's to refuse)
   no_xattr                     no attributes and no ACLs: a fifth fewer requests for small files
   writeback_cache no_writeback_cache   let the kernel delay writes: small ones become many times
                                faster, but a full disk is told at close or fsync (off)
@@ -101,7 +116,8 @@ Options (-o), separated by commas:
   workers=N                    threads that serve
   mb_policy=NAME es_policy=NAME   block allocation; what leaves the extent cache
   seed=N                       of what is drawn by lot (where directories go): the same each time
-  suid nosuid dev nodev exec noexec   as mount(8); nosuid and nodev are the default
+  suid nosuid dev nodev exec noexec   as mount(8), but nosuid and nodev are the default: an image may be anybody's. Root's
+                               suid and dev count here and in fstab; mount(8) does not pass them on from its command line
 
 Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed)."))]
 pub struct MountArgs {
@@ -133,8 +149,16 @@ pub struct MountArgs {
 }
 
 /// mount(8) helper: mounts SOURCE on TARGET
+///
+/// mount(8) calls it for the types fuse.extant and fuseblk.extant, and umount(8) its sibling umount.fuse.extant, with which
+/// umount(8) returns when everything is in the image. Mounts are nosuid,nodev unless root says suid or dev in fstab, for an
+/// image may be anybody's; mount(8) does not pass these two on from its command line.
 #[derive(Parser, Debug)]
 #[command(name = "mount.fuse.extant", version = crate::VERSION)]
+#[command(after_help = "Example of fstab:
+  /srv/disk.img  /mnt/disk  fuse.extant  allow_other,noatime,nofail  0  0
+
+Options: see extant-mount(1). The kernel's loop driver heeds no locks: it lets root mount an image that is mounted here.")]
 pub struct MountHelper {
     pub source: OsString,
     pub target: PathBuf,
@@ -153,9 +177,44 @@ pub struct MountHelper {
     /// The type; ignored
     #[arg(short = 't')]
     pub fs_type: Option<String>,
+    /// The mount namespace: mount(8) has entered it
+    #[arg(short = 'N')]
+    pub namespace: Option<String>,
     /// Mount options
     #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
     pub options: Vec<String>,
+}
+
+/// umount(8) helper: unmounts TARGET and waits until everything is in the image
+#[derive(Parser, Debug)]
+#[command(name = "umount.fuse.extant", version = crate::VERSION)]
+pub struct UnmountHelper {
+    /// The directory, or the image that is mounted on it
+    pub dir: PathBuf,
+    /// Check, but do not unmount
+    #[arg(long)]
+    pub fake: bool,
+    /// Detach at once, even if busy, and do not wait
+    #[arg(short)]
+    pub lazy: bool,
+    /// Say what is done
+    #[arg(short)]
+    pub verbose: bool,
+    /// No mtab: there is none
+    #[arg(short)]
+    pub no_mtab: bool,
+    /// Of unreachable servers: there are none
+    #[arg(short)]
+    pub force: bool,
+    /// Read-only if it cannot be unmounted: not done
+    #[arg(short)]
+    pub read_only: bool,
+    /// The type; ignored
+    #[arg(short = 't')]
+    pub fs_type: Option<String>,
+    /// The mount namespace: mount(8) has entered it
+    #[arg(short = 'N')]
+    pub namespace: Option<String>,
 }
 
 /// Unmount, and wait until everything is in the image
@@ -178,6 +237,12 @@ pub struct UnmountArgs {
     /// Say what is done
     #[arg(short, long)]
     pub verbose: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct FreezeArgs {
+    /// The directory, or the image that is mounted on it
+    pub dir: PathBuf,
 }
 
 /// What an image contains: features, geometry, state, journal, free space, partitions

@@ -21,14 +21,14 @@ use serde_json::{Value, json};
 use crate::args::InfoArgs;
 use crate::failure::{Failure, Result};
 use crate::formats;
-use crate::image::{self, Access, ImageSpec, has_magic, open_device, open_whole};
+use crate::image::{self, Access, ImageSpec, has_magic, look, open_device};
 use crate::size::human;
 use crate::text::{self, Output};
 
 pub fn run(args: &InfoArgs) -> Result<()> {
     let spec = ImageSpec::parse(&args.image, args.partition.partition);
     let access = Access::tool(true);
-    let whole = open_whole(&spec, &access)?;
+    let whole = look(&spec)?;
     let whole_size = whole.size_bytes();
     if spec.partition.is_none() && !has_magic(&*whole) {
         if let Some(format) = formats::identify(&*whole) {

@@ -3,6 +3,7 @@
 //! | command | what |
 //! |---|---|
 //! | `mount`, `unmount` | a mount of the kernel, served by [`crate::serve`] |
+//! | `freeze`, `thaw` | keep a mount's device as it is, for a copy |
 //! | `info` | superblock, journal, space, partitions |
 //! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
 //! | `find`, `du`, `df` | search and count in one |
@@ -23,6 +24,7 @@ pub mod cp;
 pub mod df;
 pub mod du;
 pub mod find;
+pub mod freeze;
 pub mod info;
 pub mod lab;
 pub mod ln;

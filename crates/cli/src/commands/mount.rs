@@ -7,18 +7,25 @@
 //! # Locking
 //! None.
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use extant_fuse::{Control, Errno, FuseError};
 use extant_lab::measure::Recorded;
+use rustix::process::geteuid;
 
 use crate::args::{MountArgs, MountHelper};
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain};
 use crate::image::ImageSpec;
 use crate::mount_options::MountConfig;
-use crate::mount_table;
+use crate::mount_table::{self, Mount};
 use crate::serve::{self, Job, MOUNTED};
+use crate::text::shown;
 
 pub fn run(args: MountArgs) -> Result<()> {
     let config = MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
@@ -31,7 +38,11 @@ pub fn run(args: MountArgs) -> Result<()> {
         let denied = e.kind() == std::io::ErrorKind::PermissionDenied;
         Failure::io(&spec.path, e).with_status(if denied { USAGE } else { MOUNT })
     })?;
+    let spec = spec.resolved();
     let dir = mount_table::absolute(&args.dir);
+    if config.remount {
+        return remount(&dir, &args.options);
+    }
     let job = Job {
         spec,
         dir,
@@ -52,10 +63,14 @@ pub fn run_helper(args: MountHelper) -> Result<()> {
         MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
         return Ok(());
     }
+    let mut options = args.options;
+    if !options.iter().any(|o| o.split(',').any(|o| o == "remount")) {
+        options.insert(0, from_fstab(&args.source, &args.target));
+    }
     run(MountArgs {
         image: args.source,
         dir: args.target,
-        options: args.options,
+        options,
         foreground: false,
         verbose: args.verbose,
         sloppy: args.sloppy,
@@ -63,6 +78,52 @@ pub fn run_helper(args: MountHelper) -> Result<()> {
         stats_of: Recorded::NONE,
         background_server: false,
     })
+}
+
+/// What root's fstab allows and mount(8) has not passed on: what it takes for its default is not ours.
+fn from_fstab(source: &OsStr, target: &Path) -> String {
+    if !geteuid().is_root() {
+        return String::new();
+    }
+    let listed = mount_table::fstab_options(&mount_table::absolute(Path::new(source)), &mount_table::absolute(target));
+    let listed = listed.unwrap_or_default();
+    let allowed: Vec<&str> = listed.split(',').filter(|o| matches!(*o, "suid" | "dev")).collect();
+    allowed.join(",")
+}
+
+/// Makes a mount read-only, or writable again: the kernel's view of it, for root, and the server's. FUSE tells the server
+/// nothing of a remount, so it is told by an ioctl.
+fn remount(dir: &Path, options: &[String]) -> Result<()> {
+    let name = shown(dir.as_os_str().as_bytes());
+    let failed = |what: &str| Failure::new(MOUNT, format!("{name}: {what}"));
+    let Some(mount) = mount_table::find_at(dir)?.filter(Mount::is_extant) else {
+        return Err(failed("no mount of extant's to remount"));
+    };
+    // What is not said stays as it is.
+    let now: Vec<String> = ["suid,dev".to_owned(), mount.options].into_iter().chain(options.iter().cloned()).collect();
+    let config = MountConfig::parse(&now, true).map_err(Failure::usage)?;
+    let read_only = config.fs.read_only;
+    let kernel = || match geteuid().is_root().then(|| extant_fuse::remount(dir, &config.fuse)) {
+        Some(Err(FuseError::Mount { errno: Errno::BUSY, .. })) => Err(failed("busy: a file in it is open for writing")),
+        Some(Err(e)) => Err(failed(&e.to_string())),
+        Some(Ok(())) | None => Ok(()),
+    };
+    let server = || {
+        let root = File::open(dir).map_err(|e| Failure::io(dir, e).with_status(MOUNT))?;
+        extant_fuse::control(&root, if read_only { Control::ReadOnly } else { Control::ReadWrite }).map_err(|e| match e
+        {
+            Errno::ROFS => failed("it was mounted read-only: unmount it, and mount it again"),
+            e => failed(&plain(&e.into())),
+        })
+    };
+    // Nobody may write who is not to, and nobody be refused who may.
+    if read_only {
+        kernel()?;
+        server()
+    } else {
+        server()?;
+        kernel()
+    }
 }
 
 fn start_server(args: &MountArgs, job: &Job) -> Result<()> {

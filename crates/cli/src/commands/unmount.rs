@@ -5,28 +5,34 @@
 //! # Locking
 //! None.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
+use extant_block::device::is_locked;
 use extant_fuse::{Errno, FuseError};
-use rustix::fs::{FlockOperation, flock};
 
-use crate::args::UnmountArgs;
+use crate::args::{UnmountArgs, UnmountHelper};
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, warn};
+use crate::image::ImageSpec;
 use crate::mount_table::{self, Mount};
 use crate::status::{Ended, Watch};
+use crate::text;
 
 /// How long a busy mount is tried again.
 const BUSY_PATIENCE_NS: u64 = 1_000_000_000;
 
 pub fn run(args: &UnmountArgs) -> Result<()> {
-    let shown = args.dir.display();
+    let name = shown(&args.dir);
     let Some(mount) = mount_table::find(&args.dir)? else {
-        return Err(Failure::new(MOUNT, format!("{shown}: not mounted")));
+        return Err(Failure::new(MOUNT, format!("{name}: not mounted")));
     };
     if !mount.is_extant() {
-        return Err(Failure::new(MOUNT, format!("{shown}: mounted, but not by extant (type {})", mount.fs_type)));
+        return Err(Failure::new(
+            MOUNT,
+            format!("{name}: mounted, but not by extant (type {})", text::shown(mount.fs_type.as_bytes())),
+        ));
     }
     // Before: afterwards the server may be done with it.
     let watch = Watch::open(&mount.device, mount.user_id.unwrap_or(0));
@@ -36,9 +42,22 @@ pub fn run(args: &UnmountArgs) -> Result<()> {
     }
     wait(&mount, watch)?;
     if args.verbose {
-        println!("{} unmounted from {}", mount.source.display(), mount.dir.display());
+        println!("{} unmounted from {}", shown(&mount.source), shown(&mount.dir));
     }
     Ok(())
+}
+
+/// As umount(8) calls its helpers.
+pub fn run_helper(args: UnmountHelper) -> Result<()> {
+    if args.fake {
+        return Ok(());
+    }
+    run(&UnmountArgs { dir: args.dir, lazy: args.lazy, verbose: args.verbose })
+}
+
+/// Paths and texts are other people's: fit for a terminal.
+fn shown(path: &Path) -> String {
+    text::shown(path.as_os_str().as_bytes())
 }
 
 /// Unmounts. What is busy only in passing is given a moment: a program that has been started and not run yet still has
@@ -62,24 +81,24 @@ fn is_busy(e: &FuseError) -> bool {
 }
 
 fn explain(mount: &Mount, e: &FuseError) -> String {
-    let dir = mount.dir.display();
+    let dir = shown(&mount.dir);
     if is_busy(e) {
         format!("{dir}: busy: a file in it is open, or somebody's directory (lsof {dir})")
     } else {
-        e.to_string()
+        text::shown(e.to_string().as_bytes())
     }
 }
 
 /// Waits until the server is done, saying so when it takes long.
 fn wait(mount: &Mount, mut watch: Option<Watch>) -> Result<()> {
-    let image = mount.source.display();
+    let image = shown(&mount.source);
     let clock = Clock::real();
     let mut pause = Duration::from_millis(1);
     let mut next_word_ns = 1_000_000_000;
     let ended = loop {
         let ended = match &mut watch {
             Some(watch) => watch.poll(),
-            None => is_free(&mount.source).then_some(Ended::Unmounted),
+            None => is_free(&mount.source).then_some(Ended::Unknown),
         };
         if let Some(ended) = ended {
             break ended;
@@ -98,8 +117,11 @@ fn wait(mount: &Mount, mut watch: Option<Watch>) -> Result<()> {
             if let Some(watch) = watch {
                 watch.clear();
             }
-            failed(why)
+            failed(why.lines().map(|line| text::shown(line.as_bytes())).collect::<Vec<_>>().join("\n"))
         }
+        Ended::Unknown => failed(format!(
+            "{image}: unmounted, but the server has left no word of how it ended: look at it with 'extant info' or e2fsck -fn"
+        )),
         Ended::Died => {
             if let Some(watch) = watch {
                 watch.clear();
@@ -109,8 +131,8 @@ fn wait(mount: &Mount, mut watch: Option<Watch>) -> Result<()> {
     }
 }
 
-/// Whether no server has the image: it would have locked it. An image that we may not look at counts as free.
-fn is_free(image: &Path) -> bool {
-    let Ok(file) = std::fs::File::open(image) else { return true };
-    !matches!(flock(&file, FlockOperation::NonBlockingLockShared), Err(rustix::io::Errno::WOULDBLOCK))
+/// Whether no server has the image: it would have locked it. One that we may not look at counts as free.
+fn is_free(source: &Path) -> bool {
+    let image = ImageSpec::parse(source.as_os_str(), None).path;
+    !is_locked(&image).unwrap_or(false)
 }

@@ -75,7 +75,7 @@ impl Filesystem {
 
     /// Changes attributes; returns the new ones.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         self.retry_no_space(|| self.setattr_once(inode, set))?;
         self.honour_sync(&[inode])?;
         Ok(self.getattr(inode))

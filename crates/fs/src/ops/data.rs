@@ -204,7 +204,7 @@ impl Filesystem {
 
     /// Moves the access time if the mount's rule says so; written lazily.
     pub(crate) fn touch_atime(&self, inode: &InodeRef) {
-        if self.options.atime == Atime::Never || self.is_read_only() {
+        if self.options.atime == Atime::Never || self.is_read_only() || self.is_frozen() {
             return;
         }
         let now = self.now();
@@ -212,7 +212,10 @@ impl Filesystem {
             let m = inode.meta.read();
             let d = &m.desc;
             if d.flags.contains(InodeFlags::NOATIME)
-                || (d.atime > d.mtime && d.atime > d.ctime && now.seconds - d.atime.seconds < 24 * 3600)
+                || (self.options.atime == Atime::Relative
+                    && d.atime > d.mtime
+                    && d.atime > d.ctime
+                    && now.seconds - d.atime.seconds < 24 * 3600)
             {
                 return;
             }
@@ -237,7 +240,7 @@ impl Filesystem {
     /// Writes `data` at `pos`; returns how much of it, from the start, was written. As write(2) does, a write is cut at the
     /// format's limit, and where space ends: [`Error::NoSpace`] means that nothing fits.
     pub fn write(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         if inode.file_type() != Some(FileType::Regular) {
             return Err(if inode.is_dir() { Error::IsDirectory } else { Error::Invalid("not a regular file") });
         }

@@ -121,7 +121,7 @@ impl Filesystem {
     /// chattr(1) hands back what it read; what would have no effect here although it has one in Linux (data journaling, another
     /// kind of map, casefold) is [`Error::NotSupported`].
     pub fn set_flags(&self, inode: &InodeRef, set: SetFlags) -> Result<()> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         {
             let _exclusive = inode.rw.write();
             let (old, old_project) = {

@@ -13,6 +13,7 @@
 //! | `xattrs.rs` | extended attributes and ACLs |
 //! | `sync.rs` | fsync, syncfs |
 //! | `evict.rs` | the end of an inode's life |
+//! | `volume.rs` | freeze, trim, label, remount |
 //!
 //! # Locking
 //! Each operation takes the `inode` locks it needs first; see docs/locking.md for the whole order.
@@ -26,6 +27,7 @@ mod names;
 mod rename;
 pub(crate) mod sync;
 mod truncate;
+pub(crate) mod volume;
 pub(crate) mod writeback;
 mod xattrs;
 

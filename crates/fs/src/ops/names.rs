@@ -125,7 +125,7 @@ impl Filesystem {
 
     /// Creates what `node` says as `name` in `dir`.
     pub fn create(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         self.check_dir(dir)?;
         check_name(name)?;
         self.check_target(node.target)?;
@@ -341,7 +341,7 @@ impl Filesystem {
 
     /// A file without a name (O_TMPFILE); [`Filesystem::link`] may give it one.
     pub fn tmpfile(&self, dir: &InodeRef, mode: u16, cred: Cred) -> Result<InodeRef> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         self.check_dir(dir)?;
         self.retry_no_space(|| {
             let _shared = dir.rw.read();
@@ -357,7 +357,7 @@ impl Filesystem {
 
     /// A further name for a file.
     pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         self.check_dir(dir)?;
         check_name(name)?;
         if inode.is_dir() {
@@ -421,7 +421,7 @@ impl Filesystem {
 
     /// Removes a name of a file.
     pub fn unlink(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         self.check_dir(dir)?;
         check_name(name)?;
         self.retry_no_space(|| {
@@ -461,7 +461,7 @@ impl Filesystem {
 
     /// Removes an empty directory.
     pub fn rmdir(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         self.check_dir(dir)?;
         check_name(name)?;
         if name == b"." {
@@ -543,7 +543,7 @@ impl Filesystem {
 
     /// Takes set-id bits and file capabilities away, as a change of content by somebody without CAP_FSETID does.
     pub fn drop_privileges(&self, inode: &InodeRef) -> Result<()> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         let _exclusive = inode.rw.write();
         self.kill_privileges(inode)
     }

@@ -37,7 +37,7 @@ impl Filesystem {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         self.check_dir(old_dir)?;
         self.check_dir(new_dir)?;
         check_name(old_name)?;

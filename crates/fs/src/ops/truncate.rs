@@ -232,7 +232,7 @@ impl Filesystem {
 
     /// fallocate(2). Privileges are the caller's to drop ([`Filesystem::drop_privileges`]).
     pub fn fallocate(&self, inode: &InodeRef, mode: FallocateMode, pos: u64, len: u64) -> Result<()> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         if inode.file_type() != Some(FileType::Regular) {
             return Err(if inode.is_dir() { Error::IsDirectory } else { Error::NotSupported("fallocate") });
         }

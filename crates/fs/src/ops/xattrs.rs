@@ -27,7 +27,7 @@ impl Filesystem {
     }
 
     pub fn set_xattr(&self, inode: &InodeRef, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             self.may_change(inode, Change::Xattr)?;
@@ -41,7 +41,7 @@ impl Filesystem {
     }
 
     pub fn remove_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
+        let _change = self.begin_change()?;
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             self.may_change(inode, Change::Xattr)?;

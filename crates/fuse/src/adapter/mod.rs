@@ -1,7 +1,7 @@
 //! The file system as a FUSE server: `extant_fs::Filesystem` behind the trait [`Server`](crate::Server).
 //!
 //! Main types: [`FsServer`], [`ServerOptions`]. Inside: `serve.rs` (the operations), `nodes.rs` (what the kernel knows),
-//! `errno.rs` (the error numbers), `convert.rs` (values), `detached.rs` (replies sent later), `helper.rs` (a thread that
+//! `errno.rs` (the error numbers), `convert.rs` (values), `control.rs` (what is asked of the mount as a whole), `detached.rs` (replies sent later), `helper.rs` (a thread that
 //! may wait for the kernel).
 //!
 //! What the kernel does and this does not: permissions (by mode, owner and ACL), the page cache and its writeback, the
@@ -12,6 +12,7 @@
 //! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2) and `fuse helper` (3),
 //! leaves too.
 
+mod control;
 mod convert;
 mod detached;
 mod errno;
@@ -39,6 +40,7 @@ use crate::Errno;
 use crate::abi::ROOT_ID;
 use crate::transport::notify::Notifier;
 use crate::transport::reply::ReplyEntry;
+use crate::transport::session::Hold;
 use crate::types::{Attr, Entry, Request};
 
 static RESULT_CLASS: LockClass = LockClass::new("fuse unmount result", 2);
@@ -56,6 +58,9 @@ pub struct FsServer {
     nodes: Nodes,
     outstanding: Outstanding,
     helper: Helper,
+    /// Freezes and thaws; on its own, for a job of the other may wait for what is kept back meanwhile.
+    controller: Helper,
+    hold: Mutex<Option<Hold>>,
     openers: Openers,
     /// What was agreed on with the kernel.
     no_open: AtomicBool,
@@ -84,6 +89,8 @@ impl FsServer {
             outstanding: Outstanding::new(),
             openers: Openers::new(),
             helper: Helper::new(),
+            controller: Helper::new(),
+            hold: Mutex::new(&NOTIFIER_CLASS, None),
             no_open: AtomicBool::new(false),
             dont_mask: AtomicBool::new(false),
             writeback: AtomicBool::new(false),
@@ -103,6 +110,11 @@ impl FsServer {
     /// them by itself, seeing no holes.
     pub fn set_notifier(&self, notifier: Notifier) {
         *self.notifier.lock() = Some(notifier);
+    }
+
+    /// The session's way to keep requests back ([`Session::hold`](crate::Session::hold)): without it a mount cannot be frozen.
+    pub fn set_hold(&self, hold: Hold) {
+        *self.hold.lock() = Some(hold);
     }
 
     /// What unmounting the file system came to; `None` before [`Server::destroy`](crate::Server::destroy) has run.

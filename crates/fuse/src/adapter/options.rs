@@ -27,6 +27,10 @@ pub struct ServerOptions {
     /// image has for the directory, changing the owner to the one shown does nothing, and to another is refused.
     pub uid: Option<u32>,
     pub gid: Option<u32>,
+    /// A write, and a change of attributes, is durable before it is answered.
+    pub sync: bool,
+    /// So is a change of names.
+    pub dirsync: bool,
     /// How long the kernel may believe names, attributes, and that there is no such name.
     pub entry_timeout: Duration,
     pub attr_timeout: Duration,
@@ -49,6 +53,8 @@ impl Default for ServerOptions {
             export_support: true,
             uid: None,
             gid: None,
+            sync: false,
+            dirsync: false,
             entry_timeout: FOREVER,
             attr_timeout: FOREVER,
             negative_timeout: FOREVER,

@@ -104,6 +104,7 @@ impl FsServer {
         let dir = check!(reply, self.node(parent));
         let cred = self.cred(req, &dir, umask);
         let inode = check!(reply, self.with_space(caller(req), || self.fs.create(&dir, name, node, cred)));
+        check!(reply, self.after_change());
         self.answer_entry(inode, reply);
     }
 
@@ -169,6 +170,11 @@ impl FsServer {
             drop((inode, fs));
             drop(ticket);
         }));
+    }
+
+    /// With `dirsync` the caller waits until what changed in a directory is durable.
+    fn after_change(&self) -> Result<(), Error> {
+        if self.options.dirsync { self.fs.sync_names() } else { Ok(()) }
     }
 
     fn list(&self, dir: &InodeRef, offset: u64, mut reply: ReplyDir) {
@@ -326,6 +332,9 @@ impl Server for FsServer {
             check!(reply, self.fs.drop_privileges(&inode));
         }
         let attr = check!(reply, self.with_space(caller(req), || self.fs.setattr(&inode, &wanted)));
+        if self.options.sync {
+            check!(reply, self.fs.fsync(&inode, false));
+        }
         reply.ok(&convert::attr(&attr, self.options.uid, self.options.gid), self.options.attr_timeout);
     }
 
@@ -353,14 +362,14 @@ impl Server for FsServer {
         let dir = check!(reply, self.node(parent));
         let done = self.fs.unlink(&dir, name);
         self.note_unlink();
-        empty(reply, done);
+        empty(reply, done.and_then(|()| self.after_change()));
     }
 
     fn rmdir(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEmpty) {
         let dir = check!(reply, self.node(parent));
         let done = self.fs.rmdir(&dir, name);
         self.note_unlink();
-        empty(reply, done);
+        empty(reply, done.and_then(|()| self.after_change()));
     }
 
     fn rename(&self, req: &Request, args: &RenameArgs<'_>, reply: ReplyEmpty) {
@@ -376,13 +385,14 @@ impl Server for FsServer {
         };
         let done = self.with_space(caller(req), || self.fs.rename(&old, args.name, &new, args.new_name, flags));
         self.note_unlink();
-        empty(reply, done);
+        empty(reply, done.and_then(|()| self.after_change()));
     }
 
     fn link(&self, req: &Request, ino: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
         let inode = check!(reply, self.node(ino));
         let dir = check!(reply, self.node(parent));
         check!(reply, self.with_space(caller(req), || self.fs.link(&inode, &dir, name)));
+        check!(reply, self.after_change());
         self.answer_entry(inode, reply);
     }
 
@@ -425,6 +435,9 @@ impl Server for FsServer {
         // Nobody looks at how much of a page of the cache was taken: all of it, or an error for fsync(2) and close(2).
         while args.cached && n < data.len() {
             n += check!(reply, write(n));
+        }
+        if self.options.sync {
+            check!(reply, self.fs.fsync(&inode, false));
         }
         reply.ok(n as u32);
     }
@@ -549,6 +562,7 @@ impl Server for FsServer {
             }
             other => check!(reply, other),
         };
+        check!(reply, self.after_change());
         self.answer_create(inode, reply);
     }
 
@@ -592,6 +606,7 @@ impl Server for FsServer {
     }
 
     fn ioctl(&self, req: &Request, ino: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
+        let Some(reply) = self.volume_ioctl(req, args, reply) else { return };
         let inode = check!(reply, self.node(ino));
         if FS_IOC_GETFLAGS.contains(&args.cmd) {
             let flags = extant_ondisk::inode::InodeFlags::USER_VISIBLE.bits() & self.fs.getattr(&inode).flags;

@@ -48,6 +48,8 @@ fn option_list(options: &MountOptions) -> String {
         (options.nodev, ",nodev"),
         (options.noexec, ",noexec"),
         (options.noatime, ",noatime"),
+        (options.sync, ",sync"),
+        (options.dirsync, ",dirsync"),
     ];
     o.extend(switches.iter().filter(|s| s.0).map(|s| s.1));
     o

@@ -68,6 +68,9 @@ pub struct MountOptions {
     pub nodev: bool,
     pub noexec: bool,
     pub noatime: bool,
+    /// As the kernel shows them; the waiting is the server's ([`crate::ServerOptions`]).
+    pub sync: bool,
+    pub dirsync: bool,
     /// Largest READ, bytes; the kernel's default otherwise.
     pub max_read: Option<u32>,
     /// Worker threads; by default one per processor, at least 8, at most 16. Those that are not needed are parked.
@@ -94,6 +97,8 @@ impl Default for MountOptions {
             nodev: true,
             noexec: false,
             noatime: false,
+            sync: false,
+            dirsync: false,
             max_read: None,
             workers: None,
             clone_fd: true,
@@ -131,6 +136,8 @@ impl MountOptions {
         flags.set(MountFlags::NODEV, self.nodev);
         flags.set(MountFlags::NOEXEC, self.noexec);
         flags.set(MountFlags::NOATIME, self.noatime);
+        flags.set(MountFlags::SYNCHRONOUS, self.sync);
+        flags.set(MountFlags::DIRSYNC, self.dirsync);
         flags
     }
 
@@ -237,6 +244,15 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
         Err(errno) => Err(FuseError::Unmount { path: path.into(), errno }),
         Ok(()) => Ok(()),
     }
+}
+
+/// Changes how the kernel treats the mount at `path`: whether it is read-only, and the flags of `options`. Root only.
+pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
+    rustix::mount::mount_remount(path, options.flags(), "").map_err(|errno| FuseError::Mount {
+        kind: "fuse",
+        path: path.into(),
+        errno,
+    })
 }
 
 /// The device number of the file system at `path`, without asking the server.

@@ -92,6 +92,41 @@ fn set_attr(a: &SetattrIn) -> Decoded<SetAttr> {
     })
 }
 
+/// Linux: FS_IOC_SETFLAGS (two sizes), FS_IOC_FSSETXATTR, FS_IOC_SETFSLABEL, FITRIM.
+const CHANGING_IOCTLS: [u32; 5] = [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4100_9432, 0xc018_5879];
+const O_TRUNC: u32 = 0o1000;
+
+/// Whether a message asks for what a frozen mount must not do; also what makes deleted files go.
+pub(crate) fn changes_something(message: &[u8]) -> bool {
+    let Ok((header, body)) = InHeader::read_from_prefix(message) else { return false };
+    let Some(opcode) = Opcode::from_raw(header.opcode) else { return false };
+    match opcode {
+        Opcode::Setattr
+        | Opcode::Symlink
+        | Opcode::Mknod
+        | Opcode::Mkdir
+        | Opcode::Unlink
+        | Opcode::Rmdir
+        | Opcode::Rename
+        | Opcode::Rename2
+        | Opcode::Link
+        | Opcode::Create
+        | Opcode::Tmpfile
+        | Opcode::Write
+        | Opcode::Setxattr
+        | Opcode::Removexattr
+        | Opcode::Fallocate
+        | Opcode::CopyFileRange
+        | Opcode::CopyFileRange64
+        | Opcode::Release
+        | Opcode::Forget
+        | Opcode::BatchForget => true,
+        Opcode::Open => OpenIn::read_from_prefix(body).is_ok_and(|(open, _)| open.flags & O_TRUNC != 0),
+        Opcode::Ioctl => IoctlIn::read_from_prefix(body).is_ok_and(|(ioctl, _)| CHANGING_IOCTLS.contains(&ioctl.cmd)),
+        _ => false,
+    }
+}
+
 /// Handles one message as read from the device.
 pub(crate) fn dispatch<S: Server>(server: &S, agreed: &Negotiated, channel: &Arc<Channel>, message: &[u8]) -> Flow {
     let Ok((header, body)) = InHeader::read_from_prefix(message) else { return Flow::Continue };

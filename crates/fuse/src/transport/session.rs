@@ -10,12 +10,12 @@
 //! Which of the workers wait for requests is the business of `crew`, and on which processor, of `follow`.
 //!
 //! # Locking
-//! `fuse gate`, see [`super`].
+//! `fuse gate`, see [`super`]; `fuse kept` (2), what is kept back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use extant_base::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::buffer::Buffer;
 use super::channel::Channel;
 use super::crew::Crew;
-use super::dispatch::{Flow, dispatch};
+use super::dispatch::{Flow, changes_something, dispatch};
 use super::follow::Follower;
 use super::init::{InitRequest, Negotiated, decode, negotiate, newer_major_reply};
 use super::notify::Notifier;
@@ -39,6 +39,7 @@ use crate::server::{Config, Server};
 use crate::sys;
 
 static GATE_CLASS: LockClass = LockClass::new("fuse gate", 1);
+static KEPT_CLASS: LockClass = LockClass::new("fuse kept", 2);
 
 /// More than there are processors, for those that sleep are replaced; parked ones cost a stack and no time.
 const WORKERS_MIN: usize = 8;
@@ -56,6 +57,53 @@ pub(super) struct Shared<S> {
     /// Set once, before the gates are passed for DESTROY: from then on no worker calls the server.
     stopping: AtomicBool,
     destroyed: AtomicBool,
+    /// Requests that would change something are kept back.
+    holding: AtomicBool,
+    kept: Mutex<Vec<(Arc<Channel>, Vec<u8>)>>,
+}
+
+/// Keeps back what would change something, without keeping a worker with it: for as long as a mount is frozen.
+#[derive(Clone)]
+pub struct Hold(Weak<dyn Holding>);
+
+impl Hold {
+    /// From the return on no worker is in an operation that changes something. Not to be called by a worker.
+    pub fn begin(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.hold();
+        }
+    }
+
+    /// Serves what was kept back. Not to be called by a worker.
+    pub fn end(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.let_go();
+        }
+    }
+}
+
+trait Holding: Send + Sync {
+    fn hold(&self);
+    fn let_go(&self);
+}
+
+impl<S: Server> Holding for Shared<S> {
+    fn hold(&self) {
+        self.holding.store(true, Ordering::Release);
+        // Who is inside may not have seen it.
+        for gate in &self.gates {
+            drop(gate.0.lock());
+        }
+    }
+
+    fn let_go(&self) {
+        self.holding.store(false, Ordering::Release);
+        let kept = std::mem::take(&mut *self.kept.lock());
+        for (channel, message) in kept {
+            // No worker has the last gate.
+            handle(self, self.gates.len() - 1, &channel, &message);
+        }
+    }
 }
 
 impl<S: Server> Shared<S> {
@@ -64,9 +112,11 @@ impl<S: Server> Shared<S> {
             server,
             agreed,
             crew: Arc::new(Crew::new(workers)),
-            gates: (0..workers).map(|_| Gate(Mutex::new(&GATE_CLASS, ()))).collect(),
+            gates: (0..=workers).map(|_| Gate(Mutex::new(&GATE_CLASS, ()))).collect(),
             stopping: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
+            holding: AtomicBool::new(false),
+            kept: Mutex::new(&KEPT_CLASS, Vec::new()),
         }
     }
 
@@ -160,6 +210,12 @@ impl<S: Server> Session<S> {
             Some(channel) => Notifier::new(channel),
             None => Notifier::default(),
         }
+    }
+
+    /// The way to keep requests back while the file system is frozen.
+    pub fn hold(&self) -> Hold {
+        let shared: Weak<Shared<S>> = Arc::downgrade(&self.shared);
+        Hold(shared)
     }
 
     /// Serves until the mount is gone; the calling thread is one of the workers. When it returns, the server's `destroy`
@@ -333,6 +389,14 @@ fn handle<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>, mess
         drop(inside);
         refuse(channel, message);
         return;
+    }
+    if shared.holding.load(Ordering::Acquire) && changes_something(message) {
+        // Looked at again under the lock: what is put there after the end of the holding would stay there.
+        let mut kept = shared.kept.lock();
+        if shared.holding.load(Ordering::Acquire) {
+            kept.push((channel.clone(), message.to_vec()));
+            return;
+        }
     }
     let flow = catch_unwind(AssertUnwindSafe(|| dispatch(&*shared.server, &shared.agreed, channel, message)));
     drop(inside);

@@ -137,10 +137,10 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
 
 /// Servers lock the image that they serve.
 fn in_use(path: &Path) -> std::result::Result<(), String> {
-    let Ok(file) = std::fs::File::open(path) else { return Err(format!("{} cannot be read", path.display())) };
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(_) => Err(format!("{} is in use by another process", path.display())),
+    match extant_block::device::is_locked(path) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(format!("{} is in use by another process", path.display())),
+        Err(_) => Err(format!("{} cannot be read", path.display())),
     }
 }
 

@@ -207,6 +207,14 @@ impl SuperBlock {
         text(&self.raw.s_volume_name)
     }
 
+    /// As many bytes of the name as there is room for.
+    pub fn set_volume_name(&mut self, name: &[u8]) {
+        let room = &mut self.raw.s_volume_name;
+        let n = name.len().min(room.len());
+        room.fill(0);
+        room[..n].copy_from_slice(&name[..n]);
+    }
+
     pub fn last_mounted(&self) -> String {
         text(&self.raw.s_last_mounted)
     }

@@ -14,6 +14,12 @@ use std::path::Path;
 /// Says who uses the image or block device at `path`, or `None`. Answers for what this process can see; a path that
 /// cannot be looked at is not in use.
 pub fn same_image_in_use(path: &Path) -> Option<String> {
+    range_in_use(path, 0, None)
+}
+
+/// As [`same_image_in_use`], of some bytes of it: `len` from `start` on, or all from there.
+pub(super) fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> Option<String> {
+    let end = len.map_or(u64::MAX, |len| start.saturating_add(len));
     let meta = fs::metadata(path).ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     if meta.file_type().is_block_device() {
@@ -37,7 +43,14 @@ pub fn same_image_in_use(path: &Path) -> Option<String> {
         // The loop device itself, and its partitions: their folders are named after it.
         let partitions = fs::read_dir(&dir).into_iter().flatten().flatten();
         let partitions = partitions.filter(|p| p.file_name().to_string_lossy().starts_with(&name)).map(|p| p.path());
+        let base = number_in(&dir.join("loop/offset")).unwrap_or(0);
         for device in std::iter::once(dir.clone()).chain(partitions) {
+            // Sectors of 512 bytes; the loop device itself has no start.
+            let from = base.saturating_add(number_in(&device.join("start")).unwrap_or(0).saturating_mul(512));
+            let size = number_in(&device.join("size")).unwrap_or(u64::MAX).saturating_mul(512);
+            if from >= end || from.saturating_add(size) <= start {
+                continue;
+            }
             let Ok(number) = fs::read_to_string(device.join("dev")) else { continue };
             if let Some(at) = mount_point(&mounts, number.trim()) {
                 let device = device.file_name().unwrap_or_default().to_string_lossy();
@@ -46,6 +59,10 @@ pub fn same_image_in_use(path: &Path) -> Option<String> {
         }
     }
     None
+}
+
+fn number_in(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// The first mount point of the device `number` ("major:minor").

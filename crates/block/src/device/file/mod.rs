@@ -5,7 +5,8 @@
 //! a failed one is for good. With [`IoMode::Direct`], memory and reads that O_DIRECT does not take go through a copy;
 //! writes are aligned by contract.
 //!
-//! An open image excludes other writers: files by flock, block devices by O_EXCL. One that the kernel has mounted is
+//! An open image excludes other writers: of a file's bytes by a lock of the open file description, of a block device by
+//! O_EXCL. One that the kernel has mounted is
 //! refused ([`same_image_in_use`]).
 //!
 //! What it does not do: partitions beyond a byte window, growing an open image.
@@ -16,6 +17,7 @@
 mod flush;
 mod in_use;
 mod ioctl;
+mod lock;
 mod open;
 mod psync;
 mod uring;
@@ -27,10 +29,11 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::FallocateFlags;
 
 use self::flush::{FlushStream, SharedPoison};
 pub use self::in_use::same_image_in_use;
+pub use self::lock::is_locked;
 pub use self::open::OpenOptions;
 use self::uring::Ring;
 use super::{BlockDevice, IoCounters, IoStats, Limits, check_range, submit_inline, total_len, zero_in_steps};
@@ -102,7 +105,7 @@ impl FileDevice {
     }
 
     fn open_or_create(path: &Path, options: &OpenOptions, create: Option<u64>) -> Result<FileDevice> {
-        let name = path.display().to_string();
+        let name = options.shown_as.clone().unwrap_or_else(|| path.display().to_string());
         let opened = open::open(path, &name, options, create)?;
         let poison = flush::new_poison();
         let stream_file = open::reopen(&opened.data, options.read_only).map_err(|e| Error::open(&name, e))?;
@@ -290,7 +293,7 @@ impl Drop for FileCore {
     fn drop(&mut self) {
         // The kernel keeps the files of an io_uring for some moments after the ring is closed; the lock must go now, for
         // the image may be opened again at once. What was never locked is not hurt.
-        let _ = rustix::fs::flock(&self.data, FlockOperation::Unlock);
+        lock::unlock(&self.data);
     }
 }
 

@@ -6,9 +6,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FlockOperation, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
 
-use super::in_use::same_image_in_use;
+use super::in_use::{range_in_use, same_image_in_use};
+use super::lock::{Range, lock};
 use super::{Engine, IoMode};
 use crate::device::Limits;
 use crate::error::{Error, Result};
@@ -29,6 +30,10 @@ pub struct OpenOptions {
     /// Claim a block device that is opened for writing (O_EXCL). Without it, somebody else must hold the claim: the opener
     /// itself through another descriptor, or the kernel, which claims the device of a `fuseblk` mount.
     pub exclusive: bool,
+    /// Claim the bytes of an image file. Without it, only for a look: what is read may change meanwhile.
+    pub lock: bool,
+    /// What messages call it, instead of its path.
+    pub shown_as: Option<String>,
 }
 
 impl Default for OpenOptions {
@@ -41,6 +46,8 @@ impl Default for OpenOptions {
             len: None,
             allow_mounted: false,
             exclusive: true,
+            lock: true,
+            shown_as: None,
         }
     }
 }
@@ -86,12 +93,13 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     if meta.file_type().is_block_device() != block_device || !(block_device || meta.is_file()) {
         return Err(failed(io::Error::other("replaced while it was being opened")));
     }
-    if !block_device {
-        lock(&data, name, options.read_only)?;
+    let range = Range { start: options.offset, len: options.len };
+    if !block_device && options.lock && !lock(&data, range, !options.read_only).map_err(failed)? {
+        return Err(busy(name, "locked by another process or another opener".to_owned()));
     }
     // Asked after the lock, so that two of our own cannot both pass.
     if !(options.read_only && options.allow_mounted)
-        && let Some(by) = same_image_in_use(path)
+        && let Some(by) = range_in_use(path, options.offset, options.len)
     {
         return Err(busy(name, by));
     }
@@ -164,21 +172,6 @@ fn direct_alignment(file: &File) -> u32 {
     match rustix::io::pread(file, &mut probe[..], 512) {
         Err(rustix::io::Errno::INVAL) => 4096,
         _ => 512,
-    }
-}
-
-/// One writer or many readers of an image file, for as long as the descriptor is open.
-fn lock(file: &File, name: &str, read_only: bool) -> Result<()> {
-    let how = if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    loop {
-        match rustix::fs::flock(file, how) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(busy(name, "locked (flock) by another process or another opener".to_owned()));
-            }
-            Err(e) => return Err(Error::open(name, e)),
-        }
     }
 }
 

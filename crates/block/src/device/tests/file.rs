@@ -118,6 +118,32 @@ impl Drop for Cleanup {
 }
 
 #[test]
+fn two_partitions_of_one_file_can_be_written_and_no_byte_twice() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    std::fs::File::create(&path).expect("made").set_len(4 << 20).expect("sized");
+    let part = |offset, len| OpenOptions { offset, len, ..OpenOptions::default() };
+    let first = FileDevice::open(&path, part(1 << 20, Some(1 << 20))).expect("the first");
+    let second = FileDevice::open(&path, part(2 << 20, Some(1 << 20))).expect("the second");
+    second.write_at(0, &[&[7; 512]], BioFlags::empty()).expect("written");
+    for (start, len) in [(1 << 20, Some(1 << 20)), (0, Some((1 << 20) + 512)), ((3 << 20) - 512, None), (0, None)] {
+        for read_only in [false, true] {
+            let tried = FileDevice::open(&path, OpenOptions { read_only, ..part(start, len) });
+            assert!(matches!(tried, Err(Error::Busy { .. })), "{start} {len:?}");
+        }
+    }
+    FileDevice::open(&path, part(3 << 20, None)).expect("behind both");
+    FileDevice::open(&path, OpenOptions { lock: false, ..OpenOptions::read_only() }).expect("a look");
+    assert!(is_locked(&path).expect("readable"));
+    drop((first, second));
+    assert!(!is_locked(&path).expect("readable"));
+    let whole = FileDevice::open(&path, OpenOptions::default()).expect("the whole");
+    let mut bytes = [0; 512];
+    whole.read_at(2 << 20, &mut bytes, BioFlags::empty()).expect("read");
+    assert_eq!(bytes, [7; 512]);
+}
+
+#[test]
 fn an_image_that_the_kernel_has_mounted_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let (image, mount) = (dir.path().join("image"), dir.path().join("a mount"));

@@ -1,0 +1,70 @@
+//! Who has which bytes of an image file: locks of the open file description (Linux: F_OFD_SETLK).
+//!
+//! One writer or many readers of each byte, so that two partitions of one image can be in use at once and two users of the same
+//! bytes cannot. They are advisory: other programs heed them if they ask (QEMU does), the kernel's loop driver does not.
+//!
+//! # Locking
+//! The locks of the host, as above; held until the description is closed.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use nix::fcntl::{FcntlArg, fcntl};
+
+/// Bytes of a file; `len` is `None` for all from `start` on, those that are still to come included.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    pub start: u64,
+    pub len: Option<u64>,
+}
+
+const WHOLE: Range = Range { start: 0, len: None };
+
+impl Range {
+    fn request(self, kind: libc::c_int) -> io::Result<libc::flock> {
+        let place = |n: u64| libc::off_t::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+        Ok(libc::flock {
+            l_type: kind as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: place(self.start)?,
+            // 0 stands for "to the end, wherever that is".
+            l_len: place(self.len.unwrap_or(0))?,
+            l_pid: 0,
+        })
+    }
+}
+
+/// False when somebody has bytes of it. `exclusive` wants `file` open for writing.
+pub(super) fn lock(file: &File, range: Range, exclusive: bool) -> io::Result<bool> {
+    if range.len == Some(0) {
+        return Ok(true);
+    }
+    let request = range.request(if exclusive { libc::F_WRLCK } else { libc::F_RDLCK })?;
+    loop {
+        match fcntl(file, FcntlArg::F_OFD_SETLK(&request)) {
+            Ok(_) => return Ok(true),
+            Err(nix::Error::EINTR) => {}
+            Err(nix::Error::EAGAIN | nix::Error::EACCES) => return Ok(false),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Lets go of all that `file` has.
+pub(super) fn unlock(file: &File) {
+    if let Ok(request) = WHOLE.request(libc::F_UNLCK) {
+        let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&request));
+    }
+}
+
+/// Whether anybody has any byte of the image file at `path`.
+///
+/// # Errors
+/// It cannot be opened for reading.
+pub fn is_locked(path: &Path) -> io::Result<bool> {
+    let file = File::open(path)?;
+    let mut request = WHOLE.request(libc::F_WRLCK)?;
+    fcntl(&file, FcntlArg::F_OFD_GETLK(&mut request))?;
+    Ok(libc::c_int::from(request.l_type) != libc::F_UNLCK)
+}

@@ -1,0 +1,30 @@
+//! `extant freeze` and `extant thaw`.
+//!
+//! The kernel answers fsfreeze(8) itself for FUSE, and refuses; so the server is told by an ioctl of our own.
+//!
+//! # Locking
+//! None.
+
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+
+use extant_fuse::{Control, Errno, control};
+
+use crate::args::FreezeArgs;
+use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain};
+use crate::mount_table::{self, Mount};
+use crate::text::shown;
+
+pub fn run(args: &FreezeArgs, what: Control) -> Result<()> {
+    let name = shown(args.dir.as_os_str().as_bytes());
+    let Some(mount) = mount_table::find(&args.dir)?.filter(Mount::is_extant) else {
+        return Err(Failure::new(MOUNT, format!("{name}: no mount of extant's")));
+    };
+    let root = File::open(&mount.dir).map_err(|e| Failure::io(&mount.dir, e).with_status(MOUNT))?;
+    control(&root, what).map_err(|e| match e {
+        Errno::BUSY => Failure::new(MOUNT, format!("{name}: frozen already")),
+        Errno::INVAL => Failure::new(MOUNT, format!("{name}: not frozen")),
+        Errno::PERM => Failure::new(USAGE, format!("{name}: only root and who mounted it may do this")),
+        e => Failure::new(SYSTEM, format!("{name}: {}", plain(&e.into()))),
+    })
+}

@@ -1,0 +1,364 @@
+//! What mount(8), umount(8), fstab and their users ask of a mount beyond reading and writing.
+
+mod common;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, run, tool, whole_disk};
+use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
+use rustix::process::geteuid;
+
+/// Directories that are unmounted at the end, whatever happens.
+struct Mounts(Vec<String>);
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for dir in self.0.iter().filter(|dir| is_mount_point(Path::new(dir))) {
+            run("umount", &["-i", "-l", dir]);
+        }
+    }
+}
+
+fn place(dir: &Dir, name: &str) -> (String, Mounts) {
+    let mnt = dir.text(name);
+    std::fs::create_dir(&mnt).expect("directory");
+    (mnt.clone(), Mounts(vec![mnt]))
+}
+
+fn skipped() -> bool {
+    let skip = !fuse_works() || !geteuid().is_root();
+    if skip {
+        eprintln!("skipped: needs root and /dev/fuse");
+    }
+    skip
+}
+
+/// As an ordinary user, who may open /dev/fuse.
+fn as_nobody(args: &[&str]) -> Ran {
+    run("setpriv", &[&["--reuid=65534", "--regid=65534", "--clear-groups"], args].concat())
+}
+
+#[test]
+fn a_fakeroot_mount_takes_any_owner_and_mode_from_anybody() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.empty_image("disk.img", &[]);
+    std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o755)).expect("mode");
+    for options in ["fakeroot", "no_default_permissions,uid=0,gid=0"] {
+        let (mnt, _mounts) = place(&dir, &format!("mnt-{}", options.len()));
+        // Made by root for others: the checks are the same as for a user's own mount.
+        extant(&["mount", "-o", &format!("allow_other,{options}"), &image, &mnt]).ok();
+        let name = format!("{mnt}/{}", options.len());
+        let script = "mkdir -m 0 $0 $0/etc 2>/dev/null; chmod 700 $0; touch $0/file && chmod 0 $0/file && echo text >> $0/file \
+                      && cat $0/file && mkdir -p $0/a/b && chmod 0 $0/a $0 && ls $0/a";
+        let done = as_nobody(&["sh", "-c", script, &name]);
+        assert_eq!((done.code, String::from_utf8_lossy(&done.out).as_ref()), (Some(0), "text\nb\n"), "{}", done.err);
+        if options == "fakeroot" {
+            as_nobody(&["chown", "12:34", &format!("{name}/file")]).ok();
+            as_nobody(&["chmod", "6755", &format!("{name}/file")]).ok();
+            let meta = std::fs::metadata(format!("{name}/file")).expect("there");
+            assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (12, 34, 0o6755));
+        }
+        extant(&["unmount", &mnt]).ok();
+        fsck_clean(&image);
+    }
+    let stat = debugfs(&image, "stat /8/file");
+    assert!(stat.contains("User:    12   Group:    34") && stat.contains("Mode:  06755"), "{stat}");
+}
+
+/// Runs a script with mount(8)'s helpers installed, where nobody else sees them.
+fn with_helpers(dir: &Dir, script: &str, args: &[&str]) -> Option<Ran> {
+    let links = dir.text("helpers");
+    std::fs::create_dir_all(&links).expect("directory");
+    for name in ["mount.fuse.extant", "mount.fuseblk.extant", "umount.fuse.extant", "umount.fuseblk.extant"] {
+        let _ = std::os::unix::fs::symlink(extant_path(), format!("{links}/{name}"));
+    }
+    let whole = format!("set -e; mount --bind $1 $(readlink -f /sbin); shift; {script}");
+    let all = [&["--mount", "sh", "-c", &whole, "sh", &links], args].concat();
+    if run("unshare", &["--mount", "true"]).code != Some(0) {
+        eprintln!("skipped: no mount namespaces");
+        return None;
+    }
+    Some(run("unshare", &all))
+}
+
+#[test]
+fn umount_8_returns_when_everything_is_in_the_image() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    // Where the links are is where no other tool is: so the copy is looked at afterwards.
+    let script = "for i in 1 2 3 4 5; do mount -t fuse.extant -o defaults,nofail,_netdev,x-a=b $1 $2; \
+                  head -c 8000000 /dev/zero > $2/new$i; umount $2; cat $1 > $3$i; done; stat -c %a /run/extant";
+    let copy = dir.text("copy");
+    let Some(done) = with_helpers(&dir, script, &[&image, &mnt, &copy]) else { return };
+    assert_eq!(done.ok(), "700\n");
+    for i in 1..=5 {
+        fsck_clean(&format!("{copy}{i}"));
+        assert!(debugfs(&format!("{copy}{i}"), &format!("stat /new{i}")).contains("Size: 8000000"));
+    }
+}
+
+#[test]
+fn a_mount_right_after_an_unmount_waits_for_the_old_server() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    for round in 0..5 {
+        extant(&["mount", &image, &mnt]).ok();
+        std::fs::write(format!("{mnt}/new{round}"), vec![round; 4 << 20]).expect("written");
+        // Without the helper: it does not wait.
+        tool("umount", &["-i", &mnt]);
+    }
+    assert_eq!(extant(&["ls", &image]).code, Some(0));
+    extant(&["mount", &image, &mnt]).ok();
+    let (other, _mounts) = place(&dir, "other");
+    for refused in [&["mount", &image, &other][..], &["info", &image], &["ls", &image]] {
+        let code = if refused[0] == "mount" { 32 } else { 8 };
+        extant(refused).fails(code, &["disk.img: in use: mounted on ", &mnt, "served by process ", "(extant)"]);
+    }
+    extant(&["unmount", &image]).ok();
+    fsck_clean(&image);
+}
+
+#[test]
+fn two_partitions_of_one_image_are_written_at_once() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let (image, disk) = (dir.image("ext4", &[]), dir.text("whole.img"));
+    whole_disk(&disk, &image);
+    let ((one, _m1), (two, _m2)) = (place(&dir, "one"), place(&dir, "two"));
+    let (second, fifth) = (format!("{disk}@2"), format!("{disk}@5"));
+    extant(&["mount", &second, &one]).ok();
+    extant(&["mount", &fifth, &two]).ok();
+    for mnt in [&one, &two] {
+        std::fs::write(format!("{mnt}/mine"), mnt).expect("written");
+    }
+    extant(&["mount", &second, &two]).fails(32, &["whole.img@2: in use: mounted on "]);
+    extant(&["info", &disk]).ok();
+    extant(&["unmount", &second]).ok();
+    assert!(is_mount_point(Path::new(&two)));
+    extant(&["unmount", &fifth]).ok();
+    assert_eq!(extant(&["cat", &second, "mine"]).ok(), one);
+    assert_eq!(extant(&["cat", &fifth, "mine"]).ok(), two);
+}
+
+#[test]
+fn a_partition_of_a_device_is_a_block_device_to_the_kernel() {
+    if skipped() || !loop_mounts_work() {
+        return;
+    }
+    let dir = Dir::new();
+    let (image, disk) = (dir.image("ext4", &[]), dir.text("whole.img"));
+    whole_disk(&disk, &image);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    for partitioned in [true, false] {
+        let kind: &[&str] = if partitioned { &["-P"] } else { &[] };
+        let device = tool("losetup", &[kind, &["-f", "--show", &disk]].concat()).trim().to_owned();
+        let part = format!("{device}@2");
+        let tried = std::panic::catch_unwind(|| {
+            extant(&["mount", "-o", "loop", &part, &mnt]).ok();
+            let table = std::fs::read_to_string("/proc/mounts").expect("table");
+            let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
+            assert!(line.contains(" fuseblk.extant "), "{line}");
+            std::fs::write(format!("{mnt}/{partitioned}"), "x").expect("written");
+            // It waits, for this type.
+            tool("umount", &["-i", &mnt]);
+            assert_eq!(extant(&["cat", &part, &partitioned.to_string()]).ok(), "x");
+        });
+        tool("losetup", &["-d", &device]);
+        tried.expect("as said above");
+    }
+}
+
+#[test]
+fn what_is_free_is_discarded_and_the_label_is_set() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &["-b", "1024"]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    let blocks = || std::fs::metadata(&image).expect("there").blocks() * 512;
+    extant(&["mount", &image, &mnt]).ok();
+    let keep: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
+    std::fs::write(format!("{mnt}/keep"), &keep).expect("written");
+    std::fs::write(format!("{mnt}/gone"), vec![1; 20 << 20]).expect("written");
+    rustix::fs::fsync(std::fs::File::open(format!("{mnt}/gone")).expect("open")).expect("fsync");
+    let before = blocks();
+    std::fs::remove_file(format!("{mnt}/gone")).expect("removed");
+    let said = tool("fstrim", &["-v", &mnt]);
+    assert!(said.contains("trimmed"), "{said}");
+    assert!(blocks() + (15 << 20) < before, "{} of {before} are left", blocks());
+    assert_eq!(std::fs::read(format!("{mnt}/keep")).expect("read"), keep);
+    // Nothing that short.
+    assert!(tool("fstrim", &["-v", "-m", "1G", &mnt]).contains(" 0 B "));
+    as_nobody(&["fstrim", &mnt]).fails(1, &["fstrim"]);
+    extant(&["unmount", &mnt]).ok();
+    fsck_clean(&image);
+
+    extant(&["mount", "-o", "discard", &image, &mnt]).ok();
+    std::fs::write(format!("{mnt}/gone"), vec![1; 20 << 20]).expect("written");
+    rustix::fs::fsync(std::fs::File::open(format!("{mnt}/gone")).expect("open")).expect("fsync");
+    let before = blocks();
+    std::fs::remove_file(format!("{mnt}/gone")).expect("removed");
+    extant(&["unmount", &mnt]).ok();
+    assert!(blocks() + (15 << 20) < before, "{} of {before} are left", blocks());
+    fsck_clean(&image);
+}
+
+#[test]
+fn a_frozen_mount_is_a_clean_image_and_its_writers_wait() {
+    if skipped() {
+        return;
+    }
+    for (fs_type, extra) in [("ext4", &[][..]), ("ext2", &["-b", "1024"])] {
+        let dir = Dir::new();
+        let image = dir.image(fs_type, extra);
+        let (mnt, _mounts) = place(&dir, "mnt");
+        extant(&["mount", &image, &mnt]).ok();
+        std::fs::write(format!("{mnt}/before"), "x").expect("written");
+        extant(&["freeze", &mnt]).ok();
+        extant(&["freeze", &mnt]).fails(32, &["frozen already"]);
+        let copy = dir.text("copy.img");
+        std::fs::copy(&image, &copy).expect("copied");
+        // More than there are workers.
+        let mut writers: Vec<_> = (0..40)
+            .map(|i| {
+                Command::new("sh")
+                    .args(["-c", &format!("echo {i} > {mnt}/etc/late{i}")])
+                    .stdin(Stdio::null())
+                    .spawn()
+                    .expect("spawn")
+            })
+            .collect();
+        // Reading goes on beside them (not in the directory that they wait with: the kernel has locked it for one of them).
+        assert_eq!(std::fs::read(format!("{mnt}/big")).expect("read"), common::big());
+        assert!(std::fs::read(&image).expect("image") == std::fs::read(&copy).expect("copy"), "{fs_type}: it changed");
+        extant(&["thaw", &mnt]).ok();
+        for writer in &mut writers {
+            assert!(writer.wait().expect("wait").success());
+        }
+        assert_eq!(
+            std::fs::read_dir(format!("{mnt}/etc")).expect("list").filter(|e| e.as_ref().is_ok_and(is_late)).count(),
+            40
+        );
+        extant(&["thaw", &mnt]).fails(32, &["not frozen"]);
+        if fs_type == "ext4" {
+            let info = extant(&["info", &copy]).ok();
+            assert!(info.contains("State:       clean"), "{info}");
+            assert_eq!(extant(&["cat", &copy, "before"]).ok(), "x");
+        }
+        fsck_clean(&copy);
+        // An unmount is no thaw that somebody has to give.
+        extant(&["freeze", &image]).ok();
+        extant(&["unmount", &mnt]).ok();
+        fsck_clean(&image);
+    }
+}
+
+fn is_late(entry: &std::fs::DirEntry) -> bool {
+    entry.file_name().to_string_lossy().starts_with("late")
+}
+
+#[test]
+fn a_remount_turns_writing_off_and_on() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    extant(&["mount", "-o", "noexec", &image, &mnt]).ok();
+    let open = std::fs::File::create(format!("{mnt}/open")).expect("created");
+    let remount = |how: &str| extant(&["mount", "-o", how, &image, &mnt]);
+    remount("remount,ro").fails(32, &["open for writing"]);
+    drop(open);
+    remount("remount,ro").ok();
+    let refused = std::fs::write(format!("{mnt}/no"), "x").expect_err("read-only");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    // As after an unmount, while it is mounted.
+    fsck_clean(&image);
+    let table = std::fs::read_to_string("/proc/mounts").expect("table");
+    let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
+    assert!(line.contains(" ro,nosuid,nodev,noexec"), "{line}");
+    remount("remount,rw").ok();
+    std::fs::write(format!("{mnt}/yes"), "x").expect("writable");
+    let Some(done) = with_helpers(
+        &dir,
+        "mount -o remount,ro $2; ! touch $2/no 2>/dev/null; mount -o remount,rw $2; touch $2/again",
+        &[&image, &mnt],
+    ) else {
+        return;
+    };
+    done.ok();
+    remount("remount,ro").ok();
+    extant(&["unmount", &mnt]).ok();
+    fsck_clean(&image);
+    assert_eq!(extant(&["cat", &image, "yes"]).ok(), "x");
+    extant(&["mount", "-o", "ro", &image, &mnt]).ok();
+    remount("remount,rw").fails(32, &["mounted read-only"]);
+    extant(&["unmount", &mnt]).ok();
+}
+
+#[test]
+fn words_of_fstab_are_taken_and_mistakes_answered_in_a_line() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    for options in [
+        "sync,strictatime,lazytime,async",
+        "dirsync,discard,loop",
+        "defaults,user,users,noauto,auto,nofail,_netdev,x-systemd.automount,comment=any thing,rw,exec,noexec,nodiratime",
+        "dev,suid",
+    ] {
+        extant(&["mount", "-o", options, &image, &mnt]).ok();
+        std::fs::write(format!("{mnt}/new"), options).expect("written");
+        let table = std::fs::read_to_string("/proc/mounts").expect("table");
+        let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
+        assert_eq!(line.contains("nosuid") && line.contains("nodev"), options != "dev,suid", "{line}");
+        assert_eq!(line.contains("dirsync"), options.contains("dirsync"), "{line}");
+        extant(&["unmount", &mnt]).ok();
+        fsck_clean(&image);
+    }
+    let said = extant(&["mount", "-o", "ro,noatme", &image, &mnt]).fails(1, &["'noatme'", "did you mean 'noatime'?"]);
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn a_dirsync_mount_has_every_name_in_the_log() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let (image, copy) = (dir.image("ext4", &[]), dir.text("copy.img"));
+    let (mnt, _mounts) = place(&dir, "mnt");
+    for options in ["dirsync,commit=300", "sync,commit=300"] {
+        extant(&["mount", "-o", options, &image, &mnt]).ok();
+        std::fs::write(format!("{mnt}/new"), "x").expect("written");
+        std::fs::rename(format!("{mnt}/new"), format!("{mnt}/renamed")).expect("renamed");
+        // As if the power went now.
+        std::fs::copy(&image, &copy).expect("copied");
+        assert_eq!(extant(&["cat", &copy, "renamed"]).code, Some(0), "{options}");
+        if options.starts_with("sync") {
+            assert_eq!(extant(&["cat", &copy, "renamed"]).ok(), "x");
+        }
+        std::fs::remove_file(format!("{mnt}/renamed")).expect("removed");
+        extant(&["unmount", &mnt]).ok();
+    }
+}

@@ -1,0 +1,153 @@
+//! What is asked of the file system as a whole: freeze and thaw, trim, the label.
+//!
+//! # Locking
+//! None held while waiting. Who freezes passes the gate of [`crate::freeze`] first, then stops the journal.
+
+use extant_ondisk::BlockNr;
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::freeze::Change;
+use crate::mount::write_super;
+use crate::ops::sync::Scope;
+
+/// Longest label. Linux: `EXT4_LABEL_MAX`.
+pub const LABEL_MAX: usize = 16;
+
+impl Filesystem {
+    /// Begins an operation that changes something: waits while the mount is frozen.
+    pub(crate) fn begin_change(&self) -> Result<Change<'_>> {
+        let change = self.gate.enter();
+        self.check_writable()?;
+        Ok(change)
+    }
+
+    pub fn is_frozen(&self) -> bool {
+        self.gate.is_shut()
+    }
+
+    /// Writes everything, empties the journal and marks the image clean: until [`Filesystem::thaw`] nothing is written, so that
+    /// a copy of the device is a copy of a file system that was unmounted (but for files that were open and deleted, which the
+    /// next mount of the copy deletes). Whoever wants to change something waits; reading goes on. False if it was frozen already.
+    /// Linux: `ext4_freeze`.
+    ///
+    /// # Errors
+    /// What could not be written; the mount is then not frozen.
+    pub fn freeze(&self) -> Result<bool> {
+        if !self.gate.shut() {
+            return Ok(false);
+        }
+        let frozen = self.freeze_device();
+        if frozen.is_err() {
+            self.thaw();
+        }
+        frozen.map(|()| true)
+    }
+
+    fn freeze_device(&self) -> Result<()> {
+        if self.is_read_only() {
+            return self.state.acknowledge();
+        }
+        self.drain_evictions();
+        self.wait_for(|done| self.barrier(Scope::All, done))?;
+        self.drain_evictions();
+        self.journal.freeze()?;
+        let mut sb = self.note_totals();
+        sb.set_needs_recovery(false);
+        write_super(&*self.dev, &sb, self.sb_place)
+    }
+
+    /// Ends [`Filesystem::freeze`]; false if it was not frozen.
+    pub fn thaw(&self) -> bool {
+        if !self.is_frozen() {
+            return false;
+        }
+        if !self.is_read_only() {
+            let marked = {
+                let mut sb = self.sb.lock();
+                self.mark_in_use(&mut sb)
+            };
+            if let Err(e) = marked {
+                // Without the mark, what is logged from here on would be thrown away.
+                self.abort(&format!("cannot be marked as in use: {e}"));
+            }
+        }
+        self.journal.thaw();
+        self.gate.open()
+    }
+
+    /// Makes the mount read-only, with the device as after an unmount, or writable again. A mount that began read-only stays so.
+    /// Linux: `ext4_remount`.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] when it cannot become writable; what could not be written.
+    pub fn remount(&self, read_only: bool) -> Result<()> {
+        if read_only == self.is_read_only() {
+            return self.state.acknowledge();
+        }
+        if read_only {
+            // One that is frozen is what it is to be.
+            self.freeze()?;
+            self.state.remount(true);
+            // The journal stays shut. Whoever waited at the gate is told.
+            self.gate.open();
+            return self.state.acknowledge();
+        }
+        if !self.state.is_remounted() {
+            return Err(Error::ReadOnly);
+        }
+        let marked = {
+            let mut sb = self.sb.lock();
+            self.mark_in_use(&mut sb)
+        };
+        marked?;
+        self.state.remount(false);
+        self.journal.thaw();
+        Ok(())
+    }
+
+    /// Every change of names and attributes so far is durable on return.
+    pub fn sync_names(&self) -> Result<()> {
+        self.state.acknowledge()?;
+        self.journal.commit_wait(Some(self.journal.running_tid()))?;
+        self.state.acknowledge()
+    }
+
+    /// Tells the device which blocks hold nothing, among the `len` bytes from `start` on, in runs of at least `min_len` bytes.
+    /// Returns how many bytes that were. Linux: `FITRIM`.
+    pub fn trim(&self, start: u64, len: u64, min_len: u64) -> Result<u64> {
+        let _change = self.begin_change()?;
+        // What was deleted a moment ago is free, too.
+        self.drain_evictions();
+        self.journal.commit_running()?;
+        let block = u64::from(self.geo.block_size);
+        let first = start.div_ceil(block).max(self.geo.first_data_block);
+        let end = (start.saturating_add(len) / block).min(self.geo.blocks_count);
+        let min_len = u32::try_from(min_len.div_ceil(block)).unwrap_or(u32::MAX);
+        let mut trimmed = 0;
+        if first < end {
+            self.alloc.visit_free(BlockNr(first), end - first, min_len, |at, n| {
+                let bytes = u64::from(n) * block;
+                trimmed += bytes;
+                self.dev.discard(at.0 * block, bytes)
+            })?;
+        }
+        Ok(trimmed)
+    }
+
+    pub fn label(&self) -> String {
+        self.sb.lock().volume_name()
+    }
+
+    /// Names the file system, with at most [`LABEL_MAX`] bytes.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        let _change = self.begin_change()?;
+        self.transact(1, |handle| self.modify_superblock(handle, |sb| sb.set_volume_name(label)))
+    }
+
+    /// Before threads are joined that may wait for a handle. Nothing is marked: the next mount finds the device clean.
+    pub(crate) fn release_frozen(&self) {
+        self.journal.thaw();
+        self.gate.open();
+    }
+}

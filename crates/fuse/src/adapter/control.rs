@@ -1,0 +1,123 @@
+//! ioctls on the mount as a whole: trim, label, freeze and thaw, read-only and back.
+//!
+//! FITRIM and the labels are Linux's. FIFREEZE never comes: the kernel answers it itself, with EOPNOTSUPP, so freezing has
+//! numbers of our own ([`Control`]). A frozen mount keeps back what would change something (the session does, without a worker
+//! for each), so that the thaw always finds somebody to serve it.
+//!
+//! # Locking
+//! None of its own.
+
+use extant_fs::LABEL_MAX;
+use rustix::process::geteuid;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::FsServer;
+use super::errno::errno;
+use crate::Errno;
+use crate::sys::Control;
+use crate::transport::reply::ReplyIoctl;
+use crate::types::{IoctlArgs, Request};
+
+const FITRIM: u32 = 0xc018_5879;
+const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
+const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
+/// Linux: FSLABEL_MAX.
+const LABEL_ROOM: usize = 256;
+
+impl FsServer {
+    /// Answers what is asked of the mount as a whole; gives the reply back if it is something else.
+    pub(super) fn volume_ioctl(&self, req: &Request, args: &IoctlArgs<'_>, reply: ReplyIoctl) -> Option<ReplyIoctl> {
+        let changes = matches!(
+            args.cmd,
+            FITRIM | FS_IOC_SETFSLABEL | Control::FREEZE | Control::THAW | Control::READ_ONLY | Control::READ_WRITE
+        );
+        if changes && req.uid != 0 && req.uid != geteuid().as_raw() {
+            reply.error(Errno::PERM);
+            return None;
+        }
+        match args.cmd {
+            FS_IOC_GETFSLABEL => {
+                let mut label = [0; LABEL_ROOM];
+                let text = self.fs.label();
+                let n = text.len().min(LABEL_MAX);
+                label[..n].copy_from_slice(&text.as_bytes()[..n]);
+                reply.ok(0, &label);
+            }
+            FS_IOC_SETFSLABEL => {
+                let label = args.data.split(|b| *b == 0).next().unwrap_or_default();
+                if label.len() > LABEL_MAX {
+                    reply.error(Errno::INVAL);
+                } else {
+                    match self.fs.set_label(label) {
+                        Ok(()) => reply.ok(0, &[]),
+                        Err(e) => reply.error(errno(&e)),
+                    }
+                }
+            }
+            FITRIM => self.trim(args, reply),
+            Control::FREEZE | Control::THAW => self.freeze_or_thaw(args.cmd == Control::FREEZE, reply),
+            Control::READ_ONLY | Control::READ_WRITE => self.remount(args.cmd == Control::READ_ONLY, reply),
+            _ => return Some(reply),
+        }
+        None
+    }
+
+    /// On a thread of its own: it may take long, and workers have clients to serve.
+    fn trim(&self, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
+        let Ok(([start, len, min_len], _)) = <[u64; 3]>::read_from_prefix(args.data) else {
+            return reply.error(Errno::INVAL);
+        };
+        let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
+        self.controller.submit(Box::new(move || {
+            match fs.trim(start, len, min_len) {
+                Ok(trimmed) => reply.ok(0, [start, trimmed, min_len].as_bytes()),
+                Err(e) => reply.error(errno(&e)),
+            }
+            drop(fs);
+            drop(ticket);
+        }));
+    }
+
+    /// Afterwards what was kept back meanwhile is told that it is too late, or done.
+    fn remount(&self, read_only: bool, reply: ReplyIoctl) {
+        let Some(hold) = self.hold.lock().clone() else { return reply.error(Errno::OPNOTSUPP) };
+        let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
+        self.controller.submit(Box::new(move || {
+            hold.begin();
+            let done = fs.remount(read_only);
+            hold.end();
+            match done {
+                Ok(()) => reply.ok(0, &[]),
+                Err(e) => reply.error(errno(&e)),
+            }
+            drop(fs);
+            drop(ticket);
+        }));
+    }
+
+    fn freeze_or_thaw(&self, freeze: bool, reply: ReplyIoctl) {
+        let Some(hold) = self.hold.lock().clone() else { return reply.error(Errno::OPNOTSUPP) };
+        let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
+        self.controller.submit(Box::new(move || {
+            if !freeze {
+                let thawed = fs.thaw();
+                hold.end();
+                if thawed { reply.ok(0, &[]) } else { reply.error(Errno::INVAL) }
+            } else if fs.is_frozen() {
+                reply.error(Errno::BUSY);
+            } else {
+                hold.begin();
+                match fs.freeze() {
+                    Ok(true) => reply.ok(0, &[]),
+                    Ok(false) => reply.error(Errno::BUSY),
+                    Err(e) => {
+                        hold.end();
+                        reply.error(errno(&e));
+                    }
+                }
+            }
+            drop(fs);
+            drop(ticket);
+        }));
+    }
+}
