@@ -203,7 +203,7 @@ fn privileges_stay_in_the_image() {
 /// While a copy makes fifos, somebody who may write in the destination replaces each by a link to a file of somebody else.
 #[test]
 fn a_swapped_node_leads_nowhere() {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     let dir = Dir::new();
     let image = dir.empty_image("a.img", &["-N", "2048"]);
     std::fs::create_dir(dir.path("in")).expect("directory");
@@ -216,27 +216,36 @@ fn a_swapped_node_leads_nowhere() {
     std::fs::write(&victim, "secret").expect("file");
     std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o600)).expect("mode");
     let out = dir.path("out");
-    let done = AtomicBool::new(false);
-    let swapped = std::thread::scope(|scope| {
-        let swapper = scope.spawn(|| {
-            let mut swapped = 0;
+    let (done, swapped) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 for name in std::fs::read_dir(&out).into_iter().flatten().flatten() {
                     // As soon as it is there.
                     let path = name.path();
                     if !path.is_symlink() && !path.is_dir() {
                         let _ = std::fs::remove_file(&path);
-                        swapped += u32::from(std::os::unix::fs::symlink(&victim, &path).is_ok());
+                        swapped.fetch_add(
+                            u32::from(std::os::unix::fs::symlink(&victim, &path).is_ok()),
+                            Ordering::Relaxed,
+                        );
                     }
                 }
             }
-            swapped
         });
-        let copied = extant(&["cp", "-r", &format!("{image}:/in/."), &dir.text("out")]);
+        // On a busy machine the swapper may come late.
+        let mut rounds = 0;
+        let copied = loop {
+            let copied = extant(&["cp", "-r", &format!("{image}:/in/."), &dir.text("out")]);
+            rounds += 1;
+            if copied.code != Some(0) || rounds == 100 || swapped.load(Ordering::Relaxed) > 200 {
+                break copied;
+            }
+        };
         done.store(true, Ordering::Relaxed);
         assert_eq!(copied.code, Some(0), "{copied:?}");
-        swapper.join().expect("swapper")
     });
+    let swapped = swapped.into_inner();
     assert!(swapped > 0, "nothing was swapped while it was copied");
     let meta = std::fs::metadata(&victim).expect("file");
     assert_eq!(meta.mode() & 0o7777, 0o600);

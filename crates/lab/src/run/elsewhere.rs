@@ -94,6 +94,8 @@ impl Elsewhere {
         let mut child = command.spawn().map_err(Error::file(&self.program))?;
         let status = wait(&mut child, halt);
         let killed = group.as_ref().is_some_and(MemoryGroup::has_killed);
+        // First who still runs: a server that is about to mount would do so behind our back.
+        drop(group);
         clean_up(&inside, &rig.target.path, rig.target.kind);
         let mut trials = super::store::load(&out).unwrap_or_default();
         let trial = trials.pop();
