@@ -2,7 +2,7 @@
 //!
 //! What the layers below say on standard error (an image found damaged, a journal aborted) must reach somebody. The
 //! standard error becomes a pipe; a thread takes its lines to `/dev/log` (syslog(3), journald). Where there is no such
-//! socket they are dropped.
+//! socket they go to `extant.log` in the run folder of the user ([`crate::status`]).
 //!
 //! # Locking
 //! None.
@@ -10,6 +10,10 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixDatagram;
+
+use rustix::fs::{Mode, OFlags, openat};
+
+use crate::status;
 
 /// Longer lines are cut: datagrams have a limit.
 const LINE_MAX: u64 = 2000;
@@ -21,6 +25,21 @@ pub fn take_standard_error() -> bool {
     let Some((socket, lines)) = connect() else { return false };
     let name = format!("<{PRIORITY}>extant[{}]: ", std::process::id());
     extant_base::task::spawn("extant-log", move || forward(lines, |line| send(&socket, &name, line))).is_ok()
+}
+
+/// A longer log is begun anew.
+const FILE_MAX: u64 = 1 << 20;
+
+/// Takes the standard error into a file. False: there is no place for it.
+pub fn to_own_file() -> bool {
+    let Some((dir, _)) = status::own_directory() else { return false };
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(file) = openat(&dir, "extant.log", flags, Mode::RUSR | Mode::WUSR) else { return false };
+    let file = File::from(file);
+    if file.metadata().is_ok_and(|m| m.len() > FILE_MAX) {
+        let _ = file.set_len(0);
+    }
+    rustix::stdio::dup2_stderr(&file).is_ok()
 }
 
 fn connect() -> Option<(UnixDatagram, File)> {

@@ -26,6 +26,7 @@ use extant_fs::{Filesystem, JournalDevice, Mounted};
 use extant_fuse::{FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::process::{getegid, geteuid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -57,6 +58,10 @@ pub struct Job {
 
 /// Mounts and serves until the mount is gone.
 pub fn serve(job: Job) -> Result<()> {
+    if job.background {
+        let_go_of_files();
+    }
+    enough_files()?;
     // Started as /proc/self/exe, it would be called "exe" by whoever lists processes.
     let _ = std::fs::write("/proc/self/comm", "extant");
     let root = geteuid().is_root();
@@ -78,6 +83,31 @@ pub fn serve(job: Job) -> Result<()> {
         }
         Err(e) => Err(e),
     }
+}
+
+/// What the caller had open and passed on by accident: it would stay open as long as the mount.
+fn let_go_of_files() {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+    let open: Vec<i32> = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    for fd in open.into_iter().filter(|fd| *fd > 2) {
+        // The directory's own is closed by now. Nothing of ours is open yet.
+        let _ = nix::unistd::close(fd);
+    }
+}
+
+/// The device, its flush, a ring, and a descriptor of /dev/fuse for each worker.
+const FILES_LEAST: u64 = 64;
+
+/// Fails early where the mount would fail halfway.
+fn enough_files() -> Result<()> {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return Ok(()) };
+    if soft >= FILES_LEAST {
+        return Ok(());
+    }
+    if hard >= FILES_LEAST && setrlimit(Resource::RLIMIT_NOFILE, FILES_LEAST, hard).is_ok() {
+        return Ok(());
+    }
+    Err(Failure::new(SYSTEM, format!("only {soft} files may be open at once (ulimit -n); a mount needs {FILES_LEAST}")))
 }
 
 /// Failing here is no failure of the mount: who wanted the file will miss it.
@@ -226,7 +256,7 @@ fn go_into_background() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
-        if !log::take_standard_error() {
+        if !log::take_standard_error() && !log::to_own_file() {
             let _ = rustix::stdio::dup2_stderr(&null);
         }
     }

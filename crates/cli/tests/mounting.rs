@@ -362,3 +362,23 @@ fn a_dirsync_mount_has_every_name_in_the_log() {
         extant(&["unmount", &mnt]).ok();
     }
 }
+
+#[test]
+fn a_server_has_enough_descriptors_and_none_of_its_callers() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    let mount = format!("exec {} mount {image} {mnt}", extant_path().display());
+    for few in ["8", "16", "32"] {
+        run("sh", &["-c", &format!("ulimit -n {few}; {mount}")]).fails(2, &["files may be open at once (ulimit -n)"]);
+    }
+    assert!(!is_mount_point(Path::new(&mnt)));
+    let secret = dir.text("secret");
+    run("sh", &["-c", &format!("ulimit -Sn 16; exec 7>{secret}; {mount}")]).ok();
+    let said = tool("sh", &["-c", &format!("find /proc/[0-9]*/fd -lname {secret} 2>/dev/null; true")]);
+    assert_eq!(said, "");
+    extant(&["unmount", &mnt]).ok();
+}
