@@ -12,6 +12,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -591,27 +592,33 @@ fn start_threads(fs: &Arc<Filesystem>) -> Result<()> {
     if !fs.options.threads {
         return Ok(());
     }
+    let start = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
+        let weak = Arc::downgrade(fs);
+        // One that dies half-way takes the mount's promises with it: nobody may wait for what it had in hand.
+        let watched = move || {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
+                if let Some(fs) = weak.upgrade() {
+                    fs.abort("a thread of the mount panicked");
+                }
+                resume_unwind(panic);
+            }
+        };
+        fs.threads.start(name, watched)
+    };
     let journal = fs.journal.clone();
-    fs.threads.start("extant-journal", move || journal.run())?;
+    start("extant-journal", Box::new(move || journal.run()))?;
     let weak = Arc::downgrade(fs);
-    fs.threads.start("extant-retire", move || {
-        while let Some(fs) = weak.upgrade() {
-            if !fs.retire_step(Duration::from_millis(100)) {
-                return;
-            }
-        }
-    })?;
+    let retire = move || while weak.upgrade().is_some_and(|fs| fs.retire_step(STEP)) {};
+    start("extant-retire", Box::new(retire))?;
     let weak = Arc::downgrade(fs);
-    fs.threads.start("extant-evict", move || {
-        while let Some(fs) = weak.upgrade() {
-            if !fs.eviction_step(Duration::from_millis(100)) {
-                return;
-            }
-        }
-    })?;
+    let evict = move || while weak.upgrade().is_some_and(|fs| fs.eviction_step(STEP)) {};
+    start("extant-evict", Box::new(evict))?;
     let flusher = fs.flusher.clone();
-    fs.threads.start("extant-flush", move || flusher.run())
+    start("extant-flush", Box::new(move || flusher.run()))
 }
+
+/// How long a thread waits for work before it looks whether the file system is still there.
+const STEP: Duration = Duration::from_millis(100);
 
 /// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
 fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! A mount that nobody unmounts: what was acknowledged is there afterwards.
+//! A mount that ends in another way than by an unmount: dropped, cut off, or because a thread of its own died.
 
 mod common;
 
@@ -58,4 +58,45 @@ fn a_dropped_mount_says_what_it_lost() {
     }
     let said: Vec<String> = said.try_iter().collect();
     assert!(said.iter().any(|m| m.contains("unmount: ")), "{said:?}");
+}
+
+/// The thread that frees inodes dies with one in hand: nobody waits for it for ever, and nothing is acknowledged any more.
+#[test]
+fn a_thread_that_panics_stops_the_mount() {
+    bounded(|| {
+        let dev = Arc::new(extant_block::device::FaultyDevice::new(Arc::new(image(64, EXT4, &[]))));
+        {
+            let fs = Filesystem::mount(dev.clone(), options(true)).expect("mounted");
+            preallocate(&fs, &create(&fs, "f"), 0, 40 << 20);
+        }
+        let messages = Messages::new(|m| assert!(!m.contains("Input/output"), "who hears of trouble makes more: {m}"));
+        let fs = Filesystem::mount(dev.clone(), MountOptions { messages, ..options(true) }).expect("mounted");
+        let root = fs.root().expect("root");
+        let f = fs.lookup(&root, b"f").expect("there");
+        fs.unlink(&root, b"f").expect("unlink");
+        dev.inject(extant_block::device::Fault::eio().op(extant_block::BioOp::Read));
+        drop(f);
+        let clock = extant_base::clock::Clock::real();
+        while fs.sync().is_ok() {
+            assert!(clock.now_ns() < 30_000_000_000, "the mount goes on");
+            clock.sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(fs.unmount().is_err());
+    });
+}
+
+/// Freeing a file that reaches over many groups asks for more credits in the middle of a change of its map. (Debug builds check
+/// the order of locks; this once stopped the thread that frees inodes.)
+#[test]
+fn a_file_over_many_groups_is_freed() {
+    bounded(|| {
+        let dev = Arc::new(image(256, &["-q", "-F", "-t", "ext4", "-b", "1024"], &[]));
+        let fs = Filesystem::mount(dev, options(true)).expect("mounted");
+        let root = fs.root().expect("root");
+        let free = fs.statfs().blocks_free;
+        preallocate(&fs, &create(&fs, "f"), 0, 200 << 20);
+        fs.unlink(&root, b"f").expect("unlink");
+        fs.unmount().expect("unmount");
+        assert!(fs.statfs().blocks_free + 8 >= free, "{} of {free}", fs.statfs().blocks_free);
+    });
 }

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::log::{Log, LogLocation};
 
-static STATE_CLASS: LockClass = LockClass::new("journal state", 35);
+static STATE_CLASS: LockClass = LockClass::new("journal state", 91);
 static LOG_CLASS: LockClass = LockClass::new("log", 34);
 static TXN_CLASS: LockClass = LockClass::new("transaction", 92);
 

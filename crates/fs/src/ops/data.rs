@@ -14,17 +14,15 @@ use std::sync::Arc;
 use extant_base::sync::atomic::Ordering;
 use extant_block::{AlignedBuf, BioFlags};
 use extant_cache::NeedsFill;
-use extant_journal::Handle;
-use extant_mballoc::{Chosen, Kind, Request, RequestFlags};
 use extant_ondisk::inode::{FileType, InodeFlags};
-use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
+use extant_ondisk::{BlockNr, LogicalBlock};
 
-use crate::error::{Damage, Error, Result};
+use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::es::EsState;
-use crate::map::{MapState, Mapping, Progress};
 use crate::ops::flags::Change;
+use crate::ops::mapping::Want;
 use crate::options::Atime;
 
 /// What a writer says about itself.
@@ -38,73 +36,10 @@ pub struct WriteFlags {
     pub from_cache: bool,
 }
 
-/// For what a hole is filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
-    /// Data follows at once.
-    Written,
-    /// Delayed data, whose blocks were promised, follows at once.
-    Promised,
-    /// Preallocation.
-    Unwritten,
-}
-
-/// Blocks looked up at once when the map has to be read anyway.
-const LOOKUP_BLOCKS: u32 = 1 << 15;
 /// Bytes read ahead of a sequential reader in process.
 const READAHEAD_BYTES: u64 = 512 << 10;
 
 impl Filesystem {
-    /// Where new blocks of an inode are best placed: the start of its group, or, with flexible groups, of the second group
-    /// of its flex group for files and the first for directories (Linux: `ext4_inode_to_goal_block`).
-    pub(crate) fn inode_goal(&self, inode: &Inode) -> BlockNr {
-        let mut group = (inode.ino.0 - 1) / self.geo.inodes_per_group;
-        let flex = self.geo.groups_per_flex;
-        if flex >= 4 {
-            group -= group % flex;
-            if inode.file_type() == Some(FileType::Regular) && group + 1 < self.groups.count() {
-                group += 1;
-            }
-        }
-        self.geo.first_block_of_group(GroupNr(group))
-    }
-
-    /// What the map says of `lblk`, delayed blocks counting as holes.
-    pub(crate) fn map_lookup(&self, inode: &Arc<Inode>, lblk: LogicalBlock, max: u32) -> Result<Mapping> {
-        let (len, state) = self.status(inode, lblk, max)?;
-        let state = match state {
-            EsState::Written(b) => MapState::Written(b),
-            EsState::Unwritten(b) => MapState::Unwritten(b),
-            EsState::Delayed | EsState::Hole => MapState::Hole,
-        };
-        Ok(Mapping { lblk, len, state })
-    }
-
-    /// The status of `lblk` and for how many blocks (at most `max`) it holds (Linux: `ext4_map_blocks` without create).
-    pub(crate) fn status(&self, inode: &Arc<Inode>, lblk: LogicalBlock, max: u32) -> Result<(u32, EsState)> {
-        let max = max.max(1);
-        if let Some(e) = inode.es.lookup(lblk).and_then(|e| e.from(lblk, max)) {
-            return Ok((e.len, e.state));
-        }
-        let view = self.map_view(inode);
-        let map = inode.map.read();
-        let m = map.lookup(&view, lblk, LOOKUP_BLOCKS.max(max))?;
-        let state = match m.state {
-            MapState::Written(b) => EsState::Written(b),
-            MapState::Unwritten(b) => EsState::Unwritten(b),
-            MapState::Hole => EsState::Hole,
-        };
-        // Delayed blocks lie in what the map calls a hole: the answer ends before the first of them.
-        let last = LogicalBlock(lblk.0.saturating_add(m.len - 1));
-        let len = match inode.es.find_delayed(lblk, last) {
-            Some(d) if d.lblk <= lblk => return Ok((1, EsState::Delayed)),
-            Some(d) => (d.lblk.0 - lblk.0).min(m.len),
-            None => m.len,
-        };
-        inode.es.cache(lblk, len, state);
-        Ok((len.min(max), state))
-    }
-
     /// Reads up to `buf.len()` bytes at `pos`; returns how many there were before the end of the file.
     pub fn read(&self, inode: &InodeRef, pos: u64, buf: &mut [u8]) -> Result<usize> {
         let kind = inode.file_type();
@@ -193,15 +128,6 @@ impl Filesystem {
         Ok(())
     }
 
-    pub(crate) fn check_data_range(&self, inode: &Inode, block: BlockNr, len: u32) -> Result<()> {
-        if block.0 < self.geo.first_data_block.max(1) || !self.geo.contains_range(block, u64::from(len)) {
-            return Err(Error::corrupt(Damage::Map, format!("{len} blocks of data outside the file system"))
-                .of(inode.ino)
-                .at(block));
-        }
-        Ok(())
-    }
-
     /// Moves the access time if the mount's rule says so; written lazily.
     pub(crate) fn touch_atime(&self, inode: &InodeRef) {
         if self.options.atime == Atime::Never || self.is_read_only() || self.is_frozen() {
@@ -230,11 +156,6 @@ impl Filesystem {
     /// Lists the inode with the flusher.
     pub(crate) fn note_dirty(&self, inode: &Arc<Inode>, bytes: u64) {
         self.flusher.dirtied(u64::from(inode.ino.0), bytes, inode);
-    }
-
-    /// The largest size that the inode's map and the block count field allow.
-    pub(crate) fn max_size(&self, inode: &Inode) -> u64 {
-        if inode.map.read().extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
     }
 
     /// Writes `data` at `pos`; returns how much of it, from the start, was written. As write(2) does, a write is cut at the
@@ -512,188 +433,9 @@ impl Filesystem {
         Ok(n)
     }
 
-    pub(crate) fn grow_disk_size(&self, inode: &Inode, to: u64) {
-        let mut m = inode.meta.write();
-        if m.desc.size < to {
-            m.desc.size = to;
-        }
-    }
-
-    /// Moves the size on disk up to `to`, if it is less, and writes the inode. 3 credits.
-    pub(crate) fn write_disk_size(&self, handle: &mut Handle, inode: &Arc<Inode>, to: u64) -> Result<()> {
-        self.set_large_file(handle, to)?;
-        self.grow_disk_size(inode, to);
-        self.write_inode_data(handle, inode)
-    }
-
     /// Credits for allocating up to `len` blocks and mapping them: bitmap and descriptor, the map's nodes, the inode, the
     /// superblock (LARGE_FILE).
     pub(crate) fn allocate_credits(&self, inode: &Inode, len: u32) -> u32 {
         inode.map.read().credits_for_insert(self.geo.block_size, len) + 4
-    }
-
-    /// Chooses blocks for a hole: at least 1, at most `len`. `after`: the block before `lblk`, where the caller knows better
-    /// than the map. Needs no handle.
-    pub(crate) fn choose_blocks(
-        &self,
-        inode: &Arc<Inode>,
-        lblk: LogicalBlock,
-        len: u32,
-        how: Want,
-        after: Option<BlockNr>,
-    ) -> Result<Chosen> {
-        let reserved = how == Want::Promised;
-        // What is written through makes the file as long as that only later.
-        let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size)).max(u64::from(lblk.0) + u64::from(len));
-        let mut goal = self.inode_goal(inode);
-        let mut flags = self.caller_flags();
-        let before = after.or_else(|| {
-            let before = LogicalBlock(lblk.0.checked_sub(1)?);
-            match inode.es.lookup(before)?.from(before, 1)?.state {
-                EsState::Written(block) | EsState::Unwritten(block) => Some(block),
-                EsState::Delayed | EsState::Hole => None,
-            }
-        });
-        if let Some(before) = before {
-            goal = BlockNr(before.0 + 1);
-            flags = flags | RequestFlags::TRY_GOAL;
-        }
-        if inode.users() == 0 {
-            flags = flags | RequestFlags::CLOSED;
-        }
-        if reserved {
-            // What was promised must be had: conversions and delayed writes may use the pool.
-            flags = flags | RequestFlags::USE_RESERVED;
-        }
-        let extents = inode.map.read().extents;
-        self.alloc.choose(&Request {
-            goal: Some(goal),
-            len,
-            kind: Kind::Data {
-                owner: &inode.prealloc,
-                logical: lblk,
-                file_blocks: size_blocks,
-                reserved,
-                left: None,
-                right: None,
-            },
-            flags,
-            max_block: (!extents).then_some(BlockNr(u64::from(u32::MAX))),
-        })
-    }
-
-    /// Marks chosen blocks used and maps them; returns how many. What did not fit into the handle stays in `chosen`, and so does
-    /// everything when it fails before the first change: the caller tries again or gives it back.
-    pub(crate) fn map_chosen(
-        &self,
-        handle: &mut Handle,
-        inode: &Arc<Inode>,
-        lblk: LogicalBlock,
-        chosen: &mut Option<Chosen>,
-        unwritten: bool,
-    ) -> Result<u32> {
-        let Some(mut now) = chosen.take() else { return Ok(0) };
-        let view = self.map_view(inode);
-        let mut map = inode.map.write();
-        let inserted = self
-            .alloc
-            .prepare(handle, &now)
-            .and_then(|()| map.insert(&view, handle, lblk, now.start, now.len, unwritten));
-        inode.absorb_map(&mut map, self.geo.block_size);
-        let mapped = match inserted {
-            Ok(n) => n,
-            Err(e) => {
-                *chosen = Some(now);
-                return Err(e);
-            }
-        };
-        *chosen = now.split_off(mapped);
-        self.alloc.mark(handle, &now)?;
-        let state = if unwritten { EsState::Unwritten(now.start) } else { EsState::Written(now.start) };
-        inode.es.insert(lblk, mapped, state);
-        Ok(mapped)
-    }
-
-    pub(crate) fn cancel_chosen(&self, chosen: &mut Option<Chosen>) {
-        if let Some(chosen) = chosen.take() {
-            self.alloc.cancel(chosen);
-        }
-    }
-
-    /// Chosen blocks whose data is on the device become the file's, and the size on disk follows up to `end`.
-    fn map_written(&self, inode: &Arc<Inode>, lblk: LogicalBlock, chosen: Chosen, end: u64) -> Result<()> {
-        let mut open = None;
-        let mut chosen = Some(chosen);
-        let r = self.settle_chosen(&mut open, inode, lblk, &mut chosen, end);
-        self.cancel_chosen(&mut chosen);
-        match open {
-            Some(handle) => self.end(handle, r),
-            None => r,
-        }
-    }
-
-    /// Chooses blocks for a hole and maps them as unwritten, under one handle: returns how many from `lblk` on (at least 1, at
-    /// most `len`).
-    pub(crate) fn preallocate_range(
-        &self,
-        handle: &mut Handle,
-        inode: &Arc<Inode>,
-        lblk: LogicalBlock,
-        len: u32,
-    ) -> Result<u32> {
-        let mut chosen = Some(self.choose_blocks(inode, lblk, len, Want::Unwritten, None)?);
-        let mapped = self.map_chosen(handle, inode, lblk, &mut chosen, true);
-        self.cancel_chosen(&mut chosen);
-        mapped
-    }
-
-    /// Somebody who wrote the file closed it: what is set aside for its growth goes back, unless delayed data will soon ask
-    /// for it (Linux: `ext4_release_file`). The last [`InodeRef`] does the same by itself.
-    pub fn release(&self, inode: &InodeRef) {
-        self.release_preallocations(inode);
-    }
-
-    pub(crate) fn release_preallocations(&self, inode: &Inode) {
-        if inode.es.counts().delayed_blocks == 0 {
-            self.alloc.discard_preallocations(&inode.prealloc);
-        }
-    }
-
-    /// Data has reached unwritten blocks: they become written, and the size on disk follows.
-    pub(crate) fn finish_unwritten(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32, end: u64) -> Result<()> {
-        let mut from = lblk;
-        loop {
-            let mut handle = self.start(self.allocate_credits(inode, 1) + 8)?;
-            let r = self.convert_some(&mut handle, inode, from, lblk.0 + len - from.0, end);
-            match self.end(handle, r)? {
-                Progress::Done => return Ok(()),
-                Progress::Stopped { at } => from = at,
-            }
-        }
-    }
-
-    /// Converts as much as the handle allows; the size on disk follows when that is all.
-    pub(crate) fn convert_some(
-        &self,
-        handle: &mut Handle,
-        inode: &Arc<Inode>,
-        from: LogicalBlock,
-        len: u32,
-        end: u64,
-    ) -> Result<Progress> {
-        let view = self.map_view(inode);
-        let progress = {
-            let mut map = inode.map.write();
-            let r = map.convert_unwritten(&view, handle, from, len);
-            inode.absorb_map(&mut map, self.geo.block_size);
-            inode.es.remove(from, len);
-            // What failed in the middle must still be written with the inode.
-            r
-        };
-        match progress {
-            Ok(Progress::Done) => self.write_disk_size(handle, inode, end)?,
-            _ => self.write_inode_data(handle, inode)?,
-        }
-        progress
     }
 }

@@ -122,7 +122,8 @@ impl Filesystem {
     pub(crate) fn drain_evictions(&self) {
         self.evict_queued(u32::MAX, false);
         let mut q = self.evictions.lock();
-        while self.evicting.load(Ordering::Acquire) > 0 {
+        // Whoever had one in hand may have been what failed.
+        while self.evicting.load(Ordering::Acquire) > 0 && !self.state.has_failed() {
             self.evict_idle.wait_for(&mut q, Duration::from_millis(50));
         }
     }

@@ -20,11 +20,15 @@
 
 mod attr;
 mod data;
+mod disk_size;
 pub(crate) mod evict;
+mod fallocate;
 mod flags;
 mod listing;
+mod mapping;
 mod names;
 mod rename;
+mod seek;
 pub(crate) mod sync;
 mod truncate;
 pub(crate) mod volume;
@@ -33,8 +37,9 @@ mod xattrs;
 
 pub use attr::{SetAttr, SetTime};
 pub use data::WriteFlags;
+pub use fallocate::FallocateMode;
 pub use flags::{OpenFor, SetFlags};
 pub use listing::{COOKIE_END, DirItem};
 pub use names::{Cred, NewNode};
 pub use rename::RenameFlags;
-pub use truncate::{FallocateMode, Seek};
+pub use seek::Seek;

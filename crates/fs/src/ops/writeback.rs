@@ -35,7 +35,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::Progress;
 use crate::map::es::EsState;
-use crate::ops::data::Want;
+use crate::ops::mapping::Want;
 use crate::reserve::Caller;
 
 /// Blocks taken from the address space at once.

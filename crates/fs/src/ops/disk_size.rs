@@ -1,0 +1,83 @@
+//! The size of a file on disk, which follows the one in memory: it never passes over bytes that are not on the device yet, or that
+//! were there before (Linux: `i_disksize`).
+//!
+//! Who moves it: writeback, when data is on the device ([`Filesystem::write_disk_size`]); a truncation, both sizes at once
+//! ([`Filesystem::write_both_sizes`]). Who uncovers bytes behind the size on disk, or maps blocks there, first brings it up
+//! ([`Filesystem::settle_disk_size`]) and zeroes the rest of the last block ([`Filesystem::settle_tail`]).
+//!
+//! # Locking
+//! The inode's `inode` lock, exclusively, or the owner of a batch in writeback; the size is under `inode meta` (60).
+
+use std::sync::Arc;
+
+use extant_journal::Handle;
+use extant_ondisk::LogicalBlock;
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::map::es::EsState;
+
+impl Filesystem {
+    pub(crate) fn grow_disk_size(&self, inode: &Inode, to: u64) {
+        let mut m = inode.meta.write();
+        if m.desc.size < to {
+            m.desc.size = to;
+        }
+    }
+
+    /// Moves the size on disk up to `to`, if it is less, and writes the inode. 3 credits.
+    pub(crate) fn write_disk_size(&self, handle: &mut Handle, inode: &Arc<Inode>, to: u64) -> Result<()> {
+        self.set_large_file(handle, to)?;
+        self.grow_disk_size(inode, to);
+        self.write_inode_data(handle, inode)
+    }
+
+    /// What users see and what a crash leaves. 3 credits.
+    pub(super) fn write_both_sizes(&self, handle: &mut Handle, inode: &Arc<Inode>, new: u64) -> Result<()> {
+        self.set_large_file(handle, new)?;
+        inode.set_size(new);
+        inode.meta.write().desc.size = new;
+        self.write_inode_data(handle, inode)
+    }
+
+    /// Called before the size on disk moves to `to` for another reason than that the data before it is written: nothing
+    /// behind the old one may be uncovered that an earlier truncation cut off. Writeback needs no such care, for it writes
+    /// the blocks of a file in order.
+    pub(crate) fn settle_disk_size(&self, inode: &Arc<Inode>, to: u64) -> Result<()> {
+        let size = inode.meta.read().desc.size;
+        if size >= to || size.is_multiple_of(u64::from(self.geo.block_size)) {
+            return Ok(());
+        }
+        self.settle_tail(inode, size)
+    }
+
+    /// Sends what is in memory of the block at `pos`, an end of the file, to the device, and waits for it: a size that grows must
+    /// not be durable before, or a crash would uncover what an earlier truncation cut off.
+    pub(crate) fn settle_tail(&self, inode: &Arc<Inode>, pos: u64) -> Result<()> {
+        let block = pos >> self.geo.block_bits;
+        if !inode.pages.block_dirty(block) {
+            return Ok(());
+        }
+        // Delayed and unwritten blocks read as zeros until their content is there.
+        if let (_, EsState::Written(_)) = self.status(inode, LogicalBlock(block as u32), 1)? {
+            {
+                let _wb = inode.wb.lock();
+                self.write_dirty(inode, block, block + 1);
+            }
+            inode.writes.wait();
+        }
+        Ok(())
+    }
+
+    /// The superblock says that files of 2 GiB and more exist, from the transaction on that makes the first.
+    pub(crate) fn set_large_file(&self, handle: &mut Handle, size: u64) -> Result<()> {
+        if size >= 1 << 31 && !self.sb.lock().ro_compat().contains(extant_ondisk::features::RoCompat::LARGE_FILE) {
+            handle.has_credits(2);
+            self.modify_superblock(handle, |sb| {
+                sb.set_large_file();
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! fallocate(2): preallocation, holes, zeros.
+//!
+//! # Locking
+//! `inode` exclusively; `inode writeback` (25) while blocks change under folios.
+
+use std::sync::Arc;
+
+use extant_ondisk::LogicalBlock;
+use extant_ondisk::inode::FileType;
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeRef};
+use crate::map::es::EsState;
+use crate::ops::flags::Change;
+use crate::ops::mapping::LAST_BLOCK;
+
+/// What fallocate(2) should do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FallocateMode {
+    /// Blocks for the range; the size grows unless it is to be kept.
+    Allocate { keep_size: bool },
+    /// The range becomes a hole.
+    PunchHole,
+    /// The range reads as zeros and has blocks, those that it had before among them.
+    ZeroRange { keep_size: bool },
+}
+
+impl Filesystem {
+    /// fallocate(2). Privileges are the caller's to drop ([`Filesystem::drop_privileges`]).
+    pub fn fallocate(&self, inode: &InodeRef, mode: FallocateMode, pos: u64, len: u64) -> Result<()> {
+        let _change = self.begin_change()?;
+        if inode.file_type() != Some(FileType::Regular) {
+            return Err(if inode.is_dir() { Error::IsDirectory } else { Error::NotSupported("fallocate") });
+        }
+        if len == 0 {
+            return Err(Error::Invalid("an empty range"));
+        }
+        let end = pos.checked_add(len).ok_or(Error::FileTooBig)?;
+        let extents = inode.map.read().extents;
+        if !extents && mode != FallocateMode::PunchHole {
+            return Err(Error::NotSupported("preallocation without extents"));
+        }
+        if mode != FallocateMode::PunchHole && end > self.max_size(inode) {
+            return Err(Error::FileTooBig);
+        }
+        self.retry_no_space(|| {
+            let _exclusive = inode.rw.write();
+            let preallocates = matches!(mode, FallocateMode::Allocate { .. });
+            self.may_change(inode, if preallocates { Change::Preallocate } else { Change::Carve })?;
+            match mode {
+                FallocateMode::Allocate { keep_size } => self.preallocate(inode, pos, end, keep_size)?,
+                FallocateMode::PunchHole => self.punch(inode, pos, end.min(self.max_size(inode)))?,
+                FallocateMode::ZeroRange { keep_size } => self.zero_range(inode, pos, end, keep_size)?,
+            }
+            let now = self.now();
+            self.transact(1, |handle| {
+                {
+                    let mut m = inode.meta.write();
+                    m.desc.mtime = now;
+                    m.desc.ctime = now;
+                }
+                self.write_inode(handle, inode)
+            })
+        })?;
+        self.honour_sync(&[inode])
+    }
+
+    pub(super) fn preallocate(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
+        let bits = self.geo.block_bits;
+        let bs = 1u64 << bits;
+        let old = inode.size();
+        if !keep_size && end > old {
+            self.settle_disk_size(inode, end)?;
+            if !old.is_multiple_of(bs) {
+                self.zero_range_cached(inode, old, end.min(old.div_ceil(bs) * bs))?;
+                self.settle_tail(inode, old)?;
+            }
+        }
+        let mut lblk = (pos >> bits) as u32;
+        let last = ((end - 1) >> bits).min(u64::from(LAST_BLOCK.0)) as u32;
+        while lblk <= last {
+            let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
+            let n = if state == EsState::Hole {
+                let n = n.min(1 << 15);
+                let credits = self.allocate_credits(inode, n);
+                self.transact(credits, |handle| {
+                    let got = self.preallocate_range(handle, inode, LogicalBlock(lblk), n)?;
+                    self.write_inode_data(handle, inode)?;
+                    Ok(got)
+                })?
+            } else {
+                n
+            };
+            lblk = lblk.saturating_add(n);
+        }
+        if !keep_size && end > old {
+            self.transact(3, |handle| self.write_both_sizes(handle, inode, end))?;
+        }
+        Ok(())
+    }
+
+    /// Zeros a range without writing zeros: its whole blocks become unwritten, or get unwritten blocks where they are holes;
+    /// only its ragged edges are written (Linux: `ext4_zero_range`).
+    pub(super) fn zero_range(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
+        self.zero_edges(inode, pos, end)?;
+        let (first, stop) = self.whole_blocks(inode, pos, end);
+        if first < stop {
+            let size = inode.size().min(end);
+            self.settle_disk_size(inode, size)?;
+            let _wb = inode.wb.lock();
+            inode.writes.wait(); // as drop_pages
+            let r = self.unwrite(inode, LogicalBlock(first as u32), (stop - first) as u32, size);
+            self.drop_unwritten_pages(inode, first, stop, r.is_ok());
+            r?;
+        }
+        self.preallocate(inode, pos, end, keep_size)
+    }
+
+    /// Zeros those parts of the range that are no whole blocks, as far as they are in the file.
+    pub(super) fn zero_edges(&self, inode: &Arc<Inode>, pos: u64, end: u64) -> Result<()> {
+        let bs = 1u64 << self.geo.block_bits;
+        let size = inode.size();
+        let data_end = end.min(size);
+        if pos < data_end {
+            // Edges: within one block, or the tail of the first and the head of the last.
+            let (first_end, last_start) = (pos.div_ceil(bs) * bs, data_end / bs * bs);
+            if pos / bs == (data_end - 1) / bs
+                && (!pos.is_multiple_of(bs) || (!data_end.is_multiple_of(bs) && data_end != size))
+            {
+                self.zero_range_cached(inode, pos, data_end)?;
+            } else {
+                if !pos.is_multiple_of(bs) {
+                    self.zero_range_cached(inode, pos, first_end.min(data_end))?;
+                }
+                if !data_end.is_multiple_of(bs) && data_end < size {
+                    self.zero_range_cached(inode, last_start, data_end)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole blocks of the range, as first and one past the last. The block with the end of the file counts as whole when
+    /// the range reaches the end.
+    pub(super) fn whole_blocks(&self, inode: &Inode, pos: u64, end: u64) -> (u64, u64) {
+        let bs = 1u64 << self.geo.block_bits;
+        let stop = if end >= inode.size() { end.div_ceil(bs) } else { end / bs };
+        (pos.div_ceil(bs), stop.min(u64::from(LAST_BLOCK.0) + 1))
+    }
+
+    pub(super) fn punch(&self, inode: &Arc<Inode>, pos: u64, end: u64) -> Result<()> {
+        let size = inode.size();
+        self.zero_edges(inode, pos, end)?;
+        let (first, stop) = self.whole_blocks(inode, pos, end);
+        if first >= stop {
+            return Ok(());
+        }
+        // Appends still pending must not leave the size on disk short of blocks that stay mapped behind the hole.
+        let raise = size.min(end);
+        self.settle_disk_size(inode, raise)?;
+        let _wb = inode.wb.lock();
+        inode.writes.wait(); // as drop_pages
+        let removed = self.remove_blocks(inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32));
+        self.drop_unwritten_pages(inode, first, stop, removed.is_ok());
+        let mut handle = removed?;
+        let r = if inode.meta.read().desc.size < raise {
+            let room = if handle.has_credits(3) { Ok(()) } else { handle.restart(3).map_err(Error::from) };
+            room.and_then(|()| self.write_disk_size(&mut handle, inode, raise))
+        } else {
+            Ok(())
+        };
+        self.end(handle, r)
+    }
+
+    /// As [`Filesystem::drop_pages`] for blocks that were to lose their content, after that happened or (not `all`) failed on
+    /// the way: what is still written keeps the content that it has in memory, for the device may have an older one.
+    pub(super) fn drop_unwritten_pages(&self, inode: &Arc<Inode>, from: u64, to: u64, all: bool) {
+        let mut at = from;
+        while at < to {
+            let n = if all {
+                to - at
+            } else {
+                // Of a map that cannot be read nothing is known.
+                let Ok((n, state)) = self.status(inode, LogicalBlock(at as u32), (to - at) as u32) else { return };
+                if matches!(state, EsState::Written(_) | EsState::Delayed) {
+                    at += u64::from(n);
+                    continue;
+                }
+                u64::from(n)
+            };
+            self.flusher.sub_bytes(inode.pages.discard(at, at + n));
+            at += n;
+        }
+    }
+}
