@@ -6,12 +6,18 @@ use std::sync::Arc;
 use crate::buf::AlignedBuf;
 use crate::error::Result;
 
+/// What a request does (Linux: `REQ_OP_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BioOp {
+    /// Fills memory from the device (`REQ_OP_READ`).
     Read,
+    /// Writes memory to the device (`REQ_OP_WRITE`).
     Write,
+    /// Makes durable what has completed before (`REQ_OP_FLUSH`); has no range.
     Flush,
+    /// The range holds nothing of use any more (`REQ_OP_DISCARD`); what it reads as afterwards is the device's choice.
     Discard,
+    /// The range reads as zeroes afterwards (`REQ_OP_WRITE_ZEROES`).
     WriteZeroes,
 }
 
@@ -48,13 +54,16 @@ bitflags::bitflags! {
 /// meanwhile gets a copy (`Arc::make_mut`).
 #[derive(Clone, Debug)]
 pub struct BioVec {
+    /// Shared with whoever fills or caches it.
     pub buf: Arc<AlignedBuf>,
     /// In bytes, within `buf`.
     pub offset: usize,
+    /// In bytes; `offset + len` is within `buf`.
     pub len: usize,
 }
 
 impl BioVec {
+    /// The piece itself.
     pub fn bytes(&self) -> &[u8] {
         &self.buf[self.offset..self.offset + self.len]
     }
@@ -63,6 +72,7 @@ impl BioVec {
 /// The memory of a request.
 #[derive(Debug)]
 pub enum BioData {
+    /// For what has none: flushes, discards, zeroes.
     None,
     /// Written one after the other, from `Bio::offset` on.
     Write(Vec<BioVec>),
@@ -73,17 +83,20 @@ pub enum BioData {
 /// What happened to a [`Bio`].
 #[derive(Debug)]
 pub struct Completion {
+    /// As in the bio.
     pub op: BioOp,
     /// In bytes.
     pub offset: u64,
     /// The memory that the bio brought; for a successful read, filled.
     pub data: BioData,
+    /// Of the whole bio: after an error nothing is known of its range.
     pub result: Result<()>,
 }
 
 /// Called once when a bio has finished (Linux: `bi_end_io`). Must not block: it may run on the device's completion
 /// thread or on the submitter itself, before `submit` returns.
 pub trait EndIo: Send {
+    /// Takes the outcome, and the memory back.
     fn end_io(self: Box<Self>, done: Completion);
 }
 
@@ -95,20 +108,28 @@ impl<F: FnOnce(Completion) + Send> EndIo for F {
 
 /// One request. `offset` and `len` are bytes and multiples of the device's logical block.
 pub struct Bio {
+    /// What to do.
     pub op: BioOp,
+    /// PREFLUSH, FUA, META …
     pub flags: BioFlags,
+    /// Where it starts, in bytes.
     pub offset: u64,
+    /// How far it reaches, in bytes; 0 for a flush.
     pub len: u64,
+    /// What is written from, or read into.
     pub data: BioData,
+    /// Called once, also when the bio is refused.
     pub end_io: Box<dyn EndIo>,
 }
 
 impl Bio {
+    /// Writes the pieces one after the other, from byte `offset` on.
     pub fn write(offset: u64, vecs: Vec<BioVec>, flags: BioFlags, end_io: Box<dyn EndIo>) -> Bio {
         let len = vecs.iter().map(|v| v.len as u64).sum();
         Bio { op: BioOp::Write, flags, offset, len, data: BioData::Write(vecs), end_io }
     }
 
+    /// Fills `buf` from byte `offset` on; the [`Completion`] hands it back.
     pub fn read(offset: u64, buf: AlignedBuf, flags: BioFlags, end_io: Box<dyn EndIo>) -> Bio {
         let len = buf.len() as u64;
         Bio { op: BioOp::Read, flags, offset, len, data: BioData::Read(buf), end_io }
@@ -119,10 +140,12 @@ impl Bio {
         Bio { op: BioOp::Flush, flags: BioFlags::empty(), offset: 0, len: 0, data: BioData::None, end_io }
     }
 
+    /// Gives up `len` bytes from `offset` on.
     pub fn discard(offset: u64, len: u64, end_io: Box<dyn EndIo>) -> Bio {
         Bio { op: BioOp::Discard, flags: BioFlags::empty(), offset, len, data: BioData::None, end_io }
     }
 
+    /// Makes `len` bytes from `offset` on read as zeroes. `flags` as for a write.
     pub fn write_zeroes(offset: u64, len: u64, flags: BioFlags, end_io: Box<dyn EndIo>) -> Bio {
         Bio { op: BioOp::WriteZeroes, flags, offset, len, data: BioData::None, end_io }
     }

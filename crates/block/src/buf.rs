@@ -40,10 +40,12 @@ impl AlignedBuf {
         AlignedBuf { chunks, len }
     }
 
+    /// As asked for, in bytes; the memory behind may be longer.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

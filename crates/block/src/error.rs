@@ -4,26 +4,75 @@ use std::sync::Arc;
 
 use crate::bio::BioOp;
 
+/// Why a request, or opening a device, failed. All messages begin with the device's name.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The device failed the request.
     #[error("{device}: {op} of {len} bytes at byte {offset}: {source}")]
-    Io { device: String, op: BioOp, offset: u64, len: u64, source: Arc<std::io::Error> },
+    Io {
+        /// [`BlockDevice::name`](crate::BlockDevice::name).
+        device: String,
+        /// What was asked for.
+        op: BioOp,
+        /// Where the request starts, in bytes.
+        offset: u64,
+        /// How far it reaches, in bytes.
+        len: u64,
+        /// What the system answered.
+        source: Arc<std::io::Error>,
+    },
     /// The request reaches past the end of the device.
     #[error("{device}: {op} of {len} bytes at byte {offset} is past the end ({size} bytes)")]
-    OutOfRange { device: String, op: BioOp, offset: u64, len: u64, size: u64 },
+    OutOfRange {
+        /// [`BlockDevice::name`](crate::BlockDevice::name).
+        device: String,
+        /// What was asked for.
+        op: BioOp,
+        /// Where the request starts, in bytes.
+        offset: u64,
+        /// How far it reaches, in bytes.
+        len: u64,
+        /// The end of the device, in bytes.
+        size: u64,
+    },
     /// The device was opened read-only.
     #[error("{device}: {op} refused: opened read-only")]
-    ReadOnly { device: String, op: BioOp },
+    ReadOnly {
+        /// [`BlockDevice::name`](crate::BlockDevice::name).
+        device: String,
+        /// What was asked for.
+        op: BioOp,
+    },
     /// The request itself is malformed: not a multiple of the logical block, or memory that does not match its length.
     #[error("{device}: {op} of {len} bytes at byte {offset}: {why}")]
-    BadRequest { device: String, op: BioOp, offset: u64, len: u64, why: &'static str },
+    BadRequest {
+        /// [`BlockDevice::name`](crate::BlockDevice::name).
+        device: String,
+        /// What was asked for.
+        op: BioOp,
+        /// Where the request starts, in bytes.
+        offset: u64,
+        /// How far it reaches, in bytes.
+        len: u64,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
     /// The device could not be opened.
     #[error("{device}: {source}")]
-    Open { device: String, source: Arc<std::io::Error> },
+    Open {
+        /// The path, or [`OpenOptions::shown_as`](crate::device::OpenOptions::shown_as).
+        device: String,
+        /// What the system answered.
+        source: Arc<std::io::Error>,
+    },
     /// Somebody else uses the device.
     #[error("{device}: in use: {by}")]
-    Busy { device: String, by: String },
+    Busy {
+        /// The path, or [`OpenOptions::shown_as`](crate::device::OpenOptions::shown_as).
+        device: String,
+        /// Who uses it, as far as the system tells.
+        by: String,
+    },
 }
 
 impl Error {
@@ -38,4 +87,5 @@ impl Error {
     }
 }
 
+/// What devices answer.
 pub type Result<T> = std::result::Result<T, Error>;

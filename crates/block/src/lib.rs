@@ -11,6 +11,7 @@
 //!
 //! `unsafe` is confined to `device::file::uring` (the kernel is given addresses) and `device::file::ioctl`.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod bio;
 pub mod buf;

@@ -19,21 +19,30 @@ use crate::xattr::XattrError;
 pub enum Damage {
     /// The copy that begins at this byte.
     SuperBlock {
+        /// From the start of the device.
         byte: u64,
     },
+    /// A group descriptor.
     GroupDescriptor,
+    /// A block bitmap.
     BlockBitmap,
+    /// An inode bitmap.
     InodeBitmap,
+    /// The fields of an inode, or its checksum.
     Inode,
     /// An extent tree or indirect blocks.
     Map,
+    /// A directory's blocks: entries, index, checksums.
     Directory,
     /// What directories say of each other: a loop, a name of something that is deleted.
     Tree,
+    /// The target of a symbolic link.
     Symlink,
+    /// Attributes, in an inode or a block.
     Xattr,
     /// The orphan list or file.
     Orphans,
+    /// The journal's superblock or inode, or a transaction in it.
     Journal,
 }
 
@@ -81,82 +90,141 @@ impl Damage {
 pub enum Unsupported {
     /// What the format's decoder refuses: unknown features, sizes.
     #[error("unsupported: {detail}")]
-    Format { detail: String },
+    Format {
+        /// The feature or value, as the decoder names it.
+        detail: String,
+    },
     /// These features allow no more than reading.
     #[error("cannot be mounted for writing because of: {}; mount read-only (-o ro)", .reasons.join(", "))]
-    Writing { reasons: Vec<String> },
+    Writing {
+        /// Features by e2fsprogs' names, mostly; at least one.
+        reasons: Vec<String>,
+    },
     /// As [`Unsupported::Writing`], where the replay of the journal brought the features.
     #[error("after replay, not writable because of: {}", .reasons.join(", "))]
-    WritingAfterReplay { reasons: Vec<String> },
+    WritingAfterReplay {
+        /// As in [`Unsupported::Writing`].
+        reasons: Vec<String>,
+    },
+    /// A transaction must fit a quarter of the journal, which is too small for that.
     #[error("the journal has {blocks} blocks, at least {least} are needed to write")]
-    SmallJournal { blocks: u32, least: u32 },
+    SmallJournal {
+        /// Blocks that the journal has.
+        blocks: u32,
+        /// Blocks that it must have.
+        least: u32,
+    },
     /// What the journal holds or lacks.
     #[error("{detail}")]
-    Journal { detail: String },
+    Journal {
+        /// A whole sentence, for messages.
+        detail: String,
+    },
     /// The inode's content is kept in another way than in blocks that can be read.
     #[error("{ino} is encrypted")]
-    Content { ino: InodeNr },
+    Content {
+        /// The encrypted inode.
+        ino: InodeNr,
+    },
 }
 
+/// Why an operation, or a mount, failed. Error numbers are those that a FUSE mount answers.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The image breaks a rule of the format.
     #[error("{what}{}: {detail}", Place(*.ino, *.block))]
-    Corrupt { what: Damage, ino: Option<InodeNr>, block: Option<BlockNr>, detail: String },
+    Corrupt {
+        /// Which structure.
+        what: Damage,
+        /// The inode that it belongs to, if to one.
+        ino: Option<InodeNr>,
+        /// The block where it is, if that is known.
+        block: Option<BlockNr>,
+        /// The field, its value and what was expected, for messages.
+        detail: String,
+    },
     /// The image uses something that Extant does not do; the message names it.
     #[error(transparent)]
     Unsupported(Unsupported),
+    /// The device failed a request (EIO; ENOSPC where a full disk holds the image), or refuses changes (EROFS).
     #[error(transparent)]
     Device(#[from] extant_block::Error),
+    /// An operation was left half done, or wants more blocks than a transaction may hold (EIO).
     #[error(transparent)]
     Journal(extant_journal::Error),
     /// An earlier error, which the cause tells, stopped the journal: nothing can be changed any more.
     #[error("{cause}")]
-    Aborted { cause: extant_journal::Error },
+    Aborted {
+        /// The error that stopped it, as it was told then.
+        cause: extant_journal::Error,
+    },
     /// Something that was written did not become durable, and why. What asks for durability answers this, for one inode or
     /// for all of the mount.
     #[error("not durable{}: {cause}", Place(*.ino, None))]
-    Lost { ino: Option<InodeNr>, cause: Arc<Error> },
+    Lost {
+        /// The inode whose data or changes are lost; `None`: of the mount.
+        ino: Option<InodeNr>,
+        /// Why it could not be written.
+        cause: Arc<Error>,
+    },
+    /// No free block that the caller may take (ENOSPC): the reserve may still have some.
     #[error("no space left in the file system")]
     NoSpace,
     /// Freed blocks become usable with the next commit: the operation is tried again after one.
     #[error("no space until the next commit")]
     NoSpaceUntilCommit,
+    /// No free inode in any group (ENOSPC).
     #[error("no free inodes")]
     NoInodes,
+    /// No such name, or no inode of this number (ENOENT).
     #[error("no such file or directory")]
     NotFound,
+    /// The name is there already (EEXIST).
     #[error("file exists")]
     Exists,
+    /// Something on the way, or the directory itself, is none (ENOTDIR).
     #[error("not a directory")]
     NotDirectory,
+    /// What is asked for is not for directories (EISDIR).
     #[error("is a directory")]
     IsDirectory,
+    /// The directory to be removed or replaced has names in it (ENOTEMPTY).
     #[error("directory not empty")]
     NotEmpty,
+    /// One part of a path is too long, or a symbolic link's target (ENAMETOOLONG).
     #[error("name longer than 255 bytes")]
     NameTooLong,
+    /// The mount is read-only, or became so after an error (EROFS).
     #[error("the mount is read-only")]
     ReadOnly,
+    /// The inode's flags, immutable and append-only among them, forbid it (EPERM).
     #[error("operation not permitted")]
     NotPermitted,
+    /// A default ACL on something that is no directory (EACCES).
     #[error("permission denied")]
     AccessDenied,
+    /// The request makes no sense (EINVAL); what is wrong with it.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
+    /// The inode cannot have another name (EMLINK).
     #[error("too many links")]
     TooManyLinks,
+    /// The end lies beyond what the inode's map can address (EFBIG).
     #[error("the file would grow past the format's limit")]
     FileTooBig,
+    /// The inode has no attribute of this name (ENODATA).
     #[error("no such attribute")]
     NoAttribute,
     /// A directory that hands down its project takes nothing of another's.
     #[error("it belongs to another project than the directory")]
     OtherProject,
+    /// An attribute's name or value, or a number, is beyond the format's limit (E2BIG).
     #[error("value or list too large")]
     TooLarge,
+    /// Not on this kind of file, or not with these features (EOPNOTSUPP); what is not.
     #[error("operation not supported: {0}")]
     NotSupported(&'static str),
+    /// Nothing of what a seek looks for lies behind its start (ENXIO).
     #[error("no data or hole there")]
     NoSuchOffset,
     /// A number, remembered from before, of an inode that has been deleted.
@@ -165,13 +233,23 @@ pub enum Error {
     /// `.` and `..` stay where they are.
     #[error("'.' and '..' cannot be renamed")]
     DotName,
+    /// The system has no thread to give.
     #[error("cannot start a thread: {source}")]
-    Thread { source: Arc<std::io::Error> },
+    Thread {
+        /// What the system answered.
+        source: Arc<std::io::Error>,
+    },
     /// An image that cannot be mounted, with its name in front.
     #[error("{image}: {source}")]
-    Mount { image: String, source: Box<Error> },
+    Mount {
+        /// The device's name.
+        image: String,
+        /// The cause.
+        source: Box<Error>,
+    },
 }
 
+/// What the operations answer.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Where something is wrong, for messages: " of inode 12 at block 345".

@@ -47,26 +47,36 @@ const NO_SPACE_TRIES: u32 = 8;
 /// What a file system says about itself (statvfs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatFs {
+    /// Bytes; what the counts of blocks below count.
     pub block_size: u32,
     /// Blocks, without the file system's own.
     pub blocks: u64,
+    /// Free blocks, the reserve included.
     pub blocks_free: u64,
     /// For users without privilege.
     pub blocks_available: u64,
+    /// Inodes of all groups.
     pub inodes: u64,
+    /// Free inodes.
     pub inodes_free: u64,
+    /// Bytes of the longest name.
     pub name_max: u32,
+    /// Both halves of the UUID, one over the other, as the kernel makes it.
     pub fsid: u64,
 }
 
 /// Exact counts of operations since the mount.
 #[derive(Debug, Default)]
 pub struct FsStats {
+    /// Writes that went to the device at once ([`MountOptions::write_through_bytes`]).
     pub writes_through: Counter,
+    /// Writes that went into folios, to be allocated and written later.
     pub writes_delayed: Counter,
+    /// Inodes freed after their last name and their last user had gone.
     pub evictions: Counter,
     /// Group descriptors that the choice of a group for a directory looked at.
     pub placement_looks: Counter,
+    /// Errors that were told to the superblock, or would have been: damage, failures of the device.
     pub errors: Counter,
 }
 
@@ -128,18 +138,22 @@ pub struct Filesystem {
     /// Excludes two inodes from leaving one shared attribute block at once.
     pub(crate) shared_xattr: Mutex<()>,
     pub(crate) hash: crate::dir_store::HashSettings,
+    /// Counts of operations.
     pub stats: FsStats,
 }
 
 impl Filesystem {
+    /// In bytes.
     pub fn block_size(&self) -> u32 {
         self.geo.block_size
     }
 
+    /// The layout, as the superblock gave it at the mount.
     pub fn geometry(&self) -> &Geometry {
         &self.geo
     }
 
+    /// What it was mounted on.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.dev
     }
@@ -149,6 +163,7 @@ impl Filesystem {
         self.dev.name()
     }
 
+    /// Whether it was mounted so, or became so after an error.
     pub fn is_read_only(&self) -> bool {
         self.state.is_read_only()
     }
@@ -158,10 +173,12 @@ impl Filesystem {
         self.sb.lock().clone()
     }
 
+    /// The memory that all caches of the mount share.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
 
+    /// Counts of the journal.
     pub fn journal_stats(&self) -> &extant_journal::JournalStats {
         &self.journal.stats
     }
@@ -171,6 +188,7 @@ impl Filesystem {
         self.borrowed
     }
 
+    /// Counts of the block allocator.
     pub fn alloc_stats(&self) -> extant_mballoc::Statistics {
         self.alloc.statistics()
     }
@@ -396,6 +414,7 @@ impl Filesystem {
         self.journal.abort(&extant_journal::Error::Aborted { cause: cause.to_owned() });
     }
 
+    /// Free and used space and inodes at this moment (Linux: `ext4_statfs`).
     pub fn statfs(&self) -> StatFs {
         let sb = self.sb.lock();
         let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks());

@@ -82,23 +82,35 @@ pub struct Inode {
 /// What stat(2) shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
+    /// The inode number.
     pub ino: InodeNr,
+    /// Distinguishes the files that have had this number.
     pub generation: u32,
+    /// In bytes, data that waits to be written included.
     pub size: u64,
     /// 512-byte units, delayed blocks included.
     pub blocks: u64,
+    /// Last access.
     pub atime: Timestamp,
+    /// Last change of the data.
     pub mtime: Timestamp,
+    /// Last change of the inode.
     pub ctime: Timestamp,
+    /// Creation; `None` where the inode has no room for it.
     pub crtime: Option<Timestamp>,
     /// Kind and permissions.
     pub mode: u16,
+    /// Names; a directory with too many to count has 1.
     pub nlink: u32,
+    /// Owner.
     pub uid: u32,
+    /// Owning group.
     pub gid: u32,
+    /// The number of a device inode; `None` for other kinds.
     pub rdev: Option<DeviceNr>,
     /// Inode flags as lsattr shows them.
     pub flags: u32,
+    /// Bytes of a block of the file system, the unit to read and write in.
     pub block_size: u32,
 }
 

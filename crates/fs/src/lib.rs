@@ -7,6 +7,23 @@
 //!
 //! What it does not do: permissions (the caller's kernel or program checks them), errno, partitions, repair.
 //!
+//! ```no_run
+//! use extant_block::device::{FileDevice, OpenOptions};
+//! use extant_fs::{Cred, Filesystem, MountOptions, NewNode, WriteFlags};
+//!
+//! let device = FileDevice::open("disk.img", OpenOptions::default())?;
+//! let fs = Filesystem::mount(std::sync::Arc::new(device), MountOptions::default())?;
+//! let file = fs.create(&fs.root()?, b"hello.txt", NewNode::file(0o644), Cred::default())?;
+//! fs.write(&file, 0, b"Hello, world!", WriteFlags::default())?;
+//! fs.fsync(&file, false)?;
+//! for name in fs.list(&fs.root()?)? {
+//!     println!("{} {}", name.ino, name.name.escape_ascii());
+//! }
+//! // Dropping the mount does it too, but has nobody to tell an error to.
+//! fs.unmount()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Locking
 //! Written once, in docs/locking.md; the ranks are at each lock's class.
 #![forbid(unsafe_code)]

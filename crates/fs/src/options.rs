@@ -13,6 +13,7 @@ use crate::map::es::EsPolicyKind;
 /// When reading moves a file's access time. Under FUSE only reads that reach the server count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atime {
+    /// Not at all (Linux: `noatime`).
     Never,
     /// With each read (Linux: `strictatime`).
     Always,
@@ -23,7 +24,9 @@ pub enum Atime {
 /// What happens when the image turns out to be damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
+    /// Go on (Linux: `errors=continue`).
     Continue,
+    /// Allow no more changes (Linux: `errors=remount-ro`).
     RemountReadOnly,
 }
 
@@ -83,6 +86,7 @@ impl fmt::Debug for JournalDevice {
 
 /// A mechanism whose policy is chosen at mount.
 pub struct PolicyOption {
+    /// The option's name and its policies, as messages and help show them.
     pub table: Table,
     set: fn(&mut MountOptions, &str) -> Result<(), Unknown>,
 }
@@ -105,20 +109,26 @@ pub static POLICIES: [PolicyOption; 2] = [
     },
 ];
 
+/// What a mount may be told. The default is for one program that mounts an image for writing, with threads.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
+    /// Nothing is written to the device; a journal that has to be replayed is replayed into memory.
     pub read_only: bool,
     /// Mount without replaying the journal; implies `read_only`.
     pub no_recovery: bool,
     /// The memory budget, in bytes.
     pub cache_bytes: u64,
+    /// Seconds after which changes are committed at the latest (Linux: `commit=`).
     pub commit_interval_s: u32,
+    /// Whether an image without a journal gets one for the time of the mount.
     pub borrow_journal: BorrowJournal,
     /// Where the journal is, if the superblock says that it is on another device.
     pub journal_device: Option<JournalDevice>,
+    /// When reading moves the access time.
     pub atime: Atime,
     /// Who may use the reserved blocks besides root, instead of whom the superblock names.
     pub resuid: Option<u32>,
+    /// As `resuid`, for a group.
     pub resgid: Option<u32>,
     /// `None`: as the superblock says.
     pub errors: Option<OnError>,
@@ -127,10 +137,13 @@ pub struct MountOptions {
     /// Writes of at least this many bytes, and overwrites, go to the device at once instead of waiting in folios. For devices
     /// that cache writes themselves (image files without O_DIRECT); `None` otherwise.
     pub write_through_bytes: Option<u64>,
+    /// How free blocks are chosen.
     pub alloc_policy: AllocPolicy,
+    /// Which extent-status entries go first when memory is short.
     pub es_policy: EsPolicyKind,
     /// Blocks that are freed are discarded, once the transaction that freed them is durable.
     pub discard: bool,
+    /// Where the times of inodes, and of what is done at intervals, come from.
     pub clock: Clock,
     /// Background threads. Without them (tests, tools) waiting does the work itself.
     pub threads: bool,
@@ -138,6 +151,7 @@ pub struct MountOptions {
     pub mounted_on: Option<String>,
     /// Seed for inode generations and directory placement; drawn from the clock when `None`.
     pub seed: Option<u64>,
+    /// Where warnings and errors are told.
     pub messages: Messages,
 }
 

@@ -17,6 +17,19 @@ const SYMLINKS_MAX: u32 = 40;
 impl Filesystem {
     /// The inode at `path`, counted from the root. `follow`: whether a symbolic link at the end is followed; links on
     /// the way always are.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] and [`Error::NotDirectory`] for a part of the path; [`Error::Invalid`] after 40 symbolic links.
+    ///
+    /// ```no_run
+    /// # fn show(fs: &extant_fs::Filesystem) -> extant_fs::Result<()> {
+    /// let file = fs.walk(b"/etc/hostname", true)?;
+    /// let mut text = vec![0; fs.getattr(&file).size as usize];
+    /// let len = fs.read(&file, 0, &mut text)?;
+    /// print!("{}", String::from_utf8_lossy(&text[..len]));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn walk(&self, path: &[u8], follow: bool) -> Result<InodeRef> {
         let mut left = SYMLINKS_MAX;
         self.walk_from(self.root()?, path, follow, &mut left)

@@ -27,6 +27,7 @@ thread_local! {
 /// Who asks for blocks (Linux: `current_fsuid`, `current_fsgid`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
+    /// The user, who may be the one of the reserved blocks.
     pub uid: u32,
     /// His one group: FUSE does not tell the others.
     pub gid: u32,
@@ -42,6 +43,7 @@ impl Drop for Restore {
 }
 
 impl Caller {
+    /// May take reserved blocks; whom a thread works for outside of [`Caller::run`].
     pub const ROOT: Caller = Caller { uid: 0, gid: 0 };
 
     /// Runs `f` on behalf of this caller.

@@ -27,7 +27,9 @@ const OPEN_MAX: usize = 64;
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
+    /// Any bytes but slash and NUL, 1 to 255 of them.
     pub name: Vec<u8>,
+    /// What it stands for.
     pub ino: InodeNr,
     /// `None` where the directory does not say.
     pub kind: Option<FileType>,

@@ -53,6 +53,7 @@ impl ChecksumSeed {
         ChecksumSeed(crc32c(!0, uuid))
     }
 
+    /// The start value itself, as `s_checksum_seed` would hold it.
     pub const fn raw(self) -> u32 {
         self.0
     }

@@ -9,18 +9,25 @@ pub enum Structure {
     SuperBlock,
     /// By group, as the bitmaps.
     GroupDescriptor,
+    /// By group.
     BlockBitmap,
+    /// By group.
     InodeBitmap,
+    /// By inode number.
     Inode,
     /// By block, or 0 for the root in the inode.
     ExtentNode,
     /// By logical block.
     ExtentList,
+    /// By block.
     IndirectBlock,
     /// By logical block.
     DirectoryBlock,
+    /// By block.
     XattrBlock,
+    /// By block.
     OrphanFileBlock,
+    /// By block.
     JournalSuperBlock,
     /// By transaction.
     RevokeBlock,
@@ -54,19 +61,32 @@ impl fmt::Display for Structure {
 pub enum Error {
     /// The bytes break a rule of the format. `number` is the block, inode, group … that `structure` names.
     #[error("{structure} {number}: {detail}")]
-    Corrupt { structure: Structure, number: u64, detail: String },
+    Corrupt {
+        /// What is damaged.
+        structure: Structure,
+        /// Which of its kind; [`Structure`] says how each is numbered.
+        number: u64,
+        /// The field, its value and what was expected, for messages.
+        detail: String,
+    },
     /// The bytes are well formed but use something that Extant does not do.
     #[error("unsupported: {detail}")]
-    Unsupported { detail: String },
+    Unsupported {
+        /// The feature or value, for messages.
+        detail: String,
+    },
 }
 
+/// What the decoders of this crate answer.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// An [`Error::Corrupt`].
     pub fn corrupt(structure: Structure, number: impl Into<u64>, detail: impl Into<String>) -> Error {
         Error::Corrupt { structure, number: number.into(), detail: detail.into() }
     }
 
+    /// An [`Error::Unsupported`].
     pub fn unsupported(detail: impl Into<String>) -> Error {
         Error::Unsupported { detail: detail.into() }
     }

@@ -15,17 +15,29 @@ bitflags! {
     /// Bits that never stop a mount (Linux: `EXT4_FEATURE_COMPAT_*`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Compat: u32 {
+        /// Blocks were to be allocated ahead for directories; without effect in Linux.
         const DIR_PREALLOC = 0x0001;
+        /// Inodes of AFS; without effect in Linux.
         const IMAGIC_INODES = 0x0002;
+        /// There is a journal, in an inode or on another device.
         const HAS_JOURNAL = 0x0004;
+        /// Inodes have had attributes in blocks of their own.
         const EXT_ATTR = 0x0008;
+        /// Inode 7 keeps blocks behind the descriptors, into which their table can grow.
         const RESIZE_INODE = 0x0010;
+        /// Directories may have a hash tree.
         const DIR_INDEX = 0x0020;
+        /// Groups that were not initialized, in a form older than `uninit_bg`.
         const LAZY_BG = 0x0040;
+        /// Bitmaps of what snapshots leave out; never in Linux.
         const EXCLUDE_BITMAP = 0x0100;
+        /// No more than the two groups in `s_backup_bgs` have backups.
         const SPARSE_SUPER2 = 0x0200;
+        /// The journal may hold fast commits.
         const FAST_COMMIT = 0x0400;
+        /// Inode numbers and UUID must stay, because encryption depends on them.
         const STABLE_INODES = 0x0800;
+        /// Orphans are listed in a file (`s_orphan_file_inum`) instead of a linked list.
         const ORPHAN_FILE = 0x1000;
         const _ = !0;
     }
@@ -35,21 +47,37 @@ bitflags! {
     /// Bits that an implementation must know to look at the file system at all (Linux: `EXT4_FEATURE_INCOMPAT_*`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Incompat: u32 {
+        /// File data may be compressed; never in Linux.
         const COMPRESSION = 0x0_0001;
+        /// Directory entries carry the type of what they name.
         const FILETYPE = 0x0_0002;
+        /// The journal holds transactions to replay.
         const NEEDS_RECOVERY = 0x0_0004;
+        /// The device holds a journal for another file system, and no file system.
         const JOURNAL_DEV = 0x0_0008;
+        /// Descriptors lie in the groups that they describe, from `s_first_meta_bg` on.
         const META_BG = 0x0_0010;
+        /// Inodes may map their blocks with extents.
         const EXTENTS = 0x0_0040;
+        /// Block numbers have 64 bits, and descriptors at least 64 bytes.
         const BIT64 = 0x0_0080;
+        /// A block (`s_mmp_block`) tells other hosts who has it mounted.
         const MMP = 0x0_0100;
+        /// Bitmaps and inode tables may lie in another group.
         const FLEX_BG = 0x0_0200;
+        /// Attribute values may have an inode of their own.
         const EA_INODE = 0x0_0400;
+        /// Directory entries carry more than the name; Lustre's.
         const DIRDATA = 0x0_1000;
+        /// Checksums start with `s_checksum_seed`, so that the UUID may change.
         const CSUM_SEED = 0x0_2000;
+        /// Directories may be larger than their 32-bit size, and have three levels of index.
         const LARGE_DIR = 0x0_4000;
+        /// The data of small files and directories lies in the inode.
         const INLINE_DATA = 0x0_8000;
+        /// Directories may be encrypted (fscrypt).
         const ENCRYPT = 0x1_0000;
+        /// Directories may find names in any case.
         const CASEFOLD = 0x2_0000;
         const _ = !0;
     }
@@ -59,22 +87,39 @@ bitflags! {
     /// Bits that an implementation must know to write (Linux: `EXT4_FEATURE_RO_COMPAT_*`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct RoCompat: u32 {
+        /// No more than groups 0, 1 and the powers of 3, 5 and 7 have backups.
         const SPARSE_SUPER = 0x0_0001;
+        /// A file of 2 GiB or more exists: sizes have 64 bits.
         const LARGE_FILE = 0x0_0002;
+        /// Never used.
         const BTREE_DIR = 0x0_0004;
+        /// `i_blocks` has 48 bits, and may count file system blocks.
         const HUGE_FILE = 0x0_0008;
+        /// Descriptors have a CRC16, and flags for what was never initialized (`uninit_bg`).
         const GDT_CSUM = 0x0_0010;
+        /// A directory with too many links to count says 1.
         const DIR_NLINK = 0x0_0020;
+        /// Every inode has the extra fields that `s_min_extra_isize` asks for.
         const EXTRA_ISIZE = 0x0_0040;
+        /// There are snapshots; never in Linux.
         const HAS_SNAPSHOT = 0x0_0080;
+        /// Quota is kept in hidden inodes.
         const QUOTA = 0x0_0100;
+        /// Bitmaps count clusters of several blocks.
         const BIGALLOC = 0x0_0200;
+        /// Metadata has CRC32C checksums; excludes [`RoCompat::GDT_CSUM`].
         const METADATA_CSUM = 0x0_0400;
+        /// Replicas; never in Linux.
         const REPLICA = 0x0_0800;
+        /// Never to be mounted for writing.
         const READONLY = 0x0_1000;
+        /// Inodes have a project (`i_projid`), and its quota is kept.
         const PROJECT = 0x0_2000;
+        /// Files share blocks, of which nobody keeps count.
         const SHARED_BLOCKS = 0x0_4000;
+        /// Files may be protected by a Merkle tree (fs-verity).
         const VERITY = 0x0_8000;
+        /// The orphan file may hold entries.
         const ORPHAN_PRESENT = 0x1_0000;
         const _ = !0;
     }
@@ -148,10 +193,12 @@ fn by_name(name: &str, table: &[(u32, &str)]) -> Option<u32> {
 }
 
 impl Compat {
+    /// The names of the set bits as e2fsprogs prints them, lowest bit first.
     pub fn names(self) -> Vec<String> {
         names(self.bits(), COMPAT_NAMES, 'C')
     }
 
+    /// The bit that e2fsprogs calls `name`.
     pub fn by_name(name: &str) -> Option<Compat> {
         by_name(name, COMPAT_NAMES).map(Compat::from_bits_retain)
     }
@@ -180,10 +227,12 @@ impl Incompat {
         .union(Incompat::DIRDATA)
         .union(Incompat::ENCRYPT);
 
+    /// The names of the set bits as e2fsprogs prints them, lowest bit first.
     pub fn names(self) -> Vec<String> {
         names(self.bits(), INCOMPAT_NAMES, 'I')
     }
 
+    /// The bit that e2fsprogs calls `name`.
     pub fn by_name(name: &str) -> Option<Incompat> {
         by_name(name, INCOMPAT_NAMES).map(Incompat::from_bits_retain)
     }
@@ -201,10 +250,12 @@ impl RoCompat {
         .union(RoCompat::PROJECT)
         .union(RoCompat::ORPHAN_PRESENT);
 
+    /// The names of the set bits as e2fsprogs prints them, lowest bit first.
     pub fn names(self) -> Vec<String> {
         names(self.bits(), RO_COMPAT_NAMES, 'R')
     }
 
+    /// The bit that e2fsprogs calls `name`.
     pub fn by_name(name: &str) -> Option<RoCompat> {
         by_name(name, RO_COMPAT_NAMES).map(RoCompat::from_bits_retain)
     }
@@ -213,9 +264,11 @@ impl RoCompat {
 /// How a file system may be mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountMode {
+    /// No feature stands against changes.
     ReadWrite,
     /// Nothing may be written, not even the orphan list. The reasons are for the user: feature names, mostly.
     ReadOnly {
+        /// At least one.
         reasons: Vec<String>,
     },
 }

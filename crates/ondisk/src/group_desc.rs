@@ -32,28 +32,51 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawGroupDesc {
+    /// Low half of the block with the block bitmap.
     pub bg_block_bitmap_lo: U32,
+    /// Low half of the block with the inode bitmap.
     pub bg_inode_bitmap_lo: U32,
+    /// Low half of the first block of the inode table.
     pub bg_inode_table_lo: U32,
+    /// Low half of the count of free clusters (blocks, unless `bigalloc`).
     pub bg_free_blocks_count_lo: U16,
+    /// Low half of the count of free inodes.
     pub bg_free_inodes_count_lo: U16,
+    /// Low half of the count of directories.
     pub bg_used_dirs_count_lo: U16,
+    /// `EXT4_BG_*`, see [`GroupFlags`].
     pub bg_flags: U16,
+    /// Low half of the snapshots' exclude bitmap; not used by Linux.
     pub bg_exclude_bitmap_lo: U32,
+    /// Low half of the block bitmap's CRC32C.
     pub bg_block_bitmap_csum_lo: U16,
+    /// Low half of the inode bitmap's CRC32C.
     pub bg_inode_bitmap_csum_lo: U16,
+    /// Low half of the count of inodes at the table's end that were never used.
     pub bg_itable_unused_lo: U16,
+    /// CRC16 or the low 16 bits of a CRC32C of the descriptor, see [`crate::superblock::DescChecksum`].
     pub bg_checksum: U16,
+    /// High half of the block with the block bitmap.
     pub bg_block_bitmap_hi: U32,
+    /// High half of the block with the inode bitmap.
     pub bg_inode_bitmap_hi: U32,
+    /// High half of the first block of the inode table.
     pub bg_inode_table_hi: U32,
+    /// High half of the count of free clusters.
     pub bg_free_blocks_count_hi: U16,
+    /// High half of the count of free inodes.
     pub bg_free_inodes_count_hi: U16,
+    /// High half of the count of directories.
     pub bg_used_dirs_count_hi: U16,
+    /// High half of the count of inodes that were never used.
     pub bg_itable_unused_hi: U16,
+    /// High half of the exclude bitmap; not used by Linux.
     pub bg_exclude_bitmap_hi: U32,
+    /// High half of the block bitmap's CRC32C.
     pub bg_block_bitmap_csum_hi: U16,
+    /// High half of the inode bitmap's CRC32C.
     pub bg_inode_bitmap_csum_hi: U16,
+    /// Kept as it is.
     pub bg_reserved: U32,
 }
 
@@ -73,13 +96,17 @@ const DESC_SIZE_64BIT: usize = 64;
 /// A descriptor with its halves joined. The fields may be changed; [`GroupDesc::encode_into`] puts them back.
 #[derive(Clone, Debug)]
 pub struct GroupDesc {
+    /// The block with one bit per cluster of the group.
     pub block_bitmap: BlockNr,
+    /// The block with one bit per inode of the group.
     pub inode_bitmap: BlockNr,
     /// First block of the inode table.
     pub inode_table: BlockNr,
     /// Free clusters: blocks, unless `bigalloc`.
     pub free_clusters: u32,
+    /// Inodes that their bitmap has free.
     pub free_inodes: u32,
+    /// Directories among the group's inodes; the choice of a group for a new one looks at it.
     pub used_dirs: u32,
     /// Empty where descriptors have no checksums.
     pub flags: GroupFlags,
@@ -205,6 +232,7 @@ impl GroupDesc {
         Ok(())
     }
 
+    /// The bytes that it was decoded from, without later changes.
     pub fn raw(&self) -> &RawGroupDesc {
         &self.raw
     }

@@ -39,6 +39,7 @@ pub struct IndirectPath {
 }
 
 impl Geometry {
+    /// `block_size` in bytes.
     pub const fn new(block_size: u32) -> Geometry {
         Geometry { per_block: block_size / POINTER_BYTES as u32 }
     }

@@ -10,6 +10,7 @@
 //! # Locking
 //! None.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod acl;
 pub mod bitmap;

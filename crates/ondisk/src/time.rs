@@ -9,7 +9,9 @@
 /// Seconds since 1970 (negative before) and nanoseconds in `0..1_000_000_000` (Linux: `struct timespec64`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp {
+    /// Since 1970; negative before.
     pub seconds: i64,
+    /// 0 to 999,999,999, counted forward also before 1970.
     pub nanos: u32,
 }
 
@@ -23,6 +25,7 @@ impl Timestamp {
     /// The last moment a 128-byte inode can hold: 2038-01-19, whole seconds.
     pub const MAX_WITHOUT_EXTRA: Timestamp = Timestamp { seconds: i32::MAX as i64, nanos: 0 };
 
+    /// A whole second, whether the format can store it or not.
     pub const fn from_seconds(seconds: i64) -> Timestamp {
         Timestamp { seconds, nanos: 0 }
     }

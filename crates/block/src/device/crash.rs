@@ -57,9 +57,13 @@ pub enum CrashMode {
 /// One entry of the log, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashEvent {
+    /// What was done.
     pub op: BioOp,
+    /// In bytes.
     pub offset: u64,
+    /// In bytes; 0 for a flush.
     pub len: u64,
+    /// As the request carried them.
     pub flags: BioFlags,
 }
 

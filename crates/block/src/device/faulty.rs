@@ -44,6 +44,7 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// Strikes every request, until the other methods narrow it down.
     pub fn new(action: FaultAction) -> Fault {
         Fault { action, op: None, data: false, range: None, skip: 0, times: u64::MAX }
     }
@@ -104,6 +105,7 @@ pub struct FaultyDevice {
 }
 
 impl FaultyDevice {
+    /// Passes everything on until [`FaultyDevice::inject`] is called.
     pub fn new(inner: Arc<dyn BlockDevice>) -> FaultyDevice {
         let rules = Mutex::new(&FAULTS, Vec::new());
         FaultyDevice { inner, rules, injected: AtomicU64::new(0), clock: Clock::real() }

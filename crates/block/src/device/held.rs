@@ -68,14 +68,17 @@ impl Catch {
         Catch::new(Action::Panic)
     }
 
+    /// Only this operation.
     pub fn op(self, op: BioOp) -> Catch {
         Catch { op: Some(op), ..self }
     }
 
+    /// Only reads.
     pub fn reads(self) -> Catch {
         self.op(BioOp::Read)
     }
 
+    /// Only writes.
     pub fn writes(self) -> Catch {
         self.op(BioOp::Write)
     }
@@ -124,10 +127,13 @@ impl Catch {
 pub struct Request {
     /// In the order of arrival, from 0.
     pub id: u64,
+    /// What it does.
     pub op: BioOp,
     /// In bytes.
     pub offset: u64,
+    /// In bytes; 0 for a flush.
     pub len: u64,
+    /// As the request carries them.
     pub flags: BioFlags,
 }
 
@@ -172,6 +178,7 @@ pub struct HeldDevice {
 }
 
 impl HeldDevice {
+    /// Passes everything on to `below` until something is to be caught. Fails when no thread can be started.
     pub fn new(below: Arc<dyn BlockDevice>) -> Result<HeldDevice> {
         let inner = Arc::new(Inner { below, state: Mutex::new(&HELD, State::default()), change: Condvar::new() });
         let (mine, name) = (inner.clone(), inner.below.name().to_owned());

@@ -47,6 +47,7 @@ pub struct Limits {
     pub physical_block: u32,
     /// Largest transfer that is worth building; a longer one is accepted and split.
     pub max_transfer: u32,
+    /// Whether a discard does anything; else it is ignored.
     pub discard: bool,
     /// False when a completed write is durable without a flush.
     pub volatile_cache: bool,
@@ -61,10 +62,13 @@ pub trait BlockDevice: Send + Sync {
     /// For messages: the path of the image, say.
     fn name(&self) -> &str;
 
+    /// Bytes from the first to the last that can be read; does not change.
     fn size_bytes(&self) -> u64;
 
+    /// Units and abilities; they do not change.
     fn limits(&self) -> &Limits;
 
+    /// Whether every request that changes something is refused with [`Error::ReadOnly`].
     fn read_only(&self) -> bool;
 
     /// Starts a request. May wait for a free tag, never for the I/O itself unless the device completes inline; `end_io`
@@ -102,6 +106,7 @@ pub trait BlockDevice: Send + Sync {
         })
     }
 
+    /// What this device, or wrapper, has passed on so far.
     fn stats(&self) -> IoStats;
 }
 

@@ -8,12 +8,17 @@ use crate::bio::BioFlags;
 /// or not it succeeded there. A wrapper counts what it passes on itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoStats {
+    /// Requests to read.
     pub reads: u64,
+    /// Bytes of them.
     pub read_bytes: u64,
+    /// Requests to write; one without data is a flush and does not count.
     pub writes: u64,
+    /// Bytes of them.
     pub write_bytes: u64,
     /// Flushes asked for explicitly, by PREFLUSH or by FUA.
     pub flushes: u64,
+    /// Requests to discard.
     pub discards: u64,
     /// Requests to write zeroes; not contained in `writes` and `write_bytes`.
     pub write_zeroes: u64,
@@ -32,6 +37,7 @@ pub struct IoCounters {
 }
 
 impl IoCounters {
+    /// A read of `len` bytes.
     pub fn read(&self, len: u64) {
         self.reads.inc();
         self.read_bytes.add(len);
@@ -46,14 +52,17 @@ impl IoCounters {
         self.flags(flags);
     }
 
+    /// A flush by itself.
     pub fn flush(&self) {
         self.flushes.inc();
     }
 
+    /// A discard.
     pub fn discard(&self) {
         self.discards.inc();
     }
 
+    /// A request to write zeroes; its flags may flush, too.
     pub fn write_zeroes(&self, flags: BioFlags) {
         self.write_zeroes.inc();
         self.flags(flags);
@@ -66,6 +75,7 @@ impl IoCounters {
         }
     }
 
+    /// The counts so far. Not all of one moment while others count.
     pub fn get(&self) -> IoStats {
         IoStats {
             reads: self.reads.get(),

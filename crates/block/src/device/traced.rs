@@ -21,9 +21,13 @@ const RECORDS_MAX: usize = 1 << 20;
 /// One request as it was handed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
+    /// What was asked for.
     pub op: BioOp,
+    /// In bytes.
     pub offset: u64,
+    /// In bytes; 0 for a flush.
     pub len: u64,
+    /// As the request carried them.
     pub flags: BioFlags,
 }
 
@@ -42,6 +46,7 @@ pub struct TracedDevice {
 }
 
 impl TracedDevice {
+    /// Records from now on what is passed to `inner`.
     pub fn new(inner: Arc<dyn BlockDevice>) -> TracedDevice {
         TracedDevice { inner, records: Mutex::new(&TRACED, VecDeque::new()), counters: IoCounters::default() }
     }

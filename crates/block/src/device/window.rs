@@ -121,6 +121,7 @@ pub struct ReadOnlyDevice {
 }
 
 impl ReadOnlyDevice {
+    /// Who holds `inner` itself can still change it.
     pub fn new(inner: Arc<dyn BlockDevice>) -> ReadOnlyDevice {
         ReadOnlyDevice { inner, counters: IoCounters::default() }
     }

@@ -31,6 +31,7 @@ use crate::error::Result;
 pub struct QueueConfig {
     /// Requests under way at once.
     pub depth: u32,
+    /// Which of the free tags a request gets.
     pub tags: TagPolicyKind,
 }
 
@@ -60,6 +61,7 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// In front of `inner`, with a depth of its own.
     pub fn new(inner: Arc<dyn BlockDevice>, config: QueueConfig) -> Queue {
         let tags = Arc::new(TagSet::new(config.depth, config.tags));
         Queue { inner, tags, counters: IoCounters::default(), merged: Counter::new() }
@@ -70,6 +72,7 @@ impl Queue {
         Plug { queue: self, bios: Vec::new() }
     }
 
+    /// What the queue itself has done so far.
     pub fn queue_stats(&self) -> QueueStats {
         QueueStats { merged: self.merged.get(), tag_waits: self.tags.waits() }
     }
@@ -222,6 +225,7 @@ pub struct Plug<'q> {
 }
 
 impl Plug<'_> {
+    /// Holds the bio back, or submits it with those before it when it flushes or the plug is full.
     pub fn submit(&mut self, bio: Bio) {
         if bio.op == BioOp::Flush || bio.flags.contains(BioFlags::PREFLUSH) {
             self.unplug();

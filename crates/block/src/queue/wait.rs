@@ -35,6 +35,7 @@ impl Default for BioWait {
 }
 
 impl BioWait {
+    /// Nothing to wait for yet.
     pub fn new() -> BioWait {
         let state = Mutex::new(&BIO_WAIT, State { slots: Vec::new(), pending: 0 });
         BioWait { shared: Arc::new(Shared { state, done: Condvar::new() }) }

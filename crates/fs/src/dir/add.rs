@@ -20,6 +20,7 @@ const ROUNDS_MAX: usize = 8;
 /// What became of the directory's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexChange {
+    /// As before: a tree, or none.
     Unchanged,
     /// The directory has become a tree.
     Built,
@@ -30,7 +31,9 @@ pub enum IndexChange {
 /// Where a name was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Added {
+    /// The directory block.
     pub lblk: u32,
+    /// The entry's place in it, in bytes.
     pub offset: u32,
     /// The store has been told already ([`DirStore::set_indexed`]).
     pub index: IndexChange,

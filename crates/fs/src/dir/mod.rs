@@ -55,6 +55,7 @@ pub enum BlockKind {
 pub trait DirStore {
     /// The transaction that changes belong to (Linux: `handle_t`).
     type Txn;
+    /// A failure of the storage underneath, or the directory's own.
     type Error: From<DirError>;
 
     /// Whether an error says that one block is damaged or missing: who looks for names then goes on with the others.
@@ -153,20 +154,36 @@ impl DirParams {
 pub enum DirError {
     /// A block breaks a rule of the format or does not match its checksum.
     #[error("directory block {lblk} is damaged at byte {offset}: {detail}")]
-    Corrupt { lblk: u32, offset: u32, detail: &'static str },
+    Corrupt {
+        /// The directory block.
+        lblk: u32,
+        /// Where in the block, in bytes.
+        offset: u32,
+        /// The rule that is broken, for messages.
+        detail: &'static str,
+    },
     /// The directory cannot grow: its index has all its levels, or its size has reached the format's limit. Other names
     /// may still fit (Linux answers ENOSPC).
     #[error("the directory of {blocks} blocks cannot grow")]
-    Full { blocks: u32 },
+    Full {
+        /// How many it has.
+        blocks: u32,
+    },
     /// The name to add is there already.
     #[error("the name exists already, in directory block {lblk}")]
-    Exists { lblk: u32 },
+    Exists {
+        /// The directory block that holds it.
+        lblk: u32,
+    },
     /// The name to change or remove is not there.
     #[error("the name is not in the directory")]
     NotFound,
     /// The name to add is empty, longer than 255 bytes, has a slash or NUL in it, or is `.` or `..`.
     #[error("a name of {len} bytes that cannot be written")]
-    InvalidName { len: usize },
+    InvalidName {
+        /// Of the name, in bytes.
+        len: usize,
+    },
 }
 
 impl DirError {
@@ -214,7 +231,9 @@ impl<E> Passed<E> {
 /// Where a name was found, and what it names. Valid while the caller keeps the directory locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
+    /// What the name stands for.
     pub ino: InodeNr,
+    /// As the entry says; [`FileType::Unknown`] without the `filetype` feature.
     pub file_type: FileType,
     /// The directory block.
     pub lblk: u32,

@@ -32,8 +32,11 @@ const BATCH_MAX: usize = 16384;
 /// One name, as [`readdir`] gives it to its callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
+    /// What the name stands for.
     pub ino: InodeNr,
+    /// As the entry says; [`FileType::Unknown`] without the `filetype` feature.
     pub file_type: FileType,
+    /// Any bytes but slash and NUL, 1 to 255 of them; `.` and `..` included.
     pub name: &'a [u8],
     /// Listing from here begins with this entry.
     pub cookie: u64,

@@ -33,6 +33,7 @@ pub use store::{MapError, MapStore};
 pub enum MapState {
     /// Nothing allocated; reads as zeros.
     Hole,
+    /// Allocated, with data.
     Written(BlockNr),
     /// Allocated, never written; reads as zeros.
     Unwritten(BlockNr),
@@ -41,9 +42,11 @@ pub enum MapState {
 /// A run of logical blocks in one state (Linux: `struct ext4_map_blocks`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
+    /// Its first block within the file.
     pub lblk: LogicalBlock,
     /// Blocks, at least 1.
     pub len: u32,
+    /// The state of all its blocks.
     pub state: MapState,
 }
 
@@ -51,10 +54,12 @@ pub struct Mapping {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
+    /// All that was asked for.
     Done,
     /// The handle has too few credits left. The map is consistent; call again under a new handle with `at` in the place
     /// of `to` ([`MapRoot::remove`], which works from right to left) or of `from` (the state changes, left to right).
     Stopped {
+        /// Where to go on.
         at: LogicalBlock,
     },
 }

@@ -12,19 +12,44 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 pub enum MapError {
     /// The map of an inode breaks a rule of the format. `block` is the node or pointer block, `None` for `i_block`.
     #[error("map of {ino}, {}: {detail}", .block.map_or_else(|| "i_block".to_owned(), |b| b.to_string()))]
-    Corrupt { ino: InodeNr, block: Option<BlockNr>, detail: String },
+    Corrupt {
+        /// The inode whose map it is.
+        ino: InodeNr,
+        /// The node or pointer block; `None` for `i_block`.
+        block: Option<BlockNr>,
+        /// The rule that is broken, for messages.
+        detail: String,
+    },
     /// No block for a new node. The map is as it was.
     #[error("no space for the map of {ino}")]
-    NoSpace { ino: InodeNr },
+    NoSpace {
+        /// The inode whose map it is.
+        ino: InodeNr,
+    },
     /// The range reaches beyond what this kind of map can address.
     #[error("logical block {lblk} of {ino} is beyond the end of what its map can address")]
-    TooBig { ino: InodeNr, lblk: u64 },
+    TooBig {
+        /// The inode whose map it is.
+        ino: InodeNr,
+        /// The first block of the file that is out of reach.
+        lblk: u64,
+    },
     /// The range to map is mapped already.
     #[error("logical block {lblk} of {ino} is mapped already")]
-    Mapped { ino: InodeNr, lblk: u32 },
+    Mapped {
+        /// The inode whose map it is.
+        ino: InodeNr,
+        /// The first block of the file that is mapped.
+        lblk: u32,
+    },
     /// The request makes no sense for this map; a bug of the caller.
     #[error("map of {ino}: {detail}")]
-    Invalid { ino: InodeNr, detail: &'static str },
+    Invalid {
+        /// The inode whose map it is.
+        ino: InodeNr,
+        /// What is wrong with the request.
+        detail: &'static str,
+    },
 }
 
 /// Metadata blocks, read and changed; blocks, allocated and freed.
@@ -35,6 +60,7 @@ pub enum MapError {
 pub trait MapStore {
     /// A journal handle.
     type Txn;
+    /// A failure of the storage underneath, or the map's own.
     type Error: From<MapError>;
 
     /// Bytes.

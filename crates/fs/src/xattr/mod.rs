@@ -45,6 +45,7 @@ pub trait XattrSource {
     /// A failure of the storage underneath.
     type Error: std::fmt::Display;
 
+    /// The inode's number, for messages and checksums.
     fn ino(&self) -> InodeNr;
     /// The inode's whole `i_mode`.
     fn mode(&self) -> u16;
@@ -99,28 +100,60 @@ pub enum SetMode {
 pub enum XattrError<E> {
     /// ENODATA.
     #[error("{ino}: no such attribute")]
-    NotFound { ino: InodeNr },
+    NotFound {
+        /// Where it was looked for.
+        ino: InodeNr,
+    },
     /// EEXIST.
     #[error("{ino}: the attribute exists")]
-    Exists { ino: InodeNr },
+    Exists {
+        /// The inode that has it.
+        ino: InodeNr,
+    },
     /// EOPNOTSUPP: the prefix is unknown or not for callers, or an ACL on a symlink.
     #[error("{ino}: no attributes of this name")]
-    NameNotSupported { ino: InodeNr },
+    NameNotSupported {
+        /// The inode that was to have it.
+        ino: InodeNr,
+    },
     /// ERANGE.
     #[error("{ino}: attribute name of {len} bytes is too long")]
-    NameTooLong { ino: InodeNr, len: usize },
+    NameTooLong {
+        /// The inode that was to have it.
+        ino: InodeNr,
+        /// Of the name, in bytes.
+        len: usize,
+    },
     /// E2BIG.
     #[error("{ino}: attribute value of {len} bytes is too long")]
-    ValueTooLong { ino: InodeNr, len: usize },
+    ValueTooLong {
+        /// The inode that was to have it.
+        ino: InodeNr,
+        /// Of the value, in bytes.
+        len: usize,
+    },
     /// ENOSPC: neither the inode nor one block has room.
     #[error("{ino}: {source}")]
-    NoSpace { ino: InodeNr, source: NoSpace },
+    NoSpace {
+        /// The inode that was to have it.
+        ino: InodeNr,
+        /// Bytes needed, and bytes there are.
+        source: NoSpace,
+    },
     /// EINVAL.
     #[error("{ino}: {source}")]
-    InvalidAcl { ino: InodeNr, source: AclError },
+    InvalidAcl {
+        /// The inode that was to have it.
+        ino: InodeNr,
+        /// The rule that is broken.
+        source: AclError,
+    },
     /// EACCES: a default ACL on something that is no directory.
     #[error("{ino}: only directories have a default ACL")]
-    NoDirectory { ino: InodeNr },
+    NoDirectory {
+        /// The inode that was to have it.
+        ino: InodeNr,
+    },
     /// EUCLEAN or EOPNOTSUPP.
     #[error("{0}")]
     OnDisk(#[from] extant_ondisk::Error),

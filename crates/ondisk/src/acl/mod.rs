@@ -28,33 +28,59 @@ pub enum Tag {
     Group(u32),
     /// The most that named users, the owning group and named groups get.
     Mask,
+    /// Everybody else.
     Other,
 }
 
 /// One line of an ACL. `perm` is rwx in the three low bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AclEntry {
+    /// Whom it is about.
     pub tag: Tag,
+    /// Read 4, write 2, execute 1; other bits are refused.
     pub perm: u16,
 }
 
 /// A list of entries, in the order of [`Acl::validate`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acl {
+    /// Owner first, others last; no more than one of each tag but those with an id.
     pub entries: Vec<AclEntry>,
 }
 
 /// Why an ACL is no ACL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AclError {
+    /// The bytes begin with another version than this form has.
     #[error("ACL version {found}, expected {expected}")]
-    Version { found: u32, expected: u32 },
+    Version {
+        /// The version in the bytes.
+        found: u32,
+        /// The version of the form: 1 on disk, 2 in system calls.
+        expected: u32,
+    },
+    /// The bytes end within the version or an entry.
     #[error("ACL of {len} bytes is cut off or too long")]
-    Length { len: usize },
+    Length {
+        /// All the bytes there are.
+        len: usize,
+    },
+    /// An entry's tag is none of `ACL_USER_OBJ` … `ACL_OTHER`.
     #[error("ACL entry {number} has the unknown tag {tag:#x}")]
-    UnknownTag { number: usize, tag: u16 },
+    UnknownTag {
+        /// Of the entry, from 0.
+        number: usize,
+        /// `e_tag` as stored.
+        tag: u16,
+    },
+    /// The entries are well formed and still no ACL: see [`Acl::validate`].
     #[error("ACL entry {number}: {detail}")]
-    Rule { number: usize, detail: &'static str },
+    Rule {
+        /// Of the entry, from 0; one past the last where something is missing at the end.
+        number: usize,
+        /// The rule that is broken, for messages.
+        detail: &'static str,
+    },
 }
 
 /// What a new file gets from its directory's default ACL.

@@ -108,9 +108,15 @@ impl Dirent<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// The entry at this offset has enough free bytes.
-    At { offset: u32 },
+    At {
+        /// In bytes from the start of the block.
+        offset: u32,
+    },
     /// The name is already here.
-    Exists { offset: u32 },
+    Exists {
+        /// Of the entry with that name, in bytes.
+        offset: u32,
+    },
     /// No entry has enough free bytes in one piece.
     Full,
 }
@@ -119,9 +125,15 @@ pub enum Room {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insert {
     /// The new entry starts at this offset.
-    Done { offset: u32 },
+    Done {
+        /// In bytes from the start of the block.
+        offset: u32,
+    },
     /// The name is already here; nothing changed.
-    Exists { offset: u32 },
+    Exists {
+        /// Of the entry with that name, in bytes.
+        offset: u32,
+    },
     /// No room; nothing changed.
     Full,
 }

@@ -10,9 +10,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDirent {
+    /// The inode that the name stands for; 0 marks an unused entry.
     pub inode: U32,
+    /// Bytes to the next entry, a multiple of 4; see [`super::rec_len_from_disk`].
     pub rec_len: U16,
+    /// Bytes of the name that follows.
     pub name_len: u8,
+    /// `EXT4_FT_*`; without the `filetype` feature the high byte of the name's length.
     pub file_type: u8,
 }
 
@@ -20,10 +24,15 @@ pub struct RawDirent {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDirentTail {
+    /// Where an entry has its inode: 0, so that old readers skip the tail.
     pub reserved_zero1: U32,
+    /// Bytes of the tail: 12.
     pub rec_len: U16,
+    /// Where an entry has its name's length: 0.
     pub reserved_zero2: u8,
+    /// Where an entry has its file type: 0xDE (Linux: `EXT4_FT_DIR_CSUM`).
     pub reserved_ft: u8,
+    /// CRC32C of the block before the tail, with the directory's inode seed.
     pub checksum: U32,
 }
 
@@ -37,12 +46,19 @@ pub enum FileType {
     /// Not recorded, or a number that Extant does not know.
     #[default]
     Unknown,
+    /// A file with data.
     Regular,
+    /// A directory, `.` and `..` included.
     Directory,
+    /// A character device.
     CharDevice,
+    /// A block device.
     BlockDevice,
+    /// A named pipe.
     Fifo,
+    /// A socket's name.
     Socket,
+    /// A symbolic link.
     Symlink,
 }
 
@@ -97,6 +113,7 @@ impl FileType {
 pub struct Damage {
     /// Where in the block, in bytes.
     pub offset: u32,
+    /// The rule that is broken, for messages.
     pub what: &'static str,
 }
 

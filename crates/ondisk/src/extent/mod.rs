@@ -57,9 +57,11 @@ pub fn raw_key(raw: &RawEntry) -> u32 {
 /// A run of logical blocks that lies in one run of physical blocks (Linux: `struct ext4_extent`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
+    /// The first block of the run within the file (`ee_block`).
     pub lblk: LogicalBlock,
     /// Blocks, 1..=[`len_max`] of its state in a valid extent.
     pub len: u32,
+    /// Where the run starts on the device (`ee_start`): 48 bits.
     pub pblk: BlockNr,
     /// Allocated but never written: reads as zeros.
     pub unwritten: bool,
@@ -128,11 +130,14 @@ impl Extent {
 /// A child of an index node, and the first logical block below it (Linux: `struct ext4_extent_idx`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Index {
+    /// The first logical block below the child (`ei_block`).
     pub lblk: LogicalBlock,
+    /// The block of the node one level down (`ei_leaf`): 48 bits.
     pub child: BlockNr,
 }
 
 impl Index {
+    /// Takes the entry apart. What it names is not checked: see [`NodeRef::validate`].
     pub fn decode(raw: &RawEntry) -> Index {
         let low = u64::from(u32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]));
         let high = u64::from(u16::from_le_bytes([raw[8], raw[9]]));

@@ -75,6 +75,7 @@ impl<'a> NodeRef<'a> {
         Ok(NodeRef { bytes, header: parse_header(bytes, number)? })
     }
 
+    /// The node's header (Linux: `struct ext4_extent_header`), checked by [`NodeRef::parse`].
     pub fn header(&self) -> Header {
         self.header
     }
@@ -84,6 +85,7 @@ impl<'a> NodeRef<'a> {
         usize::from(self.header.entries)
     }
 
+    /// Whether no entry is in use; only the root of an empty file may be so.
     pub fn is_empty(&self) -> bool {
         self.header.entries == 0
     }
@@ -93,6 +95,7 @@ impl<'a> NodeRef<'a> {
         usize::from(self.header.max)
     }
 
+    /// Levels below this node; 0 in a leaf.
     pub fn depth(&self) -> u16 {
         self.header.depth
     }

@@ -9,11 +9,17 @@
 /// A hash family and the signedness of its characters (Linux: `DX_HASH_*`, fs/ext4/ext4.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashVersion {
+    /// The hash of the first htree, signed characters; 0 on disk.
     Legacy,
+    /// Half an MD4, signed characters; 1 on disk. What mke2fs chooses.
     HalfMd4,
+    /// TEA, signed characters; 2 on disk.
     Tea,
+    /// As `Legacy`, with unsigned characters; 3 on disk.
     LegacyUnsigned,
+    /// As `HalfMd4`, with unsigned characters; 4 on disk.
     HalfMd4Unsigned,
+    /// As `Tea`, with unsigned characters; 5 on disk.
     TeaUnsigned,
 }
 
@@ -84,6 +90,7 @@ impl Hasher {
         Hasher { version, start: if seed == [0; 4] { MD4_START } else { seed } }
     }
 
+    /// The family it was made with.
     pub fn version(&self) -> HashVersion {
         self.version
     }

@@ -29,7 +29,9 @@ pub const DX_BLOCK_MASK: u32 = 0x0FFF_FFFF;
 /// Which of the two forms an index block has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DxShape {
+    /// Block 0 of the directory, with `.`, `..` and the header (Linux: `struct dx_root`).
     Root,
+    /// Every other index block (Linux: `struct dx_node`).
     Node,
 }
 

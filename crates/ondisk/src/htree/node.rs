@@ -15,7 +15,9 @@ use crate::dirent::{Damage, DirBlockFormat, rec_len_from_disk, write_rec_len};
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDxEntry {
+    /// The lowest hash below; bit 0 says that the leaf before it ends with the same hash.
     pub hash: U32,
+    /// Logical block of the child; the bits of [`super::DX_BLOCK_MASK`] count.
     pub block: U32,
 }
 
@@ -23,10 +25,15 @@ pub struct RawDxEntry {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDxRootInfo {
+    /// 0.
     pub reserved_zero: U32,
+    /// `DX_HASH_*`, 0 to 2; signedness is the superblock's.
     pub hash_version: u8,
+    /// Bytes of this header: 8.
     pub info_length: u8,
+    /// Levels of index nodes below the root.
     pub indirect_levels: u8,
+    /// 0; bit 0 stands for a format that nobody knows.
     pub unused_flags: u8,
 }
 

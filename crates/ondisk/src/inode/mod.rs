@@ -41,17 +41,25 @@ const CHECKSUM_HI_AT: usize = GOOD_OLD_INODE_SIZE + offset_of!(RawInodeExtra, i_
 pub struct InodeDesc {
     /// Kind and permissions.
     pub mode: u16,
+    /// Owner, 32 bits.
     pub uid: u32,
+    /// Owning group, 32 bits.
     pub gid: u32,
     /// Bytes.
     pub size: u64,
     /// 512-byte units, whatever the inode's way to count them: data, indirect, extent and xattr blocks.
     pub blocks: u64,
+    /// Names of the inode; a directory with too many to count has 1. 0: deleted or never used.
     pub links: u16,
+    /// `i_flags`.
     pub flags: InodeFlags,
+    /// Distinguishes the files that have had this number, for NFS handles and checksums.
     pub generation: u32,
+    /// Last access.
     pub atime: Timestamp,
+    /// Last change of the inode.
     pub ctime: Timestamp,
+    /// Last change of the data.
     pub mtime: Timestamp,
     /// Time of creation; `None` where the inode has no room for it.
     pub crtime: Option<Timestamp>,
@@ -190,14 +198,17 @@ impl InodeDesc {
         FileType::from_mode(self.mode)
     }
 
+    /// Whether the mode says directory.
     pub fn is_dir(&self) -> bool {
         self.file_type() == Some(FileType::Directory)
     }
 
+    /// Whether the mode says regular file.
     pub fn is_regular(&self) -> bool {
         self.file_type() == Some(FileType::Regular)
     }
 
+    /// Whether the mode says symbolic link, fast or not.
     pub fn is_symlink(&self) -> bool {
         self.file_type() == Some(FileType::Symlink)
     }

@@ -8,12 +8,19 @@
 /// The kind of an inode (Linux: `S_IFMT`). The code in directory entries is [`FileType::dirent_code`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileType {
+    /// A named pipe (`S_IFIFO`).
     Fifo,
+    /// A character device (`S_IFCHR`).
     CharDevice,
+    /// A directory (`S_IFDIR`).
     Directory,
+    /// A block device (`S_IFBLK`).
     BlockDevice,
+    /// A file with data (`S_IFREG`).
     Regular,
+    /// A symbolic link (`S_IFLNK`).
     Symlink,
+    /// A socket's name (`S_IFSOCK`).
     Socket,
 }
 
@@ -21,6 +28,7 @@ pub enum FileType {
 pub const MODE_TYPE_MASK: u16 = 0o170000;
 
 impl FileType {
+    /// Every kind, in the order of their bits in `i_mode`.
     pub const ALL: [FileType; 7] = [
         FileType::Fifo,
         FileType::CharDevice,
@@ -76,7 +84,9 @@ impl FileType {
 /// A device's number (Linux: `dev_t`), 12 bits of major and 20 of minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceNr {
+    /// The driver, 12 bits.
     pub major: u32,
+    /// The device among the driver's, 20 bits.
     pub minor: u32,
 }
 

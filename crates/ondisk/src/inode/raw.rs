@@ -15,28 +15,51 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawInode {
+    /// Kind (`S_IFMT`) and permissions.
     pub i_mode: U16,
+    /// Low half of the owner.
     pub i_uid: U16,
+    /// Low half of the size in bytes.
     pub i_size_lo: U32,
+    /// Last access, seconds since 1970. In the inode of an xattr's value its checksum.
     pub i_atime: U32,
+    /// Last inode change, seconds since 1970. In the inode of an xattr's value half of its reference count.
     pub i_ctime: U32,
+    /// Last data change, seconds since 1970.
     pub i_mtime: U32,
+    /// Deletion, seconds since 1970; the next orphan while the inode is on that list.
     pub i_dtime: U32,
+    /// Low half of the owning group.
     pub i_gid: U16,
+    /// Names of the inode.
     pub i_links_count: U16,
+    /// Low half of the blocks owned, in 512 bytes or file system blocks ([`InodeFlags::HUGE_FILE`]).
     pub i_blocks_lo: U32,
+    /// See [`InodeFlags`].
     pub i_flags: U32,
+    /// Low half of the change counter (osd1).
     pub l_i_version: U32,
+    /// Extent root, 15 block numbers, a fast symlink's target, inline data or a device number.
     pub i_block: [u8; 60],
+    /// Distinguishes the files that have had this number.
     pub i_generation: U32,
+    /// Low half of the block with xattrs; 0 if none.
     pub i_file_acl_lo: U32,
+    /// High half of the size; with ext2 and ext3 of regular files only.
     pub i_size_high: U32,
+    /// Address of a fragment; never used.
     pub i_obso_faddr: U32,
+    /// High 16 bits of the blocks owned (osd2), under `huge_file`.
     pub l_i_blocks_high: U16,
+    /// High 16 bits of the xattr block (osd2), under `64bit`.
     pub l_i_file_acl_high: U16,
+    /// High half of the owner (osd2).
     pub l_i_uid_high: U16,
+    /// High half of the owning group (osd2).
     pub l_i_gid_high: U16,
+    /// Low half of the inode's CRC32C (osd2), under `metadata_csum`.
     pub l_i_checksum_lo: U16,
+    /// Kept as it is (osd2).
     pub l_i_reserved: U16,
 }
 
@@ -44,14 +67,23 @@ pub struct RawInode {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawInodeExtra {
+    /// Bytes of these fields that the inode has, this one included; xattrs begin behind them.
     pub i_extra_isize: U16,
+    /// High half of the inode's CRC32C.
     pub i_checksum_hi: U16,
+    /// For `i_ctime`: nanoseconds in the high 30 bits, bits 32 and 33 of the seconds in the low two.
     pub i_ctime_extra: U32,
+    /// For `i_mtime`, as `i_ctime_extra`.
     pub i_mtime_extra: U32,
+    /// For `i_atime`, as `i_ctime_extra`.
     pub i_atime_extra: U32,
+    /// Creation, seconds since 1970.
     pub i_crtime: U32,
+    /// For `i_crtime`, as `i_ctime_extra`.
     pub i_crtime_extra: U32,
+    /// High half of the change counter.
     pub i_version_hi: U32,
+    /// Project.
     pub i_projid: U32,
 }
 
@@ -72,33 +104,51 @@ bitflags::bitflags! {
     /// `i_flags` (Linux: `EXT4_*_FL`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct InodeFlags: u32 {
+        /// Secure deletion asked for (`chattr +s`); without effect in Linux.
         const SECRM = 0x0000_0001;
+        /// Undeletion asked for (`chattr +u`); without effect in Linux.
         const UNRM = 0x0000_0002;
+        /// Compression asked for (`chattr +c`); without effect in Linux.
         const COMPR = 0x0000_0004;
+        /// Changes are written at once (`chattr +S`).
         const SYNC = 0x0000_0008;
+        /// Nothing may change (`chattr +i`).
         const IMMUTABLE = 0x0000_0010;
+        /// Data may only be added at the end (`chattr +a`).
         const APPEND = 0x0000_0020;
+        /// dump(8) leaves it out (`chattr +d`).
         const NODUMP = 0x0000_0040;
+        /// Reading does not move the access time (`chattr +A`).
         const NOATIME = 0x0000_0080;
+        /// Names or data are encrypted (fscrypt).
         const ENCRYPT = 0x0000_0800;
         /// A directory with an htree index.
         const INDEX = 0x0000_1000;
+        /// A directory of AFS; without effect in Linux.
         const IMAGIC = 0x0000_2000;
         /// Data goes through the journal.
         const JOURNAL_DATA = 0x0000_4000;
+        /// Tails are not merged (`chattr +t`); without effect in ext4.
         const NOTAIL = 0x0000_8000;
+        /// Changes of the directory are written at once (`chattr +D`).
         const DIRSYNC = 0x0001_0000;
+        /// Subdirectories have nothing to do with each other and are spread over groups (`chattr +T`).
         const TOPDIR = 0x0002_0000;
         /// `i_blocks` counts file system blocks, not 512 bytes.
         const HUGE_FILE = 0x0004_0000;
         /// `i_block` holds an extent tree.
         const EXTENTS = 0x0008_0000;
+        /// Protected by a Merkle tree behind its end (fs-verity).
         const VERITY = 0x0010_0000;
         /// The inode is the value of an xattr.
         const EA_INODE = 0x0020_0000;
+        /// Mapped without the page cache where the device is memory (`chattr +x`).
         const DAX = 0x0200_0000;
+        /// Data begins in `i_block` and goes on in an xattr.
         const INLINE_DATA = 0x1000_0000;
+        /// What is made in the directory gets its project (`chattr +P`).
         const PROJINHERIT = 0x2000_0000;
+        /// The directory finds names in any case (`chattr +F`).
         const CASEFOLD = 0x4000_0000;
         const _ = !0;
     }

@@ -44,10 +44,12 @@ pub enum CommitCsum {
 /// A commit block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitBlock {
+    /// The transaction that it ends.
     pub tid: Tid,
     /// Seconds since 1970. Must never be lower than in an older transaction: recovery takes a block with an older
     /// time for a leftover.
     pub sec: u64,
+    /// Nanoseconds of `sec`.
     pub nsec: u32,
 }
 

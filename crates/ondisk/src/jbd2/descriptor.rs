@@ -32,6 +32,7 @@ bitflags::bitflags! {
 pub struct Tag {
     /// Where the copy belongs.
     pub block: BlockNr,
+    /// Whether the copy is escaped, and what else the tag says of itself.
     pub flags: TagFlags,
     /// crc32c of the copy as it lies in the log; 16 bits of it with V2, 0 where the format has none.
     pub checksum: u32,
@@ -48,6 +49,7 @@ impl Tag {
         }
     }
 
+    /// Whether the copy begins with the magic number at home, which the log keeps as zeros.
     pub fn is_escaped(&self) -> bool {
         self.flags.contains(TagFlags::ESCAPE)
     }
@@ -83,6 +85,7 @@ pub struct DescriptorBuilder<'a> {
 }
 
 impl<'a> DescriptorBuilder<'a> {
+    /// Without tags yet.
     pub fn new(format: &'a LogFormat, tid: Tid) -> DescriptorBuilder<'a> {
         DescriptorBuilder { format, tid, tags: Vec::new() }
     }
@@ -99,10 +102,12 @@ impl<'a> DescriptorBuilder<'a> {
         Self::capacity_of(self.format)
     }
 
+    /// Tags added since the last block was written.
     pub fn len(&self) -> usize {
         self.tags.len()
     }
 
+    /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.tags.is_empty()
     }

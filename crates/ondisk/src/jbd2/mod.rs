@@ -100,10 +100,15 @@ impl fmt::Display for Tid {
 /// What a jbd2 block is (Linux: `JBD2_*_BLOCK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockKind {
+    /// Tags of the copies that follow it: 1 on disk.
     Descriptor,
+    /// The end of a transaction: 2 on disk.
     Commit,
+    /// A superblock without features: 3 on disk.
     SuperBlockV1,
+    /// The superblock of today: 4 on disk.
     SuperBlockV2,
+    /// Blocks that must not be replayed from older transactions: 5 on disk.
     Revoke,
     /// A number that no version of jbd2 has used.
     Other(u32),
@@ -138,8 +143,11 @@ impl BlockKind {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawBlockHeader {
+    /// 0xC03B3998.
     pub h_magic: U32,
+    /// `JBD2_*_BLOCK`, see [`BlockKind`].
     pub h_blocktype: U32,
+    /// The transaction that the block belongs to; without meaning in a superblock.
     pub h_sequence: U32,
 }
 
@@ -148,7 +156,9 @@ const _: () = assert!(size_of::<RawBlockHeader>() == HEADER_BYTES);
 /// The start of a jbd2 block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
+    /// What follows the header.
     pub kind: BlockKind,
+    /// The transaction.
     pub tid: Tid,
 }
 
@@ -174,6 +184,7 @@ impl BlockHeader {
 /// Which checksums the log carries. The versions exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LogCsum {
+    /// No checksums.
     None,
     /// One crc32 over descriptors and copies, in the commit block (compat CHECKSUM).
     V1,
@@ -188,6 +199,7 @@ pub enum LogCsum {
 pub struct LogFormat {
     /// In bytes.
     pub block_size: usize,
+    /// What is checksummed, and how.
     pub csum: LogCsum,
     /// Block numbers have 64 bits (incompat 64BIT).
     pub wide: bool,

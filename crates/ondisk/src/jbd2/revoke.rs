@@ -19,6 +19,7 @@ pub struct RevokeBuilder<'a> {
 }
 
 impl<'a> RevokeBuilder<'a> {
+    /// Without records yet.
     pub fn new(format: &'a LogFormat, tid: Tid) -> RevokeBuilder<'a> {
         RevokeBuilder { format, tid, blocks: Vec::new() }
     }
@@ -33,10 +34,12 @@ impl<'a> RevokeBuilder<'a> {
         Self::capacity_of(self.format)
     }
 
+    /// Records added since the last block was written.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
+    /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }

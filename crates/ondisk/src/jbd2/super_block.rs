@@ -44,7 +44,9 @@ bitflags::bitflags! {
         const BIT64 = 0x2;
         /// A commit block may reach the disk before the rest of its transaction.
         const ASYNC_COMMIT = 0x4;
+        /// Checksums in each block of the log and, cut to 16 bits, in the tags.
         const CSUM_V2 = 0x8;
+        /// As `CSUM_V2`, with 32 bits in tags of one size.
         const CSUM_V3 = 0x10;
         /// The last blocks of the journal are a fast-commit area.
         const FAST_COMMIT = 0x20;
@@ -61,27 +63,49 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawJournalSuperBlock {
+    /// Magic number and version: [`BlockKind::SuperBlockV1`] or [`BlockKind::SuperBlockV2`].
     pub s_header: RawBlockHeader,
+    /// Bytes per block.
     pub s_blocksize: U32,
+    /// Blocks of the journal, this one and the fast-commit area included.
     pub s_maxlen: U32,
+    /// First block of the log.
     pub s_first: U32,
+    /// The transaction that the log begins with.
     pub s_sequence: U32,
+    /// Block where the log begins; 0: nothing to replay.
     pub s_start: U32,
+    /// A negative Linux error number that aborted the journal; 0 if none.
     pub s_errno: U32,
+    /// `JBD2_FEATURE_COMPAT_*`. From here on only in version 2.
     pub s_feature_compat: U32,
+    /// `JBD2_FEATURE_INCOMPAT_*`.
     pub s_feature_incompat: U32,
+    /// `JBD2_FEATURE_RO_COMPAT_*`: none is defined.
     pub s_feature_ro_compat: U32,
+    /// The journal's own uuid, which seeds its checksums.
     pub s_uuid: [u8; 16],
+    /// File systems that share the journal.
     pub s_nr_users: U32,
+    /// Block with a copy of the changing part; not used.
     pub s_dynsuper: U32,
+    /// Most blocks of the log in one transaction; not used by Linux.
     pub s_max_transaction: U32,
+    /// Most data blocks in one transaction; not used by Linux.
     pub s_max_trans_data: U32,
+    /// 1 CRC32, 2 MD5, 3 SHA1, 4 CRC32C; this format only ever uses 1 and 4.
     pub s_checksum_type: u8,
+    /// Kept as it is.
     pub s_padding2: [u8; 3],
+    /// Blocks of the fast-commit area; 0 stands for the default.
     pub s_num_fc_blks: U32,
+    /// Block where the log ends; up to date only while the file system is clean.
     pub s_head: U32,
+    /// Kept as it is.
     pub s_padding: [u8; 160],
+    /// CRC32C of these 1024 bytes, with 0 in this place.
     pub s_checksum: U32,
+    /// The uuids of the file systems that share the journal, 16 bytes each.
     pub s_users: [u8; 768],
 }
 
@@ -123,10 +147,12 @@ impl LogRange {
         self.last - self.first
     }
 
+    /// Whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.last == self.first
     }
 
+    /// Whether the block of the journal lies within.
     pub fn contains(&self, block: u32) -> bool {
         (self.first..self.last).contains(&block)
     }
@@ -151,9 +177,13 @@ pub struct JournalSuperBlock {
     pub start: u32,
     /// A negative Linux error number that aborted the journal; 0 if none.
     pub errno: i32,
+    /// Features that anybody may ignore.
     pub compat: CompatFeatures,
+    /// Features that recovery must know.
     pub incompat: IncompatFeatures,
+    /// Features that a writer must know.
     pub ro_compat: RoCompatFeatures,
+    /// The journal's own uuid.
     pub uuid: [u8; 16],
     /// File systems that share the journal.
     pub nr_users: u32,

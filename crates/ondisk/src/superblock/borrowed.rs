@@ -29,6 +29,7 @@ const NOTE_UNCLEAN: &[u8] = b"Extant: journal under way, unclean before";
 /// Where a journal lies: what its inode says of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalPlace {
+    /// Its `i_block`: extent root or block numbers.
     pub i_block: [u8; 60],
     /// Bytes.
     pub size: u64,

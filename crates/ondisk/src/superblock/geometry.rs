@@ -45,12 +45,17 @@ pub struct Geometry {
     pub block_bits: u32,
     /// log2 of the blocks in a cluster; 0 without `bigalloc`.
     pub cluster_bits: u32,
+    /// Blocks of the file system, those before group 0 included; at most 2^48.
     pub blocks_count: u64,
     /// Block where group 0 starts: 1 with blocks of 1 KiB, else 0.
     pub first_data_block: u64,
+    /// Blocks of every group but, perhaps, the last.
     pub blocks_per_group: u32,
+    /// Bits of a block bitmap that count: as `blocks_per_group` without `bigalloc`.
     pub clusters_per_group: u32,
+    /// Bits of an inode bitmap that count.
     pub inodes_per_group: u32,
+    /// Inodes of all groups.
     pub inodes_count: u32,
     /// Bytes of an inode in the table.
     pub inode_size: usize,
@@ -58,6 +63,7 @@ pub struct Geometry {
     pub first_ino: u32,
     /// Blocks of an inode table.
     pub inode_table_blocks: u32,
+    /// At least 1.
     pub group_count: u32,
     /// Bytes of a group descriptor.
     pub desc_size: usize,
@@ -67,9 +73,11 @@ pub struct Geometry {
     pub first_meta_bg: Option<u32>,
     /// Blocks kept after the descriptors for growth, in every group with a backup.
     pub reserved_gdt_blocks: u32,
+    /// Which groups have copies of superblock and descriptors.
     pub backups: BackupRule,
     /// Groups whose bitmaps and tables are packed together; 1 without `flex_bg`.
     pub groups_per_flex: u32,
+    /// How descriptors are protected.
     pub desc_checksum: DescChecksum,
     /// `metadata_csum`: every metadata block and inode carries a CRC32C.
     pub metadata_csum: bool,
@@ -85,13 +93,16 @@ pub struct Geometry {
     pub filetype: bool,
     /// Extra inode bytes a new inode claims; 0 with inodes of 128 bytes.
     pub want_extra_isize: u16,
+    /// The volume's (`s_uuid`).
     pub uuid: [u8; 16],
+    /// What every metadata checksum starts with.
     pub seed: ChecksumSeed,
 }
 
 /// Where an inode is within its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeLocation {
+    /// The group whose table holds it.
     pub group: GroupNr,
     /// 0-based, the bit in the inode bitmap.
     pub index: u32,
@@ -104,6 +115,7 @@ pub struct InodeLocation {
 /// The blocks at the start of a group that are not its own bitmaps or table. Ranges are clipped to the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BaseMetadata {
+    /// The superblock's copy; in group 0 the primary.
     pub superblock: Option<BlockNr>,
     /// First block and count of the descriptor copy.
     pub descriptors: Option<(BlockNr, u32)>,
@@ -117,12 +129,14 @@ impl BaseMetadata {
         [self.superblock.map(|block| (block, 1)), self.descriptors, self.reserved].into_iter().flatten()
     }
 
+    /// How many blocks all of it takes.
     pub fn blocks(&self) -> u64 {
         self.ranges().map(|(_, count)| u64::from(count)).sum()
     }
 }
 
 impl Geometry {
+    /// As the field, for iterators and messages.
     pub fn group_count(&self) -> u32 {
         self.group_count
     }
@@ -132,14 +146,17 @@ impl Geometry {
         (0..self.group_count).map(GroupNr)
     }
 
+    /// 1 without `bigalloc`.
     pub fn blocks_per_cluster(&self) -> u32 {
         1 << self.cluster_bits
     }
 
+    /// Inodes that one block of an inode table holds.
     pub fn inodes_per_block(&self) -> u32 {
         self.block_size / self.inode_size as u32
     }
 
+    /// Descriptors that one block of their table holds.
     pub fn descs_per_block(&self) -> u32 {
         self.block_size / self.desc_size as u32
     }

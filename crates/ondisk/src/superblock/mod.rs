@@ -56,8 +56,11 @@ bitflags::bitflags! {
 /// What to do when an error is found (`s_errors`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorBehaviour {
+    /// Go on (`errors=continue`); 1 on disk.
     Continue,
+    /// Write nothing more (`errors=remount-ro`); 2 on disk.
     RemountReadOnly,
+    /// Stop the machine (`errors=panic`); 3 on disk. Extant takes it for `RemountReadOnly`.
     Panic,
 }
 
@@ -72,6 +75,7 @@ pub struct ErrorEvent<'a> {
     pub block: u64,
     /// Function that found it; cut after 31 bytes.
     pub function: &'a str,
+    /// Line of the source file.
     pub line: u32,
     /// Linux: `EXT4_ERR_*`, e.g. 2 for EIO, 5 for a corrupt structure.
     pub code: u8,
@@ -104,9 +108,27 @@ impl SuperBlock {
     /// Decodes and validates a superblock. `place` is its byte offset on the device, for messages.
     ///
     /// # Errors
-    /// `Corrupt` when it breaks the format; `Unsupported` for a journal device, a block size over 4 KiB, a revision or an
+    /// `Corrupt` when it breaks the format; `Unsupported` for a journal device, or a revision, a kind of checksum or an
     /// incompatible feature that this code does not know. Known features that cannot be mounted pass: tools want to look
     /// at them.
+    ///
+    /// ```
+    /// use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
+    ///
+    /// // What the first format asks for: inodes, blocks, the first block, blocks and inodes of a group.
+    /// let mut bytes = [0; SUPERBLOCK_SIZE];
+    /// for (at, value) in [(0x00, 16), (0x04, 64), (0x14, 1), (0x20, 8192), (0x28, 16_u32)] {
+    ///     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    /// }
+    /// let error = SuperBlock::decode(&bytes, SUPERBLOCK_OFFSET).unwrap_err();
+    /// assert_eq!(error.to_string(), "superblock at byte 1024: magic 0x0000, expected 0xef53");
+    ///
+    /// bytes[0x38..0x3a].copy_from_slice(&MAGIC.to_le_bytes());
+    /// let superblock = SuperBlock::decode(&bytes, SUPERBLOCK_OFFSET)?;
+    /// assert_eq!(superblock.geometry().block_size, 1024);
+    /// assert_eq!(superblock.geometry().group_count, 1);
+    /// # Ok::<(), extant_ondisk::Error>(())
+    /// ```
     pub fn decode(bytes: &[u8], place: u64) -> Result<SuperBlock> {
         let bad = |detail: String| Error::corrupt(Structure::SuperBlock, place, detail);
         let Ok((raw, _)) = RawSuperBlock::read_from_prefix(bytes) else {
@@ -157,34 +179,42 @@ impl SuperBlock {
         copy
     }
 
+    /// The bytes, changes included.
     pub fn raw(&self) -> &RawSuperBlock {
         &self.raw
     }
 
+    /// The layout, which does not change.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
+    /// Bits that never stop a mount, unknown ones included.
     pub fn compat(&self) -> Compat {
         Compat::from_bits_retain(self.raw.s_feature_compat.get())
     }
 
+    /// Bits that must be known to read; all of them are.
     pub fn incompat(&self) -> Incompat {
         Incompat::from_bits_retain(self.raw.s_feature_incompat.get())
     }
 
+    /// Bits that must be known to write, unknown ones included.
     pub fn ro_compat(&self) -> RoCompat {
         RoCompat::from_bits_retain(self.raw.s_feature_ro_compat.get())
     }
 
+    /// What metadata checksums start with.
     pub fn checksum_seed(&self) -> ChecksumSeed {
         self.geometry.seed
     }
 
+    /// `s_state`: clean, damaged, orphans under way.
     pub fn state(&self) -> FsState {
         FsState::from_bits_retain(self.raw.s_state.get())
     }
 
+    /// `s_flags`.
     pub fn flags(&self) -> SuperFlags {
         SuperFlags::from_bits_retain(self.raw.s_flags.get())
     }
@@ -198,6 +228,7 @@ impl SuperBlock {
         }
     }
 
+    /// The volume's `s_uuid`.
     pub fn uuid(&self) -> [u8; 16] {
         self.raw.s_uuid
     }
@@ -215,10 +246,12 @@ impl SuperBlock {
         room[..n].copy_from_slice(&name[..n]);
     }
 
+    /// Where it was mounted last, as that mount saw it; bytes that are not UTF-8 are replaced.
     pub fn last_mounted(&self) -> String {
         text(&self.raw.s_last_mounted)
     }
 
+    /// `s_r_blocks_count`: blocks kept for root (mke2fs: 5 %), at most all there are.
     pub fn reserved_blocks(&self) -> u64 {
         let count = join(self.raw.s_r_blocks_count_lo, self.raw.s_r_blocks_count_hi, self.geometry.bit64);
         count.min(self.geometry.blocks_count)
@@ -251,6 +284,7 @@ impl SuperBlock {
             .then_some(self.raw.s_journal_uuid)
     }
 
+    /// Whether the journal holds transactions to replay.
     pub fn needs_recovery(&self) -> bool {
         self.incompat().contains(Incompat::NEEDS_RECOVERY)
     }
@@ -288,6 +322,7 @@ impl SuperBlock {
         self.raw.s_default_mount_opts.get()
     }
 
+    /// Mounts since the last check.
     pub fn mount_count(&self) -> u16 {
         self.raw.s_mnt_count.get()
     }
@@ -302,26 +337,32 @@ impl SuperBlock {
         RawSuperBlock::time(self.raw.s_wtime, self.raw.s_wtime_hi)
     }
 
+    /// Errors found since the last check (`s_error_count`).
     pub fn error_count(&self) -> u32 {
         self.raw.s_error_count.get()
     }
 
+    /// KiB written since the file system was made.
     pub fn kbytes_written(&self) -> u64 {
         self.raw.s_kbytes_written.get()
     }
 
+    /// Sets `s_state`.
     pub fn set_state(&mut self, state: FsState) {
         self.raw.s_state = U16::new(state.bits());
     }
 
+    /// Seconds since 1970; clamped to the 40 bits there are.
     pub fn set_mount_time(&mut self, seconds: i64) {
         (self.raw.s_mtime, self.raw.s_mtime_hi) = RawSuperBlock::split_time(seconds);
     }
 
+    /// Seconds since 1970; clamped to the 40 bits there are.
     pub fn set_write_time(&mut self, seconds: i64) {
         (self.raw.s_wtime, self.raw.s_wtime_hi) = RawSuperBlock::split_time(seconds);
     }
 
+    /// Mounts since the last check.
     pub fn set_mount_count(&mut self, count: u16) {
         self.raw.s_mnt_count = U16::new(count);
     }
@@ -331,12 +372,14 @@ impl SuperBlock {
         put_text(&mut self.raw.s_last_mounted, path);
     }
 
+    /// Marks that the journal holds, or may hold, transactions to replay.
     pub fn set_needs_recovery(&mut self, on: bool) {
         let mut incompat = self.incompat();
         incompat.set(Incompat::NEEDS_RECOVERY, on);
         self.raw.s_feature_incompat = U32::new(incompat.bits());
     }
 
+    /// Marks that the orphan file holds, or may hold, entries.
     pub fn set_orphan_present(&mut self, on: bool) {
         let mut ro_compat = self.ro_compat();
         ro_compat.set(RoCompat::ORPHAN_PRESENT, on);
@@ -364,6 +407,7 @@ impl SuperBlock {
         !old.contains(bit)
     }
 
+    /// Sets the free blocks. A hint: the descriptors and bitmaps are what counts.
     pub fn set_free_blocks(&mut self, blocks: u64) {
         self.raw.s_free_blocks_count_lo = U32::new(blocks as u32);
         if self.geometry.bit64 {
@@ -371,14 +415,17 @@ impl SuperBlock {
         }
     }
 
+    /// Sets the free inodes. A hint: the descriptors and bitmaps are what counts.
     pub fn set_free_inodes(&mut self, inodes: u32) {
         self.raw.s_free_inodes_count = U32::new(inodes);
     }
 
+    /// KiB written since the file system was made.
     pub fn set_kbytes_written(&mut self, kbytes: u64) {
         self.raw.s_kbytes_written = U64::new(kbytes);
     }
 
+    /// Sets the head of the list of orphans; `None` for an empty list.
     pub fn set_last_orphan(&mut self, ino: Option<InodeNr>) {
         self.raw.s_last_orphan = U32::new(ino.map_or(0, |ino| ino.0));
     }

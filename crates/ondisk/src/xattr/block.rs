@@ -43,6 +43,7 @@ pub struct XattrBlock<'a> {
     pub refcount: u32,
     /// `h_hash` as stored; 0 means "never share".
     pub hash: u32,
+    /// In the order of the block.
     pub entries: Vec<EntryRef<'a>>,
 }
 

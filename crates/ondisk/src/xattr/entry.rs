@@ -26,6 +26,7 @@ pub(super) const TERMINATOR_LEN: usize = 4;
 /// One attribute as it lies in the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryRef<'a> {
+    /// As stored: an index for the prefix, and the rest.
     pub name: Name<'a>,
     /// Empty where the value is [`EntryRef::outside`].
     pub value: &'a [u8],

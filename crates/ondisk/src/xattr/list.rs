@@ -7,13 +7,16 @@ use crate::{Error, Result};
 /// One attribute, owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// The prefix, as a number of [`super::index`].
     pub index: u8,
     /// The name behind its prefix, at most [`NAME_LEN_MAX`] bytes.
     pub suffix: Vec<u8>,
+    /// Any bytes, and as many as fit.
     pub value: Vec<u8>,
 }
 
 impl Entry {
+    /// Prefix and rest.
     pub fn name(&self) -> Name<'_> {
         Name { index: self.index, suffix: &self.suffix }
     }
@@ -31,6 +34,7 @@ pub struct EntryList {
 }
 
 impl EntryList {
+    /// Without attributes.
     pub fn new() -> EntryList {
         EntryList::default()
     }
@@ -47,14 +51,17 @@ impl EntryList {
         Ok(EntryList { entries: refs.iter().map(owned).collect::<Result<_>>()? })
     }
 
+    /// In the order in which they are stored.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
     }
 
+    /// How many attributes.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
+    /// Whether there are no attributes, so that nothing needs to be stored.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

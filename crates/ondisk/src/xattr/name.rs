@@ -2,16 +2,25 @@
 
 /// The values of `e_name_index` (Linux: `EXT4_XATTR_INDEX_*`).
 pub mod index {
+    /// `user.`: any owner's.
     pub const USER: u8 = 1;
+    /// `system.posix_acl_access`, the whole name: the ACL.
     pub const POSIX_ACL_ACCESS: u8 = 2;
+    /// `system.posix_acl_default`, the whole name: the ACL that a directory hands down.
     pub const POSIX_ACL_DEFAULT: u8 = 3;
+    /// `trusted.`: the administrator's.
     pub const TRUSTED: u8 = 4;
+    /// Lustre's; kept, not shown.
     pub const LUSTRE: u8 = 5;
+    /// `security.`: labels and capabilities.
     pub const SECURITY: u8 = 6;
     /// Only `system.data`: the tail of an inline file. It must never leave the inode.
     pub const SYSTEM: u8 = 7;
+    /// `system.richacl`, never in Linux; kept, not shown.
     pub const RICHACL: u8 = 8;
+    /// The context of fscrypt; kept, not shown.
     pub const ENCRYPTION: u8 = 9;
+    /// `gnu.`, the Hurd's; kept, not shown.
     pub const HURD: u8 = 10;
 }
 
@@ -44,7 +53,9 @@ static TABLE: [Row; 9] = [
 /// A name as it is stored: an index for the prefix and the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name<'a> {
+    /// The prefix, as a number of [`index`].
     pub index: u8,
+    /// What follows the prefix, up to 255 bytes; empty where the prefix is the whole name.
     pub suffix: &'a [u8],
 }
 

@@ -46,6 +46,7 @@ use crate::error::{Error, Result};
 pub enum IoMode {
     /// O_DIRECT; falls back to `Buffered` on a file system without it.
     Direct,
+    /// Reads and writes go through the page cache; a flush is an fdatasync.
     Buffered,
 }
 
@@ -92,8 +93,26 @@ pub struct FileDevice {
 impl FileDevice {
     /// Opens the image file or block device at `path`.
     ///
+    /// # Errors
     /// [`Error::Busy`] when another process has it open for writing (or this call wants to write and somebody reads), or
     /// when the kernel has it mounted; [`Error::Open`] for everything else.
+    ///
+    /// ```
+    /// use extant_block::device::{BlockDevice, FileDevice, OpenOptions};
+    /// use extant_block::{BioFlags, Error};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let image = dir.path().join("disk.img");
+    /// std::fs::write(&image, [7; 8192])?;
+    ///
+    /// let device = FileDevice::open(&image, OpenOptions::read_only())?;
+    /// let mut bytes = [0; 100];
+    /// device.read_at(4096, &mut bytes, BioFlags::empty())?;
+    /// assert_eq!(bytes, [7; 100]);
+    /// // Who reads keeps writers away, and the other way round.
+    /// assert!(matches!(FileDevice::open(&image, OpenOptions::default()), Err(Error::Busy { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<FileDevice> {
         FileDevice::open_or_create(path.as_ref(), &options, None)
     }

@@ -18,8 +18,11 @@ use crate::error::{Error, Result};
 /// where the system offers them.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
+    /// Refuse writes, and open the file without asking for them.
     pub read_only: bool,
+    /// O_DIRECT or the page cache.
     pub io: IoMode,
+    /// io_uring or system calls.
     pub engine: Engine,
     /// Start of the device in the file, in bytes; a multiple of the logical block.
     pub offset: u64,

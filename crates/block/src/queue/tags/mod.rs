@@ -95,6 +95,7 @@ pub struct TagGuard {
 }
 
 impl TagGuard {
+    /// The number, below the set's depth.
     pub fn tag(&self) -> u32 {
         self.tag
     }

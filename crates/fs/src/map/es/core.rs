@@ -24,11 +24,15 @@ static ES_CLASS: LockClass = LockClass::new("i_es_lock", 64);
 /// Totals since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EsStats {
+    /// Lookups that found the block's state.
     pub hits: u64,
+    /// Lookups that found nothing, so that the map had to be read.
     pub misses: u64,
+    /// Calls of the shrinker.
     pub shrinks: u64,
     /// Entries that shrinks looked at, delayed ones included.
     pub scanned: u64,
+    /// Entries that shrinks gave up.
     pub freed: u64,
 }
 

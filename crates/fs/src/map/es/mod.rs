@@ -33,7 +33,9 @@ pub use policy::EsPolicyKind;
 /// What is known about a run of blocks. Blocks are the physical place of the run's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EsState {
+    /// Allocated, with data.
     Written(BlockNr),
+    /// Allocated, never written; reads as zeros.
     Unwritten(BlockNr),
     /// Dirty in memory, space reserved, not allocated.
     Delayed,
@@ -60,9 +62,11 @@ impl EsState {
 /// A run of blocks in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EsEntry {
+    /// Its first block within the file.
     pub lblk: LogicalBlock,
     /// Blocks, at least 1.
     pub len: u32,
+    /// The state of all its blocks.
     pub state: EsState,
 }
 
@@ -83,7 +87,9 @@ impl EsEntry {
 /// How much an inode has in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EsCounts {
+    /// All of them, delayed ones included.
     pub entries: u64,
+    /// Those that a shrink may give up, because the map can be read again.
     pub evictable: u64,
     /// Blocks whose allocation is delayed.
     pub delayed_blocks: u64,
@@ -159,10 +165,12 @@ impl EsCache {
         on_cache!(self, core => core.evictable())
     }
 
+    /// Entries of all inodes.
     pub fn entries(&self) -> u64 {
         on_cache!(self, core => core.entries())
     }
 
+    /// Counts since the mount.
     pub fn stats(&self) -> EsStats {
         on_cache!(self, core => core.stats())
     }
@@ -217,6 +225,7 @@ impl EsInode {
         on_node!(self, node => node.next(lblk.0))
     }
 
+    /// How much this inode has in the cache.
     pub fn counts(&self) -> EsCounts {
         on_node!(self, node => node.counts())
     }
