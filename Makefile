@@ -13,7 +13,7 @@ EXTANT ?= target/release/extant
 help:
 	@echo "make demo     build, then: an image, a mount, a power cut, a replay, and speeds beside the kernel's"
 	@echo "make test     lint, every test of the workspace"
-	@echo "make lint     rustfmt, clippy, cargo xtask tidy"
+	@echo "make lint     rustfmt, clippy, cargo xtask tidy, cargo doc"
 	@echo "make soak     the long tests (hours on a small machine)"
 	@echo "make bench    the table of speeds: kernel ext4, fuse2fs, Extant (root)"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS (60)"
@@ -34,6 +34,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) xtask tidy
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
 
 soak: deps
 	@scripts/soak.sh

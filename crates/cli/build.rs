@@ -1,5 +1,5 @@
-//! Stamps the commit, whether files had changed, and the build profile into the binary: what `extant --version` and results
-//! of the lab say.
+//! Stamps the commit, whether files had changed, and the build profile into the binary: what `extant --version` and
+//! results of the lab say.
 
 use std::process::Command;
 

@@ -1,11 +1,11 @@
 //! Hash tables whose order of iteration is random, or a [`crate::sim`] run's.
 //!
-//! Main types: [`HashMap`], [`HashSet`], [`State`]. Made on a simulated thread, a table draws its key from the run's seed, so
-//! that what walks it walks it alike each time; made elsewhere, from the process's randomness, as std's. Images are hostile: a
-//! key that is known would let one choose which entries collide.
+//! Main types: [`HashMap`], [`HashSet`], [`State`]. Made on a simulated thread, a table draws its key from the run's
+//! seed, so that what walks it walks it alike each time; made elsewhere, from the process's randomness, as std's.
+//! Images are hostile: a key that is known would let one choose which entries collide.
 //!
-//! What is hashed here are numbers of blocks and inodes: each is mixed in with one multiplication of 64 by 64 bits, whose
-//! halves are folded together.
+//! What is hashed here are numbers of blocks and inodes: each is mixed in with one multiplication of 64 by 64 bits,
+//! whose halves are folded together.
 //!
 //! What it does not do: resist somebody who can watch where entries land.
 //!

@@ -1,7 +1,8 @@
 //! The policies of a mechanism, side by side: their names, what each does, and which is the default, told in one place.
 //!
-//! Main items: [`policies!`](crate::policies) (declares the enum of a mechanism), [`Table`] (the same for those who know no
-//! mechanism: mount options, the lab, lists). A policy is added by one line in the enum's declaration, and by what it does.
+//! Main items: [`policies!`](crate::policies) (declares the enum of a mechanism), [`Table`] (the same for those who
+//! know no mechanism: mount options, the lab, lists). A policy is added by one line in the enum's declaration, and by
+//! what it does.
 //!
 //! It decides nothing and holds no state.
 //!

@@ -1,15 +1,15 @@
 //! Trace points, named as Linux names them (`jbd2_run_stats`, `ext4_mb_new_group_pa` …).
 //!
-//! Main types: [`TracePoint`], a `static` made by [`trace_point!`](crate::trace_point); [`Event`], what it leaves. While off, a point costs one
-//! relaxed load. While on, its numbers go as they are into a bounded ring that few threads share; text is made when
-//! somebody prints the event ([`Event`] is `Display`). [`drain`] empties the rings; the oldest events are dropped (and
-//! counted) when nobody drains.
+//! Main types: [`TracePoint`], a `static` made by [`trace_point!`](crate::trace_point); [`Event`], what it leaves.
+//! While off, a point costs one relaxed load. While on, its numbers go as they are into a bounded ring that few threads
+//! share; text is made when somebody prints the event ([`Event`] is `Display`). [`drain`] empties the rings; the oldest
+//! events are dropped (and counted) when nobody drains.
 //!
 //! What it does not do: filter, or write anywhere.
 //!
 //! # Locking
-//! Each ring has a leaf lock (`trace ring`), taken only while a point is on and shared by every sixteenth thread. The list of
-//! points has a bare leaf lock without a class.
+//! Each ring has a leaf lock (`trace ring`), taken only while a point is on and shared by every sixteenth thread. The
+//! list of points has a bare leaf lock without a class.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -190,8 +190,8 @@ pub fn drain() -> (Vec<Event>, u64) {
     (events, DROPPED.swap(0, Ordering::Relaxed))
 }
 
-/// `trace_point!(jbd2_run_stats, tid = tid.0, blocks = n)`: up to five numbers, which are looked at only while the point is on.
-/// What is no number goes behind a semicolon, as for `format!`; such events cost more:
+/// `trace_point!(jbd2_run_stats, tid = tid.0, blocks = n)`: up to five numbers, which are looked at only while the
+/// point is on. What is no number goes behind a semicolon, as for `format!`; such events cost more:
 /// `trace_point!(ext4_error, ino = 3; "error={e}")`.
 #[macro_export]
 macro_rules! trace_point {

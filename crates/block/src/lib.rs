@@ -1,8 +1,8 @@
 //! Block devices, and the path of a request to them: bio → request → tag → hardware queue.
 //!
 //! Main types: [`BlockDevice`] (what everything above reads, writes and flushes through), [`Bio`] (one asynchronous
-//! request with its completion), [`AlignedBuf`] (memory that O_DIRECT accepts), the devices in [`device`], and [`queue`]
-//! (merging, plugging, a bounded number of tags).
+//! request with its completion), [`AlignedBuf`] (memory that O_DIRECT accepts), the devices in [`device`], and
+//! [`queue`] (merging, plugging, a bounded number of tags).
 //!
 //! What it does not do: it has never heard of ext4.
 //!

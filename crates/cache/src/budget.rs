@@ -1,7 +1,8 @@
 //! One memory budget for everything that can be dropped.
 //!
-//! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold; whoever
-//! pushes the sum over the limit asks the registered shrinkers to give back, once, without waiting for anything.
+//! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold;
+//! whoever pushes the sum over the limit asks the registered shrinkers to give back, once, without waiting for
+//! anything.
 //!
 //! What it does not do: it never starts writeback or a transaction; dirty memory is bounded by the flusher, metadata
 //! pinned by the journal by the journal. This is the baseline; the policies of reclaim hang on this seam.
@@ -77,9 +78,9 @@ impl Budget {
     /// Called with no cache lock held: when over the limit, one thread at a time frees an eighth of the limit (or what
     /// there is), so that reclaim comes in batches rather than once per allocation.
     ///
-    /// What is in use may be pinned: inodes that the kernel knows, dirty memory. Looking through all of it again for every
-    /// operation would find the same; so after a look that did not come below the limit, the next one waits until a
-    /// thirty-second of the limit more is in use.
+    /// What is in use may be pinned: inodes that the kernel knows, dirty memory. Looking through all of it again for
+    /// every operation would find the same; so after a look that did not come below the limit, the next one waits until
+    /// a thirty-second of the limit more is in use.
     pub fn relieve(&self) {
         let used = self.used();
         let threshold = self.threshold.load(Ordering::Relaxed);

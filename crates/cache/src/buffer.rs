@@ -2,21 +2,22 @@
 //!
 //! Main types: [`Buffer`], [`BufferCache`].
 //!
-//! A buffer is Clean, Held by the running transaction, Logged (committed or committing, not yet home), or both of the last
-//! two. Only the journal moves it between these. The bytes are an `Arc`: whoever needs a stable copy (the log, a home
-//! write) clones the `Arc`, and the next modification copies the block (`Arc::make_mut`). That is the "frozen copy" of
-//! jbd2, made only when somebody really changes the block meanwhile.
+//! A buffer is Clean, Held by the running transaction, Logged (committed or committing, not yet home), or both of the
+//! last two. Only the journal moves it between these. The bytes are an `Arc`: whoever needs a stable copy (the log, a
+//! home write) clones the `Arc`, and the next modification copies the block (`Arc::make_mut`). That is the "frozen
+//! copy" of jbd2, made only when somebody really changes the block meanwhile.
 //!
-//! A block's content is checked by its owner once, when it enters the cache (`verified`); blocks made in memory count as
-//! verified.
+//! A block's content is checked by its owner once, when it enters the cache (`verified`); blocks made in memory count
+//! as verified.
 //!
-//! What it does not do: reclaim by itself (operations call [`Budget::relieve`] where they hold no lock that a shrinker may
-//! want), writeback. Held and Logged buffers go home through the journal, which also writes them when there is
-//! no log (ext2).
+//! What it does not do: reclaim by itself (operations call [`Budget::relieve`] where they hold no lock that a shrinker
+//! may want), writeback. Held and Logged buffers go home through the journal, which also writes them when there is no
+//! log (ext2).
 //!
 //! # Locking
-//! Each buffer has a lock (`buffer`, 80) around bytes and state; filling it from the device happens under that lock (as under
-//! Linux's BH_Lock), so that two readers read once. A shard's lock (`buffer shard`, 90) guards the map and is a leaf.
+//! Each buffer has a lock (`buffer`, 80) around bytes and state; filling it from the device happens under that lock (as
+//! under Linux's BH_Lock), so that two readers read once. A shard's lock (`buffer shard`, 90) guards the map and is a
+//! leaf.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -206,7 +207,8 @@ impl BufferCache {
             s.map.insert(block, b.clone());
             s.queue.push_back(block);
             if s.queue.len() > 2 * s.map.len() + 1024 {
-                // Forgotten blocks left their turns behind; without this a mount that never reclaims would collect them.
+                // Forgotten blocks left their turns behind; without this a mount that never reclaims would collect
+                // them.
                 let Shard { map, queue } = &mut *s;
                 queue.retain(|b| map.contains_key(b));
             }
@@ -268,8 +270,8 @@ impl BufferCache {
         }
     }
 
-    /// Reads `count` blocks from `start` in one request into the cache, where they are missing (Linux: `sb_breadahead`).
-    /// Errors are left for the access that really needs the block.
+    /// Reads `count` blocks from `start` in one request into the cache, where they are missing (Linux:
+    /// `sb_breadahead`). Errors are left for the access that really needs the block.
     pub fn readahead(&self, start: BlockNr, count: u32) {
         let end = start.0.saturating_add(u64::from(count)).min(self.blocks_count);
         let mut from = start.0;
@@ -283,8 +285,8 @@ impl BufferCache {
         if to <= from {
             return;
         }
-        // The buffers are locked before the device is read, so that nobody can load, change, write home and drop a block in
-        // between and have the old content put over it.
+        // The buffers are locked before the device is read, so that nobody can load, change, write home and drop a
+        // block in between and have the old content put over it.
         let mut buffers = Vec::with_capacity((to - from) as usize);
         for block in from..to {
             let Ok(b) = self.find_or_insert(BlockNr(block)) else { return };

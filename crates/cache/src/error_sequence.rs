@@ -2,11 +2,11 @@
 //!
 //! Main types: [`ErrorSequence`] (one an inode, one a mount), [`Opener`] (what one open file has been told).
 //!
-//! Where openers cannot be told apart but processes can (a FUSE server that is spared OPEN), [`ErrorSequence::check_for`] tells
-//! each of them once; one that opened the file later is told, too, which is no lie.
+//! Where openers cannot be told apart but processes can (a FUSE server that is spared OPEN),
+//! [`ErrorSequence::check_for`] tells each of them once; one that opened the file later is told, too, which is no lie.
 //!
-//! An error counts from the moment it is recorded. An opener from before is told at its next check; whoever opens after it is
-//! told only if nobody was yet, so that an error is never lost between two openers.
+//! An error counts from the moment it is recorded. An opener from before is told at its next check; whoever opens after
+//! it is told only if nobody was yet, so that an error is never lost between two openers.
 //!
 //! # Locking
 //! A leaf lock around the last error (`lost write`, 200); looking costs one load while nothing was lost.

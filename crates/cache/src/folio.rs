@@ -1,15 +1,15 @@
 //! File data in memory: folios, and the address space that holds those of one inode.
 //!
-//! Main types: [`AddressSpace`] (Linux: `struct address_space`), [`Folio`] (a naturally aligned power-of-two run of pages,
-//! 4 to 64 KiB), [`DirtyRun`] (consecutive dirty blocks handed to writeback).
+//! Main types: [`AddressSpace`] (Linux: `struct address_space`), [`Folio`] (a naturally aligned power-of-two run of
+//! pages, 4 to 64 KiB), [`DirtyRun`] (consecutive dirty blocks handed to writeback).
 //!
 //! Bytes are an `Arc`: writeback takes a reference, and a writer that comes meanwhile gets its own copy
 //! (`Arc::make_mut`), so written-back pages are stable and nobody waits.
 //!
-//! State is kept per file-system block: uptodate (the bytes are the file's), dirty (newer than the device), writeback (on
-//! their way: until a read of the device would find them, not only until the write has completed). With `keep_clean` off,
-//! folios leave when their last block is there: under FUSE the kernel's page cache
-//! already has the data, and a second copy would only cost memory.
+//! State is kept per file-system block: uptodate (the bytes are the file's), dirty (newer than the device), writeback
+//! (on their way: until a read of the device would find them, not only until the write has completed). With
+//! `keep_clean` off, folios leave when their last block is there: under FUSE the kernel's page cache already has the
+//! data, and a second copy would only cost memory.
 //!
 //! What it does not do: I/O, mapping to blocks, reservations; partial blocks are filled in by the caller before
 //! [`AddressSpace::write`].
@@ -146,8 +146,8 @@ impl AddressSpace {
         if blocks >= 64 { u64::MAX << first } else { ((1u64 << blocks) - 1) << first }
     }
 
-    /// Copies what is cached of `[pos, pos + buf.len())` into `buf`; returns the byte ranges (relative to `buf`) that are
-    /// not, in order.
+    /// Copies what is cached of `[pos, pos + buf.len())` into `buf`; returns the byte ranges (relative to `buf`) that
+    /// are not, in order.
     pub fn read_cached(&self, pos: u64, buf: &mut [u8]) -> Vec<(usize, usize)> {
         let len = buf.len();
         if self.is_empty() {
@@ -248,7 +248,8 @@ impl AddressSpace {
 
     /// Puts `data` at byte `pos` and marks its blocks dirty. `fills` holds the current content of blocks that `data`
     /// covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). The file is at least
-    /// `pos + data.len()` long from then on, for `size` as for writeback. Returns how many bytes became dirty that were not.
+    /// `pos + data.len()` long from then on, for `size` as for writeback. Returns how many bytes became dirty that were
+    /// not.
     ///
     /// # Errors
     /// [`NeedsFill`]: such a block without a fill; nothing has changed. It may have been uptodate a moment ago.
@@ -454,8 +455,8 @@ impl AddressSpace {
         }
     }
 
-    /// Forgets all blocks in `[from, to)` (whole blocks): they were truncated or punched. Returns the dirty bytes that went.
-    /// Blocks under writeback are forgotten too; the caller has excluded writeback.
+    /// Forgets all blocks in `[from, to)` (whole blocks): they were truncated or punched. Returns the dirty bytes that
+    /// went. Blocks under writeback are forgotten too; the caller has excluded writeback.
     pub fn discard(&self, from: u64, to: u64) -> u64 {
         if self.is_empty() || from >= to {
             return 0;
@@ -488,8 +489,8 @@ impl AddressSpace {
         (before - inner.dirty_blocks) << self.block_bits
     }
 
-    /// Zeroes the cached bytes from `pos` to the end of its block without marking them dirty (the tail past a new end of
-    /// file: it is written only if its block is).
+    /// Zeroes the cached bytes from `pos` to the end of its block without marking them dirty (the tail past a new end
+    /// of file: it is written only if its block is).
     pub fn zero_tail(&self, pos: u64) {
         let within_block = pos % self.block_size();
         if within_block == 0 || self.is_empty() {

@@ -1,7 +1,7 @@
 //! Counting I/O in flight: who submitted it is not who waits for it.
 //!
-//! Main types: [`IoWait`] (a counter that can be waited down to zero) and [`IoToken`] (one unit of it). A transaction owns
-//! one for the ordered data that its commit must see on the device; an inode owns one for its writeback.
+//! Main types: [`IoWait`] (a counter that can be waited down to zero) and [`IoToken`] (one unit of it). A transaction
+//! owns one for the ordered data that its commit must see on the device; an inode owns one for its writeback.
 //!
 //! # Locking
 //! One leaf lock (`io wait`, 200).

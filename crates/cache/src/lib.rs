@@ -1,15 +1,16 @@
 //! Metadata buffers, file data folios and the memory budget they share.
 //!
-//! Main types: [`Budget`] (one `cache=SIZE` for everything that can be dropped), [`BufferCache`] and [`Buffer`] (metadata
-//! blocks, whose state only the journal moves once they are held), [`AddressSpace`] and [`Folio`] (dirty and cached file
-//! data), [`Flusher`] (background writeback), [`Writebacks`] (data on its way to the device), [`ErrorSequence`] (data that did not get
-//! there), [`IoWait`] (waits for a few requests).
+//! Main types: [`Budget`] (one `cache=SIZE` for everything that can be dropped), [`BufferCache`] and [`Buffer`]
+//! (metadata blocks, whose state only the journal moves once they are held), [`AddressSpace`] and [`Folio`] (dirty and
+//! cached file data), [`Flusher`] (background writeback), [`Writebacks`] (data on its way to the device),
+//! [`ErrorSequence`] (data that did not get there), [`IoWait`] (waits for a few requests).
 //!
 //! What it does not do: it does not know what a block means, allocate blocks, or start transactions. Mapping folios to
 //! blocks is [`AddressSpaceOps`], implemented by `fs`.
 //!
 //! # Locking
-//! `folio` (40) before `buffer` (80) before `buffer shard` (90). Reclaim only tries locks, and runs at no rank of its own.
+//! `folio` (40) before `buffer` (80) before `buffer shard` (90). Reclaim only tries locks, and runs at no rank of its
+//! own.
 #![forbid(unsafe_code)]
 
 mod budget;

@@ -1,19 +1,20 @@
 //! Background writeback of file data (Linux: fs/fs-writeback.c, mm/page-writeback.c).
 //!
-//! Main types: [`Flusher`] (which inodes are dirty, since when, and how many bytes in all), [`AddressSpaceOps`] (how one
-//! inode's dirty data reaches the device: implemented by `fs`).
+//! Main types: [`Flusher`] (which inodes are dirty, since when, and how many bytes in all), [`AddressSpaceOps`] (how
+//! one inode's dirty data reaches the device: implemented by `fs`).
 //!
-//! Rules: data older than `expire` is written; above `background_bytes` everything is written, oldest inode first; above
-//! `limit_bytes` writers do it themselves ([`Flusher::must_throttle`]). Within an inode, blocks go out in file order.
+//! Rules: data older than `expire` is written; above `background_bytes` everything is written, oldest inode first;
+//! above `limit_bytes` writers do it themselves ([`Flusher::must_throttle`]). Within an inode, blocks go out in file
+//! order.
 //!
-//! An inode stays listed until nothing of it is dirty, in somebody's hands or on its way: so whoever asks for everything
-//! ([`Flusher::listed`]) sees also what the flusher has begun.
+//! An inode stays listed until nothing of it is dirty, in somebody's hands or on its way: so whoever asks for
+//! everything ([`Flusher::listed`]) sees also what the flusher has begun.
 //!
 //! What it does not do: block mapping, transactions.
 //!
 //! # Locking
-//! `dirty inodes` (38) guards the table and is not held while an inode is written. An inode that is listed already is dirtied
-//! without it ([`AddressSpaceOps::is_listed`]).
+//! `dirty inodes` (38) guards the table and is not held while an inode is written. An inode that is listed already is
+//! dirtied without it ([`AddressSpaceOps::is_listed`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Who owns dirty data on its way to the device: [`WritebackToken`], and the open tokens of one inode, [`Writebacks`].
 //!
 //! A token is opened when blocks are taken from the address space, and closed when their data can be read back from the
-//! device: written, mapped (or converted), the size on disk moved; or when it is known that they never will be. Until then the
-//! folios keep the data. So "is it there?" has one answer: no token that was opened before is open.
+//! device: written, mapped (or converted), the size on disk moved; or when it is known that they never will be. Until
+//! then the folios keep the data. So "is it there?" has one answer: no token that was opened before is open.
 //!
-//! Main types: [`Writebacks`] (one an inode), [`WritebackToken`], [`Epoch`] (a moment, to wait for what was opened before).
-//! Linux has PG_writeback, `i_unwritten` and ordered lists of the journal for parts of this.
+//! Main types: [`Writebacks`] (one an inode), [`WritebackToken`], [`Epoch`] (a moment, to wait for what was opened
+//! before). Linux has PG_writeback, `i_unwritten` and ordered lists of the journal for parts of this.
 //!
 //! What it does not do: errors. A token's error concerns whoever wrote the data; it is recorded with the inode
 //! ([`crate::ErrorSequence`]) before the token closes, and nobody takes it from somebody else.
@@ -78,7 +78,8 @@ impl Writebacks {
         Epoch(self.state.lock().opened)
     }
 
-    /// Calls `then` once everything that was opened before `epoch` is closed: at once, or from the thread that closes the last.
+    /// Calls `then` once everything that was opened before `epoch` is closed: at once, or from the thread that closes
+    /// the last.
     pub fn when_closed(&self, epoch: Epoch, then: impl FnOnce() + Send + 'static) {
         {
             let mut s = self.state.lock();

@@ -200,7 +200,8 @@ fn privileges_stay_in_the_image() {
     );
 }
 
-/// While a copy makes fifos, somebody who may write in the destination replaces each by a link to a file of somebody else.
+/// While a copy makes fifos, somebody who may write in the destination replaces each by a link to a file of somebody
+/// else.
 #[test]
 fn a_swapped_node_leads_nowhere() {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! The same work through Extant's mount and through the kernel's driver: answers, trees and e2fsck must agree, for every
-//! kind of image.
+//! The same work through Extant's mount and through the kernel's driver: answers, trees and e2fsck must agree, for
+//! every kind of image.
 //!
 //! Both mount with noatime: looking at the trees must not change them.
 //!
@@ -15,8 +15,8 @@ use extant_testkit::mount::{fuse_works, loop_mounts_work};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_extant");
 
-/// With the writeback cache the kernel keeps the times of open files itself, and its FUSE knows no bounds of times: what
-/// an image cannot hold shows clamped only once the kernel has forgotten the file.
+/// With the writeback cache the kernel keeps the times of open files itself, and its FUSE knows no bounds of times:
+/// what an image cannot hold shows clamped only once the kernel has forgotten the file.
 ///
 /// EXTANT_SEED is added to the seed, for long runs over many.
 fn plan(seed: u64, operations: usize, odd_times: bool) -> Plan {

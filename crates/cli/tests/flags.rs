@@ -202,7 +202,8 @@ fn immutable_and_append_only_stop_what_the_kernel_stops() {
     with_both(&[], "no_open=0", |kernel, extant| same(&answers(kernel, true), &answers(extant, true)));
 }
 
-/// As mounts are by default the kernel does not ask the server when a file is opened: what it must not do fails when it does it.
+/// As mounts are by default the kernel does not ask the server when a file is opened: what it must not do fails when it
+/// does it.
 #[test]
 fn immutable_and_append_only_hold_without_opens() {
     with_both(&[], "no_open=1", |kernel, extant| {
@@ -267,7 +268,8 @@ fn every_letter_of_chattr() {
     });
 }
 
-/// The rules of Linux's `ext4_link`, `ext4_rename` and `__ext4_new_inode`; not every kernel is built to mount such an image.
+/// The rules of Linux's `ext4_link`, `ext4_rename` and `__ext4_new_inode`; not every kernel is built to mount such an
+/// image.
 #[test]
 fn a_project_is_handed_down_and_keeps_others_out() {
     if !fuse_works() {

@@ -360,8 +360,8 @@ fn without_root() {
     let _ = std::fs::remove_dir_all("/tmp/extant-65534");
 }
 
-/// The kernel's driver writes to an image whose journal is on a device of its own, and both are copied while it is mounted:
-/// what a power cut leaves.
+/// The kernel's driver writes to an image whose journal is on a device of its own, and both are copied while it is
+/// mounted: what a power cut leaves.
 #[test]
 fn a_journal_on_another_device_is_read_when_it_is_named() {
     if !common::loop_mounts_work() || !fuse_works() {

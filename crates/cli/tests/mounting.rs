@@ -244,7 +244,8 @@ fn a_frozen_mount_is_a_clean_image_and_its_writers_wait() {
                     .expect("spawn")
             })
             .collect();
-        // Reading goes on beside them (not in the directory that they wait with: the kernel has locked it for one of them).
+        // Reading goes on beside them (not in the directory that they wait with: the kernel has locked it for one of
+        // them).
         assert_eq!(std::fs::read(format!("{mnt}/big")).expect("read"), common::big());
         assert!(std::fs::read(&image).expect("image") == std::fs::read(&copy).expect("copy"), "{fs_type}: it changed");
         extant(&["thaw", &mnt]).ok();

@@ -74,8 +74,8 @@ impl Filesystem {
     }
 }
 
-/// The name as it is compared where case does not count: Unicode's full case folding in its canonical decomposition, without
-/// what is ignorable (Linux: fs/unicode, NFDICF). What is no UTF-8 is compared as it is.
+/// The name as it is compared where case does not count: Unicode's full case folding in its canonical decomposition,
+/// without what is ignorable (Linux: fs/unicode, NFDICF). What is no UTF-8 is compared as it is.
 fn fold(name: &[u8]) -> Vec<u8> {
     let Ok(text) = std::str::from_utf8(name) else { return name.to_vec() };
     if text.is_ascii() {

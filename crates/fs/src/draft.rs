@@ -1,14 +1,15 @@
 //! Many changes as one: all of them, or after a power cut none.
 //!
-//! Main type: [`Draft`], a device that shows an image with changes, which it keeps beside it. A file system is mounted on
-//! the draft, changed and unmounted; then [`Draft::commit`] brings everything into the image:
+//! Main type: [`Draft`], a device that shows an image with changes, which it keeps beside it. A file system is mounted
+//! on the draft, changed and unmounted; then [`Draft::commit`] brings everything into the image:
 //!
 //! 1. What was free in the image is written where it belongs: nothing points there yet.
 //! 2. The image is marked as needing recovery, and everything else that differs goes into its log as one transaction.
-//! 3. One sector, the journal's superblock, says that the log begins there. Before that write the image is as it was; after it
-//!    any replay, ours or another's, makes it what the draft was.
+//! 3. One sector, the journal's superblock, says that the log begins there. Before that write the image is as it was;
+//!    after it any replay, ours or another's, makes it what the draft was.
 //!
-//! So a draft is bounded by the image's journal, except for new content. Blocks of the journal itself are not brought over.
+//! So a draft is bounded by the image's journal, except for new content. Blocks of the journal itself are not brought
+//! over.
 //!
 //! What it does not do: images without a journal.
 //!
@@ -68,8 +69,9 @@ impl Draft {
         })
     }
 
-    /// Brings everything into the image, which is to be mounted for writing once afterwards: that replays it. The draft's own
-    /// file system has been unmounted. An error leaves the image as it was, but perhaps marked as needing recovery.
+    /// Brings everything into the image, which is to be mounted for writing once afterwards: that replays it. The
+    /// draft's own file system has been unmounted. An error leaves the image as it was, but perhaps marked as needing
+    /// recovery.
     ///
     /// Errors: `Unsupported` for an image without a journal of its own, and for more changes than its log can take.
     pub fn commit(self: &Arc<Draft>) -> Result<()> {

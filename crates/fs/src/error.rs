@@ -158,8 +158,8 @@ pub enum Error {
         /// The error that stopped it, as it was told then.
         cause: extant_journal::Error,
     },
-    /// Something that was written did not become durable, and why. What asks for durability answers this, for one inode or
-    /// for all of the mount.
+    /// Something that was written did not become durable, and why. What asks for durability answers this, for one inode
+    /// or for all of the mount.
     #[error("not durable{}: {cause}", Place(*.ino, None))]
     Lost {
         /// The inode whose data or changes are lost; `None`: of the mount.

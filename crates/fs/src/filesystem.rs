@@ -40,8 +40,8 @@ pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
 pub(crate) static XATTR_CLASS: LockClass = LockClass::new("shared attributes", 77);
 
-/// How often an operation is tried that finds no space while some may be on its way. A try can be in vain because another
-/// thread was faster, so this is more than what one eviction and one commit need.
+/// How often an operation is tried that finds no space while some may be on its way. A try can be in vain because
+/// another thread was faster, so this is more than what one eviction and one commit need.
 const NO_SPACE_TRIES: u32 = 8;
 
 /// What a file system says about itself (statvfs).
@@ -199,8 +199,8 @@ impl Filesystem {
     }
 
     /// The time for inode stamps.
-    /// The time as new inodes can hold it: small ones have no nanoseconds, and a time must not change when the inode has
-    /// left the memory (Linux: `s_time_gran`).
+    /// The time as new inodes can hold it: small ones have no nanoseconds, and a time must not change when the inode
+    /// has left the memory (Linux: `s_time_gran`).
     pub(crate) fn now(&self) -> Timestamp {
         let t = self.options.clock.wall();
         let fine = self.geo.want_extra_isize > 0;
@@ -235,8 +235,8 @@ impl Filesystem {
         Ok(self.journal.start(credits.min(self.journal.max_credits()))?)
     }
 
-    /// The mount goes on after an error (`errors=continue`): a transaction has its fields, too, or a checkpoint of an older
-    /// superblock would take them off the device.
+    /// The mount goes on after an error (`errors=continue`): a transaction has its fields, too, or a checkpoint of an
+    /// older superblock would take them off the device.
     fn log_errors(&self) -> Result<()> {
         if !self.errors_unlogged.load(Ordering::Acquire) || !self.errors_unlogged.swap(false, Ordering::AcqRel) {
             return Ok(());
@@ -246,8 +246,8 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// Runs an operation's changes under a handle, which is finished however it ends: an operation that fails has taken back
-    /// what it did, or called [`Filesystem::whole`]. Only a panic is neither, and aborts the journal.
+    /// Runs an operation's changes under a handle, which is finished however it ends: an operation that fails has taken
+    /// back what it did, or called [`Filesystem::whole`]. Only a panic is neither, and aborts the journal.
     pub(crate) fn transact_whole<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
         let mut handle = self.start(credits)?;
         let r = change(&mut handle);
@@ -262,8 +262,8 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// Ends a handle. What fails for a reason of its own (no space, say) has undone what it did. What met damage or a failing
-    /// device may have stopped anywhere: if it has changed something, nothing more becomes durable.
+    /// Ends a handle. What fails for a reason of its own (no space, say) has undone what it did. What met damage or a
+    /// failing device may have stopped anywhere: if it has changed something, nothing more becomes durable.
     pub(crate) fn end<T>(&self, handle: Handle, r: Result<T>) -> Result<T> {
         match &r {
             Err(e @ (Error::Corrupt { .. } | Error::Device(_) | Error::Journal(_) | Error::Aborted { .. })) => {
@@ -301,8 +301,8 @@ impl Filesystem {
         }
     }
 
-    /// A change was cut short by a device that did not read, and left blocks that nobody owns: harmless, but for e2fsck to
-    /// find, which looks only where it is told to (Linux: `ext4_std_error`).
+    /// A change was cut short by a device that did not read, and left blocks that nobody owns: harmless, but for e2fsck
+    /// to find, which looks only where it is told to (Linux: `ext4_std_error`).
     pub(crate) fn note_cut_short(&self, e: &Error) {
         if matches!(e, Error::Device(_)) {
             self.record_error(e);
@@ -347,9 +347,9 @@ impl Filesystem {
         }
     }
 
-    /// Tells the superblock on the device of errors, at once, or when the commit or checkpoint ends that writes now: whatever
-    /// happens next, the next mount and e2fsck know. Only of that; what else has changed of it in memory belongs to
-    /// transactions. Best effort: a device that fails here has been reported already, and may be why.
+    /// Tells the superblock on the device of errors, at once, or when the commit or checkpoint ends that writes now:
+    /// whatever happens next, the next mount and e2fsck know. Only of that; what else has changed of it in memory
+    /// belongs to transactions. Best effort: a device that fails here has been reported already, and may be why.
     fn write_errors(&self) {
         if !self.errors_unwritten.load(Ordering::Acquire) {
             return;
@@ -364,7 +364,8 @@ impl Filesystem {
         });
     }
 
-    /// From here on the mount is read-only, and acknowledges nothing any more that is not durable. The first reason counts.
+    /// From here on the mount is read-only, and acknowledges nothing any more that is not durable. The first reason
+    /// counts.
     fn fail(&self, e: &Error) -> bool {
         let first = self.state.fail(e);
         if first {
@@ -381,8 +382,9 @@ impl Filesystem {
         r
     }
 
-    /// Runs `op`; when space is only missing until the next commit, or until an inode is freed whose last user has gone (not
-    /// one that `op` itself made in vain), brings that about and tries again (bounded). The caller holds no lock and no handle.
+    /// Runs `op`; when space is only missing until the next commit, or until an inode is freed whose last user has gone
+    /// (not one that `op` itself made in vain), brings that about and tries again (bounded). The caller holds no lock
+    /// and no handle.
     pub(crate) fn retry_no_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..NO_SPACE_TRIES {
             // Read before the try: what is freed between its failure and the look at the evictions is not missed.
@@ -408,8 +410,8 @@ impl Filesystem {
         }
     }
 
-    /// Stops trusting what is in memory (an operation panicked, say): nothing more reaches the log, the mount is read-only
-    /// from here on, and the image stays marked as needing recovery.
+    /// Stops trusting what is in memory (an operation panicked, say): nothing more reaches the log, the mount is
+    /// read-only from here on, and the image stays marked as needing recovery.
     pub fn abort(&self, cause: &str) {
         self.journal.abort(&extant_journal::Error::Aborted { cause: cause.to_owned() });
     }

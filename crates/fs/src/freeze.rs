@@ -2,7 +2,8 @@
 //!
 //! Main types: [`Gate`], [`Change`] (somebody is inside). Linux: `sb_start_write`, `freeze_super`.
 //!
-//! What it does not do: make the device clean ([`Filesystem::freeze`](crate::Filesystem::freeze) does, once nobody is inside).
+//! What it does not do: make the device clean ([`Filesystem::freeze`](crate::Filesystem::freeze) does, once nobody is
+//! inside).
 //!
 //! # Locking
 //! `freeze` (5), taken only while the mount is frozen or about to be. Who waits at the gate holds nothing.

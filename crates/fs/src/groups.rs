@@ -4,11 +4,12 @@
 //! [`extant_mballoc::GroupStore`].
 //!
 //! A descriptor is decoded once, at mount, and kept; every change is written into its block under the caller's handle
-//! at once, checksum included. Sums per flex group and of all directories follow each change, so that the placement of a
-//! directory need not ask every descriptor.
+//! at once, checksum included. Sums per flex group and of all directories follow each change, so that the placement of
+//! a directory need not ask every descriptor.
 //!
 //! # Locking
-//! The sums are atomics, changed under the descriptor's lock. One lock per descriptor (`group descriptor`, 72), taken under the allocator's group lock (70) and above buffers (80).
+//! The sums are atomics, changed under the descriptor's lock. One lock per descriptor (`group descriptor`, 72), taken
+//! under the allocator's group lock (70) and above buffers (80).
 
 use std::sync::Arc;
 
@@ -195,7 +196,8 @@ impl Groups {
         handle.modify(buffer, BufKind::Table, |b| desc.encode_into(&mut b[offset..offset + size], group, &self.geo));
     }
 
-    /// Changes a descriptor together with a bitmap of its group, under `handle`: `f` sees descriptor and bitmap bytes. 2 credits.
+    /// Changes a descriptor together with a bitmap of its group, under `handle`: `f` sees descriptor and bitmap bytes.
+    /// 2 credits.
     pub fn update_bitmap<R>(
         &self,
         handle: &mut Handle,
@@ -218,8 +220,8 @@ impl Groups {
         let (block, uninit) = self.with(group, |d| (d.block_bitmap, d.flags.contains(GroupFlags::BLOCK_UNINIT)))?;
         if uninit {
             let built = self.build_block_bitmap(group)?;
-            // The bitmap changes only under the descriptor's lock, and the first change clears the flag: while it is set,
-            // building the bitmap again gives the same bytes; once it is clear, the bytes must not be touched.
+            // The bitmap changes only under the descriptor's lock, and the first change clears the flag: while it is
+            // set, building the bitmap again gives the same bytes; once it is clear, the bytes must not be touched.
             let desc = self.desc(group)?.lock();
             if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
                 let buffer = self.cache.get_zeroed(block)?;

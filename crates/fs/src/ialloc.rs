@@ -3,8 +3,8 @@
 //! Placement, as a hierarchy:
 //! 1. A directory below the root (or below one marked TOPDIR) is spread: of the flex groups with at least average free
 //!    inodes and free blocks, the one with the fewest directories, starting at a hash of the name (Orlov).
-//! 2. Any other directory stays near its parent, in the first flex group that is not crowded: directories, free inodes and
-//!    free blocks within bounds around the average.
+//! 2. Any other directory stays near its parent, in the first flex group that is not crowded: directories, free inodes
+//!    and free blocks within bounds around the average.
 //! 3. Anything else goes into its parent's group; if that is full, into groups at quadratically growing distance; then
 //!    anywhere.
 //!

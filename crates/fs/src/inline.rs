@@ -22,7 +22,8 @@ use crate::xattr_store::XattrView;
 
 /// `system.data`.
 const DATA: Name<'static> = Name { index: 7, suffix: b"data" };
-/// A directory's content begins with the number of its parent, in place of `.` and `..` (Linux: `EXT4_INLINE_DOTDOT_SIZE`).
+/// A directory's content begins with the number of its parent, in place of `.` and `..` (Linux:
+/// `EXT4_INLINE_DOTDOT_SIZE`).
 const PARENT_LEN: usize = 4;
 
 impl Filesystem {

@@ -1,10 +1,10 @@
 //! The live inode.
 //!
-//! Main types: [`Inode`] (Linux: `struct inode` and `struct ext4_inode_info`), [`InodeRef`] (somebody uses it: an open file,
-//! a name the FUSE kernel remembers), [`Attr`] (what stat(2) shows), [`Meta`] (the decoded on-disk inode).
+//! Main types: [`Inode`] (Linux: `struct inode` and `struct ext4_inode_info`), [`InodeRef`] (somebody uses it: an open
+//! file, a name the FUSE kernel remembers), [`Attr`] (what stat(2) shows), [`Meta`] (the decoded on-disk inode).
 //!
-//! Two sizes: [`Inode::size`] is what users see; `meta.desc.size` is what a crash would leave (Linux: `i_disksize`), and
-//! only moves over data that is mapped and ordered before its commit.
+//! Two sizes: [`Inode::size`] is what users see; `meta.desc.size` is what a crash would leave (Linux: `i_disksize`),
+//! and only moves over data that is mapped and ordered before its commit.
 //!
 //! What it does not do: I/O, and changing anything on disk; see `store.rs` and the operations.
 //!

@@ -125,7 +125,8 @@ impl InodeTable {
         true
     }
 
-    /// Puts an inode back whose eviction failed. Without a reference, whose end would queue the eviction again, for ever.
+    /// Puts an inode back whose eviction failed. Without a reference, whose end would queue the eviction again, for
+    /// ever.
     pub(crate) fn put_back(&self, inode: Arc<Inode>) {
         {
             let mut s = self.shard(inode.ino).lock();
@@ -159,8 +160,8 @@ impl Shrinker for InodeTable {
                 turns -= 1;
                 let Some(ino) = s.queue.pop_front() else { break };
                 let Some((inode, referenced)) = s.map.get(&ino) else { continue };
-                // Dirty inodes are held by the flusher, used ones by their users: the count tells both. Cached pages of a
-                // clean inode go with it.
+                // Dirty inodes are held by the flusher, used ones by their users: the count tells both. Cached pages of
+                // a clean inode go with it.
                 let idle = !referenced.swap(false, Ordering::Relaxed)
                     && inode.users() == 0
                     && Arc::strong_count(inode) == 1

@@ -1,9 +1,9 @@
 //! The ext2/3/4 file system: what others embed.
 //!
-//! Main types: [`Filesystem`] (mounted; all operations are its methods), [`InodeRef`] (a file in use), [`MountOptions`],
-//! [`Error`]. Around them: `mount.rs`, `ops/` (the operations), `groups.rs` and `ialloc.rs` (placement), `store.rs`,
-//! `dir_store.rs`, `xattr_store.rs` (what the layers below the operations see), [`map`] (extents, indirect blocks,
-//! extent status), [`dir`] (directories), [`xattr`].
+//! Main types: [`Filesystem`] (mounted; all operations are its methods), [`InodeRef`] (a file in use),
+//! [`MountOptions`], [`Error`]. Around them: `mount.rs`, `ops/` (the operations), `groups.rs` and `ialloc.rs`
+//! (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs` (what the layers below the operations see), [`map`]
+//! (extents, indirect blocks, extent status), [`dir`] (directories), [`xattr`].
 //!
 //! What it does not do: permissions (the caller's kernel or program checks them), errno, partitions, repair.
 //!
@@ -27,6 +27,7 @@
 //! # Locking
 //! Written once, in docs/locking.md; the ranks are at each lock's class.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod borrow;
 pub mod dir;

@@ -1,9 +1,9 @@
 //! Mounting and unmounting (Linux: `ext4_fill_super`, `ext4_put_super`, fs/ext4/super.c).
 //!
 //! Order at mount: superblock (or, read-only, a backup) → features → a borrowed journal for an image without one
-//! ([`crate::borrow`]) → replay → superblock again → descriptors → allocator → journal → `needs_recovery` durable → orphans
-//! → root. Order at unmount: data → commit → checkpoint → log marked empty → only then `needs_recovery` cleared, and a
-//! borrowed journal given back. A crash between any two of these leaves an image that replays.
+//! ([`crate::borrow`]) → replay → superblock again → descriptors → allocator → journal → `needs_recovery` durable →
+//! orphans → root. Order at unmount: data → commit → checkpoint → log marked empty → only then `needs_recovery`
+//! cleared, and a borrowed journal given back. A crash between any two of these leaves an image that replays.
 //!
 //! Reading an image that needs recovery: the log is replayed in memory and nothing is written.
 //!
@@ -105,8 +105,8 @@ impl Filesystem {
     /// Mounts the file system on `dev`.
     ///
     /// # Errors
-    /// With the image's name in front: no ext file system, a feature that is not supported (named), damage, a device too
-    /// small for the file system. Nothing has been written then, except by a replay.
+    /// With the image's name in front: no ext file system, a feature that is not supported (named), damage, a device
+    /// too small for the file system. Nothing has been written then, except by a replay.
     pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
         let image = dev.name().to_owned();
         let mut borrowed = false;
@@ -122,15 +122,15 @@ impl Filesystem {
         self.iget(InodeNr::ROOT)
     }
 
-    /// Writes everything, marks the image clean, and ends the background threads. The file system answers every later change
-    /// with [`Error::ReadOnly`].
+    /// Writes everything, marks the image clean, and ends the background threads. The file system answers every later
+    /// change with [`Error::ReadOnly`].
     ///
-    /// The threads end in the order in which they need each other: whoever writes data or frees inodes needs handles, which
-    /// need the journal's thread to make room.
+    /// The threads end in the order in which they need each other: whoever writes data or frees inodes needs handles,
+    /// which need the journal's thread to make room.
     ///
     /// # Errors
-    /// The first thing that could not be made durable; the image is then left marked as needing recovery, unless only data of
-    /// files was lost that nobody has been told of.
+    /// The first thing that could not be made durable; the image is then left marked as needing recovery, unless only
+    /// data of files was lost that nobody has been told of.
     pub fn unmount(&self) -> Result<()> {
         if self.stopping.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -240,8 +240,8 @@ impl Filesystem {
     }
 }
 
-/// A mount, and the duty to end it: dropped, it unmounts. Parts of a program may share the file system by the `Arc` that it
-/// is; once the mount has ended they can change nothing any more ([`Error::ReadOnly`]).
+/// A mount, and the duty to end it: dropped, it unmounts. Parts of a program may share the file system by the `Arc`
+/// that it is; once the mount has ended they can change nothing any more ([`Error::ReadOnly`]).
 ///
 /// Dropped by a thread that panics it leaves what a power cut leaves.
 #[must_use = "dropped, it unmounts"]
@@ -264,7 +264,8 @@ impl Mounted {
 }
 
 impl Drop for Mounted {
-    /// What [`Filesystem::unmount`] would have answered goes to [`MountOptions::messages`]; whoever wants to know unmounts.
+    /// What [`Filesystem::unmount`] would have answered goes to [`MountOptions::messages`]; whoever wants to know
+    /// unmounts.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return self.fs.cut_off();
@@ -302,8 +303,8 @@ pub(crate) fn write_super(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockN
     Ok(())
 }
 
-/// What the journal of the image asks for, done. Returns the device to go on with (an overlay when nothing may be written)
-/// and the journal, empty.
+/// What the journal of the image asks for, done. Returns the device to go on with (an overlay when nothing may be
+/// written) and the journal, empty.
 fn recover(
     dev: Arc<dyn BlockDevice>,
     sb: &mut SuperBlock,
@@ -363,8 +364,8 @@ fn recover(
     Ok((dev, Some(journal)))
 }
 
-/// An image without a journal, about to be written: ends what a crash left of a borrowed one, and lends it one. True if it
-/// has one now; why not is said.
+/// An image without a journal, about to be written: ends what a crash left of a borrowed one, and lends it one. True if
+/// it has one now; why not is said.
 fn lend_journal(
     dev: &Arc<dyn BlockDevice>,
     sb: &mut SuperBlock,

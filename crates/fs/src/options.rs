@@ -43,8 +43,8 @@ pub enum BorrowJournal {
     Never,
 }
 
-/// Where a mount says what no call returns: damage that it met, why it turned read-only. One line each, without its end, that
-/// begins with the image's name. By default nowhere.
+/// Where a mount says what no call returns: damage that it met, why it turned read-only. One line each, without its
+/// end, that begins with the image's name. By default nowhere.
 #[derive(Clone, Default)]
 pub struct Messages(Option<Arc<Say>>);
 
@@ -134,8 +134,8 @@ pub struct MountOptions {
     pub errors: Option<OnError>,
     /// Keep clean file data in the page cache. Off under FUSE, where the kernel keeps it.
     pub keep_clean: bool,
-    /// Writes of at least this many bytes, and overwrites, go to the device at once instead of waiting in folios. For devices
-    /// that cache writes themselves (image files without O_DIRECT); `None` otherwise.
+    /// Writes of at least this many bytes, and overwrites, go to the device at once instead of waiting in folios. For
+    /// devices that cache writes themselves (image files without O_DIRECT); `None` otherwise.
     pub write_through_bytes: Option<u64>,
     /// How free blocks are chosen.
     pub alloc_policy: AllocPolicy,

@@ -1,7 +1,7 @@
 //! Inodes that a crash must clean up: unlinked but open, or being truncated (Linux: fs/ext4/orphan.c).
 //!
-//! Main type: [`Orphans`]. An orphan is recorded either in a slot of the orphan file (feature `orphan_file`) or, when that
-//! is full or absent, on the list that starts at `s_last_orphan` and goes on through `i_dtime`.
+//! Main type: [`Orphans`]. An orphan is recorded either in a slot of the orphan file (feature `orphan_file`) or, when
+//! that is full or absent, on the list that starts at `s_last_orphan` and goes on through `i_dtime`.
 //!
 //! # Locking
 //! `orphans` (55), under the map lock and above inode metas.
@@ -100,12 +100,12 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Records the inode; nothing if it is recorded already. 2 credits (superblock or orphan file block, inode). The caller
-    /// writes the inode afterwards.
+    /// Records the inode; nothing if it is recorded already. 2 credits (superblock or orphan file block, inode). The
+    /// caller writes the inode afterwards.
     pub(crate) fn orphan_add(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         if !self.has_log {
-            // The list must never disagree with the inodes, which only a log can promise; e2fsck finds the orphans without
-            // it, and gives up on a list that is torn (Linux: the same).
+            // The list must never disagree with the inodes, which only a log can promise; e2fsck finds the orphans
+            // without it, and gives up on a list that is torn (Linux: the same).
             return Ok(());
         }
         let mut s = self.orphans.0.lock();
@@ -124,8 +124,8 @@ impl Filesystem {
         self.modify_superblock(handle, |sb| sb.set_last_orphan(Some(inode.ino)))
     }
 
-    /// Takes the inode off; nothing if it is not recorded. 2 credits. Its `dtime` is 0 afterwards; the caller writes the
-    /// inode.
+    /// Takes the inode off; nothing if it is not recorded. 2 credits. Its `dtime` is 0 afterwards; the caller writes
+    /// the inode.
     pub(crate) fn orphan_remove(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         let mut s = self.orphans.0.lock();
         let Some(place) = s.place.remove(&inode.ino) else { return Ok(()) };

@@ -19,7 +19,8 @@ impl Filesystem {
     /// the way always are.
     ///
     /// # Errors
-    /// [`Error::NotFound`] and [`Error::NotDirectory`] for a part of the path; [`Error::Invalid`] after 40 symbolic links.
+    /// [`Error::NotFound`] and [`Error::NotDirectory`] for a part of the path; [`Error::Invalid`] after 40 symbolic
+    /// links.
     ///
     /// ```no_run
     /// # fn show(fs: &extant_fs::Filesystem) -> extant_fs::Result<()> {

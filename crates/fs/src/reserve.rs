@@ -2,12 +2,13 @@
 //!
 //! Main types: [`Caller`] (on whose behalf a thread works), [`Reserve`] (how much is kept back, and for whom).
 //!
-//! The caller belongs to the thread, as Linux's `current_cred()` does: blocks are allocated many calls below an operation
-//! (directories, attributes, map nodes), and none of what lies between has a use for it. A thread that says nothing works
-//! for root: the library's own calls, writeback, evictions. So what was promised to a delayed write is kept whatever the
-//! reserve says; only the promise can be refused.
+//! The caller belongs to the thread, as Linux's `current_cred()` does: blocks are allocated many calls below an
+//! operation (directories, attributes, map nodes), and none of what lies between has a use for it. A thread that says
+//! nothing works for root: the library's own calls, writeback, evictions. So what was promised to a delayed write is
+//! kept whatever the reserve says; only the promise can be refused.
 //!
-//! What it does not do: count blocks. The allocator does, and is told with each request whether the reserve may be used.
+//! What it does not do: count blocks. The allocator does, and is told with each request whether the reserve may be
+//! used.
 //!
 //! # Locking
 //! None: the caller is the thread's own, and the rest does not change during a mount.
@@ -79,7 +80,8 @@ impl Reserve {
         }
     }
 
-    /// Whether `who` may use the root blocks. A reserve for group 0 is nobody's: else every member of root's group had it.
+    /// Whether `who` may use the root blocks. A reserve for group 0 is nobody's: else every member of root's group had
+    /// it.
     fn open_to(&self, who: Caller) -> bool {
         who.uid == 0 || who.uid == self.uid || (self.gid != 0 && who.gid == self.gid)
     }

@@ -1,9 +1,9 @@
 //! Whether a mount may change its image, and whether it may still say that something is durable.
 //!
-//! Main type: [`MountState`]: running; read-only because it was asked for, at the mount or since; failed, after the first error that `errors=` or the
-//! journal does not forgive; closed. Every operation that changes something passes [`MountState::check_writable`], everything
-//! that says "durable" passes [`MountState::acknowledge`], which answers a failed mount's first error.
-//! Linux: `sb_rdonly`, `EXT4_MF_FS_ABORTED`, `ext4_emergency_state`.
+//! Main type: [`MountState`]: running; read-only because it was asked for, at the mount or since; failed, after the
+//! first error that `errors=` or the journal does not forgive; closed. Every operation that changes something passes
+//! [`MountState::check_writable`], everything that says "durable" passes [`MountState::acknowledge`], which answers a
+//! failed mount's first error. Linux: `sb_rdonly`, `EXT4_MF_FS_ABORTED`, `ext4_emergency_state`.
 //!
 //! What it does not do: stop anything. Who fails a mount aborts the journal first.
 //!

@@ -40,8 +40,8 @@ impl Filesystem {
     }
 
     /// Whether a file may own these blocks: they exist, and none of them holds the file system's own structures or the
-    /// journal (Linux: `ext4_inode_block_valid`, fs/ext4/block_validity.c). Takes no lock. Asked for everything that a map
-    /// read from disk says; what was found good is remembered as extent status.
+    /// journal (Linux: `ext4_inode_block_valid`, fs/ext4/block_validity.c). Takes no lock. Asked for everything that a
+    /// map read from disk says; what was found good is remembered as extent status.
     pub(crate) fn may_be_owned(&self, start: BlockNr, len: u64) -> bool {
         start.0 >= self.geo.first_data_block.max(1)
             && self.geo.contains_range(start, len)
@@ -123,8 +123,9 @@ impl Filesystem {
         };
         let mapped =
             !inline && (desc.is_regular() || desc.is_dir() || (desc.is_symlink() && !desc.is_fast_symlink(&self.geo)));
-        // Linux: `ext4_ext_check_inode`, `ext4_ind_check_inode`; an operation on a damaged inode ends before it begins. The
-        // journal's inode may be seen, if somebody gave it a name, but what it maps is refused to whoever reads or writes.
+        // Linux: `ext4_ext_check_inode`, `ext4_ind_check_inode`; an operation on a damaged inode ends before it begins.
+        // The journal's inode may be seen, if somebody gave it a name, but what it maps is refused to whoever reads or
+        // writes.
         if mapped && self.own_inodes.journal != Some(ino) {
             map.check_root(&MapView::new(self, ino, desc.is_regular()))?;
         }
@@ -287,8 +288,8 @@ impl Filesystem {
         Ok(block)
     }
 
-    /// A block that was freed left the cache as well. One that is there, checked, belongs to somebody, and the bitmap that
-    /// called it free is wrong: its bit stays set, and what it holds is not overwritten.
+    /// A block that was freed left the cache as well. One that is there, checked, belongs to somebody, and the bitmap
+    /// that called it free is wrong: its bit stays set, and what it holds is not overwritten.
     fn check_unused(&self, block: BlockNr) -> Result<()> {
         if self.cache.peek(block).is_some_and(|b| b.verified()) {
             return Err(Error::corrupt(Damage::BlockBitmap, "free, but in use as metadata").at(block));

@@ -1,10 +1,11 @@
 //! Walking a directory tree, for embedding programs and tools.
 //!
-//! Main types: [`Walk`] (depth first, names sorted, every directory once before and once after what is in it), [`Visit`],
-//! [`Name`]. [`Filesystem::list`] reads one directory.
+//! Main types: [`Walk`] (depth first, names sorted, every directory once before and once after what is in it),
+//! [`Visit`], [`Name`]. [`Filesystem::list`] reads one directory.
 //!
-//! Neither the depth of a tree nor a damaged image, in which a directory contains itself or has many names, decides about our
-//! memory: there is one path, a few open directories, and of the others the number and the names that are still to come.
+//! Neither the depth of a tree nor a damaged image, in which a directory contains itself or has many names, decides
+//! about our memory: there is one path, a few open directories, and of the others the number and the names that are
+//! still to come.
 //!
 //! # Locking
 //! None held between calls.
@@ -137,8 +138,8 @@ impl<'f> Walk<'f> {
         self.below = None;
     }
 
-    /// Goes on. After an error, which concerns [`Walk::path`], too, leaving out what cannot be read; only an error of a directory
-    /// on the way back ends the walk. Not an [`Iterator`]: a `for` would keep the walk from being asked.
+    /// Goes on. After an error, which concerns [`Walk::path`], too, leaving out what cannot be read; only an error of a
+    /// directory on the way back ends the walk. Not an [`Iterator`]: a `for` would keep the walk from being asked.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Result<Visit>> {
         if let Some(dir) = self.below.take()

@@ -1,5 +1,5 @@
-//! A mount that has stopped to write, because the image is damaged or its log cannot be written, says so to whoever asks
-//! for durability; and the image remembers.
+//! A mount that has stopped to write, because the image is damaged or its log cannot be written, says so to whoever
+//! asks for durability; and the image remembers.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Whoever is told "durable" is told the truth, whatever other threads have in hand at that moment: overwrites in flight,
-//! inodes that the flusher is about to write. And nobody waits for what began after the call.
+//! Whoever is told "durable" is told the truth, whatever other threads have in hand at that moment: overwrites in
+//! flight, inodes that the flusher is about to write. And nobody waits for what began after the call.
 
 mod common;
 

@@ -161,7 +161,8 @@ fn none_is_borrowed_where_it_cannot_be() {
     assert_eq!(dev.stats().write_bytes, before);
 }
 
-/// The bitmaps of an image that nobody unmounted are not to be trusted with a journal, and it stays unclean until e2fsck.
+/// The bitmaps of an image that nobody unmounted are not to be trusted with a journal, and it stays unclean until
+/// e2fsck.
 #[test]
 fn unclean_images_are_lent_one_only_on_request() {
     let dir = tempfile::tempdir().expect("tempdir");

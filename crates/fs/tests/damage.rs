@@ -1,5 +1,5 @@
-//! Operations that meet damage: nothing has changed then, or nothing of it becomes durable; and the superblock says what was
-//! damaged, and where.
+//! Operations that meet damage: nothing has changed then, or nothing of it becomes durable; and the superblock says
+//! what was damaged, and where.
 
 use std::process::Command;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The size on disk never uncovers what a truncation cut off: bytes behind the end of the file stay on the device until the
-//! last block is written again, and no operation may move the size over them before.
+//! The size on disk never uncovers what a truncation cut off: bytes behind the end of the file stay on the device until
+//! the last block is written again, and no operation may move the size over them before.
 
 use std::process::Command;
 use std::sync::Arc;

@@ -60,7 +60,8 @@ fn a_dropped_mount_says_what_it_lost() {
     assert!(said.iter().any(|m| m.contains("unmount: ")), "{said:?}");
 }
 
-/// The thread that frees inodes dies with one in hand: nobody waits for it for ever, and nothing is acknowledged any more.
+/// The thread that frees inodes dies with one in hand: nobody waits for it for ever, and nothing is acknowledged any
+/// more.
 #[test]
 fn a_thread_that_panics_stops_the_mount() {
     bounded(|| {
@@ -85,8 +86,8 @@ fn a_thread_that_panics_stops_the_mount() {
     });
 }
 
-/// Freeing a file that reaches over many groups asks for more credits in the middle of a change of its map. (Debug builds check
-/// the order of locks; this once stopped the thread that frees inodes.)
+/// Freeing a file that reaches over many groups asks for more credits in the middle of a change of its map. (Debug
+/// builds check the order of locks; this once stopped the thread that frees inodes.)
 #[test]
 fn a_file_over_many_groups_is_freed() {
     bounded(|| {

@@ -1,5 +1,5 @@
-//! Inode flags that ask for durability: `S` and `D` of chattr(1). One thread that works, the mount's own threads beside it,
-//! production's configuration, a power cut right after each operation.
+//! Inode flags that ask for durability: `S` and `D` of chattr(1). One thread that works, the mount's own threads beside
+//! it, production's configuration, a power cut right after each operation.
 
 mod common;
 

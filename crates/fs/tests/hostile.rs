@@ -1,9 +1,9 @@
 //! Damaged images: whatever the bytes say, mounting, walking, writing and unmounting come back, without a panic, in
 //! bounded time and memory.
 //!
-//! Images of several kinds are filled by Extant itself (so that directories are indexed and extents scattered), some left
-//! with a journal to replay; then bytes of their metadata are changed at random, from a seed. A failure prints kind and
-//! seed: `EXTANT_SEED=kind:seed cargo test -p extant-fs --test hostile` repeats that one.
+//! Images of several kinds are filled by Extant itself (so that directories are indexed and extents scattered), some
+//! left with a journal to replay; then bytes of their metadata are changed at random, from a seed. A failure prints
+//! kind and seed: `EXTANT_SEED=kind:seed cargo test -p extant-fs --test hostile` repeats that one.
 
 #[path = "hostile/exercise.rs"]
 mod exercise;

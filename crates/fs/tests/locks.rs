@@ -79,9 +79,9 @@ fn no_lock_is_one_that_all_operations_wait_for() {
     }
 }
 
-/// How often an operation takes the locks that all operations share. By nature: a handle is counted when it starts and when it
-/// ends; an inode becomes dirty once; one that loses its last name becomes an orphan and ceases to be one, goes into the queue
-/// of evictions, comes out, and is done. docs/locking.md has the table.
+/// How often an operation takes the locks that all operations share. By nature: a handle is counted when it starts and
+/// when it ends; an inode becomes dirty once; one that loses its last name becomes an orphan and ceases to be one, goes
+/// into the queue of evictions, comes out, and is done. docs/locking.md has the table.
 #[test]
 fn an_operation_takes_the_shared_locks_as_often_as_it_must() {
     let _alone = ALONE.lock();

@@ -1,5 +1,5 @@
-//! Data that cannot be written: nobody is shown what the blocks held before, whoever asks is told, and it is not given up
-//! where there was another way.
+//! Data that cannot be written: nobody is shown what the blocks held before, whoever asks is told, and it is not given
+//! up where there was another way.
 
 mod common;
 

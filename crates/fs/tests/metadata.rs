@@ -1,10 +1,10 @@
-//! Maps that lead into the file system's own structures: no file shows or changes a superblock, a descriptor, a bitmap, an
-//! inode table or the journal, whatever its inode, its tree or its pointer blocks say.
+//! Maps that lead into the file system's own structures: no file shows or changes a superblock, a descriptor, a bitmap,
+//! an inode table or the journal, whatever its inode, its tree or its pointer blocks say.
 //!
 //! On images of several kinds a file's map is bent towards each kind of metadata, at each place where a map can be bent
-//! (the inode, a node, a pointer to a node), with checksums that are right. Then everything that could go through the map is
-//! tried. Afterwards the metadata is compared: what nobody but the hostile file could have changed is what it was, and the
-//! blocks are still in use.
+//! (the inode, a node, a pointer to a node), with checksums that are right. Then everything that could go through the
+//! map is tried. Afterwards the metadata is compared: what nobody but the hostile file could have changed is what it
+//! was, and the blocks are still in use.
 
 use std::collections::BTreeSet;
 use std::process::Command;

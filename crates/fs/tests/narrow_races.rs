@@ -1,7 +1,7 @@
-//! Races of two neighbouring steps with all that another thread does between them, which random schedules meet once in ten
-//! thousand: threads of one mount in production's configuration, no fault, schedules of `extant_base::sim` that interrupt for
-//! long. Whoever looks whether a block has content while its writeback ends; who asks for times that another is writing, with a
-//! cut at each answer.
+//! Races of two neighbouring steps with all that another thread does between them, which random schedules meet once in
+//! ten thousand: threads of one mount in production's configuration, no fault, schedules of `extant_base::sim` that
+//! interrupt for long. Whoever looks whether a block has content while its writeback ends; who asks for times that
+//! another is writing, with a cut at each answer.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Two writes of one block are never in flight at the same time, for the device may let the older one win; and what is read
-//! meanwhile is never what an older one left.
+//! Two writes of one block are never in flight at the same time, for the device may let the older one win; and what is
+//! read meanwhile is never what an older one left.
 
 use std::process::Command;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! What docs/features.md calls readable is read: images with features that Extant does not write, made by mke2fs and debugfs
-//! from a tree, are mounted read-only and compared with the tree. Nothing is written, and writing is refused by name.
+//! What docs/features.md calls readable is read: images with features that Extant does not write, made by mke2fs and
+//! debugfs from a tree, are mounted read-only and compared with the tree. Nothing is written, and writing is refused by
+//! name.
 
 use std::collections::BTreeMap;
 use std::path::Path;

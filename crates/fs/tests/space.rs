@@ -286,8 +286,8 @@ fn an_inode_that_is_being_freed_can_be_had() {
     b.finish();
 }
 
-/// Blocks that were freed in the running transaction may not be used before its commit: every operation brings that about
-/// rather than say that there is no space.
+/// Blocks that were freed in the running transaction may not be used before its commit: every operation brings that
+/// about rather than say that there is no space.
 #[test]
 fn every_operation_waits_for_the_commit_that_frees_space() {
     type Op = fn(&Filesystem, &InodeRef, &InodeRef) -> Result<(), Error>;
@@ -366,8 +366,8 @@ fn what_was_set_aside_for_a_file_goes_back_with_its_last_user() {
     b.finish();
 }
 
-/// What was set aside for files that are open, but not written just now, is free for everybody else: no request fails while
-/// such blocks exist, and statvfs counts them.
+/// What was set aside for files that are open, but not written just now, is free for everybody else: no request fails
+/// while such blocks exist, and statvfs counts them.
 #[test]
 fn what_is_set_aside_is_free() {
     for through in [None, Some(4096)] {

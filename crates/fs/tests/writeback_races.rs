@@ -1,5 +1,6 @@
-//! Writeback and those who read, write and fsync beside it: what was written is read again at any moment, and is durable
-//! when somebody says so, while its blocks are on their way, have arrived and are not readable yet, or have failed.
+//! Writeback and those who read, write and fsync beside it: what was written is read again at any moment, and is
+//! durable when somebody says so, while its blocks are on their way, have arrived and are not readable yet, or have
+//! failed.
 
 mod common;
 
@@ -61,7 +62,8 @@ fn an_fsync_waits_until_unwritten_blocks_are_converted() {
         preallocate(&scene, &f, 0, 16 * BLOCK);
         scene.sync().expect("sync");
         put(&scene, &f, 0, &[7; 1000]);
-        // An operation that waits for the device, and with it the commit that somebody wants, and whoever needs a handle.
+        // An operation that waits for the device, and with it the commit that somebody wants, and whoever needs a
+        // handle.
         scene.disk.held.catch(Catch::hold().reads().meta().once());
         let fs = scene.shared();
         let slow = start("mkdir", move || {
@@ -180,8 +182,8 @@ fn an_error_reaches_the_blocks_that_it_is_about() {
     });
 }
 
-/// Binds the calling thread to one processor, at a priority above everybody else's if asked: whoever wakes it is preempted
-/// by it at that very instruction. Without the privilege, nothing.
+/// Binds the calling thread to one processor, at a priority above everybody else's if asked: whoever wakes it is
+/// preempted by it at that very instruction. Without the privilege, nothing.
 fn on_one_processor(first: bool) {
     let Ok(me) = std::fs::read_link("/proc/thread-self") else { return };
     let Some(tid) = me.file_name().and_then(|n| n.to_str()).map(str::to_owned) else { return };

@@ -2,15 +2,16 @@
 //!
 //! Main types: [`Server`], [`Config`], [`InitOffer`].
 //!
-//! Replies: every operation gets a reply object that answers exactly once. It may be moved to another thread and answered
-//! there (waiting for a disk or a commit then occupies no worker); names and data are borrowed from the worker's buffer
-//! and must be copied for that. A reply that is dropped unanswered answers EIO.
+//! Replies: every operation gets a reply object that answers exactly once. It may be moved to another thread and
+//! answered there (waiting for a disk or a commit then occupies no worker); names and data are borrowed from the
+//! worker's buffer and must be copied for that. A reply that is dropped unanswered answers EIO.
 //!
-//! Lookup counts: one per delivered [`ReplyEntry`], [`ReplyCreate`] and READDIRPLUS entry except "." and "..". A delivery
-//! that fails (`Err`) has not been counted by the kernel: take the count, and an opened handle, back.
+//! Lookup counts: one per delivered [`ReplyEntry`], [`ReplyCreate`] and READDIRPLUS entry except "." and "..". A
+//! delivery that fails (`Err`) has not been counted by the kernel: take the count, and an opened handle, back.
 //!
 //! # Locking
-//! A worker holds the rank-1 lock `fuse gate` of its own while it calls an operation. The server may take any lock above.
+//! A worker holds the rank-1 lock `fuse gate` of its own while it calls an operation. The server may take any lock
+//! above.
 
 use crate::transport::reply::*;
 use crate::types::*;
@@ -261,7 +262,7 @@ pub trait Server: Send + Sync + 'static {
         reply.nosys();
     }
 
-    /// The caller of request `unique` got a signal. It may be done, or not have been seen yet: ignoring is right. Answer
-    /// EINTR to the original request only if nothing was changed.
+    /// The caller of request `unique` got a signal. It may be done, or not have been seen yet: ignoring is right.
+    /// Answer EINTR to the original request only if nothing was changed.
     fn interrupt(&self, unique: u64) {}
 }

@@ -48,7 +48,8 @@ impl Control {
 
 /// Tells the server of the mount whose root `dir` is.
 pub fn control(dir: impl AsFd, what: Control) -> Result<()> {
-    // SAFETY: these carry no argument, and no driver gives their numbers another meaning for a directory of a FUSE mount.
+    // SAFETY: these carry no argument, and no driver gives their numbers another meaning for a directory of a FUSE
+    // mount.
     unsafe {
         match what {
             Control::Freeze => ioctl(dir, NoArg::<{ Control::FREEZE }>::new()),

@@ -1,4 +1,5 @@
-//! The file system through FUSE against the kernel's own driver: same operations, same answers, same trees, clean images.
+//! The file system through FUSE against the kernel's own driver: same operations, same answers, same trees, clean
+//! images.
 
 mod common;
 
@@ -7,8 +8,8 @@ use extant_fuse::ServerOptions;
 use extant_testkit::differential::{Plan, alternates, reads, writes};
 use extant_testkit::kinds::{kind, matrix};
 
-/// With the writeback cache the kernel keeps mtime itself, and its FUSE knows no bounds of times: what the format cannot
-/// hold shows clamped only after the next mount.
+/// With the writeback cache the kernel keeps mtime itself, and its FUSE knows no bounds of times: what the format
+/// cannot hold shows clamped only after the next mount.
 fn plan(seed: u64, operations: usize, rounds: usize) -> Plan {
     let mut plan = Plan::new(seed, operations, rounds);
     plan.workload.mix.odd_times = false;

@@ -1,5 +1,5 @@
-//! Who hears of data that was lost on its way to the device: each open file once, whatever the others have heard (Linux:
-//! `errseq_t`).
+//! Who hears of data that was lost on its way to the device: each open file once, whatever the others have heard
+//! (Linux: `errseq_t`).
 
 mod common;
 

@@ -38,8 +38,8 @@ enum Running {
 }
 
 impl Journal {
-    /// Commits the running transaction if it has anything in it, and tells everybody who waits for it. An error stops the
-    /// journal: a transaction that did not reach the log leaves a gap that none after it can bridge.
+    /// Commits the running transaction if it has anything in it, and tells everybody who waits for it. An error stops
+    /// the journal: a transaction that did not reach the log leaves a gap that none after it can bridge.
     pub(crate) fn commit(&self) -> Result<()> {
         let result = self.commit_and_tell();
         self.hooks.log_free();
@@ -70,8 +70,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Before the log is let go of: after an error, or if somebody else has aborted the journal meanwhile, the next mount
-    /// must learn of it.
+    /// Before the log is let go of: after an error, or if somebody else has aborted the journal meanwhile, the next
+    /// mount must learn of it.
     fn note_abort(&self, log: &mut Log, error: Option<&Error>) {
         let aborted = {
             let mut s = self.state.lock();
@@ -206,7 +206,8 @@ impl Journal {
             frozen.push(Frozen { block: buffer.block, data, buffer });
         }
         frozen.sort_unstable_by_key(|f| f.block);
-        // A block may be listed twice when it was forgotten and created again; its buffers differ, the cached one is last.
+        // A block may be listed twice when it was forgotten and created again; its buffers differ, the cached one is
+        // last.
         frozen.dedup_by(|later, earlier| {
             let same = later.block == earlier.block;
             if same {
@@ -286,8 +287,8 @@ impl Journal {
             }
         }
         // The commit block's place is zeroed with the rest, so that of the commit block only the first sector changes
-        // anything: a disk cannot tear one sector. Torn over what an earlier round left there, the block would have a good
-        // header and a bad checksum, which e2fsck and older kernels take for a damaged journal.
+        // anything: a disk cannot tear one sector. Torn over what an earlier round left there, the block would have a
+        // good header and a bad checksum, which e2fsck and older kernels take for a damaged journal.
         images.push(Arc::new(AlignedBuf::zeroed(format.block_size)));
         let start = disk.head;
         let wait = IoWait::new();

@@ -16,9 +16,9 @@ thread_local! {
     static OPEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// An open handle. [`Handle::finish`] ends the operation: its changes become durable together with the transaction's others.
-/// One that is dropped instead (an error, a panic) and has changed something left half an operation behind: the journal is
-/// aborted, so that no part of it becomes durable.
+/// An open handle. [`Handle::finish`] ends the operation: its changes become durable together with the transaction's
+/// others. One that is dropped instead (an error, a panic) and has changed something left half an operation behind: the
+/// journal is aborted, so that no part of it becomes durable.
 #[must_use = "a handle is finished"]
 pub struct Handle {
     journal: Arc<Journal>,
@@ -131,8 +131,8 @@ impl Handle {
         Ok(buffer)
     }
 
-    /// The metadata block was freed: its cached copy goes, and if the log may hold a copy, a revoke record keeps replay from
-    /// writing it over whatever the block becomes (Linux: `jbd2_journal_revoke` and `jbd2_journal_forget`).
+    /// The metadata block was freed: its cached copy goes, and if the log may hold a copy, a revoke record keeps replay
+    /// from writing it over whatever the block becomes (Linux: `jbd2_journal_revoke` and `jbd2_journal_forget`).
     pub fn forget(&mut self, block: BlockNr) {
         self.changed = true;
         let Some(buffer) = self.journal.cache.peek(block) else { return };

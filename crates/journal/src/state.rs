@@ -106,8 +106,8 @@ pub(crate) struct State {
     pub commit_wanted: bool,
     /// The newest durable transaction.
     pub committed: Tid,
-    /// The newest transaction whose commit has sent its flush, `committed` or the next. Who asks for it now may have written
-    /// data that this flush has passed already (Linux: `jbd2_trans_will_send_data_barrier`).
+    /// The newest transaction whose commit has sent its flush, `committed` or the next. Who asks for it now may have
+    /// written data that this flush has passed already (Linux: `jbd2_trans_will_send_data_barrier`).
     pub sealed: Tid,
     pub waiters: Vec<(Tid, Callback)>,
     pub flush_waiters: Vec<Callback>,
@@ -142,8 +142,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens a journal whose log is empty (replayed or clean). `location` is `None` for a mount without a log; `first_tid`
-    /// is then arbitrary.
+    /// Opens a journal whose log is empty (replayed or clean). `location` is `None` for a mount without a log;
+    /// `first_tid` is then arbitrary.
     pub fn open(
         cache: Arc<BufferCache>,
         location: Option<LogLocation>,
@@ -240,8 +240,8 @@ impl Journal {
     }
 
     /// Ends a handle's part. `unused` is what it had promised and not used. `failed`: what it changed is half of an
-    /// operation. Nothing of the transaction may become durable then, which is made sure under the lock under which a commit
-    /// would stop waiting for this handle.
+    /// operation. Nothing of the transaction may become durable then, which is made sure under the lock under which a
+    /// commit would stop waiting for this handle.
     pub(crate) fn stop_handle(&self, unused: u32, failed: Option<Error>) {
         let mut s = self.state.lock();
         let first = failed.filter(|_| s.aborted.is_none());
@@ -279,8 +279,8 @@ impl Journal {
         self.state.lock().committed
     }
 
-    /// Calls `done` once transaction `tid` is durable; with `None`, or when it already is, once everything written to the
-    /// device before this call is. Nobody holds a thread meanwhile.
+    /// Calls `done` once transaction `tid` is durable; with `None`, or when it already is, once everything written to
+    /// the device before this call is. Nobody holds a thread meanwhile.
     pub fn commit_async(&self, tid: Option<Tid>, done: Callback) {
         self.stats.waits.inc();
         let mut s = self.state.lock();
@@ -408,8 +408,9 @@ impl Journal {
         }
     }
 
-    /// Several threads that fsync again and again arrive together: waiting a moment for all of them makes one commit of two
-    /// (Linux: the sleep in `jbd2_journal_stop`). At most half of what a commit takes, and not at all for a lone caller.
+    /// Several threads that fsync again and again arrive together: waiting a moment for all of them makes one commit of
+    /// two (Linux: the sleep in `jbd2_journal_stop`). At most half of what a commit takes, and not at all for a lone
+    /// caller.
     fn gather(&self, s: &mut MutexGuard<'_, State>) {
         if s.waiters.is_empty() || s.waiters.len() >= s.batch || s.stop {
             return;
@@ -432,8 +433,8 @@ impl Journal {
         self.work.notify_all();
     }
 
-    /// Stops the journal after an error: nothing more is logged, every waiter gets the error, the log keeps what it has, and
-    /// the next mount learns of it (`s_errno`).
+    /// Stops the journal after an error: nothing more is logged, every waiter gets the error, the log keeps what it
+    /// has, and the next mount learns of it (`s_errno`).
     pub fn abort(&self, error: &Error) {
         {
             let mut s = self.state.lock();
@@ -465,8 +466,9 @@ impl Journal {
         self.fail_waiters();
     }
 
-    /// Runs `f` while no block is written home, unless one is: false then, and [`Hooks::log_free`] follows. For writes of blocks
-    /// that a checkpoint may write, too: of the two the older must not win. Does not wait, for the caller may have a handle open.
+    /// Runs `f` while no block is written home, unless one is: false then, and [`Hooks::log_free`] follows. For writes
+    /// of blocks that a checkpoint may write, too: of the two the older must not win. Does not wait, for the caller may
+    /// have a handle open.
     pub fn alone(&self, f: impl FnOnce()) -> bool {
         let Some(_log) = self.log.try_lock() else { return false };
         f();

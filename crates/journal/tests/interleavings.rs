@@ -1,8 +1,9 @@
 //! The journal's group commit under `extant_base::sim`, which owns every lock, wait and thread.
 //!
-//! Each schedule: threads change blocks and wait for their transactions while the journal's own thread commits. Whoever was
-//! told "durable" must find its transaction committed and its bytes on the device; nobody may wait for ever, which a run
-//! reports as a deadlock, or until a time-out ends a wait that a notification should have ended. The journal's clock stands still, so nothing here depends on it.
+//! Each schedule: threads change blocks and wait for their transactions while the journal's own thread commits. Whoever
+//! was told "durable" must find its transaction committed and its bytes on the device; nobody may wait for ever, which
+//! a run reports as a deadlock, or until a time-out ends a wait that a notification should have ended. The journal's
+//! clock stands still, so nothing here depends on it.
 
 use std::sync::Arc;
 

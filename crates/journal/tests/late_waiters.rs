@@ -1,5 +1,5 @@
-//! Who asks for a transaction while it is being committed, one thread, no fault, every cut after the answer: the flush of
-//! that commit has passed, so data that was written since is not durable when the commit ends.
+//! Who asks for a transaction while it is being committed, one thread, no fault, every cut after the answer: the flush
+//! of that commit has passed, so data that was written since is not durable when the commit ends.
 
 use std::sync::Arc;
 use std::sync::OnceLock;

@@ -1,11 +1,12 @@
 //! Which trials may be laid beside each other, and what the comparison says.
 //!
-//! Main types: [`Options`] and [`command`] (`extant lab compare`), [`Group`] (the contestants of one workload, the first is the
-//! baseline), [`Judgement`]. [`groups_of`] does the same with trials that are in memory.
+//! Main types: [`Options`] and [`command`] (`extant lab compare`), [`Group`] (the contestants of one workload, the
+//! first is the baseline), [`Judgement`]. [`groups_of`] does the same with trials that are in memory.
 //!
-//! Trials that failed never enter a figure; how many were left out is said. Another schema, scale, workload parameter or
-//! headline is refused, unless forced, and then said loudly. A file of results is a sitting. Contestants of one
-//! sitting are paired by round; of several, a side may consist of many, and `stats` says when these are enough for a verdict.
+//! Trials that failed never enter a figure; how many were left out is said. Another schema, scale, workload parameter
+//! or headline is refused, unless forced, and then said loudly. A file of results is a sitting. Contestants of one
+//! sitting are paired by round; of several, a side may consist of many, and `stats` says when these are enough for a
+//! verdict.
 //!
 //! It computes no statistics (`stats`) and lays out no tables (`table`).
 //!
@@ -31,9 +32,11 @@ pub const REGRESSION: u8 = 3;
 /// What `extant lab compare` was asked.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Directories or files of results, each with `#LABEL` or without. Each is a side of its own, unless there is `against`.
+    /// Directories or files of results, each with `#LABEL` or without. Each is a side of its own, unless there is
+    /// `against`.
     pub what: Vec<PathBuf>,
-    /// The sittings of the baseline; those of `what` are the other side then. Empty: the first of `what` is the baseline.
+    /// The sittings of the baseline; those of `what` are the other side then. Empty: the first of `what` is the
+    /// baseline.
     pub against: Vec<PathBuf>,
     /// Label of the baseline; else the first contestant.
     pub baseline: Option<String>,
@@ -239,7 +242,8 @@ impl Group {
     }
 }
 
-/// The verdicts of a family of comparisons that share the 5 % (Holm). None: no comparison, no verdict, or nothing shown.
+/// The verdicts of a family of comparisons that share the 5 % (Holm). None: no comparison, no verdict, or nothing
+/// shown.
 pub fn family(comparisons: &[Option<Comparison>]) -> Vec<Option<Verdict>> {
     let judged = || comparisons.iter().enumerate().filter_map(|(i, c)| Some((i, c.as_ref().filter(|c| c.judged())?)));
     let shown = holm(&judged().map(|(_, c)| c.p).collect::<Vec<_>>(), ALPHA);
@@ -442,7 +446,8 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
         if t.recorded != first.recorded {
             add(format!("recorded {} and {}", plain(&recorded(first)), plain(&recorded(t))));
         }
-        // What else of the work the identity says; the rest of it is told apart below, or differs between runs that are alike.
+        // What else of the work the identity says; the rest of it is told apart below, or differs between runs that are
+        // alike.
         for name in ["operations (SHA-256)", "memory"] {
             let of = |t: &Trial| t.identity.as_ref().and_then(|i| i.get(name)).map_or("none", |v| v).to_owned();
             if of(t) != of(first) {
@@ -614,7 +619,8 @@ fn print(groups: &[Group], options: &Options, out: &mut dyn Write) -> std::io::R
     Ok(())
 }
 
-/// Regressions of headline figures. Several comparisons at once share the 5 % (Holm): one in twenty would be wrong otherwise.
+/// Regressions of headline figures. Several comparisons at once share the 5 % (Holm): one in twenty would be wrong
+/// otherwise.
 pub fn judge(groups: &[Group]) -> Judgement {
     let (mut names, mut all) = (Vec::new(), Vec::new());
     for g in groups {

@@ -341,7 +341,8 @@ fn cells_of_a_table_share_the_chance_of_error() {
     let mut trials = [rounds("engine:b", &FAST), rounds("engine:a", &FAST)].concat();
     for (i, t) in trials.iter_mut().enumerate() {
         for k in 0..100u32 {
-            // Swings of the rounds; the contestant's are larger by so little that one test alone takes it for a difference.
+            // Swings of the rounds; the contestant's are larger by so little that one test alone takes it for a
+            // difference.
             let swing = [1.0, 1.3, 0.8, 1.1][i % 4] * (1.0 + 0.01 * f64::from(k % 7));
             let by_chance = if k < 7 && i >= 4 { [1.02, 1.05, 1.03, 1.04][i % 4] } else { 1.0 };
             t.measures.insert(format!("noise_{k}"), swing * by_chance);

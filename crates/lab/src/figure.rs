@@ -5,8 +5,8 @@
 //! - `PHASE.ops_per_s`, `PHASE.mib_per_s`, `PHASE.seconds` of each timed phase, absent where the phase did none of it
 //!   (or a single operation);
 //! - the names in [`Trial::measures`];
-//! - `latency.OPERATION.mean_ns`, `.p50_ns`, `.p90_ns`, `.p99_ns`, `.p999_ns`, `.max_ns`; a percentile is absent where no
-//!   sample lies beyond it: of 999 samples the 99.9th is the longest by another name;
+//! - `latency.OPERATION.mean_ns`, `.p50_ns`, `.p90_ns`, `.p99_ns`, `.p999_ns`, `.max_ns`; a percentile is absent where
+//!   no sample lies beyond it: of 999 samples the 99.9th is the longest by another name;
 //! - `groups_used`, counted from [`Trial::groups`] where it is not among the measures.
 //!
 //! It does not measure anything.

@@ -1,15 +1,17 @@
 //! The lab: one workload, many contestants, rounds that interleave them, and a verdict that says how sure it is.
 //!
-//! A *workload* (`workload`) is a deterministic sequence of file operations with a scale. A *target* (`target`) is where it runs: the
-//! engine in this process, Extant's mount, the kernel's driver, fuse2fs, any directory. A target with its options and
-//! policies is a *contestant*. One run of a workload by a contestant is a *trial* ([`result::Trial`]); *measures* (`measure`) are
-//! what is read off it. `model` lets the policies of one mechanism compete without any file system. `stats` compares trials,
-//! `regression` says whether something got worse, `report` draws them.
+//! A *workload* (`workload`) is a deterministic sequence of file operations with a scale. A *target* (`target`) is
+//! where it runs: the engine in this process, Extant's mount, the kernel's driver, fuse2fs, any directory. A target
+//! with its options and policies is a *contestant*. One run of a workload by a contestant is a *trial*
+//! ([`result::Trial`]); *measures* (`measure`) are what is read off it. `model` lets the policies of one mechanism
+//! compete without any file system. `stats` compares trials, `regression` says whether something got worse, `report`
+//! draws them.
 //!
 //! It does not parse command lines and holds no policy of its own.
 //!
 //! # Locking
-//! Workloads of several processes are threads that share nothing but the target; histograms are one a thread, merged after.
+//! Workloads of several processes are threads that share nothing but the target; histograms are one a thread, merged
+//! after.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Reads results: `trials.ndjson` of a directory, or a file of that form.
 //!
-//! Main items: [`Source`] (what one argument of `compare` names), [`load`]. An argument is a directory, a file, or either with
-//! `#LABEL` for one contestant of it.
+//! Main items: [`Source`] (what one argument of `compare` names), [`load`]. An argument is a directory, a file, or
+//! either with `#LABEL` for one contestant of it.
 //!
 //! A last line that was cut off (a run that was killed while it wrote) is left out and noted; any other line that
 //! cannot be read is an error, and so is a trial that is there twice: which of two figures is the round's, nobody
@@ -205,8 +205,8 @@ fn parse(text: &[u8], force: bool) -> Result<Trial, Bad> {
     serde_json::from_value(value).map_err(json)
 }
 
-/// Puts trials in the order of the command line's contestants (the rounds' own order is drawn by lot), then by round: the
-/// first contestant is the baseline.
+/// Puts trials in the order of the command line's contestants (the rounds' own order is drawn by lot), then by round:
+/// the first contestant is the baseline.
 pub fn order(trials: &mut [Trial]) {
     let mut seen: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for t in trials.iter() {
@@ -228,7 +228,8 @@ fn rank(trial: &Trial, last: usize) -> Vec<usize> {
         .map(|w| w.strip_prefix("--target=").or_else(|| w.strip_prefix("--policy=")).unwrap_or(w))
         .collect();
     let label = &trial.contestant.label;
-    // The longest that the label begins with: `mount` is also the beginning of `mount,noatime`. Older labels are the words.
+    // The longest that the label begins with: `mount` is also the beginning of `mount,noatime`. Older labels are the
+    // words.
     let begins = |word: &str| {
         let called = word.parse::<Target>().ok()?.label();
         [word, &called].into_iter().filter(|l| label.starts_with(*l)).map(str::len).max()

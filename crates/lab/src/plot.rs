@@ -1,10 +1,11 @@
 //! Charts as inline SVG, in the colours of the page that they stand in.
 //!
-//! Main items: [`boxes`] (a box with its points a contestant), [`curves`] (latency by percentile, both axes logarithmic),
-//! [`strips`] (how much went to which block group). Axes and scales are plotters'; it draws in marker colours that are
-//! replaced by CSS variables afterwards, so that one picture serves light and dark.
+//! Main items: [`boxes`] (a box with its points a contestant), [`curves`] (latency by percentile, both axes
+//! logarithmic), [`strips`] (how much went to which block group). Axes and scales are plotters'; it draws in marker
+//! colours that are replaced by CSS variables afterwards, so that one picture serves light and dark.
 //!
-//! Contestants are letters here (A is the baseline): labels are long, and belong into the page's legend. It computes nothing.
+//! Contestants are letters here (A is the baseline): labels are long, and belong into the page's legend. It computes
+//! nothing.
 //!
 //! # Locking
 //! None.
@@ -243,7 +244,8 @@ fn steps(h: &Histogram<u64>, right: f64) -> Vec<(f64, f64)> {
 /// Columns of a strip at most; groups beyond share a column.
 const COLUMNS: u64 = 128;
 
-/// How many blocks went to which block group: a strip a contestant, in stronger colour where more went. `groups` is one past the last.
+/// How many blocks went to which block group: a strip a contestant, in stronger colour where more went. `groups` is one
+/// past the last.
 pub fn strips(title: &str, groups: u32, series: &[Vec<(u32, u64)>]) -> Option<String> {
     if groups == 0 || series.iter().all(Vec::is_empty) {
         return None;

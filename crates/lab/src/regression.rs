@@ -1,10 +1,10 @@
 //! Whether a contestant does something worse than the baseline, as the house means it: one answer a workload.
 //!
-//! Main items: [`judge`], [`Finding`], [`Answer`], [`status`]. The question is not whether a difference is shown (`compare` asks that) but
-//! whether a loss of [`LIMIT`] can be excluded: the 95 % confidence interval of the headline lies above it. Where the times
-//! scatter too much for that, counts decide: a contestant that did exactly the same requests, commits and allocations
-//! in every round did the same work. An interval that lies below the limit is a regression, whatever the counts say.
-//! What is neither is undecided, which is no "no".
+//! Main items: [`judge`], [`Finding`], [`Answer`], [`status`]. The question is not whether a difference is shown
+//! (`compare` asks that) but whether a loss of [`LIMIT`] can be excluded: the 95 % confidence interval of the headline
+//! lies above it. Where the times scatter too much for that, counts decide: a contestant that did exactly the same
+//! requests, commits and allocations in every round did the same work. An interval that lies below the limit is a
+//! regression, whatever the counts say. What is neither is undecided, which is no "no".
 //!
 //! It neither runs nor reads trials.
 //!

@@ -1,7 +1,8 @@
-//! One HTML file about a result: verdicts, box plots, latency curves, maps of block groups, tables, and what made it all.
+//! One HTML file about a result: verdicts, box plots, latency curves, maps of block groups, tables, and what made it
+//! all.
 //!
-//! Main items: [`command`] (`extant lab report`), [`html`], [`escape`]. The file needs nothing but itself: style and pictures
-//! are inline, there is no script, and a content security policy says so to the browser. It follows the
+//! Main items: [`command`] (`extant lab report`), [`html`], [`escape`]. The file needs nothing but itself: style and
+//! pictures are inline, there is no script, and a content security policy says so to the browser. It follows the
 //! reader's light or dark setting, and fits a phone.
 //!
 //! Every string of a result is somebody else's and goes through [`escape`]. It computes no statistics.

@@ -1,8 +1,8 @@
 //! What one trial leaves behind: a line of NDJSON with the figures and everything that made them.
 //!
-//! Main type: [`Trial`]. A directory of results holds `trials.ndjson` (one line a trial, appended as each ends, so that what was
-//! finished is usable when a run is cut off) and whatever a report adds. Fields have stable names; a change of meaning raises
-//! [`SCHEMA`]. What a target cannot tell is absent, never zero.
+//! Main type: [`Trial`]. A directory of results holds `trials.ndjson` (one line a trial, appended as each ends, so that
+//! what was finished is usable when a run is cut off) and whatever a report adds. Fields have stable names; a change of
+//! meaning raises [`SCHEMA`]. What a target cannot tell is absent, never zero.
 //!
 //! It does no statistics.
 //!
@@ -39,8 +39,8 @@ pub struct Trial {
     pub started_ns: u32,
     /// Everything about the machine and the program that a reader would ask for.
     pub environment: Environment,
-    /// What was recorded beside the clock and the counters that are there anyway, as `--record` names it. `None`: written
-    /// before trials said so.
+    /// What was recorded beside the clock and the counters that are there anyway, as `--record` names it. `None`:
+    /// written before trials said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<String>,
     /// Everything that shapes a trial of this run, by name. `None`: written before trials said so.
@@ -48,7 +48,8 @@ pub struct Trial {
     pub identity: Option<Identity>,
     /// Whether the figures may be used.
     pub outcome: Outcome,
-    /// What the target did not do as the workload expects, though nothing failed. Such trials are used, and the reader is told.
+    /// What the target did not do as the workload expects, though nothing failed. Such trials are used, and the reader
+    /// is told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flaws: Vec<String>,
     /// Timed parts, in order.
@@ -65,9 +66,9 @@ pub struct Trial {
     pub groups: BTreeMap<u32, u64>,
 }
 
-/// What must be equal for trials to belong to one run: the workload with its parameters and seed, lists of operations by their
-/// hash, the image, what is recorded, the memory, the program. Contestants are told apart by their labels, which say their
-/// options and policies.
+/// What must be equal for trials to belong to one run: the workload with its parameters and seed, lists of operations
+/// by their hash, the image, what is recorded, the memory, the program. Contestants are told apart by their labels,
+/// which say their options and policies.
 pub type Identity = BTreeMap<String, String>;
 
 /// A workload with the parameters of this run.
@@ -106,7 +107,8 @@ pub struct Contestant {
 pub struct Environment {
     /// Version of Extant.
     pub version: String,
-    /// Commit that the program was built from, `-modified` appended when files had changed; "unknown": not in a checkout.
+    /// Commit that the program was built from, `-modified` appended when files had changed; "unknown": not in a
+    /// checkout.
     pub commit: String,
     /// How it was built: `release`, `debug`.
     #[serde(default)]

@@ -1,19 +1,21 @@
-//! What a handful of figures says: summary, difference with its confidence interval, and how many rounds a verdict takes.
+//! What a handful of figures says: summary, difference with its confidence interval, and how many rounds a verdict
+//! takes.
 //!
-//! Main types: [`Summary`] (of one contestant) and [`Comparison`] (of another with the baseline); [`compare`] for contestants
-//! of one run, [`compare_runs`] for those of different runs, each a [`Sitting`].
+//! Main types: [`Summary`] (of one contestant) and [`Comparison`] (of another with the baseline); [`compare`] for
+//! contestants of one run, [`compare_runs`] for those of different runs, each a [`Sitting`].
 //!
-//! Times and rates are positive and what disturbs them multiplies (a slower disk, a busier machine: "3 % longer", not "2 ms
-//! longer"), so two contestants are compared by the *logarithm of the ratio*: its spread does not grow with the figure, it is
-//! as symmetric for heavy tails to the right as a difference is not, the answer is a percentage, and time and rate of
-//! the same work give the same verdict. Where a figure is zero somewhere (a count of swaps), there is no ratio and plain
-//! differences are used. Both are handed to Student's t test: paired by round when the contestants ran in the same
-//! rounds, which takes out what a round's moment did to both; else Welch's, which does not ask for equal variances.
+//! Times and rates are positive and what disturbs them multiplies (a slower disk, a busier machine: "3 % longer", not
+//! "2 ms longer"), so two contestants are compared by the *logarithm of the ratio*: its spread does not grow with the
+//! figure, it is as symmetric for heavy tails to the right as a difference is not, the answer is a percentage, and time
+//! and rate of the same work give the same verdict. Where a figure is zero somewhere (a count of swaps), there is no
+//! ratio and plain differences are used. Both are handed to Student's t test: paired by round when the contestants ran
+//! in the same rounds, which takes out what a round's moment did to both; else Welch's, which does not ask for equal
+//! variances.
 //!
 //! Trials of one sitting resemble each other: the machine was busy, warm, fragmented as it was then. Their spread says
 //! nothing about the next sitting, so a test that takes them for independent finds differences between a run and its
-//! repetition (tests/resampling.rs: in up to four of ten). Runs are therefore judged by one value a sitting, and only when
-//! the two sides sat by turns, at least [`SITTINGS_MIN`] times: else the difference is said and not judged.
+//! repetition (tests/resampling.rs: in up to four of ten). Runs are therefore judged by one value a sitting, and only
+//! when the two sides sat by turns, at least [`SITTINGS_MIN`] times: else the difference is said and not judged.
 //!
 //! What the t test gives away to outliers is power, not honesty: the error stays at or below 5 % (docs/lab.md has the
 //! measured rates). Distributions and moments are statrs'.
@@ -132,7 +134,8 @@ pub struct Comparison {
     pub estimate: f64,
     /// Ends of the 95 % confidence interval of `estimate`.
     pub interval: (f64, f64),
-    /// Two-sided; 0 when every round shows exactly the same difference. Of a comparison that is not judged it means nothing.
+    /// Two-sided; 0 when every round shows exactly the same difference. Of a comparison that is not judged it means
+    /// nothing.
     pub p: f64,
     pub freedom: f64,
     pub verdict: Verdict,
@@ -168,8 +171,8 @@ pub struct Sitting {
     pub figures: Vec<f64>,
 }
 
-/// Lays `other` against `base`: paired when at least two rounds are in both (rounds without a partner are left out), else
-/// trial by trial and not judged. None: fewer than two figures on a side, or one that is not a number.
+/// Lays `other` against `base`: paired when at least two rounds are in both (rounds without a partner are left out),
+/// else trial by trial and not judged. None: fewer than two figures on a side, or one that is not a number.
 pub fn compare(base: &Sample, other: &Sample, direction: Direction) -> Option<Comparison> {
     let pairs = pairs(base, other);
     if pairs.len() < 2 {
@@ -180,7 +183,8 @@ pub fn compare(base: &Sample, other: &Sample, direction: Direction) -> Option<Co
 }
 
 /// Lays runs against runs. With [`SITTINGS_MIN`] turns each sitting that was part of one is a value, and the
-/// comparison is judged. Without, it is not; the unit is the sitting where there are several on both sides, else the trial.
+/// comparison is judged. Without, it is not; the unit is the sitting where there are several on both sides, else the
+/// trial.
 pub fn compare_runs(base: &[Sitting], other: &[Sitting], direction: Direction) -> Option<Comparison> {
     let all = || base.iter().chain(other).flat_map(|s| &s.figures);
     let value = |s: &Sitting| match all().all(|v| *v > 0.0) {
@@ -202,8 +206,8 @@ pub fn compare_runs(base: &[Sitting], other: &[Sitting], direction: Direction) -
     lay(&a, &b, design, direction).map(Comparison::not_judged)
 }
 
-/// Pairs of sittings that followed one another, one of each side, whoever came first. Sittings of one side that followed
-/// each other have one turn between them: what changed with time would be counted for a side.
+/// Pairs of sittings that followed one another, one of each side, whoever came first. Sittings of one side that
+/// followed each other have one turn between them: what changed with time would be counted for a side.
 pub fn turns<'a>(base: &'a [Sitting], other: &'a [Sitting]) -> Vec<(&'a Sitting, &'a Sitting)> {
     let mut all: Vec<(bool, &Sitting)> =
         base.iter().map(|s| (false, s)).chain(other.iter().map(|s| (true, s))).collect();
@@ -342,11 +346,12 @@ impl Comparison {
         self.verdict != Verdict::NotJudged
     }
 
-    /// Rounds (of [`Design::Sittings`]: sittings of each side) that a *new* run needs to show a difference of `effect` (0.05: 5 % of a ratio; else in the figure's unit) with
-    /// [`POWER`]. None: more than [`ROUNDS_MAX`], no such effect, or trials that promise nothing about another run.
+    /// Rounds (of [`Design::Sittings`]: sittings of each side) that a *new* run needs to show a difference of `effect`
+    /// (0.05: 5 % of a ratio; else in the figure's unit) with [`POWER`]. None: more than [`ROUNDS_MAX`], no such
+    /// effect, or trials that promise nothing about another run.
     ///
-    /// The spread of a few rounds is itself a guess, and when it is too small so would be the proposal; so the upper end of
-    /// its one-sided 80 % confidence interval is used (Browne, "On the use of a pilot sample for sample size
+    /// The spread of a few rounds is itself a guess, and when it is too small so would be the proposal; so the upper
+    /// end of its one-sided 80 % confidence interval is used (Browne, "On the use of a pilot sample for sample size
     /// determination", Statistics in Medicine, 1995).
     pub fn rounds_to_show(&self, effect: f64) -> Option<usize> {
         let wanted = match self.form {
@@ -378,8 +383,8 @@ impl Comparison {
     }
 }
 
-/// Which of the `p` of one family stay below `alpha` together (Holm's step-down): for the verdict over many workloads, where
-/// each alone at 5 % would cry wolf on one run in three.
+/// Which of the `p` of one family stay below `alpha` together (Holm's step-down): for the verdict over many workloads,
+/// where each alone at 5 % would cry wolf on one run in three.
 pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
@@ -406,8 +411,9 @@ fn quantile(p: f64, freedom: f64) -> f64 {
     student(freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(p))
 }
 
-/// How many standard errors away a true difference must be to be found with [`POWER`]: the usual sum of two quantiles of
-/// t. It is exact in the limit; the power that it gives is 0.73 with 2 rounds, 0.77 with 3 and 0.79 to 0.80 from 4 on.
+/// How many standard errors away a true difference must be to be found with [`POWER`]: the usual sum of two quantiles
+/// of t. It is exact in the limit; the power that it gives is 0.73 with 2 rounds, 0.77 with 3 and 0.79 to 0.80 from 4
+/// on.
 fn noncentrality(freedom: f64) -> f64 {
     quantile(1.0 - ALPHA / 2.0, freedom) + quantile(POWER, freedom)
 }

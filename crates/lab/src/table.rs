@@ -1,11 +1,12 @@
 //! Tables in the two forms that their readers know: ministat's and mmtests'.
 //!
-//! Main items: [`ministat`] (one figure, all contestants, what the difference is and how sure), [`mmtests`] (many figures, one
-//! column a contestant, change against the first in brackets), [`answer`] and [`advice`] (the verdict in words).
+//! Main items: [`ministat`] (one figure, all contestants, what the difference is and how sure), [`mmtests`] (many
+//! figures, one column a contestant, change against the first in brackets), [`answer`] and [`advice`] (the verdict in
+//! words).
 //!
-//! The change in brackets follows mmtests: positive is better, whatever the direction of the figure; so a time that falls
-//! from 12 to 7 reads `( 41.67%)`. Where neither direction is better it is the plain change. Against a baseline of 0
-//! there is no percentage.
+//! The change in brackets follows mmtests: positive is better, whatever the direction of the figure; so a time that
+//! falls from 12 to 7 reads `( 41.67%)`. Where neither direction is better it is the plain change. Against a baseline
+//! of 0 there is no percentage.
 //!
 //! It decides nothing.
 //!
@@ -32,8 +33,8 @@ pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Change of `value` against `base` as mmtests prints it: 0.05 is 5 % better. None: there is no percentage of nothing, nor of
-/// a growth that became a shrinking.
+/// Change of `value` against `base` as mmtests prints it: 0.05 is 5 % better. None: there is no percentage of nothing,
+/// nor of a growth that became a shrinking.
 pub fn change(base: f64, value: f64, direction: Direction) -> Option<f64> {
     let change = match direction {
         Direction::LowerIsBetter => (base - value) / base.abs(),
@@ -61,8 +62,8 @@ pub fn percent(v: f64) -> String {
     if v.abs() >= 1000.0 { format!("{v:+.0} %") } else { format!("{v:+.2} %") }
 }
 
-/// The block that ministat prints: first a line of signs, then N to Stddev in `unit`, then each contestant's difference to
-/// the first. CV is the coefficient of variation: the standard deviation in per cent of the mean.
+/// The block that ministat prints: first a line of signs, then N to Stddev in `unit`, then each contestant's difference
+/// to the first. CV is the coefficient of variation: the standard deviation in per cent of the mean.
 pub fn ministat(
     figure: &str,
     unit: &str,

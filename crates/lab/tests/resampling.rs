@@ -1,13 +1,13 @@
 //! Does the judge keep its promises on figures as they are, not as a textbook has them?
 //!
 //! Pools are A/A trials (one contestant, again and again); both sides of a comparison come from the same pool, so every
-//! difference that is "shown" is a false positive. Two pools were recorded (the command is in their files); the others are
-//! made up, to be worse than a disk.
+//! difference that is "shown" is a false positive. Two pools were recorded (the command is in their files); the others
+//! are made up, to be worse than a disk.
 //!
-//! Rounds of one run are drawn with replacement: a round's two trials are paired, and what rounds have in common cancels.
-//! Runs are cut out of the recorded pools as stretches, for that is what a run is: trials that follow each other resemble each
-//! other (the correlation of neighbours is 0.3 and 0.4, and that of trials ten apart still 0.2 in memory). The same draws
-//! with one side slowed say what is found.
+//! Rounds of one run are drawn with replacement: a round's two trials are paired, and what rounds have in common
+//! cancels. Runs are cut out of the recorded pools as stretches, for that is what a run is: trials that follow each
+//! other resemble each other (the correlation of neighbours is 0.3 and 0.4, and that of trials ten apart still 0.2 in
+//! memory). The same draws with one side slowed say what is found.
 
 use extant_lab::figure::Direction;
 use extant_lab::stats::{Comparison, POWER, SITTINGS_MIN, Sample, Sitting, Verdict, compare, compare_runs};
@@ -64,7 +64,8 @@ fn file() -> Vec<f64> {
     recorded(include_str!("data/pool-file.json"))
 }
 
-/// One trial in ten is hit by something that adds a half of its time on average, exponentially: twice, thrice, at times more.
+/// One trial in ten is hit by something that adds a half of its time on average, exponentially: twice, thrice, at times
+/// more.
 fn heavy() -> Vec<f64> {
     let mut draw = Draw(3);
     (0..1000)
@@ -95,8 +96,8 @@ fn false_positives(pool: &[f64], n: usize) -> f64 {
     shown.count() as f64 / RESAMPLINGS as f64
 }
 
-/// The share in which a slowdown by 5 % is found (as worse) when a first look of `pilot` rounds proposes how many to run, and
-/// the median of the proposals.
+/// The share in which a slowdown by 5 % is found (as worse) when a first look of `pilot` rounds proposes how many to
+/// run, and the median of the proposals.
 fn found(pool: &[f64], pilot: usize) -> (f64, usize) {
     let mut draw = Draw(2);
     let mut proposals = Vec::new();
@@ -135,9 +136,9 @@ fn shown(base: &[Sitting], other: &[Sitting]) -> bool {
     !matches!(c.verdict, Verdict::NoDifferenceShown | Verdict::NotJudged)
 }
 
-/// A run before a change and a run after it, where nothing changed: two stretches of the pool, one behind the other, as the
-/// machine gave them. Welch's test of their trials calls 4, 11 and 29 % of such pairs different (memory), and 15, 25 and
-/// 38 % (file).
+/// A run before a change and a run after it, where nothing changed: two stretches of the pool, one behind the other, as
+/// the machine gave them. Welch's test of their trials calls 4, 11 and 29 % of such pairs different (memory), and 15,
+/// 25 and 38 % (file).
 #[test]
 fn two_runs_one_behind_the_other_do_not_differ() {
     for (name, pool) in [("memory", memory()), ("file", file())] {

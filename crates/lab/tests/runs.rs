@@ -1,4 +1,5 @@
-//! Whole runs: on the engine and on a directory; going on where a run ended; what is refused, and that it writes nothing.
+//! Whole runs: on the engine and on a directory; going on where a run ended; what is refused, and that it writes
+//! nothing.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

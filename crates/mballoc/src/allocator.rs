@@ -1,5 +1,5 @@
-//! [`Allocator`], the public interface, and the life of a request: claim blocks, try a preallocation, shape the wish, search,
-//! hand out. Linux: `ext4_mb_new_blocks`, `ext4_free_blocks`, fs/ext4/mballoc.c.
+//! [`Allocator`], the public interface, and the life of a request: claim blocks, try a preallocation, shape the wish,
+//! search, hand out. Linux: `ext4_mb_new_blocks`, `ext4_free_blocks`, fs/ext4/mballoc.c.
 //!
 //! What it does not do: search (`search`), build buddies (`load`), decide sizes (`prealloc::normalize`).
 //!
@@ -38,15 +38,15 @@ pub trait GroupStore: Send + Sync {
     /// The caller's error; the allocator's own errors are turned into it.
     type Error: From<Error>;
 
-    /// The group's on-disk block bitmap as it is now, changes of running transactions included: verified, built when the
-    /// group is BLOCK_UNINIT; one bit per block, least significant first, 1 = used. May do I/O; called without the group's
-    /// lock (except, rarely, when other threads keep changing the group during the load). An error makes the group
-    /// unusable until the next mount, and so does a free count that disagrees with the descriptor's.
+    /// The group's on-disk block bitmap as it is now, changes of running transactions included: verified, built when
+    /// the group is BLOCK_UNINIT; one bit per block, least significant first, 1 = used. May do I/O; called without the
+    /// group's lock (except, rarely, when other threads keep changing the group during the load). An error makes the
+    /// group unusable until the next mount, and so does a free count that disagrees with the descriptor's.
     fn load(&self, group: GroupNr) -> Result<Vec<u8>, Self::Error>;
 
-    /// Whether the blocks of this group could be marked: its bitmap and descriptor can be read and are good. Asked before
-    /// blocks of the group are chosen; an error makes the group unusable and the request goes on with another one. May do
-    /// I/O; called without locks.
+    /// Whether the blocks of this group could be marked: its bitmap and descriptor can be read and are good. Asked
+    /// before blocks of the group are chosen; an error makes the group unusable and the request goes on with another
+    /// one. May do I/O; called without locks.
     fn check(&self, group: GroupNr) -> Result<(), Self::Error> {
         let _ = group;
         Ok(())
@@ -64,9 +64,9 @@ pub trait GroupStore: Send + Sync {
         Ok(())
     }
 
-    /// Journals: marks `[start, start + len)` of the group used or free in the on-disk bitmap, and updates the descriptor
-    /// (free count, checksum, clears BLOCK_UNINIT). Called with the group's lock held, after `prepare`. On an error
-    /// nothing may have changed.
+    /// Journals: marks `[start, start + len)` of the group used or free in the on-disk bitmap, and updates the
+    /// descriptor (free count, checksum, clears BLOCK_UNINIT). Called with the group's lock held, after `prepare`. On
+    /// an error nothing may have changed.
     fn mark(&self, txn: &mut Self::Txn, group: GroupNr, start: u32, len: u32, used: bool) -> Result<(), Self::Error>;
 }
 
@@ -87,8 +87,8 @@ pub struct Options {
     pub root_reserve: u64,
     /// Blocks that only requests with USE_RESERVED may use (Linux: `s_resv_clusters`, at most 2 % and 4096).
     pub pool_reserve: u64,
-    /// Preallocation for locality groups, in blocks; 0 switches them off (Linux: `mb_group_prealloc`, 512). A quarter of
-    /// a group at most.
+    /// Preallocation for locality groups, in blocks; 0 switches them off (Linux: `mb_group_prealloc`, 512). A quarter
+    /// of a group at most.
     pub group_prealloc: u32,
     /// Files up to this many blocks are small (Linux: `mb_stream_req`, 16).
     pub stream_request: u32,
@@ -195,8 +195,8 @@ enum Plan<'a> {
 }
 
 impl<S: GroupStore> Allocator<S> {
-    /// `groups` has one entry per group of the geometry; a group with more free blocks than it has blocks is bad from the
-    /// start. Does no I/O.
+    /// `groups` has one entry per group of the geometry; a group with more free blocks than it has blocks is bad from
+    /// the start. Does no I/O.
     pub fn new(store: Arc<S>, geometry: Geometry, groups: &[GroupSummary], options: Options) -> crate::Result<Self> {
         geometry.check()?;
         if groups.len() != geometry.groups as usize {
@@ -243,7 +243,8 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     /// Names ranges (first block, length) that are never handed out nor freed, whatever the bitmaps say: superblocks,
-    /// descriptors, bitmaps, inode tables, the journal. Adds to earlier calls. Parts outside the file system are ignored.
+    /// descriptors, bitmaps, inode tables, the journal. Adds to earlier calls. Parts outside the file system are
+    /// ignored.
     pub fn protect(&mut self, ranges: impl IntoIterator<Item = (BlockNr, u64)>) {
         let end = self.geometry.blocks_count;
         self.zones.add(ranges.into_iter().map(|(start, len)| (start.0, start.0.saturating_add(len).min(end))));
@@ -275,13 +276,13 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Chooses at least 1 and at most `request.len` blocks inside one group. They are nobody else's from here on, but free on
-    /// disk until [`Allocator::mark`]: a crash in between leaves nothing. So data can be written before anything points to
-    /// it. Needs no handle. What is chosen must be marked or given back ([`Allocator::cancel`]).
+    /// Chooses at least 1 and at most `request.len` blocks inside one group. They are nobody else's from here on, but
+    /// free on disk until [`Allocator::mark`]: a crash in between leaves nothing. So data can be written before
+    /// anything points to it. Needs no handle. What is chosen must be marked or given back ([`Allocator::cancel`]).
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; [`Error::NoSpaceUntilCommit`] when freed blocks wait for their commit (stop the handle, force a
-    /// commit, try again, a bounded number of times); the store's, when no group is left that could be read.
+    /// [`Error::NoSpace`]; [`Error::NoSpaceUntilCommit`] when freed blocks wait for their commit (stop the handle,
+    /// force a commit, try again, a bounded number of times); the store's, when no group is left that could be read.
     pub fn choose(&self, request: &Request<'_>) -> Result<Chosen, S::Error> {
         self.counters.requests.inc();
         if request.len == 0 {
@@ -634,8 +635,8 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// `found` is held and in flight; afterwards `part` is chosen, and the rest is the new preallocation's. When the group
-    /// turns out to be unusable, it is bad from then on, and nothing of `found` is anybody's.
+    /// `found` is held and in flight; afterwards `part` is chosen, and the rest is the new preallocation's. When the
+    /// group turns out to be unusable, it is bad from then on, and nothing of `found` is anybody's.
     fn settle(
         &self,
         found: Extent,
@@ -667,8 +668,8 @@ impl<S: GroupStore> Allocator<S> {
         result.map(|()| Allocation { start: self.geometry.block(part.group, part.start), len: part.len })
     }
 
-    /// Marks blocks free on disk in `txn`. They stay out of use until [`Allocator::release`] gets what this returns, after
-    /// the transaction is durable. Double free, blocks outside the file system or of its own metadata:
+    /// Marks blocks free on disk in `txn`. They stay out of use until [`Allocator::release`] gets what this returns,
+    /// after the transaction is durable. Double free, blocks outside the file system or of its own metadata:
     /// [`Error::Corrupt`], found before anything is changed.
     pub fn free(&self, txn: &mut S::Txn, start: BlockNr, len: u64) -> Result<FreedExtents, S::Error> {
         let pieces = self.split(start, len)?;
@@ -748,8 +749,8 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Calls `visit` with each free range of at least `min_len` blocks among the `len` from `start` on, cut at group borders.
-    /// Nobody gets these blocks meanwhile. Linux: `ext4_trim_fs`.
+    /// Calls `visit` with each free range of at least `min_len` blocks among the `len` from `start` on, cut at group
+    /// borders. Nobody gets these blocks meanwhile. Linux: `ext4_trim_fs`.
     ///
     /// # Errors
     /// The first that `visit` returns.
@@ -843,8 +844,8 @@ impl<S: GroupStore> Allocator<S> {
         self.space.promised()
     }
 
-    /// Blocks that a reservation could get: free on disk, less what is promised, less the reserves that the caller may not
-    /// use (statfs `f_bavail` with `root` false).
+    /// Blocks that a reservation could get: free on disk, less what is promised, less the reserves that the caller may
+    /// not use (statfs `f_bavail` with `root` false).
     pub fn available_blocks(&self, root: bool) -> u64 {
         self.space.available(if root { Privilege::Root } else { Privilege::Normal })
     }
@@ -871,8 +872,8 @@ impl<S: GroupStore> Allocator<S> {
         self.counters.snapshot()
     }
 
-    /// Drops buddies that were not used since the last call (then others) until `target` bytes are free; returns the bytes
-    /// freed. Never waits for a lock.
+    /// Drops buddies that were not used since the last call (then others) until `target` bytes are free; returns the
+    /// bytes freed. Never waits for a lock.
     pub fn drop_unused_buddies(&self, target: usize) -> usize {
         self.shrink(target)
     }

@@ -1,8 +1,8 @@
 //! The buddy of one group: [`Buddy`]. Linux: `struct ext4_buddy` and the counters of `struct ext4_group_info`.
 //!
-//! A bit of order k is clear when all 2^k blocks under it are free; order 0 is the block bitmap itself. (Linux clears only
-//! the bit of the *largest* free buddy; here every order speaks for itself, which makes both updates and run searches
-//! plain word operations. A buddy is largest when its parent's bit is set.)
+//! A bit of order k is clear when all 2^k blocks under it are free; order 0 is the block bitmap itself. (Linux clears
+//! only the bit of the *largest* free buddy; here every order speaks for itself, which makes both updates and run
+//! searches plain word operations. A buddy is largest when its parent's bit is set.)
 //!
 //! What it does not do: know why a block is not free.
 //!
@@ -200,8 +200,8 @@ impl Buddy {
         }
     }
 
-    /// The start of the first buddy of the smallest order that is at least `order` and has a largest-at-its-place buddy:
-    /// best fit, so that large buddies stay whole.
+    /// The start of the first buddy of the smallest order that is at least `order` and has a largest-at-its-place
+    /// buddy: best fit, so that large buddies stay whole.
     pub fn first_buddy(&self, order: u32) -> Option<u32> {
         (order..self.orders).find_map(|k| self.first_maximal(k).map(|i| i << k))
     }

@@ -1,8 +1,8 @@
 //! One block group in core: [`Group`]. Linux: `struct ext4_group_info`, fs/ext4/ext4.h.
 //!
 //! What the choice of a group needs (free blocks, fragments, largest buddy) is readable without the lock and survives
-//! the buddy being dropped. What is held (see the crate's page) is kept beside the buddy, so that the buddy can be built
-//! again from the on-disk bitmap at any time.
+//! the buddy being dropped. What is held (see the crate's page) is kept beside the buddy, so that the buddy can be
+//! built again from the on-disk bitmap at any time.
 //!
 //! What it does not do: call the store.
 //!

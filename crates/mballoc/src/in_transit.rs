@@ -1,7 +1,8 @@
 //! [`InTransit`]: are blocks on their way somewhere?
 //!
 //! A thread that finds nothing free must not report "no space" while another thread holds more than it will keep: an
-//! extent that is about to become a preallocation, or a preallocation that is being given back. This counts both, and what came to rest since.
+//! extent that is about to become a preallocation, or a preallocation that is being given back. This counts both, and
+//! what came to rest since.
 //!
 //! # Locking
 //! [`crate::lock::IN_TRANSIT`] around the waiting, which happens only when a request found nothing.
@@ -61,8 +62,8 @@ impl InTransit {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Something came to rest: blocks handed out, a preallocation made, blocks freed. A search that ran meanwhile may have
-    /// missed a group that was just changing its place in the policy's sets.
+    /// Something came to rest: blocks handed out, a preallocation made, blocks freed. A search that ran meanwhile may
+    /// have missed a group that was just changing its place in the policy's sets.
     pub fn turned(&self) {
         self.turns.inc();
         if self.waiting.load(Ordering::SeqCst) > 0 {

@@ -1,23 +1,26 @@
 //! Extant's multi-block allocator: *where* blocks go. Linux: fs/ext4/mballoc.c.
 //!
-//! Purpose: hands out runs of blocks near a goal, keeps a buddy bitmap per group, preallocates for growing and for small
-//! files, counts what is free and what is promised, and keeps freed blocks out of use until their transaction is durable.
+//! Purpose: hands out runs of blocks near a goal, keeps a buddy bitmap per group, preallocates for growing and for
+//! small files, counts what is free and what is promised, and keeps freed blocks out of use until their transaction is
+//! durable.
 //!
 //! Main types: [`Allocator`] (one per mount), [`GroupStore`] (what the file system does for it), [`Request`] and
 //! [`Allocation`], [`InodePreallocation`] (one per in-core inode), [`Geometry`], [`Policy`] (which group next).
 //!
-//! Three states of a block: *used on disk*; *held* (free in the on-disk bitmap but not to be had: preallocated, freed in
-//! a transaction that is not yet durable, or chosen and not yet marked, because its data is on its way); *free*. The buddy of a group holds "not free"; the
-//! held ranges are kept beside it, so that a buddy can be dropped and built again at any time.
+//! Three states of a block: *used on disk*; *held* (free in the on-disk bitmap but not to be had: preallocated, freed
+//! in a transaction that is not yet durable, or chosen and not yet marked, because its data is on its way); *free*. The
+//! buddy of a group holds "not free"; the held ranges are kept beside it, so that a buddy can be dropped and built
+//! again at any time.
 //!
 //! What it does not do: I/O (the store loads and journals bitmaps), choosing a goal (Orlov and friends live in `fs`),
 //! cluster allocation (`bigalloc`: a cluster is one block here).
 //!
 //! # Locking
 //! In order of rank: [`lock::OWNER`] (an inode's list of preallocations) or [`lock::LOCALITY`] (a locality group's) →
-//! [`lock::PREALLOCATION`] (one preallocation) → [`lock::SPACE`] (counters near zero), [`lock::IN_TRANSIT`] (waiting when nothing is free) and [`lock::GROUP`] (one group; never
-//! two). [`GroupStore::mark`] runs under the group's lock, so the store may take locks of a higher rank only;
-//! [`GroupStore::load`] and [`GroupStore::prepare`] run under none of these.
+//! [`lock::PREALLOCATION`] (one preallocation) → [`lock::SPACE`] (counters near zero), [`lock::IN_TRANSIT`] (waiting
+//! when nothing is free) and [`lock::GROUP`] (one group; never two). [`GroupStore::mark`] runs under the group's lock,
+//! so the store may take locks of a higher rank only; [`GroupStore::load`] and [`GroupStore::prepare`] run under none
+//! of these.
 #![forbid(unsafe_code)]
 
 mod allocator;

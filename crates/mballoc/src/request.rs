@@ -34,12 +34,12 @@ pub enum Kind<'a> {
         logical: LogicalBlock,
         /// Size of the file in blocks, rounded up, delayed writes included.
         file_blocks: u64,
-        /// True when delayed allocation has reserved the blocks: what is allocated is taken out of that reservation (the
-        /// caller must not unreserve it again). False: it is taken from what is available.
+        /// True when delayed allocation has reserved the blocks: what is allocated is taken out of that reservation
+        /// (the caller must not unreserve it again). False: it is taken from what is available.
         reserved: bool,
-        /// The nearest mapped block before `logical`, if any. Without it, TRY_GOAL means that `goal` continues the block
-        /// before `logical`; with neither, a preallocation may be laid out for blocks that are mapped already (a waste,
-        /// nothing worse).
+        /// The nearest mapped block before `logical`, if any. Without it, TRY_GOAL means that `goal` continues the
+        /// block before `logical`; with neither, a preallocation may be laid out for blocks that are mapped already (a
+        /// waste, nothing worse).
         left: Option<Neighbour>,
         /// The nearest mapped block after the request, if any.
         right: Option<Neighbour>,

@@ -67,7 +67,8 @@ struct Search {
 }
 
 impl<S: GroupStore> Allocator<S> {
-    /// Finds up to `want.len` blocks and takes them. None: nothing is free (or lost to others; see [`crate::in_transit`]).
+    /// Finds up to `want.len` blocks and takes them. None: nothing is free (or lost to others; see
+    /// [`crate::in_transit`]).
     pub(crate) fn find(&self, want: &Want) -> Result<Option<Extent>, S::Error> {
         let mut first_error = None;
         if let Some((group, index)) = want.goal

@@ -1,4 +1,5 @@
-//! [`SystemZones`]: blocks of the file system's own metadata. Linux: `struct ext4_system_blocks`, fs/ext4/block_validity.c.
+//! [`SystemZones`]: blocks of the file system's own metadata. Linux: `struct ext4_system_blocks`,
+//! fs/ext4/block_validity.c.
 //!
 //! # Locking
 //! None: changed before the allocator is shared, then only read.

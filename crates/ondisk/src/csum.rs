@@ -1,15 +1,15 @@
 //! The checksums of ext4: raw CRC32C and CRC16, and the seed that ties a checksum to one file system.
 //!
-//! Main types: [`crc32c()`] and [`crc16`] (the two functions), [`ChecksumSeed`] (what every metadata checksum starts from).
-//! What is covered by which checksum is written next to each structure, not here.
+//! Main types: [`crc32c()`] and [`crc16`] (the two functions), [`ChecksumSeed`] (what every metadata checksum starts
+//! from). What is covered by which checksum is written next to each structure, not here.
 //!
 //! # Locking
 //! None.
 
 use crate::InodeNr;
 
-/// CRC32C without the final inversion (Linux: `crc32c_le`, which `ext4_chksum` calls). Chains: the result of one call is
-/// the seed of the next.
+/// CRC32C without the final inversion (Linux: `crc32c_le`, which `ext4_chksum` calls). Chains: the result of one call
+/// is the seed of the next.
 pub fn crc32c(seed: u32, data: &[u8]) -> u32 {
     // The library inverts on the way in and on the way out; ext4 does neither.
     !::crc32c::crc32c_append(!seed, data)
@@ -63,8 +63,8 @@ impl ChecksumSeed {
         crc32c(self.0, data)
     }
 
-    /// The seed of everything that belongs to one inode: the inode itself, its extent blocks, directory blocks and htree
-    /// nodes. It changes with the generation.
+    /// The seed of everything that belongs to one inode: the inode itself, its extent blocks, directory blocks and
+    /// htree nodes. It changes with the generation.
     pub fn for_inode(self, ino: InodeNr, generation: u32) -> ChecksumSeed {
         ChecksumSeed(crc32c(crc32c(self.0, &ino.0.to_le_bytes()), &generation.to_le_bytes()))
     }

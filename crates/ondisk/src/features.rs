@@ -1,8 +1,8 @@
 //! Feature bits: their names, and what Extant does with a file system that has them.
 //!
-//! Main types: [`Compat`], [`Incompat`], [`RoCompat`] (the three words of the superblock), [`check`] (may this be mounted,
-//! and how), [`MountMode`].
-//! It does not look at anything but the superblock: whether the journal can be replayed is the journal's question.
+//! Main types: [`Compat`], [`Incompat`], [`RoCompat`] (the three words of the superblock), [`check`] (may this be
+//! mounted, and how), [`MountMode`]. It does not look at anything but the superblock: whether the journal can be
+//! replayed is the journal's question.
 //!
 //! # Locking
 //! None.
@@ -214,13 +214,13 @@ impl Incompat {
         .union(Incompat::FLEX_BG)
         .union(Incompat::CSUM_SEED)
         .union(Incompat::LARGE_DIR);
-    /// What Extant can read but not write: xattr values in inodes have their own reference counts; multi-mount protection
-    /// needs a writer that beats its heart; data in inodes has to move out when it grows; names that are found in any case are
-    /// hashed as folded.
+    /// What Extant can read but not write: xattr values in inodes have their own reference counts; multi-mount
+    /// protection needs a writer that beats its heart; data in inodes has to move out when it grows; names that are
+    /// found in any case are hashed as folded.
     pub const READ_ONLY: Incompat =
         Incompat::EA_INODE.union(Incompat::MMP).union(Incompat::INLINE_DATA).union(Incompat::CASEFOLD);
-    /// Every bit this code knows the meaning of. A superblock with another one is not decoded at all, because the bit may
-    /// change what its fields mean.
+    /// Every bit this code knows the meaning of. A superblock with another one is not decoded at all, because the bit
+    /// may change what its fields mean.
     pub const KNOWN: Incompat = Incompat::READ_WRITE
         .union(Incompat::READ_ONLY)
         .union(Incompat::COMPRESSION)

@@ -1,5 +1,5 @@
-//! Block pointers of ext2 and ext3 as bytes: 12 direct pointers in `i_block`, then trees of one, two and three levels of
-//! pointer blocks.
+//! Block pointers of ext2 and ext3 as bytes: 12 direct pointers in `i_block`, then trees of one, two and three levels
+//! of pointer blocks.
 //!
 //! Main types: [`Geometry`] (what a block size implies), [`IndirectPath`] (where the pointer of a logical block lies).
 //! A pointer is a little-endian u32; 0 is a hole. Linux: `ext4_block_to_path` and `Indirect`, fs/ext4/indirect.c.
@@ -44,7 +44,8 @@ impl Geometry {
         Geometry { per_block: block_size / POINTER_BYTES as u32 }
     }
 
-    /// Logical blocks below one pointer at `level` pointer blocks above the data (0: the pointer names data): 1, p, p², p³.
+    /// Logical blocks below one pointer at `level` pointer blocks above the data (0: the pointer names data): 1, p, p²,
+    /// p³.
     pub const fn span(&self, level: usize) -> u64 {
         (self.per_block as u64).pow(level as u32)
     }

@@ -1,8 +1,8 @@
 //! Partition tables, so that a whole-disk image can be opened: MBR with its extended chain, and GPT.
 //!
 //! Main types: [`read_table`] (finds the partitions), [`Partition`].
-//! It does not write tables. An ext file system that fills the whole device may have boot code with the MBR signature in
-//! front of it: look for a superblock first.
+//! It does not write tables. An ext file system that fills the whole device may have boot code with the MBR signature
+//! in front of it: look for a superblock first.
 //!
 //! # Locking
 //! None.

@@ -1,4 +1,5 @@
-//! Bytes changed at random, with checksums made right again: decoding says no or gives something harmless; nothing panics.
+//! Bytes changed at random, with checksums made right again: decoding says no or gives something harmless; nothing
+//! panics.
 
 mod common;
 

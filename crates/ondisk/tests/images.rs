@@ -1,5 +1,5 @@
-//! Images made by mke2fs: everything decodes, every checksum holds, encoding gives the same bytes back, and the values are
-//! those that dumpe2fs and debugfs print.
+//! Images made by mke2fs: everything decodes, every checksum holds, encoding gives the same bytes back, and the values
+//! are those that dumpe2fs and debugfs print.
 
 mod common;
 

@@ -1,9 +1,9 @@
 //! jbd2 replay: brings a file system up to the last transaction that its journal completed.
 //!
-//! Main types: [`JournalFile`] (a journal as a run of blocks on a device, with its superblock), [`Replay`] (what the log
-//! holds: which block's newest copy lies where), [`OverlayDevice`] (the replayed view over a device that is not written),
-//! [`JournalState`] (what an opener has to do). [`locate`] finds the journal of an image; [`wipe`] empties a log
-//! unread.
+//! Main types: [`JournalFile`] (a journal as a run of blocks on a device, with its superblock), [`Replay`] (what the
+//! log holds: which block's newest copy lies where), [`OverlayDevice`] (the replayed view over a device that is not
+//! written), [`JournalState`] (what an opener has to do). [`locate`] finds the journal of an image; [`wipe`] empties a
+//! log unread.
 //!
 //! The steps: open the [`JournalFile`]; [`Replay::load`] reads the log and changes nothing; then either
 //! [`Replay::apply`] writes the copies home and empties the log, or an [`OverlayDevice`] shows them in memory. `apply`

@@ -36,8 +36,8 @@ impl Replay {
         }
     }
 
-    /// Writes every copy home, in block order, makes that durable, and only then marks the log empty. May fail or be cut
-    /// off anywhere: load and apply again.
+    /// Writes every copy home, in block order, makes that durable, and only then marks the log empty. May fail or be
+    /// cut off anywhere: load and apply again.
     ///
     /// `s_errno` stays in the journal's superblock: the caller records it in the file system, then clears it.
     ///

@@ -1,8 +1,8 @@
 //! Reading the log: which transactions count, and where the newest copy of each block lies.
 //!
 //! Linux makes three passes (`PASS_SCAN`, `PASS_REVOKE`, `PASS_REPLAY` of fs/jbd2/recovery.c). Here the first
-//! pass also notes the copies, checks them, and the positions of the revoke blocks; then the revoke blocks are read again
-//! and applied to the table of copies. That is enough because only the newest copy of a block matters: if it is
+//! pass also notes the copies, checks them, and the positions of the revoke blocks; then the revoke blocks are read
+//! again and applied to the table of copies. That is enough because only the newest copy of a block matters: if it is
 //! revoked, every older one is, and if it is not, it wins. So no table of revokes is needed, whose size would be up to
 //! whoever wrote the log.
 //!

@@ -1,11 +1,11 @@
 //! The same workload through a mount under test and through the kernel: answers and trees must be equal.
 //!
 //! Main functions: [`writes`] (the mount under test writes, the kernel judges), [`reads`] (the kernel writes, the mount
-//! under test reads), [`alternates`] (both write the same image in turn), [`trees`] (a large tree, both ways). Main type:
-//! [`Plan`].
+//! under test reads), [`alternates`] (both write the same image in turn), [`trees`] (a large tree, both ways). Main
+//! type: [`Plan`].
 //!
-//! The mount under test is a closure from image and directory to a mount, so the kernel can stand in for it: that proves
-//! the harness.
+//! The mount under test is a closure from image and directory to a mount, so the kernel can stand in for it: that
+//! proves the harness.
 //!
 //! # Locking
 //! None.

@@ -1,7 +1,7 @@
 //! Power cuts at every write of seeded workloads, on every kind of image.
 //!
-//! `EXTANT_CRASH_SEED` chooses another workload, `EXTANT_CRASH_STATES` how many states of it (0: each event in every mode),
-//! `EXTANT_CRASH_STATE` one state, as a failure prints it.
+//! `EXTANT_CRASH_SEED` chooses another workload, `EXTANT_CRASH_STATES` how many states of it (0: each event in every
+//! mode), `EXTANT_CRASH_STATE` one state, as a failure prints it.
 
 use std::sync::Arc;
 
@@ -97,8 +97,8 @@ fn ext4_without_journal() {
     explore_image("ext4-nojournal", 4, OPS, STATES, true);
 }
 
-/// With `journal=none`, `e2fsck -fy` mends every state and what was acknowledged is there. That `-p` is not always enough is
-/// [`ext2_mended_by_preen`].
+/// With `journal=none`, `e2fsck -fy` mends every state and what was acknowledged is there. That `-p` is not always
+/// enough is [`ext2_mended_by_preen`].
 #[test]
 fn ext2_in_two_waves() {
     explore_image("ext2-two-waves", 5, OPS, STATES, false);
@@ -111,23 +111,25 @@ fn ext4_in_two_waves() {
     explore_image("ext4-two-waves", 4, 500, STATES, false);
 }
 
-/// Known failure: a name that is removed can leave its directory before the inode's link count is on the device ("Unattached
-/// inode"), which e2fsck does not decide alone. The same holds for the kernel's ext2.
+/// Known failure: a name that is removed can leave its directory before the inode's link count is on the device
+/// ("Unattached inode"), which e2fsck does not decide alone. The same holds for the kernel's ext2.
 #[test]
 #[ignore = "known failure: needs an order of writes that two waves cannot give"]
 fn ext2_mended_by_preen() {
     explore_image("ext2-two-waves", 5, OPS, STATES, true);
 }
 
-/// Known failure: splitting a node of an extent tree (or of a directory's index) moves entries between blocks that reach the
-/// device one by one; a cut in between loses entries that had been durable. The same holds for the kernel's ext4.
+/// Known failure: splitting a node of an extent tree (or of a directory's index) moves entries between blocks that
+/// reach the device one by one; a cut in between loses entries that had been durable. The same holds for the kernel's
+/// ext4.
 #[test]
 #[ignore = "known failure: splitting a tree node is not atomic without a log"]
 fn ext4_in_two_waves_deep_trees() {
     explore_image("ext4-two-waves", 4, OPS, STATES, false);
 }
 
-/// The power fails again while the first failure is being recovered from; Extant, e2fsck and the kernel recover in turn.
+/// The power fails again while the first failure is being recovered from; Extant, e2fsck and the kernel recover in
+/// turn.
 fn interrupt_recoveries(ops: usize, states: usize, cuts: usize) {
     for (name, seed) in [("ext4", 11), ("ext4-1k", 12), ("ext3", 13), ("ext2", 14), ("ext4-nojournal", 15)] {
         let recording = run(&image(name), number("EXTANT_CRASH_SEED", seed), ops, &|d| d);

@@ -1,4 +1,5 @@
-//! A device that fails requests: errors come back, nothing panics or hangs, what was acknowledged before is still there.
+//! A device that fails requests: errors come back, nothing panics or hangs, what was acknowledged before is still
+//! there.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! Threads, power cuts and faults under one scheduler: `extant_testkit::sched`.
 //!
 //! `EXTANT_SCHEDULE='config=… seed=…'`, printed with a failure, repeats one schedule (test `repeat`);
-//! `EXTANT_SCHEDULE_TRACE=FILE` then keeps its trace, `EXTANT_SCHEDULE_SHRINK=300` makes it smaller in so many tries. `EXTANT_SCHEDULES`, `EXTANT_SERIES`, `EXTANT_SCHEDULE_CONFIG` and
-//! `EXTANT_SCHEDULE_SECONDS` say how many, which, of what, and for how long.
+//! `EXTANT_SCHEDULE_TRACE=FILE` then keeps its trace, `EXTANT_SCHEDULE_SHRINK=300` makes it smaller in so many tries.
+//! `EXTANT_SCHEDULES`, `EXTANT_SERIES`, `EXTANT_SCHEDULE_CONFIG` and `EXTANT_SCHEDULE_SECONDS` say how many, which, of
+//! what, and for how long.
 
 use std::time::Duration;
 

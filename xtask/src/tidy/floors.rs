@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Package`]; the table [`FLOORS`], which ARCHITECTURE.md explains.
 //!
-//! Development dependencies are free: they reach no user. The development crates themselves (testkit, xtask) may use all,
-//! and nobody may depend on them in earnest.
+//! Development dependencies are free: they reach no user. The development crates themselves (testkit, xtask) may use
+//! all, and nobody may depend on them in earnest.
 //!
 //! # Locking
 //! None.

@@ -1,8 +1,9 @@
 //! The rules of the house, checked.
 //!
 //! Main types: [`Finding`] (one broken rule, with its place), [`SourceFile`]. One module per kind of rule: [`floors`]
-//! (who may depend on whom), [`source`] (single files), [`policies`] (folders of policies), [`locking`] (the lock classes
-//! against docs/locking.md). Every rule is a function from text to findings, so that its test can show it a violation.
+//! (who may depend on whom), [`source`] (single files), [`policies`] (folders of policies), [`locking`] (the lock
+//! classes against docs/locking.md). Every rule is a function from text to findings, so that its test can show it a
+//! violation.
 //!
 //! What it does not do: what rustfmt and clippy do.
 //!

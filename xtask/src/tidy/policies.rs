@@ -1,7 +1,7 @@
 //! Policy folders have one shape: `<mechanism>/policy/{mod,vanilla,<idea>,contract}.rs`.
 //!
-//! `mod.rs` declares the enum with `extant_base::policies!` and has the table that compares; `vanilla.rs` is what Linux does; `contract.rs` is
-//! what every policy must satisfy. A rival is named by its idea.
+//! `mod.rs` declares the enum with `extant_base::policies!` and has the table that compares; `vanilla.rs` is what Linux
+//! does; `contract.rs` is what every policy must satisfy. A rival is named by its idea.
 //!
 //! # Locking
 //! None.

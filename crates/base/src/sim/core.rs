@@ -1,9 +1,9 @@
 //! The scheduler of one run.
 //!
-//! Main types: [`Core`] (one run), [`Task`] (what a thread of the operating system needs to become a simulated one). A thread
-//! that gives the baton away picks the next one itself, wakes it and parks; there is no thread of the scheduler's own. Who runs
-//! keeps the baton while it computes; it asks here before it takes a lock, after it has released one, when it waits, notifies,
-//! sleeps or starts a thread.
+//! Main types: [`Core`] (one run), [`Task`] (what a thread of the operating system needs to become a simulated one). A
+//! thread that gives the baton away picks the next one itself, wakes it and parks; there is no thread of the
+//! scheduler's own. Who runs keeps the baton while it computes; it asks here before it takes a lock, after it has
+//! released one, when it waits, notifies, sleeps or starts a thread.
 //!
 //! # Locking
 //! `Core::state`, bare, held for one decision; only the holder of the baton takes it, and the watchdog.
@@ -701,8 +701,8 @@ pub(crate) fn holding(addr: usize) -> Option<&'static LockClass> {
     st.threads[me.id].held.iter().find(|(a, _)| *a == addr).map(|(_, c)| *c)
 }
 
-/// Waits for a notification of the condition variable at `condvar`. The caller has just released the lock at `lock`, and
-/// nobody has run since. True when the time ran out.
+/// Waits for a notification of the condition variable at `condvar`. The caller has just released the lock at `lock`,
+/// and nobody has run since. True when the time ran out.
 #[cold]
 pub(crate) fn wait(condvar: usize, lock: usize, timeout: Option<Duration>) -> bool {
     let Some(me) = me() else { return false };

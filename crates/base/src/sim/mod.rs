@@ -1,32 +1,35 @@
-//! One deterministic scheduler under everything: threads, locks, waits, sleeps and clocks of a whole stack, from one seed.
+//! One deterministic scheduler under everything: threads, locks, waits, sleeps and clocks of a whole stack, from one
+//! seed.
 //!
-//! [`run`] calls a closure on a simulated thread. Each simulated thread is a thread of the operating system; exactly one of
-//! them holds the baton and runs, the others are parked. Whoever starts a thread, takes or releases a lock, waits, notifies,
-//! sleeps or passes a [`point`] asks the scheduler, which may let another go first: which one, the seed says. So the same seed
-//! gives the same run, on however many processors, and [`Outcome::trace`] is the same byte for byte.
+//! [`run`] calls a closure on a simulated thread. Each simulated thread is a thread of the operating system; exactly
+//! one of them holds the baton and runs, the others are parked. Whoever starts a thread, takes or releases a lock,
+//! waits, notifies, sleeps or passes a [`point`] asks the scheduler, which may let another go first: which one, the
+//! seed says. So the same seed gives the same run, on however many processors, and [`Outcome::trace`] is the same byte
+//! for byte.
 //!
-//! It is chosen at run time and is the same build: whether a thread belongs to a run is in a thread-local, which nobody looks
-//! at while no run is under way in the process. Several runs at once and unsimulated threads beside them do not disturb each
-//! other. A run's threads must wait only through this crate; one that waits elsewhere keeps the baton, and a watchdog names it.
+//! It is chosen at run time and is the same build: whether a thread belongs to a run is in a thread-local, which nobody
+//! looks at while no run is under way in the process. Several runs at once and unsimulated threads beside them do not
+//! disturb each other. A run's threads must wait only through this crate; one that waits elsewhere keeps the baton, and
+//! a watchdog names it.
 //!
 //! Main types: [`Options`] and [`Strategy`], [`Outcome`], [`Failure`], [`Trace`].
 //!
 //! Time is virtual. While exploring it moves when nobody can run: to the next sleep or time-out that ends. With
-//! [`Options::leap_permille`] it also moves while others could run, as it does for threads on a busy machine. Its place for
-//! another use, a modelled machine whose processors are occupied for a time, is [`Options::processors`] and the heap of
-//! (time, sequence, thread) in `core`.
+//! [`Options::leap_permille`] it also moves while others could run, as it does for threads on a busy machine. Its place
+//! for another use, a modelled machine whose processors are occupied for a time, is [`Options::processors`] and the
+//! heap of (time, sequence, thread) in `core`.
 //!
-//! How a run ends: the closure returns; a thread panics; nobody can run and nothing is due ([`Failure::Deadlock`]); too many
-//! steps ([`Failure::Livelock`]); a thread does not come back to the scheduler ([`Failure::Stuck`]). Threads that are left are
-//! never woken: they, and what they own, are leaked, because unwinding them would run destructors that wait. After a success
-//! they are named in [`Outcome::left`]; a run that joins its threads leaks nothing.
+//! How a run ends: the closure returns; a thread panics; nobody can run and nothing is due ([`Failure::Deadlock`]); too
+//! many steps ([`Failure::Livelock`]); a thread does not come back to the scheduler ([`Failure::Stuck`]). Threads that
+//! are left are never woken: they, and what they own, are leaked, because unwinding them would run destructors that
+//! wait. After a success they are named in [`Outcome::left`]; a run that joins its threads leaks nothing.
 //!
-//! What it does not do: atomics are no events (a thread that spins on one must call [`crate::task::yield_now`]); weak memory
-//! orders are not shown; input and output of the operating system is outside.
+//! What it does not do: atomics are no events (a thread that spins on one must call [`crate::task::yield_now`]); weak
+//! memory orders are not shown; input and output of the operating system is outside.
 //!
 //! # Locking
-//! One bare lock a run, held for a decision. The locks of [`crate::sync`] stay real: a simulated thread only tries them, and
-//! when that fails it is blocked on the lock's address until somebody releases it.
+//! One bare lock a run, held for a decision. The locks of [`crate::sync`] stay real: a simulated thread only tries
+//! them, and when that fails it is blocked on the lock's address until somebody releases it.
 
 mod core;
 mod trace;
@@ -47,9 +50,9 @@ use crate::sync::mode::{MODE, SIMULATED};
 pub enum Strategy {
     /// At each place another thread takes over with this probability (of 1000), any of those that can run.
     Random { preempt_permille: u32 },
-    /// Random priorities; the highest of those that can run goes on. At `changes` places of the first `steps` the running
-    /// thread becomes the lowest (Burckhardt et al. 2010, "A randomized scheduler with probabilistic guarantees": a bug that
-    /// needs d ordering constraints is met with a probability of at least 1 / (n · k^(d-1))).
+    /// Random priorities; the highest of those that can run goes on. At `changes` places of the first `steps` the
+    /// running thread becomes the lowest (Burckhardt et al. 2010, "A randomized scheduler with probabilistic
+    /// guarantees": a bug that needs d ordering constraints is met with a probability of at least 1 / (n · k^(d-1))).
     Priorities { changes: u32, steps: u64 },
     /// One after the other, each for so many places.
     RoundRobin { quantum: u32 },

@@ -1,7 +1,7 @@
 //! What happened in a run, in order.
 //!
-//! Main type: [`Trace`]. An event is a thread, a kind, a name and a number. All of them go into a fingerprint; the last are
-//! always kept, all of them when asked for.
+//! Main type: [`Trace`]. An event is a thread, a kind, a name and a number. All of them go into a fingerprint; the last
+//! are always kept, all of them when asked for.
 //!
 //! # Locking
 //! None.

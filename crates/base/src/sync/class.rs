@@ -1,7 +1,7 @@
 //! Lock classes: name, rank, statistics; the rank check of debug builds; the lock table.
 //!
-//! Main types: [`LockClass`], [`LockRow`]. Acquisitions are counted in the thread's own [`counts`](super::counts), waits in
-//! the class.
+//! Main types: [`LockClass`], [`LockRow`]. Acquisitions are counted in the thread's own [`counts`](super::counts),
+//! waits in the class.
 //!
 //! # Locking
 //! The registry has a bare leaf lock without a class, held for a few instructions: it cannot count itself.
@@ -89,8 +89,8 @@ impl LockClass {
         }
     }
 
-    /// Takes the lock at `addr` through `quick` (must not wait), else through `slow` (waits), counting and timing when asked
-    /// to.
+    /// Takes the lock at `addr` through `quick` (must not wait), else through `slow` (waits), counting and timing when
+    /// asked to.
     // In line, or a counted acquisition costs a call beside what it counts.
     #[inline(always)]
     pub(super) fn acquire<G>(&'static self, addr: usize, quick: impl Fn() -> Option<G>, slow: impl FnOnce() -> G) -> G {
@@ -182,8 +182,8 @@ thread_local! {
     static HELD: RefCell<Vec<&'static LockClass>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Remembers, in debug builds, that this thread holds a lock of `class`; forgets it when dropped. Dropped behind the lock
-/// itself, it also tells a simulation that the lock is free.
+/// Remembers, in debug builds, that this thread holds a lock of `class`; forgets it when dropped. Dropped behind the
+/// lock itself, it also tells a simulation that the lock is free.
 pub(super) struct Held {
     #[cfg(debug_assertions)]
     class: &'static LockClass,
@@ -191,7 +191,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Checks the order, then notes the lock at `addr`. `nested` allows another lock of the same class to be held already.
+    /// Checks the order, then notes the lock at `addr`. `nested` allows another lock of the same class to be held
+    /// already.
     #[inline(always)]
     pub(super) fn enter(class: &'static LockClass, addr: usize, nested: bool, waits: bool) -> Held {
         #[cfg(debug_assertions)]

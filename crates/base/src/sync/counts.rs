@@ -1,8 +1,9 @@
 //! Counters of acquisitions: one array a thread, one element a lock class.
 //!
-//! Main type: [`Slot`], a class's place in the arrays. Only its thread writes an array, so that adding is a load and a store
-//! without a locked instruction or a shared cache line; whoever wants a sum reads all arrays. An array outlives its thread
-//! and is handed to the next one, which counts on: sums never fall, and memory is bounded by the threads that live at once.
+//! Main type: [`Slot`], a class's place in the arrays. Only its thread writes an array, so that adding is a load and a
+//! store without a locked instruction or a shared cache line; whoever wants a sum reads all arrays. An array outlives
+//! its thread and is handed to the next one, which counts on: sums never fall, and memory is bounded by the threads
+//! that live at once.
 //!
 //! What it does not do: names, waits ([`class`](super::class)).
 //!

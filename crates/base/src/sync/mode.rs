@@ -1,7 +1,7 @@
 //! What the locks have to look at before they do what they always do: one byte for all of it.
 //!
-//! Statistics of locks, and whether any simulation runs in this process. Both are rare, so an acquisition tests one byte that
-//! nobody writes.
+//! Statistics of locks, and whether any simulation runs in this process. Both are rare, so an acquisition tests one
+//! byte that nobody writes.
 //!
 //! # Locking
 //! A bare leaf lock around the number of simulations.

@@ -1,7 +1,7 @@
 //! Named threads, and the small integer that shards per-core data.
 //!
-//! Background work in Extant is named and few (flusher, journal commit, reclaim); each offers a `step()` that its thread
-//! calls in production and that tests call directly.
+//! Background work in Extant is named and few (flusher, journal commit, reclaim); each offers a `step()` that its
+//! thread calls in production and that tests call directly.
 //!
 //! A thread can be watched: it installs what is to be called when it is about to sleep ([`watched`]) and says when that
 //! matters ([`watch_sleep`]). Locks, condition variables and devices call [`before_sleep`]. So a server can let another
@@ -48,8 +48,8 @@ impl<T> JoinHandle<T> {
     }
 }
 
-/// Starts a thread called `name` (at most 15 bytes are shown by the kernel). Started by a simulated thread, it belongs to the
-/// same run.
+/// Starts a thread called `name` (at most 15 bytes are shown by the kernel). Started by a simulated thread, it belongs
+/// to the same run.
 pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> std::io::Result<JoinHandle<T>> {
     let builder = std::thread::Builder::new().name(name.to_owned());
     let Some(task) = sim::active().then(|| sim::child(name)).flatten() else {
@@ -92,8 +92,8 @@ thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// A small number that differs between threads (dealt round robin at first use, in a simulation by the run): callers take it modulo their shard
-/// count. It stands in for the CPU number of the kernel's per-CPU data.
+/// A small number that differs between threads (dealt round robin at first use, in a simulation by the run): callers
+/// take it modulo their shard count. It stands in for the CPU number of the kernel's per-CPU data.
 pub fn shard_index() -> usize {
     SHARD.with(|s| {
         if s.get() == usize::MAX {
@@ -109,8 +109,8 @@ thread_local! {
     static WATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Installs what this thread calls when it is about to sleep while [`watch_sleep`] is on; None for nothing any more. It must
-/// not sleep itself.
+/// Installs what this thread calls when it is about to sleep while [`watch_sleep`] is on; None for nothing any more. It
+/// must not sleep itself.
 pub fn watched(call: Option<Rc<dyn Fn()>>) {
     BEFORE_SLEEP.with(|c| *c.borrow_mut() = call);
 }

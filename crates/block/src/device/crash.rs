@@ -1,8 +1,8 @@
 //! [`CrashDevice`]: which images could a power cut leave behind?
 //!
 //! It keeps two views of one disk over a base image: the *live* one, which reads see, and the *durable* one, which a
-//! flush or FUA extends. Every write, discard and flush is an event in one log; [`CrashDevice::state_after`] rebuilds the
-//! disk as it could be found after a power cut behind any event. What counts:
+//! flush or FUA extends. Every write, discard and flush is an event in one log; [`CrashDevice::state_after`] rebuilds
+//! the disk as it could be found after a power cut behind any event. What counts:
 //! - A write is durable once a flush that was called after the write had completed has itself completed, or when it
 //!   carried FUA and has completed. PREFLUSH is logged as a flush event before its write.
 //! - Any other write may be on the medium or not, each on its own: a cache writes back in any order.
@@ -11,11 +11,11 @@
 //! States are copy-on-write overlays over the base, built from checkpoints of the durable image, so that thousands of
 //! them cost little more than the writes in which they differ.
 //!
-//! A device made with [`CrashDevice::deferring`] completes bios later, on a thread: a caller that flushes without having
-//! waited for its writes loses them here, as it would on a real disk. Otherwise bios complete inline.
+//! A device made with [`CrashDevice::deferring`] completes bios later, on a thread: a caller that flushes without
+//! having waited for its writes loses them here, as it would on a real disk. Otherwise bios complete inline.
 //!
-//! On a thread of a [`extant_base::sim`] run a waiting call too has a start and an end, between which others run: a flush
-//! covers what had completed at its start, and makes it durable at its end.
+//! On a thread of a [`extant_base::sim`] run a waiting call too has a start and an end, between which others run: a
+//! flush covers what had completed at its start, and makes it durable at its end.
 //!
 //! What it does not do: fail requests ([`super::FaultyDevice`]).
 //!

@@ -1,9 +1,9 @@
 //! [`HeldDevice`]: requests that stand still until they are told to go on.
 //!
-//! Most faults of code that waits for I/O need no luck but a moment: this write is under way, that one has completed, and
-//! now somebody asks. A test names that moment with a rule ([`Catch`]): requests that it matches are *held*, and the test
-//! waits until they are ([`HeldDevice::wait_held`]), acts, and lets them go on, in whatever order it likes, or fail. What is
-//! held has not reached the device below: reads see the old content, a power cut leaves it.
+//! Most faults of code that waits for I/O need no luck but a moment: this write is under way, that one has completed,
+//! and now somebody asks. A test names that moment with a rule ([`Catch`]): requests that it matches are *held*, and
+//! the test waits until they are ([`HeldDevice::wait_held`]), acts, and lets them go on, in whatever order it likes, or
+//! fail. What is held has not reached the device below: reads see the old content, a power cut leaves it.
 //!
 //! Bios complete on a thread of the device, as they do with io_uring, held ones and others, and never on the submitter.
 //! Requests that wait ([`BlockDevice::read_at`] and its like) are held on their own thread.
@@ -37,7 +37,8 @@ enum Action {
     Panic,
 }
 
-/// A rule. [`Catch::hold`], [`Catch::fail`] and [`Catch::panic`] match every request, always; the other calls narrow them.
+/// A rule. [`Catch::hold`], [`Catch::fail`] and [`Catch::panic`] match every request, always; the other calls narrow
+/// them.
 #[derive(Clone, Debug)]
 pub struct Catch {
     action: Action,

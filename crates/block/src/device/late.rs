@@ -1,8 +1,8 @@
 //! [`LateDevice`]: bios complete later, on other threads, in any order, as an io_uring's do.
 //!
-//! What is submitted waits in a list; a few threads take from it, not the oldest but any, hold it for a while, and pass it to
-//! the device below. Waiting calls go through on the caller's thread, and may take a while too. What any and a while are, the
-//! seed of the [`extant_base::sim`] run says; outside of one the oldest goes first and nothing is held.
+//! What is submitted waits in a list; a few threads take from it, not the oldest but any, hold it for a while, and pass
+//! it to the device below. Waiting calls go through on the caller's thread, and may take a while too. What any and a
+//! while are, the seed of the [`extant_base::sim`] run says; outside of one the oldest goes first and nothing is held.
 //!
 //! What it does not do: lose or fail anything (the devices below do).
 //!

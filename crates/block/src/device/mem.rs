@@ -7,8 +7,8 @@
 //! What it does not do: losing anything; that is [`super::CrashDevice`].
 //!
 //! # Locking
-//! The chunks are dealt over shards, each under its own lock (`block memory shard`), held for the copying of at most one
-//! chunk. A snapshot takes all of them in index order. No lock is held while the device underneath is read.
+//! The chunks are dealt over shards, each under its own lock (`block memory shard`), held for the copying of at most
+//! one chunk. A snapshot takes all of them in index order. No lock is held while the device underneath is read.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -2,8 +2,8 @@
 //!
 //! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory) and [`FileDevice`] (image files and block
 //! devices); the wrappers [`CrashDevice`] (what a power cut could leave), [`FaultyDevice`] (requests that fail),
-//! [`HeldDevice`] (requests that stand still until they are told to go on), [`TracedDevice`] (records of requests), [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that
-//! must not change).
+//! [`HeldDevice`] (requests that stand still until they are told to go on), [`TracedDevice`] (records of requests),
+//! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change).
 //!
 //! What it does not do: queueing and merging ([`crate::queue`]).
 //!
@@ -85,8 +85,8 @@ pub trait BlockDevice: Send + Sync {
     /// Reads and waits. `buf` needs no alignment (an unaligned one may cost a copy).
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()>;
 
-    /// Writes the pieces one after the other and waits. Durable on return only with `FUA`. Without data, a `PREFLUSH` or
-    /// `FUA` is a flush.
+    /// Writes the pieces one after the other and waits. Durable on return only with `FUA`. Without data, a `PREFLUSH`
+    /// or `FUA` is a flush.
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()>;
 
     /// Makes durable everything that completed before the call.

@@ -1,7 +1,7 @@
 //! Merging: neighbouring writes become one request, whose completion completes each of them.
 //!
-//! Linux: `blk_attempt_plug_merge`, `bio_attempt_back_merge` and `bio_attempt_front_merge`. Sorting first makes front and
-//! back merges the same.
+//! Linux: `blk_attempt_plug_merge`, `bio_attempt_back_merge` and `bio_attempt_front_merge`. Sorting first makes front
+//! and back merges the same.
 //!
 //! What it does not do: merge what flushes (PREFLUSH, FUA), other operations, or bios with different flags.
 
@@ -10,8 +10,8 @@ use crate::bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion, EndIo};
 /// Pieces of memory per request: what one writev takes (`UIO_MAXIOV`).
 const SEGMENTS_MAX: usize = 1024;
 
-/// Sorts by operation and offset, then merges writes that touch, up to `max_transfer` bytes. Bios that overlap keep their
-/// order and stay apart.
+/// Sorts by operation and offset, then merges writes that touch, up to `max_transfer` bytes. Bios that overlap keep
+/// their order and stay apart.
 pub(super) fn sort_and_merge(mut bios: Vec<Bio>, max_transfer: u32) -> Vec<Bio> {
     if bios.len() < 2 {
         return bios;

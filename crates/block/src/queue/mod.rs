@@ -215,8 +215,8 @@ impl BlockDevice for Queue {
 /// runs, which are worth sorting together.
 const PLUG_BIOS_MAX: usize = 128;
 
-/// Holds bios back until dropped (Linux: `struct blk_plug`), then sorts them by offset, merges neighbouring writes up to
-/// the device's largest transfer, and submits them. What flushes is never held back: the plug is emptied first.
+/// Holds bios back until dropped (Linux: `struct blk_plug`), then sorts them by offset, merges neighbouring writes up
+/// to the device's largest transfer, and submits them. What flushes is never held back: the plug is emptied first.
 ///
 /// Waiting for a bio that the plug still holds waits for ever: drop it, or call [`Plug::unplug`], before.
 pub struct Plug<'q> {

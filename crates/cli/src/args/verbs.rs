@@ -214,8 +214,7 @@ pub struct TouchArgs {
     /// @SECONDS, or a date (UTC, or with an offset)
     #[arg(short, long)]
     pub date: Option<String>,
-    /// [[CC]YY]MMDDhhmm[.ss], UTC
-    #[arg(short = 't', conflicts_with = "date")]
+    #[arg(short = 't', conflicts_with = "date", help = "[[CC]YY]MMDDhhmm[.ss], UTC")]
     pub stamp: Option<String>,
     #[command(flatten)]
     pub help: LongHelp,

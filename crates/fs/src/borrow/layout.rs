@@ -32,8 +32,8 @@ const ROOT_EXTENTS: usize = 4;
 /// The longest written extent.
 const EXTENT_LEN_MAX: u32 = 1 << 15;
 
-/// Blocks of the journal for a file system of `blocks_count`: what mke2fs takes, but no more than [`BYTES_MAX`]. `None` when
-/// it is too small for one.
+/// Blocks of the journal for a file system of `blocks_count`: what mke2fs takes, but no more than [`BYTES_MAX`]. `None`
+/// when it is too small for one.
 pub(super) fn journal_len(blocks_count: u64, block_size: u32) -> Option<u32> {
     let len = match blocks_count {
         0..0x800 => return None,

@@ -1,18 +1,18 @@
 //! A journal for the time of a mount: an image without one (ext2, ext4 made without a journal) is lent one when it is
 //! mounted for writing, and it is taken away again at the clean unmount.
 //!
-//! While it is there the image is what ext3 is: after a crash Extant, the kernel and e2fsck replay the log. [`borrow`] adds
-//! the journal, [`give_back`] takes it away, [`settle`] ends either of them where a crash cut it off. The UUID in the
-//! journal's superblock says that it is borrowed ([`extant_ondisk::jbd2::JournalSuperBlock::is_borrowed`]).
+//! While it is there the image is what ext3 is: after a crash Extant, the kernel and e2fsck replay the log. [`borrow`]
+//! adds the journal, [`give_back`] takes it away, [`settle`] ends either of them where a crash cut it off. The UUID in
+//! the journal's superblock says that it is borrowed ([`extant_ondisk::jbd2::JournalSuperBlock::is_borrowed`]).
 //!
 //! How it is added, each step durable before the next:
 //!
-//! 1. Into free blocks: a journal whose log already holds one transaction, which marks these blocks as used. For everybody
-//!    else they are free, and stay so until that transaction is replayed.
+//! 1. Into free blocks: a journal whose log already holds one transaction, which marks these blocks as used. For
+//!    everybody else they are free, and stay so until that transaction is replayed.
 //! 2. The superblock: not clean, with a note of what is under way ([`SuperBlock::note_journal_under_way`]).
 //! 3. Inode 8.
-//! 4. The superblock: `has_journal`, `needs_recovery`, state as it was. From here on the image has a journal, with a log to
-//!    replay, which is what the mount then does.
+//! 4. The superblock: `has_journal`, `needs_recovery`, state as it was. From here on the image has a journal, with a
+//!    log to replay, which is what the mount then does.
 //!
 //! How it is taken away, when the log is empty and everything is home:
 //!
@@ -21,9 +21,9 @@
 //! 3. The superblock: state as it was, no note.
 //!
 //! A crash leaves an image that is as before, or has a journal, or carries the note. With the note, and as long as the
-//! superblock was not written since, nobody can have allocated the blocks that it names: freeing them (once more, if they
-//! are free) and clearing inode 8 ends both procedures. Without Extant, `e2fsck -p` does the same: the state makes it look,
-//! and it clears a journal inode that belongs to no journal.
+//! superblock was not written since, nobody can have allocated the blocks that it names: freeing them (once more, if
+//! they are free) and clearing inode 8 ends both procedures. Without Extant, `e2fsck -p` does the same: the state makes
+//! it look, and it clears a journal inode that belongs to no journal.
 //!
 //! The backups of the superblock stay as they are: without a journal.
 //!
@@ -208,9 +208,9 @@ fn write_inode(dev: &Arc<dyn BlockDevice>, sb: &SuperBlock, layout: &Layout, siz
     Ok(dev.write_at(block.0 * bs, &[&bytes], BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA)?)
 }
 
-/// Takes the borrowed journal away. The log is empty and everything is home; `sb` is what the superblock will say of the rest,
-/// and says that there is no journal afterwards. `Ok(Some(why))`: something about the journal is not as it was made, so it
-/// stays; nothing has been written.
+/// Takes the borrowed journal away. The log is empty and everything is home; `sb` is what the superblock will say of
+/// the rest, and says that there is no journal afterwards. `Ok(Some(why))`: something about the journal is not as it
+/// was made, so it stays; nothing has been written.
 pub(crate) fn give_back(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Result<Option<String>> {
     let planned = (|| {
         let inode = journal_inode(&**dev, sb, InodeNr::JOURNAL)?;
@@ -238,8 +238,8 @@ pub(crate) fn give_back(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Resu
     Ok(None)
 }
 
-/// Ends what a crash cut off while a journal was being added or taken away: the image is without a journal then, and as clean
-/// as before.
+/// Ends what a crash cut off while a journal was being added or taken away: the image is without a journal then, and as
+/// clean as before.
 pub(crate) fn settle(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Result<()> {
     let Some((place, clean)) = sb.journal_under_way() else { return Ok(()) };
     let mut inode = InodeDesc::new(JOURNAL_MODE, sb);
@@ -260,8 +260,8 @@ pub(crate) fn settle(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Result<
     write_super(&**dev, sb, sb.primary_location())
 }
 
-/// The mount that borrowed the journal failed: takes it away again, if that can be done. Best effort; otherwise the next
-/// mount does.
+/// The mount that borrowed the journal failed: takes it away again, if that can be done. Best effort; otherwise the
+/// next mount does.
 pub(crate) fn undo(dev: &Arc<dyn BlockDevice>) -> Result<()> {
     let mut sb = read_super_at(&**dev, 1024)?;
     let Some(mut journal) = locate::open_journal(dev.clone(), &sb)? else { return Ok(()) };

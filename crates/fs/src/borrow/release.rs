@@ -23,7 +23,8 @@ pub(super) enum Trust {
     /// They are as a mount left them: anything unexpected is damage.
     Verified,
     /// A crash interrupted an earlier release, or came before the journal's blocks were marked as used: of bitmaps and
-    /// descriptors some may be as they were and some as they will be. Without the journal's bits both kinds are the same.
+    /// descriptors some may be as they were and some as they will be. Without the journal's bits both kinds are the
+    /// same.
     Interrupted,
 }
 

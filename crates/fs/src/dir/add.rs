@@ -1,8 +1,8 @@
 //! Adding a name: into a block with room, into a new block, or into a tree whose leaf and index nodes split (Linux:
 //! `ext4_add_entry`, `ext4_dx_add_entry`, `do_split`, `make_indexed_dir`, fs/ext4/namei.c).
 //!
-//! Every split is done in an order that leaves a readable directory when the next step fails: first the new block, which
-//! nothing points to yet, then the parent, and only then does the old block give up what has moved.
+//! Every split is done in an order that leaves a readable directory when the next step fails: first the new block,
+//! which nothing points to yet, then the parent, and only then does the old block give up what has moved.
 //!
 //! # Locking
 //! None; see the parent module.
@@ -67,13 +67,13 @@ struct NewEntry<'a> {
     file_type: FileType,
 }
 
-/// Adds a name. The caller has looked it up, under the same lock, and not found it; a duplicate that happens to be met on
-/// the way is reported.
+/// Adds a name. The caller has looked it up, under the same lock, and not found it; a duplicate that happens to be met
+/// on the way is reported.
 ///
 /// # Errors
-/// [`DirError::Full`], [`DirError::Exists`], [`DirError::InvalidName`], [`DirError::Corrupt`], and the store's (no space
-/// among them). The name is not added then, but blocks may have been split: the directory is whole, and the transaction
-/// may be committed.
+/// [`DirError::Full`], [`DirError::Exists`], [`DirError::InvalidName`], [`DirError::Corrupt`], and the store's (no
+/// space among them). The name is not added then, but blocks may have been split: the directory is whole, and the
+/// transaction may be committed.
 pub fn add<S: DirStore>(
     store: &S,
     txn: &mut S::Txn,

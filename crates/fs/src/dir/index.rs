@@ -129,7 +129,8 @@ pub(super) fn probe<S: DirStore>(store: &S, params: &DirParams, target: Target<'
     Ok(Ok(path))
 }
 
-/// Takes index node `lblk` as the path's frame `level`, at the child for `hash` or at the first, and returns that child.
+/// Takes index node `lblk` as the path's frame `level`, at the child for `hash` or at the first, and returns that
+/// child.
 fn descend<S: DirStore>(
     store: &S,
     params: &DirParams,

@@ -16,8 +16,8 @@ fn found(lblk: u32, entry: &Dirent<'_>) -> Found {
 /// Finds a name. It does not allocate: the tree's leaf, or each block in turn, is scanned in place.
 ///
 /// # Errors
-/// The store's, and [`DirError::Corrupt`] when the name was not found and a block where it might have been is damaged. With a
-/// damaged index, all leaves are searched one after the other.
+/// The store's, and [`DirError::Corrupt`] when the name was not found and a block where it might have been is damaged.
+/// With a damaged index, all leaves are searched one after the other.
 pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<Option<Found>, S::Error> {
     if !dirent::name_is_legal(name) {
         return Ok(None);

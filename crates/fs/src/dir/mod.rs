@@ -9,16 +9,17 @@
 //! read, when a directory turns into a tree, how leaves and index nodes split, and in which order names are listed
 //! (Linux: fs/ext4/namei.c and fs/ext4/dir.c).
 //!
-//! A damaged index is not trusted: the names are still found by reading every leaf, and without checksums the next addition
-//! drops the index; with checksums it fails, because index blocks would not pass for leaves. A damaged block or entry hides
-//! nothing but itself from [`lookup`] and [`readdir`]; a name that is not found then counts as damaged, not as missing.
+//! A damaged index is not trusted: the names are still found by reading every leaf, and without checksums the next
+//! addition drops the index; with checksums it fails, because index blocks would not pass for leaves. A damaged block
+//! or entry hides nothing but itself from [`lookup`] and [`readdir`]; a name that is not found then counts as damaged,
+//! not as missing.
 //!
 //! What it does not do: link counts, times, inode allocation, permission; inline, encrypted and casefolded directories.
 //!
 //! # Locking
 //! None of its own. The caller holds the directory's inode lock: shared for [`lookup`], [`readdir`], [`is_empty`] and
-//! [`dotdot`], exclusive for the rest. No call into the store is made from inside another's closure, and the callback of
-//! [`readdir`] runs outside of them, so that it may load inodes.
+//! [`dotdot`], exclusive for the rest. No call into the store is made from inside another's closure, and the callback
+//! of [`readdir`] runs outside of them, so that it may load inodes.
 
 mod add;
 mod edit;
@@ -73,8 +74,8 @@ pub trait DirStore {
     /// I/O errors, and what [`verify`] says.
     fn read<R>(&self, lblk: u32, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R, Self::Error>;
 
-    /// Changes a block in the transaction; [`seal`] with this `kind` (never `Any`) must run after `f` and before the bytes
-    /// reach the log or the disk.
+    /// Changes a block in the transaction; [`seal`] with this `kind` (never `Any`) must run after `f` and before the
+    /// bytes reach the log or the disk.
     ///
     /// # Errors
     /// I/O errors, an aborted journal, no credits left.
@@ -86,8 +87,8 @@ pub trait DirStore {
         f: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R, Self::Error>;
 
-    /// Adds a zeroed block at the end, lets `f` fill it, seals it as [`DirStore::modify`] does, lets the directory's size
-    /// grow by it, and returns its number. On failure nothing must have changed.
+    /// Adds a zeroed block at the end, lets `f` fill it, seals it as [`DirStore::modify`] does, lets the directory's
+    /// size grow by it, and returns its number. On failure nothing must have changed.
     ///
     /// # Errors
     /// No space, and those of [`DirStore::modify`].
@@ -195,8 +196,8 @@ impl DirError {
 /// The most damaged blocks that one call steps over: a directory may claim to be as large as the format allows.
 const DAMAGED_MAX: u32 = 64;
 
-/// Damage that a walk over a directory's blocks met and stepped over (Linux: `ext4_readdir`, which goes on with the next
-/// block).
+/// Damage that a walk over a directory's blocks met and stepped over (Linux: `ext4_readdir`, which goes on with the
+/// next block).
 struct Passed<E> {
     first: Option<E>,
     left: u32,

@@ -1,10 +1,10 @@
 //! Listing names, with cookies that survive changes (Linux: `ext4_readdir`, `ext4_dx_readdir`, fs/ext4/dir.c).
 //!
-//! On file systems with dir_index, indexed directories and those of one block are listed by hash: an entry's cookie is made
-//! of its name's hash, so it does not move when leaves split, when entries are packed, or when the directory turns into a
-//! tree. `.` and `..` have cookies 0 and 1, and the names begin at 2. Names with equal hashes get consecutive cookies, so
-//! that a listing can stop among them and always moves on.
-//! Other directories are listed by place, with byte offsets as cookies; entries never move there.
+//! On file systems with dir_index, indexed directories and those of one block are listed by hash: an entry's cookie is
+//! made of its name's hash, so it does not move when leaves split, when entries are packed, or when the directory turns
+//! into a tree. `.` and `..` have cookies 0 and 1, and the names begin at 2. Names with equal hashes get consecutive
+//! cookies, so that a listing can stop among them and always moves on. Other directories are listed by place, with byte
+//! offsets as cookies; entries never move there.
 //!
 //! One call reads leaf after leaf, in hash order, and sorts each by itself (together with the leaves that continue its
 //! last hash), so that neither memory nor the cost of a call depends on the size of the directory.
@@ -42,8 +42,8 @@ pub struct DirEntry<'a> {
     pub cookie: u64,
     /// Listing from here begins behind this entry.
     pub next_cookie: u64,
-    /// How many names with the same hash follow. Their cookies shift when one of them is removed, so who has no room for
-    /// all of them does best to stop before the first. With the hashes in use today it is practically always 0.
+    /// How many names with the same hash follow. Their cookies shift when one of them is removed, so who has no room
+    /// for all of them does best to stop before the first. With the hashes in use today it is practically always 0.
     pub peers: u32,
 }
 
@@ -57,12 +57,12 @@ pub struct Listed<E> {
 }
 
 /// Calls `f` for each name from `cookie` on (0 to begin) until it returns false, which leaves that entry for the next
-/// time. Names that are there from the first call to the last come exactly once, whatever is added and removed in between.
-/// Names that nobody may have (with a slash, say) do not come.
+/// time. Names that are there from the first call to the last come exactly once, whatever is added and removed in
+/// between. Names that nobody may have (with a slash, say) do not come.
 ///
 /// # Errors
-/// The store's, and [`DirError::Corrupt`] where the listing cannot go on behind the damage; entries may have been given to
-/// `f` before.
+/// The store's, and [`DirError::Corrupt`] where the listing cannot go on behind the damage; entries may have been given
+/// to `f` before.
 pub fn readdir<S: DirStore>(
     store: &S,
     params: &DirParams,

@@ -1,7 +1,7 @@
 //! Indirect maps (ext2, ext3) over a store: look up, map, unmap, walk.
 //!
-//! The pointer of each logical block lies at the end of a path of at most three pointer blocks; a pointer of 0 at any step
-//! is a hole as large as what would lie below it. Linux: fs/ext4/indirect.c.
+//! The pointer of each logical block lies at the end of a path of at most three pointer blocks; a pointer of 0 at any
+//! step is a hole as large as what would lie below it. Linux: fs/ext4/indirect.c.
 //!
 //! What it does not do: unwritten blocks, which this format cannot express.
 //!
@@ -19,7 +19,8 @@ fn verify<S: MapStore>(store: &S, bytes: &[u8], block: BlockNr) -> Result<(), St
     indirect::validate(bytes, block.0, |b| store.block_range_valid(b, 1)).map_err(|e| e.to_string())
 }
 
-/// A pointer as a block, checked: the root is never verified by the cache, and a block may have entered it as another kind.
+/// A pointer as a block, checked: the root is never verified by the cache, and a block may have entered it as another
+/// kind.
 fn follow<S: MapStore>(
     root: &MapRoot,
     store: &S,
@@ -175,7 +176,8 @@ pub(super) fn insert<S: MapStore>(
     Ok(done)
 }
 
-/// Maps as much of the range as lies in the first block's array of pointers, allocating the missing pointer blocks first.
+/// Maps as much of the range as lies in the first block's array of pointers, allocating the missing pointer blocks
+/// first.
 fn insert_in_array<S: MapStore>(
     root: &mut MapRoot,
     store: &S,

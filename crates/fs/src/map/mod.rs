@@ -1,7 +1,8 @@
-//! Which physical block holds which logical block of a file: extent trees, indirect blocks, and the extent-status cache.
+//! Which physical block holds which logical block of a file: extent trees, indirect blocks, and the extent-status
+//! cache.
 //!
-//! Main types: [`MapRoot`] (an inode's `i_block` and what belongs to it; all operations are its methods), [`Mapping`] (a
-//! run of logical blocks in one state), [`MapStore`] (what is needed from below), [`Progress`] (how far an operation
+//! Main types: [`MapRoot`] (an inode's `i_block` and what belongs to it; all operations are its methods), [`Mapping`]
+//! (a run of logical blocks in one state), [`MapStore`] (what is needed from below), [`Progress`] (how far an operation
 //! came before its handle ran out of credits). Folders: `extents/`, `indirect.rs`, and [`es`] (the cache in front).
 //! Linux: `ext4_map_blocks`, fs/ext4/inode.c; fs/ext4/extents.c; fs/ext4/indirect.c.
 //!
@@ -165,7 +166,8 @@ impl MapRoot {
     /// Turns the unwritten blocks among `len` from `lblk` into written ones; holes and written blocks stay.
     ///
     /// # Errors
-    /// [`MapError::NoSpace`] when a split needs a node: what lies left of the failing extent is converted, nothing else.
+    /// [`MapError::NoSpace`] when a split needs a node: what lies left of the failing extent is converted, nothing
+    /// else.
     pub fn convert_unwritten<S: MapStore>(
         &mut self,
         store: &S,

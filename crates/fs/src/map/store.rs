@@ -55,8 +55,8 @@ pub enum MapError {
 /// Metadata blocks, read and changed; blocks, allocated and freed.
 ///
 /// The mapping layer verifies what it reads through closures and checks every pointer before following it, so an
-/// implementation need not look into the blocks. All changes of one call belong to the handle in `txn`. The closures call
-/// [`MapStore::block_range_valid`] while the block is held, so that one must not take a block's lock.
+/// implementation need not look into the blocks. All changes of one call belong to the handle in `txn`. The closures
+/// call [`MapStore::block_range_valid`] while the block is held, so that one must not take a block's lock.
 pub trait MapStore {
     /// A journal handle.
     type Txn;
@@ -111,7 +111,7 @@ pub trait MapStore {
     /// symlinks).
     fn free_data(&self, txn: &mut Self::Txn, start: BlockNr, len: u32) -> Result<(), Self::Error>;
 
-    /// May the operation go on for `blocks` more distinct metadata blocks under this handle? `false` makes the caller stop
-    /// where the map is consistent and come back with a new handle.
+    /// May the operation go on for `blocks` more distinct metadata blocks under this handle? `false` makes the caller
+    /// stop where the map is consistent and come back with a new handle.
     fn has_credits(&self, txn: &mut Self::Txn, blocks: u32) -> bool;
 }

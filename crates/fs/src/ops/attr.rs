@@ -18,7 +18,9 @@ use crate::xattr_store::XattrView;
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
+    /// The clock's time.
     Now,
+    /// This one, clamped to what the inode can hold.
     At(Timestamp),
 }
 
@@ -27,10 +29,15 @@ pub enum SetTime {
 pub struct SetAttr {
     /// Permission bits.
     pub mode: Option<u16>,
+    /// Owner.
     pub uid: Option<u32>,
+    /// Group.
     pub gid: Option<u32>,
+    /// Bytes.
     pub size: Option<u64>,
+    /// Of the last access.
     pub atime: Option<SetTime>,
+    /// Of the last change of content.
     pub mtime: Option<SetTime>,
     /// Only from callers that keep the times themselves; otherwise any change stamps the current time.
     pub ctime: Option<Timestamp>,
@@ -88,8 +95,8 @@ impl Filesystem {
         }
         let now = self.now();
         if let SetAttr { mode: None, uid: None, gid: None, size: None, .. } = *set {
-            // Times alone go to disk lazily, with the inode's next change or writeback: under FUSE's writeback cache they
-            // come for each file that was written, and for each that was unlinked.
+            // Times alone go to disk lazily, with the inode's next change or writeback: under FUSE's writeback cache
+            // they come for each file that was written, and for each that was unlinked.
             let linked = {
                 let mut m = inode.meta.write();
                 set.apply_times(&mut m.desc, now);

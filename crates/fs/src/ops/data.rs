@@ -1,9 +1,9 @@
 //! Reading and writing file content; which blocks are mapped, delayed or holes.
 //!
-//! Two ways to write. *Delayed*: the data waits in folios, its blocks are promised but not chosen; files that are deleted
-//! soon never reach the device, and what stays is allocated in one piece. *Through*: blocks are chosen at once and the
-//! data goes to the device from the caller's memory, without a copy in between; right for large writes and for overwrites
-//! when the device itself caches (an image file without O_DIRECT).
+//! Two ways to write. *Delayed*: the data waits in folios, its blocks are promised but not chosen; files that are
+//! deleted soon never reach the device, and what stays is allocated in one piece. *Through*: blocks are chosen at once
+//! and the data goes to the device from the caller's memory, without a copy in between; right for large writes and for
+//! overwrites when the device itself caches (an image file without O_DIRECT).
 //!
 //! # Locking
 //! Writers hold `inode` (20) exclusively, readers shared, across the I/O. Blocks are looked up under `map` (50); the
@@ -158,8 +158,8 @@ impl Filesystem {
         self.flusher.dirtied(u64::from(inode.ino.0), bytes, inode);
     }
 
-    /// Writes `data` at `pos`; returns how much of it, from the start, was written. As write(2) does, a write is cut at the
-    /// format's limit, and where space ends: [`Error::NoSpace`] means that nothing fits.
+    /// Writes `data` at `pos`; returns how much of it, from the start, was written. As write(2) does, a write is cut at
+    /// the format's limit, and where space ends: [`Error::NoSpace`] means that nothing fits.
     pub fn write(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
         let _change = self.begin_change()?;
         if inode.file_type() != Some(FileType::Regular) {
@@ -211,8 +211,8 @@ impl Filesystem {
         Ok(n)
     }
 
-    /// Returns how much was written, at least a byte. The caller holds the inode's lock exclusively; the range is within the
-    /// format's limits.
+    /// Returns how much was written, at least a byte. The caller holds the inode's lock exclusively; the range is
+    /// within the format's limits.
     fn write_locked(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
@@ -324,8 +324,8 @@ impl Filesystem {
         Ok(content)
     }
 
-    /// Promises blocks for what is a hole in `first..=last`, from the start on, as far as there are any; returns the first
-    /// block that has no place, `last` + 1 if all have one, and what was promised.
+    /// Promises blocks for what is a hole in `first..=last`, from the start on, as far as there are any; returns the
+    /// first block that has no place, `last` + 1 if all have one, and what was promised.
     fn promise_holes(&self, inode: &Arc<Inode>, first: u32, last: u32) -> Result<(u32, Vec<(u32, u32)>)> {
         let mut promised: Vec<(u32, u32)> = Vec::new();
         let mut lblk = first;
@@ -365,8 +365,8 @@ impl Filesystem {
         }
     }
 
-    /// Whole blocks (the last may end with the file): allocate what is missing, then write from the caller's memory. Returns
-    /// how much was written before space ended; the size is then where the data ends.
+    /// Whole blocks (the last may end with the file): allocate what is missing, then write from the caller's memory.
+    /// Returns how much was written before space ended; the size is then where the data ends.
     fn write_through(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
         let bits = self.geo.block_bits;
         let mut end = pos + data.len() as u64;
@@ -433,8 +433,8 @@ impl Filesystem {
         Ok(n)
     }
 
-    /// Credits for allocating up to `len` blocks and mapping them: bitmap and descriptor, the map's nodes, the inode, the
-    /// superblock (LARGE_FILE).
+    /// Credits for allocating up to `len` blocks and mapping them: bitmap and descriptor, the map's nodes, the inode,
+    /// the superblock (LARGE_FILE).
     pub(crate) fn allocate_credits(&self, inode: &Inode, len: u32) -> u32 {
         inode.map.read().credits_for_insert(self.geo.block_size, len) + 4
     }

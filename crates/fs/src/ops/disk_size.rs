@@ -1,9 +1,9 @@
-//! The size of a file on disk, which follows the one in memory: it never passes over bytes that are not on the device yet, or that
-//! were there before (Linux: `i_disksize`).
+//! The size of a file on disk, which follows the one in memory: it never passes over bytes that are not on the device
+//! yet, or that were there before (Linux: `i_disksize`).
 //!
-//! Who moves it: writeback, when data is on the device ([`Filesystem::write_disk_size`]); a truncation, both sizes at once
-//! ([`Filesystem::write_both_sizes`]). Who uncovers bytes behind the size on disk, or maps blocks there, first brings it up
-//! ([`Filesystem::settle_disk_size`]) and zeroes the rest of the last block ([`Filesystem::settle_tail`]).
+//! Who moves it: writeback, when data is on the device ([`Filesystem::write_disk_size`]); a truncation, both sizes at
+//! once ([`Filesystem::write_both_sizes`]). Who uncovers bytes behind the size on disk, or maps blocks there, first
+//! brings it up ([`Filesystem::settle_disk_size`]) and zeroes the rest of the last block ([`Filesystem::settle_tail`]).
 //!
 //! # Locking
 //! The inode's `inode` lock, exclusively, or the owner of a batch in writeback; the size is under `inode meta` (60).
@@ -42,8 +42,8 @@ impl Filesystem {
     }
 
     /// Called before the size on disk moves to `to` for another reason than that the data before it is written: nothing
-    /// behind the old one may be uncovered that an earlier truncation cut off. Writeback needs no such care, for it writes
-    /// the blocks of a file in order.
+    /// behind the old one may be uncovered that an earlier truncation cut off. Writeback needs no such care, for it
+    /// writes the blocks of a file in order.
     pub(crate) fn settle_disk_size(&self, inode: &Arc<Inode>, to: u64) -> Result<()> {
         let size = inode.meta.read().desc.size;
         if size >= to || size.is_multiple_of(u64::from(self.geo.block_size)) {
@@ -52,8 +52,8 @@ impl Filesystem {
         self.settle_tail(inode, size)
     }
 
-    /// Sends what is in memory of the block at `pos`, an end of the file, to the device, and waits for it: a size that grows must
-    /// not be durable before, or a crash would uncover what an earlier truncation cut off.
+    /// Sends what is in memory of the block at `pos`, an end of the file, to the device, and waits for it: a size that
+    /// grows must not be durable before, or a crash would uncover what an earlier truncation cut off.
     pub(crate) fn settle_tail(&self, inode: &Arc<Inode>, pos: u64) -> Result<()> {
         let block = pos >> self.geo.block_bits;
         if !inode.pages.block_dirty(block) {

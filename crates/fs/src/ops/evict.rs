@@ -1,8 +1,8 @@
 //! The end of an inode's life: unlinked, and the last user gone (Linux: `ext4_evict_inode`).
 //!
 //! Whoever drops the last reference only queues the inode; a thread of its own (or, without threads, the next operation
-//! that waits) frees it, or whoever comes to [`Filesystem::reap`] first: blocks, attributes, orphan record, number. Until the last of its handles is durable, the orphan
-//! record lets a crash be cleaned up.
+//! that waits) frees it, or whoever comes to [`Filesystem::reap`] first: blocks, attributes, orphan record, number.
+//! Until the last of its handles is durable, the orphan record lets a crash be cleaned up.
 //!
 //! # Locking
 //! `evictions` (98) guards the queue, and is not held while an inode is freed.
@@ -31,8 +31,8 @@ thread_local! {
     static ABANDONED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The thread's operation takes back an inode that it has just made: it is queued like any other, but no news for whoever
-/// made it.
+/// The thread's operation takes back an inode that it has just made: it is queued like any other, but no news for
+/// whoever made it.
 pub(crate) fn note_abandoned() {
     ABANDONED.set(ABANDONED.get() + 1);
 }
@@ -59,20 +59,21 @@ impl Filesystem {
         }
     }
 
-    /// Frees a few queued inodes on the caller's thread, which holds no lock and no handle: small files go without a switch
-    /// to the eviction thread, and whoever unlinks pays. Large ones are left to the thread.
+    /// Frees a few queued inodes on the caller's thread, which holds no lock and no handle: small files go without a
+    /// switch to the eviction thread, and whoever unlinks pays. Large ones are left to the thread.
     pub fn reap(&self) {
         self.evict_queued(REAP_MAX, true);
     }
 
-    /// Frees up to `max` inodes from the head of the queue; with `small`, up to the first large one. The queue is locked once
-    /// for each, and once more.
+    /// Frees up to `max` inodes from the head of the queue; with `small`, up to the first large one. The queue is
+    /// locked once for each, and once more.
     fn evict_queued(&self, max: u32, small: bool) {
         for round in 0.. {
             let next = {
                 let mut q = self.evictions.lock();
                 if round > 0 {
-                    // Under the lock, as it stops to count as being in progress: whoever sees neither has seen the space.
+                    // Under the lock, as it stops to count as being in progress: whoever sees neither has seen the
+                    // space.
                     self.evicted.fetch_add(1, Ordering::AcqRel);
                     if self.evicting.fetch_sub(1, Ordering::AcqRel) == 1 && q.is_empty() {
                         self.evict_idle.notify_all();

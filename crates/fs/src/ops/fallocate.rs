@@ -19,11 +19,17 @@ use crate::ops::mapping::LAST_BLOCK;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallocateMode {
     /// Blocks for the range; the size grows unless it is to be kept.
-    Allocate { keep_size: bool },
+    Allocate {
+        /// A larger size is not set.
+        keep_size: bool,
+    },
     /// The range becomes a hole.
     PunchHole,
     /// The range reads as zeros and has blocks, those that it had before among them.
-    ZeroRange { keep_size: bool },
+    ZeroRange {
+        /// A larger size is not set.
+        keep_size: bool,
+    },
 }
 
 impl Filesystem {
@@ -100,8 +106,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Zeros a range without writing zeros: its whole blocks become unwritten, or get unwritten blocks where they are holes;
-    /// only its ragged edges are written (Linux: `ext4_zero_range`).
+    /// Zeros a range without writing zeros: its whole blocks become unwritten, or get unwritten blocks where they are
+    /// holes; only its ragged edges are written (Linux: `ext4_zero_range`).
     pub(super) fn zero_range(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
         self.zero_edges(inode, pos, end)?;
         let (first, stop) = self.whole_blocks(inode, pos, end);
@@ -141,8 +147,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The whole blocks of the range, as first and one past the last. The block with the end of the file counts as whole when
-    /// the range reaches the end.
+    /// The whole blocks of the range, as first and one past the last. The block with the end of the file counts as
+    /// whole when the range reaches the end.
     pub(super) fn whole_blocks(&self, inode: &Inode, pos: u64, end: u64) -> (u64, u64) {
         let bs = 1u64 << self.geo.block_bits;
         let stop = if end >= inode.size() { end.div_ceil(bs) } else { end / bs };
@@ -173,8 +179,9 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// As [`Filesystem::drop_pages`] for blocks that were to lose their content, after that happened or (not `all`) failed on
-    /// the way: what is still written keeps the content that it has in memory, for the device may have an older one.
+    /// As [`Filesystem::drop_pages`] for blocks that were to lose their content, after that happened or (not `all`)
+    /// failed on the way: what is still written keeps the content that it has in memory, for the device may have an
+    /// older one.
     pub(super) fn drop_unwritten_pages(&self, inode: &Arc<Inode>, from: u64, to: u64, all: bool) {
         let mut at = from;
         while at < to {

@@ -1,13 +1,15 @@
-//! Inode flags: what they forbid, what they ask for, and who may set them (chattr(1), FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR).
+//! Inode flags: what they forbid, what they ask for, and who may set them (chattr(1), FS_IOC_SETFLAGS,
+//! FS_IOC_FSSETXATTR).
 //!
-//! [`Filesystem::may_change`] is the one place that knows what immutable and append-only allow; every operation names itself
-//! to it as a [`Change`]. It follows Linux, where the checks are spread over the VFS (`may_delete`, `may_create`,
-//! `may_setattr`, `vfs_fallocate`, `xattr_permission`, `may_open`) and ext4.
+//! [`Filesystem::may_change`] is the one place that knows what immutable and append-only allow; every operation names
+//! itself to it as a [`Change`]. It follows Linux, where the checks are spread over the VFS (`may_delete`,
+//! `may_create`, `may_setattr`, `vfs_fallocate`, `xattr_permission`, `may_open`) and ext4.
 //!
 //! What it does not do: permissions by mode and owner, which are the caller's (the kernel's, under FUSE).
 //!
 //! # Locking
-//! Flags change under `inode` exclusively; whoever asks holds it in either way, or asks about an inode that it merely names.
+//! Flags change under `inode` exclusively; whoever asks holds it in either way, or asks about an inode that it merely
+//! names.
 
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{FileType, InodeFlags};
@@ -57,9 +59,11 @@ impl Change {
 /// For what a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFor {
+    /// Content may change (O_WRONLY, O_RDWR).
     pub write: bool,
     /// Every write goes to the end (O_APPEND).
     pub append: bool,
+    /// The content goes (O_TRUNC).
     pub truncate: bool,
 }
 
@@ -74,8 +78,8 @@ pub struct SetFlags {
     pub privileged: bool,
 }
 
-/// Flags that can be stored and that nothing here acts on: Linux's ext4 does not either, or only for a device that cannot be
-/// had here (DAX).
+/// Flags that can be stored and that nothing here acts on: Linux's ext4 does not either, or only for a device that
+/// cannot be had here (DAX).
 const STORED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -117,9 +121,9 @@ impl Filesystem {
         inode.meta.read().desc.projid
     }
 
-    /// Sets the flags that chattr(1) may change, and the project. Bits that are shown and cannot be changed are ignored, as
-    /// chattr(1) hands back what it read; what would have no effect here although it has one in Linux (data journaling, another
-    /// kind of map, casefold) is [`Error::NotSupported`].
+    /// Sets the flags that chattr(1) may change, and the project. Bits that are shown and cannot be changed are
+    /// ignored, as chattr(1) hands back what it read; what would have no effect here although it has one in Linux (data
+    /// journaling, another kind of map, casefold) is [`Error::NotSupported`].
     pub fn set_flags(&self, inode: &InodeRef, set: SetFlags) -> Result<()> {
         let _change = self.begin_change()?;
         {
@@ -172,8 +176,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Ends an operation that changed the content of files or directories: durable before it returns, where one of them says
-    /// so (Linux: `IS_SYNC`, `IS_DIRSYNC`). No lock is held.
+    /// Ends an operation that changed the content of files or directories: durable before it returns, where one of them
+    /// says so (Linux: `IS_SYNC`, `IS_DIRSYNC`). No lock is held.
     pub(crate) fn honour_sync(&self, changed: &[&InodeRef]) -> Result<()> {
         for inode in changed {
             let asks = if inode.is_dir() { InodeFlags::SYNC | InodeFlags::DIRSYNC } else { InodeFlags::SYNC };

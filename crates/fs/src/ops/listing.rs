@@ -18,18 +18,21 @@ pub use crate::dir::COOKIE_END;
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirItem<'a> {
+    /// What the name leads to.
     pub ino: InodeNr,
     /// `None` where the file system does not record it.
     pub kind: Option<FileType>,
+    /// Without a slash or NUL, up to 255 bytes.
     pub name: &'a [u8],
     /// Listing from here goes on behind this entry.
     pub next_cookie: u64,
 }
 
 impl Filesystem {
-    /// Calls `f` for each entry from `cookie` on (0 to begin) until it returns false, which leaves that entry for the next
-    /// call. Returns the cookie to go on from. Names that are there all the time come exactly once, whatever else
-    /// changes meanwhile. Damage hides what is damaged only, and is noted like any ([`crate::FsStats::errors`] counts it).
+    /// Calls `f` for each entry from `cookie` on (0 to begin) until it returns false, which leaves that entry for the
+    /// next call. Returns the cookie to go on from. Names that are there all the time come exactly once, whatever else
+    /// changes meanwhile. Damage hides what is damaged only, and is noted like any ([`crate::FsStats::errors`] counts
+    /// it).
     pub fn read_dir(&self, dir: &InodeRef, cookie: u64, mut f: impl FnMut(DirItem<'_>) -> bool) -> Result<u64> {
         self.check_dir(dir)?;
         let next = {

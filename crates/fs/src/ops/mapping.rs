@@ -1,8 +1,9 @@
-//! Which blocks a file has: looking them up, choosing and mapping new ones, converting, removing (Linux: `ext4_map_blocks` and what
-//! is around it).
+//! Which blocks a file has: looking them up, choosing and mapping new ones, converting, removing (Linux:
+//! `ext4_map_blocks` and what is around it).
 //!
-//! Main functions: [`Filesystem::status`] and [`Filesystem::map_lookup`] (what is there), [`Filesystem::choose_blocks`] (in memory
-//! only) and [`Filesystem::map_chosen`] (under a handle), [`Filesystem::convert_some`], [`Filesystem::remove_blocks`].
+//! Main functions: [`Filesystem::status`] and [`Filesystem::map_lookup`] (what is there), [`Filesystem::choose_blocks`]
+//! (in memory only) and [`Filesystem::map_chosen`] (under a handle), [`Filesystem::convert_some`],
+//! [`Filesystem::remove_blocks`].
 //!
 //! What it does not do: data. Who writes it decides when its blocks are mapped (`writeback.rs`, `data.rs`).
 //!
@@ -40,8 +41,8 @@ const LOOKUP_BLOCKS: u32 = 1 << 15;
 pub(super) const LAST_BLOCK: LogicalBlock = LogicalBlock(0xFFFF_FFFE);
 
 impl Filesystem {
-    /// Where new blocks of an inode are best placed: the start of its group, or, with flexible groups, of the second group
-    /// of its flex group for files and the first for directories (Linux: `ext4_inode_to_goal_block`).
+    /// Where new blocks of an inode are best placed: the start of its group, or, with flexible groups, of the second
+    /// group of its flex group for files and the first for directories (Linux: `ext4_inode_to_goal_block`).
     pub(crate) fn inode_goal(&self, inode: &Inode) -> BlockNr {
         let mut group = (inode.ino.0 - 1) / self.geo.inodes_per_group;
         let flex = self.geo.groups_per_flex;
@@ -104,8 +105,8 @@ impl Filesystem {
         if inode.map.read().extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
     }
 
-    /// Chooses blocks for a hole: at least 1, at most `len`. `after`: the block before `lblk`, where the caller knows better
-    /// than the map. Needs no handle.
+    /// Chooses blocks for a hole: at least 1, at most `len`. `after`: the block before `lblk`, where the caller knows
+    /// better than the map. Needs no handle.
     pub(crate) fn choose_blocks(
         &self,
         inode: &Arc<Inode>,
@@ -154,8 +155,8 @@ impl Filesystem {
         })
     }
 
-    /// Marks chosen blocks used and maps them; returns how many. What did not fit into the handle stays in `chosen`, and so does
-    /// everything when it fails before the first change: the caller tries again or gives it back.
+    /// Marks chosen blocks used and maps them; returns how many. What did not fit into the handle stays in `chosen`,
+    /// and so does everything when it fails before the first change: the caller tries again or gives it back.
     pub(crate) fn map_chosen(
         &self,
         handle: &mut Handle,
@@ -204,8 +205,8 @@ impl Filesystem {
         }
     }
 
-    /// Chooses blocks for a hole and maps them as unwritten, under one handle: returns how many from `lblk` on (at least 1, at
-    /// most `len`).
+    /// Chooses blocks for a hole and maps them as unwritten, under one handle: returns how many from `lblk` on (at
+    /// least 1, at most `len`).
     pub(crate) fn preallocate_range(
         &self,
         handle: &mut Handle,
@@ -257,8 +258,8 @@ impl Filesystem {
         progress
     }
 
-    /// Unmaps and frees `from..=to`, in as many handles as it takes, and returns the last one, still open. Writeback of the
-    /// range is excluded and nothing of it in flight; its cached blocks are the caller's to drop.
+    /// Unmaps and frees `from..=to`, in as many handles as it takes, and returns the last one, still open. Writeback of
+    /// the range is excluded and nothing of it in flight; its cached blocks are the caller's to drop.
     pub(crate) fn remove_blocks(&self, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
         self.alloc.discard_preallocations(&inode.prealloc);
         let view = self.map_view(inode);
@@ -321,8 +322,8 @@ impl Filesystem {
         }
     }
 
-    /// Somebody who wrote the file closed it: what is set aside for its growth goes back, unless delayed data will soon ask
-    /// for it (Linux: `ext4_release_file`). The last [`InodeRef`] does the same by itself.
+    /// Somebody who wrote the file closed it: what is set aside for its growth goes back, unless delayed data will soon
+    /// ask for it (Linux: `ext4_release_file`). The last [`InodeRef`] does the same by itself.
     pub fn release(&self, inode: &InodeRef) {
         self.release_preallocations(inode);
     }

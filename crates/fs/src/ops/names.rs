@@ -1,8 +1,8 @@
 //! Names: lookup, create, link, unlink, symbolic links.
 //!
 //! # Locking
-//! The directory's `inode` lock, shared for lookup, exclusive for changes; a directory that is removed is locked after its
-//! parent. Link counts change under the inode's meta lock alone, so that two names of one file need no common lock.
+//! The directory's `inode` lock, shared for lookup, exclusive for changes; a directory that is removed is locked after
+//! its parent. Link counts change under the inode's meta lock alone, so that two names of one file need no common lock.
 
 use std::sync::Arc;
 
@@ -35,7 +35,9 @@ const S_ISGID: u16 = 0o2000;
 /// Who asks. Permissions are the caller's to check (the kernel does, under FUSE).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cred {
+    /// Owner of what is created.
     pub uid: u32,
+    /// Its group, unless the directory hands down its own (set-group-ID).
     pub gid: u32,
     /// Applied to the mode of what is created, unless the directory has a default ACL.
     pub umask: u16,
@@ -53,10 +55,12 @@ pub struct NewNode<'a> {
 }
 
 impl NewNode<'_> {
+    /// An empty file.
     pub fn file(permissions: u16) -> NewNode<'static> {
         NewNode { mode: FileType::Regular.mode_bits() | permissions & 0o7777, rdev: None, target: None }
     }
 
+    /// An empty directory.
     pub fn directory(permissions: u16) -> NewNode<'static> {
         NewNode { mode: FileType::Directory.mode_bits() | permissions & 0o7777, rdev: None, target: None }
     }
@@ -67,6 +71,7 @@ impl NewNode<'_> {
         NewNode { mode: FileType::CharDevice.mode_bits(), rdev, target: None }
     }
 
+    /// A symbolic link to `target`, which is not looked at.
     pub fn symlink(target: &[u8]) -> NewNode<'_> {
         NewNode { mode: FileType::Symlink.mode_bits() | 0o777, rdev: None, target: Some(target) }
     }
@@ -390,8 +395,8 @@ impl Filesystem {
                     m.desc.links == 1
                 };
                 if let Err(e) = view.add(handle, name, inode.ino, entry_type(inode.mode())) {
-                    // The link was counted while an unlink elsewhere may have taken the last name, which then was not the last
-                    // link: it is now.
+                    // The link was counted while an unlink elsewhere may have taken the last name, which then was not
+                    // the last link: it is now.
                     let undone = self.drop_link(handle, inode, now);
                     self.whole(handle, undone)?;
                     return Err(e);
@@ -548,8 +553,8 @@ impl Filesystem {
         self.kill_privileges(inode)
     }
 
-    /// Drops the set-user-id bit, the set-group-id bit where it means what it says, and file capabilities: the content is
-    /// about to change.
+    /// Drops the set-user-id bit, the set-group-id bit where it means what it says, and file capabilities: the content
+    /// is about to change.
     pub(crate) fn kill_privileges(&self, inode: &InodeRef) -> Result<()> {
         let mode = inode.mode();
         let kill = privileges(mode);

@@ -1,8 +1,8 @@
 //! rename(2) and renameat2(2).
 //!
 //! # Locking
-//! Any rename that moves a directory or crosses directories holds `renames` (10), so the tree's shape stands still. Then the
-//! two parents, ancestor first, else lower inode number first; then directories that move or are replaced.
+//! Any rename that moves a directory or crosses directories holds `renames` (10), so the tree's shape stands still.
+//! Then the two parents, ancestor first, else lower inode number first; then directories that move or are replaced.
 
 use std::sync::Arc;
 
@@ -21,7 +21,9 @@ use crate::ops::names::{Cred, NEW_INODE_CREDITS, NewNode, add_dir_link, check_na
 /// The flags of renameat2(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenameFlags {
+    /// [`Error::Exists`] where the new name is taken (RENAME_NOREPLACE).
     pub no_replace: bool,
+    /// Both names stay and change what they lead to (RENAME_EXCHANGE).
     pub exchange: bool,
     /// The old name does not go: it becomes a whiteout, which this owner gets (overlay file systems ask for it).
     pub whiteout: Option<Cred>,
@@ -50,9 +52,9 @@ impl Filesystem {
                 return Err(Error::DotName);
             }
         }
-        // Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old or the new
-        // content, not an empty file (Linux: auto_da_alloc). No lock is held meanwhile: nobody waits for it who renames
-        // something else. What is written behind it is newer than the rename.
+        // Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old
+        // or the new content, not an empty file (Linux: auto_da_alloc). No lock is held meanwhile: nobody waits for it
+        // who renames something else. What is written behind it is newer than the rename.
         let mut written = None;
         while let Some(source) =
             self.retry_no_space(|| self.rename_once(old_dir, old_name, new_dir, new_name, flags, written))?

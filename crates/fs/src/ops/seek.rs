@@ -14,7 +14,9 @@ use crate::map::es::EsState;
 /// What lseek(2) looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
+    /// The next byte that is written or on its way (SEEK_DATA).
     Data,
+    /// The next byte that reads as zero for want of blocks, or the end (SEEK_HOLE).
     Hole,
 }
 

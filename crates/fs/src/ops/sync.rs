@@ -1,10 +1,11 @@
 //! Durability: fsync, fdatasync, syncfs, and what an unmount waits for.
 //!
-//! All are one [`barrier`](Filesystem::barrier): start writing what is dirty in its scope; wait until everything that was taken
-//! from the pages before, by whomever, can be read from the device (the tokens of [`extant_cache::Writebacks`]: in hand, in
-//! flight, being mapped); then "tell me when transaction T is durable"; then ask whether anything was lost, and whether the
-//! mount may still say so. For one inode T is the newest that changed it (for fdatasync: in a way that its data needs), else
-//! the running one. Nobody holds a thread meanwhile, and any number of barriers share one commit and its flushes.
+//! All are one [`barrier`](Filesystem::barrier): start writing what is dirty in its scope; wait until everything that
+//! was taken from the pages before, by whomever, can be read from the device (the tokens of
+//! [`extant_cache::Writebacks`]: in hand, in flight, being mapped); then "tell me when transaction T is durable"; then
+//! ask whether anything was lost, and whether the mount may still say so. For one inode T is the newest that changed it
+//! (for fdatasync: in a way that its data needs), else the running one. Nobody holds a thread meanwhile, and any number
+//! of barriers share one commit and its flushes.
 //!
 //! # Locking
 //! None held while waiting.
@@ -54,8 +55,8 @@ pub(crate) enum Scope<'a> {
 }
 
 impl Filesystem {
-    /// Makes everything durable that was written in the scope before the call, then calls `done`: with an error if the journal
-    /// or the mount stopped first. Lost data is the caller's to ask for.
+    /// Makes everything durable that was written in the scope before the call, then calls `done`: with an error if the
+    /// journal or the mount stopped first. Lost data is the caller's to ask for.
     pub(crate) fn barrier(&self, scope: Scope<'_>, done: Done) {
         if let Err(e) = self.state.acknowledge() {
             return done(Err(e));
@@ -148,8 +149,8 @@ impl Filesystem {
         self.sync_async_for(Asker::Thread, done);
     }
 
-    /// Starts a sync on behalf of somebody, who is told once of data of any file that was lost (Linux: the error sequence of
-    /// the super block, which syncfs(2) reads).
+    /// Starts a sync on behalf of somebody, who is told once of data of any file that was lost (Linux: the error
+    /// sequence of the super block, which syncfs(2) reads).
     pub fn sync_async_for(&self, who: Asker, done: Done) {
         let fs = self.arc();
         let thread = shard_index() as u64;

@@ -1,7 +1,7 @@
 //! Size changes, preallocation, holes; where data and holes are.
 //!
-//! Truncation is crash-safe by the orphan list: the first handle records the inode as an orphan and sets the smaller size,
-//! the blocks go in as many handles as the journal needs, the last handle takes the inode off the list.
+//! Truncation is crash-safe by the orphan list: the first handle records the inode as an orphan and sets the smaller
+//! size, the blocks go in as many handles as the journal needs, the last handle takes the inode off the list.
 //!
 //! # Locking
 //! `inode` exclusively, then `inode writeback`.
@@ -43,8 +43,9 @@ impl Filesystem {
         let first = new.div_ceil(bs);
         self.transact(5, |handle| {
             self.orphan_add(handle, inode)?;
-            // The size on disk also when it grows, because data before the new end waits to be written: what lies behind that
-            // data may be a hole, and nothing else would ever move the size on disk over it (Linux: `ext4_setattr` likewise).
+            // The size on disk also when it grows, because data before the new end waits to be written: what lies
+            // behind that data may be a hole, and nothing else would ever move the size on disk over it (Linux:
+            // `ext4_setattr` likewise).
             self.write_both_sizes(handle, inode, new)
         })?;
         self.drop_pages(inode, first, u64::MAX);

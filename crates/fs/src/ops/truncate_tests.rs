@@ -111,8 +111,8 @@ fn a_range_that_cannot_be_zeroed_or_punched_shows_nothing_old() {
     }
 }
 
-/// Data that lands in preallocated blocks splits their extent, which takes a block of the map; the only free ones wait for a
-/// commit. The explorer met it once in 156,000 schedules (full-disk): the data was lost, and fsync said so.
+/// Data that lands in preallocated blocks splits their extent, which takes a block of the map; the only free ones wait
+/// for a commit. The explorer met it once in 156,000 schedules (full-disk): the data was lost, and fsync said so.
 #[test]
 fn data_in_preallocated_blocks_waits_for_the_commit_that_frees_space() {
     let (_dev, fs) = mounted(false);

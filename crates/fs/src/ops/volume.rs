@@ -22,14 +22,15 @@ impl Filesystem {
         Ok(change)
     }
 
+    /// Whether changes wait at the gate.
     pub fn is_frozen(&self) -> bool {
         self.gate.is_shut()
     }
 
-    /// Writes everything, empties the journal and marks the image clean: until [`Filesystem::thaw`] nothing is written, so that
-    /// a copy of the device is a copy of a file system that was unmounted (but for files that were open and deleted, which the
-    /// next mount of the copy deletes). Whoever wants to change something waits; reading goes on. False if it was frozen already.
-    /// Linux: `ext4_freeze`.
+    /// Writes everything, empties the journal and marks the image clean: until [`Filesystem::thaw`] nothing is written,
+    /// so that a copy of the device is a copy of a file system that was unmounted (but for files that were open and
+    /// deleted, which the next mount of the copy deletes). Whoever wants to change something waits; reading goes on.
+    /// False if it was frozen already. Linux: `ext4_freeze`.
     ///
     /// # Errors
     /// What could not be written; the mount is then not frozen.
@@ -76,8 +77,8 @@ impl Filesystem {
         self.gate.open()
     }
 
-    /// Makes the mount read-only, with the device as after an unmount, or writable again. A mount that began read-only stays so.
-    /// Linux: `ext4_remount`.
+    /// Makes the mount read-only, with the device as after an unmount, or writable again. A mount that began read-only
+    /// stays so. Linux: `ext4_remount`.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] when it cannot become writable; what could not be written.
@@ -113,8 +114,8 @@ impl Filesystem {
         self.state.acknowledge()
     }
 
-    /// Tells the device which blocks hold nothing, among the `len` bytes from `start` on, in runs of at least `min_len` bytes.
-    /// Returns how many bytes that were. Linux: `FITRIM`.
+    /// Tells the device which blocks hold nothing, among the `len` bytes from `start` on, in runs of at least `min_len`
+    /// bytes. Returns how many bytes that were. Linux: `FITRIM`.
     pub fn trim(&self, start: u64, len: u64, min_len: u64) -> Result<u64> {
         let _change = self.begin_change()?;
         // What was deleted a moment ago is free, too.
@@ -135,6 +136,7 @@ impl Filesystem {
         Ok(trimmed)
     }
 
+    /// The volume's name, without what follows a NUL; what is no UTF-8 is replaced.
     pub fn label(&self) -> String {
         self.sb.lock().volume_name()
     }

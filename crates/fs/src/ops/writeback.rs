@@ -1,22 +1,22 @@
 //! Dirty folios to the device (Linux: `ext4_writepages`, fs/ext4/page-io.c).
 //!
-//! The data goes first, the map after it. For each run of dirty blocks: choose blocks where they are delayed (in memory only:
-//! [`extant_mballoc::Allocator::choose`]), write, one request for each physically contiguous piece; once that is on the
-//! device, one handle marks the blocks used, maps or converts them, and moves the size on disk. So whatever is cut off or
-//! fails leaves nothing that points to blocks without their data, and a commit waits for no data.
+//! The data goes first, the map after it. For each run of dirty blocks: choose blocks where they are delayed (in memory
+//! only: [`extant_mballoc::Allocator::choose`]), write, one request for each physically contiguous piece; once that is
+//! on the device, one handle marks the blocks used, maps or converts them, and moves the size on disk. So whatever is
+//! cut off or fails leaves nothing that points to blocks without their data, and a commit waits for no data.
 //!
-//! Main types: [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be read from
-//! the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on disk
-//! never passes over data that is not there).
+//! Main types: [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be
+//! read from the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the
+//! size on disk never passes over data that is not there).
 //!
-//! Who retires: the thread that wrote, if all its requests have completed by then (an image file that the kernel caches);
-//! else a thread of its own, which completions wake ([`Filesystem::retire_step`]), because it takes a handle. A batch that
-//! needs none (overwrites) is retired where it completes. Without threads whoever wrote waits.
+//! Who retires: the thread that wrote, if all its requests have completed by then (an image file that the kernel
+//! caches); else a thread of its own, which completions wake ([`Filesystem::retire_step`]), because it takes a handle.
+//! A batch that needs none (overwrites) is retired where it completes. Without threads whoever wrote waits.
 //!
 //! # Locking
-//! `inode writeback` (25) while blocks are chosen and requests are sent; not until they complete: who must know that waits for
-//! the tokens ([`extant_cache::Writebacks::wait`]), with that lock held and no handle open. `batches` (202) and
-//! `completed batches` (203) are leaves.
+//! `inode writeback` (25) while blocks are chosen and requests are sent; not until they complete: who must know that
+//! waits for the tokens ([`extant_cache::Writebacks::wait`]), with that lock held and no handle open. `batches` (202)
+//! and `completed batches` (203) are leaves.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ use crate::reserve::Caller;
 const BATCH_BLOCKS: u64 = 4096;
 /// How often a piece that finds no space waits for a commit to free some.
 const NO_SPACE_TRIES: u32 = 3;
-/// The same where blocks wait for that commit. They were promised, and only others who free and allocate at the same time can
-/// be faster, again and again; Linux tries for ever (`ext4_writepages`).
+/// The same where blocks wait for that commit. They were promised, and only others who free and allocate at the same
+/// time can be faster, again and again; Linux tries for ever (`ext4_writepages`).
 const NO_SPACE_TRIES_PENDING: u32 = 1000;
 
 /// Whether it is worth trying again after a commit.
@@ -210,8 +210,8 @@ impl Filesystem {
         self.flusher.settled(u64::from(inode.ino.0), &**inode);
     }
 
-    /// Starts writing everything dirty of the inode, and waits until it can be read back from the device. The caller holds no
-    /// handle.
+    /// Starts writing everything dirty of the inode, and waits until it can be read back from the device. The caller
+    /// holds no handle.
     pub(crate) fn write_and_wait(&self, inode: &Arc<Inode>) {
         if !inode.pages.is_empty() {
             self.write_pages(inode);
@@ -219,8 +219,8 @@ impl Filesystem {
         inode.writes.wait();
     }
 
-    /// Starts writing the blocks of `[from, to)` that are dirty now; what is dirtied behind the write is left for another
-    /// call. Waits for a block whose earlier write is on its way. The caller holds the inode's writeback lock.
+    /// Starts writing the blocks of `[from, to)` that are dirty now; what is dirtied behind the write is left for
+    /// another call. Waits for a block whose earlier write is on its way. The caller holds the inode's writeback lock.
     pub(crate) fn write_dirty(&self, inode: &Arc<Inode>, mut from: u64, to: u64) {
         while inode.pages.dirty_bytes() > 0 {
             // Opened before anything is taken: at no moment is a block neither dirty nor owned.
@@ -466,8 +466,8 @@ impl Filesystem {
         }
     }
 
-    /// Maps chosen blocks whose data is on the device, and moves the size on disk up to `end`, in as many handles as it takes.
-    /// What is left in `chosen` after an error is the caller's to give back.
+    /// Maps chosen blocks whose data is on the device, and moves the size on disk up to `end`, in as many handles as it
+    /// takes. What is left in `chosen` after an error is the caller's to give back.
     pub(crate) fn settle_chosen(
         &self,
         open: &mut Option<Handle>,
@@ -525,8 +525,8 @@ impl Filesystem {
         }
     }
 
-    /// The data of a piece is gone: it is dropped, what was promised for it is free again, and whoever asks for durability is
-    /// told.
+    /// The data of a piece is gone: it is dropped, what was promised for it is free again, and whoever asks for
+    /// durability is told.
     fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
         self.write_failed(inode, e);
         inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Lost);

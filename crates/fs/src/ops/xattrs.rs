@@ -26,6 +26,11 @@ impl Filesystem {
         self.watch(xattr::list(&XattrView { fs: self, inode }).map_err(Error::from))
     }
 
+    /// Sets attribute `name` (with prefix).
+    ///
+    /// # Errors
+    /// [`Error::Exists`] and [`Error::NoAttribute`] by `mode`; [`Error::NoSpace`] where inode and block are full;
+    /// [`Error::NotSupported`] for a prefix that the format does not have.
     pub fn set_xattr(&self, inode: &InodeRef, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         let _change = self.begin_change()?;
         self.retry_no_space(|| {
@@ -40,6 +45,7 @@ impl Filesystem {
         })
     }
 
+    /// Removes attribute `name`; [`Error::NoAttribute`] if it is not there.
     pub fn remove_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<()> {
         let _change = self.begin_change()?;
         self.retry_no_space(|| {

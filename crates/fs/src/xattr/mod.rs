@@ -1,8 +1,8 @@
 //! Extended attributes and POSIX ACLs of an inode: where they go, how shared blocks are left, how ACL and mode agree.
 //!
 //! Main types: [`XattrSource`] (what reading needs of an inode), [`XattrStore`] (what changing needs, within a handle),
-//! [`XattrError`], [`SetMode`]. Functions: [`get`], [`list`], [`set`], [`remove`], [`release_all`] with names and values
-//! as the system calls pass them; [`get_acl`], [`set_acl`], [`chmod_acl`], [`inherit_acl`] for the rest of `fs`.
+//! [`XattrError`], [`SetMode`]. Functions: [`get`], [`list`], [`set`], [`remove`], [`release_all`] with names and
+//! values as the system calls pass them; [`get_acl`], [`set_acl`], [`chmod_acl`], [`inherit_acl`] for the rest of `fs`.
 //!
 //! An attribute goes into the inode when it fits there, else into the inode's one xattr block, which may be shared with
 //! other inodes (`h_refcount`). Extant never shares a block itself, but leaves one properly: change one that is shared
@@ -14,8 +14,8 @@
 //!
 //! # Locking
 //! None taken here. The caller holds the inode's lock (shared for reading, exclusive for changing) and, for changes, an
-//! open handle with [`CREDITS`]. [`XattrStore::update_block`] holds the block's own lock around its closure, because the
-//! other inodes that share the block may leave it at the same time.
+//! open handle with [`CREDITS`]. [`XattrStore::update_block`] holds the block's own lock around its closure, because
+//! the other inodes that share the block may leave it at the same time.
 
 mod acl;
 #[cfg(test)]

@@ -60,8 +60,8 @@ pub fn remove<S: XattrStore>(store: &mut S, full_name: &[u8]) -> Result<(), S> {
     if found || AclKind::of(name).is_some() { Ok(()) } else { Err(XattrError::NotFound { ino: store.ino() }) }
 }
 
-/// Whether all attributes can be understood, and so be let go of: a value may be in an inode of its own, which a feature that
-/// is not supported would have to free.
+/// Whether all attributes can be understood, and so be let go of: a value may be in an inode of its own, which a
+/// feature that is not supported would have to free.
 pub fn check<S: XattrSource>(store: &S) -> Result<(), S> {
     let area = store.inode_area().map_err(XattrError::Store)?;
     inode_area::decode(&area, store.ino())?;
@@ -130,7 +130,8 @@ fn load<S: XattrSource>(store: &S) -> Result<Loaded, S> {
     Ok(loaded)
 }
 
-/// Sets an attribute's stored bytes. Whatever may fail for lack of space comes first, so that a refusal changes nothing.
+/// Sets an attribute's stored bytes. Whatever may fail for lack of space comes first, so that a refusal changes
+/// nothing.
 pub(super) fn set_raw<S: XattrStore>(store: &mut S, name: Name<'_>, value: &[u8], mode: SetMode) -> Result<(), S> {
     let ino = store.ino();
     let mut l = load(store)?;

@@ -1,4 +1,5 @@
-//! Against the kernel, e2fsck and debugfs: what they wrote is read here, what is written here passes and is read by them.
+//! Against the kernel, e2fsck and debugfs: what they wrote is read here, what is written here passes and is read by
+//! them.
 //!
 //! The kernel tests need the right to loop-mount; without it they say so and pass.
 

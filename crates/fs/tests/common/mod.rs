@@ -1,5 +1,5 @@
-//! What the tests of threads that meet, of faults and of power cuts share: a disk whose requests can be held, failed and
-//! lost, and threads that are waited for, but not for ever.
+//! What the tests of threads that meet, of faults and of power cuts share: a disk whose requests can be held, failed
+//! and lost, and threads that are waited for, but not for ever.
 #![allow(dead_code)] // each test binary uses its part
 
 use std::ops::Deref;
@@ -22,8 +22,8 @@ pub const LONG: Duration = Duration::from_secs(60);
 pub const GRACE: Duration = Duration::from_millis(400);
 pub const EIO: i32 = 5;
 pub const BLOCK: u64 = 4096;
-/// What mke2fs is told: an ordinary file system, and one of four block groups, each with bitmaps of its own that have to be
-/// read.
+/// What mke2fs is told: an ordinary file system, and one of four block groups, each with bitmaps of its own that have
+/// to be read.
 pub const EXT4: &[&str] = &["-t", "ext4", "-b", "4096"];
 pub const GROUPS: &[&str] = &["-t", "ext4", "-b", "4096", "-g", "4096", "-O", "^flex_bg,^metadata_csum,^uninit_bg"];
 /// What free blocks hold, as if files had been deleted there.

@@ -1,7 +1,7 @@
 //! Everything that a user might do with a mounted image of unknown origin: look at all of it, then change it.
 //!
-//! Results do not matter here; that the calls return does. All loops are bounded by what a sane image of this size could
-//! hold, so that a loop among directories shows itself as a bug only if one *call* does not come back.
+//! Results do not matter here; that the calls return does. All loops are bounded by what a sane image of this size
+//! could hold, so that a loop among directories shows itself as a bug only if one *call* does not come back.
 
 use std::collections::HashSet;
 

@@ -125,7 +125,8 @@ impl Opcode {
     }
 }
 
-/// Unsolicited messages to the kernel, sent as the error of a header whose `unique` is 0. Linux: `enum fuse_notify_code`.
+/// Unsolicited messages to the kernel, sent as the error of a header whose `unique` is 0. Linux: `enum
+/// fuse_notify_code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum NotifyCode {

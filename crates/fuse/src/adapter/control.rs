@@ -1,8 +1,8 @@
 //! ioctls on the mount as a whole: trim, label, freeze and thaw, read-only and back.
 //!
-//! FITRIM and the labels are Linux's. FIFREEZE never comes: the kernel answers it itself, with EOPNOTSUPP, so freezing has
-//! numbers of our own ([`Control`]). A frozen mount keeps back what would change something (the session does, without a worker
-//! for each), so that the thaw always finds somebody to serve it.
+//! FITRIM and the labels are Linux's. FIFREEZE never comes: the kernel answers it itself, with EOPNOTSUPP, so freezing
+//! has numbers of our own ([`Control`]). A frozen mount keeps back what would change something (the session does,
+//! without a worker for each), so that the thaw always finds somebody to serve it.
 //!
 //! # Locking
 //! None of its own.

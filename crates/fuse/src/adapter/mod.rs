@@ -1,16 +1,16 @@
 //! The file system as a FUSE server: `extant_fs::Filesystem` behind the trait [`Server`](crate::Server).
 //!
-//! Main types: [`FsServer`], [`ServerOptions`]. Inside: `serve.rs` (the operations), `nodes.rs` (what the kernel knows),
-//! `errno.rs` (the error numbers), `convert.rs` (values), `control.rs` (what is asked of the mount as a whole), `detached.rs` (replies sent later), `helper.rs` (a thread that
-//! may wait for the kernel).
+//! Main types: [`FsServer`], [`ServerOptions`]. Inside: `serve.rs` (the operations), `nodes.rs` (what the kernel
+//! knows), `errno.rs` (the error numbers), `convert.rs` (values), `control.rs` (what is asked of the mount as a whole),
+//! `detached.rs` (replies sent later), `helper.rs` (a thread that may wait for the kernel).
 //!
 //! What the kernel does and this does not: permissions (by mode, owner and ACL), the page cache and its writeback, the
 //! cache of names and attributes, which never expires, because nobody else changes the device; locks; copying ranges.
 //! Open files have no state here: while one is open the kernel keeps its inode, so handles are all 0.
 //!
 //! # Locking
-//! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2) and `fuse helper` (3),
-//! leaves too.
+//! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2) and `fuse helper`
+//! (3), leaves too.
 
 mod control;
 mod convert;
@@ -106,13 +106,14 @@ impl FsServer {
     }
 
     /// The session's way to talk to the kernel unasked ([`Session::notifier`](crate::Session::notifier)). With the
-    /// writeback cache, SEEK_DATA and SEEK_HOLE need it to have dirty pages written first; without it the kernel answers
-    /// them by itself, seeing no holes.
+    /// writeback cache, SEEK_DATA and SEEK_HOLE need it to have dirty pages written first; without it the kernel
+    /// answers them by itself, seeing no holes.
     pub fn set_notifier(&self, notifier: Notifier) {
         *self.notifier.lock() = Some(notifier);
     }
 
-    /// The session's way to keep requests back ([`Session::hold`](crate::Session::hold)): without it a mount cannot be frozen.
+    /// The session's way to keep requests back ([`Session::hold`](crate::Session::hold)): without it a mount cannot be
+    /// frozen.
     pub fn set_hold(&self, hold: Hold) {
         *self.hold.lock() = Some(hold);
     }
@@ -151,8 +152,8 @@ impl FsServer {
         self.unlinked_ns.store(self.clock.now_ns(), Ordering::Relaxed);
     }
 
-    /// Runs `op` for `caller`, and again if there was no space although something was just unlinked: its blocks become free
-    /// when the kernel's FORGET is served, which another worker may be about to do.
+    /// Runs `op` for `caller`, and again if there was no space although something was just unlinked: its blocks become
+    /// free when the kernel's FORGET is served, which another worker may be about to do.
     fn with_space<T>(&self, caller: Caller, op: impl Fn() -> extant_fs::Result<T>) -> extant_fs::Result<T> {
         let op = || caller.run(&op);
         for _ in 0..SPACE_RETRIES {

@@ -3,8 +3,8 @@
 //! Main types: [`Nodes`]. A nodeid is the inode's number, except that the root directory (inode 2) is nodeid 1, as the
 //! protocol wants it; inode 1 (bad blocks) has no name and so no nodeid.
 //!
-//! As long as an entry is here, it holds an [`InodeRef`]: an unlinked inode keeps its content, and its number is not given
-//! to another, until the kernel has forgotten all that it was told.
+//! As long as an entry is here, it holds an [`InodeRef`]: an unlinked inode keeps its content, and its number is not
+//! given to another, until the kernel has forgotten all that it was told.
 //!
 //! # Locking
 //! One leaf lock per shard (`fuse nodes`, 150). References are dropped outside of it.
@@ -74,7 +74,8 @@ impl Nodes {
     }
 
     fn shard(&self, nodeid: u64) -> &Mutex<Shard> {
-        // The map takes the top bits of the same product for its tags and the low ones for its place: the middle is free.
+        // The map takes the top bits of the same product for its tags and the low ones for its place: the middle is
+        // free.
         let at = nodeid.wrapping_mul(MIX) >> (56 - SHARD_BITS);
         &self.shards[at as usize & ((1 << SHARD_BITS) - 1)].0
     }

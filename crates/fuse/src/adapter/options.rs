@@ -8,16 +8,16 @@ use crate::types::FOREVER;
 /// behind the back of, and loses no data silently.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The kernel collects writes and sends them later. Without it every write(2) is a request, and a full disk is told to
-    /// the write(2) that finds it full; with it, to a close(2) or fsync(2) that nobody may look at.
+    /// The kernel collects writes and sends them later. Without it every write(2) is a request, and a full disk is told
+    /// to the write(2) that finds it full; with it, to a close(2) or fsync(2) that nobody may look at.
     pub writeback_cache: bool,
     /// Files are opened and closed without asking: a creation is one request (MKNOD) instead of two.
     pub no_open: bool,
     /// As `no_open` for directories; the kernel then caches their entries.
     pub no_opendir: bool,
     pub readdirplus: bool,
-    /// Extended attributes, ACLs among them. Without, the kernel stops asking for `security.capability` before the first
-    /// write to each file: one request less for each that is created.
+    /// Extended attributes, ACLs among them. Without, the kernel stops asking for `security.capability` before the
+    /// first write to each file: one request less for each that is created.
     pub xattrs: bool,
     /// ACLs are enforced (by the kernel, from the image) and inherited.
     pub posix_acl: bool,

@@ -1,7 +1,7 @@
 //! The operations.
 //!
-//! Each is: the inode behind the nodeid, the file system's operation, the answer. What waits for the disk's promise (FSYNC,
-//! FSYNCDIR, SYNCFS) is answered by the thread that learns of it, so that no worker waits.
+//! Each is: the inode behind the nodeid, the file system's operation, the answer. What waits for the disk's promise
+//! (FSYNC, FSYNCDIR, SYNCFS) is answered by the thread that learns of it, so that no worker waits.
 //!
 //! # Locking
 //! None of its own beyond the module's.
@@ -161,7 +161,8 @@ impl FsServer {
         if set.flags.is_none_or(|f| f & !attr.flags & InodeFlags::IMMUTABLE.bits() == 0) {
             return answer(&self.fs, &inode, reply);
         }
-        // What the kernel still holds of it was written while that was allowed. Its writes need workers, so none may wait.
+        // What the kernel still holds of it was written while that was allowed. Its writes need workers, so none may
+        // wait.
         let Some(notifier) = self.notifier.lock().clone() else { return reply.nosys() };
         let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
         self.helper.submit(Box::new(move || {
@@ -423,8 +424,8 @@ impl Server for FsServer {
 
     fn write(&self, req: &Request, ino: u64, args: &WriteArgs, data: &[u8], reply: ReplyWrite) {
         let inode = check!(reply, self.node(ino));
-        // A page of a shared mapping comes like one of the writeback cache; but the kernel keeps the times itself only with that
-        // (it then sends them with SETATTR).
+        // A page of a shared mapping comes like one of the writeback cache; but the kernel keeps the times itself only
+        // with that (it then sends them with SETATTR).
         let keep_times = args.cached && self.writeback.load(Ordering::Relaxed);
         let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times, from_cache: args.cached };
         // What the kernel took into its cache was acknowledged long ago, and whoever writes it back did not write it.
@@ -583,8 +584,8 @@ impl Server for FsServer {
         if !self.writeback.load(Ordering::Relaxed) {
             return seek(&self.fs, &inode, offset, what, reply);
         }
-        // What is dirty in the kernel's cache is a hole to us, and only dropping it from there makes the kernel write it. Its
-        // writes need workers, so none may wait for them.
+        // What is dirty in the kernel's cache is a hole to us, and only dropping it from there makes the kernel write
+        // it. Its writes need workers, so none may wait for them.
         let Some(notifier) = self.notifier.lock().clone() else { return reply.nosys() };
         let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
         self.helper.submit(Box::new(move || {

@@ -1,7 +1,7 @@
 //! The memory that a worker reads requests into.
 //!
-//! The message starts 80 bytes before a page boundary, so that the data of a WRITE (behind two headers of 40 bytes) lies
-//! page-aligned, and the headers 8-aligned.
+//! The message starts 80 bytes before a page boundary, so that the data of a WRITE (behind two headers of 40 bytes)
+//! lies page-aligned, and the headers 8-aligned.
 //!
 //! # Locking
 //! None; one owner.

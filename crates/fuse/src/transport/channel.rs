@@ -43,8 +43,8 @@ impl Channel {
         poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&at_once)).is_ok_and(|n| n > 0)
     }
 
-    /// Answers `unique` with data. If the kernel refuses the reply, the request is answered EIO, so that nobody waits for
-    /// ever.
+    /// Answers `unique` with data. If the kernel refuses the reply, the request is answered EIO, so that nobody waits
+    /// for ever.
     pub fn answer(&self, unique: u64, body: &[IoSlice<'_>]) -> Result<(), Undelivered> {
         match self.send(unique, 0, body) {
             Ok(()) => Ok(()),

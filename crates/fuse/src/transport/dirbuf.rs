@@ -57,8 +57,8 @@ impl DirBuf {
         self.put(None, ino, next, kind, name)
     }
 
-    /// Adds a READDIRPLUS entry, which counts as a lookup of `entry.nodeid`; without `entry` it carries no attributes and
-    /// counts nothing ("." and "..", or what could not be read).
+    /// Adds a READDIRPLUS entry, which counts as a lookup of `entry.nodeid`; without `entry` it carries no attributes
+    /// and counts nothing ("." and "..", or what could not be read).
     pub fn add_plus(&mut self, entry: Option<&Entry>, ino: u64, next: u64, kind: u32, name: &[u8]) -> DirAdd {
         let out = entry.map(|e| e.to_abi()).unwrap_or_default();
         self.put(Some(out.as_bytes()), ino, next, kind, name)

@@ -1,7 +1,7 @@
 //! Decoding: one message from the kernel becomes one call of the server.
 //!
-//! Every length is checked against the message before it is used. A message that is too short for what it claims to be is
-//! answered EIO; an unknown opcode, ENOSYS.
+//! Every length is checked against the message before it is used. A message that is too short for what it claims to be
+//! is answered EIO; an unknown opcode, ENOSYS.
 //!
 //! # Locking
 //! None.

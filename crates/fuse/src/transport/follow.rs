@@ -1,21 +1,21 @@
 //! A worker follows the client that it serves to its processor.
 //!
-//! A client that waits for each answer, and the worker that waits for its next request, never run at the same time. On two
-//! processors each wakes the other out of idle, which costs many times what a request costs (tens of microseconds where an
-//! idle processor is a halted virtual one); on one they hand over by a plain context switch. The scheduler does not see
-//! it: it wakes either on an idle processor, for on the other's somebody is just running. FUSE over io_uring has a queue for
-//! each processor for the same reason. So
+//! A client that waits for each answer, and the worker that waits for its next request, never run at the same time. On
+//! two processors each wakes the other out of idle, which costs many times what a request costs (tens of microseconds
+//! where an idle processor is a halted virtual one); on one they hand over by a plain context switch. The scheduler
+//! does not see it: it wakes either on an idle processor, for on the other's somebody is just running. FUSE over
+//! io_uring has a queue for each processor for the same reason. So
 //! - a worker that has served [`ALONE`] requests in a row of one such client binds itself to the processor where that
 //!   client last ran, looks again every [`LOOK`], and lets go as soon as somebody else asks;
-//! - while it sends a reply, a bound worker has the policy SCHED_IDLE: to the scheduler its processor is idle then, and the
-//!   client is woken there. Whoever runs instead of the worker for long ([`SHUNNED`]) is not the client, who would soon ask
-//!   again; then nobody is followed for a while.
+//! - while it sends a reply, a bound worker has the policy SCHED_IDLE: to the scheduler its processor is idle then, and
+//!   the client is woken there. Whoever runs instead of the worker for long ([`SHUNNED`]) is not the client, who would
+//!   soon ask again; then nobody is followed for a while.
 //!
-//! A bound worker that waits for its processor must not keep others from being served: the crew's deputy, before he takes
-//! over and before he sleeps, lets everybody run anywhere ([`Bound::release`]).
+//! A bound worker that waits for its processor must not keep others from being served: the crew's deputy, before he
+//! takes over and before he sleeps, lets everybody run anywhere ([`Bound::release`]).
 //!
-//! To come back from SCHED_IDLE takes a privilege; without it nobody is followed ([`can_follow`]). Nor is a client of whom
-//! this PID namespace knows nothing.
+//! To come back from SCHED_IDLE takes a privilege; without it nobody is followed ([`can_follow`]). Nor is a client of
+//! whom this PID namespace knows nothing.
 //!
 //! Main types: [`Bound`], of all workers of a mount; [`Follower`], one for each; [`Aside`].
 //!
@@ -23,8 +23,8 @@
 //! while one is served are seen only now and then, when the processor is looked up.
 //!
 //! # Locking
-//! None. A [`Follower`] is owned by its worker; [`Bound`] is atomic, and its `release` is called with the crew's lock held, which
-//! every worker takes before its thread ends.
+//! None. A [`Follower`] is owned by its worker; [`Bound`] is atomic, and its `release` is called with the crew's lock
+//! held, which every worker takes before its thread ends.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -42,14 +42,14 @@ use crate::sys;
 const ALONE: u32 = 16;
 /// How often the client's processor is looked up again.
 const LOOK: Duration = Duration::from_millis(4);
-/// Looks in a row that found another request waiting before the client is taken for one who does not wait for answers. What
-/// the kernel says by itself (FORGET) is there at one look and not at the next.
+/// Looks in a row that found another request waiting before the client is taken for one who does not wait for answers.
+/// What the kernel says by itself (FORGET) is there at one look and not at the next.
 const QUEUED: u32 = 4;
 /// Reads of this many bytes and more are taken for readahead: their client does not wait.
 const READAHEAD: u32 = 64 << 10;
 
-/// A reply that kept the worker from running for this long: somebody else needs the processor. (A host may take a virtual
-/// processor away for ten milliseconds now and then; that is nobody's need.)
+/// A reply that kept the worker from running for this long: somebody else needs the processor. (A host may take a
+/// virtual processor away for ten milliseconds now and then; that is nobody's need.)
 const SHUNNED: Duration = Duration::from_millis(20);
 /// For how long nobody is followed after that: twice as long as the last time, if that ended less than [`PENALTY_MAX`]
 /// ago.
@@ -63,8 +63,8 @@ thread_local! {
     static LOST: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether clients can be followed: a thread may have SCHED_IDLE and come back, and /proc speaks of the same threads as the
-/// requests. Tried once, by a thread that is of no further use.
+/// Whether clients can be followed: a thread may have SCHED_IDLE and come back, and /proc speaks of the same threads as
+/// the requests. Tried once, by a thread that is of no further use.
 pub(crate) fn can_follow() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
@@ -168,8 +168,8 @@ impl Follower<'_> {
         Follower { all, me, client: 0, streak: 0, queued: 0, bound: None, looked: Instant::now() }
     }
 
-    /// Takes note of a request. True if it is one more of the same client, who waits for each answer. `waiting`: whether
-    /// another request waits to be read.
+    /// Takes note of a request. True if it is one more of the same client, who waits for each answer. `waiting`:
+    /// whether another request waits to be read.
     pub fn request(&mut self, message: &[u8], now: Instant, waiting: impl FnOnce() -> bool) -> bool {
         if self.bound.is_some() && self.thread().load(Ordering::SeqCst) == 0 {
             self.let_go(); // it was released

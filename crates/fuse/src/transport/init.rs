@@ -8,8 +8,9 @@ use zerocopy::FromBytes;
 use crate::abi::{InitFlags, InitIn, InitInExt, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, OLDEST_MINOR_VERSION};
 use crate::server::{Config, InitOffer};
 
-/// Wanted whatever the server says. `OVER_IO_URING` never: without a ring the mount would hang. `ASYNC_DIO` never: with it the
-/// kernel keeps pages that a buffered reader filled while a direct write was under way, with what was there before.
+/// Wanted whatever the server says. `OVER_IO_URING` never: without a ring the mount would hang. `ASYNC_DIO` never: with
+/// it the kernel keeps pages that a buffered reader filled while a direct write was under way, with what was there
+/// before.
 const ALWAYS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::BIG_WRITES)
     .union(InitFlags::HAS_IOCTL_DIR)
@@ -86,7 +87,8 @@ pub(crate) fn negotiate(offer: &InitOffer, wish: &Config) -> (InitOut, Negotiate
     config.handle_killpriv &= offered(InitFlags::HANDLE_KILLPRIV_V2);
     want.set(InitFlags::WRITEBACK_CACHE, config.writeback_cache);
     want.set(InitFlags::NO_OPEN_SUPPORT, config.no_open);
-    // Without OPEN the truncation of O_TRUNC must come as a SETATTR: the kernel would leave it to an OPEN that never is.
+    // Without OPEN the truncation of O_TRUNC must come as a SETATTR: the kernel would leave it to an OPEN that never
+    // is.
     want.set(InitFlags::ATOMIC_O_TRUNC, !config.no_open);
     want.set(InitFlags::NO_OPENDIR_SUPPORT, config.no_opendir);
     want.set(InitFlags::DO_READDIRPLUS, config.readdirplus);

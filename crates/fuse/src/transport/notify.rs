@@ -3,8 +3,8 @@
 //! Main type: [`Notifier`].
 //!
 //! # Locking
-//! None here; but the kernel may first have to finish requests on the same inode: never notify while holding a lock that
-//! such a request needs, nor from within an operation on the same directory.
+//! None here; but the kernel may first have to finish requests on the same inode: never notify while holding a lock
+//! that such a request needs, nor from within an operation on the same directory.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Weak};

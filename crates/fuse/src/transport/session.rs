@@ -218,8 +218,8 @@ impl<S: Server> Session<S> {
         Hold(shared)
     }
 
-    /// Serves until the mount is gone; the calling thread is one of the workers. When it returns, the server's `destroy`
-    /// has run, whatever the result.
+    /// Serves until the mount is gone; the calling thread is one of the workers. When it returns, the server's
+    /// `destroy` has run, whatever the result.
     pub fn run(mut self) -> Result<(), FuseError> {
         let Some(main) = self.channel.take() else { return Ok(()) };
         let mut threads = Vec::with_capacity(self.workers);
@@ -263,8 +263,8 @@ impl<S: Server> Session<S> {
         main.clone()
     }
 
-    /// Our mount may be gone by now and another server's be in its place, with the same device number: only a dead one is
-    /// detached.
+    /// Our mount may be gone by now and another server's be in its place, with the same device number: only a dead one
+    /// is detached.
     fn detach_if_dead(&self) {
         if self.unmounter.is_mounted() && mount::is_dead(self.unmounter.path()) {
             let _ = self.unmounter.unmount(true);

@@ -1,7 +1,7 @@
 //! What Extant tells of itself: counters, trace points, the lock table.
 //!
-//! Main types: [`Probe`] (listens from a mount to its unmount), [`Report`] (what it heard; JSON when the file system is in a
-//! server). The trace points fill a bounded ring, so that a thread empties it all the time.
+//! Main types: [`Probe`] (listens from a mount to its unmount), [`Report`] (what it heard; JSON when the file system is
+//! in a server). The trace points fill a bounded ring, so that a thread empties it all the time.
 //!
 //! Lock statistics and trace points are the process's: one probe at a time.
 //!

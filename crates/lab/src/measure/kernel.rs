@@ -1,8 +1,8 @@
 //! What the kernel's ext4 tells of itself: trace events, mb_stats, and the statistics of the loop device below it.
 //!
-//! Main types: [`Probe`], [`Tracefs`] (where the kernel is told which events are wanted). Events go to a trace instance of
-//! its own, filtered by device, and are read when all is over, so that listening costs the kernel no more than writing
-//! them down. Events that were lost make their figures absent, and the trial says so.
+//! Main types: [`Probe`], [`Tracefs`] (where the kernel is told which events are wanted). Events go to a trace instance
+//! of its own, filtered by device, and are read when all is over, so that listening costs the kernel no more than
+//! writing them down. Events that were lost make their figures absent, and the trial says so.
 //!
 //! It needs root. Where no tracefs is mounted, it is mounted for the time of the probe.
 //!
@@ -67,8 +67,8 @@ impl Probe {
         let _ = std::fs::write(format!("/sys/fs/ext4/{}/mb_stats", self.device), "1");
     }
 
-    /// Before the unmount, which makes these vanish. What was written to the mount `dir` and has no blocks yet gets them now:
-    /// the unmount would have to do that, and nobody would hear of it.
+    /// Before the unmount, which makes these vanish. What was written to the mount `dir` and has no blocks yet gets
+    /// them now: the unmount would have to do that, and nobody would hear of it.
     pub fn unmounting(&mut self, dir: &Path) {
         if let Ok(dir) = std::fs::File::open(dir) {
             let _ = rustix::fs::syncfs(dir);

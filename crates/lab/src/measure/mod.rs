@@ -1,8 +1,8 @@
 //! What is read off a trial, and the names it goes by.
 //!
-//! Main types: [`Measure`] (a name with its unit), [`ALL`]. [`process`] and [`system`] ask the host, [`engine`] asks Extant,
-//! [`kernel`] asks the kernel's ext4 and its loop device, [`transactions`] turns the events of either into the same figures,
-//! [`extents`] reads the image afterwards, [`latency`] turns histograms into records.
+//! Main types: [`Measure`] (a name with its unit), [`ALL`]. [`process`] and [`system`] ask the host, [`engine`] asks
+//! Extant, [`kernel`] asks the kernel's ext4 and its loop device, [`transactions`] turns the events of either into the
+//! same figures, [`extents`] reads the image afterwards, [`latency`] turns histograms into records.
 //!
 //! What a target cannot tell is left out, never zero.
 //!
@@ -37,9 +37,9 @@ const fn measure(name: &'static str, unit: &'static str, summary: &'static str) 
     Measure { name, unit, summary }
 }
 
-/// What a trial records beside the clock, the devices' counters and the host's. Each part has its cost; docs/lab.md says which.
-/// Latency is taken by the lab itself, alike for every target; the other two are for those targets that can tell, and
-/// only they pay.
+/// What a trial records beside the clock, the devices' counters and the host's. Each part has its cost; docs/lab.md
+/// says which. Latency is taken by the lab itself, alike for every target; the other two are for those targets that can
+/// tell, and only they pay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// Latency of each operation.

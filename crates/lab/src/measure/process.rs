@@ -12,8 +12,9 @@ use std::ops::{AddAssign, Sub};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// User and system time in seconds. The sum is as fine as the scheduler's own clock and told in microseconds. How it divides
-/// is the kernel's estimate: without `CONFIG_VIRT_CPU_ACCOUNTING` it looks at each tick which of the two the thread is in.
+/// User and system time in seconds. The sum is as fine as the scheduler's own clock and told in microseconds. How it
+/// divides is the kernel's estimate: without `CONFIG_VIRT_CPU_ACCOUNTING` it looks at each tick which of the two the
+/// thread is in.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cpu {
     /// Seconds in user mode.

@@ -1,7 +1,7 @@
 //! Allocations and commits, as events, turned into figures: the same arithmetic for Extant and for the kernel.
 //!
-//! Main types: [`Layout`] (where groups are), [`Tally`]. A transaction's bitmaps are those of the groups in which blocks were
-//! allocated or freed between the closing of the transaction before it and its own.
+//! Main types: [`Layout`] (where groups are), [`Tally`]. A transaction's bitmaps are those of the groups in which
+//! blocks were allocated or freed between the closing of the transaction before it and its own.
 //!
 //! # Locking
 //! None.

@@ -2,10 +2,10 @@
 //! entries are scanned until as many as are wanted have gone, and how many lookups miss because of what went.
 //!
 //! `inodes` inodes have `entries` entries each, `delayed` % of them delayed: the first ones of each inode (`placement`
-//! `front`, what makes a scan from the front long) or evenly between the others (`spread`). `times` times `reclaim` entries
-//! must go: the shrinker is called, for `scan` entries each time, until they have. What `scan` counts is the policy's. Before
-//! each time, `lookups` entries that are not delayed are looked up, more in low-numbered inodes; what is missed comes back,
-//! as if it had been read from the map. The clock is the model's own, a millisecond each time.
+//! `front`, what makes a scan from the front long) or evenly between the others (`spread`). `times` times `reclaim`
+//! entries must go: the shrinker is called, for `scan` entries each time, until they have. What `scan` counts is the
+//! policy's. Before each time, `lookups` entries that are not delayed are looked up, more in low-numbered inodes; what
+//! is missed comes back, as if it had been read from the map. The clock is the model's own, a millisecond each time.
 //!
 //! # Locking
 //! None.

@@ -1,5 +1,5 @@
-//! `group-search`: the block allocator looks for free blocks on a disk whose state is made up: groups visited, groups searched
-//! under their lock, bitmaps read. Nothing is marked; what was found is kept for a while and given back.
+//! `group-search`: the block allocator looks for free blocks on a disk whose state is made up: groups visited, groups
+//! searched under their lock, bitmaps read. Nothing is marked; what was found is kept for a while and given back.
 //!
 //! States of the disk (parameter `state`):
 //!

@@ -1,8 +1,8 @@
 //! Models: a mechanism alone, in this process, without an image. Its policies are the contestants.
 //!
-//! Main types: [`Model`] (one file a mechanism, named in [`all`]), [`Bench`] (what a model at work has at hand), [`Config`];
-//! [`run`] does a run. State is built from a seed, so a trial's counts are exact: the same in every round, or the trial is
-//! flawed. Times stand beside those of the same loop around nothing (phase [`EMPTY`]).
+//! Main types: [`Model`] (one file a mechanism, named in [`all`]), [`Bench`] (what a model at work has at hand),
+//! [`Config`]; [`run`] does a run. State is built from a seed, so a trial's counts are exact: the same in every round,
+//! or the trial is flawed. Times stand beside those of the same loop around nothing (phase [`EMPTY`]).
 //!
 //! Trials have the form of those of workloads and go where those go: `compare` and `report` take both.
 //!
@@ -91,8 +91,8 @@ impl<'a> Bench<'a> {
         self.counts.insert(name.to_owned(), n as f64);
     }
 
-    /// Does `work` `operations` times and takes its time, in the phase `phase`; what `prepare` makes for it is not timed.
-    /// Then the same number of times nothing, to show what reading the clock costs.
+    /// Does `work` `operations` times and takes its time, in the phase `phase`; what `prepare` makes for it is not
+    /// timed. Then the same number of times nothing, to show what reading the clock costs.
     pub fn time<S, I>(
         &mut self,
         phase: &str,

@@ -1,5 +1,5 @@
-//! `tags`: request tags are taken and given back by one thread that holds `held` of `depth` all the time and gives back in
-//! random order: how many different tags that takes. Few are good: their requests stay in the cache.
+//! `tags`: request tags are taken and given back by one thread that holds `held` of `depth` all the time and gives back
+//! in random order: how many different tags that takes. Few are good: their requests stay in the cache.
 //!
 //! What it does not do: several threads, waiting. What those cost is no exact count; the workload `fsmark` has it.
 //!

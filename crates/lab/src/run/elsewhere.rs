@@ -1,7 +1,8 @@
 //! Trials in another process: of another build of `extant`, in a control group of limited memory.
 //!
-//! Main types: [`Elsewhere`] (which program, in which group), [`MemoryGroup`]. The other process is `extant lab run` itself with
-//! one round of one contestant, so that it need know nothing of this one: the record that it writes is the trial.
+//! Main types: [`Elsewhere`] (which program, in which group), [`MemoryGroup`]. The other process is `extant lab run`
+//! itself with one round of one contestant, so that it need know nothing of this one: the record that it writes is the
+//! trial.
 //!
 //! It does not measure anything.
 //!
@@ -37,8 +38,8 @@ pub struct Elsewhere {
 impl Elsewhere {
     /// `None`: the trials of this contestant run in this process.
     pub fn of(rig: &Rig, rigs: &[Rig], config: &Config) -> Result<Option<Elsewhere>> {
-        // A mount is served by another process anyway, and measured from here. If one engine has a process of its own for each
-        // trial, all have: in this one memory is warm.
+        // A mount is served by another process anyway, and measured from here. If one engine has a process of its own
+        // for each trial, all have: in this one memory is warm.
         let engine = |rig: &Rig| rig.target.kind == Kind::Engine;
         let others = engine(rig) && rigs.iter().any(|r| engine(r) && r.target.program.is_some());
         if !others && config.memory.is_none() {
@@ -147,8 +148,8 @@ fn wait(child: &mut Child, halt: &Halt) -> String {
     }
 }
 
-/// Takes away what a process that was killed has left: mounts below `inside`, the image and loop devices on it. The directory
-/// is its owner's.
+/// Takes away what a process that was killed has left: mounts below `inside`, the image and loop devices on it. The
+/// directory is its owner's.
 fn clean_up(inside: &Path, image: &Path, kind: Kind) {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for point in mounts.lines().filter_map(|l| l.split(' ').nth(4)).filter(|p| Path::new(p).starts_with(inside)) {

@@ -155,8 +155,8 @@ fn plan(config: &Config) -> Result<Plan> {
     Ok(Plan { workload, parameters, rigs, images, run, identity })
 }
 
-/// See [`Identity`]: what the work itself, the program and those who compete decide. Contestants belong to it, because they are
-/// paired by round: one that came later shared no round with the others.
+/// See [`Identity`]: what the work itself, the program and those who compete decide. Contestants belong to it, because
+/// they are paired by round: one that came later shared no round with the others.
 pub(crate) fn identity_of<'a>(
     run: &WorkloadRun,
     build: Build,

@@ -44,8 +44,8 @@ pub struct ImagePlan {
 }
 
 impl ImagePlan {
-    /// `mkfs` and `bytes` as asked for, or what suits `needs`. The UUID and the seed of directory hashes, which decide where
-    /// things go, come from `seed` unless `mkfs` says them.
+    /// `mkfs` and `bytes` as asked for, or what suits `needs`. The UUID and the seed of directory hashes, which decide
+    /// where things go, come from `seed` unless `mkfs` says them.
     pub fn new(mkfs: Option<&str>, bytes: Option<u64>, needs: Needs, seed: u64) -> ImagePlan {
         let bytes = bytes.unwrap_or_else(|| needs.bytes.saturating_mul(2).max(DEFAULT_BYTES).next_multiple_of(1 << 20));
         let mut arguments: Vec<String> = mkfs.unwrap_or(DEFAULT_MKFS).split_whitespace().map(str::to_owned).collect();

@@ -1,7 +1,8 @@
 //! Where workloads run.
 //!
-//! Main types: [`Target`] (as the user wrote it), [`Kind`], [`Rig`] (a target made ready for one trial, with its options and
-//! policies), [`Site`] (a target that is up). Before a run writes anything, [`check::all`] looks at all of them.
+//! Main types: [`Target`] (as the user wrote it), [`Kind`], [`Rig`] (a target made ready for one trial, with its
+//! options and policies), [`Site`] (a target that is up). Before a run writes anything, [`check::all`] looks at all of
+//! them.
 //!
 //! # Locking
 //! None.

@@ -1,7 +1,7 @@
 //! A target that is up: mounted, with what measures it.
 //!
-//! Main types: [`Site`], [`Evidence`] (what its measures said). A site goes up and down several times in a trial, when a
-//! workload wants cold caches; figures add up from the first mount to the last unmount.
+//! Main types: [`Site`], [`Evidence`] (what its measures said). A site goes up and down several times in a trial, when
+//! a workload wants cold caches; figures add up from the first mount to the last unmount.
 //!
 //! Dropping a site takes everything away that it made: mounts, servers, loop devices, directories. The image is its
 //! maker's.
@@ -86,8 +86,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// `image`: where the fresh image is, or the user's directory. `program`: the `extant` binary that serves unless the target
-    /// names another. `serving`: the number of the process that serves the mount, or 0. Nothing is up yet.
+    /// `image`: where the fresh image is, or the user's directory. `program`: the `extant` binary that serves unless
+    /// the target names another. `serving`: the number of the process that serves the mount, or 0. Nothing is up yet.
     pub fn new(
         rig: &Rig,
         image: &Path,

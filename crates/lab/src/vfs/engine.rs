@@ -1,7 +1,7 @@
 //! Extant's file system, called in this process.
 //!
-//! Main type: [`EngineVfs`]. It walks paths as a kernel would, and keeps of them what a dentry cache would have at hand: the
-//! directories that were walked through.
+//! Main type: [`EngineVfs`]. It walks paths as a kernel would, and keeps of them what a dentry cache would have at
+//! hand: the directories that were walked through.
 //!
 //! # Locking
 //! `lab paths` (4) guards the directories that are known; the file system is called without it.

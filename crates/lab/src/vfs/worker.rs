@@ -1,8 +1,8 @@
 //! One process of a workload: calls the target, times each operation, counts bytes.
 //!
-//! Main types: [`Worker`], [`Histograms`]. Two clock readings and one histogram update an operation while timing is on; a
-//! straight call while it is off. The clock is the processor's time stamp counter where that is fit (quanta says), because
-//! two readings of the machine's clock were two thirds of what recording cost.
+//! Main types: [`Worker`], [`Histograms`]. Two clock readings and one histogram update an operation while timing is on;
+//! a straight call while it is off. The clock is the processor's time stamp counter where that is fit (quanta says),
+//! because two readings of the machine's clock were two thirds of what recording cost.
 //!
 //! # Locking
 //! None: each worker has its own histograms, merged when it has ended.
@@ -20,8 +20,8 @@ const DIGITS: u8 = 2;
 /// Longest latency that is told apart, in nanoseconds (an hour).
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// The buckets of an HdrHistogram of [`DIGITS`] digits from 1 to [`LONGEST_NS`]: 256 of one nanosecond, then 128 to each
-/// doubling. Kept by hand while it is recorded, because that is a quarter of the instructions; it becomes an
+/// The buckets of an HdrHistogram of [`DIGITS`] digits from 1 to [`LONGEST_NS`]: 256 of one nanosecond, then 128 to
+/// each doubling. Kept by hand while it is recorded, because that is a quarter of the instructions; it becomes an
 /// HdrHistogram, bucket by bucket, when it is read.
 #[derive(Debug)]
 struct Buckets(Box<[u64; BUCKETS]>);
@@ -170,7 +170,8 @@ impl<'a> Worker<'a> {
         self.call(Op::Open, path, |v| v.open(path))
     }
 
-    /// Writes `len` bytes of [`Worker::data`], from a place in it that depends on the offset; in pieces if `len` is longer.
+    /// Writes `len` bytes of [`Worker::data`], from a place in it that depends on the offset; in pieces if `len` is
+    /// longer.
     pub fn write(&mut self, node: &Node, offset: u64, len: u64) -> Result<()> {
         let mut done = 0;
         while done < len {

@@ -3,8 +3,8 @@
 //! Main types: [`Workload`], [`Parameters`], [`Context`] (what a running workload has at hand). One file a workload; a
 //! new one is written in a file of its own and named in [`all`].
 //!
-//! The processes of a source are threads here. What a process does depends on the seed, the phase and its number alone: not
-//! on the target, nor on the other processes.
+//! The processes of a source are threads here. What a process does depends on the seed, the phase and its number alone:
+//! not on the target, nor on the other processes.
 //!
 //! # Locking
 //! None.
@@ -44,8 +44,8 @@ pub struct Needs {
     pub files: u64,
 }
 
-/// Whether the headline of this trial, made by an older build, ends before its work is durable, where it now ends after. Those
-/// builds did not say what their trials are of, and `untar` always waited.
+/// Whether the headline of this trial, made by an older build, ends before its work is durable, where it now ends
+/// after. Those builds did not say what their trials are of, and `untar` always waited.
 pub fn ends_early(trial: &Trial) -> bool {
     let name = &trial.workload.name;
     let waits = || {

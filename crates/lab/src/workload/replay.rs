@@ -1,9 +1,9 @@
 //! `replay`: a recorded list of operations.
 //!
-//! The list is NDJSON, one operation a line: `{"op":"write","path":"a/b","offset":0,"bytes":4096,"process":0}`. `op` is a
-//! name of [`crate::vfs::Op`]. `create` and `open` leave the file open under its path until `close`; `write`, `read`,
-//! `fsync`, `fdatasync` and `truncate` (to `bytes`) name it by that path. `rename` and `symlink` have `to`: the new name, and
-//! what the link says. The lines of one process run in their order; processes run together.
+//! The list is NDJSON, one operation a line: `{"op":"write","path":"a/b","offset":0,"bytes":4096,"process":0}`. `op` is
+//! a name of [`crate::vfs::Op`]. `create` and `open` leave the file open under its path until `close`; `write`, `read`,
+//! `fsync`, `fdatasync` and `truncate` (to `bytes`) name it by that path. `rename` and `symlink` have `to`: the new
+//! name, and what the link says. The lines of one process run in their order; processes run together.
 //!
 //! # Locking
 //! None.

@@ -18,7 +18,8 @@ pub(super) struct Tree {
 const FILES_PER_DIRECTORY: u64 = 15;
 const DEPTH_MAX: usize = 6;
 
-/// Sizes of files by rank: (one in a thousand, bytes). Between two rows sizes are spread evenly. The mean is about 15 KiB.
+/// Sizes of files by rank: (one in a thousand, bytes). Between two rows sizes are spread evenly. The mean is about 15
+/// KiB.
 const SIZES: [(u64, u64); 9] = [
     (0, 40),
     (100, 500),

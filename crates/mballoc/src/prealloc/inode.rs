@@ -1,8 +1,8 @@
 //! [`InodePreallocation`]: the preallocations of one file, by logical block.
 //!
 //! # Locking
-//! [`crate::lock::OWNER`] around the list. The file system's own lock on the inode's mapping already keeps two allocations
-//! for one file apart; a discard under pressure does not take the list's lock at all.
+//! [`crate::lock::OWNER`] around the list. The file system's own lock on the inode's mapping already keeps two
+//! allocations for one file apart; a discard under pressure does not take the list's lock at all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ const INODE_PREALLOCATIONS_MAX: usize = 512;
 
 /// The preallocations of one inode; lives in the in-core inode. Linux: `i_prealloc_node` of `struct ext4_inode_info`.
 ///
-/// Give them back with [`crate::Allocator::discard_preallocations`] before truncate, punch and eviction, and when the last
-/// writer closes the file. Dropping it without doing so loses nothing: the blocks come back when space gets short.
+/// Give them back with [`crate::Allocator::discard_preallocations`] before truncate, punch and eviction, and when the
+/// last writer closes the file. Dropping it without doing so loses nothing: the blocks come back when space gets short.
 #[derive(Debug)]
 pub struct InodePreallocation {
     ino: InodeNr,

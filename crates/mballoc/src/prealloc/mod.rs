@@ -8,8 +8,8 @@
 //! What it does not do: touch bitmaps. The allocator moves ranges between here and the groups.
 //!
 //! # Locking
-//! A preallocation has its own lock ([`crate::lock::PREALLOCATION`]), taken under its owner's list lock or under none; never
-//! under a group's.
+//! A preallocation has its own lock ([`crate::lock::PREALLOCATION`]), taken under its owner's list lock or under none;
+//! never under a group's.
 
 pub mod inode;
 pub mod locality;

@@ -1,7 +1,7 @@
 //! How large a file's preallocation shall be: [`normalize`]. Linux: `ext4_mb_normalize_request`, fs/ext4/mballoc.c.
 //!
-//! A file is expected to grow to the next size in a table; a large file gets aligned chunks. The chunk never covers what
-//! is mapped or preallocated already.
+//! A file is expected to grow to the next size in a table; a large file gets aligned chunks. The chunk never covers
+//! what is mapped or preallocated already.
 //!
 //! # Locking
 //! None: pure functions.
@@ -96,8 +96,8 @@ pub fn normalize(shape: &Shape) -> Normalized {
     Normalized { start: start as u32, len, try_goal }
 }
 
-/// Where in the wanted logical range an extent of `got` blocks (fewer than wanted) is put: `[start, start + got)` must hold
-/// the beginning of the request, and should hold all of it. Linux: `ext4_mb_new_inode_pa`.
+/// Where in the wanted logical range an extent of `got` blocks (fewer than wanted) is put: `[start, start + got)` must
+/// hold the beginning of the request, and should hold all of it. Linux: `ext4_mb_new_inode_pa`.
 pub fn place(wanted: Normalized, got: u32, req_start: u32, req_end: u64) -> u32 {
     if got >= wanted.len {
         return wanted.start;

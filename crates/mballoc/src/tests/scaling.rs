@@ -1,5 +1,5 @@
-//! Measurements, run by hand: `cargo test --release -p extant-mballoc -- --ignored --nocapture`. Wall time: compare within
-//! one run only.
+//! Measurements, run by hand: `cargo test --release -p extant-mballoc -- --ignored --nocapture`. Wall time: compare
+//! within one run only.
 
 use std::sync::Arc;
 

@@ -105,8 +105,8 @@ impl Acl {
         Acl { entries: vec![entry(Tag::UserObj, 6), entry(Tag::GroupObj, 3), entry(Tag::Other, 0)] }
     }
 
-    /// Checks order and completeness: owner, named users, owning group, named groups, mask (needed as soon as anybody is
-    /// named), other (Linux: `posix_acl_valid`).
+    /// Checks order and completeness: owner, named users, owning group, named groups, mask (needed as soon as anybody
+    /// is named), other (Linux: `posix_acl_valid`).
     pub fn validate(&self) -> Result<(), AclError> {
         let rule = |number, detail| Err(AclError::Rule { number, detail });
         // The rank of the entry that came last; `named` is whether a mask is needed.
@@ -161,8 +161,8 @@ impl Acl {
         (perm(Tag::UserObj) << 6 | group << 3 | perm(Tag::Other), all)
     }
 
-    /// What setting this access ACL on an inode with `mode` does: the new mode, and the ACL if it must be stored (Linux:
-    /// `posix_acl_update_mode`; clearing S_ISGID for non-members of the group is the caller's, who knows the
+    /// What setting this access ACL on an inode with `mode` does: the new mode, and the ACL if it must be stored
+    /// (Linux: `posix_acl_update_mode`; clearing S_ISGID for non-members of the group is the caller's, who knows the
     /// credentials).
     pub fn as_access_of(&self, mode: u16) -> (u16, Option<&Acl>) {
         let (bits, all) = self.equiv_mode();

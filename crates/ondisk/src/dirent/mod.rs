@@ -4,11 +4,12 @@
 //! decoded entry), [`Entries`] (a walk that validates), [`FileType`].
 //!
 //! A block is a chain of entries, each `rec_len` bytes long; the chain ends exactly at the end of the block, or at the
-//! twelve-byte tail when the file system has metadata checksums. The space behind an entry's name up to its `rec_len` is
-//! free room. Deleting an entry gives its bytes to the one before it; the first of a block is marked with inode 0.
+//! twelve-byte tail when the file system has metadata checksums. The space behind an entry's name up to its `rec_len`
+//! is free room. Deleting an entry gives its bytes to the one before it; the first of a block is marked with inode 0.
 //!
 //! What it does not do: hash trees (see [`crate::htree`]), inline directories, casefolded or encrypted names. An index
-//! block walked as entries shows no names beyond `.` and `..`, which is how the format hides the index from old readers.
+//! block walked as entries shows no names beyond `.` and `..`, which is how the format hides the index from old
+//! readers.
 //!
 //! # Locking
 //! None: pure functions over slices. No function panics whatever the bytes are, and every walk ends, because each step
@@ -197,8 +198,8 @@ impl DirBlockFormat {
         Ok(Dirent { offset: offset as u32, rec_len: rec_len as u32, ino: raw.inode.get(), file_type, name })
     }
 
-    /// All entries of a block, unused ones included, without the tail. An entry that is damaged comes as an error, and the
-    /// walk goes on behind it if its length can be trusted.
+    /// All entries of a block, unused ones included, without the tail. An entry that is damaged comes as an error, and
+    /// the walk goes on behind it if its length can be trusted.
     pub fn entries<'a>(&self, block: &'a [u8]) -> Entries<'a> {
         Entries { format: *self, block, offset: 0 }
     }

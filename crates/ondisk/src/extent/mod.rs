@@ -1,9 +1,9 @@
 //! Extent trees as bytes: entries, nodes, checksums, and a packer for whole trees.
 //!
-//! Main types: [`Extent`] and [`Index`] (one entry each, 12 bytes), [`NodeRef`] (a checked view of one node), [`NodeMut`]
-//! (edits one node in place), [`pack_tree`] (lays out a tree for a sorted list of extents). A node is either the 60 bytes
-//! of `i_block` (the root: room for 4 entries, no checksum of its own) or a whole block, which ends in a checksum right
-//! after the room for its last entry.
+//! Main types: [`Extent`] and [`Index`] (one entry each, 12 bytes), [`NodeRef`] (a checked view of one node),
+//! [`NodeMut`] (edits one node in place), [`pack_tree`] (lays out a tree for a sorted list of extents). A node is
+//! either the 60 bytes of `i_block` (the root: room for 4 entries, no checksum of its own) or a whole block, which ends
+//! in a checksum right after the room for its last entry.
 //!
 //! Linux: `struct ext4_extent`, `ext4_extent_idx`, `ext4_extent_header`, `ext4_extent_tail`, fs/ext4/ext4_extents.h.
 //!
@@ -118,8 +118,8 @@ impl Extent {
         }
     }
 
-    /// The entry's bytes. Lengths above the cap of the state and physical blocks above 48 bits do not fit; callers hold to
-    /// both, and debug builds check.
+    /// The entry's bytes. Lengths above the cap of the state and physical blocks above 48 bits do not fit; callers hold
+    /// to both, and debug builds check.
     pub fn encode(&self) -> RawEntry {
         debug_assert!(self.len >= 1 && self.len <= len_max(self.unwritten) && self.pblk.0 < 1 << 48);
         let stored = if self.unwritten { self.len + WRITTEN_LEN_MAX } else { self.len } as u16;

@@ -247,8 +247,8 @@ impl<'a> NodeMut<'a> {
         self.bytes[2..4].copy_from_slice(&self.header.entries.to_le_bytes());
     }
 
-    /// Replaces the entries `range` by `new`. False, and nothing changed, when the range is not there or the room is too
-    /// small.
+    /// Replaces the entries `range` by `new`. False, and nothing changed, when the range is not there or the room is
+    /// too small.
     #[must_use]
     pub fn splice(&mut self, range: Range<usize>, new: &[RawEntry]) -> bool {
         let old = usize::from(self.header.entries);

@@ -21,8 +21,8 @@ pub struct PackedTree {
 /// which they are filled: leaves first.
 ///
 /// # Errors
-/// `Corrupt` when the list breaks the rules of [`super::NodeRef::validate`], `Unsupported` when `next_block` runs dry or
-/// the tree would be too deep.
+/// `Corrupt` when the list breaks the rules of [`super::NodeRef::validate`], `Unsupported` when `next_block` runs dry
+/// or the tree would be too deep.
 pub fn pack_tree(
     extents: &[Extent],
     block_size: u32,

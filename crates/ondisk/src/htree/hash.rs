@@ -133,8 +133,8 @@ fn legacy(name: &[u8], unsigned: bool) -> u32 {
     newest << 1
 }
 
-/// Cuts a name into pieces of `N` words, big-endian within a word, the rest filled with a pattern made of the length that
-/// was left at the piece's start, and feeds them to `mix`.
+/// Cuts a name into pieces of `N` words, big-endian within a word, the rest filled with a pattern made of the length
+/// that was left at the piece's start, and feeds them to `mix`.
 fn for_pieces<const N: usize>(name: &[u8], unsigned: bool, mut mix: impl FnMut(&[u32; N])) {
     let mut rest = name;
     while !rest.is_empty() {

@@ -8,8 +8,8 @@
 //! block number; the key is the lowest hash below it, and the key's lowest bit says that the leaf before it ends with
 //! the same hash, so that a search for that hash must go on there. Entry 0 has no key: its place holds limit and count.
 //!
-//! What it does not do: read other blocks; walking the tree is the caller's work. Casefolded directories and SipHash are
-//! not supported.
+//! What it does not do: read other blocks; walking the tree is the caller's work. Casefolded directories and SipHash
+//! are not supported.
 //!
 //! # Locking
 //! None: pure functions over slices. No function panics whatever the bytes are.

@@ -304,8 +304,8 @@ impl DxFormat {
         block[shape.base()..shape.base() + 4].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// The checksum of an index block and where it is stored. It covers the entries in use, the tail's reserved word, and
-    /// zeros in the checksum's own place.
+    /// The checksum of an index block and where it is stored. It covers the entries in use, the tail's reserved word,
+    /// and zeros in the checksum's own place.
     fn checksum(self, block: &[u8], seed: ChecksumSeed) -> Result<(usize, u32), Damage> {
         let shape = shape_of(block).ok_or(Damage { offset: 0, what: "not an index block" })?;
         let node = self.node(shape, block)?;

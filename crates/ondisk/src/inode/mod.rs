@@ -218,8 +218,8 @@ impl InodeDesc {
         self.flags.contains(InodeFlags::EXTENTS)
     }
 
-    /// Whether the target of this symlink is in `i_block`. (Linux: `ext4_inode_is_fast_symlink`: it owns no block but that
-    /// of its xattrs.)
+    /// Whether the target of this symlink is in `i_block`. (Linux: `ext4_inode_is_fast_symlink`: it owns no block but
+    /// that of its xattrs.)
     pub fn is_fast_symlink(&self, geometry: &Geometry) -> bool {
         let xattr_units =
             if self.file_acl.0 != 0 { u64::from(geometry.block_size >> 9) << geometry.cluster_bits } else { 0 };
@@ -252,8 +252,8 @@ impl InodeDesc {
         (start + 4 <= geometry.inode_size).then_some(start..geometry.inode_size)
     }
 
-    /// Gives extra fields to an inode that has room but none, as Linux does when it loads one. Its bytes after the first
-    /// 128 must be zeroed by the caller.
+    /// Gives extra fields to an inode that has room but none, as Linux does when it loads one. Its bytes after the
+    /// first 128 must be zeroed by the caller.
     pub fn claim_extra_isize(&mut self, geometry: &Geometry) -> bool {
         if self.extra_isize != 0 || geometry.want_extra_isize == 0 {
             return false;
@@ -272,12 +272,12 @@ impl InodeDesc {
         if geometry.huge_file { ((1 << 48) - 1) << (geometry.block_bits - 9) } else { u32::MAX.into() }
     }
 
-    /// Writes the inode over the `inode_size` bytes at the start of `out`, with its checksum. Bytes that no field of this
-    /// inode covers (xattrs, reserved words) are kept as they are in `out`; times outside the range are clamped.
+    /// Writes the inode over the `inode_size` bytes at the start of `out`, with its checksum. Bytes that no field of
+    /// this inode covers (xattrs, reserved words) are kept as they are in `out`; times outside the range are clamped.
     ///
     /// # Errors
-    /// `Unsupported` when `blocks` exceeds [`InodeDesc::max_blocks`]; `Corrupt` when `extra_isize` does not fit. `out` is
-    /// then unchanged.
+    /// `Unsupported` when `blocks` exceeds [`InodeDesc::max_blocks`]; `Corrupt` when `extra_isize` does not fit. `out`
+    /// is then unchanged.
     ///
     /// # Panics
     /// When `out` is shorter than `inode_size`.
@@ -408,8 +408,8 @@ pub fn verify_checksum(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Resul
     Ok(())
 }
 
-/// Sets the checksum of an inode's `inode_size` bytes, after something in them changed (its xattrs, for one). Does nothing
-/// without `metadata_csum`.
+/// Sets the checksum of an inode's `inode_size` bytes, after something in them changed (its xattrs, for one). Does
+/// nothing without `metadata_csum`.
 pub fn update_checksum(bytes: &mut [u8], ino: InodeNr, geometry: &Geometry) {
     if !geometry.metadata_csum || bytes.len() < geometry.inode_size {
         return;

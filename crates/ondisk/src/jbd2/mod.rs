@@ -4,8 +4,8 @@
 //! and checksum of everything in the log), [`DescriptorBuilder`] and [`descriptor_tags`] (the list of home blocks that
 //! precedes their copies), [`CommitBlock`], [`RevokeBuilder`] and [`revoke_records`], [`Tid`] (a transaction's number).
 //!
-//! A transaction in the log is: revoke blocks and (descriptor, copies …) groups in any order, then one commit block, all
-//! carrying the same [`Tid`]. The log is a ring of the blocks from `first` to `last` of the journal.
+//! A transaction in the log is: revoke blocks and (descriptor, copies …) groups in any order, then one commit block,
+//! all carrying the same [`Tid`]. The log is a ring of the blocks from `first` to `last` of the journal.
 //!
 //! What it does not do: decide which transactions are valid (the `recovery` crate), or move blocks.
 //!

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::error::{Error, Result, Structure};
 
-/// How the UUID of a journal begins that Extant gave to an image which has none of its own, for the time of a mount. Kernel
-/// and e2fsprogs go by the UUID of journals on other devices only; they keep this one.
+/// How the UUID of a journal begins that Extant gave to an image which has none of its own, for the time of a mount.
+/// Kernel and e2fsprogs go by the UUID of journals on other devices only; they keep this one.
 const BORROWED_MARK: [u8; 8] = *b"ExtantBJ";
 
 /// The value of `s_checksum_type` for crc32c (Linux: `JBD2_CRC32C_CHKSUM`).

@@ -1,11 +1,11 @@
 //! The superblock's part in lending an image a journal: setting and clearing it, and the note that says that one of the
 //! two is under way.
 //!
-//! Main type: [`JournalPlace`]. While a journal is being added to an image that has none, or taken away again, blocks that
-//! belong together reach the device one by one. Before the first of them, the superblock gets a note in the field that
-//! otherwise backs up the journal inode (`s_jnl_blocks`, with `s_jnl_backup_type` 0, so that nobody else looks at it): where
-//! the journal's blocks are, and a checksum over the whole superblock. The note therefore holds only as long as nobody
-//! wrote the superblock: after a mount for writing by the kernel, or a repair, it means nothing.
+//! Main type: [`JournalPlace`]. While a journal is being added to an image that has none, or taken away again, blocks
+//! that belong together reach the device one by one. Before the first of them, the superblock gets a note in the field
+//! that otherwise backs up the journal inode (`s_jnl_blocks`, with `s_jnl_backup_type` 0, so that nobody else looks at
+//! it): where the journal's blocks are, and a checksum over the whole superblock. The note therefore holds only as long
+//! as nobody wrote the superblock: after a mount for writing by the kernel, or a repair, it means nothing.
 //!
 //! # Locking
 //! None.
@@ -64,8 +64,9 @@ impl SuperBlock {
         self.raw.s_jnl_blocks = [U32::ZERO; 17];
     }
 
-    /// Notes that a journal at `place` (smaller than 4 GiB) is being added or taken away, and marks the image as unclean;
-    /// `clean` is what it is otherwise. The last change before the superblock is written: any other makes the note void.
+    /// Notes that a journal at `place` (smaller than 4 GiB) is being added or taken away, and marks the image as
+    /// unclean; `clean` is what it is otherwise. The last change before the superblock is written: any other makes the
+    /// note void.
     pub fn note_journal_under_way(&mut self, place: &JournalPlace, clean: bool) {
         self.clear_journal();
         self.set_state(self.state().difference(FsState::VALID));
@@ -73,8 +74,8 @@ impl SuperBlock {
         self.raw.s_jnl_blocks[15] = U32::new(self.note_checksum(clean));
     }
 
-    /// The note of [`SuperBlock::note_journal_under_way`], if nothing has changed since: the place, and whether the image was
-    /// clean.
+    /// The note of [`SuperBlock::note_journal_under_way`], if nothing has changed since: the place, and whether the
+    /// image was clean.
     pub fn journal_under_way(&self) -> Option<(JournalPlace, bool)> {
         let raw = &self.raw;
         let empty = raw.s_jnl_blocks.iter().all(|w| *w == U32::ZERO);
@@ -95,8 +96,8 @@ impl SuperBlock {
         crc32c(start, &raw.as_bytes()[..offset_of!(RawSuperBlock, s_checksum)])
     }
 
-    /// What the kernel counts as the file system's own once it has seen a journal (`s_overhead_clusters`) is put right when
-    /// the journal goes: `journal_blocks` less, if they are in it. `fixed` is the rest, at least.
+    /// What the kernel counts as the file system's own once it has seen a journal (`s_overhead_clusters`) is put right
+    /// when the journal goes: `journal_blocks` less, if they are in it. `fixed` is the rest, at least.
     pub fn forget_journal_overhead(&mut self, fixed: BlockNr, journal_blocks: u32) {
         let counted = self.raw.s_overhead_clusters.get();
         if u64::from(counted) >= fixed.0 + u64::from(journal_blocks) {

@@ -4,8 +4,8 @@
 //! [`InodeLocation`], [`BaseMetadata`] (the superblock and descriptor copies of a group), [`BackupRule`].
 //! It does not know where bitmaps and inode tables are: the group descriptors do.
 //!
-//! All arithmetic stays in range because [`super::SuperBlock::decode`] checked the fields this is made from: at most 2^48
-//! blocks, at most 2^32 - 1 inodes, a group no larger than 2^32 blocks.
+//! All arithmetic stays in range because [`super::SuperBlock::decode`] checked the fields this is made from: at most
+//! 2^48 blocks, at most 2^32 - 1 inodes, a group no larger than 2^32 blocks.
 //!
 //! # Locking
 //! None.
@@ -287,8 +287,8 @@ impl Geometry {
         }
     }
 
-    /// Blocks that hold no file's data and belong to no journal: superblocks, descriptors and what is reserved for them,
-    /// bitmaps, inode tables. What statfs subtracts, without the journal (Linux: `ext4_calculate_overhead`).
+    /// Blocks that hold no file's data and belong to no journal: superblocks, descriptors and what is reserved for
+    /// them, bitmaps, inode tables. What statfs subtracts, without the journal (Linux: `ext4_calculate_overhead`).
     pub fn overhead_blocks(&self) -> u64 {
         let per_group = 2 + u64::from(self.inode_table_blocks);
         let base: u64 = self.groups().map(|group| self.base_metadata(group).blocks()).sum();
@@ -331,8 +331,8 @@ impl Geometry {
         Some(InodeNr(group.0 * self.inodes_per_group + index + 1))
     }
 
-    /// The largest size of a file mapped by extents, in bytes: logical block 2^32 - 1 cannot be mapped, because a length
-    /// must be able to end behind it. (Linux: `ext4_max_size`.)
+    /// The largest size of a file mapped by extents, in bytes: logical block 2^32 - 1 cannot be mapped, because a
+    /// length must be able to end behind it. (Linux: `ext4_max_size`.)
     pub fn max_extent_file_size(&self) -> u64 {
         let by_mapping = u64::from(u32::MAX) << self.block_bits;
         let by_blocks = if self.huge_file {
@@ -343,8 +343,8 @@ impl Geometry {
         by_mapping.min(by_blocks)
     }
 
-    /// The largest size of a file mapped by indirect blocks, in bytes: what the three levels reach, less where `i_blocks`
-    /// could not count data and indirect blocks. (Linux: `ext4_max_bitmap_size`.)
+    /// The largest size of a file mapped by indirect blocks, in bytes: what the three levels reach, less where
+    /// `i_blocks` could not count data and indirect blocks. (Linux: `ext4_max_bitmap_size`.)
     pub fn max_indirect_file_size(&self) -> u64 {
         let pointers = u64::from(self.block_size / 4);
         let reach = 12 + pointers + pointers * pointers + pointers * pointers * pointers;

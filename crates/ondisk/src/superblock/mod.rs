@@ -109,8 +109,8 @@ impl SuperBlock {
     ///
     /// # Errors
     /// `Corrupt` when it breaks the format; `Unsupported` for a journal device, or a revision, a kind of checksum or an
-    /// incompatible feature that this code does not know. Known features that cannot be mounted pass: tools want to look
-    /// at them.
+    /// incompatible feature that this code does not know. Known features that cannot be mounted pass: tools want to
+    /// look at them.
     ///
     /// ```
     /// use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
@@ -156,8 +156,8 @@ impl SuperBlock {
         Ok(SuperBlock { raw, geometry })
     }
 
-    /// Writes the superblock over the first 1024 bytes of `out`, with its checksum. Fields nobody changed are as they were
-    /// read.
+    /// Writes the superblock over the first 1024 bytes of `out`, with its checksum. Fields nobody changed are as they
+    /// were read.
     ///
     /// # Panics
     /// When `out` is shorter than [`SUPERBLOCK_SIZE`].

@@ -52,8 +52,8 @@ impl Place {
     }
 }
 
-/// Reads and validates all entries of `bytes`. The number of entries is bounded by the bytes, and values do not overlap,
-/// so what is built from the result is no larger than a small multiple of `bytes`.
+/// Reads and validates all entries of `bytes`. The number of entries is bounded by the bytes, and values do not
+/// overlap, so what is built from the result is no larger than a small multiple of `bytes`.
 pub(super) fn parse<'a>(bytes: &'a [u8], place: &Place) -> Result<Vec<EntryRef<'a>>> {
     let mut entries = Vec::new();
     let mut values: Vec<(usize, usize)> = Vec::new();

@@ -230,8 +230,8 @@ fn logs_of_debugfs_replay_as_with_e2fsck() {
             std::fs::write(dir.path("data"), payload).unwrap();
             let range = |from: u32, n: u32| (from..from + n).map(|b| b.to_string()).collect::<Vec<_>>().join(",");
             let data = dir.path("data");
-            // Version 1.47.0 can lose the commit block of a transaction with revokes that is not the last, or of one with
-            // several descriptors: keep to what it writes well.
+            // Version 1.47.0 can lose the commit block of a transaction with revokes that is not the last, or of one
+            // with several descriptors: keep to what it writes well.
             let commands = [
                 format!("jo {checksum}"),
                 format!("jw -b {} {}", range(12000, 3), data.display()),

@@ -1,9 +1,9 @@
 //! `smallfiles PROCESSES COUNT BYTES DIR SYNC BATCH`: many processes that create and delete small files.
 //!
-//! Each process, in a directory of its own below DIR, creates COUNT files of BYTES bytes (write, fsync if SYNC is 1, close)
-//! and unlinks them, BATCH files at a time. 16 processes, 22528 bytes, fsync and batches of 1 is the workload with which
-//! the scalability of ext4's allocator has been argued since 2022. Prints files per second over all processes; the clock
-//! starts when all processes are ready.
+//! Each process, in a directory of its own below DIR, creates COUNT files of BYTES bytes (write, fsync if SYNC is 1,
+//! close) and unlinks them, BATCH files at a time. 16 processes, 22528 bytes, fsync and batches of 1 is the workload
+//! with which the scalability of ext4's allocator has been argued since 2022. Prints files per second over all
+//! processes; the clock starts when all processes are ready.
 //!
 //! # Locking
 //! None.

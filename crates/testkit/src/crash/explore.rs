@@ -4,10 +4,10 @@
 //! [`Report`].
 //!
 //! Per state, with a journal: Extant mounts (and replays), the tree is checked, Extant unmounts, and `e2fsck -fn` finds
-//! nothing. For every n-th state also: `e2fsck -p` replays a copy, which must then be clean and pass the same check through
-//! the kernel; and the kernel replays a copy, passes the check, unmounts, and leaves it clean. A borrowed journal must be
-//! gone after Extant's unmount. Without a journal: `e2fsck -p` mends (exit 0 or 1), then Extant mounts and the check
-//! follows.
+//! nothing. For every n-th state also: `e2fsck -p` replays a copy, which must then be clean and pass the same check
+//! through the kernel; and the kernel replays a copy, passes the check, unmounts, and leaves it clean. A borrowed
+//! journal must be gone after Extant's unmount. Without a journal: `e2fsck -p` mends (exit 0 or 1), then Extant mounts
+//! and the check follows.
 //!
 //! # Locking
 //! `crash work` (0, a leaf): the list of states that are left.
@@ -109,8 +109,8 @@ pub struct Explore {
 }
 
 impl Explore {
-    /// `count` states spread evenly over all events, the modes in turn; at least one per event if `count` is larger. A state
-    /// named by `EXTANT_CRASH_STATE` is taken alone.
+    /// `count` states spread evenly over all events, the modes in turn; at least one per event if `count` is larger. A
+    /// state named by `EXTANT_CRASH_STATE` is taken alone.
     pub fn spread(events: usize, count: usize) -> Explore {
         let mut states = Vec::with_capacity(count);
         for i in 0..count {
@@ -138,8 +138,8 @@ impl Explore {
         }
     }
 
-    /// Every event of every mount and unmount of a recording, at most `count` of each, in four modes: where a journal is lent
-    /// and given back.
+    /// Every event of every mount and unmount of a recording, at most `count` of each, in four modes: where a journal
+    /// is lent and given back.
     pub fn mounts(recording: &Recording, count: usize) -> Explore {
         let mounts = recording.history.ops.iter().filter(|o| o.text == "mount" || o.text == "unmount");
         let ranges = std::iter::once((0, recording.mounted)).chain(mounts.map(|o| (o.start, o.end)));
@@ -406,9 +406,9 @@ pub fn clean(path: &Path, when: &str) -> Result<(), String> {
     if f.code == 0 { Ok(()) } else { Err(format!("{when}: e2fsck -fn: exit code {}\n{}", f.code, f.output)) }
 }
 
-/// Cuts the power inside Extant's recovery of each state, at up to `cuts` of its writes (at each, in three ways, if there are
-/// no more), and recovers again, by Extant, e2fsck and the kernel in turn: the end must be clean and complete. Returns how
-/// many second cuts each of them took.
+/// Cuts the power inside Extant's recovery of each state, at up to `cuts` of its writes (at each, in three ways, if
+/// there are no more), and recovers again, by Extant, e2fsck and the kernel in turn: the end must be clean and
+/// complete. Returns how many second cuts each of them took.
 pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -> Result<[usize; 3], String> {
     let dir = state_files();
     let mut tried = [0; 3];

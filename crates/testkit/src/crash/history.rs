@@ -26,11 +26,11 @@ pub enum NodeKind {
 pub enum What {
     /// The pattern of (file, operation) was written.
     Write { from: u64, to: u64 },
-    /// The range reads as zeros from now on. Its part `whole_from..whole_to` (whole blocks) is unmapped in the journal's
-    /// order, the edges are zeroed like written data.
+    /// The range reads as zeros from now on. Its part `whole_from..whole_to` (whole blocks) is unmapped in the
+    /// journal's order, the edges are zeroed like written data.
     Zero { from: u64, to: u64, whole_from: u64, whole_to: u64 },
-    /// The size was set. The rest of the last block, to `zeroed_to`, is zeroed like written data, perhaps before the size is
-    /// on the device.
+    /// The size was set. The rest of the last block, to `zeroed_to`, is zeroed like written data, perhaps before the
+    /// size is on the device.
     Size { to: u64, zeroed_to: u64 },
 }
 

@@ -39,8 +39,8 @@ const SIZE_LENT: u64 = 24 << 20;
 /// A borrowed journal of images this small.
 const LENT_BLOCKS: u32 = 1024;
 
-/// The configurations that are explored by default. Journals have the least size that the kernel accepts, so that the log
-/// wraps.
+/// The configurations that are explored by default. Journals have the least size that the kernel accepts, so that the
+/// log wraps.
 pub const IMAGES: [CrashImage; 5] = [
     CrashImage { name: "ext4", journal_blocks: 1024, ..EXT4 },
     CrashImage {
@@ -116,7 +116,8 @@ impl CrashImage {
     }
 }
 
-/// Ranges of blocks that hold nothing, from the listing of dumpe2fs: free ones, and the inode tables that were not zeroed.
+/// Ranges of blocks that hold nothing, from the listing of dumpe2fs: free ones, and the inode tables that were not
+/// zeroed.
 fn unused_blocks(listing: &str) -> Vec<(u64, u64)> {
     let mut out = Vec::new();
     let mut lazy_table = false;

@@ -1,14 +1,14 @@
 //! Whether a recovered tree is one that the workload allows.
 //!
-//! With a journal: names, link counts, symbolic links and attributes are exactly those after some operation, not older than
-//! the newest that was acknowledged ([`History::names_floor`]); so no operation is ever seen in part, and their order
-//! holds. Without one: names that were acknowledged and not touched since are there.
+//! With a journal: names, link counts, symbolic links and attributes are exactly those after some operation, not older
+//! than the newest that was acknowledged ([`History::names_floor`]); so no operation is ever seen in part, and their
+//! order holds. Without one: names that were acknowledged and not touched since are there.
 //!
-//! Content, always, for every byte of every file: it is what was acknowledged, or something written to that byte of that file
-//! since. Zero is allowed only if the byte was a hole, or beyond the end, at some time since, or if the size was set
-//! explicitly over data that may not have been on the device yet; appending alone never shows zeros. What a truncation or
-//! punch removed does not come back once a later operation is seen. A file that replaced another under its name was
-//! completely on the device before it did.
+//! Content, always, for every byte of every file: it is what was acknowledged, or something written to that byte of
+//! that file since. Zero is allowed only if the byte was a hole, or beyond the end, at some time since, or if the size
+//! was set explicitly over data that may not have been on the device yet; appending alone never shows zeros. What a
+//! truncation or punch removed does not come back once a later operation is seen. A file that replaced another under
+//! its name was completely on the device before it did.
 //!
 //! # Locking
 //! None.
@@ -259,8 +259,8 @@ fn allowed(
     let mut size = 0u64;
     let mut candidates: Vec<usize> = Vec::new();
     let mut zero = false;
-    // Beyond the end at some time since the file was last solid, so that setting a size may uncover it before data that came
-    // later is there.
+    // Beyond the end at some time since the file was last solid, so that setting a size may uncover it before data that
+    // came later is there.
     let mut was_beyond = true;
     for c in changes {
         let (mut removes, mut zeroed) = (false, false);
@@ -315,7 +315,8 @@ fn allowed(
     (candidates, zero || (loose && was_beyond))
 }
 
-/// If only one operation can have given the file this size, and it set it explicitly, then that operation is on the device.
+/// If only one operation can have given the file this size, and it set it explicitly, then that operation is on the
+/// device.
 fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, last: usize) -> usize {
     let (mut size, mut by) = (0u64, None);
     for c in node.changes.iter().filter(|c| c.op <= last) {

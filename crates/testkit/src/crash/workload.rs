@@ -1,10 +1,10 @@
 //! The workload: operations drawn from a seed, carried out in process, written down in a [`History`].
 //!
 //! It has what crashes like to break: appends, overwrites and sparse writes at odd offsets; truncation both ways, and
-//! growth behind the cut; holes, preallocation and zeroed ranges; renames over existing files with and without an fsync before, and such as leave a
-//! whiteout; files that are unlinked while open; files without a name; attributes in the inode and in a block of their own;
-//! directories that grow over many blocks and go again, so that their blocks become data; remounts; every kind of sync; and
-//! the background's work in between.
+//! growth behind the cut; holes, preallocation and zeroed ranges; renames over existing files with and without an fsync
+//! before, and such as leave a whiteout; files that are unlinked while open; files without a name; attributes in the
+//! inode and in a block of their own; directories that grow over many blocks and go again, so that their blocks become
+//! data; remounts; every kind of sync; and the background's work in between.
 //!
 //! # Locking
 //! None: one thread, virtual time.
@@ -153,8 +153,8 @@ impl Workload {
         })
     }
 
-    /// After an operation failed: nobody knows how much of it happened, so what it names is no longer answered for. Open
-    /// files are closed.
+    /// After an operation failed: nobody knows how much of it happened, so what it names is no longer answered for.
+    /// Open files are closed.
     pub fn give_up(&mut self) {
         self.open.clear();
         let text = self.history.ops.last().map(|o| o.text.clone()).unwrap_or_default();
@@ -485,8 +485,8 @@ impl Workload {
     }
 
     /// A file that is on the device is cut off within a block, goes on there in memory, and then something other than
-    /// writeback moves its size on the device, which a commit for another file makes durable: what was cut off must not come
-    /// back.
+    /// writeback moves its size on the device, which a commit for another file makes durable: what was cut off must not
+    /// come back.
     fn cut_and_grow(&mut self) -> Done {
         let Some((path, id)) = self.some_file() else { return self.create() };
         let size = self.history.nodes[id as usize].size;

@@ -1,7 +1,8 @@
 //! What power cuts leave of a run, and whether it is what was promised.
 //!
-//! A few cuts a run, most of them just behind an acknowledgement, where the device has kept least; then the image as the run
-//! left it. Each is recovered by Extant, read, and held against every client's history; a sample goes through `e2fsck -fn`.
+//! A few cuts a run, most of them just behind an acknowledgement, where the device has kept least; then the image as
+//! the run left it. Each is recovered by Extant, read, and held against every client's history; a sample goes through
+//! `e2fsck -fn`.
 //!
 //! # Locking
 //! None.

@@ -1,7 +1,8 @@
-//! One client: operations on its own files and names, compared with what it knows, written down in a history of its own.
+//! One client: operations on its own files and names, compared with what it knows, written down in a history of its
+//! own.
 //!
-//! Main types: [`Client`], [`Shared`] (what all clients of a run have in common), [`Ack`] (somebody was told that something is
-//! durable), [`Record`] (what is left of a client after the run).
+//! Main types: [`Client`], [`Shared`] (what all clients of a run have in common), [`Ack`] (somebody was told that
+//! something is durable), [`Record`] (what is left of a client after the run).
 //!
 //! A client that finds something wrong panics, which ends the run.
 //!
@@ -308,8 +309,8 @@ impl Client {
         self.record.history.first + id
     }
 
-    /// Carries out `f`; the record is there before. None: it failed, as it may. `undo` takes back what a failure for want of
-    /// space leaves undone.
+    /// Carries out `f`; the record is there before. None: it failed, as it may. `undo` takes back what a failure for
+    /// want of space leaves undone.
     fn op<T>(
         &mut self,
         text: String,

@@ -28,8 +28,8 @@ pub const MANY: usize = 60;
 pub const NODES: u32 = 4096;
 /// Seconds since 1970 at which images are made, before any run begins.
 const MADE_S: i64 = 1_600_000_000;
-/// Blocks of a file with a deep map, every other one written: 4 extents fit into an inode and 84 into a block of 1 KiB, 12 and 268
-/// blocks need no node or one level of them.
+/// Blocks of a file with a deep map, every other one written: 4 extents fit into an inode and 84 into a block of 1 KiB,
+/// 12 and 268 blocks need no node or one level of them.
 const DEEP_BLOCKS: u64 = 360;
 /// Bytes of a written and of a preallocated file of the image.
 const WRITTEN: u64 = 20_000;

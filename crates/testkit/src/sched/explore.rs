@@ -152,8 +152,8 @@ fn processors() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|n| set.is_set(*n)).collect()
 }
 
-/// Binds this thread, and the threads that it starts from here on, to one processor: of a simulation one thread runs at a
-/// time, and handing over on the same processor takes half as long.
+/// Binds this thread, and the threads that it starts from here on, to one processor: of a simulation one thread runs at
+/// a time, and handing over on the same processor takes half as long.
 fn bind(processor: usize) {
     let mut one = CpuSet::new();
     one.set(processor);

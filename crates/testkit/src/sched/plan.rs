@@ -1,7 +1,7 @@
 //! What to do: everything that follows from a configuration, a seed and a list of operations that are kept.
 //!
-//! Main types: [`Plan`] (prints as, and is read from, the line that repeats it), [`Cmd`] (an operation before its client has
-//! chosen on what).
+//! Main types: [`Plan`] (prints as, and is read from, the line that repeats it), [`Cmd`] (an operation before its
+//! client has chosen on what).
 //!
 //! # Locking
 //! None.

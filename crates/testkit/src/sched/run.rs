@@ -1,6 +1,7 @@
 //! One plan, carried out.
 //!
-//! Main types: [`Ran`] (what it took), [`Bad`] (what went wrong), [`Trick`] (a device that lies: a run over one must not pass).
+//! Main types: [`Ran`] (what it took), [`Bad`] (what went wrong), [`Trick`] (a device that lies: a run over one must
+//! not pass).
 //!
 //! # Locking
 //! None of its own.

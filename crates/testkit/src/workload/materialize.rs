@@ -22,8 +22,8 @@ pub struct Materialized {
 /// Files per directory, on average.
 const PER_DIRECTORY: usize = 20;
 
-/// Builds a tree of `files` regular files in `dir`; the same count and seed give the same tree. Half the files are below
-/// 4 KiB, one in a hundred reaches 1 MiB.
+/// Builds a tree of `files` regular files in `dir`; the same count and seed give the same tree. Half the files are
+/// below 4 KiB, one in a hundred reaches 1 MiB.
 pub fn materialize(dir: &Path, files: usize, seed: u64) -> Result<Materialized> {
     build(dir, files, seed).map_err(Error::io(format!("materialize {}", dir.display())))
 }

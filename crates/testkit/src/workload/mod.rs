@@ -1,10 +1,11 @@
 //! File-system operations from a seed: the same seed gives the same operations, whatever file system they run on.
 //!
 //! Main types: [`Workload`] (a seed and a [`Mix`]; applies any range of its operations to a directory), [`Op`] (one
-//! operation), [`Report`] (what every operation answered). [`materialize`] builds a plain source tree, [`change`] changes one.
+//! operation), [`Report`] (what every operation answered). [`materialize`] builds a plain source tree, [`change`]
+//! changes one.
 //!
-//! The generator keeps its own picture of the tree and never looks at the disk, so two runs differ only in what the file
-//! systems answer; a [`Report`] shows the first answer that differs. Some operations are meant to fail.
+//! The generator keeps its own picture of the tree and never looks at the disk, so two runs differ only in what the
+//! file systems answer; a [`Report`] shows the first answer that differs. Some operations are meant to fail.
 //!
 //! What it does not do: time. Times that depend on when an operation ran are replaced by [`Workload::settle`].
 //!

@@ -2,8 +2,8 @@
 //!
 //! Linux reports a write-back error once per open file description and then forgets the pages (`errseq_t`): a second
 //! fdatasync succeeds although the data is gone. So the first failure is kept, and every later flush fails with it.
-//! Only one fdatasync runs at a time, so that no flush can succeed beside the one that was told of the loss. Whoever asks
-//! while one runs shares the next.
+//! Only one fdatasync runs at a time, so that no flush can succeed beside the one that was told of the loss. Whoever
+//! asks while one runs shares the next.
 //!
 //! # Locking
 //! `block file flush` is not held across the fdatasync; `block file poison` is a leaf.

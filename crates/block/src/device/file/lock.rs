@@ -1,7 +1,8 @@
 //! Who has which bytes of an image file: locks of the open file description (Linux: F_OFD_SETLK).
 //!
-//! One writer or many readers of each byte, so that two partitions of one image can be in use at once and two users of the same
-//! bytes cannot. They are advisory: other programs heed them if they ask (QEMU does), the kernel's loop driver does not.
+//! One writer or many readers of each byte, so that two partitions of one image can be in use at once and two users of
+//! the same bytes cannot. They are advisory: other programs heed them if they ask (QEMU does), the kernel's loop driver
+//! does not.
 //!
 //! # Locking
 //! The locks of the host, as above; held until the description is closed.

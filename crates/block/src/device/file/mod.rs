@@ -1,9 +1,9 @@
 //! [`FileDevice`]: an image file or a block device of the host.
 //!
-//! Waiting calls are preadv and pwritev in the caller's thread. `submit` goes through io_uring ([`Engine::IoUring`]), or
-//! is carried out inline ([`Engine::Psync`]; also where io_uring is refused, and small writes into the page cache). FUA is RWF_DSYNC, a flush is fdatasync, and
-//! a failed one is for good. With [`IoMode::Direct`], memory and reads that O_DIRECT does not take go through a copy;
-//! writes are aligned by contract.
+//! Waiting calls are preadv and pwritev in the caller's thread. `submit` goes through io_uring ([`Engine::IoUring`]),
+//! or is carried out inline ([`Engine::Psync`]; also where io_uring is refused, and small writes into the page cache).
+//! FUA is RWF_DSYNC, a flush is fdatasync, and a failed one is for good. With [`IoMode::Direct`], memory and reads that
+//! O_DIRECT does not take go through a copy; writes are aligned by contract.
 //!
 //! An open image excludes other writers: of a file's bytes by a lock of the open file description, of a block device by
 //! O_EXCL. One that the kernel has mounted is
@@ -94,8 +94,8 @@ impl FileDevice {
     /// Opens the image file or block device at `path`.
     ///
     /// # Errors
-    /// [`Error::Busy`] when another process has it open for writing (or this call wants to write and somebody reads), or
-    /// when the kernel has it mounted; [`Error::Open`] for everything else.
+    /// [`Error::Busy`] when another process has it open for writing (or this call wants to write and somebody reads),
+    /// or when the kernel has it mounted; [`Error::Open`] for everything else.
     ///
     /// ```
     /// use extant_block::device::{BlockDevice, FileDevice, OpenOptions};
@@ -117,8 +117,8 @@ impl FileDevice {
         FileDevice::open_or_create(path.as_ref(), &options, None)
     }
 
-    /// Like [`FileDevice::open`], but makes the file if it is missing, and makes it at least `size` bytes long. Contents
-    /// that are there stay.
+    /// Like [`FileDevice::open`], but makes the file if it is missing, and makes it at least `size` bytes long.
+    /// Contents that are there stay.
     pub fn create(path: impl AsRef<Path>, size: u64, options: OpenOptions) -> Result<FileDevice> {
         FileDevice::open_or_create(path.as_ref(), &options, Some(size))
     }
@@ -310,8 +310,8 @@ impl FileCore {
 
 impl Drop for FileCore {
     fn drop(&mut self) {
-        // The kernel keeps the files of an io_uring for some moments after the ring is closed; the lock must go now, for
-        // the image may be opened again at once. What was never locked is not hurt.
+        // The kernel keeps the files of an io_uring for some moments after the ring is closed; the lock must go now,
+        // for the image may be opened again at once. What was never locked is not hurt.
         lock::unlock(&self.data);
     }
 }

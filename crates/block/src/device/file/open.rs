@@ -30,8 +30,8 @@ pub struct OpenOptions {
     pub len: Option<u64>,
     /// Reading only: do not refuse an image that the kernel has mounted. What is read may be inconsistent.
     pub allow_mounted: bool,
-    /// Claim a block device that is opened for writing (O_EXCL). Without it, somebody else must hold the claim: the opener
-    /// itself through another descriptor, or the kernel, which claims the device of a `fuseblk` mount.
+    /// Claim a block device that is opened for writing (O_EXCL). Without it, somebody else must hold the claim: the
+    /// opener itself through another descriptor, or the kernel, which claims the device of a `fuseblk` mount.
     pub exclusive: bool,
     /// Claim the bytes of an image file. Without it, only for a look: what is read may change meanwhile.
     pub lock: bool,

@@ -1,8 +1,8 @@
 //! Plain system calls: preadv, pwritev, fdatasync, fallocate, each until it is done.
 //!
-//! A thread that is watched ([`extant_base::task::before_sleep`]) tells before a call that is going to wait for the disk.
-//! What the page cache holds is read without waiting and without telling (RWF_NOWAIT); a write into the page cache
-//! counts as no wait.
+//! A thread that is watched ([`extant_base::task::before_sleep`]) tells before a call that is going to wait for the
+//! disk. What the page cache holds is read without waiting and without telling (RWF_NOWAIT); a write into the page
+//! cache counts as no wait.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};

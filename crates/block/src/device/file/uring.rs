@@ -1,11 +1,13 @@
 //! [`Ring`]: asynchronous requests of one file through io_uring.
 //!
-//! Any thread submits; one named thread (`uring-reap`) takes the completions and runs `end_io`. The number of requests in
-//! the kernel is bounded: a submitter waits for room, except the completion thread itself, whose bios wait in a backlog
-//! instead. Interrupted, cancelled (their submitting thread ended) and short transfers are continued from there.
+//! Any thread submits; one named thread (`uring-reap`) takes the completions and runs `end_io`. The number of requests
+//! in the kernel is bounded: a submitter waits for room, except the completion thread itself, whose bios wait in a
+//! backlog instead. Interrupted, cancelled (their submitting thread ended) and short transfers are continued from
+//! there.
 //!
-//! Flushes: one fdatasync at a time, on a file description of its own (see [`super::flush`]); those who ask while it runs
-//! share the next. PREFLUSH waits for such a turn before its data goes out; FUA is RWF_DSYNC, or a turn afterwards.
+//! Flushes: one fdatasync at a time, on a file description of its own (see [`super::flush`]); those who ask while it
+//! runs share the next. PREFLUSH waits for such a turn before its data goes out; FUA is RWF_DSYNC, or a turn
+//! afterwards.
 //!
 //! What it does not do: discards, zeroing and reads that O_DIRECT does not take; those are carried out inline.
 //!

@@ -214,7 +214,8 @@ fn the_engine_is_what_was_asked_for() {
     eprintln!("engine {:?}, mode {:?}", dev.engine(), dev.io_mode());
 }
 
-/// Far more requests than slots, from threads that end at once, with flushes in between: all complete, and all are there.
+/// Far more requests than slots, from threads that end at once, with flushes in between: all complete, and all are
+/// there.
 #[test]
 fn many_requests_from_short_lived_threads() {
     const THREADS: u64 = 8;

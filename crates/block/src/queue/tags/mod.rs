@@ -1,15 +1,15 @@
 //! Tags: the numbers that bound how many requests are under way.
 //!
-//! Main types: [`TagSet`] (Linux: `struct blk_mq_tags` with its `sbitmap_queue`), which hands out a [`TagGuard`] or lets
-//! the caller wait for one. Which free tag is taken is the business of a [`policy`].
+//! Main types: [`TagSet`] (Linux: `struct blk_mq_tags` with its `sbitmap_queue`), which hands out a [`TagGuard`] or
+//! lets the caller wait for one. Which free tag is taken is the business of a [`policy`].
 //!
-//! What it does not do: fairness. Whoever asks while a tag is free gets it, also before somebody who was just woken; each
-//! release wakes one waiter, who goes back to sleep if it came too late, and that tag's release wakes the next.
+//! What it does not do: fairness. Whoever asks while a tag is free gets it, also before somebody who was just woken;
+//! each release wakes one waiter, who goes back to sleep if it came too late, and that tag's release wakes the next.
 //!
 //! # Locking
-//! Taking and releasing touch atomics only. `block tag waiters` is taken by those who have to wait, and by a release that
-//! sees a waiter. No wake-up is lost: a waiter first announces itself, then looks once more; a release first frees the
-//! tag, then looks for waiters (all sequentially consistent).
+//! Taking and releasing touch atomics only. `block tag waiters` is taken by those who have to wait, and by a release
+//! that sees a waiter. No wake-up is lost: a waiter first announces itself, then looks once more; a release first frees
+//! the tag, then looks for waiters (all sequentially consistent).
 
 pub mod policy;
 

@@ -1,4 +1,5 @@
-//! Damaged and hostile directories: errors or reading around, never a panic, an endless loop, or a name given up quietly.
+//! Damaged and hostile directories: errors or reading around, never a panic, an endless loop, or a name given up
+//! quietly.
 
 use extant_base::rng::Rng;
 use extant_ondisk::htree::HashVersion;

@@ -1,4 +1,5 @@
-//! A directory's blocks in memory, strict about the contract: every block is verified at every read, and appends can fail.
+//! A directory's blocks in memory, strict about the contract: every block is verified at every read, and appends can
+//! fail.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

@@ -176,7 +176,8 @@ impl<I: Index> StatusTree<I> {
         });
     }
 
-    /// Replaces whatever is in the range and merges with both neighbours; returns the delayed blocks that were replaced.
+    /// Replaces whatever is in the range and merges with both neighbours; returns the delayed blocks that were
+    /// replaced.
     pub fn insert(&mut self, lblk: u32, len: u32, state: EsState) -> u64 {
         let replaced = self.remove(lblk, len);
         let mut new = EsEntry { lblk: LogicalBlock(lblk), len, state };

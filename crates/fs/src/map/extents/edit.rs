@@ -1,9 +1,9 @@
 //! Replaces entries of one leaf and makes the tree above agree: keys, splits, a higher or a lower root.
 //!
 //! Main types: [`Pieces`] (the new entries, merged where the rules allow), [`Edit`]. There is one primitive,
-//! [`Edit::replace`], for every level: entries `range` of a node become `new`. It writes the node in place if the result
-//! fits; splits it (or moves the root's entries down) if it does not; frees it if nothing is left; and in each case
-//! replaces the entry in the parent by the same primitive.
+//! [`Edit::replace`], for every level: entries `range` of a node become `new`. It writes the node in place if the
+//! result fits; splits it (or moves the root's entries down) if it does not; frees it if nothing is left; and in each
+//! case replaces the entry in the parent by the same primitive.
 //!
 //! Atomicity: the blocks that splits need are allocated before the first change, so [`MapError::NoSpace`] leaves the
 //! tree as it was. After that only the store's own failures (an aborted journal, a read error) can interrupt.

@@ -1,7 +1,8 @@
 //! Extent trees over a store: look up, map, change state, unmap, walk.
 //!
 //! Main types: `path::Path` (the way from the root to one leaf), `edit::Edit` (replaces entries of a leaf and makes the
-//! tree above agree). Linux: fs/ext4/extents.c, whose shape (find a path, change the leaf, correct the indexes) is kept.
+//! tree above agree). Linux: fs/ext4/extents.c, whose shape (find a path, change the leaf, correct the indexes) is
+//! kept.
 //!
 //! # Locking
 //! The caller's map lock.
@@ -188,8 +189,8 @@ fn depth_of(root: &MapRoot) -> u32 {
     NodeRef::parse(&root.i_block, 0).map_or(u32::from(DEPTH_MAX), |node| u32::from(node.depth()))
 }
 
-/// Every level changed and split, the root grown, and the one collapse that a merge can cause. One level more than there
-/// is, since the tree may grow between the estimate and the handle's use.
+/// Every level changed and split, the root grown, and the one collapse that a merge can cause. One level more than
+/// there is, since the tree may grow between the estimate and the handle's use.
 pub(super) fn credits_for_insert(root: &MapRoot) -> u32 {
     let levels = (depth_of(root) + 1).min(u32::from(DEPTH_MAX));
     levels + 3 * (levels + 1) + 2

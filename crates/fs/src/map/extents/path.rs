@@ -1,7 +1,7 @@
 //! The way from the root of an extent tree to the leaf that covers a logical block.
 //!
-//! Every descent checks what a hostile image could get wrong: the depth falls by one at each step (so it ends), each node
-//! keeps to the range its parent gave it, and every block number is one that a file may own.
+//! Every descent checks what a hostile image could get wrong: the depth falls by one at each step (so it ends), each
+//! node keeps to the range its parent gave it, and every block number is one that a file may own.
 //!
 //! # Locking
 //! The caller's map lock.

@@ -15,8 +15,9 @@ use super::edit::{Edit, nodes_needed};
 use super::path::Path;
 use crate::map::{MapRoot, MapStore, Progress};
 
-/// Credits of one round besides the data's groups: the nodes on the path are changed or freed (a freed node costs bitmap,
-/// descriptor and revoke record), the root may collapse, and a split in the middle of an extent allocates `new_nodes`.
+/// Credits of one round besides the data's groups: the nodes on the path are changed or freed (a freed node costs
+/// bitmap, descriptor and revoke record), the root may collapse, and a split in the middle of an extent allocates
+/// `new_nodes`.
 fn round_credits(depth: u32, new_nodes: u32) -> u32 {
     4 * (depth + 1) + 3 * new_nodes
 }

@@ -1,5 +1,5 @@
-//! Against e2fsprogs and the kernel: maps that the kernel made are read as debugfs reads them, and maps that we made pass
-//! e2fsck and are read back by the kernel.
+//! Against e2fsprogs and the kernel: maps that the kernel made are read as debugfs reads them, and maps that we made
+//! pass e2fsck and are read back by the kernel.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,6 @@
-//! What every policy must satisfy, run over [`Policy::ALL`]. That nothing is handed out twice, nor what is used, and that
-//! "no space" is true is judged by the store of `crate::tests` in every test there, which also run over all policies.
+//! What every policy must satisfy, run over [`Policy::ALL`]. That nothing is handed out twice, nor what is used, and
+//! that "no space" is true is judged by the store of `crate::tests` in every test there, which also run over all
+//! policies.
 
 use std::sync::Arc;
 

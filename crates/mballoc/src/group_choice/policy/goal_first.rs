@@ -1,9 +1,10 @@
 //! `goal_first`: the goal group, then the nearest following group that is known to fit, wrapping around.
 //! Linux: `ext4_mb_choose_next_group` after commit 4fca50d440cc (6.1) and with the ordered sets of 6.17.
 //!
-//! Three families of sets, one set per power of two: groups by their largest free buddy, by their average free extent, by
-//! their free blocks. A pass takes the union of the orders that fit and walks it upwards from the goal, so it keeps near
-//! the goal and considers only groups that fit, instead of all. A group moves between sets only when its order changes.
+//! Three families of sets, one set per power of two: groups by their largest free buddy, by their average free extent,
+//! by their free blocks. A pass takes the union of the orders that fit and walks it upwards from the goal, so it keeps
+//! near the goal and considers only groups that fit, instead of all. A group moves between sets only when its order
+//! changes.
 //!
 //! When nothing fits, the groups with the largest buddies come first and the search ends as soon as it has an extent as
 //! long as those: on a worn file system the answer is as good as after a walk over all groups, and found at once.

@@ -5,9 +5,9 @@
 //! | `vanilla` | goal group, then each following group, once per criterion | `mb_optimize_scan=0`, 5.13 | `contract`, locality test |
 //! | `goal-first` | goal group, then the nearest group that is known to fit | `mb_optimize_scan=1` after Kara's series (6.1) and the ordered sets of 6.17 | `contract`, locality test |
 //!
-//! Main types: [`Policy`] (the choice at mount), [`GroupChoice`] (its state), [`Cursor`] (one pass over the groups for one
-//! criterion). A cursor names each group at most once and only groups below its limit; what it names is a hint that the
-//! search checks again. What `goal-first` skips at criterion 3 has nothing free.
+//! Main types: [`Policy`] (the choice at mount), [`GroupChoice`] (its state), [`Cursor`] (one pass over the groups for
+//! one criterion). A cursor names each group at most once and only groups below its limit; what it names is a hint that
+//! the search checks again. What `goal-first` skips at criterion 3 has nothing free.
 //!
 //! # Locking
 //! [`GroupChoice::publish`] is called under the group's lock; everything else takes none.

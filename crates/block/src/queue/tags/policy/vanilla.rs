@@ -4,8 +4,8 @@
 //!   least four words where the depth allows it (`sbitmap_calculate_shift`).
 //! - Each core starts looking where it last found a bit, and one further the next time (`update_alloc_hint_after_get`);
 //!   a bit given back is where it looks next (`sbitmap_queue_clear`). Our cores are threads, dealt over shards.
-//! - A release sets a bit in the word's `cleared` and leaves `word` alone; whoever finds the word full swaps all of them
-//!   back at once (`sbitmap_deferred_clear`).
+//! - A release sets a bit in the word's `cleared` and leaves `word` alone; whoever finds the word full swaps all of
+//!   them back at once (`sbitmap_deferred_clear`).
 //!
 //! Left out: shallow depths for schedulers, round robin, the eight wait queues with batched wake-ups (waiting is
 //! [`super::super::TagSet`]'s).

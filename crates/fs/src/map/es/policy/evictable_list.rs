@@ -1,8 +1,9 @@
-//! The patch that was posted against vanilla in December 2013 and never merged (Zheng Liu, "ext4: improve extents status
-//! tree shrinker to avoid scanning delayed entries"): each inode keeps a list of its evictable entries, and reclaim walks only that.
+//! The patch that was posted against vanilla in December 2013 and never merged (Zheng Liu, "ext4: improve extents
+//! status tree shrinker to avoid scanning delayed entries"): each inode keeps a list of its evictable entries, and
+//! reclaim walks only that.
 //!
-//! The list is filled at its head and emptied from there, as an hlist is, so the newest entries go first. The inodes are
-//! chosen as in vanilla.
+//! The list is filled at its head and emptied from there, as an hlist is, so the newest entries go first. The inodes
+//! are chosen as in vanilla.
 //!
 //! # Locking
 //! See `lru`.

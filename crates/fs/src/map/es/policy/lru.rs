@@ -1,9 +1,10 @@
 //! The list of inodes that vanilla and evictable-list walk: every inode with evictable entries, put into order of last
 //! access only when a walk finds nothing it may take.
 //!
-//! Linux 3.12: `s_es_lru`, `s_es_lru_lock`, `s_es_last_sorted`, `i_touch_when`, `ext4_es_lru_add`. Kept warts: the one lock
-//! is held for the whole walk, and touching an inode that is not on the list takes it too. Left out: precached inodes
-//! and the caller's locked inode, which Extant does not have; and where the kernel waited for `i_es_lock`, this only tries.
+//! Linux 3.12: `s_es_lru`, `s_es_lru_lock`, `s_es_last_sorted`, `i_touch_when`, `ext4_es_lru_add`. Kept warts: the one
+//! lock is held for the whole walk, and touching an inode that is not on the list takes it too. Left out: precached
+//! inodes and the caller's locked inode, which Extant does not have; and where the kernel waited for `i_es_lock`, this
+//! only tries.
 //!
 //! # Locking
 //! `s_es_lru_lock`, rank 62.
@@ -84,8 +85,9 @@ impl<P: EsPolicy<PerInode = Stamp>> InodeLru<P> {
                 let (f, v) = reclaim(&node, nr - freed);
                 freed += f;
                 visited += v;
-                // It leaves the list when nothing is left; its next access puts it back. It is marked before it is looked
-                // at, so that an insertion in between is either seen here or lists it itself. Busy counts as not empty.
+                // It leaves the list when nothing is left; its next access puts it back. It is marked before it is
+                // looked at, so that an insertion in between is either seen here or lists it itself. Busy counts as not
+                // empty.
                 node.per_inode.listed.store(false, Ordering::Relaxed);
                 if node.tree.try_read().is_some_and(|tree| tree.evictable() == 0) {
                     continue;

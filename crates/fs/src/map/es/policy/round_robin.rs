@@ -1,5 +1,6 @@
-//! Linux 3.19 and later (`__es_shrink`, `es_reclaim_extents`, `es_do_reclaim_extents`, fs/ext4/extents_status.c): inodes in
-//! turn, a cursor in each, every visited entry charged to the budget, and a second chance for looked-up entries.
+//! Linux 3.19 and later (`__es_shrink`, `es_reclaim_extents`, `es_do_reclaim_extents`, fs/ext4/extents_status.c):
+//! inodes in turn, a cursor in each, every visited entry charged to the budget, and a second chance for looked-up
+//! entries.
 //!
 //! Because visits are charged, a call does a bounded amount of work even among delayed entries, and because of the
 //! cursor the next call does not visit the same ones again. The price: a call may free nothing.
