@@ -3,6 +3,9 @@
 //! # Locking
 //! None.
 
+// The comments of arguments are help texts, in which brackets mean what they mean in every help text.
+#![allow(rustdoc::broken_intra_doc_links)]
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -11,19 +11,19 @@
 //!   the client is woken there. Whoever runs instead of the worker for long ([`SHUNNED`]) is not the client, who would
 //!   soon ask again; then nobody is followed for a while.
 //!
-//! A bound worker that waits for its processor must not keep others from being served: the crew's deputy, before he
-//! takes over and before he sleeps, lets everybody run anywhere ([`Bound::release`]).
+//! A bound worker that waits for its processor must not keep others from being served: the pool's standby, before it
+//! takes over and before it sleeps, lets everybody run anywhere ([`Bound::release`]).
 //!
 //! To come back from SCHED_IDLE takes a privilege; without it nobody is followed ([`can_follow`]). Nor is a client of
 //! whom this PID namespace knows nothing.
 //!
-//! Main types: [`Bound`], of all workers of a mount; [`Follower`], one for each; [`Aside`].
+//! Main types: [`Bound`], of all workers of a mount; [`Follower`], one for each; [`IdlePriority`].
 //!
 //! What it does not do: it follows nobody whose requests overlap. Large reads are read ahead; other requests that wait
 //! while one is served are seen only now and then, when the processor is looked up.
 //!
 //! # Locking
-//! None. A [`Follower`] is owned by its worker; [`Bound`] is atomic, and its `release` is called with the crew's lock
+//! None. A [`Follower`] is owned by its worker; [`Bound`] is atomic, and its `release` is called with the pool's lock
 //! held, which every worker takes before its thread ends.
 
 use std::cell::Cell;
@@ -38,7 +38,7 @@ use zerocopy::FromBytes;
 use crate::abi::{InHeader, Opcode, ReadIn};
 use crate::sys;
 
-/// Requests in a row of one client before he is followed.
+/// Requests in a row of one client before it is followed.
 const ALONE: u32 = 16;
 /// How often the client's processor is looked up again.
 const LOOK: Duration = Duration::from_millis(4);
@@ -104,7 +104,7 @@ impl Bound {
         for thread in &self.threads {
             let Some(thread) = Pid::from_raw(thread.swap(0, Ordering::SeqCst) as i32) else { continue };
             if sys::has_policy(Some(thread), libc::SCHED_IDLE) {
-                // It was stepping aside all that time.
+                // It ran at idle priority all that time.
                 let _ = sys::set_idle_policy(Some(thread), false);
                 self.shun(Instant::now());
             }
@@ -130,15 +130,15 @@ impl Bound {
 }
 
 /// While it lives, whoever is woken finds this thread's processor idle; only of a bound worker.
-pub(crate) struct Aside(Option<Instant>);
+pub(crate) struct IdlePriority(Option<Instant>);
 
-impl Aside {
-    pub fn step() -> Aside {
-        Aside((BOUND.get() && sys::set_idle_policy(None, true).is_ok()).then(Instant::now))
+impl IdlePriority {
+    pub fn step() -> IdlePriority {
+        IdlePriority((BOUND.get() && sys::set_idle_policy(None, true).is_ok()).then(Instant::now))
     }
 }
 
-impl Drop for Aside {
+impl Drop for IdlePriority {
     fn drop(&mut self) {
         let Some(since) = self.0 else { return };
         let _ = sys::set_idle_policy(None, false);
@@ -314,7 +314,7 @@ mod tests {
             assert!(served(&mut f, Opcode::Write, me(), 0, 1));
             assert_eq!((f.bound.is_some(), processors()), (true, 1));
             {
-                let _aside = Aside::step();
+                let _aside = IdlePriority::step();
                 assert!(sys::has_policy(None, libc::SCHED_IDLE));
             }
             assert!(sys::has_policy(None, libc::SCHED_OTHER));
@@ -332,8 +332,8 @@ mod tests {
                 assert!(!served(&mut f, opcode, pid, size, 1));
                 assert_eq!((f.bound.is_some(), processors()), (false, all));
             }
-            // Not bound, it does not step aside.
-            assert!(Aside::step().0.is_none() && sys::has_policy(None, libc::SCHED_OTHER));
+            // Not bound, it keeps its priority.
+            assert!(IdlePriority::step().0.is_none() && sys::has_policy(None, libc::SCHED_OTHER));
             // A client that is gone.
             served(&mut f, Opcode::Getattr, u32::MAX >> 1, 0, 4 * ALONE);
             assert_eq!((f.bound.is_some(), processors()), (false, all));
@@ -400,20 +400,20 @@ mod tests {
             let mut f = Follower::new(&bound, 0);
             served(&mut f, Opcode::Getattr, me(), 0, 2 * ALONE);
             assert_eq!(processors(), 1);
-            let aside = Aside::step();
+            let aside = IdlePriority::step();
             // Not a child of this thread, which would inherit where it may run.
-            let deputy = move || {
+            let standby = move || {
                 let mut everywhere = CpuSet::new();
                 (0..CpuSet::MAX_CPU).for_each(|p| everywhere.set(p));
                 sched_setaffinity(None, &everywhere).expect("affinity");
                 sys::set_idle_policy(None, false).expect("policy");
                 shared.release();
             };
-            task::spawn("deputy", deputy).expect("thread").join().expect("joined");
+            task::spawn("standby", standby).expect("thread").join().expect("joined");
             assert_eq!(processors(), all);
             assert!(
                 sys::has_policy(None, libc::SCHED_OTHER),
-                "it may have waited for a processor while it stepped aside"
+                "it may have waited for a processor while it ran at idle priority"
             );
             assert!(bound.shuns(bound.began));
             drop(aside);

@@ -5,24 +5,24 @@
 //!
 //! Main types: [`session::Session`] (one mount), [`reply`] (the `Reply*` objects), [`dirbuf::DirBuf`] (directory
 //! replies), [`notify::Notifier`] (messages that nobody asked for). Inside: `channel` (one descriptor), `buffer` (a
-//! worker's memory), `crew` (which workers read), `follow` (on which processor), `dispatch` (decoding), `init`
+//! worker's memory), `pool` (which workers read), `follow` (on which processor), `dispatch` (decoding), `init`
 //! (negotiation).
 //!
 //! What it does not do: it keeps no inodes, handles or lookup counts; those are the server's.
 //!
 //! # Locking
 //! `fuse gate` (rank 1), one per worker: held by a worker while it calls the server, and taken from all workers, one
-//! after the other, by the worker that got DESTROY. `fuse crew` (1001): who is parked. Everything else is owned by one
-//! worker.
+//! after the other, by the worker that got DESTROY. `fuse worker pool` (1001): who is parked. Everything else is owned
+//! by one worker.
 
 pub(crate) mod buffer;
 pub(crate) mod channel;
-pub(crate) mod crew;
 pub mod dirbuf;
 pub(crate) mod dispatch;
 pub(crate) mod follow;
 pub(crate) mod init;
 pub mod notify;
+pub(crate) mod pool;
 pub mod reply;
 pub mod session;
 

@@ -7,7 +7,7 @@
 //! (ENODEV) without a word; the workers end and `destroy` runs last. If the connection is aborted through sysfs
 //! (ECONNABORTED) the dead mount is detached too.
 //!
-//! Which of the workers wait for requests is the business of `crew`, and on which processor, of `follow`.
+//! Which of the workers wait for requests is the business of `pool`, and on which processor, of `follow`.
 //!
 //! # Locking
 //! `fuse gate`, see [`super`]; `fuse kept` (2), what is kept back.
@@ -27,11 +27,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::buffer::Buffer;
 use super::channel::Channel;
-use super::crew::Crew;
 use super::dispatch::{Flow, changes_something, dispatch};
 use super::follow::Follower;
 use super::init::{InitRequest, Negotiated, decode, negotiate, newer_major_reply};
 use super::notify::Notifier;
+use super::pool::WorkerPool;
 use crate::abi::{InHeader, Opcode};
 use crate::error::FuseError;
 use crate::mount::{self, MountKind, MountOptions, Unmounter};
@@ -52,7 +52,7 @@ struct Gate(Mutex<()>);
 pub(super) struct Shared<S> {
     server: Arc<S>,
     agreed: Negotiated,
-    crew: Arc<Crew>,
+    pool: Arc<WorkerPool>,
     gates: Vec<Gate>,
     /// Set once, before the gates are passed for DESTROY: from then on no worker calls the server.
     stopping: AtomicBool,
@@ -111,7 +111,7 @@ impl<S: Server> Shared<S> {
         Shared {
             server,
             agreed,
-            crew: Arc::new(Crew::new(workers)),
+            pool: Arc::new(WorkerPool::new(workers)),
             gates: (0..=workers).map(|_| Gate(Mutex::new(&GATE_CLASS, ()))).collect(),
             stopping: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
@@ -121,8 +121,8 @@ impl<S: Server> Shared<S> {
     }
 
     #[cfg(test)]
-    pub(super) fn crew(&self) -> &Crew {
-        &self.crew
+    pub(super) fn pool(&self) -> &WorkerPool {
+        &self.pool
     }
 
     fn destroy_once(&self) {
@@ -326,22 +326,22 @@ fn handshake<S: Server>(channel: &Channel, server: &S, options: &MountOptions) -
 pub(super) fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
     let end = serve(shared, me, channel);
     // Whoever is parked finds out for himself.
-    shared.crew.dismiss();
+    shared.pool.dismiss();
     end
 }
 
 fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
-    let _thread = WorkerThread::prepare(&shared.crew);
+    let _thread = WorkerThread::prepare(&shared.pool);
     let Some(mut buffer) = Buffer::new(shared.agreed.config.max_write as usize) else {
         return End::Failed(Errno::NOMEM);
     };
-    let (mut turn, mut follower) = (shared.crew.enter(me), Follower::new(shared.crew.bound(), me));
+    let (mut worker, mut follower) = (shared.pool.enter(me), Follower::new(shared.pool.bound(), me));
     loop {
-        shared.crew.before_read(&mut turn, || follower.let_go());
+        shared.pool.before_read(&mut worker, || follower.let_go());
         let received = channel.receive(buffer.bytes());
         let (n, now) = (*received.as_ref().unwrap_or(&0), Instant::now());
         let alone = follower.request(&buffer.bytes()[..n], now, || channel.has_more());
-        shared.crew.after_read(&mut turn, n, now, alone);
+        shared.pool.after_read(&mut worker, n, now, alone);
         let n = match received {
             Ok(0) => return End::Aborted, // never from the device
             Ok(n) => n,
@@ -353,7 +353,7 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> En
         task::watch_sleep(true);
         handle(shared, me, channel, &buffer.bytes()[..n]);
         let slept = !task::watch_sleep(false);
-        shared.crew.after_request(&mut turn, slept);
+        shared.pool.after_request(&mut worker, slept);
     }
 }
 
@@ -363,12 +363,12 @@ struct WorkerThread {
 }
 
 impl WorkerThread {
-    fn prepare(crew: &Arc<Crew>) -> WorkerThread {
+    fn prepare(pool: &Arc<WorkerPool>) -> WorkerThread {
         // Memory that the server allocates must not wait for pages whose writing waits for the server. Needs a
         // privilege; without it the kernel's own heuristics have to do.
         let became_flusher = !is_io_flusher().unwrap_or(true) && configure_io_flusher_behavior(true).is_ok();
-        let crew = crew.clone();
-        task::watched(Some(Rc::new(move || crew.before_sleep())));
+        let pool = pool.clone();
+        task::watched(Some(Rc::new(move || pool.before_sleep())));
         WorkerThread { became_flusher }
     }
 }

@@ -58,7 +58,7 @@ impl Server for Traffic {
                 }
                 *open = false;
             }
-            // Nothing in this tells the crew.
+            // Nothing in this tells the pool.
             b"hide" => {
                 while !std::mem::take(&mut *self.open.0.lock()) {
                     task::yield_now();
@@ -118,7 +118,7 @@ impl Site {
         assert_eq!((header.unique, header.error), (42, -2));
     }
 
-    /// Repeats a blocked request and the one that ends it until the crew says that what should happen has happened: at
+    /// Repeats a blocked request and the one that ends it until the pool says that what should happen has happened: at
     /// first more than one worker may be reading, and then nobody has to be called.
     fn until(&self, blocked: &str, happened: impl Fn(CrewStats) -> bool) -> bool {
         let end = Instant::now() + LIMIT;
@@ -132,7 +132,7 @@ impl Site {
             self.ask("go");
             self.answered();
             self.answered();
-            if happened(self.shared.crew().stats()) {
+            if happened(self.shared.pool().stats()) {
                 return true;
             }
         }
@@ -167,13 +167,13 @@ fn one_client_is_served_by_one_worker() {
 #[test]
 fn whoever_sleeps_is_replaced() {
     let site = Site::new(2);
-    assert!(site.until("wait", |stats| stats.replaced > 0), "{:?}", site.shared.crew().stats());
+    assert!(site.until("wait", |stats| stats.replaced > 0), "{:?}", site.shared.pool().stats());
 }
 
 #[test]
 fn whoever_does_not_come_back_is_replaced_by_the_deputy() {
     let site = Site::new(2);
-    assert!(site.until("hide", |stats| stats.taken_over > 0), "{:?}", site.shared.crew().stats());
+    assert!(site.until("hide", |stats| stats.taken_over > 0), "{:?}", site.shared.pool().stats());
 }
 
 #[test]
@@ -187,28 +187,28 @@ fn workers_that_could_not_be_started_are_not_counted() {
     pile_up(4);
 }
 
-/// Two workers of a crew that was to have `workers`, on two processors.
+/// Two workers of a pool that was to have `workers`, on two processors.
 fn pile_up(workers: usize) {
-    let mut crew = Crew::new(workers);
-    crew.processors = 2;
-    crew.at_once = LIMIT; // every request was there at once
-    let crew = Arc::new(crew);
+    let mut pool = WorkerPool::new(workers);
+    pool.processors = 2;
+    pool.at_once = LIMIT; // every request was there at once
+    let pool = Arc::new(pool);
     let (ours, theirs) = UnixStream::pair().expect("sockets");
-    let (mut reader, mut turn) = (crew.enter(0), crew.enter(1));
-    crew.before_read(&mut reader, || ());
-    let shared = crew.clone();
+    let (mut reader, mut turn) = (pool.enter(0), pool.enter(1));
+    pool.before_read(&mut reader, || ());
+    let shared = pool.clone();
     let helper = task::spawn("helper", move || {
-        shared.before_read(&mut turn, || ()); // parks, for one reads already
-        shared.after_read(&mut turn, 1, Instant::now(), false);
+        shared.before_read(&mut worker, || ()); // parks, for one reads already
+        shared.after_read(&mut worker, 1, Instant::now(), false);
         write(&theirs, b"!").expect("told");
         read(&theirs, &mut [0u8; 1][..]).expect("heard");
-        turn.one_too_many = true;
-        shared.before_read(&mut turn, || ()); // parks again, until the end
+        worker.one_too_many = true;
+        shared.before_read(&mut worker, || ()); // parks again, until the end
     })
     .expect("thread");
     let end = Instant::now() + LIMIT;
     let parked = |what: &str| {
-        while crew.running.load(Ordering::SeqCst) > 1 {
+        while pool.running.load(Ordering::SeqCst) > 1 {
             task::yield_now();
             assert!(Instant::now() < end, "{what}");
         }
@@ -216,15 +216,15 @@ fn pile_up(workers: usize) {
     parked("the helper never parked");
     ours.set_nonblocking(true).expect("set");
     while read(&ours, &mut [0u8; 1][..]).is_err() {
-        crew.after_read(&mut reader, 1, Instant::now(), false);
+        pool.after_read(&mut reader, 1, Instant::now(), false);
         reader.one_too_many = false;
-        crew.before_read(&mut reader, || ());
-        assert!(Instant::now() < end, "{:?}", crew.stats());
+        pool.before_read(&mut reader, || ());
+        assert!(Instant::now() < end, "{:?}", pool.stats());
     }
-    // On a machine that stops this thread for long, the deputy may have been faster.
-    assert_eq!(crew.stats().reinforced + crew.stats().taken_over, 1);
+    // On a machine that stops this thread for long, the standby may have been faster.
+    assert_eq!(pool.stats().reinforced + pool.stats().taken_over, 1);
     write(&ours, b"!").expect("told");
     parked("the helper never parked again");
-    crew.dismiss();
+    pool.dismiss();
     helper.join().expect("joined");
 }

@@ -1,25 +1,27 @@
 //! Which of the workers wait in read(2).
 //!
 //! The kernel hands requests to waiting readers in turn, so that a single client would wake another thread, with cold
-//! caches and perhaps on another processor, for each of its requests. Here one worker reads and serves as long as that is
-//! enough, and the others are parked. A parked worker is called
-//! - when a worker is about to sleep inside the server and nobody else reads ([`task::before_sleep`](extant_base::task));
-//! - when a worker found [`PATIENCE`] requests in a row waiting for it, of more than one client, and a processor is left
-//!   for one more.
+//! caches and perhaps on another processor, for each of its requests. Here one worker reads and serves as long as that
+//! is enough, and the others are parked. A parked worker is called
+//! - when a worker is about to sleep inside the server and nobody else reads
+//!   ([`task::before_sleep`](extant_base::task));
+//! - when a worker found [`PATIENCE`] requests in a row waiting for it, of more than one client, and a processor is
+//!   left for one more.
 //!
-//! One who had to wait for his requests although another reader waited too is one too many after [`OVERLAPS`] of them, and
-//! parks; so does one who slept in the server, if his replacement reads.
-//! Sleep that nobody tells of, and requests that take long, are found by the deputy, the parked worker who will be called
-//! last: while requests come he looks every [`TICK`] whether any was read since, or anybody waits for one; if not, he takes
-//! over. On an idle mount he sleeps as well. In both cases he first lets those go that follow a client ([`super::follow`]).
+//! A worker that had to wait for its requests although another reader waited too is one too many after [`OVERLAPS`] of
+//! them, and parks; so does one that slept in the server, if its replacement reads.
+//! Sleep that nobody tells of, and requests that take long, are found by the standby, the parked worker that will be
+//! called last: while requests come it looks every [`TICK`] whether any was read since, or anybody waits for one; if
+//! not, it takes over. On an idle mount it sleeps as well. In both cases it first lets those go that follow a client
+//! ([`super::follow`]).
 //!
-//! Main types: [`Crew`], and [`Turn`], what one worker remembers from one request to the next.
+//! Main types: [`WorkerPool`], and [`Worker`], what one worker remembers from one request to the next.
 //!
 //! What it does not do: it never limits how many requests may sleep in the server; the number of workers does.
 //!
 //! # Locking
-//! `fuse crew` (1001) guards the parked; taken to park and to call, not while one worker can serve alone. A leaf that is
-//! taken with any lock of the server held, by the worker that is about to sleep.
+//! `fuse worker pool` (1001) guards the parked; taken to park and to call, not while one worker can serve alone. A leaf
+//! that is taken with any lock of the server held, by the worker that is about to sleep.
 
 #[cfg(test)]
 mod tests;
@@ -33,13 +35,13 @@ use extant_base::task;
 
 use super::follow::{Bound, can_follow};
 
-static CLASS: LockClass = LockClass::new("fuse crew", 1001);
+static CLASS: LockClass = LockClass::new("fuse worker pool", 1001);
 
 /// Requests in a row that were there already before a worker calls another one to help.
 const PATIENCE: u32 = 64;
 /// Requests in a row for which a worker had to wait beside another reader before it parks.
 const OVERLAPS: u32 = 8;
-/// How often the deputy looks.
+/// How often the standby looks.
 const TICK: Duration = Duration::from_millis(10);
 /// A read that took no longer than this found its request waiting: less than falling asleep and waking up takes.
 const AT_ONCE: Duration = Duration::from_micros(3);
@@ -47,12 +49,12 @@ const AT_ONCE: Duration = Duration::from_micros(3);
 const COPY: Duration = Duration::from_micros(1);
 const COPIED: u32 = 2048;
 
-/// What [`Crew::state`] counts in its low bits; the rest counts requests.
+/// What [`WorkerPool::state`] counts in its low bits; the rest counts requests.
 const READERS: u64 = 0xffff;
 const REQUEST: u64 = READERS + 1;
 
 struct Parked {
-    /// Who is parked; the last is called first, for his caches are the warmest. The first is the deputy.
+    /// Who is parked; the last is called first, for its caches are the warmest. The first is the standby.
     waiting: Vec<usize>,
     called: Vec<bool>,
     /// Somebody was wanted when nobody was parked: whoever would park next reads instead.
@@ -67,36 +69,36 @@ pub(crate) struct CrewStats {
     pub replaced: u64,
     /// Workers called because requests were waiting.
     pub reinforced: u64,
-    /// Times that the deputy took over.
+    /// Times that the standby took over.
     pub taken_over: u64,
 }
 
 /// The workers of one mount.
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     /// How many workers wait in read(2) or are on the way there, and how many requests were read.
     state: AtomicU64,
     /// How many workers have started and are neither parked nor asleep in the server.
     running: AtomicUsize,
-    /// Whether the deputy sleeps without a tick.
+    /// Whether the standby sleeps without a tick.
     deputy_sleeps: AtomicBool,
     over: AtomicBool,
     processors: usize,
     /// Who follows a client.
     bound: Bound,
-    /// So many readers are enough: one, if it can follow its client; else two, for they take turns, and then one is now and
-    /// then on the client's processor.
+    /// So many readers are enough: one, if it can follow its client; else two, for they take turns, and then one is now
+    /// and then on the client's processor.
     keep: u64,
     /// See [`AT_ONCE`].
     at_once: Duration,
     parked: Mutex<Parked>,
-    bells: Vec<Condvar>,
+    wakeups: Vec<Condvar>,
     replaced: Counter,
     reinforced: Counter,
     taken_over: Counter,
 }
 
 /// One worker's memory.
-pub(crate) struct Turn {
+pub(crate) struct Worker {
     me: usize,
     /// Requests in a row that were there at once.
     streak: u32,
@@ -107,10 +109,10 @@ pub(crate) struct Turn {
     since: Instant,
 }
 
-impl Crew {
+impl WorkerPool {
     /// Of up to `workers`: threads may not be had for all.
-    pub fn new(workers: usize) -> Crew {
-        Crew {
+    pub fn new(workers: usize) -> WorkerPool {
+        WorkerPool {
             state: AtomicU64::new(0),
             running: AtomicUsize::new(0),
             deputy_sleeps: AtomicBool::new(false),
@@ -124,7 +126,7 @@ impl Crew {
                 &CLASS,
                 Parked { waiting: Vec::with_capacity(workers), called: vec![false; workers], wanted: false },
             ),
-            bells: (0..workers).map(|_| Condvar::new()).collect(),
+            wakeups: (0..workers).map(|_| Condvar::new()).collect(),
             replaced: Counter::new(),
             reinforced: Counter::new(),
             taken_over: Counter::new(),
@@ -146,9 +148,9 @@ impl Crew {
     }
 
     /// Worker `me` starts.
-    pub fn enter(&self, me: usize) -> Turn {
+    pub fn enter(&self, me: usize) -> Worker {
         self.running.fetch_add(1, Ordering::Relaxed);
-        Turn { me, streak: 0, overlaps: 0, one_too_many: true, since: Instant::now() }
+        Worker { me, streak: 0, overlaps: 0, one_too_many: true, since: Instant::now() }
     }
 
     fn readers(&self) -> u64 {
@@ -156,47 +158,47 @@ impl Crew {
     }
 
     /// The worker may read now. Parks before, if another reader is enough, and calls `parking` before that.
-    pub fn before_read(&self, turn: &mut Turn, parking: impl FnOnce()) {
-        if turn.one_too_many && self.readers() >= self.keep {
+    pub fn before_read(&self, worker: &mut Worker, parking: impl FnOnce()) {
+        if worker.one_too_many && self.readers() >= self.keep {
             parking();
-            self.park(turn.me);
-            (turn.streak, turn.overlaps) = (0, 0);
+            self.park(worker.me);
+            (worker.streak, worker.overlaps) = (0, 0);
         }
-        turn.one_too_many = false;
-        // The time first: whoever counts as a reader for a tick must know that he waited for one.
-        turn.since = Instant::now();
+        worker.one_too_many = false;
+        // The time first: who counts as a reader for a tick must know to have waited for one.
+        worker.since = Instant::now();
         self.state.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The worker has come back from reading, with a request of `len` bytes or with nothing (0). `alone`: the request is of
-    /// the same client as the one before, who waits for each answer; then those that wait are few.
-    pub fn after_read(&self, turn: &mut Turn, len: usize, now: Instant, alone: bool) {
+    /// The worker has come back from reading, with a request of `len` bytes or with nothing (0). `alone`: the request
+    /// is of the same client as the one before, who waits for each answer; then those that wait are few.
+    pub fn after_read(&self, worker: &mut Worker, len: usize, now: Instant, alone: bool) {
         // Less one reader, more one request.
         let others = self.state.fetch_add(REQUEST - 1, Ordering::SeqCst) & READERS > self.keep;
-        let took = now.duration_since(turn.since);
+        let took = now.duration_since(worker.since);
         if took >= TICK / 2 && self.deputy_sleeps.swap(false, Ordering::SeqCst) {
             let parked = self.parked.lock();
-            if let Some(&deputy) = parked.waiting.first() {
-                self.bells[deputy].notify_one();
+            if let Some(&standby) = parked.waiting.first() {
+                self.wakeups[standby].notify_one();
             }
         }
         if len == 0 {
             return;
         }
         if took <= self.at_once + COPY * (len as u32 / COPIED) {
-            turn.overlaps = 0;
-            turn.streak = if alone { 0 } else { turn.streak + 1 };
-            if turn.streak == PATIENCE {
-                turn.streak = 0;
+            worker.overlaps = 0;
+            worker.streak = if alone { 0 } else { worker.streak + 1 };
+            if worker.streak == PATIENCE {
+                worker.streak = 0;
                 if self.running.load(Ordering::Relaxed) < self.processors && self.call(false) {
                     self.reinforced.inc();
                 }
             }
             return;
         }
-        turn.streak = 0;
-        turn.overlaps = if others { turn.overlaps + 1 } else { 0 };
-        turn.one_too_many = turn.overlaps >= OVERLAPS;
+        worker.streak = 0;
+        worker.overlaps = if others { worker.overlaps + 1 } else { 0 };
+        worker.one_too_many = worker.overlaps >= OVERLAPS;
     }
 
     /// A worker is about to sleep inside the server: another one reads from now on, if nobody does already.
@@ -208,11 +210,11 @@ impl Crew {
     }
 
     /// The worker has served a request, during which it slept or not.
-    pub fn after_request(&self, turn: &mut Turn, slept: bool) {
+    pub fn after_request(&self, worker: &mut Worker, slept: bool) {
         if slept {
             self.running.fetch_add(1, Ordering::Relaxed);
             // Its replacement reads.
-            turn.one_too_many = true;
+            worker.one_too_many = true;
         }
     }
 
@@ -220,8 +222,8 @@ impl Crew {
     pub fn dismiss(&self) {
         self.over.store(true, Ordering::SeqCst);
         let _parked = self.parked.lock();
-        for bell in &self.bells {
-            bell.notify_one();
+        for wakeup in &self.wakeups {
+            wakeup.notify_one();
         }
     }
 
@@ -231,7 +233,7 @@ impl Crew {
         match parked.waiting.pop() {
             Some(worker) => {
                 parked.called[worker] = true;
-                self.bells[worker].notify_one();
+                self.wakeups[worker].notify_one();
                 true
             }
             None => {
@@ -255,13 +257,13 @@ impl Crew {
                 break;
             }
             if parked.waiting.first() != Some(&me) {
-                self.bells[me].wait(&mut parked);
+                self.wakeups[me].wait(&mut parked);
                 continue;
             }
             let now = self.state.load(Ordering::SeqCst);
             if seen != Some(now) {
-                // Only a whole tick counts: whoever rang may have meant a deputy before.
-                seen = self.bells[me].wait_for(&mut parked, TICK).then_some(now);
+                // Only a whole tick counts: whoever rang may have meant a standby before.
+                seen = self.wakeups[me].wait_for(&mut parked, TICK).then_some(now);
                 continue;
             }
             // Nothing was read for a tick. Who should have, may be waiting for the processor that it is bound to.
@@ -269,7 +271,7 @@ impl Crew {
             if now & READERS == 0 {
                 parked.waiting.remove(0);
                 if let Some(&next) = parked.waiting.first() {
-                    self.bells[next].notify_one(); // to look in his place
+                    self.wakeups[next].notify_one(); // to look in its place
                 }
                 self.taken_over.inc();
                 break;
@@ -277,7 +279,7 @@ impl Crew {
                 self.deputy_sleeps.store(true, Ordering::SeqCst);
                 // Whoever has read a request since looks at the flag after having counted it.
                 if self.state.load(Ordering::SeqCst) == now {
-                    self.bells[me].wait(&mut parked);
+                    self.wakeups[me].wait(&mut parked);
                 }
                 // Once called, it may have become somebody else's.
                 if parked.waiting.first() == Some(&me) {
