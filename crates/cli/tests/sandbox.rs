@@ -132,42 +132,49 @@ fn a_busy_mount_is_detached_at_a_signal() {
 }
 
 #[test]
-fn an_ordinary_user_ends_his_mount_by_a_signal() {
+fn an_ordinary_users_mount_ends_too_and_nobody_denies_him_the_word_of_it() {
     if skipped() {
         return;
     }
     let dir = Dir::new();
-    let image = dir.image("ext4", &["-E", "root_owner=65534:65534"]);
-    let mnt = place(&dir);
-    let chown = |path: &str| tool("chown", &["65534:65534", path]);
-    std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o755)).expect("mode");
-    chown(&image);
-    chown(&mnt.0);
-    let runtime = dir.text("runtime");
-    std::fs::create_dir(&runtime).expect("directory");
-    chown(&runtime);
-    let as_nobody = |args: &[&str]| {
-        let xdg = format!("XDG_RUNTIME_DIR={runtime}");
-        run("setpriv", &[&["--reuid=65534", "--regid=65534", "--clear-groups", "env", &xdg], args].concat())
-    };
-    let exe = extant_path().to_str().expect("UTF-8");
-    for by_signal in [true, false] {
-        let mounted = as_nobody(&[exe, "mount", "-v", &image, &mnt.0]);
-        if mounted.code != Some(0) {
-            eprintln!("skipped: an ordinary user cannot mount here: {}", mounted.err);
-            return;
-        }
-        let pid = server(&mounted.ok());
-        confined(pid);
-        as_nobody(&["sh", "-c", &format!("echo mine > {}/mine", mnt.0)]).ok();
-        if by_signal {
-            end_by_signal(pid, &mnt.0);
-        } else {
-            as_nobody(&[exe, "unmount", &mnt.0]).ok();
-        }
-        assert_eq!(as_nobody(&[exe, "cat", &image, "mine"]).ok(), "mine\n");
-        fsck_clean(&image);
+    dir.image("ext4", &["-E", "root_owner=65534:65534"]);
+    for name in ["mnt", "runtime"] {
+        std::fs::create_dir(dir.path(name)).expect("directory");
     }
+    std::fs::set_permissions(dir.path("runtime"), PermissionsExt::from_mode(0o700)).expect("mode");
+    std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o755)).expect("mode");
+    for name in ["disk.img", "mnt", "runtime"] {
+        tool("chown", &["65534:65534", &dir.text(name)]);
+    }
+    // Where nobody else sees it: a /dev/fuse for everybody, and in /tmp somebody's directory of the user's name.
+    let script = r#"
+        mount --bind "$1" /mnt && mknod -m 666 /mnt/node c 10 229 && mount --bind /mnt/node /dev/fuse &&
+        mount -t tmpfs none /tmp && mkdir -m 777 /tmp/extant-65534 || exit 77
+        user() { setpriv --reuid=65534 --regid=65534 --clear-groups env XDG_RUNTIME_DIR=/mnt/runtime "$@"; }
+        user "$2" --version >/dev/null && : <>/dev/fuse || exit 77
+        set -e
+        for end in signal unmount; do
+            said=$(user "$2" mount -v /mnt/disk.img /mnt/mnt)
+            server=${said##* }
+            grep -h -E '^(NoNewPrivs|Seccomp|CapEff|CapPrm):' /proc/$server/task/*/status | sort -u
+            user sh -c "echo $end > /mnt/mnt/$end"
+            case $end in
+                signal) kill -TERM $server; while mountpoint -q /mnt/mnt; do sleep 0.02; done ;;
+                unmount) user "$2" unmount /mnt/mnt ;;
+            esac
+            user "$2" cat /mnt/disk.img $end
+        done
+        ls -A /tmp/extant-65534"#;
+    let exe = extant_path().to_str().expect("UTF-8");
+    let done = run("unshare", &["--mount", "sh", "-c", script, "sh", &dir.text("."), exe]);
+    if done.code == Some(77) {
+        eprintln!("skipped: an ordinary user cannot be let mount here: {}", done.err);
+        return;
+    }
+    let each = |end| format!("CapEff:0000000000000000 CapPrm:0000000000000000 NoNewPrivs:1 Seccomp:2 {end}");
+    let said = done.ok().replace(":\t", ":").replace('\n', " ");
+    assert_eq!(said.trim_end(), format!("{} {}", each("signal"), each("unmount")));
+    fsck_clean(&dir.text("disk.img"));
 }
 
 #[test]
