@@ -51,8 +51,8 @@ fn processes(path: &Path) -> Vec<(u32, String)> {
     others.filter(has).take(PROCESSES_MAX).map(|pid| (pid, shown(name(pid).trim_end().as_bytes()))).collect()
 }
 
-/// The loop device that could write to the image at `path`. Of a part of it (not the `whole`), only one of all bytes is known to
-/// touch it. Which are mounted, the device's own opening asks.
+/// The loop device that could write to the image at `path`. Of a part of it (not the `whole`), only one of all bytes is
+/// known to touch it. Which are mounted, the device's own opening asks.
 pub fn loop_device(path: &Path, whole: bool) -> Option<String> {
     let image = path.metadata().ok()?;
     std::fs::read_dir("/sys/block").ok()?.flatten().find_map(|entry| {

@@ -1,29 +1,31 @@
-//! What the process behind a mount gives up once the mount stands: an image may be anybody's, and should a mistake of ours let
-//! it take the process over, it is to find little.
+//! What the process behind a mount gives up once the mount stands: an image may be anybody's, and should a mistake of
+//! ours let it take the process over, it is to find little.
 //!
-//! What remains to it: the image (its open descriptors), the mount (/dev/fuse), and of the system what [`READABLE`] names, the run
-//! folder ([`crate::status`]) and local sockets, which the log needs. In detail:
+//! What remains to it: the image (its open descriptors), the mount (/dev/fuse), and of the system what [`READABLE`]
+//! names, the run folder ([`crate::status`]) and local sockets, which the log needs. In detail:
 //!
-//! - **No new programs.** no_new_privs, and a seccomp filter that answers EPERM to execve and execveat, to fork and to any clone
-//!   that is not a thread (so to new namespaces), to sockets other than AF_UNIX, to all that mounts, unmounts or changes the root,
-//!   to ptrace and what looks into other processes, to a second io_uring, and to the calls for modules, kexec, BPF, perf,
-//!   userfaultfd, keys, handles, clocks, quotas, swap and reboot ([`DENIED`]); TIOCSTI too, which types into the user's terminal.
-//!   It is a list of what is denied. One of what is allowed would be shorter on paper, but what the C library, the allocator and
-//!   the runtime call differs with their versions and the machine, and a call that is missing would hit a mount that is in use.
-//! - **No privileges** but [`KEPT`], which are about time and memory: CAP_SYS_NICE (a worker that steps aside for its client comes
-//!   back from SCHED_IDLE with it) and CAP_SYS_RESOURCE (a worker says with it that the kernel's writeback waits for it).
-//! - **No files** (Landlock, Linux 5.13): nothing is opened for writing but the run folder's, /dev/fuse and /dev/null, and nothing
-//!   read but what is [`READABLE`]. What was open before stays open.
+//! - **No new programs.** no_new_privs, and a seccomp filter that answers EPERM to execve and execveat, to fork and to
+//!   any clone that is not a thread (so to new namespaces), to sockets other than AF_UNIX, to all that mounts, unmounts
+//!   or changes the root, to ptrace and what looks into other processes, to a second io_uring, and to the calls for
+//!   modules, kexec, BPF, perf, userfaultfd, keys, handles, clocks, quotas, swap and reboot ([`DENIED`]); TIOCSTI too,
+//!   which types into the user's terminal. It is a list of what is denied. One of what is allowed would be shorter on
+//!   paper, but what the C library, the allocator and the runtime call differs with their versions and the machine, and
+//!   a call that is missing would hit a mount that is in use.
+//! - **No privileges** but [`KEPT`], which are about time and memory: CAP_SYS_NICE (a worker that steps aside for its
+//!   client comes back from SCHED_IDLE with it) and CAP_SYS_RESOURCE (a worker says with it that the kernel's writeback
+//!   waits for it).
+//! - **No files** (Landlock, Linux 5.13): nothing is opened for writing but the run folder's, /dev/fuse and /dev/null,
+//!   and nothing read but what is [`READABLE`]. What was open before stays open.
 //!
-//! seccomp reaches all threads at once. Landlock and capabilities are each thread's own: those that start before the mount
-//! stands begin with giving them up ([`prepare`]), those that start later inherit.
+//! seccomp reaches all threads at once. Landlock and capabilities are each thread's own: those that start before the
+//! mount stands begin with giving them up ([`prepare`]), those that start later inherit.
 //!
-//! Unmounting at a signal takes a privilege, or the set-user-ID program fusermount3. A second process does that, and only that,
-//! for this mount alone ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
+//! Unmounting at a signal takes a privilege, or the set-user-ID program fusermount3. A second process does that, and
+//! only that, for this mount alone ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
 //!
-//! What it does not do: it is no container. Files that are open, signals to other processes of the user, memory and processor time
-//! are not restricted. An io_uring could open files and sockets where seccomp does not look: Landlock holds there, the
-//! filter for sockets does not. A kernel without one of the three gets the others, and a warning.
+//! What it does not do: it is no container. Files that are open, signals to other processes of the user, memory and
+//! processor time are not restricted. An io_uring could open files and sockets where seccomp does not look: Landlock
+//! holds there, the filter for sockets does not. A kernel without one of the three gets the others, and a warning.
 //!
 //! # Locking
 //! None.
@@ -125,7 +127,8 @@ const DENIED: &[libc::c_long] = &[
 /// x86-64 kernels with the x32 ABI take each call under a second number, and a few under a third.
 #[cfg(target_arch = "x86_64")]
 const X32: libc::c_long = 0x4000_0000;
-/// execve, ptrace, kexec_load, process_vm_readv, process_vm_writev, execveat. Linux: arch/x86/entry/syscalls/syscall_64.tbl.
+/// execve, ptrace, kexec_load, process_vm_readv, process_vm_writev, execveat. Linux:
+/// arch/x86/entry/syscalls/syscall_64.tbl.
 #[cfg(target_arch = "x86_64")]
 const X32_OWN: [libc::c_long; 6] = [520, 521, 528, 539, 540, 545];
 
@@ -148,8 +151,8 @@ pub fn prepare() {
     });
 }
 
-/// Gives up what is not needed any more; the rest of the process's life is inside. `unmounter` unmounts by the agent from now on.
-/// Err: what could not be done, with everything else done.
+/// Gives up what is not needed any more; the rest of the process's life is inside. `unmounter` unmounts by the agent
+/// from now on. Err: what could not be done, with everything else done.
 pub fn enter(unmounter: &Unmounter) -> Result<(), String> {
     // First: without it there would be no way to end at a signal.
     let mut command = Command::new("/proc/self/exe");
@@ -225,7 +228,8 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     rules.insert(libc::SYS_clone, when(0, not_a_thread, 0)?);
     rules.insert(libc::SYS_socket, when(0, SeccompCmpOp::Ne, libc::AF_UNIX as u64)?);
     rules.insert(libc::SYS_ioctl, when(1, SeccompCmpOp::Eq, libc::TIOCSTI as u64)?);
-    // Its flags are in memory, where a filter cannot look. The C library takes this answer for an old kernel, and calls clone.
+    // Its flags are in memory, where a filter cannot look. The C library takes this answer for an old kernel, and calls
+    // clone.
     let mut missing = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     #[cfg(target_arch = "x86_64")]
     {

@@ -78,8 +78,8 @@ pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'stat
 
 static AT_START: OnceLock<fn()> = OnceLock::new();
 
-/// What each thread that is started from now on does first (not one of a simulation): a process gives up privileges thread by
-/// thread. The first call counts.
+/// What each thread that is started from now on does first (not one of a simulation): a process gives up privileges
+/// thread by thread. The first call counts.
 pub fn at_start(f: fn()) {
     let _ = AT_START.set(f);
 }

@@ -1,7 +1,7 @@
 //! A thread for work that waits for the kernel, which in turn may wait for the workers.
 //!
-//! Main type: [`Helper`]. The thread starts with the first job and ends when there was none for a while. A job that panics ends
-//! alone: what it had to answer is answered EIO when it is dropped.
+//! Main type: [`Helper`]. The thread starts with the first job and ends when there was none for a while. A job that
+//! panics ends alone: what it had to answer is answered EIO when it is dropped.
 //!
 //! # Locking
 //! `fuse helper` (3), a leaf: jobs run outside of it.

@@ -3,8 +3,8 @@
 //! Purpose: attach a /dev/fuse descriptor to a directory: by mount(2) where the process may (root, or root of a user
 //! namespace), else through the set-user-id helper fusermount3. A mount whose server died is replaced.
 //!
-//! Main types: [`MountOptions`], [`Unmounter`]; [`Agent`], a process that unmounts for one that may not any more; [`unmount`] for
-//! mounts of other processes.
+//! Main types: [`MountOptions`], [`Unmounter`]; [`Agent`], a process that unmounts for one that may not any more;
+//! [`unmount`] for mounts of other processes.
 //!
 //! What it does not do: it keeps no /etc/mtab and no table of mounts.
 //!
