@@ -2,10 +2,10 @@
 //!
 //! This crate parses arguments and prints; everything else is done by the crates below. One file per sub-command in
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
-//! (`-o`), [`serve`] (the process behind a mount), [`status`] (how an unmount learns how it went), [`mount_table`]
-//! (what the kernel has mounted), [`holder`] (who has an image), [`cgroup`] (how much memory there may be), [`log`] (messages of
-//! a server in the background), [`place`] (`IMAGE:PATH`), [`formats`] (what is no ext), [`signals`], [`record`] (JSON), [`mode`],
-//! [`when`], [`size`], [`text`] and [`failure`].
+//! (`-o`), [`serve`] (the process behind a mount), [`sandbox`] (what it gives up), [`status`] (how an unmount learns
+//! how it went), [`mount_table`] (what the kernel has mounted), [`holder`] (who has an image), [`cgroup`] (how much
+//! memory there may be), [`log`] (messages of a server in the background), [`place`] (`IMAGE:PATH`), [`formats`] (what
+//! is no ext), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`size`], [`text`] and [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the arguments of a
 //! mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server is done.
@@ -31,6 +31,7 @@ mod mount_options;
 mod mount_table;
 mod place;
 mod record;
+mod sandbox;
 mod serve;
 mod signals;
 mod status;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         Some("umount.fuse.extant" | "umount.fuseblk.extant" | "umount.extant") => {
             parse::<UnmountHelper>(args).and_then(|helper| helper.map_or(Ok(()), commands::unmount::run_helper))
         }
+        Some(sandbox::AGENT) => sandbox::run_agent(Path::new(args.get(1).map_or(OsStr::new(""), |dir| dir))),
         _ => parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command))),
     };
     match result {

@@ -29,6 +29,8 @@ pub struct MountConfig {
     pub gid: Option<u32>,
     pub fakeroot: bool,
     pub no_xattr: bool,
+    /// The server keeps its privileges.
+    pub no_sandbox: bool,
     pub writeback_cache: Option<bool>,
     pub no_open: Option<bool>,
     /// The device or image of a journal that is not in the image.
@@ -53,6 +55,7 @@ impl Default for MountConfig {
             gid: None,
             fakeroot: false,
             no_xattr: false,
+            no_sandbox: false,
             writeback_cache: None,
             no_open: None,
             journal_path: None,
@@ -97,6 +100,7 @@ const KNOWN: &[&str] = &[
     "resgid=",
     "fakeroot",
     "no_xattr",
+    "no_sandbox",
     "writeback_cache",
     "no_writeback_cache",
     "no_open=",
@@ -232,6 +236,7 @@ impl MountConfig {
             ("no_default_permissions", None) => self.default_permissions = Some(false),
             ("fakeroot", None) => self.fakeroot = true,
             ("no_xattr", None) => self.no_xattr = true,
+            ("no_sandbox", None) => self.no_sandbox = true,
             ("nosuid", None) => self.fuse.nosuid = true,
             ("suid", None) => self.fuse.nosuid = false,
             ("nodev", None) => self.fuse.nodev = true,

@@ -1,8 +1,8 @@
 //! The process behind a mount.
 //!
 //! Order: open the image (which claims it) → mount the file system (replay and all) → mount on the directory → say so →
-//! serve → the file system's unmount (in the server's `destroy`) → let go of the image → say how it went
-//! ([`crate::status`]).
+//! give up what is not needed any more ([`crate::sandbox`]) → serve → the file system's unmount (in the server's
+//! `destroy`) → let go of the image → say how it went ([`crate::status`]).
 //!
 //! A block device is mounted as `fuseblk` by root: then umount(2) waits for the server, and syncfs(2) works. The kernel claims
 //! the device itself for such a mount, so ours ends right before it.
@@ -17,9 +17,12 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use extant_base::clock::Clock;
 use extant_block::BlockDevice;
 use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
 use extant_fs::{Filesystem, JournalDevice, Mounted};
@@ -33,11 +36,14 @@ use signal_hook::iterator::Signals;
 
 use crate::cgroup;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, warn};
+use crate::holder;
 use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_whole};
 use crate::log;
 use crate::mount_options::MountConfig;
 use crate::mount_table;
+use crate::sandbox;
 use crate::status::ServerStatus;
+use crate::text::shown;
 
 /// What a server in the background says once the mount is there.
 pub const MOUNTED: &[u8] = b"mounted\n";
@@ -65,12 +71,17 @@ pub fn serve(job: Job) -> Result<()> {
     // Started as /proc/self/exe, it would be called "exe" by whoever lists processes.
     let _ = std::fs::write("/proc/self/comm", "extant");
     let root = geteuid().is_root();
+    if !job.config.no_sandbox {
+        sandbox::prepare();
+    }
     let (fs, kind) = open(&job, root)?;
+    // Later it could not be opened any more.
+    let stats = job.stats.as_ref().and_then(|(file, _)| create_stats(file));
     let probe = job.stats.as_ref().map(|(_, recorded)| Probe::start(&fs, *recorded));
     let shared = Arc::clone(&fs);
     let result = run(&job, root, fs, kind);
-    if let (Some(probe), Some((file, _))) = (probe, &job.stats) {
-        write_stats(probe, &shared, file);
+    if let (Some(probe), Some(file), Some((path, _))) = (probe, stats, &job.stats) {
+        write_stats(probe, &shared, file, path);
     }
     drop(shared);
     // The claim on the image ends with the device, which the file system owns.
@@ -86,7 +97,7 @@ pub fn serve(job: Job) -> Result<()> {
 }
 
 /// What the caller had open and passed on by accident: it would stay open as long as the mount.
-fn let_go_of_files() {
+pub fn let_go_of_files() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let open: Vec<i32> = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
     for fd in open.into_iter().filter(|fd| *fd > 2) {
@@ -111,11 +122,16 @@ fn enough_files() -> Result<()> {
 }
 
 /// Failing here is no failure of the mount: who wanted the file will miss it.
-fn write_stats(probe: Probe, fs: &Filesystem, file: &Path) {
+fn create_stats(path: &Path) -> Option<File> {
+    File::create(path).inspect_err(|e| warn(&format!("{}: {}", path.display(), plain(e)))).ok()
+}
+
+/// As there.
+fn write_stats(probe: Probe, fs: &Filesystem, mut file: File, path: &Path) {
     let report = probe.finish(fs);
     let text = serde_json::to_vec(&report).map_err(std::io::Error::other);
-    if let Err(e) = text.and_then(|text| std::fs::write(file, text)) {
-        warn(&format!("{}: {}", file.display(), plain(&e)));
+    if let Err(e) = text.and_then(|text| file.write_all(&text)) {
+        warn(&format!("{}: {}", path.display(), plain(&e)));
     }
 }
 
@@ -126,6 +142,9 @@ fn open(job: &Job, root: bool) -> Result<(Mounted, MountKind)> {
     let block = job.spec.is_block_device();
     // A part of a device, too: the kernel then claims the whole of it.
     let fuseblk = block && root;
+    if !block && !config.fs.read_only {
+        no_loop_device(job)?;
+    }
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
     let mut access =
         Access { read_only: config.fs.read_only, io, engine: config.engine, offset: config.offset, exclusive: true };
@@ -153,6 +172,27 @@ fn open(job: &Job, root: bool) -> Result<(Mounted, MountKind)> {
     drop(claim);
     let kind = if fuseblk { MountKind::FuseBlk { blksize: fs.block_size() } } else { MountKind::Fuse };
     Ok((fs, kind))
+}
+
+/// How long a loop device that is just let go of may take.
+const LOOP_PATIENCE_NS: u64 = 1_000_000_000;
+
+/// The kernel's loop driver heeds no lock: what it writes would go past us, as ours past it.
+fn no_loop_device(job: &Job) -> Result<()> {
+    let whole = job.spec.partition.is_none() && job.config.offset.is_none();
+    let clock = Clock::real();
+    loop {
+        match holder::loop_device(&job.spec.path, whole) {
+            None => return Ok(()),
+            Some(_) if clock.now_ns() < LOOP_PATIENCE_NS => clock.sleep(Duration::from_millis(20)),
+            Some(device) => {
+                let image = job.spec.shown();
+                let what =
+                    format!("{image}: in use by {device} (losetup -d {device} lets go of it); -o ro may mount it");
+                return Err(Failure::new(MOUNT, what));
+            }
+        }
+    }
 }
 
 /// The mount on the directory, from its beginning to its end, and what the file system's unmount came to.
@@ -192,6 +232,11 @@ fn run(
     let unmounter = session.unmounter();
     let device = mount_table::find_at(&dir).ok().flatten().filter(|m| m.is_extant()).map(|m| m.device);
     let status = device.as_deref().and_then(ServerStatus::create);
+    if !config.no_sandbox
+        && let Err(e) = sandbox::enter(&unmounter)
+    {
+        warn(&format!("{image}: the server keeps more privileges than it needs: {e}"));
+    }
     let signals = watch_signals(unmounter, Arc::downgrade(server.filesystem()));
     if let Err(e) = &signals {
         warn(&format!("{image}: signals will not unmount: {}", plain(e)));
@@ -199,7 +244,8 @@ fn run(
     if job.background {
         go_into_background();
     } else if job.verbose {
-        eprintln!("extant: {image} mounted on {}; to end, unmount it or press Ctrl-C", job.dir.display());
+        let dir = shown(job.dir.as_os_str().as_bytes());
+        eprintln!("extant: {image} mounted on {dir}; to end, unmount it or press Ctrl-C");
     }
     let served = session.run();
     if let Ok(signals) = signals {
@@ -278,7 +324,7 @@ fn watch_signals(unmounter: Unmounter, fs: Weak<Filesystem>) -> std::io::Result<
             if unmounter.unmount(false).is_ok() {
                 continue;
             }
-            let dir = unmounter.path().display();
+            let dir = shown(unmounter.path().as_os_str().as_bytes());
             match unmounter.unmount(true) {
                 Ok(()) => {
                     warn(&format!("{dir} is busy: detached, and served until its last user is gone"));

@@ -12,6 +12,7 @@ mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use std::thread::{ThreadId, current};
@@ -53,7 +54,14 @@ impl<T> JoinHandle<T> {
 pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> std::io::Result<JoinHandle<T>> {
     let builder = std::thread::Builder::new().name(name.to_owned());
     let Some(task) = sim::active().then(|| sim::child(name)).flatten() else {
-        return Ok(JoinHandle { real: builder.spawn(move || Ok(f()))?, simulated: None });
+        let first = AT_START.get().copied();
+        let f = move || {
+            if let Some(first) = first {
+                first();
+            }
+            Ok(f())
+        };
+        return Ok(JoinHandle { real: builder.spawn(f)?, simulated: None });
     };
     let joined = task.handle();
     match builder.spawn(move || task.run(f)) {
@@ -66,6 +74,14 @@ pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'stat
             Err(e)
         }
     }
+}
+
+static AT_START: OnceLock<fn()> = OnceLock::new();
+
+/// What each thread that is started from now on does first (not one of a simulation): a process gives up privileges
+/// thread by thread. The first call counts.
+pub fn at_start(f: fn()) {
+    let _ = AT_START.set(f);
 }
 
 /// Lets others run.

@@ -110,6 +110,7 @@ Options (-o), separated by commas:
   fakeroot                     show the owners as they are in the image, and check nothing: chown and chmod as if root
                                (mknod of a device stays the kernel's to refuse)
   no_xattr                     no attributes and no ACLs: a fifth fewer requests for small files
+  no_sandbox                   the server keeps its privileges, and may open files, start programs and use the network
   writeback_cache no_writeback_cache   let the kernel delay writes: small ones become many times
                                faster, but a full disk is told at close or fsync (off)
   no_open=0|1                  spare OPEN and RELEASE

@@ -151,7 +151,8 @@ fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
     }
     if said == MOUNTED {
         if args.verbose {
-            println!("{} mounted on {}, served by process {}", job.spec.shown(), job.dir.display(), child.id());
+            let dir = shown(job.dir.as_os_str().as_bytes());
+            println!("{} mounted on {dir}, served by process {}", job.spec.shown(), child.id());
         }
         return Ok(());
     }

@@ -1,11 +1,13 @@
 //! A thread for work that waits for the kernel, which in turn may wait for the workers.
 //!
-//! Main type: [`Helper`]. The thread starts with the first job and ends when there was none for a while.
+//! Main type: [`Helper`]. The thread starts with the first job and ends when there was none for a while. A job that
+//! panics ends alone: what it had to answer is answered EIO when it is dropped.
 //!
 //! # Locking
 //! `fuse helper` (3), a leaf: jobs run outside of it.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,9 +72,34 @@ impl Helper {
                 job
             };
             match job {
-                Some(job) => job(),
+                Some(job) => drop(catch_unwind(AssertUnwindSafe(job))),
                 None => return,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_job_that_panics_leaves_the_thread_to_the_next() {
+        let helper = Helper::new();
+        let (done, wait) = channel();
+        helper.submit(Box::new(|| panic!("on purpose")));
+        helper.submit(Box::new(move || done.send(()).expect("heard")));
+        assert_eq!(wait.recv(), Ok(()), "it was dropped, or would wait forever");
+        // And one that comes when nobody else would wake the thread.
+        let (before, started) = channel();
+        helper.submit(Box::new(move || {
+            before.send(()).expect("heard");
+            panic!("on purpose");
+        }));
+        started.recv().expect("started");
+        let (done, wait) = channel();
+        helper.submit(Box::new(move || done.send(()).expect("heard")));
+        assert_eq!(wait.recv_timeout(Duration::from_secs(60)), Ok(()));
     }
 }

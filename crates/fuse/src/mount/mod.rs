@@ -3,13 +3,15 @@
 //! Purpose: attach a /dev/fuse descriptor to a directory: by mount(2) where the process may (root, or root of a user
 //! namespace), else through the set-user-id helper fusermount3. A mount whose server died is replaced.
 //!
-//! Main types: [`MountOptions`], [`Unmounter`]; [`unmount`] for mounts of other processes.
+//! Main types: [`MountOptions`], [`Unmounter`]; [`Agent`], a process that unmounts for one that may not any more;
+//! [`unmount`] for mounts of other processes.
 //!
 //! What it does not do: it keeps no /etc/mtab and no table of mounts.
 //!
 //! # Locking
-//! None.
+//! None but [`Agent`]'s.
 
+mod agent;
 mod bdi;
 mod fusermount;
 
@@ -17,12 +19,14 @@ use std::ffi::CString;
 use std::fmt::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, stat, statfs, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid};
 
+pub use self::agent::{Agent, serve_agent};
 use crate::error::FuseError;
 use crate::sys;
 
@@ -267,12 +271,14 @@ fn device_of(path: &Path) -> Option<(u32, u32)> {
 pub struct Unmounter {
     path: PathBuf,
     device: Option<(u32, u32)>,
+    /// Of all clones.
+    agent: Arc<OnceLock<Agent>>,
 }
 
 impl Unmounter {
     fn new(path: PathBuf) -> Unmounter {
         let device = device_of(&path);
-        Unmounter { path, device }
+        Unmounter { path, device, agent: Arc::default() }
     }
 
     /// The mount point, absolute.
@@ -287,7 +293,15 @@ impl Unmounter {
 
     /// Unmounts; EBUSY while it is in use, unless `lazy`. For `fuseblk` it returns after the server's `destroy`.
     pub fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
-        unmount(&self.path, lazy)
+        match self.agent.get() {
+            Some(agent) => agent.unmount(&self.path, lazy),
+            None => unmount(&self.path, lazy),
+        }
+    }
+
+    /// From now on `agent` unmounts, for this one and all its clones. The first counts.
+    pub fn delegate(&self, agent: Agent) {
+        let _ = self.agent.set(agent);
     }
 
     /// Applies what only sysfs can set; errors are ignored, for most users may not.

@@ -1,0 +1,248 @@
+//! What the server of a mount has given up, and that the mount works without it.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use common::{Dir, debugfs, extant, extant_path, fsck_clean, run, tool};
+use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+
+/// CAP_SYS_NICE and CAP_SYS_RESOURCE.
+const KEPT: u64 = 1 << 23 | 1 << 24;
+
+struct Mounted(String);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if is_mount_point(Path::new(&self.0)) {
+            run("umount", &["-i", "-l", &self.0]);
+        }
+    }
+}
+
+fn place(dir: &Dir) -> Mounted {
+    let mnt = dir.text("mnt");
+    std::fs::create_dir(&mnt).expect("directory");
+    Mounted(mnt)
+}
+
+fn skipped() -> bool {
+    let skip = !fuse_works() || !geteuid().is_root();
+    if skip {
+        eprintln!("skipped: needs root and /dev/fuse");
+    }
+    skip
+}
+
+/// "… served by process 12".
+fn server(said: &str) -> i32 {
+    said.trim().rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("the number of the server")
+}
+
+/// Of each thread of a process: NoNewPrivs, Seccomp, CapEff and CapPrm.
+fn threads(pid: i32) -> BTreeSet<(String, String, u64, u64)> {
+    let all = std::fs::read_dir(format!("/proc/{pid}/task")).expect("alive").flatten();
+    let status = all.filter_map(|t| std::fs::read_to_string(t.path().join("status")).ok());
+    let of = |status: &str, key: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':')).expect("a line of it");
+        line.trim().to_owned()
+    };
+    let hex = |status: &str, key: &str| u64::from_str_radix(&of(status, key), 16).expect("a set");
+    status.map(|s| (of(&s, "NoNewPrivs"), of(&s, "Seccomp"), hex(&s, "CapEff"), hex(&s, "CapPrm"))).collect()
+}
+
+#[track_caller]
+fn confined(pid: i32) {
+    let threads = threads(pid);
+    assert!(!threads.is_empty());
+    for (no_new_privs, seccomp, effective, permitted) in threads {
+        assert_eq!((no_new_privs.as_str(), seccomp.as_str()), ("1", "2"));
+        assert_eq!((effective | permitted) & !KEPT, 0, "{effective:x} {permitted:x}");
+    }
+}
+
+fn end_by_signal(pid: i32, mnt: &str) {
+    kill_process(Pid::from_raw(pid).expect("a number"), Signal::TERM).expect("sent");
+    while is_mount_point(Path::new(mnt)) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_confined_server_does_all_that_a_mount_does() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let mnt = place(&dir);
+    let at = |name: &str| format!("{}/{name}", mnt.0);
+    for round in 0..3 {
+        let pid = server(&extant(&["mount", "-v", &image, &mnt.0]).ok());
+        confined(pid);
+        let data: Vec<u8> = (0..6_000_000u32).map(|i| (i >> (3 + round)) as u8).collect();
+        std::fs::write(at("file"), &data).expect("written");
+        rustix::fs::fsync(std::fs::File::open(at("file")).expect("open")).expect("fsync");
+        std::fs::write(at("gone"), &data).expect("written");
+        std::fs::remove_file(at("gone")).expect("removed");
+        assert!(tool("fstrim", &["-v", &mnt.0]).contains("trimmed"));
+        tool("chattr", &["+d", &at("file")]);
+        extant(&["freeze", &mnt.0]).ok();
+        extant(&["thaw", &mnt.0]).ok();
+        extant(&["mount", "-o", "remount,ro", &image, &mnt.0]).ok();
+        extant(&["mount", "-o", "remount,rw", &image, &mnt.0]).ok();
+        // Many clients at once: more workers.
+        tool("sh", &["-c", &format!("for i in 1 2 3 4 5; do cp {0} {0}$i & done; wait", at("file"))]);
+        // All that have started since.
+        confined(pid);
+        match round {
+            0 => drop(tool("umount", &["-i", &mnt.0])),
+            1 => extant(&["unmount", &mnt.0]).ok().clear(),
+            _ => end_by_signal(pid, &mnt.0),
+        }
+        // Waits for the server.
+        assert_eq!(extant(&["cat", &image, "file5"]).out, data);
+        fsck_clean(&image);
+    }
+    let pid = server(&extant(&["mount", "-v", "-o", "no_sandbox", &image, &mnt.0]).ok());
+    assert!(threads(pid).iter().all(|(no_new_privs, seccomp, ..)| no_new_privs == "0" && seccomp == "0"));
+    assert!(threads(pid).iter().any(|(.., effective, _)| effective & !KEPT != 0));
+    extant(&["unmount", &mnt.0]).ok();
+}
+
+#[test]
+fn a_busy_mount_is_detached_at_a_signal() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let mnt = place(&dir);
+    let pid = server(&extant(&["mount", "-v", &image, &mnt.0]).ok());
+    let open = std::fs::File::create(format!("{}/open", mnt.0)).expect("created");
+    end_by_signal(pid, &mnt.0);
+    use std::io::Write;
+    (&open).write_all(b"still served").expect("written");
+    drop(open);
+    assert_eq!(extant(&["cat", &image, "open"]).ok(), "still served");
+    fsck_clean(&image);
+}
+
+#[test]
+fn an_ordinary_users_mount_ends_too_and_nobody_denies_him_the_word_of_it() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.image("ext4", &["-E", "root_owner=65534:65534"]);
+    for name in ["mnt", "runtime"] {
+        std::fs::create_dir(dir.path(name)).expect("directory");
+    }
+    std::fs::set_permissions(dir.path("runtime"), PermissionsExt::from_mode(0o700)).expect("mode");
+    std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o755)).expect("mode");
+    for name in ["disk.img", "mnt", "runtime"] {
+        tool("chown", &["65534:65534", &dir.text(name)]);
+    }
+    // Where nobody else sees it: a /dev/fuse for everybody, and in /tmp somebody's directory of the user's name.
+    let script = r#"
+        mount --bind "$1" /mnt && mknod -m 666 /mnt/node c 10 229 && mount --bind /mnt/node /dev/fuse &&
+        mount -t tmpfs none /tmp && mkdir -m 777 /tmp/extant-65534 || exit 77
+        user() { setpriv --reuid=65534 --regid=65534 --clear-groups env XDG_RUNTIME_DIR=/mnt/runtime "$@"; }
+        user "$2" --version >/dev/null && : <>/dev/fuse || exit 77
+        set -e
+        for end in signal unmount; do
+            said=$(user "$2" mount -v /mnt/disk.img /mnt/mnt)
+            server=${said##* }
+            grep -h -E '^(NoNewPrivs|Seccomp|CapEff|CapPrm):' /proc/$server/task/*/status | sort -u
+            user sh -c "echo $end > /mnt/mnt/$end"
+            case $end in
+                signal) kill -TERM $server; while mountpoint -q /mnt/mnt; do sleep 0.02; done ;;
+                unmount) user "$2" unmount /mnt/mnt ;;
+            esac
+            user "$2" cat /mnt/disk.img $end
+        done
+        ls -A /tmp/extant-65534"#;
+    let exe = extant_path().to_str().expect("UTF-8");
+    let done = run("unshare", &["--mount", "sh", "-c", script, "sh", &dir.text("."), exe]);
+    if done.code == Some(77) {
+        eprintln!("skipped: an ordinary user cannot be let mount here: {}", done.err);
+        return;
+    }
+    let each = |end| format!("CapEff:0000000000000000 CapPrm:0000000000000000 NoNewPrivs:1 Seccomp:2 {end}");
+    let said = done.ok().replace(":\t", ":").replace('\n', " ");
+    assert_eq!(said.trim_end(), format!("{} {}", each("signal"), each("unmount")));
+    fsck_clean(&dir.text("disk.img"));
+}
+
+#[test]
+fn the_process_that_unmounts_ends_with_the_server() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let mnt = place(&dir);
+    let pid = server(&extant(&["mount", "-v", &image, &mnt.0]).ok());
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("children");
+    let agent: i32 = children.trim().parse().expect("one");
+    let name = std::fs::read_to_string(format!("/proc/{agent}/comm")).expect("alive");
+    assert_eq!(name.trim(), "extant-unmount");
+    // Nothing of the image, nor of /dev/fuse.
+    let open = std::fs::read_dir(format!("/proc/{agent}/fd")).expect("descriptors").flatten();
+    let open: Vec<_> = open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).collect();
+    assert!(open.iter().all(|to| !to.ends_with("disk.img") && !to.ends_with("fuse")), "{open:?}");
+    kill_process(Pid::from_raw(pid).expect("a number"), Signal::KILL).expect("sent");
+    while Path::new(&format!("/proc/{agent}/cwd")).exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_loop_device_on_the_image_keeps_it_from_being_written() {
+    if skipped() || !loop_mounts_work() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let mnt = place(&dir);
+    let device = tool("losetup", &["-f", "--show", &image]).trim().to_owned();
+    let tried = std::panic::catch_unwind(|| {
+        extant(&["mount", &image, &mnt.0]).fails(32, &["disk.img: in use by ", &device]);
+        assert!(!is_mount_point(Path::new(&mnt.0)));
+        extant(&["mount", "-o", "ro", &image, &mnt.0]).ok();
+        extant(&["unmount", &mnt.0]).ok();
+    });
+    tool("losetup", &["-d", &device]);
+    tried.expect("as said above");
+    extant(&["mount", &image, &mnt.0]).ok();
+    extant(&["unmount", &mnt.0]).ok();
+    assert!(debugfs(&image, "stats").contains("clean"));
+}
+
+#[test]
+fn what_is_said_of_a_mount_is_fit_for_a_terminal() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.text("a\u{1b}]0;title\u{7}.img");
+    std::fs::rename(dir.image("ext4", &[]), &image).expect("renamed");
+    let mnt = Mounted(dir.text("m\u{1b}[2Jnt"));
+    std::fs::create_dir(&mnt.0).expect("directory");
+    let other = dir.text("other");
+    std::fs::create_dir(&other).expect("directory");
+    let plain = |said: &str, words: &[&str]| {
+        assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said:?}");
+    };
+    plain(&extant(&["mount", "-v", &image, &mnt.0]).ok(), &["]0;title", "[2Jnt"]);
+    plain(&extant(&["mount", &image, &other]).fails(32, &["in use"]), &["]0;title", "[2Jnt"]);
+    let busy = std::fs::File::create(format!("{}/open", mnt.0)).expect("created");
+    plain(&extant(&["unmount", &mnt.0]).fails(32, &["busy"]), &["[2Jnt"]);
+    drop(busy);
+    plain(&extant(&["unmount", "-v", &mnt.0]).ok(), &["]0;title", "[2Jnt"]);
+    plain(&extant(&["unmount", &mnt.0]).fails(32, &["not mounted"]), &["[2Jnt"]);
+}

@@ -1,0 +1,145 @@
+//! Unmounting by another process, for a server that has given up the right to do it itself.
+//!
+//! The agent is a process that never sees the image. It knows one mount, and takes that one down when it is asked
+//! through its standard input; it ends when nobody can ask any more. A request is one byte, `u` or (lazily) `z`; an
+//! answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok` is also the first thing that it says: it is ready.
+//!
+//! Main types: [`Agent`], the server's side; [`serve_agent`], the whole of the other process.
+//!
+//! # Locking
+//! `fuse agent` (3), a leaf: one request at a time.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use extant_base::sync::{LockClass, Mutex};
+use rustix::io::Errno;
+
+use super::Unmounter;
+use crate::error::FuseError;
+
+static CLASS: LockClass = LockClass::new("fuse agent", 3);
+
+const UNMOUNT: u8 = b'u';
+const LAZY: u8 = b'z';
+
+/// What fusermount3 says is shorter.
+const ANSWER_MAX: u64 = 4096;
+
+/// The process that unmounts for this one. Dropped, it ends.
+#[derive(Debug)]
+pub struct Agent {
+    pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
+    process: Child,
+}
+
+impl Agent {
+    /// Starts `command`, which must come to [`serve_agent`], and waits until it is ready.
+    pub fn start(mut command: Command) -> io::Result<Agent> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn()?;
+        let (Some(ask), Some(answers)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let agent = Agent { pipes: Mutex::new(&CLASS, (ask, BufReader::new(answers))), process };
+        match answer(&mut agent.pipes.lock().1)?.as_str() {
+            "ok" => {}
+            other => return Err(io::Error::other(other.to_owned())),
+        }
+        Ok(agent)
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(super) fn unmount(&self, path: &Path, lazy: bool) -> Result<(), FuseError> {
+        let failed = |what: String| Err(FuseError::Fusermount { path: path.into(), what });
+        let mut pipes = self.pipes.lock();
+        let (ask, answers) = &mut *pipes;
+        let asked = ask.write_all(&[if lazy { LAZY } else { UNMOUNT }]).and_then(|()| ask.flush());
+        let said = match asked.and_then(|()| answer(answers)) {
+            Ok(said) => said,
+            Err(e) => return failed(format!("the process that was to unmount is gone: {e}")),
+        };
+        match said.split_once(' ') {
+            None if said == "ok" => Ok(()),
+            Some(("errno", number)) => {
+                let errno = Errno::from_raw_os_error(number.parse().unwrap_or(libc::EIO));
+                Err(FuseError::Unmount { path: path.into(), errno })
+            }
+            Some(("said", what)) => failed(what.to_owned()),
+            _ => failed(said),
+        }
+    }
+}
+
+fn answer(from: &mut impl BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    match from.take(ANSWER_MAX).read_line(&mut line)? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(line.trim_end().to_owned()),
+    }
+}
+
+/// Takes the mount at `path` down whenever standard input asks for it, until it ends.
+pub fn serve_agent(path: &Path) -> io::Result<()> {
+    answer_all(&Unmounter::new(path.into()), io::stdin().lock(), io::stdout().lock())
+}
+
+fn answer_all(mount: &Unmounter, mut ask: impl Read, mut say: impl Write) -> io::Result<()> {
+    writeln!(say, "{}", if mount.is_mounted() { "ok" } else { "said no mount there" })?;
+    say.flush()?;
+    let mut request = [0];
+    while ask.read_exact(&mut request).is_ok() {
+        let done = match request[0] {
+            UNMOUNT | LAZY if mount.is_mounted() => mount.unmount(request[0] == LAZY),
+            // Another one has come in its place, or none.
+            _ => Err(FuseError::Unmount { path: mount.path.clone(), errno: Errno::INVAL }),
+        };
+        match done {
+            Ok(()) => writeln!(say, "ok")?,
+            Err(FuseError::Unmount { errno, .. }) => writeln!(say, "errno {}", errno.raw_os_error())?,
+            Err(FuseError::Fusermount { what, .. }) => writeln!(say, "said {}", what.replace('\n', "; "))?,
+            Err(e) => writeln!(say, "said {}", e.to_string().replace('\n', "; "))?,
+        }
+        say.flush()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_mount_that_it_knows_is_taken_down() {
+        let dir = tempfile::tempdir().expect("directory");
+        let mut said = Vec::new();
+        // As if another mount were there now.
+        let mut gone = Unmounter::new(dir.path().into());
+        gone.device = Some((0, u32::MAX));
+        answer_all(&gone, &b"uzx"[..], &mut said).expect("written");
+        let inval = format!("errno {}\n", libc::EINVAL);
+        assert_eq!(String::from_utf8_lossy(&said), format!("said no mount there\n{inval}{inval}{inval}"));
+    }
+
+    #[test]
+    fn the_answers_become_errors_again() {
+        let script = |text: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", text]);
+            command
+        };
+        let ask = |text: &str| Agent::start(script(text)).expect("ready").unmount(Path::new("/x"), false);
+        assert!(ask("echo ok; head -c 1 >/dev/null; echo ok").is_ok());
+        let busy = ask(&format!("echo ok; head -c 1 >/dev/null; echo errno {}", libc::EBUSY));
+        assert!(matches!(busy, Err(FuseError::Unmount { errno: Errno::BUSY, .. })), "{busy:?}");
+        let said = ask("echo ok; head -c 1 >/dev/null; echo said no, it is used");
+        assert!(matches!(&said, Err(FuseError::Fusermount { what, .. }) if what == "no, it is used"), "{said:?}");
+        assert!(matches!(ask("echo ok"), Err(FuseError::Fusermount { .. })));
+        assert!(Agent::start(script("echo said no")).is_err() && Agent::start(script("true")).is_err());
+    }
+}
