@@ -194,7 +194,7 @@ fn pile_up(workers: usize) {
     pool.at_once = LIMIT; // every request was there at once
     let pool = Arc::new(pool);
     let (ours, theirs) = UnixStream::pair().expect("sockets");
-    let (mut reader, mut turn) = (pool.enter(0), pool.enter(1));
+    let (mut reader, mut worker) = (pool.enter(0), pool.enter(1));
     pool.before_read(&mut reader, || ());
     let shared = pool.clone();
     let helper = task::spawn("helper", move || {
