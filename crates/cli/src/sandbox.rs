@@ -132,6 +132,9 @@ const X32: libc::c_long = 0x4000_0000;
 #[cfg(target_arch = "x86_64")]
 const X32_OWN: [libc::c_long; 6] = [520, 521, 528, 539, 540, 545];
 
+/// Of another type in each C library. Linux: include/uapi/asm-generic/ioctls.h.
+const TIOCSTI: u64 = 0x5412;
+
 /// What [`crate::main`] does under the name [`AGENT`].
 pub fn run_agent(dir: &std::path::Path) -> Result<(), Failure> {
     // Who ends the server by a signal to its group or session wants an unmount, which is ours to do.
@@ -227,7 +230,7 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, Vec::new())).collect();
     rules.insert(libc::SYS_clone, when(0, not_a_thread, 0)?);
     rules.insert(libc::SYS_socket, when(0, SeccompCmpOp::Ne, libc::AF_UNIX as u64)?);
-    rules.insert(libc::SYS_ioctl, when(1, SeccompCmpOp::Eq, libc::TIOCSTI as u64)?);
+    rules.insert(libc::SYS_ioctl, when(1, SeccompCmpOp::Eq, TIOCSTI)?);
     // Its flags are in memory, where a filter cannot look. The C library takes this answer for an old kernel, and calls
     // clone.
     let mut missing = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
@@ -270,7 +273,7 @@ mod tests {
             let unshared = rustix::thread::unshare(rustix::thread::UnshareFlags::NEWUSER);
             refused("unshare", os(unshared));
             UnixDatagram::unbound().expect("the log's socket");
-            std::thread::spawn(|| ()).join().expect("a thread");
+            extant_base::task::spawn("more", || ()).expect("started").join().expect("a thread");
             std::fs::read("/proc/self/stat").expect("where clients run");
             let caps = capabilities(None).expect("asked");
             assert!(KEPT.contains(caps.permitted | caps.effective | caps.inheritable));

@@ -67,7 +67,7 @@ fn confined(pid: i32) {
 fn end_by_signal(pid: i32, mnt: &str) {
     kill_process(Pid::from_raw(pid).expect("a number"), Signal::TERM).expect("sent");
     while is_mount_point(Path::new(mnt)) {
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(10));
     }
 }
 
@@ -196,7 +196,7 @@ fn the_process_that_unmounts_ends_with_the_server() {
     assert!(open.iter().all(|to| !to.ends_with("disk.img") && !to.ends_with("fuse")), "{open:?}");
     kill_process(Pid::from_raw(pid).expect("a number"), Signal::KILL).expect("sent");
     while Path::new(&format!("/proc/{agent}/cwd")).exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(10));
     }
 }
 
