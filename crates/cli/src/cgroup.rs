@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-/// Of what the group may have: the rest is for what the budget does not know of (stacks, replies, the page cache of the image),
-/// and for the others in the group.
+/// Of what the group may have: the rest is for what the budget does not know of (stacks, replies, the page cache of the
+/// image), and for the others in the group.
 const SHARE: u64 = 4;
 /// What a mount needs.
 const LEAST: u64 = 8 << 20;

@@ -1,7 +1,7 @@
 //! Who has an image, for the message that it is in use.
 //!
-//! Main type: [`Holder`]: the mounts of it that the kernel shows, and the processes that have it open, as far as this process
-//! may see either.
+//! Main type: [`Holder`]: the mounts of it that the kernel shows, and the processes that have it open, as far as this
+//! process may see either.
 //!
 //! # Locking
 //! None.

@@ -3,7 +3,8 @@
 //! Main types: [`ImageSpec`] (`IMAGE` or `IMAGE@N`), [`Access`]. [`open_device`] answers with the device of the file
 //! system itself: the whole image, or a partition of it. [`open_image`] mounts it in this process.
 //!
-//! An image whose last server is about to end is waited for; one that is mounted is refused, with who has it ([`crate::holder`]).
+//! An image whose last server is about to end is waited for; one that is mounted is refused, with who has it
+//! ([`crate::holder`]).
 //!
 //! # Locking
 //! None.
@@ -29,8 +30,8 @@ use crate::holder;
 use crate::size;
 use crate::text::shown;
 
-/// Writes of at least this many bytes go straight to an image file that is opened through the page cache: the host keeps
-/// them anyway, and a second copy in folios would only cost.
+/// Writes of at least this many bytes go straight to an image file that is opened through the page cache: the host
+/// keeps them anyway, and a second copy in folios would only cost.
 pub const WRITE_THROUGH_BYTES: u64 = 65536;
 
 /// An image, and perhaps a partition of it.

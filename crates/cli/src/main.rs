@@ -7,12 +7,14 @@
 //! memory there may be), [`log`] (messages of a server in the background), [`place`] (`IMAGE:PATH`), [`formats`] (what
 //! is no ext), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`size`], [`text`] and [`failure`].
 //!
-//! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the arguments of a
-//! mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server is done.
+//! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
+//! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
+//! is done.
 //!
 //! # Exit status
-//! The tools: 0, 1 (usage; a script's line that failed), 8 (the image or the system said no), 130 and 143 (SIGINT, SIGTERM), 141
-//! (nobody reads the output any more). `mount` and `unmount`: those of mount(8), see [`failure::Failure`].
+//! The tools: 0, 1 (usage; a script's line that failed), 8 (the image or the system said no), 130 and 143 (SIGINT,
+//! SIGTERM), 141 (nobody reads the output any more). `mount` and `unmount`: those of mount(8), see
+//! [`failure::Failure`].
 //!
 //! # Locking
 //! None.
@@ -51,8 +53,8 @@ use extant_fuse::Control;
 const VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), " (", env!("EXTANT_COMMIT"), ", ", env!("EXTANT_PROFILE"), ")");
 
-/// A request allocates and frees dozens of small objects, often on different threads: that is a tenth of the server's time
-/// with the C library's allocator.
+/// A request allocates and frees dozens of small objects, often on different threads: that is a tenth of the server's
+/// time with the C library's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -7,7 +7,8 @@ use extant_ondisk::inode::FileType;
 
 use crate::failure::{Failure, Result};
 
-/// The permission bits that `text` makes of those in `mode` (kind and permissions). `umask` counts where nobody is named.
+/// The permission bits that `text` makes of those in `mode` (kind and permissions). `umask` counts where nobody is
+/// named.
 pub fn apply(text: &str, mode: u16, umask: u16) -> Result<u16> {
     change(text, mode, umask).ok_or_else(|| Failure::usage(format!("'{text}' is no mode (644, u+rw,go-w)")))
 }

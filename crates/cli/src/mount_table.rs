@@ -83,8 +83,8 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(out))
 }
 
-/// The options that fstab has for mounting `source` on `dir`. mount(8) does not pass on those that are its defaults, `suid` and
-/// `dev` among them.
+/// The options that fstab has for mounting `source` on `dir`. mount(8) does not pass on those that are its defaults,
+/// `suid` and `dev` among them.
 pub fn fstab_options(source: &Path, dir: &Path) -> Option<String> {
     let table = std::fs::read("/etc/fstab").ok()?;
     table.split(|b| *b == b'\n').find_map(|line| {

@@ -17,8 +17,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// A host path that exists is one, whatever is in its name. Else the first colon after the name of an image counts, or
-    /// failing that the first that is followed by a slash.
+    /// A host path that exists is one, whatever is in its name. Else the first colon after the name of an image counts,
+    /// or failing that the first that is followed by a slash.
     pub fn parse(arg: &OsStr) -> Place {
         let bytes = arg.as_bytes();
         let local = || Place::Local(bytes.to_vec());

@@ -4,13 +4,13 @@
 //! give up what is not needed any more ([`crate::sandbox`]) → serve → the file system's unmount (in the server's
 //! `destroy`) → let go of the image → say how it went ([`crate::status`]).
 //!
-//! A block device is mounted as `fuseblk` by root: then umount(2) waits for the server, and syncfs(2) works. The kernel claims
-//! the device itself for such a mount, so ours ends right before it.
+//! A block device is mounted as `fuseblk` by root: then umount(2) waits for the server, and syncfs(2) works. The kernel
+//! claims the device itself for such a mount, so ours ends right before it.
 //!
-//! SIGTERM, SIGINT and SIGHUP unmount. A mount that is busy is detached instead, and is served until its last user has gone;
-//! another signal then makes everything durable that the kernel has handed over, and ends at once, leaving an image that needs
-//! recovery. (Pages that were written through a mapping or with `-o writeback_cache`, and that the kernel still holds, are lost
-//! then.)
+//! SIGTERM, SIGINT and SIGHUP unmount. A mount that is busy is detached instead, and is served until its last user has
+//! gone; another signal then makes everything durable that the kernel has handed over, and ends at once, leaving an
+//! image that needs recovery. (Pages that were written through a mapping or with `-o writeback_cache`, and that the
+//! kernel still holds, are lost then.)
 //!
 //! # Locking
 //! None.

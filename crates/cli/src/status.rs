@@ -3,12 +3,12 @@
 //! umount(2) on a FUSE mount does not wait for the server, and has no way to pass its error on. So the server writes a
 //! small file, named after the mount's device number, into a directory of its user:
 //!
-//! - `/run/extant` for root; else `$XDG_RUNTIME_DIR/extant`, else `/run/user/UID/extant`, else `/tmp/extant-UID`; it must be a
-//!   directory (no link to one) that belongs to the user and that nobody else can enter, and is used through one descriptor:
-//!   in `/tmp` anybody can be first to make one of that name;
+//! - `/run/extant` for root; else `$XDG_RUNTIME_DIR/extant`, else `/run/user/UID/extant`, else `/tmp/extant-UID`; it
+//!   must be a directory (no link to one) that belongs to the user and that nobody else can enter, and is used through
+//!   one descriptor: in `/tmp` anybody can be first to make one of that name;
 //! - first line: `serving`, then `unmounted`, or `failed` with the error on the lines that follow;
-//! - it is locked (flock) from the moment it has its name until the server has let go of the image, or has died. Who gets
-//!   the lock knows that the server is done; if the file then still says `serving`, it died.
+//! - it is locked (flock) from the moment it has its name until the server has let go of the image, or has died. Who
+//!   gets the lock knows that the server is done; if the file then still says `serving`, it died.
 //!
 //! The server removes the file when all went well; who waits has it open already. Without such a directory there is no
 //! file; an unmount can then wait for the lock on the image, but how it went is not known.
@@ -50,8 +50,8 @@ fn directories(uid: u32) -> Vec<PathBuf> {
     dirs
 }
 
-/// Opens `dir` if it is a directory of `uid`'s own. What is asked is the directory that is then used, whatever becomes of its
-/// name. One of ours that others may enter (an older version made such) is closed to them.
+/// Opens `dir` if it is a directory of `uid`'s own. What is asked is the directory that is then used, whatever becomes
+/// of its name. One of ours that others may enter (an older version made such) is closed to them.
 fn open_private(dir: &Path, uid: u32) -> Option<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = openat(CWD, dir, flags, Mode::empty()).ok()?;

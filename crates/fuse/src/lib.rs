@@ -13,8 +13,8 @@
 //!
 //! # Locking
 //! `fuse gate` (rank 1): one per worker, held while that worker calls the server, so that DESTROY can wait until no
-//! worker calls any more. `fuse worker pool` (rank 1001): the workers that are parked; nobody takes it for each request. The
-//! adapter's are in [`adapter`].
+//! worker calls any more. `fuse worker pool` (rank 1001): the workers that are parked; nobody takes it for each
+//! request. The adapter's are in [`adapter`].
 #![deny(unsafe_code)]
 #![cfg_attr(not(target_os = "linux"), allow(unused))]
 

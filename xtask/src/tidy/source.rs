@@ -1,7 +1,7 @@
 //! Rules that one file can break alone.
 //!
-//! Modules open with `//!`; files stay readable in one sitting; no placeholder is left behind; `unsafe` stays where
-//! ARCHITECTURE.md says; texts name no place that only one computer has.
+//! Modules open with `//!`; files stay readable in one sitting, and comments as wide as code; no placeholder is left
+//! behind; `unsafe` stays where ARCHITECTURE.md says; texts name no place that only one computer has.
 //!
 //! # Locking
 //! None.
@@ -10,6 +10,9 @@ use super::{Finding, SourceFile};
 
 /// More is a room that wants a wall.
 const LINES_MAX: usize = 1000;
+
+/// As rustfmt.toml has it for code.
+const COLUMNS_MAX: usize = 120;
 
 /// The files that may hold `unsafe`; ARCHITECTURE.md says why. Their crates deny it everywhere else.
 const UNSAFE: &[&str] =
@@ -67,6 +70,13 @@ pub fn check(file: &SourceFile) -> Vec<Finding> {
     }
     if !file.is_rust() {
         return findings;
+    }
+    for (i, line) in file.text.lines().enumerate() {
+        let text = line.trim_start();
+        // A row of a table cannot be broken.
+        if text.starts_with("//") && !text.contains("| ") && line.chars().count() > COLUMNS_MAX {
+            say(i + 1, format!("a comment of more than {COLUMNS_MAX} columns"));
+        }
     }
     let lines = file.text.lines().count();
     if lines > LINES_MAX {
@@ -130,6 +140,10 @@ mod tests {
         assert!(messages("crates/fs/src/util.rs", "//! Doc.\n")[0].contains("says nothing"));
         let long = "//! Doc.\n".to_owned() + &"\n".repeat(LINES_MAX);
         assert!(messages("crates/fs/src/a.rs", &long)[0].contains("1001 lines"));
+        let wide =
+            |text: &str| messages("crates/fs/src/a.rs", &format!("//! Doc.\n    // {text}{}\n", "x".repeat(115)));
+        assert!(wide("")[0].starts_with("crates/fs/src/a.rs:2: "), "{:?}", wide(""));
+        assert!(wide("| ").is_empty());
     }
 
     #[test]

@@ -151,9 +151,9 @@ pub struct MountArgs {
 
 /// mount(8) helper: mounts SOURCE on TARGET
 ///
-/// mount(8) calls it for the types fuse.extant and fuseblk.extant, and umount(8) its sibling umount.fuse.extant, with which
-/// umount(8) returns when everything is in the image. Mounts are nosuid,nodev unless root says suid or dev in fstab, for an
-/// image may be anybody's; mount(8) does not pass these two on from its command line.
+/// mount(8) calls it for the types fuse.extant and fuseblk.extant, and umount(8) its sibling umount.fuse.extant, with
+/// which umount(8) returns when everything is in the image. Mounts are nosuid,nodev unless root says suid or dev in
+/// fstab, for an image may be anybody's; mount(8) does not pass these two on from its command line.
 #[derive(Parser, Debug)]
 #[command(name = "mount.fuse.extant", version = crate::VERSION)]
 #[command(after_help = "Example of fstab:
@@ -264,7 +264,8 @@ pub struct InfoArgs {
 
 /// List a directory
 ///
-/// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name. With -R, -0 and
+/// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name. With
+/// -R, -0 and
 /// --json give whole paths.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -349,9 +350,9 @@ pub struct TreeArgs {
 
 /// Copy files into an image, out of one, or from one to another
 ///
-/// A path in an image is IMAGE:PATH or IMAGE@PARTITION:PATH; - is standard input or output. Modes, times, hard and symbolic
-/// links, holes and extended attributes are kept; owners too, for root. A file that is there is overwritten, and a symbolic link
-/// that is named as the destination is followed.
+/// A path in an image is IMAGE:PATH or IMAGE@PARTITION:PATH; - is standard input or output. Modes, times, hard and
+/// symbolic links, holes and extended attributes are kept; owners too, for root. A file that is there is overwritten,
+/// and a symbolic link that is named as the destination is followed.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant cp disk.img:/etc/passwd .

@@ -278,9 +278,10 @@ pub struct DfArgs {
 
 /// Search for files
 ///
-/// Tests, which all must hold: -name, -iname and -path PATTERN, -type fdlcbps, -size [+-]N[cwbkMG], -links, -inum, -uid,
-/// -gid and -mtime [+-]N, -perm [-/]MODE, -empty; ! before one turns it round. -maxdepth N and -mindepth N. -print0 (or -0) ends paths
-/// with NUL.
+/// Tests, which all must hold: -name, -iname and -path PATTERN, -type fdlcbps, -size [+-]N[cwbkMG], -links, -inum,
+/// -uid,
+/// -gid and -mtime [+-]N, -perm [-/]MODE, -empty; ! before one turns it round. -maxdepth N and -mindepth N. -print0 (or
+/// -0) ends paths with NUL.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant find disk.img -name '*.conf' -type f
@@ -363,9 +364,9 @@ pub enum XattrCommand {
 
 /// Change an image by a list of commands
 ///
-/// One command in a line: rm, mkdir, ln, mv, chmod, chown, mknod, touch and xattr, with paths in the image, and put and get, which copy
-/// from and to the host. Words are quoted as in a shell; # begins a comment. The first line that fails ends it (exit status 1), and
-/// its number is said; what the lines before have done stays, unless --atomic.
+/// One command in a line: rm, mkdir, ln, mv, chmod, chown, mknod, touch and xattr, with paths in the image, and put and
+/// get, which copy from and to the host. Words are quoted as in a shell; # begins a comment. The first line that fails
+/// ends it (exit status 1), and its number is said; what the lines before have done stays, unless --atomic.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant script disk.img < changes

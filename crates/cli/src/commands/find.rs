@@ -1,7 +1,7 @@
 //! `extant find`: searches for files by name, kind, size and the like.
 //!
-//! Main types: [`Search`] (the command line, parsed), [`Test`]. The words are those of find(1); all tests must hold, `!` turns the
-//! next one round. There is no `-o`, and nothing is executed: `-print0` is for xargs.
+//! Main types: [`Search`] (the command line, parsed), [`Test`]. The words are those of find(1); all tests must hold,
+//! `!` turns the next one round. There is no `-o`, and nothing is executed: `-print0` is for xargs.
 //!
 //! # Locking
 //! None.

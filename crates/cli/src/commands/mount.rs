@@ -91,8 +91,8 @@ fn from_fstab(source: &OsStr, target: &Path) -> String {
     allowed.join(",")
 }
 
-/// Makes a mount read-only, or writable again: the kernel's view of it, for root, and the server's. FUSE tells the server
-/// nothing of a remount, so it is told by an ioctl.
+/// Makes a mount read-only, or writable again: the kernel's view of it, for root, and the server's. FUSE tells the
+/// server nothing of a remount, so it is told by an ioctl.
 fn remount(dir: &Path, options: &[String]) -> Result<()> {
     let name = shown(dir.as_os_str().as_bytes());
     let failed = |what: &str| Failure::new(MOUNT, format!("{name}: {what}"));

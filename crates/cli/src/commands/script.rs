@@ -1,7 +1,8 @@
 //! `extant script`: changes an image by a list of commands.
 //!
-//! The lines are the commands of the same names, with paths in the one image. Nothing waits for the disk between them, so as many
-//! as fit share a transaction of the journal. With `--atomic` they change a [`Draft`], which is committed by one transaction.
+//! The lines are the commands of the same names, with paths in the one image. Nothing waits for the disk between them,
+//! so as many as fit share a transaction of the journal. With `--atomic` they change a [`Draft`], which is committed by
+//! one transaction.
 //!
 //! # Locking
 //! None.

@@ -1,7 +1,7 @@
 //! What the commands that change an image share: which file an argument means, walking below it, and complaints.
 //!
-//! Main types: [`Images`] (opens what arguments name, each image once, and closes all), [`File`] (an argument's image and path),
-//! [`Report`] (says what fails and goes on, as the host's tools do).
+//! Main types: [`Images`] (opens what arguments name, each image once, and closes all), [`File`] (an argument's image
+//! and path), [`Report`] (says what fails and goes on, as the host's tools do).
 //!
 //! An argument is `IMAGE:PATH`; inside `extant script` it is a path in the script's image.
 //!
@@ -175,8 +175,8 @@ impl Report {
     }
 }
 
-/// Calls `f` for a file, and with `recursive` for everything below it, directories before what they contain. The last argument
-/// says that it is the file itself.
+/// Calls `f` for a file, and with `recursive` for everything below it, directories before what they contain. The last
+/// argument says that it is the file itself.
 pub fn each(
     file: &File,
     follow: bool,

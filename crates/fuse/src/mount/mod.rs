@@ -36,8 +36,8 @@ pub enum MountKind {
     /// Over any source: no SYNCFS, and umount(2) does not wait for the server.
     #[default]
     Fuse,
-    /// Over a block device ([`MountOptions::fsname`] is its path): SYNCFS comes, and umount(2) waits until the server has
-    /// answered DESTROY. Root only. The kernel opens the device exclusively: the server must have let go of O_EXCL.
+    /// Over a block device ([`MountOptions::fsname`] is its path): SYNCFS comes, and umount(2) waits until the server
+    /// has answered DESTROY. Root only. The kernel opens the device exclusively: the server must have let go of O_EXCL.
     FuseBlk {
         /// Bytes; a power of two from 512 to the page size.
         blksize: u32,
@@ -83,7 +83,8 @@ pub struct MountOptions {
     pub clone_fd: bool,
     /// Readahead of the kernel, KiB; needs root after mounting, ignored otherwise.
     pub read_ahead_kb: Option<u32>,
-    /// Lift the limits that FUSE mounts get on dirty pages (max_ratio=100, strict_limit=0); needs root, ignored otherwise.
+    /// Lift the limits that FUSE mounts get on dirty pages (max_ratio=100, strict_limit=0); needs root, ignored
+    /// otherwise.
     pub lift_dirty_limits: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The side of a copy that lies on the host, and is read; [`super::local_sink`] is written.
 //!
-//! Everything below what the user named is reached through descriptors of directories and without following links: a tree that
-//! somebody changes meanwhile does not lead elsewhere, and may be deeper than a path can be long.
+//! Everything below what the user named is reached through descriptors of directories and without following links: a
+//! tree that somebody changes meanwhile does not lead elsewhere, and may be deeper than a path can be long.
 //!
 //! # Locking
 //! None.

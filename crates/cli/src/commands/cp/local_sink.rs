@@ -1,9 +1,10 @@
 //! The side of a copy that lies on the host, and is written.
 //!
-//! What is written comes from an image, and may go where others can write. So nothing below the destination is reached by a
-//! path: directories are descriptors, opened without following links; files get their owner and mode through the descriptor
-//! that made them; links, fifos and devices, which have none, are made in a directory that only we can enter, and renamed to
-//! their place when they are complete. What an image says about privileges is left out unless it is asked for.
+//! What is written comes from an image, and may go where others can write. So nothing below the destination is reached
+//! by a path: directories are descriptors, opened without following links; files get their owner and mode through the
+//! descriptor that made them; links, fifos and devices, which have none, are made in a directory that only we can
+//! enter, and renamed to their place when they are complete. What an image says about privileges is left out unless it
+//! is asked for.
 //!
 //! # Locking
 //! None.
@@ -322,7 +323,8 @@ impl Sink for LocalSink {
         if !there(&from, file) {
             return Ok(false);
         }
-        // Under a name that nobody knows, so that what is there is replaced at once and what is linked can be looked at first.
+        // Under a name that nobody knows, so that what is there is replaced at once and what is linked can be looked at
+        // first.
         let workshop = parent.workshop()?;
         match linkat(&from, os(file), workshop, UNFINISHED, AtFlags::empty()) {
             Ok(()) => {}

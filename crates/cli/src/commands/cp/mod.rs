@@ -3,9 +3,9 @@
 //! Both sides look alike ([`side`]): a source is read ([`local`] files or an [`inside`] of an image), a sink is written
 //! ([`local_sink`], [`inside`]). The copy itself ([`tree`]) knows neither; [`stream`] is standard input and output.
 //!
-//! Images are not trusted: names that could lead out of the destination are refused, host directories are opened without
-//! following links, a directory that is reached twice is left out, and what gives privileges is copied to the host only when
-//! asked for.
+//! Images are not trusted: names that could lead out of the destination are refused, host directories are opened
+//! without following links, a directory that is reached twice is left out, and what gives privileges is copied to the
+//! host only when asked for.
 //!
 //! # Locking
 //! None.
@@ -101,8 +101,8 @@ pub fn get(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
     copy_all(args, &from, &LocalSink::new(args.privileges), to.as_bytes(), stop, &mut images)
 }
 
-/// The images that are open: none may be opened twice, and only of one that is open all the time is it known which files are
-/// the same.
+/// The images that are open: none may be opened twice, and only of one that is open all the time is it known which
+/// files are the same.
 #[derive(Default)]
 struct Images {
     open: Vec<(ImageSpec, Arc<Filesystem>)>,

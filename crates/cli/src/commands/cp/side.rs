@@ -1,8 +1,8 @@
 //! What the two sides of a copy offer.
 //!
 //! Main types: [`Source`] and [`Sink`], implemented over the host's files and over an image; [`Node`] (attributes),
-//! [`Trouble`] (what went wrong: the copy itself knows where, so that no side has to carry paths, which in a deep tree are
-//! longer than everything else).
+//! [`Trouble`] (what went wrong: the copy itself knows where, so that no side has to carry paths, which in a deep tree
+//! are longer than everything else).
 //!
 //! # Locking
 //! None.
@@ -131,8 +131,8 @@ pub trait Sink {
     fn directory(&self, parent: &Self::Dir, name: &[u8]) -> Step<Self::Dir>;
     /// The directory `id` again, in which `below` is.
     fn parent(&self, below: &Self::Dir, id: Id) -> Step<Self::Dir>;
-    /// A regular file, emptied if it is there. `named`: by the user, not by the source. `source`: what must not be emptied, if it
-    /// lies in the same image.
+    /// A regular file, emptied if it is there. `named`: by the user, not by the source. `source`: what must not be
+    /// emptied, if it lies in the same image.
     fn file(&self, parent: &Self::Dir, name: &[u8], named: bool, source: Option<Id>) -> Step<Self::File>;
     fn write(&self, file: &Self::File, offset: u64, data: &[u8]) -> Step<()>;
     /// Gives it its size and attributes.
@@ -141,8 +141,8 @@ pub trait Sink {
     /// A symbolic link, device, fifo or socket; none if it is left out.
     fn special(&self, parent: &Self::Dir, name: &[u8], node: &Node, target: &[u8], xattrs: &Xattrs)
     -> Step<Option<Id>>;
-    /// Another name for the file `made`. `path`: the destination, the names of directories below it, the file's name. False:
-    /// it cannot have one.
+    /// Another name for the file `made`. `path`: the destination, the names of directories below it, the file's name.
+    /// False: it cannot have one.
     fn link(&self, made: Id, path: &[&[u8]], parent: &Self::Dir, name: &[u8]) -> Step<bool>;
     /// For messages.
     fn show(&self, path: &[u8]) -> String;

@@ -12,8 +12,8 @@ use crate::failure::{Failure, Result};
 
 /// Compare contestants: ministat and mmtests tables, and a verdict
 ///
-/// The first contestant is the baseline. Figures of one run are paired by round; a figure that got better has a positive
-/// percentage. Different runs get their difference and no verdict, unless at least five of each took turns
+/// The first contestant is the baseline. Figures of one run are paired by round; a figure that got better has a
+/// positive percentage. Different runs get their difference and no verdict, unless at least five of each took turns
 /// (before, after, after, before, ...): then a run is a value.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:

@@ -19,8 +19,9 @@ use crate::failure::{Failure, Result};
 /// Run every workload against the default, and say of each in a line whether it regressed
 ///
 /// A workload did not regress when the 95 % confidence interval of its headline lies above -3 %, or when all counts
-/// (requests, commits, allocations) are equal in every round; it did when the interval lies below. The default is the same kind of target without options, unless --against names another. Each workload has a scale at
-/// which a trial takes seconds; --scale multiplies it.
+/// (requests, commits, allocations) are equal in every round; it did when the interval lies below. The default is the
+/// same kind of target without options, unless --against names another. Each workload has a scale at which a trial
+/// takes seconds; --scale multiplies it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lab matrix engine:/var/tmp/e.img,mb_policy=vanilla

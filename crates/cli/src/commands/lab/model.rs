@@ -16,8 +16,9 @@ use crate::failure::{Failure, Result};
 
 /// Let the policies of one mechanism compete, alone, without an image
 ///
-/// Counts are exact: the same seed makes the same state and the same work. Times are beside those of an empty loop. Each
-/// trial is a line in DIR/trials.ndjson, as of `run`. Called again with the same arguments, it does what is missing.
+/// Counts are exact: the same seed makes the same state and the same work. Times are beside those of an empty loop.
+/// Each trial is a line in DIR/trials.ndjson, as of `run`. Called again with the same arguments, it does what is
+/// missing.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lab model group-search --set groups=4096 --set fill=90 -o result

@@ -79,8 +79,8 @@ pub struct HowArgs {
     /// Replace image files that are there
     #[arg(long)]
     pub overwrite: bool,
-    /// What to record: latency, locks, events, all, or none; phases, counters and the host's figures are there in any case.
-    /// Locks and events slow down the targets that can tell them, and no others
+    /// What to record: latency, locks, events, all, or none; phases, counters and the host's figures are there in any
+    /// case. Locks and events slow down the targets that can tell them, and no others
     #[arg(long, value_name = "PARTS", default_value_t = Recorded::FAIR)]
     pub record: Recorded,
     /// Memory that each contestant has, the workload and the page cache with it (root): Extant's cache takes half of it
@@ -199,8 +199,8 @@ pub fn check(args: &RunArgs) -> Result<Identity> {
     extant_lab::run::check(&config(args, &output, Vec::new())?).map_err(|e| failure(e, &output))
 }
 
-/// Runs (or only checks, if that was asked for) and says how it went; returns where the results are, and whether all trials
-/// can be used. `command` is for the record.
+/// Runs (or only checks, if that was asked for) and says how it went; returns where the results are, and whether all
+/// trials can be used. `command` is for the record.
 pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<(PathBuf, bool)> {
     let output = args.output.clone().unwrap_or_else(|| default_output(&args.workload));
     if args.how.plan {
