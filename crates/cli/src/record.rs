@@ -1,7 +1,7 @@
 //! What the commands that list print for programs: JSON, or paths that are ended by NUL.
 //!
 //! Main types: [`Format`] (the options `--json` and `-0`), [`Records`] (a list that is written as it comes: one array,
-//! one record in each line). [`file`] is the record of a file, the same in all commands.
+//! one record in each line). [`file()`] is the record of a file, the same in all commands.
 //!
 //! # Locking
 //! None.
