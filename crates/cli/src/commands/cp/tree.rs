@@ -1,9 +1,9 @@
 //! The copy: one source after the other, trees without recursion.
 //!
-//! Main types: [`struct@Copy`] (what a whole command remembers), [`Tree`] (one tree under way). Of a tree there are two paths,
-//! a few open directories on either side, and of each directory on the way its number and the names that are still to
-//! come: depth costs no descriptors and little memory. Files with several names are remembered by number, so that they
-//! keep them.
+//! Main types: [`struct@Copy`] (what a whole command remembers), [`Tree`] (one tree under way). Of a tree there are two
+//! paths, a few open directories on either side, and of each directory on the way its number and the names that are
+//! still to come: depth costs no descriptors and little memory. Files with several names are remembered by number, so
+//! that they keep them.
 //!
 //! # Locking
 //! None.
