@@ -464,3 +464,17 @@ fn what_an_operation_itself_gives_back_is_no_new_space() {
     drop((big, dirs, root));
     b.finish();
 }
+
+/// As the kernel's driver (xfstests generic/260, 288).
+#[test]
+fn a_range_to_trim_lies_in_the_file_system() {
+    let b = mounted(&["-t", "ext4", "-b", "4096"], "64M", options());
+    let (size, group) = (64 << 20, 32768 * 4096);
+    for (start, len, min_len) in [(size, size, 0), (u64::MAX, 4096, 0), (0, 4095, 0), (0, size, group + 1)] {
+        let refused = b.fs.trim(start, len, min_len);
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{start} {len} {min_len}: {refused:?}");
+    }
+    assert!(b.fs.trim(0, u64::MAX, 0).expect("all of it") > 32 << 20);
+    assert_eq!(b.fs.trim(0, u64::MAX, group).expect("no run is so long"), 0);
+    b.finish();
+}

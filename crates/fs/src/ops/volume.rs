@@ -115,8 +115,16 @@ impl Filesystem {
     }
 
     /// Tells the device which blocks hold nothing, among the `len` bytes from `start` on, in runs of at least `min_len`
-    /// bytes. Returns how many bytes that were. Linux: `FITRIM`.
+    /// bytes. Returns how many bytes that were. Linux: `FITRIM`, `ext4_trim_fs`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a start behind the end, less than a block, or runs longer than a group.
     pub fn trim(&self, start: u64, len: u64, min_len: u64) -> Result<u64> {
+        let bits = self.geo.block_bits;
+        let group = u64::from(self.geo.blocks_per_group) << bits;
+        if start >> bits >= self.geo.blocks_count || len >> bits == 0 || min_len > group {
+            return Err(Error::Invalid("a range to trim"));
+        }
         let _change = self.begin_change()?;
         // What was deleted a moment ago is free, too.
         self.drain_evictions();
