@@ -404,3 +404,23 @@ fn a_journal_on_another_device_is_read_when_it_is_named() {
     assert_eq!(std::fs::read(format!("{at}/d/f")).expect("there"), b"in the log");
     extant(&["unmount", &at]).ok();
 }
+
+/// A bind mount of a file in the mount (xfstests generic/306): taking it away does not end the server, and nobody waits for it.
+#[test]
+fn a_bind_mount_ends_by_itself() {
+    if !common::loop_mounts_work() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    place.mount(&[]).ok();
+    let bound = place.dir.text("bound");
+    std::fs::write(&bound, "").expect("file");
+    tool("mount", &["--bind", &place.at("big"), &bound]);
+    let unmounted = extant(&["unmount", "-v", &bound]);
+    let whole = std::fs::read(place.at("big")).map(|content| content.len());
+    place.unmount().ok();
+    let said = unmounted.ok();
+    assert!(said.contains("still mounted on"), "{said}");
+    assert_eq!(whole.expect("still there"), common::big().len());
+}

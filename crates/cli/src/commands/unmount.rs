@@ -40,6 +40,14 @@ pub fn run(args: &UnmountArgs) -> Result<()> {
     if args.lazy {
         return Ok(());
     }
+    // One of several places where it is seen (a bind mount): its server goes on.
+    let elsewhere = mount_table::read()?.into_iter().find(|other| other.device == mount.device);
+    if let Some(other) = elsewhere {
+        if args.verbose {
+            println!("{} is still mounted on {}", shown(&mount.source), shown(&other.dir));
+        }
+        return Ok(());
+    }
     wait(&mount, watch)?;
     if args.verbose {
         println!("{} unmounted from {}", shown(&mount.source), shown(&mount.dir));
