@@ -222,9 +222,10 @@ fn a_swapped_node_leads_nowhere() {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 for name in std::fs::read_dir(&out).into_iter().flatten().flatten() {
-                    // As soon as it is there.
+                    // As soon as it is there; not the working directory, whose name is free again the next moment.
                     let path = name.path();
-                    if !path.is_symlink() && !path.is_dir() {
+                    let hidden = name.file_name().as_encoded_bytes()[0] == b'.';
+                    if !hidden && !path.is_symlink() && !path.is_dir() {
                         let _ = std::fs::remove_file(&path);
                         swapped.fetch_add(
                             u32::from(std::os::unix::fs::symlink(&victim, &path).is_ok()),
