@@ -302,3 +302,25 @@ fn a_project_is_handed_down_and_keeps_others_out() {
     let _mount = ExtantMount::new(extant_path(), &[], Path::new(&plain), &at).expect("mount");
     in_mount("mkdir p && chattr -p 5 p").fails(1, &["Operation not supported"]);
 }
+
+/// fallocate(2) by somebody else than root takes set-id bits, as the kernel's driver does (xfstests generic/683 to 687).
+#[test]
+fn what_preallocates_takes_set_id_bits() {
+    with_both(&[], "no_open=0", |kernel, extant| {
+        let seen = [kernel, extant].map(|mount| {
+            let mut seen = Vec::new();
+            for (mode, group) in [(0o6755, 7), (0o2666, 7), (0o2666, 65534), (0o4644, 7), (0o2755, 65534)] {
+                let path = mount.join(format!("f{mode:o}-{group}"));
+                std::fs::write(&path, "content").expect("file");
+                rustix::fs::chown(&path, Some(Uid::from_raw(65534)), Some(Gid::from_raw(group))).expect("chown");
+                std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("mode");
+                let name = path.to_str().expect("UTF-8");
+                let ids = ["--reuid=65534", "--regid=65534", "--clear-groups", "fallocate", "-l", "8192", name];
+                tool("setpriv", &ids);
+                seen.push(std::fs::metadata(&path).expect("stat").mode() & 0o7777);
+            }
+            seen
+        });
+        assert_eq!(seen[0], seen[1]);
+    });
+}

@@ -547,17 +547,23 @@ impl Filesystem {
     }
 
     /// Takes set-id bits and file capabilities away, as a change of content by somebody without CAP_FSETID does.
-    pub fn drop_privileges(&self, inode: &InodeRef) -> Result<()> {
+    /// `member`: of the file's group; for others the set-group-id bit goes even where the group may not execute the file
+    /// (Linux: `setattr_should_drop_sgid`).
+    pub fn drop_privileges(&self, inode: &InodeRef, member: bool) -> Result<()> {
         let _change = self.begin_change()?;
         let _exclusive = inode.rw.write();
-        self.kill_privileges(inode)
+        let others = if member { 0 } else { S_ISGID };
+        self.kill_bits(inode, privileges(inode.mode()) | inode.mode() & others)
     }
 
     /// Drops the set-user-id bit, the set-group-id bit where it means what it says, and file capabilities: the content
     /// is about to change.
     pub(crate) fn kill_privileges(&self, inode: &InodeRef) -> Result<()> {
-        let mode = inode.mode();
-        let kill = privileges(mode);
+        self.kill_bits(inode, privileges(inode.mode()))
+    }
+
+    /// Takes these bits of the mode away, and file capabilities.
+    fn kill_bits(&self, inode: &InodeRef, kill: u16) -> Result<()> {
         let has_caps = {
             let view = XattrView { fs: self, inode };
             use crate::xattr::XattrSource;

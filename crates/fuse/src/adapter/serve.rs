@@ -173,6 +173,11 @@ impl FsServer {
         }));
     }
 
+    /// Whether the caller belongs to the file's group, as far as a request tells: not its further groups. Root counts as one.
+    fn is_member(&self, req: &Request, inode: &InodeRef) -> bool {
+        req.uid == 0 || req.gid == self.options.gid.unwrap_or(self.fs.getattr(inode).gid)
+    }
+
     /// With `dirsync` the caller waits until what changed in a directory is durable.
     fn after_change(&self) -> Result<(), Error> {
         if self.options.dirsync { self.fs.sync_names() } else { Ok(()) }
@@ -330,7 +335,7 @@ impl Server for FsServer {
         let nothing = FsSetAttr { ctime: wanted.ctime, ..FsSetAttr::default() };
         if wanted == nothing && !inode.is_dir() {
             // chown(2) to no owner and no group: all that comes of it is that set-id bits go.
-            check!(reply, self.fs.drop_privileges(&inode));
+            check!(reply, self.fs.drop_privileges(&inode, self.is_member(req, &inode)));
         }
         let attr = check!(reply, self.with_space(caller(req), || self.fs.setattr(&inode, &wanted)));
         if self.options.sync {
@@ -601,7 +606,7 @@ impl Server for FsServer {
         let Some(mode) = convert::fallocate_mode(args.mode) else { return reply.error(Errno::OPNOTSUPP) };
         // The request does not say whether set-id bits must go; the superuser keeps them.
         if req.uid != 0 {
-            check!(reply, self.fs.drop_privileges(&inode));
+            check!(reply, self.fs.drop_privileges(&inode, self.is_member(req, &inode)));
         }
         empty(reply, self.with_space(caller(req), || self.fs.fallocate(&inode, mode, args.offset, args.length)));
     }
