@@ -2,7 +2,7 @@
 CARGO ?= cargo
 OUT ?= target/bench
 
-.PHONY: help demo test lint soak bench fuzz dist install uninstall deb deps clean-demo
+.PHONY: help demo test lint soak bench fuzz dist install uninstall deb deny deps clean-demo
 
 # Where `make install` puts things; DESTDIR in front of all of it. /sbin is where mount(8) looks for helpers.
 PREFIX ?= /usr/local
@@ -14,6 +14,7 @@ help:
 	@echo "make demo     build, then: an image, a mount, a power cut, a replay, and speeds beside the kernel's"
 	@echo "make test     lint, every test of the workspace"
 	@echo "make lint     rustfmt, clippy, cargo xtask tidy, cargo doc"
+	@echo "make deny     licenses and sources of the dependencies (cargo install cargo-deny)"
 	@echo "make soak     the long tests (hours on a small machine)"
 	@echo "make bench    the table of speeds: kernel ext4, fuse2fs, Extant (root)"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS (60)"
@@ -35,6 +36,9 @@ lint:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) xtask tidy
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
+
+deny:
+	$(CARGO) deny check licenses bans sources
 
 soak: deps
 	@scripts/soak.sh
