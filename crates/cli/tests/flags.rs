@@ -303,7 +303,8 @@ fn a_project_is_handed_down_and_keeps_others_out() {
     in_mount("mkdir p && chattr -p 5 p").fails(1, &["Operation not supported"]);
 }
 
-/// fallocate(2) by somebody else than root takes set-id bits, as the kernel's driver does (xfstests generic/683 to 687).
+/// fallocate(2) by somebody else than root takes set-id bits, as the kernel's driver does (xfstests generic/683 to
+/// 687).
 #[test]
 fn what_preallocates_takes_set_id_bits() {
     with_both(&[], "no_open=0", |kernel, extant| {

@@ -405,7 +405,8 @@ fn a_journal_on_another_device_is_read_when_it_is_named() {
     extant(&["unmount", &at]).ok();
 }
 
-/// A bind mount of a file in the mount (xfstests generic/306): taking it away does not end the server, and nobody waits for it.
+/// A bind mount of a file in the mount (xfstests generic/306): taking it away does not end the server, and nobody waits
+/// for it.
 #[test]
 fn a_bind_mount_ends_by_itself() {
     if !common::loop_mounts_work() {

@@ -547,8 +547,8 @@ impl Filesystem {
     }
 
     /// Takes set-id bits and file capabilities away, as a change of content by somebody without CAP_FSETID does.
-    /// `member`: of the file's group; for others the set-group-id bit goes even where the group may not execute the file
-    /// (Linux: `setattr_should_drop_sgid`).
+    /// `member`: of the file's group; for others the set-group-id bit goes even where the group may not execute the
+    /// file (Linux: `setattr_should_drop_sgid`).
     pub fn drop_privileges(&self, inode: &InodeRef, member: bool) -> Result<()> {
         let _change = self.begin_change()?;
         let _exclusive = inode.rw.write();

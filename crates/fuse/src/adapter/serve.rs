@@ -173,7 +173,8 @@ impl FsServer {
         }));
     }
 
-    /// Whether the caller belongs to the file's group, as far as a request tells: not its further groups. Root counts as one.
+    /// Whether the caller belongs to the file's group, as far as a request tells: not its further groups. Root counts
+    /// as one.
     fn is_member(&self, req: &Request, inode: &InodeRef) -> bool {
         req.uid == 0 || req.gid == self.options.gid.unwrap_or(self.fs.getattr(inode).gid)
     }
