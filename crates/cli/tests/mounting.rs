@@ -204,7 +204,7 @@ fn what_is_free_is_discarded_and_the_label_is_set() {
     assert!(blocks() + (15 << 20) < before, "{} of {before} are left", blocks());
     assert_eq!(std::fs::read(format!("{mnt}/keep")).expect("read"), keep);
     // As the kernel's driver: no run can be longer than a group.
-    common::run("fstrim", &["-m", "1G", &mnt]).fails(1, &["Invalid argument"]);
+    run("fstrim", &["-m", "1G", &mnt]).fails(1, &["Invalid argument"]);
     as_nobody(&["fstrim", &mnt]).fails(1, &["fstrim"]);
     extant(&["unmount", &mnt]).ok();
     fsck_clean(&image);
