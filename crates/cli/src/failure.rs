@@ -63,6 +63,21 @@ impl Failure {
     }
 }
 
+/// Does all of them: an operational error of one is said, and the rest is done all the same.
+pub fn each<T>(all: impl IntoIterator<Item = T>, mut f: impl FnMut(T) -> Result<()>) -> Result<bool> {
+    let mut all_done = true;
+    for one in all {
+        match f(one) {
+            Err(e) if e.status == OPERATIONAL => {
+                e.print();
+                all_done = false;
+            }
+            other => other?,
+        }
+    }
+    Ok(all_done)
+}
+
 /// Says something on stderr.
 pub fn warn(message: &str) {
     use std::io::Write;

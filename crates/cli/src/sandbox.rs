@@ -257,7 +257,7 @@ mod tests {
 
     /// What each thread inside finds: of another process, for there is no way back.
     #[test]
-    #[ignore = "run by the next"]
+    #[ignore = "what_is_given_up_is_refused_to_every_thread runs it in a process of its own"]
     fn inside() {
         let refused = |what: &str, e: Option<std::io::Error>| {
             assert_eq!(e.as_ref().map(std::io::Error::kind), Some(PermissionDenied), "{what}: {e:?}");

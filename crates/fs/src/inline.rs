@@ -10,7 +10,6 @@
 use std::sync::Arc;
 
 use extant_ondisk::dirent::{DirBlockFormat, Insert};
-use extant_ondisk::features::Incompat;
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::xattr::Name;
 
@@ -79,9 +78,5 @@ impl Filesystem {
             }
         }
         Ok(Some(block))
-    }
-
-    pub(crate) fn has_inline_data(sb: &extant_ondisk::superblock::SuperBlock) -> bool {
-        sb.incompat().contains(Incompat::INLINE_DATA)
     }
 }

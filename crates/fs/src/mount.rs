@@ -505,7 +505,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     let writable = !read_only;
     let es = EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()));
     let new_extents = sb.incompat().contains(Incompat::EXTENTS);
-    let inline_data = Filesystem::has_inline_data(&sb);
+    let inline_data = sb.incompat().contains(Incompat::INLINE_DATA);
     let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
         me: me.clone(),
         sb_place: sb.primary_location(),

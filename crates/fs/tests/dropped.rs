@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::*;
 use extant_block::device::MemDevice;
-use extant_fs::{Error, Filesystem, Messages, MountOptions};
+use extant_fs::{Cred, Error, Filesystem, Messages, MountOptions, NewNode};
 
 fn device() -> Arc<MemDevice> {
     Arc::new(image(16, EXT4, &[]))
@@ -26,8 +26,8 @@ fn a_dropped_mount_unmounts() {
             put(&fs, &f, 0, b"content");
             Arc::clone(&fs)
         };
-        let root = shared.root();
-        assert!(root.is_err() || matches!(shared.sync(), Err(Error::ReadOnly) | Ok(())), "ended");
+        let late = shared.root().and_then(|root| shared.create(&root, b"late", NewNode::file(0o644), Cred::default()));
+        assert!(matches!(late, Err(Error::ReadOnly)), "{late:?}");
         let after =
             Filesystem::mount(dev.clone(), MountOptions { read_only: true, ..options(false) }).expect("mounted");
         assert!(!after.superblock().needs_recovery(), "clean");

@@ -265,8 +265,7 @@ pub struct InfoArgs {
 /// List a directory
 ///
 /// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name. With
-/// -R, -0 and
-/// --json give whole paths.
+/// -R, -0 and --json give whole paths.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant ls disk.img

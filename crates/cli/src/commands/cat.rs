@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use extant_fs::Filesystem;
 
 use crate::args::CatArgs;
-use crate::failure::{Failure, OPERATIONAL, Result};
+use crate::failure::{Failure, OPERATIONAL, Result, each};
 use crate::image::{self, ImageSpec, open_image};
 use crate::text::Output;
 
@@ -18,18 +18,9 @@ const READ_BYTES: usize = 1 << 20;
 pub fn run(args: &CatArgs) -> Result<()> {
     let fs = open_image(&ImageSpec::parse(&args.image, args.partition.partition), true)?;
     let mut out = Output::new();
-    let mut failed = false;
-    for path in &args.paths {
-        match cat(&fs, path.as_bytes(), &mut out) {
-            Err(e) if e.status == OPERATIONAL => {
-                e.print();
-                failed = true;
-            }
-            other => other?,
-        }
-    }
+    let done = each(&args.paths, |path| cat(&fs, path.as_bytes(), &mut out))?;
     out.flush()?;
-    if failed { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
+    if done { Ok(()) } else { Err(Failure::silent(OPERATIONAL)) }
 }
 
 fn cat(fs: &Filesystem, path: &[u8], out: &mut Output) -> Result<()> {

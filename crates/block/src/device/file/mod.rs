@@ -6,8 +6,7 @@
 //! O_DIRECT does not take go through a copy; writes are aligned by contract.
 //!
 //! An open image excludes other writers: of a file's bytes by a lock of the open file description, of a block device by
-//! O_EXCL. One that the kernel has mounted is
-//! refused ([`same_image_in_use`]).
+//! O_EXCL. One that the kernel has mounted is refused ([`same_image_in_use`]).
 //!
 //! What it does not do: partitions beyond a byte window, growing an open image.
 //!

@@ -14,27 +14,19 @@ use rustix::process::{getegid, geteuid, umask};
 use super::inside::ImageSource;
 use super::side::{Node, Sink, Source};
 use super::{CHUNK_BYTES, Images};
-use crate::failure::{Failure, OPERATIONAL, Result};
+use crate::failure::{Failure, OPERATIONAL, Result, each};
 use crate::place::Place;
 use crate::text::Output;
 
 /// Prints files of images, one after the other.
 pub fn out(from: &[Place], images: &mut Images) -> Result<()> {
     let mut out = Output::new();
-    let mut failed = false;
-    for place in from {
-        let Place::Inside(spec, path) = place else { continue };
-        let printed = images.get(spec).and_then(|fs| print(&ImageSource::new(fs), path, &mut out));
-        match printed {
-            Err(e) if e.status == OPERATIONAL => {
-                e.print();
-                failed = true;
-            }
-            other => other?,
-        }
-    }
+    let done = each(from, |place| match place {
+        Place::Inside(spec, path) => images.get(spec).and_then(|fs| print(&ImageSource::new(fs), path, &mut out)),
+        Place::Local(_) => Ok(()),
+    })?;
     out.flush()?;
-    if failed { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
+    if done { Ok(()) } else { Err(Failure::silent(OPERATIONAL)) }
 }
 
 fn print(source: &ImageSource, path: &[u8], out: &mut Output) -> Result<()> {

@@ -16,10 +16,10 @@ use self::vanilla::Sbitmap;
 /// What every policy does.
 ///
 /// Duties of the caller: `hint` is [`extant_base::task::shard_index`] of the thread that takes the tag, also when it is
-/// given back; only tags that `get` returned
-/// are `put`, once. Duties of the implementer: any number of threads may call at once; no tag is out twice; tags are
-/// below the depth; when nobody else calls meanwhile, `get` finds a tag as long as one is free; a `put` is ordered
-/// before whatever the caller does next, for every `get` after that (sequential consistency).
+/// given back; only tags that `get` returned are `put`, once. Duties of the implementer: any number of threads may call
+/// at once; no tag is out twice; tags are below the depth; when nobody else calls meanwhile, `get` finds a tag as long
+/// as one is free; a `put` is ordered before whatever the caller does next, for every `get` after that (sequential
+/// consistency).
 pub trait TagPolicy: Send + Sync {
     /// A tag that nobody holds.
     fn get(&self, hint: usize) -> Option<u32>;
