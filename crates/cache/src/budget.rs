@@ -1,8 +1,8 @@
 //! One memory budget for everything that can be dropped.
 //!
 //! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold;
-//! whoever pushes the sum over the limit asks the registered shrinkers to give back, once, without waiting for
-//! anything.
+//! whoever pushes the sum over the limit asks the registered shrinkers to give back, each in proportion to what it could,
+//! once, without waiting for anything.
 //!
 //! What it does not do: it never starts writeback or a transaction; dirty memory is bounded by the flusher, metadata
 //! pinned by the journal by the journal. This is the baseline; the policies of reclaim hang on this seam.
@@ -20,6 +20,9 @@ static CLASS: LockClass = LockClass::new("shrinkers", 95);
 
 /// A cache that can give memory back. Must not block, start a transaction or wait for I/O.
 pub trait Shrinker: Send + Sync {
+    /// About how many bytes could be freed now (Linux: `count_objects`).
+    fn reclaimable(&self) -> u64;
+
     /// Tries to free about `bytes`; returns what it freed.
     fn shrink(&self, bytes: u64) -> u64;
 }
@@ -28,6 +31,8 @@ pub trait Shrinker: Send + Sync {
 pub struct Budget {
     limit: u64,
     used: AtomicI64,
+    /// Of it, cached data.
+    data: AtomicI64,
     /// Reclaim runs when more than this is in use: the limit, or above it what was found to be pinned.
     threshold: AtomicU64,
     shrinkers: RwLock<Vec<Weak<dyn Shrinker>>>,
@@ -42,6 +47,7 @@ impl Budget {
         Arc::new(Budget {
             limit,
             used: AtomicI64::new(0),
+            data: AtomicI64::new(0),
             threshold: AtomicU64::new(limit),
             shrinkers: RwLock::new(&CLASS, Vec::new()),
             reclaiming: AtomicBool::new(false),
@@ -71,6 +77,22 @@ impl Budget {
         self.used.fetch_sub(bytes as i64, Ordering::Relaxed);
     }
 
+    /// As [`Budget::charge`], for cached data.
+    pub(crate) fn charge_data(&self, bytes: u64) {
+        self.data.fetch_add(bytes as i64, Ordering::Relaxed);
+        self.charge(bytes);
+    }
+
+    pub(crate) fn uncharge_data(&self, bytes: u64) {
+        self.data.fetch_sub(bytes as i64, Ordering::Relaxed);
+        self.uncharge(bytes);
+    }
+
+    /// Bytes of cached data, clean and dirty.
+    pub fn data(&self) -> u64 {
+        self.data.load(Ordering::Relaxed).max(0) as u64
+    }
+
     pub fn over_limit(&self) -> bool {
         self.used() > self.limit
     }
@@ -92,8 +114,14 @@ impl Budget {
         }
         let want = used.saturating_sub(self.limit) + self.limit / 8;
         let list: Vec<_> = self.shrinkers.read().iter().filter_map(Weak::upgrade).collect();
+        let list: Vec<_> = list.iter().map(|s| (s, s.reclaimable())).filter(|(_, has)| *has > 0).collect();
+        let all: u128 = list.iter().map(|(_, has)| u128::from(*has)).sum();
         let mut freed = 0;
-        for s in list {
+        for (s, has) in &list {
+            freed += s.shrink((u128::from(want) * u128::from(*has) / all) as u64);
+        }
+        // What one has pinned, or spares because it was used, the others give.
+        for (s, _) in &list {
             if freed >= want {
                 break;
             }
@@ -116,10 +144,16 @@ mod tests {
     struct Cache {
         budget: Arc<Budget>,
         free: AtomicU64,
+        /// What it takes for free, but is not.
+        pinned: AtomicU64,
         asked: AtomicU64,
     }
 
     impl Shrinker for Cache {
+        fn reclaimable(&self) -> u64 {
+            self.free.load(Ordering::Relaxed).max(self.pinned.load(Ordering::Relaxed))
+        }
+
         fn shrink(&self, bytes: u64) -> u64 {
             self.asked.fetch_add(1, Ordering::Relaxed);
             let n = self.free.load(Ordering::Relaxed).min(bytes);
@@ -131,22 +165,45 @@ mod tests {
 
     fn cache(limit: u64) -> (Arc<Budget>, Arc<Cache>) {
         let budget = Budget::new(limit);
-        let cache = Arc::new(Cache { budget: budget.clone(), free: AtomicU64::new(0), asked: AtomicU64::new(0) });
+        let cache = add(&budget);
+        (budget, cache)
+    }
+
+    fn add(budget: &Arc<Budget>) -> Arc<Cache> {
+        let zero = || AtomicU64::new(0);
+        let cache = Arc::new(Cache { budget: budget.clone(), free: zero(), pinned: zero(), asked: zero() });
         let weak: Weak<Cache> = Arc::downgrade(&cache);
         budget.register(weak);
-        (budget, cache)
+        cache
+    }
+
+    #[test]
+    fn each_gives_in_proportion_to_what_it_has() {
+        let budget = Budget::new(8 << 20);
+        let (a, b, c) = (add(&budget), add(&budget), add(&budget));
+        a.free.store(1 << 20, Ordering::Relaxed);
+        b.free.store(3 << 20, Ordering::Relaxed);
+        c.pinned.store(4 << 20, Ordering::Relaxed);
+        budget.charge((8 << 20) + 4096);
+        budget.relieve();
+        let want = (1 << 20) + 4096;
+        assert_eq!(budget.used(), (8 << 20) + 4096 - want);
+        let (a, b) = (a.free.load(Ordering::Relaxed), b.free.load(Ordering::Relaxed));
+        assert_eq!(b, (3 << 20) - want * 3 / 8, "three of eight parts");
+        assert_eq!(a, (1 << 20) - (want - want * 3 / 8), "what is pinned, the first who has more gives");
     }
 
     #[test]
     fn pinned_memory_is_not_looked_through_again_and_again() {
         let (budget, cache) = cache(1 << 20);
+        cache.pinned.store(1, Ordering::Relaxed);
         for _ in 0..2048 {
             budget.charge(1024);
             budget.relieve();
         }
-        // One MiB over the limit, in steps of a thirty-second of it.
+        // One MiB over the limit, in steps of a thirty-second of it, twice each.
         let asked = cache.asked.load(Ordering::Relaxed);
-        assert!((16..=33).contains(&asked), "{asked}");
+        assert!((32..=66).contains(&asked), "{asked}");
     }
 
     #[test]

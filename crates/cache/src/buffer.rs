@@ -325,6 +325,10 @@ impl BufferCache {
 }
 
 impl Shrinker for BufferCache {
+    fn reclaimable(&self) -> u64 {
+        self.len() as u64 * (u64::from(self.block_size) + OVERHEAD_BYTES)
+    }
+
     /// CLOCK over each shard: clean buffers that nobody references go; a referenced bit buys one more round.
     fn shrink(&self, bytes: u64) -> u64 {
         let each = u64::from(self.block_size) + OVERHEAD_BYTES;

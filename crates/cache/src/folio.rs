@@ -239,7 +239,7 @@ impl AddressSpace {
                 };
                 inner.folios.insert(page, folio);
                 self.count.fetch_add(1, Ordering::Release);
-                self.budget.charge(pages * PAGE_SIZE as u64 + OVERHEAD_BYTES);
+                self.budget.charge_data(pages * PAGE_SIZE as u64 + OVERHEAD_BYTES);
                 page
             }
         };
@@ -451,7 +451,7 @@ impl AddressSpace {
         if let Some(f) = inner.folios.remove(&start) {
             inner.dirty_blocks -= u64::from(f.dirty.count_ones());
             self.count.fetch_sub(1, Ordering::Release);
-            self.budget.uncharge(f.pages * PAGE_SIZE as u64 + OVERHEAD_BYTES);
+            self.budget.uncharge_data(f.pages * PAGE_SIZE as u64 + OVERHEAD_BYTES);
         }
     }
 

@@ -102,7 +102,7 @@ pub struct Filesystem {
     pub(crate) was_clean: bool,
     pub(crate) inodes: Arc<InodeTable>,
     pub(crate) own_inodes: OwnInodes,
-    pub(crate) es: EsCache,
+    pub(crate) es: Arc<EsCache>,
     pub(crate) flusher: Arc<Flusher>,
     pub(crate) orphans: Orphans,
     pub(crate) renames: Mutex<()>,
@@ -437,16 +437,16 @@ impl Filesystem {
     }
 }
 
+/// Buddies go, because the bitmap can be read again.
 impl Shrinker for Filesystem {
-    /// Extent-status entries first (the map can be read again), then buddies (the bitmap can).
+    fn reclaimable(&self) -> u64 {
+        self.alloc.memory_used() as u64
+    }
+
     fn shrink(&self, bytes: u64) -> u64 {
-        let freed = Shrinker::shrink(&self.es, bytes);
-        if freed >= bytes {
-            return freed;
-        }
-        let buddies = self.alloc.drop_unused_buddies((bytes - freed) as usize) as u64;
+        let buddies = self.alloc.drop_unused_buddies(bytes as usize) as u64;
         self.charge_buddies();
-        freed + buddies
+        buddies
     }
 }
 

@@ -149,6 +149,11 @@ impl InodeTable {
 }
 
 impl Shrinker for InodeTable {
+    /// Inodes and their cached data.
+    fn reclaimable(&self) -> u64 {
+        self.len() as u64 * INODE_BYTES + self.budget.data()
+    }
+
     fn shrink(&self, bytes: u64) -> u64 {
         let mut freed = 0;
         let per_shard = (bytes / INODE_BYTES).div_ceil(SHARDS as u64);

@@ -503,7 +503,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     let (_, free_inodes) = groups.totals();
     let overhead = geo.overhead_blocks() + u64::from(journal_blocks);
     let writable = !read_only;
-    let es = EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()));
+    let es = Arc::new(EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone())));
     let new_extents = sb.incompat().contains(Incompat::EXTENTS);
     let inline_data = sb.incompat().contains(Incompat::INLINE_DATA);
     let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
@@ -555,8 +555,11 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     });
     let _ = hooks.fs.set(Arc::downgrade(&fs));
     let weak = Arc::downgrade(&fs);
-    let shrinker: Weak<dyn Shrinker> = weak;
-    fs.budget.register(shrinker);
+    let buddies: Weak<dyn Shrinker> = weak;
+    fs.budget.register(buddies);
+    let es = Arc::downgrade(&fs.es);
+    let es: Weak<dyn Shrinker> = es;
+    fs.budget.register(es);
     if writable {
         mark_mounted(&fs)?;
         start_threads(&fs)?;

@@ -59,6 +59,7 @@ impl Filesystem {
             self.watch(self.read_locked(inode, pos, &mut buf[..n]))?;
             n
         };
+        self.budget.relieve();
         self.touch_atime(inode);
         Ok(n)
     }
@@ -100,7 +101,6 @@ impl Filesystem {
             buf[from..to].copy_from_slice(&fresh[within..within + (to - from)]);
             inode.pages.insert_clean(start, &fresh);
         }
-        self.budget.relieve();
         Ok(())
     }
 

@@ -93,6 +93,7 @@ impl Model for EsShrink {
             short: 0,
             scanned_max: 0,
         };
+        bench.count("entry_bytes", work.cache.bytes() / work.cache.entries().max(1));
         bench.time("shrink", parameters.get("times"), &mut work, Work::live, Work::shrink)?;
         let statistics = work.cache.stats();
         bench.count("entries_scanned", statistics.scanned);
@@ -101,7 +102,6 @@ impl Model for EsShrink {
         bench.count("entries_not_to_be_had", work.short);
         bench.count("shrinker_calls", statistics.shrinks);
         bench.count("lookups_missed", work.misses);
-        bench.count("entry_bytes", work.cache.entry_bytes());
         // A delayed entry is the only record of a promise.
         let delayed: u64 = work.inodes.iter().map(|i| i.counts().delayed_blocks).sum();
         let promised = u64::from(work.layout.inodes) * u64::from(work.layout.delayed);

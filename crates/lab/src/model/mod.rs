@@ -11,22 +11,25 @@
 //! # Locking
 //! None of its own.
 
+mod es_memory;
 mod es_shrink;
+mod es_traces;
 mod group_search;
 mod tags;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use extant_base::clock::Clock;
 use extant_base::policy::Table;
 use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
+use hdrhistogram::Histogram;
 
 use crate::environment::{self, Build};
 use crate::error::{Error, Result};
-use crate::measure::{Figures, Recorded};
+use crate::measure::{Figures, Recorded, latency};
 use crate::result::{Contestant, Environment, Outcome, Phase, SCHEMA, Trial, WorkloadRun};
 use crate::run::{Store, Summary, identity_of, load, order};
 use crate::workload::Parameters;
@@ -54,7 +57,7 @@ pub trait Model: Send + Sync {
 
 /// Every model.
 pub fn all() -> &'static [&'static dyn Model] {
-    &[&group_search::GroupSearch, &es_shrink::EsShrink, &tags::Tags]
+    &[&group_search::GroupSearch, &es_shrink::EsShrink, &es_memory::EsMemory, &es_traces::EsTraces, &tags::Tags]
 }
 
 /// The model called `name`.
@@ -68,12 +71,13 @@ pub struct Bench<'a> {
     seed: u64,
     stop: &'a AtomicBool,
     phases: Vec<Phase>,
+    latency: BTreeMap<String, Histogram<u64>>,
     counts: Figures,
 }
 
 impl<'a> Bench<'a> {
     fn new(seed: u64, stop: &'a AtomicBool) -> Bench<'a> {
-        Bench { seed, stop, phases: Vec::new(), counts: Figures::new() }
+        Bench { seed, stop, phases: Vec::new(), latency: BTreeMap::new(), counts: Figures::new() }
     }
 
     /// The run's seed.
@@ -91,8 +95,8 @@ impl<'a> Bench<'a> {
         self.counts.insert(name.to_owned(), n as f64);
     }
 
-    /// Does `work` `operations` times and takes its time, in the phase `phase`; what `prepare` makes for it is not
-    /// timed. Then the same number of times nothing, to show what reading the clock costs.
+    /// Does `work` `operations` times and takes the time of each, in the phase `phase`; what `prepare` makes for it is
+    /// not timed. With the first phase also as many times nothing, to show what reading the clock costs.
     pub fn time<S, I>(
         &mut self,
         phase: &str,
@@ -102,6 +106,8 @@ impl<'a> Bench<'a> {
         work: impl Fn(&mut S, I) -> Result<()>,
     ) -> Result<()> {
         let clock = Clock::real();
+        let first = self.phases.is_empty();
+        let mut all = empty_histogram()?;
         let mut ns = 0;
         for i in 0..operations {
             if self.stop.load(Ordering::Relaxed) {
@@ -110,23 +116,36 @@ impl<'a> Bench<'a> {
             let input = prepare(state, i)?;
             let start = clock.now_ns();
             let done = work(state, black_box(input));
-            ns += clock.now_ns() - start;
+            let took = clock.now_ns() - start;
+            ns += took;
+            all.saturating_record(took);
             done?;
         }
-        self.took(phase, operations, ns);
-        let mut ns = 0;
-        for i in 0..operations {
-            let start = clock.now_ns();
-            black_box(i);
-            ns += clock.now_ns() - start;
+        self.took(phase, operations, ns, all);
+        if first {
+            let mut all = empty_histogram()?;
+            let mut ns = 0;
+            for i in 0..operations {
+                let start = clock.now_ns();
+                black_box(i);
+                let took = clock.now_ns() - start;
+                ns += took;
+                all.saturating_record(took);
+            }
+            self.took(EMPTY, operations, ns, all);
         }
-        self.took(EMPTY, operations, ns);
         Ok(())
     }
 
-    fn took(&mut self, phase: &str, operations: u64, ns: u64) {
+    fn took(&mut self, phase: &str, operations: u64, ns: u64, all: Histogram<u64>) {
+        self.latency.insert(phase.to_owned(), all);
         self.phases.push(Phase { name: phase.to_owned(), seconds: ns as f64 / 1e9, operations, bytes: 0 });
     }
+}
+
+/// To a minute, with three digits.
+fn empty_histogram() -> Result<Histogram<u64>> {
+    Histogram::new_with_max(60_000_000_000, 3).map_err(|e| Error::Failed(e.to_string()))
 }
 
 /// What to run.
@@ -237,6 +256,8 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
                 Outcome::Failed(why) => summary.failed.push((contestant.label.clone(), round, why.clone())),
                 _ => summary.usable += 1,
             }
+            let latency = bench.latency.iter().map(|(phase, all)| Ok((phase.clone(), latency::record(all)?)));
+            let latency = latency.collect::<Result<_>>()?;
             store.append(&Trial {
                 schema: SCHEMA,
                 workload: run.clone(),
@@ -251,7 +272,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
                 outcome,
                 flaws,
                 phases: bench.phases,
-                latency: BTreeMap::new(),
+                latency,
                 measures: bench.counts,
                 locks: Vec::new(),
                 groups: BTreeMap::new(),
@@ -259,6 +280,43 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
         }
     }
     Ok(summary)
+}
+
+/// The operations of the trials in `output`, all rounds together, as ministat(1) gives them: microseconds.
+pub fn ministat(output: &Path) -> Result<String> {
+    let mut all: Vec<(String, String, Histogram<u64>)> = Vec::new();
+    for trial in load(output)?.iter().filter(|t| t.usable()) {
+        for (operation, record) in &trial.latency {
+            let samples = latency::histogram(record)?;
+            match all.iter_mut().find(|(o, l, _)| o == operation && *l == trial.contestant.label) {
+                Some((.., sum)) => sum.add(samples).map_err(|e| Error::Failed(e.to_string()))?,
+                None => all.push((operation.clone(), trial.contestant.label.clone(), samples)),
+            }
+        }
+    }
+    all.sort_by(|a, b| (a.0 == EMPTY, &a.0).cmp(&(b.0 == EMPTY, &b.0)));
+    let us = |ns: f64| format!("{:.3}", ns / 1e3);
+    let width = all.iter().map(|(.., label, _)| label.len()).max().unwrap_or(0);
+    let line = |operation: &str, label: &str, cells: [&str; 8]| {
+        let cells: String = cells.iter().map(|c| format!(" {c:>9}")).collect();
+        format!("{operation:16} {label:width$}{cells}\n")
+    };
+    let mut table = line("us", "", ["N", "Min", "Max", "Median", "Avg", "Stddev", "p99", "p99.9"]);
+    for (operation, label, h) in &all {
+        let at = |q: f64| us(h.value_at_quantile(q) as f64);
+        let cells = [
+            h.len().to_string(),
+            us(h.min() as f64),
+            us(h.max() as f64),
+            at(0.5),
+            us(h.mean()),
+            us(h.stdev()),
+            at(0.99),
+            at(0.999),
+        ];
+        table += &line(operation, label, cells.each_ref().map(String::as_str));
+    }
+    Ok(table)
 }
 
 #[cfg(test)]

@@ -61,6 +61,7 @@ pub fn run(args: &ModelArgs) -> Result<()> {
     };
     let summary = model::run(&config, &stop).map_err(|e| failure(e, &config.output))?;
     print(&config.output)?;
+    print!("\n{}", model::ministat(&config.output).map_err(|e| failure(e, &config.output))?);
     eprintln!("all figures: extant lab compare {0}; extant lab report {0}", config.output.display());
     match summary.failed.first() {
         None => Ok(()),

@@ -6,6 +6,7 @@
 //! # Locking
 //! `i_es_lock` (rank 64) is taken and released inside of every call. A policy's hook runs after that, without it.
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
@@ -16,7 +17,7 @@ use extant_cache::Budget;
 use extant_ondisk::InodeNr;
 
 use super::policy::EsPolicy;
-use super::tree::StatusTree;
+use super::tree::Entries;
 use super::{EsCounts, EsEntry, EsState};
 
 static ES_CLASS: LockClass = LockClass::new("i_es_lock", 64);
@@ -30,10 +31,29 @@ pub struct EsStats {
     pub misses: u64,
     /// Calls of the shrinker.
     pub shrinks: u64,
-    /// Entries that shrinks looked at, delayed ones included.
+    /// What shrinks looked at: entries, delayed ones included, or leaves of them where a policy goes by leaves.
     pub scanned: u64,
     /// Entries that shrinks gave up.
     pub freed: u64,
+}
+
+/// What a shrink did, or a part of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shrunk {
+    /// Entries given up.
+    pub freed: u64,
+    /// Entries or leaves looked at.
+    pub visited: u64,
+    /// Memory that came back, as the budget was told.
+    pub bytes: u64,
+}
+
+impl AddAssign for Shrunk {
+    fn add_assign(&mut self, more: Shrunk) {
+        self.freed += more.freed;
+        self.visited += more.visited;
+        self.bytes += more.bytes;
+    }
 }
 
 /// The cache of one mount under policy `P`.
@@ -50,13 +70,23 @@ pub(in crate::map::es) struct Core<P: EsPolicy> {
     shrinks: Counter,
     scanned: Counter,
     freed: Counter,
+    bytes_added: Counter,
+    bytes_gone: Counter,
+}
+
+/// An inode's part of the totals.
+#[derive(Clone, Copy, Default)]
+struct Sizes {
+    entries: u64,
+    evictable: u64,
+    bytes: u64,
 }
 
 /// The entries of one inode under policy `P`.
 pub(in crate::map::es) struct Node<P: EsPolicy> {
     core: Arc<Core<P>>,
     ino: InodeNr,
-    pub tree: RwLock<StatusTree<P::Index>>,
+    pub tree: RwLock<P::Tree>,
     /// What the policy remembers about the inode.
     pub per_inode: P::PerInode,
 }
@@ -76,6 +106,8 @@ impl<P: EsPolicy> Core<P> {
             shrinks: Counter::new(),
             scanned: Counter::new(),
             freed: Counter::new(),
+            bytes_added: Counter::new(),
+            bytes_gone: Counter::new(),
         })
     }
 
@@ -90,8 +122,9 @@ impl<P: EsPolicy> Core<P> {
         self.evictable_added.get().saturating_sub(gone)
     }
 
-    pub fn entry_bytes(&self) -> u64 {
-        P::ENTRY_BYTES
+    pub fn bytes(&self) -> u64 {
+        let gone = self.bytes_gone.get();
+        self.bytes_added.get().saturating_sub(gone)
     }
 
     pub fn stats(&self) -> EsStats {
@@ -104,17 +137,18 @@ impl<P: EsPolicy> Core<P> {
         }
     }
 
-    pub fn shrink(&self, nr_to_scan: u64) -> u64 {
+    pub fn shrink(&self, nr_to_scan: u64) -> Shrunk {
         trace_point!(ext4_es_shrink_scan_enter, nr_to_scan = nr_to_scan, cache_cnt = self.evictable());
-        let (freed, scanned) = if nr_to_scan == 0 { (0, 0) } else { P::shrink(self, nr_to_scan) };
+        let done = if nr_to_scan == 0 { Shrunk::default() } else { P::shrink(self, nr_to_scan) };
         self.shrinks.inc();
-        self.scanned.add(scanned);
-        self.freed.add(freed);
+        self.scanned.add(done.visited);
+        self.freed.add(done.freed);
+        let (freed, scanned) = (done.freed, done.visited);
         trace_point!(ext4_es_shrink_scan_exit, nr_shrunk = freed, scanned = scanned, cache_cnt = self.evictable());
-        freed
+        done
     }
 
-    fn account(&self, before: (u64, u64), after: (u64, u64)) {
+    fn account(&self, before: Sizes, after: Sizes) {
         let change = |added: &Counter, gone: &Counter, before: u64, after: u64| {
             if after > before {
                 added.add(after - before);
@@ -122,22 +156,21 @@ impl<P: EsPolicy> Core<P> {
                 gone.add(before - after);
             }
         };
-        change(&self.evictable_added, &self.evictable_gone, before.1, after.1);
-        if before.0 != after.0 {
-            change(&self.entries_added, &self.entries_gone, before.0, after.0);
-            if let Some(budget) = &self.budget {
-                if after.0 > before.0 {
-                    budget.charge((after.0 - before.0) * P::ENTRY_BYTES);
-                } else {
-                    budget.uncharge((before.0 - after.0) * P::ENTRY_BYTES);
-                }
+        change(&self.evictable_added, &self.evictable_gone, before.evictable, after.evictable);
+        change(&self.entries_added, &self.entries_gone, before.entries, after.entries);
+        change(&self.bytes_added, &self.bytes_gone, before.bytes, after.bytes);
+        if let Some(budget) = &self.budget {
+            if after.bytes > before.bytes {
+                budget.charge(after.bytes - before.bytes);
+            } else if before.bytes > after.bytes {
+                budget.uncharge(before.bytes - after.bytes);
             }
         }
     }
 }
 
-fn sizes<P: EsPolicy>(tree: &StatusTree<P::Index>) -> (u64, u64) {
-    (tree.len(), tree.evictable())
+fn sizes(tree: &impl Entries) -> Sizes {
+    Sizes { entries: tree.len(), evictable: tree.evictable(), bytes: tree.bytes() }
 }
 
 impl<P: EsPolicy> Node<P> {
@@ -145,31 +178,32 @@ impl<P: EsPolicy> Node<P> {
         Arc::new(Node {
             core: Arc::clone(core),
             ino,
-            tree: RwLock::new(&ES_CLASS, StatusTree::default()),
+            tree: RwLock::new(&ES_CLASS, P::Tree::default()),
             per_inode: P::PerInode::default(),
         })
     }
 
-    fn change<R>(self: &Arc<Self>, f: impl FnOnce(&mut StatusTree<P::Index>) -> R) -> R {
+    fn change<R>(self: &Arc<Self>, f: impl FnOnce(&mut P::Tree) -> R) -> R {
         let (result, before, after) = {
             let mut tree = self.tree.write();
-            let before = sizes::<P>(&tree);
-            (f(&mut tree), before, sizes::<P>(&tree))
+            let before = sizes(&*tree);
+            (f(&mut tree), before, sizes(&*tree))
         };
         self.core.account(before, after);
-        P::touched(&self.core, self, after.1);
+        P::touched(&self.core, self, after.evictable);
         result
     }
 
-    /// For policies, while they shrink: changes the entries if nobody holds the lock, telling the counters.
-    pub fn try_change<R>(&self, f: impl FnOnce(&mut StatusTree<P::Index>) -> R) -> Option<R> {
-        let (result, before, after) = {
+    /// For policies, while they shrink: changes the entries if nobody holds the lock, telling the counters. `f` says how
+    /// many entries it gave up and how many it visited.
+    pub fn try_change<R>(&self, f: impl FnOnce(&mut P::Tree) -> (u64, u64, R)) -> Option<(Shrunk, R)> {
+        let ((freed, visited, result), before, after) = {
             let mut tree = self.tree.try_write()?;
-            let before = sizes::<P>(&tree);
-            (f(&mut tree), before, sizes::<P>(&tree))
+            let before = sizes(&*tree);
+            (f(&mut tree), before, sizes(&*tree))
         };
         self.core.account(before, after);
-        Some(result)
+        Some((Shrunk { freed, visited, bytes: before.bytes.saturating_sub(after.bytes) }, result))
     }
 
     pub fn lookup(self: &Arc<Self>, lblk: u32) -> Option<EsEntry> {
@@ -191,11 +225,14 @@ impl<P: EsPolicy> Node<P> {
             return 0;
         }
         trace_point!(ext4_es_insert_extent, ino = self.ino.0, lblk = lblk, len = len; "state={state:?}");
-        self.change(|tree| tree.insert(lblk, clip(lblk, len), state))
+        self.change(|tree| match state.evictable() && !P::KEEPS_CLEAN {
+            true => tree.remove(lblk, clip(lblk, len)),
+            false => tree.insert(lblk, clip(lblk, len), state),
+        })
     }
 
     pub fn cache(self: &Arc<Self>, lblk: u32, len: u32, state: EsState) -> bool {
-        len > 0 && self.change(|tree| tree.insert_if_absent(lblk, clip(lblk, len), state))
+        len > 0 && P::admits(&self.core) && self.change(|tree| tree.insert_if_absent(lblk, clip(lblk, len), state))
     }
 
     pub fn remove(self: &Arc<Self>, lblk: u32, len: u32) -> u64 {
@@ -212,7 +249,7 @@ impl<P: EsPolicy> Node<P> {
     }
 
     pub fn next(&self, lblk: u32) -> Option<EsEntry> {
-        self.tree.read().iter_from(lblk).next()
+        self.tree.read().next(lblk)
     }
 
     pub fn counts(&self) -> EsCounts {
@@ -228,7 +265,7 @@ fn clip(lblk: u32, len: u32) -> u32 {
 
 impl<P: EsPolicy> Drop for Node<P> {
     fn drop(&mut self) {
-        let before = sizes::<P>(&self.tree.read());
-        self.core.account(before, (0, 0));
+        let before = sizes(&*self.tree.read());
+        self.core.account(before, Sizes::default());
     }
 }

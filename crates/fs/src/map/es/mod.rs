@@ -15,6 +15,7 @@
 //! insertion of its result must be one step. Shrinking never waits for an inode's lock.
 
 mod core;
+mod packed;
 pub mod policy;
 mod tree;
 
@@ -25,7 +26,7 @@ use extant_cache::{Budget, Shrinker};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use self::core::{Core, Node};
-use policy::{EvictableList, RoundRobin, Vanilla};
+use policy::{DelayedOnly, EvictableList, LeafRing, RoundRobin, Vanilla};
 
 pub use self::core::EsStats;
 pub use policy::EsPolicyKind;
@@ -95,6 +96,9 @@ pub struct EsCounts {
     pub delayed_blocks: u64,
 }
 
+/// Entries given up at once (Linux: `SHRINK_BATCH`).
+const BATCH: u64 = 128;
+
 /// The cache of one mount.
 #[derive(Clone)]
 pub struct EsCache(CacheOf);
@@ -104,6 +108,8 @@ enum CacheOf {
     Vanilla(Arc<Core<Vanilla>>),
     EvictableList(Arc<Core<EvictableList>>),
     RoundRobin(Arc<Core<RoundRobin>>),
+    DelayedOnly(Arc<Core<DelayedOnly>>),
+    LeafRing(Arc<Core<LeafRing>>),
 }
 
 /// One inode's part of the cache; dropping it (with the inode) forgets its entries.
@@ -113,6 +119,8 @@ enum NodeOf {
     Vanilla(Arc<Node<Vanilla>>),
     EvictableList(Arc<Node<EvictableList>>),
     RoundRobin(Arc<Node<RoundRobin>>),
+    DelayedOnly(Arc<Node<DelayedOnly>>),
+    LeafRing(Arc<Node<LeafRing>>),
 }
 
 macro_rules! on_cache {
@@ -121,6 +129,8 @@ macro_rules! on_cache {
             CacheOf::Vanilla($core) => $do,
             CacheOf::EvictableList($core) => $do,
             CacheOf::RoundRobin($core) => $do,
+            CacheOf::DelayedOnly($core) => $do,
+            CacheOf::LeafRing($core) => $do,
         }
     };
 }
@@ -131,6 +141,8 @@ macro_rules! on_node {
             NodeOf::Vanilla($node) => $do,
             NodeOf::EvictableList($node) => $do,
             NodeOf::RoundRobin($node) => $do,
+            NodeOf::DelayedOnly($node) => $do,
+            NodeOf::LeafRing($node) => $do,
         }
     };
 }
@@ -142,6 +154,8 @@ impl EsCache {
             EsPolicyKind::Vanilla => CacheOf::Vanilla(Core::new(clock, budget)),
             EsPolicyKind::EvictableList => CacheOf::EvictableList(Core::new(clock, budget)),
             EsPolicyKind::RoundRobin => CacheOf::RoundRobin(Core::new(clock, budget)),
+            EsPolicyKind::DelayedOnly => CacheOf::DelayedOnly(Core::new(clock, budget)),
+            EsPolicyKind::LeafRing => CacheOf::LeafRing(Core::new(clock, budget)),
         })
     }
 
@@ -151,13 +165,15 @@ impl EsCache {
             CacheOf::Vanilla(core) => NodeOf::Vanilla(Node::new(core, ino)),
             CacheOf::EvictableList(core) => NodeOf::EvictableList(Node::new(core, ino)),
             CacheOf::RoundRobin(core) => NodeOf::RoundRobin(Node::new(core, ino)),
+            CacheOf::DelayedOnly(core) => NodeOf::DelayedOnly(Node::new(core, ino)),
+            CacheOf::LeafRing(core) => NodeOf::LeafRing(Node::new(core, ino)),
         })
     }
 
     /// Gives up to `nr_to_scan` entries back; returns how many (Linux: `ext4_es_scan`). What `nr_to_scan` counts, freed
     /// or visited entries, is the policy's.
     pub fn shrink(&self, nr_to_scan: u64) -> u64 {
-        on_cache!(self, core => core.shrink(nr_to_scan))
+        on_cache!(self, core => core.shrink(nr_to_scan).freed)
     }
 
     /// Entries that a shrink could free (Linux: `ext4_es_count`).
@@ -175,16 +191,29 @@ impl EsCache {
         on_cache!(self, core => core.stats())
     }
 
-    /// Estimated memory of an entry under this policy, in bytes.
-    pub fn entry_bytes(&self) -> u64 {
-        on_cache!(self, core => core.entry_bytes())
+    /// Memory of all entries, in bytes, as the budget was told; what lies in the inodes themselves is theirs.
+    pub fn bytes(&self) -> u64 {
+        on_cache!(self, core => core.bytes())
     }
 }
 
 impl Shrinker for EsCache {
+    fn reclaimable(&self) -> u64 {
+        let entries = self.entries().max(1);
+        (u128::from(self.bytes()) * u128::from(self.evictable()) / u128::from(entries)) as u64
+    }
+
     fn shrink(&self, bytes: u64) -> u64 {
-        let each = self.entry_bytes();
-        EsCache::shrink(self, bytes.div_ceil(each)) * each
+        let mut freed = 0;
+        while freed < bytes {
+            // A batch as the kernel's: nobody waits for an inode's lock for longer than one takes.
+            let now = on_cache!(self, core => core.shrink(BATCH));
+            freed += now.bytes;
+            if now.freed == 0 {
+                break;
+            }
+        }
+        freed
     }
 }
 

@@ -1,7 +1,7 @@
 //! One inode's entries: runs of blocks that never overlap, merged with their neighbours.
 //!
-//! Main types: [`StatusTree`], [`Index`] (what a policy keeps in step with the evictable entries). Ordered by
-//! `BTreeMap`; Linux uses a red-black tree and remembers the last hit.
+//! Main types: [`Entries`] (what can be done with them, whatever they are kept in), [`StatusTree`] (a `BTreeMap`, as
+//! Linux has a red-black tree), [`Index`] (what a policy keeps in step with its evictable entries).
 //!
 //! # Locking
 //! None; the owner locks.
@@ -13,15 +13,153 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 
 use super::{EsEntry, EsState};
 
+/// One inode's entries. An implementer keeps runs; what they mean for each other is here.
+pub(super) trait Entries: Default + Send + Sync {
+    /// Entries.
+    fn len(&self) -> u64;
+    /// Those that a shrink can free.
+    fn evictable(&self) -> u64;
+    fn all_delayed_blocks(&self) -> u64;
+    /// Memory beside the inode's own, in bytes, for the budget.
+    fn bytes(&self) -> u64;
+    /// How long an entry of this state can be; 0: it cannot be kept.
+    fn longest(_state: EsState) -> u32 {
+        u32::MAX
+    }
+    /// The entry that `lblk` lies in; marks it as looked up.
+    fn lookup(&self, lblk: u32) -> Option<EsEntry>;
+    /// The last entry that starts at or before `lblk`.
+    fn at_or_before(&self, lblk: u32) -> Option<EsEntry>;
+    /// Shows `f` the entries from the one that `from` lies in (or the next) on, until it says no.
+    fn visit(&self, from: u32, f: impl FnMut(EsEntry) -> bool);
+    /// A new entry where none is.
+    fn put(&mut self, new: EsEntry);
+    /// Takes the entry that starts at `lblk` out.
+    fn take(&mut self, lblk: u32) -> Option<EsEntry>;
+    /// The entry that starts at `lblk` ends elsewhere.
+    fn resize(&mut self, lblk: u32, len: u32);
+
+    /// The first entry that ends behind `lblk`.
+    fn next(&self, lblk: u32) -> Option<EsEntry> {
+        let mut found = None;
+        self.visit(lblk, |e| {
+            found = Some(e);
+            false
+        });
+        found
+    }
+
+    /// Removes `lblk..lblk + len`, splitting at both ends; returns the delayed blocks among it.
+    fn remove(&mut self, lblk: u32, len: u32) -> u64 {
+        let end = end_of(lblk, len);
+        let before = self.all_delayed_blocks();
+        if let Some(left) = self.at_or_before(lblk).filter(|e| e.lblk.0 < lblk && e.end() > u64::from(lblk)) {
+            self.resize(left.lblk.0, lblk - left.lblk.0);
+            self.put_tail(&left, end);
+        }
+        while let Some(inside) = self.next(lblk).filter(|e| u64::from(e.lblk.0) < end) {
+            self.take(inside.lblk.0);
+            self.put_tail(&inside, end);
+        }
+        before - self.all_delayed_blocks()
+    }
+
+    /// Puts the part of `whole` from `end` on, if there is any.
+    fn put_tail(&mut self, whole: &EsEntry, end: u64) {
+        if whole.end() > end {
+            let skip = end - u64::from(whole.lblk.0);
+            let len = (whole.end() - end) as u32;
+            self.put(EsEntry { lblk: LogicalBlock(end as u32), len, state: whole.state.advanced(skip) });
+        }
+    }
+
+    /// Replaces whatever is in the range and merges with both neighbours; returns the delayed blocks that were
+    /// replaced.
+    fn insert(&mut self, lblk: u32, len: u32, state: EsState) -> u64 {
+        let replaced = self.remove(lblk, len);
+        let mut done = 0;
+        while done < len {
+            let state = state.advanced(u64::from(done));
+            let piece = (len - done).min(Self::longest(state));
+            if piece == 0 {
+                break;
+            }
+            self.put_merged(EsEntry { lblk: LogicalBlock(lblk + done), len: piece, state });
+            done += piece;
+        }
+        replaced
+    }
+
+    fn put_merged(&mut self, mut new: EsEntry) {
+        if let Some(right) = u32::try_from(new.end()).ok().and_then(|end| self.at_or_before(end))
+            && Self::merge(&new, &right)
+        {
+            self.take(right.lblk.0);
+            new.len += right.len;
+        }
+        match self.at_or_before(new.lblk.0) {
+            Some(left) if Self::merge(&left, &new) => self.resize(left.lblk.0, left.len + new.len),
+            _ => self.put(new),
+        }
+    }
+
+    /// May two entries become one?
+    fn merge(left: &EsEntry, right: &EsEntry) -> bool {
+        follows(left, right) && left.len.checked_add(right.len).is_some_and(|len| len <= Self::longest(left.state))
+    }
+
+    /// Inserts unless any of the range is known.
+    fn insert_if_absent(&mut self, lblk: u32, len: u32, state: EsState) -> bool {
+        let known = self.next(lblk).is_some_and(|e| u64::from(e.lblk.0) < end_of(lblk, len));
+        if !known {
+            self.insert(lblk, len, state);
+        }
+        !known
+    }
+
+    fn find_delayed(&self, from: u32, to: u32) -> Option<EsEntry> {
+        let mut found = None;
+        if self.all_delayed_blocks() > 0 {
+            self.visit(from, |e| {
+                if e.lblk.0 <= to && e.state == EsState::Delayed {
+                    found = Some(e);
+                }
+                e.lblk.0 <= to && found.is_none()
+            });
+        }
+        found
+    }
+
+    fn delayed_in(&self, from: u32, to: u32) -> u64 {
+        let mut blocks = 0;
+        if self.all_delayed_blocks() > 0 {
+            self.visit(from, |e| {
+                if e.lblk.0 <= to && e.state == EsState::Delayed {
+                    blocks += e.end().min(u64::from(to) + 1) - u64::from(e.lblk.0.max(from));
+                }
+                e.lblk.0 <= to
+            });
+        }
+        blocks
+    }
+}
+
 /// What a policy keeps beside the tree, told of every evictable entry that comes and goes.
 pub(super) trait Index: Default + Send + Sync {
+    /// Estimated memory of an entry, index included, in bytes.
+    const ENTRY_BYTES: u64;
+
     /// An evictable entry now starts at `lblk`. The tag comes back in [`Index::removed`].
     fn added(&mut self, lblk: u32) -> u64;
     /// The entry that started at `lblk` is gone, or starts elsewhere.
     fn removed(&mut self, lblk: u32, tag: u64);
 }
 
+/// No index: the tree alone.
 impl Index for () {
+    /// Key and slot in a B-tree node filled to two thirds.
+    const ENTRY_BYTES: u64 = 64;
+
     fn added(&mut self, _lblk: u32) -> u64 {
         0
     }
@@ -56,7 +194,7 @@ fn end_of(lblk: u32, len: u32) -> u64 {
     u64::from(lblk) + u64::from(len)
 }
 
-/// May two adjacent runs become one?
+/// Is the right run the left one's continuation?
 fn follows(left: &EsEntry, right: &EsEntry) -> bool {
     let behind = |b: BlockNr| b.0.checked_add(u64::from(left.len));
     let same = match (left.state, right.state) {
@@ -65,20 +203,53 @@ fn follows(left: &EsEntry, right: &EsEntry) -> bool {
         }
         (a, b) => a == b,
     };
-    same && left.end() == u64::from(right.lblk.0) && left.len.checked_add(right.len).is_some()
+    same && left.end() == u64::from(right.lblk.0)
 }
 
 impl<I: Index> StatusTree<I> {
-    pub fn len(&self) -> u64 {
+    /// The entries that start at `lblk` or behind, with the policy's own marks, as (first block, slot, evictable).
+    pub fn slots_from(&self, lblk: u32) -> impl Iterator<Item = (u32, &Slot, bool)> {
+        self.map.range(lblk..).map(|(l, s)| (*l, s, s.state.evictable()))
+    }
+}
+
+impl<I: Index> Entries for StatusTree<I> {
+    fn len(&self) -> u64 {
         self.map.len() as u64
     }
 
-    pub fn evictable(&self) -> u64 {
+    fn evictable(&self) -> u64 {
         self.evictable
     }
 
-    pub fn all_delayed_blocks(&self) -> u64 {
+    fn all_delayed_blocks(&self) -> u64 {
         self.delayed_blocks
+    }
+
+    fn bytes(&self) -> u64 {
+        self.len() * I::ENTRY_BYTES
+    }
+
+    fn lookup(&self, lblk: u32) -> Option<EsEntry> {
+        let (start, slot) = self.map.range(..=lblk).next_back()?;
+        let found = entry(*start, slot);
+        if found.end() <= u64::from(lblk) {
+            return None;
+        }
+        if !slot.referenced.load(Ordering::Relaxed) {
+            slot.referenced.store(true, Ordering::Relaxed);
+        }
+        Some(found)
+    }
+
+    fn at_or_before(&self, lblk: u32) -> Option<EsEntry> {
+        self.map.range(..=lblk).next_back().map(|(l, s)| entry(*l, s))
+    }
+
+    fn visit(&self, from: u32, mut f: impl FnMut(EsEntry) -> bool) {
+        let start = self.at_or_before(from).filter(|e| e.end() > u64::from(from)).map_or(from, |e| e.lblk.0);
+        let mut rest = self.map.range(start..).map(|(l, s)| entry(*l, s));
+        while rest.next().is_some_and(&mut f) {}
     }
 
     fn put(&mut self, new: EsEntry) {
@@ -94,8 +265,7 @@ impl<I: Index> StatusTree<I> {
         debug_assert!(old.is_none());
     }
 
-    /// Takes the entry that starts at `lblk` out.
-    pub fn take(&mut self, lblk: u32) -> Option<EsEntry> {
+    fn take(&mut self, lblk: u32) -> Option<EsEntry> {
         let slot = self.map.remove(&lblk)?;
         if slot.state.evictable() {
             self.evictable -= 1;
@@ -114,112 +284,6 @@ impl<I: Index> StatusTree<I> {
             slot.len = len;
         }
     }
-
-    /// The last entry that starts at or before `lblk`.
-    fn at_or_before(&self, lblk: u32) -> Option<EsEntry> {
-        self.map.range(..=lblk).next_back().map(|(l, s)| entry(*l, s))
-    }
-
-    /// The entry that `lblk` lies in; marks it as referenced.
-    pub fn lookup(&self, lblk: u32) -> Option<EsEntry> {
-        let (start, slot) = self.map.range(..=lblk).next_back()?;
-        let found = entry(*start, slot);
-        if found.end() <= u64::from(lblk) {
-            return None;
-        }
-        if !slot.referenced.load(Ordering::Relaxed) {
-            slot.referenced.store(true, Ordering::Relaxed);
-        }
-        Some(found)
-    }
-
-    /// Entries from the one that `lblk` lies in (or the next) on.
-    pub fn iter_from(&self, lblk: u32) -> impl Iterator<Item = EsEntry> {
-        let start = self.at_or_before(lblk).filter(|e| e.end() > u64::from(lblk)).map_or(lblk, |e| e.lblk.0);
-        self.map.range(start..).map(|(l, s)| entry(*l, s))
-    }
-
-    /// The same with the policy's own marks, as (first block, slot, evictable).
-    pub fn slots_from(&self, lblk: u32) -> impl Iterator<Item = (u32, &Slot, bool)> {
-        self.map.range(lblk..).map(|(l, s)| (*l, s, s.state.evictable()))
-    }
-
-    /// Removes `lblk..lblk + len`, splitting at both ends; returns the delayed blocks among it.
-    pub fn remove(&mut self, lblk: u32, len: u32) -> u64 {
-        let end = end_of(lblk, len);
-        let before = self.delayed_blocks;
-        if let Some(left) = self.at_or_before(lblk).filter(|e| e.lblk.0 < lblk && e.end() > u64::from(lblk)) {
-            self.resize(left.lblk.0, lblk - left.lblk.0);
-            if left.end() > end {
-                self.put_tail(&left, end);
-            }
-        }
-        while let Some(inside) = self.map.range(lblk..).next().map(|(l, s)| entry(*l, s)) {
-            if u64::from(inside.lblk.0) >= end {
-                break;
-            }
-            self.take(inside.lblk.0);
-            if inside.end() > end {
-                self.put_tail(&inside, end);
-            }
-        }
-        before - self.delayed_blocks
-    }
-
-    /// Puts the part of `whole` from `end` on.
-    fn put_tail(&mut self, whole: &EsEntry, end: u64) {
-        let skip = end - u64::from(whole.lblk.0);
-        self.put(EsEntry {
-            lblk: LogicalBlock(end as u32),
-            len: (whole.end() - end) as u32,
-            state: whole.state.advanced(skip),
-        });
-    }
-
-    /// Replaces whatever is in the range and merges with both neighbours; returns the delayed blocks that were
-    /// replaced.
-    pub fn insert(&mut self, lblk: u32, len: u32, state: EsState) -> u64 {
-        let replaced = self.remove(lblk, len);
-        let mut new = EsEntry { lblk: LogicalBlock(lblk), len, state };
-        if let Some(right) = u32::try_from(new.end()).ok().and_then(|end| self.map.get(&end).map(|s| entry(end, s)))
-            && follows(&new, &right)
-        {
-            self.take(right.lblk.0);
-            new.len += right.len;
-        }
-        match self.at_or_before(lblk) {
-            Some(left) if follows(&left, &new) => self.resize(left.lblk.0, left.len + new.len),
-            _ => self.put(new),
-        }
-        replaced
-    }
-
-    /// Inserts unless any of the range is known.
-    pub fn insert_if_absent(&mut self, lblk: u32, len: u32, state: EsState) -> bool {
-        let known = self.iter_from(lblk).next().is_some_and(|e| u64::from(e.lblk.0) < end_of(lblk, len));
-        if !known {
-            self.insert(lblk, len, state);
-        }
-        !known
-    }
-
-    pub fn find_delayed(&self, from: u32, to: u32) -> Option<EsEntry> {
-        if self.delayed_blocks == 0 {
-            return None;
-        }
-        self.iter_from(from).take_while(|e| e.lblk.0 <= to).find(|e| e.state == EsState::Delayed)
-    }
-
-    pub fn delayed_in(&self, from: u32, to: u32) -> u64 {
-        if self.delayed_blocks == 0 {
-            return 0;
-        }
-        self.iter_from(from)
-            .take_while(|e| e.lblk.0 <= to)
-            .filter(|e| e.state == EsState::Delayed)
-            .map(|e| e.end().min(u64::from(to) + 1) - u64::from(e.lblk.0.max(from)))
-            .sum()
-    }
 }
 
 #[cfg(test)]
@@ -227,12 +291,15 @@ mod tests {
     use extant_base::rng::Rng;
 
     use super::*;
+    use crate::map::es::packed::PackedTree;
 
     /// Bookkeeping of the index, checked against the tree.
     #[derive(Debug, Default)]
     struct Set(BTreeMap<u32, u64>, u64);
 
     impl Index for Set {
+        const ENTRY_BYTES: u64 = 1;
+
         fn added(&mut self, lblk: u32) -> u64 {
             self.1 += 1;
             assert!(self.0.insert(lblk, self.1).is_none());
@@ -254,11 +321,32 @@ mod tests {
         }
     }
 
+    /// What a tree is checked for beside its answers.
+    trait Checked: Entries {
+        fn check(&self, _entries: &[EsEntry]) {}
+    }
+
+    impl Checked for StatusTree<Set> {
+        fn check(&self, entries: &[EsEntry]) {
+            let evictable: Vec<u32> = entries.iter().filter(|e| e.state.evictable()).map(|e| e.lblk.0).collect();
+            assert_eq!(self.evictable(), evictable.len() as u64);
+            assert!(self.index.0.keys().eq(evictable.iter()));
+            assert!(self.slots_from(0).filter(|s| s.2).map(|s| s.0).eq(evictable));
+        }
+    }
+
+    impl Checked for PackedTree {}
+
     #[test]
-    fn agrees_with_a_block_by_block_model() {
+    fn every_tree_agrees_with_a_block_by_block_model() {
+        agrees_with_the_model::<StatusTree<Set>>();
+        agrees_with_the_model::<PackedTree>();
+    }
+
+    fn agrees_with_the_model<T: Checked>() {
         for seed in 0..40 {
             let mut rng = Rng::new(seed);
-            let mut tree = StatusTree::<Set>::default();
+            let mut tree = T::default();
             let mut model: BTreeMap<u32, EsState> = BTreeMap::new();
             for _ in 0..600 {
                 let lblk = rng.below(300) as u32;
@@ -287,7 +375,9 @@ mod tests {
                         let found = tree.find_delayed(lblk, to);
                         assert_eq!(found.map(|e| e.lblk.0.max(lblk)), first);
                         let next = model.range(lblk..).next().map(|(k, _)| *k);
-                        assert_eq!(tree.iter_from(lblk).next().map(|e| e.lblk.0.max(lblk)), next);
+                        assert_eq!(tree.next(lblk).map(|e| e.lblk.0.max(lblk)), next);
+                        let here = tree.lookup(lblk).and_then(|e| e.from(LogicalBlock(lblk), 1)).map(|e| e.state);
+                        assert_eq!(here, model.get(&lblk).copied());
                     }
                     _ => {
                         assert_eq!(tree.insert(lblk, len, s), delayed(&model));
@@ -295,32 +385,105 @@ mod tests {
                     }
                 }
                 let mut flat = BTreeMap::new();
-                let mut last: Option<EsEntry> = None;
-                for e in tree.iter_from(0) {
-                    assert!(last.is_none_or(|l| l.end() <= u64::from(e.lblk.0) && !follows(&l, &e)), "merged");
+                let all = entries(&tree);
+                for pair in all.windows(2) {
+                    assert!(pair[0].end() <= u64::from(pair[1].lblk.0) && !T::merge(&pair[0], &pair[1]), "merged");
+                }
+                for e in &all {
                     flat.extend((0..e.len).map(|i| (e.lblk.0 + i, e.state.advanced(u64::from(i)))));
-                    last = Some(e);
                 }
                 assert_eq!(flat, model);
-                let evictable: Vec<u32> = tree.slots_from(0).filter(|s| s.2).map(|s| s.0).collect();
-                assert_eq!(tree.evictable(), evictable.len() as u64);
-                assert!(tree.index.0.keys().eq(evictable.iter()));
+                tree.check(&all);
+                assert_eq!(tree.len(), all.len() as u64);
                 assert_eq!(tree.all_delayed_blocks(), tree.delayed_in(0, u32::MAX));
             }
         }
     }
 
+    fn entries(tree: &impl Entries) -> Vec<EsEntry> {
+        let mut all = Vec::new();
+        tree.visit(0, |e| {
+            all.push(e);
+            true
+        });
+        all
+    }
+
+    /// Many leaves, which share, split, join and give up what was not looked up.
+    #[test]
+    fn packed_leaves_hold_what_a_btree_holds() {
+        for seed in 0..6 {
+            let mut rng = Rng::new(seed);
+            let (mut packed, mut plain) = (PackedTree::default(), StatusTree::<()>::default());
+            // Grows, is turned over, shrinks to nothing.
+            for round in 0..40_000u32 {
+                let lblk = if seed % 2 == 0 { rng.below(1 << 17) as u32 } else { (round * 3) % (1 << 17) };
+                let len = 1 + rng.below(3) as u32;
+                let grows = rng.below(40_000) > u64::from(round);
+                if round % 512 == 511 {
+                    let spare = rng.below(3) > 0;
+                    let swept = packed.sweep(rng.below(600), 1 + rng.below(8), spare);
+                    let kept = entries(&packed);
+                    let mut gone = 0;
+                    for e in entries(&plain) {
+                        if kept.binary_search_by_key(&e.lblk.0, |k| k.lblk.0).is_err() {
+                            assert!(e.state.evictable(), "{e:?}");
+                            plain.take(e.lblk.0);
+                            gone += 1;
+                        }
+                    }
+                    assert_eq!(swept.freed, gone);
+                } else if grows {
+                    let s = match rng.below(3) {
+                        0 => EsState::Delayed,
+                        1 => EsState::Hole,
+                        _ => EsState::Written(BlockNr(5000 + 7 * u64::from(lblk))),
+                    };
+                    assert_eq!(packed.insert(lblk, len, s), plain.insert(lblk, len, s));
+                } else {
+                    assert_eq!(packed.remove(lblk, 40), plain.remove(lblk, 40));
+                }
+                assert_eq!(packed.lookup(lblk ^ 1), plain.lookup(lblk ^ 1));
+                if round % 256 == 0 {
+                    assert_eq!(entries(&packed), entries(&plain));
+                    packed.check();
+                }
+            }
+            packed.remove(0, u32::MAX);
+            assert_eq!((packed.len(), packed.bytes(), packed.evictable()), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn a_run_longer_than_an_entry_is_several() {
+        let mut tree = PackedTree::default();
+        tree.insert(10, 40_000, EsState::Written(BlockNr(1 << 40)));
+        assert_eq!(tree.len(), 3);
+        let end = tree.lookup(40_009).expect("known");
+        assert_eq!((end.end(), end.state), (40_010, EsState::Written(BlockNr((1 << 40) + u64::from(end.lblk.0 - 10)))));
+        tree.insert(40_010, 5, EsState::Written(BlockNr((1 << 40) + 40_000)));
+        assert_eq!(tree.len(), 3, "the last one grew");
+        tree.insert(50_000, 4, EsState::Written(BlockNr((1 << 48) - 2)));
+        assert_eq!(tree.lookup(50_002), None, "no file system has such a block");
+        tree.insert(60_000, u32::MAX - 60_000, EsState::Delayed);
+        assert_eq!(tree.remove(70_000, 1), 1);
+    }
+
     #[test]
     fn the_whole_range_of_blocks() {
-        let mut tree = StatusTree::<()>::default();
-        tree.insert(0, u32::MAX, EsState::Hole);
-        assert_eq!(tree.insert(u32::MAX, 1, EsState::Hole), 0);
-        assert_eq!(tree.len(), 2, "one entry cannot be longer than 32 bits say");
-        tree.insert(5, 1, EsState::Delayed);
-        assert_eq!(tree.lookup(u32::MAX).map(|e| e.len), Some(1));
-        assert_eq!(tree.lookup(4).map(|e| e.end()), Some(5));
-        assert_eq!(tree.remove(1, u32::MAX), 1);
-        assert_eq!(tree.len(), 1);
-        assert_eq!(tree.lookup(0), Some(EsEntry { lblk: LogicalBlock(0), len: 1, state: EsState::Hole }));
+        fn on<T: Entries>() {
+            let mut tree = T::default();
+            tree.insert(0, u32::MAX, EsState::Hole);
+            assert_eq!(tree.insert(u32::MAX, 1, EsState::Hole), 0);
+            assert_eq!(tree.len(), 2, "one entry cannot be longer than 32 bits say");
+            tree.insert(5, 1, EsState::Delayed);
+            assert_eq!(tree.lookup(u32::MAX).map(|e| e.len), Some(1));
+            assert_eq!(tree.lookup(4).map(|e| e.end()), Some(5));
+            assert_eq!(tree.remove(1, u32::MAX), 1);
+            assert_eq!(tree.len(), 1);
+            assert_eq!(tree.lookup(0), Some(EsEntry { lblk: LogicalBlock(0), len: 1, state: EsState::Hole }));
+        }
+        on::<StatusTree<()>>();
+        on::<PackedTree>();
     }
 }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use super::EsPolicy;
 use super::lru::{InodeLru, Stamp};
-use crate::map::es::core::{Core, Node};
-use crate::map::es::tree::Index;
+use crate::map::es::core::{Core, Node, Shrunk};
+use crate::map::es::tree::{Entries, Index, StatusTree};
 
 /// Evictable entries by the order in which they came. (An ordered map in the place of list nodes inside of the entries,
 /// which safe Rust does not have.)
@@ -25,6 +25,9 @@ pub(in crate::map::es) struct Arrivals {
 }
 
 impl Index for Arrivals {
+    /// Vanilla's and a second key and value.
+    const ENTRY_BYTES: u64 = 88;
+
     fn added(&mut self, lblk: u32) -> u64 {
         self.next += 1;
         self.by_arrival.insert(self.next, lblk);
@@ -42,16 +45,14 @@ pub(in crate::map::es) struct EvictableList {
 }
 
 impl EsPolicy for EvictableList {
-    type Index = Arrivals;
+    type Tree = StatusTree<Arrivals>;
     type PerInode = Stamp;
-    /// Vanilla's and a second key and value.
-    const ENTRY_BYTES: u64 = 88;
 
     fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64) {
         core.policy.lru.touched(core, node, evictable);
     }
 
-    fn shrink(core: &Core<Self>, nr: u64) -> (u64, u64) {
+    fn shrink(core: &Core<Self>, nr: u64) -> Shrunk {
         core.policy.lru.shrink(core, nr, |node, left| {
             node.try_change(|tree| {
                 let mut freed = 0;
@@ -61,9 +62,9 @@ impl EsPolicy for EvictableList {
                 {
                     freed += 1;
                 }
-                (freed, freed)
+                (freed, freed, ())
             })
-            .unwrap_or((0, 0))
+            .map_or(Shrunk::default(), |(done, ())| done)
         })
     }
 }

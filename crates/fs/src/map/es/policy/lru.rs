@@ -15,8 +15,9 @@ use std::sync::{Arc, Weak};
 use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 
-use crate::map::es::core::{Core, Node};
+use crate::map::es::core::{Core, Node, Shrunk};
 use crate::map::es::policy::EsPolicy;
+use crate::map::es::tree::Entries;
 
 static LRU_CLASS: LockClass = LockClass::new("s_es_lru_lock", 62);
 
@@ -65,16 +66,16 @@ impl<P: EsPolicy<PerInode = Stamp>> InodeLru<P> {
         }
     }
 
-    /// Walks the list; `reclaim(node, left)` frees at most `left` entries of one inode and returns (freed, visited).
-    pub fn shrink(&self, core: &Core<P>, nr: u64, mut reclaim: impl FnMut(&Node<P>, u64) -> (u64, u64)) -> (u64, u64) {
+    /// Walks the list; `reclaim(node, left)` frees at most `left` entries of one inode.
+    pub fn shrink(&self, core: &Core<P>, nr: u64, mut reclaim: impl FnMut(&Node<P>, u64) -> Shrunk) -> Shrunk {
         let mut list = self.0.lock();
-        let (mut freed, mut visited) = (0, 0);
+        let mut done = Shrunk::default();
         for attempt in 0..2 {
             let mut kept = VecDeque::new();
             let mut skipped = VecDeque::new();
             while let Some(weak) = list.inodes.pop_front() {
                 let Some(node) = weak.upgrade() else { continue };
-                if freed >= nr || core.evictable() == 0 {
+                if done.freed >= nr || core.evictable() == 0 {
                     kept.push_back(weak);
                     break;
                 }
@@ -82,9 +83,7 @@ impl<P: EsPolicy<PerInode = Stamp>> InodeLru<P> {
                     skipped.push_back(weak);
                     continue;
                 }
-                let (f, v) = reclaim(&node, nr - freed);
-                freed += f;
-                visited += v;
+                done += reclaim(&node, nr - done.freed);
                 // It leaves the list when nothing is left; its next access puts it back. It is marked before it is
                 // looked at, so that an insertion in between is either seen here or lists it itself. Busy counts as not
                 // empty.
@@ -99,7 +98,7 @@ impl<P: EsPolicy<PerInode = Stamp>> InodeLru<P> {
             let something_skipped = !skipped.is_empty();
             kept.append(&mut skipped);
             list.inodes = kept;
-            if freed > 0 || !something_skipped || attempt == 1 {
+            if done.freed > 0 || !something_skipped || attempt == 1 {
                 break;
             }
             let when = |weak: &Weak<Node<P>>| {
@@ -108,6 +107,6 @@ impl<P: EsPolicy<PerInode = Stamp>> InodeLru<P> {
             list.inodes.make_contiguous().sort_by_cached_key(when);
             list.last_sorted = now(core);
         }
-        (freed, visited)
+        done
     }
 }

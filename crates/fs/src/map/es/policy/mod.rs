@@ -5,17 +5,20 @@
 //! | `vanilla` | inodes least recently touched first; each scanned from its first block, delayed entries stepped over for free | `ext4_es_shrink`, 3.12 | not judged yet: shrink(128) against the number of delayed entries |
 //! | `evictable-list` | the same inodes, but each keeps a list of its evictable entries, newest first | Zheng Liu, "ext4: improve extents status tree shrinker", RFC 2013, never merged | same |
 //! | `round-robin` | inodes in turn, a cursor in each, every visited entry charged, looked-up entries spared once | `es_do_reclaim_extents`, 3.19 and later | same |
+//! | `delayed-only` | nothing is kept that the map says, too: there is nothing to shrink | none | what every cache of clean entries must beat |
+//! | `leaf-ring` | a hand goes around leaves of packed entries that have something evictable, sparing what was looked up | CLOCK (Corbato 1968), by leaves | same |
 //!
 //! The policy is the data structure here: what it must know to choose quickly has to be kept in step under the inode's
-//! lock, so each policy owns an index inside of the tree (`EsPolicy::Index`) and marks on the inode
-//! (`EsPolicy::PerInode`). Scope: under FUSE the kernel's page cache answers most reads, so these differ mainly in
+//! lock, so each policy owns the entries (`EsPolicy::Tree`) and marks on the inode (`EsPolicy::PerInode`). Scope: under FUSE the kernel's page cache answers most reads, so these differ mainly in
 //! process.
 //!
 //! # Locking
 //! A policy's own list of inodes has rank 62 (before `i_es_lock`); hooks are called without `i_es_lock`, and shrinking
 //! only tries for it.
 
+mod delayed_only;
 mod evictable_list;
+mod leaf_ring;
 mod lru;
 mod round_robin;
 mod vanilla;
@@ -25,10 +28,12 @@ mod contract;
 
 use std::sync::Arc;
 
-use super::core::{Core, Node};
-use super::tree::Index;
+use super::core::{Core, Node, Shrunk};
+use super::tree::Entries;
 
+pub(super) use delayed_only::DelayedOnly;
 pub(super) use evictable_list::EvictableList;
+pub(super) use leaf_ring::LeafRing;
 pub(super) use round_robin::RoundRobin;
 pub(super) use vanilla::Vanilla;
 
@@ -38,21 +43,28 @@ extant_base::policies! {
         Vanilla = "vanilla", "inodes least recently touched first, each from its first block (Linux 3.12)";
         EvictableList = "evictable-list", "the same inodes, each with a list of what can go (Zheng Liu's series of 2013)";
         RoundRobin = "round-robin", "inodes in turn, each from where the last visit ended (Linux 3.19 and later)";
+        DelayedOnly = "delayed-only", "keeps nothing that the map says, too";
+        LeafRing = "leaf-ring", "leaves of packed entries in a ring, what was looked up is spared once";
     }
 }
 
 /// A way to choose what goes.
 pub(super) trait EsPolicy: Default + Send + Sync + Sized + 'static {
-    /// Kept in step with an inode's evictable entries, under its lock.
-    type Index: Index;
+    /// An inode's entries, under its lock.
+    type Tree: Entries;
     /// Kept on an inode, without a lock.
     type PerInode: Default + Send + Sync;
-    /// Estimated memory of an entry, index included, in bytes.
-    const ENTRY_BYTES: u64;
+    /// Is anything kept that the map says, too?
+    const KEEPS_CLEAN: bool = true;
+
+    /// Shall what was just read from the map be kept?
+    fn admits(_core: &Core<Self>) -> bool {
+        Self::KEEPS_CLEAN
+    }
 
     /// The inode was looked up in or changed, and now has `evictable` entries that could go. Must be cheap.
     fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64);
 
-    /// Frees entries, `nr` of them or after visiting `nr`; returns (freed, visited). Never a delayed one; always ends.
-    fn shrink(core: &Core<Self>, nr: u64) -> (u64, u64);
+    /// Frees entries, `nr` of them or after visiting `nr`. Never a delayed one; always ends.
+    fn shrink(core: &Core<Self>, nr: u64) -> Shrunk;
 }

@@ -15,7 +15,8 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 
 use super::EsPolicy;
-use crate::map::es::core::{Core, Node};
+use crate::map::es::core::{Core, Node, Shrunk};
+use crate::map::es::tree::{Entries, StatusTree};
 
 static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
 
@@ -38,11 +39,11 @@ pub(in crate::map::es) struct Turn {
 }
 
 /// Visits at most `budget` entries from the cursor on, wrapping once; frees those evictable and not looked up since the
-/// last visit. Returns (freed, visited).
-fn reclaim(node: &Node<RoundRobin>, budget: u64) -> (u64, u64) {
+/// last visit.
+fn reclaim(node: &Node<RoundRobin>, budget: u64) -> Shrunk {
     node.try_change(|tree| {
         if tree.evictable() == 0 {
-            return (0, 0);
+            return (0, 0, ());
         }
         let start = node.per_inode.cursor.load(Ordering::Relaxed);
         let (mut visited, mut next) = (0, 0);
@@ -63,16 +64,14 @@ fn reclaim(node: &Node<RoundRobin>, budget: u64) -> (u64, u64) {
         for lblk in &victims {
             tree.take(*lblk);
         }
-        (victims.len() as u64, visited)
+        (victims.len() as u64, visited, ())
     })
-    .unwrap_or((0, 0))
+    .map_or(Shrunk::default(), |(done, ())| done)
 }
 
 impl EsPolicy for RoundRobin {
-    type Index = ();
+    type Tree = StatusTree<()>;
     type PerInode = Turn;
-    /// As vanilla; the marks fit into what alignment leaves.
-    const ENTRY_BYTES: u64 = 64;
 
     fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64) {
         if evictable == 0 || node.per_inode.listed.load(Ordering::Relaxed) {
@@ -84,17 +83,15 @@ impl EsPolicy for RoundRobin {
         }
     }
 
-    fn shrink(core: &Core<Self>, nr: u64) -> (u64, u64) {
-        let (mut freed, mut visited) = (0, 0);
+    fn shrink(core: &Core<Self>, nr: u64) -> Shrunk {
+        let mut done = Shrunk::default();
         // Two rounds: the first may only take marks off entries that were looked up.
         let mut turns = 2 * core.policy.inodes.lock().len();
-        while visited < nr && turns > 0 {
+        while done.visited < nr && turns > 0 {
             turns -= 1;
             let Some(weak) = core.policy.inodes.lock().pop_front() else { break };
             let Some(node) = weak.upgrade() else { continue };
-            let (f, v) = reclaim(&node, nr - visited);
-            freed += f;
-            visited += v;
+            done += reclaim(&node, nr - done.visited);
             let mut inodes = core.policy.inodes.lock();
             // An inode without evictable entries leaves the list; its next access puts it back. It is marked before it
             // is looked at, so that an insertion in between is either seen here or lists it again itself.
@@ -104,6 +101,6 @@ impl EsPolicy for RoundRobin {
                 inodes.push_back(weak);
             }
         }
-        (freed, visited)
+        done
     }
 }

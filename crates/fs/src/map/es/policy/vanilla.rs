@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use super::EsPolicy;
 use super::lru::{InodeLru, Stamp};
-use crate::map::es::core::{Core, Node};
+use crate::map::es::core::{Core, Node, Shrunk};
+use crate::map::es::tree::{Entries, StatusTree};
 
 #[derive(Default)]
 pub(in crate::map::es) struct Vanilla {
@@ -19,16 +20,14 @@ pub(in crate::map::es) struct Vanilla {
 }
 
 impl EsPolicy for Vanilla {
-    type Index = ();
+    type Tree = StatusTree<()>;
     type PerInode = Stamp;
-    /// Key and slot in a B-tree node filled to two thirds.
-    const ENTRY_BYTES: u64 = 64;
 
     fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64) {
         core.policy.lru.touched(core, node, evictable);
     }
 
-    fn shrink(core: &Core<Self>, nr: u64) -> (u64, u64) {
+    fn shrink(core: &Core<Self>, nr: u64) -> Shrunk {
         core.policy.lru.shrink(core, nr, |node, left| {
             node.try_change(|tree| {
                 let mut visited = 0;
@@ -47,9 +46,9 @@ impl EsPolicy for Vanilla {
                 for lblk in &victims {
                     tree.take(*lblk);
                 }
-                (victims.len() as u64, visited)
+                (victims.len() as u64, visited, ())
             })
-            .unwrap_or((0, 0))
+            .map_or(Shrunk::default(), |(done, ())| done)
         })
     }
 }

@@ -1,0 +1,532 @@
+//! [`PackedTree`]: an inode's entries, up to three in place, more in leaves.
+//!
+//! # Locking
+//! The owner's, see [`super`].
+
+use super::allocated;
+use super::entry::{self, Packed};
+use super::leaf::{FULL, Leaf};
+use crate::map::es::tree::Entries;
+use crate::map::es::{EsEntry, EsState};
+
+/// Entries that need no memory but the inode's own. They never go: nothing would be gained.
+const FEW: usize = 3;
+/// A leaf with less looks for a neighbour to join, if both together leave room.
+const SMALL: usize = FULL / 4;
+const JOINED: usize = FULL * 3 / 4;
+/// A full leaf gives to a neighbour that has at least so much room.
+const ROOM: usize = FULL / 16;
+const NONE: u32 = u32::MAX;
+
+/// See the page.
+#[derive(Debug)]
+pub struct PackedTree(Form);
+
+#[derive(Debug)]
+enum Form {
+    Few(u8, [Packed; FEW]),
+    Many(Box<Many>),
+}
+
+impl Default for PackedTree {
+    fn default() -> PackedTree {
+        PackedTree(Form::Few(0, [Packed::NOTHING; FEW]))
+    }
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Entries that went.
+    pub freed: u64,
+    /// Leaves looked at.
+    pub visited: u64,
+    /// The hand has been at every leaf since the last time that this was said.
+    pub around: bool,
+}
+
+/// Leaves have numbers that stay; `order` has them by their first blocks.
+#[derive(Debug, Default)]
+struct Many {
+    firsts: Vec<u32>,
+    order: Vec<u32>,
+    leaves: Vec<Option<Box<Leaf>>>,
+    unused: Vec<u32>,
+    /// The leaf that is looked at next, of the ring of those with something evictable.
+    hand: u32,
+    ring: u32,
+    /// Leaves that the hand has yet to see this time around.
+    ahead: u32,
+    len: u64,
+    evictable: u64,
+    delayed_blocks: u64,
+    /// Memory of the leaves.
+    leaf_bytes: u64,
+}
+
+/// Where an entry is: place in the order, place in the leaf.
+type At = (usize, usize);
+
+impl Many {
+    fn new(few: &[Packed]) -> Many {
+        let mut many = Many { hand: NONE, ..Many::default() };
+        for e in few {
+            many.put(*e);
+        }
+        many
+    }
+
+    fn bytes(&self) -> u64 {
+        allocated(size_of::<Many>())
+            + allocated(self.firsts.capacity() * 4)
+            + allocated(self.order.capacity() * 4)
+            + allocated(self.unused.capacity() * 4)
+            + allocated(self.leaves.capacity() * size_of::<Option<Box<Leaf>>>())
+            + self.leaf_bytes
+    }
+
+    #[allow(clippy::expect_used)] // a number in use has its leaf
+    fn leaf(&self, number: u32) -> &Leaf {
+        self.leaves[number as usize].as_ref().expect("in use")
+    }
+
+    #[allow(clippy::expect_used)] // as above
+    fn leaf_mut(&mut self, number: u32) -> &mut Leaf {
+        self.leaves[number as usize].as_mut().expect("in use")
+    }
+
+    /// Changes a leaf, and what is known of it: its memory, whether it is in the ring.
+    fn change<R>(&mut self, number: u32, f: impl FnOnce(&mut Leaf) -> R) -> R {
+        let leaf = self.leaf_mut(number);
+        let before = (leaf.bytes(), leaf.evictable() as u64, leaf.len() as u64);
+        let result = f(leaf);
+        let after = (leaf.bytes(), leaf.evictable() as u64, leaf.len() as u64);
+        self.leaf_bytes = self.leaf_bytes - before.0 + after.0;
+        self.evictable = self.evictable - before.1 + after.1;
+        self.len = self.len - before.2 + after.2;
+        let listed = self.leaf(number).listed;
+        if after.1 > 0 && !listed {
+            self.list(number);
+        } else if after.1 == 0 && listed {
+            self.unlist(number);
+        }
+        result
+    }
+
+    /// Into the ring, where the hand comes last.
+    fn list(&mut self, number: u32) {
+        let (before, behind) = match self.hand {
+            NONE => {
+                self.hand = number;
+                (number, number)
+            }
+            hand => (self.leaf(hand).before, hand),
+        };
+        let leaf = self.leaf_mut(number);
+        (leaf.listed, leaf.before, leaf.behind) = (true, before, behind);
+        self.leaf_mut(before).behind = number;
+        self.leaf_mut(behind).before = number;
+        self.ring += 1;
+    }
+
+    fn unlist(&mut self, number: u32) {
+        let leaf = self.leaf_mut(number);
+        let (before, behind) = (leaf.before, leaf.behind);
+        leaf.listed = false;
+        self.leaf_mut(before).behind = behind;
+        self.leaf_mut(behind).before = before;
+        self.ring -= 1;
+        if self.hand == number {
+            self.hand = if self.ring == 0 { NONE } else { behind };
+        }
+    }
+
+    /// A leaf without entries, at `place`.
+    fn add_leaf(&mut self, place: usize) -> u32 {
+        let leaf = Box::<Leaf>::default();
+        self.leaf_bytes += leaf.bytes();
+        let number = match self.unused.pop() {
+            Some(number) => {
+                self.leaves[number as usize] = Some(leaf);
+                number
+            }
+            None => {
+                self.leaves.push(Some(leaf));
+                (self.leaves.len() - 1) as u32
+            }
+        };
+        self.order.insert(place, number);
+        self.firsts.insert(place, 0);
+        number
+    }
+
+    /// Its entries are gone.
+    fn remove_leaf(&mut self, place: usize) {
+        let number = self.order.remove(place);
+        self.firsts.remove(place);
+        self.leaf_bytes -= self.leaf(number).bytes();
+        self.leaves[number as usize] = None;
+        self.unused.push(number);
+        if self.order.capacity() >= 64 && self.order.len() < self.order.capacity() / 4 {
+            self.renumber();
+        }
+    }
+
+    /// Most leaves have gone: those that are left get new numbers, in less memory.
+    fn renumber(&mut self) {
+        let mut ring: Vec<u32> = Vec::with_capacity(self.ring as usize);
+        while self.hand != NONE {
+            ring.push(self.hand);
+            self.unlist(self.hand);
+        }
+        let mut old = std::mem::take(&mut self.leaves);
+        let mut numbers = std::collections::BTreeMap::new();
+        for place in 0..self.order.len() {
+            let number = std::mem::replace(&mut self.order[place], place as u32);
+            numbers.insert(number, place as u32);
+            self.leaves.push(old[number as usize].take());
+        }
+        for number in ring {
+            self.list(numbers[&number]);
+        }
+        self.unused = Vec::new();
+        self.firsts.shrink_to_fit();
+        self.order.shrink_to_fit();
+        self.leaves.shrink_to_fit();
+    }
+
+    /// The last entry that starts at or before `lblk`.
+    fn at_or_before(&self, lblk: u32) -> Option<At> {
+        let place = self.firsts.partition_point(|first| *first <= lblk).checked_sub(1)?;
+        let end = self.firsts.get(place + 1).copied();
+        Some((place, self.leaf(self.order[place]).up_to(lblk, end) - 1))
+    }
+
+    fn get(&self, at: At) -> Packed {
+        self.leaf(self.order[at.0]).entries()[at.1]
+    }
+
+    fn put(&mut self, e: Packed) {
+        let (mut place, mut within) = self.at_or_before(e.lblk()).map_or((0, 0), |at| (at.0, at.1 + 1));
+        if self.order.is_empty() {
+            self.add_leaf(0);
+        } else if self.leaf(self.order[place]).len() == FULL {
+            if within == FULL && place + 1 == self.order.len() {
+                // Who adds at the end goes on there: this one stays full.
+                self.add_leaf(place + 1);
+                (place, within) = (place + 1, 0);
+            } else {
+                self.make_room(place);
+                (place, within) = self.at_or_before(e.lblk()).map_or((0, 0), |at| (at.0, at.1 + 1));
+            }
+        }
+        self.change(self.order[place], |leaf| leaf.insert(within, e));
+        if within == 0 {
+            self.firsts[place] = e.lblk();
+        }
+        if e.is_delayed() {
+            self.delayed_blocks += u64::from(e.len());
+        }
+    }
+
+    /// The leaf at `place` is full: a neighbour takes some, or a third leaf is made of two.
+    fn make_room(&mut self, place: usize) {
+        let len = |place: usize| self.order.get(place).map_or(FULL, |number| self.leaf(*number).len());
+        let left = place.checked_sub(1).filter(|left| len(*left) + ROOM <= FULL);
+        if let Some(left) = left {
+            self.redistribute(left, 2, 2);
+        } else if len(place + 1) + ROOM <= FULL {
+            self.redistribute(place, 2, 2);
+        } else if place > 0 {
+            self.redistribute(place - 1, 2, 3);
+        } else {
+            let pair = self.order.len().min(2);
+            self.redistribute(place, pair, pair + 1);
+        }
+    }
+
+    /// The entries of `old` leaves from `place` on lie in `new` ones then, in even parts.
+    fn redistribute(&mut self, place: usize, old: usize, new: usize) {
+        let mut all = Vec::with_capacity(old * FULL);
+        for p in place..place + old {
+            let leaf = self.leaf_mut(self.order[p]);
+            let len = leaf.len() as u64;
+            leaf.drain_into(&mut all);
+            self.len -= len;
+        }
+        for _ in new..old {
+            self.change(self.order[place], |leaf| leaf.fill(&[]));
+            self.remove_leaf(place);
+        }
+        for _ in old..new {
+            self.add_leaf(place + old);
+        }
+        let mut rest = &all[..];
+        for i in 0..new {
+            let (now, later) = rest.split_at(rest.len() / (new - i));
+            self.change(self.order[place + i], |leaf| leaf.fill(now));
+            self.firsts[place + i] = now.first().map_or(0, |(e, _)| e.lblk());
+            rest = later;
+        }
+    }
+
+    fn take(&mut self, lblk: u32) -> Option<Packed> {
+        let (place, within) = self.at_or_before(lblk).filter(|at| self.get(*at).lblk() == lblk)?;
+        let e = self.change(self.order[place], |leaf| leaf.remove(within));
+        if e.is_delayed() {
+            self.delayed_blocks -= u64::from(e.len());
+        }
+        self.settle(place);
+        Some(e)
+    }
+
+    /// Entries have left the leaf at `place`.
+    fn settle(&mut self, place: usize) {
+        let leaf = self.leaf(self.order[place]);
+        let len = leaf.len();
+        match leaf.entries().first() {
+            None => return self.remove_leaf(place),
+            Some(first) => self.firsts[place] = first.lblk(),
+        }
+        if len > SMALL {
+            return;
+        }
+        let joins = |other: usize| self.order.get(other).is_some_and(|n| self.leaf(*n).len() + len <= JOINED);
+        if joins(place + 1) {
+            self.redistribute(place, 2, 1);
+        } else if place > 0 && joins(place - 1) {
+            self.redistribute(place - 1, 2, 1);
+        }
+    }
+
+    fn resize(&mut self, lblk: u32, len: u32) {
+        let Some(at) = self.at_or_before(lblk).filter(|at| self.get(*at).lblk() == lblk) else { return };
+        let e = self.get(at);
+        if e.is_delayed() {
+            self.delayed_blocks = self.delayed_blocks - u64::from(e.len()) + u64::from(len);
+        }
+        let new = Packed::new(EsEntry { len, ..e.unpack() });
+        self.leaf_mut(self.order[at.0]).replace(at.1, new);
+    }
+
+    fn visit(&self, from: u32, mut f: impl FnMut(EsEntry) -> bool) {
+        let (place, within) = self.at_or_before(from).unwrap_or((0, 0));
+        let mut skip = within;
+        for number in self.order.get(place..).unwrap_or_default() {
+            for e in &self.leaf(*number).entries()[skip..] {
+                let e = e.unpack();
+                if e.end() > u64::from(from) && !f(e) {
+                    return;
+                }
+            }
+            skip = 0;
+        }
+    }
+
+    fn sweep(&mut self, wanted: u64, visits: u64, spare: bool) -> Swept {
+        let mut done = Swept::default();
+        if self.ahead == 0 {
+            self.ahead = self.ring;
+        }
+        while done.freed < wanted && done.visited < visits && self.ahead > 0 && self.hand != NONE {
+            let number = self.hand;
+            let leaf = self.leaf(number);
+            let (behind, first) = (leaf.behind, leaf.entries().first().map_or(0, |e| e.lblk()));
+            let left = (wanted - done.freed) as usize;
+            let freed = self.change(number, |leaf| leaf.evict(left, spare));
+            done.freed += freed as u64;
+            done.visited += 1;
+            if freed < left {
+                self.ahead -= 1;
+                if self.hand == number {
+                    self.hand = behind;
+                }
+            }
+            if freed > 0 {
+                self.settle(self.firsts.partition_point(|f| *f <= first) - 1);
+            }
+        }
+        self.ahead = self.ahead.min(self.ring);
+        done.around = self.ahead == 0;
+        done
+    }
+}
+
+impl PackedTree {
+    /// Moves the hand over leaves until `wanted` entries have gone, it has been at `visits` leaves or around. `spare`
+    /// keeps what was looked up since the hand was there last.
+    pub fn sweep(&mut self, wanted: u64, visits: u64, spare: bool) -> Swept {
+        let Form::Many(many) = &mut self.0 else { return Swept { around: true, ..Swept::default() } };
+        let done = many.sweep(wanted, visits, spare);
+        self.maybe_few();
+        done
+    }
+
+    fn few(&self) -> &[Packed] {
+        match &self.0 {
+            Form::Few(n, few) => &few[..usize::from(*n)],
+            Form::Many(_) => &[],
+        }
+    }
+
+    /// Leaves go when one entry less than would fit in place is left: who adds and removes one in turn does not
+    /// allocate each time.
+    fn maybe_few(&mut self) {
+        if let Form::Many(many) = &self.0
+            && many.len < FEW as u64
+        {
+            let mut few = [Packed::NOTHING; FEW];
+            let mut n = 0;
+            many.visit(0, |e| {
+                few[n] = Packed::new(e);
+                n += 1;
+                true
+            });
+            self.0 = Form::Few(n as u8, few);
+        }
+    }
+}
+
+impl Entries for PackedTree {
+    fn len(&self) -> u64 {
+        match &self.0 {
+            Form::Few(n, _) => u64::from(*n),
+            Form::Many(many) => many.len,
+        }
+    }
+
+    fn evictable(&self) -> u64 {
+        match &self.0 {
+            Form::Few(..) => 0,
+            Form::Many(many) => many.evictable,
+        }
+    }
+
+    fn all_delayed_blocks(&self) -> u64 {
+        match &self.0 {
+            Form::Few(..) => self.few().iter().filter(|e| e.is_delayed()).map(|e| u64::from(e.len())).sum(),
+            Form::Many(many) => many.delayed_blocks,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match &self.0 {
+            Form::Few(..) => 0,
+            Form::Many(many) => many.bytes(),
+        }
+    }
+
+    fn longest(state: EsState) -> u32 {
+        entry::longest(state)
+    }
+
+    fn lookup(&self, lblk: u32) -> Option<EsEntry> {
+        let found = match &self.0 {
+            Form::Few(..) => self.few().iter().rev().find(|e| e.lblk() <= lblk)?.unpack(),
+            Form::Many(many) => {
+                let at = many.at_or_before(lblk)?;
+                let leaf = many.leaf(many.order[at.0]);
+                let found = leaf.entries()[at.1].unpack();
+                if found.end() > u64::from(lblk) {
+                    leaf.mark(at.1);
+                }
+                found
+            }
+        };
+        (found.end() > u64::from(lblk)).then_some(found)
+    }
+
+    fn at_or_before(&self, lblk: u32) -> Option<EsEntry> {
+        match &self.0 {
+            Form::Few(..) => self.few().iter().rev().find(|e| e.lblk() <= lblk).map(|e| e.unpack()),
+            Form::Many(many) => many.at_or_before(lblk).map(|at| many.get(at).unpack()),
+        }
+    }
+
+    fn visit(&self, from: u32, mut f: impl FnMut(EsEntry) -> bool) {
+        match &self.0 {
+            Form::Few(..) => {
+                let mut rest = self.few().iter().map(|e| e.unpack()).filter(|e| e.end() > u64::from(from));
+                while rest.next().is_some_and(&mut f) {}
+            }
+            Form::Many(many) => many.visit(from, f),
+        }
+    }
+
+    fn put(&mut self, new: EsEntry) {
+        let new = Packed::new(new);
+        match &mut self.0 {
+            Form::Few(n, few) if usize::from(*n) < FEW => {
+                let len = usize::from(*n);
+                let at = few[..len].partition_point(|e| e.lblk() < new.lblk());
+                few.copy_within(at..len, at + 1);
+                few[at] = new;
+                *n += 1;
+            }
+            Form::Few(_, few) => {
+                let mut many = Many::new(few);
+                many.put(new);
+                self.0 = Form::Many(Box::new(many));
+            }
+            Form::Many(many) => many.put(new),
+        }
+    }
+
+    fn take(&mut self, lblk: u32) -> Option<EsEntry> {
+        match &mut self.0 {
+            Form::Few(n, few) => {
+                let len = usize::from(*n);
+                let at = few[..len].iter().position(|e| e.lblk() == lblk)?;
+                let gone = few[at];
+                few.copy_within(at + 1..len, at);
+                *n -= 1;
+                Some(gone.unpack())
+            }
+            Form::Many(many) => {
+                let gone = many.take(lblk);
+                self.maybe_few();
+                gone.map(Packed::unpack)
+            }
+        }
+    }
+
+    fn resize(&mut self, lblk: u32, len: u32) {
+        match &mut self.0 {
+            Form::Few(n, few) => {
+                if let Some(e) = few[..usize::from(*n)].iter_mut().find(|e| e.lblk() == lblk) {
+                    *e = Packed::new(EsEntry { len, ..e.unpack() });
+                }
+            }
+            Form::Many(many) => many.resize(lblk, len),
+        }
+    }
+}
+
+#[cfg(test)]
+impl PackedTree {
+    /// What must hold between leaves, root and ring.
+    pub fn check(&self) {
+        let Form::Many(many) = &self.0 else { return };
+        assert_eq!(many.firsts.len(), many.order.len());
+        let (mut bytes, mut len, mut evictable, mut listed) = (0, 0, 0, 0);
+        for (first, number) in many.firsts.iter().zip(&many.order) {
+            let leaf = many.leaf(*number);
+            assert_eq!(leaf.entries().first().map(|e| e.lblk()), Some(*first));
+            assert_eq!(leaf.listed, leaf.evictable() > 0);
+            assert_eq!(leaf.evictable(), leaf.entries().iter().filter(|e| !e.is_delayed()).count());
+            bytes += leaf.bytes();
+            len += leaf.len() as u64;
+            evictable += leaf.evictable() as u64;
+            listed += u32::from(leaf.listed);
+        }
+        assert_eq!((many.leaf_bytes, many.len, many.evictable, many.ring), (bytes, len, evictable, listed));
+        let (mut at, mut seen) = (many.hand, 0);
+        while seen < many.ring {
+            let leaf = many.leaf(at);
+            assert!(leaf.listed && many.leaf(leaf.behind).before == at);
+            (at, seen) = (leaf.behind, seen + 1);
+        }
+        assert_eq!(at, many.hand);
+        assert_eq!(many.leaves.iter().flatten().count(), many.order.len());
+    }
+}

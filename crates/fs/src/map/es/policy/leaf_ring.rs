@@ -1,0 +1,92 @@
+//! Leaves of packed entries in a ring: a hand goes around those that have something evictable, and spares what was
+//! looked up since it was there last.
+//!
+//! Delayed entries cost nothing: a leaf of nothing else is not in the ring, and in a mixed one a bit says what can go. An
+//! inode keeps its turn until the hand has been around its leaves, so that large and small files are seen equally often.
+//! A call that met nothing but marks for [`SPARING_VISITS`] leaves takes what it finds: it frees what it was asked for, or
+//! all there is, after at most twice as many.
+//!
+//! # Locking
+//! `s_es_lock`, rank 62, held to pick an inode and not while entries go; an inode's lock for [`LEAVES_AT_ONCE`] leaves.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::{LockClass, Mutex};
+
+use super::EsPolicy;
+use crate::map::es::core::{Core, Node, Shrunk};
+use crate::map::es::packed::PackedTree;
+use crate::map::es::tree::Entries;
+
+static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
+
+/// After so many leaves nobody is spared.
+const SPARING_VISITS: u64 = 128;
+/// Leaves looked at under one hold of an inode's lock.
+const LEAVES_AT_ONCE: u64 = 16;
+
+pub(in crate::map::es) struct LeafRing {
+    /// The first one has its turn.
+    inodes: Mutex<VecDeque<Weak<Node<LeafRing>>>>,
+}
+
+impl Default for LeafRing {
+    fn default() -> Self {
+        LeafRing { inodes: Mutex::new(&LIST_CLASS, VecDeque::new()) }
+    }
+}
+
+impl EsPolicy for LeafRing {
+    type Tree = PackedTree;
+    /// Is the inode on the list?
+    type PerInode = AtomicBool;
+
+    fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64) {
+        if evictable == 0 || node.per_inode.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut inodes = core.policy.inodes.lock();
+        if !node.per_inode.swap(true, Ordering::Relaxed) {
+            inodes.push_back(Arc::downgrade(node));
+        }
+    }
+
+    fn shrink(core: &Core<Self>, nr: u64) -> Shrunk {
+        let mut done = Shrunk::default();
+        // Two turns for everybody: the first may only take marks off.
+        let mut turns = 2 * core.policy.inodes.lock().len();
+        while done.freed < nr && turns > 0 {
+            let Some(weak) = core.policy.inodes.lock().pop_front() else { break };
+            let Some(node) = weak.upgrade() else {
+                turns -= 1;
+                continue;
+            };
+            let spare = done.visited < SPARING_VISITS;
+            let swept = node.try_change(|tree| {
+                let swept = tree.sweep(nr - done.freed, LEAVES_AT_ONCE, spare);
+                (swept.freed, swept.visited, swept.around)
+            });
+            let mut over = true;
+            if let Some((shrunk, around)) = swept {
+                done += shrunk;
+                over = around;
+            }
+            turns -= usize::from(over);
+            let mut inodes = core.policy.inodes.lock();
+            // An inode without evictable entries leaves the list; its next access puts it back. It is marked before it
+            // is looked at, so that an insertion in between is either seen here or lists it again itself.
+            node.per_inode.store(false, Ordering::Relaxed);
+            let stays = node.tree.try_read().is_none_or(|tree| tree.evictable() > 0);
+            if stays && !node.per_inode.swap(true, Ordering::Relaxed) {
+                if over {
+                    inodes.push_back(weak);
+                } else {
+                    inodes.push_front(weak);
+                }
+            }
+        }
+        done
+    }
+}
