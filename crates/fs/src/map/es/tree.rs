@@ -291,7 +291,7 @@ mod tests {
     use extant_base::rng::Rng;
 
     use super::*;
-    use crate::map::es::packed::PackedTree;
+    use crate::map::es::packed::{ALL, PackedTree};
 
     /// Bookkeeping of the index, checked against the tree.
     #[derive(Debug, Default)]
@@ -421,8 +421,8 @@ mod tests {
                 let len = 1 + rng.below(3) as u32;
                 let grows = rng.below(40_000) > u64::from(round);
                 if round % 512 == 511 {
-                    let spare = rng.below(3) > 0;
-                    let swept = packed.sweep(rng.below(600), 1 + rng.below(8), spare);
+                    let warm = (rng.below(3) > 0).then(|| rng.below(u64::from(2 * ALL)) as u32);
+                    let swept = packed.sweep(rng.below(600), 1 + rng.below(8), warm);
                     let kept = entries(&packed);
                     let mut gone = 0;
                     for e in entries(&plain) {

@@ -16,6 +16,9 @@ const WORDS: usize = FULL / 64;
 /// Room that a small leaf begins with.
 const FEW: usize = 8;
 
+/// The warmth of a leaf of which everything was looked up once.
+pub const ALL: u32 = 1 << 12;
+
 type Bits = [u64; WORDS];
 
 /// See the page.
@@ -26,6 +29,7 @@ pub struct Leaf {
     evictable: Bits,
     referenced: [AtomicU64; WORDS],
     evictable_count: u16,
+    was_warm: u16,
     /// Is it in the ring? Then between these.
     pub listed: bool,
     pub before: u32,
@@ -178,8 +182,27 @@ impl Leaf {
         self.change_marks(|now| *now = marks);
     }
 
-    /// Gives up to `wanted` entries up, in their order: with `spare` only those that were not looked up since the last
-    /// time. Who looked through all of them takes the marks off. Returns how many went.
+    /// The share of those that could go that was looked up since [`Leaf::pass`], of [`ALL`], and a half, a quarter, an
+    /// eighth of it for the times before.
+    pub fn warmth(&self) -> u32 {
+        let used = |(e, marks): (&u64, &AtomicU64)| (e & marks.load(Ordering::Relaxed)).count_ones();
+        let used: u32 = self.evictable.iter().zip(&self.referenced).map(used).sum();
+        used * ALL / u32::from(self.evictable_count).max(1) + u32::from(self.was_warm) / 2
+    }
+
+    /// The hand goes on: marks begin anew.
+    pub fn pass(&mut self) {
+        self.was_warm = self.warmth() as u16;
+        self.change_marks(|marks| *marks = Bits::default());
+    }
+
+    /// How warm it is is not known, but that one is like it.
+    pub fn take_after(&mut self, other: &Leaf) {
+        self.was_warm = other.was_warm;
+    }
+
+    /// Gives up to `wanted` entries up, in their order: with `spare` only those that were not looked up since
+    /// [`Leaf::pass`]. Returns how many went.
     pub fn evict(&mut self, wanted: usize, spare: bool) -> usize {
         let mut victims = self.evictable;
         if spare {
@@ -194,9 +217,6 @@ impl Leaf {
                 *v &= !(1 << (63 - v.leading_zeros()));
             }
             left -= here.min(left);
-        }
-        if left > 0 {
-            self.change_marks(|marks| *marks = Bits::default());
         }
         let gone = wanted - left;
         if gone > 0 {
@@ -264,6 +284,7 @@ mod tests {
         let mut rng = Rng::new(5);
         let mut leaf = Leaf::default();
         let mut model: Vec<(Packed, bool)> = Vec::new();
+        let mut warmth = 0;
         for round in 0..20_000 {
             match rng.below(16) {
                 0..=8 if model.len() < FULL => {
@@ -288,16 +309,19 @@ mod tests {
                 }
                 14 if round % 32 == 0 => {
                     let (wanted, spare) = (rng.below(40) as usize, rng.below(4) > 0);
+                    let used = model.iter().filter(|(e, marked)| !e.is_delayed() && *marked).count() as u32;
+                    let evictable = model.iter().filter(|(e, _)| !e.is_delayed()).count().max(1) as u32;
+                    assert_eq!(leaf.warmth(), used * ALL / evictable + warmth / 2);
                     let mut gone = 0;
-                    let marked = model.clone();
                     model.retain(|(e, marked)| {
-                        let spared = e.is_delayed() || spare && *marked;
-                        let goes = !spared && gone < wanted;
+                        let goes = gone < wanted && !(e.is_delayed() || spare && *marked);
                         gone += usize::from(goes);
                         !goes
                     });
-                    assert_eq!(leaf.evict(wanted, spare), gone, "{marked:?}");
+                    assert_eq!(leaf.evict(wanted, spare), gone);
                     if gone < wanted {
+                        warmth = leaf.warmth();
+                        leaf.pass();
                         model.iter_mut().for_each(|(_, marked)| *marked = false);
                     }
                 }

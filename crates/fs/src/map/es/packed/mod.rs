@@ -16,6 +16,7 @@ mod entry;
 mod leaf;
 mod tree;
 
+pub(super) use leaf::ALL;
 pub(super) use tree::PackedTree;
 
 /// What an allocator takes for `bytes`: its sizes are a quarter of a power of two apart (mimalloc, jemalloc), 16 bytes at

@@ -5,7 +5,7 @@
 
 use super::allocated;
 use super::entry::{self, Packed};
-use super::leaf::{FULL, Leaf};
+use super::leaf::{ALL, FULL, Leaf};
 use crate::map::es::tree::Entries;
 use crate::map::es::{EsEntry, EsState};
 
@@ -41,8 +41,15 @@ pub struct Swept {
     pub freed: u64,
     /// Leaves looked at.
     pub visited: u64,
+    /// What could go in the leaves that the hand has left behind.
+    pub passed: u64,
     /// The hand has been at every leaf since the last time that this was said.
     pub around: bool,
+}
+
+/// What the warmth of a leaf of `entries` may be more by chance: a few entries say little about their leaf.
+fn chance(entries: usize) -> u32 {
+    2 * ALL / (entries as u32).isqrt().max(1)
 }
 
 /// Leaves have numbers that stay; `order` has them by their first blocks.
@@ -259,7 +266,11 @@ impl Many {
             self.remove_leaf(place);
         }
         for _ in old..new {
-            self.add_leaf(place + old);
+            let number = self.add_leaf(place + old);
+            if let Some(mut leaf) = self.leaves[number as usize].take() {
+                leaf.take_after(self.leaf(self.order[place]));
+                self.leaves[number as usize] = Some(leaf);
+            }
         }
         let mut rest = &all[..];
         for i in 0..new {
@@ -323,7 +334,7 @@ impl Many {
         }
     }
 
-    fn sweep(&mut self, wanted: u64, visits: u64, spare: bool) -> Swept {
+    fn sweep(&mut self, wanted: u64, visits: u64, warm: Option<u32>) -> Swept {
         let mut done = Swept::default();
         if self.ahead == 0 {
             self.ahead = self.ring;
@@ -332,11 +343,17 @@ impl Many {
             let number = self.hand;
             let leaf = self.leaf(number);
             let (behind, first) = (leaf.behind, leaf.entries().first().map_or(0, |e| e.lblk()));
-            let left = (wanted - done.freed) as usize;
-            let freed = self.change(number, |leaf| leaf.evict(left, spare));
+            let (all, left) = (leaf.evictable() as u64, (wanted - done.freed) as usize);
+            let freed = if warm.is_some_and(|warm| leaf.warmth() > warm + chance(leaf.evictable())) {
+                0
+            } else {
+                self.change(number, |leaf| leaf.evict(left, warm.is_some()))
+            };
             done.freed += freed as u64;
             done.visited += 1;
             if freed < left {
+                self.leaf_mut(number).pass();
+                done.passed += all;
                 self.ahead -= 1;
                 if self.hand == number {
                     self.hand = behind;
@@ -353,11 +370,11 @@ impl Many {
 }
 
 impl PackedTree {
-    /// Moves the hand over leaves until `wanted` entries have gone, it has been at `visits` leaves or around. `spare`
-    /// keeps what was looked up since the hand was there last.
-    pub fn sweep(&mut self, wanted: u64, visits: u64, spare: bool) -> Swept {
+    /// Moves the hand over leaves until `wanted` entries have gone, it has been at `visits` leaves or around. What was
+    /// looked up since the hand was there last is spared, and leaves above `warm` altogether; nothing is without `warm`.
+    pub fn sweep(&mut self, wanted: u64, visits: u64, warm: Option<u32>) -> Swept {
         let Form::Many(many) = &mut self.0 else { return Swept { around: true, ..Swept::default() } };
-        let done = many.sweep(wanted, visits, spare);
+        let done = many.sweep(wanted, visits, warm);
         self.maybe_few();
         done
     }
