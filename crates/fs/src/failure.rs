@@ -54,7 +54,7 @@ mod tests {
 
     use super::*;
     use crate::error::Damage;
-    use crate::mount::read_super_at;
+    use crate::super_block::read_super_at;
     use crate::{Cred, MountOptions, NewNode, OnError};
 
     /// Half an operation is never durable, whatever `errors=` says, and the image knows why.

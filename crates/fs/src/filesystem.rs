@@ -23,16 +23,16 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::error::{Error, Result};
 use crate::freeze::Gate;
 use crate::groups::Groups;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
-use crate::mount::{read_super_at, write_super};
 use crate::ops::evict;
 use crate::ops::writeback::Completed;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::reserve::Reserve;
 use crate::state::MountState;
+use crate::super_block::{read_super_at, write_super};
 use crate::threads::Threads;
 
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
@@ -143,6 +143,11 @@ pub struct Filesystem {
 }
 
 impl Filesystem {
+    /// The root directory.
+    pub fn root(&self) -> Result<InodeRef> {
+        self.iget(InodeNr::ROOT)
+    }
+
     /// In bytes.
     pub fn block_size(&self) -> u32 {
         self.geo.block_size

@@ -52,8 +52,8 @@ use extant_recovery::{Accept, Replay, locate};
 
 use crate::error::{Damage, Error, Result};
 use crate::groups::Groups;
-use crate::mount::{read_super_at, write_super};
 use crate::options::BorrowJournal;
+use crate::super_block::{read_super_at, write_super};
 
 use layout::Layout;
 use release::{Release, Trust};

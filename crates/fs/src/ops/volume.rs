@@ -8,8 +8,8 @@ use extant_ondisk::BlockNr;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::freeze::Change;
-use crate::mount::write_super;
 use crate::ops::sync::Scope;
+use crate::super_block::write_super;
 
 /// Longest label. Linux: `EXT4_LABEL_MAX`.
 pub const LABEL_MAX: usize = 16;
