@@ -28,6 +28,7 @@ use crate::borrow;
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
 use crate::map::{MapState, MapStore};
+use crate::ops::credits;
 use crate::options::{BorrowJournal, JournalDevice, MountOptions};
 use crate::super_block::{read_super_at, write_super};
 
@@ -159,7 +160,7 @@ pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
     if damaged {
         // As the kernel: the list of a damaged file system is not to be trusted.
         if head.is_some() {
-            fs.transact(1, |h| fs.modify_superblock(h, |sb| sb.set_last_orphan(None)))?;
+            fs.transact(credits::SUPER, |h| fs.modify_superblock(h, |sb| sb.set_last_orphan(None)))?;
         }
         return Ok(());
     }

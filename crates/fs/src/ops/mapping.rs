@@ -224,7 +224,7 @@ impl Filesystem {
     pub(crate) fn finish_unwritten(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32, end: u64) -> Result<()> {
         let mut from = lblk;
         loop {
-            let mut handle = self.start(self.allocate_credits(inode, 1) + 8)?;
+            let mut handle = self.start(self.convert_credits(inode))?;
             let r = self.convert_some(&mut handle, inode, from, lblk.0 + len - from.0, end);
             match self.end(handle, r)? {
                 Progress::Done => return Ok(()),
@@ -263,7 +263,7 @@ impl Filesystem {
     pub(crate) fn remove_blocks(&self, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
         self.alloc.discard_preallocations(&inode.prealloc);
         let view = self.map_view(inode);
-        let credits = inode.map.read().credits_for_remove(2) + 8;
+        let credits = self.remove_credits(inode);
         let mut handle = self.start(credits)?;
         let mut last = to;
         loop {
@@ -299,7 +299,7 @@ impl Filesystem {
         let mut from = first;
         let to = first.0 + len;
         loop {
-            let mut handle = self.start(self.allocate_credits(inode, 1) + 8)?;
+            let mut handle = self.start(self.convert_credits(inode))?;
             let progress = {
                 let mut map = inode.map.write();
                 let promised = inode.es.remove(from, to - from.0);

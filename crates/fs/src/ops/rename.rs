@@ -15,8 +15,10 @@ use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::ops::create::{Cred, NewNode};
+use crate::ops::credits;
 use crate::ops::flags::Change;
-use crate::ops::names::{Cred, NEW_INODE_CREDITS, NewNode, add_dir_link, check_name, drop_dir_link, entry_type};
+use crate::ops::names::{add_dir_link, check_name, drop_dir_link, entry_type};
 
 /// The flags of renameat2(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -211,8 +213,7 @@ impl Filesystem {
             return Err(Error::TooManyLinks);
         }
         self.check_moves(source, same_dir)?;
-        let more = if whiteout.is_some() { NEW_INODE_CREDITS } else { 0 };
-        self.transact_whole(self.add_credits(new_view) + 16 + more, |handle| {
+        self.transact_whole(credits::rename(new_view, whiteout.is_some()), |handle| {
             // First what can fail for want of space: the whiteout, then the new name.
             let whiteout = match whiteout {
                 Some(cred) => Some(self.new_inode(handle, old_dir, old_name, NewNode::whiteout(), cred)?),
@@ -294,7 +295,7 @@ impl Filesystem {
         let same_dir = old_dir.ino == new_dir.ino;
         self.check_moves(source, same_dir)?;
         self.check_moves(target, same_dir)?;
-        self.transact_whole(20, |handle| {
+        self.transact_whole(credits::EXCHANGE, |handle| {
             let now = self.now();
             let (source_type, target_type) = (entry_type(source.mode()), entry_type(target.mode()));
             new_view.set_inode(handle, to, source.ino, source_type)?;

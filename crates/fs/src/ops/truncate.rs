@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::es::EsState;
+use crate::ops::credits;
 use crate::ops::mapping::LAST_BLOCK;
 
 impl Filesystem {
@@ -32,7 +33,7 @@ impl Filesystem {
                 self.zero_range_cached(inode, old, new.min(old.div_ceil(bs) * bs))?;
                 self.settle_tail(inode, old)?;
             }
-            return self.transact(3, |handle| self.write_both_sizes(handle, inode, new));
+            return self.transact(credits::DISK_SIZE, |handle| self.write_both_sizes(handle, inode, new));
         }
         let _wb = inode.wb.lock();
         // What is on its way may still move the size on disk.
@@ -41,7 +42,7 @@ impl Filesystem {
             self.zero_range_cached(inode, new, old.min(new.div_ceil(bs) * bs))?;
         }
         let first = new.div_ceil(bs);
-        self.transact(5, |handle| {
+        self.transact(credits::TRUNCATE_BEGIN, |handle| {
             self.orphan_add(handle, inode)?;
             // The size on disk also when it grows, because data before the new end waits to be written: what lies
             // behind that data may be a hole, and nothing else would ever move the size on disk over it (Linux:
@@ -53,14 +54,14 @@ impl Filesystem {
             let handle = self.remove_blocks(inode, LogicalBlock(first as u32), LAST_BLOCK)?;
             self.end_truncate(handle, inode)
         } else {
-            self.end_truncate(self.start(4)?, inode)
+            self.end_truncate(self.start(credits::TRUNCATE_END)?, inode)
         }
     }
 
     fn end_truncate(&self, mut handle: Handle, inode: &Arc<Inode>) -> Result<()> {
         let r = (|handle: &mut Handle| {
-            if !handle.has_credits(4) {
-                handle.restart(4)?;
+            if !handle.has_credits(credits::TRUNCATE_END) {
+                handle.restart(credits::TRUNCATE_END)?;
             }
             self.orphan_remove(handle, inode)?;
             self.write_inode_data(handle, inode)
