@@ -106,7 +106,7 @@ impl<'a> DirView<'a> {
     }
 
     fn physical(&self, lblk: u32) -> Result<BlockNr> {
-        match self.fs.map_lookup(self.dir, LogicalBlock(lblk), 1)?.state {
+        match self.fs.map_lookup(self.dir, LogicalBlock(lblk))? {
             MapState::Written(block) => Ok(block),
             _ => Err(Error::corrupt(Damage::Directory, format!("no block {lblk}")).of(self.dir.ino)),
         }

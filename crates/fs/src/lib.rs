@@ -31,7 +31,7 @@
 #![warn(missing_docs)]
 
 mod borrow;
-pub mod dir;
+mod dir;
 mod dir_store;
 mod draft;
 mod error;
@@ -45,7 +45,7 @@ mod inode;
 mod inode_table;
 pub mod map;
 mod mount;
-pub mod ops;
+mod ops;
 mod options;
 mod orphan;
 pub mod path;
@@ -57,7 +57,7 @@ mod super_block;
 mod threads;
 mod unmount;
 pub mod walk;
-pub mod xattr;
+mod xattr;
 mod xattr_store;
 
 pub use draft::Draft;

@@ -34,10 +34,14 @@ use extant_ondisk::dirent::{self, Damage, DirBlockFormat, FileType};
 use extant_ondisk::htree::{self, DxFormat, DxShape, HashVersion, Hasher, NameHash};
 use extant_ondisk::units::InodeNr;
 
-pub use add::{AddCredits, Added, IndexChange, add, credits_for_add};
+#[cfg(test)]
+use add::{Added, IndexChange};
+pub use add::{add, credits_for_add};
 pub use edit::{dotdot, init, is_empty, remove, set_dotdot, set_inode};
 pub use lookup::lookup;
-pub use readdir::{COOKIE_END, DirEntry, Listed, readdir};
+#[cfg(test)]
+use readdir::COOKIE_END;
+pub use readdir::readdir;
 
 /// What a directory block holds, which decides where its checksum is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! New inodes: files, directories, symbolic links, devices, and files without a name (Linux: `__ext4_new_inode`,
 //! fs/ext4/ialloc.c; `ext4_create`, `ext4_mkdir`, `ext4_tmpfile`, fs/ext4/namei.c).
 //!
-//! Main types: [`NewNode`] (what to create), [`Cred`] (for whom). What a directory hands down is decided by [`inherit`],
-//! which touches nothing.
+//! Main types: [`NewNode`] (what to create), [`Cred`] (for whom). What a directory hands down is decided by
+//! [`inherit`], which touches nothing.
 //!
 //! The order: inode number → inode in memory → its first block → its attributes → its name. Up to the name everything
 //! can be taken back by [`Filesystem::abandon`].

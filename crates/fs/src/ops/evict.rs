@@ -150,7 +150,7 @@ impl Filesystem {
     fn free_inode(&self, inode: &Arc<Inode>) -> Result<()> {
         let _exclusive = inode.rw.write();
         let _wb = inode.wb.lock();
-        self.drop_pages(inode, 0, u64::MAX);
+        self.drop_pages(inode, 0);
         let (is_dir, has_map, has_xattr) = {
             let m = inode.meta.read();
             let d = &m.desc;

@@ -13,8 +13,6 @@ use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 
-pub use crate::dir::COOKIE_END;
-
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirItem<'a> {

@@ -21,7 +21,7 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::es::EsState;
-use crate::map::{MapState, Mapping, Progress};
+use crate::map::{MapState, Progress};
 
 /// For what a hole is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,15 +55,14 @@ impl Filesystem {
         self.geo.first_block_of_group(GroupNr(group))
     }
 
-    /// What the map says of `lblk`, delayed blocks counting as holes.
-    pub(crate) fn map_lookup(&self, inode: &Arc<Inode>, lblk: LogicalBlock, max: u32) -> Result<Mapping> {
-        let (len, state) = self.status(inode, lblk, max)?;
-        let state = match state {
+    /// What the map says of `lblk`, a delayed block counting as a hole.
+    pub(crate) fn map_lookup(&self, inode: &Arc<Inode>, lblk: LogicalBlock) -> Result<MapState> {
+        let (_, state) = self.status(inode, lblk, 1)?;
+        Ok(match state {
             EsState::Written(b) => MapState::Written(b),
             EsState::Unwritten(b) => MapState::Unwritten(b),
             EsState::Delayed | EsState::Hole => MapState::Hole,
-        };
-        Ok(Mapping { lblk, len, state })
+        })
     }
 
     /// The status of `lblk` and for how many blocks (at most `max`) it holds (Linux: `ext4_map_blocks` without create).

@@ -46,6 +46,6 @@ pub use create::{Cred, NewNode};
 pub use data::WriteFlags;
 pub use fallocate::FallocateMode;
 pub use flags::{OpenFor, SetFlags};
-pub use listing::{COOKIE_END, DirItem};
+pub use listing::DirItem;
 pub use rename::RenameFlags;
 pub use seek::Seek;

@@ -257,8 +257,7 @@ impl Filesystem {
         if let Some(target) = self.watch(self.inline_content(inode))? {
             return Ok(target);
         }
-        let m = self.watch(self.map_lookup(inode, LogicalBlock(0), 1))?;
-        let MapState::Written(block) = m.state else {
+        let MapState::Written(block) = self.watch(self.map_lookup(inode, LogicalBlock(0)))? else {
             return self.watch(Err(Error::corrupt(Damage::Symlink, "no block").of(inode.ino)));
         };
         if size > self.geo.block_size as usize || block == BlockNr(0) {

@@ -49,7 +49,7 @@ impl Filesystem {
             // `ext4_setattr` likewise).
             self.write_both_sizes(handle, inode, new)
         })?;
-        self.drop_pages(inode, first, u64::MAX);
+        self.drop_pages(inode, first);
         if first <= u64::from(LAST_BLOCK.0) {
             let handle = self.remove_blocks(inode, LogicalBlock(first as u32), LAST_BLOCK)?;
             self.end_truncate(handle, inode)
@@ -76,11 +76,11 @@ impl Filesystem {
         self.end_truncate(handle, inode)
     }
 
-    /// Forgets cached blocks in `[from, to)`; the caller holds the inode's writeback lock.
-    pub(crate) fn drop_pages(&self, inode: &Inode, from: u64, to: u64) {
+    /// Forgets cached blocks from `from` on; the caller holds the inode's writeback lock.
+    pub(crate) fn drop_pages(&self, inode: &Inode, from: u64) {
         // What is on its way must not land in blocks that are about to be freed.
         inode.writes.wait();
-        let gone = inode.pages.discard(from, to);
+        let gone = inode.pages.discard(from, u64::MAX);
         self.flusher.sub_bytes(gone);
     }
 
