@@ -45,10 +45,8 @@ impl Filesystem {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
     use std::sync::Arc;
 
-    use extant_block::device::MemDevice;
     use extant_ondisk::BlockNr;
     use extant_ondisk::superblock::FsState;
 
@@ -61,11 +59,7 @@ mod tests {
     #[test]
     fn half_an_operation_does_not_commit() {
         for (kind, logged) in [(&["-t", "ext4"][..], true), (&["-t", "ext2"], false)] {
-            let dir = tempfile::tempdir().expect("tempdir");
-            let path = dir.path().join("disk.img");
-            let made = Command::new("mke2fs").args(["-q", "-F"]).args(kind).arg(&path).arg("16M").output();
-            assert!(made.expect("mke2fs").status.success());
-            let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+            let dev = Arc::new(crate::tools::made(kind, "16M"));
             let options = MountOptions {
                 threads: false,
                 errors: Some(OnError::Continue),

@@ -55,6 +55,9 @@ mod state;
 mod store;
 mod super_block;
 mod threads;
+#[cfg(test)]
+#[path = "../tests/common/tools.rs"]
+mod tools;
 mod unmount;
 pub mod walk;
 mod xattr;

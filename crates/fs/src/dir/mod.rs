@@ -30,8 +30,9 @@ mod readdir;
 mod tests;
 
 use extant_ondisk::csum::ChecksumSeed;
-use extant_ondisk::dirent::{self, Damage, DirBlockFormat, FileType};
+use extant_ondisk::dirent::{self, Damage, DirBlockFormat};
 use extant_ondisk::htree::{self, DxFormat, DxShape, HashVersion, Hasher, NameHash};
+use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
 #[cfg(test)]
@@ -40,7 +41,7 @@ pub use add::{add, credits_for_add};
 pub use edit::{dotdot, init, is_empty, remove, set_dotdot, set_inode};
 pub use lookup::lookup;
 #[cfg(test)]
-use readdir::COOKIE_END;
+use readdir::{COOKIE_END, Listed};
 pub use readdir::readdir;
 
 /// What a directory block holds, which decides where its checksum is.
@@ -238,8 +239,8 @@ impl<E> Passed<E> {
 pub struct Found {
     /// What the name stands for.
     pub ino: InodeNr,
-    /// As the entry says; [`FileType::Unknown`] without the `filetype` feature.
-    pub file_type: FileType,
+    /// As the entry says; `None` without the `filetype` feature.
+    pub file_type: Option<FileType>,
     /// The directory block.
     pub lblk: u32,
     /// The entry's place in it, in bytes.

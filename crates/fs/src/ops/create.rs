@@ -29,7 +29,7 @@ use crate::map::{MapRoot, MapStore};
 use crate::ops::credits;
 use crate::ops::evict::note_abandoned;
 use crate::ops::flags::Change;
-use crate::ops::names::{S_ISGID, add_dir_link, check_name, entry_type};
+use crate::ops::names::{S_ISGID, add_dir_link, check_name};
 use crate::xattr::{self, AclKind};
 use crate::xattr_store::XattrView;
 
@@ -158,10 +158,9 @@ impl Filesystem {
         }
         self.transact_whole(credits::create(&view), |handle| {
             let inode = self.new_inode(handle, dir, name, node, cred)?;
-            let entry = entry_type(inode.mode());
             // The directory's flags may have changed since: a snapshot for this operation.
             let view = DirView::new(self, dir);
-            if let Err(e) = view.add(handle, name, inode.ino, entry) {
+            if let Err(e) = view.add(handle, name, inode.ino, inode.file_type()) {
                 self.abandon(handle, &inode)?;
                 return Err(e);
             }

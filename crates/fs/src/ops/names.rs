@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
-use extant_ondisk::dirent;
 use extant_ondisk::features::RoCompat;
-use extant_ondisk::inode::{FileType, InodeDesc, LINK_MAX};
+use extant_ondisk::inode::{InodeDesc, LINK_MAX};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
@@ -26,10 +25,6 @@ use crate::xattr_store::XattrView;
 
 const S_ISUID: u16 = 0o4000;
 pub(super) const S_ISGID: u16 = 0o2000;
-
-pub(crate) fn entry_type(mode: u16) -> dirent::FileType {
-    dirent::FileType::from_disk(FileType::from_mode(mode).map_or(0, FileType::dirent_code))
-}
 
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > 255 {
@@ -118,7 +113,7 @@ impl Filesystem {
                     m.desc.ctime = now;
                     m.desc.links == 1
                 };
-                if let Err(e) = view.add(handle, name, inode.ino, entry_type(inode.mode())) {
+                if let Err(e) = view.add(handle, name, inode.ino, inode.file_type()) {
                     // The link was counted while an unlink elsewhere may have taken the last name, which then was not
                     // the last link: it is now.
                     let undone = self.drop_link(handle, inode, now);

@@ -18,7 +18,7 @@ use crate::inode::{Inode, InodeRef};
 use crate::ops::create::{Cred, NewNode};
 use crate::ops::credits;
 use crate::ops::flags::Change;
-use crate::ops::names::{add_dir_link, check_name, drop_dir_link, entry_type};
+use crate::ops::names::{add_dir_link, check_name, drop_dir_link};
 
 /// The flags of renameat2(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -220,7 +220,7 @@ impl Filesystem {
                 None => None,
             };
             let now = self.now();
-            let kind = entry_type(source.mode());
+            let kind = source.file_type();
             let named = match to {
                 Some(to) => new_view.set_inode(handle, to, source.ino, kind),
                 None => new_view.add(handle, new_name, source.ino, kind),
@@ -239,7 +239,7 @@ impl Filesystem {
                 Some(w) => fresh
                     .lookup(old_name)
                     .and_then(|place| place.ok_or(Error::NotFound))
-                    .and_then(|at| fresh.set_inode(handle, &at, w.ino, entry_type(w.mode()))),
+                    .and_then(|at| fresh.set_inode(handle, &at, w.ino, w.file_type())),
             };
             let taken = taken.map_err(|e| match e {
                 Error::NotFound => Error::corrupt(Damage::Directory, "the name to rename vanished").of(old_dir.ino),
@@ -297,7 +297,7 @@ impl Filesystem {
         self.check_moves(target, same_dir)?;
         self.transact_whole(credits::EXCHANGE, |handle| {
             let now = self.now();
-            let (source_type, target_type) = (entry_type(source.mode()), entry_type(target.mode()));
+            let (source_type, target_type) = (source.file_type(), target.file_type());
             new_view.set_inode(handle, to, source.ino, source_type)?;
             let done = (|| {
                 old_view.set_inode(handle, from, target.ino, target_type)?;
