@@ -4,7 +4,7 @@
 //! [`MountOptions`], [`Error`]. Around them: `mount.rs` (the order of a mount; its other end is `unmount.rs`), `ops/`
 //! (the operations), `groups.rs` and `ialloc.rs`
 //! (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs` (what the layers below the operations see), [`map`]
-//! (extents, indirect blocks, extent status), [`dir`] (directories), [`xattr`].
+//! (extents, indirect blocks, extent status), `dir` (directories), `xattr`.
 //!
 //! What it does not do: permissions (the caller's kernel or program checks them), errno, partitions, repair.
 //!

@@ -18,7 +18,7 @@ use crate::ops::sync::Scope;
 use crate::super_block::write_super;
 
 /// A mount, and the duty to end it: dropped, it unmounts. Parts of a program may share the file system by the `Arc`
-/// that it is; once the mount has ended they can change nothing any more ([`Error::ReadOnly`]).
+/// that it is; once the mount has ended they can change nothing any more ([`crate::Error::ReadOnly`]).
 ///
 /// Dropped by a thread that panics it leaves what a power cut leaves.
 #[must_use = "dropped, it unmounts"]
@@ -45,8 +45,8 @@ impl Mounted {
 }
 
 impl Drop for Mounted {
-    /// What [`Filesystem::unmount`] would have answered goes to [`MountOptions::messages`]; whoever wants to know
-    /// unmounts.
+    /// What [`Filesystem::unmount`] would have answered goes to [`crate::MountOptions::messages`]; whoever wants to
+    /// know unmounts.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return self.fs.cut_off();
@@ -65,7 +65,7 @@ impl Drop for Filesystem {
 
 impl Filesystem {
     /// Writes everything, marks the image clean, and ends the background threads. The file system answers every later
-    /// change with [`Error::ReadOnly`].
+    /// change with [`crate::Error::ReadOnly`].
     ///
     /// The threads end in the order in which they need each other: whoever writes data or frees inodes needs handles,
     /// which need the journal's thread to make room.

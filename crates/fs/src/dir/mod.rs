@@ -40,9 +40,9 @@ use add::{Added, IndexChange};
 pub use add::{add, credits_for_add};
 pub use edit::{dotdot, init, is_empty, remove, set_dotdot, set_inode};
 pub use lookup::lookup;
+pub use readdir::readdir;
 #[cfg(test)]
 use readdir::{COOKIE_END, Listed};
-pub use readdir::readdir;
 
 /// What a directory block holds, which decides where its checksum is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -90,9 +90,9 @@ pub trait XattrStore: XattrSource {
 pub enum SetMode {
     /// Create or replace.
     Any,
-    /// Fail with [`XattrError::Exists`] (XATTR_CREATE).
+    /// Fail where there is one (XATTR_CREATE).
     Create,
-    /// Fail with [`XattrError::NotFound`] (XATTR_REPLACE).
+    /// Fail where there is none (XATTR_REPLACE).
     Replace,
 }
 
