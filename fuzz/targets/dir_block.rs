@@ -21,7 +21,8 @@ fuzz_target!(|data: &[u8]| {
     let _ = format.dots(&block);
     let _ = format.find(&block, &name);
     if sound
-        && let Ok(extant_ondisk::dirent::Insert::Done { .. }) = format.insert(&mut block, &name, 77, Some(FileType::Regular))
+        && let Ok(extant_ondisk::dirent::Insert::Done { .. }) =
+            format.insert(&mut block, &name, 77, Some(FileType::Regular))
     {
         assert!(format.find(&block, &name).is_ok_and(|f| f.is_some()));
     }
