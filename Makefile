@@ -2,7 +2,7 @@
 CARGO ?= cargo
 OUT ?= target/bench
 
-.PHONY: help demo test lint soak bench fuzz dist install uninstall deb deny deps clean-demo
+.PHONY: help demo check test lint soak bench fuzz dist install uninstall deb deny deps clean-demo
 
 # Where `make install` puts things; DESTDIR in front of all of it. /sbin is where mount(8) looks for helpers.
 PREFIX ?= /usr/local
@@ -12,6 +12,7 @@ EXTANT ?= target/release/extant
 
 help:
 	@echo "make demo     build, then: an image, a mount, a power cut, a replay, and speeds beside the kernel's"
+	@echo "make check    in a minute: format, tidy, clippy and unit tests of the packages changed since BASE (upstream, or HEAD)"
 	@echo "make test     lint, every test of the workspace"
 	@echo "make lint     rustfmt, clippy, cargo xtask tidy, cargo doc"
 	@echo "make deny     licenses and sources of the dependencies (cargo install cargo-deny)"
@@ -27,6 +28,9 @@ deps:
 
 demo: deps
 	@scripts/demo.sh
+
+check:
+	@scripts/check.sh
 
 test: deps
 	@scripts/test.sh

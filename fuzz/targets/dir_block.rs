@@ -1,7 +1,8 @@
 //! Directory leaves: listed, searched, added to, removed from.
 #![no_main]
 
-use extant_ondisk::dirent::{DirBlockFormat, FileType};
+use extant_ondisk::dirent::DirBlockFormat;
+use extant_ondisk::inode::FileType;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -20,13 +21,14 @@ fuzz_target!(|data: &[u8]| {
     let _ = format.dots(&block);
     let _ = format.find(&block, &name);
     if sound
-        && let Ok(extant_ondisk::dirent::Insert::Done { .. }) = format.insert(&mut block, &name, 77, FileType::Regular)
+        && let Ok(extant_ondisk::dirent::Insert::Done { .. }) =
+            format.insert(&mut block, &name, 77, Some(FileType::Regular))
     {
         assert!(format.find(&block, &name).is_ok_and(|f| f.is_some()));
     }
     for offset in offsets {
         let _ = format.entry_at(&block, offset);
-        let _ = format.set_inode(&mut block, offset, 78, FileType::Regular);
+        let _ = format.set_inode(&mut block, offset, 78, Some(FileType::Regular));
         let _ = format.remove(&mut block, offset);
     }
 });

@@ -12,7 +12,7 @@ mod tidy;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy\n\n  tidy   checks floors, unsafe code, module docs, file sizes, policy folders, wording and docs/locking.md";
+const USAGE: &str = "usage: cargo xtask tidy\n\n  tidy   checks floors, layers, dependencies, unsafe code, module docs, file sizes, policies, wording and docs";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

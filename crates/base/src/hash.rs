@@ -5,7 +5,8 @@
 //! Images are hostile: a key that is known would let one choose which entries collide.
 //!
 //! What is hashed here are numbers of blocks and inodes: each is mixed in with one multiplication of 64 by 64 bits,
-//! whose halves are folded together.
+//! whose halves are folded together. [`shard_of`] spreads numbers over locks. These two are all there is for memory;
+//! hashes that lie on disk are the format's (`extant_ondisk`: htree, xattr, crc), and tests compare contents by std's.
 //!
 //! What it does not do: resist somebody who can watch where entries land.
 //!
@@ -45,6 +46,16 @@ impl BuildHasher for State {
     fn build_hasher(&self) -> Folded {
         Folded { state: self.start, factor: self.factor }
     }
+}
+
+/// 2^64 over the golden ratio: neighbouring numbers land far apart (Knuth, vol. 3, 6.4; Linux: `GOLDEN_RATIO_64`).
+const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Which of 2^`bits` locks a number belongs to. Not keyed: whoever chooses numbers to collide here makes threads wait
+/// for each other, and no more.
+#[inline]
+pub fn shard_of(n: u64, bits: u32) -> usize {
+    (n.wrapping_mul(GOLDEN_RATIO) >> (64 - bits)) as usize
 }
 
 /// See the module.
@@ -87,7 +98,7 @@ impl Hasher for Folded {
     #[inline]
     fn finish(&self) -> u64 {
         // The last multiplication has mixed upwards; tables use the lowest and the highest bits.
-        fold(self.state, 0x9E37_79B9_7F4A_7C15)
+        fold(self.state, GOLDEN_RATIO)
     }
 }
 
@@ -108,5 +119,13 @@ mod tests {
         assert!(low.len() > 2400 && high.len() > 2400, "{} {}", low.len(), high.len());
         assert!((0..64u64).any(|n| a.hash_one(n) != b.hash_one(n)));
         assert_ne!(a.hash_one("ab"), a.hash_one("ab\0"));
+    }
+
+    #[test]
+    fn shards_are_all_used_by_neighbours_and_by_strides() {
+        for stride in [1, 2, 32, 8192, 1 << 20] {
+            let used: HashSet<usize> = (0..1024).map(|n| shard_of(n * stride, 6)).collect();
+            assert_eq!((used.len(), used.iter().max()), (64, Some(&63)), "stride {stride}");
+        }
     }
 }

@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use extant_base::counter::Counter;
-use extant_base::hash::HashMap;
+use extant_base::hash::{HashMap, shard_of};
 use extant_base::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use extant_base::sync::{LockClass, Mutex, RwLock, RwLockWriteGuard};
 use extant_block::{AlignedBuf, BioFlags, BlockDevice, Error};
@@ -34,7 +34,8 @@ use crate::budget::{Budget, Shrinker};
 static BUFFER_CLASS: LockClass = LockClass::new("buffer", 80);
 static SHARD_CLASS: LockClass = LockClass::new("buffer shard", 90);
 
-const SHARDS: usize = 64;
+const SHARD_BITS: u32 = 6;
+const SHARDS: usize = 1 << SHARD_BITS;
 /// Bookkeeping per buffer that the budget should see: map entry, queue entry, locks.
 const OVERHEAD_BYTES: u64 = 192;
 
@@ -165,9 +166,7 @@ impl BufferCache {
     }
 
     fn shard(&self, block: BlockNr) -> &Mutex<Shard> {
-        // Neighbouring blocks land in different shards; the multiplier spreads the high bits too.
-        let h = block.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58;
-        &self.shards[h as usize % SHARDS]
+        &self.shards[shard_of(block.0, SHARD_BITS)]
     }
 
     fn out_of_range(&self, block: BlockNr) -> Error {

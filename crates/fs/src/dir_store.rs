@@ -12,10 +12,9 @@ use unicode_normalization::UnicodeNormalization;
 
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
-use extant_ondisk::dirent::FileType;
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::htree::{HashVersion, Hasher};
-use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
@@ -106,7 +105,7 @@ impl<'a> DirView<'a> {
     }
 
     fn physical(&self, lblk: u32) -> Result<BlockNr> {
-        match self.fs.map_lookup(self.dir, LogicalBlock(lblk), 1)?.state {
+        match self.fs.map_lookup(self.dir, LogicalBlock(lblk))? {
             MapState::Written(block) => Ok(block),
             _ => Err(Error::corrupt(Damage::Directory, format!("no block {lblk}")).of(self.dir.ino)),
         }
@@ -164,7 +163,7 @@ impl DirView<'_> {
         self.mine(dir::is_empty(self, &self.params))
     }
 
-    pub(crate) fn add(&self, handle: &mut Handle, name: &[u8], ino: InodeNr, kind: FileType) -> Result<()> {
+    pub(crate) fn add(&self, handle: &mut Handle, name: &[u8], ino: InodeNr, kind: Option<FileType>) -> Result<()> {
         self.mine(dir::add(self, handle, &self.params, name, ino, kind).map(drop))
     }
 
@@ -172,7 +171,13 @@ impl DirView<'_> {
         self.mine(dir::remove(self, handle, &self.params, name, hint).map(drop))
     }
 
-    pub(crate) fn set_inode(&self, handle: &mut Handle, place: &Found, ino: InodeNr, kind: FileType) -> Result<()> {
+    pub(crate) fn set_inode(
+        &self,
+        handle: &mut Handle,
+        place: &Found,
+        ino: InodeNr,
+        kind: Option<FileType>,
+    ) -> Result<()> {
         self.mine(dir::set_inode(self, handle, &self.params, place, ino, kind))
     }
 

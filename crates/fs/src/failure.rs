@@ -45,27 +45,21 @@ impl Filesystem {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
     use std::sync::Arc;
 
-    use extant_block::device::MemDevice;
     use extant_ondisk::BlockNr;
     use extant_ondisk::superblock::FsState;
 
     use super::*;
     use crate::error::Damage;
-    use crate::mount::read_super_at;
+    use crate::super_block::read_super_at;
     use crate::{Cred, MountOptions, NewNode, OnError};
 
     /// Half an operation is never durable, whatever `errors=` says, and the image knows why.
     #[test]
     fn half_an_operation_does_not_commit() {
         for (kind, logged) in [(&["-t", "ext4"][..], true), (&["-t", "ext2"], false)] {
-            let dir = tempfile::tempdir().expect("tempdir");
-            let path = dir.path().join("disk.img");
-            let made = Command::new("mke2fs").args(["-q", "-F"]).args(kind).arg(&path).arg("16M").output();
-            assert!(made.expect("mke2fs").status.success());
-            let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+            let dev = Arc::new(crate::tools::made(kind, "16M"));
             let options = MountOptions {
                 threads: false,
                 errors: Some(OnError::Continue),

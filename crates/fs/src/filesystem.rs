@@ -23,26 +23,22 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::error::{Error, Result};
 use crate::freeze::Gate;
 use crate::groups::Groups;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
-use crate::mount::{read_super_at, write_super};
-use crate::ops::evict;
+use crate::ops::credits;
 use crate::ops::writeback::Completed;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::reserve::Reserve;
 use crate::state::MountState;
+use crate::super_block::{read_super_at, write_super};
 use crate::threads::Threads;
 
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
 pub(crate) static XATTR_CLASS: LockClass = LockClass::new("shared attributes", 77);
-
-/// How often an operation is tried that finds no space while some may be on its way. A try can be in vain because
-/// another thread was faster, so this is more than what one eviction and one commit need.
-const NO_SPACE_TRIES: u32 = 8;
 
 /// What a file system says about itself (statvfs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +139,11 @@ pub struct Filesystem {
 }
 
 impl Filesystem {
+    /// The root directory.
+    pub fn root(&self) -> Result<InodeRef> {
+        self.iget(InodeNr::ROOT)
+    }
+
     /// In bytes.
     pub fn block_size(&self) -> u32 {
         self.geo.block_size
@@ -241,7 +242,7 @@ impl Filesystem {
         if !self.errors_unlogged.load(Ordering::Acquire) || !self.errors_unlogged.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        let mut handle = self.journal.start(1)?;
+        let mut handle = self.journal.start(credits::SUPER)?;
         let r = self.modify_superblock(&mut handle, |_| ());
         self.end(handle, r)
     }
@@ -380,34 +381,6 @@ impl Filesystem {
             self.note_error(e);
         }
         r
-    }
-
-    /// Runs `op`; when space is only missing until the next commit, or until an inode is freed whose last user has gone
-    /// (not one that `op` itself made in vain), brings that about and tries again (bounded). The caller holds no lock
-    /// and no handle.
-    pub(crate) fn retry_no_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
-        for _ in 0..NO_SPACE_TRIES {
-            // Read before the try: what is freed between its failure and the look at the evictions is not missed.
-            let (evicted, abandoned) = (self.evicted.load(Ordering::Acquire), evict::abandoned_here());
-            let r = op();
-            // An inode that this try began and could not finish takes no more with it than the try had taken.
-            let own = evict::abandoned_here() - abandoned;
-            match r {
-                Err(Error::NoSpaceUntilCommit) => {
-                    if own > 0 {
-                        // Its blocks wait for the same commit, or the next try would find them on their way.
-                        self.drain_evictions();
-                    }
-                    self.journal.commit_running()?;
-                }
-                Err(Error::NoSpace | Error::NoInodes) if self.evictions_since(evicted) > own => self.drain_evictions(),
-                other => return self.watch(other),
-            }
-        }
-        match op() {
-            Err(Error::NoSpaceUntilCommit) => Err(Error::NoSpace),
-            other => self.watch(other),
-        }
     }
 
     /// Stops trusting what is in memory (an operation panicked, say): nothing more reaches the log, the mount is

@@ -371,19 +371,12 @@ impl GroupStore for Groups {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
-    use extant_block::device::MemDevice;
 
     use super::*;
     use crate::{Cred, Filesystem, InodeRef, MountOptions, NewNode, WriteFlags};
 
     fn mounted(args: &[&str]) -> crate::Mounted {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let path = dir.path().join("disk.img");
-        let out = Command::new("mke2fs").args(["-q", "-F", "-b", "1024"]).args(args).arg(&path).arg("128M").output();
-        assert!(out.expect("mke2fs").status.success());
-        let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+        let dev = Arc::new(crate::tools::made(&[&["-b", "1024"], args].concat(), "128M"));
         let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
         Filesystem::mount(dev, options).expect("mounted")
     }

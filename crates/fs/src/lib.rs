@@ -1,9 +1,10 @@
 //! The ext2/3/4 file system: what others embed.
 //!
 //! Main types: [`Filesystem`] (mounted; all operations are its methods), [`InodeRef`] (a file in use),
-//! [`MountOptions`], [`Error`]. Around them: `mount.rs`, `ops/` (the operations), `groups.rs` and `ialloc.rs`
+//! [`MountOptions`], [`Error`]. Around them: `mount.rs` (the order of a mount; its other end is `unmount.rs`), `ops/`
+//! (the operations), `groups.rs` and `ialloc.rs`
 //! (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs` (what the layers below the operations see), [`map`]
-//! (extents, indirect blocks, extent status), [`dir`] (directories), [`xattr`].
+//! (extents, indirect blocks, extent status), `dir` (directories), `xattr`.
 //!
 //! What it does not do: permissions (the caller's kernel or program checks them), errno, partitions, repair.
 //!
@@ -30,7 +31,7 @@
 #![warn(missing_docs)]
 
 mod borrow;
-pub mod dir;
+mod dir;
 mod dir_store;
 mod draft;
 mod error;
@@ -44,16 +45,22 @@ mod inode;
 mod inode_table;
 pub mod map;
 mod mount;
-pub mod ops;
+mod ops;
 mod options;
 mod orphan;
 pub mod path;
+mod recover;
 mod reserve;
 mod state;
 mod store;
+mod super_block;
 mod threads;
+#[cfg(test)]
+#[path = "../tests/common/tools.rs"]
+mod tools;
+mod unmount;
 pub mod walk;
-pub mod xattr;
+mod xattr;
 mod xattr_store;
 
 pub use draft::Draft;
@@ -64,7 +71,6 @@ pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};
 pub use map::es::EsPolicyKind;
-pub use mount::{Mounted, probe_superblock};
 pub use ops::sync::{Asker, Done};
 pub use ops::volume::LABEL_MAX;
 pub use ops::{
@@ -72,4 +78,6 @@ pub use ops::{
 };
 pub use options::{Atime, BorrowJournal, JournalDevice, Messages, MountOptions, OnError, POLICIES, PolicyOption};
 pub use reserve::Caller;
+pub use super_block::probe_superblock;
+pub use unmount::Mounted;
 pub use xattr::SetMode;

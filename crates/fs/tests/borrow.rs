@@ -1,8 +1,10 @@
 //! A journal for the time of a mount: what the image is like meanwhile, and that nothing is left of it afterwards. The
 //! power cuts are in `crates/testkit/tests/crash.rs`.
 
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
@@ -11,17 +13,12 @@ use extant_fs::{BorrowJournal, Cred, Filesystem, MountOptions, Mounted, NewNode,
 use extant_ondisk::features::Compat;
 use extant_ondisk::superblock::{FsState, SuperBlock};
 
-fn run(program: &str, args: &[&str]) -> (i32, String) {
-    let out = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    (out.status.code().unwrap_or(-1), text)
-}
+use tools::run;
 
 fn image(dir: &Path, args: &[&str], size: &str) -> PathBuf {
     let path = dir.join("disk.img");
     let _ = std::fs::remove_file(&path);
-    let (code, text) = run("mke2fs", &[&["-q", "-F"], args, &[path.to_str().expect("utf-8"), size]].concat());
-    assert_eq!(code, 0, "{text}");
+    tools::mke2fs(&path, args, size);
     path
 }
 

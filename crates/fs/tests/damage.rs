@@ -1,7 +1,9 @@
 //! Operations that meet damage: nothing has changed then, or nothing of it becomes durable; and the superblock says
 //! what was damaged, and where.
 
-use std::process::Command;
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
@@ -34,11 +36,7 @@ fn options() -> MountOptions {
 }
 
 fn made(kind: &[&str], fill: impl FnOnce(&Filesystem, &InodeRef)) -> Arc<MemDevice> {
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F"]).args(kind).arg(&path).arg("20M").output().expect("mke2fs");
-    assert!(out.status.success(), "{kind:?}: {}", String::from_utf8_lossy(&out.stderr));
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let dev = Arc::new(tools::made(kind, "20M"));
     let fs = Filesystem::mount(dev.clone(), options()).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
     fill(&fs, &fs.root().expect("root"));
     fs.unmount().expect("unmount");
@@ -347,11 +345,7 @@ fn a_handle_of_a_deleted_inode_is_stale() {
         assert!(!fs.is_read_only() && fs.inode_counts().1 == 0, "{kind:?}");
         fs.unmount().expect("unmount");
         for dev in [&dev, &crashed] {
-            let dir = tempfile::tempdir().expect("tempdir");
-            let path = dir.path().join("disk.img");
-            dev.save(&path).expect("saved");
-            let out = Command::new("e2fsck").arg("-fn").arg(&path).output().expect("e2fsck");
-            assert!(out.status.success(), "{kind:?}: {}", String::from_utf8_lossy(&out.stdout));
+            tools::assert_clean(dev);
         }
     }
 }
@@ -415,9 +409,5 @@ fn a_link_that_finds_no_room_leaves_no_inode_without_a_record() {
     assert_eq!(recorded, ROUNDS);
     drop((many, hog, full, root));
     fs.unmount().expect("unmount");
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    dev.save(&path).expect("saved");
-    let out = Command::new("e2fsck").arg("-fn").arg(&path).output().expect("e2fsck");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+    tools::assert_clean(&dev);
 }

@@ -1,7 +1,9 @@
 //! The size on disk never uncovers what a truncation cut off: bytes behind the end of the file stay on the device until
 //! the last block is written again, and no operation may move the size over them before.
 
-use std::process::Command;
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
@@ -21,11 +23,7 @@ fn options() -> MountOptions {
 }
 
 fn mounted(kind: &str) -> (Arc<MemDevice>, Mounted) {
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F", "-b", "4096", "-t", kind]).arg(&path).arg("32M").output();
-    assert!(out.expect("mke2fs").status.success());
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let dev = Arc::new(tools::made(&["-b", "4096", "-t", kind], "32M"));
     let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
     (dev, fs)
 }

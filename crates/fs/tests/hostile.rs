@@ -8,7 +8,9 @@
 #[path = "hostile/exercise.rs"]
 mod exercise;
 
-use std::process::Command;
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -44,11 +46,7 @@ fn options(read_only: bool, seed: u64) -> MountOptions {
 
 /// An image of `kind` with a few hundred files, an indexed directory, scattered extents and attributes.
 fn filled(kind: &[&str], crashed: bool) -> MemDevice {
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F"]).args(kind).arg(&path).arg("24M").output().expect("mke2fs");
-    assert!(out.status.success(), "{kind:?}: {}", String::from_utf8_lossy(&out.stderr));
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let dev = Arc::new(tools::made(kind, "24M"));
     let fs = Filesystem::mount(dev.clone(), options(false, 1)).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
     let cred = Cred::default();
     let root = fs.root().expect("root");

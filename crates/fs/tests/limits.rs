@@ -1,33 +1,24 @@
 //! The format's limits: link counts of directories, sparse files to the last block, names of 255 bytes, a full disk.
 
-use std::process::Command;
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
 use extant_fs::{Cred, Error, Filesystem, MountOptions, Mounted, NewNode, SetAttr, WriteFlags};
 
-fn mounted(args: &[&str], size: &str) -> (tempfile::TempDir, Arc<MemDevice>, Mounted) {
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F"]).args(args).arg(&path).arg(size).output().expect("mke2fs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+fn mounted(args: &[&str], size: &str) -> (Arc<MemDevice>, Mounted) {
+    let dev = Arc::new(tools::made(args, size));
     let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
     let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
-    (dir, dev, fs)
-}
-
-fn clean(dir: &tempfile::TempDir, dev: &MemDevice) {
-    let path = dir.path().join("after.img");
-    dev.save(&path).expect("saved");
-    let out = Command::new("e2fsck").args(["-fn"]).arg(&path).output().expect("e2fsck");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+    (dev, fs)
 }
 
 #[test]
 fn a_directory_may_have_more_subdirectories_than_links_can_count() {
     const DIRS: u32 = 65_010;
-    let (dir, dev, fs) = mounted(&["-t", "ext4", "-N", "80000", "-b", "1024"], "400M");
+    let (dev, fs) = mounted(&["-t", "ext4", "-N", "80000", "-b", "1024"], "400M");
     let root = fs.root().expect("root");
     let top = fs.create(&root, b"top", NewNode::directory(0o755), Cred::default()).expect("mkdir");
     for i in 0..DIRS {
@@ -37,7 +28,7 @@ fn a_directory_may_have_more_subdirectories_than_links_can_count() {
     assert_eq!(fs.getattr(&top).nlink, 1, "beyond 65000 the count says 1");
     drop((top, root));
     fs.unmount().expect("unmount");
-    clean(&dir, &dev);
+    tools::assert_clean(&dev);
     let fs = Filesystem::mount(dev.clone(), MountOptions { threads: false, ..Default::default() }).expect("mounted");
     let top = fs.walk(b"top", true).expect("top");
     for i in 0..DIRS {
@@ -46,12 +37,12 @@ fn a_directory_may_have_more_subdirectories_than_links_can_count() {
     fs.rmdir(&fs.root().expect("root"), b"top").expect("rmdir");
     drop(top);
     fs.unmount().expect("unmount");
-    clean(&dir, &dev);
+    tools::assert_clean(&dev);
 }
 
 #[test]
 fn a_file_has_at_most_65000_names() {
-    let (dir, dev, fs) = mounted(&["-t", "ext4"], "64M");
+    let (dev, fs) = mounted(&["-t", "ext4"], "64M");
     let root = fs.root().expect("root");
     let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
     for i in 1..65_000 {
@@ -60,7 +51,7 @@ fn a_file_has_at_most_65000_names() {
     assert!(matches!(fs.link(&f, &root, b"one more"), Err(Error::TooManyLinks)));
     drop((root, f));
     fs.unmount().expect("unmount");
-    clean(&dir, &dev);
+    tools::assert_clean(&dev);
 }
 
 #[test]
@@ -70,7 +61,7 @@ fn sparse_files_reach_the_formats_last_byte() {
         (&["-t", "ext4", "-b", "1024"], 1024),
         (&["-t", "ext3", "-b", "1024"], 0),
     ] {
-        let (dir, dev, fs) = mounted(args, "64M");
+        let (dev, fs) = mounted(args, "64M");
         let root = fs.root().expect("root");
         let f = fs.create(&root, b"sparse", NewNode::file(0o644), Cred::default()).expect("create");
         let max = if bs > 0 { bs * ((1u64 << 32) - 1) } else { fs.geometry().max_indirect_file_size() };
@@ -85,14 +76,14 @@ fn sparse_files_reach_the_formats_last_byte() {
         assert_eq!(&buf[..12], &[0, 0, 7, 7, 7, 7, 7, 7, 8, 8, 8, 8]);
         drop((root, f));
         fs.unmount().expect("unmount");
-        clean(&dir, &dev);
+        tools::assert_clean(&dev);
     }
 }
 
 #[test]
 fn a_full_disk_says_so_at_write_time_and_loses_nothing() {
     for args in [&["-t", "ext4"][..], &["-t", "ext3", "-b", "1024"], &["-t", "ext2"]] {
-        let (dir, dev, fs) = mounted(args, "16M");
+        let (dev, fs) = mounted(args, "16M");
         let root = fs.root().expect("root");
         let mut written = Vec::new();
         let e = 'full: loop {
@@ -121,7 +112,7 @@ fn a_full_disk_says_so_at_write_time_and_loses_nothing() {
         fs.write(&again, 0, &[0xEE; 100_000], WriteFlags::default()).expect("the freed space is usable at once");
         drop((again, root));
         fs.unmount().expect("unmount");
-        clean(&dir, &dev);
+        tools::assert_clean(&dev);
         let fs =
             Filesystem::mount(dev.clone(), MountOptions { threads: false, ..Default::default() }).expect("mounted");
         for (n, size) in written.iter().enumerate().skip(1) {

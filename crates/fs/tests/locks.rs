@@ -1,11 +1,12 @@
 //! The lock table over a parallel untar with syncs: no lock may be one that all operations wait for.
 
-use std::process::Command;
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::sync::Arc;
 
 use extant_base::sync::{LockClass, Mutex, lock_table, set_lock_stats};
 use extant_base::task;
-use extant_block::device::MemDevice;
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode, RenameFlags, SetAttr, SetTime, WriteFlags};
 
 /// The counts are the process's: one test at a time.
@@ -38,11 +39,7 @@ fn untar(fs: &Arc<Filesystem>, n: u64) {
 #[test]
 fn no_lock_is_one_that_all_operations_wait_for() {
     let _alone = ALONE.lock();
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&path).arg("512M").output().expect("mke2fs");
-    assert!(out.status.success());
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let dev = Arc::new(tools::made(&["-t", "ext4"], "512M"));
     let fs = Filesystem::mount(dev, MountOptions::default()).expect("mounted");
     set_lock_stats(true);
     let threads: Vec<_> = (0..THREADS)
@@ -85,11 +82,7 @@ fn no_lock_is_one_that_all_operations_wait_for() {
 #[test]
 fn an_operation_takes_the_shared_locks_as_often_as_it_must() {
     let _alone = ALONE.lock();
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&path).arg("256M").output().expect("mke2fs");
-    assert!(out.status.success());
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let dev = Arc::new(tools::made(&["-t", "ext4"], "256M"));
     let options = MountOptions { keep_clean: false, threads: false, seed: Some(1), ..MountOptions::default() };
     let fs = Filesystem::mount(dev, options).expect("mounted");
     let cred = Cred::default();

@@ -6,8 +6,10 @@
 //! map is tried. Afterwards the metadata is compared: what nobody but the hostile file could have changed is what it
 //! was, and the blocks are still in use.
 
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
@@ -41,11 +43,7 @@ fn options() -> MountOptions {
 }
 
 fn made(kind: &[&str]) -> Arc<MemDevice> {
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F"]).args(kind).arg(&path).arg("20M").output().expect("mke2fs");
-    assert!(out.status.success(), "{kind:?}: {}", String::from_utf8_lossy(&out.stderr));
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let dev = Arc::new(tools::made(kind, "20M"));
     let fs = Filesystem::mount(dev.clone(), options()).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
     let (root, cred) = (fs.root().expect("root"), Cred::default());
     for i in 0..20 {

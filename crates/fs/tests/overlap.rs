@@ -1,7 +1,9 @@
 //! Two writes of one block are never in flight at the same time, for the device may let the older one win; and what is
 //! read meanwhile is never what an older one left.
 
-use std::process::Command;
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
@@ -128,12 +130,8 @@ fn rewrite(fs: &Filesystem, me: usize, rounds: u64) -> Vec<(u64, Vec<u8>)> {
 #[test]
 fn a_block_is_written_once_at_a_time() {
     for kind in ["ext4", "ext2"] {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let path = dir.path().join("disk.img");
-        let out = Command::new("mke2fs").args(["-q", "-F", "-b", "4096", "-t", kind]).arg(&path).arg("32M").output();
-        assert!(out.expect("mke2fs").status.success());
         let late = Arc::new(Late {
-            inner: MemDevice::load(&path).expect("loaded"),
+            inner: tools::made(&["-b", "4096", "-t", kind], "32M"),
             waiting: Mutex::new(&CLASS, Vec::new()),
             in_flight: Mutex::new(&CLASS, Vec::new()),
             overlaps: Mutex::new(&CLASS, Vec::new()),

@@ -1,20 +1,14 @@
 //! Several threads on one mount with all background threads running; the image is checked by e2fsck afterwards, and the
 //! lock order by the debug build while it runs.
 
-use std::process::Command;
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
 use extant_base::task;
-use extant_block::device::MemDevice;
 use extant_fs::{Cred, FallocateMode, Filesystem, MountOptions, NewNode, RenameFlags, SetAttr, WriteFlags};
-
-fn image(dir: &std::path::Path, args: &[&str], size: &str) -> MemDevice {
-    let path = dir.join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F"]).args(args).arg(&path).arg(size).output().expect("mke2fs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    MemDevice::load(&path).expect("loaded")
-}
 
 fn worker(fs: &Arc<Filesystem>, n: u64, rounds: u64) {
     let cred = Cred::default();
@@ -74,8 +68,7 @@ fn four_threads_leave_a_clean_image() {
         (&["-t", "ext3"], 3),
         (&["-t", "ext2"], 4),
     ] {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let dev = Arc::new(image(dir.path(), kind, "64M"));
+        let dev = Arc::new(tools::made(kind, "64M"));
         let options = MountOptions {
             cache_bytes: 16 << 20,
             write_through_bytes: (seed % 2 == 0).then_some(32_768),
@@ -96,9 +89,6 @@ fn four_threads_leave_a_clean_image() {
         }
         fs.unmount().expect("unmount");
         drop(fs);
-        let path = dir.path().join("after.img");
-        dev.save(&path).expect("saved");
-        let out = Command::new("e2fsck").args(["-fn"]).arg(&path).output().expect("e2fsck");
-        assert!(out.status.success(), "{kind:?}: {}", String::from_utf8_lossy(&out.stdout));
+        tools::assert_clean(&dev);
     }
 }

@@ -1,6 +1,8 @@
 //! renameat2(2) with its flags, checked by e2fsck and debugfs.
 
-use std::process::Command;
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
@@ -8,32 +10,23 @@ use extant_fs::{Cred, Error, Filesystem, InodeRef, MountOptions, Mounted, NewNod
 use extant_ondisk::inode::{DeviceNr, FileType};
 
 struct Bench {
-    dir: tempfile::TempDir,
     dev: Arc<MemDevice>,
     fs: Mounted,
 }
 
 fn mounted(args: &[&str]) -> Bench {
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F"]).args(args).arg(&path).arg("16M").output().expect("mke2fs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let dev = Arc::new(tools::made(args, "16M"));
     let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
     let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
-    Bench { dir, dev, fs }
+    Bench { dev, fs }
 }
 
 impl Bench {
     /// Unmounts, has e2fsck look, and returns what debugfs says.
     fn finish(self, request: &str) -> String {
         self.fs.unmount().expect("unmount");
-        let path = self.dir.path().join("after.img");
-        self.dev.save(&path).expect("saved");
-        let out = Command::new("e2fsck").args(["-fn"]).arg(&path).output().expect("e2fsck");
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
-        let out = Command::new("debugfs").args(["-R", request]).arg(&path).output().expect("debugfs");
-        String::from_utf8_lossy(&out.stdout).into_owned()
+        tools::assert_clean(&self.dev);
+        tools::debugfs(&self.dev, request)
     }
 }
 

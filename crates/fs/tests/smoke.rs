@@ -1,27 +1,14 @@
 //! The engine on images that mke2fs made, in memory, checked by e2fsck.
 
-use std::process::Command;
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::sync::Arc;
 
-use extant_block::device::MemDevice;
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode, RenameFlags, SetAttr, WriteFlags};
-
-fn image(dir: &std::path::Path, args: &[&str], size: &str) -> std::path::PathBuf {
-    let path = dir.join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F"]).args(args).arg(&path).arg(size).output().expect("mke2fs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    path
-}
 
 fn options() -> MountOptions {
     MountOptions { threads: false, seed: Some(1), ..MountOptions::default() }
-}
-
-fn check(dir: &std::path::Path, dev: &MemDevice) {
-    let path = dir.join("after.img");
-    dev.save(&path).expect("saved");
-    let out = Command::new("e2fsck").args(["-fn"]).arg(&path).output().expect("e2fsck");
-    assert!(out.status.success(), "{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
 }
 
 const KINDS: [&[&str]; 7] = [
@@ -37,9 +24,7 @@ const KINDS: [&[&str]; 7] = [
 #[test]
 fn a_day_in_the_life() {
     for kind in KINDS {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let path = image(dir.path(), kind, "48M");
-        let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+        let dev = Arc::new(tools::made(kind, "48M"));
         let fs = Filesystem::mount(dev.clone(), options()).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
         let cred = Cred::default();
         let root = fs.root().expect("root");
@@ -80,7 +65,7 @@ fn a_day_in_the_life() {
         drop((d, big, many, root));
         fs.unmount().expect("unmount");
         drop(fs);
-        check(dir.path(), &dev);
+        tools::assert_clean(&dev);
 
         let fs = Filesystem::mount(dev.clone(), options()).expect("mounted again");
         let f = fs.walk(b"/dir2/file-299", true).expect("found");
@@ -131,6 +116,6 @@ fn a_day_in_the_life() {
         drop((f, big, many));
         fs.unmount().expect("unmount");
         drop(fs);
-        check(dir.path(), &dev);
+        tools::assert_clean(&dev);
     }
 }

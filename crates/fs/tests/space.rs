@@ -1,6 +1,8 @@
 //! A disk that is nearly full: who may have the last blocks, and what comes of what does not fit.
 
-use std::process::Command;
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +13,9 @@ use extant_fs::{
     SetMode, WriteFlags,
 };
 
-const SEED: &str = "5eed5eed-5eed-45ee-8eed-5eed5eed5eed";
 const USER: Caller = Caller { uid: 1000, gid: 100 };
 
 struct Bench {
-    dir: tempfile::TempDir,
     dev: Arc<MemDevice>,
     fs: Mounted,
 }
@@ -25,16 +25,9 @@ fn options() -> MountOptions {
 }
 
 fn mounted(args: &[&str], size: &str, options: MountOptions) -> Bench {
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    // Which block of a directory is full when a name comes is a matter of the hash, and that of a seed.
-    let seed = ["-U", SEED, "-E", &format!("hash_seed={SEED}")];
-    let out =
-        Command::new("mke2fs").args(["-q", "-F"]).args(seed).args(args).arg(&path).arg(size).output().expect("mke2fs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let dev = Arc::new(tools::made(args, size));
     let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
-    Bench { dir, dev, fs }
+    Bench { dev, fs }
 }
 
 impl Bench {
@@ -51,10 +44,7 @@ impl Bench {
     }
 
     fn check(&self) {
-        let path = self.dir.path().join("after.img");
-        self.dev.save(&path).expect("saved");
-        let out = Command::new("e2fsck").args(["-fn"]).arg(&path).output().expect("e2fsck");
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+        tools::assert_clean(&self.dev);
     }
 
     fn finish(self) {
@@ -154,13 +144,9 @@ fn the_reserve_is_open_to_whom_the_image_or_the_mount_names() {
 fn the_reserves_owner_is_read_from_the_image() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
-    let run = |tool: &str, args: &[&str]| {
-        let out = Command::new(tool).args(args).output().expect(tool);
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    };
-    let image = path.to_str().expect("utf-8");
-    run("mke2fs", &["-q", "-F", "-t", "ext4", "-m", "10", image, "32M"]);
-    run("tune2fs", &["-u", "1000", "-g", "77", image]);
+    tools::mke2fs(&path, &["-t", "ext4", "-m", "10"], "32M");
+    let (code, said) = tools::run("tune2fs", &["-u", "1000", "-g", "77", path.to_str().expect("UTF-8")]);
+    assert_eq!(code, 0, "{said}");
     for (who, options, may) in [
         (USER, options(), true),
         (Caller { uid: 5, gid: 77 }, options(), true),

@@ -1,8 +1,9 @@
 //! fallocate(2) with ZERO_RANGE: zeros without writing them, on the blocks that are there. Against a model, e2fsck, and
 //! debugfs for the blocks.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+#[path = "common/tools.rs"]
+mod tools;
+
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
@@ -10,7 +11,6 @@ use extant_block::device::MemDevice;
 use extant_fs::{Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, WriteFlags};
 
 struct Bench {
-    dir: tempfile::TempDir,
     dev: Arc<MemDevice>,
     fs: Mounted,
 }
@@ -20,13 +20,9 @@ fn options() -> MountOptions {
 }
 
 fn mounted(args: &[&str], options: MountOptions) -> Bench {
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F"]).args(args).arg(&path).arg("32M").output().expect("mke2fs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let dev = Arc::new(tools::made(args, "32M"));
     let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
-    Bench { dir, dev, fs }
+    Bench { dev, fs }
 }
 
 impl Bench {
@@ -37,23 +33,9 @@ impl Bench {
 
     fn remount(&mut self) {
         self.fs.unmount().expect("unmount");
-        self.image();
+        tools::assert_clean(&self.dev);
         self.fs = Filesystem::mount(self.dev.clone(), options()).expect("mounted again");
     }
-
-    /// The image as a file that e2fsck finds clean.
-    fn image(&self) -> PathBuf {
-        let path = self.dir.path().join("after.img");
-        self.dev.save(&path).expect("saved");
-        let out = Command::new("e2fsck").args(["-fn"]).arg(&path).output().expect("e2fsck");
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
-        path
-    }
-}
-
-fn debugfs(image: &Path, request: &str) -> String {
-    let out = Command::new("debugfs").args(["-R", request]).arg(image).output().expect("debugfs");
-    String::from_utf8_lossy(&out.stdout).trim().to_owned()
 }
 
 fn content(fs: &Filesystem, f: &InodeRef) -> Vec<u8> {
@@ -71,7 +53,7 @@ fn the_blocks_stay() {
     let blocks = {
         drop(f);
         b.remount();
-        debugfs(&b.image(), "blocks /f")
+        tools::debugfs(&b.dev, "blocks /f")
     };
     assert!(blocks.split_whitespace().count() >= 64, "{blocks}");
     let f = b.fs.walk(b"f", true).expect("there");
@@ -85,9 +67,9 @@ fn the_blocks_stay() {
     assert_eq!((b.fs.statfs().blocks_free, b.fs.getattr(&f).blocks), (free, used));
     drop(f);
     b.remount();
-    let image = b.image();
-    assert_eq!(debugfs(&image, "blocks /f"), blocks, "the same blocks as before");
-    let extents = debugfs(&image, "dump_extents /f");
+    tools::assert_clean(&b.dev);
+    assert_eq!(tools::debugfs(&b.dev, "blocks /f"), blocks, "the same blocks as before");
+    let extents = tools::debugfs(&b.dev, "dump_extents /f");
     assert!(extents.contains("Uninit"), "{extents}");
     let f = b.fs.walk(b"f", true).expect("there");
     assert_eq!(content(&b.fs, &f), expected);
@@ -129,7 +111,7 @@ fn not_without_extents() {
     assert_eq!(content(&b.fs, &f), [7; 8192]);
     drop(f);
     b.fs.unmount().expect("unmount");
-    b.image();
+    tools::assert_clean(&b.dev);
 }
 
 #[test]
@@ -178,6 +160,6 @@ fn random_ranges_against_a_model() {
             }
         }
         b.fs.unmount().expect("unmount");
-        b.image();
+        tools::assert_clean(&b.dev);
     }
 }

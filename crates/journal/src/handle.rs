@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use extant_block::AlignedBuf;
 use extant_cache::{BufKind, Buffer};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::Tid;
@@ -121,13 +120,6 @@ impl Handle {
     pub fn create(&mut self, block: BlockNr, kind: BufKind) -> Result<Arc<Buffer>> {
         let buffer = self.journal.cache.get_zeroed(block)?;
         self.modify(&buffer, kind, |_| ());
-        Ok(buffer)
-    }
-
-    /// As [`Handle::create`], with content.
-    pub fn create_with(&mut self, block: BlockNr, kind: BufKind, content: AlignedBuf) -> Result<Arc<Buffer>> {
-        let buffer = self.create(block, kind)?;
-        buffer.lock().data = Arc::new(content);
         Ok(buffer)
     }
 

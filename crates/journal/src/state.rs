@@ -510,13 +510,6 @@ impl Journal {
         self.room.notify_all();
     }
 
-    /// Bytes that the journal keeps from being dropped right now.
-    pub fn pinned_bytes(&self) -> u64 {
-        let held = self.state.lock().running.inner.lock().buffers.len() as u64;
-        let logged = self.log.try_lock().map_or(0, |l| l.logged_len());
-        (held + logged) * u64::from(self.cache.block_size())
-    }
-
     pub(crate) fn note_pinned(&self, blocks: u64) {
         let bytes = blocks * u64::from(self.cache.block_size());
         self.stats.pinned_bytes_peak.fetch_max(bytes, Ordering::Relaxed);

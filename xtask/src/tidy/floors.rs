@@ -21,8 +21,18 @@ pub struct Package {
     /// Relative to the repository's root.
     pub manifest: String,
     pub manifest_text: String,
-    /// Normal and build dependencies.
+    /// Normal and build dependencies on packages of the workspace.
     pub needs: Vec<String>,
+    /// All dependencies.
+    pub dependencies: Vec<Dependency>,
+}
+
+/// What a package asks for, by the name that its sources have for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dependency {
+    pub name: String,
+    /// For tests alone.
+    pub dev: bool,
 }
 
 /// Stands on no floor: used in development alone.
@@ -62,20 +72,25 @@ pub fn packages(metadata: &Value, root: &Path) -> Result<Vec<Package>, String> {
     for p in list {
         let path = p["manifest_path"].as_str().unwrap_or_default();
         let manifest = Path::new(path).strip_prefix(root).unwrap_or(Path::new(path)).display().to_string();
-        let needs = p["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default().iter();
-        let needs = needs.filter(|d| d["kind"] != "dev").filter_map(|d| d["name"].as_str());
+        let all = p["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let dependencies = all.iter().filter_map(|d| {
+            let name = d["rename"].as_str().or(d["name"].as_str())?;
+            Some(Dependency { name: name.to_owned(), dev: d["kind"] == "dev" })
+        });
+        let needs = all.iter().filter(|d| d["kind"] != "dev").filter_map(|d| d["name"].as_str());
         packages.push(Package {
             name: p["name"].as_str().unwrap_or_default().to_owned(),
             manifest,
             manifest_text: std::fs::read_to_string(path).unwrap_or_default(),
             needs: needs.filter(|n| ours.contains(n)).map(str::to_owned).collect(),
+            dependencies: dependencies.collect(),
         });
     }
     Ok(packages)
 }
 
 /// The line of the manifest that names `dependency`.
-fn line_of(package: &Package, dependency: &str) -> usize {
+pub fn line_of(package: &Package, dependency: &str) -> usize {
     package.manifest_text.lines().position(|l| l.trim_start().starts_with(dependency)).map_or(0, |i| i + 1)
 }
 
@@ -120,6 +135,7 @@ mod tests {
                 needs.iter().map(|n| format!("{n}.workspace = true\n")).collect::<String>()
             ),
             needs: needs.iter().map(|n| (*n).to_owned()).collect(),
+            dependencies: Vec::new(),
         }
     }
 
@@ -158,5 +174,7 @@ mod tests {
         let found = packages(&json, Path::new("/r")).unwrap();
         assert_eq!(found[0].manifest, "a/Cargo.toml");
         assert_eq!(found[0].needs, ["b"]);
+        let all: Vec<_> = found[0].dependencies.iter().map(|d| (d.name.as_str(), d.dev)).collect();
+        assert_eq!(all, [("b", false), ("c", true), ("libc", false)]);
     }
 }

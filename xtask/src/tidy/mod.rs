@@ -1,16 +1,20 @@
 //! The rules of the house, checked.
 //!
 //! Main types: [`Finding`] (one broken rule, with its place), [`SourceFile`]. One module per kind of rule: [`floors`]
-//! (who may depend on whom), [`source`] (single files), [`policies`] (folders of policies), [`locking`] (the lock
-//! classes against docs/locking.md). Every rule is a function from text to findings, so that its test can show it a
-//! violation.
+//! (which crate may depend on which), [`layers`] (which module may name what), [`dependencies`] (none is unused),
+//! [`source`] (single files), [`policies`] (folders of policies, and how they are chosen), [`locking`] (the lock
+//! classes against docs/locking.md), [`docs`] (every document can be found). Every rule is a function from text to
+//! findings, so that its test can show it a violation.
 //!
 //! What it does not do: what rustfmt and clippy do.
 //!
 //! # Locking
 //! None.
 
+mod dependencies;
+mod docs;
 mod floors;
+mod layers;
 mod locking;
 mod policies;
 mod source;
@@ -111,7 +115,11 @@ fn metadata(root: &Path) -> Result<serde_json::Value, String> {
 /// Every rule over the repository at `root`.
 fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     let files = files_of(root).map_err(|e| e.to_string())?;
-    let mut findings = floors::check(&floors::packages(&metadata(root)?, root)?);
+    let packages = floors::packages(&metadata(root)?, root)?;
+    let mut findings = floors::check(&packages);
+    findings.extend(dependencies::check(&packages, &files));
+    findings.extend(layers::check(&files));
+    findings.extend(docs::check(&files));
     for file in &files {
         findings.extend(source::check(file));
     }

@@ -1,7 +1,8 @@
 //! Policy folders have one shape: `<mechanism>/policy/{mod,vanilla,<idea>,contract}.rs`.
 //!
 //! `mod.rs` declares the enum with `extant_base::policies!` and has the table that compares; `vanilla.rs` is what Linux
-//! does; `contract.rs` is what every policy must satisfy. A rival is named by its idea.
+//! does; `contract.rs` is what every policy must satisfy. A rival is named by its idea. Where there are rivals, a mount
+//! can choose: the enum's table is among `POLICIES` of `fs`, which mount options, the lab and lists are made of.
 //!
 //! # Locking
 //! None.
@@ -14,6 +15,38 @@ const REQUIRED: &[&str] = &["mod.rs", "vanilla.rs", "contract.rs"];
 /// Names that say when instead of what.
 const NOT_IDEAS: &[&str] = &["new", "improved", "better", "fast", "v1", "v2", "v3", "old"];
 
+/// Where the mount's tables of policies are.
+const CHOSEN: &str = "crates/fs/src/options.rs";
+/// Where `fs` gives an enum another name.
+const RENAMED: &str = "crates/fs/src/lib.rs";
+
+/// The enum that a module declares by the macro, and how many policies it has.
+fn declared(module: &SourceFile) -> Option<(&str, usize)> {
+    let (_, macro_body) = module.text.split_once("extant_base::policies!")?;
+    let (head, rows) = macro_body.split_once("pub enum ")?.1.split_once('{')?;
+    let rows = rows.split_once("\n}").map_or(rows, |(rows, _)| rows);
+    let is_row = |l: &&str| l.split_once(" = ").is_some_and(|(name, _)| name.trim().chars().all(char::is_alphanumeric));
+    Some((head.split(':').next()?.trim(), rows.lines().filter(is_row).count()))
+}
+
+/// Policies that no mount can choose.
+fn check_chosen(files: &[SourceFile]) -> Vec<Finding> {
+    let text = |path: &str| files.iter().find(|f| f.path == path).map_or("", |f| f.text.as_str());
+    let modules = files.iter().filter(|f| f.path.ends_with("/policy/mod.rs"));
+    let mut findings = Vec::new();
+    for module in modules {
+        let Some((name, policies)) = declared(module) else { continue };
+        let package = module.path.split('/').nth(1).unwrap_or_default();
+        let renamed = text(RENAMED).lines().find_map(|l| l.split_once(&format!("extant_{package}::{name} as ")));
+        let name = renamed.map_or(name, |(_, other)| other.trim_end_matches(';'));
+        if policies > 1 && !text(CHOSEN).contains(&format!("table: {name}::TABLE")) {
+            let message = format!("a mount cannot choose: {name}::TABLE is not among POLICIES in {CHOSEN}");
+            findings.push(Finding::new(&module.path, 0, message));
+        }
+    }
+    findings
+}
+
 /// Policy folders that lack a part, or hold a rival without an idea.
 pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     let mut folders: BTreeMap<&str, Vec<&SourceFile>> = BTreeMap::new();
@@ -22,7 +55,7 @@ pub fn check(files: &[SourceFile]) -> Vec<Finding> {
             folders.entry(folder).or_default().push(file);
         }
     }
-    let mut findings = Vec::new();
+    let mut findings = check_chosen(files);
     for (folder, members) in folders {
         let named = |name: &str| members.iter().find(|f| f.path == format!("{folder}/{name}"));
         for name in REQUIRED {
@@ -73,5 +106,21 @@ mod tests {
         assert_eq!(found.len(), 4, "{found:?}");
         assert!(found[0].contains("contract.rs"), "{found:?}");
         assert!(found[3].contains("does not name an idea"), "{found:?}");
+    }
+
+    #[test]
+    fn policies_that_no_mount_can_choose_are_found() {
+        let two = "extant_base::policies! {\n    /// x\n    pub enum Kind: \"k\", \"x\", default A {\n        A = \"a\", \"x\";\n        B = \"b\", \"y\";\n    }\n}\n";
+        let files = |text: &str, options: &str, lib: &str| {
+            [file("crates/a/src/m/policy/mod.rs", text), file(CHOSEN, options), file(RENAMED, lib)]
+        };
+        assert_eq!(check_chosen(&files(two, "table: Kind::TABLE,", "")), []);
+        let renamed = "pub use extant_a::Kind as OtherKind;";
+        assert_eq!(check_chosen(&files(two, "table: OtherKind::TABLE,", renamed)), []);
+        assert_eq!(check_chosen(&files(two, "table: Kind::TABLE,", renamed)).len(), 1);
+        let found = check_chosen(&files(two, "", ""));
+        assert!(found.len() == 1 && found[0].message.contains("Kind::TABLE"), "{found:?}");
+        let one = two.replace("        B = \"b\", \"y\";\n", "");
+        assert_eq!(check_chosen(&files(&one, "", "")), [], "of one there is nothing to choose");
     }
 }

@@ -52,8 +52,9 @@ use extant_recovery::{Accept, Replay, locate};
 
 use crate::error::{Damage, Error, Result};
 use crate::groups::Groups;
-use crate::mount::{read_super_at, write_super};
+use crate::ops::credits;
 use crate::options::BorrowJournal;
+use crate::super_block::{read_super_at, write_super};
 
 use layout::Layout;
 use release::{Release, Trust};
@@ -173,7 +174,7 @@ fn log_allocation(
     let journal = Journal::open(cache, Some(location), Arc::new(NoHooks), options)?;
     let used = layout.by_group(sb)?;
     {
-        let mut handle = journal.start(2 * used.len() as u32)?;
+        let mut handle = journal.start(credits::GROUP * used.len() as u32)?;
         for (group, runs) in used {
             for (start, len) in runs {
                 groups.mark(&mut handle, group, start, len, true)?;

@@ -7,8 +7,9 @@
 //! # Locking
 //! None; see the parent module.
 
-use extant_ondisk::dirent::{self, Dirent, FileType, Insert, rec_len_needed};
+use extant_ondisk::dirent::{self, Dirent, Insert, rec_len_needed};
 use extant_ondisk::htree::{DX_BLOCK_MASK, DxShape};
+use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
 use super::index::{Path, Probed, Target, probe};
@@ -64,7 +65,7 @@ pub fn credits_for_add(params: &DirParams, blocks: u32) -> AddCredits {
 struct NewEntry<'a> {
     name: &'a [u8],
     ino: InodeNr,
-    file_type: FileType,
+    file_type: Option<FileType>,
 }
 
 /// Adds a name. The caller has looked it up, under the same lock, and not found it; a duplicate that happens to be met
@@ -80,7 +81,7 @@ pub fn add<S: DirStore>(
     params: &DirParams,
     name: &[u8],
     ino: InodeNr,
-    file_type: FileType,
+    file_type: Option<FileType>,
 ) -> Result<Added, S::Error> {
     if !dirent::name_is_legal(name) || name == b"." || name == b".." || ino.0 == 0 || ino.0 > params.inodes_count {
         return Err(DirError::InvalidName { len: name.len() }.into());

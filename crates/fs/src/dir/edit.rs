@@ -3,7 +3,7 @@
 //! # Locking
 //! None; see the parent module.
 
-use extant_ondisk::dirent::FileType;
+use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
 use super::{BlockKind, DirError, DirParams, DirStore, Found, lookup};
@@ -61,7 +61,7 @@ pub fn set_inode<S: DirStore>(
     params: &DirParams,
     place: &Found,
     ino: InodeNr,
-    file_type: FileType,
+    file_type: Option<FileType>,
 ) -> Result<(), S::Error> {
     let format = params.leaf_format();
     let set = store.modify(txn, place.lblk, BlockKind::Leaf, |block| match format.entry_at(block, place.offset) {
@@ -98,7 +98,7 @@ pub fn set_dotdot<S: DirStore>(
     let format = params.leaf_format();
     let set = store.modify(txn, 0, kind_of_first(params), |block| {
         let (_, _, offset) = format.dots(block)?;
-        format.set_inode(block, offset, parent.0, FileType::Directory)
+        format.set_inode(block, offset, parent.0, Some(FileType::Directory))
     })?;
     Ok(set.map_err(|damage| DirError::corrupt(0, damage))?)
 }

@@ -30,14 +30,19 @@ mod readdir;
 mod tests;
 
 use extant_ondisk::csum::ChecksumSeed;
-use extant_ondisk::dirent::{self, Damage, DirBlockFormat, FileType};
+use extant_ondisk::dirent::{self, Damage, DirBlockFormat};
 use extant_ondisk::htree::{self, DxFormat, DxShape, HashVersion, Hasher, NameHash};
+use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
-pub use add::{AddCredits, Added, IndexChange, add, credits_for_add};
+#[cfg(test)]
+use add::{Added, IndexChange};
+pub use add::{add, credits_for_add};
 pub use edit::{dotdot, init, is_empty, remove, set_dotdot, set_inode};
 pub use lookup::lookup;
-pub use readdir::{COOKIE_END, DirEntry, Listed, readdir};
+pub use readdir::readdir;
+#[cfg(test)]
+use readdir::{COOKIE_END, Listed};
 
 /// What a directory block holds, which decides where its checksum is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,8 +239,8 @@ impl<E> Passed<E> {
 pub struct Found {
     /// What the name stands for.
     pub ino: InodeNr,
-    /// As the entry says; [`FileType::Unknown`] without the `filetype` feature.
-    pub file_type: FileType,
+    /// As the entry says; `None` without the `filetype` feature.
+    pub file_type: Option<FileType>,
     /// The directory block.
     pub lblk: u32,
     /// The entry's place in it, in bytes.

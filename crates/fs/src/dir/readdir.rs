@@ -13,8 +13,9 @@
 //! None; see the parent module. The callback runs outside of the store's closures.
 
 use extant_ondisk::csum::crc32c;
-use extant_ondisk::dirent::{Damage, Dirent, Entries, FileType};
+use extant_ondisk::dirent::{Damage, Dirent, Entries};
 use extant_ondisk::htree::{HashVersion, Hasher};
+use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
 use super::index::{Target, advance, next_key, probe};
@@ -34,8 +35,8 @@ const BATCH_MAX: usize = 16384;
 pub struct DirEntry<'a> {
     /// What the name stands for.
     pub ino: InodeNr,
-    /// As the entry says; [`FileType::Unknown`] without the `filetype` feature.
-    pub file_type: FileType,
+    /// As the entry says; `None` without the `filetype` feature.
+    pub file_type: Option<FileType>,
     /// Any bytes but slash and NUL, 1 to 255 of them; `.` and `..` included.
     pub name: &'a [u8],
     /// Listing from here begins with this entry.
@@ -233,7 +234,7 @@ fn list_dots<S: DirStore>(
     let kind = if params.is_indexed { BlockKind::Index } else { BlockKind::Leaf };
     let dots = store.read(0, kind, |block| format.dots(block))?;
     let (ino, parent, _) = dots.map_err(|damage| DirError::corrupt(0, damage))?;
-    let file_type = if params.has_filetype { FileType::Directory } else { FileType::Unknown };
+    let file_type = params.has_filetype.then_some(FileType::Directory);
     for (own, name, ino) in [(COOKIE_DOT, &b"."[..], ino), (COOKIE_DOTDOT, b"..", parent)] {
         let entry = DirEntry { ino: InodeNr(ino), file_type, name, cookie: own, next_cookie: own + 1, peers: 0 };
         if own >= cookie && !f(&entry) {
@@ -271,7 +272,7 @@ enum Next {
 struct Item {
     key: u64,
     ino: InodeNr,
-    file_type: FileType,
+    file_type: Option<FileType>,
     name_start: u32,
     name_len: u8,
 }

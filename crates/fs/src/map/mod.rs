@@ -230,13 +230,6 @@ impl MapRoot {
         if self.extents { extents::walk_meta(self, store, &mut f) } else { indirect::walk_meta(self, store, &mut f) }
     }
 
-    /// How many metadata blocks the map has.
-    pub fn meta_blocks<S: MapStore>(&self, store: &S) -> Result<u64, S::Error> {
-        let mut count = 0;
-        self.walk_meta(store, |_| count += 1)?;
-        Ok(count)
-    }
-
     /// Credits for one [`MapRoot::insert`] of `len` blocks, or one extent's change of state. The inode's own block and
     /// the allocation of the data blocks are not in it.
     pub fn credits_for_insert(&self, block_size: u32, len: u32) -> u32 {

@@ -9,9 +9,9 @@ use extant_ondisk::time::Timestamp;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Attr, InodeRef};
+use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::names::privileges;
-use crate::ops::xattrs::XATTR_CREDITS;
 use crate::xattr::{self, AclKind};
 use crate::xattr_store::XattrView;
 
@@ -135,7 +135,7 @@ impl Filesystem {
             // The list changes with the mode: damage in it shows before anything has changed.
             xattr::get_acl(&XattrView { fs: self, inode }, AclKind::Access)?;
         }
-        self.transact_whole(2 + if chmod { XATTR_CREDITS } else { 0 }, |handle| {
+        self.transact_whole(if chmod { credits::CHMOD } else { credits::SETATTR }, |handle| {
             {
                 let mut m = inode.meta.write();
                 let d = &mut m.desc;

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::es::EsState;
+use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::mapping::Want;
 use crate::options::Atime;
@@ -416,7 +417,7 @@ impl Filesystem {
         end = end.min(pos + at as u64);
         inode.set_size(inode.size().max(end));
         if inode.meta.read().desc.size < end {
-            self.transact(3, |handle| self.write_disk_size(handle, inode, end))?;
+            self.transact(credits::DISK_SIZE, |handle| self.write_disk_size(handle, inode, end))?;
         }
         Ok(at)
     }
@@ -431,11 +432,5 @@ impl Filesystem {
         const ZEROS: [u8; 4096] = [0; 4096];
         self.dev.write_at(block.0 << bits, &[&data[..n], &ZEROS[..pad]], BioFlags::empty())?;
         Ok(n)
-    }
-
-    /// Credits for allocating up to `len` blocks and mapping them: bitmap and descriptor, the map's nodes, the inode,
-    /// the superblock (LARGE_FILE).
-    pub(crate) fn allocate_credits(&self, inode: &Inode, len: u32) -> u32 {
-        inode.map.read().credits_for_insert(self.geo.block_size, len) + 4
     }
 }

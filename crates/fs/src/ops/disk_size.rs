@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::es::EsState;
+use crate::ops::credits;
 
 impl Filesystem {
     pub(crate) fn grow_disk_size(&self, inode: &Inode, to: u64) {
@@ -26,14 +27,14 @@ impl Filesystem {
         }
     }
 
-    /// Moves the size on disk up to `to`, if it is less, and writes the inode. 3 credits.
+    /// Moves the size on disk up to `to`, if it is less, and writes the inode. [`credits::DISK_SIZE`].
     pub(crate) fn write_disk_size(&self, handle: &mut Handle, inode: &Arc<Inode>, to: u64) -> Result<()> {
         self.set_large_file(handle, to)?;
         self.grow_disk_size(inode, to);
         self.write_inode_data(handle, inode)
     }
 
-    /// What users see and what a crash leaves. 3 credits.
+    /// What users see and what a crash leaves. [`credits::DISK_SIZE`].
     pub(super) fn write_both_sizes(&self, handle: &mut Handle, inode: &Arc<Inode>, new: u64) -> Result<()> {
         self.set_large_file(handle, new)?;
         inode.set_size(new);
@@ -73,7 +74,7 @@ impl Filesystem {
     /// The superblock says that files of 2 GiB and more exist, from the transaction on that makes the first.
     pub(crate) fn set_large_file(&self, handle: &mut Handle, size: u64) -> Result<()> {
         if size >= 1 << 31 && !self.sb.lock().ro_compat().contains(extant_ondisk::features::RoCompat::LARGE_FILE) {
-            handle.has_credits(2);
+            handle.has_credits(credits::SUPER + credits::INODE);
             self.modify_superblock(handle, |sb| {
                 sb.set_large_file();
             })?;

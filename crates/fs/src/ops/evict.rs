@@ -18,7 +18,7 @@ use extant_ondisk::LogicalBlock;
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::ops::xattrs::XATTR_CREDITS;
+use crate::ops::credits;
 use crate::xattr;
 use crate::xattr_store::XattrView;
 
@@ -150,7 +150,7 @@ impl Filesystem {
     fn free_inode(&self, inode: &Arc<Inode>) -> Result<()> {
         let _exclusive = inode.rw.write();
         let _wb = inode.wb.lock();
-        self.drop_pages(inode, 0, u64::MAX);
+        self.drop_pages(inode, 0);
         let (is_dir, has_map, has_xattr) = {
             let m = inode.meta.read();
             let d = &m.desc;
@@ -162,7 +162,7 @@ impl Filesystem {
             // Also promises that never became blocks.
             self.remove_blocks(inode, LogicalBlock(0), LogicalBlock(0xFFFF_FFFE))?
         } else {
-            self.start(8 + XATTR_CREDITS)?
+            self.start(credits::EVICT + credits::XATTR)?
         };
         let r = self.free_rest(&mut handle, inode, is_dir, has_xattr);
         self.end(handle, r)
@@ -170,7 +170,7 @@ impl Filesystem {
 
     /// What an inode has besides blocks, and its number.
     fn free_rest(&self, handle: &mut Handle, inode: &Arc<Inode>, is_dir: bool, has_xattr: bool) -> Result<()> {
-        let credits = 8 + if has_xattr { XATTR_CREDITS } else { 0 };
+        let credits = credits::EVICT + if has_xattr { credits::XATTR } else { 0 };
         if !handle.has_credits(credits) {
             handle.restart(credits)?;
         }

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::es::EsState;
+use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::mapping::LAST_BLOCK;
 
@@ -60,7 +61,7 @@ impl Filesystem {
                 FallocateMode::ZeroRange { keep_size } => self.zero_range(inode, pos, end, keep_size)?,
             }
             let now = self.now();
-            self.transact(1, |handle| {
+            self.transact(credits::INODE, |handle| {
                 {
                     let mut m = inode.meta.write();
                     m.desc.mtime = now;
@@ -89,8 +90,7 @@ impl Filesystem {
             let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
             let n = if state == EsState::Hole {
                 let n = n.min(1 << 15);
-                let credits = self.allocate_credits(inode, n);
-                self.transact(credits, |handle| {
+                self.transact(self.allocate_credits(inode, n), |handle| {
                     let got = self.preallocate_range(handle, inode, LogicalBlock(lblk), n)?;
                     self.write_inode_data(handle, inode)?;
                     Ok(got)
@@ -101,7 +101,7 @@ impl Filesystem {
             lblk = lblk.saturating_add(n);
         }
         if !keep_size && end > old {
-            self.transact(3, |handle| self.write_both_sizes(handle, inode, end))?;
+            self.transact(credits::DISK_SIZE, |handle| self.write_both_sizes(handle, inode, end))?;
         }
         Ok(())
     }
@@ -171,7 +171,8 @@ impl Filesystem {
         self.drop_unwritten_pages(inode, first, stop, removed.is_ok());
         let mut handle = removed?;
         let r = if inode.meta.read().desc.size < raise {
-            let room = if handle.has_credits(3) { Ok(()) } else { handle.restart(3).map_err(Error::from) };
+            let enough = handle.has_credits(credits::DISK_SIZE);
+            let room = if enough { Ok(()) } else { handle.restart(credits::DISK_SIZE).map_err(Error::from) };
             room.and_then(|()| self.write_disk_size(&mut handle, inode, raise))
         } else {
             Ok(())

@@ -17,6 +17,7 @@ use extant_ondisk::inode::{FileType, InodeFlags};
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::ops::credits;
 use crate::ops::sync::Scope;
 
 /// What an operation does to one inode.
@@ -150,7 +151,7 @@ impl Filesystem {
             if old.contains(InodeFlags::IMMUTABLE) && flags.contains(InodeFlags::IMMUTABLE) && project != old_project {
                 return Err(Error::NotPermitted);
             }
-            self.transact_whole(1, |handle| {
+            self.transact_whole(credits::INODE, |handle| {
                 {
                     let mut m = inode.meta.write();
                     m.desc.flags = flags;

@@ -4,7 +4,6 @@
 //! The directory's `inode` lock, shared; the callback runs under it and may load inodes.
 
 use extant_ondisk::InodeNr;
-use extant_ondisk::dirent;
 use extant_ondisk::inode::FileType;
 
 use crate::dir;
@@ -12,8 +11,6 @@ use crate::dir_store::DirView;
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
-
-pub use crate::dir::COOKIE_END;
 
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +36,7 @@ impl Filesystem {
             let _shared = dir.rw.read();
             let view = DirView::new(self, dir);
             let listed = self.watch(dir::readdir(&view, &view.params, cookie, |e| {
-                let kind = match e.file_type {
-                    dirent::FileType::Unknown => None,
-                    known => FileType::from_dirent_code(known.to_disk()),
-                };
-                f(DirItem { ino: e.ino, kind, name: e.name, next_cookie: e.next_cookie })
+                f(DirItem { ino: e.ino, kind: e.file_type, name: e.name, next_cookie: e.next_cookie })
             }))?;
             if let Some(damage) = listed.damage {
                 self.note_error(&damage.of(dir.ino));

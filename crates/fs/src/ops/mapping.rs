@@ -21,7 +21,7 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::es::EsState;
-use crate::map::{MapState, Mapping, Progress};
+use crate::map::{MapState, Progress};
 
 /// For what a hole is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,15 +55,14 @@ impl Filesystem {
         self.geo.first_block_of_group(GroupNr(group))
     }
 
-    /// What the map says of `lblk`, delayed blocks counting as holes.
-    pub(crate) fn map_lookup(&self, inode: &Arc<Inode>, lblk: LogicalBlock, max: u32) -> Result<Mapping> {
-        let (len, state) = self.status(inode, lblk, max)?;
-        let state = match state {
+    /// What the map says of `lblk`, a delayed block counting as a hole.
+    pub(crate) fn map_lookup(&self, inode: &Arc<Inode>, lblk: LogicalBlock) -> Result<MapState> {
+        let (_, state) = self.status(inode, lblk, 1)?;
+        Ok(match state {
             EsState::Written(b) => MapState::Written(b),
             EsState::Unwritten(b) => MapState::Unwritten(b),
             EsState::Delayed | EsState::Hole => MapState::Hole,
-        };
-        Ok(Mapping { lblk, len, state })
+        })
     }
 
     /// The status of `lblk` and for how many blocks (at most `max`) it holds (Linux: `ext4_map_blocks` without create).
@@ -224,7 +223,7 @@ impl Filesystem {
     pub(crate) fn finish_unwritten(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32, end: u64) -> Result<()> {
         let mut from = lblk;
         loop {
-            let mut handle = self.start(self.allocate_credits(inode, 1) + 8)?;
+            let mut handle = self.start(self.convert_credits(inode))?;
             let r = self.convert_some(&mut handle, inode, from, lblk.0 + len - from.0, end);
             match self.end(handle, r)? {
                 Progress::Done => return Ok(()),
@@ -263,7 +262,7 @@ impl Filesystem {
     pub(crate) fn remove_blocks(&self, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
         self.alloc.discard_preallocations(&inode.prealloc);
         let view = self.map_view(inode);
-        let credits = inode.map.read().credits_for_remove(2) + 8;
+        let credits = self.remove_credits(inode);
         let mut handle = self.start(credits)?;
         let mut last = to;
         loop {
@@ -299,7 +298,7 @@ impl Filesystem {
         let mut from = first;
         let to = first.0 + len;
         loop {
-            let mut handle = self.start(self.allocate_credits(inode, 1) + 8)?;
+            let mut handle = self.start(self.convert_credits(inode))?;
             let progress = {
                 let mut map = inode.map.write();
                 let promised = inode.es.remove(from, to - from.0);

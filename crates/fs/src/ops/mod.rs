@@ -5,7 +5,8 @@
 //! | `data.rs` | read, write, mapping and delayed blocks |
 //! | `writeback.rs` | dirty data to the device |
 //! | `truncate.rs` | size changes, preallocation, holes, seeking |
-//! | `names.rs` | lookup, create, link, unlink |
+//! | `names.rs` | lookup, link, unlink |
+//! | `create.rs` | new inodes, and what they inherit |
 //! | `rename.rs` | rename |
 //! | `listing.rs` | readdir |
 //! | `attr.rs` | getattr, setattr |
@@ -14,11 +15,15 @@
 //! | `sync.rs` | fsync, syncfs |
 //! | `evict.rs` | the end of an inode's life |
 //! | `volume.rs` | freeze, trim, label, remount |
+//! | `credits.rs` | how many blocks each may change |
+//! | `no_space.rs` | what is worth another try when space is missing |
 //!
 //! # Locking
 //! Each operation takes the `inode` locks it needs first; see docs/locking.md for the whole order.
 
 mod attr;
+mod create;
+pub(crate) mod credits;
 mod data;
 mod disk_size;
 pub(crate) mod evict;
@@ -27,6 +32,7 @@ mod flags;
 mod listing;
 mod mapping;
 mod names;
+mod no_space;
 mod rename;
 mod seek;
 pub(crate) mod sync;
@@ -36,10 +42,10 @@ pub(crate) mod writeback;
 mod xattrs;
 
 pub use attr::{SetAttr, SetTime};
+pub use create::{Cred, NewNode};
 pub use data::WriteFlags;
 pub use fallocate::FallocateMode;
 pub use flags::{OpenFor, SetFlags};
-pub use listing::{COOKIE_END, DirItem};
-pub use names::{Cred, NewNode};
+pub use listing::DirItem;
 pub use rename::RenameFlags;
 pub use seek::Seek;

@@ -15,8 +15,10 @@ use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::ops::create::{Cred, NewNode};
+use crate::ops::credits;
 use crate::ops::flags::Change;
-use crate::ops::names::{Cred, NEW_INODE_CREDITS, NewNode, add_dir_link, check_name, drop_dir_link, entry_type};
+use crate::ops::names::{add_dir_link, check_name, drop_dir_link};
 
 /// The flags of renameat2(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -211,15 +213,14 @@ impl Filesystem {
             return Err(Error::TooManyLinks);
         }
         self.check_moves(source, same_dir)?;
-        let more = if whiteout.is_some() { NEW_INODE_CREDITS } else { 0 };
-        self.transact_whole(self.add_credits(new_view) + 16 + more, |handle| {
+        self.transact_whole(credits::rename(new_view, whiteout.is_some()), |handle| {
             // First what can fail for want of space: the whiteout, then the new name.
             let whiteout = match whiteout {
                 Some(cred) => Some(self.new_inode(handle, old_dir, old_name, NewNode::whiteout(), cred)?),
                 None => None,
             };
             let now = self.now();
-            let kind = entry_type(source.mode());
+            let kind = source.file_type();
             let named = match to {
                 Some(to) => new_view.set_inode(handle, to, source.ino, kind),
                 None => new_view.add(handle, new_name, source.ino, kind),
@@ -238,7 +239,7 @@ impl Filesystem {
                 Some(w) => fresh
                     .lookup(old_name)
                     .and_then(|place| place.ok_or(Error::NotFound))
-                    .and_then(|at| fresh.set_inode(handle, &at, w.ino, entry_type(w.mode()))),
+                    .and_then(|at| fresh.set_inode(handle, &at, w.ino, w.file_type())),
             };
             let taken = taken.map_err(|e| match e {
                 Error::NotFound => Error::corrupt(Damage::Directory, "the name to rename vanished").of(old_dir.ino),
@@ -294,9 +295,9 @@ impl Filesystem {
         let same_dir = old_dir.ino == new_dir.ino;
         self.check_moves(source, same_dir)?;
         self.check_moves(target, same_dir)?;
-        self.transact_whole(20, |handle| {
+        self.transact_whole(credits::EXCHANGE, |handle| {
             let now = self.now();
-            let (source_type, target_type) = (entry_type(source.mode()), entry_type(target.mode()));
+            let (source_type, target_type) = (source.file_type(), target.file_type());
             new_view.set_inode(handle, to, source.ino, source_type)?;
             let done = (|| {
                 old_view.set_inode(handle, from, target.ino, target_type)?;

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::es::EsState;
+use crate::ops::credits;
 use crate::ops::mapping::LAST_BLOCK;
 
 impl Filesystem {
@@ -32,7 +33,7 @@ impl Filesystem {
                 self.zero_range_cached(inode, old, new.min(old.div_ceil(bs) * bs))?;
                 self.settle_tail(inode, old)?;
             }
-            return self.transact(3, |handle| self.write_both_sizes(handle, inode, new));
+            return self.transact(credits::DISK_SIZE, |handle| self.write_both_sizes(handle, inode, new));
         }
         let _wb = inode.wb.lock();
         // What is on its way may still move the size on disk.
@@ -41,26 +42,26 @@ impl Filesystem {
             self.zero_range_cached(inode, new, old.min(new.div_ceil(bs) * bs))?;
         }
         let first = new.div_ceil(bs);
-        self.transact(5, |handle| {
+        self.transact(credits::TRUNCATE_BEGIN, |handle| {
             self.orphan_add(handle, inode)?;
             // The size on disk also when it grows, because data before the new end waits to be written: what lies
             // behind that data may be a hole, and nothing else would ever move the size on disk over it (Linux:
             // `ext4_setattr` likewise).
             self.write_both_sizes(handle, inode, new)
         })?;
-        self.drop_pages(inode, first, u64::MAX);
+        self.drop_pages(inode, first);
         if first <= u64::from(LAST_BLOCK.0) {
             let handle = self.remove_blocks(inode, LogicalBlock(first as u32), LAST_BLOCK)?;
             self.end_truncate(handle, inode)
         } else {
-            self.end_truncate(self.start(4)?, inode)
+            self.end_truncate(self.start(credits::TRUNCATE_END)?, inode)
         }
     }
 
     fn end_truncate(&self, mut handle: Handle, inode: &Arc<Inode>) -> Result<()> {
         let r = (|handle: &mut Handle| {
-            if !handle.has_credits(4) {
-                handle.restart(4)?;
+            if !handle.has_credits(credits::TRUNCATE_END) {
+                handle.restart(credits::TRUNCATE_END)?;
             }
             self.orphan_remove(handle, inode)?;
             self.write_inode_data(handle, inode)
@@ -75,11 +76,11 @@ impl Filesystem {
         self.end_truncate(handle, inode)
     }
 
-    /// Forgets cached blocks in `[from, to)`; the caller holds the inode's writeback lock.
-    pub(crate) fn drop_pages(&self, inode: &Inode, from: u64, to: u64) {
+    /// Forgets cached blocks from `from` on; the caller holds the inode's writeback lock.
+    pub(crate) fn drop_pages(&self, inode: &Inode, from: u64) {
         // What is on its way must not land in blocks that are about to be freed.
         inode.writes.wait();
-        let gone = inode.pages.discard(from, to);
+        let gone = inode.pages.discard(from, u64::MAX);
         self.flusher.sub_bytes(gone);
     }
 

@@ -1,6 +1,5 @@
 //! What becomes of a file when changing its map finds no space, or none until the next commit.
 
-use std::process::Command;
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
@@ -14,11 +13,7 @@ const OLD: u8 = 1;
 const NEW: u8 = 2;
 
 fn mounted(keep_clean: bool) -> (Arc<MemDevice>, crate::Mounted) {
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    let out = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-b", "1024"]).arg(&path).arg("8M").output();
-    assert!(out.expect("mke2fs").status.success());
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024"], "8M"));
     (dev.clone(), mount(dev, keep_clean))
 }
 

@@ -8,8 +8,9 @@ use extant_ondisk::BlockNr;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::freeze::Change;
-use crate::mount::write_super;
+use crate::ops::credits;
 use crate::ops::sync::Scope;
+use crate::super_block::write_super;
 
 /// Longest label. Linux: `EXT4_LABEL_MAX`.
 pub const LABEL_MAX: usize = 16;
@@ -152,7 +153,7 @@ impl Filesystem {
     /// Names the file system, with at most [`LABEL_MAX`] bytes.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         let _change = self.begin_change()?;
-        self.transact(1, |handle| self.modify_superblock(handle, |sb| sb.set_volume_name(label)))
+        self.transact(credits::SUPER, |handle| self.modify_superblock(handle, |sb| sb.set_volume_name(label)))
     }
 
     /// Before threads are joined that may wait for a handle. Nothing is marked: the next mount finds the device clean.

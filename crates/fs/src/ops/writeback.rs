@@ -35,25 +35,12 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::Progress;
 use crate::map::es::EsState;
+use crate::ops::credits;
 use crate::ops::mapping::Want;
 use crate::reserve::Caller;
 
 /// Blocks taken from the address space at once.
 const BATCH_BLOCKS: u64 = 4096;
-/// How often a piece that finds no space waits for a commit to free some.
-const NO_SPACE_TRIES: u32 = 3;
-/// The same where blocks wait for that commit. They were promised, and only others who free and allocate at the same
-/// time can be faster, again and again; Linux tries for ever (`ext4_writepages`).
-const NO_SPACE_TRIES_PENDING: u32 = 1000;
-
-/// Whether it is worth trying again after a commit.
-fn try_again(e: &Error, tries: u32) -> bool {
-    match e {
-        Error::NoSpaceUntilCommit => tries < NO_SPACE_TRIES_PENDING,
-        e => e.is_no_space() && tries < NO_SPACE_TRIES,
-    }
-}
-
 static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);
 static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
 static FAILED_CLASS: LockClass = LockClass::new("failed pieces", 204);
@@ -202,7 +189,7 @@ impl Filesystem {
     pub(crate) fn write_pages_locked(&self, inode: &Arc<Inode>) {
         self.write_dirty(inode, 0, u64::MAX);
         if inode.meta.read().lazy_times
-            && let Err(e) = self.transact(1, |handle| self.write_inode(handle, inode))
+            && let Err(e) = self.transact(credits::INODE, |handle| self.write_inode(handle, inode))
         {
             inode.meta.write().lazy_times = false;
             self.write_failed(inode, e);
@@ -337,11 +324,7 @@ impl Filesystem {
                     let block = chosen.start;
                     return Ok((Piece { lblk, len: chosen.len, then: Then::Map(chosen) }, block));
                 }
-                Err(e) if try_again(&e, tries) => {
-                    tries += 1;
-                    self.bring_space(&mut None)?;
-                }
-                Err(e) => return Err(e),
+                Err(e) => self.bring_space(e, &mut tries, &mut None)?,
             }
         }
     }
@@ -434,14 +417,13 @@ impl Filesystem {
         match std::mem::replace(&mut piece.then, Then::Nothing) {
             Then::Nothing if inode.meta.read().desc.size >= end => Ok(()),
             Then::Nothing => {
-                let handle = self.handle_for(open, 3)?;
+                let handle = self.handle_for(open, credits::DISK_SIZE)?;
                 self.write_disk_size(handle, inode, end)
             }
             Then::Convert => {
                 let (mut from, to, mut tries) = (piece.lblk, piece.lblk.0 + piece.len, 0);
                 loop {
-                    let credits = self.allocate_credits(inode, 1) + 8;
-                    let handle = self.handle_for(open, credits)?;
+                    let handle = self.handle_for(open, self.convert_credits(inode))?;
                     match self.convert_some(handle, inode, from, to - from.0, end) {
                         Ok(Progress::Done) => return Ok(()),
                         Ok(Progress::Stopped { at }) => {
@@ -449,11 +431,7 @@ impl Filesystem {
                             self.finish_open(open);
                         }
                         // What it split takes a node more. What it has converted it finds so.
-                        Err(e) if try_again(&e, tries) => {
-                            tries += 1;
-                            self.bring_space(open)?;
-                        }
-                        Err(e) => return Err(e),
+                        Err(e) => self.bring_space(e, &mut tries, open)?,
                     }
                 }
             }
@@ -478,8 +456,7 @@ impl Filesystem {
     ) -> Result<()> {
         let (mut at, mut tries) = (lblk, 0);
         while let Some(len) = chosen.as_ref().map(|c| c.len) {
-            let credits = self.allocate_credits(inode, len);
-            let handle = self.handle_for(open, credits)?;
+            let handle = self.handle_for(open, self.allocate_credits(inode, len))?;
             match self.map_chosen(handle, inode, at, chosen, false) {
                 Ok(mapped) => {
                     at = LogicalBlock(at.0 + mapped);
@@ -489,11 +466,7 @@ impl Filesystem {
                     }
                 }
                 // A node of the map found no place: perhaps after a commit.
-                Err(e) if try_again(&e, tries) => {
-                    tries += 1;
-                    self.bring_space(open)?;
-                }
-                Err(e) => return Err(e),
+                Err(e) => self.bring_space(e, &mut tries, open)?,
             }
         }
         Ok(())
@@ -512,14 +485,7 @@ impl Filesystem {
         }
     }
 
-    /// Brings about what may free blocks: everything that is set aside, and a commit.
-    fn bring_space(&self, open: &mut Option<Handle>) -> Result<()> {
-        self.finish_open(open);
-        self.alloc.discard_all_under_pressure();
-        Ok(self.journal.commit_running()?)
-    }
-
-    fn finish_open(&self, open: &mut Option<Handle>) {
+    pub(super) fn finish_open(&self, open: &mut Option<Handle>) {
         if let Some(handle) = open.take() {
             handle.finish();
         }

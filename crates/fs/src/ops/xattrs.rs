@@ -6,12 +6,10 @@
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
+use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::xattr::{self, SetMode};
 use crate::xattr_store::XattrView;
-
-/// Credits for one change of attributes.
-pub(crate) const XATTR_CREDITS: u32 = xattr::CREDITS;
 
 impl Filesystem {
     /// The value of attribute `name` (with prefix: `user.mime_type`).
@@ -36,7 +34,7 @@ impl Filesystem {
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             self.may_change(inode, Change::Xattr)?;
-            self.transact_whole(XATTR_CREDITS + 4, |handle| {
+            self.transact_whole(credits::SET_XATTR, |handle| {
                 self.edit_xattrs(handle, inode, |edit| xattr::set(edit, name, value, mode))?;
                 inode.meta.write().desc.ctime = self.now();
                 let written = self.write_inode(handle, inode);
@@ -51,7 +49,7 @@ impl Filesystem {
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             self.may_change(inode, Change::Xattr)?;
-            self.transact_whole(XATTR_CREDITS + 4, |handle| {
+            self.transact_whole(credits::SET_XATTR, |handle| {
                 self.edit_xattrs(handle, inode, |edit| xattr::remove(edit, name))?;
                 inode.meta.write().desc.ctime = self.now();
                 let written = self.write_inode(handle, inode);

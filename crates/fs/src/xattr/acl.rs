@@ -90,15 +90,12 @@ pub fn chmod_acl<S: XattrStore>(store: &mut S, mode: u16) -> Result<(), S> {
     set_raw(store, AclKind::Access.name(), &acl::to_disk(&acl), SetMode::Any)
 }
 
-/// Gives the new inode `child` (whose mode is still the one asked for) the mode and ACLs that follow from its
-/// directory's default ACL (`get_acl(dir, AclKind::Default)`), or from `umask` when there is none.
-pub fn inherit_acl<S: XattrStore>(child: &mut S, directory_default: Option<&Acl>, umask: u16) -> Result<(), S> {
-    let mode = child.mode();
-    let inherited = acl::inherit(directory_default, mode, umask);
+/// Gives the new inode `child`, whose mode is `inherited.mode` already, its ACLs.
+pub fn set_inherited<S: XattrStore>(child: &mut S, inherited: &acl::Inherited) -> Result<(), S> {
     for (kind, acl) in [(AclKind::Default, &inherited.default), (AclKind::Access, &inherited.access)] {
         if let Some(acl) = acl {
             set_raw(child, kind.name(), &acl::to_disk(acl), SetMode::Any)?;
         }
     }
-    if inherited.mode == mode { Ok(()) } else { child.set_mode(inherited.mode).map_err(XattrError::Store) }
+    Ok(())
 }

@@ -59,16 +59,20 @@ fn new_inodes_inherit() {
     set(&mut dir, DEFAULT, &acl::to_xattr(&named(7)), SetMode::Any).unwrap();
     assert_eq!(dir.mode, 0o040755, "a default ACL leaves the mode alone");
     let default = get_acl(&dir, AclKind::Default).unwrap();
-    let mut file = inode(0o100644);
-    inherit_acl(&mut file, default.as_ref(), 0o777).unwrap();
+    let inherit = |mode: u16| {
+        let inherited = acl::inherit(default.as_ref(), mode, 0o777);
+        let mut child = inode(inherited.mode);
+        set_inherited(&mut child, &inherited).unwrap();
+        child
+    };
+    let file = inherit(0o100644);
     assert_eq!((file.mode, list(&file).unwrap()), (0o100640, vec![ACCESS.to_vec()]));
-    let mut sub = inode(0o042777);
-    inherit_acl(&mut sub, default.as_ref(), 0o777).unwrap();
+    let sub = inherit(0o042777);
     assert_eq!((sub.mode, list(&sub).unwrap().len()), (0o042770, 2));
     assert_eq!(get(&sub, DEFAULT).unwrap(), get(&dir, DEFAULT).unwrap());
-    let mut plain = inode(0o100666);
-    inherit_acl(&mut plain, None, 0o027).unwrap();
-    assert_eq!((plain.mode, list(&plain).unwrap().len()), (0o100640, 0));
+    let mut plain = inode(0o100640);
+    set_inherited(&mut plain, &acl::inherit(None, 0o100666, 0o027)).unwrap();
+    assert_eq!(list(&plain).unwrap().len(), 0);
     set(&mut dir, DEFAULT, &[2, 0, 0, 0], SetMode::Any).unwrap();
     assert_eq!(get_acl(&dir, AclKind::Default).unwrap(), None, "an empty ACL removes it");
 }

@@ -2,7 +2,8 @@
 //!
 //! Main types: [`XattrSource`] (what reading needs of an inode), [`XattrStore`] (what changing needs, within a handle),
 //! [`XattrError`], [`SetMode`]. Functions: [`get`], [`list`], [`set`], [`remove`], [`release_all`] with names and
-//! values as the system calls pass them; [`get_acl`], [`set_acl`], [`chmod_acl`], [`inherit_acl`] for the rest of `fs`.
+//! values as the system calls pass them; [`get_acl`], [`chmod_acl`], [`set_inherited`] for the rest of
+//! `fs`.
 //!
 //! An attribute goes into the inode when it fits there, else into the inode's one xattr block, which may be shared with
 //! other inodes (`h_refcount`). Extant never shares a block itself, but leaves one properly: change one that is shared
@@ -28,7 +29,7 @@ mod oracle_tests;
 #[cfg(test)]
 mod tests;
 
-pub use acl::{AclKind, chmod_acl, get_acl, inherit_acl, set_acl};
+pub use acl::{AclKind, chmod_acl, get_acl, set_inherited};
 pub use ops::{check, get, get_raw, list, release_all, remove, set};
 
 use extant_ondisk::acl::AclError;
@@ -89,9 +90,9 @@ pub trait XattrStore: XattrSource {
 pub enum SetMode {
     /// Create or replace.
     Any,
-    /// Fail with [`XattrError::Exists`] (XATTR_CREATE).
+    /// Fail where there is one (XATTR_CREATE).
     Create,
-    /// Fail with [`XattrError::NotFound`] (XATTR_REPLACE).
+    /// Fail where there is none (XATTR_REPLACE).
     Replace,
 }
 

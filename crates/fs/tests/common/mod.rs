@@ -2,9 +2,9 @@
 //! and lost, and threads that are waited for, but not for ever.
 #![allow(dead_code)] // each test binary uses its part
 
+pub mod tools;
+
 use std::ops::Deref;
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -78,26 +78,15 @@ pub struct Disk {
     pub held: Arc<HeldDevice>,
 }
 
-fn mke2fs(path: &Path, args: &[&str]) {
-    // The same image each time: where directories go depends on its seeds.
-    let seed = "5eed5eed-5eed-45ee-8eed-5eed5eed5eed";
-    let extended = format!("nodiscard,lazy_itable_init=0,lazy_journal_init=0,hash_seed={seed}");
-    let out = Command::new("mke2fs")
-        .args(["-q", "-F", "-U", seed, "-E", &extended])
-        .args(args)
-        .arg(path)
-        .output()
-        .expect("mke2fs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-}
-
 /// An image of mke2fs over this content.
 pub fn image(mib: usize, args: &[&str], content: &[u8]) -> MemDevice {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("disk.img");
     std::fs::write(&path, content).expect("written");
     std::fs::File::options().write(true).open(&path).expect("open").set_len((mib << 20) as u64).expect("resized");
-    mke2fs(&path, args);
+    // The content stays where nothing of the file system is written.
+    let extended = format!("nodiscard,lazy_itable_init=0,lazy_journal_init=0,hash_seed={}", tools::SEED);
+    tools::mke2fs(&path, &[&["-E", &extended], args].concat(), &format!("{mib}M"));
     MemDevice::load(&path).expect("loaded")
 }
 
@@ -277,11 +266,8 @@ pub fn complaints(image: MemDevice) -> Option<String> {
         Filesystem::mount(image.clone(), MountOptions { threads: false, ..MountOptions::default() }).expect("mounted");
     fs.unmount().expect("unmounted");
     drop(fs);
-    let dir = tempfile::tempdir().expect("tempdir");
-    let path = dir.path().join("disk.img");
-    image.save(&path).expect("saved");
-    let out = Command::new("e2fsck").arg("-fn").arg(&path).output().expect("e2fsck");
-    (out.status.code() != Some(0)).then(|| String::from_utf8_lossy(&out.stdout).into_owned())
+    let (code, said) = tools::e2fsck(&image, &["-fn"]);
+    (code != 0).then_some(said)
 }
 
 /// How many bytes of [`SECRET`] are in there.

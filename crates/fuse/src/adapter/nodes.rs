@@ -9,9 +9,7 @@
 //! # Locking
 //! One leaf lock per shard (`fuse nodes`, 150). References are dropped outside of it.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
+use extant_base::hash::{HashMap, shard_of};
 use extant_base::sync::{LockClass, Mutex};
 use extant_fs::InodeRef;
 use extant_ondisk::InodeNr;
@@ -20,23 +18,6 @@ use crate::abi::ROOT_ID;
 
 static CLASS: LockClass = LockClass::new("fuse nodes", 150);
 const SHARD_BITS: u32 = 6;
-const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// Numbers are spread by one multiplication; who names inodes cannot choose more of them than the image has.
-#[derive(Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.0 = (self.0 << 8 | u64::from(*b)).wrapping_mul(MIX));
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n.wrapping_mul(MIX);
-    }
-}
 
 struct Node {
     inode: InodeRef,
@@ -44,7 +25,7 @@ struct Node {
     lookups: u64,
 }
 
-type Shard = HashMap<u64, Node, BuildHasherDefault<NumberHasher>>;
+type Shard = HashMap<u64, Node>;
 
 /// On its own cache line.
 #[repr(align(64))]
@@ -74,10 +55,7 @@ impl Nodes {
     }
 
     fn shard(&self, nodeid: u64) -> &Mutex<Shard> {
-        // The map takes the top bits of the same product for its tags and the low ones for its place: the middle is
-        // free.
-        let at = nodeid.wrapping_mul(MIX) >> (56 - SHARD_BITS);
-        &self.shards[at as usize & ((1 << SHARD_BITS) - 1)].0
+        &self.shards[shard_of(nodeid, SHARD_BITS)].0
     }
 
     pub(super) fn get(&self, nodeid: u64) -> Option<InodeRef> {

@@ -1,7 +1,7 @@
 //! Linear directory blocks as bytes: entries, the room between them, and the checksum tail.
 //!
 //! Main types: [`DirBlockFormat`] (how this file system writes a block, and every operation on one), [`Dirent`] (one
-//! decoded entry), [`Entries`] (a walk that validates), [`FileType`].
+//! decoded entry), [`Entries`] (a walk that validates).
 //!
 //! A block is a chain of entries, each `rec_len` bytes long; the chain ends exactly at the end of the block, or at the
 //! twelve-byte tail when the file system has metadata checksums. The space behind an entry's name up to its `rec_len`
@@ -20,11 +20,12 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use types::{Damage, FileType, RawDirent, RawDirentTail};
+pub use types::{Damage, RawDirent, RawDirentTail};
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::csum::ChecksumSeed;
+use crate::inode::FileType;
 
 /// The longest name, in bytes (Linux: `EXT4_NAME_LEN`).
 pub const NAME_MAX: usize = 255;
@@ -82,8 +83,8 @@ pub struct Dirent<'a> {
     pub rec_len: u32,
     /// The inode number; 0 when the entry is unused.
     pub ino: u32,
-    /// [`FileType::Unknown`] on file systems without the FILETYPE feature.
-    pub file_type: FileType,
+    /// `None` where it is not recorded (without the FILETYPE feature), or a number that Extant does not know.
+    pub file_type: Option<FileType>,
     /// The name, without terminator.
     pub name: &'a [u8],
 }
@@ -194,7 +195,7 @@ impl DirBlockFormat {
         let Some(name) = rest.get(..name_len) else {
             return damage("name crosses the end of the block");
         };
-        let file_type = if self.has_filetype { FileType::from_disk(raw.file_type) } else { FileType::Unknown };
+        let file_type = if self.has_filetype { FileType::from_dirent_code(raw.file_type) } else { None };
         Ok(Dirent { offset: offset as u32, rec_len: rec_len as u32, ino: raw.inode.get(), file_type, name })
     }
 
@@ -252,7 +253,13 @@ impl DirBlockFormat {
     ///
     /// # Errors
     /// [`Damage`] in the block, or a name that may not be written.
-    pub fn insert(&self, block: &mut [u8], name: &[u8], ino: u32, file_type: FileType) -> Result<Insert, Damage> {
+    pub fn insert(
+        &self,
+        block: &mut [u8],
+        name: &[u8],
+        ino: u32,
+        file_type: Option<FileType>,
+    ) -> Result<Insert, Damage> {
         if !name_is_legal(name) || ino == 0 {
             return Err(Damage { offset: 0, what: "the new entry has no legal name or inode number" });
         }
@@ -298,11 +305,17 @@ impl DirBlockFormat {
     ///
     /// # Errors
     /// [`Damage`] when no used entry starts there.
-    pub fn set_inode(&self, block: &mut [u8], offset: u32, ino: u32, file_type: FileType) -> Result<(), Damage> {
+    pub fn set_inode(
+        &self,
+        block: &mut [u8],
+        offset: u32,
+        ino: u32,
+        file_type: Option<FileType>,
+    ) -> Result<(), Damage> {
         self.entry_with_previous(block, offset as usize)?;
         let at = offset as usize;
         block[at..at + 4].copy_from_slice(&ino.to_le_bytes());
-        block[at + 7] = if self.has_filetype { file_type.to_disk() } else { 0 };
+        block[at + 7] = if self.has_filetype { file_type.map_or(0, FileType::dirent_code) } else { 0 };
         Ok(())
     }
 
@@ -343,8 +356,8 @@ impl DirBlockFormat {
     pub fn init_dots(&self, block: &mut [u8], ino: u32, parent: u32) {
         let limit = self.limit(block.len());
         block.fill(0);
-        self.write_entry(block, 0, REC_LEN_MIN, b".", ino, FileType::Directory);
-        self.write_entry(block, REC_LEN_MIN, limit - REC_LEN_MIN, b"..", parent, FileType::Directory);
+        self.write_entry(block, 0, REC_LEN_MIN, b".", ino, Some(FileType::Directory));
+        self.write_entry(block, REC_LEN_MIN, limit - REC_LEN_MIN, b"..", parent, Some(FileType::Directory));
         self.init_tail(block);
     }
 
@@ -390,12 +403,20 @@ impl DirBlockFormat {
         Ok(())
     }
 
-    fn write_entry(&self, block: &mut [u8], offset: usize, rec_len: usize, name: &[u8], ino: u32, ft: FileType) {
+    fn write_entry(
+        &self,
+        block: &mut [u8],
+        offset: usize,
+        rec_len: usize,
+        name: &[u8],
+        ino: u32,
+        ft: Option<FileType>,
+    ) {
         let raw = RawDirent {
             inode: ino.into(),
             rec_len: rec_len_to_disk(rec_len, block.len()).into(),
             name_len: name.len() as u8,
-            file_type: if self.has_filetype { ft.to_disk() } else { 0 },
+            file_type: if self.has_filetype { ft.map_or(0, FileType::dirent_code) } else { 0 },
         };
         let end = rec_len_needed(name.len());
         let bytes = &mut block[offset..offset + end];

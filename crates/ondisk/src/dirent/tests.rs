@@ -63,20 +63,26 @@ fn removing_gives_the_bytes_to_the_entry_before() {
     f.init_leaf(&mut block);
     let mut offsets = Vec::new();
     for name in [&b"aa"[..], b"bb", b"cc"] {
-        let Ok(Insert::Done { offset }) = f.insert(&mut block, name, 20, FileType::Regular) else { panic!("no room") };
+        let Ok(Insert::Done { offset }) = f.insert(&mut block, name, 20, Some(FileType::Regular)) else {
+            panic!("no room")
+        };
         offsets.push(offset);
     }
     assert_eq!(offsets, [0, 12, 24]);
-    assert_eq!(f.insert(&mut block, b"bb", 21, FileType::Regular), Ok(Insert::Exists { offset: 12 }));
+    assert_eq!(f.insert(&mut block, b"bb", 21, Some(FileType::Regular)), Ok(Insert::Exists { offset: 12 }));
     f.remove(&mut block, 12).unwrap();
     assert_eq!(f.entry_at(&block, 0).unwrap().rec_len, 24);
     assert_eq!(&block[12..24], &[0; 12], "the name is wiped");
     f.remove(&mut block, 0).unwrap();
     assert_eq!(f.remove(&mut block, 0), Err(Damage { offset: 0, what: "no used entry starts here" }));
-    f.set_inode(&mut block, 24, 99, FileType::Symlink).unwrap();
+    f.set_inode(&mut block, 24, 99, Some(FileType::Symlink)).unwrap();
     let found = f.find(&block, b"cc").unwrap().unwrap();
-    assert_eq!((found.offset, found.ino, found.file_type), (24, 99, FileType::Symlink));
-    assert_eq!(f.insert(&mut block, b"dd", 22, FileType::Regular), Ok(Insert::Done { offset: 0 }), "first is reused");
+    assert_eq!((found.offset, found.ino, found.file_type), (24, 99, Some(FileType::Symlink)));
+    assert_eq!(
+        f.insert(&mut block, b"dd", 22, Some(FileType::Regular)),
+        Ok(Insert::Done { offset: 0 }),
+        "first is reused"
+    );
 }
 
 #[test]
@@ -85,9 +91,9 @@ fn illegal_names_are_refused_and_found_out() {
     let mut block = vec![0; 1024];
     f.init_leaf(&mut block);
     for name in [&b""[..], b"a/b", b"a\0b", &[b'x'; 256]] {
-        assert!(f.insert(&mut block, name, 5, FileType::Regular).is_err());
+        assert!(f.insert(&mut block, name, 5, Some(FileType::Regular)).is_err());
     }
-    f.insert(&mut block, b"abc", 5, FileType::Regular).unwrap();
+    f.insert(&mut block, b"abc", 5, Some(FileType::Regular)).unwrap();
     block[9] = b'/';
     assert!(f.entries(&block).any(|entry| entry.is_err()));
     block[9] = b'b';
@@ -101,7 +107,7 @@ fn checksum_is_found_wrong_after_any_flip() {
     let good = seed(77);
     let mut block = vec![0; 1024];
     f.init_dots(&mut block, 12, 2);
-    f.insert(&mut block, b"name", 13, FileType::Regular).unwrap();
+    f.insert(&mut block, b"name", 13, Some(FileType::Regular)).unwrap();
     seal_leaf(&mut block, good);
     assert_eq!(verify_leaf(&block, good), Ok(()));
     assert!(verify_leaf(&block, seed(78)).is_err(), "another generation");
@@ -140,7 +146,7 @@ proptest! {
                     f.remove(&mut block, offset).unwrap();
                     model.remove(&name);
                 }
-                _ => match f.insert(&mut block, &name, ino, FileType::Fifo).unwrap() {
+                _ => match f.insert(&mut block, &name, ino, Some(FileType::Fifo)).unwrap() {
                     Insert::Done { .. } => { model.insert(name, ino); }
                     Insert::Exists { .. } => prop_assert!(model.contains_key(&name)),
                     Insert::Full => prop_assert!(size < 65536 && model.len() > 2),
@@ -164,15 +170,15 @@ proptest! {
         let mut block = vec![0; 1024];
         if root { f.init_dots(&mut block, 2, 2) } else { f.init_leaf(&mut block) }
         for n in 0..20u8 {
-            f.insert(&mut block, &[b'n', n + 1], 11, FileType::Regular).unwrap();
+            f.insert(&mut block, &[b'n', n + 1], 11, Some(FileType::Regular)).unwrap();
         }
         for (at, value) in flips {
             block[at] = value;
         }
         prop_assert!(f.entries(&block).count() <= 1024 / 12 + 1);
         let _ = (f.find(&block, b"zz"), f.dots(&block), f.entry_at(&block, offset), verify_leaf(&block, seed(1)));
-        let _ = f.insert(&mut block.clone(), b"another", 12, FileType::Regular);
-        let _ = f.set_inode(&mut block.clone(), offset, 12, FileType::Regular);
+        let _ = f.insert(&mut block.clone(), b"another", 12, Some(FileType::Regular));
+        let _ = f.set_inode(&mut block.clone(), offset, 12, Some(FileType::Regular));
         let _ = f.pack(&mut vec![0; 1024], f.entries(&block).filter_map(Result::ok));
         for at in (0..1024).step_by(4) {
             let _ = f.remove(&mut block.clone(), at);

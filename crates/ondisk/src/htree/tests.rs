@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::csum::ChecksumSeed;
-use crate::dirent::{DirBlockFormat, FileType, Insert};
+use crate::dirent::{DirBlockFormat, Insert};
+use crate::inode::FileType;
 
 /// 01234567-89ab-cdef-0123-456789abcdef as the superblock stores it.
 const SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x6745_2301, 0xEFCD_AB89];
@@ -245,10 +246,10 @@ proptest! {
         let (format, leaf) = (DxFormat { has_csum: true }, dots());
         let mut block = vec![0; 1024];
         leaf.init_leaf(&mut block);
-        let inserted = leaf.insert(&mut block, &name, 5, FileType::Regular);
+        let inserted = leaf.insert(&mut block, &name, 5, Some(FileType::Regular));
         prop_assert_eq!(inserted, Ok(Insert::Done { offset: 0 }));
         prop_assert!(format.node(DxShape::Node, &block).is_err());
         format.init_node(&mut block, 3);
-        prop_assert!(leaf.insert(&mut block, &name, 5, FileType::Regular).is_err());
+        prop_assert!(leaf.insert(&mut block, &name, 5, Some(FileType::Regular)).is_err());
     }
 }

@@ -71,8 +71,18 @@ impl FileType {
     }
 
     /// The kind for the type byte of a directory entry; `None` for 0 (unknown) and for nonsense.
+    #[inline]
     pub fn from_dirent_code(code: u8) -> Option<FileType> {
-        FileType::ALL.into_iter().find(|kind| kind.dirent_code() == code)
+        match code {
+            1 => Some(FileType::Regular),
+            2 => Some(FileType::Directory),
+            3 => Some(FileType::CharDevice),
+            4 => Some(FileType::BlockDevice),
+            5 => Some(FileType::Fifo),
+            6 => Some(FileType::Socket),
+            7 => Some(FileType::Symlink),
+            _ => None,
+        }
     }
 
     /// Whether the inode names a device, whose number is in `i_block`.

@@ -128,7 +128,7 @@ fn a_name_in_the_wrong_leaf_hides_no_other() {
             let name = format!("stray{lblk}-{n}");
             let mut blocks = dir.blocks.borrow_mut();
             if matches!(
-                format.insert(&mut blocks[lblk], name.as_bytes(), 9, extant_ondisk::dirent::FileType::Regular),
+                format.insert(&mut blocks[lblk], name.as_bytes(), 9, Some(extant_ondisk::inode::FileType::Regular)),
                 Ok(extant_ondisk::dirent::Insert::Done { .. })
             ) {
                 moved += 1;

@@ -8,8 +8,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use extant_ondisk::dirent::FileType;
 use extant_ondisk::htree::HashVersion;
+use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
 use super::super::*;
@@ -194,7 +194,7 @@ fn run(case: &Case) -> Result<(), String> {
     let ours = MemDir::empty(case.block_size, base);
     init(&ours, &mut (), &base, InodeNr(many_ino), InodeNr(2)).unwrap();
     let add_one = |name: &[u8]| {
-        add(&ours, &mut (), &ours.params(), name, InodeNr(target_ino), FileType::Regular).unwrap();
+        add(&ours, &mut (), &ours.params(), name, InodeNr(target_ino), Some(FileType::Regular)).unwrap();
     };
     all.iter().for_each(|name| add_one(name));
     assert!(ours.blocks() <= kernel.blocks(), "{} > {}", ours.blocks(), kernel.blocks());

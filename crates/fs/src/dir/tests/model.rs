@@ -4,8 +4,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use extant_base::rng::Rng;
-use extant_ondisk::dirent::FileType;
 use extant_ondisk::htree::HashVersion;
+use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 use proptest::prelude::*;
 
@@ -297,10 +297,10 @@ fn entries_are_redirected_in_place() {
         }
         let params = dir.params();
         let found = lookup(&dir, &params, b"f1").unwrap().unwrap();
-        set_inode(&dir, &mut (), &params, &found, InodeNr(99), FileType::Symlink).unwrap();
+        set_inode(&dir, &mut (), &params, &found, InodeNr(99), Some(FileType::Symlink)).unwrap();
         let again = lookup(&dir, &params, b"f1").unwrap().unwrap();
-        assert_eq!((again.ino, again.file_type), (InodeNr(99), FileType::Symlink));
-        let stale = set_inode(&dir, &mut (), &params, &found, InodeNr(98), FileType::Regular);
+        assert_eq!((again.ino, again.file_type), (InodeNr(99), Some(FileType::Symlink)));
+        let stale = set_inode(&dir, &mut (), &params, &found, InodeNr(98), Some(FileType::Regular));
         assert_eq!(stale, Err(StoreError::Dir(DirError::NotFound)));
         set_dotdot(&dir, &mut (), &params, InodeNr(77)).unwrap();
         assert_eq!((dotdot(&dir, &params), dir.find(b"..")), (Ok(InodeNr(77)), Some(77)));

@@ -4,8 +4,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use extant_ondisk::dirent::FileType;
 use extant_ondisk::htree::{DxShape, HashVersion, Hasher};
+use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
 use super::super::*;
@@ -52,7 +52,7 @@ impl MemDir {
     }
 
     pub(super) fn add(&self, name: &[u8], ino: u32) -> Result<Added, StoreError> {
-        add(self, &mut (), &self.params(), name, InodeNr(ino), FileType::Regular)
+        add(self, &mut (), &self.params(), name, InodeNr(ino), Some(FileType::Regular))
     }
 
     pub(super) fn remove(&self, name: &[u8]) -> Result<Found, StoreError> {

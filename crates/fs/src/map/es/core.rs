@@ -244,14 +244,6 @@ impl<P: EsPolicy> Node<P> {
         self.tree.read().find_delayed(from, to)
     }
 
-    pub fn delayed_blocks(&self, from: u32, to: u32) -> u64 {
-        self.tree.read().delayed_in(from, to)
-    }
-
-    pub fn next(&self, lblk: u32) -> Option<EsEntry> {
-        self.tree.read().next(lblk)
-    }
-
     pub fn counts(&self) -> EsCounts {
         let tree = self.tree.read();
         EsCounts { entries: tree.len(), evictable: tree.evictable(), delayed_blocks: tree.all_delayed_blocks() }

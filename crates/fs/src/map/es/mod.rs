@@ -244,16 +244,6 @@ impl EsInode {
         on_node!(self, node => node.find_delayed(from.0, to.0))
     }
 
-    /// Delayed blocks in `from..=to`.
-    pub fn delayed_blocks(&self, from: LogicalBlock, to: LogicalBlock) -> u64 {
-        on_node!(self, node => node.delayed_blocks(from.0, to.0))
-    }
-
-    /// The first entry that ends behind `lblk`: the one it lies in, or the next.
-    pub fn next(&self, lblk: LogicalBlock) -> Option<EsEntry> {
-        on_node!(self, node => node.next(lblk.0))
-    }
-
     /// How much this inode has in the cache.
     pub fn counts(&self) -> EsCounts {
         on_node!(self, node => node.counts())

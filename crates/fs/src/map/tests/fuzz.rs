@@ -100,7 +100,7 @@ fn attack(extents: bool, verified: bool, rounds: u64) {
             }
         }
         let mut txn = Txn::new(2_000_000);
-        let _ = root.meta_blocks(&fake);
+        let _ = root.walk_meta(&fake, |_| ());
         let _ = root.remove(&fake, &mut txn, LogicalBlock(0), LogicalBlock(u32::MAX));
     }
 }

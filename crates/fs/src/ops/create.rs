@@ -1,0 +1,323 @@
+//! New inodes: files, directories, symbolic links, devices, and files without a name (Linux: `__ext4_new_inode`,
+//! fs/ext4/ialloc.c; `ext4_create`, `ext4_mkdir`, `ext4_tmpfile`, fs/ext4/namei.c).
+//!
+//! Main types: [`NewNode`] (what to create), [`Cred`] (for whom). What a directory hands down is decided by
+//! [`inherit`], which touches nothing.
+//!
+//! The order: inode number → inode in memory → its first block → its attributes → its name. Up to the name everything
+//! can be taken back by [`Filesystem::abandon`].
+//!
+//! What it does not do: choose the number (`ialloc.rs`), check permissions.
+//!
+//! # Locking
+//! The directory's `inode` lock, exclusively; shared for a file without a name.
+
+use std::sync::Arc;
+
+use extant_base::sync::atomic::Ordering;
+use extant_journal::Handle;
+use extant_ondisk::LogicalBlock;
+use extant_ondisk::acl::{self, Acl};
+use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc, InodeFlags};
+
+use crate::dir;
+use crate::dir_store::DirView;
+use crate::error::{Damage, Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeRef};
+use crate::map::{MapRoot, MapStore};
+use crate::ops::credits;
+use crate::ops::evict::note_abandoned;
+use crate::ops::flags::Change;
+use crate::ops::names::{S_ISGID, add_dir_link, check_name};
+use crate::xattr::{self, AclKind};
+use crate::xattr_store::XattrView;
+
+/// Who asks. Permissions are the caller's to check (the kernel does, under FUSE).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cred {
+    /// Owner of what is created.
+    pub uid: u32,
+    /// Its group, unless the directory hands down its own (set-group-ID).
+    pub gid: u32,
+    /// Applied to the mode of what is created, unless the directory has a default ACL.
+    pub umask: u16,
+}
+
+/// What to create.
+#[derive(Clone, Copy, Debug)]
+pub struct NewNode<'a> {
+    /// Kind and permissions.
+    pub mode: u16,
+    /// For devices.
+    pub rdev: Option<DeviceNr>,
+    /// For symbolic links.
+    pub target: Option<&'a [u8]>,
+}
+
+impl NewNode<'_> {
+    /// An empty file.
+    pub fn file(permissions: u16) -> NewNode<'static> {
+        NewNode { mode: FileType::Regular.mode_bits() | permissions & 0o7777, rdev: None, target: None }
+    }
+
+    /// An empty directory.
+    pub fn directory(permissions: u16) -> NewNode<'static> {
+        NewNode { mode: FileType::Directory.mode_bits() | permissions & 0o7777, rdev: None, target: None }
+    }
+
+    /// What an overlay takes for "not there" (Linux: `WHITEOUT_DEV`).
+    pub fn whiteout() -> NewNode<'static> {
+        let rdev = Some(DeviceNr { major: 0, minor: 0 });
+        NewNode { mode: FileType::CharDevice.mode_bits(), rdev, target: None }
+    }
+
+    /// A symbolic link to `target`, which is not looked at.
+    pub fn symlink(target: &[u8]) -> NewNode<'_> {
+        NewNode { mode: FileType::Symlink.mode_bits() | 0o777, rdev: None, target: Some(target) }
+    }
+}
+
+/// What a directory has to hand down.
+struct Parent<'a> {
+    mode: u16,
+    gid: u32,
+    flags: InodeFlags,
+    projid: u32,
+    default_acl: Option<&'a Acl>,
+}
+
+/// What a new inode begins with.
+#[derive(Debug, PartialEq, Eq)]
+struct Inherited {
+    /// The mode, and the ACLs that go with it.
+    acl: acl::Inherited,
+    gid: u32,
+    /// Without [`InodeFlags::EXTENTS`], which no directory decides.
+    flags: InodeFlags,
+    projid: u32,
+}
+
+/// What becomes of the `mode` (with its file type) that `cred` asks for in a directory (Linux: `inode_init_owner`,
+/// `ext4_mask_flags`, `posix_acl_create`).
+///
+/// A set-group-ID directory gives its group, and itself to directories. A default ACL replaces the umask, and narrows
+/// the mode. Flags go as far as the kind of file can have them. The project goes where the directory says so.
+fn inherit(parent: &Parent<'_>, mode: u16, cred: Cred) -> Inherited {
+    let kind = FileType::from_mode(mode);
+    let hands_down_group = parent.mode & S_ISGID != 0;
+    let sgid = if hands_down_group && kind == Some(FileType::Directory) { S_ISGID } else { 0 };
+    let hands_down_project = parent.flags.contains(InodeFlags::PROJINHERIT);
+    Inherited {
+        acl: acl::inherit(parent.default_acl, mode | sgid, cred.umask),
+        gid: if hands_down_group { parent.gid } else { cred.gid },
+        flags: parent.flags & InodeFlags::INHERITED & InodeFlags::allowed_for(kind),
+        projid: if hands_down_project { parent.projid } else { 0 },
+    }
+}
+
+impl Filesystem {
+    /// Creates what `node` says as `name` in `dir`.
+    pub fn create(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
+        let _change = self.begin_change()?;
+        self.check_dir(dir)?;
+        check_name(name)?;
+        self.check_target(node.target)?;
+        let made = self.retry_no_space(|| self.create_once(dir, name, node, cred));
+        self.budget.relieve();
+        if made.is_ok() {
+            self.honour_sync(&[dir])?;
+        }
+        made
+    }
+
+    fn check_target(&self, target: Option<&[u8]>) -> Result<()> {
+        match target {
+            Some([]) => Err(Error::NotFound),
+            Some(t) if t.len() >= self.geo.block_size as usize => Err(Error::NameTooLong),
+            _ => Ok(()),
+        }
+    }
+
+    fn create_once(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
+        let _exclusive = dir.rw.write();
+        let is_dir = FileType::from_mode(node.mode) == Some(FileType::Directory);
+        {
+            let m = dir.meta.read();
+            if m.desc.links == 0 {
+                return Err(Error::NotFound);
+            }
+        }
+        self.may_change(dir, Change::AddEntry)?;
+        let view = DirView::new(self, dir);
+        if is_dir && !self.may_link_dir(dir, &view) {
+            return Err(Error::TooManyLinks);
+        }
+        if view.lookup(name)?.is_some() {
+            return Err(Error::Exists);
+        }
+        self.transact_whole(credits::create(&view), |handle| {
+            let inode = self.new_inode(handle, dir, name, node, cred)?;
+            // The directory's flags may have changed since: a snapshot for this operation.
+            let view = DirView::new(self, dir);
+            if let Err(e) = view.add(handle, name, inode.ino, inode.file_type()) {
+                self.abandon(handle, &inode)?;
+                return Err(e);
+            }
+            let now = self.now();
+            let done = (|| {
+                if is_dir {
+                    add_dir_link(&mut dir.meta.write().desc);
+                    self.note_many_links(handle, dir)?;
+                }
+                self.stamp_dir(handle, dir, now)
+            })();
+            self.whole(handle, done)?;
+            Ok(inode)
+        })
+    }
+
+    /// A new inode, linked once and written, named nowhere yet. [`credits::NEW_INODE`].
+    pub(crate) fn new_inode(
+        &self,
+        handle: &mut Handle,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        node: NewNode<'_>,
+        cred: Cred,
+    ) -> Result<InodeRef> {
+        let kind = FileType::from_mode(node.mode).ok_or(Error::Invalid("file type"))?;
+        let is_dir = kind == FileType::Directory;
+        let default_acl = match kind {
+            FileType::Symlink => None,
+            _ => xattr::get_acl(&XattrView { fs: self, inode: dir }, AclKind::Default)?,
+        };
+        let parent = {
+            let m = dir.meta.read();
+            let InodeDesc { mode, gid, flags, projid, .. } = m.desc;
+            Parent { mode, gid, flags, projid, default_acl: default_acl.as_ref() }
+        };
+        let Inherited { acl, gid, mut flags, projid } = inherit(&parent, node.mode, cred);
+        let (ino, fresh) = self.allocate_inode(handle, dir, is_dir, name)?;
+        let extents = self.new_extents && matches!(kind, FileType::Regular | FileType::Directory);
+        flags.set(InodeFlags::EXTENTS, extents);
+        let mut desc = InodeDesc::new(acl.mode, &self.geo);
+        (desc.uid, desc.gid, desc.flags, desc.projid) = (cred.uid, gid, flags, projid);
+        desc.generation = self.random_u32();
+        let now = self.now();
+        (desc.atime, desc.mtime, desc.ctime) = (now, now, now);
+        if desc.crtime.is_some() {
+            desc.crtime = Some(now);
+        }
+        desc.links = if is_dir { 2 } else { 1 };
+        if let Some(rdev) = node.rdev.filter(|_| kind.is_device()) {
+            desc.i_block = rdev.encode();
+        }
+        let seed = self.inode_seed(ino, desc.generation);
+        let map = if matches!(kind, FileType::Regular | FileType::Directory) {
+            MapRoot::empty(ino, extents, seed)
+        } else {
+            MapRoot::new(ino, desc.i_block, false, seed)
+        };
+        if let Err(e) = self.clear_inode_slot(handle, ino, fresh) {
+            if !e.is_corruption() {
+                // Nothing but the bitmap knows of it yet, and this handle commits whatever happens.
+                let freed = self.free_inode_number(handle, ino, is_dir);
+                self.whole(handle, freed)?;
+            }
+            // Else it belongs to somebody: the bit that was missing stays.
+            return Err(e);
+        }
+        let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), handle.tid().0);
+        {
+            let mut map = inode.map.write();
+            inode.absorb_map(&mut map, self.geo.block_size);
+        }
+        let made = Arc::as_ptr(&inode);
+        let inode = self.inodes.insert(inode);
+        if !std::ptr::eq(Arc::as_ptr(&inode), made) {
+            let found = Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
+            return self.whole(handle, found);
+        }
+        let filled = self.fill_new(handle, &inode, dir, node.target).and_then(|()| {
+            self.write_inode_data(handle, &inode)?;
+            if acl.access.is_some() || acl.default.is_some() {
+                self.edit_xattrs(handle, &inode, |edit| xattr::set_inherited(edit, &acl))?;
+            }
+            Ok(())
+        });
+        if let Err(e) = filled {
+            self.abandon(handle, &inode)?;
+            return Err(e);
+        }
+        Ok(inode)
+    }
+
+    /// What a new directory or symbolic link contains.
+    fn fill_new(&self, handle: &mut Handle, inode: &InodeRef, dir: &Arc<Inode>, target: Option<&[u8]>) -> Result<()> {
+        if inode.is_dir() {
+            let view = DirView::new(self, inode);
+            return dir::init(&view, handle, &view.params, inode.ino, dir.ino);
+        }
+        let Some(target) = target else { return Ok(()) };
+        inode.set_size(target.len() as u64);
+        if target.len() < 60 {
+            let mut m = inode.meta.write();
+            m.desc.size = target.len() as u64;
+            m.desc.i_block = [0; 60];
+            m.desc.i_block[..target.len()].copy_from_slice(target);
+            inode.map.try_write().expect("nobody else has the new inode").i_block = m.desc.i_block;
+            return Ok(());
+        }
+        let extents = self.new_extents;
+        let view = self.map_view(inode);
+        let block = self.allocate_meta_block(handle, self.inode_goal(dir))?;
+        let mut map = inode.map.write();
+        *map = MapRoot::empty(inode.ino, extents, self.inode_seed(inode.ino, inode.generation));
+        inode.meta.write().desc.flags.set(InodeFlags::EXTENTS, extents);
+        if let Err(e) = map.insert(&view, handle, LogicalBlock(0), block, 1, false) {
+            drop(map);
+            let freed = self.free_blocks(handle, block, 1);
+            self.whole(handle, freed)?;
+            return Err(e);
+        }
+        inode.absorb_map(&mut map, self.geo.block_size);
+        drop(map);
+        view.init(handle, block, |b| b[..target.len()].copy_from_slice(target))?;
+        inode.meta.write().desc.size = target.len() as u64;
+        Ok(())
+    }
+
+    /// A new inode that could not be finished: its eviction frees it.
+    pub(crate) fn abandon(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
+        note_abandoned();
+        self.unname(handle, inode)
+    }
+
+    /// An inode that was made and has no name; a crash must not leave it behind.
+    fn unname(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
+        inode.meta.write().desc.links = 0;
+        let recorded = self.orphan_add(handle, inode).and_then(|()| self.write_inode(handle, inode));
+        self.whole(handle, recorded)
+    }
+
+    /// A file without a name (O_TMPFILE); [`Filesystem::link`] may give it one.
+    pub fn tmpfile(&self, dir: &InodeRef, mode: u16, cred: Cred) -> Result<InodeRef> {
+        let _change = self.begin_change()?;
+        self.check_dir(dir)?;
+        self.retry_no_space(|| {
+            let _shared = dir.rw.read();
+            self.may_change(dir, Change::AddEntry)?;
+            self.transact_whole(credits::NEW_INODE, |handle| {
+                let inode = self.new_inode(handle, dir, b"", NewNode::file(mode), cred)?;
+                inode.linkable.store(true, Ordering::Release);
+                self.unname(handle, &inode)?;
+                Ok(inode)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "create_tests.rs"]
+mod tests;

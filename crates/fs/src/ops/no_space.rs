@@ -1,0 +1,140 @@
+//! Space that is missing now and may be there in a moment: whether to try again, and what to do first (Linux:
+//! `ext4_should_retry_alloc`, fs/ext4/balloc.c).
+//!
+//! Blocks that were freed are free for others once the transaction that freed them is durable; inodes that were
+//! unlinked give their blocks back when they are evicted. So an operation that finds no space has a commit or the
+//! evictions brought about and is tried again, some times. [`remedy`] alone decides that, for everybody: operations
+//! come by [`Filesystem::retry_no_space`], writeback of data that was promised its space by
+//! [`Filesystem::bring_space`].
+//!
+//! What it does not do: find space. Where an operation can be cut short instead (write(2)), it sees to that itself.
+//!
+//! # Locking
+//! The caller holds no handle, or gives it along, and no lock that a commit or an eviction wants: an operation none,
+//! writeback `inode writeback` (25).
+
+use extant_base::sync::atomic::Ordering;
+use extant_journal::Handle;
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::ops::evict;
+
+/// How often an operation is tried that finds no space while some may be on its way. A try can be in vain because
+/// another thread was faster, so this is more than what one eviction and one commit need.
+const OPERATION_TRIES: u32 = 8;
+/// How often a piece of writeback that finds no space waits for a commit to free some.
+const WRITEBACK_TRIES: u32 = 3;
+/// The same where blocks wait for that commit. They were promised, and only others who free and allocate at the same
+/// time can be faster, again and again; Linux tries for ever (`ext4_writepages`).
+const WRITEBACK_TRIES_PENDING: u32 = 1000;
+
+/// Who found no space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    /// Its caller is told in the end. `evicting`: inodes of others are being freed or wait for it.
+    Operation { evicting: bool },
+    /// Its data is lost in the end.
+    Writeback,
+}
+
+/// What may bring space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remedy {
+    Commit,
+    Evictions,
+}
+
+/// What to do before the next try, after `tries` of them; nothing if it would be of no use.
+fn remedy(e: &Error, who: Who, tries: u32) -> Option<Remedy> {
+    let (found, tries_max) = match (who, e) {
+        (Who::Operation { .. }, Error::NoSpaceUntilCommit) => (Remedy::Commit, OPERATION_TRIES),
+        (Who::Operation { evicting: true }, Error::NoSpace | Error::NoInodes) => (Remedy::Evictions, OPERATION_TRIES),
+        (Who::Writeback, Error::NoSpaceUntilCommit) => (Remedy::Commit, WRITEBACK_TRIES_PENDING),
+        (Who::Writeback, Error::NoSpace) => (Remedy::Commit, WRITEBACK_TRIES),
+        _ => return None,
+    };
+    (tries < tries_max).then_some(found)
+}
+
+impl Filesystem {
+    /// Runs `op`; when space is only missing until the next commit, or until an inode is freed whose last user has gone
+    /// (not one that `op` itself made in vain), brings that about and tries again (bounded). The caller holds no lock
+    /// and no handle.
+    pub(crate) fn retry_no_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
+        for tries in 0.. {
+            // Read before the try: what is freed between its failure and the look at the evictions is not missed.
+            let (evicted, abandoned) = (self.evicted.load(Ordering::Acquire), evict::abandoned_here());
+            let e = match op() {
+                Err(e) if e.is_no_space() || matches!(e, Error::NoInodes) => e,
+                other => return self.watch(other),
+            };
+            // An inode that this try began and could not finish takes no more with it than the try had taken.
+            let own = evict::abandoned_here() - abandoned;
+            let evicting = self.evictions_since(evicted) > own;
+            match remedy(&e, Who::Operation { evicting }, tries) {
+                Some(Remedy::Commit) => {
+                    if own > 0 {
+                        // Its blocks wait for the same commit, or the next try would find them on their way.
+                        self.drain_evictions();
+                    }
+                    self.journal.commit_running()?;
+                }
+                Some(Remedy::Evictions) => self.drain_evictions(),
+                None if matches!(e, Error::NoSpaceUntilCommit) => break,
+                None => return Err(e),
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Writeback found no space for what it was promised, after `tries` that were in vain before: brings about what may
+    /// free blocks, everything that is set aside and a commit, so that the caller can try again. `open`: its handle,
+    /// which is finished first.
+    ///
+    /// # Errors
+    /// `e`, when another try would be of no use.
+    pub(super) fn bring_space(&self, e: Error, tries: &mut u32, open: &mut Option<Handle>) -> Result<()> {
+        if remedy(&e, Who::Writeback, *tries).is_none() {
+            return Err(e);
+        }
+        *tries += 1;
+        self.finish_open(open);
+        self.alloc.discard_all_under_pressure();
+        Ok(self.journal.commit_running()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Who = Who::Operation { evicting: false };
+    const BUSY: Who = Who::Operation { evicting: true };
+
+    /// How many tries `e` is worth, and by what.
+    fn worth(e: Error, who: Who) -> (u32, Option<Remedy>) {
+        let tries = (0..2000).take_while(|tries| remedy(&e, who, *tries).is_some()).count() as u32;
+        (tries, remedy(&e, who, 0))
+    }
+
+    #[test]
+    fn what_is_worth_another_try() {
+        use Remedy::{Commit, Evictions};
+        for (e, who, expected) in [
+            (Error::NoSpaceUntilCommit, IDLE, (OPERATION_TRIES, Some(Commit))),
+            (Error::NoSpaceUntilCommit, BUSY, (OPERATION_TRIES, Some(Commit))),
+            (Error::NoSpace, IDLE, (0, None)),
+            (Error::NoInodes, IDLE, (0, None)),
+            (Error::NoSpace, BUSY, (OPERATION_TRIES, Some(Evictions))),
+            (Error::NoInodes, BUSY, (OPERATION_TRIES, Some(Evictions))),
+            (Error::NoSpace, Who::Writeback, (WRITEBACK_TRIES, Some(Commit))),
+            (Error::NoSpaceUntilCommit, Who::Writeback, (WRITEBACK_TRIES_PENDING, Some(Commit))),
+            (Error::NoInodes, Who::Writeback, (0, None)),
+            (Error::ReadOnly, BUSY, (0, None)),
+            (Error::ReadOnly, Who::Writeback, (0, None)),
+        ] {
+            assert_eq!(worth(e.clone(), who), expected, "{e:?} {who:?}");
+        }
+    }
+}

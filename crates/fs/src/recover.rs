@@ -1,0 +1,220 @@
+//! What a crash left behind, and which journal a mount works with (Linux: `ext4_load_and_init_journal`,
+//! `ext4_orphan_cleanup`).
+//!
+//! In the order of a mount: [`lend_journal`] (an image without a journal), [`recover`] (the log is found, here or on
+//! another device, and replayed), [`log_of`] (what the journal goes on with), [`clean_orphans`] (needs the mounted file
+//! system).
+//!
+//! What it does not do: read logs (`extant_recovery`), nor decide what makes a log readable: what that crate refuses
+//! becomes a mount's error in the `From` below.
+//!
+//! # Locking
+//! Nobody else has the file system yet.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use extant_base::rng::Rng;
+use extant_block::BlockDevice;
+use extant_journal::LogLocation;
+use extant_ondisk::jbd2::{IncompatFeatures, LogCsum, MIN_LOG_BLOCKS};
+use extant_ondisk::superblock::{FsState, Geometry, SuperBlock};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
+use extant_recovery::locate::open_journal;
+use extant_recovery::{Accept, JournalFile, JournalState, OverlayDevice, Replay, journal_state, wipe};
+
+use crate::borrow;
+use crate::error::{Damage, Error, Result, Unsupported};
+use crate::filesystem::Filesystem;
+use crate::map::{MapState, MapStore};
+use crate::ops::credits;
+use crate::options::{BorrowJournal, JournalDevice, MountOptions};
+use crate::super_block::{read_super_at, write_super};
+
+impl From<extant_recovery::Error> for Error {
+    fn from(e: extant_recovery::Error) -> Error {
+        match e {
+            extant_recovery::Error::Device(d) => Error::Device(d),
+            extant_recovery::Error::Format(f) => f.into(),
+            extant_recovery::Error::FastCommits { .. } | extant_recovery::Error::NoJournal { .. } => {
+                Error::Unsupported(Unsupported::Journal { detail: e.to_string() })
+            }
+            extant_recovery::Error::Map { block, detail } => {
+                Error::corrupt(Damage::Journal, format!("block {block} of it: {detail}"))
+            }
+            extant_recovery::Error::Damaged { first, count } => {
+                Error::corrupt(Damage::Journal, format!("{first} ({count} findings)"))
+            }
+        }
+    }
+}
+
+/// An image without a journal, about to be written: ends what a crash left of a borrowed one, and lends it one. True if
+/// it has one now; why not is said.
+pub(crate) fn lend_journal(
+    dev: &Arc<dyn BlockDevice>,
+    sb: &mut SuperBlock,
+    options: &MountOptions,
+    rng: &mut Rng,
+) -> Result<bool> {
+    let refused = match borrow::settle(dev, sb) {
+        Err(e @ Error::Device(_)) => return Err(e),
+        Err(e) => Some(e.to_string()),
+        Ok(()) if options.borrow_journal == BorrowJournal::Never => return Ok(false),
+        Ok(()) => borrow::borrow(dev, sb, options.borrow_journal, &options.clock, rng)?,
+    };
+    if let Some(why) = &refused {
+        let name = dev.name();
+        options
+            .messages
+            .say(format_args!("{name}: no journal for this mount: {why}; after a crash e2fsck has to mend it"));
+    }
+    Ok(refused.is_none())
+}
+
+/// What the journal of the image asks for, done. Returns the device to go on with (an overlay when nothing may be
+/// written) and the journal, empty.
+pub(crate) fn recover(
+    dev: Arc<dyn BlockDevice>,
+    sb: &mut SuperBlock,
+    elsewhere: Option<&JournalDevice>,
+    writable: bool,
+) -> Result<(Arc<dyn BlockDevice>, Option<JournalFile>)> {
+    let journal = match (sb.external_journal(), elsewhere) {
+        (Some(uuid), Some(JournalDevice(device))) => {
+            Some(JournalFile::open_external(device.clone(), sb.geometry().block_size, uuid)?)
+        }
+        // What needs no replay is read without it.
+        (Some(_), None) if !sb.needs_recovery() => return Ok((dev, None)),
+        (Some(_), None) => {
+            let detail =
+                "the journal, which has to be replayed, is on another device: name it (-o journal_path=)".into();
+            return Err(Error::Unsupported(Unsupported::Journal { detail }));
+        }
+        (None, _) => open_journal(dev.clone(), sb)?,
+    };
+    let Some(mut journal) = journal else {
+        if sb.needs_recovery() {
+            return Err(Error::corrupt(Damage::Journal, "the superblock asks for recovery, but there is none"));
+        }
+        return Ok((dev, None));
+    };
+    match journal_state(journal.super_block(), sb.needs_recovery()) {
+        JournalState::Live => {
+            let replay = Replay::load(&journal, &*dev, &mut |_| {})?;
+            replay.check()?;
+            if !writable {
+                let view: Arc<dyn BlockDevice> = Arc::new(OverlayDevice::new(dev, journal, replay));
+                let mut fresh = read_super_at(&*view, 1024)?;
+                fresh.set_needs_recovery(false);
+                *sb = fresh;
+                return Ok((view, None));
+            }
+            replay.apply(&mut journal, &*dev, Accept::WholeOnly, &mut |_| {})?;
+            // Replay may have rewritten the superblock, features included; what it recorded of errors is kept.
+            let mut fresh = read_super_at(&*dev, 1024)?;
+            fresh.copy_errors_from(sb);
+            *sb = fresh;
+        }
+        JournalState::LiveButUnflagged if writable => {
+            wipe(&mut journal, &*dev)?;
+        }
+        _ => {}
+    }
+    if writable && journal.super_block().errno != 0 {
+        let state = sb.state() | FsState::ERROR;
+        sb.set_state(state);
+        let mut jsb = journal.super_block().clone();
+        jsb.errno = 0;
+        // First the file system knows, then the journal forgets.
+        write_super(&*dev, sb, sb.primary_location())?;
+        journal.write_super(jsb)?;
+    }
+    Ok((dev, Some(journal)))
+}
+
+/// Where the journal of a mount that writes goes on.
+pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> {
+    let mut superblock = file.super_block().clone();
+    if superblock.max_len < MIN_LOG_BLOCKS {
+        // As the kernel: a transaction must fit a quarter of the log.
+        let small = Unsupported::SmallJournal { blocks: superblock.max_len, least: MIN_LOG_BLOCKS };
+        return Err(Error::Unsupported(small));
+    }
+    if superblock.v2 {
+        if geo.bit64 {
+            superblock.incompat.insert(IncompatFeatures::BIT64);
+        }
+        superblock.set_csum(if geo.metadata_csum { LogCsum::V3 } else { superblock.csum() });
+    }
+    Ok(LogLocation { superblock, blocks: Arc::new(file.map().blocks().collect()) })
+}
+
+/// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
+pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
+    let (head, file, damaged) = {
+        let sb = fs.sb.lock();
+        (sb.last_orphan(), sb.orphan_file(), sb.state().contains(FsState::ERROR))
+    };
+    if damaged {
+        // As the kernel: the list of a damaged file system is not to be trusted.
+        if head.is_some() {
+            fs.transact(credits::SUPER, |h| fs.modify_superblock(h, |sb| sb.set_last_orphan(None)))?;
+        }
+        return Ok(());
+    }
+    let mut chain = Vec::new();
+    let mut seen = HashSet::new();
+    let mut next = head;
+    while let Some(ino) = next {
+        if !fs.geo.contains_inode(ino) || !seen.insert(ino) {
+            return Err(Error::corrupt(Damage::Orphans, format!("on the list after {} others", chain.len())).of(ino));
+        }
+        let inode = fs.iget_orphan(ino)?;
+        next = match inode.meta.read().desc.dtime {
+            0 => None,
+            n => Some(InodeNr(n)),
+        };
+        chain.push(inode);
+    }
+    let mut slots = Vec::new();
+    if let Some(ino) = file {
+        let inode = fs.iget_own(ino)?;
+        let seed = fs.geo.metadata_csum.then(|| fs.geo.seed.for_inode(ino, inode.generation));
+        let mut blocks = Vec::new();
+        let view = fs.map_view(&inode);
+        inode.map.read().walk(&view, LogicalBlock(0), |m| {
+            if let MapState::Written(start) = m.state {
+                blocks.extend((0..u64::from(m.len)).map(|i| BlockNr(start.0 + i)));
+            }
+            if blocks.len() <= 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        blocks.truncate(512);
+        for (i, nr) in blocks.iter().enumerate() {
+            let buffer = fs.cache.get(*nr)?;
+            buffer.read(|b| orphan::verify(b, *nr, seed))?;
+            buffer.set_verified();
+            buffer.read(|b| slots.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
+        }
+        fs.orphans.use_file(seed, blocks, orphan::slots_per_block(view.block_size() as usize) as u32);
+    }
+    fs.orphans.adopt_list(&chain);
+    let mut work = chain;
+    for (block, slot, ino) in slots {
+        if !fs.geo.contains_inode(ino) || !seen.insert(ino) {
+            return Err(Error::corrupt(Damage::Orphans, "in the orphan file, wrongly").of(ino));
+        }
+        fs.orphans.adopt_slot(ino, block, slot);
+        work.push(fs.iget_orphan(ino)?);
+    }
+    for inode in work {
+        if inode.links() == 0 {
+            drop(inode); // the last reference: queued for eviction
+        } else {
+            fs.finish_truncate(&inode)?;
+        }
+    }
+    fs.drain_evictions();
+    Ok(())
+}

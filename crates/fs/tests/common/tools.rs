@@ -1,0 +1,65 @@
+//! The e2fsprogs as the tests of this crate use them: images are made, checked and looked into. Crates above have
+//! `extant_testkit::oracle`, which depends on this one.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::path::Path;
+use std::process::Command;
+
+use extant_block::device::MemDevice;
+
+/// UUID and hash seed of every image: where directories go and how they split depends on them.
+pub const SEED: &str = "5eed5eed-5eed-45ee-8eed-5eed5eed5eed";
+
+/// Exit status, and what it said.
+pub fn run(program: &str, args: &[&str]) -> (i32, String) {
+    let out = Command::new(program).args(args).env("LC_ALL", "C").output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    let said = [out.stdout, out.stderr].concat();
+    (out.status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn utf8(path: &Path) -> &str {
+    path.to_str().expect("a test's own path is UTF-8")
+}
+
+/// Makes an image at `path`; `args` win over the seed.
+pub fn mke2fs(path: &Path, args: &[&str], size: &str) {
+    let seed = format!("hash_seed={SEED}");
+    let all = [&["-q", "-F", "-U", SEED, "-E", &seed], args, &[utf8(path), size]].concat();
+    let (code, said) = run("mke2fs", &all);
+    assert_eq!(code, 0, "mke2fs {args:?}: {said}");
+}
+
+/// An image of mke2fs, in memory.
+pub fn made(args: &[&str], size: &str) -> MemDevice {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    mke2fs(&path, args, size);
+    MemDevice::load(&path).expect("loaded")
+}
+
+/// Runs `program` with `args` on a copy of the image.
+fn on_copy(program: &str, args: &[&str], dev: &MemDevice) -> (i32, String) {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    dev.save(&path).expect("saved");
+    run(program, &[args, &[utf8(&path)]].concat())
+}
+
+/// What e2fsck answers, given `args`.
+pub fn e2fsck(dev: &MemDevice, args: &[&str]) -> (i32, String) {
+    on_copy("e2fsck", args, dev)
+}
+
+/// `e2fsck -fn` finds nothing to say.
+pub fn assert_clean(dev: &MemDevice) {
+    let (code, said) = e2fsck(dev, &["-fn"]);
+    assert_eq!(code, 0, "e2fsck -fn: {said}");
+}
+
+/// What debugfs answers to a request.
+pub fn debugfs(dev: &MemDevice, request: &str) -> String {
+    let (code, said) = on_copy("debugfs", &["-R", request], dev);
+    assert_eq!(code, 0, "debugfs -R '{request}': {said}");
+    // Its first line names itself.
+    said.lines().filter(|l| !l.starts_with("debugfs ")).collect::<Vec<_>>().join("\n").trim().to_owned()
+}

@@ -1,0 +1,97 @@
+//! Layers inside of a crate: which parts of the house a module may name.
+//!
+//! In `fs`, directories, maps and attributes stand on abstract stores. They know bytes and locks, and neither the
+//! journal, the cache and the allocator, nor the mounted file system.
+//!
+//! What it does not do: look at tests, which plug real things in, or at `super::`, which stays in the folder as long as
+//! nobody counts too far.
+//!
+//! # Locking
+//! None.
+
+use super::{Finding, SourceFile};
+
+/// A folder, the crates of the workspace that it may name, and the only module of its own crate.
+struct Layer {
+    folder: &'static str,
+    crates: &'static [&'static str],
+    module: &'static str,
+}
+
+const BYTES: &[&str] = &["ondisk", "base"];
+
+/// The first that fits counts.
+const LAYERS: &[Layer] = &[
+    Layer { folder: "crates/fs/src/dir/", crates: BYTES, module: "dir" },
+    // The extent-status cache pays for its memory from the budget that all caches share, and gives it back when asked
+    // (`cache::Budget`, `cache::Shrinker`). The maps behind it may not.
+    Layer { folder: "crates/fs/src/map/es/", crates: &["ondisk", "base", "cache"], module: "map" },
+    Layer { folder: "crates/fs/src/map/", crates: BYTES, module: "map" },
+    Layer { folder: "crates/fs/src/xattr/", crates: BYTES, module: "xattr" },
+];
+
+/// The words that follow `prefix` in `line`.
+fn words_after<'a>(line: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+    line.match_indices(prefix).filter_map(move |(at, _)| {
+        let before = line[..at].chars().next_back();
+        let rest = &line[at + prefix.len()..];
+        let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
+        (!before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '$')).then_some(&rest[..end])
+    })
+}
+
+/// What a module names that it must not know.
+pub fn check(files: &[SourceFile]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files.iter().filter(|f| f.is_rust() && !f.is_test()) {
+        let Some(layer) = LAYERS.iter().find(|l| file.path.starts_with(l.folder)) else { continue };
+        for (number, line) in file.code_lines() {
+            // As far as the tests at the end of a file.
+            if line.trim() == "#[cfg(test)]" && file.text.lines().nth(number).is_some_and(|l| l.ends_with("tests {")) {
+                break;
+            }
+            for name in words_after(line, "extant_").filter(|n| !layer.crates.contains(n)) {
+                let message = format!("{} must not know extant_{name}", layer.module);
+                findings.push(Finding::new(&file.path, number, message));
+            }
+            for name in words_after(line, "crate::").filter(|n| *n != layer.module) {
+                let message = format!("{} must not know the crate's '{name}'", layer.module);
+                findings.push(Finding::new(&file.path, number, message));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        check(&[SourceFile { path: path.into(), text: text.into() }]).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_module_stays_in_its_layer() {
+        let own = "use extant_ondisk::BlockNr;\nuse extant_base::sync::Mutex;\nuse crate::dir::add;\n";
+        assert!(found("crates/fs/src/dir/edit.rs", own).is_empty());
+        assert!(found("crates/fs/src/ops/data.rs", "use extant_journal::Handle;\n").is_empty());
+        assert!(found("crates/fs/src/map/es/core.rs", "use extant_cache::Budget;\n").is_empty());
+        let tests = "#[cfg(test)]\nmod tests {\n    use extant_block::device::MemDevice;\n";
+        assert!(found("crates/fs/src/dir/edit.rs", tests).is_empty());
+        assert!(found("crates/fs/src/dir/tests/image.rs", "use extant_block::device::MemDevice;\n").is_empty());
+    }
+
+    #[test]
+    fn who_leaves_it_is_found() {
+        let found_here =
+            found("crates/fs/src/map/mod.rs", "//! x\nuse extant_cache::Budget;\nuse crate::error::Error;\n");
+        let expected = [
+            "crates/fs/src/map/mod.rs:2: map must not know extant_cache",
+            "crates/fs/src/map/mod.rs:3: map must not know the crate's 'error'",
+        ];
+        assert_eq!(found_here, expected);
+        assert_eq!(found("crates/fs/src/xattr/ops.rs", "fn f(h: &mut extant_journal::Handle) {}\n").len(), 1);
+        assert_eq!(found("crates/fs/src/dir/add.rs", "use crate::map::MapRoot;\n").len(), 1);
+    }
+}
