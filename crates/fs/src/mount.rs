@@ -1,7 +1,7 @@
 //! Mounting and unmounting (Linux: `ext4_fill_super`, `ext4_put_super`, fs/ext4/super.c).
 //!
 //! Order at mount: superblock (or, read-only, a backup) → features → a borrowed journal for an image without one
-//! ([`crate::borrow`]) → replay → superblock again → descriptors → allocator → journal → `needs_recovery` durable →
+//! ([`crate::borrow`]) → replay, fast commits too ([`crate::fast_commit`]) → superblock again → descriptors → allocator → journal → `needs_recovery` durable →
 //! orphans → root. Order at unmount: data → commit → checkpoint → log marked empty → only then `needs_recovery`
 //! cleared, and a borrowed journal given back. A crash between any two of these leaves an image that replays.
 //!
@@ -11,7 +11,6 @@
 //! Nobody else has the file system yet, or any more.
 
 use std::collections::{HashSet, VecDeque};
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use std::time::Duration;
 use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, Mutex, MutexGuard};
+use extant_block::device::MemDevice;
 use extant_block::{AlignedBuf, BioFlags, BlockDevice};
 use extant_cache::{Budget, BufferCache, ErrorSequence, Flusher, FlusherOptions, Shrinker};
 use extant_journal::{Journal, LogLocation};
@@ -26,20 +26,21 @@ use extant_mballoc::Allocator;
 use extant_ondisk::features::{Compat, Incompat, MountMode};
 use extant_ondisk::jbd2::{LogCsum, MIN_LOG_BLOCKS};
 use extant_ondisk::superblock::{ErrorBehaviour, FsState, SUPERBLOCK_SIZE, SuperBlock, backup_candidates};
-use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
+use extant_ondisk::{BlockNr, InodeNr, orphan};
 use extant_recovery::locate::open_journal;
 use extant_recovery::{Accept, JournalFile, JournalState, OverlayDevice, Replay, journal_state, wipe};
 
 use crate::borrow;
 use crate::dir_store::HashSettings;
+use crate::draft::Draft;
 use crate::error::{Damage, Error, Result, Unsupported};
+use crate::fast_commit;
 use crate::filesystem::{self, Filesystem, JournalHooks};
 use crate::freeze::Gate;
 use crate::groups::{Groups, journal_zones};
 use crate::inode::InodeRef;
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
-use crate::map::{MapState, MapStore};
 use crate::ops::sync::Scope;
 use crate::ops::writeback::Completed;
 use crate::options::{BorrowJournal, JournalDevice, MountOptions, OnError};
@@ -182,7 +183,7 @@ impl Filesystem {
     }
 
     /// Nothing more is written, and nothing more can be changed.
-    fn cut_off(&self) {
+    pub(crate) fn cut_off(&self) {
         if !self.stopping.swap(true, Ordering::AcqRel) {
             self.release_frozen();
             self.end_threads();
@@ -308,10 +309,10 @@ pub(crate) fn write_super(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockN
 fn recover(
     dev: Arc<dyn BlockDevice>,
     sb: &mut SuperBlock,
-    elsewhere: Option<&JournalDevice>,
+    options: &MountOptions,
     writable: bool,
 ) -> Result<(Arc<dyn BlockDevice>, Option<JournalFile>)> {
-    let journal = match (sb.external_journal(), elsewhere) {
+    let journal = match (sb.external_journal(), options.journal_device.as_ref()) {
         (Some(uuid), Some(JournalDevice(device))) => {
             Some(JournalFile::open_external(device.clone(), sb.geometry().block_size, uuid)?)
         }
@@ -332,14 +333,27 @@ fn recover(
     };
     match journal_state(journal.super_block(), sb.needs_recovery()) {
         JournalState::Live => {
-            let replay = Replay::load(&journal, &*dev, &mut |_| {})?;
+            let mut replay = Replay::load(&journal, &*dev, &mut |_| {})?;
             replay.check()?;
+            let draft = match replay.fast_commits.is_empty() {
+                true => None,
+                false => Some(apply_fast_commits(&dev, &journal, &replay, options)?),
+            };
             if !writable {
-                let view: Arc<dyn BlockDevice> = Arc::new(OverlayDevice::new(dev, journal, replay));
+                let view: Arc<dyn BlockDevice> = match draft {
+                    Some(draft) => draft,
+                    None => Arc::new(OverlayDevice::new(dev, journal, replay)),
+                };
                 let mut fresh = read_super_at(&*view, 1024)?;
                 fresh.set_needs_recovery(false);
                 *sb = fresh;
                 return Ok((view, None));
+            }
+            if let Some(draft) = draft {
+                // All of the log is free then for what the fast commits change.
+                replay.move_tail(&mut journal, &*dev)?;
+                draft.replace_fast_commits(&mut journal)?;
+                replay = Replay::load(&journal, &*dev, &mut |_| {})?;
             }
             replay.apply(&mut journal, &*dev, Accept::WholeOnly, &mut |_| {})?;
             // Replay may have rewritten the superblock, features included; what it recorded of errors is kept.
@@ -362,6 +376,35 @@ fn recover(
         journal.write_super(jsb)?;
     }
     Ok((dev, Some(journal)))
+}
+
+/// The image as its log and then its fast commits leave it, in memory.
+fn apply_fast_commits(
+    dev: &Arc<dyn BlockDevice>,
+    journal: &JournalFile,
+    replay: &Replay,
+    options: &MountOptions,
+) -> Result<Arc<Draft>> {
+    let view = OverlayDevice::new(dev.clone(), journal.clone(), replay.clone());
+    let draft = Arc::new(Draft::new(Arc::new(view), Arc::new(MemDevice::new(dev.size_bytes()))));
+    fast_commit::replay(&draft, &replay.fast_commits, options)?;
+    Ok(draft)
+}
+
+/// Mounts an image in order to change it behind everybody's back: no log, no marks, no orphans, no threads.
+pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Arc<Filesystem>> {
+    let mut sb = read_super_at(&*dev, 1024)?;
+    sb.set_needs_recovery(false);
+    if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)? {
+        let detail = format!(
+            "the log goes on in fast commits, which cannot be replayed because of: {}; let the kernel or e2fsck do it",
+            reasons.join(", ")
+        );
+        return Err(Error::Unsupported(Unsupported::Journal { detail }));
+    }
+    sb.geometry().check_device_size(dev.size_bytes())?;
+    let options = MountOptions { threads: false, discard: false, ..options.clone() };
+    assemble(dev, sb, None, 0, options, false)
 }
 
 /// An image without a journal, about to be written: ends what a crash left of a borrowed one, and lends it one. True if
@@ -418,7 +461,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         has_journal = *borrowed;
     }
     let (dev, journal_file) = if has_journal && !options.no_recovery && backup.is_none() {
-        recover(dev, &mut sb, options.journal_device.as_ref(), !read_only)?
+        recover(dev, &mut sb, &options, !read_only)?
     } else {
         (dev, None)
     };
@@ -431,6 +474,33 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
         }
         read_only = true;
     }
+    let options = MountOptions { seed: Some(seed), ..options };
+    let fs = assemble(dev, sb, journal_file, journal_blocks, options, read_only)?;
+    if !read_only {
+        mark_mounted(&fs)?;
+        start_threads(&fs)?;
+        if let Err(e) = clean_orphans(&fs) {
+            fs.note_error(&e);
+        }
+    }
+    let root = fs.root()?;
+    if !root.is_dir() {
+        return Err(Error::corrupt(Damage::Inode, "the root is no directory").of(InodeNr::ROOT));
+    }
+    Ok(fs)
+}
+
+/// Puts the parts of a mount together; `journal_file`, its log empty, is for mounts that write. `journal_blocks` are no
+/// space of files.
+fn assemble(
+    dev: Arc<dyn BlockDevice>,
+    sb: SuperBlock,
+    journal_file: Option<JournalFile>,
+    journal_blocks: u32,
+    options: MountOptions,
+    read_only: bool,
+) -> Result<Arc<Filesystem>> {
+    let seed = options.seed.unwrap_or_default();
     let geo = sb.geometry().clone();
     let budget = Budget::new(options.cache_bytes.max(8 << 20));
     let cache = BufferCache::new(dev.clone(), geo.block_size, geo.blocks_count, budget.clone());
@@ -502,7 +572,6 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     });
     let (_, free_inodes) = groups.totals();
     let overhead = geo.overhead_blocks() + u64::from(journal_blocks);
-    let writable = !read_only;
     let es = EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()));
     let new_extents = sb.incompat().contains(Incompat::EXTENTS);
     let inline_data = Filesystem::has_inline_data(&sb);
@@ -557,17 +626,6 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     let weak = Arc::downgrade(&fs);
     let shrinker: Weak<dyn Shrinker> = weak;
     fs.budget.register(shrinker);
-    if writable {
-        mark_mounted(&fs)?;
-        start_threads(&fs)?;
-        if let Err(e) = clean_orphans(&fs) {
-            fs.note_error(&e);
-        }
-    }
-    let root = fs.root()?;
-    if !root.is_dir() {
-        return Err(Error::corrupt(Damage::Inode, "the root is no directory").of(InodeNr::ROOT));
-    }
     Ok(fs)
 }
 
@@ -623,9 +681,9 @@ const STEP: Duration = Duration::from_millis(100);
 
 /// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
 fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
-    let (head, file, damaged) = {
+    let (head, damaged) = {
         let sb = fs.sb.lock();
-        (sb.last_orphan(), sb.orphan_file(), sb.state().contains(FsState::ERROR))
+        (sb.last_orphan(), sb.state().contains(FsState::ERROR))
     };
     if damaged {
         // As the kernel: the list of a damaged file system is not to be trusted.
@@ -649,25 +707,9 @@ fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
         chain.push(inode);
     }
     let mut slots = Vec::new();
-    if let Some(ino) = file {
-        let inode = fs.iget_own(ino)?;
-        let seed = fs.geo.metadata_csum.then(|| fs.geo.seed.for_inode(ino, inode.generation));
-        let mut blocks = Vec::new();
-        let view = fs.map_view(&inode);
-        inode.map.read().walk(&view, LogicalBlock(0), |m| {
-            if let MapState::Written(start) = m.state {
-                blocks.extend((0..u64::from(m.len)).map(|i| BlockNr(start.0 + i)));
-            }
-            if blocks.len() <= 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        blocks.truncate(512);
-        for (i, nr) in blocks.iter().enumerate() {
-            let buffer = fs.cache.get(*nr)?;
-            buffer.read(|b| orphan::verify(b, *nr, seed))?;
-            buffer.set_verified();
-            buffer.read(|b| slots.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
-        }
-        fs.orphans.use_file(seed, blocks, orphan::slots_per_block(view.block_size() as usize) as u32);
+    if let Some(file) = fs.read_orphan_file()? {
+        fs.orphans.use_file(file.seed, file.blocks, orphan::slots_per_block(fs.geo.block_size as usize) as u32);
+        slots = file.used;
     }
     fs.orphans.adopt_list(&chain);
     let mut work = chain;

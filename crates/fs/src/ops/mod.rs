@@ -26,7 +26,7 @@ mod fallocate;
 mod flags;
 mod listing;
 mod mapping;
-mod names;
+pub(crate) mod names;
 mod rename;
 mod seek;
 pub(crate) mod sync;
