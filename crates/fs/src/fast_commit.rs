@@ -1,4 +1,5 @@
-//! Replaying fast commits: what was fsynced since the newest full commit (Linux: `ext4_fc_replay`, fs/ext4/fast_commit.c).
+//! Replaying fast commits: what was fsynced since the newest full commit (Linux: `ext4_fc_replay`,
+//! fs/ext4/fast_commit.c).
 //!
 //! Main type: [`Applier`]. The image, its log replayed in memory, is changed on a [`crate::Draft`], by a mount without
 //! a journal that nobody else sees; nothing is written before all of it has succeeded. A reader goes on with the draft.
@@ -101,6 +102,9 @@ fn close(fs: &Filesystem) -> Result<()> {
     fs.cut_off();
     Ok(())
 }
+
+/// Finds a bit in a range of a bitmap.
+type Find = fn(&[u8], std::ops::Range<u32>) -> Option<u32>;
 
 /// Disjoint runs of blocks: first block, one past the last.
 #[derive(Default)]
@@ -647,16 +651,24 @@ impl Filesystem {
                 let buffer = self.groups.block_bitmap(group)?;
                 self.transact(2, |handle| {
                     self.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
-                        for i in 0..len {
-                            let was = match used {
-                                true => bitmap::set(bytes, first + i),
-                                false => bitmap::clear(bytes, first + i),
+                        let (mut from, end) = (first, first + len);
+                        // From one run that differs to the next.
+                        loop {
+                            let (starts, ends): (Find, Find) = match used {
+                                true => (bitmap::find_next_zero, bitmap::find_next_one),
+                                false => (bitmap::find_next_one, bitmap::find_next_zero),
                             };
-                            if was != used {
-                                changed.add(BlockNr(at.0 + u64::from(i)), 1);
-                                let free = &mut desc.free_clusters;
-                                *free = if used { free.saturating_sub(1) } else { free.saturating_add(1) };
+                            let Some(start) = starts(bytes, from..end) else { break };
+                            from = ends(bytes, start..end).unwrap_or(end);
+                            let free = &mut desc.free_clusters;
+                            if used {
+                                bitmap::set_range(bytes, start..from);
+                                *free = free.saturating_sub(from - start);
+                            } else {
+                                bitmap::clear_range(bytes, start..from);
+                                *free = free.saturating_add(from - start);
                             }
+                            changed.add(BlockNr(at.0 + u64::from(start - first)), u64::from(from - start));
                         }
                         desc.flags.remove(GroupFlags::BLOCK_UNINIT);
                         desc.set_block_bitmap_csum(bytes, &self.geo);

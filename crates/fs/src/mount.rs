@@ -1,8 +1,9 @@
 //! Mounting and unmounting (Linux: `ext4_fill_super`, `ext4_put_super`, fs/ext4/super.c).
 //!
 //! Order at mount: superblock (or, read-only, a backup) → features → a borrowed journal for an image without one
-//! ([`crate::borrow`]) → replay, fast commits too ([`crate::fast_commit`]) → superblock again → descriptors → allocator → journal → `needs_recovery` durable →
-//! orphans → root. Order at unmount: data → commit → checkpoint → log marked empty → only then `needs_recovery`
+//! ([`crate::borrow`]) → replay, of fast commits too ([`crate::fast_commit`]) → superblock again → descriptors →
+//! allocator → journal → `needs_recovery` durable → orphans → root. Order at unmount: data → commit → checkpoint → log
+//! marked empty → only then `needs_recovery`
 //! cleared, and a borrowed journal given back. A crash between any two of these leaves an image that replays.
 //!
 //! Reading an image that needs recovery: the log is replayed in memory and nothing is written.

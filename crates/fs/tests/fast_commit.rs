@@ -10,14 +10,14 @@ use extant_base::rng::Rng;
 use extant_block::device::{CrashDevice, CrashMode, MemDevice};
 use extant_block::{BioFlags, BlockDevice};
 use extant_fs::walk::{Visit, Walk};
-use extant_fs::{Cred, Filesystem, MountOptions, NewNode, WriteFlags};
+use extant_fs::{Cred, Filesystem, MountOptions, NewNode, SetMode, WriteFlags};
 use extant_ondisk::csum::crc32c;
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::jbd2::{FastCommitRecord, IncompatFeatures};
 use extant_ondisk::superblock::SUPERBLOCK_SIZE;
 use extant_ondisk::{BlockNr, InodeNr};
 use extant_recovery::Replay;
-use extant_recovery::locate::{open_journal, read_super};
+use extant_recovery::locate::{journal_inode, open_journal, read_super};
 
 fn options() -> MountOptions {
     MountOptions { threads: false, seed: Some(1), ..MountOptions::default() }
@@ -133,8 +133,9 @@ impl Cut {
         // A fast commit needs a full one before it.
         let before = "mkdir d d/rm d/full e; for i in 1 2 3 4 5 6 7 8; do echo old $i > f$i; done; ln f7 hard; \
             dd if=/dev/urandom of=big bs=4k count=60 2>/dev/null; cp big big2; cp big big3; touch -d @1000000 f*; sync -f .";
-        sh(&format!("cd {} && {{ {before} ; }} && {{ {work} ; }}", mounted.0.display()));
-        std::fs::copy(&live, &crashed).expect("copied");
+        // By the same shell: what it has open stays open.
+        let copy = format!("cp {} {}", live.display(), crashed.display());
+        sh(&format!("cd {} && {{ {before} ; }} && {{ {work} ; }} && {copy}", mounted.0.display()));
         drop(mounted);
         let wanted = tree(Arc::new(MemDevice::load(&live).expect("loaded")));
         Cut { dir, crashed, wanted }
@@ -169,6 +170,9 @@ const MANY: &str = "for i in $(seq 40); do mkdir m$i; done; for i in $(seq 70); 
     echo $i > m1/a-file-with-a-rather-long-name-so-that-its-directory-needs-a-second-and-a-third-block-$i; done; \
     sync m1/*; rm m1/*5; sync m1/*7; rmdir m2 m3; sync m1/*7";
 
+const ORPHANS: &str = "exec 7<>f7 8<>f8 5<>f6; rm f7 hard f8 f6; sync -f .; exec 7<&-; echo new > n1; sync n1; \
+    echo more >&8; sync /proc/self/fd/8; exec 9<>f1; rm f1; echo much more >&9; sync /proc/self/fd/9; mkdir m; \
+    echo new > m/n2; sync m/n2; exec 5<&- 8<&-; echo new > n3; sync n3; exec 8<>f3; rm f3; echo last > last; sync last";
 const FILES: &str = "echo new > n1; sync n1; ln n1 n2; sync n1; rm n1; sync n2; echo more >> f1; sync f1; rm f2; \
     sync f1; mv f3 moved; sync moved; mv f4 f5; sync f5; echo y > d/y; sync d/y; mv d/y e/y; sync e/y; \
     chmod 755 f6; chown 5:6 f6; sync f6; truncate -s 5000 big; sync big; rm f8; echo last > last; sync last";
@@ -197,6 +201,9 @@ fn replay_gives_back_what_was_there() {
         ("ranges, small blocks", "-t ext4 -b 1024 -J size=8,fast_commit_size=1024", "", RANGES, Others::Kernel),
         ("trees", "-t ext4 -b 1024 -J size=8,fast_commit_size=1024", "", TREES, Others::Both),
         ("writeback", "-t ext4 -b 1024 -J size=8,fast_commit_size=1024", ",data=writeback", TREES, Others::Both),
+        ("orphans in a file", "-t ext4 -b 1024 -O orphan_file -J size=8", "", ORPHANS, Others::None),
+        ("orphans on a list", "-t ext4 -b 1024 -O ^orphan_file -J size=8", "", ORPHANS, Others::None),
+        ("indirect", "-t ext4 -b 1024 -O ^extents,^64bit -J size=8", "", FILES, Others::None),
         ("many", "-t ext4 -b 1024 -J size=8,fast_commit_size=1024", "", MANY, Others::None),
         ("groups", "-t ext4 -b 1024 -N 4096 -O ^flex_bg -J size=8,fast_commit_size=1024", "", MANY, Others::None),
     ];
@@ -242,6 +249,22 @@ fn replay_gives_back_what_was_there() {
         }
     }
     assert!(kinds.iter().all(|n| *n > 0), "kinds of records: {kinds:?}");
+}
+
+/// What is read, not written, cannot be replayed either.
+#[test]
+fn what_cannot_be_written_is_refused() {
+    if !kernel_mounts_work() {
+        return;
+    }
+    let cut = Cut::new("-t ext4 -b 1024 -O inline_data -J size=8", "", "seq 100 > n; sync n");
+    let dev = cut.load();
+    assert!(!records(dev.clone()).is_empty());
+    let writes = dev.stats().writes;
+    let e = Filesystem::mount(dev.clone(), MountOptions { read_only: true, ..options() }).err().expect("refused");
+    let message = e.to_string();
+    assert!(message.contains("fast commits, which cannot be replayed because of: inline_data; let the kernel"), "{e}");
+    assert_eq!(dev.stats().writes, writes);
 }
 
 /// Wherever the power goes while Extant replays: Extant, e2fsck and the kernel find the same afterwards.
@@ -316,6 +339,7 @@ fn pristine() -> MemDevice {
     let root = fs.root().expect("root");
     let file = fs.create(&root, b"file", NewNode::file(0o644), Cred::default()).expect("file");
     fs.write(&file, 0, &[7; 20_000], WriteFlags::default()).expect("written");
+    fs.set_xattr(&file, b"user.kept", b"value", SetMode::Any).expect("attribute");
     let empty = fs.create(&root, b"empty", NewNode::file(0o644), Cred::default()).expect("file");
     let sub = fs.create(&root, b"dir", NewNode::directory(0o755), Cred::default()).expect("directory");
     let below = fs.create(&sub, b"below", NewNode::file(0o644), Cred::default()).expect("file");
@@ -374,6 +398,12 @@ impl ByHand {
         self.record(1, &[&raw[..], &high, &(pblk as u32).to_le_bytes()].concat());
     }
 
+    /// As the image has it.
+    fn desc(&self, ino: u32) -> InodeDesc {
+        let sb = read_super(&*self.dev).expect("superblock");
+        journal_inode(&*self.dev, &sb, InodeNr(ino)).expect("inode")
+    }
+
     fn inode(&mut self, ino: u32, change: impl FnOnce(&mut InodeDesc)) {
         let geo = read_super(&*self.dev).expect("superblock").geometry().clone();
         let mut desc = InodeDesc::new(0o100_644, &geo);
@@ -429,6 +459,12 @@ fn fast_commits_by_hand_are_replayed() {
     image.record(2, &[NEW, 2, 1].map(u32::to_le_bytes).concat());
     image.add(NEW, 4, 32768 + 1, free + 11);
     image.record(2, &[FILE, 3, u32::MAX].map(u32::to_le_bytes).concat());
+    let before = image.desc(FILE);
+    // What it had before stays: blocks, the place of the map, attributes.
+    image.inode(FILE, |desc| {
+        *desc = before;
+        (desc.uid, desc.size, desc.blocks, desc.i_block) = (4711, 3000, 99, [0xEE; 60]);
+    });
     image.name(5, 2, EMPTY, b"empty");
     // The number again, now of a directory.
     image.inode(EMPTY, |desc| (desc.mode, desc.generation, desc.size) = (0o40_755, 78, 1 << 20));
@@ -446,6 +482,13 @@ fn fast_commits_by_hand_are_replayed() {
     assert!(state["/dir"].contains("nlink 3") && state["/dir/sub"].contains("13 40755 nlink 2"), "{state:?}");
     assert!(state["/again"].contains("20 100644 nlink 2") && state["/again"].contains("blocks 8"), "{state:?}");
     assert_eq!(state["/again"], state["/dir/new"]);
+    let wanted = format!("4711:0 3000 bytes {:x} blocks 6 ", crc32c(0, &[7; 3000]));
+    assert!(state["/file"].contains(&wanted), "{wanted}: {state:?}");
+    let fs = Filesystem::mount(dev.clone(), MountOptions { read_only: true, ..options() }).expect("mounted");
+    let file = fs.lookup(&fs.root().expect("root"), b"file").expect("file");
+    assert_eq!(fs.get_xattr(&file, b"user.kept").expect("attribute"), b"value");
+    drop(file);
+    drop(fs);
     // What the file has lost is free, what it never had in the end as well.
     let (place, used) = (dev.clone(), tempfile::tempdir().expect("directory"));
     let path = used.path().join("a.img");
