@@ -22,7 +22,10 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::{Bio, BioFlags, BlockDevice, IoStats, Limits, submit_inline};
-use extant_ondisk::jbd2::{CommitBlock, DescriptorBuilder, LogCsum, escape, needs_escape, tag_checksum, v1_checksum};
+use extant_ondisk::jbd2::{
+    CommitBlock, DescriptorBuilder, IncompatFeatures, JournalSuperBlock, LogCsum, LogFormat, escape, needs_escape,
+    tag_checksum, v1_checksum,
+};
 use extant_ondisk::superblock::{SUPERBLOCK_SIZE, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr};
 use extant_recovery::JournalFile;
@@ -84,15 +87,9 @@ impl Draft {
         if logged.is_empty() && direct.is_empty() {
             return Ok(());
         }
-        let format = journal.super_block().format();
-        let descriptors = logged.len().div_ceil(DescriptorBuilder::capacity_of(&format));
-        let (needed, there) = (logged.len() + descriptors + 1, journal.log().len() as usize - 1);
-        if needed > there {
-            let detail = format!(
-                "{needed} blocks of the journal would be needed to do all of it at once, and it has {there}; nothing was done"
-            );
-            return Err(Error::Unsupported(Unsupported::Journal { detail }));
-        }
+        let mut home = JournalFile::open(self.base.clone(), sb.block_size, journal.map().clone())?;
+        let jsb = journal.super_block().clone();
+        room_for(&home, &jsb.format(), logged.len())?;
         let size = sb.block_size as usize;
         let mut block = vec![0; size];
         for nr in direct {
@@ -104,30 +101,58 @@ impl Draft {
         let place = marked.primary_location();
         marked.set_needs_recovery(true);
         write_super(&*self.base, &marked, place)?;
-        self.log(&sb, &journal, &logged)
+        self.log(&sb, &mut home, jsb, &logged)
+    }
+
+    /// Makes everything that differs the only transaction of `journal`, instead of the fast commits that go on where
+    /// its log ends. The log is live, without a transaction, and the draft lies over what the image is at home.
+    ///
+    /// The transaction has a number that the log, as it is, does not go on with: so the fast commits count until the
+    /// sector that begins the log with it says that there are none. (e2fsck 1.47.0 drops the log where a stale head of
+    /// fast commits lies behind it; so the transaction is not simply appended, although Linux would see that it ends
+    /// them.)
+    ///
+    /// # Errors
+    /// `Unsupported` for more changes than the log can take; nothing has been written then.
+    pub(crate) fn replace_fast_commits(&self, journal: &mut JournalFile) -> Result<()> {
+        let sb = read_super(self)?;
+        let logged = self.changed_blocks(&sb, journal)?;
+        let mut jsb = journal.super_block().clone();
+        room_for(journal, &jsb.format(), logged.len())?;
+        jsb.incompat.remove(IncompatFeatures::FAST_COMMIT);
+        self.log(&sb, journal, jsb, &logged)
+    }
+
+    /// The blocks whose content differs from the base's, without the journal's.
+    fn changed_blocks(&self, sb: &SuperBlock, journal: &JournalFile) -> Result<Vec<BlockNr>> {
+        let size = u64::from(sb.block_size);
+        let pieces: Vec<u64> = self.changed.lock().iter().copied().collect();
+        let mut blocks: Vec<u64> =
+            pieces.iter().flat_map(|p| p * PIECE_BYTES / size..((p + 1) * PIECE_BYTES).div_ceil(size)).collect();
+        blocks.dedup();
+        let (mut old, mut new) = (vec![0; size as usize], vec![0; size as usize]);
+        let mut changed = Vec::new();
+        for nr in blocks.into_iter().map(BlockNr) {
+            if nr.0 >= sb.blocks_count || !journal.is_external() && journal.map().contains(nr) {
+                continue;
+            }
+            self.base.read_at(nr.0 * size, &mut old, BioFlags::META)?;
+            self.read_at(nr.0 * size, &mut new, BioFlags::META)?;
+            if old != new {
+                changed.push(nr);
+            }
+        }
+        Ok(changed)
     }
 
     /// The blocks that differ: those that were free in the image, and the others.
     fn differences(&self, sb: &SuperBlock, journal: &JournalFile) -> Result<(Vec<BlockNr>, Vec<BlockNr>)> {
         let options = MountOptions { read_only: true, threads: false, ..MountOptions::default() };
         let before = Filesystem::mount(self.base.clone(), options)?;
-        let (size, geo) = (u64::from(sb.block_size), before.geometry().clone());
-        let pieces: Vec<u64> = self.changed.lock().iter().copied().collect();
-        let mut blocks: Vec<u64> =
-            pieces.iter().flat_map(|p| p * PIECE_BYTES / size..((p + 1) * PIECE_BYTES).div_ceil(size)).collect();
-        blocks.dedup();
+        let geo = before.geometry().clone();
         let (mut direct, mut logged) = (Vec::new(), Vec::new());
-        let (mut old, mut new) = (vec![0; size as usize], vec![0; size as usize]);
         let mut bitmap: Option<(GroupNr, Vec<u8>)> = None;
-        for nr in blocks.into_iter().map(BlockNr) {
-            if nr.0 >= sb.blocks_count || journal.map().contains(nr) {
-                continue;
-            }
-            self.base.read_at(nr.0 * size, &mut old, BioFlags::META)?;
-            self.read_at(nr.0 * size, &mut new, BioFlags::META)?;
-            if old == new {
-                continue;
-            }
+        for nr in self.changed_blocks(sb, journal)? {
             let Some(index) = nr.0.checked_sub(geo.first_data_block) else {
                 logged.push(nr);
                 continue;
@@ -144,19 +169,25 @@ impl Draft {
         Ok((direct, logged))
     }
 
-    /// Writes one transaction of `blocks` into the image's log, and then that it is there.
-    fn log(&self, sb: &SuperBlock, journal: &JournalFile, blocks: &[BlockNr]) -> Result<()> {
+    /// Writes one transaction of `blocks`, as the draft has them, into the log of `journal`, and then `jsb`, which says
+    /// that it is there.
+    fn log(
+        &self,
+        sb: &SuperBlock,
+        journal: &mut JournalFile,
+        mut jsb: JournalSuperBlock,
+        blocks: &[BlockNr],
+    ) -> Result<()> {
         let size = u64::from(sb.block_size);
-        let mut jsb = journal.super_block().clone();
         let format = jsb.format();
         // Above every number that the image's log or the draft's has seen.
-        let tid = jsb.sequence.next();
-        let mut at = jsb.log().first;
+        let (tid, first) = (jsb.sequence.next(), jsb.first);
+        let mut at = first;
         let mut put = |data: &[u8]| -> Result<()> {
             let missing = || Error::Unsupported(Unsupported::Journal { detail: "the journal is cut off".into() });
             let (place, _) = journal.map().lookup(at).ok_or_else(missing)?;
             at += 1;
-            Ok(self.base.write_at(place.0 * size, &[data], BioFlags::META)?)
+            Ok(journal.device().write_at(place.0 * size, &[data], BioFlags::META)?)
         };
         let (super_block, super_at) = sb.primary_location();
         let mut v1 = !0;
@@ -192,11 +223,23 @@ impl Draft {
         let commit = CommitBlock { tid, sec: now.sec.max(0) as u64, nsec: now.nsec };
         commit.encode(&format, (format.csum == LogCsum::V1).then_some(v1), &mut block);
         put(&block)?;
-        (jsb.sequence, jsb.start, jsb.head) = (tid, jsb.log().first, 0);
-        let mut home = JournalFile::open(self.base.clone(), sb.block_size, journal.map().clone())?;
+        (jsb.sequence, jsb.start, jsb.head) = (tid, first, 0);
         // Flushes, and writes one sector.
-        Ok(home.write_super(jsb)?)
+        Ok(journal.write_super(jsb)?)
     }
+}
+
+/// Whether the log, empty, has room for a transaction of `blocks`.
+fn room_for(journal: &JournalFile, format: &LogFormat, blocks: usize) -> Result<()> {
+    let needed = blocks + blocks.div_ceil(DescriptorBuilder::capacity_of(format)) + 1;
+    let there = journal.log().len() as usize - 1;
+    if needed > there {
+        let detail = format!(
+            "{needed} blocks of the journal would be needed to do all of it at once, and it has {there}; nothing was done"
+        );
+        return Err(Error::Unsupported(Unsupported::Journal { detail }));
+    }
+    Ok(())
 }
 
 impl BlockDevice for Draft {

@@ -405,7 +405,7 @@ impl From<extant_ondisk::Error> for Error {
             Structure::XattrBlock => at_block(Damage::Xattr),
             Structure::OrphanFileBlock => at_block(Damage::Orphans),
             Structure::JournalSuperBlock => Error::corrupt(Damage::Journal, format!("superblock: {detail}")),
-            Structure::RevokeBlock | Structure::PartitionTable => {
+            Structure::RevokeBlock | Structure::FastCommit | Structure::PartitionTable => {
                 Error::corrupt(Damage::Journal, format!("{structure} {number}: {detail}"))
             }
         }

@@ -11,17 +11,44 @@
 //! # Locking
 //! Takes `group descriptor` (72) and buffer locks inside the calls; the choice itself goes by sums that need no lock.
 
+use std::ops::Range;
+
 use extant_base::sync::atomic::Ordering;
 use extant_cache::BufKind;
 use extant_journal::Handle;
-use extant_ondisk::group_desc::GroupFlags;
+use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
-use extant_ondisk::superblock::DescChecksum;
+use extant_ondisk::superblock::{DescChecksum, Geometry};
 use extant_ondisk::{GroupNr, InodeNr, bitmap};
 
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+
+/// Marks an inode as used; returns the slots that come into use with it, itself the last, none if it had been in use
+/// before.
+fn take(geo: &Geometry, desc: &mut GroupDesc, bytes: &mut [u8], index: u32, is_dir: bool) -> Range<u32> {
+    bitmap::set(bytes, index);
+    desc.free_inodes = desc.free_inodes.saturating_sub(1);
+    if is_dir {
+        desc.used_dirs += 1;
+    }
+    let mut fresh = 0..0;
+    if geo.desc_checksum != DescChecksum::None {
+        let used = if desc.flags.contains(GroupFlags::INODE_UNINIT) {
+            0
+        } else {
+            geo.inodes_per_group.saturating_sub(desc.itable_unused)
+        };
+        desc.flags.remove(GroupFlags::INODE_UNINIT);
+        fresh = used..(index + 1).max(used);
+        if !fresh.is_empty() {
+            desc.itable_unused = geo.inodes_per_group - fresh.end;
+        }
+    }
+    desc.set_inode_bitmap_csum(bytes, geo);
+    fresh
+}
 
 impl Filesystem {
     /// Takes a free inode number for a child of `parent`, and says whether its slot was never used (it may then hold
@@ -82,25 +109,7 @@ impl Filesystem {
                 )
                 .at(buffer.block));
             };
-            bitmap::set(bytes, index);
-            desc.free_inodes = desc.free_inodes.saturating_sub(1);
-            if is_dir {
-                desc.used_dirs += 1;
-            }
-            let mut fresh = false;
-            if geo.desc_checksum != DescChecksum::None {
-                let used = if desc.flags.contains(GroupFlags::INODE_UNINIT) {
-                    0
-                } else {
-                    geo.inodes_per_group.saturating_sub(desc.itable_unused)
-                };
-                desc.flags.remove(GroupFlags::INODE_UNINIT);
-                fresh = index + 1 > used;
-                if fresh {
-                    desc.itable_unused = geo.inodes_per_group - (index + 1);
-                }
-            }
-            desc.set_inode_bitmap_csum(bytes, geo);
+            let fresh = !take(geo, desc, bytes, index, is_dir).is_empty();
             Ok(Some((index, fresh)))
         });
         let (index, fresh) = match found {
@@ -114,6 +123,35 @@ impl Filesystem {
         self.inode_hints[group.0 as usize].store(index + 1, Ordering::Relaxed);
         self.free_inodes.fetch_sub(1, Ordering::Relaxed);
         Ok(Some((InodeNr(group.0 * self.geo.inodes_per_group + index + 1), fresh)))
+    }
+
+    /// Whether the inode's bit is set.
+    pub(crate) fn is_inode_marked(&self, ino: InodeNr) -> Result<bool> {
+        let place = self.geo.inode_location(ino)?;
+        Ok(self.groups.inode_bitmap(place.group)?.read(|bytes| bitmap::test(bytes, place.index)))
+    }
+
+    /// Takes this inode number, unless its bit is set already. Slots that come into use with it, never used before, are
+    /// zeroed (Linux: `ext4_mark_inode_used`).
+    pub(crate) fn mark_inode_used(&self, ino: InodeNr, is_dir: bool) -> Result<()> {
+        let place = self.geo.inode_location(ino)?;
+        let buffer = self.groups.inode_bitmap(place.group)?;
+        let fresh = self.transact(2, |handle| {
+            self.groups.update_bitmap(handle, place.group, &buffer, |desc, bytes| {
+                Ok((!bitmap::test(bytes, place.index)).then(|| take(&self.geo, desc, bytes, place.index, is_dir)))
+            })
+        })?;
+        let Some(fresh) = fresh else { return Ok(()) };
+        self.free_inodes.fetch_sub(1, Ordering::Relaxed);
+        let (first, size) = (ino.0 - place.index, self.geo.inode_size);
+        for index in fresh {
+            let (buffer, offset) = self.inode_slot(InodeNr(first + index))?;
+            self.transact(1, |handle| {
+                handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Gives an inode number back. 2 credits.

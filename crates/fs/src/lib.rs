@@ -36,6 +36,7 @@ mod dir_store;
 mod draft;
 mod error;
 mod failure;
+mod fast_commit;
 mod filesystem;
 mod freeze;
 mod groups;

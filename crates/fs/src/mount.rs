@@ -21,12 +21,14 @@ use extant_cache::{Budget, BufferCache, ErrorSequence, Flusher, FlusherOptions, 
 use extant_journal::Journal;
 use extant_mballoc::Allocator;
 use extant_ondisk::InodeNr;
-use extant_ondisk::features::{Compat, Incompat};
+use extant_ondisk::features::{Compat, Incompat, MountMode};
 use extant_ondisk::superblock::{ErrorBehaviour, FsState, SuperBlock};
+
+use extant_recovery::JournalFile;
 
 use crate::borrow;
 use crate::dir_store::HashSettings;
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::{self, Filesystem, JournalHooks};
 use crate::freeze::Gate;
 use crate::groups::{Groups, journal_zones};
@@ -38,7 +40,7 @@ use crate::orphan::Orphans;
 use crate::recover::{clean_orphans, lend_journal, log_of, recover};
 use crate::reserve::Reserve;
 use crate::state::MountState;
-use crate::super_block::{check_after_replay, find_super};
+use crate::super_block::{check_after_replay, find_super, read_super_at};
 use crate::threads::Threads;
 use crate::unmount::Mounted;
 
@@ -85,12 +87,56 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     // What the last mount logged and did not write home: afterwards `sb` is as replayed, and for a mount that writes
     // nothing `dev` is a view of the device on which everything is home.
     let (dev, journal_file) = if has_journal && !options.no_recovery && !is_backup {
-        recover(dev, &mut sb, options.journal_device.as_ref(), !read_only)?
+        recover(dev, &mut sb, &options, !read_only)?
     } else {
         (dev, None)
     };
     read_only = check_after_replay(&sb, read_only)?;
 
+    let options = MountOptions { seed: Some(seed), ..options };
+    let fs = assemble(dev, sb, journal_file, *borrowed, options, read_only)?;
+
+    // For writing: the mark that the image is in use, durable before the first change; the threads; and only then
+    // what a crash left half deleted, which changes things like any other operation.
+    if !read_only {
+        fs.mark_mounted()?;
+        fs.start_threads()?;
+        if let Err(e) = clean_orphans(&fs) {
+            fs.note_error(&e);
+        }
+    }
+    if !fs.root()?.is_dir() {
+        return Err(Error::corrupt(Damage::Inode, "the root is no directory").of(InodeNr::ROOT));
+    }
+    Ok(fs)
+}
+
+/// Mounts an image in order to change it behind everybody's back: no log, no marks, no orphans, no threads.
+pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Arc<Filesystem>> {
+    let mut sb = read_super_at(&*dev, 1024)?;
+    sb.set_needs_recovery(false);
+    if let MountMode::ReadOnly { reasons } = extant_ondisk::features::check(&sb)? {
+        let detail = format!(
+            "the log goes on in fast commits, which cannot be replayed because of: {}; let the kernel or e2fsck do it",
+            reasons.join(", ")
+        );
+        return Err(Error::Unsupported(Unsupported::Journal { detail }));
+    }
+    sb.geometry().check_device_size(dev.size_bytes())?;
+    let options = MountOptions { threads: false, discard: false, ..options.clone() };
+    assemble(dev, sb, None, false, options, false)
+}
+
+/// Makes the parts of a mount and puts them together. `journal_file`, its log empty, is for mounts that write; `borrowed`:
+/// it has just been lent.
+fn assemble(
+    dev: Arc<dyn BlockDevice>,
+    sb: SuperBlock,
+    journal_file: Option<JournalFile>,
+    borrowed: bool,
+    options: MountOptions,
+    read_only: bool,
+) -> Result<Arc<Filesystem>> {
     // Caches, group descriptors, the allocator.
     let geo = sb.geometry().clone();
     let budget = Budget::new(options.cache_bytes.max(CACHE_BYTES_MIN));
@@ -111,40 +157,12 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     let journal_super = journal_file.as_ref().map(|j| j.super_block());
     let lent = has_log && journal_super.is_some_and(|j| j.is_borrowed());
     // As the kernel counts it (Linux: `ext4_calculate_overhead`).
-    let journal_blocks = journal_super.filter(|_| !*borrowed).map_or(0, |j| j.max_len);
+    let journal_blocks = journal_super.filter(|_| !borrowed).map_or(0, |j| j.max_len);
     let overhead = geo.overhead_blocks() + u64::from(journal_blocks);
 
-    let parts = Parts {
-        dev,
-        sb,
-        options,
-        seed,
-        read_only,
-        budget,
-        cache,
-        groups,
-        reserve,
-        alloc,
-        journal,
-        has_log,
-        lent,
-        overhead,
-    };
-    let fs = parts.assemble(&hooks);
-
-    // For writing: the mark that the image is in use, durable before the first change; the threads; and only then
-    // what a crash left half deleted, which changes things like any other operation.
-    if !read_only {
-        fs.mark_mounted()?;
-        fs.start_threads()?;
-        if let Err(e) = clean_orphans(&fs) {
-            fs.note_error(&e);
-        }
-    }
-    if !fs.root()?.is_dir() {
-        return Err(Error::corrupt(Damage::Inode, "the root is no directory").of(InodeNr::ROOT));
-    }
-    Ok(fs)
+    let parts =
+        Parts { dev, sb, options, read_only, budget, cache, groups, reserve, alloc, journal, has_log, lent, overhead };
+    Ok(parts.assemble(&hooks))
 }
 
 /// Where the random numbers of the mount begin.
@@ -200,7 +218,6 @@ struct Parts {
     dev: Arc<dyn BlockDevice>,
     sb: SuperBlock,
     options: MountOptions,
-    seed: u64,
     read_only: bool,
     budget: Arc<Budget>,
     cache: Arc<BufferCache>,
@@ -235,7 +252,7 @@ impl Parts {
             own_inodes: OwnInodes::of(&sb),
             was_clean: sb.state().contains(FsState::VALID),
             new_extents: sb.incompat().contains(Incompat::EXTENTS),
-            inline_data: Filesystem::has_inline_data(&sb),
+            inline_data: sb.incompat().contains(Incompat::INLINE_DATA),
             sb: Mutex::new(&filesystem::SUPER_CLASS, sb),
             inodes: InodeTable::new(budget.clone()),
             es: Arc::new(EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()))),
@@ -268,7 +285,7 @@ impl Parts {
             errors: ErrorSequence::default(),
             completed: Completed::new(),
             threads: Threads::new(),
-            random: AtomicU64::new(self.seed),
+            random: AtomicU64::new(options.seed.unwrap_or_default()),
             overhead: self.overhead,
             buddy_bytes: AtomicUsize::new(0),
             shared_xattr: Mutex::new(&filesystem::XATTR_CLASS, ()),

@@ -6,6 +6,7 @@
 //! # Locking
 //! `orphans` (55), under the map lock and above inode metas.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use extant_base::hash::HashMap;
@@ -13,11 +14,12 @@ use extant_base::sync::{LockClass, Mutex};
 use extant_cache::BufKind;
 use extant_journal::Handle;
 use extant_ondisk::csum::ChecksumSeed;
-use extant_ondisk::{BlockNr, InodeNr, orphan};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
 
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::map::MapState;
 
 static CLASS: LockClass = LockClass::new("orphans", 55);
 
@@ -76,7 +78,39 @@ impl Orphans {
     }
 }
 
+/// What the orphan file says.
+pub(crate) struct OrphanFile {
+    pub seed: Option<ChecksumSeed>,
+    pub blocks: Vec<BlockNr>,
+    /// Block of the file, slot in it, and the orphan.
+    pub used: Vec<(u32, u32, InodeNr)>,
+}
+
 impl Filesystem {
+    /// Reads the orphan file; `None` without one.
+    pub(crate) fn read_orphan_file(&self) -> Result<Option<OrphanFile>> {
+        let Some(ino) = self.sb.lock().orphan_file() else { return Ok(None) };
+        let inode = self.iget_own(ino)?;
+        let seed = self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, inode.generation));
+        let mut blocks = Vec::new();
+        let view = self.map_view(&inode);
+        inode.map.read().walk(&view, LogicalBlock(0), |m| {
+            if let MapState::Written(start) = m.state {
+                blocks.extend((0..u64::from(m.len)).map(|i| BlockNr(start.0 + i)));
+            }
+            if blocks.len() <= 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        blocks.truncate(512);
+        let mut used = Vec::new();
+        for (i, nr) in blocks.iter().enumerate() {
+            let buffer = self.cache.get(*nr)?;
+            buffer.read(|b| orphan::verify(b, *nr, seed))?;
+            buffer.set_verified();
+            buffer.read(|b| used.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
+        }
+        Ok(Some(OrphanFile { seed, blocks, used }))
+    }
+
     /// Sets one slot of the orphan file. 1 credit.
     fn set_orphan_slot(
         &self,

@@ -12,22 +12,23 @@
 //! Nobody else has the file system yet.
 
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
+use extant_block::device::MemDevice;
 use extant_journal::LogLocation;
 use extant_ondisk::jbd2::{IncompatFeatures, LogCsum, MIN_LOG_BLOCKS};
 use extant_ondisk::superblock::{FsState, Geometry, SuperBlock};
-use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
+use extant_ondisk::{InodeNr, orphan};
 use extant_recovery::locate::open_journal;
 use extant_recovery::{Accept, JournalFile, JournalState, OverlayDevice, Replay, journal_state, wipe};
 
 use crate::borrow;
+use crate::draft::Draft;
 use crate::error::{Damage, Error, Result, Unsupported};
+use crate::fast_commit;
 use crate::filesystem::Filesystem;
-use crate::map::{MapState, MapStore};
 use crate::ops::credits;
 use crate::options::{BorrowJournal, JournalDevice, MountOptions};
 use crate::super_block::{read_super_at, write_super};
@@ -78,10 +79,10 @@ pub(crate) fn lend_journal(
 pub(crate) fn recover(
     dev: Arc<dyn BlockDevice>,
     sb: &mut SuperBlock,
-    elsewhere: Option<&JournalDevice>,
+    options: &MountOptions,
     writable: bool,
 ) -> Result<(Arc<dyn BlockDevice>, Option<JournalFile>)> {
-    let journal = match (sb.external_journal(), elsewhere) {
+    let journal = match (sb.external_journal(), options.journal_device.as_ref()) {
         (Some(uuid), Some(JournalDevice(device))) => {
             Some(JournalFile::open_external(device.clone(), sb.geometry().block_size, uuid)?)
         }
@@ -102,14 +103,27 @@ pub(crate) fn recover(
     };
     match journal_state(journal.super_block(), sb.needs_recovery()) {
         JournalState::Live => {
-            let replay = Replay::load(&journal, &*dev, &mut |_| {})?;
+            let mut replay = Replay::load(&journal, &*dev, &mut |_| {})?;
             replay.check()?;
+            let draft = match replay.fast_commits.is_empty() {
+                true => None,
+                false => Some(apply_fast_commits(&dev, &journal, &replay, options)?),
+            };
             if !writable {
-                let view: Arc<dyn BlockDevice> = Arc::new(OverlayDevice::new(dev, journal, replay));
+                let view: Arc<dyn BlockDevice> = match draft {
+                    Some(draft) => draft,
+                    None => Arc::new(OverlayDevice::new(dev, journal, replay)),
+                };
                 let mut fresh = read_super_at(&*view, 1024)?;
                 fresh.set_needs_recovery(false);
                 *sb = fresh;
                 return Ok((view, None));
+            }
+            if let Some(draft) = draft {
+                // All of the log is free then for what the fast commits change.
+                replay.move_tail(&mut journal, &*dev)?;
+                draft.replace_fast_commits(&mut journal)?;
+                replay = Replay::load(&journal, &*dev, &mut |_| {})?;
             }
             replay.apply(&mut journal, &*dev, Accept::WholeOnly, &mut |_| {})?;
             // Replay may have rewritten the superblock, features included; what it recorded of errors is kept.
@@ -134,6 +148,19 @@ pub(crate) fn recover(
     Ok((dev, Some(journal)))
 }
 
+/// The image as its log and then its fast commits leave it, in memory.
+fn apply_fast_commits(
+    dev: &Arc<dyn BlockDevice>,
+    journal: &JournalFile,
+    replay: &Replay,
+    options: &MountOptions,
+) -> Result<Arc<Draft>> {
+    let view = OverlayDevice::new(dev.clone(), journal.clone(), replay.clone());
+    let draft = Arc::new(Draft::new(Arc::new(view), Arc::new(MemDevice::new(dev.size_bytes()))));
+    fast_commit::replay(&draft, &replay.fast_commits, options)?;
+    Ok(draft)
+}
+
 /// Where the journal of a mount that writes goes on.
 pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> {
     let mut superblock = file.super_block().clone();
@@ -153,9 +180,9 @@ pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> 
 
 /// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
 pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
-    let (head, file, damaged) = {
+    let (head, damaged) = {
         let sb = fs.sb.lock();
-        (sb.last_orphan(), sb.orphan_file(), sb.state().contains(FsState::ERROR))
+        (sb.last_orphan(), sb.state().contains(FsState::ERROR))
     };
     if damaged {
         // As the kernel: the list of a damaged file system is not to be trusted.
@@ -179,25 +206,9 @@ pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
         chain.push(inode);
     }
     let mut slots = Vec::new();
-    if let Some(ino) = file {
-        let inode = fs.iget_own(ino)?;
-        let seed = fs.geo.metadata_csum.then(|| fs.geo.seed.for_inode(ino, inode.generation));
-        let mut blocks = Vec::new();
-        let view = fs.map_view(&inode);
-        inode.map.read().walk(&view, LogicalBlock(0), |m| {
-            if let MapState::Written(start) = m.state {
-                blocks.extend((0..u64::from(m.len)).map(|i| BlockNr(start.0 + i)));
-            }
-            if blocks.len() <= 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        blocks.truncate(512);
-        for (i, nr) in blocks.iter().enumerate() {
-            let buffer = fs.cache.get(*nr)?;
-            buffer.read(|b| orphan::verify(b, *nr, seed))?;
-            buffer.set_verified();
-            buffer.read(|b| slots.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
-        }
-        fs.orphans.use_file(seed, blocks, orphan::slots_per_block(view.block_size() as usize) as u32);
+    if let Some(file) = fs.read_orphan_file()? {
+        fs.orphans.use_file(file.seed, file.blocks, orphan::slots_per_block(fs.geo.block_size as usize) as u32);
+        slots = file.used;
     }
     fs.orphans.adopt_list(&chain);
     let mut work = chain;

@@ -100,7 +100,8 @@ impl Filesystem {
         self.adopt_inode(ino, desc)
     }
 
-    fn read_inode(&self, ino: InodeNr) -> Result<InodeDesc> {
+    /// What the inode's table says.
+    pub(crate) fn read_inode(&self, ino: InodeNr) -> Result<InodeDesc> {
         let (buffer, offset) = self.inode_slot(ino)?;
         let size = self.geo.inode_size;
         let desc = buffer.read(|b| InodeDesc::decode(&b[offset..offset + size], ino, &self.geo))?;
@@ -114,7 +115,7 @@ impl Filesystem {
     }
 
     /// Puts an inode that was read from its table among those in memory.
-    fn adopt_inode(&self, ino: InodeNr, desc: InodeDesc) -> Result<InodeRef> {
+    pub(crate) fn adopt_inode(&self, ino: InodeNr, desc: InodeDesc) -> Result<InodeRef> {
         let inline = desc.flags.contains(InodeFlags::INLINE_DATA);
         let seed = self.inode_seed(ino, desc.generation);
         let map = match inline {

@@ -124,7 +124,7 @@ impl Filesystem {
     }
 
     /// Nothing more is written, and nothing more can be changed.
-    fn cut_off(&self) {
+    pub(crate) fn cut_off(&self) {
         if !self.stopping.swap(true, Ordering::AcqRel) {
             self.release_frozen();
             self.end_threads();

@@ -31,6 +31,8 @@ pub enum Structure {
     JournalSuperBlock,
     /// By transaction.
     RevokeBlock,
+    /// By block of the journal.
+    FastCommit,
     /// By sector.
     PartitionTable,
 }
@@ -51,6 +53,7 @@ impl fmt::Display for Structure {
             Structure::OrphanFileBlock => "orphan file block",
             Structure::JournalSuperBlock => "journal superblock",
             Structure::RevokeBlock => "revoke block of transaction",
+            Structure::FastCommit => "fast commit at log block",
             Structure::PartitionTable => "partition table sector",
         })
     }

@@ -23,8 +23,9 @@ pub enum Error {
     /// decision, not a mount's.
     #[error("journal damaged: {first} ({count} findings)")]
     Damaged { first: Damage, count: usize },
-    /// The journal holds fast commits that are newer than its log. Ignoring them would lose fsynced changes.
-    #[error("journal has fast commits ahead of {tid}, which are not supported: let the kernel or e2fsck replay it")]
+    /// The log goes on in fast commits, which the caller has not turned into a transaction. Emptying the log would lose
+    /// fsynced changes.
+    #[error("journal has fast commits ahead of {tid}, which are not replayed here")]
     FastCommits { tid: Tid },
     /// The file system has no journal where one was looked for.
     #[error("no journal: {detail}")]

@@ -12,12 +12,13 @@
 //! The rules are the kernel's (fs/jbd2/recovery.c): which transactions count, when a bad checksum is an old leftover
 //! and when it is damage, that a revoke of transaction R hides copies of every transaction up to and including R.
 //!
-//! What it does not do: replay fast commits (it detects and refuses them), treat orphan inodes, touch
-//! the needs_recovery flag or `s_state`; after `apply` the caller re-reads the superblock and does these. It does not
-//! know the cache.
+//! What it does not do: apply fast commits (it reads them, and does not empty a log that goes on in them; `extant-fs`
+//! turns them into a transaction, for which [`Replay::move_tail`] makes room), treat orphan inodes, touch the
+//! needs_recovery flag or `s_state`; after `apply` the caller re-reads the superblock and does these. It does not know
+//! the cache.
 //!
 //! Memory: one map entry per distinct block in the log and a window of at most 1 MiB; copies stay in the log
-//! until they are wanted.
+//! until they are wanted. Fast commits are in memory, at most as much as their area holds.
 //!
 //! # Locking
 //! None.

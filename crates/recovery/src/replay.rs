@@ -13,7 +13,7 @@ use crate::scan::{Phase, Progress, Replay};
 /// Bytes written home at once.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// What to do about a log that is damaged or goes on in fast commits.
+/// What to do about a log that is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
     /// Refuse it: right for a mount.
@@ -25,13 +25,13 @@ pub enum Accept {
 impl Replay {
     /// Refuses a log that must not be replayed by a mount.
     ///
-    /// Errors: `Damaged`, `FastCommits`.
+    /// Errors: `Damaged`; `Format` for a fast commit.
     pub fn check(&self) -> Result<()> {
         if let Some(first) = self.damage.first() {
             return Err(Error::Damaged { first: *first, count: self.damage.len() });
         }
-        match self.fast_commit {
-            Some(tid) => Err(Error::FastCommits { tid }),
+        match &self.fast_commit_damage {
+            Some(e) => Err(e.clone().into()),
             None => Ok(()),
         }
     }
@@ -41,7 +41,7 @@ impl Replay {
     ///
     /// `s_errno` stays in the journal's superblock: the caller records it in the file system, then clears it.
     ///
-    /// Errors: `Damaged` or `FastCommits` unless accepted; `Device`.
+    /// Errors: `Damaged` and `FastCommits` unless accepted; `Device`.
     pub fn apply(
         &self,
         journal: &mut JournalFile,
@@ -51,6 +51,9 @@ impl Replay {
     ) -> Result<()> {
         if accept == Accept::WholeOnly {
             self.check()?;
+            if !self.fast_commits.is_empty() {
+                return Err(Error::FastCommits { tid: self.end });
+            }
         }
         if !self.live {
             return Ok(());
@@ -59,6 +62,19 @@ impl Replay {
         home.flush()?;
         let mut sb = journal.super_block().clone();
         empty(&mut sb, self.end, !self.damage.is_empty());
+        journal.write_super(sb)
+    }
+
+    /// Writes every copy home, makes that durable, and moves the log's tail to its end: it is live without a
+    /// transaction, the whole ring is free, and fast commits count as before. May be cut off anywhere: load again.
+    ///
+    /// Errors: `Damaged`, `Device`; `Format` for a fast commit.
+    pub fn move_tail(&self, journal: &mut JournalFile, home: &dyn BlockDevice) -> Result<()> {
+        self.check()?;
+        self.write_home(journal, home, &mut |_| {})?;
+        home.flush()?;
+        let mut sb = journal.super_block().clone();
+        (sb.sequence, sb.start) = (self.end, self.head);
         journal.write_super(sb)
     }
 

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use extant_block::BlockDevice;
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{
-    BlockHeader, BlockKind, CommitBlock, CommitCsum, IncompatFeatures, LogCsum, LogFormat, LogRange, Tid,
-    descriptor_tags, fast_commit_head, revoke_records, unescape, v1_checksum,
+    BlockHeader, BlockKind, CommitBlock, CommitCsum, FastCommit, FastCommitScan, IncompatFeatures, LogCsum, LogFormat,
+    LogRange, Tid, descriptor_tags, revoke_records, unescape, v1_checksum,
 };
 
 use crate::error::{Damage, Result};
@@ -91,8 +91,10 @@ pub struct Replay {
     pub errno: i32,
     /// What is wrong with the log.
     pub damage: Vec<Damage>,
-    /// Set when the fast-commit area goes on where the log ends.
-    pub fast_commit: Option<Tid>,
+    /// The fast commits that go on where the log ends, ahead of transaction [`end`](Self::end).
+    pub fast_commits: Vec<FastCommit>,
+    /// What is wrong with the one that the next would be: it is whole, so it was promised to somebody.
+    pub fast_commit_damage: Option<extant_ondisk::Error>,
 }
 
 impl Replay {
@@ -114,7 +116,8 @@ impl Replay {
             commit_time: None,
             errno: sb.errno,
             damage: Vec::new(),
-            fast_commit: None,
+            fast_commits: Vec::new(),
+            fast_commit_damage: None,
         };
         if !replay.live {
             return Ok(replay);
@@ -125,7 +128,7 @@ impl Replay {
         replay = scan.replay;
         replay.apply_revokes(journal, &revoke_blocks, progress)?;
         replay.drop_unusable(journal, home);
-        replay.fast_commit = find_fast_commit(journal, replay.end)?;
+        replay.read_fast_commits(journal)?;
         Ok(replay)
     }
 
@@ -168,6 +171,25 @@ impl Replay {
         Ok(())
     }
 
+    /// Reads the fast commits that continue the log.
+    fn read_fast_commits(&mut self, journal: &JournalFile) -> Result<()> {
+        let mut scan = FastCommitScan::new(self.end);
+        let mut block = vec![0; journal.block_size() as usize];
+        for at in journal.super_block().fast_commit_area() {
+            journal.read(at, &mut block)?;
+            match scan.block(at, &block) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(e) => {
+                    self.fast_commit_damage = Some(e);
+                    break;
+                }
+            }
+        }
+        self.fast_commits = scan.finish();
+        Ok(())
+    }
+
     /// Takes out copies that must not be written home, as damage.
     fn drop_unusable(&mut self, journal: &JournalFile, home: &dyn BlockDevice) {
         let home_blocks = home.size_bytes() / u64::from(journal.block_size());
@@ -187,24 +209,6 @@ impl Replay {
             false
         });
     }
-}
-
-/// Looks for fast commits that continue the log: those whose head names the first transaction that is not in it.
-fn find_fast_commit(journal: &JournalFile, end: Tid) -> Result<Option<Tid>> {
-    if !journal.super_block().incompat.contains(IncompatFeatures::FAST_COMMIT) {
-        return Ok(None);
-    }
-    let area = journal.super_block().fast_commit_area();
-    let mut block = vec![0; journal.block_size() as usize];
-    // Linux leaves the area's first block unused (`j_fc_first` is `j_last + 1`); an implementation that does not is
-    // understood as well. Fast commits follow one another from there, so a later one has a first one before it.
-    for at in area.take(2) {
-        journal.read(at, &mut block)?;
-        if fast_commit_head(&block).is_some_and(|head| head.tid == end) {
-            return Ok(Some(end));
-        }
-    }
-    Ok(None)
 }
 
 /// What one block of the log means for the scan.

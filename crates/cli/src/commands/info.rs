@@ -112,6 +112,7 @@ enum Journal {
         state: &'static str,
         transactions: u32,
         copies: u64,
+        fast_commits: usize,
         checksum: String,
         errno: i32,
         /// Extant lent it, and the mount that gives it back has not ended, or not well.
@@ -133,16 +134,16 @@ impl Journal {
             JournalState::EmptyButFlagged => "empty; the flag needs_recovery is left over",
             JournalState::LiveButUnflagged => "live, but needs_recovery is not set: it will be thrown away",
         };
-        let (transactions, copies) = match Replay::load(&journal, &**dev, &mut |_| {}) {
+        let (transactions, copies, fast_commits) = match Replay::load(&journal, &**dev, &mut |_| {}) {
             Err(e) => return Journal::Unusable(e.to_string()),
             Ok(replay) => match replay.check() {
                 Err(e) => return Journal::Unusable(e.to_string()),
-                Ok(()) => (replay.transactions, replay.copies),
+                Ok(()) => (replay.transactions, replay.copies, replay.fast_commits.len()),
             },
         };
         let checksum = format!("{:?}", jsb.csum()).to_lowercase();
         let (blocks, errno, borrowed) = (jsb.max_len, jsb.errno, jsb.is_borrowed());
-        Journal::There { blocks, state, transactions, copies, checksum, errno, borrowed }
+        Journal::There { blocks, state, transactions, copies, fast_commits, checksum, errno, borrowed }
     }
 }
 
@@ -255,12 +256,15 @@ impl Facts<'_> {
         match &self.journal {
             Journal::None => writeln!(out, "Journal:     none")?,
             Journal::Unusable(why) => writeln!(out, "Journal:     cannot be used: {why}")?,
-            Journal::There { blocks, state, transactions, copies, checksum, errno, borrowed } => {
+            Journal::There { blocks, state, transactions, copies, fast_commits, checksum, errno, borrowed } => {
                 let size = human(u64::from(*blocks) * u64::from(self.sb.block_size));
                 let whose = if *borrowed { " borrowed until a clean unmount" } else { "" };
                 write!(out, "Journal:     {size}{whose}, checksums {checksum}, {state}")?;
                 if *transactions > 0 {
                     write!(out, ", {transactions} transactions ({copies} blocks) to replay")?;
+                }
+                if *fast_commits > 0 {
+                    write!(out, ", {fast_commits} fast commits to replay")?;
                 }
                 if *errno != 0 {
                     write!(out, ", aborted with error {errno}")?;
@@ -277,12 +281,13 @@ impl Facts<'_> {
         let journal = match &self.journal {
             Journal::None => Value::Null,
             Journal::Unusable(why) => json!({ "error": why }),
-            Journal::There { blocks, state, transactions, copies, checksum, errno, borrowed } => json!({
+            Journal::There { blocks, state, transactions, copies, fast_commits, checksum, errno, borrowed } => json!({
                 "blocks": blocks,
                 "borrowed": borrowed,
                 "state": state,
                 "transactions_to_replay": transactions,
                 "blocks_to_replay": copies,
+                "fast_commits_to_replay": fast_commits,
                 "checksum": checksum,
                 "errno": errno,
             }),

@@ -31,7 +31,7 @@ mod fallocate;
 mod flags;
 mod listing;
 mod mapping;
-mod names;
+pub(crate) mod names;
 mod no_space;
 mod rename;
 mod seek;

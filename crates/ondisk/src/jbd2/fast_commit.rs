@@ -1,28 +1,245 @@
-//! The head of a fast commit: enough to see that one is there (Linux: `struct ext4_fc_head`, fs/ext4/fast_commit.h).
+//! Fast commits (Linux: fs/ext4/fast_commit.h): what was fsynced since the newest full commit, as a list of changes.
 //!
-//! Fast commits hold fsynced changes that no full commit repeats yet. Extant does not replay them; it must notice them,
-//! or it would lose what was promised. Their tags are little-endian, unlike the rest of the journal.
+//! Main types: [`FastCommit`] (one fsync), [`FastCommitRecord`] (one change), [`FastCommitScan`] (reads the blocks of
+//! the fast-commit area in order and says where it ends).
+//!
+//! A fast commit begins at a block's start and ends with a tail record, which fills its block and has the checksum of
+//! all the commit's records (raw crc32c from 0, the tail up to its transaction number included). The first one of the
+//! area begins with a head record. Records do not cross blocks: a pad record fills what is left, or fewer bytes than a
+//! record's header are. Everything is little-endian, unlike the rest of the journal.
+//!
+//! What it does not do: it does not know whether an inode or a block exists; applying is the business of `extant-fs`.
 //!
 //! # Locking
 //! None.
 
 use super::Tid;
+use crate::csum::crc32c;
+use crate::error::{Error, Result, Structure};
+use crate::extent::{ENTRY_BYTES, Extent};
+use crate::inode::GOOD_OLD_INODE_SIZE;
+use crate::{InodeNr, LogicalBlock};
 
+/// Bytes of a record's header: tag and length of what follows.
+const HEADER_BYTES: usize = 4;
+/// The longest name of a directory entry.
+const NAME_MAX: usize = 255;
+
+const TAG_ADD_RANGE: u16 = 1;
+const TAG_DEL_RANGE: u16 = 2;
+const TAG_CREATE: u16 = 3;
+const TAG_LINK: u16 = 4;
+const TAG_UNLINK: u16 = 5;
+const TAG_INODE: u16 = 6;
+const TAG_PAD: u16 = 7;
+const TAG_TAIL: u16 = 8;
 const TAG_HEAD: u16 = 9;
 
-/// How a fast commit begins.
+/// Where a record begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FastCommitHead {
-    /// Fast-commit features, none defined so far.
-    pub features: u32,
-    /// The full commit that the fast commit runs ahead of: the one after the newest in the log.
-    pub tid: Tid,
+pub struct FastCommitPlace {
+    /// Counted from the start of the journal.
+    pub log_block: u32,
+    /// Byte within the block.
+    pub offset: u32,
 }
 
-/// The head tag at the start of `block`, a block of the fast-commit area; `None` when there is something else.
-pub fn fast_commit_head(block: &[u8]) -> Option<FastCommitHead> {
-    let raw = block.first_chunk::<12>()?;
-    let le16 = |at: usize| u16::from_le_bytes([raw[at], raw[at + 1]]);
-    let le32 = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
-    (le16(0) == TAG_HEAD && le16(2) == 8).then(|| FastCommitHead { features: le32(4), tid: Tid(le32(8)) })
+impl std::fmt::Display for FastCommitPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the fast commit at log block {}, byte {}", self.log_block, self.offset)
+    }
+}
+
+/// What a directory entry is, was, or becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FastCommitName {
+    /// The directory.
+    pub parent: InodeNr,
+    /// What the name names.
+    pub ino: InodeNr,
+    /// 1 to 255 bytes.
+    pub name: Vec<u8>,
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FastCommitRecord {
+    /// Blocks of a file (Linux: `EXT4_FC_TAG_ADD_RANGE`); the length is at least 1.
+    AddRange {
+        /// The file.
+        ino: InodeNr,
+        /// What its map says of them.
+        extent: Extent,
+    },
+    /// A hole in a file (Linux: `EXT4_FC_TAG_DEL_RANGE`).
+    DelRange {
+        /// The file.
+        ino: InodeNr,
+        /// The first block of the hole.
+        lblk: LogicalBlock,
+        /// Blocks; may reach beyond what a map can address.
+        len: u32,
+    },
+    /// The first name of a new inode, whose own record has come before (Linux: `EXT4_FC_TAG_CREAT`).
+    Create(FastCommitName),
+    /// A further name (Linux: `EXT4_FC_TAG_LINK`).
+    Link(FastCommitName),
+    /// A name less (Linux: `EXT4_FC_TAG_UNLINK`).
+    Unlink(FastCommitName),
+    /// The fields of an inode (Linux: `EXT4_FC_TAG_INODE`).
+    Inode {
+        /// Its number.
+        ino: InodeNr,
+        /// Its first bytes, at least 128: all fields, without the attributes behind them. `i_block` is what it was in
+        /// memory: the map of a file is in its ranges.
+        raw: Vec<u8>,
+    },
+}
+
+/// What one fsync wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FastCommit {
+    /// In the order in which they are applied.
+    pub records: Vec<(FastCommitPlace, FastCommitRecord)>,
+}
+
+/// Reads the fast-commit area block by block (Linux: `ext4_fc_replay_scan`).
+pub struct FastCommitScan {
+    tid: Tid,
+    crc: u32,
+    /// The commit that is being read.
+    open: FastCommit,
+    /// A record of it that makes no sense: damage once the checksum proves that it was written so, else a leftover.
+    odd: Option<Error>,
+    /// Whether the head has come.
+    begun: bool,
+    done: Vec<FastCommit>,
+}
+
+/// How a record is taken.
+enum Step {
+    /// More of the same commit may follow in the block.
+    Next,
+    /// A commit is complete; its block has nothing more.
+    Complete,
+    /// What is here does not belong to the area's use since the newest full commit.
+    End,
+}
+
+impl FastCommitScan {
+    /// `tid` is that of the first transaction which is not in the log: fast commits run ahead of it.
+    pub fn new(tid: Tid) -> FastCommitScan {
+        let open = FastCommit::default();
+        FastCommitScan { tid, crc: 0, open, odd: None, begun: false, done: Vec::new() }
+    }
+
+    /// Reads the next block. False when neither it nor any after it belongs to a commit of this transaction: a commit
+    /// that a power cut tore was never promised to anybody.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] and [`Error::Unsupported`] for a commit that is whole, and has a record that makes no sense.
+    pub fn block(&mut self, log_block: u32, bytes: &[u8]) -> Result<bool> {
+        let mut at = 0;
+        while let Some(header) = bytes.get(at..at + HEADER_BYTES) {
+            let (tag, len) = (le16_at(header, 0), usize::from(le16_at(header, 2)));
+            let Some(value) = bytes.get(at + HEADER_BYTES..at + HEADER_BYTES + len) else { return Ok(false) };
+            let record = &bytes[at..at + HEADER_BYTES + len];
+            let place = FastCommitPlace { log_block, offset: at as u32 };
+            match self.record(place, tag, value, record)? {
+                Step::Next => at += record.len(),
+                Step::Complete => return Ok(true),
+                Step::End => return Ok(false),
+            }
+        }
+        Ok(self.begun)
+    }
+
+    /// The commits that are whole, in order.
+    pub fn finish(self) -> Vec<FastCommit> {
+        self.done
+    }
+
+    fn record(&mut self, place: FastCommitPlace, tag: u16, value: &[u8], record: &[u8]) -> Result<Step> {
+        match tag {
+            TAG_HEAD if value.len() == 8 => {
+                if le32_at(value, 4) != self.tid.0 {
+                    return Ok(Step::End);
+                }
+                self.begun = true;
+                if le32_at(value, 0) != 0 {
+                    let detail = format!("{place}: features {:#x}", le32_at(value, 0));
+                    self.odd.get_or_insert(Error::unsupported(detail));
+                }
+            }
+            _ if !self.begun => return Ok(Step::End),
+            TAG_TAIL => return self.tail(value, record),
+            TAG_PAD => {}
+            _ => match decode(tag, value) {
+                Ok(change) => self.open.records.push((place, change)),
+                Err(detail) => {
+                    let detail = format!("byte {}: {detail}", place.offset);
+                    self.odd.get_or_insert(Error::corrupt(Structure::FastCommit, place.log_block, detail));
+                }
+            },
+        }
+        self.crc = crc32c(self.crc, record);
+        Ok(Step::Next)
+    }
+
+    fn tail(&mut self, value: &[u8], record: &[u8]) -> Result<Step> {
+        if value.len() < 8 || le32_at(value, 0) != self.tid.0 {
+            return Ok(Step::End);
+        }
+        let crc = crc32c(self.crc, &record[..HEADER_BYTES + 4]);
+        if crc != le32_at(value, 4) {
+            return Ok(Step::End);
+        }
+        self.crc = 0;
+        if let Some(e) = self.odd.take() {
+            return Err(e);
+        }
+        self.done.push(std::mem::take(&mut self.open));
+        Ok(Step::Complete)
+    }
+}
+
+fn le16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn le32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn decode(tag: u16, value: &[u8]) -> std::result::Result<FastCommitRecord, String> {
+    let wrong = || format!("{} bytes in a record with tag {tag}", value.len());
+    let ino = |at| InodeNr(le32_at(value, at));
+    match tag {
+        TAG_ADD_RANGE => {
+            let raw: &[u8; ENTRY_BYTES] = value.get(4..).and_then(|v| v.try_into().ok()).ok_or_else(wrong)?;
+            let extent = Extent::decode(raw);
+            if extent.len == 0 {
+                return Err("a range of 0 blocks".to_owned());
+            }
+            Ok(FastCommitRecord::AddRange { ino: ino(0), extent })
+        }
+        TAG_DEL_RANGE if value.len() == 12 => Ok(FastCommitRecord::DelRange {
+            ino: ino(0),
+            lblk: LogicalBlock(le32_at(value, 4)),
+            len: le32_at(value, 8),
+        }),
+        TAG_CREATE | TAG_LINK | TAG_UNLINK if (9..=8 + NAME_MAX).contains(&value.len()) => {
+            let name = FastCommitName { parent: ino(0), ino: ino(4), name: value[8..].to_vec() };
+            Ok(match tag {
+                TAG_CREATE => FastCommitRecord::Create(name),
+                TAG_LINK => FastCommitRecord::Link(name),
+                _ => FastCommitRecord::Unlink(name),
+            })
+        }
+        TAG_INODE if value.len() >= 4 + GOOD_OLD_INODE_SIZE => {
+            Ok(FastCommitRecord::Inode { ino: ino(0), raw: value[4..].to_vec() })
+        }
+        TAG_DEL_RANGE | TAG_CREATE | TAG_LINK | TAG_UNLINK | TAG_INODE | TAG_HEAD => Err(wrong()),
+        _ => Err(format!("unknown tag {tag}")),
+    }
 }

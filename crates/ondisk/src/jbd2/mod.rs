@@ -2,7 +2,8 @@
 //!
 //! Main types: [`JournalSuperBlock`] (block 0 of the journal), [`LogFormat`] (what the feature words mean for the size
 //! and checksum of everything in the log), [`DescriptorBuilder`] and [`descriptor_tags`] (the list of home blocks that
-//! precedes their copies), [`CommitBlock`], [`RevokeBuilder`] and [`revoke_records`], [`Tid`] (a transaction's number).
+//! precedes their copies), [`CommitBlock`], [`RevokeBuilder`] and [`revoke_records`], [`Tid`] (a transaction's number),
+//! [`FastCommitScan`] (the area behind the log, which alone is little-endian).
 //!
 //! A transaction in the log is: revoke blocks and (descriptor, copies …) groups in any order, then one commit block,
 //! all carrying the same [`Tid`]. The log is a ring of the blocks from `first` to `last` of the journal.
@@ -30,7 +31,7 @@ pub use commit::{CommitBlock, CommitCsum, crc32_be, v1_checksum};
 pub use descriptor::{
     DescriptorBuilder, Tag, TagFlags, Tags, descriptor_tags, escape, needs_escape, tag_checksum, unescape,
 };
-pub use fast_commit::{FastCommitHead, fast_commit_head};
+pub use fast_commit::{FastCommit, FastCommitName, FastCommitPlace, FastCommitRecord, FastCommitScan};
 pub use revoke::{RevokeBuilder, RevokeRecords, revoke_records};
 pub use super_block::{
     CompatFeatures, IncompatFeatures, JournalSuperBlock, LogRange, RawJournalSuperBlock, RoCompatFeatures,

@@ -362,9 +362,10 @@ impl JournalSuperBlock {
         if self.num_fc_blocks == 0 { DEFAULT_FAST_COMMIT_BLOCKS } else { self.num_fc_blocks }
     }
 
-    /// The journal blocks after the log that fast commits use; empty without the feature.
+    /// The journal blocks after the log that fast commits use; empty without the feature. Linux leaves the first block
+    /// behind the log unused (`j_fc_first` is `j_last + 1`).
     pub fn fast_commit_area(&self) -> Range<u32> {
-        self.log().last..self.max_len
+        self.log().last.saturating_add(1).min(self.max_len)..self.max_len
     }
 
     /// Whether transactions wait in the log.

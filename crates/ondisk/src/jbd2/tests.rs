@@ -1,8 +1,10 @@
 //! Log blocks of every format there and back, and damaged.
 
 use super::*;
+use crate::csum::crc32c;
 use crate::error::Error;
-use crate::units::BlockNr;
+use crate::extent::Extent;
+use crate::units::{BlockNr, InodeNr, LogicalBlock};
 use proptest::prelude::*;
 
 const UUID: [u8; 16] = *b"0123456789abcdef";
@@ -256,16 +258,11 @@ fn fast_commit_area_is_cut_off() {
     let mut sb = JournalSuperBlock::create(1024, 1280, UUID, LogCsum::None, false);
     sb.incompat |= IncompatFeatures::FAST_COMMIT;
     assert_eq!(sb.log(), LogRange { first: 1, last: 1024 });
-    assert_eq!(sb.fast_commit_area(), 1024..1280);
+    assert_eq!(sb.fast_commit_area(), 1025..1280);
     sb.num_fc_blocks = 10;
     assert_eq!(sb.log().last, 1270);
     sb.num_fc_blocks = 257;
-    assert_eq!(sb.log().last, 1280);
-    let mut head = vec![9, 0, 8, 0, 0, 0, 0, 0, 44, 0, 0, 0];
-    assert_eq!(fast_commit_head(&head), Some(FastCommitHead { features: 0, tid: Tid(44) }));
-    head[2] = 7;
-    assert_eq!(fast_commit_head(&head), None);
-    assert_eq!(fast_commit_head(&head[..11]), None);
+    assert_eq!((sb.log().last, sb.fast_commit_area().len()), (1280, 0));
 }
 
 #[test]
@@ -277,6 +274,157 @@ fn log_range_goes_round() {
     assert!(log.contains(3) && log.contains(9) && !log.contains(10) && !log.contains(2));
 }
 
+/// Lays fast commits out as the kernel does.
+struct AreaWriter {
+    blocks: Vec<u8>,
+    block_size: usize,
+    crc: u32,
+}
+
+impl AreaWriter {
+    fn new(block_size: usize) -> AreaWriter {
+        AreaWriter { blocks: Vec::new(), block_size, crc: 0 }
+    }
+
+    fn put(&mut self, tag: u16, len: usize, value: &[u8]) {
+        let mut record = [tag.to_le_bytes(), (len as u16).to_le_bytes()].concat();
+        record.extend_from_slice(value);
+        self.crc = crc32c(self.crc, &record);
+        self.blocks.extend_from_slice(&record);
+    }
+
+    /// Bytes left in the block.
+    fn left(&self) -> usize {
+        self.block_size - self.blocks.len() % self.block_size
+    }
+
+    fn record(&mut self, tag: u16, value: &[u8]) {
+        if self.left() < self.block_size && self.left() < 4 + value.len() + 4 {
+            let pad = self.left() - 4;
+            self.put(7, pad, &vec![0; pad]);
+        }
+        self.put(tag, value.len(), value);
+    }
+
+    fn head(&mut self, features: u32, tid: u32) {
+        self.record(9, &[features.to_le_bytes(), tid.to_le_bytes()].concat());
+    }
+
+    fn tail(&mut self, tid: u32) {
+        if self.left() < 12 {
+            let pad = self.left() - 4;
+            self.put(7, pad, &vec![0; pad]);
+        }
+        let len = self.left() - 4;
+        self.put(8, len, &tid.to_le_bytes());
+        let crc = std::mem::take(&mut self.crc);
+        self.blocks.extend_from_slice(&crc.to_le_bytes());
+        self.blocks.resize(self.blocks.len().next_multiple_of(self.block_size), 0xEE);
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        self.blocks.resize(self.blocks.len().next_multiple_of(self.block_size), 0);
+        self.blocks
+    }
+}
+
+fn name(parent: u32, ino: u32, name: &[u8]) -> Vec<u8> {
+    [&parent.to_le_bytes()[..], &ino.to_le_bytes(), name].concat()
+}
+
+/// The commits of an area for transaction 7, and the error that ended the scan.
+fn scan(bytes: &[u8], block_size: usize) -> (Vec<FastCommit>, Option<crate::Error>) {
+    let mut scan = FastCommitScan::new(Tid(7));
+    for (i, block) in bytes.chunks(block_size).enumerate() {
+        match scan.block(100 + i as u32, block) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(e) => return (scan.finish(), Some(e)),
+        }
+    }
+    (scan.finish(), None)
+}
+
+#[test]
+fn fast_commits_are_read_in_order() {
+    let mut w = AreaWriter::new(1024);
+    w.head(0, 7);
+    let extent =
+        [&12u32.to_le_bytes()[..], &3u32.to_le_bytes(), &32770u16.to_le_bytes(), &[1, 0], &[9, 0, 0, 0]].concat();
+    w.record(1, &extent);
+    w.record(6, &[&12u32.to_le_bytes()[..], &[5; 160]].concat());
+    for i in 0..60 {
+        w.record(3, &name(2, 12 + i, b"a name of some length"));
+    }
+    w.tail(7);
+    w.record(2, &[12u32, 5, u32::MAX].map(u32::to_le_bytes).concat());
+    w.record(5, &name(2, 12, b"x"));
+    w.record(4, &name(2, 12, b"y"));
+    w.tail(7);
+    w.tail(7);
+    let whole = w.blocks.clone();
+    let (commits, error) = scan(&whole, 1024);
+    assert_eq!((commits.len(), error), (3, None));
+    assert_eq!(commits.iter().map(|c| c.records.len()).collect::<Vec<_>>(), [62, 3, 0]);
+    let (place, first) = &commits[0].records[0];
+    assert_eq!((place.log_block, place.offset), (100, 12));
+    let extent = Extent { lblk: LogicalBlock(3), len: 2, pblk: BlockNr(9 | 1 << 32), unwritten: true };
+    assert_eq!(*first, FastCommitRecord::AddRange { ino: InodeNr(12), extent });
+    let (place, last) = &commits[1].records[2];
+    assert_eq!(place.to_string(), format!("the fast commit at log block {}, byte 29", 100 + whole.len() / 1024 - 2));
+    let named = FastCommitName { parent: InodeNr(2), ino: InodeNr(12), name: b"y".to_vec() };
+    assert_eq!(*last, FastCommitRecord::Link(named));
+    // Torn, or of the transaction before: nothing, or what was whole.
+    w.record(5, &name(2, 12, b"z"));
+    w.tail(6);
+    assert_eq!(scan(&w.blocks, 1024), (commits.clone(), None));
+    let mut torn = whole.clone();
+    torn[1030] ^= 1;
+    assert_eq!(scan(&torn, 1024), (Vec::new(), None));
+    let mut torn = whole.clone();
+    let at = torn.len() - 2048 + 8;
+    torn[at] ^= 1;
+    assert_eq!(scan(&torn, 1024), (commits[..1].to_vec(), None));
+    for len in 0..whole.len() {
+        let (found, error) = scan(&whole[..len], 1024);
+        assert_eq!(error, None);
+        assert_eq!(found, commits[..found.len()]);
+    }
+}
+
+#[test]
+fn a_whole_fast_commit_of_nonsense_is_damage() {
+    let cases: [(u16, Vec<u8>, &str); 8] = [
+        (1, vec![0; 15], "15 bytes in a record with tag 1"),
+        (1, vec![0; 16], "a range of 0 blocks"),
+        (2, vec![0; 13], "13 bytes in a record with tag 2"),
+        (3, name(2, 12, b""), "8 bytes in a record with tag 3"),
+        (5, name(2, 12, &[b'x'; 256]), "264 bytes in a record with tag 5"),
+        (6, vec![0; 131], "131 bytes in a record with tag 6"),
+        (9, vec![0; 9], "9 bytes in a record with tag 9"),
+        (10, vec![0; 4], "unknown tag 10"),
+    ];
+    for (tag, value, wanted) in cases {
+        let mut w = AreaWriter::new(1024);
+        w.head(0, 7);
+        w.record(tag, &value);
+        let torn = w.blocks.clone();
+        w.tail(7);
+        let (commits, error) = scan(&w.blocks, 1024);
+        assert!(commits.is_empty());
+        assert_eq!(error.unwrap().to_string(), format!("fast commit at log block 100: byte 12: {wanted}"));
+        // Without the checksum it is a leftover.
+        assert_eq!(scan(&torn, 1024), (Vec::new(), None));
+    }
+    let mut w = AreaWriter::new(1024);
+    w.head(4, 7);
+    w.tail(7);
+    assert_eq!(
+        scan(&w.blocks, 1024).1.unwrap().to_string(),
+        "unsupported: the fast commit at log block 100, byte 0: features 0x4"
+    );
+}
+
 proptest! {
     #[test]
     fn readers_take_anything(mut bytes in proptest::collection::vec(any::<u8>(), 0..2048), kind in 0u32..7) {
@@ -286,7 +434,6 @@ proptest! {
         }
         let _ = BlockHeader::decode(&bytes);
         let _ = JournalSuperBlock::decode(&bytes, 1024);
-        let _ = fast_commit_head(&bytes);
         for format in formats(1024) {
             prop_assert!(descriptor_tags(&format, &bytes).count() <= bytes.len() / format.tag_bytes());
             let _ = format.tail_valid(&bytes);
@@ -295,5 +442,36 @@ proptest! {
             }
             let _ = CommitBlock::decode(&format, &bytes);
         }
+    }
+
+    /// Whatever the area holds, and whether or not its checksums fit: no panic, and no record without its block.
+    #[test]
+    fn fast_commits_take_anything(
+        records in proptest::collection::vec((0u16..12, 0usize..40, any::<[u8; 8]>()), 0..40),
+        noise in proptest::collection::vec(any::<u8>(), 0..64),
+        sum in any::<bool>(),
+        block_size in prop_oneof![Just(0usize), 1usize..40, Just(1024)],
+    ) {
+        let mut writer = AreaWriter::new(block_size.max(64));
+        writer.head(0, 7);
+        for (tag, len, start) in &records {
+            let mut value = vec![0; *len];
+            let n = value.len().min(8);
+            value[..n].copy_from_slice(&start[..n]);
+            writer.record(*tag, &value);
+        }
+        if sum {
+            writer.tail(7);
+        }
+        let mut bytes = writer.finish();
+        bytes.extend_from_slice(&noise);
+        let mut scan = FastCommitScan::new(Tid(7));
+        for (i, block) in bytes.chunks(block_size.max(1)).enumerate() {
+            if !matches!(scan.block(i as u32, block), Ok(true)) {
+                break;
+            }
+        }
+        let found = scan.finish().iter().map(|commit| commit.records.len()).sum::<usize>();
+        prop_assert!(found <= records.len());
     }
 }

@@ -306,7 +306,7 @@ fn a_log_that_never_ends_ends() {
 }
 
 #[test]
-fn fast_commits_are_refused_and_their_area_is_not_log() {
+fn fast_commits_are_read_and_their_area_is_not_log() {
     let disk = MemDisk::new(vec![0x11; 3000 * 1024]);
     let map = JournalMap::from_runs([(BlockNr(1000), 1280)]).unwrap();
     let mut sb = JournalSuperBlock::create(BS, 1280, UUID, LogCsum::V3, false);
@@ -319,14 +319,40 @@ fn fast_commits_are_refused_and_their_area_is_not_log() {
     assert!(w.at < 100, "went round at {}", w.sb.log().last);
     assert!(load(&w).check().is_ok());
     assert_eq!(load(&w).transactions, 2);
-    let mut head = data(0);
     for (tid, found) in [(2u8, false), (3, true), (4, false)] {
-        head[..12].copy_from_slice(&[9, 0, 8, 0, 0, 0, 0, 0, tid, 0, 0, 0]);
-        w.put(1025, &head);
+        w.put(1025, &fast_commit(tid));
         let replay = load(&w);
-        assert_eq!(replay.fast_commit, found.then_some(Tid(3)));
-        assert_eq!(matches!(replay.check(), Err(Error::FastCommits { tid: Tid(3) })), found);
+        assert_eq!(replay.fast_commits.len(), usize::from(found));
+        assert!(replay.check().is_ok());
     }
+    w.put(1025, &fast_commit(3));
+    w.put(1026, &fast_commit(3));
+    let replay = load(&w);
+    assert_eq!((replay.fast_commits.len(), replay.end), (2, Tid(3)));
+    // The log is not emptied under them, and its tail can be moved without losing them.
+    let mut journal = w.open();
+    let before = w.disk.bytes();
+    let refused = replay.apply(&mut journal, &*w.disk, Accept::WholeOnly, &mut |_| {});
+    assert!(matches!(refused, Err(Error::FastCommits { tid: Tid(3) })), "{refused:?}");
+    assert!(w.disk.bytes() == before);
+    replay.move_tail(&mut journal, &*w.disk).unwrap();
+    let again = load(&w);
+    assert_eq!((again.transactions, again.end, again.head), (0, Tid(3), replay.head));
+    assert_eq!(again.fast_commits, replay.fast_commits);
+    assert_eq!(home(&w.disk, 10), data(1));
+}
+
+/// A block with a fast commit that changes nothing.
+fn fast_commit(tid: u8) -> Vec<u8> {
+    let mut block = vec![0; BS as usize];
+    let tail = (BS - 16) as u16;
+    block[..12].copy_from_slice(&[9, 0, 8, 0, 0, 0, 0, 0, tid, 0, 0, 0]);
+    block[12..14].copy_from_slice(&[8, 0]);
+    block[14..16].copy_from_slice(&tail.to_le_bytes());
+    block[16] = tid;
+    let crc = extant_ondisk::csum::crc32c(0, &block[..20]);
+    block[20..24].copy_from_slice(&crc.to_le_bytes());
+    block
 }
 
 #[test]
