@@ -88,6 +88,9 @@ const NEITHER: &[&str] = &[
     "locality_preallocations",
     "files_left",
     "entries_reclaimed",
+    "belady_missed",
+    "lookups_done",
+    "entries_kept",
 ];
 
 /// Which way is better, by the name of a figure. Unknown names are costs (memory, requests, waits): less is better.

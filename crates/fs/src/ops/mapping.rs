@@ -121,7 +121,7 @@ impl Filesystem {
         let mut flags = self.caller_flags();
         let before = after.or_else(|| {
             let before = LogicalBlock(lblk.0.checked_sub(1)?);
-            match inode.es.lookup(before)?.from(before, 1)?.state {
+            match self.status(inode, before, 1).ok()?.1 {
                 EsState::Written(block) | EsState::Unwritten(block) => Some(block),
                 EsState::Delayed | EsState::Hole => None,
             }

@@ -5,7 +5,8 @@
 //! `front`, what makes a scan from the front long) or evenly between the others (`spread`). `times` times `reclaim`
 //! entries must go: the shrinker is called, for `scan` entries each time, until they have. What `scan` counts is the
 //! policy's. Before each time, `lookups` entries that are not delayed are looked up, more in low-numbered inodes; what
-//! is missed comes back, as if it had been read from the map. The clock is the model's own, a millisecond each time.
+//! is missed comes back, as if it had been read from the map. The clock is the model's own, a millisecond each time. With
+//! `cold` as many words of memory are read afterwards as entries went at a time, for a measure.
 //!
 //! # Locking
 //! None.
@@ -22,6 +23,8 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use super::{Bench, Model};
 use crate::error::{Error, Result};
 use crate::workload::Parameters;
+
+const COLD_WORDS: usize = 32 << 20;
 
 /// Entries of all inodes together: some gigabytes.
 const ENTRIES_MAX: u64 = 20_000_000;
@@ -59,6 +62,7 @@ impl Model for EsShrink {
             .with("scan", 128)
             .with("lookups", 256)
             .with("times", 1000)
+            .with("cold", 0)
     }
 
     fn check(&self, parameters: &Parameters) -> Result<()> {
@@ -95,6 +99,21 @@ impl Model for EsShrink {
         };
         bench.count("entry_bytes", work.cache.bytes() / work.cache.entries().max(1));
         bench.time("shrink", parameters.get("times"), &mut work, Work::live, Work::shrink)?;
+        // As many words of a quarter of a gigabyte, none of them in the processor's caches, as entries go at a time.
+        let words = vec![1u64; if parameters.get("cold") > 0 { COLD_WORDS } else { 0 }];
+        let mut cold = (words, bench.rng(), parameters.get("reclaim"));
+        let times = if cold.0.is_empty() { 0 } else { parameters.get("times") };
+        bench.time(
+            "cold-reads",
+            times,
+            &mut cold,
+            |_, _| Ok(()),
+            |(words, rng, reads), ()| {
+                let sum: u64 = (0..*reads).map(|_| words[rng.below(words.len() as u64) as usize]).sum();
+                std::hint::black_box(sum);
+                Ok(())
+            },
+        )?;
         let statistics = work.cache.stats();
         bench.count("entries_scanned", statistics.scanned);
         bench.count("entries_scanned_max", work.scanned_max);

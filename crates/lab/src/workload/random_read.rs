@@ -1,10 +1,12 @@
-//! `random-read`: blocks of a large file read at random, cold at first.
+//! `random-read`: blocks of a large file read at random, cold at first; with `writes_per_process` some are written over
+//! then, as they are. With `extent_blocks` the file is that long in extents, with holes as long between them.
 //!
 //! # Locking
 //! None.
 
 use super::{Context, Needs, Parameters, Workload, scaled};
 use crate::error::Result;
+use crate::vfs::Worker;
 
 pub(super) struct RandomRead;
 
@@ -31,6 +33,8 @@ impl Workload for RandomRead {
             .with("file_bytes", scaled(256 << 20, scale, 1 << 20))
             .with("block_bytes", 4096)
             .with("reads_per_process", scaled(65_536, scale, 16))
+            .with("writes_per_process", 0)
+            .with("extent_blocks", 0)
     }
 
     fn small_scale(&self) -> f64 {
@@ -44,21 +48,46 @@ impl Workload for RandomRead {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let (processes, bytes) = (context.get("processes"), context.get("file_bytes"));
         let (block, reads) = (context.get("block_bytes").max(1), context.get("reads_per_process"));
+        let (writes, extent) = (context.get("writes_per_process"), context.get("extent_blocks") * block);
         context.prepare(processes, |w, process| {
             let file = w.create(&format!("random{process}"))?;
-            w.write(&file, 0, bytes)?;
+            if extent == 0 {
+                w.write(&file, 0, bytes)?;
+            } else {
+                for at in (0..bytes).step_by(2 * extent as usize) {
+                    w.write(&file, at, extent)?;
+                }
+            }
             w.fsync(&file)?;
             w.close(file)
         })?;
         context.cold()?;
+        let somewhere = |w: &mut Worker| {
+            let at = w.rng.below((bytes / block).max(1)) * block;
+            // Into the extent before the hole.
+            if extent > 0 && at / extent % 2 == 1 { at - extent } else { at }
+        };
         context.phase("read", processes, |w, process| {
             let file = w.open(&format!("random{process}"))?;
             for _ in 0..reads {
-                let at = w.rng.below((bytes / block).max(1)) * block;
+                let at = somewhere(w);
                 w.read(&file, at, block as usize)?;
                 w.done(1);
             }
             w.close(file)
-        })
+        })?;
+        if writes > 0 {
+            context.phase("write", processes, |w, process| {
+                let file = w.open(&format!("random{process}"))?;
+                for _ in 0..writes {
+                    let at = somewhere(w);
+                    w.write(&file, at, block)?;
+                    w.done(1);
+                }
+                w.fsync(&file)?;
+                w.close(file)
+            })?;
+        }
+        Ok(())
     }
 }
