@@ -1,8 +1,8 @@
 //! One memory budget for everything that can be dropped.
 //!
 //! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold;
-//! whoever pushes the sum over the limit asks the registered shrinkers to give back, each in proportion to what it could,
-//! once, without waiting for anything.
+//! whoever pushes the sum over the limit asks the registered shrinkers to give back, each in proportion to what it
+//! could, once, without waiting for anything.
 //!
 //! What it does not do: it never starts writeback or a transaction; dirty memory is bounded by the flusher, metadata
 //! pinned by the journal by the journal. This is the baseline; the policies of reclaim hang on this seam.

@@ -127,8 +127,8 @@ pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) 
     assemble(dev, sb, None, false, options, false)
 }
 
-/// Makes the parts of a mount and puts them together. `journal_file`, its log empty, is for mounts that write; `borrowed`:
-/// it has just been lent.
+/// Makes the parts of a mount and puts them together. `journal_file`, its log empty, is for mounts that write;
+/// `borrowed`: it has just been lent.
 fn assemble(
     dev: Arc<dyn BlockDevice>,
     sb: SuperBlock,

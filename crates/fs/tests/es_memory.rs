@@ -25,8 +25,8 @@ struct Held {
 }
 
 impl Held {
-    /// Bytes that were asked for since, and not freed. Charged is that to one in `part`; the allocator gives a little more
-    /// than it is asked for.
+    /// Bytes that were asked for since, and not freed. Charged is that to one in `part`; the allocator gives a little
+    /// more than it is asked for.
     fn compare(&self, when: &str, part: u64) -> u64 {
         let now = self.region.change();
         let truth = now.bytes_allocated as i64 - now.bytes_deallocated as i64;

@@ -1,8 +1,8 @@
 //! `es-memory`: what entries of the extent-status cache cost: memory, and the time of each operation.
 //!
 //! `inodes` inodes get `entries` entries each, none of which merges with another: in ascending order, at random, or in
-//! `runs` of 32 after a random jump (`order`; the last is fio's `randwrite:32`). Then each is looked up, as many delayed
-//! ones are searched for, and all are given up, `scan` at a time. Memory is what the budget was told.
+//! `runs` of 32 after a random jump (`order`; the last is fio's `randwrite:32`). Then each is looked up, as many
+//! delayed ones are searched for, and all are given up, `scan` at a time. Memory is what the budget was told.
 //!
 //! # Locking
 //! None.

@@ -5,8 +5,8 @@
 //! `front`, what makes a scan from the front long) or evenly between the others (`spread`). `times` times `reclaim`
 //! entries must go: the shrinker is called, for `scan` entries each time, until they have. What `scan` counts is the
 //! policy's. Before each time, `lookups` entries that are not delayed are looked up, more in low-numbered inodes; what
-//! is missed comes back, as if it had been read from the map. The clock is the model's own, a millisecond each time. With
-//! `cold` as many words of memory are read afterwards as entries went at a time, for a measure.
+//! is missed comes back, as if it had been read from the map. The clock is the model's own, a millisecond each time.
+//! With `cold` as many words of memory are read afterwards as entries went at a time, for a measure.
 //!
 //! # Locking
 //! None.

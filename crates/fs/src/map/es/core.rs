@@ -194,8 +194,8 @@ impl<P: EsPolicy> Node<P> {
         result
     }
 
-    /// For policies, while they shrink: changes the entries if nobody holds the lock, telling the counters. `f` says how
-    /// many entries it gave up and how many it visited.
+    /// For policies, while they shrink: changes the entries if nobody holds the lock, telling the counters. `f` says
+    /// how many entries it gave up and how many it visited.
     pub fn try_change<R>(&self, f: impl FnOnce(&mut P::Tree) -> (u64, u64, R)) -> Option<(Shrunk, R)> {
         let ((freed, visited, result), before, after) = {
             let mut tree = self.tree.try_write()?;

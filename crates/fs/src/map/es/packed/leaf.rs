@@ -81,8 +81,9 @@ impl Leaf {
 
     /// How many entries start at or before `lblk`. `end` is where the next leaf starts, if there is one.
     ///
-    /// Halving six kilobytes misses the processor's cache six times. Entries are mostly spread evenly, so this looks where
-    /// `lblk` would be then, and from there in steps that double; where they are not, it costs twice as much as halving.
+    /// Halving six kilobytes misses the processor's cache six times. Entries are mostly spread evenly, so this looks
+    /// where `lblk` would be then, and from there in steps that double; where they are not, it costs twice as much as
+    /// halving.
     pub fn up_to(&self, lblk: u32, end: Option<u32>) -> usize {
         let Some(first) = self.entries.first().map(|e| e.lblk()).filter(|first| *first <= lblk) else { return 0 };
         let len = self.entries.len();

@@ -371,7 +371,8 @@ impl Many {
 
 impl PackedTree {
     /// Moves the hand over leaves until `wanted` entries have gone, it has been at `visits` leaves or around. What was
-    /// looked up since the hand was there last is spared, and leaves above `warm` altogether; nothing is without `warm`.
+    /// looked up since the hand was there last is spared, and leaves above `warm` altogether; nothing is without
+    /// `warm`.
     pub fn sweep(&mut self, wanted: u64, visits: u64, warm: Option<u32>) -> Swept {
         let Form::Many(many) = &mut self.0 else { return Swept { around: true, ..Swept::default() } };
         let done = many.sweep(wanted, visits, warm);

@@ -1,11 +1,11 @@
 //! Leaves of packed entries in a ring: a hand goes around those that have something evictable, and spares what was
 //! looked up since it was there last, and leaves that are warm altogether.
 //!
-//! Delayed entries cost nothing: a leaf of nothing else is not in the ring, and in a mixed one a bit says what can go. An
-//! inode keeps its turn until the hand has been around its leaves, so that large and small files are seen equally often.
-//! A leaf's warmth is the share of its entries that was looked up, with what is left of former times; how warm is warm
-//! follows from how much has to go. So the entries of a popular file stay, also those that were not looked up yet, and
-//! where all files are alike entries are judged each for itself.
+//! Delayed entries cost nothing: a leaf of nothing else is not in the ring, and in a mixed one a bit says what can go.
+//! An inode keeps its turn until the hand has been around its leaves, so that large and small files are seen equally
+//! often. A leaf's warmth is the share of its entries that was looked up, with what is left of former times; how warm
+//! is warm follows from how much has to go. So the entries of a popular file stay, also those that were not looked up
+//! yet, and where all files are alike entries are judged each for itself.
 //!
 //! A call that met nothing but warmth and marks for [`SPARING_VISITS`] leaves takes what it finds: it frees what it was
 //! asked for, or all there is, after at most twice as many.

@@ -9,8 +9,8 @@
 //! | `leaf-ring` | a hand goes around leaves of packed entries that have something evictable, sparing what was looked up | CLOCK (Corbato 1968), by leaves | same |
 //!
 //! The policy is the data structure here: what it must know to choose quickly has to be kept in step under the inode's
-//! lock, so each policy owns the entries (`EsPolicy::Tree`) and marks on the inode (`EsPolicy::PerInode`). Scope: under FUSE the kernel's page cache answers most reads, so these differ mainly in
-//! process.
+//! lock, so each policy owns the entries (`EsPolicy::Tree`) and marks on the inode (`EsPolicy::PerInode`). Scope: under
+//! FUSE the kernel's page cache answers most reads, so these differ mainly in process.
 //!
 //! # Locking
 //! A policy's own list of inodes has rank 62 (before `i_es_lock`); hooks are called without `i_es_lock`, and shrinking
