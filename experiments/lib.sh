@@ -12,13 +12,13 @@ extant=${EXTANT:-$root/target/release/extant}
 out=${1:-$here/results}
 
 [ -x "$extant" ] || { echo "no $extant: cargo build --release -p extant-cli" >&2; exit 1; }
-[ "$(id -u)" -eq 0 ] || { echo "the kernel's driver is mounted: run this as root" >&2; exit 1; }
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/extant-experiment.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
 # experiment NAME ARGUMENTS...: one `lab run` into $out (NAME: .) or $out/NAME. Images lie in $work.
 experiment() {
+    case $* in *kernel:*) [ "$(id -u)" -eq 0 ] || { echo "the kernel's driver is mounted: run this as root" >&2; exit 1; } ;; esac
     name=$1
     shift
     title=$(basename "$here")
@@ -34,4 +34,13 @@ experiment() {
     (cd "$work" && { "$extant" lab compare "$title" || [ $? -eq 3 ]; }) >"$out/$name/table.txt"
     (cd "$work" && "$extant" lab report "$title") >/dev/null
     cp "$work/$title/trials.ndjson" "$work/$title/report.html" "$out/$name/"
+}
+
+# model NAME MODEL ARGUMENTS...: one `lab model` into $out/NAME: counts, and times in ministat's form.
+model() {
+    name=$1
+    shift
+    mkdir -p "$out/$name"
+    (cd "$work" && "$extant" lab model "$@" --output "$work/$name") >"$out/$name/table.txt"
+    sed -e "s|$extant|extant|g" -e "s|$work/||g" "$work/$name/trials.ndjson" >"$out/$name/trials.ndjson"
 }
