@@ -27,6 +27,7 @@ use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use crate::failure::{Failure, Result, warn};
 use crate::formats;
 use crate::holder;
+use crate::opened;
 use crate::size;
 use crate::text::shown;
 
@@ -233,7 +234,10 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
     loop {
         let busy = match FileDevice::open(&spec.path, options.clone()) {
             Ok(_) if !access.read_only && spec.is_read_only_device() => return Err(only_read()),
-            Ok(dev) => return Ok(Arc::new(dev)),
+            Ok(dev) => {
+                opened::remember(dev.host_file()?, access.read_only);
+                return Ok(Arc::new(dev));
+            }
             Err(e @ DeviceError::Busy { .. }) => e,
             Err(e) if !access.read_only && may_only_be_read(spec, &e) => return Err(only_read()),
             Err(e) => return Err(e.into()),

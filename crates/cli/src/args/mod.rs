@@ -357,7 +357,7 @@ pub struct TreeArgs {
   extant cp disk.img:/etc/passwd .
   extant cp -r disk.img:/home backup
   extant cp motd disk.img:/etc/motd
-  extant cp -r rootfs/ whole-disk.img@2:/
+  extant cp -r rootfs/. whole-disk.img@2:/
   extant cp -r --owner 0:0 files disk.img:/srv
   tar c dir | extant cp - disk.img:/dir.tar
 
