@@ -26,7 +26,7 @@ use extant_base::clock::Clock;
 use extant_block::BlockDevice;
 use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
 use extant_fs::{Filesystem, JournalDevice, Mounted};
-use extant_fuse::{FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
+use extant_fuse::{Errno, FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -321,8 +321,14 @@ fn watch_signals(unmounter: Unmounter, fs: Weak<Filesystem>) -> std::io::Result<
                 detached = true; // by somebody else; or it is being unmounted, and who signals again insists
                 continue;
             }
-            if unmounter.unmount(false).is_ok() {
-                continue;
+            match unmounter.unmount(false) {
+                Ok(()) => continue,
+                // The process that unmounts may look where this one may not: it has found no mount of ours.
+                Err(FuseError::Unmount { errno: Errno::INVAL, .. }) => {
+                    detached = true;
+                    continue;
+                }
+                Err(_) => {}
             }
             let dir = shown(unmounter.path().as_os_str().as_bytes());
             match unmounter.unmount(true) {

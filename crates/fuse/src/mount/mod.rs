@@ -261,10 +261,10 @@ pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
 }
 
 /// The device number of the file system at `path`, without asking the server.
-fn device_of(path: &Path) -> Option<(u32, u32)> {
+fn device_of(path: &Path) -> Result<(u32, u32), Errno> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    let st = statx(CWD, path, flags, StatxFlags::TYPE).ok()?;
-    Some((st.stx_dev_major, st.stx_dev_minor))
+    let st = statx(CWD, path, flags, StatxFlags::TYPE)?;
+    Ok((st.stx_dev_major, st.stx_dev_minor))
 }
 
 /// Takes one mount down; may be cloned and called from any thread that is not one of its workers.
@@ -278,7 +278,7 @@ pub struct Unmounter {
 
 impl Unmounter {
     fn new(path: PathBuf) -> Unmounter {
-        let device = device_of(&path);
+        let device = device_of(&path).ok();
         Unmounter { path, device, agent: Arc::default() }
     }
 
@@ -287,9 +287,14 @@ impl Unmounter {
         &self.path
     }
 
-    /// True while this mount (and not another one) is what is seen at its mount point.
+    /// True while this mount (and not another one) is what is seen at its mount point; also when this process may not
+    /// look there any more (a directory above it is closed to who has given up his privileges).
     pub fn is_mounted(&self) -> bool {
-        self.device.is_some() && device_of(&self.path) == self.device
+        match device_of(&self.path) {
+            Ok(device) => self.device == Some(device),
+            Err(Errno::ACCESS) => self.device.is_some(),
+            Err(_) => false,
+        }
     }
 
     /// Unmounts; EBUSY while it is in use, unless `lazy`. For `fuseblk` it returns after the server's `destroy`.
