@@ -35,7 +35,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cgroup;
-use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, warn};
+use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
 use crate::holder;
 use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_whole};
 use crate::log;
@@ -285,10 +285,10 @@ fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
 
 fn explain(e: &FuseError) -> String {
     match e {
-        FuseError::Device { errno: extant_fuse::Errno::NOENT | extant_fuse::Errno::NODEV } => {
-            format!("{e} (the kernel module 'fuse' is missing)")
+        FuseError::Device { errno: Errno::NOENT | Errno::NODEV } => {
+            plain_text(&format!("{e} (the kernel module 'fuse' is missing)"))
         }
-        e => e.to_string(),
+        e => plain_text(&e.to_string()),
     }
 }
 
@@ -336,7 +336,7 @@ fn watch_signals(unmounter: Unmounter, fs: Weak<Filesystem>) -> std::io::Result<
                     warn(&format!("{dir} is busy: detached, and served until its last user is gone"));
                     detached = true;
                 }
-                Err(e) => warn(&format!("{dir} cannot be unmounted: {e}")),
+                Err(e) => warn(&plain_text(&format!("{dir} cannot be unmounted: {e}"))),
             }
         }
     })?;

@@ -178,9 +178,9 @@ pub struct MountHelper {
     /// The type; ignored
     #[arg(short = 't')]
     pub fs_type: Option<String>,
-    /// The mount namespace: mount(8) has entered it
+    /// The mount namespace to work in (/proc/PID/ns/mnt)
     #[arg(short = 'N')]
-    pub namespace: Option<String>,
+    pub namespace: Option<PathBuf>,
     /// Mount options
     #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
     pub options: Vec<String>,
@@ -204,7 +204,7 @@ pub struct UnmountHelper {
     /// No mtab: there is none
     #[arg(short)]
     pub no_mtab: bool,
-    /// Of unreachable servers: there are none
+    /// Do not wait for a server that does not answer
     #[arg(short)]
     pub force: bool,
     /// Read-only if it cannot be unmounted: not done
@@ -213,28 +213,31 @@ pub struct UnmountHelper {
     /// The type; ignored
     #[arg(short = 't')]
     pub fs_type: Option<String>,
-    /// The mount namespace: mount(8) has entered it
+    /// The mount namespace to work in (/proc/PID/ns/mnt)
     #[arg(short = 'N')]
-    pub namespace: Option<String>,
+    pub namespace: Option<PathBuf>,
 }
 
 /// Unmount, and wait until everything is in the image
 ///
 /// Returns when the image is marked clean and the server has let go of it, not before. If something could not be
-/// written, it says so and fails.
+/// written, it says so and fails; so it does when another mount namespace still has the mount, whose server goes on.
 #[derive(Args, Debug)]
 #[command(visible_alias = "umount")]
 #[command(after_help = "Examples:
   extant unmount /mnt
   extant unmount disk.img && e2fsck -fn disk.img
 
-Exit status: 0, 1 (usage), 2 (the server could not write everything), 32 (busy, or not mounted).")]
+Exit status: 0, 1 (usage), 2 (not everything is in the image, or nobody can tell), 32 (busy, or not mounted).")]
 pub struct UnmountArgs {
     /// The directory, or the image that is mounted on it
     pub dir: PathBuf,
     /// Detach at once, even if busy, and do not wait
     #[arg(short, long)]
     pub lazy: bool,
+    /// Do not wait for a server that does not answer; what it has not written may be lost (root)
+    #[arg(short, long)]
+    pub force: bool,
     /// Say what is done
     #[arg(short, long)]
     pub verbose: bool,

@@ -24,6 +24,7 @@ use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain};
 use crate::image::ImageSpec;
 use crate::mount_options::MountConfig;
 use crate::mount_table::{self, Mount};
+use crate::namespace;
 use crate::serve::{self, Job, MOUNTED};
 use crate::text::shown;
 
@@ -59,6 +60,7 @@ pub fn run(args: MountArgs) -> Result<()> {
 
 /// As mount(8) calls its helpers.
 pub fn run_helper(args: MountHelper) -> Result<()> {
+    namespace::enter(args.namespace.as_deref())?;
     if args.fake {
         MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
         return Ok(());

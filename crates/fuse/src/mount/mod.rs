@@ -251,6 +251,14 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
     }
 }
 
+/// Ends the connection to the server of the FUSE mount at `path`, and unmounts: for a server that does not answer. What
+/// the kernel has not handed over yet is lost. Root only.
+pub fn force_unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
+    let mut flags = UnmountFlags::FORCE;
+    flags.set(UnmountFlags::DETACH, lazy);
+    rustix::mount::unmount(path, flags).map_err(|errno| FuseError::Unmount { path: path.into(), errno })
+}
+
 /// Changes how the kernel treats the mount at `path`: whether it is read-only, and the flags of `options`. Root only.
 pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
     rustix::mount::mount_remount(path, options.flags(), "").map_err(|errno| FuseError::Mount {
