@@ -55,6 +55,8 @@ pub struct Job {
     pub spec: ImageSpec,
     pub dir: PathBuf,
     pub config: MountConfig,
+    /// What `config` was read from, for a remount to compare with.
+    pub options: String,
     pub verbose: bool,
     /// Somebody reads our standard output, waiting for [`MOUNTED`].
     pub background: bool,
@@ -231,7 +233,7 @@ fn run(
     server.set_hold(session.hold());
     let unmounter = session.unmounter();
     let device = mount_table::find_at(&dir).ok().flatten().filter(|m| m.is_extant()).map(|m| m.device);
-    let status = device.as_deref().and_then(ServerStatus::create);
+    let status = device.as_deref().and_then(|device| ServerStatus::create(device, &job.options));
     if !config.no_sandbox
         && let Err(e) = sandbox::enter(&unmounter)
     {

@@ -534,3 +534,81 @@ fn one_partition_does_not_wait_for_another() {
     extant(&["unmount", &two]).ok();
     assert!(extant(&["info", &second]).ok().contains("State:       clean"));
 }
+
+#[test]
+fn symbolic_links_are_not_followed_where_that_is_asked_for() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    let link = format!("{mnt}/link");
+    extant(&["mount", "-o", "nosymfollow", &image, &mnt]).ok();
+    let follow = || std::fs::read(&link).map_err(|e| e.raw_os_error());
+    assert_eq!(follow(), Err(Some(libc::ELOOP)));
+    assert_eq!(std::fs::read_link(&link).expect("read"), Path::new("etc/passwd"));
+    // It stays over a remount that does not speak of it.
+    extant(&["mount", "-o", "remount,ro", &image, &mnt]).ok();
+    assert_eq!(follow(), Err(Some(libc::ELOOP)));
+    extant(&["mount", "-o", "remount,symfollow", &image, &mnt]).ok();
+    assert!(follow().is_ok());
+    extant(&["unmount", &mnt]).ok();
+}
+
+/// What a remount would not change is refused by name; what is in effect may be said again, as fstab's options are.
+#[test]
+fn a_remount_changes_what_it_says_or_fails() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    let line = || {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("table");
+        table.lines().find(|line| line.contains(&mnt)).expect("mounted").to_owned()
+    };
+    extant(&["mount", "-o", "noatime,commit=60,sync,cache=64M", &image, &mnt]).ok();
+    // By its directory: the image may have another name by now.
+    let moved = dir.text("moved.img");
+    std::fs::rename(&image, &moved).expect("renamed");
+    let remount = |options: &str| extant(&["mount", "-o", &format!("remount,{options}"), &image, &mnt]);
+    for (options, named) in [
+        ("relatime", "relatime"),
+        ("ro,strictatime", "strictatime"),
+        ("commit=30", "commit=30"),
+        ("cache=32M,ro", "cache=32M"),
+        ("errors=continue", "errors=continue"),
+        ("async", "async"),
+        ("norecovery", "norecovery"),
+        ("uid=7", "uid=7"),
+    ] {
+        remount(options).fails(32, &["mnt: a remount cannot change ", &format!("'{named}'")]);
+    }
+    assert!(line().contains(" rw,nosuid,nodev,noatime "), "{}", line());
+    for options in ["noatime,commit=60,ro", "sync,cache=64M,data=ordered,noexec", "rw,allow_other,x-any"] {
+        remount(options).ok();
+    }
+    assert!(line().contains("noatime") && line().contains(",sync"), "{}", line());
+    std::fs::write(format!("{mnt}/new"), "x").expect("written");
+    extant(&["unmount", &mnt]).ok();
+    extant(&["mount", "-o", "strictatime", &moved, &mnt]).ok();
+    assert!(!line().contains("relatime") && !line().contains("noatime"), "{}", line());
+    extant(&["mount", "-o", "remount,ro", &moved, &mnt]).ok();
+    assert!(!line().contains("relatime") && line().contains(" ro,"), "{}", line());
+    extant(&["unmount", &mnt]).ok();
+    fsck_clean(&moved);
+}
+
+#[test]
+fn a_mount_point_that_is_not_there_is_said_without_numbers() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.empty_image("disk.img", &[]);
+    let said = extant(&["mount", &image, &dir.text("none")])
+        .fails(32, &["none: not a usable mount point: No such file or directory"]);
+    assert!(!said.contains("os error"), "{said}");
+}

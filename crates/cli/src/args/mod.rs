@@ -95,7 +95,8 @@ Options (-o), separated by commas:
   noatime relatime strictatime lazytime   access times (relatime; what the kernel's cache answers moves none)
   sync dirsync                 a write, or only a change of names, is durable before it returns
   discard                      tell the device of freed blocks (an image file shrinks); fstrim(8) works, too
-  remount,ro remount,rw        change a mount that is there (root: the kernel's view of it as well)
+  remount,ro remount,rw        change a mount that is there (root: the kernel's view of it as well, and suid, dev, exec,
+                               symfollow and their opposites; what else would differ is refused)
   errors=continue|remount-ro   when the image turns out to be damaged
   norecovery noload            do not replay the journal; implies ro
   io=direct|buffered           past the host's page cache, or through it
@@ -119,6 +120,7 @@ Options (-o), separated by commas:
   seed=N                       of what is drawn by lot (where directories go): the same each time
   suid nosuid dev nodev exec noexec   as mount(8), but nosuid and nodev are the default: an image may be anybody's. Root's
                                suid and dev count here and in fstab; mount(8) does not pass them on from its command line
+  nosymfollow                  symbolic links in it are not followed (root)
 
 Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed)."))]
 pub struct MountArgs {

@@ -71,7 +71,11 @@ pub struct MountOptions {
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
+    /// Symbolic links are not followed. mount(2) only; fusermount3 has no word for it.
+    pub nosymfollow: bool,
     pub noatime: bool,
+    /// As the kernel shows it, like `noatime`; neither: `relatime`.
+    pub strictatime: bool,
     /// As the kernel shows them; the waiting is the server's ([`crate::ServerOptions`]).
     pub sync: bool,
     pub dirsync: bool,
@@ -101,7 +105,9 @@ impl Default for MountOptions {
             nosuid: true,
             nodev: true,
             noexec: false,
+            nosymfollow: false,
             noatime: false,
+            strictatime: false,
             sync: false,
             dirsync: false,
             max_read: None,
@@ -140,7 +146,11 @@ impl MountOptions {
         flags.set(MountFlags::NOSUID, self.nosuid);
         flags.set(MountFlags::NODEV, self.nodev);
         flags.set(MountFlags::NOEXEC, self.noexec);
+        flags.set(MountFlags::NOSYMFOLLOW, self.nosymfollow);
+        // One of the three always: a remount without any keeps the one that is there.
         flags.set(MountFlags::NOATIME, self.noatime);
+        flags.set(MountFlags::STRICTATIME, self.strictatime && !self.noatime);
+        flags.set(MountFlags::RELATIME, !self.strictatime && !self.noatime);
         flags.set(MountFlags::SYNCHRONOUS, self.sync);
         flags.set(MountFlags::DIRSYNC, self.dirsync);
         flags
@@ -190,6 +200,10 @@ pub(crate) fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Mounted
             Err(e) => return Err(e),
             Ok(fd) => return Ok(Mounted { fd, unmounter: Unmounter::new(path) }),
         }
+    }
+    if options.nosymfollow {
+        let reason = "fusermount3 does not know it; root can mount so";
+        return Err(FuseError::Option { option: "nosymfollow".into(), reason });
     }
     let fd = fusermount::mount(&path, options)?;
     Ok(Mounted { fd, unmounter: Unmounter::new(path) })
@@ -341,6 +355,16 @@ mod tests {
         for o in bad {
             assert!(matches!(o.check(), Err(FuseError::Option { .. })), "{o:?}");
         }
+    }
+
+    #[test]
+    fn one_flag_says_what_becomes_of_access_times() {
+        let flags = |noatime, strictatime| MountOptions { noatime, strictatime, ..MountOptions::default() }.flags();
+        let all = MountFlags::NOATIME | MountFlags::STRICTATIME | MountFlags::RELATIME;
+        assert_eq!(flags(false, false) & all, MountFlags::RELATIME);
+        assert_eq!(flags(true, false) & all, MountFlags::NOATIME);
+        assert_eq!(flags(true, true) & all, MountFlags::NOATIME);
+        assert_eq!(flags(false, true) & all, MountFlags::STRICTATIME);
     }
 
     #[test]
