@@ -39,6 +39,12 @@ impl Mount {
         self.user_id.is_some_and(|uid| uid == 0 || uid == geteuid().as_raw())
     }
 
+    /// Of the same file system: a bind mount of it, or in another namespace. The number alone does not tell, for the
+    /// next mount of anything may have it as soon as this one is gone.
+    pub fn is_same(&self, other: &Mount) -> bool {
+        self.device == other.device && self.source == other.source
+    }
+
     /// A mount of the image at `path`, an absolute path, or of a partition of it.
     pub fn is_of(&self, path: &Path) -> bool {
         let (source, path) = (self.source.as_os_str().as_bytes(), path.as_os_str().as_bytes());
@@ -70,7 +76,7 @@ pub fn seen_by(mount: &Mount) -> Option<u32> {
     let new = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).map_or(true, |ns| namespaces.insert(ns));
     numbers.filter(new).find(|pid| {
         let table = std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        lines(&table).any(|other| other.device == mount.device && other.source == mount.source)
+        lines(&table).any(|other| other.is_same(mount))
     })
 }
 
@@ -167,6 +173,8 @@ mod tests {
         assert_eq!(mount.super_options, "rw,user_id=1000,group_id=100,default_permissions");
         assert!(mount.is_extant());
         assert!(mount.is_of(Path::new("/img/x\\y.img")));
+        let next = Mount { source: "/img/next".into(), ..mount.clone() };
+        assert!(mount.is_same(&Mount { dir: "/bound".into(), ..mount.clone() }) && !mount.is_same(&next));
         let part = Mount { source: "/img/a@12".into(), ..mount.clone() };
         assert!(part.is_of(Path::new("/img/a")) && part.is_of(Path::new("/img/a@12")));
         assert!(!part.is_of(Path::new("/img/a@1")) && !part.is_of(Path::new("/img")));

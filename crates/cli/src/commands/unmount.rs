@@ -63,7 +63,7 @@ pub fn run(args: &UnmountArgs) -> Result<()> {
         ));
     }
     // One of several places where it is seen (a bind mount): its server goes on.
-    let elsewhere = mount_table::read()?.into_iter().find(|other| other.device == mount.device);
+    let elsewhere = mount_table::read()?.into_iter().find(|other| other.is_same(&mount));
     if let Some(other) = elsewhere {
         if args.verbose {
             println!("{} is still mounted on {}", shown(&mount.source), shown(&other.dir));
