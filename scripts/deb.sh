@@ -1,6 +1,8 @@
 #!/bin/sh
 # deb.sh BINARY DIRECTORY: a Debian package of what install.sh installs.
 set -eu
+# Everybody is to read it, whatever the caller makes his own files.
+umask 022
 
 binary=$1 out=$2
 top=$(dirname "$0")/..

@@ -2,6 +2,8 @@
 # install.sh BINARY DESTDIR PREFIX SBINDIR: the binary, its manual pages, completions and the helpers of mount(8) and umount(8).
 # install.sh --remove DESTDIR PREFIX SBINDIR: takes them away again.
 set -eu
+# Everybody is to read it, whatever the caller makes his own files.
+umask 022
 
 what=$1 dest=$2 prefix=$3 sbin=$4
 bin=$dest$prefix/bin man=$dest$prefix/share/man share=$dest$prefix/share
@@ -33,4 +35,3 @@ for shell in bash zsh fish; do
     mkdir -p "$share/${to%/*}"
     "$what" completions $shell > "$share/$to"
 done
-chmod -R u=rwX,go=rX "$man" "$share"

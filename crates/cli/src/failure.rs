@@ -87,11 +87,24 @@ pub fn warn(message: &str) {
 
 /// The error's words, without "(os error 2)".
 pub fn plain(e: &io::Error) -> String {
-    let text = e.to_string();
-    match text.find(" (os error ") {
-        Some(at) if text.ends_with(')') => text[..at].to_owned(),
-        _ => text,
+    plain_text(&e.to_string())
+}
+
+/// A message without "(os error 2)".
+pub fn plain_text(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, number)) = rest.split_once(" (os error ") {
+        out.push_str(before);
+        rest = match number.split_once(')') {
+            Some((digits, after)) if digits.bytes().all(|b| b.is_ascii_digit()) => after,
+            _ => {
+                out.push_str(" (os error ");
+                number
+            }
+        };
     }
+    out + rest
 }
 
 impl From<DeviceError> for Failure {
@@ -122,5 +135,8 @@ mod tests {
     fn error_numbers_are_for_machines() {
         assert_eq!(plain(&io::Error::from_raw_os_error(2)), "No such file or directory");
         assert_eq!(plain(&io::Error::other("(odd) text")), "(odd) text");
+        let twice = "/x (os error 7): no (os error 13), so (os error is) not (os error 1) (it)";
+        assert_eq!(plain_text(twice), "/x: no, so (os error is) not (it)");
+        assert_eq!(plain_text("(os error 2) (os error "), "(os error 2) (os error ");
     }
 }

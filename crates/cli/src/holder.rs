@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use extant_block::Error as DeviceError;
 
 use crate::failure::Failure;
-use crate::mount_table;
+use crate::image::ImageSpec;
+use crate::mount_table::{self, Mount};
 use crate::text::shown;
 
 /// Processes that are named; more would be no help.
@@ -26,12 +27,15 @@ pub struct Holder {
     processes: Vec<(u32, String)>,
 }
 
-/// Who has the image at `path`, or any partition of it.
-pub fn find(path: &Path) -> Holder {
-    let path = mount_table::absolute(path);
+/// Who has the image, or some of it. Mounts of another partition are left out; its processes are not, for it takes more
+/// than a descriptor to tell what they do with it.
+pub fn find(spec: &ImageSpec) -> Holder {
+    let path = mount_table::absolute(&spec.path);
+    let wanted = ImageSpec { path: path.clone(), ..spec.clone() }.source();
+    let touches = |m: &Mount| spec.partition.is_none() || m.source == path || m.source == wanted;
     let mounts = mount_table::read().unwrap_or_default();
-    let mounts = mounts.into_iter().filter(|m| m.is_extant() && m.is_trusted() && m.is_of(&path)).map(|m| m.dir);
-    Holder { mounts: mounts.collect(), processes: processes(&path) }
+    let mounts = mounts.into_iter().filter(|m| m.is_extant() && m.is_trusted() && m.is_of(&path) && touches(m));
+    Holder { mounts: mounts.map(|m| m.dir).collect(), processes: processes(&path) }
 }
 
 fn processes(path: &Path) -> Vec<(u32, String)> {

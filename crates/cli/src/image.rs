@@ -27,6 +27,7 @@ use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use crate::failure::{Failure, Result, warn};
 use crate::formats;
 use crate::holder;
+use crate::opened;
 use crate::size;
 use crate::text::shown;
 
@@ -73,9 +74,10 @@ impl ImageSpec {
         own.map_or(self, |path| ImageSpec { path, partition: None })
     }
 
-    /// The same for all ways to write its name.
+    /// The same for all ways to write its name; the only partition that can be meant has its number.
     pub fn canonical(&self) -> ImageSpec {
-        ImageSpec { path: self.path.canonicalize().unwrap_or(self.path.clone()), partition: self.partition }
+        let path = self.path.canonicalize().unwrap_or(self.path.clone());
+        ImageSpec { path, partition: self.partition.or_else(|| only_partition(self)) }
     }
 
     /// A block device that the kernel refuses to write; opening it does not tell.
@@ -159,6 +161,23 @@ pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDev
     open_window(&ImageSpec { partition: Some(number), ..spec.clone() }, access, start, Some(len))
 }
 
+/// The partition that is meant where none is named, if there is one.
+fn only_partition(spec: &ImageSpec) -> Option<u32> {
+    let whole = look(spec).ok()?;
+    if has_magic(&*whole) || formats::identify(&*whole).is_some() {
+        return None;
+    }
+    let (number, _) = choose_partition(spec, &whole, &partitions(&*whole).ok()?).ok()?;
+    Some(number)
+}
+
+/// Where in the image file its file system is: the first byte, and how many; `None` for all.
+pub fn place(spec: &ImageSpec) -> Result<(u64, Option<u64>)> {
+    let Some(number) = spec.partition else { return Ok((0, None)) };
+    let (start, len) = find_partition(&*look(spec)?, number)?;
+    Ok((start, Some(len)))
+}
+
 /// The image from its first byte on, whoever has it: for a look at its partitions.
 pub fn look(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions {
@@ -233,13 +252,16 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
     loop {
         let busy = match FileDevice::open(&spec.path, options.clone()) {
             Ok(_) if !access.read_only && spec.is_read_only_device() => return Err(only_read()),
-            Ok(dev) => return Ok(Arc::new(dev)),
+            Ok(dev) => {
+                opened::remember(dev.host_file()?, access.read_only);
+                return Ok(Arc::new(dev));
+            }
             Err(e @ DeviceError::Busy { .. }) => e,
             Err(e) if !access.read_only && may_only_be_read(spec, &e) => return Err(only_read()),
             Err(e) => return Err(e.into()),
         };
         // A server lets go of the image after its mount is gone: who has just unmounted need not know.
-        let who = holder::find(&spec.path);
+        let who = holder::find(spec);
         if !who.may_be_ending() || busy.to_string().contains("mounted by") || clock.now_ns() > ENDING_PATIENCE_NS {
             return Err(who.explain(&spec.shown(), busy));
         }

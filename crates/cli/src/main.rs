@@ -3,9 +3,10 @@
 //! This crate parses arguments and prints; everything else is done by the crates below. One file per sub-command in
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
 //! (`-o`), [`serve`] (the process behind a mount), [`sandbox`] (what it gives up), [`status`] (how an unmount learns
-//! how it went), [`mount_table`] (what the kernel has mounted), [`holder`] (who has an image), [`cgroup`] (how much
-//! memory there may be), [`log`] (messages of a server in the background), [`place`] (`IMAGE:PATH`), [`formats`] (what
-//! is no ext), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`size`], [`text`] and [`failure`].
+//! how it went), [`mount_table`] (what the kernel has mounted), [`namespace`] (`-N`), [`holder`] (who has an image),
+//! [`opened`] (which images we have), [`cgroup`] (how much memory there may be), [`log`] (messages of a server in the
+//! background), [`place`] (`IMAGE:PATH`), [`formats`] (what is no ext), [`signals`], [`record`] (JSON), [`mode`],
+//! [`when`], [`size`], [`text`] and [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
@@ -31,6 +32,8 @@ mod log;
 mod mode;
 mod mount_options;
 mod mount_table;
+mod namespace;
+mod opened;
 mod place;
 mod record;
 mod sandbox;

@@ -8,6 +8,7 @@
 
 use std::path::PathBuf;
 
+use extant_base::clock::Clock;
 use extant_block::device::{Engine, IoMode};
 use extant_fs::{Atime, BorrowJournal, MountOptions, OnError};
 
@@ -114,6 +115,8 @@ const KNOWN: &[&str] = &[
     "dev",
     "noexec",
     "exec",
+    "nosymfollow",
+    "symfollow",
 ];
 
 /// What an unknown option may have been meant to be.
@@ -147,8 +150,6 @@ const IGNORED: &[&str] = &[
     "nodiratime",
     "diratime",
     "nolazytime",
-    "nosymfollow",
-    "symfollow",
     "iversion",
     "mand",
     "comment=",
@@ -168,6 +169,21 @@ impl MountConfig {
     /// Whether the kernel checks modes, owners and ACLs.
     pub fn checks_permissions(&self) -> bool {
         self.default_permissions.unwrap_or(!self.fakeroot)
+    }
+
+    /// All that a remount leaves as it is, for comparing: all but the flags that the kernel heeds by itself, which are
+    /// `root`'s to change, and whether it is read-only.
+    pub fn fixed(&self, root: bool) -> String {
+        let mut fixed = self.clone();
+        // No option; each has a beginning of its own.
+        fixed.fs.clock = Clock::virtual_at(0);
+        (fixed.remount, fixed.fs.read_only, fixed.fuse.read_only) = (false, false, false);
+        if root {
+            let fuse = &mut fixed.fuse;
+            (fuse.nosuid, fuse.nodev, fuse.noexec, fuse.nosymfollow) = (false, false, false, false);
+        }
+        // Not all of it can be compared, but all that was read from options shows.
+        format!("{fixed:?}")
     }
 
     /// Reads the values of all `-o`, the later winning. `sloppy`: unknown options are ignored.
@@ -210,17 +226,20 @@ impl MountConfig {
             ("norecovery" | "noload", None) => self.fs.no_recovery = true,
             ("noatime", None) => {
                 self.fs.atime = Atime::Never;
-                self.fuse.noatime = true;
+                (self.fuse.noatime, self.fuse.strictatime) = (true, false);
             }
             ("relatime", None) => {
                 self.fs.atime = Atime::Relative;
-                self.fuse.noatime = false;
+                (self.fuse.noatime, self.fuse.strictatime) = (false, false);
             }
             ("strictatime", None) => {
                 self.fs.atime = Atime::Always;
-                self.fuse.noatime = false;
+                (self.fuse.noatime, self.fuse.strictatime) = (false, true);
             }
-            ("nostrictatime", None) if self.fs.atime == Atime::Always => self.fs.atime = Atime::Relative,
+            ("nostrictatime", None) if self.fs.atime == Atime::Always => {
+                self.fs.atime = Atime::Relative;
+                self.fuse.strictatime = false;
+            }
             // Access times are written late in any case.
             ("nostrictatime" | "lazytime" | "loop", None) => {}
             ("sync", None) => (self.fuse.sync, self.fuse.dirsync) = (true, true),
@@ -243,6 +262,8 @@ impl MountConfig {
             ("dev", None) => self.fuse.nodev = false,
             ("noexec", None) => self.fuse.noexec = true,
             ("exec", None) => self.fuse.noexec = false,
+            ("nosymfollow", None) => self.fuse.nosymfollow = true,
+            ("symfollow", None) => self.fuse.nosymfollow = false,
             ("writeback_cache", None) => self.writeback_cache = Some(true),
             ("no_writeback_cache", None) => self.writeback_cache = Some(false),
             ("no_open", None) => self.no_open = Some(true),
@@ -352,6 +373,16 @@ mod tests {
         assert_eq!(parse("journal=borrow").unwrap().fs.borrow_journal, BorrowJournal::Always);
         assert_eq!(parse("journal=none").unwrap().fs.borrow_journal, BorrowJournal::Never);
         assert!(parse("defaults,noauto,user,nofail,_netdev,x-systemd.automount,,fsname=a,subtype=b").is_ok());
+    }
+
+    #[test]
+    fn what_a_remount_leaves_alone() {
+        let same = |a: &str, b: &str, root| parse(a).unwrap().fixed(root) == parse(b).unwrap().fixed(root);
+        assert!(same("cache=64M,relatime", "commit=5,cache=67108864,ro,remount", false));
+        assert!(same("noexec,nosymfollow", "suid,dev", true) && !same("noexec", "exec", false));
+        for changed in ["noatime", "strictatime", "commit=60", "cache=64M", "errors=continue", "sync", "norecovery"] {
+            assert!(!same("rw", changed, true), "{changed}");
+        }
     }
 
     #[test]

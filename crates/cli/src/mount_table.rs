@@ -3,6 +3,7 @@
 //! # Locking
 //! None.
 
+use std::collections::HashSet;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,8 @@ pub struct Mount {
     pub dir: PathBuf,
     /// Of the mount itself: `rw,nosuid`.
     pub options: String,
+    /// Of its file system: `rw,sync,allow_other`.
+    pub super_options: String,
     pub fs_type: String,
     /// The image, for ours.
     pub source: PathBuf,
@@ -36,6 +39,12 @@ impl Mount {
         self.user_id.is_some_and(|uid| uid == 0 || uid == geteuid().as_raw())
     }
 
+    /// Of the same file system: a bind mount of it, or in another namespace. The number alone does not tell, for the
+    /// next mount of anything may have it as soon as this one is gone.
+    pub fn is_same(&self, other: &Mount) -> bool {
+        self.device == other.device && self.source == other.source
+    }
+
     /// A mount of the image at `path`, an absolute path, or of a partition of it.
     pub fn is_of(&self, path: &Path) -> bool {
         let (source, path) = (self.source.as_os_str().as_bytes(), path.as_os_str().as_bytes());
@@ -51,20 +60,39 @@ impl Mount {
 pub fn read() -> Result<Vec<Mount>> {
     let path = Path::new("/proc/self/mountinfo");
     let table = std::fs::read(path).map_err(|e| Failure::io(path, e))?;
-    Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
+    Ok(lines(&table).collect())
+}
+
+fn lines(table: &[u8]) -> impl Iterator<Item = Mount> {
+    table.split(|b| *b == b'\n').filter_map(parse)
+}
+
+/// A process in whose mount namespace `mount` is, as far as this one may look.
+pub fn seen_by(mount: &Mount) -> Option<u32> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = all.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    // Most processes share a few.
+    let mut namespaces = HashSet::new();
+    let new = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).map_or(true, |ns| namespaces.insert(ns));
+    numbers.filter(new).find(|pid| {
+        let table = std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        lines(&table).any(|other| other.is_same(mount))
+    })
 }
 
 fn parse(line: &[u8]) -> Option<Mount> {
     let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
     let dash = fields.iter().position(|f| *f == b"-")?;
     let text = |i: usize| fields.get(i).map(|f| String::from_utf8_lossy(f).into_owned());
-    let user_id = text(dash + 3).and_then(|o| o.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok()));
+    let super_options = text(dash + 3).unwrap_or_default();
+    let user_id = super_options.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok());
     Some(Mount {
         device: text(2)?,
         dir: unescape(fields.get(4)?),
         options: text(5)?,
         fs_type: text(dash + 1)?,
         source: unescape(fields.get(dash + 2)?),
+        super_options,
         user_id,
     })
 }
@@ -97,22 +125,24 @@ pub fn fstab_options(source: &Path, dir: &Path) -> Option<String> {
 
 /// `path` without symbolic links, also when what is mounted there does not answer any more.
 pub fn absolute(path: &Path) -> PathBuf {
-    if let Ok(path) = path.canonicalize() {
-        return path;
-    }
-    let parent = match path.parent() {
-        Some(p) if p.as_os_str().is_empty() => Path::new("."),
-        Some(p) => p,
-        None => return path.into(),
-    };
-    match (parent.canonicalize(), path.file_name()) {
-        (Ok(parent), Some(name)) => parent.join(name),
-        _ => path.into(),
-    }
+    path.canonicalize().ok().or_else(|| in_its_directory(path)).unwrap_or_else(|| path.into())
+}
+
+/// `path` without symbolic links on the way to its last name. Asks nothing of what is mounted there.
+fn in_its_directory(path: &Path) -> Option<PathBuf> {
+    let parent = path.parent()?;
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    Some(parent.canonicalize().ok()?.join(path.file_name()?))
 }
 
 /// The mount on top at `path`, a directory; or, if it is an image, the newest mount of it by this user or by root.
 pub fn find(path: &Path) -> Result<Option<Mount>> {
+    // First without a look at what is mounted there: its server may not answer.
+    if let Some(dir) = in_its_directory(path)
+        && let Some(mount) = find_at(&dir)?
+    {
+        return Ok(Some(mount));
+    }
     let spec = ImageSpec::parse(path.as_os_str(), None);
     let image = ImageSpec { path: absolute(&spec.path), ..spec }.resolved().source();
     let path = absolute(path);
@@ -139,9 +169,12 @@ mod tests {
         assert_eq!(mount.device, "0:57");
         assert_eq!(mount.dir, Path::new("/mnt/a b"));
         assert_eq!(mount.source, Path::new("/img/x\\y.img"));
-        assert_eq!(mount.user_id, Some(1000));
+        assert_eq!((mount.user_id, mount.options.as_str()), (Some(1000), "rw,nosuid,nodev"));
+        assert_eq!(mount.super_options, "rw,user_id=1000,group_id=100,default_permissions");
         assert!(mount.is_extant());
         assert!(mount.is_of(Path::new("/img/x\\y.img")));
+        let next = Mount { source: "/img/next".into(), ..mount.clone() };
+        assert!(mount.is_same(&Mount { dir: "/bound".into(), ..mount.clone() }) && !mount.is_same(&next));
         let part = Mount { source: "/img/a@12".into(), ..mount.clone() };
         assert!(part.is_of(Path::new("/img/a")) && part.is_of(Path::new("/img/a@12")));
         assert!(!part.is_of(Path::new("/img/a@1")) && !part.is_of(Path::new("/img")));

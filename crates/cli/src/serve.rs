@@ -26,7 +26,7 @@ use extant_base::clock::Clock;
 use extant_block::BlockDevice;
 use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
 use extant_fs::{Filesystem, JournalDevice, Mounted};
-use extant_fuse::{FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
+use extant_fuse::{Errno, FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -35,7 +35,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cgroup;
-use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, warn};
+use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
 use crate::holder;
 use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_whole};
 use crate::log;
@@ -55,6 +55,8 @@ pub struct Job {
     pub spec: ImageSpec,
     pub dir: PathBuf,
     pub config: MountConfig,
+    /// What `config` was read from, for a remount to compare with.
+    pub options: String,
     pub verbose: bool,
     /// Somebody reads our standard output, waiting for [`MOUNTED`].
     pub background: bool,
@@ -231,7 +233,7 @@ fn run(
     server.set_hold(session.hold());
     let unmounter = session.unmounter();
     let device = mount_table::find_at(&dir).ok().flatten().filter(|m| m.is_extant()).map(|m| m.device);
-    let status = device.as_deref().and_then(ServerStatus::create);
+    let status = device.as_deref().and_then(|device| ServerStatus::create(device, &job.options));
     if !config.no_sandbox
         && let Err(e) = sandbox::enter(&unmounter)
     {
@@ -285,10 +287,10 @@ fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
 
 fn explain(e: &FuseError) -> String {
     match e {
-        FuseError::Device { errno: extant_fuse::Errno::NOENT | extant_fuse::Errno::NODEV } => {
-            format!("{e} (the kernel module 'fuse' is missing)")
+        FuseError::Device { errno: Errno::NOENT | Errno::NODEV } => {
+            plain_text(&format!("{e} (the kernel module 'fuse' is missing)"))
         }
-        e => e.to_string(),
+        e => plain_text(&e.to_string()),
     }
 }
 
@@ -321,8 +323,14 @@ fn watch_signals(unmounter: Unmounter, fs: Weak<Filesystem>) -> std::io::Result<
                 detached = true; // by somebody else; or it is being unmounted, and who signals again insists
                 continue;
             }
-            if unmounter.unmount(false).is_ok() {
-                continue;
+            match unmounter.unmount(false) {
+                Ok(()) => continue,
+                // The process that unmounts may look where this one may not: it has found no mount of ours.
+                Err(FuseError::Unmount { errno: Errno::INVAL, .. }) => {
+                    detached = true;
+                    continue;
+                }
+                Err(_) => {}
             }
             let dir = shown(unmounter.path().as_os_str().as_bytes());
             match unmounter.unmount(true) {
@@ -330,7 +338,7 @@ fn watch_signals(unmounter: Unmounter, fs: Weak<Filesystem>) -> std::io::Result<
                     warn(&format!("{dir} is busy: detached, and served until its last user is gone"));
                     detached = true;
                 }
-                Err(e) => warn(&format!("{dir} cannot be unmounted: {e}")),
+                Err(e) => warn(&plain_text(&format!("{dir} cannot be unmounted: {e}"))),
             }
         }
     })?;

@@ -6,7 +6,8 @@
 //! - `/run/extant` for root; else `$XDG_RUNTIME_DIR/extant`, else `/run/user/UID/extant`, else `/tmp/extant-UID`; it
 //!   must be a directory (no link to one) that belongs to the user and that nobody else can enter, and is used through
 //!   one descriptor: in `/tmp` anybody can be first to make one of that name;
-//! - first line: `serving`, then `unmounted`, or `failed` with the error on the lines that follow;
+//! - first line: `serving`, with the mount's options on the next (a remount asks what is in effect); then `unmounted`,
+//!   or `failed` with the error on the lines that follow;
 //! - it is locked (flock) from the moment it has its name until the server has let go of the image, or has died. Who
 //!   gets the lock knows that the server is done; if the file then still says `serving`, it died.
 //!
@@ -80,15 +81,15 @@ pub struct ServerStatus {
 }
 
 impl ServerStatus {
-    /// Says that the mount with this device number is served. `None` when there is no place for it.
-    pub fn create(device: &str) -> Option<ServerStatus> {
+    /// Says that the mount with this device number is served, with these options. `None` when there is no place for it.
+    pub fn create(device: &str, options: &str) -> Option<ServerStatus> {
         let (dir, _) = own_directory()?;
         // It appears under its name locked, so that who sees it can wait; it replaces one left by a server that died.
         let temporary = format!(".{device}.{}", std::process::id());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(&dir, &temporary, flags, Mode::RUSR | Mode::WUSR).ok()?);
         let ready = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-            && file.write_all(b"serving\n").is_ok()
+            && file.write_all(format!("serving\n{options}\n").as_bytes()).is_ok()
             && renameat(&dir, &temporary, &dir, device).is_ok();
         if !ready {
             let _ = unlinkat(&dir, &temporary, AtFlags::empty());
@@ -158,16 +159,28 @@ impl Watch {
     /// `None` while the server is at work.
     pub fn poll(&mut self) -> Option<Ended> {
         flock(&self.file, FlockOperation::NonBlockingLockShared).ok()?;
+        let (word, rest) = self.read();
+        Some(match word.as_str() {
+            "unmounted" => Ended::Unmounted,
+            "failed" => Ended::Failed(rest),
+            _ => Ended::Died,
+        })
+    }
+
+    /// The options that a mount that is served was made with.
+    pub fn options(&mut self) -> Option<String> {
+        let (word, rest) = self.read();
+        (word == "serving").then_some(rest)
+    }
+
+    /// The first line, and the others.
+    fn read(&mut self) -> (String, String) {
         let mut text = Vec::new();
         let _ = self.file.seek(SeekFrom::Start(0));
         let _ = (&self.file).take(STATUS_MAX).read_to_end(&mut text);
-        let text = String::from_utf8_lossy(&text).into_owned();
+        let text = String::from_utf8_lossy(&text);
         let (word, rest) = text.split_once('\n').unwrap_or((&text, ""));
-        Some(match word {
-            "unmounted" => Ended::Unmounted,
-            "failed" => Ended::Failed(rest.trim_end().to_owned()),
-            _ => Ended::Died,
-        })
+        (word.to_owned(), rest.trim_end().to_owned())
     }
 
     /// Removes what a server that failed or died has left, if it is ours to remove.
@@ -184,19 +197,21 @@ mod tests {
     fn a_server_is_waited_for() {
         let uid = geteuid().as_raw();
         let device = format!("test-{}", std::process::id());
-        let Some(server) = ServerStatus::create(&device) else { return };
+        let Some(server) = ServerStatus::create(&device, "noatime,cache=64M") else { return };
         let mut watch = Watch::open(&device, uid).expect("the file is there");
         assert_eq!(watch.poll(), None);
+        assert_eq!(watch.options().as_deref(), Some("noatime,cache=64M"));
         server.finish(Ok(()));
         assert_eq!(watch.poll(), Some(Ended::Unmounted));
+        assert_eq!(watch.options(), None);
         assert!(Watch::open(&device, uid).is_none());
 
-        let server = ServerStatus::create(&device).expect("again");
+        let server = ServerStatus::create(&device, "").expect("again");
         let mut watch = Watch::open(&device, uid).expect("the file is there");
         server.finish(Err("disk.img: no\nspace".into()));
         assert_eq!(watch.poll(), Some(Ended::Failed("disk.img: no\nspace".into())));
 
-        let server = ServerStatus::create(&device).expect("replaces it");
+        let server = ServerStatus::create(&device, "").expect("replaces it");
         let mut watch = Watch::open(&device, uid).expect("the file is there");
         drop(server);
         assert_eq!(watch.poll(), Some(Ended::Died));

@@ -4,7 +4,7 @@ mod common;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use common::{Dir, big, debugfs, extant, fsck_clean, patch, run, tool};
+use common::{Dir, big, debugfs, extant, fsck_clean, patch, run, tool, whole_disk};
 
 /// Kinds, modes, owners, sizes, times, links and contents of a tree, as lines.
 fn listing(top: &str) -> String {
@@ -399,5 +399,120 @@ fn options_of_cp() {
     assert!(extant(&["cp", &at("/streamed"), "-"]).out == big());
     extant(&["cp", "-", &at("/")]).fails(8, &["standard input needs a name"]);
     extant(&["cp", "-", "-"]).fails(1, &["neither source nor destination"]);
+    fsck_clean(&image);
+}
+
+/// A forgotten colon, or an image that has a file of its own name in it (a hostile one may): the image is neither
+/// emptied nor replaced.
+#[test]
+fn an_image_is_not_copied_over_itself() {
+    const REFUSED: &str = "disk.img: is the image that is copied from";
+    let dir = Dir::new();
+    let image = dir.empty_image("disk.img", &[]);
+    std::fs::write(dir.path("small"), "small").expect("file");
+    let (small, at) = (dir.text("small"), |path: &str| format!("{image}:{path}"));
+    let script = |options: &[&str], lines: &str| {
+        std::fs::write(dir.path("script"), lines).expect("file");
+        extant(&[&["script"], options, &[&image, &dir.text("script")]].concat())
+    };
+    for (prepare, others) in [
+        ("put $ /disk.img", &[][..]),
+        ("rm /disk.img\nln -s x /disk.img", &[]),
+        // Two names of one file: the second would be made by a link.
+        ("rm /disk.img\nput $ /also\nln /also /disk.img", &["also"]),
+        ("rm /disk.img /also\nmknod /disk.img p", &[]),
+    ] {
+        script(&[], &prepare.replace('$', &small)).ok();
+        let before = std::fs::read(&image).expect("image");
+        extant(&["cp", "-r", &at("/"), &dir.text(".")]).fails(8, &[REFUSED]);
+        assert!(std::fs::read(&image).expect("still there") == before, "{prepare}");
+        for name in others {
+            assert_eq!(std::fs::read_to_string(dir.path(name)).expect("copied"), "small");
+        }
+    }
+    script(&[], &format!("put {small} /x")).ok();
+    let before = std::fs::read(&image).expect("image");
+    extant(&["cp", &at("/x"), &image]).fails(8, &[REFUSED]);
+    // By another name.
+    std::os::unix::fs::symlink(&image, dir.path("alias")).expect("link");
+    std::fs::hard_link(&image, dir.path("second")).expect("link");
+    for name in ["alias", "second"] {
+        extant(&["cp", &at("/x"), &dir.text(name)]).fails(8, &["is the image that is copied from"]);
+    }
+    assert!(std::fs::read(&image).expect("image") == before);
+    for options in [&[][..], &["--atomic"]] {
+        script(options, &format!("mkdir /q\nget /x {image}")).fails(1, &[REFUSED, "line 2"]);
+        fsck_clean(&image);
+        assert_eq!(extant(&["cat", &image, "/x"]).ok(), "small");
+        assert_eq!(extant(&["stat", &image, "/q"]).code == Some(0), options.is_empty());
+        extant(&["rm", "-rf", &at("/q")]).ok();
+    }
+}
+
+#[test]
+fn a_partition_is_not_copied_into_itself() {
+    let dir = Dir::new();
+    let (image, disk) = (dir.image("ext4", &[]), dir.text("whole.img"));
+    whole_disk(&disk, &image);
+    std::fs::write(dir.path("script"), format!("put {disk} /inside")).expect("file");
+    extant(&["script", &format!("{disk}@2"), &dir.text("script")])
+        .fails(1, &["whole.img: is the image that is written"]);
+    extant(&["cp", &disk, &format!("{disk}@2:/inside")]).fails(8, &["whole.img: is the image that is written"]);
+    // Another image that is only read may be copied.
+    let other = dir.empty_image("other.img", &[]);
+    extant(&["cp", "-r", &format!("{other}:/lost+found"), &other, &format!("{image}:/")]).ok();
+    fsck_clean(&image);
+}
+
+#[test]
+fn what_ends_in_a_slash_is_a_directory() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let at = |path: &str| format!("{image}:{path}");
+    extant(&["cp", &dir.text("src/empty"), &at("/none/")]).fails(8, &["/none/: not a directory"]);
+    extant(&["cp", &at("/empty"), &dir.text("none/")]).fails(8, &["none/: not a directory"]);
+    extant(&["cp", "-", &at("/none/")]).fails(8, &["/none/: not a directory"]);
+    assert!(!dir.path("none").exists());
+    extant(&["stat", &image, "/none"]).fails(8, &["no such file"]);
+    extant(&["cp", "-r", &at("/etc/deep"), &dir.text("made/")]).ok();
+    assert!(dir.path("made/er/file").exists());
+}
+
+/// As cp(1): the content is written, mode and owner stay whose they are.
+#[test]
+fn somebody_elses_writable_file_is_written() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root, to become somebody else");
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let mode = |name: &str, mode| {
+        std::fs::set_permissions(dir.path(name), PermissionsExt::from_mode(mode)).expect("mode");
+    };
+    std::fs::copy(common::extant_path(), dir.path("extant")).expect("copied");
+    std::fs::write(dir.path("theirs"), "a longer text than that").expect("file");
+    for (name, bits) in [(".", 0o755), ("extant", 0o755), ("disk.img", 0o644), ("theirs", 0o666)] {
+        mode(name, bits);
+    }
+    let (program, from) = (dir.text("extant"), format!("{image}:/etc/deep/er/file"));
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", &program, "cp", &from, &dir.text("theirs")];
+    run("setpriv", &nobody).ok();
+    let meta = dir.path("theirs").metadata().expect("there");
+    assert_eq!(std::fs::read_to_string(dir.path("theirs")).expect("file"), "deep\n");
+    assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o666));
+}
+
+/// As the kernel: capabilities go when a file is written.
+#[test]
+fn capabilities_do_not_outlive_the_content_that_had_them() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let ping = format!("{image}:/big");
+    let capability = "0x0100000200200000000000000000000000000000";
+    extant(&["xattr", "set", "security.capability", capability, &ping]).ok();
+    extant(&["xattr", "set", "user.kept", "yes", &ping]).ok();
+    extant(&["cp", &dir.text("src/empty"), &ping]).ok();
+    assert_eq!(extant(&["xattr", "list", &ping]).ok(), "user.kept\n");
     fsck_clean(&image);
 }

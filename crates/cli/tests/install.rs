@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use common::{Dir, extant_path, run, tool};
@@ -18,7 +19,25 @@ fn everything_is_installed_and_runs() {
         let args = with(target);
         tool("make", &args.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    call("install");
+    // What else is there is nobody's business.
+    let private = format!("{dest}/usr/share/private");
+    std::fs::create_dir_all(&private).expect("directory");
+    std::fs::set_permissions(&private, PermissionsExt::from_mode(0o700)).expect("mode");
+    let mode = |path: &str| std::fs::metadata(path).expect("there").permissions().mode() & 0o7777;
+    let quoted: Vec<String> = with("install").iter().map(|arg| format!("'{arg}'")).collect();
+    tool("sh", &["-c", &format!("umask 077; make {}", quoted.join(" "))]);
+    assert_eq!(mode(&private), 0o700);
+    std::fs::remove_dir(&private).expect("removed");
+    for (name, bits) in [
+        ("bin/extant", 0o755),
+        ("share/man/man1", 0o755),
+        ("share/man/man1/extant-mount.1", 0o644),
+        ("share/man/man8/umount.fuse.extant.8", 0o644),
+        ("share/zsh", 0o755),
+        ("share/zsh/site-functions/_extant", 0o644),
+    ] {
+        assert_eq!(mode(&format!("{dest}/usr/{name}")), bits, "{name}");
+    }
     let installed = format!("{dest}/usr/bin/extant");
     assert!(run(&installed, &["--version"]).ok().starts_with("extant "));
     for name in ["mount.fuse.extant", "mount.fuseblk.extant", "umount.fuse.extant", "umount.fuseblk.extant"] {

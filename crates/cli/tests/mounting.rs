@@ -4,11 +4,12 @@ mod common;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, run, tool, whole_disk};
+use extant_base::clock::Clock;
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
-use rustix::process::geteuid;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 /// Directories that are unmounted at the end, whatever happens.
 struct Mounts(Vec<String>);
@@ -382,4 +383,232 @@ fn a_server_has_enough_descriptors_and_none_of_its_callers() {
     let said = tool("sh", &["-c", &format!("find /proc/[0-9]*/fd -lname {secret} 2>/dev/null; true")]);
     assert_eq!(said, "");
     extant(&["unmount", &mnt]).ok();
+}
+
+/// A process with a mount namespace of its own, made when all that is mounted now was mounted.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn new() -> Option<Elsewhere> {
+        let mut child = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sleep", "300"])
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("spawn");
+        // It is all set when it becomes the other program.
+        wait_until("sleep", || {
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
+            child.try_wait().expect("asked").is_some() || name == "sleep\n"
+        });
+        if child.try_wait().expect("asked").is_some() {
+            eprintln!("skipped: no mount namespaces");
+            return None;
+        }
+        Some(Elsewhere(child))
+    }
+
+    fn namespace(&self) -> String {
+        format!("/proc/{}/ns/mnt", self.0.id())
+    }
+
+    fn has_mounted(&self, dir: &str) -> bool {
+        let table = std::fs::read_to_string(format!("/proc/{}/mountinfo", self.0.id())).expect("table");
+        table.lines().any(|line| line.contains(&format!(" {dir} ")))
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let clock = Clock::real();
+    while !done() {
+        assert!(clock.now_ns() < 20_000_000_000, "waited for {what}");
+        clock.sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// `extant` and its arguments, ended when it takes too long.
+fn in_time(args: &[&str]) -> Ran {
+    run("timeout", &[&["20", extant_path().to_str().expect("UTF-8")], args].concat())
+}
+
+#[test]
+fn an_unmount_does_not_wait_for_another_mount_namespace() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    extant(&["mount", &image, &mnt]).ok();
+    let Some(elsewhere) = Elsewhere::new() else { return };
+    std::fs::write(format!("{mnt}/new"), "new").expect("written");
+    let process = format!("process {}", elsewhere.0.id());
+    in_time(&["unmount", &mnt]).fails(2, &["disk.img: unmounted here, but still mounted in another", &process]);
+    assert!(!is_mount_point(Path::new(&mnt)) && elsewhere.has_mounted(&mnt));
+    drop(elsewhere);
+    assert_eq!(extant(&["cat", &image, "new"]).ok(), "new");
+    fsck_clean(&image);
+}
+
+/// mount(8) and umount(8) leave it to their helpers to enter what `-N` names.
+#[test]
+fn helpers_work_in_the_mount_namespace_that_they_are_told() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    let helper = |name: &str| {
+        std::os::unix::fs::symlink(extant_path(), dir.path(name)).expect("link");
+        dir.text(name)
+    };
+    let (mount, umount) = (helper("mount.fuse.extant"), helper("umount.fuse.extant"));
+    let Some(elsewhere) = Elsewhere::new() else { return };
+    let namespace = elsewhere.namespace();
+    run(&mount, &[&image, &mnt, "-N", &namespace, "-o", "rw"]).ok();
+    assert!(!is_mount_point(Path::new(&mnt)) && elsewhere.has_mounted(&mnt));
+    run(&umount, &[&mnt]).fails(32, &["mnt: not mounted"]);
+    run(&umount, &[&mnt, "-N", &namespace]).ok();
+    assert!(!elsewhere.has_mounted(&mnt));
+    fsck_clean(&image);
+    for args in [&[&mount[..], &image, &mnt, "-N", "/none"], &[&umount, &mnt, "-N", "/none"][..]] {
+        run(args[0], &args[1..]).fails(32, &["/none: this mount namespace cannot be entered: No such file"]);
+    }
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_unmounted_by_force() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    // One that answers is waited for.
+    extant(&["mount", &image, &mnt]).ok();
+    std::fs::write(format!("{mnt}/first"), "first").expect("written");
+    in_time(&["unmount", "-f", &mnt]).ok();
+    fsck_clean(&image);
+    let said = extant(&["mount", "-v", &image, &mnt]).ok();
+    let pid: i32 = said.trim().rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("the number of the server");
+    let signal = |signal| kill_process(Pid::from_raw(pid).expect("a number"), signal).expect("sent");
+    std::fs::write(format!("{mnt}/second"), "second").expect("written");
+    signal(Signal::STOP);
+    let forced = in_time(&["unmount", "-f", &mnt]);
+    signal(Signal::CONT);
+    forced.fails(2, &["disk.img: unmounted, but the server does not answer"]);
+    assert!(!is_mount_point(Path::new(&mnt)));
+    // What it had heard of is not lost.
+    assert_eq!(extant(&["cat", &image, "second"]).ok(), "second");
+    fsck_clean(&image);
+}
+
+/// Where no word is left of how the server ended, the lock on the image tells: of this partition, not of another.
+#[test]
+fn one_partition_does_not_wait_for_another() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let (image, disk) = (dir.image("ext4", &[]), dir.text("whole.img"));
+    whole_disk(&disk, &image);
+    let ((one, _m1), (two, _m2), (three, _m3)) = (place(&dir, "one"), place(&dir, "two"), place(&dir, "three"));
+    let (second, fifth) = (format!("{disk}@2"), format!("{disk}@5"));
+    extant(&["mount", &second, &one]).ok();
+    extant(&["mount", &fifth, &two]).ok();
+    // In use by whom: not the mount that came last, but the one of the partition.
+    let said = extant(&["mount", &second, &three]).fails(32, &["whole.img@2: in use: mounted on ", &one]);
+    assert!(!said.contains(&two), "{said}");
+    let number = std::fs::metadata(&one).expect("there").dev();
+    let word = format!("/run/extant/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    std::fs::remove_file(word).expect("the server's word");
+    in_time(&["unmount", &one]).fails(2, &["the server has left no word of how it ended"]);
+    extant(&["unmount", &two]).ok();
+    assert!(extant(&["info", &second]).ok().contains("State:       clean"));
+}
+
+#[test]
+fn symbolic_links_are_not_followed_where_that_is_asked_for() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    let link = format!("{mnt}/link");
+    extant(&["mount", "-o", "nosymfollow", &image, &mnt]).ok();
+    let follow = || std::fs::read(&link).map_err(|e| e.raw_os_error());
+    assert_eq!(follow(), Err(Some(libc::ELOOP)));
+    assert_eq!(std::fs::read_link(&link).expect("read"), Path::new("etc/passwd"));
+    // It stays over a remount that does not speak of it.
+    extant(&["mount", "-o", "remount,ro", &image, &mnt]).ok();
+    assert_eq!(follow(), Err(Some(libc::ELOOP)));
+    extant(&["mount", "-o", "remount,symfollow", &image, &mnt]).ok();
+    assert!(follow().is_ok());
+    extant(&["unmount", &mnt]).ok();
+}
+
+/// What a remount would not change is refused by name; what is in effect may be said again, as fstab's options are.
+#[test]
+fn a_remount_changes_what_it_says_or_fails() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    let line = || {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("table");
+        table.lines().find(|line| line.contains(&mnt)).expect("mounted").to_owned()
+    };
+    extant(&["mount", "-o", "noatime,commit=60,sync,cache=64M", &image, &mnt]).ok();
+    // By its directory: the image may have another name by now.
+    let moved = dir.text("moved.img");
+    std::fs::rename(&image, &moved).expect("renamed");
+    let remount = |options: &str| extant(&["mount", "-o", &format!("remount,{options}"), &image, &mnt]);
+    for (options, named) in [
+        ("relatime", "relatime"),
+        ("ro,strictatime", "strictatime"),
+        ("commit=30", "commit=30"),
+        ("cache=32M,ro", "cache=32M"),
+        ("errors=continue", "errors=continue"),
+        ("async", "async"),
+        ("norecovery", "norecovery"),
+        ("uid=7", "uid=7"),
+    ] {
+        remount(options).fails(32, &["mnt: a remount cannot change ", &format!("'{named}'")]);
+    }
+    assert!(line().contains(" rw,nosuid,nodev,noatime "), "{}", line());
+    for options in ["noatime,commit=60,ro", "sync,cache=64M,data=ordered,noexec", "rw,allow_other,x-any"] {
+        remount(options).ok();
+    }
+    assert!(line().contains("noatime") && line().contains(",sync"), "{}", line());
+    std::fs::write(format!("{mnt}/new"), "x").expect("written");
+    extant(&["unmount", &mnt]).ok();
+    extant(&["mount", "-o", "strictatime", &moved, &mnt]).ok();
+    assert!(!line().contains("relatime") && !line().contains("noatime"), "{}", line());
+    extant(&["mount", "-o", "remount,ro", &moved, &mnt]).ok();
+    assert!(!line().contains("relatime") && line().contains(" ro,"), "{}", line());
+    extant(&["unmount", &mnt]).ok();
+    fsck_clean(&moved);
+}
+
+#[test]
+fn a_mount_point_that_is_not_there_is_said_without_numbers() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.empty_image("disk.img", &[]);
+    let said = extant(&["mount", &image, &dir.text("none")])
+        .fails(32, &["none: not a usable mount point: No such file or directory"]);
+    assert!(!said.contains("os error"), "{said}");
 }

@@ -131,6 +131,32 @@ fn a_busy_mount_is_detached_at_a_signal() {
     fsck_clean(&image);
 }
 
+/// Who has given up the privileges to look at the mount point does not take it for unmounted.
+#[test]
+fn a_mount_in_a_closed_directory_ends_at_a_signal() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let home = dir.text("home");
+    std::fs::create_dir(&home).expect("directory");
+    let mnt = Mounted(format!("{home}/mnt"));
+    std::fs::create_dir(&mnt.0).expect("directory");
+    tool("chown", &["65534:65534", &home]);
+    std::fs::set_permissions(&home, PermissionsExt::from_mode(0o700)).expect("mode");
+    let pid = server(&extant(&["mount", "-v", &image, &mnt.0]).ok());
+    std::fs::write(format!("{}/new", mnt.0), "new").expect("written");
+    let clock = extant_base::clock::Clock::real();
+    kill_process(Pid::from_raw(pid).expect("a number"), Signal::TERM).expect("sent");
+    while is_mount_point(Path::new(&mnt.0)) {
+        assert!(clock.now_ns() < 10_000_000_000, "it is still mounted");
+        clock.sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(extant(&["cat", &image, "new"]).ok(), "new");
+    fsck_clean(&image);
+}
+
 #[test]
 fn an_ordinary_users_mount_ends_too_and_nobody_denies_him_the_word_of_it() {
     if skipped() {
@@ -159,7 +185,7 @@ fn an_ordinary_users_mount_ends_too_and_nobody_denies_him_the_word_of_it() {
             grep -h -E '^(NoNewPrivs|Seccomp|CapEff|CapPrm):' /proc/$server/task/*/status | sort -u
             user sh -c "echo $end > /mnt/mnt/$end"
             case $end in
-                signal) kill -TERM $server; while mountpoint -q /mnt/mnt; do sleep 0.02; done ;;
+                signal) kill -TERM $server; while grep -q ' /mnt/mnt ' /proc/self/mountinfo; do sleep 0.02; done ;;
                 unmount) user "$2" unmount /mnt/mnt ;;
             esac
             user "$2" cat /mnt/disk.img $end

@@ -5,7 +5,7 @@ mod common;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, run, tool};
+use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, patch, run, tool, whole_disk};
 
 /// Commands that extant and the host have in common; `@` is where the file system is.
 const COMMON: &[&str] = &[
@@ -54,6 +54,31 @@ const COMMON: &[&str] = &[
     "rm -d @/t/1",
     "rm -r @/t/1",
     "rm -rf @/t/4 @/missing @/to-a",
+    "touch @/h1",
+    "ln @/h1 @/h2",
+    "mv -n @/h1 @/h2",
+    "mv @/h1 @/h2",
+    "mv @/h2 @/h2",
+    "ln @/h2 @/a/h2",
+    "mv @/h2 @/a",
+    "rm @/h2",
+    "touch @/n/",
+    "ln -s deep/made @/led",
+    "touch @/led",
+    "mkdir @/deep",
+    "ln -s ../led @/deep/twice",
+    "touch @/deep/twice",
+    "mknod @/n/ p",
+    "ln @/a/h2 @/n/",
+    "mv @/a/h2 @/n/",
+    "mv @/a/h2/ @/n",
+    "mkdir @/n2/",
+    "mv @/n2 @/n3/",
+    "ln -s n3 @/to-n3",
+    "rm -r @/to-n3/",
+    "rm -rf @/to-n3/",
+    "mkdir -m 9z @/bad",
+    "mknod -m 9z @/bad p",
 ];
 
 /// What find(1) says of a tree, but for times that nobody set.
@@ -248,6 +273,11 @@ fn mistakes_of_verbs() {
         .fails(8, &["/big: nothing is moved to another image", "cp -a"]);
     extant(&["ln", &at("/big"), &format!("{other}:/big")]).fails(8, &["cannot lead to another image"]);
     extant(&["mknod", &at("/x"), "c", "1"]).fails(1, &["a device takes MAJOR and MINOR"]);
+    // Numbers that the format has no room for would become others.
+    extant(&["mknod", &at("/x"), "c", "4096", "1"]).fails(1, &["4096 is not in 0..=4095"]);
+    extant(&["mknod", &at("/x"), "c", "1", "1048576"]).fails(1, &["1048576 is not in 0..=1048575"]);
+    extant(&["mknod", &at("/edge"), "c", "4095", "1048575"]).ok();
+    assert!(debugfs(&image, "stat /edge").contains("4095:1048575"), "{}", debugfs(&image, "stat /edge"));
     extant(&["touch", "-d", "yesterday", &at("/x")]).fails(1, &["'yesterday' is no time"]);
     extant(&["find", &image, "-exec", "x"]).fails(1, &["'-exec' is no test of find; there are: -name"]);
     // One that fails does not keep the others.
@@ -370,5 +400,39 @@ fn signals_end_commands() {
         }
         assert_eq!(child.wait().expect("ended").code(), Some(status));
         fsck_clean(&image);
+    }
+}
+
+/// The only partition, with its number and without: one image.
+#[test]
+fn one_partition_by_two_names() {
+    let dir = Dir::new();
+    let (image, disk) = (dir.image("ext4", &[]), dir.text("whole.img"));
+    whole_disk(&disk, &image);
+    // Partition 5 loses its superblock.
+    patch(&disk, 512 * (4096 + (64 << 20) / 512 + 2048) + 1024 + 56, &[0, 0]);
+    let second = format!("{disk}@2");
+    extant(&["mv", &format!("{disk}:/empty"), &format!("{second}:/moved")]).ok();
+    extant(&["cp", &format!("{second}:/moved"), &format!("{disk}:/copied")]).ok();
+    let names = extant(&["ls", &disk]).out;
+    for name in ["moved", "copied"] {
+        assert!(String::from_utf8_lossy(&names).lines().any(|line| line == name), "{name}");
+    }
+}
+
+#[test]
+fn a_list_for_programs_is_whole_even_if_an_image_is_missing() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let none = dir.text("none.img");
+    for args in [
+        &["find", "--json", &none, &image, "-name", "big"][..],
+        &["xattr", "list", "--json", &format!("{none}:/x"), &format!("{image}:/big")],
+    ] {
+        let ran = extant(args);
+        assert_eq!(ran.code, Some(8), "{ran:?}");
+        assert!(ran.err.contains("none.img: No such file"), "{}", ran.err);
+        let list: serde_json::Value = serde_json::from_slice(&ran.out).expect("JSON");
+        assert_eq!(list.as_array().expect("a list").len(), usize::from(args[0] == "find"), "{list}");
     }
 }

@@ -95,7 +95,8 @@ Options (-o), separated by commas:
   noatime relatime strictatime lazytime   access times (relatime; what the kernel's cache answers moves none)
   sync dirsync                 a write, or only a change of names, is durable before it returns
   discard                      tell the device of freed blocks (an image file shrinks); fstrim(8) works, too
-  remount,ro remount,rw        change a mount that is there (root: the kernel's view of it as well)
+  remount,ro remount,rw        change a mount that is there (root: the kernel's view of it as well, and suid, dev, exec,
+                               symfollow and their opposites; what else would differ is refused)
   errors=continue|remount-ro   when the image turns out to be damaged
   norecovery noload            do not replay the journal; implies ro
   io=direct|buffered           past the host's page cache, or through it
@@ -119,6 +120,7 @@ Options (-o), separated by commas:
   seed=N                       of what is drawn by lot (where directories go): the same each time
   suid nosuid dev nodev exec noexec   as mount(8), but nosuid and nodev are the default: an image may be anybody's. Root's
                                suid and dev count here and in fstab; mount(8) does not pass them on from its command line
+  nosymfollow                  symbolic links in it are not followed (root)
 
 Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed)."))]
 pub struct MountArgs {
@@ -178,9 +180,9 @@ pub struct MountHelper {
     /// The type; ignored
     #[arg(short = 't')]
     pub fs_type: Option<String>,
-    /// The mount namespace: mount(8) has entered it
+    /// The mount namespace to work in (/proc/PID/ns/mnt)
     #[arg(short = 'N')]
-    pub namespace: Option<String>,
+    pub namespace: Option<PathBuf>,
     /// Mount options
     #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
     pub options: Vec<String>,
@@ -204,7 +206,7 @@ pub struct UnmountHelper {
     /// No mtab: there is none
     #[arg(short)]
     pub no_mtab: bool,
-    /// Of unreachable servers: there are none
+    /// Do not wait for a server that does not answer
     #[arg(short)]
     pub force: bool,
     /// Read-only if it cannot be unmounted: not done
@@ -213,28 +215,31 @@ pub struct UnmountHelper {
     /// The type; ignored
     #[arg(short = 't')]
     pub fs_type: Option<String>,
-    /// The mount namespace: mount(8) has entered it
+    /// The mount namespace to work in (/proc/PID/ns/mnt)
     #[arg(short = 'N')]
-    pub namespace: Option<String>,
+    pub namespace: Option<PathBuf>,
 }
 
 /// Unmount, and wait until everything is in the image
 ///
 /// Returns when the image is marked clean and the server has let go of it, not before. If something could not be
-/// written, it says so and fails.
+/// written, it says so and fails; so it does when another mount namespace still has the mount, whose server goes on.
 #[derive(Args, Debug)]
 #[command(visible_alias = "umount")]
 #[command(after_help = "Examples:
   extant unmount /mnt
   extant unmount disk.img && e2fsck -fn disk.img
 
-Exit status: 0, 1 (usage), 2 (the server could not write everything), 32 (busy, or not mounted).")]
+Exit status: 0, 1 (usage), 2 (not everything is in the image, or nobody can tell), 32 (busy, or not mounted).")]
 pub struct UnmountArgs {
     /// The directory, or the image that is mounted on it
     pub dir: PathBuf,
     /// Detach at once, even if busy, and do not wait
     #[arg(short, long)]
     pub lazy: bool,
+    /// Do not wait for a server that does not answer; what it has not written may be lost (root)
+    #[arg(short, long)]
+    pub force: bool,
     /// Say what is done
     #[arg(short, long)]
     pub verbose: bool,
@@ -357,7 +362,7 @@ pub struct TreeArgs {
   extant cp disk.img:/etc/passwd .
   extant cp -r disk.img:/home backup
   extant cp motd disk.img:/etc/motd
-  extant cp -r rootfs/ whole-disk.img@2:/
+  extant cp -r rootfs/. whole-disk.img@2:/
   extant cp -r --owner 0:0 files disk.img:/srv
   tar c dir | extant cp - disk.img:/dir.tar
 

@@ -152,6 +152,10 @@ pub struct ChownArgs {
     pub help: LongHelp,
 }
 
+/// The largest numbers of a device (Linux: `MINORBITS`).
+const MAJOR_MAX: i64 = (1 << 12) - 1;
+const MINOR_MAX: i64 = (1 << 20) - 1;
+
 /// What mknod makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NodeKind {
@@ -181,8 +185,10 @@ pub struct MknodArgs {
     /// What it is
     pub kind: NodeKind,
     /// Of a device
+    #[arg(value_parser = clap::value_parser!(u32).range(..=MAJOR_MAX))]
     pub major: Option<u32>,
     /// Of a device
+    #[arg(value_parser = clap::value_parser!(u32).range(..=MINOR_MAX))]
     pub minor: Option<u32>,
     /// Mode, as chmod takes it
     #[arg(short, long)]

@@ -91,8 +91,8 @@ pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
     let mut records = Records::new(search.format)?;
     let mut report = Report::default();
     for path in &search.paths {
-        let file = images.file_or_image(path)?;
-        let searched = search.file(&file, &mut records, &mut report);
+        // One that cannot be opened does not cut the list short.
+        let searched = images.file_or_image(path).and_then(|file| search.file(&file, &mut records, &mut report));
         report.note(searched)?;
     }
     records.end()?;
@@ -102,11 +102,37 @@ pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
 fn glob(pattern: &OsStr, any_case: bool) -> Result<GlobMatcher> {
     let wrong = |e: String| Failure::usage(format!("'{}' is no pattern: {e}", pattern.display()));
     let text = pattern.to_str().ok_or_else(|| wrong("not UTF-8".into()))?;
-    // Braces mean nothing to find(1).
-    let text = text.replace('{', "[{]").replace('}', "[}]");
-    let built =
-        GlobBuilder::new(&text).literal_separator(false).backslash_escape(true).case_insensitive(any_case).build();
+    let built = GlobBuilder::new(&without_alternates(text))
+        .literal_separator(false)
+        .backslash_escape(true)
+        .case_insensitive(any_case)
+        .build();
     Ok(built.map_err(|e| wrong(e.kind().to_string()))?.compile_matcher())
+}
+
+/// Braces mean nothing to find(1).
+fn without_alternates(pattern: &str) -> String {
+    let mut out = String::new();
+    // Where in a class: its first character is one of it, whatever it is.
+    let mut class = None;
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        match (c, class) {
+            ('\\', None) => {
+                out.push(c);
+                out.extend(chars.next());
+                continue;
+            }
+            ('{' | '}', None) => out.push('\\'),
+            ('[', None) => class = Some(0),
+            ('!' | '^', Some(0)) => {}
+            (']', Some(1..)) => class = None,
+            (_, Some(n)) => class = Some(n + 1),
+            _ => {}
+        }
+        out.push(c);
+    }
+    out
 }
 
 impl Search {
@@ -298,5 +324,27 @@ impl Test {
             Test::Empty if inode.is_dir() => fs.list(inode)?.is_empty(),
             Test::Empty => inode.file_type() == Some(FileType::Regular) && attr.size == 0,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_as_find_has_them() {
+        for (pattern, name, fits) in [
+            ("{a,b}", "{a,b}", true),
+            ("{a,b}", "a", false),
+            ("[{]x", "{x", true),
+            ("[]}]x", "}x", true),
+            ("[!{]x", "{x", false),
+            ("\\{x", "{x", true),
+            ("\\[{a", "[{a", true),
+            ("x}", "x}", true),
+        ] {
+            let glob = glob(OsStr::new(pattern), false).expect("a pattern");
+            assert_eq!(glob.is_match(name), fits, "{pattern} {name}");
+        }
     }
 }

@@ -35,7 +35,7 @@ pub fn run(args: &LnArgs, images: &mut Images) -> Result<()> {
     if source.as_ref().is_some_and(|inode| inode.is_dir()) {
         return Err(Failure::op(format!("{}: no hard links to directories", link.shown())));
     }
-    let (dir, name) = link.parent()?;
+    let (dir, name) = link.parent_of_file()?;
     if args.force {
         match link.fs.lookup(&dir, name) {
             Ok(there) if source.as_ref().is_some_and(|inode| inode.ino == there.ino) => return Ok(()),

@@ -11,6 +11,10 @@ use crate::failure::Result;
 use crate::mode;
 
 pub fn run(args: &MkdirArgs, images: &mut Images) -> Result<()> {
+    if let Some(mode) = &args.mode {
+        // One that is none is found before anything has changed.
+        mode::apply(mode, 0, 0)?;
+    }
     let mut report = Report::default();
     for path in &args.paths {
         let file = images.file(path)?;

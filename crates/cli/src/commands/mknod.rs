@@ -20,13 +20,14 @@ pub fn run(args: &MknodArgs, images: &mut Images) -> Result<()> {
         (NodeKind::Block | NodeKind::Char, ..) => return Err(Failure::usage("a device takes MAJOR and MINOR")),
         _ => return Err(Failure::usage("only devices have MAJOR and MINOR")),
     };
+    // A mode that is none is found before anything has changed.
+    let mode = args.mode.as_deref().map(|mode| mode::apply(mode, kind.mode_bits() | 0o666, 0)).transpose()?;
     let file = images.file(&args.path)?;
-    let (dir, name) = file.parent()?;
+    let (dir, name) = file.parent_of_file()?;
     let node = NewNode { mode: kind.mode_bits() | 0o666, rdev: device, target: None };
     let inode = file.fs.create(&dir, name, node, caller()).map_err(|e| file.failed(e))?;
-    if let Some(mode) = &args.mode {
-        let mode = mode::apply(mode, kind.mode_bits() | 0o666, 0)?;
-        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+    if mode.is_some() {
+        let set = SetAttr { mode, ..SetAttr::default() };
         file.fs.setattr(&inode, &set).map_err(|e| file.failed(e))?;
     }
     Ok(())

@@ -20,15 +20,22 @@ use extant_lab::measure::Recorded;
 use rustix::process::geteuid;
 
 use crate::args::{MountArgs, MountHelper};
-use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain};
+use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text};
 use crate::image::ImageSpec;
 use crate::mount_options::MountConfig;
 use crate::mount_table::{self, Mount};
+use crate::namespace;
 use crate::serve::{self, Job, MOUNTED};
+use crate::status::Watch;
 use crate::text::shown;
 
 pub fn run(args: MountArgs) -> Result<()> {
     let config = MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
+    let dir = mount_table::absolute(&args.dir);
+    if config.remount {
+        // The image may have another name by now, or none.
+        return remount(&dir, &args.options);
+    }
     let mut spec = ImageSpec::parse(&args.image, config.partition);
     if spec.partition.is_some() && config.offset.is_some() {
         return Err(Failure::usage("an offset and a partition exclude each other"));
@@ -38,15 +45,11 @@ pub fn run(args: MountArgs) -> Result<()> {
         let denied = e.kind() == std::io::ErrorKind::PermissionDenied;
         Failure::io(&spec.path, e).with_status(if denied { USAGE } else { MOUNT })
     })?;
-    let spec = spec.resolved();
-    let dir = mount_table::absolute(&args.dir);
-    if config.remount {
-        return remount(&dir, &args.options);
-    }
     let job = Job {
-        spec,
+        spec: spec.resolved(),
         dir,
         config,
+        options: args.options.join(","),
         verbose: args.verbose,
         background: args.background_server,
         stats: args.stats.clone().map(|file| (file, args.stats_of)),
@@ -59,6 +62,7 @@ pub fn run(args: MountArgs) -> Result<()> {
 
 /// As mount(8) calls its helpers.
 pub fn run_helper(args: MountHelper) -> Result<()> {
+    namespace::enter(args.namespace.as_deref())?;
     if args.fake {
         MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
         return Ok(());
@@ -92,20 +96,33 @@ fn from_fstab(source: &OsStr, target: &Path) -> String {
 }
 
 /// Makes a mount read-only, or writable again: the kernel's view of it, for root, and the server's. FUSE tells the
-/// server nothing of a remount, so it is told by an ioctl.
+/// server nothing of a remount, so it is told by an ioctl. Of other options there is none: those that would make a
+/// difference to the server are refused, those that it was mounted with (fstab's, which mount(8) passes on) are not.
 fn remount(dir: &Path, options: &[String]) -> Result<()> {
     let name = shown(dir.as_os_str().as_bytes());
     let failed = |what: &str| Failure::new(MOUNT, format!("{name}: {what}"));
     let Some(mount) = mount_table::find_at(dir)?.filter(Mount::is_extant) else {
         return Err(failed("no mount of extant's to remount"));
     };
+    let root = geteuid().is_root();
+    let recorded = Watch::open(&mount.device, mount.user_id.unwrap_or(0)).and_then(|mut watch| watch.options());
+    let recorded = recorded.or_else(|| mount_table::fstab_options(&mount.source, dir)).unwrap_or_default();
     // What is not said stays as it is.
-    let now: Vec<String> = ["suid,dev".to_owned(), mount.options].into_iter().chain(options.iter().cloned()).collect();
-    let config = MountConfig::parse(&now, true).map_err(Failure::usage)?;
+    let mut now = vec![recorded, "suid,dev".to_owned(), mount.super_options, mount.options];
+    let read = |options: &[String]| MountConfig::parse(options, true).map_err(Failure::usage);
+    let fixed = read(&now)?.fixed(root);
+    for option in options.iter().flat_map(|list| list.split(',')) {
+        now.push(option.to_owned());
+        if read(&now)?.fixed(root) != fixed {
+            let option = shown(option.as_bytes());
+            return Err(failed(&format!("a remount cannot change '{option}': unmount it, and mount it again")));
+        }
+    }
+    let config = read(&now)?;
     let read_only = config.fs.read_only;
-    let kernel = || match geteuid().is_root().then(|| extant_fuse::remount(dir, &config.fuse)) {
+    let kernel = || match root.then(|| extant_fuse::remount(dir, &config.fuse)) {
         Some(Err(FuseError::Mount { errno: Errno::BUSY, .. })) => Err(failed("busy: a file in it is open for writing")),
-        Some(Err(e)) => Err(failed(&e.to_string())),
+        Some(Err(e)) => Err(failed(&plain_text(&e.to_string()))),
         Some(Ok(())) | None => Ok(()),
     };
     let server = || {

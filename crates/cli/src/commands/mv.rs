@@ -45,10 +45,22 @@ fn one(args: &MvArgs, source: &File, to: &File, into_dir: bool) -> Result<()> {
     };
     let (old_dir, old_name) = source.parent()?;
     let (new_dir, new_name) = target.parent()?;
+    let moved = source.fs.lookup(&old_dir, old_name).map_err(|e| source.failed(e))?;
+    for file in [source, target] {
+        if file.path.ends_with(b"/") && !moved.is_dir() {
+            return Err(file.failed(Error::NotDirectory));
+        }
+    }
+    // As mv(1): of two names of one file, rename(2) would leave both and say nothing.
+    if source.fs.lookup(&new_dir, new_name).is_ok_and(|there| there.ino == moved.ino) {
+        if args.no_clobber {
+            return Ok(());
+        }
+        return Err(Failure::op(format!("{} and {} are the same file", source.shown(), target.shown())));
+    }
     let flags = RenameFlags { no_replace: args.no_clobber, ..RenameFlags::default() };
     match source.fs.rename(&old_dir, old_name, &new_dir, new_name, flags) {
         Err(Error::Exists) if args.no_clobber => return Ok(()),
-        Err(Error::NotFound) => return Err(source.failed(Error::NotFound)),
         other => other.map_err(|e| target.failed(e))?,
     }
     if args.verbose {

@@ -31,6 +31,9 @@ fn one(args: &RmArgs, file: &File, images: &Images, report: &mut Report) -> Resu
         other => other.map_err(|e| file.failed(e))?,
     };
     if !inode.is_dir() {
+        if file.path.ends_with(b"/") {
+            return if args.force { Ok(()) } else { Err(file.failed(Error::NotDirectory)) };
+        }
         file.fs.unlink(&dir, name).map_err(|e| file.failed(e))?;
         return say(args, &file.path);
     }

@@ -4,6 +4,7 @@
 //! None.
 
 use extant_fs::{Error, NewNode, SetAttr, SetTime};
+use extant_ondisk::inode::FileType;
 
 use super::verb::{File, Images, Report, caller};
 use crate::args::TouchArgs;
@@ -31,7 +32,8 @@ fn one(args: &TouchArgs, file: &File, time: SetTime) -> Result<()> {
     let inode = match file.fs.walk(&file.path, !args.no_dereference) {
         Err(Error::NotFound) if args.no_create || args.no_dereference => return Ok(()),
         Err(Error::NotFound) => {
-            let (dir, name) = file.parent()?;
+            let place = led_to(file)?;
+            let (dir, name) = place.parent_of_file()?;
             file.fs.create(&dir, name, NewNode::file(0o666), caller()).map_err(failed)?
         }
         other => other.map_err(failed)?,
@@ -43,4 +45,16 @@ fn one(args: &TouchArgs, file: &File, time: SetTime) -> Result<()> {
         ..SetAttr::default()
     };
     file.fs.setattr(&inode, &set).map(drop).map_err(failed)
+}
+
+/// What is to be made: where symbolic links lead to nothing, what they lead to.
+fn led_to(file: &File) -> Result<File> {
+    let mut path = file.path.clone();
+    while let Some(link) = file.fs.walk(&path, false).ok().filter(|at| at.file_type() == Some(FileType::Symlink)) {
+        let target = file.fs.read_link(&link).map_err(|e| file.failed(e))?;
+        let dir = path.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
+        path.truncate(if target.starts_with(b"/") { 0 } else { dir });
+        path.extend_from_slice(&target);
+    }
+    Ok(File { fs: file.fs.clone(), path })
 }

@@ -1,27 +1,41 @@
 //! `extant unmount`: unmounts, and waits for the server's end.
 //!
-//! See [`crate::status`] for how it learns of it.
+//! See [`crate::status`] for how it learns of it. The server ends when the last mount namespace has let go of the
+//! mount: where another one keeps it, there is nothing to wait for. With `--force` a server gets a moment to answer.
 //!
 //! # Locking
 //! None.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
-use extant_block::device::is_locked;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::task;
+use extant_block::device::has_writer;
 use extant_fuse::{Errno, FuseError};
+use rustix::process::geteuid;
 
 use crate::args::{UnmountArgs, UnmountHelper};
-use crate::failure::{Failure, MOUNT, Result, SYSTEM, warn};
-use crate::image::ImageSpec;
+use crate::failure::{Failure, MOUNT, Result, SYSTEM, plain_text, warn};
+use crate::image::{self, ImageSpec};
 use crate::mount_table::{self, Mount};
+use crate::namespace;
 use crate::status::{Ended, Watch};
 use crate::text;
 
 /// How long a busy mount is tried again.
 const BUSY_PATIENCE_NS: u64 = 1_000_000_000;
+/// After which a person is told what is waited for, and other mount namespaces are looked at.
+const WORD_NS: u64 = 1_000_000_000;
+/// With `--force`, how long a server may take to answer a question...
+const ANSWER_PATIENCE_NS: u64 = 3_000_000_000;
+/// ...and one that has answered, to write everything.
+const FORCED_PATIENCE_NS: u64 = 60_000_000_000;
+/// How long a server that leaves no word is waited for: what keeps the image locked may be another one by now.
+const WORDLESS_PATIENCE_NS: u64 = 120_000_000_000;
 
 pub fn run(args: &UnmountArgs) -> Result<()> {
     let name = shown(&args.dir);
@@ -36,19 +50,27 @@ pub fn run(args: &UnmountArgs) -> Result<()> {
     }
     // Before: afterwards the server may be done with it.
     let watch = Watch::open(&mount.device, mount.user_id.unwrap_or(0));
-    take_down(&mount, args.lazy).map_err(|e| Failure::new(MOUNT, explain(&mount, &e)))?;
+    let deaf = args.force && !answers(&mount.dir);
+    take_down(&mount, args.lazy, deaf).map_err(|e| Failure::new(MOUNT, explain(&mount, &e)))?;
     if args.lazy {
         return Ok(());
     }
+    if deaf {
+        let image = shown(&mount.source);
+        return Err(Failure::new(
+            SYSTEM,
+            format!("{image}: unmounted, but the server does not answer: what it has not written may be lost"),
+        ));
+    }
     // One of several places where it is seen (a bind mount): its server goes on.
-    let elsewhere = mount_table::read()?.into_iter().find(|other| other.device == mount.device);
+    let elsewhere = mount_table::read()?.into_iter().find(|other| other.is_same(&mount));
     if let Some(other) = elsewhere {
         if args.verbose {
             println!("{} is still mounted on {}", shown(&mount.source), shown(&other.dir));
         }
         return Ok(());
     }
-    wait(&mount, watch)?;
+    wait(&mount, watch, args.force)?;
     if args.verbose {
         println!("{} unmounted from {}", shown(&mount.source), shown(&mount.dir));
     }
@@ -57,10 +79,11 @@ pub fn run(args: &UnmountArgs) -> Result<()> {
 
 /// As umount(8) calls its helpers.
 pub fn run_helper(args: UnmountHelper) -> Result<()> {
+    namespace::enter(args.namespace.as_deref())?;
     if args.fake {
         return Ok(());
     }
-    run(&UnmountArgs { dir: args.dir, lazy: args.lazy, verbose: args.verbose })
+    run(&UnmountArgs { dir: args.dir, lazy: args.lazy, force: args.force, verbose: args.verbose })
 }
 
 /// Paths and texts are other people's: fit for a terminal.
@@ -68,12 +91,31 @@ fn shown(path: &Path) -> String {
     text::shown(path.as_os_str().as_bytes())
 }
 
+/// Whether the server of the mount at `dir` answers within a moment. The kernel's answer for one that died counts.
+fn answers(dir: &Path) -> bool {
+    let answered = Arc::new(AtomicBool::new(false));
+    let (dir, heard) = (dir.to_owned(), answered.clone());
+    // On a thread that may be left behind.
+    let asked = task::spawn("extant-ask", move || {
+        let _ = rustix::fs::statfs(&dir);
+        heard.store(true, Ordering::Release);
+    });
+    let clock = Clock::real();
+    while asked.is_ok() && !answered.load(Ordering::Acquire) && clock.now_ns() < ANSWER_PATIENCE_NS {
+        clock.sleep(Duration::from_millis(10));
+    }
+    answered.load(Ordering::Acquire)
+}
+
 /// Unmounts. What is busy only in passing is given a moment: a program that has been started and not run yet still has
-/// the files of the one that starts it.
-fn take_down(mount: &Mount, lazy: bool) -> std::result::Result<(), FuseError> {
+/// the files of the one that starts it. `deaf`: nobody will answer what the kernel asks on the way.
+fn take_down(mount: &Mount, lazy: bool, deaf: bool) -> std::result::Result<(), FuseError> {
+    let force = deaf && geteuid().is_root();
+    let down =
+        || if force { extant_fuse::force_unmount(&mount.dir, lazy) } else { extant_fuse::unmount(&mount.dir, lazy) };
     let clock = Clock::real();
     loop {
-        match extant_fuse::unmount(&mount.dir, lazy) {
+        match down() {
             Err(e) if is_busy(&e) && clock.now_ns() < BUSY_PATIENCE_NS => clock.sleep(Duration::from_millis(20)),
             other => return other,
         }
@@ -93,32 +135,50 @@ fn explain(mount: &Mount, e: &FuseError) -> String {
     if is_busy(e) {
         format!("{dir}: busy: a file in it is open, or somebody's directory (lsof {dir})")
     } else {
-        text::shown(e.to_string().as_bytes())
+        text::shown(plain_text(&e.to_string()).as_bytes())
     }
 }
 
 /// Waits until the server is done, saying so when it takes long.
-fn wait(mount: &Mount, mut watch: Option<Watch>) -> Result<()> {
+fn wait(mount: &Mount, mut watch: Option<Watch>, force: bool) -> Result<()> {
     let image = shown(&mount.source);
+    let failed = |message: String| Err(Failure::new(SYSTEM, message));
+    let spec = ImageSpec::parse(mount.source.as_os_str(), None);
+    // Of a server that leaves no word, the lock tells.
+    let place = image::place(&spec).unwrap_or((0, None));
+    let patience_ns = match &watch {
+        _ if force => FORCED_PATIENCE_NS,
+        Some(_) => u64::MAX,
+        None => WORDLESS_PATIENCE_NS,
+    };
     let clock = Clock::real();
     let mut pause = Duration::from_millis(1);
-    let mut next_word_ns = 1_000_000_000;
+    let mut next_word_ns = WORD_NS;
     let ended = loop {
         let ended = match &mut watch {
             Some(watch) => watch.poll(),
-            None => is_free(&mount.source).then_some(Ended::Unknown),
+            None => is_free(&spec, place).then_some(Ended::Unknown),
         };
         if let Some(ended) = ended {
             break ended;
         }
+        let seconds = clock.now_ns() / 1_000_000_000;
+        if clock.now_ns() > patience_ns {
+            return failed(format!("{image}: unmounted, but after {seconds} s somebody still writes it"));
+        }
         if clock.now_ns() > next_word_ns {
-            warn(&format!("{image}: still being written ({} s)", clock.now_ns() / 1_000_000_000));
+            if let Some(pid) = mount_table::seen_by(mount) {
+                return failed(format!(
+                    "{image}: unmounted here, but still mounted in another mount namespace, that of process {pid}: \
+                     it is complete when it is unmounted there, too"
+                ));
+            }
+            warn(&format!("{image}: still being written ({seconds} s)"));
             next_word_ns = clock.now_ns().saturating_mul(2);
         }
         clock.sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
     };
-    let failed = |message: String| Err(Failure::new(SYSTEM, message));
     match ended {
         Ended::Unmounted => Ok(()),
         Ended::Failed(why) => {
@@ -139,8 +199,8 @@ fn wait(mount: &Mount, mut watch: Option<Watch>) -> Result<()> {
     }
 }
 
-/// Whether no server has the image: it would have locked it. One that we may not look at counts as free.
-fn is_free(source: &Path) -> bool {
-    let image = ImageSpec::parse(source.as_os_str(), None).path;
-    !is_locked(&image).unwrap_or(false)
+/// Whether no server writes this place in the image: it would have locked it. One that we may not look at counts as
+/// free.
+fn is_free(spec: &ImageSpec, (start, len): (u64, Option<u64>)) -> bool {
+    !has_writer(&spec.path, start, len).unwrap_or(false)
 }

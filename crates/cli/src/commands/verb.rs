@@ -118,6 +118,11 @@ impl File {
         self.fs.walk_parent(&self.path).map_err(|e| self.failed(e))
     }
 
+    /// As [`File::parent`], for something that is no directory: its path cannot end in a slash.
+    pub fn parent_of_file(&self) -> Result<(InodeRef, &[u8])> {
+        if self.path.ends_with(b"/") { Err(self.failed(Error::NotDirectory)) } else { self.parent() }
+    }
+
     /// What an operation is given when it is a directory: a name in it that is like the source's.
     pub fn below(&self, name: &[u8]) -> File {
         File { fs: self.fs.clone(), path: crate::text::join(&self.path, name) }

@@ -28,8 +28,9 @@ pub fn run(args: &XattrArgs, images: &mut Images) -> Result<()> {
         XattrCommand::List { paths, no_dereference, format } => {
             let mut records = Records::new(*format)?;
             for path in paths {
-                let file = images.file(path)?;
-                let listed = list(&file, !no_dereference, paths.len() > 1, &mut records);
+                // One that cannot be opened does not cut the list short.
+                let listed =
+                    images.file(path).and_then(|file| list(&file, !no_dereference, paths.len() > 1, &mut records));
                 report.note(listed)?;
             }
             records.end()?;

@@ -71,7 +71,11 @@ pub struct MountOptions {
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
+    /// Symbolic links are not followed. mount(2) only; fusermount3 has no word for it.
+    pub nosymfollow: bool,
     pub noatime: bool,
+    /// As the kernel shows it, like `noatime`; neither: `relatime`.
+    pub strictatime: bool,
     /// As the kernel shows them; the waiting is the server's ([`crate::ServerOptions`]).
     pub sync: bool,
     pub dirsync: bool,
@@ -101,7 +105,9 @@ impl Default for MountOptions {
             nosuid: true,
             nodev: true,
             noexec: false,
+            nosymfollow: false,
             noatime: false,
+            strictatime: false,
             sync: false,
             dirsync: false,
             max_read: None,
@@ -140,7 +146,11 @@ impl MountOptions {
         flags.set(MountFlags::NOSUID, self.nosuid);
         flags.set(MountFlags::NODEV, self.nodev);
         flags.set(MountFlags::NOEXEC, self.noexec);
+        flags.set(MountFlags::NOSYMFOLLOW, self.nosymfollow);
+        // One of the three always: a remount without any keeps the one that is there.
         flags.set(MountFlags::NOATIME, self.noatime);
+        flags.set(MountFlags::STRICTATIME, self.strictatime && !self.noatime);
+        flags.set(MountFlags::RELATIME, !self.strictatime && !self.noatime);
         flags.set(MountFlags::SYNCHRONOUS, self.sync);
         flags.set(MountFlags::DIRSYNC, self.dirsync);
         flags
@@ -190,6 +200,10 @@ pub(crate) fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Mounted
             Err(e) => return Err(e),
             Ok(fd) => return Ok(Mounted { fd, unmounter: Unmounter::new(path) }),
         }
+    }
+    if options.nosymfollow {
+        let reason = "fusermount3 does not know it; root can mount so";
+        return Err(FuseError::Option { option: "nosymfollow".into(), reason });
     }
     let fd = fusermount::mount(&path, options)?;
     Ok(Mounted { fd, unmounter: Unmounter::new(path) })
@@ -251,6 +265,14 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
     }
 }
 
+/// Ends the connection to the server of the FUSE mount at `path`, and unmounts: for a server that does not answer. What
+/// the kernel has not handed over yet is lost. Root only.
+pub fn force_unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
+    let mut flags = UnmountFlags::FORCE;
+    flags.set(UnmountFlags::DETACH, lazy);
+    rustix::mount::unmount(path, flags).map_err(|errno| FuseError::Unmount { path: path.into(), errno })
+}
+
 /// Changes how the kernel treats the mount at `path`: whether it is read-only, and the flags of `options`. Root only.
 pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
     rustix::mount::mount_remount(path, options.flags(), "").map_err(|errno| FuseError::Mount {
@@ -261,10 +283,10 @@ pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
 }
 
 /// The device number of the file system at `path`, without asking the server.
-fn device_of(path: &Path) -> Option<(u32, u32)> {
+fn device_of(path: &Path) -> Result<(u32, u32), Errno> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    let st = statx(CWD, path, flags, StatxFlags::TYPE).ok()?;
-    Some((st.stx_dev_major, st.stx_dev_minor))
+    let st = statx(CWD, path, flags, StatxFlags::TYPE)?;
+    Ok((st.stx_dev_major, st.stx_dev_minor))
 }
 
 /// Takes one mount down; may be cloned and called from any thread that is not one of its workers.
@@ -278,7 +300,7 @@ pub struct Unmounter {
 
 impl Unmounter {
     fn new(path: PathBuf) -> Unmounter {
-        let device = device_of(&path);
+        let device = device_of(&path).ok();
         Unmounter { path, device, agent: Arc::default() }
     }
 
@@ -287,9 +309,14 @@ impl Unmounter {
         &self.path
     }
 
-    /// True while this mount (and not another one) is what is seen at its mount point.
+    /// True while this mount (and not another one) is what is seen at its mount point; also when this process may not
+    /// look there any more (a directory above it is closed to who has given up his privileges).
     pub fn is_mounted(&self) -> bool {
-        self.device.is_some() && device_of(&self.path) == self.device
+        match device_of(&self.path) {
+            Ok(device) => self.device == Some(device),
+            Err(Errno::ACCESS) => self.device.is_some(),
+            Err(_) => false,
+        }
     }
 
     /// Unmounts; EBUSY while it is in use, unless `lazy`. For `fuseblk` it returns after the server's `destroy`.
@@ -328,6 +355,16 @@ mod tests {
         for o in bad {
             assert!(matches!(o.check(), Err(FuseError::Option { .. })), "{o:?}");
         }
+    }
+
+    #[test]
+    fn one_flag_says_what_becomes_of_access_times() {
+        let flags = |noatime, strictatime| MountOptions { noatime, strictatime, ..MountOptions::default() }.flags();
+        let all = MountFlags::NOATIME | MountFlags::STRICTATIME | MountFlags::RELATIME;
+        assert_eq!(flags(false, false) & all, MountFlags::RELATIME);
+        assert_eq!(flags(true, false) & all, MountFlags::NOATIME);
+        assert_eq!(flags(true, true) & all, MountFlags::NOATIME);
+        assert_eq!(flags(false, true) & all, MountFlags::STRICTATIME);
     }
 
     #[test]

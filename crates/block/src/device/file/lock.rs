@@ -64,8 +64,21 @@ pub(super) fn unlock(file: &File) {
 /// # Errors
 /// It cannot be opened for reading.
 pub fn is_locked(path: &Path) -> io::Result<bool> {
+    is_refused(path, WHOLE, libc::F_WRLCK)
+}
+
+/// Whether anybody may write `len` bytes (`None`: all) from `start` on of the image file at `path`.
+///
+/// # Errors
+/// It cannot be opened for reading.
+pub fn has_writer(path: &Path, start: u64, len: Option<u64>) -> io::Result<bool> {
+    is_refused(path, Range { start, len }, libc::F_RDLCK)
+}
+
+/// Whether a lock of this kind would be refused.
+fn is_refused(path: &Path, range: Range, kind: libc::c_int) -> io::Result<bool> {
     let file = File::open(path)?;
-    let mut request = WHOLE.request(libc::F_WRLCK)?;
+    let mut request = range.request(kind)?;
     fcntl(&file, FcntlArg::F_OFD_GETLK(&mut request))?;
     Ok(libc::c_int::from(request.l_type) != libc::F_UNLCK)
 }

@@ -23,6 +23,7 @@ mod uring;
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ use rustix::fs::FallocateFlags;
 
 use self::flush::{FlushStream, SharedPoison};
 pub use self::in_use::same_image_in_use;
-pub use self::lock::is_locked;
+pub use self::lock::{has_writer, is_locked};
 pub use self::open::OpenOptions;
 use self::uring::Ring;
 use super::{BlockDevice, IoCounters, IoStats, Limits, check_range, submit_inline, total_len, zero_in_steps};
@@ -151,6 +152,12 @@ impl FileDevice {
             }
         };
         Ok(FileDevice { ring, core })
+    }
+
+    /// Which file of the host it is, whatever has become of its name: the numbers of its device and of its inode.
+    pub fn host_file(&self) -> Result<(u64, u64)> {
+        let meta = self.core.data.metadata().map_err(|e| Error::open(&self.core.name, e))?;
+        Ok((meta.dev(), meta.ino()))
     }
 
     /// What carries out `submit`, after any fallback.

@@ -1,5 +1,6 @@
 //! Files: exclusion, short files, the kernel's mounts, offsets.
 
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -135,8 +136,19 @@ fn two_partitions_of_one_file_can_be_written_and_no_byte_twice() {
     FileDevice::open(&path, part(3 << 20, None)).expect("behind both");
     FileDevice::open(&path, OpenOptions { lock: false, ..OpenOptions::read_only() }).expect("a look");
     assert!(is_locked(&path).expect("readable"));
-    drop((first, second));
+    let written = |start, len| has_writer(&path, start, len).expect("readable");
+    assert!(written(0, None) && written(1 << 20, Some(512)) && !written(3 << 20, None));
+    drop(second);
+    assert!(!written(2 << 20, Some(1 << 20)), "the first has none of it");
+    drop(first);
     assert!(!is_locked(&path).expect("readable"));
+    let reader = FileDevice::open(&path, OpenOptions::read_only()).expect("who only reads");
+    assert!(is_locked(&path).expect("readable") && !written(0, None));
+    assert_eq!(reader.host_file().expect("open"), {
+        let meta = path.metadata().expect("there");
+        (meta.dev(), meta.ino())
+    });
+    drop(reader);
     let whole = FileDevice::open(&path, OpenOptions::default()).expect("the whole");
     let mut bytes = [0; 512];
     whole.read_at(2 << 20, &mut bytes, BioFlags::empty()).expect("read");

@@ -3,8 +3,6 @@
 //! # Locking
 //! None held between calls.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use extant_fs::{Cred, Damage, Error, Filesystem, InodeRef, NewNode, Seek, SetAttr, SetMode, SetTime, WriteFlags};
@@ -141,17 +139,15 @@ pub struct ImageSink {
     fs: Arc<Filesystem>,
     cred: Cred,
     owner: Owner,
-    host_file: Option<Id>,
 }
 
 impl ImageSink {
-    pub fn new(fs: Arc<Filesystem>, path: &Path, owner: Owner) -> ImageSink {
+    pub fn new(fs: Arc<Filesystem>, owner: Owner) -> ImageSink {
         let (uid, gid) = match owner {
             Owner::Given { uid, gid } => (uid, gid),
             _ => (geteuid().as_raw(), getegid().as_raw()),
         };
-        let host_file = path.metadata().ok().map(|m| (m.dev(), m.ino()));
-        ImageSink { fs, cred: Cred { uid, gid, umask: 0 }, owner, host_file }
+        ImageSink { fs, cred: Cred { uid, gid, umask: 0 }, owner }
     }
 
     fn find(&self, parent: &InodeRef, name: &[u8]) -> Step<Option<InodeRef>> {
@@ -199,10 +195,6 @@ impl Sink for ImageSink {
 
     fn image(&self) -> Option<usize> {
         Some(Arc::as_ptr(&self.fs) as usize)
-    }
-
-    fn host_file(&self) -> Option<Id> {
-        self.host_file
     }
 
     fn top(&self, path: &[u8]) -> Step<InodeRef> {
@@ -259,6 +251,10 @@ impl Sink for ImageSink {
                     return Err(Trouble::here("it is the same file"));
                 }
                 self.fs.setattr(&inode, &SetAttr { size: Some(0), ..SetAttr::default() })?;
+                // As the kernel does when a file is written: it was given to another content.
+                if self.fs.get_xattr(&inode, b"security.capability").is_ok() {
+                    self.fs.remove_xattr(&inode, b"security.capability")?;
+                }
                 Ok(inode)
             }
             Some(_) => Err(Trouble::here("something that is no regular file is in the way")),

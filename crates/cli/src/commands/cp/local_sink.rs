@@ -19,7 +19,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown,
+    AtFlags, CWD, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown,
     fsetxattr, fstat, linkat, makedev, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
@@ -29,6 +29,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::local::{dir_path, directory_above, id, kind, os};
 use super::side::{Id, Node, Sink, Step, Trouble, Xattrs};
 use crate::failure::{Result, warn};
+use crate::opened;
 use crate::text::shown;
 
 /// What something is called before it has its name.
@@ -140,6 +141,11 @@ impl LocalSink {
         }
     }
 
+    /// Whether owner, mode and times are ours to change.
+    fn may_change(&self, stat: &Stat) -> bool {
+        self.root || stat.st_uid == geteuid().as_raw()
+    }
+
     fn finish(&self, fd: impl AsFd, node: &Node, xattrs: &Xattrs) -> Step<()> {
         if self.root {
             fchown(&fd, Some(Uid::from_raw(node.uid)), Some(Gid::from_raw(node.gid)))?;
@@ -189,11 +195,18 @@ impl LocalSink {
             Err(Errno::NXIO) => return in_the_way("something that is no regular file"),
             Err(e) => return Err(e.into()),
         };
-        if !file.metadata().is_ok_and(|m| m.is_file()) {
+        let stat = fstat(&file)?;
+        if kind(&stat) != Some(FileType::Regular) {
             return in_the_way("something that is no regular file");
         }
-        // What is copied may be under the name of something private: nobody reads it before it has its mode.
-        fchmod(&file, mode)?;
+        if opened::is_image(id(&stat)) {
+            return Err(Trouble::here(IS_IMAGE));
+        }
+        // What is copied may be under the name of something private: nobody reads it before it has its mode. But the
+        // user may name somebody else's file: as with cp(1), it gets the content and keeps its mode.
+        if !named || self.may_change(&stat) {
+            fchmod(&file, mode)?;
+        }
         rustix::fs::ftruncate(&file, 0)?;
         Ok(file)
     }
@@ -201,6 +214,17 @@ impl LocalSink {
     fn open_below(&self, parent: &OwnedFd, name: &[u8]) -> Step<OwnedFd> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::RDONLY;
         Ok(openat(parent, os(name), flags, Mode::empty())?)
+    }
+}
+
+/// Why an image is not written over.
+const IS_IMAGE: &str = "is the image that is copied from";
+
+/// Refuses to put something in an open image's place: its content would be gone with the last who has it open.
+fn no_image(dir: &Dir, name: &[u8]) -> Step<()> {
+    match statat(&dir.fd, os(name), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) if opened::is_image(id(&stat)) => Err(Trouble::here(IS_IMAGE)),
+        _ => Ok(()),
     }
 }
 
@@ -214,10 +238,6 @@ impl Sink for LocalSink {
     type File = File;
 
     fn image(&self) -> Option<usize> {
-        None
-    }
-
-    fn host_file(&self) -> Option<Id> {
         None
     }
 
@@ -275,8 +295,11 @@ impl Sink for LocalSink {
     fn finish_file(&self, file: File, node: &Node, xattrs: &Xattrs) -> Step<Id> {
         // A hole at the end.
         file.set_len(node.size)?;
-        self.finish(&file, node, xattrs)?;
-        Ok(id(&fstat(&file)?))
+        let stat = fstat(&file)?;
+        if self.may_change(&stat) {
+            self.finish(&file, node, xattrs)?;
+        }
+        Ok(id(&stat))
     }
 
     fn finish_directory(&self, mut dir: Dir, node: &Node, xattrs: &Xattrs) -> Step<()> {
@@ -290,6 +313,7 @@ impl Sink for LocalSink {
             count(&self.left_out.devices);
             return Ok(None);
         }
+        no_image(parent, name)?;
         let workshop = parent.workshop()?;
         let made = match self.make(workshop, node, target) {
             Ok(made) => made,
@@ -323,6 +347,7 @@ impl Sink for LocalSink {
         if !there(&from, file) {
             return Ok(false);
         }
+        no_image(parent, name)?;
         // Under a name that nobody knows, so that what is there is replaced at once and what is linked can be looked at
         // first.
         let workshop = parent.workshop()?;

@@ -19,7 +19,6 @@ mod stream;
 mod tree;
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use extant_fs::{Filesystem, Mounted};
@@ -66,7 +65,7 @@ pub fn run(args: &CpArgs) -> Result<()> {
         Place::Inside(spec, path) => {
             let fs = open_image(spec, false)?;
             images.add(spec, Arc::clone(&fs));
-            let sink = ImageSink::new(Arc::clone(&fs), &spec.path, owner);
+            let sink = ImageSink::new(Arc::clone(&fs), owner);
             copy_all(args, from, &sink, path, &stop, &mut images)
         }
     }
@@ -84,7 +83,7 @@ pub fn put(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
     if from.iter().any(Place::is_stream) {
         return Err(Failure::usage("the standard input is the script's"));
     }
-    let sink = ImageSink::new(fs.clone(), Path::new(fs.image()), owner);
+    let sink = ImageSink::new(fs.clone(), owner);
     copy_each(args, &from, &sink, to.as_bytes(), stop, &mut Images::default())
 }
 

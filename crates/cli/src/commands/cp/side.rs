@@ -116,8 +116,6 @@ pub trait Sink {
 
     /// As [`Source::image`].
     fn image(&self) -> Option<usize>;
-    /// The host's file that the image is in.
-    fn host_file(&self) -> Option<Id>;
     /// A directory that is there.
     fn top(&self, path: &[u8]) -> Step<Self::Dir>;
     /// What is at `path`, links followed.

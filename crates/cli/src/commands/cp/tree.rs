@@ -17,6 +17,7 @@ use super::side::{Id, Node, Sink, Source, Step, Trouble};
 use super::stream;
 use crate::args::CpArgs;
 use crate::failure::{Failure, OPERATIONAL, Result};
+use crate::opened;
 use crate::signals::Stop;
 use crate::text::{Output, shown};
 
@@ -142,6 +143,9 @@ impl<'a, S: Sink> Copy<'a, S> {
             true => (to.to_vec(), name.to_vec()),
             false => split(to)?,
         };
+        if !into_dir && !node.is_dir() {
+            no_directory(to)?;
+        }
         let whole_path = if name.is_empty() { to.to_vec() } else { joined(&parent_path, &name) };
         let there = |e: Trouble| e.at(|| self.sink.show(&parent_path));
         let parent = self.sink.top(&parent_path).map_err(there)?;
@@ -173,6 +177,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         if into_dir {
             return Err(Failure::op(format!("{}: is a directory; standard input needs a name", self.sink.show(to))));
         }
+        no_directory(to)?;
         let (parent, name) = split(to)?;
         let at = || self.sink.show(to);
         let parent = self.sink.top(&parent).map_err(|e| e.at(at))?;
@@ -297,7 +302,7 @@ impl<'a, S: Sink> Copy<'a, S> {
     /// Copies what is no directory.
     fn file<R: Source>(&mut self, source: &R, entry: &R::Entry, node: &Node, item: &Item<'_, S::Dir>) -> Result<()> {
         self.stop.check()?;
-        if source.image().is_none() && self.sink.host_file() == Some(node.id) {
+        if source.image().is_none() && opened::is_written_image(node.id) {
             return Err(Failure::op(format!("{}: is the image that is written", source.show(item.from))));
         }
         let at = |e: Trouble| e.at(|| self.sink.show(item.to));
@@ -403,6 +408,11 @@ fn split(path: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
     }
     let path = trimmed(path);
     Ok((path[..path.len() - name.len()].to_vec(), name.to_vec()))
+}
+
+/// What ends in a slash names a directory, and nothing else can be made there.
+fn no_directory(path: &[u8]) -> Result<()> {
+    if path.ends_with(b"/") { Err(Failure::op(format!("{}: not a directory", shown(path)))) } else { Ok(()) }
 }
 
 /// Appends a name to a path, in which nothing stands for the directory we are in.
