@@ -39,7 +39,7 @@ pub(super) use vanilla::Vanilla;
 
 extant_base::policies! {
     /// The policies, by name.
-    pub enum EsPolicyKind: "es_policy", "what leaves the extent-status cache when memory is short", default RoundRobin {
+    pub enum EsPolicyKind: "es_policy", "what leaves the extent-status cache when memory is short", default LeafRing {
         Vanilla = "vanilla", "inodes least recently touched first, each from its first block (Linux 3.12)";
         EvictableList = "evictable-list", "the same inodes, each with a list of what can go (Zheng Liu's series of 2013)";
         RoundRobin = "round-robin", "inodes in turn, each from where the last visit ended (Linux 3.19 and later)";
