@@ -77,6 +77,14 @@ impl<T: ?Sized> RwLock<T> {
     }
 }
 
+impl<T: ?Sized> RwLockWriteGuard<'_, T> {
+    /// Gives the lock to who waits for it: for who takes it again at once, and would be first each time.
+    pub fn unlock_fair(self) {
+        let RwLockWriteGuard { raw, _held } = self;
+        parking_lot::RwLockWriteGuard::unlock_fair(raw);
+    }
+}
+
 impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {

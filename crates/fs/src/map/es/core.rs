@@ -200,7 +200,9 @@ impl<P: EsPolicy> Node<P> {
         let ((freed, visited, result), before, after) = {
             let mut tree = self.tree.try_write()?;
             let before = sizes(&*tree);
-            (f(&mut tree), before, sizes(&*tree))
+            let done = (f(&mut tree), before, sizes(&*tree));
+            tree.unlock_fair();
+            done
         };
         self.core.account(before, after);
         Some((Shrunk { freed, visited, bytes: before.bytes.saturating_sub(after.bytes) }, result))

@@ -99,6 +99,9 @@ pub struct EsCounts {
 /// Entries given up at once (Linux: `SHRINK_BATCH`).
 const BATCH: u64 = 128;
 
+/// Calls in a row that free nothing, because everybody is looked up in or in use, until a shrink gives up.
+const IN_VAIN: u32 = 64;
+
 /// The cache of one mount.
 #[derive(Clone)]
 pub struct EsCache(CacheOf);
@@ -204,14 +207,12 @@ impl Shrinker for EsCache {
     }
 
     fn shrink(&self, bytes: u64) -> u64 {
-        let mut freed = 0;
-        while freed < bytes {
+        let (mut freed, mut in_vain) = (0, 0);
+        while freed < bytes && in_vain < IN_VAIN && self.evictable() > 0 {
             // A batch as the kernel's: nobody waits for an inode's lock for longer than one takes.
             let now = on_cache!(self, core => core.shrink(BATCH));
             freed += now.bytes;
-            if now.freed == 0 {
-                break;
-            }
+            in_vain = if now.freed > 0 { 0 } else { in_vain + 1 };
         }
         freed
     }
