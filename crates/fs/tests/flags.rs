@@ -107,3 +107,16 @@ fn times_that_the_kernel_kept_are_taken_after_the_file_became_immutable() {
         assert!(matches!(scene.setattr(&f, &asked), Err(Error::NotPermitted)));
     }
 }
+
+/// A change that is refused has taken nothing.
+#[test]
+fn an_immutable_file_keeps_its_set_id_bits() {
+    let scene = Disk::new(64, EXT4).mount(production());
+    let f = create(&scene, "f");
+    chmod(&scene, &f, 0o6755).expect("chmod");
+    let fixed = InodeFlags::IMMUTABLE | InodeFlags::from_bits_retain(scene.getattr(&f).flags);
+    let flags = Some((fixed & InodeFlags::USER_VISIBLE).bits());
+    scene.set_flags(&f, SetFlags { flags, project: None, privileged: true }).expect("chattr +i");
+    assert!(matches!(scene.drop_privileges(&f, false), Err(Error::NotPermitted)));
+    assert_eq!(scene.getattr(&f).mode & 0o7777, 0o6755);
+}
