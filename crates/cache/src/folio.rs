@@ -103,7 +103,8 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// `block_bits`: log2 of the block size (10..=12). `keep_clean`: whether written data stays cached.
+    /// `block_bits`: log2 of the block size (10..=16; blocks larger than a page are only read: nothing of them is ever
+    /// written, dirty or taken). `keep_clean`: whether written data stays cached.
     pub fn new(block_bits: u32, keep_clean: bool, budget: Arc<Budget>) -> AddressSpace {
         AddressSpace {
             block_bits,
@@ -137,6 +138,7 @@ impl AddressSpace {
         1 << self.block_bits
     }
 
+    /// For blocks that can be written: 0 for larger ones.
     fn blocks_per_page(&self) -> u64 {
         PAGE_SIZE as u64 >> self.block_bits
     }
@@ -196,7 +198,7 @@ impl AddressSpace {
 
     /// Whether the bytes of block `block` are cached.
     pub fn block_uptodate(&self, block: u64) -> bool {
-        if self.is_empty() {
+        if self.is_empty() || self.blocks_per_page() == 0 {
             return false;
         }
         let page = block / self.blocks_per_page();
@@ -509,7 +511,7 @@ impl AddressSpace {
 
     /// True when block `block` is newer in memory than on the device, or on its way.
     pub fn block_dirty(&self, block: u64) -> bool {
-        if self.is_empty() {
+        if self.is_empty() || self.blocks_per_page() == 0 {
             return false;
         }
         let inner = self.inner.read();

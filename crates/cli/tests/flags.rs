@@ -268,6 +268,32 @@ fn every_letter_of_chattr() {
     });
 }
 
+/// What is immutable or append-only already takes other flags as the kernel's driver lets it.
+#[test]
+fn every_letter_of_chattr_on_what_has_one() {
+    with_both(&[], "no_open=0", |kernel, extant| {
+        let mut differ = Vec::new();
+        for first in ["+i", "+a"] {
+            for letter in "aAcCdDiPsStTu".chars() {
+                for what in [format!("+{letter}"), format!("-ia+{letter}")] {
+                    let [k, e] = [kernel, extant].map(|mount| {
+                        let path = mount.join(format!("{first}{what}"));
+                        std::fs::write(&path, "content").expect("file");
+                        chattr(first, &path);
+                        let said = chattr_as(0, &what, &path);
+                        run("chattr", &["-i", "-a", path.to_str().expect("UTF-8")]);
+                        said
+                    });
+                    if k != e {
+                        differ.push(format!("{first} {what}: kernel {k}, Extant {e}"));
+                    }
+                }
+            }
+        }
+        assert!(differ.is_empty(), "{differ:#?}");
+    });
+}
+
 /// The rules of Linux's `ext4_link`, `ext4_rename` and `__ext4_new_inode`; not every kernel is built to mount such an
 /// image.
 #[test]

@@ -271,6 +271,57 @@ fn a_frozen_mount_is_a_clean_image_and_its_writers_wait() {
     }
 }
 
+/// What has to wait for the thaw keeps nobody from it: neither a remount, which is refused, nor trims that came a
+/// moment before the freeze.
+#[test]
+fn nothing_keeps_a_frozen_mount_from_the_thaw() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    extant(&["mount", &image, &mnt]).ok();
+    let in_time = |args: &[&str]| run("timeout", &[&["60", extant_path().to_str().expect("UTF-8")], args].concat());
+    extant(&["freeze", &mnt]).ok();
+    let late = format!("echo late > {mnt}/late");
+    let mut writer = Command::new("sh").args(["-c", &late]).stdin(Stdio::null()).spawn().expect("spawn");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    in_time(&["mount", "-o", "remount,rw", &image, &mnt]).fails(32, &["busy"]);
+    in_time(&["thaw", &mnt]).ok();
+    assert!(writer.wait().expect("wait").success());
+    for _ in 0..12 {
+        let trims: Vec<_> =
+            (0..4).map(|_| Command::new("fstrim").arg(&mnt).stdin(Stdio::null()).spawn().expect("spawn")).collect();
+        in_time(&["freeze", &mnt]).ok();
+        in_time(&["thaw", &mnt]).ok();
+        for mut trim in trims {
+            assert!(trim.wait().expect("wait").success());
+        }
+    }
+    extant(&["unmount", &mnt]).ok();
+    fsck_clean(&image);
+}
+
+/// The kernel hands over what it has of files before the server freezes.
+#[test]
+fn a_freeze_has_what_the_kernel_had_not_written() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let (image, copy) = (dir.image("ext4", &[]), dir.text("copy.img"));
+    let (mnt, _mounts) = place(&dir, "mnt");
+    extant(&["mount", "-o", "writeback_cache", &image, &mnt]).ok();
+    std::fs::write(format!("{mnt}/new"), "content").expect("written");
+    extant(&["freeze", &mnt]).ok();
+    std::fs::copy(&image, &copy).expect("copied");
+    extant(&["thaw", &mnt]).ok();
+    assert_eq!(extant(&["cat", &copy, "new"]).ok(), "content");
+    extant(&["unmount", &mnt]).ok();
+    fsck_clean(&image);
+}
+
 fn is_late(entry: &std::fs::DirEntry) -> bool {
     entry.file_name().to_string_lossy().starts_with("late")
 }

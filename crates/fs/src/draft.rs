@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::{Bio, BioFlags, BlockDevice, IoStats, Limits, submit_inline};
 use extant_ondisk::jbd2::{
@@ -49,13 +50,21 @@ pub struct Draft {
     limits: Limits,
     /// The pieces that lie in `side`.
     changed: Mutex<BTreeSet<u64>>,
+    /// The log of the image holds the changes, until a mount replays it.
+    committed: AtomicBool,
 }
 
 impl Draft {
     /// `side` is as large as `base`; what it contains does not matter. `base` is clean, and nobody else changes it.
     pub fn new(base: Arc<dyn BlockDevice>, side: Arc<dyn BlockDevice>) -> Draft {
         let limits = Limits { discard: false, volatile_cache: false, ..*base.limits() };
-        Draft { base, side, limits, changed: Mutex::new(&DRAFT_CLASS, BTreeSet::new()) }
+        Draft {
+            base,
+            side,
+            limits,
+            changed: Mutex::new(&DRAFT_CLASS, BTreeSet::new()),
+            committed: AtomicBool::new(false),
+        }
     }
 
     /// The parts of a range by piece: offset, length.
@@ -76,8 +85,12 @@ impl Draft {
     /// draft's own file system has been unmounted. An error leaves the image as it was, but perhaps marked as needing
     /// recovery.
     ///
-    /// Errors: `Unsupported` for an image without a journal of its own, and for more changes than its log can take.
+    /// Errors: `Unsupported` for an image without a journal of its own, and for more changes than its log can take;
+    /// `Invalid` for a draft that has been committed: what its log holds would be lost if it were written again.
     pub fn commit(self: &Arc<Draft>) -> Result<()> {
+        if self.committed.load(Ordering::Acquire) {
+            return Err(Error::Invalid("the draft has been committed"));
+        }
         let no_journal = || Error::Unsupported(Unsupported::Journal { detail: "the image has no journal".into() });
         let device: Arc<dyn BlockDevice> = self.clone();
         let sb = read_super(&*device)?;
@@ -101,6 +114,7 @@ impl Draft {
         let place = marked.primary_location();
         marked.set_needs_recovery(true);
         write_super(&*self.base, &marked, place)?;
+        self.committed.store(true, Ordering::Release);
         self.log(&sb, &mut home, jsb, &logged)
     }
 

@@ -203,6 +203,9 @@ pub enum Error {
     /// A default ACL on something that is no directory (EACCES).
     #[error("permission denied")]
     AccessDenied,
+    /// Not while the mount is in this state (EBUSY).
+    #[error("{0}")]
+    Busy(&'static str),
     /// The request makes no sense (EINVAL); what is wrong with it.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),

@@ -4,7 +4,8 @@
 //! (`mount.rs`); the operations are in `ops/`, one file each.
 //!
 //! # Locking
-//! `superblock` (75) guards the decoded superblock; `renames` (10) makes cross-directory renames exclude each other.
+//! `superblock` (75) guards the decoded superblock; `renames` (10) makes cross-directory renames exclude each other;
+//! `s_umount` (4) freezing, thawing, remounting and unmounting.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -35,6 +36,7 @@ use crate::state::MountState;
 use crate::super_block::{read_super_at, write_super};
 use crate::threads::Threads;
 
+pub(crate) static UMOUNT_CLASS: LockClass = LockClass::new("s_umount", 4);
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
@@ -106,6 +108,10 @@ pub struct Filesystem {
     pub(crate) free_inodes: AtomicI64,
     pub(crate) state: MountState,
     pub(crate) gate: Gate,
+    /// Serialises what changes the mount as a whole; how it ended, once it has.
+    pub(crate) umount: Mutex<Option<Result<()>>>,
+    /// The device is as after an unmount, and stays so. Set with the lock of `evictions` held, too.
+    pub(crate) frozen: AtomicBool,
     /// Errors of which the superblock on the device, and the log, have still to be told.
     pub(crate) errors_unwritten: AtomicBool,
     pub(crate) errors_unlogged: AtomicBool,
@@ -199,7 +205,6 @@ impl Filesystem {
         (self.inodes.len(), self.orphans.len())
     }
 
-    /// The time for inode stamps.
     /// The time as new inodes can hold it: small ones have no nanoseconds, and a time must not change when the inode
     /// has left the memory (Linux: `s_time_gran`).
     pub(crate) fn now(&self) -> Timestamp {
@@ -323,8 +328,8 @@ impl Filesystem {
         extant_base::trace_point!(ext4_error; "image={} error={}", self.image(), e);
         self.options.messages.say(format_args!("{}: {}", self.image(), e));
         self.tell_superblock(e, ino, block);
-        if self.on_error == OnError::RemountReadOnly {
-            self.fail(e);
+        // A mount that is read-only anyway has nothing that could be lost, and writes nothing.
+        if self.on_error == OnError::RemountReadOnly && (self.fail(e) || self.state.has_failed()) {
             // As the kernel: what was not durable when the damage was found never is.
             self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
         }
@@ -384,8 +389,12 @@ impl Filesystem {
     }
 
     /// Stops trusting what is in memory (an operation panicked, say): nothing more reaches the log, the mount is
-    /// read-only from here on, and the image stays marked as needing recovery.
+    /// read-only from here on, and the image stays marked as needing recovery. One that is read-only stays so, and
+    /// writes nothing.
     pub fn abort(&self, cause: &str) {
+        if self.state.stay_read_only() {
+            return;
+        }
         self.journal.abort(&extant_journal::Error::Aborted { cause: cause.to_owned() });
     }
 

@@ -1,12 +1,14 @@
-//! The gate in front of every operation that changes something: open, or shut while the mount is frozen.
+//! The gate in front of every operation that changes something: open, or shut while the mount is frozen, turns
+//! read-only, or ends.
 //!
 //! Main types: [`Gate`], [`Change`] (somebody is inside). Linux: `sb_start_write`, `freeze_super`.
 //!
 //! What it does not do: make the device clean ([`Filesystem::freeze`](crate::Filesystem::freeze) does, once nobody is
-//! inside).
+//! inside), nor say whether it is (`Filesystem::is_frozen`): it is shut from before that on.
 //!
 //! # Locking
-//! `freeze` (5), taken only while the mount is frozen or about to be. Who waits at the gate holds nothing.
+//! `freeze` (5), taken only while the gate is shut. Who waits at the gate holds nothing. Shut and opened only under
+//! `s_umount` (4).
 
 use std::cell::Cell;
 
@@ -41,7 +43,7 @@ impl Gate {
         }
     }
 
-    pub(crate) fn is_shut(&self) -> bool {
+    fn is_shut(&self) -> bool {
         self.shut.load(Ordering::SeqCst)
     }
 
@@ -63,6 +65,17 @@ impl Gate {
         Change(self)
     }
 
+    /// As [`Gate::enter`], but does not wait: `None` while the gate is shut.
+    pub(crate) fn try_enter(&self) -> Option<Change<'_>> {
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        if INSIDE.get() == 0 && self.is_shut() {
+            self.leave();
+            return None;
+        }
+        INSIDE.set(INSIDE.get() + 1);
+        Some(Change(self))
+    }
+
     fn leave(&self) {
         if self.inside.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_shut() {
             let _held = self.lock.lock();
@@ -70,24 +83,19 @@ impl Gate {
         }
     }
 
-    /// Shuts the gate and waits until nobody is inside. False if it is shut already.
-    pub(crate) fn shut(&self) -> bool {
+    /// Shuts the gate and waits until nobody is inside.
+    pub(crate) fn shut(&self) {
         let mut held = self.lock.lock();
-        if self.shut.swap(true, Ordering::SeqCst) {
-            return false;
-        }
+        self.shut.store(true, Ordering::SeqCst);
         while self.inside.load(Ordering::SeqCst) > 0 {
             self.changed.wait(&mut held);
         }
-        true
     }
 
-    /// False if it is open already.
-    pub(crate) fn open(&self) -> bool {
+    pub(crate) fn open(&self) {
         let _held = self.lock.lock();
-        let was = self.shut.swap(false, Ordering::SeqCst);
+        self.shut.store(false, Ordering::SeqCst);
         self.changed.notify_all();
-        was
     }
 }
 

@@ -273,6 +273,8 @@ impl Parts {
             renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
             state: MountState::new(self.read_only),
             gate: Gate::new(),
+            umount: Mutex::new(&filesystem::UMOUNT_CLASS, None),
+            frozen: AtomicBool::new(false),
             errors_unwritten: AtomicBool::new(false),
             errors_unlogged: AtomicBool::new(false),
             on_error,

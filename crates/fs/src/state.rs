@@ -1,9 +1,10 @@
 //! Whether a mount may change its image, and whether it may still say that something is durable.
 //!
 //! Main type: [`MountState`]: running; read-only because it was asked for, at the mount or since; failed, after the
-//! first error that `errors=` or the journal does not forgive; closed. Every operation that changes something passes
-//! [`MountState::check_writable`], everything that says "durable" passes [`MountState::acknowledge`], which answers a
-//! failed mount's first error. Linux: `sb_rdonly`, `EXT4_MF_FS_ABORTED`, `ext4_emergency_state`.
+//! first error that `errors=` or the journal does not forgive; closed, or cut off before it was. Every operation that
+//! changes something passes [`MountState::check_writable`], everything that says "durable" passes
+//! [`MountState::acknowledge`], which answers a failed mount's first error. Linux: `sb_rdonly`, `EXT4_MF_FS_ABORTED`,
+//! `ext4_emergency_state`.
 //!
 //! What it does not do: stop anything. Who fails a mount aborts the journal first.
 //!
@@ -23,6 +24,8 @@ const FAILED: u8 = 2;
 const CLOSED: u8 = 3;
 /// Read-only for a while: it was writable, and can be again.
 const REMOUNTED: u8 = 4;
+/// Closed without what a close writes.
+const CUT_OFF: u8 = 5;
 
 pub(crate) struct MountState {
     code: AtomicU8,
@@ -52,9 +55,9 @@ impl MountState {
     /// Something that this mount has written may be called durable.
     ///
     /// # Errors
-    /// [`Error::Lost`] with the first error of a mount that failed.
+    /// [`Error::Lost`] with the first error of a mount that failed or was cut off.
     pub(crate) fn acknowledge(&self) -> Result<()> {
-        if !self.has_failed() {
+        if !matches!(self.code.load(Ordering::Acquire), FAILED | CUT_OFF) {
             return Ok(());
         }
         Err(Error::lost(None, self.first.lock().clone().unwrap_or(Error::ReadOnly)))
@@ -85,11 +88,30 @@ impl MountState {
         self.code.load(Ordering::Acquire) == REMOUNTED
     }
 
+    /// Read-only it is, and stays. False for a mount that writes or has failed.
+    pub(crate) fn stay_read_only(&self) -> bool {
+        let turned = self.code.compare_exchange(REMOUNTED, READ_ONLY, Ordering::AcqRel, Ordering::Acquire);
+        matches!(turned, Ok(_) | Err(READ_ONLY))
+    }
+
     /// After the unmount.
     pub(crate) fn close(&self) {
         let _first = self.first.lock();
         if !self.has_failed() {
             self.code.store(CLOSED, Ordering::Release);
+        }
+    }
+
+    /// In place of an unmount: nothing may be changed any more, and what is not durable never is.
+    pub(crate) fn cut_off(&self, e: &Error) {
+        let mut first = self.first.lock();
+        match self.code.load(Ordering::Acquire) {
+            RUNNING => {
+                *first = Some(e.clone());
+                self.code.store(CUT_OFF, Ordering::Release);
+            }
+            FAILED => {}
+            _ => self.code.store(CLOSED, Ordering::Release),
         }
     }
 }

@@ -111,7 +111,29 @@ impl Filesystem {
         if desc.file_type().is_none() {
             return Err(Error::Stale(ino));
         }
+        self.check_content(ino, &desc)?;
         Ok(desc)
+    }
+
+    /// Where the content is said to be, and how much of it a directory is said to have.
+    fn check_content(&self, ino: InodeNr, desc: &InodeDesc) -> Result<()> {
+        let damaged = |detail: String| Err(Error::corrupt(Damage::Inode, detail).of(ino));
+        if desc.flags.contains(InodeFlags::INLINE_DATA) {
+            // Linux: `__ext4_iget`. Nobody may take such an inode for one without content.
+            if !self.inline_data {
+                return damaged("its content is in the inode, where the image knows no such files".into());
+            }
+            if desc.has_extents() {
+                return damaged("its content is in the inode, and in extents".into());
+            }
+        } else if desc.is_dir() && desc.size > u64::from(u32::MAX) {
+            // Every block of this size would be looked for (Linux: `ext4_readdir` ends at i_blocks).
+            let most = desc.blocks.saturating_mul(512).min(self.geo.blocks_count << self.geo.block_bits);
+            if desc.size > most {
+                return damaged(format!("a directory of {} bytes with blocks for {most}", desc.size));
+            }
+        }
+        Ok(())
     }
 
     /// Puts an inode that was read from its table among those in memory.

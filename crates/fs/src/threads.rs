@@ -3,7 +3,7 @@
 //! Main type: [`Threads`].
 //!
 //! # Locking
-//! `threads` (1) around the list; not held while a thread is waited for.
+//! `threads` (6) around the list; not held while a thread is waited for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use extant_base::task::{self, JoinHandle};
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 
-static CLASS: LockClass = LockClass::new("threads", 1);
+static CLASS: LockClass = LockClass::new("threads", 6);
 
 /// How long a thread waits for work before it looks whether the file system is still there.
 const STEP: Duration = Duration::from_millis(100);

@@ -5,20 +5,22 @@
 //! leaves an image that replays.
 //!
 //! # Locking
-//! None held while waiting. Whoever is still at work is told by [`crate::state`] that nothing changes any more.
+//! `s_umount` (4) throughout, so that nobody freezes, thaws or remounts meanwhile, and who unmounts again is told how
+//! it went. The gate ([`crate::freeze`]) is shut from the first step to the last: whoever comes later waits, and is
+//! then told by [`crate::state`] that nothing changes any more.
 
 use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
 
 use crate::borrow;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::ops::sync::Scope;
 use crate::super_block::write_super;
 
 /// A mount, and the duty to end it: dropped, it unmounts. Parts of a program may share the file system by the `Arc`
-/// that it is; once the mount has ended they can change nothing any more ([`crate::Error::ReadOnly`]).
+/// that it is; once the mount has ended they can change nothing any more ([`Error::ReadOnly`]).
 ///
 /// Dropped by a thread that panics it leaves what a power cut leaves.
 #[must_use = "dropped, it unmounts"]
@@ -51,6 +53,10 @@ impl Drop for Mounted {
         if std::thread::panicking() {
             return self.fs.cut_off();
         }
+        // Whoever unmounted has been told.
+        if self.fs.has_ended() {
+            return;
+        }
         if let Err(e) = self.fs.unmount() {
             self.fs.options.messages.say(format_args!("{}: unmount: {e}", self.fs.image()));
         }
@@ -65,31 +71,50 @@ impl Drop for Filesystem {
 
 impl Filesystem {
     /// Writes everything, marks the image clean, and ends the background threads. The file system answers every later
-    /// change with [`crate::Error::ReadOnly`].
+    /// change with [`Error::ReadOnly`].
     ///
     /// The threads end in the order in which they need each other: whoever writes data or frees inodes needs handles,
     /// which need the journal's thread to make room.
     ///
     /// # Errors
     /// The first thing that could not be made durable; the image is then left marked as needing recovery, unless only
-    /// data of files was lost that nobody has been told of.
+    /// data of files was lost that nobody has been told of. Who unmounts again is told the same.
     pub fn unmount(&self) -> Result<()> {
-        if self.stopping.swap(true, Ordering::AcqRel) {
-            return Ok(());
+        let mut ended = self.umount.lock();
+        if let Some(how) = &*ended {
+            return how.clone();
         }
-        self.thaw();
-        if self.state.is_remounted() {
-            // A borrowed journal is to be given back; otherwise the device is as it should be.
-            if self.borrowed {
-                self.remount(false)?;
-            } else {
-                self.journal.thaw();
-            }
+        self.stopping.store(true, Ordering::Release);
+        if self.is_frozen() {
+            self.thaw_device();
+        } else {
+            self.gate.shut();
+        }
+        let result = self.write_and_close();
+        self.state.close();
+        self.gate.open();
+        // Data that was lost is told whatever else went wrong.
+        let result = self.report_lost().and(result);
+        *ended = Some(result.clone());
+        result
+    }
+
+    /// Nobody is inside the gate, which is shut.
+    fn write_and_close(&self) -> Result<()> {
+        let mut result = Ok(());
+        if self.borrowed && self.state.is_remounted() {
+            // The journal is to be given back.
+            result = self.make_writable();
         }
         let writable = !self.is_read_only();
+        if !writable {
+            // After a remount to read-only the device is as it should be: who waits for a handle gets none.
+            self.journal.stop();
+            self.journal.thaw();
+        }
         self.flusher.stop();
         self.threads.end("extant-flush");
-        let mut result = self.state.acknowledge();
+        result = result.and(self.state.acknowledge());
         if writable {
             result = result.and(self.write_everything());
         }
@@ -97,9 +122,12 @@ impl Filesystem {
         if writable {
             result = result.and_then(|()| self.close_clean());
         }
-        self.state.close();
-        // Data that was lost is told whatever else went wrong.
-        self.report_lost().and(result)
+        result
+    }
+
+    /// Whether it has been unmounted, or cut off; waits for who is at it.
+    fn has_ended(&self) -> bool {
+        self.umount.lock().is_some()
     }
 
     fn write_everything(&self) -> Result<()> {
@@ -125,11 +153,25 @@ impl Filesystem {
 
     /// Nothing more is written, and nothing more can be changed.
     pub(crate) fn cut_off(&self) {
-        if !self.stopping.swap(true, Ordering::AcqRel) {
-            self.release_frozen();
-            self.end_threads();
-            self.state.close();
+        if self.stopping.load(Ordering::Acquire) {
+            return;
         }
+        let mut ended = self.umount.lock();
+        if ended.is_some() {
+            return;
+        }
+        self.stopping.store(true, Ordering::Release);
+        // Before anybody who waits goes on, at the gate or for a handle. Nothing is marked on the device: where it was
+        // frozen, the next mount finds it clean.
+        let cause = extant_journal::Error::Aborted { cause: "the mount was cut off".to_owned() };
+        let cut = Error::Aborted { cause };
+        self.state.cut_off(&cut);
+        self.journal.stop();
+        self.journal.thaw();
+        self.frozen.store(false, Ordering::Release);
+        self.gate.open();
+        self.end_threads();
+        *ended = Some(Err(cut));
     }
 
     fn close_clean(&self) -> Result<()> {

@@ -44,6 +44,25 @@ fn change(fs: &Filesystem) {
     fs.rename(&root, b"kept", &dir, b"moved", RenameFlags::default()).expect("renamed");
 }
 
+/// Written again, the log would lose what it holds.
+#[test]
+fn a_draft_is_committed_once() {
+    let base = Arc::new(image(&["-t", "ext4"]));
+    let draft = Arc::new(Draft::new(base.clone(), Arc::new(MemDevice::new(base.size_bytes()))));
+    let fs = Filesystem::mount(draft.clone(), options()).expect("mounted");
+    change(&fs);
+    fs.unmount().expect("unmounted");
+    drop(fs);
+    draft.commit().expect("committed");
+    let committed = base.snapshot();
+    assert!(matches!(draft.commit(), Err(Error::Invalid(_))));
+    let mut blocks = [vec![0; base.size_bytes() as usize], vec![0; base.size_bytes() as usize]];
+    for (dev, all) in [&committed, &*base].into_iter().zip(&mut blocks) {
+        dev.read_at(0, all, extant_block::BioFlags::empty()).expect("memory");
+    }
+    assert!(blocks[0] == blocks[1], "the log was written again");
+}
+
 fn hash(content: &[u8]) -> u64 {
     use std::hash::{DefaultHasher, Hasher};
     let mut hasher = DefaultHasher::new();

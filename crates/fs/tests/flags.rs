@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use extant_fs::{Cred, NewNode, RenameFlags, SetFlags};
+use extant_fs::{Cred, Error, NewNode, RenameFlags, SetAttr, SetFlags, SetTime};
 use extant_ondisk::inode::InodeFlags;
 
 fn set(scene: &Scene, inode: &extant_fs::InodeRef, flags: InodeFlags) {
@@ -69,4 +69,54 @@ fn what_changes_in_a_synchronous_directory_is_durable() {
             assert_eq!(seen, durable);
         }
     });
+}
+
+/// Linux: `ext4_ioctl_check_immutable`.
+#[test]
+fn an_immutable_inode_keeps_its_flags_until_it_is_none() {
+    let scene = Disk::new(64, EXT4).mount(production());
+    let f = create(&scene, "f");
+    let change = |flags: InodeFlags| {
+        let set = SetFlags { flags: Some(flags.bits()), project: None, privileged: true };
+        scene.set_flags(&f, set).map(|()| scene.getattr(&f).flags & InodeFlags::USER_MODIFIABLE.bits())
+    };
+    let (fixed, plain) = (InodeFlags::IMMUTABLE, scene.getattr(&f).flags & InodeFlags::USER_MODIFIABLE.bits());
+    let plain = InodeFlags::from_bits_retain(plain);
+    change(plain | fixed).expect("chattr +i");
+    assert!(matches!(change(plain | fixed | InodeFlags::NODUMP), Err(Error::NotPermitted)));
+    assert_eq!(change(plain | fixed).expect("nothing changes"), (plain | fixed).bits());
+    assert_eq!(change(plain | InodeFlags::NODUMP).expect("chattr -i +d"), (plain | InodeFlags::NODUMP).bits());
+    // Together with becoming immutable others may change.
+    assert_eq!(change(plain | fixed).expect("chattr +i -d"), (plain | fixed).bits());
+}
+
+/// Under the writeback cache the kernel tells of the time of a write when it writes back, and fsync(2) fails if it may
+/// not; the write was before.
+#[test]
+fn times_that_the_kernel_kept_are_taken_after_the_file_became_immutable() {
+    let scene = Disk::new(64, EXT4).mount(production());
+    let f = create(&scene, "f");
+    let fixed = InodeFlags::IMMUTABLE | InodeFlags::from_bits_retain(scene.getattr(&f).flags);
+    let flags = Some((fixed & InodeFlags::USER_VISIBLE).bits());
+    scene.set_flags(&f, SetFlags { flags, project: None, privileged: true }).expect("chattr +i");
+    let then = scene.getattr(&f).ctime;
+    let kept = SetAttr { mtime: Some(SetTime::At(then)), ctime: Some(then), ..SetAttr::default() };
+    assert_eq!(scene.setattr(&f, &kept).expect("times").mtime, then);
+    for mtime in [SetTime::Now, SetTime::At(then)] {
+        let asked = SetAttr { mtime: Some(mtime), ..SetAttr::default() };
+        assert!(matches!(scene.setattr(&f, &asked), Err(Error::NotPermitted)));
+    }
+}
+
+/// A change that is refused has taken nothing.
+#[test]
+fn an_immutable_file_keeps_its_set_id_bits() {
+    let scene = Disk::new(64, EXT4).mount(production());
+    let f = create(&scene, "f");
+    chmod(&scene, &f, 0o6755).expect("chmod");
+    let fixed = InodeFlags::IMMUTABLE | InodeFlags::from_bits_retain(scene.getattr(&f).flags);
+    let flags = Some((fixed & InodeFlags::USER_VISIBLE).bits());
+    scene.set_flags(&f, SetFlags { flags, project: None, privileged: true }).expect("chattr +i");
+    assert!(matches!(scene.drop_privileges(&f, false), Err(Error::NotPermitted)));
+    assert_eq!(scene.getattr(&f).mode & 0o7777, 0o6755);
 }

@@ -122,6 +122,17 @@ pub(crate) struct State {
     pub stop: bool,
 }
 
+impl State {
+    /// Whether anybody may still ask for a handle or a commit.
+    fn check(&self) -> Result<()> {
+        match &self.aborted {
+            Some(cause) => Err(cause.as_aborted()),
+            None if self.stop => Err(Error::Aborted { cause: "the mount has ended".to_owned() }),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The journal of one mount.
 pub struct Journal {
     pub(crate) cache: Arc<BufferCache>,
@@ -206,9 +217,7 @@ impl Journal {
         }
         let mut s = self.state.lock();
         loop {
-            if let Some(cause) = &s.aborted {
-                return Err(cause.as_aborted());
-            }
+            s.check()?;
             if s.locked || s.frozen {
                 self.room.wait(&mut s);
             } else if s.reserved + credits > self.max_blocks && s.reserved > 0 {
@@ -284,8 +293,7 @@ impl Journal {
     pub fn commit_async(&self, tid: Option<Tid>, done: Callback) {
         self.stats.waits.inc();
         let mut s = self.state.lock();
-        if let Some(cause) = &s.aborted {
-            let error = cause.as_aborted();
+        if let Err(error) = s.check() {
             drop(s);
             return done(Err(error));
         }
@@ -427,10 +435,12 @@ impl Journal {
         s.gathering = false;
     }
 
-    /// Ends [`Journal::run`].
+    /// Ends [`Journal::run`] once it has served who waits for a commit. Whoever comes later, or waits for a handle, is
+    /// refused: nobody would serve him.
     pub fn stop(&self) {
         self.state.lock().stop = true;
         self.work.notify_all();
+        self.room.notify_all();
     }
 
     /// Stops the journal after an error: nothing more is logged, every waiter gets the error, the log keeps what it

@@ -1,6 +1,8 @@
 //! `extant freeze` and `extant thaw`.
 //!
-//! The kernel answers fsfreeze(8) itself for FUSE, and refuses; so the server is told by an ioctl of our own.
+//! The kernel answers fsfreeze(8) itself for FUSE, and refuses; so the server is told by an ioctl of our own. What the
+//! kernel has of files that is not written (`writeback_cache`, shared mappings) it hands over before, as it does when
+//! it freezes a file system itself.
 //!
 //! # Locking
 //! None.
@@ -21,6 +23,10 @@ pub fn run(args: &FreezeArgs, what: Control) -> Result<()> {
         return Err(Failure::new(MOUNT, format!("{name}: no mount of extant's")));
     };
     let root = File::open(&mount.dir).map_err(|e| Failure::io(&mount.dir, e).with_status(MOUNT))?;
+    if what == Control::Freeze {
+        // An error is told to who wrote, as ever; the freeze is about what the server has.
+        let _ = rustix::fs::syncfs(&root);
+    }
     control(&root, what).map_err(|e| match e {
         Errno::BUSY => Failure::new(MOUNT, format!("{name}: frozen already")),
         Errno::INVAL => Failure::new(MOUNT, format!("{name}: not frozen")),

@@ -50,11 +50,11 @@ impl SetAttr {
     fn changes(&self) -> impl Iterator<Item = Change> {
         // Who keeps the times himself tells them of what was allowed when it happened.
         let kept = self.ctime.is_some();
-        let times = [self.atime, self.mtime];
+        let times = [self.atime, self.mtime].map(|t| t.filter(|_| !kept));
         let set = self.mode.is_some()
             || self.uid.is_some()
             || self.gid.is_some()
-            || (!kept && times.iter().any(|t| matches!(t, Some(SetTime::At(_)))));
+            || times.iter().any(|t| matches!(t, Some(SetTime::At(_))));
         let touch = times.iter().any(Option::is_some);
         [(set, Change::Attributes), (touch, Change::Touch), (self.size.is_some(), Change::Truncate)]
             .into_iter()

@@ -131,7 +131,7 @@ impl Filesystem {
 
     /// Moves the access time if the mount's rule says so; written lazily.
     pub(crate) fn touch_atime(&self, inode: &InodeRef) {
-        if self.options.atime == Atime::Never || self.is_read_only() || self.is_frozen() {
+        if self.options.atime == Atime::Never || self.is_read_only() {
             return;
         }
         let now = self.now();
@@ -146,6 +146,11 @@ impl Filesystem {
             {
                 return;
             }
+        }
+        // While the mount is frozen or about to be, nothing may become dirty.
+        let Some(_change) = self.gate.try_enter() else { return };
+        if self.is_read_only() {
+            return;
         }
         let mut m = inode.meta.write();
         m.desc.atime = now;

@@ -59,6 +59,25 @@ impl Filesystem {
         }
     }
 
+    /// Queues what lost its last user while the mount was read-only.
+    pub(crate) fn queue_unused(&self) {
+        let unused = |inode: &Arc<Inode>| inode.links() == 0 && inode.users() == 0;
+        for inode in self.inodes.all().into_iter().filter(unused) {
+            self.queue_eviction(inode);
+        }
+    }
+
+    /// The mount is frozen from here on, as far as evictions are concerned: none is under way on return, and none
+    /// begins until the thaw, whoever comes to the queue. (It would wait for a handle.)
+    pub(crate) fn hold_evictions(&self) {
+        self.drain_evictions();
+        {
+            let _q = self.evictions.lock();
+            self.frozen.store(true, Ordering::Release);
+        }
+        self.drain_evictions();
+    }
+
     /// Frees a few queued inodes on the caller's thread, which holds no lock and no handle: small files go without a
     /// switch to the eviction thread, and whoever unlinks pays. Large ones are left to the thread.
     pub fn reap(&self) {
@@ -79,7 +98,7 @@ impl Filesystem {
                         self.evict_idle.notify_all();
                     }
                 }
-                match q.front() {
+                match q.front().filter(|_| !self.is_frozen()) {
                     Some(inode) if round < max && small && is_large(inode) => {
                         self.evict_work.notify_one();
                         None
@@ -111,7 +130,7 @@ impl Filesystem {
             if self.stopping.load(Ordering::Acquire) {
                 return false;
             }
-            if q.is_empty() {
+            if q.is_empty() || self.is_frozen() {
                 self.evict_work.wait_for(&mut q, wait);
             }
         }

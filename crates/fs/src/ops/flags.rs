@@ -148,7 +148,9 @@ impl Filesystem {
                     return Err(Error::TooLarge);
                 }
             }
-            if old.contains(InodeFlags::IMMUTABLE) && flags.contains(InodeFlags::IMMUTABLE) && project != old_project {
+            // Linux: `ext4_ioctl_check_immutable`.
+            let stays = old.contains(InodeFlags::IMMUTABLE) && flags.contains(InodeFlags::IMMUTABLE);
+            if stays && (flags != old || project != old_project) {
                 return Err(Error::NotPermitted);
             }
             self.transact_whole(credits::INODE, |handle| {

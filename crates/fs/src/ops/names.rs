@@ -270,6 +270,8 @@ impl Filesystem {
     pub fn drop_privileges(&self, inode: &InodeRef, member: bool) -> Result<()> {
         let _change = self.begin_change()?;
         let _exclusive = inode.rw.write();
+        // The change itself would be refused, and must not leave this behind.
+        self.may_change(inode, Change::Preallocate)?;
         let others = if member { 0 } else { S_ISGID };
         self.kill_bits(inode, privileges(inode.mode()) | inode.mode() & others)
     }

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::map::es::EsState;
+use crate::ops::mapping::LAST_BLOCK;
 
 /// What lseek(2) looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,18 +36,20 @@ impl Filesystem {
             return if what == Seek::Data { Ok(pos) } else { Ok(size) };
         }
         let bits = self.geo.block_bits;
-        let last = ((size - 1) >> bits) as u32;
-        let mut lblk = (pos >> bits) as u32;
-        while lblk <= last {
-            let (mut n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
+        // Behind what a map can address there is only a hole, whatever a damaged size says.
+        let end = (size.div_ceil(1 << bits)).min(u64::from(LAST_BLOCK.0) + 1);
+        let mut at = pos >> bits;
+        while at < end {
+            let lblk = at as u32;
+            let (mut n, state) = self.status(inode, LogicalBlock(lblk), (end - at) as u32)?;
             let is_data = match state {
                 EsState::Written(_) | EsState::Delayed => true,
                 EsState::Hole => false,
                 EsState::Unwritten(_) => {
                     // Data on its way counts; the run ends where that changes.
-                    let dirty = inode.pages.block_dirty(u64::from(lblk));
+                    let dirty = inode.pages.block_dirty(at);
                     if !inode.pages.is_empty() {
-                        n = (1..n).find(|i| inode.pages.block_dirty(u64::from(lblk + i)) != dirty).unwrap_or(n);
+                        n = (1..n).find(|i| inode.pages.block_dirty(at + u64::from(*i)) != dirty).unwrap_or(n);
                     }
                     if !dirty {
                         // What has left the folios meanwhile is written by now.
@@ -59,10 +62,10 @@ impl Filesystem {
                 }
             };
             if is_data == (what == Seek::Data) {
-                return Ok(pos.max(u64::from(lblk) << bits));
+                return Ok(pos.max(at << bits));
             }
-            lblk = lblk.saturating_add(n);
+            at += u64::from(n);
         }
-        if what == Seek::Hole { Ok(size) } else { Err(Error::NoSuchOffset) }
+        if what == Seek::Hole { Ok(size.min(pos.max(end << bits))) } else { Err(Error::NoSuchOffset) }
     }
 }

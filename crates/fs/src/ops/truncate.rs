@@ -1,4 +1,4 @@
-//! Size changes, preallocation, holes; where data and holes are.
+//! Size changes.
 //!
 //! Truncation is crash-safe by the orphan list: the first handle records the inode as an orphan and sets the smaller
 //! size, the blocks go in as many handles as the journal needs, the last handle takes the inode off the list.

@@ -1,8 +1,11 @@
-//! What is asked of the file system as a whole: freeze and thaw, trim, the label.
+//! What is asked of the file system as a whole: freeze and thaw, read-only and back, trim, the label.
 //!
 //! # Locking
-//! None held while waiting. Who freezes passes the gate of [`crate::freeze`] first, then stops the journal.
+//! `s_umount` (4) around freeze, thaw, remount and unmount, so that each finds the mount as the one before left it; it
+//! is held while they wait for those inside the gate ([`crate::freeze`]) and for the device. Nobody inside, and no
+//! thread of the mount, takes it.
 
+use extant_base::sync::atomic::Ordering;
 use extant_ondisk::BlockNr;
 
 use crate::error::{Error, Result};
@@ -23,9 +26,9 @@ impl Filesystem {
         Ok(change)
     }
 
-    /// Whether changes wait at the gate.
+    /// Whether the mount is frozen: nothing is written, and changes wait at the gate.
     pub fn is_frozen(&self) -> bool {
-        self.gate.is_shut()
+        self.frozen.load(Ordering::Acquire)
     }
 
     /// Writes everything, empties the journal and marks the image clean: until [`Filesystem::thaw`] nothing is written,
@@ -34,25 +37,38 @@ impl Filesystem {
     /// False if it was frozen already. Linux: `ext4_freeze`.
     ///
     /// # Errors
-    /// What could not be written; the mount is then not frozen.
+    /// What could not be written; the mount is then not frozen. [`Error::ReadOnly`] after the unmount.
     pub fn freeze(&self) -> Result<bool> {
-        if !self.gate.shut() {
+        let ended = self.umount.lock();
+        if ended.is_some() {
+            return Err(Error::ReadOnly);
+        }
+        if self.is_frozen() {
             return Ok(false);
         }
+        self.freeze_all().map(|()| true)
+    }
+
+    /// The caller holds `s_umount`.
+    fn freeze_all(&self) -> Result<()> {
+        self.gate.shut();
         let frozen = self.freeze_device();
         if frozen.is_err() {
-            self.thaw();
+            self.thaw_device();
+            self.gate.open();
         }
-        frozen.map(|()| true)
+        frozen
     }
 
     fn freeze_device(&self) -> Result<()> {
         if self.is_read_only() {
-            return self.state.acknowledge();
+            self.state.acknowledge()?;
+            self.frozen.store(true, Ordering::Release);
+            return Ok(());
         }
         self.drain_evictions();
         self.wait_for(|done| self.barrier(Scope::All, done))?;
-        self.drain_evictions();
+        self.hold_evictions();
         self.journal.freeze()?;
         let mut sb = self.note_totals();
         sb.set_needs_recovery(false);
@@ -61,9 +77,18 @@ impl Filesystem {
 
     /// Ends [`Filesystem::freeze`]; false if it was not frozen.
     pub fn thaw(&self) -> bool {
+        let _umount = self.umount.lock();
         if !self.is_frozen() {
             return false;
         }
+        self.thaw_device();
+        self.gate.open();
+        true
+    }
+
+    /// The device is one of a running mount again, if that is what the mount is; the gate stays as it is. The caller
+    /// holds `s_umount`.
+    pub(crate) fn thaw_device(&self) {
         if !self.is_read_only() {
             let marked = {
                 let mut sb = self.sb.lock();
@@ -73,38 +98,54 @@ impl Filesystem {
                 // Without the mark, what is logged from here on would be thrown away.
                 self.abort(&format!("cannot be marked as in use: {e}"));
             }
+            self.journal.thaw();
         }
-        self.journal.thaw();
-        self.gate.open()
+        self.frozen.store(false, Ordering::Release);
+        self.evict_work.notify_one();
     }
 
     /// Makes the mount read-only, with the device as after an unmount, or writable again. A mount that began read-only
-    /// stays so. Linux: `ext4_remount`.
+    /// stays so. One that is frozen may become read-only, which ends the freezing. Linux: `ext4_remount`.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] when it cannot become writable; what could not be written.
+    /// [`Error::ReadOnly`] when it cannot become writable; [`Error::Busy`] when it is frozen and is to be writable;
+    /// what could not be written.
     pub fn remount(&self, read_only: bool) -> Result<()> {
+        let ended = self.umount.lock();
+        if ended.is_some() {
+            return Err(Error::ReadOnly);
+        }
+        if !read_only && self.is_frozen() {
+            return Err(Error::Busy("the mount is frozen: thaw it first"));
+        }
         if read_only == self.is_read_only() {
             return self.state.acknowledge();
         }
-        if read_only {
-            // One that is frozen is what it is to be.
-            self.freeze()?;
-            self.state.remount(true);
-            // The journal stays shut. Whoever waited at the gate is told.
-            self.gate.open();
-            return self.state.acknowledge();
+        if !read_only {
+            return self.make_writable();
         }
-        if !self.state.is_remounted() {
+        if !self.is_frozen() {
+            self.freeze_all()?;
+        }
+        self.state.remount(true);
+        // The journal stays shut. Whoever waited at the gate is told.
+        self.frozen.store(false, Ordering::Release);
+        self.gate.open();
+        self.state.acknowledge()
+    }
+
+    /// Ends a remount to read-only. The caller holds `s_umount`.
+    pub(crate) fn make_writable(&self) -> Result<()> {
+        if !self.state.is_remounted() || self.journal.is_aborted() {
             return Err(Error::ReadOnly);
         }
-        let marked = {
+        {
             let mut sb = self.sb.lock();
-            self.mark_in_use(&mut sb)
-        };
-        marked?;
+            self.mark_in_use(&mut sb)?;
+        }
         self.state.remount(false);
         self.journal.thaw();
+        self.queue_unused();
         Ok(())
     }
 
@@ -145,20 +186,16 @@ impl Filesystem {
         Ok(trimmed)
     }
 
-    /// The volume's name, without what follows a NUL; what is no UTF-8 is replaced.
-    pub fn label(&self) -> String {
-        self.sb.lock().volume_name()
+    /// The volume's name, without what follows a NUL: bytes, which need not be UTF-8.
+    pub fn label(&self) -> Vec<u8> {
+        let sb = self.sb.lock();
+        let name = &sb.raw().s_volume_name;
+        name.split(|b| *b == 0).next().unwrap_or_default().to_vec()
     }
 
     /// Names the file system, with at most [`LABEL_MAX`] bytes.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         let _change = self.begin_change()?;
         self.transact(credits::SUPER, |handle| self.modify_superblock(handle, |sb| sb.set_volume_name(label)))
-    }
-
-    /// Before threads are joined that may wait for a handle. Nothing is marked: the next mount finds the device clean.
-    pub(crate) fn release_frozen(&self) {
-        self.journal.thaw();
-        self.gate.open();
     }
 }

@@ -188,13 +188,24 @@ impl Filesystem {
     /// The caller holds the inode's writeback lock.
     pub(crate) fn write_pages_locked(&self, inode: &Arc<Inode>) {
         self.write_dirty(inode, 0, u64::MAX);
-        if inode.meta.read().lazy_times
+        if self.times_wait(inode)
             && let Err(e) = self.transact(credits::INODE, |handle| self.write_inode(handle, inode))
         {
             inode.meta.write().lazy_times = false;
             self.write_failed(inode, e);
         }
         self.flusher.settled(u64::from(inode.ino.0), &**inode);
+    }
+
+    /// Whether times are still to be written. Those of an inode without a name, which no crash leaves to anybody, are
+    /// not: while the mount is frozen they would wait for the thaw.
+    fn times_wait(&self, inode: &Inode) -> bool {
+        if !inode.meta.read().lazy_times {
+            return false;
+        }
+        let mut m = inode.meta.write();
+        m.lazy_times &= m.desc.links > 0;
+        m.lazy_times
     }
 
     /// Starts writing everything dirty of the inode, and waits until it can be read back from the device. The caller

@@ -10,8 +10,8 @@
 //! and the inode gets a copy; the last one out frees the block.
 //!
 //! What it does not do: decide who may read or set what (`trusted.` needs CAP_SYS_ADMIN, `user.` only on files and
-//! directories, S_ISGID after an ACL change): the caller knows the credentials. Values in inodes of their own
-//! (`ea_inode`) are refused. Times: the caller sets ctime.
+//! directories, S_ISGID after an ACL change): the caller knows the credentials. Write values into inodes of their own
+//! (`ea_inode`): they are only read. Times: the caller sets ctime.
 //!
 //! # Locking
 //! None taken here. The caller holds the inode's lock (shared for reading, exclusive for changing) and, for changes, an

@@ -63,3 +63,17 @@ pub fn debugfs(dev: &MemDevice, request: &str) -> String {
     // Its first line names itself.
     said.lines().filter(|l| !l.starts_with("debugfs ")).collect::<Vec<_>>().join("\n").trim().to_owned()
 }
+
+/// The image after requests to debugfs that write.
+pub fn edited(dev: &MemDevice, requests: &[&str]) -> MemDevice {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("disk.img");
+    dev.save(&path).expect("saved");
+    for request in requests {
+        // What fails shows only in what is said besides the program's name, and the number of a file that it made.
+        let (code, said) = run("debugfs", &["-w", "-R", request, utf8(&path)]);
+        let known = |line: &str| line.starts_with("debugfs 1.") || line.starts_with("Allocated inode: ");
+        assert!(code == 0 && said.lines().all(known), "debugfs -R '{request}': {said}");
+    }
+    MemDevice::load(&path).expect("loaded")
+}

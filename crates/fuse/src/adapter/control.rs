@@ -38,9 +38,8 @@ impl FsServer {
         match args.cmd {
             FS_IOC_GETFSLABEL => {
                 let mut label = [0; LABEL_ROOM];
-                let text = self.fs.label();
-                let n = text.len().min(LABEL_MAX);
-                label[..n].copy_from_slice(&text.as_bytes()[..n]);
+                let name = self.fs.label();
+                label[..name.len()].copy_from_slice(&name);
                 reply.ok(0, &label);
             }
             FS_IOC_SETFSLABEL => {
@@ -62,13 +61,14 @@ impl FsServer {
         None
     }
 
-    /// On a thread of its own: it may take long, and workers have clients to serve.
+    /// On a thread of its own: it may take long, and workers have clients to serve; and it waits while the mount is
+    /// frozen, for the thaw, which the controller has to be free for.
     fn trim(&self, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
         let Ok(([start, len, min_len], _)) = <[u64; 3]>::read_from_prefix(args.data) else {
             return reply.error(Errno::INVAL);
         };
         let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
-        self.controller.submit(Box::new(move || {
+        self.trimmer.submit(Box::new(move || {
             match fs.trim(start, len, min_len) {
                 Ok(trimmed) => reply.ok(0, [start, trimmed, min_len].as_bytes()),
                 Err(e) => reply.error(errno(&e)),
@@ -78,14 +78,17 @@ impl FsServer {
         }));
     }
 
-    /// Afterwards what was kept back meanwhile is told that it is too late, or done.
+    /// Afterwards what was kept back meanwhile is told that it is too late, or done, unless the mount is frozen: then
+    /// it waits for the thaw, and this thread must not.
     fn remount(&self, read_only: bool, reply: ReplyIoctl) {
         let Some(hold) = self.hold.lock().clone() else { return reply.error(Errno::OPNOTSUPP) };
         let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
         self.controller.submit(Box::new(move || {
             hold.begin();
             let done = fs.remount(read_only);
-            hold.end();
+            if !fs.is_frozen() {
+                hold.end();
+            }
             match done {
                 Ok(()) => reply.ok(0, &[]),
                 Err(e) => reply.error(errno(&e)),

@@ -37,7 +37,7 @@ pub fn errno(error: &Error) -> Errno {
         Error::TooLarge => Errno::TOOBIG,
         Error::NoSuchOffset => Errno::NXIO,
         Error::Stale(_) => Errno::STALE,
-        Error::DotName => Errno::BUSY,
+        Error::DotName | Error::Busy(_) => Errno::BUSY,
         Error::Thread { .. } => Errno::AGAIN,
         Error::Mount { source, .. } => errno(source),
         Error::Journal(_) => Errno::IO,

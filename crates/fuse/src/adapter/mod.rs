@@ -2,7 +2,7 @@
 //!
 //! Main types: [`FsServer`], [`ServerOptions`]. Inside: `serve.rs` (the operations), `nodes.rs` (what the kernel
 //! knows), `errno.rs` (the error numbers), `convert.rs` (values), `control.rs` (what is asked of the mount as a whole),
-//! `detached.rs` (replies sent later), `helper.rs` (a thread that may wait for the kernel).
+//! `detached.rs` (replies sent later), `helper.rs` (threads that may wait).
 //!
 //! What the kernel does and this does not: permissions (by mode, owner and ACL), the page cache and its writeback, the
 //! cache of names and attributes, which never expires, because nobody else changes the device; locks; copying ranges.
@@ -58,8 +58,10 @@ pub struct FsServer {
     nodes: Nodes,
     outstanding: Outstanding,
     helper: Helper,
-    /// Freezes and thaws; on its own, for a job of the other may wait for what is kept back meanwhile.
+    /// Freezes and thaws; on its own, for a job of the others may wait for what is kept back meanwhile.
     controller: Helper,
+    /// Trims, which waits while the mount is frozen.
+    trimmer: Helper,
     hold: Mutex<Option<Hold>>,
     openers: Openers,
     /// What was agreed on with the kernel.
@@ -90,6 +92,7 @@ impl FsServer {
             openers: Openers::new(),
             helper: Helper::new(),
             controller: Helper::new(),
+            trimmer: Helper::new(),
             hold: Mutex::new(&NOTIFIER_CLASS, None),
             no_open: AtomicBool::new(false),
             dont_mask: AtomicBool::new(false),
@@ -215,6 +218,15 @@ impl FsServer {
     }
 
     fn destroy_now(&self) {
+        // A reply may wait for the thaw; nobody can freeze any more but who has asked for it already.
+        if self.hold.lock().is_some() {
+            let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
+            self.controller.submit(Box::new(move || {
+                fs.thaw();
+                drop(fs);
+                drop(ticket);
+            }));
+        }
         self.outstanding.wait();
         *self.notifier.lock() = None;
         self.nodes.clear();

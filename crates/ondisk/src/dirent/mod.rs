@@ -7,7 +7,8 @@
 //! twelve-byte tail when the file system has metadata checksums. The space behind an entry's name up to its `rec_len`
 //! is free room. Deleting an entry gives its bytes to the one before it; the first of a block is marked with inode 0.
 //!
-//! What it does not do: hash trees (see [`crate::htree`]), inline directories, casefolded or encrypted names. An index
+//! What it does not do: hash trees (see [`crate::htree`]), directories in inodes and names that are compared without
+//! their case (both `fs`'s, from these parts), encrypted names. An index
 //! block walked as entries shows no names beyond `.` and `..`, which is how the format hides the index from old
 //! readers.
 //!

@@ -18,8 +18,8 @@
 //! name indexes: unknown entries are kept and rewritten as they are, as the kernel does. Editing always rebuilds the
 //! whole area: decode, edit the list, encode.
 //!
-//! What it does not do: values in inodes of their own (`ea_inode`) are refused; choosing between the places, sharing
-//! and access rules are `fs`'s.
+//! What it does not do: read values that lie in inodes of their own (`ea_inode`), choose between the places, share, or
+//! know who may; all that is `fs`'s.
 //!
 //! # Locking
 //! None.

@@ -1,0 +1,423 @@
+//! Freezing, remounting and unmounting: one after the other, however they are called, with nothing acknowledged that is
+//! then lost, and nobody left waiting.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use extant_base::clock::Clock;
+use extant_block::device::{Catch, Fault, FaultyDevice, MemDevice};
+use extant_block::{BioFlags, BioOp, BlockDevice};
+use extant_fs::{
+    BorrowJournal, Cred, Error, Filesystem, MountOptions, NewNode, OnError, SetAttr, SetTime, probe_superblock,
+};
+
+const EXT2: &[&str] = &["-t", "ext2", "-b", "4096"];
+
+fn device(args: &[&str]) -> Arc<MemDevice> {
+    // A journal is lent where it takes at most a quarter of what is free.
+    Arc::new(image(if args == EXT2 { 64 } else { 16 }, args, &[]))
+}
+
+fn options(threads: bool) -> MountOptions {
+    MountOptions { threads, seed: Some(1), ..MountOptions::default() }
+}
+
+fn try_create(fs: &Filesystem, name: &str) -> extant_fs::Result<()> {
+    fs.create(&fs.root()?, name.as_bytes(), NewNode::file(0o644), Cred::default()).map(drop)
+}
+
+fn unlink(fs: &Filesystem, name: &str) {
+    fs.unlink(&fs.root().expect("root"), name.as_bytes()).expect("unlink");
+}
+
+/// Gives others the time to come to where they have to wait.
+fn pause() {
+    Clock::real().sleep(Duration::from_millis(100));
+}
+
+fn bytes_of(dev: &MemDevice) -> Vec<u8> {
+    let mut all = vec![0; dev.size_bytes() as usize];
+    dev.read_at(0, &mut all, BioFlags::empty()).expect("memory");
+    all
+}
+
+#[test]
+fn a_frozen_mount_does_not_become_writable() {
+    bounded(|| {
+        let dev = device(EXT4);
+        let fs = Filesystem::mount(dev.clone(), options(true)).expect("mounted");
+        assert!(fs.freeze().expect("frozen"));
+        assert!(matches!(fs.remount(false), Err(Error::Busy(_))));
+        assert!(fs.is_frozen() && !fs.freeze().expect("frozen already"));
+        assert!(fs.thaw() && !fs.thaw());
+        // Frozen while it is read-only.
+        fs.remount(true).expect("read-only");
+        assert!(fs.freeze().expect("frozen"));
+        assert!(matches!(fs.remount(false), Err(Error::Busy(_))));
+        assert!(!probe_superblock(&*dev).expect("superblock").0.needs_recovery());
+        assert!(fs.thaw());
+        fs.remount(false).expect("writable");
+        try_create(&fs, "f").expect("create");
+        // Read-only while it is frozen: whoever waits is told.
+        assert!(fs.freeze().expect("frozen"));
+        let waits = start("create", {
+            let fs = Arc::clone(&fs);
+            move || try_create(&fs, "late")
+        });
+        pause();
+        fs.remount(true).expect("read-only");
+        assert!(matches!(waits.join(), Err(Error::ReadOnly)));
+        assert!(!fs.is_frozen());
+        fs.unmount().expect("unmount");
+        assert!(matches!(fs.freeze(), Err(Error::ReadOnly)));
+        common::tools::assert_clean(&dev);
+    });
+}
+
+/// One thread is about to freeze, with everything still to be written, when another comes.
+fn while_freezing(other: fn(&Filesystem) -> bool) -> (Scene, extant_fs::Result<bool>, bool) {
+    let scene = Disk::new(64, EXT4).mount(production());
+    let f = create(&scene, "f");
+    put(&scene, &f, 0, &[7; 20_000]);
+    drop(f);
+    scene.disk.held.catch(Catch::hold().writes());
+    let freezing = start("freeze", {
+        let fs = scene.shared();
+        move || fs.freeze()
+    });
+    assert!(scene.disk.held.wait_held(1, LONG), "nothing is written");
+    let mut second = start("the other", {
+        let fs = scene.shared();
+        move || other(&fs)
+    });
+    second.ends_within(GRACE);
+    scene.disk.held.let_go();
+    let frozen = freezing.join();
+    let second = second.join();
+    (scene, frozen, second)
+}
+
+#[test]
+fn a_remount_waits_for_who_freezes() {
+    bounded(|| {
+        let (scene, frozen, remounted) = while_freezing(|fs| fs.remount(true).is_ok());
+        assert!(matches!(frozen, Ok(true)), "{frozen:?}");
+        assert!(remounted && scene.is_read_only() && !scene.is_frozen());
+        let cut = scene.disk.after_cut();
+        assert_eq!(content_of(&cut, "f").map(|c| c.len()), Some(20_000), "it was acknowledged");
+        scene.unmount().expect("unmount");
+    });
+}
+
+#[test]
+fn a_thaw_waits_for_who_freezes() {
+    bounded(|| {
+        let (scene, frozen, thawed) = while_freezing(Filesystem::thaw);
+        assert!(matches!(frozen, Ok(true)) && thawed);
+        let creates = start("create", {
+            let fs = scene.shared();
+            move || try_create(&fs, "after")
+        });
+        creates.join().expect("the mount runs again");
+        scene.sync().expect("sync");
+        assert!(content_of(&scene.disk.after_cut(), "after").is_some());
+        scene.unmount().expect("unmount");
+    });
+}
+
+#[test]
+fn an_unmount_waits_for_who_freezes() {
+    bounded(|| {
+        let (scene, frozen, unmounted) = while_freezing(|fs| fs.unmount().is_ok());
+        assert!(matches!(frozen, Ok(true)) && unmounted && !scene.is_frozen());
+        let cut = scene.disk.after_cut();
+        assert_eq!(content_of(&cut, "f").map(|c| c.len()), Some(20_000));
+    });
+}
+
+/// A change that waits at the gate when the mount is cut off never happens, and is not called durable.
+#[test]
+fn what_waits_at_a_frozen_mount_that_is_abandoned_is_refused() {
+    bounded(|| {
+        for panics in [false, true] {
+            let dev = device(EXT4);
+            let fs = Filesystem::mount(dev.clone(), options(true)).expect("mounted");
+            let shared = Arc::clone(&fs);
+            let f = create(&shared, "before");
+            assert!(fs.freeze().expect("frozen"));
+            let writes = start("write and fsync", {
+                let (fs, f) = (shared.clone(), f.clone());
+                move || {
+                    let written = try_create(&fs, "late");
+                    (written, fs.fsync(&f, false))
+                }
+            });
+            pause();
+            if panics {
+                start("panics", move || {
+                    let _fs = fs;
+                    std::panic::panic_any("on purpose, with a frozen mount");
+                })
+                .ends_within(LONG);
+            } else {
+                fs.abandon();
+            }
+            let (written, synced) = writes.join();
+            assert!(matches!(written, Err(Error::ReadOnly)), "{panics}: {written:?}");
+            assert!(synced.is_err(), "{panics}: durable on a mount that was cut off");
+            assert!(shared.unmount().is_err());
+            // As it was frozen.
+            common::tools::assert_clean(&dev);
+            let after = remounted(dev.snapshot());
+            assert!(content_of(&after, "late").is_none() && content_of(&after, "before").is_some());
+        }
+    });
+}
+
+/// The last steps of an unmount, with the superblock held on its way, when somebody else comes.
+#[test]
+fn who_comes_during_an_unmount_is_refused_and_does_not_hang() {
+    bounded(|| {
+        let scene = Disk::new(64, EXT4).mount(production());
+        let f = create(&scene, "f");
+        put(&scene, &f, 0, b"content");
+        scene.sync().expect("sync");
+        chmod(&scene, &f, 0o600).expect("chmod");
+        // What the last transaction needs of the log is there; then the superblock of the file system.
+        let held = &scene.disk.held;
+        held.catch(Catch::hold().writes().range(1024..2048).once());
+        let unmounts = start("unmount", {
+            let fs = scene.shared();
+            move || fs.unmount()
+        });
+        assert!(held.wait_held(1, LONG), "the superblock is not written");
+        let (fs, g) = (scene.shared(), f.clone());
+        let mut syncs = start("fsync", move || fs.fsync(&g, false));
+        let fs = scene.shared();
+        let mut creates = start("create", move || try_create(&fs, "late"));
+        let fs = scene.shared();
+        let mut again = start("second unmount", move || fs.unmount());
+        assert!(!again.ends_within(GRACE), "the first has not ended");
+        creates.ends_within(GRACE);
+        syncs.ends_within(GRACE);
+        held.let_go();
+        unmounts.join().expect("unmount");
+        again.join().expect("as the first");
+        assert!(matches!(creates.join(), Err(Error::ReadOnly)), "it would be gone");
+        let _ = syncs.join();
+        assert_eq!(content_of(&scene.disk.after_cut(), "late"), None);
+    });
+}
+
+#[test]
+fn a_failed_unmount_is_told_again() {
+    let faulty = Arc::new(FaultyDevice::new(device(EXT4)));
+    let fs = Filesystem::mount(faulty.clone(), options(true)).expect("mounted");
+    try_create(&fs, "f").expect("create");
+    faulty.inject(Fault::eio().op(BioOp::Write));
+    assert!(fs.unmount().is_err());
+    assert!(fs.unmount().is_err(), "nothing has become better");
+}
+
+/// A remounted mount whose borrowed journal cannot be given back ends all the same.
+#[test]
+fn an_unmount_that_cannot_begin_ends_the_mount() {
+    bounded(|| {
+        let faulty = Arc::new(FaultyDevice::new(device(EXT2)));
+        let lent = MountOptions { borrow_journal: BorrowJournal::Always, ..options(true) };
+        let fs = Filesystem::mount(faulty.clone(), lent).expect("mounted");
+        assert!(fs.has_borrowed_journal());
+        fs.remount(true).expect("read-only");
+        faulty.inject(Fault::eio().op(BioOp::Write));
+        assert!(fs.unmount().is_err());
+        let weak = Arc::downgrade(&fs);
+        drop(fs);
+        // Its threads look for it ten times a second, unless they have ended.
+        Clock::real().sleep(Duration::from_millis(300));
+        assert!(weak.upgrade().is_none());
+        assert_eq!(Arc::strong_count(&faulty), 1, "a thread of the mount still has the device");
+    });
+}
+
+/// `errors=remount-ro`, and damage that is met when the mount is read-only already.
+#[test]
+fn damage_met_while_remounted_read_only_writes_nothing() {
+    let dev = device(EXT4);
+    let needle = "a-name-that-is-nowhere-else";
+    {
+        let fs = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
+        let root = fs.root().expect("root");
+        let dir = fs.create(&root, b"dir", NewNode::directory(0o755), Cred::default()).expect("mkdir");
+        fs.create(&dir, needle.as_bytes(), NewNode::file(0o644), Cred::default()).expect("create");
+    }
+    // The directory's block, and its copy in the log, which nobody looks at.
+    for (n, block) in bytes_of(&dev).chunks(BLOCK as usize).enumerate() {
+        if block.windows(needle.len()).any(|w| w == needle.as_bytes()) {
+            dev.write_at(n as u64 * BLOCK, &[&[0xEE; BLOCK as usize]], BioFlags::empty()).expect("memory");
+        }
+    }
+    let options = MountOptions { errors: Some(OnError::RemountReadOnly), ..options(true) };
+    let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+    fs.remount(true).expect("read-only");
+    let before = bytes_of(&dev);
+    let dir = fs.lookup(&fs.root().expect("root"), b"dir").expect("dir");
+    fs.lookup(&dir, b"x").expect_err("a damaged block");
+    drop(dir);
+    assert!(bytes_of(&dev) == before, "a read-only mount has written");
+    // Nothing was lost by it: the mount may write again, and then tells the superblock.
+    fs.remount(false).expect("writable");
+    try_create(&fs, "f").expect("create");
+    fs.unmount().expect("unmount");
+    let sb = probe_superblock(&*dev).expect("superblock").0;
+    assert!(sb.state().contains(extant_ondisk::superblock::FsState::ERROR));
+    let after = Filesystem::mount(dev, self::options(false)).expect("mounted");
+    assert!(content_of(&after, "f").is_some());
+}
+
+/// An operation panicked while the mount was read-only: it writes nothing, and stays so.
+#[test]
+fn a_mount_aborted_while_read_only_stays_so() {
+    let dev = device(EXT4);
+    let fs = Filesystem::mount(dev.clone(), options(true)).expect("mounted");
+    fs.remount(true).expect("read-only");
+    let before = bytes_of(&dev);
+    fs.abort("a panic");
+    assert!(bytes_of(&dev) == before, "a read-only mount has written");
+    assert!(matches!(fs.remount(false), Err(Error::ReadOnly)));
+    fs.unmount().expect("unmount");
+    common::tools::assert_clean(&dev);
+}
+
+#[test]
+fn what_loses_its_last_user_while_read_only_is_freed_when_it_is_not() {
+    for (args, threads) in [(EXT4, true), (EXT2, true), (EXT4, false), (EXT2, false)] {
+        for again in [true, false] {
+            let dev = device(args);
+            let fs = Filesystem::mount(dev.clone(), options(threads)).expect("mounted");
+            let f = create(&fs, "f");
+            put(&fs, &f, 0, &[7; 100_000]);
+            unlink(&fs, "f");
+            fs.remount(true).expect("read-only");
+            drop(f);
+            if again {
+                fs.remount(false).expect("writable");
+                fs.sync().expect("sync");
+                fs.step();
+            }
+            let borrowed = fs.has_borrowed_journal();
+            fs.unmount().expect("unmount");
+            if again || borrowed {
+                common::tools::assert_clean(&dev);
+                assert_eq!(fs.inode_counts().1, 0, "{args:?}");
+            }
+            let has_journal = probe_superblock(&*dev)
+                .expect("superblock")
+                .0
+                .compat()
+                .contains(extant_ondisk::features::Compat::HAS_JOURNAL);
+            assert_eq!(has_journal, args == EXT4, "{args:?}, {again}: a borrowed journal was not given back");
+        }
+    }
+}
+
+/// What only an unlinked file has to be written waits for nobody, and nobody for it.
+#[test]
+fn an_unlinked_file_keeps_nobody_at_a_frozen_mount() {
+    bounded(|| {
+        for threads in [true, false] {
+            let dev = device(EXT4);
+            let fs = Filesystem::mount(dev.clone(), options(threads)).expect("mounted");
+            let (f, g) = (create(&fs, "f"), create(&fs, "g"));
+            put(&fs, &f, 0, b"content");
+            unlink(&fs, "f");
+            unlink(&fs, "g");
+            let times = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+            fs.setattr(&f, &times).expect("futimens");
+            assert!(fs.freeze().expect("frozen"));
+            let before = bytes_of(&dev);
+            let works = start("fsync, and the end of an orphan", {
+                let fs = Arc::clone(&fs);
+                move || {
+                    fs.fsync(&f, false).expect("fsync");
+                    let mut byte = [0];
+                    fs.read(&f, 0, &mut byte).expect("read");
+                    drop(g);
+                    fs.reap();
+                    if !threads {
+                        fs.step();
+                    }
+                    f
+                }
+            });
+            let f = works.join();
+            assert!(bytes_of(&dev) == before);
+            assert!(fs.thaw());
+            drop(f);
+            fs.unmount().expect("unmount");
+            assert_eq!(fs.inode_counts().1, 0, "freed after the thaw");
+            common::tools::assert_clean(&dev);
+        }
+    });
+}
+
+/// Everything at once from many threads: it ends, and what was acknowledged is there.
+#[test]
+fn freezes_thaws_and_remounts_of_many_threads_end() {
+    bounded(|| {
+        let dev = device(EXT4);
+        let fs = Filesystem::mount(dev.clone(), options(true)).expect("mounted");
+        let changers: Vec<_> = (0..3)
+            .map(|n| {
+                let fs = Arc::clone(&fs);
+                start("changes the mount", move || {
+                    for round in 0..40 {
+                        match (round + n) % 4 {
+                            0 => drop(fs.freeze()),
+                            1 => drop(fs.remount(true)),
+                            2 => drop(fs.remount(false)),
+                            _ => drop(fs.thaw()),
+                        }
+                    }
+                })
+            })
+            .collect();
+        let writers: Vec<_> = (0..3)
+            .map(|n| {
+                let fs = Arc::clone(&fs);
+                start("writes", move || {
+                    let mut durable = Vec::new();
+                    for i in 0..60 {
+                        let name = format!("f{n}-{i}");
+                        if try_create(&fs, &name).is_ok() && fs.sync_names().is_ok() {
+                            durable.push(name);
+                        }
+                    }
+                    durable
+                })
+            })
+            .collect();
+        changers.into_iter().for_each(Running::join);
+        fs.thaw();
+        let _ = fs.remount(false);
+        let durable: Vec<String> = writers.into_iter().flat_map(Running::join).collect();
+        fs.unmount().expect("unmount");
+        common::tools::assert_clean(&dev);
+        let after = Filesystem::mount(dev, options(false)).expect("mounted");
+        for name in durable {
+            assert!(content_of(&after, &name).is_some(), "{name}");
+        }
+    });
+}
+
+/// A label need not be UTF-8.
+#[test]
+fn a_label_is_bytes() {
+    let fs = Filesystem::mount(device(EXT4), options(false)).expect("mounted");
+    for label in [&b"caf\xe9"[..], b"", b"sixteen bytes ok"] {
+        fs.set_label(label).expect("label");
+        assert_eq!(fs.label(), label);
+    }
+}

@@ -1,0 +1,101 @@
+//! Single fields of inodes that contradict others: what looks at them answers, at once, and nothing is lost by it.
+
+#[path = "common/tools.rs"]
+mod tools;
+
+use std::sync::Arc;
+
+use extant_base::clock::Clock;
+use extant_block::device::MemDevice;
+use extant_fs::{Cred, Damage, Error, Filesystem, MountOptions, Mounted, NewNode, Seek, WriteFlags};
+
+/// A file of two blocks, `f`, and a directory, `d`.
+fn filled(args: &[&str]) -> MemDevice {
+    let dev = Arc::new(tools::made(args, "24M"));
+    let fs = mount(&dev, false);
+    let root = fs.root().expect("root");
+    let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+    fs.write(&f, 0, &[7; 8192], WriteFlags::default()).expect("write");
+    fs.create(&root, b"d", NewNode::directory(0o755), Cred::default()).expect("mkdir");
+    drop((f, root));
+    fs.unmount().expect("unmount");
+    dev.snapshot()
+}
+
+fn mount(dev: &Arc<MemDevice>, read_only: bool) -> Mounted {
+    let options = MountOptions { threads: false, seed: Some(1), read_only, ..MountOptions::default() };
+    Filesystem::mount(dev.clone(), options).expect("mounted")
+}
+
+/// Linux refuses it, too. It must not pass for a file without blocks, whose blocks would then be lost.
+#[test]
+fn inline_content_where_there_is_none_is_damage() {
+    let inline_only = "sif f flags 0x10000000";
+    let both = "sif f flags 0x10080000";
+    let with = |feature| ["-t", "ext4", "-b", "4096", "-O", feature];
+    for (feature, request) in [("^inline_data", inline_only), ("^inline_data", both), ("inline_data", both)] {
+        let read_only = feature == "inline_data";
+        let made = match read_only {
+            // Not written by Extant: made by debugfs.
+            true => {
+                let dir = tempfile::tempdir().expect("tempdir");
+                let path = dir.path().join("f");
+                std::fs::write(&path, [7; 8192]).expect("file");
+                let write = format!("write {} f", path.display());
+                let made = tools::made(&with(feature), "24M");
+                tools::edited(&made, &[&write])
+            }
+            false => filled(&with(feature)),
+        };
+        let dev = Arc::new(tools::edited(&made, &[request]));
+        let fs = mount(&dev, read_only);
+        let found = fs.lookup(&fs.root().expect("root"), b"f");
+        assert!(matches!(found, Err(Error::Corrupt { what: Damage::Inode, .. })), "{feature}, {request}: {found:?}");
+    }
+}
+
+#[test]
+fn a_seek_in_a_file_of_a_size_that_no_map_reaches_ends() {
+    let dev = Arc::new(tools::edited(&filled(&["-t", "ext4", "-b", "4096"]), &["sif f size 17592186044416"]));
+    let fs = mount(&dev, false);
+    let f = fs.lookup(&fs.root().expect("root"), b"f").expect("there");
+    assert_eq!(fs.getattr(&f).size, 1 << 44);
+    assert_eq!(fs.seek(&f, 0, Seek::Data).expect("data"), 0);
+    assert_eq!(fs.seek(&f, 0, Seek::Hole).expect("hole"), 8192);
+    let tail = 0xFFFF_FFFF_u64 << 12;
+    for pos in [8192, tail - 1, tail, (1 << 44) - 1] {
+        assert!(matches!(fs.seek(&f, pos, Seek::Data), Err(Error::NoSuchOffset)), "{pos}");
+        assert_eq!(fs.seek(&f, pos, Seek::Hole).expect("hole"), pos);
+    }
+}
+
+/// Blocks larger than a page are read only, and none is ever dirty.
+#[test]
+fn a_seek_over_unwritten_large_blocks() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("f");
+    std::fs::write(&path, [7; 65536]).expect("file");
+    let made = tools::made(&["-t", "ext4", "-b", "65536", "-O", "^has_journal"], "64M");
+    let write = format!("write {} f", path.display());
+    let dev = Arc::new(tools::edited(&made, &[&write, "fallocate f 1 3", "sif f size 262144"]));
+    let fs = mount(&dev, true);
+    let f = fs.lookup(&fs.root().expect("root"), b"f").expect("there");
+    let mut content = vec![1; 262_144];
+    assert_eq!(fs.read(&f, 0, &mut content).expect("read"), 262_144);
+    assert!(content[..65536].iter().all(|b| *b == 7) && content[65536..].iter().all(|b| *b == 0));
+    assert_eq!(fs.seek(&f, 0, Seek::Hole).expect("hole"), 65536);
+    assert!(matches!(fs.seek(&f, 65536, Seek::Data), Err(Error::NoSuchOffset)));
+}
+
+/// A directory of 2^32 blocks, of which there is one.
+#[test]
+fn a_large_directory_is_as_large_as_its_blocks() {
+    let (clock, patience_ns) = (Clock::real(), 60_000_000_000);
+    let args = ["-t", "ext4", "-b", "4096", "-O", "large_dir"];
+    let dev = Arc::new(tools::edited(&filled(&args), &["sif d size 17592186044416"]));
+    let fs = mount(&dev, false);
+    let root = fs.root().expect("root");
+    let looked = fs.lookup(&root, b"d").and_then(|d| fs.lookup(&d, b"x"));
+    assert!(matches!(looked, Err(Error::Corrupt { what: Damage::Inode, .. })), "{looked:?}");
+    assert!(clock.now_ns() < patience_ns, "every missing block was looked for");
+}
