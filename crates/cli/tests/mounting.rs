@@ -286,7 +286,7 @@ fn nothing_keeps_a_frozen_mount_from_the_thaw() {
     extant(&["freeze", &mnt]).ok();
     let late = format!("echo late > {mnt}/late");
     let mut writer = Command::new("sh").args(["-c", &late]).stdin(Stdio::null()).spawn().expect("spawn");
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(200));
     in_time(&["mount", "-o", "remount,rw", &image, &mnt]).fails(32, &["busy"]);
     in_time(&["thaw", &mnt]).ok();
     assert!(writer.wait().expect("wait").success());

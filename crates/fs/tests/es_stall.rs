@@ -62,7 +62,7 @@ fn lookups_go_on_while_entries_go() {
                 at(1.0)
             );
         };
-        run("alone", &|| std::thread::sleep(std::time::Duration::from_millis(300)));
+        run("alone", &|| Clock::real().sleep(std::time::Duration::from_millis(300)));
         run("shrinks", &|| {
             Shrinker::shrink(&cache, WANTED);
         });
