@@ -127,9 +127,14 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
     };
     let server = || {
         let root = File::open(dir).map_err(|e| Failure::io(dir, e).with_status(MOUNT))?;
+        if read_only {
+            // What the kernel has that is not written; an error is told to who wrote, as ever.
+            let _ = rustix::fs::syncfs(&root);
+        }
         extant_fuse::control(&root, if read_only { Control::ReadOnly } else { Control::ReadWrite }).map_err(|e| match e
         {
             Errno::ROFS => failed("it was mounted read-only: unmount it, and mount it again"),
+            Errno::BUSY => failed("busy: it is frozen; thaw it first"),
             e => failed(&plain(&e.into())),
         })
     };
