@@ -4,10 +4,9 @@ mod common;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, run, tool, whole_disk};
-use extant_base::clock::Clock;
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
@@ -436,103 +435,9 @@ fn a_server_has_enough_descriptors_and_none_of_its_callers() {
     extant(&["unmount", &mnt]).ok();
 }
 
-/// A process with a mount namespace of its own, made when all that is mounted now was mounted.
-struct Elsewhere(Child);
-
-impl Elsewhere {
-    fn new() -> Option<Elsewhere> {
-        let mut child = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sleep", "300"])
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("spawn");
-        // It is all set when it becomes the other program.
-        wait_until("sleep", || {
-            let name = std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
-            child.try_wait().expect("asked").is_some() || name == "sleep\n"
-        });
-        if child.try_wait().expect("asked").is_some() {
-            eprintln!("skipped: no mount namespaces");
-            return None;
-        }
-        Some(Elsewhere(child))
-    }
-
-    fn namespace(&self) -> String {
-        format!("/proc/{}/ns/mnt", self.0.id())
-    }
-
-    fn has_mounted(&self, dir: &str) -> bool {
-        let table = std::fs::read_to_string(format!("/proc/{}/mountinfo", self.0.id())).expect("table");
-        table.lines().any(|line| line.contains(&format!(" {dir} ")))
-    }
-}
-
-impl Drop for Elsewhere {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let clock = Clock::real();
-    while !done() {
-        assert!(clock.now_ns() < 20_000_000_000, "waited for {what}");
-        clock.sleep(std::time::Duration::from_millis(5));
-    }
-}
-
 /// `extant` and its arguments, ended when it takes too long.
 fn in_time(args: &[&str]) -> Ran {
     run("timeout", &[&["20", extant_path().to_str().expect("UTF-8")], args].concat())
-}
-
-#[test]
-fn an_unmount_does_not_wait_for_another_mount_namespace() {
-    if skipped() {
-        return;
-    }
-    let dir = Dir::new();
-    let image = dir.image("ext4", &[]);
-    let (mnt, _mounts) = place(&dir, "mnt");
-    extant(&["mount", &image, &mnt]).ok();
-    let Some(elsewhere) = Elsewhere::new() else { return };
-    std::fs::write(format!("{mnt}/new"), "new").expect("written");
-    let process = format!("process {}", elsewhere.0.id());
-    in_time(&["unmount", &mnt]).fails(2, &["disk.img: unmounted here, but still mounted in another", &process]);
-    assert!(!is_mount_point(Path::new(&mnt)) && elsewhere.has_mounted(&mnt));
-    drop(elsewhere);
-    assert_eq!(extant(&["cat", &image, "new"]).ok(), "new");
-    fsck_clean(&image);
-}
-
-/// mount(8) and umount(8) leave it to their helpers to enter what `-N` names.
-#[test]
-fn helpers_work_in_the_mount_namespace_that_they_are_told() {
-    if skipped() {
-        return;
-    }
-    let dir = Dir::new();
-    let image = dir.image("ext4", &[]);
-    let (mnt, _mounts) = place(&dir, "mnt");
-    let helper = |name: &str| {
-        std::os::unix::fs::symlink(extant_path(), dir.path(name)).expect("link");
-        dir.text(name)
-    };
-    let (mount, umount) = (helper("mount.fuse.extant"), helper("umount.fuse.extant"));
-    let Some(elsewhere) = Elsewhere::new() else { return };
-    let namespace = elsewhere.namespace();
-    run(&mount, &[&image, &mnt, "-N", &namespace, "-o", "rw"]).ok();
-    assert!(!is_mount_point(Path::new(&mnt)) && elsewhere.has_mounted(&mnt));
-    run(&umount, &[&mnt]).fails(32, &["mnt: not mounted"]);
-    run(&umount, &[&mnt, "-N", &namespace]).ok();
-    assert!(!elsewhere.has_mounted(&mnt));
-    fsck_clean(&image);
-    for args in [&[&mount[..], &image, &mnt, "-N", "/none"], &[&umount, &mnt, "-N", "/none"][..]] {
-        run(args[0], &args[1..]).fails(32, &["/none: this mount namespace cannot be entered: No such file"]);
-    }
 }
 
 #[test]

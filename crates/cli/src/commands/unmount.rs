@@ -28,8 +28,11 @@ use crate::text;
 
 /// How long a busy mount is tried again.
 const BUSY_PATIENCE_NS: u64 = 1_000_000_000;
-/// After which a person is told what is waited for, and other mount namespaces are looked at.
+/// After which a person is told what is waited for.
 const WORD_NS: u64 = 1_000_000_000;
+/// How long a copy of the mount in another mount namespace is waited for: most are of a process that has just begun,
+/// and unmounts what it does not need.
+const NAMESPACE_PATIENCE_NS: u64 = 4_000_000_000;
 /// With `--force`, how long a server may take to answer a question...
 const ANSWER_PATIENCE_NS: u64 = 3_000_000_000;
 /// ...and one that has answered, to write everything.
@@ -167,7 +170,9 @@ fn wait(mount: &Mount, mut watch: Option<Watch>, force: bool) -> Result<()> {
             return failed(format!("{image}: unmounted, but after {seconds} s somebody still writes it"));
         }
         if clock.now_ns() > next_word_ns {
-            if let Some(pid) = mount_table::seen_by(mount) {
+            if clock.now_ns() > NAMESPACE_PATIENCE_NS
+                && let Some(pid) = mount_table::seen_by(mount)
+            {
                 return failed(format!(
                     "{image}: unmounted here, but still mounted in another mount namespace, that of process {pid}: \
                      it is complete when it is unmounted there, too"
