@@ -29,7 +29,8 @@ pub struct Leaf {
     evictable: Bits,
     referenced: [AtomicU64; WORDS],
     evictable_count: u16,
-    was_warm: u16,
+    /// [`Leaf::warmth`] when the hand went on. A new leaf has its neighbour's.
+    pub was_warm: u16,
     /// Is it in the ring? Then between these.
     pub listed: bool,
     pub before: u32,
@@ -195,11 +196,6 @@ impl Leaf {
     pub fn pass(&mut self) {
         self.was_warm = self.warmth() as u16;
         self.change_marks(|marks| *marks = Bits::default());
-    }
-
-    /// How warm it is is not known, but that one is like it.
-    pub fn take_after(&mut self, other: &Leaf) {
-        self.was_warm = other.was_warm;
     }
 
     /// Gives up to `wanted` entries up, in their order: with `spare` only those that were not looked up since

@@ -266,11 +266,9 @@ impl Many {
             self.remove_leaf(place);
         }
         for _ in old..new {
+            let was_warm = self.leaf(self.order[place]).was_warm;
             let number = self.add_leaf(place + old);
-            if let Some(mut leaf) = self.leaves[number as usize].take() {
-                leaf.take_after(self.leaf(self.order[place]));
-                self.leaves[number as usize] = Some(leaf);
-            }
+            self.leaf_mut(number).was_warm = was_warm;
         }
         let mut rest = &all[..];
         for i in 0..new {

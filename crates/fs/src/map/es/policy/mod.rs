@@ -2,7 +2,7 @@
 //!
 //! | name | idea in one sentence | Linux function or paper | judged by |
 //! |---|---|---|---|
-//! | `vanilla` | inodes least recently touched first; each scanned from its first block, delayed entries stepped over for free | `ext4_es_shrink`, 3.12 | not judged yet: shrink(128) against the number of delayed entries |
+//! | `vanilla` | inodes least recently touched first; each scanned from its first block, delayed entries stepped over for free | `ext4_es_shrink`, 3.12 | experiments/004 to 007 |
 //! | `evictable-list` | the same inodes, but each keeps a list of its evictable entries, newest first | Zheng Liu, "ext4: improve extents status tree shrinker", RFC 2013, never merged | same |
 //! | `round-robin` | inodes in turn, a cursor in each, every visited entry charged, looked-up entries spared once | `es_do_reclaim_extents`, 3.19 and later | same |
 //! | `delayed-only` | nothing is kept that the map says, too: there is nothing to shrink | none | what every cache of clean entries must beat |
