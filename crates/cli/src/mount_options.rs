@@ -107,6 +107,7 @@ const KNOWN: &[&str] = &[
     "no_open=",
     "workers=",
     "seed=",
+    "mb_locality_groups=",
     "fsname=",
     "subtype=",
     "nosuid",
@@ -320,6 +321,7 @@ impl MountConfig {
             "resgid" => self.fs.resgid = Some(number(value, 0, u32::MAX - 1)?),
             "no_open" => self.no_open = Some(number(value, 0, 1)? == 1),
             "workers" => self.fuse.workers = Some(number(value, 1, 256)? as usize),
+            "mb_locality_groups" => self.fs.locality_groups = number(value, 1, 1024)? as usize,
             "seed" => self.fs.seed = Some(value.parse().map_err(|_| format!("'{value}' is not a number"))?),
             _ => match self.fs.set_policy(name, value) {
                 Some(chosen) => chosen.map_err(|e| e.to_string())?,

@@ -324,6 +324,26 @@ impl GroupStore for Groups {
         Ok(self.block_bitmap(group)?.read(<[u8]>::to_vec))
     }
 
+    /// One request for bitmaps that lie side by side, as `flex_bg` puts them.
+    fn read_ahead(&self, groups: &[GroupNr]) {
+        let mut run: Option<(BlockNr, u32)> = None;
+        for group in groups {
+            let Ok(block) = self.with(*group, |d| d.block_bitmap) else { continue };
+            run = match run {
+                Some((first, count)) if first.0 + u64::from(count) == block.0 => Some((first, count + 1)),
+                other => {
+                    if let Some((first, count)) = other {
+                        self.cache.readahead(first, count);
+                    }
+                    Some((block, 1))
+                }
+            };
+        }
+        if let Some((first, count)) = run {
+            self.cache.readahead(first, count);
+        }
+    }
+
     fn check(&self, group: GroupNr) -> Result<()> {
         self.block_bitmap(group)?;
         self.desc_buffer(group)?;

@@ -5,8 +5,9 @@
 //!    inodes and free blocks, the one with the fewest directories, starting at a hash of the name (Orlov).
 //! 2. Any other directory stays near its parent, in the first flex group that is not crowded: directories, free inodes
 //!    and free blocks within bounds around the average.
-//! 3. Anything else goes into its parent's group; if that is full, into groups at quadratically growing distance; then
-//!    anywhere.
+//! 3. Anything else goes into the first group with room of its parent's flex group; then of the flex group where the
+//! last of its siblings went; then into a flex group that is chosen as for a directory. Without flex groups: into its
+//! parent's group; if that is full, into groups at quadratically growing distance; then anywhere.
 //!
 //! # Locking
 //! Takes `group descriptor` (72) and buffer locks inside the calls; the choice itself goes by sums that need no lock.
@@ -62,8 +63,16 @@ impl Filesystem {
         name: &[u8],
     ) -> Result<(InodeNr, bool)> {
         let parent_group = GroupNr((parent.ino.0 - 1) / self.geo.inodes_per_group);
-        let first = if is_dir { self.orlov_group(parent, parent_group, name)? } else { parent_group };
         let groups = self.groups.count();
+        let flexible = self.geo.groups_per_flex > 1;
+        let first = if is_dir {
+            let top = parent.ino == InodeNr::ROOT || parent.meta.read().desc.flags.contains(InodeFlags::TOPDIR);
+            self.orlov_group(parent, parent_group, top.then_some(name))?
+        } else if flexible {
+            self.group_near(parent, parent_group)?
+        } else {
+            parent_group
+        };
         let mut tried = 0u32;
         // Near the first choice by quadratic hashing, then linearly through all.
         let mut step = 0u32;
@@ -74,7 +83,7 @@ impl Filesystem {
                 return Ok(found);
             }
             tried += 1;
-            if step < 16 && step < groups {
+            if !flexible && step < 16 && step < groups {
                 step = if step == 0 { 1 } else { step * 2 };
                 group = (first.0 + step) % groups;
             } else if tried > 2 * groups + 32 {
@@ -196,8 +205,25 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Where a new directory goes.
-    fn orlov_group(&self, parent: &Inode, parent_group: GroupNr, name: &[u8]) -> Result<GroupNr> {
+    /// The first group with room of the parent's flex group, or of the flex group that has its latest child; else one
+    /// that is chosen as for a directory (Linux: `find_group_other`).
+    fn group_near(&self, parent: &Inode, parent_group: GroupNr) -> Result<GroupNr> {
+        let groups = self.groups.count();
+        let flex = self.geo.groups_per_flex;
+        let last = parent.last_alloc_group.load(Ordering::Relaxed);
+        for near in [parent_group.0, last].into_iter().filter(|&g| g < groups) {
+            let first = near - near % flex;
+            for group in first..(first + flex).min(groups) {
+                if self.groups.with(GroupNr(group), |d| d.free_inodes)? > 0 {
+                    return Ok(GroupNr(group));
+                }
+            }
+        }
+        self.orlov_group(parent, parent_group, None)
+    }
+
+    /// Where a new directory goes. `top`: its name, if it is to be far from its parent.
+    fn orlov_group(&self, parent: &Inode, parent_group: GroupNr, top: Option<&[u8]>) -> Result<GroupNr> {
         let flex = self.geo.groups_per_flex.max(1);
         let groups = self.groups.count();
         let flexes = groups.div_ceil(flex);
@@ -216,8 +242,7 @@ impl Filesystem {
             }
             Ok(None)
         };
-        let top = parent.ino == InodeNr::ROOT || parent.meta.read().desc.flags.contains(InodeFlags::TOPDIR);
-        if top {
+        if let Some(name) = top {
             let start = self.name_hash(name) % flexes;
             let mut best: Option<(i64, u32)> = None;
             for i in 0..flexes {
@@ -238,7 +263,9 @@ impl Filesystem {
         } else {
             let (ipg, bpg) = (i64::from(self.geo.inodes_per_group), i64::from(self.geo.blocks_per_group));
             let width = i64::from(flex);
-            let max_dirs = self.groups.dirs() / i64::from(flexes) + ipg * width / 16;
+            // Until Linux 6.0 the bound was that of one group, so that few directories filled a flex group.
+            let bound = if self.alloc.rules().orlov_unscaled { ipg / 16 } else { ipg * width / 16 };
+            let max_dirs = self.groups.dirs() / i64::from(flexes) + bound;
             let min_inodes = (avg_inodes - ipg * width / 4).max(1);
             let min_blocks = avg_blocks - bpg * width / 4;
             let last = parent.last_alloc_group.load(Ordering::Relaxed);

@@ -139,6 +139,9 @@ pub struct MountOptions {
     pub write_through_bytes: Option<u64>,
     /// How free blocks are chosen.
     pub alloc_policy: AllocPolicy,
+    /// How many sets of chunks there are for small files, of which each thread uses one; 0: one for each processor
+    /// (Linux: `s_locality_groups`).
+    pub locality_groups: usize,
     /// Which extent-status entries go first when memory is short.
     pub es_policy: EsPolicyKind,
     /// Blocks that are freed are discarded, once the transaction that freed them is durable.
@@ -171,6 +174,7 @@ impl Default for MountOptions {
             keep_clean: true,
             write_through_bytes: None,
             alloc_policy: AllocPolicy::default(),
+            locality_groups: 0,
             es_policy: EsPolicyKind::default(),
             discard: false,
             clock: Clock::real(),

@@ -16,7 +16,7 @@ use extant_base::trace_point;
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
 use crate::group::{BAD, Group, GroupInner, LOADED, PREALLOCATED};
-use crate::group_choice::policy::GroupChoice;
+use crate::group_choice::policy::{GroupChoice, Rules};
 use crate::in_transit::InTransit;
 use crate::load::Unusable;
 use crate::prealloc::locality::LocalityGroup;
@@ -43,6 +43,12 @@ pub trait GroupStore: Send + Sync {
     /// group's lock (except, rarely, when other threads keep changing the group during the load). An error makes the
     /// group unusable until the next mount, and so does a free count that disagrees with the descriptor's.
     fn load(&self, group: GroupNr) -> Result<Vec<u8>, Self::Error>;
+
+    /// The bitmaps of these groups, of one flex group and in order, will be loaded: they are best read in one request.
+    /// Errors are left for the load. Called without locks.
+    fn read_ahead(&self, groups: &[GroupNr]) {
+        let _ = groups;
+    }
 
     /// Whether the blocks of this group could be marked: its bitmap and descriptor can be read and are good. Asked
     /// before blocks of the group are chosen; an error makes the group unusable and the request goes on with another
@@ -101,7 +107,7 @@ pub struct Options {
     pub order2_requests: u32,
     /// Locality groups; 0 for one per processor.
     pub locality_groups: usize,
-    /// Goals for streams; 0 for one per processor, at most groups / 4.
+    /// Goals for streams; 0 for what the policy says, one or one per processor. At most groups / 4.
     pub stream_goals: usize,
 }
 
@@ -175,13 +181,20 @@ pub struct Allocator<S: GroupStore> {
     pub(crate) zones: SystemZones,
     pub(crate) space: Space,
     pub(crate) in_transit: InTransit,
-    pub(crate) choice: GroupChoice,
+    pub(crate) choice: Box<dyn GroupChoice>,
+    pub(crate) rules: &'static Rules,
     pub(crate) counters: Counters,
     /// Where each stream last got blocks: group << 32 | index (Linux: `s_mb_last_groups`).
     pub(crate) streams: Box<[AtomicU64]>,
     locality: Box<[LocalityGroup]>,
     pub(crate) buddy_bytes: AtomicUsize,
     pub(crate) shrink_hand: AtomicU32,
+}
+
+/// The end of a file that nobody has open for writing.
+fn is_finished(request: &Request<'_>) -> bool {
+    let Kind::Data { logical, file_blocks, .. } = request.kind else { return false };
+    request.flags.contains(RequestFlags::CLOSED) && u64::from(logical.0) + u64::from(request.len) >= file_blocks
 }
 
 /// What a data request becomes.
@@ -211,19 +224,25 @@ impl<S: GroupStore> Allocator<S> {
                 free += u64::from(g.free);
             }
         }
-        let choice = GroupChoice::new(options.policy, geometry.groups);
+        let choice = options.policy.state(&geometry);
         let groups: Box<[Group]> = groups.iter().map(|g| Group::new(g.free, g.block_uninit)).collect();
         let counters = Counters::default();
-        for (nr, group) in groups.iter().enumerate() {
+        // From the last down: lists begin with it, as they do where bitmaps are read ahead (Linux:
+        // `ext4_mb_prefetch_fini`).
+        for (nr, group) in groups.iter().enumerate().rev() {
             if group.free() > geometry.blocks_in_group(GroupNr(nr as u32)) {
                 group.set(BAD);
                 group.set_free(0);
                 counters.groups_bad.inc();
             }
-            choice.publish(nr as u32, &mut group.lock().listed, group.info());
+            choice.changed(nr as u32, group.info(None, geometry.highest_order()));
         }
+        let rules = choice.rules();
         let or_processors = |n: usize| if n == 0 { processors() } else { n };
-        let streams = or_processors(options.stream_goals).min(groups.len() / 4).max(1);
+        let streams = match options.stream_goals {
+            0 if rules.one_stream_goal => 1,
+            n => or_processors(n).min(groups.len() / 4).max(1),
+        };
         let locality = or_processors(options.locality_groups);
         Ok(Allocator {
             store,
@@ -231,6 +250,7 @@ impl<S: GroupStore> Allocator<S> {
             zones: SystemZones::default(),
             in_transit: InTransit::default(),
             choice,
+            rules,
             counters,
             streams: (0..streams).map(|_| AtomicU64::new(NO_GOAL)).collect(),
             locality: (0..locality).map(|_| LocalityGroup::new()).collect(),
@@ -258,6 +278,11 @@ impl<S: GroupStore> Allocator<S> {
 
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// What the policy says of those who place directories, and of itself.
+    pub fn rules(&self) -> &'static Rules {
+        self.rules
     }
 
     /// Allocates at least 1 and at most `request.len` blocks inside one group and marks them used in `txn`:
@@ -446,8 +471,7 @@ impl<S: GroupStore> Allocator<S> {
         if self.is_small(request) {
             return Plan::Group;
         }
-        let end = u64::from(logical.0) + u64::from(len);
-        if !self.options.inode_prealloc || (flags.contains(RequestFlags::CLOSED) && end >= file_blocks) {
+        if !self.options.inode_prealloc || is_finished(request) {
             return Plan::Plain;
         }
         // Who names the block to try without naming the neighbour continues what lies before it.
@@ -474,10 +498,19 @@ impl<S: GroupStore> Allocator<S> {
         Plan::Inode(owner, normalize(&shape))
     }
 
+    /// Linux: `ext4_mb_group_or_file`.
     fn is_small(&self, request: &Request<'_>) -> bool {
         let Kind::Data { logical, file_blocks, .. } = request.kind else { return false };
-        let size = file_blocks.max(u64::from(logical.0) + u64::from(request.len));
-        self.options.group_prealloc > 0 && size <= u64::from(self.options.stream_request)
+        let end = u64::from(logical.0) + u64::from(request.len);
+        let apart = self.rules.closed_files_apart && is_finished(request);
+        let small = file_blocks.max(end) <= u64::from(self.options.stream_request);
+        small && !apart && self.options.group_prealloc > 0
+    }
+
+    /// Files of the same home share chunks.
+    fn home(&self, request: &Request<'_>) -> u32 {
+        let goal = request.goal.and_then(|goal| self.geometry.locate(goal)).map_or(0, |(group, _)| group.0);
+        self.choice.home(goal, request.flags.contains(RequestFlags::SYNCED))
     }
 
     fn want(&self, request: &Request<'_>, plan: &Plan<'_>, len: u32, limit: u32) -> Want {
@@ -492,13 +525,18 @@ impl<S: GroupStore> Allocator<S> {
             {
                 (goal, try_goal) = (Some(BlockNr(left.block.0.saturating_add(1))), true);
             }
-            if !self.is_small(request) {
+            if !self.is_small(request) && !is_finished(request) {
                 stream = Some(owner.ino().0 as usize % self.streams.len());
             }
         }
         let wanted = match plan {
             Plan::Plain => len,
-            Plan::Group => self.group_chunk().max(len),
+            Plan::Group => {
+                if let Some(group) = self.choice.chunk_goal(self.home(request)) {
+                    (goal, try_goal) = (Some(self.geometry.group_start(GroupNr(group))), false);
+                }
+                self.group_chunk().max(len)
+            }
             Plan::Inode(_, range) => {
                 if let Some(block) = range.try_goal {
                     (goal, try_goal) = (Some(block), true);
@@ -509,6 +547,7 @@ impl<S: GroupStore> Allocator<S> {
         Want {
             goal: goal.and_then(|b| self.geometry.locate(b)),
             len: wanted.min(self.geometry.blocks_per_group),
+            least: len,
             try_goal,
             goal_only: request.flags.contains(RequestFlags::GOAL_ONLY),
             data: matches!(request.kind, Kind::Data { .. }),
@@ -553,11 +592,12 @@ impl<S: GroupStore> Allocator<S> {
             return Ok(None);
         }
         let goal = request.goal.unwrap_or_default();
+        let home = self.home(request);
         let distance = |pa: &Preallocation| {
             let start = self.geometry.block(pa.group, pa.start + pa.len.saturating_sub(pa.left()));
-            self.usable(pa, limit).then(|| start.0.abs_diff(goal.0))
+            (pa.logical == home && self.usable(pa, limit)).then(|| start.0.abs_diff(goal.0))
         };
-        let (found, gone) = self.own_locality_group().cut(len, distance);
+        let (found, gone) = self.own_locality_group().cut(len, self.rules.keeps_remnants, distance);
         self.discard_list(gone);
         let Some((pa, cut)) = found else {
             self.in_transit.end(u64::from(len));
@@ -587,7 +627,8 @@ impl<S: GroupStore> Allocator<S> {
         let plain = Extent { len: found.len.min(len), ..found };
         // The part to hand out, and the logical block that the first found block stands for.
         let (part, first_logical) = match &plan {
-            Plan::Plain | Plan::Group => (plain, 0),
+            Plan::Plain => (plain, 0),
+            Plan::Group => (plain, self.home(request)),
             Plan::Inode(_, range) => {
                 let range_end = u64::from(range.start) + u64::from(range.len);
                 let end = (u64::from(logical) + u64::from(len)).min(range_end);
@@ -619,6 +660,7 @@ impl<S: GroupStore> Allocator<S> {
             }
             Plan::Group => {
                 self.counters.group_pa_new.inc();
+                self.choice.chunk_placed(pa.logical, pa.group.0);
                 trace_point!(ext4_mb_new_group_pa, group = pa.group.0, pstart = block, len = pa.len);
                 self.own_locality_group().add(pa)
             }
@@ -793,7 +835,7 @@ impl<S: GroupStore> Allocator<S> {
             if !inner.buddy.as_mut().is_some_and(|b| b.mark_used(start, len)) || !inner.hold(start, len) {
                 break;
             }
-            self.publish(piece.group, group, &mut inner);
+            self.publish(piece.group, group, &inner);
             drop(inner);
             let visited = visit(block, len);
             self.give_back(piece.group, [(start, len)], None);

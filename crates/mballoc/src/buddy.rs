@@ -25,7 +25,21 @@ pub struct Buddy {
     fragments: u32,
     /// No free block lies below.
     first_free: u32,
+    /// Free blocks: of no run are there more, or hardly more (see [`Buddy::long_run`]).
+    long: Run,
+    /// The length of `long` when all runs were last looked at; 0 when it has been too long ago.
+    surveyed: u32,
 }
+
+/// Free blocks side by side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    pub start: u32,
+    pub len: u32,
+}
+
+/// Up to this length the largest buddy says enough about the longest run.
+const SHORT: u32 = 8;
 
 /// The even bits of `x`, moved together.
 fn gather_even(mut x: u64) -> u64 {
@@ -99,7 +113,17 @@ impl Buddy {
             let start = offset[k];
             for_words(&mut words[start as usize..], bits, n * 64, |w, m| *w |= m);
         }
-        let mut buddy = Buddy { blocks, orders, words, offset, clear: [0; ORDERS_MAX], fragments: 0, first_free: 0 };
+        let mut buddy = Buddy {
+            blocks,
+            orders,
+            words,
+            offset,
+            clear: [0; ORDERS_MAX],
+            fragments: 0,
+            first_free: 0,
+            long: Run::default(),
+            surveyed: 0,
+        };
         for k in 0..orders {
             buddy.clear[k as usize] = buddy.order(k).iter().map(|w| w.count_zeros()).sum();
         }
@@ -112,7 +136,173 @@ impl Buddy {
         }
         buddy.fragments = fragments;
         buddy.first_free = buddy.next_free(0).unwrap_or(blocks);
+        buddy.survey();
         buddy
+    }
+
+    /// A run that is surely there: three quarters of the longest at least, or as long as the largest buddy where that
+    /// has no more than [`SHORT`] blocks.
+    pub fn long_run(&self) -> u32 {
+        self.long.len.max(self.largest_order().map_or(0, |o| 1 << o))
+    }
+
+    /// Looks at all runs.
+    fn survey(&mut self) {
+        let (mut longest, mut start, mut open) = (Run::default(), 0, 0);
+        for (i, &used) in self.order(0).iter().enumerate() {
+            let base = i as u32 * 64;
+            if used == 0 {
+                if open == 0 {
+                    start = base;
+                }
+                open += 64;
+                continue;
+            }
+            // The run that comes from the left ends here, another may leave on the right; those between are short.
+            let (head, tail) = (used.trailing_zeros(), used.leading_zeros());
+            if open == 0 {
+                start = base;
+            }
+            open += head;
+            if open > longest.len {
+                longest = Run { start, len: open };
+            }
+            if longest.len < 62 && used != u64::MAX {
+                let mut rest = used >> head;
+                let mut at = head;
+                while rest != 0 {
+                    let used_here = rest.trailing_ones();
+                    at += used_here;
+                    rest = rest.checked_shr(used_here).unwrap_or(0);
+                    let free_here = if rest == 0 { 0 } else { rest.trailing_zeros() };
+                    if free_here > longest.len {
+                        longest = Run { start: base + at, len: free_here };
+                    }
+                    at += free_here;
+                    rest = rest.checked_shr(free_here).unwrap_or(0);
+                }
+            }
+            (start, open) = (base + 64 - tail, tail);
+        }
+        if open > longest.len {
+            longest = Run { start, len: open };
+        }
+        (self.long, self.surveyed) = (longest, longest.len);
+    }
+
+    /// Blocks of the longest run known were taken.
+    fn shorten(&mut self, start: u32, end: u32) {
+        let long = self.long;
+        let long_end = long.start + long.len;
+        if end <= long.start || start >= long_end {
+            return;
+        }
+        let (left, right) = (start.saturating_sub(long.start), long_end.saturating_sub(end));
+        self.long = if left > right { Run { start: long.start, len: left } } else { Run { start: end, len: right } };
+        // Others that are longer by now are at most a third longer.
+        if self.long.len < self.surveyed - self.surveyed / 4 {
+            self.surveyed = 0;
+            self.survey_if_long();
+        }
+    }
+
+    /// Short runs are soon used up, and not worth looking for: until one is long again.
+    fn survey_if_long(&mut self) {
+        if self.surveyed == 0 && self.largest_order().is_some_and(|o| 1 << o > SHORT) {
+            self.survey();
+        }
+    }
+
+    /// Blocks became free, next to others perhaps.
+    fn lengthen(&mut self, mut start: u32, mut end: u32) {
+        let long = self.long;
+        let long_end = long.start + long.len;
+        if long.len > 0 && end == long.start {
+            end = long_end;
+        } else if long.len > 0 && start == long_end {
+            start = long.start;
+        }
+        start = self.run_start(start);
+        end = self.next_used(end, u32::MAX);
+        if end - start > self.long.len {
+            self.long = Run { start, len: end - start };
+            if self.surveyed > 0 {
+                self.surveyed = self.surveyed.max(end - start);
+            }
+        }
+        self.survey_if_long();
+    }
+
+    /// Where the run begins that holds, or ends at, `at`.
+    fn run_start(&self, at: u32) -> u32 {
+        let words = self.order(0);
+        let mut i = at / 64;
+        let mut before = if at.is_multiple_of(64) { 0 } else { words[i as usize] & span(0, at % 64) };
+        while before == 0 {
+            if i == 0 {
+                return 0;
+            }
+            i -= 1;
+            before = words[i as usize];
+        }
+        i * 64 + 64 - before.leading_zeros()
+    }
+
+    /// The first run of at least `len` blocks, and its length up to there.
+    pub fn first_run(&self, len: u32) -> Option<u32> {
+        if len > 64 { self.first_long_run(len) } else { self.first_short_run(len) }
+    }
+
+    /// A run of `len` blocks holds a buddy of at least half as many.
+    fn first_long_run(&self, len: u32) -> Option<u32> {
+        let k = (len.ilog2() - 1).min(self.orders - 1);
+        let words = self.order(k);
+        let mut from = 0;
+        for (i, &used) in words.iter().enumerate() {
+            let mut free = !used;
+            while free != 0 {
+                let at = (i as u32 * 64 + free.trailing_zeros()) << k;
+                free &= free - 1;
+                if at < from {
+                    continue;
+                }
+                let start = self.run_start(at);
+                let end = self.next_used(at, start.saturating_add(len));
+                if end - start >= len {
+                    return Some(start);
+                }
+                from = end;
+            }
+        }
+        None
+    }
+
+    fn first_short_run(&self, len: u32) -> Option<u32> {
+        let words = self.order(0);
+        for (i, &used) in words.iter().enumerate().skip(self.first_free as usize / 64) {
+            if used == u64::MAX {
+                continue;
+            }
+            let next = words.get(i + 1).copied().unwrap_or(u64::MAX);
+            // A bit stays while it and its successors, `have` in all, are free.
+            let mut free = u128::from(!used) | u128::from(!next) << 64;
+            let mut have = 1;
+            while have < len && free as u64 != 0 {
+                let step = have.min(len - have);
+                free &= free >> step;
+                have += step;
+            }
+            if free as u64 != 0 {
+                return Some(i as u32 * 64 + (free as u64).trailing_zeros());
+            }
+        }
+        None
+    }
+
+    /// A long run ([`Buddy::long_run`]): where it begins.
+    pub fn long_run_start(&self) -> Option<u32> {
+        let largest = self.largest_order()?;
+        if self.long.len >= 1 << largest { Some(self.long.start) } else { self.first_buddy(largest) }
     }
 
     fn order(&self, k: u32) -> &[u64] {
@@ -253,6 +443,7 @@ impl Buddy {
         if start == self.first_free {
             self.first_free = end;
         }
+        self.shorten(start, end);
         true
     }
 
@@ -296,6 +487,7 @@ impl Buddy {
         }
         self.fragments = self.fragments + 1 - u32::from(joins_left) - u32::from(joins_right);
         self.first_free = self.first_free.min(start);
+        self.lengthen(start, end);
         true
     }
 }
@@ -328,6 +520,28 @@ mod tests {
         }
     }
 
+    /// The longest run is known nearly; a run of `len` blocks is found where there is one.
+    fn check_runs(b: &Buddy, model: &[bool], len: u32) {
+        let mut runs: Vec<Run> = Vec::new();
+        for (i, _) in (0..).zip(model).filter(|(_, used)| !**used) {
+            match runs.last_mut() {
+                Some(run) if run.start + run.len == i => run.len += 1,
+                _ => runs.push(Run { start: i, len: 1 }),
+            }
+        }
+        let longest = runs.iter().map(|r| r.len).max().unwrap_or(0);
+        let known = b.long_run();
+        let largest = b.largest_order().map_or(0, |o| 1 << o);
+        let least = if largest > SHORT { longest - longest / 4 } else { largest };
+        assert!((least..=longest).contains(&known), "{known} of {longest}, the largest buddy has {largest}");
+        assert_eq!(b.long_run_start().is_some(), longest > 0);
+        if let Some(start) = b.long_run_start() {
+            assert!(b.is_free(start, known), "{known} from {start}");
+        }
+        let first = runs.iter().find(|r| r.len >= len).map(|r| r.start);
+        assert_eq!(b.first_run(len), first, "{len} blocks");
+    }
+
     #[test]
     fn updates_agree_with_rebuilding() {
         for (blocks, seed) in [(8192u32, 1), (777, 2), (64, 3), (1, 4), (5000, 5), (65, 6)] {
@@ -356,6 +570,9 @@ mod tests {
                 assert_eq!(b.next_free(start), next);
                 let used = (start..blocks).find(|&i| model[i as usize]).unwrap_or(blocks);
                 assert_eq!(b.next_used(start, u32::MAX), used);
+                if step % 10 == 0 {
+                    check_runs(&b, &model, len);
+                }
                 if step % 50 == 0 {
                     check_against_fresh(&b, &model, 10);
                 }

@@ -75,6 +75,11 @@ impl Geometry {
         BlockNr(self.group_start(group).0 + u64::from(index))
     }
 
+    /// The highest order that buddies have.
+    pub(crate) fn highest_order(&self) -> u32 {
+        self.block_bits() + 1
+    }
+
     /// log2 of the block size.
     pub(crate) fn block_bits(&self) -> u32 {
         self.block_size.trailing_zeros()

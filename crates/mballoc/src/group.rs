@@ -17,7 +17,6 @@ use extant_base::sync::{Mutex, MutexGuard};
 
 use crate::buddy::Buddy;
 use crate::group_choice::policy::GroupInfo;
-use crate::group_choice::policy::goal_first::Listed;
 use crate::lock;
 use crate::prealloc::Preallocation;
 use crate::ranges::RangeSet;
@@ -54,8 +53,6 @@ pub struct GroupInner {
     pub generation: u32,
     /// Blocks of system zones that the bitmap calls free; they count as used.
     pub masked: u32,
-    /// Where the policy has this group.
-    pub listed: Listed,
     pub buddy: Option<Box<Buddy>>,
     /// Nothing held, no preallocation: None, to keep a file system of half a million groups small.
     outside: Option<Box<Outside>>,
@@ -172,15 +169,19 @@ impl Group {
         }
     }
 
-    /// What is published, or what an empty group would be while this one is BLOCK_UNINIT.
-    pub fn info(&self) -> GroupInfo {
+    /// What is published, or what an empty group would be while this one is BLOCK_UNINIT. `buddy`: this group's, if it
+    /// is in memory; `highest`: the highest order that buddies have.
+    pub fn info(&self, buddy: Option<&Buddy>, highest: u32) -> GroupInfo {
         let free = self.free();
         if self.has(KNOWN) {
-            GroupInfo { free, fragments: self.fragments(), largest_order: self.largest_order() }
+            let largest_order = self.largest_order();
+            let run = buddy.map_or_else(|| largest_order.map_or(0, |o| 1 << o), Buddy::long_run);
+            GroupInfo { free, fragments: self.fragments(), largest_order, run }
         } else if self.has(UNINIT) {
-            GroupInfo { free, fragments: u32::from(free > 0), largest_order: free.checked_ilog2() }
+            let largest_order = free.checked_ilog2().map(|o| o.min(highest));
+            GroupInfo { free, fragments: u32::from(free > 0), largest_order, run: free }
         } else {
-            GroupInfo { free, fragments: 0, largest_order: None }
+            GroupInfo { free, ..GroupInfo::default() }
         }
     }
 

@@ -18,9 +18,9 @@
 //! # Locking
 //! In order of rank: [`lock::OWNER`] (an inode's list of preallocations) or [`lock::LOCALITY`] (a locality group's) →
 //! [`lock::PREALLOCATION`] (one preallocation) → [`lock::SPACE`] (counters near zero), [`lock::IN_TRANSIT`] (waiting
-//! when nothing is free) and [`lock::GROUP`] (one group; never two). [`GroupStore::mark`] runs under the group's lock,
-//! so the store may take locks of a higher rank only; [`GroupStore::load`] and [`GroupStore::prepare`] run under none
-//! of these.
+//! when nothing is free) and [`lock::GROUP`] (one group; never two) → [`lock::LISTS`] (a policy's).
+//! [`GroupStore::mark`] runs under the group's lock, so the store may take locks of a higher rank only;
+//! [`GroupStore::load`] and [`GroupStore::prepare`] run under none of these.
 #![forbid(unsafe_code)]
 
 mod allocator;
@@ -65,4 +65,6 @@ pub mod lock {
     pub static SPACE: LockClass = LockClass::new("space counters", 69);
     /// One block group.
     pub static GROUP: LockClass = LockClass::new("group", 70);
+    /// A policy's list of groups.
+    pub static LISTS: LockClass = LockClass::new("group list", 71);
 }

@@ -73,6 +73,8 @@ impl RequestFlags {
     pub const USE_RESERVED: RequestFlags = RequestFlags(16);
     /// Nobody has the file open for writing, so it will hardly grow.
     pub const CLOSED: RequestFlags = RequestFlags(32);
+    /// An fsync waits for it.
+    pub const SYNCED: RequestFlags = RequestFlags(64);
 
     pub fn contains(self, other: RequestFlags) -> bool {
         self.0 & other.0 == other.0

@@ -15,7 +15,7 @@ use extant_ondisk::GroupNr;
 use crate::allocator::{Allocator, GroupStore};
 use crate::buddy::Buddy;
 use crate::group::{BAD, Group, GroupInner, KNOWN, LOADED, UNINIT};
-use crate::group_choice::policy::{Criterion, Scan};
+use crate::group_choice::policy::{Criterion, Pass, Within};
 use crate::load::Unusable;
 
 /// From this many groups per flex group on, the first one is left to directories (Linux:
@@ -31,6 +31,8 @@ pub(crate) struct Want {
     pub goal: Option<(GroupNr, u32)>,
     /// Blocks; never more than a group has.
     pub len: u32,
+    /// What the caller needs of them now: a policy may look for less than `len`, but not for less than this.
+    pub least: u32,
     /// Try the goal block itself first.
     pub try_goal: bool,
     /// … and nothing else; a shorter extent there will do.
@@ -51,13 +53,10 @@ pub(crate) struct Extent {
     pub len: u32,
 }
 
-/// Linux: `struct ext4_allocation_context`.
+/// What a search has seen. Linux: a part of `struct ext4_allocation_context`.
 struct Search {
-    len: u32,
-    data: bool,
     /// Take the first extent, whatever it is.
     first: bool,
-    order2: Option<u32>,
     measured: u32,
     best: Option<Extent>,
     /// An extent this long ends the search even though it is too short.
@@ -108,41 +107,34 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     fn find_anywhere(&self, want: &Want, first_error: &mut Option<S::Error>) -> Option<Extent> {
-        let len = want.len;
-        let order = len.max(1).ilog2();
-        // A buddy larger than the highest order does not exist.
-        let power2 =
-            len.is_power_of_two() && order >= self.options.order2_requests && order < self.geometry.block_bits() + 2;
-        let mut search = Search {
-            len,
-            data: want.data,
-            first: false,
-            order2: power2.then_some(order),
-            measured: 0,
-            best: None,
-            enough: u32::MAX,
-            stop: false,
-        };
+        let order = want.len.max(1).ilog2();
+        // A buddy larger than the highest order does not exist. (Linux counts orders from 1 here.)
+        let power2 = want.len.is_power_of_two()
+            && order + 1 >= self.options.order2_requests
+            && order < self.geometry.block_bits() + 2;
+        let mut search = Search { first: false, measured: 0, best: None, enough: u32::MAX, stop: false };
         let mut goal = want.goal.map_or(0, |(g, _)| g.0);
         let stream = want.stream.and_then(|i| self.streams.get(i));
         if let Some(last) = stream.map(|s| s.load(Ordering::Relaxed)).filter(|&s| s != NO_GOAL) {
             goal = (last >> 32) as u32;
         }
-        let mut criterion = if power2 { Criterion::Power2 } else { Criterion::AverageFits };
+        let mut from = if power2 { Criterion::Power2 } else { Criterion::AverageFits };
         let found = loop {
-            let found = self.scan(&mut search, criterion, goal, want.limit, first_error);
+            let mut pass = Pass::new(from, goal, want.limit, want.len, power2.then_some(order));
+            (pass.data, pass.least) = (want.data, want.least);
+            let found = self.scan(&mut search, pass, first_error);
             if found.is_some() {
                 break found;
             }
             let Some(best) = search.best.take() else { break None };
-            if let Some(found) = self.take_best(best, len) {
+            if let Some(found) = self.take_best(best, want.len) {
                 break Some(found);
             }
             // Somebody was faster. What there is comes next, whatever it is.
             self.counters.lost.inc();
             search.first = true;
             search.stop = false;
-            criterion = Criterion::Any;
+            from = Criterion::Any;
         };
         if let (Some(found), Some(stream)) = (found, stream) {
             stream.store(u64::from(found.group.0) << 32 | u64::from(found.start), Ordering::Relaxed);
@@ -150,115 +142,108 @@ impl<S: GroupStore> Allocator<S> {
         found
     }
 
-    /// All criteria from `from` on. Ends without an extent when nothing was found, or with `search.best` set when what
-    /// was found has to be taken from an earlier group.
-    fn scan(
-        &self,
-        search: &mut Search,
-        from: Criterion,
-        goal: u32,
-        limit: u32,
-        first_error: &mut Option<S::Error>,
-    ) -> Option<Extent> {
-        for criterion in Criterion::ALL.into_iter().filter(|&c| c >= from) {
-            let order = search.order2.unwrap_or(0);
-            if criterion == Criterion::Any {
+    /// The groups that the policy names, one after the other. Ends without an extent when nothing was found, or with
+    /// `search.best` set when what was found has to be taken from an earlier group.
+    fn scan(&self, search: &mut Search, mut pass: Pass, first_error: &mut Option<S::Error>) -> Option<Extent> {
+        let (goal, limit) = (pass.goal, pass.limit);
+        loop {
+            let mut good = |pass: &Pass, nr: u32| {
+                self.counters.groups_considered[pass.criterion as usize].inc();
+                self.group_ref(GroupNr(nr)).is_some_and(|group| self.good(group, nr, pass, goal))
+            };
+            let nr = self.choice.next(&mut pass, &mut good)?;
+            if pass.criterion == Criterion::Any && search.enough == u32::MAX {
                 search.enough = self.choice.enough(limit);
             }
-            let mut considered = 0;
-            let mut found = None;
-            for nr in self.choice.pass(Scan { goal, limit, criterion, len: search.len, order }) {
-                considered += 1;
-                let Some(group) = self.group_ref(GroupNr(nr)) else { continue };
-                if !self.good(group, nr, criterion, search, goal) {
-                    continue;
-                }
-                // Under contention another group is better than waiting; but the last criterion leaves nothing out.
-                let wait = criterion == Criterion::Any || !self.choice.skips_busy() || !group.has(LOADED);
-                let mut inner = match self.lock_loaded(GroupNr(nr), wait) {
-                    Ok(inner) => inner,
-                    Err(Unusable::Busy) => {
-                        self.counters.groups_busy.inc();
-                        continue;
-                    }
-                    Err(Unusable::Bad) => continue,
-                    Err(Unusable::Store(e)) => {
-                        self.store.damaged(GroupNr(nr), &e);
-                        first_error.get_or_insert(e);
-                        continue;
-                    }
-                };
-                if !self.good(group, nr, criterion, search, goal) {
-                    continue;
-                }
-                self.counters.groups_scanned.inc();
-                found = self.scan_group(search, criterion, GroupNr(nr), &mut inner);
-                if found.is_some() || search.stop {
-                    break;
-                }
+            let group = self.group_ref(GroupNr(nr))?;
+            if !group.has(KNOWN) {
+                self.read_ahead(nr);
             }
-            let c = criterion as usize;
-            self.counters.groups_considered[c].add(considered);
-            if found.is_some() {
-                self.counters.criterion_hits[c].inc();
+            // Under contention another group is better than waiting; but the last criterion leaves nothing out.
+            let wait = pass.criterion == Criterion::Any || !self.rules.skips_busy || !group.has(LOADED);
+            let mut inner = match self.lock_loaded(GroupNr(nr), wait) {
+                Ok(inner) => inner,
+                Err(Unusable::Busy) => {
+                    self.counters.groups_busy.inc();
+                    continue;
+                }
+                Err(Unusable::Bad) => continue,
+                Err(Unusable::Store(e)) => {
+                    self.store.damaged(GroupNr(nr), &e);
+                    first_error.get_or_insert(e);
+                    continue;
+                }
+            };
+            if !self.good(group, nr, &pass, goal) {
+                continue;
+            }
+            self.counters.groups_scanned.inc();
+            let found = self.scan_group(search, &pass, GroupNr(nr), &mut inner);
+            drop(inner);
+            if found.is_some() || search.stop {
+                let hit = found.is_some() || search.best.is_some();
+                self.counters.breaks.add(u64::from(found.is_none()));
+                self.counters.criterion_hits[pass.criterion as usize].add(u64::from(hit));
                 return found;
             }
-            if search.stop {
-                self.counters.breaks.inc();
-                self.counters.criterion_hits[c].add(u64::from(search.best.is_some()));
-                return None;
-            }
         }
-        None
     }
 
     /// Is the group worth its lock? Linux: `ext4_mb_good_group`.
-    fn good(&self, group: &Group, nr: u32, criterion: Criterion, search: &Search, goal: u32) -> bool {
+    fn good(&self, group: &Group, nr: u32, pass: &Pass, goal: u32) -> bool {
         let free = group.free();
         if group.has(BAD) || free == 0 {
             return false;
         }
         let flex = self.geometry.flex_bg_size;
         let flex_first = flex > 1 && nr.is_multiple_of(flex);
-        if criterion == Criterion::Power2 && search.data && flex >= FLEX_SIZE_DIR_SCHEME && flex_first {
+        if pass.criterion == Criterion::Power2 && pass.data && flex >= FLEX_SIZE_DIR_SCHEME && flex_first {
             return false;
+        }
+        // Such a policy names what fits.
+        if self.rules.within == Within::Direct {
+            return true;
         }
         if !group.has(KNOWN) {
             let cheap = nr == goal || group.has(UNINIT) || flex_first;
-            return match criterion {
-                Criterion::Power2 | Criterion::AverageFits => cheap && free >= search.len,
-                Criterion::FreeFits => free >= search.len,
+            return match pass.criterion {
+                Criterion::Power2 | Criterion::AverageFits => cheap && free >= pass.len,
+                Criterion::FreeFits => free >= pass.len,
                 Criterion::Any => true,
             };
         }
-        match criterion {
-            Criterion::Power2 => group.largest_order() >= search.order2.or(Some(u32::MAX)),
-            Criterion::AverageFits => free.checked_div(group.fragments()).is_some_and(|average| average >= search.len),
-            Criterion::FreeFits => free >= search.len,
+        match pass.criterion {
+            Criterion::Power2 => group.largest_order() >= pass.order.or(Some(u32::MAX)),
+            Criterion::AverageFits => free.checked_div(group.fragments()).is_some_and(|average| average >= pass.len),
+            Criterion::FreeFits => free >= pass.len,
             Criterion::Any => true,
         }
     }
 
-    fn scan_group(
-        &self,
-        search: &mut Search,
-        criterion: Criterion,
-        nr: GroupNr,
-        inner: &mut GroupInner,
-    ) -> Option<Extent> {
+    fn scan_group(&self, search: &mut Search, pass: &Pass, nr: GroupNr, inner: &mut GroupInner) -> Option<Extent> {
         let buddy = inner.buddy.as_deref()?;
-        let choice = if criterion == Criterion::Power2 {
-            search.order2.and_then(|order| buddy.first_buddy(order)).map(|start| (start, search.len))
-        } else {
-            let aligned = (criterion == Criterion::AverageFits).then(|| self.aligned(buddy, search.len)).flatten();
-            aligned.or_else(|| self.measure_group(search, nr, buddy))
+        let whole = pass.criterion == Criterion::Power2;
+        let of_buddy = || Some((buddy.first_buddy(pass.order?)?, pass.len));
+        let aligned = || self.aligned(nr, buddy, pass.len);
+        let choice = match self.rules.within {
+            Within::Measured if whole => of_buddy(),
+            Within::Measured => {
+                let aligned = (pass.criterion == Criterion::AverageFits).then(aligned).flatten();
+                aligned.or_else(|| self.measure_group(search, pass.len, nr, buddy))
+            }
+            Within::Direct => {
+                self.counters.extents_scanned.inc();
+                let fits = aligned().or_else(of_buddy).or_else(|| Some((buddy.first_run(pass.len)?, pass.len)));
+                let longest = || Some((buddy.long_run_start()?, buddy.long_run()));
+                fits.or_else(|| if pass.criterion == Criterion::Any { longest() } else { None })
+            }
         };
         let (start, len) = choice?;
-        let len = len.min(search.len);
+        let len = len.min(pass.len);
         if !self.take(nr, inner, start, len) {
             return None;
         }
-        if criterion == Criterion::Power2 {
+        if whole {
             self.counters.order2_hits.inc();
         }
         Some(Extent { group: nr, start, len })
@@ -266,16 +251,19 @@ impl<S: GroupStore> Allocator<S> {
 
     /// With a RAID stripe: the first stripe-aligned free run of a whole number of stripes.
     /// Linux: `ext4_mb_scan_aligned`.
-    fn aligned(&self, buddy: &Buddy, len: u32) -> Option<(u32, u32)> {
+    fn aligned(&self, nr: GroupNr, buddy: &Buddy, len: u32) -> Option<(u32, u32)> {
         let stripe = self.geometry.stripe;
         if stripe <= 1 || !len.is_multiple_of(stripe) {
             return None;
         }
         let blocks = self.geometry.blocks_per_group;
+        // Stripes are counted from the start of the disk, which need not be where the group's begin.
+        let first = self.geometry.group_start(nr).0;
         let mut at = 0u32;
         while at < blocks {
             let free = buddy.next_free(at)?;
-            at = free.checked_next_multiple_of(stripe)?;
+            let on_disk = (first + u64::from(free)).checked_next_multiple_of(u64::from(stripe))?;
+            at = u32::try_from(on_disk - first).ok()?;
             let run = buddy.run_len(at, len);
             if run == len {
                 return Some((at, len));
@@ -287,7 +275,7 @@ impl<S: GroupStore> Allocator<S> {
 
     /// Walks the free runs of a group; returns one to take now, or leaves the best so far in `search`.
     /// Linux: `ext4_mb_complex_scan_group`, `ext4_mb_measure_extent`, `ext4_mb_check_limits`.
-    fn measure_group(&self, search: &mut Search, nr: GroupNr, buddy: &Buddy) -> Option<(u32, u32)> {
+    fn measure_group(&self, search: &mut Search, wanted: u32, nr: GroupNr, buddy: &Buddy) -> Option<(u32, u32)> {
         let mut at = 0;
         let mut measured = 0;
         let mut chosen = None;
@@ -297,15 +285,15 @@ impl<S: GroupStore> Allocator<S> {
             at = end;
             measured += 1;
             search.measured += 1;
-            if search.first || len == search.len {
+            if search.first || len == wanted {
                 chosen = Some((start, len));
                 break;
             }
             let better = match search.best {
                 None => true,
                 // Longer while too short, shorter while too long.
-                Some(best) if best.len < search.len => len > best.len,
-                Some(best) => len > search.len && len < best.len,
+                Some(best) if best.len < wanted => len > best.len,
+                Some(best) => len > wanted && len < best.len,
             };
             if better {
                 search.best = Some(Extent { group: nr, start, len });
@@ -315,7 +303,7 @@ impl<S: GroupStore> Allocator<S> {
                 break;
             }
             if search.measured > self.options.min_to_scan
-                && search.best.is_some_and(|b| b.len >= search.len && b.group == nr)
+                && search.best.is_some_and(|b| b.len >= wanted && b.group == nr)
             {
                 break;
             }
@@ -323,8 +311,7 @@ impl<S: GroupStore> Allocator<S> {
         search.stop |= search.best.is_some_and(|b| b.len >= search.enough);
         self.counters.extents_scanned.add(measured);
         // At the end of a group what is good enough is taken, while the lock is held.
-        let here =
-            search.best.filter(|b| b.group == nr && (b.len >= search.len || search.stop)).map(|b| (b.start, b.len));
+        let here = search.best.filter(|b| b.group == nr && (b.len >= wanted || search.stop)).map(|b| (b.start, b.len));
         chosen.or(here)
     }
 

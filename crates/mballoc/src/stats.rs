@@ -74,6 +74,8 @@ statistics! {
     pa_discarded_blocks,
     /// Buddies built from a bitmap.
     buddies_loaded,
+    /// Bitmaps of a flex group read ahead of a search.
+    read_aheads,
     /// Buddies dropped for their memory.
     buddies_dropped,
     /// Groups found bad.

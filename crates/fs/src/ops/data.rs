@@ -24,6 +24,7 @@ use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::mapping::Want;
+use crate::ops::writeback::WritebackReason;
 use crate::options::Atime;
 
 /// What a writer says about itself.
@@ -189,7 +190,7 @@ impl Filesystem {
             }
         }
         if self.flusher.must_throttle() {
-            self.write_pages(inode);
+            self.write_pages(inode, WritebackReason::Background);
         }
         self.budget.relieve();
         self.honour_sync(&[inode])?;
@@ -398,7 +399,7 @@ impl Filesystem {
                 }
                 EsState::Hole | EsState::Delayed => {
                     let want = if state == EsState::Delayed { Want::Promised } else { Want::Written };
-                    let chosen = match self.choose_blocks(inode, lblk, len, want, None) {
+                    let chosen = match self.choose_blocks(inode, lblk, len, want, None, WritebackReason::Background) {
                         Err(e) if at > 0 && e.is_no_space() => break,
                         r => r?,
                     };

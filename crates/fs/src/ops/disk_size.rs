@@ -18,6 +18,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::es::EsState;
 use crate::ops::credits;
+use crate::ops::writeback::WritebackReason;
 
 impl Filesystem {
     pub(crate) fn grow_disk_size(&self, inode: &Inode, to: u64) {
@@ -64,7 +65,7 @@ impl Filesystem {
         if let (_, EsState::Written(_)) = self.status(inode, LogicalBlock(block as u32), 1)? {
             {
                 let _wb = inode.wb.lock();
-                self.write_dirty(inode, block, block + 1);
+                self.write_dirty(inode, block, block + 1, WritebackReason::Background);
             }
             inode.writes.wait();
         }

@@ -22,6 +22,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::es::EsState;
 use crate::map::{MapState, Progress};
+use crate::ops::writeback::WritebackReason;
 
 /// For what a hole is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +114,7 @@ impl Filesystem {
         len: u32,
         how: Want,
         after: Option<BlockNr>,
+        why: WritebackReason,
     ) -> Result<Chosen> {
         let reserved = how == Want::Promised;
         // What is written through makes the file as long as that only later.
@@ -136,6 +138,9 @@ impl Filesystem {
         if reserved {
             // What was promised must be had: conversions and delayed writes may use the pool.
             flags = flags | RequestFlags::USE_RESERVED;
+        }
+        if why == WritebackReason::Fsync {
+            flags = flags | RequestFlags::SYNCED;
         }
         let extents = inode.map.read().extents;
         self.alloc.choose(&Request {
@@ -213,7 +218,8 @@ impl Filesystem {
         lblk: LogicalBlock,
         len: u32,
     ) -> Result<u32> {
-        let mut chosen = Some(self.choose_blocks(inode, lblk, len, Want::Unwritten, None)?);
+        let mut chosen =
+            Some(self.choose_blocks(inode, lblk, len, Want::Unwritten, None, WritebackReason::Background)?);
         let mapped = self.map_chosen(handle, inode, lblk, &mut chosen, true);
         self.cancel_chosen(&mut chosen);
         mapped

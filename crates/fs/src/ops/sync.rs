@@ -21,6 +21,7 @@ use extant_ondisk::jbd2::Tid;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::ops::writeback::WritebackReason;
 
 /// Called once with what a barrier came to, possibly on another thread and possibly before the call returns.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
@@ -68,7 +69,7 @@ impl Filesystem {
         match scope {
             Scope::Inode { inode, datasync } => {
                 if !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times) {
-                    self.write_pages(inode);
+                    self.write_pages(inode, WritebackReason::Fsync);
                 }
                 let inode = inode.clone();
                 let writes = inode.writes.clone();

@@ -45,6 +45,15 @@ static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);
 static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
 static FAILED_CLASS: LockClass = LockClass::new("failed pieces", 204);
 
+/// Why dirty folios are written (Linux: `enum wb_reason`): what a policy of the allocator may want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WritebackReason {
+    /// An fsync waits for this inode.
+    Fsync,
+    /// Time, memory, a sync of everything.
+    Background,
+}
+
 /// What makes the blocks of a piece readable once its data is on the device.
 enum Then {
     /// They are mapped and written already.
@@ -148,13 +157,13 @@ impl Completed {
 impl AddressSpaceOps for Inode {
     fn write_pages(&self) {
         let (Some(fs), Some(me)) = (self.fs.upgrade(), self.me.upgrade()) else { return };
-        fs.write_pages(&me);
+        fs.write_pages(&me, WritebackReason::Background);
     }
 
     fn try_write_pages(&self) -> bool {
         let (Some(fs), Some(me)) = (self.fs.upgrade(), self.me.upgrade()) else { return true };
         let Some(_wb) = self.wb.try_lock() else { return false };
-        fs.write_pages_locked(&me);
+        fs.write_pages_locked(&me, WritebackReason::Background);
         true
     }
 
@@ -180,14 +189,14 @@ struct Request {
 
 impl Filesystem {
     /// Starts writing everything dirty of the inode. Errors are recorded with it, for its fsync.
-    pub(crate) fn write_pages(&self, inode: &Arc<Inode>) {
+    pub(crate) fn write_pages(&self, inode: &Arc<Inode>, why: WritebackReason) {
         let _wb = inode.wb.lock();
-        self.write_pages_locked(inode);
+        self.write_pages_locked(inode, why);
     }
 
     /// The caller holds the inode's writeback lock.
-    pub(crate) fn write_pages_locked(&self, inode: &Arc<Inode>) {
-        self.write_dirty(inode, 0, u64::MAX);
+    pub(crate) fn write_pages_locked(&self, inode: &Arc<Inode>, why: WritebackReason) {
+        self.write_dirty(inode, 0, u64::MAX, why);
         if self.times_wait(inode)
             && let Err(e) = self.transact(credits::INODE, |handle| self.write_inode(handle, inode))
         {
@@ -212,14 +221,14 @@ impl Filesystem {
     /// holds no handle.
     pub(crate) fn write_and_wait(&self, inode: &Arc<Inode>) {
         if !inode.pages.is_empty() {
-            self.write_pages(inode);
+            self.write_pages(inode, WritebackReason::Background);
         }
         inode.writes.wait();
     }
 
     /// Starts writing the blocks of `[from, to)` that are dirty now; what is dirtied behind the write is left for
     /// another call. Waits for a block whose earlier write is on its way. The caller holds the inode's writeback lock.
-    pub(crate) fn write_dirty(&self, inode: &Arc<Inode>, mut from: u64, to: u64) {
+    pub(crate) fn write_dirty(&self, inode: &Arc<Inode>, mut from: u64, to: u64, why: WritebackReason) {
         while inode.pages.dirty_bytes() > 0 {
             // Opened before anything is taken: at no moment is a block neither dirty nor owned.
             let token = inode.writes.open();
@@ -234,7 +243,7 @@ impl Filesystem {
                 }
                 None => break,
             }
-            self.write_batch(inode, taken.runs, taken.size, token);
+            self.write_batch(inode, taken.runs, taken.size, token, why);
             if blocks < BATCH_BLOCKS && !taken.blocked {
                 break; // that was all; what is dirty now is newer
             }
@@ -248,7 +257,14 @@ impl Filesystem {
     }
 
     /// Chooses blocks, sends the requests, and retires the batch if they have completed by then.
-    fn write_batch(&self, inode: &Arc<Inode>, runs: Vec<DirtyRun>, size: u64, token: WritebackToken) {
+    fn write_batch(
+        &self,
+        inode: &Arc<Inode>,
+        runs: Vec<DirtyRun>,
+        size: u64,
+        token: WritebackToken,
+        why: WritebackReason,
+    ) {
         let mut pieces = Vec::new();
         let mut requests = Vec::new();
         let mut before: Option<(u32, BlockNr)> = None;
@@ -257,7 +273,7 @@ impl Filesystem {
             while done < run.blocks {
                 let lblk = LogicalBlock(run.start as u32 + done);
                 let after = before.filter(|(next, _)| *next == lblk.0).map(|(_, block)| block);
-                match self.place_piece(inode, lblk, run.blocks - done, after) {
+                match self.place_piece(inode, lblk, run.blocks - done, after, why) {
                     Ok((piece, block)) => {
                         self.add_requests(&mut requests, pieces.len(), &piece, block, &run, done);
                         done += piece.len;
@@ -313,6 +329,7 @@ impl Filesystem {
         lblk: LogicalBlock,
         max: u32,
         after: Option<BlockNr>,
+        why: WritebackReason,
     ) -> Result<(Piece, BlockNr)> {
         let (len, state) = self.status(inode, lblk, max)?;
         let want = match state {
@@ -330,7 +347,7 @@ impl Filesystem {
         let mut tries = 0;
         loop {
             // Whether the writer may have the space was asked when it was promised.
-            match Caller::ROOT.run(|| self.choose_blocks(inode, lblk, len, want, after)) {
+            match Caller::ROOT.run(|| self.choose_blocks(inode, lblk, len, want, after, why)) {
                 Ok(chosen) => {
                     let block = chosen.start;
                     return Ok((Piece { lblk, len: chosen.len, then: Then::Map(chosen) }, block));

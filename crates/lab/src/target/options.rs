@@ -26,8 +26,17 @@ pub struct EngineOptions {
 }
 
 /// For the message about an unknown one.
-const KNOWN: [&str; 8] =
-    ["cache=", "commit=", "data=", "noatime", "relatime", "io=direct|buffered|memory", "engine=", "slow=PERCENT"];
+const KNOWN: [&str; 9] = [
+    "cache=",
+    "commit=",
+    "data=",
+    "noatime",
+    "relatime",
+    "io=direct|buffered|memory",
+    "engine=",
+    "mb_locality_groups=",
+    "slow=PERCENT",
+];
 
 impl EngineOptions {
     /// Reads `a,b=c`; the error says what is wrong.
@@ -48,6 +57,9 @@ impl EngineOptions {
                 ("commit", seconds) => options.fs.commit_interval_s = seconds.parse().map_err(|_| wrong())?,
                 // Data is on the device before its map, whatever is asked for.
                 ("data", "ordered" | "writeback") => {}
+                ("mb_locality_groups", n) => {
+                    options.fs.locality_groups = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(wrong)?;
+                }
                 ("noatime", "") => options.fs.atime = Atime::Never,
                 ("relatime", "") => options.fs.atime = Atime::Relative,
                 ("io", "direct") => options.io = IoMode::Direct,

@@ -3,6 +3,8 @@
 //! # Locking
 //! None: policies read what groups publish in atomics; changes are published under the group's lock.
 
+mod group_set;
+mod maxima;
 pub mod policy;
 
 pub use policy::Policy;

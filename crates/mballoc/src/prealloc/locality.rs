@@ -38,10 +38,12 @@ impl LocalityGroup {
     }
 
     /// Cuts `len` blocks out of the preallocation for which `distance` is least (None: not usable). The second value
-    /// lists those that have to go because too many are nearly empty.
+    /// lists those that have to go: because too many are nearly empty, or, unless remnants are kept, because they have
+    /// fewer blocks than this.
     pub fn cut(
         &self,
         len: u32,
+        keeps_remnants: bool,
         distance: impl Fn(&Preallocation) -> Option<u64>,
     ) -> (Option<Taken>, Vec<Arc<Preallocation>>) {
         let mut lists = self.lists.lock();
@@ -63,7 +65,13 @@ impl LocalityGroup {
                 }
             }
         }
-        (None, Vec::new())
+        if keeps_remnants {
+            return (None, Vec::new());
+        }
+        let too_short = |p: &mut Arc<Preallocation>| p.left() < len && distance(p).is_some();
+        let gone =
+            lists[..=list_of(len)].iter_mut().flat_map(|list| list.extract_if(.., too_short).collect::<Vec<_>>());
+        (None, gone.collect())
     }
 
     /// Adds one; returns those that have to go.

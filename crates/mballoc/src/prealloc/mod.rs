@@ -33,7 +33,8 @@ pub struct Preallocation {
     /// First block, as an index in the group.
     pub start: u32,
     pub len: u32,
-    /// The logical block that `start` is meant for; 0 in a locality group.
+    /// The logical block that `start` is meant for; in a locality group the home of the files that it is for
+    /// ([`crate::group_choice::policy::GroupChoice::home`]).
     pub logical: u32,
     /// Remaining blocks, readable without the lock (a hint).
     left: AtomicU32,

@@ -8,36 +8,70 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use super::model::*;
 use crate::{InodePreallocation, Neighbour, Options, Policy, Request, RequestFlags};
 
-/// stress-unlink in small: 16 directories in 7 flex groups; create, write 22,528 bytes, fsync, unlink.
+/// The groups of those who make small files in [`stress_unlink`].
+const HOMES: [u32; 7] = [1, 17, 33, 49, 81, 97, 113];
+
+/// stress-unlink in small: 16 directories in 7 flex groups; create, write 22,528 bytes, fsync, unlink. Returns the
+/// groups of the chunks in the order in which they were made, and those that were touched.
+fn stress_unlink(policy: Policy, flags: RequestFlags, rounds: u32) -> (Vec<u32>, BTreeSet<u32>) {
+    let store = Arc::new(ModelStore::new(large(128, 16)));
+    let fresh = vec![crate::GroupSummary { free: 32768, block_uninit: true }; 128];
+    let options = Options { policy, locality_groups: 1, ..Options::default() };
+    let a = crate::Allocator::new(store.clone(), store.geometry.clone(), &fresh, options).expect("made");
+    let (mut chunks, mut touched) = (Vec::new(), BTreeSet::new());
+    let mut waiting = std::collections::VecDeque::new();
+    for round in 0..rounds {
+        let mut txn = Txn::default();
+        for dir in 0..16u32 {
+            let owner = InodePreallocation::new(InodeNr(1000 + dir + round * 16));
+            let goal = BlockNr(u64::from(HOMES[dir as usize % 7]) * 32768);
+            let before = a.statistics().group_pa_new;
+            let r = Request { flags, ..Request::data(&owner, Some(goal), LogicalBlock(0), 6, 6) };
+            let x = a.allocate(&mut txn, &r).expect("free");
+            if a.statistics().group_pa_new > before {
+                chunks.push(store.geometry.locate(x.start).expect("inside").0.0);
+            }
+            waiting.push_back(a.free(&mut txn, x.start, u64::from(x.len)).expect("freed"));
+            a.discard_preallocations(&owner);
+        }
+        touched.extend(txn.groups);
+        // The commit that makes the frees durable is two rounds behind.
+        while waiting.len() > 32 {
+            let freed = waiting.pop_front().expect("some");
+            store.commit(&freed);
+            a.release(&freed);
+        }
+    }
+    let s = a.statistics();
+    assert!(s.group_pa_hits > s.requests * 9 / 10, "{s:?}");
+    (chunks, touched)
+}
+
 #[test]
 fn small_files_of_sixteen_directories_stay_in_their_groups() {
-    for policy in Policy::ALL {
-        let store = Arc::new(ModelStore::new(large(128, 16)));
-        let a = allocator(&store, Options { policy, locality_groups: 1, ..Options::default() });
-        let homes = [1u32, 17, 33, 49, 81, 97, 113];
-        let mut touched = BTreeSet::new();
-        let mut waiting = std::collections::VecDeque::new();
-        for round in 0..100u32 {
-            let mut txn = Txn::default();
-            for dir in 0..16u32 {
-                let owner = InodePreallocation::new(InodeNr(1000 + dir + round * 16));
-                let goal = BlockNr(u64::from(homes[dir as usize % 7]) * 32768);
-                let x = a.allocate(&mut txn, &Request::data(&owner, Some(goal), LogicalBlock(0), 6, 6)).expect("free");
-                waiting.push_back(a.free(&mut txn, x.start, u64::from(x.len)).expect("freed"));
-                a.discard_preallocations(&owner);
-            }
-            touched.extend(txn.groups);
-            // The commit that makes the frees durable is two rounds behind.
-            while waiting.len() > 32 {
-                let freed = waiting.pop_front().expect("some");
-                store.commit(&freed);
-                a.release(&freed);
-            }
-        }
-        assert!(touched.len() <= homes.len(), "{}: {touched:?}", policy.name());
-        let s = a.statistics();
-        assert!(s.group_pa_hits > s.requests * 9 / 10, "{s:?}");
+    for policy in Policy::ALL.into_iter().filter(|&p| p != Policy::OptimizeScan) {
+        let (_, touched) = stress_unlink(policy, RequestFlags::NONE, 100);
+        assert!(touched.iter().all(|g| HOMES.contains(g)), "{}: {touched:?}", policy.name());
     }
+}
+
+/// The thread of 2022: 127 126 126 125 126 127 ... 105 104 104, where the goal's groups would do.
+#[test]
+fn lists_that_are_requeued_drift_over_the_disk() {
+    let (chunks, touched) = stress_unlink(Policy::OptimizeScan, RequestFlags::NONE, 400);
+    assert!(chunks.len() >= 32, "{chunks:?}");
+    let distinct: BTreeSet<_> = chunks[..32].iter().collect();
+    assert_eq!(chunks[0], 127, "from the last group down: {chunks:?}");
+    assert!(distinct.len() >= 20 && chunks[..32].iter().any(|&g| g <= 107), "{chunks:?}");
+    assert!(touched.len() > 20, "{touched:?}");
+}
+
+#[test]
+fn what_is_synced_has_one_home() {
+    let (chunks, touched) = stress_unlink(Policy::SureFit, RequestFlags::SYNCED, 400);
+    assert_eq!(touched.len(), 1, "{touched:?}");
+    // And takes freed blocks again: 6,400 files of 6 blocks, of which 32 wait for a commit.
+    assert!(chunks.len() >= 75, "a chunk of 512 blocks holds 85 files: {}", chunks.len());
 }
 
 #[test]
@@ -102,19 +136,58 @@ fn the_goal_is_taken_when_it_is_free() {
 fn stripes_are_kept() {
     let store = Arc::new(ModelStore::new(crate::Geometry { stripe: 48, ..large(4, 1) }));
     store.set(0, 0, 5, Block::Used);
+    // The next group begins in the middle of a stripe.
+    store.set(0, 1000, 32768 - 1000, Block::Used);
     let a = allocator(&store, Options::default());
+    // It is known.
+    a.cancel(a.choose(&Request::metadata(Some(BlockNr(32768)), 1)).expect("free"));
     let owner = InodePreallocation::new(InodeNr(12));
-    for i in 0..5 {
+    for i in 0..20 {
         let r = Request {
             flags: RequestFlags::NO_PREALLOC,
             ..Request::data(&owner, None, LogicalBlock(1000 * i), 48 * 3, 100_000)
         };
         let x = a.allocate(&mut Txn::default(), &r).expect("free");
-        assert_eq!((x.start.0 % 48, x.len), (0, 144));
+        assert_eq!((x.start.0 % 48, x.len), (0, 144), "{}, the {i}th", x.start.0);
+        assert!(x.start.0 >= 32768 || i < 6, "the first group has room for six");
     }
 }
 
-/// 65 TB in which no group has a free run of 2 MiB: `goal-first` does not look at groups that cannot fit.
+/// Linux counts the order of a request from 1: `s_mb_order2_reqs` of 2 includes two blocks.
+#[test]
+fn two_blocks_are_a_buddy() {
+    let store = Arc::new(ModelStore::new(large(2, 1)));
+    // A run of two, but no buddy, comes first.
+    store.set(0, 0, 32768, Block::Used);
+    store.set(0, 1, 2, Block::Free);
+    store.set(0, 100, 2, Block::Free);
+    for policy in Policy::ALL {
+        let a = allocator(&store, Options { policy, ..Options::default() });
+        // Both groups are known.
+        for group in [0, 1] {
+            a.cancel(a.choose(&Request::metadata(Some(BlockNr(group * 32768)), 1)).expect("free"));
+        }
+        let chosen = a.choose(&Request::metadata(Some(BlockNr(0)), 2)).expect("free");
+        let (start, buddies) = (chosen.start.0, a.statistics().order2_hits);
+        a.cancel(chosen);
+        assert_eq!((start, buddies), (100, 1), "{}", policy.name());
+    }
+}
+
+/// What is said of a group that was never loaded is no more than what a buddy says of an empty one.
+#[test]
+fn an_unread_group_has_no_larger_buddies_than_a_read_one() {
+    let store = Arc::new(ModelStore::new(large(4, 1)));
+    let summaries = vec![crate::GroupSummary { free: 32768, block_uninit: true }; 4];
+    let a = crate::Allocator::new(store.clone(), large(4, 1), &summaries, Options::default()).expect("made");
+    let unread = a.groups[3].info(None, a.geometry().highest_order());
+    a.cancel(a.choose(&Request::metadata(Some(BlockNr(3 * 32768)), 1)).expect("free"));
+    let read = a.groups[3].info(None, a.geometry().highest_order());
+    assert_eq!((unread.largest_order, unread.fragments, unread.free), (Some(13), 1, 32768));
+    assert_eq!((read.largest_order, read.fragments, read.free), (Some(13), 1, 32768));
+}
+
+/// 65 TB in which no group has a free run of 2 MiB: `size-classes` does not look at groups that cannot fit.
 #[test]
 fn a_hopeless_criterion_costs_nothing_with_sets() {
     let groups = 20_000;
@@ -122,7 +195,7 @@ fn a_hopeless_criterion_costs_nothing_with_sets() {
     for g in 0..groups {
         store.set(g, 31, 1, Block::Used);
     }
-    let a = allocator(&store, Options { policy: Policy::GoalFirst, group_prealloc: 0, ..Options::default() });
+    let a = allocator(&store, Options { policy: Policy::SizeClasses, group_prealloc: 0, ..Options::default() });
     let mut txn = Txn::default();
     // Teach it every group.
     for g in 0..groups {

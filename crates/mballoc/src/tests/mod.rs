@@ -1,5 +1,6 @@
 //! Tests of the allocator as a whole, over a store in memory that knows the true state of every block.
 
+mod bounds;
 mod enospc;
 mod faults;
 mod interleavings;

@@ -29,7 +29,7 @@ const BUILD: Build =
 #[command(arg_required_else_help = true)]
 #[command(after_help = "Examples:
   extant lab list
-  extant lab run small-files --target engine:/var/tmp/e.img --policy mb_policy=vanilla,goal-first -o result
+  extant lab run small-files --target engine:/var/tmp/e.img --policy mb_policy=vanilla,size-classes -o result
   sudo extant lab run fsmark --target kernel:/var/tmp/k.img --target mount:/var/tmp/m.img --rounds 10 -o result
   extant lab compare result
   extant lab report result

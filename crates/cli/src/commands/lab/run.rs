@@ -24,7 +24,7 @@ use crate::{signals, size};
 /// Each trial is a line in DIR/trials.ndjson. Called again with the same arguments, it does what is missing.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:
-  extant lab run small-files --target engine:/var/tmp/e.img --policy mb_policy=vanilla,goal-first -o result
+  extant lab run small-files --target engine:/var/tmp/e.img --policy mb_policy=vanilla,size-classes -o result
   sudo extant lab run small-files --target kernel:/var/tmp/k.img,mb_optimize_scan=0 \\
       --target kernel:/var/tmp/k.img,mb_optimize_scan=1 --rounds 10 -o result
   extant lab run replay --operations list.ndjson --target dir:/tmp

@@ -2,31 +2,53 @@
 //!
 //! | name | idea | Linux | judged by |
 //! |---|---|---|---|
-//! | `vanilla` | goal group, then each following group, once per criterion | `mb_optimize_scan=0`, 5.13 | `contract`, locality test |
-//! | `goal-first` | goal group, then the nearest group that is known to fit | `mb_optimize_scan=1` after Kara's series (6.1) and the ordered sets of 6.17 | `contract`, locality test |
+//! | `vanilla` | goal group, then each following group, once per criterion | 5.13, `mb_optimize_scan=0` | `contract`, locality test |
+//! | `optimize-scan` | the head of a list of groups that fit; who changed goes to the tail | 5.13 to 5.19, `mb_optimize_scan=1` | `contract`, drift test |
+//! | `goal-first` | goal group, then the head of such a list; who changed little stays | 6.1, `mb_optimize_scan=1` | `contract`, locality test |
+//! | `ordered-groups` | forward from the goal among groups that fit, order by order; shorter goals before worse groups | 6.17, `mb_optimize_scan=1` | `contract`, locality test |
+//! | `size-classes` | goal group, then the nearest of all orders that fit | none | `contract`, locality test |
+//! | `sure-fit` | the nearest group that surely has a run; one home for what is synced | none | `contract`, locality and bound tests |
 //!
-//! Main types: [`Policy`] (the choice at mount), [`GroupChoice`] (its state), [`Cursor`] (one pass over the groups for
-//! one criterion). A cursor names each group at most once and only groups below its limit; what it names is a hint that
-//! the search checks again. What `goal-first` skips at criterion 3 has nothing free.
+//! Main types: [`Policy`] (the choice at mount), [`GroupChoice`] (what a policy is), [`Rules`] (what else differs
+//! between generations, as data), [`Pass`] (one request's way through the groups). A pass names each group at most once
+//! per criterion and only groups below its limit; what it names is a hint that the search checks again. A group with
+//! something free is named at the last criterion at the latest.
+//!
+//! Deliberate differences to Linux, of all policies: the goal group's bitmap is read even by the picky criteria (Linux
+//! passes over a group that it has not read, so that the first files after a mount miss their own group), and a busy
+//! file system (`ext4_fs_is_busy`) is not told from an idle one.
 //!
 //! # Locking
-//! [`GroupChoice::publish`] is called under the group's lock; everything else takes none.
+//! [`GroupChoice::changed`] is called under the group's lock; the lists of `optimize-scan` and `goal-first` have locks
+//! of their own ([`crate::lock::LISTS`]), everything else takes none.
 
 pub mod goal_first;
+mod lists;
+pub mod optimize_scan;
+pub mod ordered_groups;
+pub mod size_classes;
+pub mod sure_fit;
 pub mod vanilla;
 
 #[cfg(test)]
 mod contract;
 
+use crate::Geometry;
+
 extant_base::policies! {
     /// The policies.
-    pub enum Policy: "mb_policy", "in which block group free blocks are looked for", default GoalFirst {
-        Vanilla = "vanilla", "goal group, then each following group in turn (Linux: mb_optimize_scan=0)";
-        GoalFirst = "goal-first", "goal group, then the nearest group that is known to fit (Linux 6.17: mb_optimize_scan=1)";
+    pub enum Policy: "mb_policy", "in which block group free blocks are looked for", default SizeClasses {
+        Vanilla = "vanilla", "goal group, then each following group in turn (Linux 5.13: mb_optimize_scan=0)";
+        OptimizeScan = "optimize-scan", "the head of a list of groups that fit (Linux 5.13 to 5.19: mb_optimize_scan=1)";
+        GoalFirst = "goal-first", "goal group, then the head of a list of groups that fit (Linux 6.1: mb_optimize_scan=1)";
+        OrderedGroups = "ordered-groups", "forward from the goal among groups that fit (Linux 6.17: mb_optimize_scan=1)";
+        SizeClasses = "size-classes", "goal group, then the nearest group that is known to fit";
+        SureFit = "sure-fit", "the nearest group that surely has a run; one home for what is synced";
     }
 }
 
-/// How picky a pass is. Linux: `enum criteria`.
+/// How picky a search is. Linux: `enum criteria`; its GOAL_LEN_SLOW is [`Criterion::FreeFits`], its BEST_AVAIL_LEN a
+/// shorter length at [`Criterion::AverageFits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Criterion {
     /// A whole buddy of the (power of two) length.
@@ -43,18 +65,45 @@ impl Criterion {
     pub const ALL: [Criterion; 4] = [Criterion::Power2, Criterion::AverageFits, Criterion::FreeFits, Criterion::Any];
 }
 
-/// What a pass looks for.
-#[derive(Clone, Copy, Debug)]
-pub struct Scan {
-    /// Where it starts.
-    pub goal: u32,
-    /// Only groups below this.
-    pub limit: u32,
-    pub criterion: Criterion,
-    pub len: u32,
-    /// log2 of `len`, in a pass for [`Criterion::Power2`].
-    pub order: u32,
+/// How free blocks are looked for inside a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within {
+    /// Free runs are measured one by one, up to a limit (Linux: `ext4_mb_complex_scan_group`).
+    Measured,
+    /// The first run that is long enough, else the longest.
+    Direct,
 }
+
+/// What differs between generations besides the order of groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// One goal for all growing files (Linux until 6.16), or one for each processor (`s_mb_last_groups`).
+    pub one_stream_goal: bool,
+    /// Small files that nobody has open for writing get blocks of their own (Linux until 6.0), instead of sharing
+    /// chunks.
+    pub closed_files_apart: bool,
+    /// The bound on directories in a flex group is that of one group (Linux until 6.0). For who places directories.
+    pub orlov_unscaled: bool,
+    /// A group whose lock is taken is passed over, except at [`Criterion::Any`].
+    pub skips_busy: bool,
+    /// A goal length may shrink by so many powers of two before a worse group is taken (Linux:
+    /// `mb_best_avail_max_trim_order`).
+    pub trim_orders: u32,
+    /// Chunks that are too short for a request stay, for smaller ones (Linux); else their blocks are free again.
+    pub keeps_remnants: bool,
+    pub within: Within,
+}
+
+/// Linux 5.13. The others say what they do differently.
+pub const LINUX_5_13: Rules = Rules {
+    one_stream_goal: true,
+    closed_files_apart: true,
+    orlov_unscaled: true,
+    skips_busy: false,
+    trim_orders: 0,
+    keeps_remnants: true,
+    within: Within::Measured,
+};
 
 /// What a group publishes about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,64 +112,171 @@ pub struct GroupInfo {
     /// 0: unknown.
     pub fragments: u32,
     pub largest_order: Option<u32>,
+    /// A free run is at least this long.
+    pub run: u32,
 }
 
-/// The state of the policy of one mount.
-pub enum GroupChoice {
-    Vanilla,
-    GoalFirst(goal_first::Sets),
+/// One request's way through the groups.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    /// The group where it starts; below `limit`.
+    pub goal: u32,
+    /// Only groups below this.
+    pub limit: u32,
+    pub criterion: Criterion,
+    /// Blocks that the named group shall have: `wanted`, or fewer where the policy trims.
+    pub len: u32,
+    /// Blocks wanted.
+    pub wanted: u32,
+    /// log2 of `len`, where a whole buddy of that length is looked for.
+    pub order: Option<u32>,
+    /// File data.
+    pub data: bool,
+    /// The blocks that the caller cannot do without; trimming stops above.
+    pub least: u32,
+    /// Notes of the policy, 0 at the start of each criterion.
+    pub step: u32,
+    pub at: u64,
+    pub tries: u32,
+    /// Another note, 0 at the start.
+    pub guesses: u32,
 }
 
-impl GroupChoice {
-    pub fn new(policy: Policy, groups: u32) -> GroupChoice {
-        match policy {
-            Policy::Vanilla => GroupChoice::Vanilla,
-            Policy::GoalFirst => GroupChoice::GoalFirst(goal_first::Sets::new(groups)),
+impl Pass {
+    /// `from`: the first criterion.
+    pub fn new(from: Criterion, goal: u32, limit: u32, len: u32, order: Option<u32>) -> Pass {
+        Pass {
+            goal: if goal < limit { goal } else { 0 },
+            limit,
+            criterion: from,
+            len,
+            wanted: len,
+            order,
+            data: true,
+            least: 1,
+            step: 0,
+            at: 0,
+            tries: 0,
+            guesses: 0,
         }
     }
 
-    /// Tells that a group's info changed; `listed` is this policy's note in the group. Under the group's lock.
-    pub fn publish(&self, group: u32, listed: &mut goal_first::Listed, info: GroupInfo) {
-        match self {
-            GroupChoice::Vanilla => {}
-            GroupChoice::GoalFirst(sets) => sets.publish(group, listed, info),
+    /// On to the next criterion; false when there is none.
+    pub fn relax(&mut self) -> bool {
+        let next = Criterion::ALL.into_iter().find(|&c| c > self.criterion);
+        self.criterion = next.unwrap_or(self.criterion);
+        (self.step, self.at, self.tries) = (0, 0, 0);
+        self.len = self.wanted;
+        next.is_some()
+    }
+
+    /// The next group of a walk from the goal on, once around.
+    pub fn walk(&mut self) -> Option<u32> {
+        if self.step >= self.limit {
+            return None;
+        }
+        self.step += 1;
+        Some(self.group_behind(self.step - 1))
+    }
+
+    /// The next good one of such a walk.
+    pub fn walk_to(&mut self, good: Good<'_>) -> Option<u32> {
+        while let Some(group) = self.walk() {
+            if good(self, group) {
+                return Some(group);
+            }
+        }
+        None
+    }
+
+    /// The same, and on through the criteria.
+    pub fn walk_on(&mut self, good: Good<'_>) -> Option<u32> {
+        loop {
+            let found = self.walk_to(good);
+            if found.is_some() || !self.relax() {
+                return found;
+            }
         }
     }
 
-    /// True when a group whose lock is taken is better passed over (except at [`Criterion::Any`]).
-    pub fn skips_busy(&self) -> bool {
-        matches!(self, GroupChoice::GoalFirst(_))
+    /// The group `far` behind the goal, from the limit on at the front again.
+    pub fn group_behind(&self, far: u32) -> u32 {
+        ((u64::from(self.goal) + u64::from(far)) % u64::from(self.limit.max(1))) as u32
     }
+}
+
+/// Whether a group looks good enough for the pass as it stands; it is counted as considered.
+pub type Good<'a> = &'a mut dyn FnMut(&Pass, u32) -> bool;
+
+/// What a policy is.
+pub trait GroupChoice: Send + Sync {
+    fn rules(&self) -> &'static Rules;
+
+    /// A group's numbers changed. Under the group's lock.
+    fn changed(&self, group: u32, info: GroupInfo);
+
+    /// The next group to search; moves the pass on to the next criterion where nothing is left. None: nothing is free.
+    fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32>;
 
     /// At [`Criterion::Any`], an extent of this length ends the search: longer ones are hardly to be found.
-    pub fn enough(&self, limit: u32) -> u32 {
-        match self {
-            GroupChoice::Vanilla => u32::MAX,
-            GroupChoice::GoalFirst(sets) => sets.highest_order(limit).map_or(u32::MAX, |o| 1 << o),
-        }
+    fn enough(&self, limit: u32) -> u32 {
+        let _ = limit;
+        u32::MAX
     }
 
-    pub fn pass(&self, scan: Scan) -> Cursor<'_> {
+    /// Small files of the same home share chunks. `goal`: the group near which a file shall lie; `synced`: an fsync
+    /// waits for it.
+    fn home(&self, goal: u32, synced: bool) -> u32 {
+        let _ = (goal, synced);
+        0
+    }
+
+    /// Where the next chunk for `home` is looked for, if not near the goal of who needs it.
+    fn chunk_goal(&self, home: u32) -> Option<u32> {
+        let _ = home;
+        None
+    }
+
+    /// A chunk for `home` was found in `group`.
+    fn chunk_placed(&self, home: u32, group: u32) {
+        let _ = (home, group);
+    }
+
+    /// Bytes of memory, which grow with the disk.
+    fn bytes(&self) -> usize;
+}
+
+impl Policy {
+    /// The state of the policy for one mount.
+    pub fn state(self, geometry: &Geometry) -> Box<dyn GroupChoice> {
+        let groups = geometry.groups;
         match self {
-            GroupChoice::Vanilla => Cursor::Vanilla(vanilla::Walk::new(scan)),
-            GroupChoice::GoalFirst(sets) => Cursor::GoalFirst(sets.pass(scan)),
+            Policy::Vanilla => Box::new(vanilla::Vanilla),
+            Policy::OptimizeScan => Box::new(optimize_scan::OptimizeScan::new(groups)),
+            Policy::GoalFirst => Box::new(goal_first::GoalFirst::new(groups)),
+            Policy::OrderedGroups => Box::new(ordered_groups::OrderedGroups::new(groups)),
+            Policy::SizeClasses => Box::new(size_classes::SizeClasses::new(groups)),
+            Policy::SureFit => Box::new(sure_fit::SureFit::new(geometry)),
         }
     }
 }
 
-/// One pass.
-pub enum Cursor<'a> {
-    Vanilla(vanilla::Walk),
-    GoalFirst(goal_first::Pass<'a>),
+/// Buddy orders at most: group sizes are below 2^20 blocks.
+pub const ORDERS: usize = 20;
+
+/// The order of `n` blocks; None for none.
+fn order_of(n: u32) -> Option<u32> {
+    n.checked_ilog2().map(|o| o.min(ORDERS as u32 - 1))
 }
 
-impl Iterator for Cursor<'_> {
-    type Item = u32;
+impl GroupInfo {
+    /// The order of the largest free buddy, where one is known.
+    fn largest(&self) -> Option<u32> {
+        self.largest_order.filter(|_| self.free > 0).map(|o| o.min(ORDERS as u32 - 1))
+    }
 
-    fn next(&mut self) -> Option<u32> {
-        match self {
-            Cursor::Vanilla(turn) => turn.next(),
-            Cursor::GoalFirst(pass) => pass.next(),
-        }
+    /// The average free extent, where it is known.
+    fn average(&self) -> Option<u32> {
+        self.free.checked_div(self.fragments)
     }
 }

@@ -1,0 +1,102 @@
+//! [`GroupSet`]: a set of group numbers, as a bitmap of two levels.
+//!
+//! # Locking
+//! None: readers and writers share no lock. A group is put in and taken out by one thread at a time.
+
+use extant_base::sync::atomic::{AtomicU64, Ordering};
+
+/// A set of group numbers.
+pub struct GroupSet {
+    words: Box<[AtomicU64]>,
+    /// Which words may be non-zero.
+    summary: Box<[AtomicU64]>,
+}
+
+impl GroupSet {
+    pub fn new(groups: u32) -> GroupSet {
+        let make = |n: u32| (0..n).map(|_| AtomicU64::new(0)).collect();
+        let words = groups.div_ceil(64);
+        GroupSet { words: make(words), summary: make(words.div_ceil(64)) }
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        (self.words.len() + self.summary.len()) * 8
+    }
+
+    pub fn insert(&self, g: u32) {
+        let word = g / 64;
+        if let (Some(w), Some(s)) = (self.words.get(word as usize), self.summary.get(word as usize / 64)) {
+            w.fetch_or(1 << (g % 64), Ordering::SeqCst);
+            s.fetch_or(1 << (word % 64), Ordering::SeqCst);
+        }
+    }
+
+    pub fn remove(&self, g: u32) {
+        let word = g / 64;
+        if let (Some(w), Some(s)) = (self.words.get(word as usize), self.summary.get(word as usize / 64)) {
+            let bit = 1 << (g % 64);
+            if w.fetch_and(!bit, Ordering::SeqCst) & !bit == 0 {
+                s.fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
+                // Somebody may have inserted between the two; then the summary has to say so again.
+                if w.load(Ordering::SeqCst) != 0 {
+                    s.fetch_or(1 << (word % 64), Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
+    /// The smallest member in `from..to`.
+    pub fn next(&self, from: u32, to: u32) -> Option<u32> {
+        if from >= to {
+            return None;
+        }
+        let first = from / 64;
+        let member = self.words.get(first as usize)?.load(Ordering::Relaxed) & (u64::MAX << (from % 64));
+        if member != 0 {
+            return Some(first * 64 + member.trailing_zeros()).filter(|&g| g < to);
+        }
+        let mut at = first + 1;
+        let end = to.div_ceil(64);
+        while at < end {
+            let summary = self.summary.get(at as usize / 64)?.load(Ordering::Relaxed) & (u64::MAX << (at % 64));
+            if summary == 0 {
+                at = (at / 64 + 1) * 64;
+                continue;
+            }
+            at = at / 64 * 64 + summary.trailing_zeros();
+            let member = self.words.get(at as usize)?.load(Ordering::Relaxed);
+            if member != 0 {
+                return Some(at * 64 + member.trailing_zeros()).filter(|&g| g < to);
+            }
+            at += 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_base::rng::Rng;
+
+    #[test]
+    fn set_agrees_with_a_plain_array() {
+        let (n, mut rng) = (10_000u32, Rng::new(5));
+        let set = GroupSet::new(n);
+        let mut model = vec![false; n as usize];
+        for _ in 0..30_000 {
+            let g = if rng.one_in(2) { rng.below(u64::from(n)) } else { rng.below(70) } as u32;
+            if rng.one_in(3) {
+                set.insert(g);
+                model[g as usize] = true;
+            } else {
+                set.remove(g);
+                model[g as usize] = false;
+            }
+            let from = rng.below(u64::from(n)) as u32;
+            let to = from + rng.below(u64::from(n - from)) as u32;
+            assert_eq!(set.next(from, to), (from..to).find(|&g| model[g as usize]));
+        }
+    }
+}

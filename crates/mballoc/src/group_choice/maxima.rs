@@ -1,0 +1,286 @@
+//! [`Maxima`]: a byte for each group, and over them a tree of maxima with 64 children a node. Answers "the nearest
+//! group from here on whose byte is at least so much" and "the largest byte" by looking at a few nodes.
+//!
+//! The bytes are classes of lengths: [`class_of`] rounds down (what is there), [`class_for`] up (what is needed), so
+//! that a group whose class is the one needed has enough. Lengths below 8 are exact, others within an eighth.
+//!
+//! 1.02 bytes a group. A change of a byte touches its own node and, when it was or becomes the largest there, the ones
+//! above.
+//!
+//! What it does not do: promise anything while bytes change. A node above may say too much, then a look finds nothing
+//! under it and corrects it; it never says too little for good.
+//!
+//! # Locking
+//! None. The byte of a group is changed by one thread at a time (who holds the group's lock).
+
+use extant_base::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a node.
+const NODE: usize = 64;
+const WORDS: usize = NODE / 8;
+/// The highest class: from 245,760 blocks on (groups of 64 KiB blocks) all lengths are one.
+const CLASS_MAX: u32 = 127;
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGH: u64 = 0x8080_8080_8080_8080;
+
+/// The class of a run of `len` blocks.
+pub fn class_of(len: u32) -> u8 {
+    let class = match len.checked_ilog2() {
+        None | Some(0..3) => len,
+        Some(order) => 8 + (order - 3) * 8 + (len >> (order - 3) & 7),
+    };
+    class.min(CLASS_MAX) as u8
+}
+
+/// The least class in which every run has `len` blocks (but see [`CLASS_MAX`]).
+pub fn class_for(len: u32) -> u8 {
+    let down = class_of(len);
+    let exact = len < 8 || len.trailing_zeros() + 3 >= len.ilog2();
+    if exact { down } else { (down + 1).min(CLASS_MAX as u8) }
+}
+
+/// One level: a byte for each child.
+struct Level(Box<[AtomicU64]>);
+
+impl Level {
+    fn new(bytes: usize) -> Level {
+        Level((0..bytes.div_ceil(NODE) * WORDS).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        self.0.get(at / 8).map_or(0, |w| (w.load(Ordering::SeqCst) >> (at % 8 * 8)) as u8)
+    }
+
+    /// Stores a byte unless it is `byte` already or `keep` says that what is there is good.
+    fn set(&self, at: usize, byte: u8, keep: impl Fn(u8) -> bool) {
+        let Some(word) = self.0.get(at / 8) else { return };
+        let shift = at % 8 * 8;
+        let change = |w: u64| {
+            let there = (w >> shift) as u8;
+            (there != byte && !keep(there)).then(|| w & !(0xFF << shift) | u64::from(byte) << shift)
+        };
+        let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+    }
+
+    fn words(&self, node: usize) -> &[AtomicU64] {
+        self.0.get(node * WORDS..(node + 1) * WORDS).unwrap_or_default()
+    }
+
+    /// The first byte of the node from `at` on, and before `end`, that is at least `least`.
+    fn first_in_node(&self, at: usize, end: usize, least: u8) -> Option<usize> {
+        let node = at / NODE;
+        for (i, word) in self.words(node).iter().enumerate().skip(at % NODE / 8) {
+            let first = node * NODE + i * 8;
+            if first >= end {
+                return None;
+            }
+            // No byte is above 127: a byte's high bit stays exactly where the byte is large enough.
+            let mut large = (word.load(Ordering::Relaxed) | HIGH).wrapping_sub(ONES * u64::from(least)) & HIGH;
+            if first < at {
+                large &= u64::MAX << ((at - first) * 8);
+            }
+            if large != 0 {
+                return Some(first + large.trailing_zeros() as usize / 8).filter(|&found| found < end);
+            }
+        }
+        None
+    }
+
+    fn largest_in(&self, range: std::ops::Range<usize>) -> u8 {
+        range.map(|at| self.byte(at)).max().unwrap_or(0)
+    }
+}
+
+/// See the page.
+pub struct Maxima {
+    /// The groups' bytes first.
+    levels: Vec<Level>,
+}
+
+impl Maxima {
+    pub fn new(groups: u32) -> Maxima {
+        let mut levels = vec![Level::new(groups as usize)];
+        let mut bytes = groups as usize;
+        while bytes > NODE {
+            bytes = bytes.div_ceil(NODE);
+            levels.push(Level::new(bytes));
+        }
+        Maxima { levels }
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        self.levels.iter().map(|l| l.0.len() * 8).sum()
+    }
+
+    pub fn get(&self, group: u32) -> u8 {
+        self.levels.first().map_or(0, |l| l.byte(group as usize))
+    }
+
+    /// Sets a group's byte, at most 127.
+    pub fn set(&self, group: u32, byte: u8) {
+        let mut at = group as usize;
+        let Some(groups) = self.levels.first() else { return };
+        let before = groups.byte(at);
+        groups.set(at, byte, |_| false);
+        for pair in self.levels.windows(2) {
+            let [below, above] = pair else { return };
+            at /= NODE;
+            let there = above.byte(at);
+            if byte > there {
+                above.set(at, byte, |there| there >= byte);
+            } else if before >= there && byte < before {
+                self.correct(below, above, at);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Makes a node's byte above what it holds. Who stores looks again: of two who store, the later sees what both
+    /// found.
+    fn correct(&self, below: &Level, above: &Level, node: usize) {
+        let look = || below.largest_in(node * NODE..(node + 1) * NODE);
+        let mut largest = look();
+        loop {
+            above.set(node, largest, |_| false);
+            match look() {
+                same if same == largest => return,
+                other => largest = other,
+            }
+        }
+    }
+
+    /// The first group in `from..to` whose byte is at least `least` (1 at least).
+    pub fn next(&self, from: u32, to: u32, least: u8) -> Option<u32> {
+        let (mut at, end) = (from as usize, to as usize);
+        while at < end {
+            match self.next_once(at, end, least) {
+                Ok(found) => return found.map(|g| g as u32),
+                // The nodes above said too much of this one.
+                Err(behind) => at = behind,
+            }
+        }
+        None
+    }
+
+    /// `Err`: nothing before this group after all.
+    fn next_once(&self, from: usize, end: usize, least: u8) -> Result<Option<usize>, usize> {
+        // Up, until a node has one on the right of where we come from.
+        let mut at = from;
+        let mut level = 0;
+        let found = loop {
+            let Some(bytes) = self.levels.get(level) else { return Ok(None) };
+            let width = NODE.pow(level as u32);
+            if at * width >= end {
+                return Ok(None);
+            }
+            if let Some(found) = bytes.first_in_node(at, end.div_ceil(width), least) {
+                break found;
+            }
+            at = at / NODE + 1;
+            level += 1;
+        };
+        // And down again.
+        let mut at = found;
+        while level > 0 {
+            let (above, below) = (&self.levels[level], &self.levels[level - 1]);
+            match below.first_in_node(at * NODE, usize::MAX, least) {
+                Some(child) => at = child,
+                None => {
+                    self.correct(below, above, at);
+                    return Err((at + 1) * NODE.pow(level as u32));
+                }
+            }
+            level -= 1;
+        }
+        Ok(Some(at).filter(|&g| g < end))
+    }
+
+    /// The largest byte of the groups below `limit`.
+    pub fn largest(&self, limit: u32) -> u8 {
+        let mut largest = 0;
+        let mut end = limit as usize;
+        for level in &self.levels {
+            // What the level above does not say of the last node; all of it at the top.
+            let from = if level.0.len() > WORDS { end / NODE * NODE } else { 0 };
+            largest = largest.max(level.largest_in(from..end));
+            end = from / NODE;
+        }
+        largest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_base::rng::Rng;
+
+    #[test]
+    fn a_class_that_is_needed_has_enough() {
+        for len in 1..300_000u32 {
+            let (of, needed) = (class_of(len), class_for(len));
+            assert!(of <= needed && needed <= of + 1, "{len}");
+            assert!(class_of(len - 1) <= of, "{len}");
+            // Nothing shorter has the class that is needed.
+            assert!(len > 245_760 || class_of(len - 1) < needed, "{len}");
+        }
+        assert_eq!((class_of(512), class_for(512), class_for(513)), (class_for(512), 56, 57));
+        assert_eq!((class_of(0), class_of(7), class_of(8), class_of(u32::MAX)), (0, 7, 8, 127));
+    }
+
+    #[test]
+    fn agrees_with_a_plain_array() {
+        for (groups, seed) in [(1u32, 1), (64, 2), (65, 3), (4096, 4), (10_000, 5), (300_000, 6)] {
+            let mut rng = Rng::new(seed);
+            let maxima = Maxima::new(groups);
+            let mut model = vec![0u8; groups as usize];
+            for _ in 0..3000 {
+                let near = rng.one_in(2);
+                let g = rng.below(u64::from(if near { groups.min(70) } else { groups })) as u32;
+                let byte = if rng.one_in(3) { 0 } else { rng.below(128) as u8 };
+                maxima.set(g, byte);
+                model[g as usize] = byte;
+                let from = rng.below(u64::from(groups)) as u32;
+                let to = from + rng.below(u64::from(groups - from)) as u32 + 1;
+                let least = 1 + rng.below(127) as u8;
+                let expected = (from..to).find(|&g| model[g as usize] >= least);
+                assert_eq!(maxima.next(from, to, least), expected, "{from}..{to} {least}");
+                if rng.one_in(20) {
+                    assert_eq!(maxima.largest(to), model[..to as usize].iter().copied().max().unwrap_or(0), "..{to}");
+                }
+            }
+            assert!(maxima.bytes() <= 64 * 4 + groups as usize * 102 / 100 + 64);
+        }
+    }
+
+    /// Threads change the bytes of different groups; when they have done so, the nodes say what is there.
+    #[test]
+    fn nothing_is_forgotten_when_many_change_at_once() {
+        let maxima = std::sync::Arc::new(Maxima::new(5000));
+        let workers: Vec<_> = (0..4u32)
+            .map(|t| {
+                let maxima = maxima.clone();
+                extant_base::task::spawn("maxima", move || {
+                    let mut rng = Rng::new(u64::from(t));
+                    for i in 0..40_000u32 {
+                        let g = rng.below(1250) as u32 * 4 + t;
+                        maxima.set(g, (i * 7 % 128) as u8);
+                    }
+                    for g in (t..5000).step_by(4) {
+                        maxima.set(g, (g % 120) as u8);
+                    }
+                })
+                .expect("thread")
+            })
+            .collect();
+        workers.into_iter().for_each(|w| w.join().expect("joined"));
+        for least in 1..120 {
+            for from in (0..5000).step_by(37) {
+                let expected = (from..5000).find(|g| g % 120 >= u32::from(least));
+                assert_eq!(maxima.next(from, 5000, least), expected);
+            }
+        }
+        assert!(maxima.largest(5000) >= 119, "never too little");
+    }
+}

@@ -1,0 +1,140 @@
+//! `ordered-groups`: groups that fit, as sets ordered by number: forward from the goal, order by order, then those
+//! before it. Where none fits, shorter lengths are tried before worse groups. Growing files follow several goals, and a
+//! group whose lock is taken is passed over. Linux: `ext4_mb_scan_groups` of 6.17, `mb_optimize_scan=1`.
+//!
+//! Its warts: the orders are walked one after the other, so a small order far away comes before a larger one nearby;
+//! where nothing fits, the last two criteria walk over every group.
+//!
+//! # Locking
+//! None.
+
+use extant_base::sync::atomic::{AtomicU8, Ordering};
+
+use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, ORDERS, Pass, Rules, order_of};
+use crate::group_choice::group_set::GroupSet;
+
+static RULES: Rules = Rules {
+    one_stream_goal: false,
+    closed_files_apart: false,
+    orlov_unscaled: false,
+    skips_busy: true,
+    trim_orders: 3,
+    ..LINUX_5_13
+};
+
+/// Sets of groups by an order.
+struct Family {
+    sets: Vec<GroupSet>,
+    /// For each group, its order and one; 0 for none. Under the group's lock.
+    listed: Box<[AtomicU8]>,
+}
+
+impl Family {
+    fn new(groups: u32) -> Family {
+        Family {
+            sets: (0..ORDERS).map(|_| GroupSet::new(groups)).collect(),
+            listed: (0..groups).map(|_| AtomicU8::new(0)).collect(),
+        }
+    }
+
+    fn put(&self, group: u32, order: Option<u32>) {
+        let Some(listed) = self.listed.get(group as usize) else { return };
+        let (old, new) = (listed.load(Ordering::Relaxed), order.map_or(0, |o| o as u8 + 1));
+        if old != new {
+            // In before out: nobody who looks meanwhile misses the group.
+            if let Some(set) = (new as usize).checked_sub(1).and_then(|o| self.sets.get(o)) {
+                set.insert(group);
+            }
+            if let Some(set) = (old as usize).checked_sub(1).and_then(|o| self.sets.get(o)) {
+                set.remove(group);
+            }
+            listed.store(new, Ordering::Relaxed);
+        }
+    }
+
+    /// The next group of a pass: from the goal on, order by order, then before the goal. `pass.step` is the order, and
+    /// the side of the goal; `pass.at` the group behind the last one named.
+    fn next(&self, pass: &mut Pass, least: u32) -> Option<u32> {
+        loop {
+            let (side, order) = (pass.step as usize / ORDERS, pass.step as usize % ORDERS);
+            let (from, to) = if side == 0 { (pass.goal, pass.limit) } else { (0, pass.goal) };
+            if side > 1 {
+                return None;
+            }
+            if order >= least as usize
+                && let Some(group) = self.sets[order].next(from.max(pass.at as u32), to)
+            {
+                pass.at = u64::from(group) + 1;
+                return Some(group);
+            }
+            pass.step += 1;
+            pass.at = 0;
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.sets.iter().map(GroupSet::bytes).sum::<usize>() + self.listed.len()
+    }
+}
+
+/// See the page.
+pub struct OrderedGroups {
+    largest: Family,
+    averages: Family,
+}
+
+impl OrderedGroups {
+    pub fn new(groups: u32) -> OrderedGroups {
+        OrderedGroups { largest: Family::new(groups), averages: Family::new(groups) }
+    }
+
+    /// A shorter length at the same criterion; false when it would be too short. `pass.tries` counts.
+    fn trim(pass: &mut Pass) -> bool {
+        let order = order_of(pass.len).unwrap_or(0);
+        // What is not a power of two loses its odd blocks first.
+        let shorter = if pass.len.is_power_of_two() { 1 << order.saturating_sub(1) } else { 1 << order };
+        if pass.tries >= RULES.trim_orders || shorter < pass.least || shorter == pass.len {
+            return false;
+        }
+        let tries = pass.tries + 1;
+        (pass.len, pass.order) = (shorter, pass.order.map(|_| shorter.ilog2()));
+        (pass.step, pass.at, pass.tries) = (0, 0, tries);
+        true
+    }
+}
+
+impl GroupChoice for OrderedGroups {
+    fn rules(&self) -> &'static Rules {
+        &RULES
+    }
+
+    fn changed(&self, group: u32, info: GroupInfo) {
+        self.largest.put(group, info.largest());
+        self.averages.put(group, info.average().and_then(order_of));
+    }
+
+    fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
+        loop {
+            loop {
+                let group = match pass.criterion {
+                    Criterion::Power2 => self.largest.next(pass, pass.order.unwrap_or(0)),
+                    Criterion::AverageFits => self.averages.next(pass, order_of(pass.len).unwrap_or(0)),
+                    Criterion::FreeFits | Criterion::Any => pass.walk(),
+                };
+                match group {
+                    Some(group) if good(pass, group) => return Some(group),
+                    Some(_) => {}
+                    None if pass.criterion == Criterion::AverageFits && OrderedGroups::trim(pass) => {}
+                    None => break,
+                }
+            }
+            if !pass.relax() {
+                return None;
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.largest.bytes() + self.averages.bytes()
+    }
+}
