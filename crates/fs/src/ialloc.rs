@@ -6,8 +6,8 @@
 //! 2. Any other directory stays near its parent, in the first flex group that is not crowded: directories, free inodes
 //!    and free blocks within bounds around the average.
 //! 3. Anything else goes into the first group with room of its parent's flex group; then of the flex group where the
-//! last of its siblings went; then into a flex group that is chosen as for a directory. Without flex groups: into its
-//! parent's group; if that is full, into groups at quadratically growing distance; then anywhere.
+//!    last of its siblings went; then into a flex group that is chosen as for a directory. Without flex groups: into
+//!    its parent's group; if that is full, into groups at quadratically growing distance; then anywhere.
 //!
 //! # Locking
 //! Takes `group descriptor` (72) and buffer locks inside the calls; the choice itself goes by sums that need no lock.

@@ -16,11 +16,11 @@ use extant_base::trace_point;
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
 use crate::group::{BAD, Group, GroupInner, LOADED, PREALLOCATED};
-use crate::group_choice::policy::{GroupChoice, Rules};
+use crate::group_choice::policy::{GroupChoice, Growth, Rules, Streams};
 use crate::in_transit::InTransit;
 use crate::load::Unusable;
 use crate::prealloc::locality::LocalityGroup;
-use crate::prealloc::normalize::{Normalized, Shape, normalize, place};
+use crate::prealloc::normalize::{Normalized, Shape, grow, normalize, place};
 use crate::prealloc::{Cut, Preallocation};
 use crate::ranges::RangeSet;
 use crate::search::{Extent, NO_GOAL, Want};
@@ -172,6 +172,9 @@ const TURNS_MAX: u32 = 1000;
 /// The same where it may look in vain.
 const TURNS_FEW: u32 = 8;
 
+/// No growing file has more set aside for it than this part of what is free ([`Growth::Times`]).
+const SPARE: u64 = 128;
+
 /// The allocator of one mount. Linux: the `s_mb_*` part of `struct ext4_sb_info`.
 pub struct Allocator<S: GroupStore> {
     pub(crate) store: Arc<S>,
@@ -240,7 +243,7 @@ impl<S: GroupStore> Allocator<S> {
         let rules = choice.rules();
         let or_processors = |n: usize| if n == 0 { processors() } else { n };
         let streams = match options.stream_goals {
-            0 if rules.one_stream_goal => 1,
+            0 if rules.streams != Streams::PerProcessor => 1,
             n => or_processors(n).min(groups.len() / 4).max(1),
         };
         let locality = or_processors(options.locality_groups);
@@ -495,7 +498,13 @@ impl<S: GroupStore> Allocator<S> {
             right,
             gap: (gap_start, gap_end),
         };
-        Plan::Inode(owner, normalize(&shape))
+        Plan::Inode(
+            owner,
+            match self.rules.growth {
+                Growth::Table => normalize(&shape),
+                Growth::Times(times) => grow(&shape, times, self.space.available(Privilege::Normal) / SPARE),
+            },
+        )
     }
 
     /// Linux: `ext4_mb_group_or_file`.
@@ -504,7 +513,8 @@ impl<S: GroupStore> Allocator<S> {
         let end = u64::from(logical.0) + u64::from(request.len);
         let apart = self.rules.closed_files_apart && is_finished(request);
         let small = file_blocks.max(end) <= u64::from(self.options.stream_request);
-        small && !apart && self.options.group_prealloc > 0
+        let grows = self.rules.growth != Growth::Table && logical.0 > 0 && !is_finished(request);
+        small && !apart && !grows && self.options.group_prealloc > 0
     }
 
     /// Files of the same home share chunks.
@@ -525,7 +535,7 @@ impl<S: GroupStore> Allocator<S> {
             {
                 (goal, try_goal) = (Some(BlockNr(left.block.0.saturating_add(1))), true);
             }
-            if !self.is_small(request) && !is_finished(request) {
+            if self.rules.streams != Streams::None && !self.is_small(request) && !is_finished(request) {
                 stream = Some(owner.ino().0 as usize % self.streams.len());
             }
         }

@@ -15,7 +15,7 @@ use extant_ondisk::GroupNr;
 use crate::allocator::{Allocator, GroupStore};
 use crate::buddy::Buddy;
 use crate::group::{BAD, Group, GroupInner, KNOWN, LOADED, UNINIT};
-use crate::group_choice::policy::{Criterion, Pass, Within};
+use crate::group_choice::policy::{Criterion, Growth, Pass, Within};
 use crate::load::Unusable;
 
 /// From this many groups per flex group on, the first one is left to directories (Linux:
@@ -99,7 +99,12 @@ impl<S: GroupStore> Allocator<S> {
         }
         let mut inner = self.lock_loaded(nr, true)?;
         let run = inner.buddy.as_ref().map_or(0, |b| b.run_len(index, want.len));
-        let enough = if want.goal_only { 1 } else { want.len };
+        let enough = match self.rules.growth {
+            _ if want.goal_only => 1,
+            Growth::Table => want.len,
+            // What continues the file is better than more elsewhere.
+            Growth::Times(_) => want.least,
+        };
         if run < enough || !self.take(nr, &mut inner, index, run) {
             return Ok(None);
         }
@@ -195,14 +200,14 @@ impl<S: GroupStore> Allocator<S> {
         if group.has(BAD) || free == 0 {
             return false;
         }
+        // Such a policy names what fits.
+        if self.rules.within == Within::Direct {
+            return true;
+        }
         let flex = self.geometry.flex_bg_size;
         let flex_first = flex > 1 && nr.is_multiple_of(flex);
         if pass.criterion == Criterion::Power2 && pass.data && flex >= FLEX_SIZE_DIR_SCHEME && flex_first {
             return false;
-        }
-        // Such a policy names what fits.
-        if self.rules.within == Within::Direct {
-            return true;
         }
         if !group.has(KNOWN) {
             let cheap = nr == goal || group.has(UNINIT) || flex_first;

@@ -11,6 +11,8 @@
 //! # Locking
 //! None of its own.
 
+mod append;
+mod disk;
 mod es_memory;
 mod es_shrink;
 mod es_traces;
@@ -57,7 +59,14 @@ pub trait Model: Send + Sync {
 
 /// Every model.
 pub fn all() -> &'static [&'static dyn Model] {
-    &[&group_search::GroupSearch, &es_shrink::EsShrink, &es_memory::EsMemory, &es_traces::EsTraces, &tags::Tags]
+    &[
+        &group_search::GroupSearch,
+        &append::Append,
+        &es_shrink::EsShrink,
+        &es_memory::EsMemory,
+        &es_traces::EsTraces,
+        &tags::Tags,
+    ]
 }
 
 /// The model called `name`.
@@ -90,6 +99,11 @@ impl<'a> Bench<'a> {
         Rng::new(self.seed)
     }
 
+    /// Somebody asks for an end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     /// An exact count.
     pub fn count(&mut self, name: &str, n: u64) {
         self.counts.insert(name.to_owned(), n as f64);
@@ -110,7 +124,7 @@ impl<'a> Bench<'a> {
         let mut all = empty_histogram()?;
         let mut ns = 0;
         for i in 0..operations {
-            if self.stop.load(Ordering::Relaxed) {
+            if self.is_stopped() {
                 return Err(Error::Interrupted);
             }
             let input = prepare(state, i)?;

@@ -1,4 +1,5 @@
-//! How large a file's preallocation shall be: [`normalize`]. Linux: `ext4_mb_normalize_request`, fs/ext4/mballoc.c.
+//! How large a file's preallocation shall be: [`normalize`] (Linux: `ext4_mb_normalize_request`, fs/ext4/mballoc.c), or
+//! [`grow`].
 //!
 //! A file is expected to grow to the next size in a table; a large file gets aligned chunks. The chunk never covers
 //! what is mapped or preallocated already.
@@ -68,7 +69,21 @@ pub fn normalize(shape: &Shape) -> Normalized {
         start = start.max(logical / bpg * bpg);
         end = end.min(start + bpg);
     }
-    // What is taken already.
+    clip(shape, start, end)
+}
+
+/// As [`normalize`] for who grows by as much as it has: `times` what the file has with this request, at most `most`
+/// blocks (but the request in any case) and a group. Begins where the request does.
+pub fn grow(shape: &Shape, times: u32, most: u64) -> Normalized {
+    let (logical, len) = (u64::from(shape.logical), u64::from(shape.len));
+    let size = shape.file_blocks.max(logical + len);
+    let chunk = size.saturating_mul(u64::from(times)).saturating_sub(logical);
+    clip(shape, logical, logical + chunk.min(most).max(len).min(u64::from(shape.blocks_per_group)))
+}
+
+/// Leaves out what is taken already.
+fn clip(shape: &Shape, mut start: u64, mut end: u64) -> Normalized {
+    let logical = u64::from(shape.logical);
     start = start.max(shape.gap.0);
     end = end.min(shape.gap.1);
     if let Some(left) = shape.left {

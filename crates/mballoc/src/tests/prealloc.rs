@@ -64,7 +64,8 @@ fn short_space_takes_preallocations_back() {
             a.allocate(&mut txn, &Request::data(o, None, LogicalBlock(0), 1, 1 + i as u64)).expect("free");
         }
         let held: u64 = owners.iter().map(|o| o.blocks()).sum();
-        assert!(held > 8 * 1000, "{held}");
+        // So little is free that who grows gets nothing more, where that is looked at.
+        assert!(held > 8 * 1000 || policy == Policy::SureFit, "{}: {held}", policy.name());
         let mut got = 0;
         while let Ok(x) = a.allocate(&mut txn, &Request::metadata(None, 1000)) {
             got += u64::from(x.len);

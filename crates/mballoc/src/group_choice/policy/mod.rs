@@ -74,11 +74,32 @@ pub enum Within {
     Direct,
 }
 
+/// Where the next chunk of a growing file is looked for, unless it can be where the last one ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// Near the file's other blocks.
+    None,
+    /// Where any growing file last got one (Linux until 6.16: `s_mb_last_group`).
+    One,
+    /// Where one of the growing files of this processor did (Linux 6.17: `s_mb_last_groups`).
+    PerProcessor,
+}
+
+/// How much is set aside for a growing file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// Up to the next size of a table, up to 8 MiB (Linux: `ext4_mb_normalize_request`).
+    Table,
+    /// So many times what it has, while that is a small part of what is free. A file that comes back for more is a
+    /// growing one, however small.
+    Times(u32),
+}
+
 /// What differs between generations besides the order of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// One goal for all growing files (Linux until 6.16), or one for each processor (`s_mb_last_groups`).
-    pub one_stream_goal: bool,
+    pub streams: Streams,
+    pub growth: Growth,
     /// Small files that nobody has open for writing get blocks of their own (Linux until 6.0), instead of sharing
     /// chunks.
     pub closed_files_apart: bool,
@@ -96,7 +117,8 @@ pub struct Rules {
 
 /// Linux 5.13. The others say what they do differently.
 pub const LINUX_5_13: Rules = Rules {
-    one_stream_goal: true,
+    streams: Streams::One,
+    growth: Growth::Table,
     closed_files_apart: true,
     orlov_unscaled: true,
     skips_busy: false,

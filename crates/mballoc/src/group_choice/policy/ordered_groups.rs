@@ -10,11 +10,11 @@
 
 use extant_base::sync::atomic::{AtomicU8, Ordering};
 
-use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, ORDERS, Pass, Rules, order_of};
+use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, ORDERS, Pass, Rules, Streams, order_of};
 use crate::group_choice::group_set::GroupSet;
 
 static RULES: Rules = Rules {
-    one_stream_goal: false,
+    streams: Streams::PerProcessor,
     closed_files_apart: false,
     orlov_unscaled: false,
     skips_busy: true,

@@ -19,14 +19,19 @@
 
 use extant_base::sync::atomic::{AtomicU8, Ordering};
 
-use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, ORDERS, Pass, Rules, order_of};
+use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, ORDERS, Pass, Rules, Streams, order_of};
 use crate::group_choice::group_set::GroupSet;
 
 /// Groups of the order just below the wanted length are worth a look, but only so many: all of them may be too small.
 const BORDERLINE_MAX: u32 = 16;
 
-static RULES: Rules =
-    Rules { one_stream_goal: false, closed_files_apart: false, orlov_unscaled: false, skips_busy: true, ..LINUX_5_13 };
+static RULES: Rules = Rules {
+    streams: Streams::PerProcessor,
+    closed_files_apart: false,
+    orlov_unscaled: false,
+    skips_busy: true,
+    ..LINUX_5_13
+};
 
 const LARGEST: usize = 0;
 const AVERAGE: usize = 1;

@@ -22,12 +22,13 @@
 
 use extant_base::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Criterion, Good, GroupChoice, GroupInfo, Pass, Rules, Within};
+use super::{Criterion, Good, GroupChoice, GroupInfo, Growth, Pass, Rules, Streams, Within};
 use crate::Geometry;
 use crate::group_choice::maxima::{Maxima, class_for, class_of};
 
 static RULES: Rules = Rules {
-    one_stream_goal: false,
+    streams: Streams::None,
+    growth: Growth::Times(32),
     closed_files_apart: false,
     orlov_unscaled: false,
     skips_busy: true,
@@ -43,16 +44,29 @@ const NONE: u32 = u32::MAX;
 /// Groups that a request names because they could have a run, before it is content with what is surely there. That may
 /// have to be read as well.
 const GUESSES: u32 = 1;
+/// After so many guesses in vain in a row only one request in [`GUESS_EVERY`] makes one.
+const MISSES_MAX: u32 = 8;
+const GUESS_EVERY: u32 = 64;
+/// [`Pass::step`]: the last group named was a guess.
+const GUESSED: u32 = 1;
+/// From this many groups per flex group on, the first one is left to directories.
+const FLEX_SIZE_DIR_SCHEME: u32 = 4;
 
 /// See the page.
 pub struct SureFit {
-    /// Runs that are surely there.
+    /// Runs that are surely there, of groups for all.
     sure: Maxima,
+    /// The same of the first groups of flex groups, by flex group: they are left to directories while files have others
+    /// (Linux: `EXT4_FLEX_SIZE_DIR_ALLOC_SCHEME`). Not used where flex groups are small.
+    firsts: Maxima,
     /// Free blocks of groups whose runs are not known.
     unknown: Maxima,
     /// Blocks of a group, but for the last.
     blocks: u32,
     flex: u32,
+    /// Guesses that were in vain, more or less: see [`SureFit::may_guess`].
+    misses: AtomicU32,
+    requests: AtomicU32,
     /// The group with the last chunk for what is synced.
     synced_group: AtomicU32,
 }
@@ -61,29 +75,75 @@ impl SureFit {
     pub fn new(geometry: &Geometry) -> SureFit {
         SureFit {
             sure: Maxima::new(geometry.groups),
+            firsts: Maxima::new(geometry.groups.div_ceil(geometry.flex_bg_size.max(1))),
             unknown: Maxima::new(geometry.groups),
             blocks: geometry.blocks_per_group,
             flex: geometry.flex_bg_size.max(1),
+            misses: AtomicU32::new(0),
+            requests: AtomicU32::new(0),
             synced_group: AtomicU32::new(NONE),
         }
     }
 
+    fn is_first(&self, group: u32) -> bool {
+        self.flex >= FLEX_SIZE_DIR_SCHEME && group.is_multiple_of(self.flex)
+    }
+
+    /// The class of the run that a group surely has.
+    fn class(&self, group: u32) -> u8 {
+        if self.is_first(group) { self.firsts.get(group / self.flex) } else { self.sure.get(group) }
+    }
+
     /// The nearest group whose byte is at least `class`, once around from the group so far behind the goal on: how far
-    /// behind it lies.
-    fn nearest(tree: &Maxima, pass: &Pass, from: u32, class: u8) -> Option<u32> {
-        let to_end = pass.limit - pass.goal;
-        let behind = tree.next(pass.goal + from.min(to_end), pass.limit, class).map(|group| group - pass.goal);
-        behind.or_else(|| tree.next(from.saturating_sub(to_end), pass.goal, class).map(|group| group + to_end))
+    /// behind it lies. `next`: the first such group of a range.
+    fn nearest(pass: &Pass, from: u64, next: impl Fn(u32, u32) -> Option<u32>) -> Option<u32> {
+        let (from, to_end) = (from as u32, pass.limit - pass.goal);
+        let behind = next(pass.goal + from.min(to_end), pass.limit).map(|group| group - pass.goal);
+        behind.or_else(|| next(from.saturating_sub(to_end), pass.goal).map(|group| group + to_end))
+    }
+
+    /// The nearest group that surely has a run of the class; `firsts`: the first groups of flex groups count.
+    fn nearest_sure(&self, pass: &Pass, from: u64, class: u8, firsts: bool) -> Option<u32> {
+        let other = SureFit::nearest(pass, from, |from, to| self.sure.next(from, to, class));
+        if !firsts {
+            return other;
+        }
+        let first = SureFit::nearest(pass, from, |from, to| {
+            let flex = self.firsts.next(from.div_ceil(self.flex), to.div_ceil(self.flex), class)?;
+            Some(flex * self.flex)
+        });
+        first.into_iter().chain(other).min()
+    }
+
+    /// Where guesses were in vain of late, as on a disk that is worn everywhere alike, only some requests guess.
+    fn may_guess(&self) -> bool {
+        self.misses.load(Ordering::Relaxed) < MISSES_MAX
+            || self.requests.fetch_add(1, Ordering::Relaxed).is_multiple_of(GUESS_EVERY)
+    }
+
+    fn note_guess(&self, change: impl Fn(u32) -> u32) {
+        let _ = self.misses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |m| Some(change(m).min(MISSES_MAX)));
     }
 
     /// Of the groups that fit, surely or perhaps, the next. `pass.at`: how far behind the goal to look from; what lies
     /// nearer was named, or it does not fit.
     fn fitting(&self, pass: &mut Pass) -> Option<u32> {
         let class = class_for(pass.len);
-        let sure = SureFit::nearest(&self.sure, pass, pass.at as u32, class);
-        let unknown = SureFit::nearest(&self.unknown, pass, pass.at as u32, class).filter(|_| pass.guesses < GUESSES);
-        let guess = unknown.filter(|&far| sure.is_none_or(|sure| far < sure));
-        pass.guesses += u32::from(guess.is_some());
+        if pass.step == GUESSED {
+            // It was in vain: three points, of which a guess costs two beforehand.
+            self.note_guess(|misses| misses + 3);
+            pass.step = 0;
+        }
+        let all = !pass.data || pass.criterion != Criterion::Power2;
+        let sure = self.nearest_sure(pass, pass.at, class, all);
+        let perhaps = SureFit::nearest(pass, pass.at, |from, to| self.unknown.next(from, to, class));
+        let nearer = perhaps.filter(|&far| pass.guesses < GUESSES && sure.is_none_or(|sure| far < sure));
+        let guess = nearer.filter(|_| self.may_guess());
+        if guess.is_some() {
+            pass.guesses += 1;
+            pass.step = GUESSED;
+            self.note_guess(|misses| misses.saturating_sub(2));
+        }
         let far = guess.or(sure)?;
         pass.at = u64::from(far) + 1;
         Some(pass.group_behind(far))
@@ -93,10 +153,11 @@ impl SureFit {
     /// the last one named, and one, `pass.at` how far it lies.
     fn longest(&self, pass: &mut Pass) -> Option<u32> {
         if pass.tries == 0 {
-            pass.tries = u32::from(self.sure.largest(pass.limit)) + 1;
+            let firsts = self.firsts.largest(pass.limit.div_ceil(self.flex));
+            pass.tries = u32::from(self.sure.largest(pass.limit).max(firsts)) + 1;
         }
         while pass.tries > 1 {
-            if let Some(far) = SureFit::nearest(&self.sure, pass, pass.at as u32, pass.tries as u8 - 1) {
+            if let Some(far) = self.nearest_sure(pass, pass.at, pass.tries as u8 - 1, true) {
                 pass.at = u64::from(far) + 1;
                 return Some(pass.group_behind(far));
             }
@@ -119,10 +180,15 @@ impl GroupChoice for SureFit {
             // Used blocks cut the free ones into one piece more than they are. And what was there before still is:
             // blocks are only taken where runs are known.
             let used = self.blocks.saturating_sub(info.free);
-            class_of(info.free.div_ceil(used + 1)).max(self.sure.get(group))
+            class_of(info.free.div_ceil(used + 1)).max(self.class(group))
         };
-        self.sure.set(group, run);
-        self.unknown.set(group, if known { 0 } else { class_of(info.free) });
+        if self.is_first(group) {
+            self.firsts.set(group / self.flex, run)
+        } else {
+            self.sure.set(group, run)
+        }
+        // A first group is read with its flex group, and not on a guess.
+        self.unknown.set(group, if known || self.is_first(group) { 0 } else { class_of(info.free) });
     }
 
     fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
@@ -157,6 +223,6 @@ impl GroupChoice for SureFit {
     }
 
     fn bytes(&self) -> usize {
-        self.sure.bytes() + self.unknown.bytes()
+        self.sure.bytes() + self.firsts.bytes() + self.unknown.bytes()
     }
 }
