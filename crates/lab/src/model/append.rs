@@ -1,5 +1,5 @@
-//! `append`: `files` files grow in turn, `step` blocks at a time, on a made-up disk ([`super::disk`]): in how many pieces
-//! they lie, beside the fewest possible there.
+//! `append`: `files` files grow in turn, `step` blocks at a time, on a made-up disk ([`super::disk`]): in how many
+//! pieces they lie, beside the fewest possible there.
 //!
 //! With `turnovers` the disk is used first: files of sizes up to `file_blocks` are written, `files` at a time, until
 //! `occupied` % are in use; then files drawn by lot are deleted and others written, until so many times as much as fits

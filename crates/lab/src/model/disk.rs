@@ -1,4 +1,5 @@
-//! [`Disk`]: a disk that is nowhere, for models of the block allocator. The bitmap of each group follows from its number.
+//! [`Disk`]: a disk that is nowhere, for models of the block allocator. The bitmap of each group follows from its
+//! number.
 //!
 //! States (parameter `state`):
 //!
