@@ -245,6 +245,15 @@ fn map(page: &mut String, group: &Group) {
             "From the first group to the last; the stronger the colour, the more blocks, each strip by its own strongest.",
         );
     }
+    let chunks: Vec<_> = group.series.iter().map(|s| s.trials().find(|t| !t.chunks.is_empty())).collect();
+    if chunks.iter().any(Option::is_some) {
+        page.push_str("<h3>Where small files' preallocations went</h3><p class=\"dim\">Block groups of the first ones, in order, in the first round.</p>");
+        for (i, trial) in chunks.iter().enumerate() {
+            let Some(trial) = trial else { continue };
+            let groups: Vec<String> = trial.chunks.iter().take(64).map(u32::to_string).collect();
+            let _ = write!(page, "<p>{} <code>{}</code></p>", chip(i), groups.join(" "));
+        }
+    }
 }
 
 /// The mmtests table, with colours where a difference is shown.

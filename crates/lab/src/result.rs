@@ -64,6 +64,9 @@ pub struct Trial {
     /// Blocks allocated in each block group, by group number.
     #[serde(default)]
     pub groups: BTreeMap<u32, u64>,
+    /// Block groups of the first preallocations made for small files together, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chunks: Vec<u32>,
 }
 
 /// What must be equal for trials to belong to one run: the workload with its parameters and seed, lists of operations

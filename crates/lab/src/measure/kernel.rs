@@ -44,6 +44,8 @@ pub struct Probe {
 pub struct Heard {
     /// Blocks allocated in each group.
     pub groups: std::collections::BTreeMap<u32, u64>,
+    /// Groups of the first preallocations for small files.
+    pub chunks: Vec<u32>,
     /// Figures that are asked for and absent, and why.
     pub flaws: Vec<String>,
 }
@@ -116,7 +118,7 @@ impl Probe {
         if commits.transactions > 0 {
             figures.insert("journal_blocks_per_commit".into(), commits.blocks as f64 / commits.transactions as f64);
         }
-        heard.groups = tally.groups;
+        (heard.groups, heard.chunks) = (tally.groups, tally.chunks);
         heard
     }
 }

@@ -136,6 +136,7 @@ pub const ALL: &[Measure] = &[
     measure("blocks_freed", "", "blocks freed"),
     measure("locality_preallocations", "", "preallocations made for small files together"),
     measure("locality_groups", "", "block groups that they lie in"),
+    measure("locality_groups_of_32", "", "block groups that the first 32 of them lie in"),
     measure("mballoc_", "", "counters of the block allocator (Linux: mb_stats)"),
     measure("files_left", "", "regular files with blocks in the image afterwards"),
     measure("extents_per_file", "", "extents of those, on average"),

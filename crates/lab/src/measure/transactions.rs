@@ -39,6 +39,9 @@ impl Layout {
     }
 }
 
+/// Preallocations of which the group is kept.
+const CHUNKS_MAX: usize = 128;
+
 /// Sums over the events of a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
@@ -52,6 +55,9 @@ pub struct Tally {
     bitmaps_max: u64,
     locality_preallocations: u64,
     locality_groups: BTreeSet<u32>,
+    /// Groups of the first preallocations for small files, in order.
+    #[serde(default)]
+    pub chunks: Vec<u32>,
     /// Changes that no transaction has claimed yet: time, group.
     #[serde(skip)]
     open: VecDeque<(u64, u32)>,
@@ -77,7 +83,12 @@ impl Tally {
     /// A preallocation for small files was made.
     pub fn locality_preallocation(&mut self, layout: Layout, start: u64) {
         self.locality_preallocations += 1;
-        self.locality_groups.extend(layout.groups(start, 1).map(|(group, _)| group));
+        for (group, _) in layout.groups(start, 1) {
+            self.locality_groups.insert(group);
+            if self.chunks.len() < CHUNKS_MAX {
+                self.chunks.push(group);
+            }
+        }
     }
 
     /// A transaction was closed at `time_ns`: it has the changes up to then.
@@ -105,6 +116,8 @@ impl Tally {
         self.bitmaps_max = self.bitmaps_max.max(more.bitmaps_max);
         self.locality_preallocations += more.locality_preallocations;
         self.locality_groups.extend(&more.locality_groups);
+        let room = CHUNKS_MAX - self.chunks.len().min(CHUNKS_MAX);
+        self.chunks.extend(more.chunks.iter().take(room));
     }
 
     /// The figures.
@@ -116,6 +129,8 @@ impl Tally {
         put("blocks_freed", self.blocks_freed as f64);
         put("locality_preallocations", self.locality_preallocations as f64);
         put("locality_groups", self.locality_groups.len() as f64);
+        let first: BTreeSet<_> = self.chunks.iter().take(32).collect();
+        put("locality_groups_of_32", first.len() as f64);
         if self.transactions > 0 {
             put("bitmaps_per_transaction", self.bitmaps as f64 / self.transactions as f64);
             put("bitmaps_per_transaction_max", self.bitmaps_max as f64);

@@ -158,6 +158,7 @@ impl Job<'_> {
             measures: BTreeMap::new(),
             locks: Vec::new(),
             groups: BTreeMap::new(),
+            chunks: Vec::new(),
         }
     }
 
@@ -188,6 +189,7 @@ impl Job<'_> {
                 trial.measures = other.measures;
                 trial.locks = other.locks;
                 trial.groups = other.groups;
+                trial.chunks = other.chunks;
             }
         }
         trial
@@ -218,6 +220,7 @@ impl Job<'_> {
         trial.environment.mount_options = work.evidence.mount_options;
         trial.locks = work.evidence.locks;
         trial.groups = work.evidence.groups;
+        trial.chunks = work.evidence.chunks;
         Ok(trial)
     }
 

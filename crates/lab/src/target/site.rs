@@ -46,6 +46,8 @@ pub struct Evidence {
     pub locks: Vec<LockRow>,
     /// Blocks allocated by group.
     pub groups: BTreeMap<u32, u64>,
+    /// Groups of the first preallocations for small files.
+    pub chunks: Vec<u32>,
     /// Context switches of servers.
     pub server_switches: Option<Switches>,
     /// Processor time of servers.
@@ -404,12 +406,13 @@ impl Site {
             if self.recorded.events && report.tally.is_none() {
                 evidence.flaws.push("Extant's events: some were lost, so their figures are left out".into());
             }
-            evidence.groups = report.tally.map(|t| t.groups).unwrap_or_default();
+            let tally = report.tally.unwrap_or_default();
+            (evidence.groups, evidence.chunks) = (tally.groups, tally.chunks);
             evidence.locks = report.locks;
         }
         if let Some(mut probe) = self.kernel_probe.take() {
             let heard = probe.finish(&mut evidence.figures);
-            evidence.groups = heard.groups;
+            (evidence.groups, evidence.chunks) = (heard.groups, heard.chunks);
             evidence.flaws.extend(heard.flaws);
         }
         self.detach()?;
