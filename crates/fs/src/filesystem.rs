@@ -196,6 +196,11 @@ impl Filesystem {
     }
 
     /// Counts of the block allocator.
+    /// Bytes that a mount takes for what is known of block groups, whatever is cached.
+    pub fn fixed_bytes(&self) -> u64 {
+        (self.groups.memory() + self.alloc.memory_fixed() + self.inode_hints.len() * 4) as u64
+    }
+
     pub fn alloc_stats(&self) -> extant_mballoc::Statistics {
         self.alloc.statistics()
     }

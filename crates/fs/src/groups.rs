@@ -295,6 +295,11 @@ impl Groups {
         Ok(zones)
     }
 
+    /// Bytes that it takes, which grow with the disk.
+    pub fn memory(&self) -> usize {
+        self.descs.len() * size_of::<Mutex<GroupDesc>>() + self.flexes.len() * size_of::<FlexSums>()
+    }
+
     /// What the allocator needs to know of each group at mount.
     pub fn summaries(&self) -> Vec<GroupSummary> {
         self.descs
@@ -452,5 +457,39 @@ mod tests {
         assert!(looks <= 100 * u64::from(fs.geo.groups_per_flex), "{looks} descriptors for 100 directories");
         drop((root, top));
         fs.unmount().expect("unmount");
+    }
+
+    /// A directory's files fill the groups of its flex group one after the other (Linux: `find_group_other`).
+    #[test]
+    fn files_fill_their_flex_group_before_they_leave_it() {
+        let fs = mounted(&["-t", "ext4", "-g", "512", "-G", "8", "-N", "8192"]);
+        let root = fs.root().expect("root");
+        let dir = mkdir(&fs, &root, 0);
+        let per_group = fs.geo.inodes_per_group;
+        let flex = (dir.ino.0 - 1) / per_group / 8;
+        let mut groups = Vec::new();
+        for i in 0..4 * per_group {
+            let f = fs.create(&dir, format!("f{i}").as_bytes(), NewNode::file(0o644), Cred::default()).expect("create");
+            groups.push((f.ino.0 - 1) / per_group);
+        }
+        assert!(groups.iter().all(|g| g / 8 == flex), "{groups:?}");
+        assert!(groups.is_sorted(), "one after the other: {groups:?}");
+        drop((dir, root));
+        fs.unmount().expect("unmount");
+    }
+
+    #[test]
+    fn what_is_known_of_groups_is_small_and_charged() {
+        for policy in extant_mballoc::Policy::ALL {
+            let dev = Arc::new(crate::tools::made(&["-b", "1024", "-t", "ext4", "-g", "256"], "128M"));
+            let options =
+                MountOptions { threads: false, seed: Some(1), alloc_policy: policy, ..MountOptions::default() };
+            let fs = Filesystem::mount(dev, options).expect("mounted");
+            let (fixed, groups) = (fs.fixed_bytes(), u64::from(fs.groups.count()));
+            let linux = matches!(policy.name(), "optimize-scan" | "goal-first");
+            assert!(fixed <= groups * if linux { 300 } else { 200 }, "{}: {}", policy.name(), fixed / groups);
+            assert!(fs.budget.used() >= fixed, "{}", policy.name());
+            fs.unmount().expect("unmount");
+        }
     }
 }

@@ -296,6 +296,9 @@ impl Parts {
             options,
         });
         let _ = hooks.fs.set(fs.me.clone());
+        // What grows with the disk is there in any case; caches get what it leaves, and half the budget at least.
+        let fixed = fs.fixed_bytes().min(fs.budget.limit() / 2);
+        fs.budget.charge(fixed);
         let buddies: Weak<dyn Shrinker> = fs.me.clone();
         fs.budget.register(buddies);
         let es = Arc::downgrade(&fs.es);

@@ -54,6 +54,6 @@ pub fn trial(label: &str, round: u32, seconds: f64) -> Trial {
         measures: BTreeMap::new(),
         locks: Vec::new(),
         groups: BTreeMap::new(),
-            chunks: Vec::new(),
+        chunks: Vec::new(),
     }
 }

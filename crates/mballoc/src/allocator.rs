@@ -930,6 +930,11 @@ impl<S: GroupStore> Allocator<S> {
         self.shrink(target)
     }
 
+    /// Bytes that it takes in any case, which grow with the disk.
+    pub fn memory_fixed(&self) -> usize {
+        self.groups.len() * size_of::<Group>() + self.choice.bytes()
+    }
+
     /// Bytes held by buddies.
     pub fn memory_used(&self) -> usize {
         self.buddy_bytes.load(Ordering::Relaxed)

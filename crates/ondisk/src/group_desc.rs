@@ -116,7 +116,6 @@ pub struct GroupDesc {
     pub block_bitmap_csum: u32,
     /// As stored: 16 significant bits in descriptors of 32 bytes.
     pub inode_bitmap_csum: u32,
-    raw: RawGroupDesc,
 }
 
 impl GroupDesc {
@@ -153,7 +152,6 @@ impl GroupDesc {
             itable_unused: if has_flags { word(raw.bg_itable_unused_lo, raw.bg_itable_unused_hi) } else { 0 },
             block_bitmap_csum: word(raw.bg_block_bitmap_csum_lo, raw.bg_block_bitmap_csum_hi),
             inode_bitmap_csum: word(raw.bg_inode_bitmap_csum_lo, raw.bg_inode_bitmap_csum_hi),
-            raw,
         })
     }
 
@@ -170,7 +168,6 @@ impl GroupDesc {
             itable_unused: 0,
             block_bitmap_csum: 0,
             inode_bitmap_csum: 0,
-            raw: RawGroupDesc::new_zeroed(),
         }
     }
 
@@ -232,18 +229,15 @@ impl GroupDesc {
         Ok(())
     }
 
-    /// The bytes that it was decoded from, without later changes.
-    pub fn raw(&self) -> &RawGroupDesc {
-        &self.raw
-    }
-
-    /// Writes the descriptor over `desc_size` bytes at the start of `out`, with its checksum. Bytes after the 64th stay
-    /// as they are in `out`.
+    /// Writes the descriptor over `desc_size` bytes at the start of `out`, with its checksum. What it does not know stays
+    /// as it is in `out`: snapshots' fields, reserved ones, bytes after the 64th.
     ///
     /// # Panics
     /// When `out` is shorter than `desc_size`.
     pub fn encode_into(&self, out: &mut [u8], group: GroupNr, geometry: &Geometry) {
-        let mut raw = self.raw;
+        let length = geometry.desc_size.min(size_of::<RawGroupDesc>());
+        let mut raw = RawGroupDesc::new_zeroed();
+        raw.as_mut_bytes()[..length].copy_from_slice(&out[..length]);
         (raw.bg_block_bitmap_lo, raw.bg_block_bitmap_hi) = split_wide(self.block_bitmap);
         (raw.bg_inode_bitmap_lo, raw.bg_inode_bitmap_hi) = split_wide(self.inode_bitmap);
         (raw.bg_inode_table_lo, raw.bg_inode_table_hi) = split_wide(self.inode_table);
@@ -257,7 +251,6 @@ impl GroupDesc {
             (raw.bg_itable_unused_lo, raw.bg_itable_unused_hi) = split(self.itable_unused);
         }
         let out = &mut out[..geometry.desc_size];
-        let length = out.len().min(size_of::<RawGroupDesc>());
         out[..length].copy_from_slice(&raw.as_bytes()[..length]);
         if geometry.desc_checksum != DescChecksum::None {
             let checksum = compute_checksum(out, group, geometry);

@@ -101,7 +101,9 @@ fn compare_groups(descs: &[GroupDesc], geometry: &Geometry, dump: &str) {
             }
             if let Some(at) = line.find("csum 0x") {
                 let printed = u16::from_str_radix(&line[at + 7..at + 11], 16).unwrap();
-                assert_eq!(printed, desc.raw().bg_checksum.get());
+                let mut bytes = vec![0; geometry.desc_size];
+                desc.encode_into(&mut bytes, group, geometry);
+                assert_eq!(printed, u16::from_le_bytes([bytes[0x1E], bytes[0x1F]]));
             }
             continue;
         }

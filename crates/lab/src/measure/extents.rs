@@ -43,6 +43,7 @@ pub fn figures(image: &Path, figures: &mut Figures) {
     if count.files > 0 {
         figures.insert("extents_per_file".into(), count.extents as f64 / count.files as f64);
         figures.insert("extents_per_file_max".into(), count.most as f64);
+        figures.insert("groups_from_inode".into(), count.all.distance / count.all.blocks.max(1) as f64);
     }
 }
 
@@ -51,6 +52,24 @@ struct Count {
     files: u64,
     extents: u64,
     most: u64,
+    all: Leaves,
+}
+
+/// What lies below a node.
+#[derive(Default)]
+struct Leaves {
+    extents: u64,
+    blocks: u64,
+    /// Of all blocks together, from the block group of the inode, in groups.
+    distance: f64,
+}
+
+impl Leaves {
+    fn add(&mut self, more: &Leaves) {
+        self.extents += more.extents;
+        self.blocks += more.blocks;
+        self.distance += more.distance;
+    }
 }
 
 fn count(image: &Path) -> Option<Count> {
@@ -83,25 +102,32 @@ fn count(image: &Path) -> Option<Count> {
                 // Blocks mapped one by one: nothing to count.
                 return None;
             }
-            let extents = leaves(&device, &geo, &inode.i_block, DEPTH_MAX)?;
+            let of_file = leaves(&device, &geo, group, &inode.i_block, DEPTH_MAX)?;
             count.files += 1;
-            count.extents += extents;
-            count.most = count.most.max(extents);
+            count.extents += of_file.extents;
+            count.most = count.most.max(of_file.extents);
+            count.all.add(&of_file);
         }
     }
     Some(count)
 }
 
-/// The extents below a node.
-fn leaves(device: &FileDevice, geo: &Geometry, bytes: &[u8], depth_max: u16) -> Option<u64> {
+/// The extents below a node of an inode of `group`.
+fn leaves(device: &FileDevice, geo: &Geometry, group: GroupNr, bytes: &[u8], depth_max: u16) -> Option<Leaves> {
     let node = NodeRef::parse(bytes, 0).ok()?;
+    let mut sum = Leaves::default();
     if node.depth() == 0 {
-        return Some(node.len() as u64);
+        for i in 0..node.len() {
+            let extent = node.extent(i)?;
+            let there = extent.pblk.0 / u64::from(geo.blocks_per_group.max(1));
+            let distance = there.abs_diff(u64::from(group.0)) as f64 * f64::from(extent.len);
+            sum.add(&Leaves { extents: 1, blocks: u64::from(extent.len), distance });
+        }
+        return Some(sum);
     }
     if node.depth() > depth_max {
         return None;
     }
-    let mut sum = 0u64;
     for i in 0..node.len() {
         let child: BlockNr = node.index(i)?.child;
         if !geo.contains(child) {
@@ -109,7 +135,7 @@ fn leaves(device: &FileDevice, geo: &Geometry, bytes: &[u8], depth_max: u16) -> 
         }
         let mut below = vec![0; geo.block_size as usize];
         device.read_at(child.0.checked_mul(u64::from(geo.block_size))?, &mut below, BioFlags::META).ok()?;
-        sum = sum.checked_add(leaves(device, geo, &below, node.depth() - 1)?)?;
+        sum.add(&leaves(device, geo, group, &below, node.depth() - 1)?);
     }
     Some(sum)
 }

@@ -134,6 +134,7 @@ pub const ALL: &[Measure] = &[
     measure("allocations", "", "extents allocated"),
     measure("blocks_allocated", "", "blocks in them"),
     measure("blocks_freed", "", "blocks freed"),
+    measure("blocks_touched", "", "different blocks among those allocated"),
     measure("locality_preallocations", "", "preallocations made for small files together"),
     measure("locality_groups", "", "block groups that they lie in"),
     measure("locality_groups_of_32", "", "block groups that the first 32 of them lie in"),
@@ -141,4 +142,5 @@ pub const ALL: &[Measure] = &[
     measure("files_left", "", "regular files with blocks in the image afterwards"),
     measure("extents_per_file", "", "extents of those, on average"),
     measure("extents_per_file_max", "", "extents of the most fragmented"),
+    measure("groups_from_inode", "", "block groups between an inode and its data, on average over all blocks"),
 ];

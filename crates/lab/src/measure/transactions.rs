@@ -58,6 +58,10 @@ pub struct Tally {
     /// Groups of the first preallocations for small files, in order.
     #[serde(default)]
     pub chunks: Vec<u32>,
+    blocks_touched: u64,
+    /// A bit for each block that was allocated, 64 to an entry.
+    #[serde(skip)]
+    touched: BTreeMap<u64, u64>,
     /// Changes that no transaction has claimed yet: time, group.
     #[serde(skip)]
     open: VecDeque<(u64, u32)>,
@@ -68,6 +72,11 @@ impl Tally {
     pub fn allocated(&mut self, time_ns: u64, layout: Layout, start: u64, len: u64) {
         self.allocations += 1;
         self.blocks_allocated += len;
+        for block in start..start.saturating_add(len) {
+            let word = self.touched.entry(block / 64).or_default();
+            self.blocks_touched += u64::from(*word >> (block % 64) & 1 == 0);
+            *word |= 1 << (block % 64);
+        }
         for (group, blocks) in layout.groups(start, len) {
             *self.groups.entry(group).or_default() += blocks;
             self.open.push_back((time_ns, group));
@@ -111,6 +120,7 @@ impl Tally {
         self.allocations += more.allocations;
         self.blocks_allocated += more.blocks_allocated;
         self.blocks_freed += more.blocks_freed;
+        self.blocks_touched += more.blocks_touched;
         self.transactions += more.transactions;
         self.bitmaps += more.bitmaps;
         self.bitmaps_max = self.bitmaps_max.max(more.bitmaps_max);
@@ -127,6 +137,7 @@ impl Tally {
         put("allocations", self.allocations as f64);
         put("blocks_allocated", self.blocks_allocated as f64);
         put("blocks_freed", self.blocks_freed as f64);
+        put("blocks_touched", self.blocks_touched as f64);
         put("locality_preallocations", self.locality_preallocations as f64);
         put("locality_groups", self.locality_groups.len() as f64);
         let first: BTreeSet<_> = self.chunks.iter().take(32).collect();

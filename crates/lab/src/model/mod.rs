@@ -290,7 +290,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
                 measures: bench.counts,
                 locks: Vec::new(),
                 groups: BTreeMap::new(),
-            chunks: Vec::new(),
+                chunks: Vec::new(),
             })?;
         }
     }
