@@ -283,15 +283,22 @@ impl Groups {
     /// Every range that holds the file system's own structures.
     pub fn system_zones(&self) -> Result<Vec<(BlockNr, u64)>> {
         let mut zones = Vec::new();
+        // Of a flex group, those of a kind lie side by side: each is one range, and half a million groups need few.
+        let mut open = [(BlockNr(0), 0u64); 3];
         for group in self.geo.groups() {
-            for (start, len) in self.geo.base_metadata(group).ranges() {
-                zones.push((start, u64::from(len)));
-            }
+            zones.extend(self.geo.base_metadata(group).ranges().map(|(start, len)| (start, u64::from(len))));
             let (b, i, t) = self.with(group, |d| (d.block_bitmap, d.inode_bitmap, d.inode_table))?;
-            zones.push((b, 1));
-            zones.push((i, 1));
-            zones.push((t, u64::from(self.geo.inode_table_blocks)));
+            let kinds = [(b, 1), (i, 1), (t, u64::from(self.geo.inode_table_blocks))];
+            for ((start, len), open) in kinds.into_iter().zip(&mut open) {
+                if open.0.0 + open.1 == start.0 {
+                    open.1 += len;
+                } else {
+                    zones.extend((open.1 > 0).then_some(*open));
+                    *open = (start, len);
+                }
+            }
         }
+        zones.extend(open.into_iter().filter(|(_, len)| *len > 0));
         Ok(zones)
     }
 
