@@ -172,8 +172,9 @@ const TURNS_MAX: u32 = 1000;
 /// The same where it may look in vain.
 const TURNS_FEW: u32 = 8;
 
-/// No growing file has more set aside for it than this part of what is free ([`Growth::Times`]).
-const SPARE: u64 = 128;
+/// No growing file has more set aside for it than this part of what may be set aside ([`Growth::Times`]): half of what
+/// is free, for all of them together.
+const SPARE: u64 = 64;
 
 /// The allocator of one mount. Linux: the `s_mb_*` part of `struct ext4_sb_info`.
 pub struct Allocator<S: GroupStore> {
@@ -502,9 +503,17 @@ impl<S: GroupStore> Allocator<S> {
             owner,
             match self.rules.growth {
                 Growth::Table => normalize(&shape),
-                Growth::Times(times) => grow(&shape, times, self.space.available(Privilege::Normal) / SPARE),
+                Growth::Times(times) => grow(&shape, times, self.spare() / SPARE),
             },
         )
+    }
+
+    /// Blocks that may be set aside besides those that are.
+    fn spare(&self) -> u64 {
+        // The end is read first: it never overtakes its beginning.
+        let spent = self.counters.pa_spent.get();
+        let aside = self.counters.pa_blocks.get().saturating_sub(spent);
+        (self.space.available(Privilege::Normal) / 2).saturating_sub(aside)
     }
 
     /// Linux: `ext4_mb_group_or_file`.
@@ -618,6 +627,7 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     fn settle_cut(&self, pa: &Arc<Preallocation>, cut: Cut) -> Result<Allocation, S::Error> {
+        self.counters.pa_spent.add(u64::from(cut.len));
         let extent = Extent { group: pa.group, start: cut.start, len: cut.len };
         self.settle(extent, extent, None, cut.last.then_some(pa))
     }
@@ -655,6 +665,7 @@ impl<S: GroupStore> Allocator<S> {
         });
         let got = self.settle(found, part, pa.as_ref(), None)?;
         let Some(pa) = pa else { return Ok(got) };
+        self.counters.pa_blocks.add(u64::from(found.len - part.len));
         let block = self.geometry.block(pa.group, pa.start).0;
         let gone = match plan {
             Plan::Inode(owner, _) => {

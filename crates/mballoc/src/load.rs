@@ -292,6 +292,7 @@ impl<S: GroupStore> Allocator<S> {
         self.in_transit.begin(1);
         let ranges = pa.take_all();
         let mut freed = 0;
+        self.counters.pa_spent.add(u64::from(ranges.total()));
         if !ranges.is_empty() {
             freed = self.give_back(pa.group, ranges.iter(), Some(pa));
             self.counters.pa_discarded.inc();

@@ -68,6 +68,10 @@ statistics! {
     inode_pa_new,
     /// Preallocations made for locality groups.
     group_pa_new,
+    /// Blocks set aside with both.
+    pa_blocks,
+    /// Blocks of those that were handed out or given back.
+    pa_spent,
     /// Preallocations given back.
     pa_discarded,
     /// Blocks given back with them.

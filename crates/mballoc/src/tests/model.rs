@@ -203,6 +203,7 @@ pub fn assert_agrees(a: &Allocator<ModelStore>, store: &ModelStore) {
         }
         assert_eq!(a.pending_blocks(), 0);
     }
+    assert_eq!(a.statistics().pa_blocks, a.statistics().pa_spent, "nothing is set aside any more");
     assert_eq!(a.available_blocks(true) + a.reserved_blocks(), a.free_blocks());
     assert_eq!(a.statistics().bad_releases, 0);
     assert_eq!(a.statistics().groups_bad, 0);
