@@ -225,9 +225,11 @@ fn replay_gives_back_what_was_there() {
     ];
     let mut kinds = [0; 6];
     for (name, mkfs, mount, work, others) in cases {
-        let cut = Cut::new(mkfs, mount, work);
-        let found = records(cut.load());
-        assert!(!found.is_empty(), "{name}: the kernel wrote no fast commit");
+        // The kernel falls back to a whole commit now and then, when it is busy.
+        let mut cuts = (0..5).map(|_| Cut::new(mkfs, mount, work)).map(|cut| (records(cut.load()), cut));
+        let Some((found, cut)) = cuts.find(|(found, _)| !found.is_empty()) else {
+            panic!("{name}: the kernel wrote no fast commit");
+        };
         let found_records = found.len();
         for record in &found {
             kinds[match record {

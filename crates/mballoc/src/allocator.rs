@@ -551,10 +551,11 @@ impl<S: GroupStore> Allocator<S> {
         let wanted = match plan {
             Plan::Plain => len,
             Plan::Group => {
-                if let Some(group) = self.choice.chunk_goal(self.home(request)) {
+                let home = self.home(request);
+                if let Some(group) = self.choice.chunk_goal(home) {
                     (goal, try_goal) = (Some(self.geometry.group_start(GroupNr(group))), false);
                 }
-                self.group_chunk().max(len)
+                self.choice.chunk_len(home, self.group_chunk()).max(len)
             }
             Plan::Inode(_, range) => {
                 if let Some(block) = range.try_goal {

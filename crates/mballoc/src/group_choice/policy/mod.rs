@@ -37,7 +37,7 @@ use crate::Geometry;
 
 extant_base::policies! {
     /// The policies.
-    pub enum Policy: "mb_policy", "in which block group free blocks are looked for", default SizeClasses {
+    pub enum Policy: "mb_policy", "in which block group free blocks are looked for", default SureFit {
         Vanilla = "vanilla", "goal group, then each following group in turn (Linux 5.13: mb_optimize_scan=0)";
         OptimizeScan = "optimize-scan", "the head of a list of groups that fit (Linux 5.13 to 5.19: mb_optimize_scan=1)";
         GoalFirst = "goal-first", "goal group, then the head of a list of groups that fit (Linux 6.1: mb_optimize_scan=1)";
@@ -251,6 +251,12 @@ pub trait GroupChoice: Send + Sync {
     fn home(&self, goal: u32, synced: bool) -> u32 {
         let _ = (goal, synced);
         0
+    }
+
+    /// How long the next chunk for `home` shall be, where chunks usually have `usual` blocks.
+    fn chunk_len(&self, home: u32, usual: u32) -> u32 {
+        let _ = home;
+        usual
     }
 
     /// Where the next chunk for `home` is looked for, if not near the goal of who needs it.

@@ -211,6 +211,11 @@ impl GroupChoice for SureFit {
         if synced { SYNCED } else { goal / self.flex }
     }
 
+    fn chunk_len(&self, home: u32, usual: u32) -> u32 {
+        // Side by side they lie in any case. The shorter, the sooner all files of a chunk are gone and it is used again.
+        if home == SYNCED { usual / 4 } else { usual }
+    }
+
     fn chunk_goal(&self, home: u32) -> Option<u32> {
         let group = self.synced_group.load(Ordering::Relaxed);
         (home == SYNCED && group != NONE).then_some(group)
