@@ -195,12 +195,12 @@ impl Filesystem {
         self.borrowed
     }
 
-    /// Counts of the block allocator.
     /// Bytes that a mount takes for what is known of block groups, whatever is cached.
     pub fn fixed_bytes(&self) -> u64 {
         (self.groups.memory() + self.alloc.memory_fixed() + self.inode_hints.len() * 4) as u64
     }
 
+    /// Counts of the block allocator.
     pub fn alloc_stats(&self) -> extant_mballoc::Statistics {
         self.alloc.statistics()
     }

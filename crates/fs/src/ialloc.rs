@@ -74,7 +74,7 @@ impl Filesystem {
             parent_group
         };
         let mut tried = 0u32;
-        // Near the first choice by quadratic hashing, then linearly through all.
+        // Without flex groups near the first choice by quadratic hashing; then linearly through all.
         let mut step = 0u32;
         let mut group = first.0;
         loop {

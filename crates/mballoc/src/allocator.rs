@@ -172,7 +172,7 @@ const TURNS_MAX: u32 = 1000;
 /// The same where it may look in vain.
 const TURNS_FEW: u32 = 8;
 
-/// No growing file has more set aside for it than this part of what may be set aside ([`Growth::Times`]): half of what
+/// No preallocation of a growing file is more than this part of what may be set aside ([`Growth::Times`]): half of what
 /// is free, for all of them together.
 const SPARE: u64 = 64;
 
@@ -245,7 +245,7 @@ impl<S: GroupStore> Allocator<S> {
         let or_processors = |n: usize| if n == 0 { processors() } else { n };
         let streams = match options.stream_goals {
             0 if rules.streams != Streams::PerProcessor => 1,
-            n => or_processors(n).min(groups.len() / 4).max(1),
+            n => or_processors(n).min(groups.len().div_ceil(4)),
         };
         let locality = or_processors(options.locality_groups);
         Ok(Allocator {
@@ -448,9 +448,6 @@ impl<S: GroupStore> Allocator<S> {
     pub fn cancel(&self, chosen: Chosen) {
         if let Some((group, start)) = self.geometry.locate(chosen.start) {
             self.give_back(group, [(start, chosen.len)], None);
-            if self.group_ref(group).is_some_and(|g| g.has(BAD)) {
-                self.space.disk_forgotten(u64::from(chosen.len));
-            }
         }
         if !chosen.reserved {
             self.space.unclaim(u64::from(chosen.len));
@@ -510,7 +507,6 @@ impl<S: GroupStore> Allocator<S> {
 
     /// Blocks that may be set aside besides those that are.
     fn spare(&self) -> u64 {
-        // The end is read first: it never overtakes its beginning.
         let spent = self.counters.pa_spent.get();
         let aside = self.counters.pa_blocks.get().saturating_sub(spent);
         (self.space.available(Privilege::Normal) / 2).saturating_sub(aside)
@@ -664,9 +660,11 @@ impl<S: GroupStore> Allocator<S> {
             rest.remove(part.start, part.len);
             Preallocation::new(found.group, found.start, found.len, first_logical, rest)
         });
-        let got = self.settle(found, part, pa.as_ref(), None)?;
+        // Before others can see it: who gives it back counts that.
+        let aside = u64::from(found.len - part.len);
+        self.counters.pa_blocks.add(aside);
+        let got = self.settle(found, part, pa.as_ref(), None).inspect_err(|_| self.counters.pa_spent.add(aside))?;
         let Some(pa) = pa else { return Ok(got) };
-        self.counters.pa_blocks.add(u64::from(found.len - part.len));
         let block = self.geometry.block(pa.group, pa.start).0;
         let gone = match plan {
             Plan::Inode(owner, _) => {
@@ -684,7 +682,7 @@ impl<S: GroupStore> Allocator<S> {
                 self.counters.group_pa_new.inc();
                 self.choice.chunk_placed(pa.logical, pa.group.0);
                 trace_point!(ext4_mb_new_group_pa, group = pa.group.0, pstart = block, len = pa.len);
-                self.own_locality_group().add(pa)
+                self.own_locality_group().add(pa, self.rules.keeps_remnants)
             }
             // A plain search finds no more than was asked for.
             Plan::Plain => vec![pa],

@@ -10,6 +10,7 @@ use extant_base::sync::atomic::Ordering;
 use extant_base::trace_point;
 use extant_ondisk::GroupNr;
 
+use crate::Error;
 use crate::allocator::{Allocator, GroupStore};
 use crate::buddy::Buddy;
 use crate::group::{BAD, Group, GroupInner, KNOWN, LOADED, PREALLOCATED, REFERENCED, UNINIT};
@@ -24,6 +25,9 @@ pub(crate) enum Unusable<E> {
     /// Another thread has the lock and the caller did not want to wait.
     Busy,
 }
+
+/// Bitmaps read ahead at once: the flex groups that mke2fs makes are smaller, others are legal.
+const READ_AHEAD_MAX: u32 = 64;
 
 /// Attempts to install a freshly loaded bitmap before the load is repeated under the lock.
 const LOAD_ATTEMPTS: u32 = 8;
@@ -94,7 +98,10 @@ impl<S: GroupStore> Allocator<S> {
             .sum::<u32>();
         let expected = group.free() + inner.held_total() + inner.masked;
         if disk_free != expected {
-            return self.mark_bad(nr, group, inner, "bitmap and descriptor disagree about the free blocks");
+            self.mark_bad(nr, group, inner, "bitmap and descriptor disagree about the free blocks");
+            let detail = format!("{disk_free} blocks are free in the bitmap, {expected} says the descriptor");
+            let error = Error::corrupt(nr, self.geometry.group_start(nr), detail);
+            return self.store.damaged(nr, &error.into());
         }
         let mut sound = true;
         for (start, len) in inner.held().into_iter().flat_map(|h| h.iter()) {
@@ -130,9 +137,9 @@ impl<S: GroupStore> Allocator<S> {
     /// The group's bitmap is about to be read: with it, in one request, those of its flex group, of which then all is
     /// known that the choice of a group asks for. Linux: `ext4_mb_prefetch`.
     pub(crate) fn read_ahead(&self, nr: u32) {
-        let flex = self.geometry.flex_bg_size.max(1);
-        let first = nr - nr % flex;
-        let last = first.saturating_add(flex).min(self.geometry.groups);
+        let together = self.geometry.flex_bg_size.clamp(1, READ_AHEAD_MAX);
+        let first = nr - nr % together;
+        let last = first.saturating_add(together).min(self.geometry.groups);
         let unknown: Vec<GroupNr> = (first..last)
             .map(GroupNr)
             .filter(|&g| self.group_ref(g).is_some_and(|g| !g.has(KNOWN | BAD | UNINIT) && g.free() > 0))
@@ -151,10 +158,10 @@ impl<S: GroupStore> Allocator<S> {
     /// Learns what the bitmap of a group says, and keeps no buddy. A bitmap that cannot be read is left to who needs
     /// it.
     fn survey(&self, nr: GroupNr) {
-        let Some(group) = self.group_ref(nr) else { return };
-        let before = group.lock().generation;
+        let Some(group) = self.group_ref(nr).filter(|g| !g.has(KNOWN | BAD)) else { return };
+        let Some(before) = group.try_lock().map(|inner| inner.generation) else { return };
         let Ok(bitmap) = self.store.load(nr) else { return };
-        let mut inner = group.lock();
+        let Some(mut inner) = group.try_lock() else { return };
         if !group.has(KNOWN | BAD) && inner.buddy.is_none() && inner.generation == before {
             self.install(nr, group, &mut inner, &bitmap);
             self.drop_buddy(group, &mut inner);
@@ -227,7 +234,11 @@ impl<S: GroupStore> Allocator<S> {
             }
             match inner.buddy.as_mut().map(|b| b.mark_free(start, len)) {
                 Some(true) => {}
-                Some(false) => self.mark_bad(nr, group, &mut inner, "a held block was free"),
+                Some(false) => {
+                    self.mark_bad(nr, group, &mut inner, "a held block was free");
+                    // These are held no more, and not free either.
+                    self.space.disk_forgotten(u64::from(len));
+                }
                 None => {
                     group.set_free(group.free() + len);
                     group.unlearn();

@@ -161,7 +161,7 @@ impl<S: GroupStore> Allocator<S> {
                 search.enough = self.choice.enough(limit);
             }
             let group = self.group_ref(GroupNr(nr))?;
-            if !group.has(KNOWN) {
+            if !group.has(KNOWN | UNINIT) {
                 self.read_ahead(nr);
             }
             // Under contention another group is better than waiting; but the last criterion leaves nothing out.
@@ -228,7 +228,11 @@ impl<S: GroupStore> Allocator<S> {
     fn scan_group(&self, search: &mut Search, pass: &Pass, nr: GroupNr, inner: &mut GroupInner) -> Option<Extent> {
         let buddy = inner.buddy.as_deref()?;
         let whole = pass.criterion == Criterion::Power2;
-        let of_buddy = || Some((buddy.first_buddy(pass.order?)?, pass.len));
+        let of_buddy = || {
+            let start = buddy.first_buddy(pass.order?)?;
+            self.counters.order2_hits.inc();
+            Some((start, pass.len))
+        };
         let aligned = || self.aligned(nr, buddy, pass.len);
         let choice = match self.rules.within {
             Within::Measured if whole => of_buddy(),
@@ -247,9 +251,6 @@ impl<S: GroupStore> Allocator<S> {
         let len = len.min(pass.len);
         if !self.take(nr, inner, start, len) {
             return None;
-        }
-        if whole {
-            self.counters.order2_hits.inc();
         }
         Some(Extent { group: nr, start, len })
     }

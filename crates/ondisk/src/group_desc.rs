@@ -155,22 +155,6 @@ impl GroupDesc {
         })
     }
 
-    /// A descriptor with everything zero, for a file system that is being made.
-    pub fn zeroed() -> GroupDesc {
-        GroupDesc {
-            block_bitmap: BlockNr(0),
-            inode_bitmap: BlockNr(0),
-            inode_table: BlockNr(0),
-            free_clusters: 0,
-            free_inodes: 0,
-            used_dirs: 0,
-            flags: GroupFlags::empty(),
-            itable_unused: 0,
-            block_bitmap_csum: 0,
-            inode_bitmap_csum: 0,
-        }
-    }
-
     /// Fails unless bitmaps and inode table lie in the file system (in the group itself without `flex_bg`), apart from
     /// each other and from the superblock and descriptor copies.
     pub fn check_locations(&self, group: GroupNr, geometry: &Geometry) -> Result<()> {
@@ -229,8 +213,8 @@ impl GroupDesc {
         Ok(())
     }
 
-    /// Writes the descriptor over `desc_size` bytes at the start of `out`, with its checksum. What it does not know stays
-    /// as it is in `out`: snapshots' fields, reserved ones, bytes after the 64th.
+    /// Writes the descriptor over `desc_size` bytes at the start of `out`, with its checksum. What it does not know
+    /// stays as it is in `out`: snapshots' fields, reserved ones, bytes after the 64th.
     ///
     /// # Panics
     /// When `out` is shorter than `desc_size`.

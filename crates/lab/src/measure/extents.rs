@@ -119,8 +119,8 @@ fn leaves(device: &FileDevice, geo: &Geometry, group: GroupNr, bytes: &[u8], dep
     if node.depth() == 0 {
         for i in 0..node.len() {
             let extent = node.extent(i)?;
-            let there = extent.pblk.0 / u64::from(geo.blocks_per_group.max(1));
-            let distance = there.abs_diff(u64::from(group.0)) as f64 * f64::from(extent.len);
+            let (there, _) = geo.group_of_block(extent.pblk)?;
+            let distance = f64::from(there.0.abs_diff(group.0)) * f64::from(extent.len);
             sum.add(&Leaves { extents: 1, blocks: u64::from(extent.len), distance });
         }
         return Some(sum);

@@ -4,11 +4,12 @@
 //! The bytes are classes of lengths: [`class_of`] rounds down (what is there), [`class_for`] up (what is needed), so
 //! that a group whose class is the one needed has enough. Lengths below 8 are exact, others within an eighth.
 //!
-//! 1.02 bytes a group. A change of a byte touches its own node and, when it was or becomes the largest there, the ones
-//! above.
+//! 1.02 bytes a group. A change of a byte looks at one node of each level, and changes those of which it was or becomes
+//! the largest.
 //!
-//! What it does not do: promise anything while bytes change. A node above may say too much, then a look finds nothing
-//! under it and corrects it; it never says too little for good.
+//! What it does not do: promise anything while bytes change. Who stores a byte of a node looks at the node again, and
+//! then sees to the level above: so when nobody is at it any more, every node says what is under it. Meanwhile one may
+//! say too much or too little; who must not overlook anything asks the bytes themselves ([`Maxima::first_nonzero`]).
 //!
 //! # Locking
 //! None. The byte of a group is changed by one thread at a time (who holds the group's lock).
@@ -51,14 +52,10 @@ impl Level {
         self.0.get(at / 8).map_or(0, |w| (w.load(Ordering::SeqCst) >> (at % 8 * 8)) as u8)
     }
 
-    /// Stores a byte unless it is `byte` already or `keep` says that what is there is good.
-    fn set(&self, at: usize, byte: u8, keep: impl Fn(u8) -> bool) {
+    fn set(&self, at: usize, byte: u8) {
         let Some(word) = self.0.get(at / 8) else { return };
         let shift = at % 8 * 8;
-        let change = |w: u64| {
-            let there = (w >> shift) as u8;
-            (there != byte && !keep(there)).then(|| w & !(0xFF << shift) | u64::from(byte) << shift)
-        };
+        let change = |w: u64| Some(w & !(0xFF << shift) | u64::from(byte) << shift);
         let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
     }
 
@@ -88,6 +85,14 @@ impl Level {
 
     fn largest_in(&self, range: std::ops::Range<usize>) -> u8 {
         range.map(|at| self.byte(at)).max().unwrap_or(0)
+    }
+
+    fn largest_of_node(&self, node: usize) -> u8 {
+        let mut bytes = [0u8; NODE];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(self.words(node)) {
+            to.copy_from_slice(&word.load(Ordering::SeqCst).to_le_bytes());
+        }
+        bytes.into_iter().max().unwrap_or(0)
     }
 }
 
@@ -119,36 +124,29 @@ impl Maxima {
 
     /// Sets a group's byte, at most 127.
     pub fn set(&self, group: u32, byte: u8) {
-        let mut at = group as usize;
-        let Some(groups) = self.levels.first() else { return };
-        let before = groups.byte(at);
-        groups.set(at, byte, |_| false);
-        for pair in self.levels.windows(2) {
+        let Some(groups) = self.levels.first().filter(|groups| groups.byte(group as usize) != byte) else { return };
+        groups.set(group as usize, byte);
+        self.correct_above(0, group as usize);
+    }
+
+    /// Makes the nodes above a byte say what is under them, level by level.
+    fn correct_above(&self, level: usize, mut at: usize) {
+        for pair in self.levels[level..].windows(2) {
             let [below, above] = pair else { return };
             at /= NODE;
-            let there = above.byte(at);
-            if byte > there {
-                above.set(at, byte, |there| there >= byte);
-            } else if before >= there && byte < before {
-                self.correct(below, above, at);
-            } else {
-                return;
+            let mut largest = below.largest_of_node(at);
+            while above.byte(at) != largest {
+                above.set(at, largest);
+                largest = below.largest_of_node(at);
             }
         }
     }
 
-    /// Makes a node's byte above what it holds. Who stores looks again: of two who store, the later sees what both
-    /// found.
-    fn correct(&self, below: &Level, above: &Level, node: usize) {
-        let look = || below.largest_in(node * NODE..(node + 1) * NODE);
-        let mut largest = look();
-        loop {
-            above.set(node, largest, |_| false);
-            match look() {
-                same if same == largest => return,
-                other => largest = other,
-            }
-        }
+    /// The first group below `limit` whose byte is not 0, found without the nodes above.
+    pub fn first_nonzero(&self, limit: u32) -> Option<u32> {
+        let words = &self.levels.first()?.0;
+        let (at, word) = (0..).zip(words).map(|(i, w)| (i, w.load(Ordering::SeqCst))).find(|(_, w)| *w != 0)?;
+        Some(at * 8 + word.trailing_zeros() / 8).filter(|&group| group < limit)
     }
 
     /// The first group in `from..to` whose byte is at least `least` (1 at least).
@@ -184,11 +182,10 @@ impl Maxima {
         // And down again.
         let mut at = found;
         while level > 0 {
-            let (above, below) = (&self.levels[level], &self.levels[level - 1]);
-            match below.first_in_node(at * NODE, usize::MAX, least) {
+            match self.levels[level - 1].first_in_node(at * NODE, usize::MAX, least) {
                 Some(child) => at = child,
                 None => {
-                    self.correct(below, above, at);
+                    self.correct_above(level - 1, at * NODE);
                     return Err((at + 1) * NODE.pow(level as u32));
                 }
             }
@@ -254,33 +251,37 @@ mod tests {
         }
     }
 
-    /// Threads change the bytes of different groups; when they have done so, the nodes say what is there.
+    /// Threads change the bytes of different groups while others look; when they have done so, every node says what is
+    /// under it.
     #[test]
     fn nothing_is_forgotten_when_many_change_at_once() {
-        let maxima = std::sync::Arc::new(Maxima::new(5000));
-        let workers: Vec<_> = (0..4u32)
-            .map(|t| {
-                let maxima = maxima.clone();
-                extant_base::task::spawn("maxima", move || {
-                    let mut rng = Rng::new(u64::from(t));
-                    for i in 0..40_000u32 {
-                        let g = rng.below(1250) as u32 * 4 + t;
-                        maxima.set(g, (i * 7 % 128) as u8);
-                    }
-                    for g in (t..5000).step_by(4) {
-                        maxima.set(g, (g % 120) as u8);
-                    }
+        for round in 0..40 {
+            let maxima = std::sync::Arc::new(Maxima::new(9000));
+            let workers: Vec<_> = (0..4u32)
+                .map(|t| {
+                    let maxima = maxima.clone();
+                    extant_base::task::spawn("maxima", move || {
+                        let mut rng = Rng::new(u64::from(round * 4 + t));
+                        for _ in 0..4000 {
+                            // Few groups, in two parts far apart, mostly empty: nodes change all the way up.
+                            let g = rng.below(4) as u32 * 4 + t + if rng.one_in(2) { 4200 } else { 0 };
+                            let byte = if rng.one_in(2) { 0 } else { rng.below(128) as u8 };
+                            maxima.set(g, byte);
+                            maxima.next(0, 9000, 1 + rng.below(127) as u8);
+                        }
+                    })
+                    .expect("thread")
                 })
-                .expect("thread")
-            })
-            .collect();
-        workers.into_iter().for_each(|w| w.join().expect("joined"));
-        for least in 1..120 {
-            for from in (0..5000).step_by(37) {
-                let expected = (from..5000).find(|g| g % 120 >= u32::from(least));
-                assert_eq!(maxima.next(from, 5000, least), expected);
+                .collect();
+            workers.into_iter().for_each(|w| w.join().expect("joined"));
+            for pair in maxima.levels.windows(2) {
+                let [below, above] = pair else { panic!("two levels") };
+                for node in 0..below.0.len() / WORDS {
+                    assert_eq!(above.byte(node), below.largest_of_node(node), "round {round}, node {node}");
+                }
             }
+            let nonzero = (0..9000).find(|&g| maxima.get(g) > 0);
+            assert_eq!((maxima.first_nonzero(9000), maxima.next(0, 9000, 1)), (nonzero, nonzero));
         }
-        assert!(maxima.largest(5000) >= 119, "never too little");
     }
 }

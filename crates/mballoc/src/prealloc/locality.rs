@@ -19,6 +19,8 @@ const LISTS: usize = 10;
 const LIST_LONG: usize = 8;
 /// … is cut down to this.
 const LIST_TRIMMED: usize = 5;
+/// The same where remnants are not kept: then chunks in a list are for different homes.
+const HOMES_MAX: usize = 64;
 
 #[derive(Debug)]
 pub struct LocalityGroup {
@@ -53,10 +55,10 @@ impl LocalityGroup {
                 let nearest = lists[i].iter().enumerate().filter(|(_, p)| p.left() >= len);
                 let nearest = nearest.filter_map(|(at, p)| distance(p).map(|d| (d, at))).min();
                 let Some((_, at)) = nearest else { break };
-                let pa = lists[i].swap_remove(at);
+                let pa = lists[i].remove(at);
                 match pa.cut_first(len) {
                     Some(cut) => {
-                        let gone = if cut.last { Vec::new() } else { insert(&mut lists, pa.clone()) };
+                        let gone = if cut.last { Vec::new() } else { insert(&mut lists, pa.clone(), keeps_remnants) };
                         return (Some((pa, cut)), gone);
                     }
                     // Discarded by another thread meanwhile (or broken up, which does not happen): look again.
@@ -75,14 +77,20 @@ impl LocalityGroup {
     }
 
     /// Adds one; returns those that have to go.
-    pub fn add(&self, pa: Arc<Preallocation>) -> Vec<Arc<Preallocation>> {
-        insert(&mut self.lists.lock(), pa)
+    pub fn add(&self, pa: Arc<Preallocation>, keeps_remnants: bool) -> Vec<Arc<Preallocation>> {
+        insert(&mut self.lists.lock(), pa, keeps_remnants)
     }
 }
 
-fn insert(lists: &mut [Vec<Arc<Preallocation>>; LISTS], pa: Arc<Preallocation>) -> Vec<Arc<Preallocation>> {
+/// At the end of its list: what was not used for longest goes first.
+fn insert(
+    lists: &mut [Vec<Arc<Preallocation>>; LISTS],
+    pa: Arc<Preallocation>,
+    keeps_remnants: bool,
+) -> Vec<Arc<Preallocation>> {
+    let (long, trimmed) = if keeps_remnants { (LIST_LONG, LIST_TRIMMED) } else { (HOMES_MAX, HOMES_MAX) };
     let list = &mut lists[list_of(pa.left())];
     list.retain(|p| p.left() > 0);
     list.push(pa);
-    if list.len() > LIST_LONG { list.drain(..list.len() - LIST_TRIMMED).collect() } else { Vec::new() }
+    if list.len() > long { list.drain(..list.len() - trimmed).collect() } else { Vec::new() }
 }

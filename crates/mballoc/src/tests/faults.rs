@@ -167,3 +167,19 @@ fn requests_for_nothing_are_refused() {
     let huge = a.allocate(&mut Txn::default(), &Request::metadata(Some(BlockNr(u64::MAX)), u32::MAX)).expect("some");
     assert_eq!(huge.len, 256);
 }
+
+/// What was chosen in a group that turns out to be bad is lost with it, once.
+#[test]
+fn a_choice_in_a_group_that_becomes_bad_is_forgotten_once() {
+    for policy in Policy::ALL {
+        let store = Arc::new(ModelStore::new(large(2, 1)));
+        let a = allocator(&store, Options { policy, ..Options::default() });
+        let goal = Request { flags: RequestFlags::TRY_GOAL, ..Request::metadata(Some(BlockNr(1000)), 100) };
+        let chosen = a.choose(&goal).expect("free");
+        assert_eq!(chosen.start, BlockNr(1000));
+        let group = &a.groups[0];
+        a.mark_bad(GroupNr(0), group, &mut group.lock(), "a test");
+        a.cancel(chosen);
+        assert_eq!((a.free_blocks(), a.available_blocks(true)), (32768, 32768), "{}", policy.name());
+    }
+}

@@ -210,3 +210,20 @@ fn a_hopeless_criterion_costs_nothing_with_sets() {
     assert!(considered <= 8, "{considered}");
     assert!(after.groups_scanned - before.groups_scanned <= 1);
 }
+
+/// One thread writes small files in the directories of many flex groups in turn: each keeps its chunk.
+#[test]
+fn many_homes_keep_their_chunks() {
+    let store = Arc::new(ModelStore::new(large(128, 4)));
+    let a = allocator(&store, Options { policy: Policy::SureFit, ..Options::default() });
+    for round in 0..20u32 {
+        for flex in 0..30u32 {
+            let owner = InodePreallocation::new(InodeNr(1000 + round * 30 + flex));
+            let goal = BlockNr(u64::from(flex * 4 + 1) * 32768);
+            let r = Request::data(&owner, Some(goal), LogicalBlock(0), 6, 6);
+            let x = a.allocate(&mut Txn::default(), &r).expect("free");
+            assert_eq!(x.start.0 / 32768 / 4, u64::from(flex));
+        }
+    }
+    assert_eq!((a.statistics().group_pa_new, a.statistics().pa_discarded), (30, 0));
+}

@@ -10,7 +10,7 @@ use crate::{InodePreallocation, Options, Policy, Request, RequestFlags};
 #[test]
 fn a_file_finds_its_own_blocks_at_their_places() {
     let store = Arc::new(ModelStore::new(large(4, 1)));
-    let a = allocator(&store, Options::default());
+    let a = allocator(&store, Options { policy: Policy::SizeClasses, ..Options::default() });
     let owner = InodePreallocation::new(InodeNr(12));
     let mut txn = Txn::default();
     let at = |logical, len| Request::data(&owner, None, LogicalBlock(logical), len, 1000);
@@ -37,7 +37,7 @@ fn a_file_finds_its_own_blocks_at_their_places() {
 #[test]
 fn finished_and_fixed_files_get_what_they_ask_for() {
     let store = Arc::new(ModelStore::new(large(4, 1)));
-    let a = allocator(&store, Options::default());
+    let a = allocator(&store, Options { policy: Policy::SizeClasses, ..Options::default() });
     let owner = InodePreallocation::new(InodeNr(12));
     let r = Request::data(&owner, None, LogicalBlock(0), 100, 100);
     for flags in [RequestFlags::NO_PREALLOC, RequestFlags::CLOSED] {
@@ -79,7 +79,7 @@ fn short_space_takes_preallocations_back() {
 #[test]
 fn a_dropped_owner_loses_nothing() {
     let store = Arc::new(ModelStore::new(geometry(4, 4096, 0)));
-    let a = allocator(&store, Options::default());
+    let a = allocator(&store, Options { policy: Policy::SizeClasses, ..Options::default() });
     for i in 0..6 {
         let owner = InodePreallocation::new(InodeNr(12 + i));
         a.allocate(&mut Txn::default(), &Request::data(&owner, None, LogicalBlock(3000), 1, 3001)).expect("free");

@@ -11,7 +11,8 @@ use super::model::*;
 use crate::{Allocator, InodePreallocation, Kind, Options, Policy, Request, RequestFlags};
 
 fn run(policy: Policy, bpg: u32, rounds: u32, fill: bool, slow: bool) {
-    let store = Arc::new(ModelStore::new(geometry(if slow { 2 } else { 10 }, bpg, bpg / 3)));
+    let geometry = geometry(if slow { 2 } else { 10 }, bpg, bpg / 3);
+    let store = Arc::new(ModelStore::new(crate::Geometry { flex_bg_size: 4, ..geometry }));
     store.slow.store(slow, Ordering::Relaxed);
     let total = store.count(Block::Free);
     let a = Arc::new(allocator(&store, Options { policy, locality_groups: 2, ..Options::default() }));

@@ -80,7 +80,7 @@ fn a_pass_ends_and_names_each_group_at_most_once() {
                 *free = f;
             }
             for from in [Criterion::Power2, Criterion::AverageFits, Criterion::Any] {
-                for limit in [groups, groups.div_ceil(2)] {
+                for limit in [groups, groups.div_ceil(2), 0] {
                     let goal = rng.below(u64::from(groups) + 3) as u32;
                     let len = 1 << rng.below(10);
                     let mut pass = Pass::new(from, goal, limit, len, Some(len.ilog2()));

@@ -44,7 +44,7 @@ impl GroupChoice for GoalFirst {
             // The goal group comes before the lists.
             if pass.tries == 0 {
                 pass.tries = 1;
-                if good(pass, pass.goal) {
+                if pass.goal < pass.limit && good(pass, pass.goal) {
                     return Some(pass.goal);
                 }
             }

@@ -14,9 +14,19 @@
 //! per criterion and only groups below its limit; what it names is a hint that the search checks again. A group with
 //! something free is named at the last criterion at the latest.
 //!
-//! Deliberate differences to Linux, of all policies: the goal group's bitmap is read even by the picky criteria (Linux
-//! passes over a group that it has not read, so that the first files after a mount miss their own group), and a busy
-//! file system (`ext4_fs_is_busy`) is not told from an idle one.
+//! Deliberate differences to Linux, of all its generations here:
+//!
+//! - The goal group's bitmap is read even by the picky criteria. Linux passes over a group that it has not read, so
+//!   that the first files after a mount miss their own group.
+//! - A busy file system (`ext4_fs_is_busy`) is not told from an idle one, nor a disk that turns from one that does not
+//!   (`mb_max_linear_groups` is 0), nor a file without extents (which Linux serves without lists).
+//! - A group that is BLOCK_UNINIT is listed from the mount on, from the last down. Linux lists it when its buddy is
+//!   built, batch by batch of 8 flex groups, each from its last down.
+//! - `optimize-scan`'s tree of averages is searched for the smallest that is enough, as was meant. Linux's comparison
+//!   was the wrong way round: it took the root or, as a rule, nothing.
+//! - `ordered-groups` trims a length on both sides of the goal before it trims further, and down to the blocks needed.
+//! - A stream's goal starts at its first file's, not at group 0, and does not move when the goal block itself is taken.
+//! - Where no run is aligned to the stripe, others are taken from the same group at once.
 //!
 //! # Locking
 //! [`GroupChoice::changed`] is called under the group's lock; the lists of `optimize-scan` and `goal-first` have locks
@@ -81,7 +91,7 @@ pub enum Streams {
     None,
     /// Where any growing file last got one (Linux until 6.16: `s_mb_last_group`).
     One,
-    /// Where one of the growing files of this processor did (Linux 6.17: `s_mb_last_groups`).
+    /// As many such goals as there are processors; a file has one of them (Linux 6.17: `s_mb_last_groups`).
     PerProcessor,
 }
 

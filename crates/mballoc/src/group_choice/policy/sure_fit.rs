@@ -7,11 +7,17 @@
 //!
 //! How many groups a request locks, when bitmaps are known: the nearest that surely fits, from the goal group on; the
 //! search takes a run there, unless another thread was faster. If none fits, the nearest of those with the longest run,
-//! and it takes that. So one, and one more for each race lost; no group twice, because what was named is remembered.
+//! and it takes that. So one, and one more for each race lost (a group that is locked, or was changed since).
+//!
 //! When bitmaps are not known: first the nearest that could fit, the goal group as a rule, if it is nearer than any
 //! that does; reading one reads those of its flex group ([`crate::GroupStore::read_ahead`]). Then as above, where what
-//! is surely there (of few used blocks, few runs are cut) may have to be read. So two reads and two groups. A request
-//! never ends while something is free: a group with a free block has a byte of 1 at least, known or not.
+//! is surely there (of few used blocks, few runs are cut) may have to be read. So two reads and two groups.
+//!
+//! A request never ends while something is free: a group with a free block has a byte of 1 at least, known or not, and
+//! before it ends it looks at the bytes themselves.
+//!
+//! What is not quite sure: a group that is BLOCK_UNINIT is taken for one run, as mke2fs leaves it; from 245,760 blocks
+//! on (64 KiB blocks) runs are all of one class. Where that is wrong it costs a group more.
 //!
 //! Where chunks for small files come from: each flex group has its own, in which no more than one request's remnant is
 //! kept. What an fsync waits for has another home, the same for the whole disk, which moves on when it is full: its
@@ -134,7 +140,7 @@ impl SureFit {
             self.note_guess(|misses| misses + 3);
             pass.step = 0;
         }
-        let all = !pass.data || pass.criterion != Criterion::Power2;
+        let all = !pass.data || pass.criterion == Criterion::FreeFits;
         let sure = self.nearest_sure(pass, pass.at, class, all);
         let perhaps = SureFit::nearest(pass, pass.at, |from, to| self.unknown.next(from, to, class));
         let nearer = perhaps.filter(|&far| pass.guesses < GUESSES && sure.is_none_or(|sure| far < sure));
@@ -163,7 +169,12 @@ impl SureFit {
             }
             (pass.tries, pass.at) = (pass.tries - 1, 0);
         }
-        None
+        // The trees may have said too little while others changed them; the bytes themselves do not.
+        if std::mem::replace(&mut pass.step, 1) == 1 {
+            return None;
+        }
+        let first = || self.firsts.first_nonzero(pass.limit.div_ceil(self.flex)).map(|flex| flex * self.flex);
+        self.sure.first_nonzero(pass.limit).or_else(first)
     }
 }
 
@@ -194,8 +205,9 @@ impl GroupChoice for SureFit {
     fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
         loop {
             let found = match pass.criterion {
-                Criterion::Power2 | Criterion::AverageFits => self.fitting(pass),
-                Criterion::FreeFits => None,
+                // Files go to the first groups of flex groups when no other fits.
+                Criterion::FreeFits if !pass.data => None,
+                Criterion::Power2 | Criterion::AverageFits | Criterion::FreeFits => self.fitting(pass),
                 Criterion::Any => self.longest(pass),
             };
             match found {
@@ -212,7 +224,8 @@ impl GroupChoice for SureFit {
     }
 
     fn chunk_len(&self, home: u32, usual: u32) -> u32 {
-        // Side by side they lie in any case. The shorter, the sooner all files of a chunk are gone and it is used again.
+        // Side by side they lie in any case. The shorter, the sooner all files of a chunk are gone and it is used
+        // again.
         if home == SYNCED { usual / 4 } else { usual }
     }
 
