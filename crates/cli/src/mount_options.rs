@@ -108,6 +108,7 @@ const KNOWN: &[&str] = &[
     "workers=",
     "seed=",
     "mb_locality_groups=",
+    "queue_depth=",
     "fsname=",
     "subtype=",
     "nosuid",
@@ -322,6 +323,7 @@ impl MountConfig {
             "no_open" => self.no_open = Some(number(value, 0, 1)? == 1),
             "workers" => self.fuse.workers = Some(number(value, 1, 256)? as usize),
             "mb_locality_groups" => self.fs.locality_groups = number(value, 1, 1024)? as usize,
+            "queue_depth" => self.fs.queue_depth = number(value, 1, extant_fs::QUEUE_DEPTH_MAX)?,
             "seed" => self.fs.seed = Some(value.parse().map_err(|_| format!("'{value}' is not a number"))?),
             _ => match self.fs.set_policy(name, value) {
                 Some(chosen) => chosen.map_err(|e| e.to_string())?,

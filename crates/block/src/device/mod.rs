@@ -71,6 +71,11 @@ pub trait BlockDevice: Send + Sync {
     /// Whether every request that changes something is refused with [`Error::ReadOnly`].
     fn read_only(&self) -> bool;
 
+    /// Whether `submit` starts a read, a write or a flush and returns, as a rule; false where it carries them out.
+    fn completes_later(&self) -> bool {
+        false
+    }
+
     /// Starts a request. May wait for a free tag, never for the I/O itself unless the device completes inline; `end_io`
     /// may run before this returns.
     fn submit(&self, bio: Bio);

@@ -16,7 +16,7 @@ const SIZE: u64 = 4 << 20;
 fn stack(depth: u32) -> (Arc<MemDevice>, Arc<TracedDevice>, Queue) {
     let mem = Arc::new(MemDevice::new(SIZE));
     let traced = Arc::new(TracedDevice::new(mem.clone()));
-    let queue = Queue::new(traced.clone(), QueueConfig { depth, ..QueueConfig::default() });
+    let queue = Queue::new(traced.clone(), TagConfig { depth, ..TagConfig::default() });
     (mem, traced, queue)
 }
 
@@ -92,7 +92,7 @@ fn what_flushes_is_not_held_back_and_not_merged() {
 #[test]
 fn the_first_error_is_reported_and_everybody_completes() {
     let faulty = Arc::new(FaultyDevice::new(Arc::new(MemDevice::new(SIZE))));
-    let queue = Queue::new(faulty.clone(), QueueConfig::default());
+    let queue = Queue::new(faulty.clone(), TagConfig::default());
     faulty.inject(Fault::eio().op(BioOp::Write).range(8192..8193));
     let own = BioWait::new();
     let bios = [0u64, 8192, 4096, 1 << 20].map(|at| write(at, 4096, 1, NONE, &own)).into();
@@ -119,7 +119,7 @@ fn dropped_bios_do_not_hang_their_waiter() {
 #[test]
 fn few_tags_many_batches() {
     let crash = crate::device::CrashDevice::from_image(&MemDevice::new(SIZE)).deferring().expect("thread");
-    let queue = Arc::new(Queue::new(Arc::new(crash), QueueConfig { depth: 3, ..QueueConfig::default() }));
+    let queue = Arc::new(Queue::new(Arc::new(crash), TagConfig { depth: 3, ..TagConfig::default() }));
     let threads: Vec<_> = (0..6u64)
         .map(|t| {
             let queue = queue.clone();
@@ -138,7 +138,7 @@ fn few_tags_many_batches() {
         .collect();
     threads.into_iter().for_each(|t| t.join().expect("joined"));
     assert_eq!((queue.stats().writes, queue.stats().flushes), (6 * 20 * 10, 120));
-    assert!(queue.queue_stats().tag_waits > 0);
+    assert!(queue.queue_stats().tags.waits > 0);
 }
 
 proptest! {
@@ -147,7 +147,7 @@ proptest! {
     #[test]
     fn any_device_behind_a_queue(requests in crate::device::tests::model::ops(), depth in 1..5u32) {
         let mem = Arc::new(MemDevice::new(crate::device::tests::model::SIZE));
-        crate::device::tests::model::run(&Queue::new(mem, QueueConfig { depth, ..QueueConfig::default() }), &requests, true);
+        crate::device::tests::model::run(&Queue::new(mem, TagConfig { depth, ..TagConfig::default() }), &requests, true);
     }
 
     #[test]
