@@ -422,11 +422,19 @@ mod tests {
             "uid=-1",
             "resuid=me",
             "es_policy=lru2",
+            "tag_policy=best",
+            "queue_depth=0",
+            "queue_depth=4097",
             "commit=99999999999",
             "offset=1M,partition=1",
             "cache",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+        let known = parse("tag_policy=best").unwrap_err();
+        assert!(known.contains("tag_policy=best") && known.contains("hand-off"), "{known}");
+        assert!(parse("queue_depth=4097").unwrap_err().contains("queue_depth=4097"));
+        let config = parse("queue_depth=4096,tag_policy=wake_all").unwrap();
+        assert_eq!((config.fs.queue_depth, config.fs.tag_policy.name()), (4096, "wake-all"));
     }
 }

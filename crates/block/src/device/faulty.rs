@@ -201,10 +201,6 @@ impl BlockDevice for FaultyDevice {
         self.inner.read_only()
     }
 
-    fn completes_later(&self) -> bool {
-        self.inner.completes_later()
-    }
-
     fn submit(&self, mut bio: Bio) {
         match self.strike(bio.op, bio.offset, bio.len, bio.flags) {
             None => self.inner.submit(bio),

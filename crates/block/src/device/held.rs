@@ -408,10 +408,6 @@ impl BlockDevice for HeldDevice {
         self.inner.below.read_only()
     }
 
-    fn completes_later(&self) -> bool {
-        self.inner.below.completes_later()
-    }
-
     fn submit(&self, bio: Bio) {
         let mut s = self.inner.state.lock();
         let (request, action) = Inner::catches(&mut s, bio.op, bio.offset, bio.len, bio.flags);

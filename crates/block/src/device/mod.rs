@@ -71,7 +71,8 @@ pub trait BlockDevice: Send + Sync {
     /// Whether every request that changes something is refused with [`Error::ReadOnly`].
     fn read_only(&self) -> bool;
 
-    /// Whether `submit` starts a read, a write or a flush and returns, as a rule; false where it carries them out.
+    /// Whether a read of whole blocks, a write or a flush that is in order never completes within `submit`. Then anybody
+    /// may submit it, whatever locks he holds.
     fn completes_later(&self) -> bool {
         false
     }

@@ -101,9 +101,12 @@ impl Queue {
     }
 
     /// Whether the bio waits and not its thread. Where a device completes inline, whoever starts another's bio carries
-    /// it out: its own would wait for that. A completion has no choice.
+    /// it out: its own would wait for that, and a completion would run under its locks. A completion has no choice.
     fn waits_by_itself(&self, bio: &Bio) -> bool {
-        let later = matches!(bio.op, BioOp::Read | BioOp::Write | BioOp::Flush) && self.inner.completes_later();
+        let block = u64::from(self.limits().logical_block);
+        let whole = bio.offset.is_multiple_of(block) && bio.len.is_multiple_of(block);
+        let plain = matches!(bio.op, BioOp::Read | BioOp::Write | BioOp::Flush) && whole;
+        let later = plain && self.inner.completes_later();
         (later && self.tags.bios_wait()) || tags::completing()
     }
 

@@ -7,7 +7,9 @@ use extant_base::task;
 use proptest::prelude::*;
 
 use super::*;
-use crate::device::{Fault, FaultyDevice, MemDevice, TraceRecord, TracedDevice};
+use crate::device::{
+    Engine, Fault, FaultyDevice, FileDevice, IoMode, MemDevice, OpenOptions, TraceRecord, TracedDevice,
+};
 use crate::{AlignedBuf, BioData, BioVec, Error};
 
 const NONE: BioFlags = BioFlags::empty();
@@ -177,5 +179,43 @@ proptest! {
         }
         prop_assert!(all == wanted);
         prop_assert_eq!(queue.stats().writes + queue.queue_stats().merged, blocks.len() as u64);
+    }
+}
+
+/// Batches and flushes from many threads through a ring with hardly a tag, under every policy.
+#[test]
+fn a_ring_behind_few_tags() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for policy in TagPolicyKind::ALL {
+        let options = OpenOptions { io: IoMode::Direct, engine: Engine::IoUring, ..OpenOptions::default() };
+        let file = FileDevice::create(dir.path().join("image"), SIZE, options).expect("made");
+        let bios_wait = policy == TagPolicyKind::HandOff && file.completes_later();
+        let queue = Arc::new(Queue::new(Arc::new(file), TagConfig { depth: 2, policy, ..TagConfig::default() }));
+        let threads = [0u64, 1, 2, 3].map(|t| {
+            let queue = queue.clone();
+            task::spawn("ring", move || {
+                for round in 0..10u64 {
+                    let wait = BioWait::new();
+                    // Every second block, so that nothing merges.
+                    let at = |i: u64| (t * 200 + round * 20 + i * 2) * 4096;
+                    let mut bios: Vec<Bio> = (0..10).map(|i| write(at(i), 4096, t as u8 + 1, NONE, &wait)).collect();
+                    bios.push(Bio::flush(wait.end_io()));
+                    queue.submit_all(bios);
+                    assert!(wait.wait().iter().all(|c| c.result.is_ok()));
+                    let mut now = [0; 4096];
+                    queue.read_at(at(9), &mut now, NONE).expect("read");
+                    assert_eq!(now, [t as u8 + 1; 4096]);
+                }
+            })
+            .expect("thread")
+        });
+        threads.into_iter().for_each(|t| t.join().expect("joined"));
+        let stats = queue.queue_stats().tags;
+        assert!(stats.waits > 0, "{policy:?}");
+        if bios_wait {
+            // Only calls that wait are woken, each once.
+            assert!(stats.wakes <= 4 * 10, "{stats:?}");
+            assert_eq!((stats.wakes_in_vain, stats.overtakings), (0, 0));
+        }
     }
 }

@@ -417,7 +417,7 @@ impl BlockDevice for FileDevice {
 
     fn completes_later(&self) -> bool {
         // Through the page cache, most writes are done by who submits them.
-        self.ring.is_some() && self.core.direct
+        self.ring.is_some() && self.core.direct && self.core.whole_blocks(self.core.start)
     }
 
     fn submit(&self, bio: Bio) {

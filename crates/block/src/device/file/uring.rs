@@ -42,13 +42,15 @@ use crate::ranks::RING;
 const SLOTS_MAX: usize = 4096;
 /// Entries that the kernel has not been told of yet; when they are too many it is told at once.
 const SQ_ENTRIES: u32 = 256;
-/// Every slot has at most one completion, and there is one for the flush and one for stopping: none is turned away.
+/// Every slot has at most one completion, and there are few others: none is turned away.
 const CQ_ENTRIES: u32 = 2 * SLOTS_MAX as u32;
 /// The kernel takes at most this many pieces (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
 
 const FLUSH: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
+/// There is something in `Table::owed`.
+const OWED: u64 = u64::MAX - 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -84,6 +86,9 @@ struct Table {
     free: Vec<usize>,
     /// Bios that were submitted while there was no room.
     backlog: VecDeque<Bio>,
+    /// What ended within `submit`, behind a flush that has failed. The completion thread completes it, for who submits
+    /// may hold locks.
+    owed: Finished,
     flushing: bool,
     /// Slots that the fdatasync under way serves, and slots that wait for the next.
     riding: Vec<usize>,
@@ -127,6 +132,7 @@ impl Ring {
             slots: Vec::new(),
             free: Vec::new(),
             backlog: VecDeque::new(),
+            owed: Finished::new(),
             flushing: false,
             riding: Vec::new(),
             waiting: Vec::new(),
@@ -268,12 +274,15 @@ impl Shared {
                 table.backlog.push_back(bio);
             }
         }
+        if !finished.is_empty() {
+            table.owed.append(&mut finished);
+            // SAFETY: a no-op refers to no memory.
+            unsafe { self.push(&mut table, &opcode::Nop::new().build().user_data(OWED)) };
+        }
         // The completion thread tells the kernel of everything when it has run all completions.
         if !on_reaper {
-            table = self.tell_kernel(table);
+            drop(self.tell_kernel(table));
         }
-        drop(table);
-        self.finish(finished);
     }
 
     /// Puts a bio into a free slot and does its first step.
@@ -409,7 +418,7 @@ impl Shared {
             let mut table = self.table.lock();
             for (tag, result) in done.drain(..) {
                 match tag {
-                    STOP => {}
+                    STOP | OWED => {}
                     FLUSH => self.flush_done(&mut table, result, &mut finished),
                     slot => self.data_done(&mut table, slot as usize, result, &mut finished),
                 }
@@ -419,11 +428,13 @@ impl Shared {
             {
                 self.start(&mut table, bio, &mut finished);
             }
+            finished.append(&mut table.owed);
             drop(table);
             self.finish(finished);
             // The completions that just ran may have submitted, so this comes last.
             let table = self.tell_kernel(self.table.lock());
-            if table.stop && table.free.len() == table.slots.len() && table.backlog.is_empty() {
+            if table.stop && table.free.len() == table.slots.len() && table.backlog.is_empty() && table.owed.is_empty()
+            {
                 return;
             }
         }
