@@ -71,8 +71,8 @@ pub trait BlockDevice: Send + Sync {
     /// Whether every request that changes something is refused with [`Error::ReadOnly`].
     fn read_only(&self) -> bool;
 
-    /// Whether a read of whole blocks, a write or a flush that is in order never completes within `submit`. Then anybody
-    /// may submit it, whatever locks he holds.
+    /// Whether a read of whole blocks, a write or a flush that is in order never completes within `submit`. Then
+    /// anybody may submit it, whatever locks he holds.
     fn completes_later(&self) -> bool {
         false
     }

@@ -197,8 +197,10 @@ impl Device {
     }
 
     fn complete(&self) {
-        // Timers of 100 us are to be that, and not half as much more. It is a wish.
+        // Timers of 100 us are to be that, and not half as much more; and an interrupt waits for no thread's turn. Both
+        // are wishes.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        let _ = rustix::process::setpriority_process(None, -20);
         let mut due = Vec::new();
         loop {
             let mut under_way = self.under_way.lock();
