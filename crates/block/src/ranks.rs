@@ -4,10 +4,21 @@
 
 use extant_base::sync::LockClass;
 
-/// Waiters of a [`crate::queue::tags::TagSet`].
-pub(crate) static TAG_WAITERS: LockClass = LockClass::new("block tag waiters", 800);
+/// Tags, and those who stand in line for one.
+pub(crate) static TAG_LINE: LockClass = LockClass::new("block tag line", 800);
+/// One wait queue of a set of tags.
+pub(crate) static TAG_WAITERS: LockClass = LockClass::new("block tag waiters", 801);
+/// The common list of free tags, and within it the list of a processor.
+pub(crate) static TAG_POOL: LockClass = LockClass::new("block tag pool", 802);
+pub(crate) static TAG_CORE: LockClass = LockClass::new("block tag core", 803);
+/// Bios that a completion submitted when no tag was free.
+pub(crate) static TAG_POSTPONED: LockClass = LockClass::new("block tag postponed", 804);
 /// Exchange of one word of a tag bitmap.
 pub(crate) static TAG_SWAP: LockClass = LockClass::new("block tag swap", 805);
+/// The counts of those who wait for a tag.
+pub(crate) static TAG_LEDGER: LockClass = LockClass::new("block tag ledger", 806);
+/// One thread that waits for a tag.
+pub(crate) static TAG_SLEEPER: LockClass = LockClass::new("block tag sleeper", 807);
 /// Bios that a [`crate::device::LateDevice`] has not passed on yet.
 pub(crate) static LATE: LockClass = LockClass::new("block late", 835);
 /// Rules of a [`crate::device::HeldDevice`], and what it holds.

@@ -108,6 +108,7 @@ const KNOWN: &[&str] = &[
     "workers=",
     "seed=",
     "mb_locality_groups=",
+    "queue_depth=",
     "fsname=",
     "subtype=",
     "nosuid",
@@ -322,6 +323,7 @@ impl MountConfig {
             "no_open" => self.no_open = Some(number(value, 0, 1)? == 1),
             "workers" => self.fuse.workers = Some(number(value, 1, 256)? as usize),
             "mb_locality_groups" => self.fs.locality_groups = number(value, 1, 1024)? as usize,
+            "queue_depth" => self.fs.queue_depth = number(value, 1, extant_fs::QUEUE_DEPTH_MAX)?,
             "seed" => self.fs.seed = Some(value.parse().map_err(|_| format!("'{value}' is not a number"))?),
             _ => match self.fs.set_policy(name, value) {
                 Some(chosen) => chosen.map_err(|e| e.to_string())?,
@@ -420,11 +422,19 @@ mod tests {
             "uid=-1",
             "resuid=me",
             "es_policy=lru2",
+            "tag_policy=best",
+            "queue_depth=0",
+            "queue_depth=4097",
             "commit=99999999999",
             "offset=1M,partition=1",
             "cache",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+        let known = parse("tag_policy=best").unwrap_err();
+        assert!(known.contains("tag_policy=best") && known.contains("hand-off"), "{known}");
+        assert!(parse("queue_depth=4097").unwrap_err().contains("queue_depth=4097"));
+        let config = parse("queue_depth=4096,tag_policy=wake_all").unwrap();
+        assert_eq!((config.fs.queue_depth, config.fs.tag_policy.name()), (4096, "wake-all"));
     }
 }

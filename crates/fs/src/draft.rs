@@ -37,7 +37,7 @@ use crate::filesystem::Filesystem;
 use crate::options::MountOptions;
 use crate::super_block::write_super;
 
-static DRAFT_CLASS: LockClass = LockClass::new("draft", 885);
+static DRAFT_CLASS: LockClass = LockClass::new("draft", 790);
 
 /// Changes are kept in pieces of this many bytes, which every block size and sector size divides or is.
 const PIECE_BYTES: u64 = 4096;

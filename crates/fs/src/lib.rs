@@ -77,7 +77,9 @@ pub use ops::volume::LABEL_MAX;
 pub use ops::{
     Cred, DirItem, FallocateMode, NewNode, OpenFor, RenameFlags, Seek, SetAttr, SetFlags, SetTime, WriteFlags,
 };
-pub use options::{Atime, BorrowJournal, JournalDevice, Messages, MountOptions, OnError, POLICIES, PolicyOption};
+pub use options::{
+    Atime, BorrowJournal, JournalDevice, Messages, MountOptions, OnError, POLICIES, PolicyOption, QUEUE_DEPTH_MAX,
+};
 pub use reserve::Caller;
 pub use super_block::probe_superblock;
 pub use unmount::Mounted;

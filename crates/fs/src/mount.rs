@@ -60,6 +60,7 @@ impl Filesystem {
     pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
         let image = dev.name().to_owned();
         let mut borrowed = false;
+        let dev = options.queue_for(dev);
         let result = mount(dev.clone(), options, &mut borrowed);
         if result.is_err() && borrowed {
             let _ = borrow::undo(&dev);

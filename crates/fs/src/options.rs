@@ -6,6 +6,7 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 use extant_base::policy::{Table, Unknown};
 use extant_block::BlockDevice;
+use extant_block::queue::{Queue, TagConfig, TagPolicyKind};
 use extant_mballoc::Policy as AllocPolicy;
 
 use crate::map::es::EsPolicyKind;
@@ -92,7 +93,7 @@ pub struct PolicyOption {
 }
 
 /// Every mechanism whose policy is chosen at mount.
-pub static POLICIES: [PolicyOption; 2] = [
+pub static POLICIES: [PolicyOption; 3] = [
     PolicyOption {
         table: AllocPolicy::TABLE,
         set: |options, name| {
@@ -104,6 +105,13 @@ pub static POLICIES: [PolicyOption; 2] = [
         table: EsPolicyKind::TABLE,
         set: |options, name| {
             options.es_policy = EsPolicyKind::from_name(name)?;
+            Ok(())
+        },
+    },
+    PolicyOption {
+        table: TagPolicyKind::TABLE,
+        set: |options, name| {
+            options.tag_policy = TagPolicyKind::from_name(name)?;
             Ok(())
         },
     },
@@ -144,6 +152,10 @@ pub struct MountOptions {
     pub locality_groups: usize,
     /// Which extent-status entries go first when memory is short.
     pub es_policy: EsPolicyKind,
+    /// Who gets the next request tag.
+    pub tag_policy: TagPolicyKind,
+    /// Requests under way at once: so many tags there are, from 1 to [`QUEUE_DEPTH_MAX`].
+    pub queue_depth: u32,
     /// Blocks that are freed are discarded, once the transaction that freed them is durable.
     pub discard: bool,
     /// Where the times of inodes, and of what is done at intervals, come from.
@@ -176,6 +188,8 @@ impl Default for MountOptions {
             alloc_policy: AllocPolicy::default(),
             locality_groups: 0,
             es_policy: EsPolicyKind::default(),
+            tag_policy: TagPolicyKind::default(),
+            queue_depth: TagConfig::default().depth,
             discard: false,
             clock: Clock::real(),
             threads: true,
@@ -186,7 +200,16 @@ impl Default for MountOptions {
     }
 }
 
+/// No queue is deeper.
+pub const QUEUE_DEPTH_MAX: u32 = 4096;
+
 impl MountOptions {
+    /// The queue that every request of the mount goes through.
+    pub(crate) fn queue_for(&self, dev: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
+        let depth = self.queue_depth.clamp(1, QUEUE_DEPTH_MAX);
+        Arc::new(Queue::new(dev, TagConfig { depth, policy: self.tag_policy, ..TagConfig::default() }))
+    }
+
     /// Chooses the policy called `name` for the mechanism that `option` stands for. `None`: no mechanism is called so.
     pub fn set_policy(&mut self, option: &str, name: &str) -> Option<Result<(), Unknown>> {
         POLICIES.iter().find(|p| p.table.option == option).map(|p| (p.set)(self, name))
@@ -203,7 +226,7 @@ mod tests {
         for PolicyOption { table, .. } in &POLICIES {
             for row in table.rows {
                 assert_eq!(options.set_policy(table.option, row.name), Some(Ok(())), "{} {}", table.option, row.name);
-                let chosen = [options.alloc_policy.name(), options.es_policy.name()];
+                let chosen = [options.alloc_policy.name(), options.es_policy.name(), options.tag_policy.name()];
                 assert!(chosen.contains(&row.name), "{chosen:?}");
             }
             assert!(matches!(options.set_policy(table.option, "best"), Some(Err(_))));

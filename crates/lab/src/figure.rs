@@ -91,6 +91,7 @@ const NEITHER: &[&str] = &[
     "belady_missed",
     "lookups_done",
     "entries_kept",
+    "requests",
 ];
 
 /// Which way is better, by the name of a figure. Unknown names are costs (memory, requests, waits): less is better.
@@ -115,7 +116,7 @@ pub fn unit(name: &str) -> &'static str {
 
 /// Whether a figure counts what was done, so that the same work gives the same number on any machine.
 pub fn is_count(name: &str) -> bool {
-    unit(name) == "count" && !name.starts_with("switches_")
+    unit(name) == "count" && !name.starts_with("switches_") && !name.ends_with("_per_request")
         || matches!(name, "device_read_bytes" | "device_write_bytes")
 }
 

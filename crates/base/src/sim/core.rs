@@ -112,6 +112,10 @@ struct State {
     /// Steps at which priorities change, descending.
     changes: Vec<u64>,
     lowest: u64,
+    /// Of a [`Strategy::Path`]: the forks so far, the preemptions, and who takes over now.
+    forks: Vec<(u32, u32)>,
+    preempted: u32,
+    successor: Option<usize>,
     trace: Trace,
     over: Option<Result<(), Failure>>,
 }
@@ -250,6 +254,10 @@ impl State {
         }
         let n = self.ready.len();
         let at = match self.options.strategy {
+            Strategy::Path { .. } => match self.successor.take() {
+                Some(at) => at,
+                None => self.fork(n),
+            },
             _ if n == 1 => 0,
             Strategy::Random { .. } => self.schedule.below(n as u64) as usize,
             Strategy::RoundRobin { .. } => 0,
@@ -258,6 +266,16 @@ impl State {
             }
         };
         Some(self.ready.remove(at))
+    }
+
+    /// One of `ways`, as the path says.
+    fn fork(&mut self, ways: usize) -> usize {
+        if ways < 2 {
+            return 0;
+        }
+        let way = self.options.path.get(self.forks.len()).copied().unwrap_or(0);
+        self.forks.push((way, ways as u32));
+        way as usize
     }
 
     fn demote(&mut self, id: usize) {
@@ -285,6 +303,15 @@ impl State {
         }
         match self.options.strategy {
             Strategy::Random { preempt_permille } => self.schedule.below(1000) < u64::from(preempt_permille),
+            Strategy::Path { preemptions } => {
+                if self.preempted == preemptions {
+                    return false;
+                }
+                let way = self.fork(1 + self.ready.len());
+                self.successor = way.checked_sub(1);
+                self.preempted += u32::from(way > 0);
+                way > 0
+            }
             Strategy::RoundRobin { quantum } => self.steps.is_multiple_of(u64::from(quantum.max(1))),
             Strategy::Priorities { .. } => {
                 let mine = self.threads[self.current].priority;
@@ -356,6 +383,9 @@ impl Core {
                 shards: 0,
                 changes,
                 lowest: 1 << 32,
+                forks: Vec::new(),
+                preempted: 0,
+                successor: None,
                 trace: Trace::new(options.trace),
                 over: None,
             }),
@@ -725,7 +755,10 @@ pub(crate) fn notify(condvar: usize, all: bool) {
         0 => 0,
         n if all || n == 1 => st.wake_all(key),
         n => {
-            let which = st.schedule.below(n as u64) as usize;
+            let which = match st.options.strategy {
+                Strategy::Path { .. } => st.fork(n),
+                _ => st.schedule.below(n as u64) as usize,
+            };
             let id = st.waiting[&key][which];
             st.make_ready(id, false);
             1
@@ -764,6 +797,7 @@ pub(super) fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + 
     let left = st.threads.iter().filter(|t| !matches!(t.status, Status::Done)).map(|t| t.name.clone()).collect();
     let trace = std::mem::replace(&mut st.trace, Trace::new(false));
     let (steps, switches, virtual_ns) = (st.steps, st.switches, st.now_ns);
+    let forks = std::mem::take(&mut st.forks);
     drop(st);
     let result = match over {
         Ok(()) => match root.join().expect("panics are caught") {
@@ -773,5 +807,5 @@ pub(super) fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + 
         Err(failure) => Err(failure),
     };
     mode::end_simulation();
-    Outcome { result, trace, steps, switches, virtual_ns, left }
+    Outcome { result, trace, steps, switches, virtual_ns, left, forks }
 }

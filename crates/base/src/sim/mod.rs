@@ -12,7 +12,8 @@
 //! disturb each other. A run's threads must wait only through this crate; one that waits elsewhere keeps the baton, and
 //! a watchdog names it.
 //!
-//! Main types: [`Options`] and [`Strategy`], [`Outcome`], [`Failure`], [`Trace`].
+//! Main items: [`run`], [`search`] (a closure under all schedules), [`Options`] and [`Strategy`], [`Outcome`],
+//! [`Failure`], [`Trace`].
 //!
 //! Time is virtual. While exploring it moves when nobody can run: to the next sleep or time-out that ends. With
 //! [`Options::leap_permille`] it also moves while others could run, as it does for threads on a busy machine. Its place
@@ -56,6 +57,9 @@ pub enum Strategy {
     Priorities { changes: u32, steps: u64 },
     /// One after the other, each for so many places.
     RoundRobin { quantum: u32 },
+    /// As [`Options::path`] says: the running thread goes on unless the path lets another take over, which it may do so
+    /// often (Musuvathi and Qadeer 2007, "Iterative context bounding": few preemptions show most bugs).
+    Path { preemptions: u32 },
 }
 
 /// How to run.
@@ -67,6 +71,8 @@ pub struct Options {
     pub leap_permille: u32,
     /// What [`crate::task::processors`] says.
     pub processors: usize,
+    /// For [`Strategy::Path`]: which of the possible ways to go at each fork; behind its end the first.
+    pub path: Vec<u32>,
     /// More steps than that are a [`Failure::Livelock`].
     pub steps_max: u64,
     /// A thread that keeps the baton for so long in real time is [`Failure::Stuck`].
@@ -84,6 +90,7 @@ impl Options {
             strategy: Strategy::Random { preempt_permille: 100 },
             leap_permille: 0,
             processors: 4,
+            path: Vec::new(),
             steps_max: 10_000_000,
             watchdog: Duration::from_secs(20),
             trace: false,
@@ -155,11 +162,34 @@ pub struct Outcome<T> {
     pub virtual_ns: u64,
     /// Threads that had not ended: they are leaked.
     pub left: Vec<String>,
+    /// With [`Strategy::Path`]: each fork, the way that was gone and how many there were.
+    pub forks: Vec<(u32, u32)>,
 }
 
 /// Runs `f` as the first thread of a simulation and waits for its end.
 pub fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
     core::run(options, f)
+}
+
+/// Runs `f` once under each schedule in which threads are preempted at most `preemptions` times, depth first, and has
+/// `seen` judge each outcome. How many runs it took.
+pub fn search<T: Send + 'static>(
+    options: &Options,
+    preemptions: u32,
+    f: impl Fn() -> T + Clone + Send + 'static,
+    mut seen: impl FnMut(Outcome<T>),
+) -> u64 {
+    let mut options = Options { strategy: Strategy::Path { preemptions }, path: Vec::new(), ..options.clone() };
+    for runs in 1.. {
+        let outcome = run(&options, f.clone());
+        let mut forks = outcome.forks.clone();
+        seen(outcome);
+        while forks.pop_if(|(way, ways)| *way + 1 == *ways).is_some() {}
+        let Some(last) = forks.last_mut() else { return runs };
+        last.0 += 1;
+        options.path = forks.iter().map(|(way, _)| *way).collect();
+    }
+    0
 }
 
 /// True on a thread that belongs to a run.

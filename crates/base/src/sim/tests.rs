@@ -264,3 +264,45 @@ fn a_lost_update_is_found_by_each_strategy() {
         assert!((0..300).any(|seed| run(&options(seed, strategy), racy).result == Ok(1)), "{strategy:?}");
     }
 }
+
+#[test]
+fn a_search_sees_every_schedule_once_and_finds_what_two_preemptions_do() {
+    let letters = || {
+        let text = Arc::new(Mutex::new(&OUTER, String::new()));
+        let threads: Vec<_> = ["a", "b", "c"]
+            .map(|letter| {
+                let text = text.clone();
+                task::spawn("writes", move || text.lock().push_str(letter)).expect("thread")
+            })
+            .into();
+        threads.into_iter().for_each(|t| t.join().expect("joined"));
+        Arc::into_inner(text).expect("all have ended").into_inner()
+    };
+    let mut all = std::collections::BTreeSet::new();
+    let mut traces = HashSet::default();
+    let options = Options { trace: true, ..Options::new(0) };
+    let runs = search(&options, 1, letters, |outcome| {
+        assert!(traces.insert(outcome.trace.fingerprint()), "each schedule is its own");
+        all.insert(outcome.result.expect("it ends"));
+    });
+    assert_eq!((all.len(), traces.len() as u64), (6, runs));
+
+    let racy = || {
+        let n = Arc::new(Mutex::new(&OUTER, 0));
+        let threads = [(); 2].map(|()| {
+            let n = n.clone();
+            task::spawn("adds", move || {
+                let seen = *n.lock();
+                *n.lock() = seen + 1;
+            })
+            .expect("thread")
+        });
+        threads.into_iter().for_each(|t| t.join().expect("joined"));
+        Arc::into_inner(n).expect("all have ended").into_inner()
+    };
+    let mut sums = HashSet::default();
+    search(&Options::new(0), 2, racy, |outcome| {
+        sums.insert(outcome.result.expect("it ends"));
+    });
+    assert_eq!(sums.len(), 2);
+}

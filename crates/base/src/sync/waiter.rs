@@ -23,7 +23,12 @@ impl<T> Default for Waiter<T> {
 
 impl<T> Waiter<T> {
     pub fn new() -> Waiter<T> {
-        Waiter(Arc::new((Mutex::new(&CLASS, None), Condvar::new())))
+        Waiter::of_class(&CLASS)
+    }
+
+    /// For those who set values while they hold locks: the class says which they may be.
+    pub fn of_class(class: &'static LockClass) -> Waiter<T> {
+        Waiter(Arc::new((Mutex::new(class, None), Condvar::new())))
     }
 
     /// Puts the value there and wakes who waits for it.

@@ -150,6 +150,10 @@ impl BlockDevice for LateDevice {
         self.inner.below.read_only()
     }
 
+    fn completes_later(&self) -> bool {
+        self.inner.lateness.inline_permille == 0
+    }
+
     fn submit(&self, bio: Bio) {
         if sim::choose(1000) < self.inner.lateness.inline_permille {
             return self.inner.below.submit(bio);

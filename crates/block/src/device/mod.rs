@@ -71,6 +71,12 @@ pub trait BlockDevice: Send + Sync {
     /// Whether every request that changes something is refused with [`Error::ReadOnly`].
     fn read_only(&self) -> bool;
 
+    /// Whether a read of whole blocks, a write or a flush that is in order never completes within `submit`. Then
+    /// anybody may submit it, whatever locks he holds.
+    fn completes_later(&self) -> bool {
+        false
+    }
+
     /// Starts a request. May wait for a free tag, never for the I/O itself unless the device completes inline; `end_io`
     /// may run before this returns.
     fn submit(&self, bio: Bio);

@@ -99,6 +99,10 @@ impl BlockDevice for TracedDevice {
         self.inner.read_only()
     }
 
+    fn completes_later(&self) -> bool {
+        self.inner.completes_later()
+    }
+
     fn submit(&self, bio: Bio) {
         self.record(bio.op, bio.offset, bio.len, bio.flags);
         self.inner.submit(bio);

@@ -56,6 +56,10 @@ impl BlockDevice for OffsetDevice {
         self.inner.read_only()
     }
 
+    fn completes_later(&self) -> bool {
+        self.inner.completes_later()
+    }
+
     fn submit(&self, mut bio: Bio) {
         if bio.op == BioOp::Flush {
             self.counters.flush();

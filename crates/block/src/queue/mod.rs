@@ -7,7 +7,8 @@
 //! What it does not do: reordering for fairness between users of the device; reads are not merged.
 //!
 //! # Locking
-//! None of its own beyond those of [`tags`] and [`wait`].
+//! None of its own beyond those of [`tags`] and [`wait`]. A bio that waited is sent by the thread that gave it its tag,
+//! with no lock held.
 
 mod merge;
 pub mod tags;
@@ -20,51 +21,42 @@ use std::sync::Arc;
 
 use extant_base::counter::Counter;
 
-pub use self::tags::{TagGuard, TagPolicyKind, TagSet};
+pub use self::tags::{TagConfig, TagGuard, TagPolicyKind, TagSet, TagStats};
 pub use self::wait::{BioWait, submit_and_wait};
 use crate::bio::{Bio, BioFlags, BioOp, Completion, EndIo};
 use crate::device::{BlockDevice, IoCounters, IoStats, Limits, check_range, check_shape, total_len};
 use crate::error::Result;
-
-/// How a [`Queue`] is made.
-#[derive(Clone, Copy, Debug)]
-pub struct QueueConfig {
-    /// Requests under way at once.
-    pub depth: u32,
-    /// Which of the free tags a request gets.
-    pub tags: TagPolicyKind,
-}
-
-impl Default for QueueConfig {
-    /// As many requests as Linux gives a disk without hardware queues of its own (`BLKDEV_DEFAULT_RQ`).
-    fn default() -> QueueConfig {
-        QueueConfig { depth: 128, tags: TagPolicyKind::default() }
-    }
-}
 
 /// Counts that a queue keeps beyond its [`IoStats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
     /// Bios that travelled inside another one's request.
     pub merged: u64,
-    /// How often somebody waited for a tag.
-    pub tag_waits: u64,
+    /// Of the tags, which other queues may share.
+    pub tags: TagStats,
 }
 
-/// A request queue in front of a device (Linux: `struct request_queue`). Every request under way holds a tag; when none
-/// is free, the submitter waits, so `end_io` must not submit to the queue whose completions it delays.
+/// A request queue in front of a device (Linux: `struct request_queue`). Every request under way holds a tag. When none
+/// is free, the bio waits or the submitter does, as the policy has it; a completion that submits never waits.
 pub struct Queue {
     inner: Arc<dyn BlockDevice>,
     tags: Arc<TagSet>,
+    /// Which of the queues that share the tags.
+    user: u32,
     counters: IoCounters,
     merged: Counter,
 }
 
 impl Queue {
-    /// In front of `inner`, with a depth of its own.
-    pub fn new(inner: Arc<dyn BlockDevice>, config: QueueConfig) -> Queue {
-        let tags = Arc::new(TagSet::new(config.depth, config.tags));
-        Queue { inner, tags, counters: IoCounters::default(), merged: Counter::new() }
+    /// In front of `inner`, with tags of its own.
+    pub fn new(inner: Arc<dyn BlockDevice>, config: TagConfig) -> Queue {
+        Queue::sharing(inner, Arc::new(TagSet::new(config)))
+    }
+
+    /// In front of `inner`, with tags that other queues take from, too.
+    pub fn sharing(inner: Arc<dyn BlockDevice>, tags: Arc<TagSet>) -> Queue {
+        let user = tags.join();
+        Queue { inner, tags, user, counters: IoCounters::default(), merged: Counter::new() }
     }
 
     /// Starts holding bios back; see [`Plug`].
@@ -74,7 +66,7 @@ impl Queue {
 
     /// What the queue itself has done so far.
     pub fn queue_stats(&self) -> QueueStats {
-        QueueStats { merged: self.merged.get(), tag_waits: self.tags.waits() }
+        QueueStats { merged: self.merged.get(), tags: self.tags.stats() }
     }
 
     fn count(&self, bio: &Bio) {
@@ -92,21 +84,46 @@ impl Queue {
         if bio.op == BioOp::Flush { Ok(()) } else { check_range(self, bio.op, bio.offset, bio.len) }
     }
 
-    /// Sends a bio that passed the checks, under its tag.
-    fn tagged(&self, mut bio: Bio, tag: TagGuard) -> Bio {
+    /// A bio that passed the checks, under its tag; none when it waits, and is sent by who gives it a tag. Before
+    /// anybody waits, `first` is done.
+    fn admit(&self, bio: Bio, first: impl FnOnce()) -> Option<Bio> {
         self.count(&bio);
-        bio.end_io = Box::new(Tagged { tag, end_io: bio.end_io });
-        bio
+        if let Some(tag) = TagSet::try_get(&self.tags) {
+            return Some(tagged(bio, tag));
+        }
+        first();
+        if self.waits_by_itself(&bio) {
+            let (inner, bytes) = (self.inner.clone(), bio.len);
+            TagSet::start(&self.tags, self.user, bytes, Box::new(move |tag| inner.submit(tagged(bio, tag))));
+            return None;
+        }
+        Some(tagged(bio, TagSet::get(&self.tags, self.user)))
+    }
+
+    /// Whether the bio waits and not its thread. Where a device completes inline, whoever starts another's bio carries
+    /// it out: its own would wait for that, and a completion would run under its locks. A completion has no choice.
+    fn waits_by_itself(&self, bio: &Bio) -> bool {
+        let block = u64::from(self.limits().logical_block);
+        let whole = bio.offset.is_multiple_of(block) && bio.len.is_multiple_of(block);
+        let plain = matches!(bio.op, BioOp::Read | BioOp::Write | BioOp::Flush) && whole;
+        let later = plain && self.inner.completes_later();
+        (later && self.tags.bios_wait()) || tags::completing()
     }
 
     /// Runs a waiting call under a tag.
     fn with_tag<T>(&self, f: impl FnOnce() -> T) -> T {
-        let _tag = TagSet::get(&self.tags);
+        let _tag = TagSet::get(&self.tags, self.user);
         f()
     }
 }
 
-/// Gives the tag back, then completes the bio.
+/// The bio, whose tag goes back when it completes.
+fn tagged(mut bio: Bio, tag: TagGuard) -> Bio {
+    bio.end_io = Box::new(Tagged { tag, end_io: bio.end_io });
+    bio
+}
+
+/// Gives the tag back, then completes the bio: the device is to be busy while the completion runs.
 struct Tagged {
     tag: TagGuard,
     end_io: Box<dyn EndIo>,
@@ -115,8 +132,10 @@ struct Tagged {
 impl EndIo for Tagged {
     fn end_io(self: Box<Self>, done: Completion) {
         let Tagged { tag, end_io } = *self;
-        drop(tag);
-        end_io.end_io(done);
+        tags::while_completing(|| {
+            drop(tag);
+            end_io.end_io(done);
+        });
     }
 }
 
@@ -137,13 +156,17 @@ impl BlockDevice for Queue {
         self.inner.read_only()
     }
 
+    fn completes_later(&self) -> bool {
+        self.inner.completes_later()
+    }
+
     fn submit(&self, bio: Bio) {
         if let Err(e) = self.check(&bio) {
             return bio.complete(Err(e));
         }
-        let tag = TagSet::get(&self.tags);
-        let bio = self.tagged(bio, tag);
-        self.inner.submit(bio);
+        if let Some(bio) = self.admit(bio, || {}) {
+            self.inner.submit(bio);
+        }
     }
 
     /// Sorts the bios, merges neighbouring writes, and sends the rest in as few batches as there are tags.
@@ -162,13 +185,12 @@ impl BlockDevice for Queue {
         }
         let mut batch = Vec::with_capacity(requests.len());
         for bio in requests {
-            let tag = TagSet::try_get(&self.tags).unwrap_or_else(|| {
-                // Nobody waits for a tag while holding some for requests that are not on their way: two who did so
-                // would wait for each other.
-                self.inner.submit_all(std::mem::take(&mut batch));
-                TagSet::get(&self.tags)
-            });
-            batch.push(self.tagged(bio, tag));
+            // Nobody waits for a tag while holding some for requests that are not on their way: two who did so would
+            // wait for each other.
+            let send = || self.inner.submit_all(std::mem::take(&mut batch));
+            if let Some(bio) = self.admit(bio, send) {
+                batch.push(bio);
+            }
         }
         if !batch.is_empty() {
             self.inner.submit_all(batch);

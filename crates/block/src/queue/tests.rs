@@ -7,7 +7,9 @@ use extant_base::task;
 use proptest::prelude::*;
 
 use super::*;
-use crate::device::{Fault, FaultyDevice, MemDevice, TraceRecord, TracedDevice};
+use crate::device::{
+    Engine, Fault, FaultyDevice, FileDevice, IoMode, MemDevice, OpenOptions, TraceRecord, TracedDevice,
+};
 use crate::{AlignedBuf, BioData, BioVec, Error};
 
 const NONE: BioFlags = BioFlags::empty();
@@ -16,7 +18,7 @@ const SIZE: u64 = 4 << 20;
 fn stack(depth: u32) -> (Arc<MemDevice>, Arc<TracedDevice>, Queue) {
     let mem = Arc::new(MemDevice::new(SIZE));
     let traced = Arc::new(TracedDevice::new(mem.clone()));
-    let queue = Queue::new(traced.clone(), QueueConfig { depth, ..QueueConfig::default() });
+    let queue = Queue::new(traced.clone(), TagConfig { depth, ..TagConfig::default() });
     (mem, traced, queue)
 }
 
@@ -92,7 +94,7 @@ fn what_flushes_is_not_held_back_and_not_merged() {
 #[test]
 fn the_first_error_is_reported_and_everybody_completes() {
     let faulty = Arc::new(FaultyDevice::new(Arc::new(MemDevice::new(SIZE))));
-    let queue = Queue::new(faulty.clone(), QueueConfig::default());
+    let queue = Queue::new(faulty.clone(), TagConfig::default());
     faulty.inject(Fault::eio().op(BioOp::Write).range(8192..8193));
     let own = BioWait::new();
     let bios = [0u64, 8192, 4096, 1 << 20].map(|at| write(at, 4096, 1, NONE, &own)).into();
@@ -119,7 +121,7 @@ fn dropped_bios_do_not_hang_their_waiter() {
 #[test]
 fn few_tags_many_batches() {
     let crash = crate::device::CrashDevice::from_image(&MemDevice::new(SIZE)).deferring().expect("thread");
-    let queue = Arc::new(Queue::new(Arc::new(crash), QueueConfig { depth: 3, ..QueueConfig::default() }));
+    let queue = Arc::new(Queue::new(Arc::new(crash), TagConfig { depth: 3, ..TagConfig::default() }));
     let threads: Vec<_> = (0..6u64)
         .map(|t| {
             let queue = queue.clone();
@@ -138,7 +140,7 @@ fn few_tags_many_batches() {
         .collect();
     threads.into_iter().for_each(|t| t.join().expect("joined"));
     assert_eq!((queue.stats().writes, queue.stats().flushes), (6 * 20 * 10, 120));
-    assert!(queue.queue_stats().tag_waits > 0);
+    assert!(queue.queue_stats().tags.waits > 0);
 }
 
 proptest! {
@@ -147,7 +149,7 @@ proptest! {
     #[test]
     fn any_device_behind_a_queue(requests in crate::device::tests::model::ops(), depth in 1..5u32) {
         let mem = Arc::new(MemDevice::new(crate::device::tests::model::SIZE));
-        crate::device::tests::model::run(&Queue::new(mem, QueueConfig { depth, ..QueueConfig::default() }), &requests, true);
+        crate::device::tests::model::run(&Queue::new(mem, TagConfig { depth, ..TagConfig::default() }), &requests, true);
     }
 
     #[test]
@@ -177,5 +179,43 @@ proptest! {
         }
         prop_assert!(all == wanted);
         prop_assert_eq!(queue.stats().writes + queue.queue_stats().merged, blocks.len() as u64);
+    }
+}
+
+/// Batches and flushes from many threads through a ring with hardly a tag, under every policy.
+#[test]
+fn a_ring_behind_few_tags() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for policy in TagPolicyKind::ALL {
+        let options = OpenOptions { io: IoMode::Direct, engine: Engine::IoUring, ..OpenOptions::default() };
+        let file = FileDevice::create(dir.path().join("image"), SIZE, options).expect("made");
+        let bios_wait = policy == TagPolicyKind::HandOff && file.completes_later();
+        let queue = Arc::new(Queue::new(Arc::new(file), TagConfig { depth: 2, policy, ..TagConfig::default() }));
+        let threads = [0u64, 1, 2, 3].map(|t| {
+            let queue = queue.clone();
+            task::spawn("ring", move || {
+                for round in 0..10u64 {
+                    let wait = BioWait::new();
+                    // Every second block, so that nothing merges.
+                    let at = |i: u64| (t * 200 + round * 20 + i * 2) * 4096;
+                    let mut bios: Vec<Bio> = (0..10).map(|i| write(at(i), 4096, t as u8 + 1, NONE, &wait)).collect();
+                    bios.push(Bio::flush(wait.end_io()));
+                    queue.submit_all(bios);
+                    assert!(wait.wait().iter().all(|c| c.result.is_ok()));
+                    let mut now = [0; 4096];
+                    queue.read_at(at(9), &mut now, NONE).expect("read");
+                    assert_eq!(now, [t as u8 + 1; 4096]);
+                }
+            })
+            .expect("thread")
+        });
+        threads.into_iter().for_each(|t| t.join().expect("joined"));
+        let stats = queue.queue_stats().tags;
+        assert!(stats.waits > 0, "{policy:?}");
+        if bios_wait {
+            // Only calls that wait are woken, each once.
+            assert!(stats.wakes <= 4 * 10, "{stats:?}");
+            assert_eq!((stats.wakes_in_vain, stats.overtakings), (0, 0));
+        }
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! Main types: [`Model`] (one file a mechanism, named in [`all`]), [`Bench`] (what a model at work has at hand),
 //! [`Config`]; [`run`] does a run. State is built from a seed, so a trial's counts are exact: the same in every round,
-//! or the trial is flawed. Times stand beside those of the same loop around nothing (phase [`EMPTY`]).
+//! or the trial is flawed; but what several threads do beside each other (`tags`) is measured. Times stand beside those
+//! of the same loop around nothing (phase [`EMPTY`]).
 //!
 //! Trials have the form of those of workloads and go where those go: `compare` and `report` take both.
 //!
-//! What it does not do: I/O, several threads, file systems. What a policy does to a whole one, workloads say.
+//! What it does not do: I/O, file systems. What a policy does to a whole one, workloads say.
 //!
 //! # Locking
 //! None of its own.
@@ -82,11 +83,19 @@ pub struct Bench<'a> {
     phases: Vec<Phase>,
     latency: BTreeMap<String, Histogram<u64>>,
     counts: Figures,
+    measured: Figures,
 }
 
 impl<'a> Bench<'a> {
     fn new(seed: u64, stop: &'a AtomicBool) -> Bench<'a> {
-        Bench { seed, stop, phases: Vec::new(), latency: BTreeMap::new(), counts: Figures::new() }
+        Bench {
+            seed,
+            stop,
+            phases: Vec::new(),
+            latency: BTreeMap::new(),
+            counts: Figures::new(),
+            measured: Figures::new(),
+        }
     }
 
     /// The run's seed.
@@ -136,19 +145,33 @@ impl<'a> Bench<'a> {
             done?;
         }
         self.took(phase, operations, ns, all);
-        if first {
-            let mut all = empty_histogram()?;
-            let mut ns = 0;
-            for i in 0..operations {
-                let start = clock.now_ns();
-                black_box(i);
-                let took = clock.now_ns() - start;
-                ns += took;
-                all.saturating_record(took);
-            }
-            self.took(EMPTY, operations, ns, all);
+        if first { self.empty(operations) } else { Ok(()) }
+    }
+
+    /// As many times nothing.
+    fn empty(&mut self, operations: u64) -> Result<()> {
+        let clock = Clock::real();
+        let mut all = empty_histogram()?;
+        let mut ns = 0;
+        for i in 0..operations {
+            let start = clock.now_ns();
+            black_box(i);
+            let took = clock.now_ns() - start;
+            ns += took;
+            all.saturating_record(took);
         }
+        self.took(EMPTY, operations, ns, all);
         Ok(())
+    }
+
+    /// A figure that is not the same in every trial, for it depends on who was quicker.
+    fn measured(&mut self, name: &str, value: f64) {
+        self.measured.insert(name.to_owned(), value);
+    }
+
+    /// Whether the run was interrupted.
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 
     fn took(&mut self, phase: &str, operations: u64, ns: u64, all: Histogram<u64>) {
@@ -262,7 +285,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
             let mut flaws = Vec::new();
             if matches!(outcome, Outcome::Unchecked) {
                 let before = first.entry(contestant.label.clone()).or_insert_with(|| bench.counts.clone());
-                if *before != bench.counts {
+                if bench.counts.iter().any(|(name, n)| before.get(name) != Some(n)) {
                     flaws.push("its counts are not those of its first trial, though the seed is".to_owned());
                 }
             }
@@ -287,7 +310,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
                 flaws,
                 phases: bench.phases,
                 latency,
-                measures: bench.counts,
+                measures: bench.counts.into_iter().chain(bench.measured).collect(),
                 locks: Vec::new(),
                 groups: BTreeMap::new(),
                 chunks: Vec::new(),

@@ -4,7 +4,7 @@
 //! None.
 
 use extant_block::device::{Engine, IoMode};
-use extant_fs::{Atime, MountOptions, POLICIES};
+use extant_fs::{Atime, MountOptions, POLICIES, QUEUE_DEPTH_MAX};
 
 /// Writes of at least this many bytes go straight to an image file that is opened through the page cache, as under
 /// `extant mount`.
@@ -26,7 +26,7 @@ pub struct EngineOptions {
 }
 
 /// For the message about an unknown one.
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 10] = [
     "cache=",
     "commit=",
     "data=",
@@ -35,6 +35,7 @@ const KNOWN: [&str; 9] = [
     "io=direct|buffered|memory",
     "engine=",
     "mb_locality_groups=",
+    "queue_depth=1...4096",
     "slow=PERCENT",
 ];
 
@@ -65,6 +66,10 @@ impl EngineOptions {
                 ("io", "direct") => options.io = IoMode::Direct,
                 ("io", "buffered") => options.io = IoMode::Buffered,
                 ("io", "memory") => options.memory = true,
+                ("queue_depth", depth) => {
+                    let depth = depth.parse().ok().filter(|d| (1..=QUEUE_DEPTH_MAX).contains(d));
+                    options.fs.queue_depth = depth.ok_or_else(wrong)?;
+                }
                 ("slow", percent) => {
                     options.slow =
                         percent.parse::<f64>().ok().filter(|p| (0.0..=1000.0).contains(p)).ok_or_else(wrong)? / 100.0;
@@ -101,7 +106,22 @@ mod tests {
         assert_eq!((o.fs.alloc_policy, o.fs.write_through_bytes), (extant_fs::AllocPolicy::Vanilla, None));
         assert_eq!(EngineOptions::parse("").unwrap().fs.write_through_bytes, Some(65536));
         assert_eq!(EngineOptions::parse("slow=5").unwrap().slow, 0.05);
-        for bad in ["slow=-1", "slow=NaN", "slow=", "io=fast", "mb_policy=x", "cache=x", "ro", "noatime=1", "commit="] {
+        let o = EngineOptions::parse("queue_depth=4096,tag_policy=wake-all").unwrap();
+        assert_eq!((o.fs.queue_depth, o.fs.tag_policy.name()), (4096, "wake-all"));
+        for bad in [
+            "slow=-1",
+            "slow=NaN",
+            "slow=",
+            "io=fast",
+            "mb_policy=x",
+            "tag_policy=x",
+            "queue_depth=0",
+            "queue_depth=4097",
+            "cache=x",
+            "ro",
+            "noatime=1",
+            "commit=",
+        ] {
             assert!(EngineOptions::parse(bad).is_err(), "{bad}");
         }
     }

@@ -1,8 +1,10 @@
 //! [`Ring`]: asynchronous requests of one file through io_uring.
 //!
-//! Any thread submits; one named thread (`uring-reap`) takes the completions and runs `end_io`. The number of requests
-//! in the kernel is bounded: a submitter waits for room, except the completion thread itself, whose bios wait in a
-//! backlog instead. Interrupted, cancelled (their submitting thread ended) and short transfers are continued from
+//! Any thread submits; one named thread (`uring-reap`) takes the completions and runs `end_io`; what those submit, the
+//! next request under a tag that was given back above all, it tells the kernel in one call. Nobody waits here: how
+//! much is under way, the tags of the [`Queue`](crate::queue::Queue) above say, and a tag's request has a slot, for
+//! there are as many as a queue is deep at most. What is submitted without a queue may be more, and stands in line.
+//! Interrupted, cancelled (their submitting thread ended) and short transfers are continued from
 //! there.
 //!
 //! Flushes: one fdatasync at a time, on a file description of its own (see [`super::flush`]); those who ask while it
@@ -12,7 +14,8 @@
 //! What it does not do: discards, zeroing and reads that O_DIRECT does not take; those are carried out inline.
 //!
 //! # Locking
-//! `block ring` guards the table of requests and the submission side; it is not held across a system call, nor while
+//! `block ring` guards the table of requests and the submission side; it is not held across a system call (but for the
+//! one that makes room in a full submission queue), nor while
 //! `end_io` runs. The completion side belongs to the completion thread alone.
 
 #![allow(unsafe_code)]
@@ -25,7 +28,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
-use extant_base::sync::{Condvar, Mutex, MutexGuard};
+use extant_base::sync::{Mutex, MutexGuard};
 use extant_base::task::{self, JoinHandle};
 use io_uring::{IoUring, opcode, squeue, types};
 
@@ -35,15 +38,19 @@ use crate::buf::AlignedBuf;
 use crate::device::{check_range, check_shape, submit_inline};
 use crate::ranks::RING;
 
-/// Requests in the kernel at once. Linux gives a fast disk 128 to 1024 tags; what waits above can still be merged.
-const DEPTH: usize = 128;
-/// Every slot has at most one entry in the submission queue, and there is one for the flush and one for stopping.
+/// Requests in the kernel at once: the depth of the deepest queue. Slots are made when they are needed first.
+const SLOTS_MAX: usize = 4096;
+/// Entries that the kernel has not been told of yet; when they are too many it is told at once.
 const SQ_ENTRIES: u32 = 256;
+/// Every slot has at most one completion, and there are few others: none is turned away.
+const CQ_ENTRIES: u32 = 2 * SLOTS_MAX as u32;
 /// The kernel takes at most this many pieces (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
 
 const FLUSH: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
+/// There is something in `Table::owed`.
+const OWED: u64 = u64::MAX - 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -77,8 +84,11 @@ type Finished = Vec<(Bio, Result<(), Arc<io::Error>>)>;
 struct Table {
     slots: Vec<Option<Box<Inflight>>>,
     free: Vec<usize>,
-    /// Bios that the completion thread submitted while there was no room.
+    /// Bios that were submitted while there was no room.
     backlog: VecDeque<Bio>,
+    /// What ended within `submit`, behind a flush that has failed. The completion thread completes it, for who submits
+    /// may hold locks.
+    owed: Finished,
     flushing: bool,
     /// Slots that the fdatasync under way serves, and slots that wait for the next.
     riding: Vec<usize>,
@@ -93,7 +103,6 @@ struct Shared {
     sync_file: File,
     uring: IoUring,
     table: Mutex<Table>,
-    room: Condvar,
 }
 
 /// See the module.
@@ -108,7 +117,7 @@ impl Ring {
     pub fn new(core: Arc<FileCore>, sync_file: File) -> io::Result<Ring> {
         let build = |all: bool| {
             let mut b = IoUring::builder();
-            b.setup_cqsize(2 * SQ_ENTRIES).setup_clamp();
+            b.setup_cqsize(CQ_ENTRIES).setup_clamp();
             if all {
                 b.setup_submit_all();
             }
@@ -116,20 +125,21 @@ impl Ring {
         };
         // Submit-all came with Linux 5.18; without it, an entry in error ends a batch, which `tell_kernel` continues.
         let uring = build(true).or_else(|_| build(false))?;
-        if (uring.params().sq_entries() as usize) < DEPTH + 2 {
+        if (uring.params().cq_entries() as usize) < SLOTS_MAX + 2 {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let table = Table {
-            slots: (0..DEPTH).map(|_| None).collect(),
-            free: (0..DEPTH).rev().collect(),
+            slots: Vec::new(),
+            free: Vec::new(),
             backlog: VecDeque::new(),
+            owed: Finished::new(),
             flushing: false,
             riding: Vec::new(),
             waiting: Vec::new(),
             pushed: 0,
             stop: false,
         };
-        let shared = Arc::new(Shared { core, sync_file, uring, table: Mutex::new(&RING, table), room: Condvar::new() });
+        let shared = Arc::new(Shared { core, sync_file, uring, table: Mutex::new(&RING, table) });
         let theirs = shared.clone();
         let reaper = task::spawn("uring-reap", move || theirs.reap())?;
         let reaper_id = reaper.thread().id();
@@ -181,6 +191,12 @@ impl FileCore {
             BioOp::Flush => self.counters.flush(),
             BioOp::Discard | BioOp::WriteZeroes => {}
         }
+    }
+}
+
+impl Table {
+    fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.slots.len() < SLOTS_MAX
     }
 }
 
@@ -251,26 +267,30 @@ impl Shared {
         let mut finished = Finished::new();
         let mut table = self.table.lock();
         for bio in bios {
-            while table.free.is_empty() && !on_reaper {
-                if table.pushed > 0 {
-                    table = self.tell_kernel(table);
-                } else {
-                    self.room.wait(&mut table);
-                }
-            }
-            if table.free.is_empty() {
-                table.backlog.push_back(bio);
-            } else {
+            // Behind those who stand in line.
+            if table.backlog.is_empty() && table.has_room() {
                 self.start(&mut table, bio, &mut finished);
+            } else {
+                table.backlog.push_back(bio);
             }
         }
-        drop(self.tell_kernel(table));
-        self.finish(finished);
+        if !finished.is_empty() {
+            table.owed.append(&mut finished);
+            // SAFETY: a no-op refers to no memory.
+            unsafe { self.push(&mut table, &opcode::Nop::new().build().user_data(OWED)) };
+        }
+        // The completion thread tells the kernel of everything when it has run all completions.
+        if !on_reaper {
+            drop(self.tell_kernel(table));
+        }
     }
 
     /// Puts a bio into a free slot and does its first step.
     fn start(&self, table: &mut Table, bio: Bio, finished: &mut Finished) {
-        let Some(slot) = table.free.pop() else { return table.backlog.push_back(bio) };
+        let slot = table.free.pop().unwrap_or_else(|| {
+            table.slots.push(None);
+            table.slots.len() - 1
+        });
         let inflight = Inflight::new(&self.core, bio);
         let stage = inflight.stage;
         table.slots[slot] = Some(inflight);
@@ -333,8 +353,12 @@ impl Shared {
         table.pushed += 1;
         // SAFETY: only one `SubmissionQueue` exists at a time, since every caller holds the lock of `table`; the caller
         // answers for the entry.
-        let full = unsafe { self.uring.submission_shared().push(entry).is_err() };
-        assert!(!full, "the submission queue has an entry for every slot");
+        while unsafe { self.uring.submission_shared().push(entry).is_err() } {
+            // Full, which takes a batch larger than any plug: it is emptied under the lock.
+            if self.uring.submit().is_err() {
+                task::yield_now();
+            }
+        }
     }
 
     /// Submits what was pushed, without the lock.
@@ -369,7 +393,6 @@ impl Shared {
         if finished.is_empty() {
             return;
         }
-        self.room.notify_all();
         for (bio, result) in finished {
             let result = result.map_err(|e| self.core.shared_error(bio.op, bio.offset, bio.len, e));
             bio.complete(result);
@@ -395,22 +418,23 @@ impl Shared {
             let mut table = self.table.lock();
             for (tag, result) in done.drain(..) {
                 match tag {
-                    STOP => {}
+                    STOP | OWED => {}
                     FLUSH => self.flush_done(&mut table, result, &mut finished),
                     slot => self.data_done(&mut table, slot as usize, result, &mut finished),
                 }
             }
-            // Completions submit before anybody who waits for room: they cannot wait.
-            while !table.free.is_empty()
+            while table.has_room()
                 && let Some(bio) = table.backlog.pop_front()
             {
                 self.start(&mut table, bio, &mut finished);
             }
-            drop(self.tell_kernel(table));
+            finished.append(&mut table.owed);
+            drop(table);
             self.finish(finished);
-            // The completions that just ran may have submitted, so the question comes last.
-            let table = self.table.lock();
-            if table.stop && table.free.len() == DEPTH && table.backlog.is_empty() {
+            // The completions that just ran may have submitted, so this comes last.
+            let table = self.tell_kernel(self.table.lock());
+            if table.stop && table.free.len() == table.slots.len() && table.backlog.is_empty() && table.owed.is_empty()
+            {
                 return;
             }
         }

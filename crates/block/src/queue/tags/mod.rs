@@ -1,87 +1,157 @@
 //! Tags: the numbers that bound how many requests are under way.
 //!
-//! Main types: [`TagSet`] (Linux: `struct blk_mq_tags` with its `sbitmap_queue`), which hands out a [`TagGuard`] or
-//! lets the caller wait for one. Which free tag is taken is the business of a [`policy`].
+//! Main types: [`TagSet`] (Linux: `struct blk_mq_tags`), which hands out a [`TagGuard`], lets a thread wait for one, or
+//! lets a bio wait; [`TagStats`]. Who gets the next tag, and how one waits, is the business of a [`policy`].
 //!
-//! What it does not do: fairness. Whoever asks while a tag is free gets it, also before somebody who was just woken;
-//! each release wakes one waiter, who goes back to sleep if it came too late, and that tag's release wakes the next.
+//! What it does not do: I/O. What waits as a bio is a closure here.
 //!
 //! # Locking
-//! Taking and releasing touch atomics only. `block tag waiters` is taken by those who have to wait, and by a release
-//! that sees a waiter. No wake-up is lost: a waiter first announces itself, then looks once more; a release first frees
-//! the tag, then looks for waiters (all sequentially consistent).
+//! Those of the policy, none of which is held while a bio is started, and `block tag postponed` for bios that were
+//! submitted where nobody may sleep.
 
+mod ledger;
 pub mod policy;
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use extant_base::counter::Counter;
-use extant_base::sync::atomic::{AtomicUsize, Ordering};
-use extant_base::sync::{Condvar, Mutex};
+use extant_base::sync::Mutex;
+use extant_base::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use extant_base::task;
 
+pub use ledger::TagStats;
 pub use policy::TagPolicyKind;
 
-use self::policy::{TagPolicy, Tags};
-use crate::ranks::TAG_WAITERS;
+use self::policy::Tags;
+use crate::ranks::TAG_POSTPONED;
+
+/// What is called with a tag when there is one. Must not sleep: it runs where another's tag is given back.
+pub type Start = Box<dyn FnOnce(TagGuard) + Send>;
+
+/// How a set of tags is made.
+#[derive(Clone, Copy, Debug)]
+pub struct TagConfig {
+    /// How many; at least one.
+    pub depth: u32,
+    /// Who gets the next.
+    pub policy: TagPolicyKind,
+    /// Over how many queues those spread who wait, for policies that have them (Linux: `SBQ_WAIT_QUEUES`).
+    pub wait_queues: u32,
+}
+
+impl Default for TagConfig {
+    /// As many tags as Linux gives a disk without hardware queues of its own (`BLKDEV_DEFAULT_RQ`).
+    fn default() -> TagConfig {
+        TagConfig { depth: 128, policy: TagPolicyKind::default(), wait_queues: 8 }
+    }
+}
 
 /// A set of tags `0..depth`.
 pub struct TagSet {
     tags: Tags,
-    waiters: AtomicUsize,
-    wait: Mutex<()>,
-    freed: Condvar,
-    waits: Counter,
+    /// Bios that were submitted by a completion when no tag was free, under a policy whose bios do not wait. They come
+    /// before those who sleep.
+    postponed: Mutex<VecDeque<Start>>,
+    postponed_len: AtomicUsize,
+    users: AtomicU32,
 }
 
 impl TagSet {
-    /// `depth` tags, at least one.
-    pub fn new(depth: u32, kind: TagPolicyKind) -> TagSet {
+    /// All tags free.
+    pub fn new(config: TagConfig) -> TagSet {
         TagSet {
-            tags: Tags::new(kind, depth.max(1)),
-            waiters: AtomicUsize::new(0),
-            wait: Mutex::new(&TAG_WAITERS, ()),
-            freed: Condvar::new(),
-            waits: Counter::new(),
+            tags: Tags::new(config.policy, config.depth.max(1), config.wait_queues),
+            postponed: Mutex::new(&TAG_POSTPONED, VecDeque::new()),
+            postponed_len: AtomicUsize::new(0),
+            users: AtomicU32::new(0),
         }
+    }
+
+    /// A number for one more queue that takes tags from the set: what `user` is below.
+    pub fn join(&self) -> u32 {
+        self.users.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A tag, if one is free.
     pub fn try_get(set: &Arc<TagSet>) -> Option<TagGuard> {
         let hint = task::shard_index();
-        let tag = set.tags.get(hint)?;
+        let tag = set.tags.try_get(hint)?;
         Some(TagGuard { set: set.clone(), tag, hint })
     }
 
-    /// A tag; waits until one is free.
-    pub fn get(set: &Arc<TagSet>) -> TagGuard {
+    /// A tag; the thread waits until one is free.
+    pub fn get(set: &Arc<TagSet>, user: u32) -> TagGuard {
         if let Some(tag) = TagSet::try_get(set) {
             return tag;
         }
-        set.waits.inc();
-        let mut guard = set.wait.lock();
-        set.waiters.fetch_add(1, Ordering::SeqCst);
-        let tag = loop {
-            match TagSet::try_get(set) {
-                Some(tag) => break tag,
-                None => set.freed.wait(&mut guard),
+        let hint = task::shard_index();
+        TagGuard { set: set.clone(), tag: set.tags.get(hint, user), hint }
+    }
+
+    /// Whether [`TagSet::start`] returns before there is a tag, as a rule.
+    pub fn bios_wait(&self) -> bool {
+        self.tags.bios_wait()
+    }
+
+    /// Calls `start`, which stands for a bio of `bytes`, with a tag: now, or after this thread has slept, or later on a
+    /// thread that gives one back. Where completions run nobody sleeps.
+    pub fn start(set: &Arc<TagSet>, user: u32, bytes: u64, start: Start) {
+        if let Some(tag) = TagSet::try_get(set) {
+            return run(tag, start);
+        }
+        let (hint, may_sleep) = (task::shard_index(), !completing());
+        if !may_sleep && !set.bios_wait() {
+            return TagSet::postpone(set, start);
+        }
+        if let Some((tag, start)) = set.tags.start(hint, user, bytes, may_sleep, start) {
+            run(TagGuard { set: set.clone(), tag, hint }, start);
+        }
+    }
+
+    /// What waiting came to so far.
+    pub fn stats(&self) -> TagStats {
+        self.tags.ledger().stats()
+    }
+
+    fn postpone(set: &Arc<TagSet>, start: Start) {
+        {
+            let mut postponed = set.postponed.lock();
+            postponed.push_back(start);
+            set.postponed_len.store(postponed.len(), Ordering::SeqCst);
+        }
+        TagSet::serve_postponed(set);
+    }
+
+    /// A tag may have come back between the look and the list.
+    fn serve_postponed(set: &Arc<TagSet>) {
+        while set.postponed_len.load(Ordering::SeqCst) > 0
+            && let Some(tag) = TagSet::try_get(set)
+        {
+            match set.pop_postponed() {
+                Some(start) => run(tag, start),
+                // Dropping the tag looks again.
+                None => return,
             }
-        };
-        set.waiters.fetch_sub(1, Ordering::SeqCst);
-        tag
+        }
     }
 
-    /// How often somebody had to wait.
-    pub fn waits(&self) -> u64 {
-        self.waits.get()
+    fn pop_postponed(&self) -> Option<Start> {
+        let mut postponed = self.postponed.lock();
+        let start = postponed.pop_front();
+        self.postponed_len.store(postponed.len(), Ordering::SeqCst);
+        start
     }
 
-    fn put(&self, tag: u32, hint: usize) {
-        self.tags.put(tag, hint);
-        if self.waiters.load(Ordering::SeqCst) > 0 {
-            // The lock orders this after the waiter's last look: it either saw the tag or is asleep by now.
-            let _guard = self.wait.lock();
-            self.freed.notify_one();
+    fn put(set: &Arc<TagSet>, tag: u32, hint: usize) {
+        if set.postponed_len.load(Ordering::SeqCst) > 0
+            && let Some(start) = set.pop_postponed()
+        {
+            return run(TagGuard { set: set.clone(), tag, hint }, start);
+        }
+        match set.tags.put(tag, hint) {
+            Some((tag, start)) => run(TagGuard { set: set.clone(), tag, hint }, start),
+            None => TagSet::serve_postponed(set),
         }
     }
 }
@@ -103,6 +173,52 @@ impl TagGuard {
 
 impl Drop for TagGuard {
     fn drop(&mut self) {
-        self.set.put(self.tag, self.hint);
+        TagSet::put(&self.set, self.tag, self.hint);
     }
+}
+
+thread_local! {
+    /// What this thread still has to start: `Some` while it starts something.
+    static STARTING: RefCell<Option<VecDeque<(TagGuard, Start)>>> = const { RefCell::new(None) };
+    static COMPLETING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Starts a bio. One that completes inside of `start` gives its tag to the next, which is started when this one's call
+/// has returned: otherwise the stack would grow with the line.
+fn run(tag: TagGuard, start: Start) {
+    let nested = STARTING.with(|s| match &mut *s.borrow_mut() {
+        Some(later) => {
+            later.push_back((tag, start));
+            None
+        }
+        none => {
+            *none = Some(VecDeque::new());
+            Some((tag, start))
+        }
+    });
+    let mut next = nested;
+    while let Some((tag, start)) = next {
+        while_completing(|| start(tag));
+        next = STARTING.with(|s| {
+            let mut starting = s.borrow_mut();
+            let next = starting.as_mut().and_then(VecDeque::pop_front);
+            if next.is_none() {
+                *starting = None;
+            }
+            next
+        });
+    }
+}
+
+/// Whether this thread runs a completion, and must not sleep for a tag.
+pub(super) fn completing() -> bool {
+    COMPLETING.with(Cell::get)
+}
+
+/// Runs `f` as a part of a completion.
+pub(super) fn while_completing<T>(f: impl FnOnce() -> T) -> T {
+    let before = COMPLETING.with(|c| c.replace(true));
+    let result = f();
+    COMPLETING.with(|c| c.set(before));
+    result
 }

@@ -69,7 +69,7 @@ pub fn run(args: &ModelArgs) -> Result<()> {
     }
 }
 
-/// Counts first, of the first round; then times, the medians of all.
+/// Counts first, then times; of what differs between rounds, the medians.
 fn print(dir: &Path) -> Result<()> {
     let trials = extant_lab::run::load(dir).map_err(|e| Failure::op(e.to_string()))?;
     let mut labels: Vec<&str> = trials.iter().map(|t| t.contestant.label.as_str()).collect();
@@ -89,8 +89,9 @@ fn print(dir: &Path) -> Result<()> {
     row("", labels.iter().map(|label| (*label).to_owned()).collect())?;
     let number = |value: Option<f64>, digits: usize| value.map_or_else(|| "-".into(), |v| format!("{v:.digits$}"));
     for name in first.measures.keys() {
-        let counts = columns.iter().map(|trials| number(trials.first().and_then(|t| t.measures.get(name).copied()), 0));
-        row(name, counts.collect())?;
+        let digits = if name.ends_with("_per_request") { 2 } else { 0 };
+        let middle = |trials: &Vec<&Trial>| median(trials.iter().filter_map(|t| t.measures.get(name).copied()));
+        row(name, columns.iter().map(|trials| number(middle(trials), digits)).collect())?;
     }
     for phase in &first.phases {
         let median = |trials: &Vec<&Trial>| median(trials.iter().filter_map(|t| t.phase(&phase.name)).map(ns_each));

@@ -1,63 +1,118 @@
-//! Which free tag is taken next.
+//! Who gets the next tag, and how those wait who get none.
 //!
-//! A policy here *is* the data structure: it owns the bitmap and whatever locks or atomics guard it. Waiting is not its
-//! business. Dispatch is an enum chosen when the queue is made.
+//! A policy here *is* the data structure: it owns the tags, those who wait for one, and whatever locks or atomics guard
+//! them. Dispatch is an enum chosen when the queue is made.
 //!
 //! | name | idea in one sentence | after | judged by |
 //! |---|---|---|---|
-//! | `vanilla` | bits spread over cache lines, each core remembers where it last found one, releases are collected per word | Linux `lib/sbitmap.c` | (baseline) |
+//! | `percpu-ida` | a list of tags for each processor, batches, stealing under one lock; everybody who waits wakes | Linux 3.15, `lib/percpu_ida.c` | experiments/012 |
+//! | `wake-all` | words of bits, eight wait queues, everybody on one wakes | Linux 3.16-rc, `block/blk-mq-tag.c` | experiments/012 |
+//! | `wake-exclusive` | the same, a batch on one wakes | Jens Axboe's patch of 2014-06-17 | experiments/012 |
+//! | `vanilla` | words of bits with releases collected per word, eight wait queues, a batch wakes around all of them | Linux 6.12, `lib/sbitmap.c` | experiments/012 |
+//! | `hand-off` | a bio waits, not its thread; who gives a tag back starts the oldest with it | none | experiments/012 |
 
+mod bitmap;
 #[cfg(test)]
 mod contract;
+mod hand_off;
+#[cfg(test)]
+mod interleavings;
+mod percpu_ida;
 mod vanilla;
+mod wait_queue;
+mod wake_all;
+mod wake_exclusive;
 
-use self::vanilla::Sbitmap;
+use self::hand_off::HandOff;
+use self::percpu_ida::PercpuIda;
+use self::vanilla::Vanilla;
+use self::wake_all::WakeAll;
+use self::wake_exclusive::WakeExclusive;
+use super::Start;
+use super::ledger::Ledger;
+
+/// A tag, and what is to be started with it.
+pub(super) type Handed = (u32, Start);
 
 /// What every policy does.
 ///
 /// Duties of the caller: `hint` is [`extant_base::task::shard_index`] of the thread that takes the tag, also when it is
-/// given back; only tags that `get` returned are `put`, once. Duties of the implementer: any number of threads may call
-/// at once; no tag is out twice; tags are below the depth; when nobody else calls meanwhile, `get` finds a tag as long
-/// as one is free; a `put` is ordered before whatever the caller does next, for every `get` after that (sequential
-/// consistency).
-pub trait TagPolicy: Send + Sync {
-    /// A tag that nobody holds.
-    fn get(&self, hint: usize) -> Option<u32>;
+/// given back; only tags that were handed out are `put`, once; who holds a tag gives it back without waiting for
+/// another. Duties of the implementer: any number of threads may call at once; no tag is out twice; tags are below the
+/// depth; while nobody waits, `try_get` finds a tag as long as one is free; whoever waits ends when all tags come back.
+pub(super) trait TagPolicy: Send + Sync {
+    /// A tag at once, or none.
+    fn try_get(&self, hint: usize) -> Option<u32>;
 
-    /// Gives a tag back.
-    fn put(&self, tag: u32, hint: usize);
+    /// A tag for a request of the queue `user`; the thread sleeps until it has one.
+    fn get(&self, hint: usize, user: u32) -> u32;
+
+    /// Whether a bio can wait while its thread goes on.
+    fn bios_wait(&self) -> bool {
+        false
+    }
+
+    /// Hands `start`, which stands for a bio of `bytes`, back with its tag, or keeps it until a `put` hands it out. The
+    /// thread sleeps where bios cannot wait or too many do, if it may.
+    fn start(&self, hint: usize, user: u32, _bytes: u64, _may_sleep: bool, start: Start) -> Option<Handed> {
+        Some((self.get(hint, user), start))
+    }
+
+    /// Gives a tag back; or leaves it out, for what the caller has to start with it.
+    fn put(&self, tag: u32, hint: usize) -> Option<Handed>;
+
+    /// Who waits.
+    fn ledger(&self) -> &Ledger;
 }
 
 extant_base::policies! {
     /// The policies by name.
-    pub enum TagPolicyKind: "tag_policy", "which free tag a request gets", default Vanilla {
-        Vanilla = "vanilla", "bits spread over cache lines, a hint for each core, releases collected by word (Linux: sbitmap)";
+    pub enum TagPolicyKind: "tag_policy", "who gets the next request tag, and how one waits for it", default HandOff {
+        PercpuIda = "percpu-ida", "a list of tags for each processor, stealing, all who wait wake (Linux 3.15)";
+        WakeAll = "wake-all", "a bitmap and eight wait queues, everybody on one wakes (Linux 3.16-rc)";
+        WakeExclusive = "wake-exclusive", "the same, but a batch on one wakes (Jens Axboe's patch of 2014)";
+        Vanilla = "vanilla", "a bitmap whose releases are collected, a batch wakes around eight wait queues (Linux: sbitmap)";
+        HandOff = "hand-off", "a bio waits and not its thread, and is started by who gives a tag back";
     }
+}
+
+/// Tags that are given back before somebody is woken (Linux: `bt_update_count`, `sbq_calc_wake_batch`): an eighth of
+/// them, so that there is a batch for each wait queue.
+fn wake_batch(depth: u32) -> u32 {
+    (depth / 8).clamp(1, 8)
 }
 
 /// One of the policies.
 pub(super) enum Tags {
-    Vanilla(Sbitmap),
+    PercpuIda(PercpuIda),
+    WakeAll(WakeAll),
+    WakeExclusive(WakeExclusive),
+    Vanilla(Vanilla),
+    HandOff(HandOff),
 }
 
 impl Tags {
-    pub fn new(kind: TagPolicyKind, depth: u32) -> Tags {
+    pub fn new(kind: TagPolicyKind, depth: u32, wait_queues: u32) -> Tags {
         match kind {
-            TagPolicyKind::Vanilla => Tags::Vanilla(Sbitmap::new(depth)),
+            TagPolicyKind::PercpuIda => Tags::PercpuIda(PercpuIda::new(depth)),
+            TagPolicyKind::WakeAll => Tags::WakeAll(WakeAll::new(depth, wait_queues)),
+            TagPolicyKind::WakeExclusive => Tags::WakeExclusive(WakeExclusive::new(depth, wait_queues)),
+            TagPolicyKind::Vanilla => Tags::Vanilla(Vanilla::new(depth, wait_queues)),
+            TagPolicyKind::HandOff => Tags::HandOff(HandOff::new(depth)),
         }
     }
 }
 
-impl TagPolicy for Tags {
-    fn get(&self, hint: usize) -> Option<u32> {
-        match self {
-            Tags::Vanilla(t) => t.get(hint),
-        }
-    }
+impl std::ops::Deref for Tags {
+    type Target = dyn TagPolicy;
 
-    fn put(&self, tag: u32, hint: usize) {
+    fn deref(&self) -> &(dyn TagPolicy + 'static) {
         match self {
-            Tags::Vanilla(t) => t.put(tag, hint),
+            Tags::PercpuIda(t) => t,
+            Tags::WakeAll(t) => t,
+            Tags::WakeExclusive(t) => t,
+            Tags::Vanilla(t) => t,
+            Tags::HandOff(t) => t,
         }
     }
 }

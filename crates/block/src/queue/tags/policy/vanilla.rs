@@ -1,4 +1,4 @@
-//! Linux's scalable bitmap (`struct sbitmap`, lib/sbitmap.c, as of Linux 6.12).
+//! Linux's scalable bitmap (`struct sbitmap_queue`, lib/sbitmap.c, as of Linux 6.12).
 //!
 //! - The bits are spread over words, each on a cache line of its own, with fewer bits per word when there are few: at
 //!   least four words where the depth allows it (`sbitmap_calculate_shift`).
@@ -6,22 +6,25 @@
 //!   a bit given back is where it looks next (`sbitmap_queue_clear`). Our cores are threads, dealt over shards.
 //! - A release sets a bit in the word's `cleared` and leaves `word` alone; whoever finds the word full swaps all of
 //!   them back at once (`sbitmap_deferred_clear`).
+//! - Who waits enters the next wait queue at its end. Releases while somebody waits are counted, all queues together;
+//!   each batch of them wakes as many threads, queue after queue (`sbitmap_queue_wake_up`, since 6.2).
 //!
-//! Left out: shallow depths for schedulers, round robin, the eight wait queues with batched wake-ups (waiting is
-//! [`super::super::TagSet`]'s).
+//! Left out: shallow depths for schedulers, round robin, and the share that each of several queues is held to
+//! (`hctx_may_queue`).
 //!
 //! # Locking
 //! One leaf lock per word (`block tag swap`), held by those who swap: somebody who finds the word full while another
-//! swaps must see the outcome, or it would sleep beside free tags.
+//! swaps must see the outcome, or it would sleep beside free tags. Those of [`super::wait_queue`].
 
+use extant_base::sim;
 use extant_base::sync::Mutex;
-use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use extant_base::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::TagPolicy;
+use super::super::ledger::Ledger;
+use super::bitmap::{CORES, bits_per_word, mask, take};
+use super::wait_queue::{Enter, WaitQueues};
+use super::{Handed, TagPolicy, wake_batch};
 use crate::ranks::TAG_SWAP;
-
-/// Threads share hints beyond this many.
-const HINTS: usize = 16;
 
 #[repr(align(128))]
 struct Word {
@@ -37,7 +40,7 @@ struct Word {
 #[repr(align(128))]
 struct Hint(AtomicU32);
 
-pub(in crate::queue::tags) struct Sbitmap {
+struct Sbitmap {
     words: Vec<Word>,
     hints: Vec<Hint>,
     depth: u32,
@@ -47,12 +50,7 @@ pub(in crate::queue::tags) struct Sbitmap {
 
 impl Sbitmap {
     pub fn new(depth: u32) -> Sbitmap {
-        let mut shift = 6;
-        if depth >= 4 {
-            while (4u64 << shift) > u64::from(depth) {
-                shift -= 1;
-            }
-        }
+        let shift = bits_per_word(depth);
         let per_word = 1u32 << shift;
         let word = |i: u32| Word {
             word: AtomicU64::new(0),
@@ -62,33 +60,14 @@ impl Sbitmap {
         };
         let words = (0..depth.div_ceil(per_word)).map(word).collect();
         // Spread over the set from the start (Linux: a random hint per CPU).
-        let hint = |i: usize| Hint(AtomicU32::new((u64::from(depth) * i as u64 / HINTS as u64) as u32));
-        Sbitmap { words, hints: (0..HINTS).map(hint).collect(), depth, shift }
+        let hint = |i: usize| Hint(AtomicU32::new((u64::from(depth) * i as u64 / CORES as u64) as u32));
+        Sbitmap { words, hints: (0..CORES).map(hint).collect(), depth, shift }
     }
 }
 
 impl Word {
     fn mask(&self) -> u64 {
-        if self.depth == 64 { u64::MAX } else { (1 << self.depth) - 1 }
-    }
-
-    /// Takes a bit at or behind `from`, else before it.
-    fn take(&self, from: u32) -> Option<u32> {
-        let mask = self.mask();
-        let mut now = self.word.load(Ordering::SeqCst);
-        loop {
-            let free = !now & mask;
-            if free == 0 {
-                return None;
-            }
-            let behind = free & (u64::MAX << from);
-            let bit = if behind != 0 { behind.trailing_zeros() } else { free.trailing_zeros() };
-            let taken = now | 1 << bit;
-            match self.word.compare_exchange_weak(now, taken, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return Some(bit),
-                Err(other) => now = other,
-            }
-        }
+        mask(self.depth)
     }
 
     /// Makes the bits that were given back free; false when there are none.
@@ -106,16 +85,17 @@ impl Word {
     }
 }
 
-impl TagPolicy for Sbitmap {
+impl Sbitmap {
     fn get(&self, hint: usize) -> Option<u32> {
-        let hint = &self.hints[hint % HINTS].0;
+        let hint = &self.hints[hint % CORES].0;
         let start = hint.load(Ordering::Relaxed) % self.depth;
         let (first, mut from) = ((start >> self.shift) as usize, start & ((1 << self.shift) - 1));
         for i in 0..self.words.len() {
             let index = (first + i) % self.words.len();
             let word = &self.words[index];
             loop {
-                if let Some(bit) = word.take(from) {
+                sim::point("tag: look at a word");
+                if let Some(bit) = take(&word.word, word.mask(), from) {
                     let tag = ((index as u32) << self.shift) + bit;
                     if tag == start {
                         hint.store(tag + 1, Ordering::Relaxed);
@@ -135,6 +115,73 @@ impl TagPolicy for Sbitmap {
     fn put(&self, tag: u32, hint: usize) {
         let word = &self.words[(tag >> self.shift) as usize];
         word.cleared.fetch_or(1 << (tag & ((1 << self.shift) - 1)), Ordering::SeqCst);
-        self.hints[hint % HINTS].0.store(tag, Ordering::Relaxed);
+        self.hints[hint % CORES].0.store(tag, Ordering::Relaxed);
+        sim::point("tag: is free");
+    }
+}
+
+pub(in crate::queue::tags) struct Vanilla {
+    bits: Sbitmap,
+    queues: WaitQueues,
+    /// Threads that wait, between their queues too (Linux: `ws_active`).
+    waiting: AtomicUsize,
+    /// Tags given back while somebody waited, and those of them for which somebody was woken.
+    completions: AtomicU64,
+    wakeups: AtomicU64,
+    batch: u64,
+    ledger: Ledger,
+}
+
+impl Vanilla {
+    pub fn new(depth: u32, wait_queues: u32) -> Vanilla {
+        Vanilla {
+            bits: Sbitmap::new(depth),
+            queues: WaitQueues::new(wait_queues),
+            waiting: AtomicUsize::new(0),
+            completions: AtomicU64::new(0),
+            wakeups: AtomicU64::new(0),
+            batch: u64::from(wake_batch(depth)),
+            ledger: Ledger::new(),
+        }
+    }
+}
+
+impl TagPolicy for Vanilla {
+    fn try_get(&self, hint: usize) -> Option<u32> {
+        let tag = self.bits.get(hint)?;
+        self.ledger.at_once();
+        Some(tag)
+    }
+
+    fn get(&self, hint: usize, user: u32) -> u32 {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let tag = self.queues.wait(user, Enter::Tail, &self.ledger, || self.bits.get(hint), |_| {});
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        tag
+    }
+
+    fn put(&self, tag: u32, hint: usize) -> Option<Handed> {
+        self.bits.put(tag, hint);
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let completions = self.completions.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut wakeups = self.wakeups.load(Ordering::SeqCst);
+        loop {
+            if completions.saturating_sub(wakeups) < self.batch {
+                return None;
+            }
+            let counted = wakeups + self.batch;
+            match self.wakeups.compare_exchange(wakeups, counted, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => break,
+                Err(other) => wakeups = other,
+            }
+        }
+        self.queues.wake_around(self.batch as usize, &self.ledger);
+        None
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 }

@@ -1,0 +1,127 @@
+//! Who waits for a tag, since when, and what the waiting came to: the counts by which policies are compared.
+//!
+//! Main types: [`Ledger`] (one a set of tags), [`Ticket`] (a place in it, from the failed attempt to the tag),
+//! [`TagStats`].
+//!
+//! What it does not do: decide anything. A policy that promises an order keeps it by itself; whether it did is counted
+//! here, from tickets.
+//!
+//! # Locking
+//! `block tag ledger`, a leaf, taken by those who wait; who gets a tag at once reads one atomic.
+
+use std::collections::BTreeSet;
+
+use extant_base::clock::Clock;
+use extant_base::counter::Counter;
+use extant_base::sync::Mutex;
+use extant_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::ranks::TAG_LEDGER;
+
+/// What waiting for tags came to so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TagStats {
+    /// Requests that found no tag and had to wait, as a thread or as a bio.
+    pub waits: u64,
+    /// Threads that were woken for a tag.
+    pub wakes: u64,
+    /// Threads that were woken and found none.
+    pub wakes_in_vain: u64,
+    /// Tags that went to a request while an older one of the same queue waited.
+    pub overtakings: u64,
+    /// From the failed attempt to the tag.
+    pub longest_wait_ns: u64,
+}
+
+/// A request that waits.
+pub(super) struct Ticket {
+    /// Queue, and the order of arrival.
+    key: (u32, u64),
+    since_ns: u64,
+}
+
+#[derive(Default)]
+struct Line {
+    next: u64,
+    waiting: BTreeSet<(u32, u64)>,
+}
+
+/// See the module.
+pub(super) struct Ledger {
+    line: Mutex<Line>,
+    /// The length of `line.waiting`, for those who do not wait.
+    waiting: AtomicUsize,
+    clock: Clock,
+    waits: Counter,
+    wakes: Counter,
+    in_vain: Counter,
+    overtakings: Counter,
+    longest_ns: AtomicU64,
+}
+
+impl Ledger {
+    pub fn new() -> Ledger {
+        Ledger {
+            line: Mutex::new(&TAG_LEDGER, Line::default()),
+            waiting: AtomicUsize::new(0),
+            clock: Clock::real(),
+            waits: Counter::new(),
+            wakes: Counter::new(),
+            in_vain: Counter::new(),
+            overtakings: Counter::new(),
+            longest_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// A request of the queue `user` has to wait from now on.
+    pub fn begin(&self, user: u32) -> Ticket {
+        self.waits.inc();
+        let mut line = self.line.lock();
+        line.next += 1;
+        let key = (user, line.next);
+        line.waiting.insert(key);
+        self.waiting.store(line.waiting.len(), Ordering::Relaxed);
+        drop(line);
+        Ticket { key, since_ns: self.clock.now_ns() }
+    }
+
+    /// It has its tag.
+    pub fn end(&self, ticket: Ticket) {
+        self.longest_ns.fetch_max(self.clock.now_ns() - ticket.since_ns, Ordering::Relaxed);
+        let mut line = self.line.lock();
+        let oldest = line.waiting.range((ticket.key.0, 0)..).next().copied();
+        line.waiting.remove(&ticket.key);
+        self.waiting.store(line.waiting.len(), Ordering::Relaxed);
+        drop(line);
+        if oldest != Some(ticket.key) {
+            self.overtakings.inc();
+        }
+    }
+
+    /// A request has got a tag without having waited.
+    pub fn at_once(&self) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.overtakings.inc();
+        }
+    }
+
+    /// `threads` were woken for a tag.
+    pub fn woke(&self, threads: usize) {
+        self.wakes.add(threads as u64);
+    }
+
+    /// One of them found none.
+    pub fn in_vain(&self) {
+        self.in_vain.inc();
+    }
+
+    pub fn stats(&self) -> TagStats {
+        TagStats {
+            waits: self.waits.get(),
+            wakes: self.wakes.get(),
+            wakes_in_vain: self.in_vain.get(),
+            overtakings: self.overtakings.get(),
+            longest_wait_ns: self.longest_ns.load(Ordering::Relaxed),
+        }
+    }
+}
