@@ -48,7 +48,8 @@ fn a_model_is_run_compared_and_reported() {
     let dir = Dir::new();
     let out = dir.text("result");
     let args =
-        ["lab", "model", "group-search", "--set", "groups=64", "--set", "requests=20", "--rounds", "2", "-o", &out];
+        ["lab", "model", "group-search", "-p", "size-classes,vanilla", "--set", "groups=64", "--set", "requests=20"];
+    let args = [&args[..], &["--rounds", "2", "-o", &out]].concat();
     let ran = extant(&args);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let said = String::from_utf8(ran.out).expect("text");
