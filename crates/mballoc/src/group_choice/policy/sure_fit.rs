@@ -1,7 +1,7 @@
 //! `sure-fit`: the nearest group that surely has a run of the wanted length; where none has, the group with the
 //! longest.
 //!
-//! Each group publishes the length of a run that it surely has ([`GroupInfo::run`]), a byte ([`class_of`]) under a tree
+//! Each group publishes the length of a run that it surely has ([`GroupInfo::run`]), a byte (`class_of`) under a tree
 //! of maxima. A change touches one byte and seldom a node above; a search touches one or two nodes a level. A second
 //! tree has what could be in groups whose bitmap was not read yet.
 //!
