@@ -291,7 +291,9 @@ impl BufferCache {
             let Ok(b) = self.find_or_insert(BlockNr(block)) else { return };
             buffers.push(b);
         }
-        let mut locked: Vec<_> = buffers.iter().map(|b| b.inner.try_write()).collect();
+        // Not those that have their content: somebody may change them meanwhile, holding what others wait for.
+        let missing = buffers.iter().map(|b| (!b.uptodate.load(Ordering::Acquire)).then_some(b));
+        let mut locked: Vec<_> = missing.map(|b| b?.inner.try_write()).collect();
         let bs = self.block_size as usize;
         let mut all = AlignedBuf::zeroed(buffers.len() * bs);
         let flags = BioFlags::META | BioFlags::RAHEAD;

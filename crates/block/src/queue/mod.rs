@@ -1,4 +1,4 @@
-//! The path of a request to its device: merged with its neighbours, given a tag, sent.
+//! The path of a request to its device: given a tag, and sent; what is plugged or submitted together is merged before.
 //!
 //! Main types: [`Queue`] (a device in front of a device, with a bounded number of requests under way), [`Plug`] (holds
 //! bios back for a moment so that neighbours meet), [`tags`] (who gets the next tag), [`BioWait`] and
@@ -36,8 +36,12 @@ pub struct QueueStats {
     pub tags: TagStats,
 }
 
-/// A request queue in front of a device (Linux: `struct request_queue`). Every request under way holds a tag. When none
-/// is free, the bio waits or the submitter does, as the policy has it; a completion that submits never waits.
+/// A request queue in front of a device (Linux: `struct request_queue`). Every bio under way holds a tag. When none is
+/// free, the bio waits or the submitter does, as the policy has it; a completion that submits never waits.
+///
+/// A waiting call (`read_at`, `flush` …) takes no tag: its thread does the I/O, so it is bounded by itself. It must not
+/// depend on completions either, because who waits may hold locks that a completion needs; and a read that somebody
+/// waits for does not queue behind writes that nobody does.
 pub struct Queue {
     inner: Arc<dyn BlockDevice>,
     tags: Arc<TagSet>,
@@ -108,12 +112,6 @@ impl Queue {
         let plain = matches!(bio.op, BioOp::Read | BioOp::Write | BioOp::Flush) && whole;
         let later = plain && self.inner.completes_later();
         (later && self.tags.bios_wait()) || tags::completing()
-    }
-
-    /// Runs a waiting call under a tag.
-    fn with_tag<T>(&self, f: impl FnOnce() -> T) -> T {
-        let _tag = TagSet::get(&self.tags, self.user);
-        f()
     }
 }
 
@@ -200,31 +198,31 @@ impl BlockDevice for Queue {
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
         check_range(self, BioOp::Read, offset, buf.len() as u64)?;
         self.counters.read(buf.len() as u64);
-        self.with_tag(|| self.inner.read_at(offset, buf, flags))
+        self.inner.read_at(offset, buf, flags)
     }
 
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
         let len = total_len(pieces);
         check_range(self, BioOp::Write, offset, len)?;
         self.counters.write(len, flags);
-        self.with_tag(|| self.inner.write_at(offset, pieces, flags))
+        self.inner.write_at(offset, pieces, flags)
     }
 
     fn flush(&self) -> Result<()> {
         self.counters.flush();
-        self.with_tag(|| self.inner.flush())
+        self.inner.flush()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         check_range(self, BioOp::Discard, offset, len)?;
         self.counters.discard();
-        self.with_tag(|| self.inner.discard(offset, len))
+        self.inner.discard(offset, len)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         check_range(self, BioOp::WriteZeroes, offset, len)?;
         self.counters.write_zeroes(flags);
-        self.with_tag(|| self.inner.write_zeroes(offset, len, flags))
+        self.inner.write_zeroes(offset, len, flags)
     }
 
     /// Of the requests that were sent down, after merging.
@@ -233,8 +231,7 @@ impl BlockDevice for Queue {
     }
 }
 
-/// Bios that a plug holds at most; Linux: `BLK_MAX_REQUEST_COUNT` is 32, for latency. Here a flusher plugs whole folio
-/// runs, which are worth sorting together.
+/// Bios that a plug holds at most; Linux: `BLK_MAX_REQUEST_COUNT` is 32, for latency.
 const PLUG_BIOS_MAX: usize = 128;
 
 /// Holds bios back until dropped (Linux: `struct blk_plug`), then sorts them by offset, merges neighbouring writes up

@@ -279,7 +279,7 @@ impl Shared {
             // SAFETY: a no-op refers to no memory.
             unsafe { self.push(&mut table, &opcode::Nop::new().build().user_data(OWED)) };
         }
-        // The completion thread tells the kernel of everything when it has run all completions.
+        // The completion thread tells the kernel itself, of everything at once.
         if !on_reaper {
             drop(self.tell_kernel(table));
         }
@@ -429,7 +429,8 @@ impl Shared {
                 self.start(&mut table, bio, &mut finished);
             }
             finished.append(&mut table.owed);
-            drop(table);
+            // The device is to be busy while the completions run.
+            drop(self.tell_kernel(table));
             self.finish(finished);
             // The completions that just ran may have submitted, so this comes last.
             let table = self.tell_kernel(self.table.lock());

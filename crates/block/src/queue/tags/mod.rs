@@ -196,17 +196,20 @@ fn run(tag: TagGuard, start: Start) {
             Some((tag, start))
         }
     });
-    let mut next = nested;
+    // Should a start panic, what is queued behind it gives its tags back, and the next call starts afresh.
+    struct Afresh;
+    impl Drop for Afresh {
+        fn drop(&mut self) {
+            let queued = STARTING.with(|s| s.borrow_mut().take());
+            drop(queued);
+        }
+    }
+    let Some(first) = nested else { return };
+    let _afresh = Afresh;
+    let mut next = Some(first);
     while let Some((tag, start)) = next {
         while_completing(|| start(tag));
-        next = STARTING.with(|s| {
-            let mut starting = s.borrow_mut();
-            let next = starting.as_mut().and_then(VecDeque::pop_front);
-            if next.is_none() {
-                *starting = None;
-            }
-            next
-        });
+        next = STARTING.with(|s| s.borrow_mut().as_mut().and_then(VecDeque::pop_front));
     }
 }
 
@@ -217,8 +220,13 @@ pub(super) fn completing() -> bool {
 
 /// Runs `f` as a part of a completion.
 pub(super) fn while_completing<T>(f: impl FnOnce() -> T) -> T {
-    let before = COMPLETING.with(|c| c.replace(true));
-    let result = f();
-    COMPLETING.with(|c| c.set(before));
-    result
+    /// As it was, also when `f` panics.
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            COMPLETING.with(|c| c.set(self.0));
+        }
+    }
+    let _before = Before(COMPLETING.with(|c| c.replace(true)));
+    f()
 }
