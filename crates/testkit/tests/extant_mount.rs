@@ -9,18 +9,23 @@ use extant_testkit::kinds::kind;
 use extant_testkit::mount::{ExtantMount, Mounted, is_mount_point, loop_mounts_work};
 use extant_testkit::oracle::{expect_clean, make_image};
 
+/// A script is written and run by one test at a time: what another starts meanwhile would have it open for writing.
+static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 struct Scene {
+    _alone: std::sync::MutexGuard<'static, ()>,
     dir: tempfile::TempDir,
     image: PathBuf,
     mnt: PathBuf,
 }
 
 fn scene() -> Scene {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let image = make_image(dir.path(), &kind("ext2", "", None, 1024).options).unwrap();
     let mnt = dir.path().join("mnt");
     std::fs::create_dir(&mnt).unwrap();
-    Scene { dir, image, mnt }
+    Scene { _alone, dir, image, mnt }
 }
 
 fn script(dir: &Path, mount: &str) -> PathBuf {
