@@ -172,9 +172,9 @@ const TURNS_MAX: u32 = 1000;
 /// The same where it may look in vain.
 const TURNS_FEW: u32 = 8;
 
-/// No preallocation of a growing file is more than this part of what may be set aside ([`Growth::Times`]): half of what
-/// is free, for all of them together.
-const SPARE: u64 = 64;
+/// No preallocation of a growing file is more than this part of what may be set aside ([`Growth::Times`]): three
+/// quarters of what is free, for all of them together.
+const SPARE: u64 = 16;
 
 /// The allocator of one mount. Linux: the `s_mb_*` part of `struct ext4_sb_info`.
 pub struct Allocator<S: GroupStore> {
@@ -509,7 +509,7 @@ impl<S: GroupStore> Allocator<S> {
     fn spare(&self) -> u64 {
         let spent = self.counters.pa_spent.get();
         let aside = self.counters.pa_blocks.get().saturating_sub(spent);
-        (self.space.available(Privilege::Normal) / 2).saturating_sub(aside)
+        (self.space.available(Privilege::Normal) / 4 * 3).saturating_sub(aside)
     }
 
     /// Linux: `ext4_mb_group_or_file`.
@@ -532,6 +532,7 @@ impl<S: GroupStore> Allocator<S> {
         let mut goal = request.goal;
         let mut try_goal = request.flags.contains(RequestFlags::TRY_GOAL);
         let mut stream = None;
+        let mut waits = false;
         if let Kind::Data { owner, logical, left, .. } = request.kind {
             // Continue what lies before.
             if let Some(left) = left
@@ -549,7 +550,7 @@ impl<S: GroupStore> Allocator<S> {
             Plan::Group => {
                 let home = self.home(request);
                 if let Some(group) = self.choice.chunk_goal(home) {
-                    (goal, try_goal) = (Some(self.geometry.group_start(GroupNr(group))), false);
+                    (goal, try_goal, waits) = (Some(self.geometry.group_start(GroupNr(group))), false, true);
                 }
                 self.choice.chunk_len(home, self.group_chunk()).max(len)
             }
@@ -568,6 +569,7 @@ impl<S: GroupStore> Allocator<S> {
             goal_only: request.flags.contains(RequestFlags::GOAL_ONLY),
             data: matches!(request.kind, Kind::Data { .. }),
             stream,
+            waits,
             limit,
         }
     }

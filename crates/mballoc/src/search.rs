@@ -41,6 +41,8 @@ pub(crate) struct Want {
     pub data: bool,
     /// Follow, and move, this stream's goal.
     pub stream: Option<usize>,
+    /// The goal's group is worth waiting for its lock.
+    pub waits: bool,
     /// Only groups below this.
     pub limit: u32,
 }
@@ -127,7 +129,7 @@ impl<S: GroupStore> Allocator<S> {
         let found = loop {
             let mut pass = Pass::new(from, goal, want.limit, want.len, power2.then_some(order));
             (pass.data, pass.least) = (want.data, want.least);
-            let found = self.scan(&mut search, pass, first_error);
+            let found = self.scan(&mut search, pass, want.waits, first_error);
             if found.is_some() {
                 break found;
             }
@@ -149,7 +151,13 @@ impl<S: GroupStore> Allocator<S> {
 
     /// The groups that the policy names, one after the other. Ends without an extent when nothing was found, or with
     /// `search.best` set when what was found has to be taken from an earlier group.
-    fn scan(&self, search: &mut Search, mut pass: Pass, first_error: &mut Option<S::Error>) -> Option<Extent> {
+    fn scan(
+        &self,
+        search: &mut Search,
+        mut pass: Pass,
+        waits: bool,
+        first_error: &mut Option<S::Error>,
+    ) -> Option<Extent> {
         let (goal, limit) = (pass.goal, pass.limit);
         loop {
             let mut good = |pass: &Pass, nr: u32| {
@@ -165,7 +173,8 @@ impl<S: GroupStore> Allocator<S> {
                 self.read_ahead(nr);
             }
             // Under contention another group is better than waiting; but the last criterion leaves nothing out.
-            let wait = pass.criterion == Criterion::Any || !self.rules.skips_busy || !group.has(LOADED);
+            let anyway = pass.criterion == Criterion::Any || !self.rules.skips_busy || waits && nr == goal;
+            let wait = anyway || !group.has(LOADED);
             let mut inner = match self.lock_loaded(GroupNr(nr), wait) {
                 Ok(inner) => inner,
                 Err(Unusable::Busy) => {
