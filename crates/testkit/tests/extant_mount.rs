@@ -9,23 +9,18 @@ use extant_testkit::kinds::kind;
 use extant_testkit::mount::{ExtantMount, Mounted, is_mount_point, loop_mounts_work};
 use extant_testkit::oracle::{expect_clean, make_image};
 
-/// A script is written and run by one test at a time: what another starts meanwhile would have it open for writing.
-static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
 struct Scene {
-    _alone: std::sync::MutexGuard<'static, ()>,
     dir: tempfile::TempDir,
     image: PathBuf,
     mnt: PathBuf,
 }
 
 fn scene() -> Scene {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let image = make_image(dir.path(), &kind("ext2", "", None, 1024).options).unwrap();
     let mnt = dir.path().join("mnt");
     std::fs::create_dir(&mnt).unwrap();
-    Scene { _alone, dir, image, mnt }
+    Scene { dir, image, mnt }
 }
 
 fn script(dir: &Path, mount: &str) -> PathBuf {
@@ -36,11 +31,16 @@ fn script(dir: &Path, mount: &str) -> PathBuf {
     path
 }
 
+/// One after the other: what another test starts while a script is written would have it open for writing.
 #[test]
-fn both_a_background_and_a_foreground_server_are_waited_for() {
-    if !loop_mounts_work() {
-        return;
+fn servers_are_waited_for_told_of_and_killed() {
+    if loop_mounts_work() {
+        both_a_background_and_a_foreground_server_are_waited_for();
+        failure_and_dropping();
     }
+}
+
+fn both_a_background_and_a_foreground_server_are_waited_for() {
     let stays = r#"mount -o loop "$1" "$2" && while mountpoint -q "$2"; do sleep 0.02; done"#;
     for (mount, foreground) in [(r#"exec mount -o loop "$1" "$2""#, false), (stays, true)] {
         let s = scene();
@@ -54,11 +54,7 @@ fn both_a_background_and_a_foreground_server_are_waited_for() {
     }
 }
 
-#[test]
 fn failure_and_dropping() {
-    if !loop_mounts_work() {
-        return;
-    }
     let s = scene();
     let fails = script(s.dir.path(), "echo no such luck >&2; exit 7");
     match ExtantMount::new(&fails, &["-o", "x"], &s.image, &s.mnt) {
