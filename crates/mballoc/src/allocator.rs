@@ -58,7 +58,8 @@ pub trait GroupStore: Send + Sync {
         Ok(())
     }
 
-    /// The group turned out to be unusable because of `error`; the request goes on without it. For `errors=`.
+    /// The group turned out to be unusable because of `error`; the request goes on without it. For `errors=`. May be
+    /// called with the group's lock held.
     fn damaged(&self, group: GroupNr, error: &Self::Error) {
         let _ = (group, error);
     }

@@ -80,7 +80,7 @@ impl<S: GroupStore> Allocator<S> {
     fn install(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner, bitmap: &[u8]) {
         let blocks = self.geometry.blocks_in_group(nr);
         if (bitmap.len() as u64) < u64::from(blocks).div_ceil(8) {
-            return self.mark_bad(nr, group, inner, "its bitmap is too short");
+            return self.distrust(nr, group, inner, "its bitmap is too short".to_owned());
         }
         let mut used = vec![0u64; blocks.div_ceil(64) as usize];
         for (word, bytes) in used.iter_mut().zip(bitmap.chunks(8)) {
@@ -98,10 +98,8 @@ impl<S: GroupStore> Allocator<S> {
             .sum::<u32>();
         let expected = group.free() + inner.held_total() + inner.masked;
         if disk_free != expected {
-            self.mark_bad(nr, group, inner, "bitmap and descriptor disagree about the free blocks");
             let detail = format!("{disk_free} blocks are free in the bitmap, {expected} says the descriptor");
-            let error = Error::corrupt(nr, self.geometry.group_start(nr), detail);
-            return self.store.damaged(nr, &error.into());
+            return self.distrust(nr, group, inner, detail);
         }
         let mut sound = true;
         for (start, len) in inner.held().into_iter().flat_map(|h| h.iter()) {
@@ -111,7 +109,7 @@ impl<S: GroupStore> Allocator<S> {
             }
         }
         if !sound {
-            return self.mark_bad(nr, group, inner, "a block is used that nobody handed out");
+            return self.distrust(nr, group, inner, "a block is used that nobody handed out".to_owned());
         }
         let first = self.geometry.group_start(nr).0;
         let mut masked = 0;
@@ -176,6 +174,12 @@ impl<S: GroupStore> Allocator<S> {
         self.choice.changed(nr.0, group.info(inner.buddy.as_deref(), self.geometry.highest_order()));
     }
 
+    /// The group contradicts itself: it is bad from now on, and the store is told.
+    fn distrust(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner, detail: String) {
+        self.mark_bad(nr, group, inner, &detail);
+        self.store.damaged(nr, &Error::corrupt(nr, self.geometry.group_start(nr), detail).into());
+    }
+
     /// Nothing is allocated or freed here any more, and its free blocks do not count.
     pub(crate) fn mark_bad(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner, why: &str) {
         if group.has(BAD) {
@@ -235,7 +239,7 @@ impl<S: GroupStore> Allocator<S> {
             match inner.buddy.as_mut().map(|b| b.mark_free(start, len)) {
                 Some(true) => {}
                 Some(false) => {
-                    self.mark_bad(nr, group, &mut inner, "a held block was free");
+                    self.distrust(nr, group, &mut inner, "a held block was free".to_owned());
                     // These are held no more, and not free either.
                     self.space.disk_forgotten(u64::from(len));
                 }

@@ -134,7 +134,7 @@ pub const ALL: &[Measure] = &[
     measure("allocations", "", "extents allocated"),
     measure("blocks_allocated", "", "blocks in them"),
     measure("blocks_freed", "", "blocks freed"),
-    measure("blocks_touched", "", "different blocks among those allocated"),
+    measure("blocks_touched", "", "different blocks among those allocated, of each mount"),
     measure("locality_preallocations", "", "preallocations made for small files together"),
     measure("locality_groups", "", "block groups that they lie in"),
     measure("locality_groups_of_32", "", "block groups that the first 32 of them lie in"),

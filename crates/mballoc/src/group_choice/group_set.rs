@@ -1,9 +1,10 @@
-//! [`GroupSet`]: a set of group numbers, as a bitmap of two levels.
+//! [`GroupSet`]: a set of group numbers, as a bitmap of two levels; [`Family`]: such sets by an order, a group in one at
+//! most.
 //!
 //! # Locking
 //! None: readers and writers share no lock. A group is put in and taken out by one thread at a time.
 
-use extant_base::sync::atomic::{AtomicU64, Ordering};
+use extant_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A set of group numbers.
 pub struct GroupSet {
@@ -72,6 +73,49 @@ impl GroupSet {
             at += 1;
         }
         None
+    }
+}
+
+/// Sets of groups by an order.
+pub struct Family {
+    sets: Vec<GroupSet>,
+    /// For each group, its order and one; 0 for none. Under the group's lock.
+    listed: Box<[AtomicU8]>,
+}
+
+impl Family {
+    /// For orders below `orders`.
+    pub fn new(groups: u32, orders: usize) -> Family {
+        Family {
+            sets: (0..orders).map(|_| GroupSet::new(groups)).collect(),
+            listed: (0..groups).map(|_| AtomicU8::new(0)).collect(),
+        }
+    }
+
+    /// The sets, by order.
+    pub fn sets(&self) -> &[GroupSet] {
+        &self.sets
+    }
+
+    /// The group has this order now.
+    pub fn put(&self, group: u32, order: Option<u32>) {
+        let Some(listed) = self.listed.get(group as usize) else { return };
+        let (old, new) = (listed.load(Ordering::Relaxed), order.map_or(0, |o| o as u8 + 1));
+        if old != new {
+            // In before out: nobody who looks meanwhile misses the group.
+            if let Some(set) = (new as usize).checked_sub(1).and_then(|o| self.sets.get(o)) {
+                set.insert(group);
+            }
+            if let Some(set) = (old as usize).checked_sub(1).and_then(|o| self.sets.get(o)) {
+                set.remove(group);
+            }
+            listed.store(new, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        self.sets.iter().map(GroupSet::bytes).sum::<usize>() + self.listed.len()
     }
 }
 

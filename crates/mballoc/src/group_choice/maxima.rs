@@ -14,6 +14,7 @@
 //! # Locking
 //! None. The byte of a group is changed by one thread at a time (who holds the group's lock).
 
+use extant_base::sim;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a node.
@@ -126,6 +127,7 @@ impl Maxima {
     pub fn set(&self, group: u32, byte: u8) {
         let Some(groups) = self.levels.first().filter(|groups| groups.byte(group as usize) != byte) else { return };
         groups.set(group as usize, byte);
+        sim::point("maxima: set");
         self.correct_above(0, group as usize);
     }
 
@@ -135,8 +137,10 @@ impl Maxima {
             let [below, above] = pair else { return };
             at /= NODE;
             let mut largest = below.largest_of_node(at);
+            sim::point("maxima: looked");
             while above.byte(at) != largest {
                 above.set(at, largest);
+                sim::point("maxima: stored");
                 largest = below.largest_of_node(at);
             }
         }
@@ -210,8 +214,13 @@ impl Maxima {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Arc;
+
     use extant_base::rng::Rng;
+    use extant_base::sim::Options;
+    use extant_base::task;
+
+    use super::*;
 
     #[test]
     fn a_class_that_is_needed_has_enough() {
@@ -251,37 +260,43 @@ mod tests {
         }
     }
 
-    /// Threads change the bytes of different groups while others look; when they have done so, every node says what is
-    /// under it.
+    /// Two threads change groups of one node while a third looks, under every schedule with few preemptions: afterwards
+    /// every node says what is under it. Places where another may take over are the `sim::point`s.
     #[test]
-    fn nothing_is_forgotten_when_many_change_at_once() {
-        for round in 0..40 {
-            let maxima = std::sync::Arc::new(Maxima::new(9000));
-            let workers: Vec<_> = (0..4u32)
-                .map(|t| {
-                    let maxima = maxima.clone();
-                    extant_base::task::spawn("maxima", move || {
-                        let mut rng = Rng::new(u64::from(round * 4 + t));
-                        for _ in 0..4000 {
-                            // Few groups, in two parts far apart, mostly empty: nodes change all the way up.
-                            let g = rng.below(4) as u32 * 4 + t + if rng.one_in(2) { 4200 } else { 0 };
-                            let byte = if rng.one_in(2) { 0 } else { rng.below(128) as u8 };
-                            maxima.set(g, byte);
-                            maxima.next(0, 9000, 1 + rng.below(127) as u8);
-                        }
-                    })
-                    .expect("thread")
-                })
-                .collect();
-            workers.into_iter().for_each(|w| w.join().expect("joined"));
-            for pair in maxima.levels.windows(2) {
-                let [below, above] = pair else { panic!("two levels") };
-                for node in 0..below.0.len() / WORDS {
-                    assert_eq!(above.byte(node), below.largest_of_node(node), "round {round}, node {node}");
-                }
-            }
-            let nonzero = (0..9000).find(|&g| maxima.get(g) > 0);
-            assert_eq!((maxima.first_nonzero(9000), maxima.next(0, 9000, 1)), (nonzero, nonzero));
+    fn nothing_is_forgotten_when_several_change_at_once() {
+        // What the two groups have before, and get.
+        for (before, after) in [([30, 0], [0, 60]), ([60, 50], [0, 0]), ([30, 60], [50, 0]), ([0, 0], [60, 30])] {
+            let runs = sim::search(
+                &Options { steps_max: 10_000, processors: 2, ..Options::new(0) },
+                2,
+                move || {
+                    let maxima = Arc::new(Maxima::new(9000));
+                    // Far from where the third looks from, so that it comes to their node from above.
+                    let changes = [0, 1].map(|i| (4207 + i as u32, before[i], after[i]));
+                    changes.iter().for_each(|&(g, old, _)| maxima.set(g, old));
+                    let start = |work: Box<dyn FnOnce(&Maxima) + Send>| {
+                        let maxima = maxima.clone();
+                        task::spawn("maxima", move || work(&maxima)).expect("thread")
+                    };
+                    let mut threads: Vec<_> =
+                        changes.iter().map(|&(g, _, new)| start(Box::new(move |m| m.set(g, new)))).collect();
+                    threads.push(start(Box::new(|m| {
+                        m.next(0, 9000, 20);
+                    })));
+                    threads.into_iter().for_each(|t| t.join().expect("joined"));
+                    let agree = maxima.levels.windows(2).all(|pair| {
+                        (0..pair[0].0.len() / WORDS).all(|n| pair[1].byte(n) == pair[0].largest_of_node(n))
+                    });
+                    let first = changes.iter().find(|&&(_, _, new)| new > 0).map(|&(g, _, _)| g);
+                    (agree, maxima.next(0, 9000, 1) == first, maxima.first_nonzero(9000) == first)
+                },
+                |outcome| {
+                    let forks = outcome.forks;
+                    let result = outcome.result.unwrap_or_else(|e| panic!("{before:?} {after:?} {forks:?}: {e}"));
+                    assert_eq!(result, (true, true, true), "{before:?} {after:?} {forks:?}");
+                },
+            );
+            assert!(runs > 100, "{runs} schedules");
         }
     }
 }

@@ -47,6 +47,8 @@ pub struct ModelStore {
     pub fail_loads: AtomicU64,
     pub loads: AtomicU64,
     pub marks: AtomicU64,
+    /// Groups said to be damaged.
+    pub damaged: AtomicU64,
 }
 
 /// The journal handle: remembers the groups it dirtied.
@@ -69,6 +71,7 @@ impl ModelStore {
             fail_loads: AtomicU64::new(u64::MAX),
             loads: AtomicU64::new(0),
             marks: AtomicU64::new(0),
+            damaged: AtomicU64::new(0),
         }
     }
 
@@ -126,6 +129,10 @@ impl GroupStore for ModelStore {
         }
         self.dawdle();
         Ok(bitmap)
+    }
+
+    fn damaged(&self, _: GroupNr, _: &TestError) {
+        self.damaged.fetch_add(1, Ordering::Relaxed);
     }
 
     fn prepare(&self, _: &mut Txn, _: GroupNr) -> Result<(), TestError> {

@@ -8,10 +8,8 @@
 //! # Locking
 //! None.
 
-use extant_base::sync::atomic::{AtomicU8, Ordering};
-
 use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, ORDERS, Pass, Rules, Streams, order_of};
-use crate::group_choice::group_set::GroupSet;
+use crate::group_choice::group_set::Family;
 
 static RULES: Rules = Rules {
     streams: Streams::PerProcessor,
@@ -22,58 +20,23 @@ static RULES: Rules = Rules {
     ..LINUX_5_13
 };
 
-/// Sets of groups by an order.
-struct Family {
-    sets: Vec<GroupSet>,
-    /// For each group, its order and one; 0 for none. Under the group's lock.
-    listed: Box<[AtomicU8]>,
-}
-
-impl Family {
-    fn new(groups: u32) -> Family {
-        Family {
-            sets: (0..ORDERS).map(|_| GroupSet::new(groups)).collect(),
-            listed: (0..groups).map(|_| AtomicU8::new(0)).collect(),
+/// The next group of a pass: from the goal on, order by order, then before the goal. `pass.step` is the order, and
+/// the side of the goal; `pass.at` the group behind the last one named.
+fn next(family: &Family, pass: &mut Pass, least: u32) -> Option<u32> {
+    loop {
+        let (side, order) = (pass.step as usize / ORDERS, pass.step as usize % ORDERS);
+        let (from, to) = if side == 0 { (pass.goal, pass.limit) } else { (0, pass.goal) };
+        if side > 1 {
+            return None;
         }
-    }
-
-    fn put(&self, group: u32, order: Option<u32>) {
-        let Some(listed) = self.listed.get(group as usize) else { return };
-        let (old, new) = (listed.load(Ordering::Relaxed), order.map_or(0, |o| o as u8 + 1));
-        if old != new {
-            // In before out: nobody who looks meanwhile misses the group.
-            if let Some(set) = (new as usize).checked_sub(1).and_then(|o| self.sets.get(o)) {
-                set.insert(group);
-            }
-            if let Some(set) = (old as usize).checked_sub(1).and_then(|o| self.sets.get(o)) {
-                set.remove(group);
-            }
-            listed.store(new, Ordering::Relaxed);
+        if order >= least as usize
+            && let Some(group) = family.sets()[order].next(from.max(pass.at as u32), to)
+        {
+            pass.at = u64::from(group) + 1;
+            return Some(group);
         }
-    }
-
-    /// The next group of a pass: from the goal on, order by order, then before the goal. `pass.step` is the order, and
-    /// the side of the goal; `pass.at` the group behind the last one named.
-    fn next(&self, pass: &mut Pass, least: u32) -> Option<u32> {
-        loop {
-            let (side, order) = (pass.step as usize / ORDERS, pass.step as usize % ORDERS);
-            let (from, to) = if side == 0 { (pass.goal, pass.limit) } else { (0, pass.goal) };
-            if side > 1 {
-                return None;
-            }
-            if order >= least as usize
-                && let Some(group) = self.sets[order].next(from.max(pass.at as u32), to)
-            {
-                pass.at = u64::from(group) + 1;
-                return Some(group);
-            }
-            pass.step += 1;
-            pass.at = 0;
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        self.sets.iter().map(GroupSet::bytes).sum::<usize>() + self.listed.len()
+        pass.step += 1;
+        pass.at = 0;
     }
 }
 
@@ -85,7 +48,7 @@ pub struct OrderedGroups {
 
 impl OrderedGroups {
     pub fn new(groups: u32) -> OrderedGroups {
-        OrderedGroups { largest: Family::new(groups), averages: Family::new(groups) }
+        OrderedGroups { largest: Family::new(groups, ORDERS), averages: Family::new(groups, ORDERS) }
     }
 
     /// A shorter length at the same criterion; false when it would be too short. `pass.tries` counts.
@@ -117,8 +80,8 @@ impl GroupChoice for OrderedGroups {
         loop {
             loop {
                 let group = match pass.criterion {
-                    Criterion::Power2 => self.largest.next(pass, pass.order.unwrap_or(0)),
-                    Criterion::AverageFits => self.averages.next(pass, order_of(pass.len).unwrap_or(0)),
+                    Criterion::Power2 => next(&self.largest, pass, pass.order.unwrap_or(0)),
+                    Criterion::AverageFits => next(&self.averages, pass, order_of(pass.len).unwrap_or(0)),
                     Criterion::FreeFits | Criterion::Any => pass.walk(),
                 };
                 match group {

@@ -17,10 +17,8 @@
 //! # Locking
 //! None.
 
-use extant_base::sync::atomic::{AtomicU8, Ordering};
-
 use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, ORDERS, Pass, Rules, Streams, order_of};
-use crate::group_choice::group_set::GroupSet;
+use crate::group_choice::group_set::{Family, GroupSet};
 
 /// Groups of the order just below the wanted length are worth a look, but only so many: all of them may be too small.
 const BORDERLINE_MAX: u32 = 16;
@@ -39,26 +37,21 @@ const FREE: usize = 2;
 
 /// The three families.
 pub struct SizeClasses {
-    families: [Vec<GroupSet>; 3],
-    /// For each group its order and one in each family; 0 for none. Under the group's lock.
-    listed: Box<[[AtomicU8; 3]]>,
+    families: [Family; 3],
 }
 
 impl SizeClasses {
     pub fn new(groups: u32) -> SizeClasses {
-        SizeClasses {
-            families: std::array::from_fn(|_| (0..ORDERS).map(|_| GroupSet::new(groups)).collect()),
-            listed: (0..groups).map(|_| Default::default()).collect(),
-        }
+        SizeClasses { families: std::array::from_fn(|_| Family::new(groups, ORDERS)) }
     }
 
     /// The highest order of which a group is known to have a free buddy.
     fn highest_order(&self, limit: u32) -> Option<u32> {
-        (0..ORDERS as u32).rev().find(|&o| self.families[LARGEST][o as usize].next(0, limit).is_some())
+        (0..ORDERS as u32).rev().find(|&o| self.families[LARGEST].sets()[o as usize].next(0, limit).is_some())
     }
 
     fn leg(&self, family: usize, from: usize, to: usize, tries: u32) -> Leg<'_> {
-        Leg { sets: &self.families[family][from.min(to)..to], tries }
+        Leg { sets: &self.families[family].sets()[from.min(to)..to], tries }
     }
 
     /// What the pass walks over, one after the other.
@@ -152,21 +145,9 @@ impl GroupChoice for SizeClasses {
     }
 
     fn changed(&self, group: u32, info: GroupInfo) {
-        let Some(listed) = self.listed.get(group as usize) else { return };
-        let new = [info.largest(), info.average().and_then(order_of), order_of(info.free)];
-        for ((sets, new), listed) in self.families.iter().zip(new).zip(listed) {
-            let (old, new) = (listed.load(Ordering::Relaxed), new.map_or(0, |o| o as u8 + 1));
-            if old != new {
-                // In before out: nobody who looks meanwhile misses the group.
-                if new > 0 {
-                    sets[new as usize - 1].insert(group);
-                }
-                if old > 0 {
-                    sets[old as usize - 1].remove(group);
-                }
-                listed.store(new, Ordering::Relaxed);
-            }
-        }
+        self.families[LARGEST].put(group, info.largest());
+        self.families[AVERAGE].put(group, info.average().and_then(order_of));
+        self.families[FREE].put(group, order_of(info.free));
     }
 
     fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
@@ -187,7 +168,7 @@ impl GroupChoice for SizeClasses {
     }
 
     fn bytes(&self) -> usize {
-        self.families.iter().flatten().map(GroupSet::bytes).sum::<usize>() + self.listed.len() * 3
+        self.families.iter().map(Family::bytes).sum()
     }
 }
 
