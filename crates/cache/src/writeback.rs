@@ -1,9 +1,9 @@
 //! Background writeback of file data (Linux: fs/fs-writeback.c, mm/page-writeback.c).
 //!
 //! Main types: [`Flusher`] (which inodes are dirty, since when, and how many bytes in all), [`AddressSpaceOps`] (how
-//! one inode's dirty data reaches the device: implemented by `fs`).
+//! their dirty data reaches the device: implemented by `fs`).
 //!
-//! Rules: data older than `expire` is written; above `background_bytes` everything is written, oldest inode first;
+//! Rules: data older than `expire` is written; above `background_bytes`, the oldest inodes until half of that is left;
 //! above `limit_bytes` writers do it themselves ([`Flusher::must_throttle`]). Within an inode, blocks go out in file
 //! order.
 //!
@@ -17,6 +17,7 @@
 //! dirtied without it ([`AddressSpaceOps::is_listed`]).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,23 +26,19 @@ use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, Ordering, fence};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 
-use crate::writes::Writebacks;
-
 static CLASS: LockClass = LockClass::new("dirty inodes", 38);
 
 /// What the flusher needs of an inode.
-pub trait AddressSpaceOps: Send + Sync {
-    /// Starts writing all dirty data, and writes lazily kept times. Errors are recorded with the inode, for its fsync.
-    fn write_pages(&self);
+pub trait AddressSpaceOps: Send + Sync + Sized + 'static {
+    /// Starts writing all dirty data of these inodes of one mount, neighbours on the device together, and writes lazily
+    /// kept times. Errors are recorded with each inode, for its fsync.
+    fn write_pages(inodes: &[Arc<Self>]);
 
-    /// The same, unless somebody else is at it: false then.
-    fn try_write_pages(&self) -> bool;
+    /// Bytes that are dirty and in nobody's hands.
+    fn dirty_bytes(&self) -> u64;
 
     /// Nothing is dirty, and nothing on its way.
     fn is_clean(&self) -> bool;
-
-    /// What is on its way.
-    fn writebacks(&self) -> &Arc<Writebacks>;
 
     /// Whether the flusher lists the inode: the flusher's own note, kept where it costs no lock.
     fn is_listed(&self) -> &AtomicBool;
@@ -55,23 +52,22 @@ pub struct FlusherOptions {
     pub expire_ns: u64,
 }
 
-struct Dirty {
-    inode: Arc<dyn AddressSpaceOps>,
+struct Dirty<I> {
+    inode: Arc<I>,
     since_ns: u64,
 }
 
-#[derive(Default)]
-struct Table {
+struct Table<I> {
     /// By inode number: writing in that order follows the inode tables, and with Orlov the data.
-    inodes: BTreeMap<u64, Dirty>,
+    inodes: BTreeMap<u64, Dirty<I>>,
     stop: bool,
 }
 
 /// The dirty inodes of one mount.
-pub struct Flusher {
+pub struct Flusher<I> {
     clock: Clock,
     options: FlusherOptions,
-    table: Mutex<Table>,
+    table: Mutex<Table<I>>,
     wake: Condvar,
     dirty_bytes: AtomicI64,
     kicked: AtomicBool,
@@ -79,12 +75,12 @@ pub struct Flusher {
     pub inodes_written: Counter,
 }
 
-impl Flusher {
-    pub fn new(clock: Clock, options: FlusherOptions) -> Arc<Flusher> {
+impl<I: AddressSpaceOps> Flusher<I> {
+    pub fn new(clock: Clock, options: FlusherOptions) -> Arc<Flusher<I>> {
         Arc::new(Flusher {
             clock,
             options,
-            table: Mutex::new(&CLASS, Table::default()),
+            table: Mutex::new(&CLASS, Table { inodes: BTreeMap::new(), stop: false }),
             wake: Condvar::new(),
             dirty_bytes: AtomicI64::new(0),
             kicked: AtomicBool::new(false),
@@ -93,7 +89,7 @@ impl Flusher {
     }
 
     /// Notes that inode `ino` is dirty; `bytes` became dirty now (0 for times only). Called after they did.
-    pub fn dirtied<I: AddressSpaceOps + 'static>(&self, ino: u64, bytes: u64, inode: &Arc<I>) {
+    pub fn dirtied(&self, ino: u64, bytes: u64, inode: &Arc<I>) {
         // Against `settled`: either it sees what is dirty, or this sees that it is not listed any more.
         fence(Ordering::SeqCst);
         if !inode.is_listed().load(Ordering::SeqCst) {
@@ -107,7 +103,7 @@ impl Flusher {
     }
 
     /// Something of the inode has reached the device, or never will: if it is clean now, it is not listed any more.
-    pub fn settled(&self, ino: u64, inode: &impl AddressSpaceOps) {
+    pub fn settled(&self, ino: u64, inode: &I) {
         if !inode.is_clean() {
             return;
         }
@@ -165,40 +161,47 @@ impl Flusher {
         let now = self.clock.now_ns();
         let due = self.take_due(|d| now.saturating_sub(d.since_ns) >= self.options.expire_ns, now);
         let mut written = due.len();
-        for inode in due {
-            inode.write_pages();
-        }
+        I::write_pages(&due);
         if over {
-            // Oldest first, until there is room again.
-            let mut order: Vec<(u64, u64)> =
-                self.table.lock().inodes.iter().map(|(ino, d)| (d.since_ns, *ino)).collect();
-            order.sort_unstable();
-            for (_, ino) in order {
-                if self.dirty_bytes() <= self.options.background_bytes / 2 {
-                    break;
-                }
-                let inode = match self.table.lock().inodes.get_mut(&ino) {
-                    Some(d) => {
-                        d.since_ns = now;
-                        d.inode.clone()
-                    }
-                    None => continue,
-                };
-                inode.write_pages();
-                written += 1;
-            }
+            let most = self.take_oldest(now);
+            written += most.len();
+            I::write_pages(&most);
         }
         self.inodes_written.add(written as u64);
         written
     }
 
+    /// Those that have been dirty longest, until there is room again once they are written; in inode order.
+    fn take_oldest(&self, now: u64) -> Vec<Arc<I>> {
+        let mut t = self.table.lock();
+        let mut order: Vec<(u64, u64)> = t.inodes.iter().map(|(ino, d)| (d.since_ns, *ino)).collect();
+        order.sort_unstable();
+        let mut left = self.dirty_bytes().saturating_sub(self.options.background_bytes / 2);
+        let mut taken = BTreeMap::new();
+        for (_, ino) in order {
+            let Some(d) = t.inodes.get_mut(&ino).filter(|_| left > 0) else { break };
+            left = left.saturating_sub(d.inode.dirty_bytes());
+            d.since_ns = now;
+            taken.insert(ino, d.inode.clone());
+        }
+        taken.into_values().collect()
+    }
+
     /// Everything that is dirty or on its way, in inode order.
-    pub fn listed(&self) -> Vec<Arc<dyn AddressSpaceOps>> {
+    pub fn listed(&self) -> Vec<Arc<I>> {
         self.table.lock().inodes.values().map(|d| d.inode.clone()).collect()
     }
 
+    /// What of that has numbers in `range`, from the one after `ino` on and then from the start; at most `max`.
+    pub fn listed_after(&self, ino: u64, range: Range<u64>, max: usize) -> Vec<Arc<I>> {
+        let t = self.table.lock();
+        let after = t.inodes.range((ino + 1).clamp(range.start, range.end)..range.end);
+        let before = t.inodes.range(range.start..ino.clamp(range.start, range.end));
+        after.chain(before).take(max).map(|(_, d)| d.inode.clone()).collect()
+    }
+
     /// Those that are due. They stay listed, and are due again one period later if they are not clean by then.
-    fn take_due(&self, due: impl Fn(&Dirty) -> bool, now: u64) -> Vec<Arc<dyn AddressSpaceOps>> {
+    fn take_due(&self, due: impl Fn(&Dirty<I>) -> bool, now: u64) -> Vec<Arc<I>> {
         let mut t = self.table.lock();
         let taken = t.inodes.values_mut().filter(|d| due(d)).map(|d| {
             d.since_ns = now;

@@ -28,6 +28,7 @@ use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
 use crate::ops::credits;
+use crate::ops::sync::policy::SyncPolicy;
 use crate::ops::writeback::Completed;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
@@ -101,7 +102,8 @@ pub struct Filesystem {
     pub(crate) inodes: Arc<InodeTable>,
     pub(crate) own_inodes: OwnInodes,
     pub(crate) es: Arc<EsCache>,
-    pub(crate) flusher: Arc<Flusher>,
+    pub(crate) flusher: Arc<Flusher<Inode>>,
+    pub(crate) sync_policy: Box<dyn SyncPolicy>,
     pub(crate) orphans: Orphans,
     pub(crate) renames: Mutex<()>,
     pub(crate) inode_hints: Vec<AtomicU32>,

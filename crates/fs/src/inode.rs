@@ -47,7 +47,6 @@ pub struct Inode {
     pub ino: InodeNr,
     pub generation: u32,
     pub(crate) fs: Weak<Filesystem>,
-    pub(crate) me: Weak<Inode>,
     /// Writers of content, names and attributes exclude each other and readers (Linux: `i_rwsem`).
     pub(crate) rw: RwLock<()>,
     /// Writeback excludes truncation and other writeback, but not writers.
@@ -125,9 +124,8 @@ impl Inode {
     ) -> Arc<Inode> {
         let pages = AddressSpace::new(fs.geo.block_bits, fs.options.keep_clean && desc.is_regular(), fs.budget.clone());
         let size = desc.size;
-        Arc::new_cyclic(|me| Inode {
+        Arc::new(Inode {
             ino,
-            me: me.clone(),
             generation: desc.generation,
             fs: Arc::downgrade(fs),
             rw: RwLock::new(&RW_CLASS, ()),

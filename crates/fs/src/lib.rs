@@ -72,7 +72,8 @@ pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};
 pub use map::es::EsPolicyKind;
-pub use ops::sync::{Asker, Done};
+pub use ops::sync::policy::SyncPolicyKind;
+pub use ops::sync::{Asker, Done, DoneEach};
 pub use ops::volume::LABEL_MAX;
 pub use ops::{
     Cred, DirItem, FallocateMode, NewNode, OpenFor, RenameFlags, Seek, SetAttr, SetFlags, SetTime, WriteFlags,

@@ -258,6 +258,7 @@ impl Parts {
             sb: Mutex::new(&filesystem::SUPER_CLASS, sb),
             inodes: InodeTable::new(budget.clone()),
             es: Arc::new(EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()))),
+            sync_policy: options.sync_policy.state(geo.inodes_per_group),
             inode_hints: (0..geo.group_count()).map(|_| AtomicU32::new(0)).collect(),
             free_inodes: AtomicI64::new(free_inodes as i64),
             dev: self.dev,

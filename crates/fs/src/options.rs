@@ -10,6 +10,7 @@ use extant_block::queue::{Queue, TagConfig, TagPolicyKind};
 use extant_mballoc::Policy as AllocPolicy;
 
 use crate::map::es::EsPolicyKind;
+use crate::ops::sync::policy::SyncPolicyKind;
 
 /// When reading moves a file's access time. Under FUSE only reads that reach the server count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +94,7 @@ pub struct PolicyOption {
 }
 
 /// Every mechanism whose policy is chosen at mount.
-pub static POLICIES: [PolicyOption; 3] = [
+pub static POLICIES: [PolicyOption; 4] = [
     PolicyOption {
         table: AllocPolicy::TABLE,
         set: |options, name| {
@@ -112,6 +113,13 @@ pub static POLICIES: [PolicyOption; 3] = [
         table: TagPolicyKind::TABLE,
         set: |options, name| {
             options.tag_policy = TagPolicyKind::from_name(name)?;
+            Ok(())
+        },
+    },
+    PolicyOption {
+        table: SyncPolicyKind::TABLE,
+        set: |options, name| {
+            options.sync_policy = SyncPolicyKind::from_name(name)?;
             Ok(())
         },
     },
@@ -156,6 +164,8 @@ pub struct MountOptions {
     pub tag_policy: TagPolicyKind,
     /// Requests under way at once: so many tags there are, from 1 to [`QUEUE_DEPTH_MAX`].
     pub queue_depth: u32,
+    /// Whose data an fsync carries along.
+    pub sync_policy: SyncPolicyKind,
     /// Blocks that are freed are discarded, once the transaction that freed them is durable.
     pub discard: bool,
     /// Where the times of inodes, and of what is done at intervals, come from.
@@ -190,6 +200,7 @@ impl Default for MountOptions {
             es_policy: EsPolicyKind::default(),
             tag_policy: TagPolicyKind::default(),
             queue_depth: TagConfig::default().depth,
+            sync_policy: SyncPolicyKind::default(),
             discard: false,
             clock: Clock::real(),
             threads: true,
@@ -226,7 +237,12 @@ mod tests {
         for PolicyOption { table, .. } in &POLICIES {
             for row in table.rows {
                 assert_eq!(options.set_policy(table.option, row.name), Some(Ok(())), "{} {}", table.option, row.name);
-                let chosen = [options.alloc_policy.name(), options.es_policy.name(), options.tag_policy.name()];
+                let chosen = [
+                    options.alloc_policy.name(),
+                    options.es_policy.name(),
+                    options.tag_policy.name(),
+                    options.sync_policy.name(),
+                ];
                 assert!(chosen.contains(&row.name), "{chosen:?}");
             }
             assert!(matches!(options.set_policy(table.option, "best"), Some(Err(_))));

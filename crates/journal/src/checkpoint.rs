@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use extant_base::trace_point;
+use extant_block::queue::Plug;
 use extant_block::{AlignedBuf, Bio, BioFlags, BioVec, Completion};
 use extant_cache::IoWait;
 use extant_ondisk::BlockNr;
@@ -45,31 +46,23 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes blocks (sorted) to their homes, neighbours in one request, and waits.
+    /// Writes blocks to their homes and waits.
     pub(crate) fn write_blocks(&self, blocks: Vec<(BlockNr, Arc<AlignedBuf>)>) -> Result<()> {
         let bs = u64::from(self.cache.block_size());
-        let max = (u64::from(self.dev.limits().max_transfer) / bs).max(1) as usize;
+        self.write_all(blocks.into_iter().map(|(block, data)| (block.0 * bs, data)).collect(), BioFlags::META)
+    }
+
+    /// Writes whole blocks, each to its byte offset, plugged, so that neighbours share a request, and waits.
+    pub(crate) fn write_all(&self, blocks: Vec<(u64, Arc<AlignedBuf>)>, flags: BioFlags) -> Result<()> {
         let wait = IoWait::new();
-        let mut run: Vec<BioVec> = Vec::new();
-        let mut first = 0u64;
-        let submit = |run: &mut Vec<BioVec>, first: u64| {
-            if !run.is_empty() {
-                let token = wait.begin();
-                let done = Box::new(move |c: Completion| token.done(c.result));
-                self.dev.submit(Bio::write(first * bs, std::mem::take(run), BioFlags::META, done));
-            }
-        };
-        for (block, data) in blocks {
-            if run.is_empty() {
-                first = block.0;
-            } else if first + run.len() as u64 != block.0 || run.len() == max {
-                submit(&mut run, first);
-                first = block.0;
-            }
-            run.push(BioVec { offset: 0, len: data.len(), buf: data });
+        let mut plug = Plug::new(&*self.dev);
+        for (offset, buf) in blocks {
+            let token = wait.begin();
+            let done = Box::new(move |c: Completion| token.done(c.result));
+            let len = buf.len();
+            plug.submit(Bio::write(offset, vec![BioVec { buf, offset: 0, len }], flags, done));
         }
-        submit(&mut run, first);
-        wait.wait()?;
-        Ok(())
+        drop(plug);
+        Ok(wait.wait()?)
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use extant_base::trace_point;
-use extant_block::{AlignedBuf, Bio, BioFlags, BioVec, Completion};
-use extant_cache::{BufKind, Buffer, IoWait};
+use extant_block::{AlignedBuf, BioFlags};
+use extant_cache::{BufKind, Buffer};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{
     CommitBlock, DescriptorBuilder, LogCsum, RevokeBuilder, Tid, escape, needs_escape, tag_checksum, v1_checksum,
@@ -291,41 +291,20 @@ impl Journal {
         // good header and a bad checksum, which e2fsck and older kernels take for a damaged journal.
         images.push(Arc::new(AlignedBuf::zeroed(format.block_size)));
         let start = disk.head;
-        let wait = IoWait::new();
-        let mut at = start;
-        let mut commit_at = start;
-        let max = (self.dev.limits().max_transfer as usize / format.block_size).max(1);
-        let mut run: Vec<BioVec> = Vec::new();
-        let mut run_offset = 0u64;
-        let submit = |run: &mut Vec<BioVec>, offset: u64| {
-            if run.is_empty() {
-                return;
-            }
-            let token = wait.begin();
-            let done = Box::new(move |c: Completion| token.done(c.result));
-            self.dev.submit(Bio::write(offset, std::mem::take(run), BioFlags::META | BioFlags::SYNC, done));
-        };
+        let (mut at, mut commit_at) = (start, start);
+        let mut placed = Vec::with_capacity(images.len());
         for image in images {
-            let offset = disk.offset(at);
-            let contiguous = run_offset + (run.len() * format.block_size) as u64 == offset;
-            if !contiguous || run.len() == max {
-                submit(&mut run, run_offset);
-            }
-            if run.is_empty() {
-                run_offset = offset;
-            }
-            run.push(BioVec { buf: image, offset: 0, len: format.block_size });
+            placed.push((disk.offset(at), image));
             commit_at = at;
             at = disk.range.next(at);
         }
-        submit(&mut run, run_offset);
+        self.write_all(placed, BioFlags::META | BioFlags::SYNC)?;
         if disk.superblock.start == 0 {
             // The first transaction since the log was empty: the commit block's PREFLUSH makes this durable too.
             disk.superblock.start = start;
             disk.superblock.sequence = closed.tid;
             disk.write_superblock(&*self.dev, BioFlags::empty())?;
         }
-        wait.wait()?;
         let now = self.options.clock.wall();
         disk.last_commit_sec = disk.last_commit_sec.max(now.sec.max(0) as u64);
         let commit = CommitBlock { tid: closed.tid, sec: disk.last_commit_sec, nsec: now.nsec };

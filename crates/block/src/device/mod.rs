@@ -77,6 +77,11 @@ pub trait BlockDevice: Send + Sync {
         false
     }
 
+    /// Whether everything whose write has ended is known to be durable, so that a flush would have nothing to do.
+    fn is_flushed(&self) -> bool {
+        false
+    }
+
     /// Starts a request. May wait for a free tag, never for the I/O itself unless the device completes inline; `end_io`
     /// may run before this returns.
     fn submit(&self, bio: Bio);

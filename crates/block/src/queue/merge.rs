@@ -3,8 +3,14 @@
 //! Linux: `blk_attempt_plug_merge`, `bio_attempt_back_merge` and `bio_attempt_front_merge`. Sorting first makes front
 //! and back merges the same.
 //!
+//! A merged request that failed says nothing of its parts: each is sent once more by itself, so that nobody is told of
+//! another's error.
+//!
 //! What it does not do: merge what flushes (PREFLUSH, FUA), other operations, or bios with different flags.
 
+use std::sync::Arc;
+
+use super::Path;
 use crate::bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion, EndIo};
 
 /// Pieces of memory per request: what one writev takes (`UIO_MAXIOV`).
@@ -12,7 +18,7 @@ const SEGMENTS_MAX: usize = 1024;
 
 /// Sorts by operation and offset, then merges writes that touch, up to `max_transfer` bytes. Bios that overlap keep
 /// their order and stay apart.
-pub(super) fn sort_and_merge(mut bios: Vec<Bio>, max_transfer: u32) -> Vec<Bio> {
+pub(super) fn sort_and_merge(mut bios: Vec<Bio>, max_transfer: u32, path: &Arc<Path>) -> Vec<Bio> {
     if bios.len() < 2 {
         return bios;
     }
@@ -31,14 +37,14 @@ pub(super) fn sort_and_merge(mut bios: Vec<Bio>, max_transfer: u32) -> Vec<Bio> 
                 && segments + pieces <= SEGMENTS_MAX
         });
         if !fits {
-            out.extend(join(std::mem::take(&mut group)));
+            out.extend(join(std::mem::take(&mut group), path));
             (len, segments) = (0, 0);
         }
         len += bio.len;
         segments += pieces;
         group.push(bio);
     }
-    out.extend(join(group));
+    out.extend(join(group, path));
     out
 }
 
@@ -51,7 +57,7 @@ fn segments_of(bio: &Bio) -> usize {
 }
 
 /// One request for a group of neighbours; none for none.
-fn join(mut group: Vec<Bio>) -> Option<Bio> {
+fn join(mut group: Vec<Bio>, path: &Arc<Path>) -> Option<Bio> {
     if group.len() < 2 {
         return group.pop();
     }
@@ -66,7 +72,7 @@ fn join(mut group: Vec<Bio>) -> Option<Bio> {
         }
         parts.push(Part { offset, segments: vecs.len() - before, end_io });
     }
-    Some(Bio::write(offset, vecs, flags, Box::new(Merged { parts })))
+    Some(Bio::write(offset, vecs, flags, Box::new(Merged { path: path.clone(), flags, parts })))
 }
 
 struct Part {
@@ -75,8 +81,10 @@ struct Part {
     end_io: Box<dyn EndIo>,
 }
 
-/// Completes every bio of a merged request with its own memory; a failure is everybody's.
+/// Completes every bio of a merged request with its own memory.
 struct Merged {
+    path: Arc<Path>,
+    flags: BioFlags,
     parts: Vec<Part>,
 }
 
@@ -88,6 +96,12 @@ impl EndIo for Merged {
         };
         for part in self.parts {
             let own: Vec<BioVec> = vecs.by_ref().take(part.segments).collect();
+            if done.result.is_err() && own.len() == part.segments {
+                let bio = Bio::write(part.offset, own, self.flags, part.end_io);
+                self.path.count(&bio);
+                self.path.start(bio);
+                continue;
+            }
             part.end_io.end_io(Completion {
                 op: BioOp::Write,
                 offset: part.offset,

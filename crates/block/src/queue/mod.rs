@@ -2,7 +2,7 @@
 //!
 //! Main types: [`Queue`] (a device in front of a device, with a bounded number of requests under way), [`Plug`] (holds
 //! bios back for a moment so that neighbours meet), [`tags`] (who gets the next tag), [`BioWait`] and
-//! [`submit_and_wait`] (waiting for bios).
+//! [`submit_and_wait`] (waiting for bios). A flush with nothing written since the last one began is not sent.
 //!
 //! What it does not do: reordering for fairness between users of the device; reads are not merged.
 //!
@@ -10,7 +10,9 @@
 //! None of its own beyond those of [`tags`] and [`wait`]. A bio that waited is sent by the thread that gave it its tag,
 //! with no lock held.
 
+mod flushed;
 mod merge;
+mod plug;
 pub mod tags;
 pub mod wait;
 
@@ -21,6 +23,8 @@ use std::sync::Arc;
 
 use extant_base::counter::Counter;
 
+use self::flushed::Flushed;
+pub use self::plug::Plug;
 pub use self::tags::{TagConfig, TagGuard, TagPolicyKind, TagSet, TagStats};
 pub use self::wait::{BioWait, submit_and_wait};
 use crate::bio::{Bio, BioFlags, BioOp, Completion, EndIo};
@@ -43,12 +47,18 @@ pub struct QueueStats {
 /// depend on completions either, because who waits may hold locks that a completion needs; and a read that somebody
 /// waits for does not queue behind writes that nobody does.
 pub struct Queue {
+    path: Arc<Path>,
+    merged: Counter,
+}
+
+/// What a request passes; a completion that sends more keeps it.
+struct Path {
     inner: Arc<dyn BlockDevice>,
     tags: Arc<TagSet>,
     /// Which of the queues that share the tags.
     user: u32,
     counters: IoCounters,
-    merged: Counter,
+    flushed: Flushed,
 }
 
 impl Queue {
@@ -60,19 +70,30 @@ impl Queue {
     /// In front of `inner`, with tags that other queues take from, too.
     pub fn sharing(inner: Arc<dyn BlockDevice>, tags: Arc<TagSet>) -> Queue {
         let user = tags.join();
-        Queue { inner, tags, user, counters: IoCounters::default(), merged: Counter::new() }
-    }
-
-    /// Starts holding bios back; see [`Plug`].
-    pub fn plug(&self) -> Plug<'_> {
-        Plug { queue: self, bios: Vec::new() }
+        let (counters, flushed) = (IoCounters::default(), Flushed::default());
+        Queue { path: Arc::new(Path { inner, tags, user, counters, flushed }), merged: Counter::new() }
     }
 
     /// What the queue itself has done so far.
     pub fn queue_stats(&self) -> QueueStats {
-        QueueStats { merged: self.merged.get(), tags: self.tags.stats() }
+        QueueStats { merged: self.merged.get(), tags: self.path.tags.stats() }
     }
 
+    fn check(&self, bio: &Bio) -> Result<()> {
+        check_shape(self, bio)?;
+        if bio.op == BioOp::Flush { Ok(()) } else { check_range(self, bio.op, bio.offset, bio.len) }
+    }
+
+    /// Sends a write, or what acts like one, and waits.
+    fn write_with(&self, flags: BioFlags, send: impl FnOnce(&dyn BlockDevice) -> Result<()>) -> Result<()> {
+        let mark = self.path.flushed.begin(flags.contains(BioFlags::PREFLUSH));
+        let result = send(&*self.path.inner);
+        self.path.flushed.end(mark, flags.contains(BioFlags::FUA), result.is_ok());
+        result
+    }
+}
+
+impl Path {
     fn count(&self, bio: &Bio) {
         match bio.op {
             BioOp::Read => self.counters.read(bio.len),
@@ -83,53 +104,65 @@ impl Queue {
         }
     }
 
-    fn check(&self, bio: &Bio) -> Result<()> {
-        check_shape(self, bio)?;
-        if bio.op == BioOp::Flush { Ok(()) } else { check_range(self, bio.op, bio.offset, bio.len) }
-    }
-
     /// A bio that passed the checks, under its tag; none when it waits, and is sent by who gives it a tag. Before
     /// anybody waits, `first` is done.
-    fn admit(&self, bio: Bio, first: impl FnOnce()) -> Option<Bio> {
+    fn admit(self: &Arc<Self>, bio: Bio, first: impl FnOnce()) -> Option<Bio> {
         self.count(&bio);
         if let Some(tag) = TagSet::try_get(&self.tags) {
-            return Some(tagged(bio, tag));
+            return Some(self.tagged(bio, tag));
         }
         first();
         if self.waits_by_itself(&bio) {
-            let (inner, bytes) = (self.inner.clone(), bio.len);
-            TagSet::start(&self.tags, self.user, bytes, Box::new(move |tag| inner.submit(tagged(bio, tag))));
+            self.start(bio);
             return None;
         }
-        Some(tagged(bio, TagSet::get(&self.tags, self.user)))
+        let tag = TagSet::get(&self.tags, self.user);
+        Some(self.tagged(bio, tag))
+    }
+
+    /// Sends the bio as soon as it has a tag.
+    fn start(self: &Arc<Self>, bio: Bio) {
+        let (path, bytes) = (self.clone(), bio.len);
+        let start = move |tag| path.inner.submit(path.tagged(bio, tag));
+        TagSet::start(&self.tags, self.user, bytes, Box::new(start));
     }
 
     /// Whether the bio waits and not its thread. Where a device completes inline, whoever starts another's bio carries
     /// it out: its own would wait for that, and a completion would run under its locks. A completion has no choice.
     fn waits_by_itself(&self, bio: &Bio) -> bool {
-        let block = u64::from(self.limits().logical_block);
+        let block = u64::from(self.inner.limits().logical_block);
         let whole = bio.offset.is_multiple_of(block) && bio.len.is_multiple_of(block);
         let plain = matches!(bio.op, BioOp::Read | BioOp::Write | BioOp::Flush) && whole;
         let later = plain && self.inner.completes_later();
         (later && self.tags.bios_wait()) || tags::completing()
     }
-}
 
-/// The bio, whose tag goes back when it completes.
-fn tagged(mut bio: Bio, tag: TagGuard) -> Bio {
-    bio.end_io = Box::new(Tagged { tag, end_io: bio.end_io });
-    bio
+    /// The bio, whose tag goes back when it completes.
+    fn tagged(self: &Arc<Self>, mut bio: Bio, tag: TagGuard) -> Bio {
+        let flushes = bio.op == BioOp::Flush || bio.flags.contains(BioFlags::PREFLUSH);
+        let mark = (bio.op != BioOp::Read).then(|| self.flushed.begin(flushes));
+        let durable = bio.op == BioOp::Flush || bio.flags.contains(BioFlags::FUA);
+        bio.end_io = Box::new(Tagged { path: self.clone(), tag, mark, durable, end_io: bio.end_io });
+        bio
+    }
 }
 
 /// Gives the tag back, then completes the bio: the device is to be busy while the completion runs.
 struct Tagged {
+    path: Arc<Path>,
     tag: TagGuard,
+    /// None for a read.
+    mark: Option<flushed::Mark>,
+    durable: bool,
     end_io: Box<dyn EndIo>,
 }
 
 impl EndIo for Tagged {
     fn end_io(self: Box<Self>, done: Completion) {
-        let Tagged { tag, end_io } = *self;
+        let Tagged { path, tag, mark, durable, end_io } = *self;
+        if let Some(mark) = mark {
+            path.flushed.end(mark, durable, done.result.is_ok());
+        }
         tags::while_completing(|| {
             drop(tag);
             end_io.end_io(done);
@@ -139,31 +172,38 @@ impl EndIo for Tagged {
 
 impl BlockDevice for Queue {
     fn name(&self) -> &str {
-        self.inner.name()
+        self.path.inner.name()
     }
 
     fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
+        self.path.inner.size_bytes()
     }
 
     fn limits(&self) -> &Limits {
-        self.inner.limits()
+        self.path.inner.limits()
     }
 
     fn read_only(&self) -> bool {
-        self.inner.read_only()
+        self.path.inner.read_only()
     }
 
     fn completes_later(&self) -> bool {
-        self.inner.completes_later()
+        self.path.inner.completes_later()
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.path.flushed.is_so()
     }
 
     fn submit(&self, bio: Bio) {
         if let Err(e) = self.check(&bio) {
             return bio.complete(Err(e));
         }
-        if let Some(bio) = self.admit(bio, || {}) {
-            self.inner.submit(bio);
+        if bio.op == BioOp::Flush && self.is_flushed() {
+            return bio.complete(Ok(()));
+        }
+        if let Some(bio) = self.path.admit(bio, || {}) {
+            self.path.inner.submit(bio);
         }
     }
 
@@ -177,7 +217,7 @@ impl BlockDevice for Queue {
             }
         }
         let before = good.len();
-        let requests = merge::sort_and_merge(good, self.limits().max_transfer);
+        let requests = merge::sort_and_merge(good, self.limits().max_transfer, &self.path);
         if requests.len() < before {
             self.merged.add((before - requests.len()) as u64);
         }
@@ -185,87 +225,54 @@ impl BlockDevice for Queue {
         for bio in requests {
             // Nobody waits for a tag while holding some for requests that are not on their way: two who did so would
             // wait for each other.
-            let send = || self.inner.submit_all(std::mem::take(&mut batch));
-            if let Some(bio) = self.admit(bio, send) {
+            let send = || self.path.inner.submit_all(std::mem::take(&mut batch));
+            if let Some(bio) = self.path.admit(bio, send) {
                 batch.push(bio);
             }
         }
         if !batch.is_empty() {
-            self.inner.submit_all(batch);
+            self.path.inner.submit_all(batch);
         }
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
         check_range(self, BioOp::Read, offset, buf.len() as u64)?;
-        self.counters.read(buf.len() as u64);
-        self.inner.read_at(offset, buf, flags)
+        self.path.counters.read(buf.len() as u64);
+        self.path.inner.read_at(offset, buf, flags)
     }
 
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
         let len = total_len(pieces);
         check_range(self, BioOp::Write, offset, len)?;
-        self.counters.write(len, flags);
-        self.inner.write_at(offset, pieces, flags)
+        self.path.counters.write(len, flags);
+        self.write_with(flags, |inner| inner.write_at(offset, pieces, flags))
     }
 
     fn flush(&self) -> Result<()> {
-        self.counters.flush();
-        self.inner.flush()
+        if self.is_flushed() {
+            return Ok(());
+        }
+        self.path.counters.flush();
+        let mark = self.path.flushed.begin(true);
+        let result = self.path.inner.flush();
+        self.path.flushed.end(mark, true, result.is_ok());
+        result
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         check_range(self, BioOp::Discard, offset, len)?;
-        self.counters.discard();
-        self.inner.discard(offset, len)
+        self.path.counters.discard();
+        self.write_with(BioFlags::empty(), |inner| inner.discard(offset, len))
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         check_range(self, BioOp::WriteZeroes, offset, len)?;
-        self.counters.write_zeroes(flags);
-        self.inner.write_zeroes(offset, len, flags)
+        self.path.counters.write_zeroes(flags);
+        self.write_with(flags, |inner| inner.write_zeroes(offset, len, flags))
     }
 
     /// Of the requests that were sent down, after merging.
     fn stats(&self) -> IoStats {
-        self.counters.get()
-    }
-}
-
-/// Bios that a plug holds at most; Linux: `BLK_MAX_REQUEST_COUNT` is 32, for latency.
-const PLUG_BIOS_MAX: usize = 128;
-
-/// Holds bios back until dropped (Linux: `struct blk_plug`), then sorts them by offset, merges neighbouring writes up
-/// to the device's largest transfer, and submits them. What flushes is never held back: the plug is emptied first.
-///
-/// Waiting for a bio that the plug still holds waits for ever: drop it, or call [`Plug::unplug`], before.
-pub struct Plug<'q> {
-    queue: &'q Queue,
-    bios: Vec<Bio>,
-}
-
-impl Plug<'_> {
-    /// Holds the bio back, or submits it with those before it when it flushes or the plug is full.
-    pub fn submit(&mut self, bio: Bio) {
-        if bio.op == BioOp::Flush || bio.flags.contains(BioFlags::PREFLUSH) {
-            self.unplug();
-            return self.queue.submit(bio);
-        }
-        self.bios.push(bio);
-        if self.bios.len() >= PLUG_BIOS_MAX {
-            self.unplug();
-        }
-    }
-
-    /// Submits what is held back.
-    pub fn unplug(&mut self) {
-        if !self.bios.is_empty() {
-            self.queue.submit_all(std::mem::take(&mut self.bios));
-        }
-    }
-}
-
-impl Drop for Plug<'_> {
-    fn drop(&mut self) {
-        self.unplug();
+        self.path.counters.get()
     }
 }

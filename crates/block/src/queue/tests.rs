@@ -1,6 +1,7 @@
 //! Merging, plugging, and what reaches the device.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use extant_base::rng::Rng;
 use extant_base::task;
@@ -8,7 +9,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::device::{
-    Engine, Fault, FaultyDevice, FileDevice, IoMode, MemDevice, OpenOptions, TraceRecord, TracedDevice,
+    Catch, Engine, Fault, FaultyDevice, FileDevice, HeldDevice, IoMode, MemDevice, OpenOptions, TraceRecord,
+    TracedDevice,
 };
 use crate::{AlignedBuf, BioData, BioVec, Error};
 
@@ -38,7 +40,7 @@ fn a_plug_merges_neighbours_whatever_their_order() {
     let (mem, traced, queue) = stack(4);
     let wait = BioWait::new();
     {
-        let mut plug = queue.plug();
+        let mut plug = Plug::new(&queue);
         for i in [3u64, 1, 2, 0, 9] {
             plug.submit(write(i * 4096, 4096, i as u8 + 1, BioFlags::META, &wait));
         }
@@ -77,18 +79,18 @@ fn merging_stops_at_the_largest_transfer() {
 fn what_flushes_is_not_held_back_and_not_merged() {
     let (_, traced, queue) = stack(4);
     let wait = BioWait::new();
-    let mut plug = queue.plug();
+    let mut plug = Plug::new(&queue);
     plug.submit(write(0, 4096, 1, NONE, &wait));
     plug.submit(write(4096, 4096, 1, BioFlags::PREFLUSH | BioFlags::FUA, &wait));
     plug.submit(write(8192, 4096, 1, BioFlags::FUA, &wait));
-    plug.submit(write(12288, 4096, 1, BioFlags::FUA, &wait));
+    plug.submit(write(12288, 4096, 1, NONE, &wait));
     plug.submit(Bio::flush(wait.end_io()));
     let ops: Vec<_> = traced.take().iter().map(|r| (r.op, r.offset)).collect();
     let w = BioOp::Write;
     assert_eq!(ops, [(w, 0), (w, 4096), (w, 8192), (w, 12288), (BioOp::Flush, 0)]);
     drop(plug);
     assert_eq!(wait.wait().len(), 5);
-    assert_eq!(queue.stats().flushes, 2 + 1 + 1 + 1);
+    assert_eq!(queue.stats().flushes, 2 + 1 + 1);
 }
 
 #[test]
@@ -101,13 +103,85 @@ fn the_first_error_is_reported_and_everybody_completes() {
     let e = submit_and_wait(&queue, bios).expect_err("one fails");
     assert!(matches!(e, Error::Io { op: BioOp::Write, .. }), "{e}");
     let ok: Vec<_> = own.wait().iter().map(|c| c.result.is_ok()).collect();
-    assert_eq!(ok, [false, false, false, true], "the failure of a merged request is everybody's");
+    assert_eq!(ok, [true, false, true, true], "a failure is nobody else's, although three were merged");
+    assert_eq!(queue.queue_stats().merged, 2);
+    assert_eq!(queue.stats().writes, 2 + 3, "each part of what failed was sent again");
     let bad = vec![write(SIZE, 512, 1, NONE, &own), write(0, 512, 1, NONE, &own)];
     assert!(matches!(submit_and_wait(&queue, bad), Err(Error::OutOfRange { .. })));
     submit_and_wait(&queue, Vec::new()).expect("nothing to wait for");
     // No tag was lost on the way.
-    let all: Vec<_> = (0..128).map(|_| TagSet::try_get(&queue.tags).expect("free")).collect();
+    let all: Vec<_> = (0..128).map(|_| TagSet::try_get(&queue.path.tags).expect("free")).collect();
     assert_eq!(all.len(), 128);
+}
+
+#[test]
+fn a_flush_that_has_nothing_to_do_is_not_sent() {
+    let faulty = Arc::new(FaultyDevice::new(Arc::new(MemDevice::new(SIZE))));
+    let queue = Queue::new(faulty.clone(), TagConfig::default());
+    let flushes = || queue.stats().flushes;
+    let put = |flags| queue.write_at(4096, &[&[1; 4096]], flags);
+    assert!(!queue.is_flushed(), "whoever wrote before may not have flushed");
+    queue.flush().expect("flush");
+    queue.flush().expect("flush");
+    assert_eq!((flushes(), queue.is_flushed()), (1, true));
+    let wait = BioWait::new();
+    let ways: [&dyn Fn(); 5] = [
+        &|| put(NONE).expect("write"),
+        &|| queue.discard(0, 4096).expect("discard"),
+        &|| queue.write_zeroes(0, 4096, NONE).expect("zeroes"),
+        &|| queue.submit(write(0, 4096, 1, NONE, &wait)),
+        &|| queue.submit_all(vec![write(0, 4096, 1, NONE, &wait), write(4096, 4096, 1, NONE, &wait)]),
+    ];
+    for (i, way) in ways.iter().enumerate() {
+        way();
+        assert!(!queue.is_flushed(), "{i}");
+        queue.submit(Bio::flush(wait.end_io()));
+        assert!(queue.is_flushed(), "{i}");
+        queue.submit(Bio::flush(wait.end_io()));
+        assert_eq!(flushes(), i as u64 + 2);
+    }
+    assert!(wait.wait().iter().all(|done| done.result.is_ok()));
+    // What is durable by itself needs none, and does nothing for what came before unless it says so.
+    put(BioFlags::FUA).expect("write");
+    assert!(queue.is_flushed());
+    put(NONE).expect("write");
+    put(BioFlags::FUA).expect("write");
+    assert!(!queue.is_flushed());
+    put(BioFlags::FUA | BioFlags::PREFLUSH).expect("write");
+    assert!(queue.is_flushed());
+    put(BioFlags::PREFLUSH).expect("write");
+    assert!(!queue.is_flushed(), "it has not flushed itself");
+    // What fails may have written something, and one that fails flushes nothing.
+    queue.flush().expect("flush");
+    faulty.inject(Fault::eio().op(BioOp::Write));
+    put(BioFlags::FUA).expect_err("fails");
+    assert!(!queue.is_flushed());
+    faulty.clear();
+    faulty.inject(Fault::eio().op(BioOp::Flush));
+    queue.flush().expect_err("fails");
+    assert!(!queue.is_flushed());
+    put(BioFlags::PREFLUSH | BioFlags::FUA).expect_err("fails");
+    assert!(!queue.is_flushed());
+}
+
+/// A write that ends while a flush is under way is not durable with it.
+#[test]
+fn a_flush_covers_what_had_ended_when_it_began() {
+    let held = Arc::new(HeldDevice::new(Arc::new(MemDevice::new(SIZE))).expect("thread"));
+    let queue = Arc::new(Queue::new(held.clone(), TagConfig::default()));
+    queue.write_at(0, &[&[1; 4096]], NONE).expect("write");
+    held.catch(Catch::hold().op(BioOp::Flush).once());
+    let flusher = {
+        let queue = queue.clone();
+        task::spawn("flusher", move || queue.flush()).expect("thread")
+    };
+    assert!(held.wait_held(1, Duration::from_secs(60)));
+    queue.write_at(0, &[&[2; 4096]], NONE).expect("write");
+    held.release_all();
+    flusher.join().expect("joined").expect("flush");
+    assert!(!queue.is_flushed());
+    queue.flush().expect("flush");
+    assert!(queue.is_flushed());
 }
 
 #[test]
@@ -139,7 +213,9 @@ fn few_tags_many_batches() {
         })
         .collect();
     threads.into_iter().for_each(|t| t.join().expect("joined"));
-    assert_eq!((queue.stats().writes, queue.stats().flushes), (6 * 20 * 10, 120));
+    assert_eq!(queue.stats().writes, 6 * 20 * 10);
+    // One that has nothing to do because another was just faster is not sent.
+    assert!((20..=120).contains(&queue.stats().flushes), "{:?}", queue.stats());
     assert!(queue.queue_stats().tags.waits > 0);
 }
 
@@ -213,9 +289,8 @@ fn a_ring_behind_few_tags() {
         let stats = queue.queue_stats().tags;
         assert!(stats.waits > 0, "{policy:?}");
         if bios_wait {
-            // Only calls that wait are woken, each once.
-            assert!(stats.wakes <= 4 * 10, "{stats:?}");
-            assert_eq!((stats.wakes_in_vain, stats.overtakings), (0, 0));
+            // Bios wait, and calls that wait take no tag: nobody is woken.
+            assert_eq!((stats.wakes, stats.wakes_in_vain, stats.overtakings), (0, 0, 0));
         }
     }
 }

@@ -190,7 +190,7 @@ impl Filesystem {
             }
         }
         if self.flusher.must_throttle() {
-            self.write_pages(inode, WritebackReason::Background);
+            self.writeback_plug(WritebackReason::Background).write_pages(inode);
         }
         self.budget.relieve();
         self.honour_sync(&[inode])?;

@@ -65,7 +65,7 @@ impl Filesystem {
         if let (_, EsState::Written(_)) = self.status(inode, LogicalBlock(block as u32), 1)? {
             {
                 let _wb = inode.wb.lock();
-                self.write_dirty(inode, block, block + 1, WritebackReason::Background);
+                self.writeback_plug(WritebackReason::Background).write_dirty(inode, block, block + 1);
             }
             inode.writes.wait();
         }

@@ -12,7 +12,7 @@
 //! | `attr.rs` | getattr, setattr |
 //! | `flags.rs` | inode flags: what they forbid and ask for, chattr(1) |
 //! | `xattrs.rs` | extended attributes and ACLs |
-//! | `sync.rs` | fsync, syncfs |
+//! | `sync/` | fsync, syncfs, whose data an fsync carries along |
 //! | `evict.rs` | the end of an inode's life |
 //! | `volume.rs` | freeze, trim, label, remount |
 //! | `credits.rs` | how many blocks each may change |

@@ -5,8 +5,9 @@
 //! on the device, one handle marks the blocks used, maps or converts them, and moves the size on disk. So whatever is
 //! cut off or fails leaves nothing that points to blocks without their data, and a commit waits for no data.
 //!
-//! Main types: [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be
-//! read from the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the
+//! Main types: [`WritebackPlug`] (inodes written together: their requests are held back until neighbours have met),
+//! [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be read from the
+//! device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the
 //! size on disk never passes over data that is not there).
 //!
 //! Who retires: the thread that wrote, if all its requests have completed by then (an image file that the kernel
@@ -15,8 +16,9 @@
 //!
 //! # Locking
 //! `inode writeback` (25) while blocks are chosen and requests are sent; not until they complete: who must know that
-//! waits for the tokens ([`extant_cache::Writebacks::wait`]), with that lock held and no handle open. `batches` (202)
-//! and `completed batches` (203) are leaves.
+//! waits for the tokens ([`extant_cache::Writebacks::wait`]), with that lock held and no handle open. Nobody waits for
+//! that lock, or for tokens, with requests in a plug: it may be those that the other waits for. `batches` (202) and
+//! `completed batches` (203) are leaves.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,8 +26,9 @@ use std::time::Duration;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, Waiter};
+use extant_block::queue::Plug;
 use extant_block::{Bio, BioFlags, BioVec, Completion};
-use extant_cache::{AddressSpaceOps, DirtyRun, RunCompletion, WritebackToken, Writebacks};
+use extant_cache::{AddressSpaceOps, DirtyRun, RunCompletion, WritebackToken};
 use extant_journal::Handle;
 use extant_mballoc::Chosen;
 use extant_ondisk::{BlockNr, LogicalBlock};
@@ -155,28 +158,216 @@ impl Completed {
 }
 
 impl AddressSpaceOps for Inode {
-    fn write_pages(&self) {
-        let (Some(fs), Some(me)) = (self.fs.upgrade(), self.me.upgrade()) else { return };
-        fs.write_pages(&me, WritebackReason::Background);
+    fn write_pages(inodes: &[Arc<Inode>]) {
+        let Some(fs) = inodes.first().and_then(|inode| inode.fs.upgrade()) else { return };
+        fs.write_inodes(inodes, WritebackReason::Background);
     }
 
-    fn try_write_pages(&self) -> bool {
-        let (Some(fs), Some(me)) = (self.fs.upgrade(), self.me.upgrade()) else { return true };
-        let Some(_wb) = self.wb.try_lock() else { return false };
-        fs.write_pages_locked(&me, WritebackReason::Background);
-        true
+    fn dirty_bytes(&self) -> u64 {
+        self.pages.dirty_bytes()
     }
 
     fn is_clean(&self) -> bool {
         self.writes.is_idle() && self.pages.dirty_bytes() == 0 && !self.meta.read().lazy_times
     }
 
-    fn writebacks(&self) -> &Arc<Writebacks> {
-        &self.writes
-    }
-
     fn is_listed(&self) -> &AtomicBool {
         &self.listed
+    }
+}
+
+/// What a plug holds at most before it is sent: requests that wait are data that no fsync sees, and memory.
+const PLUG_BYTES_MAX: u64 = 4 << 20;
+const PLUG_BATCHES_MAX: usize = 1024;
+
+/// Inodes that are written together. Their requests are held back, so that neighbours on the device meet in one, also
+/// those of different inodes. Dropping it sends what it holds.
+pub(crate) struct WritebackPlug<'f> {
+    fs: &'f Filesystem,
+    why: WritebackReason,
+    plug: Plug<'f>,
+    /// Batches whose requests it may hold; this is their sender.
+    batches: Vec<Arc<Batch>>,
+    bytes: u64,
+    /// Inodes whose dirty data has been taken, and whose times are still to be looked at.
+    inodes: Vec<Arc<Inode>>,
+}
+
+impl WritebackPlug<'_> {
+    /// Starts writing everything dirty of the inode. Errors are recorded with it, for its fsync.
+    pub(crate) fn write_pages(&mut self, inode: &Arc<Inode>) {
+        if !self.try_write_pages(inode) {
+            self.send();
+            let _wb = inode.wb.lock();
+            self.write_pages_locked(inode);
+        }
+    }
+
+    /// The same, unless somebody else is at it: false then.
+    pub(crate) fn try_write_pages(&mut self, inode: &Arc<Inode>) -> bool {
+        let Some(_wb) = inode.wb.try_lock() else { return false };
+        self.write_pages_locked(inode);
+        true
+    }
+
+    fn write_pages_locked(&mut self, inode: &Arc<Inode>) {
+        self.write_dirty(inode, 0, u64::MAX);
+        self.inodes.push(inode.clone());
+    }
+
+    /// Starts writing the blocks of `[from, to)` that are dirty now; what is dirtied behind the write is left for
+    /// another call. Waits for a block whose earlier write is on its way. The caller holds the inode's writeback lock.
+    pub(crate) fn write_dirty(&mut self, inode: &Arc<Inode>, mut from: u64, to: u64) {
+        while inode.pages.dirty_bytes() > 0 {
+            // Opened before anything is taken: at no moment is a block neither dirty nor owned.
+            let token = inode.writes.open();
+            let taken = inode.pages.take_dirty(from, to, BATCH_BLOCKS, inode.size_cell());
+            let blocks: u64 = taken.runs.iter().map(|r| u64::from(r.blocks)).sum();
+            match taken.runs.last() {
+                Some(last) => from = last.start + u64::from(last.blocks),
+                None if taken.blocked => {
+                    drop(token);
+                    self.send();
+                    inode.writes.wait();
+                    continue;
+                }
+                None => break,
+            }
+            self.write_batch(inode, taken.runs, taken.size, token);
+            if self.bytes >= PLUG_BYTES_MAX || self.batches.len() >= PLUG_BATCHES_MAX {
+                self.send();
+            }
+            if blocks < BATCH_BLOCKS && !taken.blocked {
+                break; // that was all; what is dirty now is newer
+            }
+        }
+    }
+
+    /// Chooses blocks, and holds the requests back.
+    fn write_batch(&mut self, inode: &Arc<Inode>, runs: Vec<DirtyRun>, size: u64, token: WritebackToken) {
+        let (fs, mut pieces, mut requests) = (self.fs, Vec::new(), Vec::new());
+        let mut before: Option<(u32, BlockNr)> = None;
+        for run in runs {
+            let mut done = 0;
+            while done < run.blocks {
+                let lblk = LogicalBlock(run.start as u32 + done);
+                let after = before.filter(|(next, _)| *next == lblk.0).map(|(_, block)| block);
+                match self.place_piece(inode, lblk, run.blocks - done, after) {
+                    Ok((piece, block)) => {
+                        fs.add_requests(&mut requests, pieces.len(), &piece, block, &run, done);
+                        done += piece.len;
+                        before = Some((lblk.0 + piece.len, BlockNr(block.0 + u64::from(piece.len) - 1)));
+                        pieces.push(piece);
+                    }
+                    Err(e) => {
+                        // What is left of the run has no place.
+                        fs.lose(inode, &Piece { lblk, len: run.blocks - done, then: Then::Nothing }, e);
+                        break;
+                    }
+                }
+            }
+        }
+        if pieces.is_empty() {
+            return;
+        }
+        let end = pieces.last().map_or(0, |p| fs.end_of(p, size));
+        let plain = pieces.iter().all(|p| matches!(p.then, Then::Nothing)) && inode.meta.read().desc.size >= end;
+        let batch = Arc::new(Batch {
+            inode: inode.clone(),
+            size,
+            pending: AtomicU32::new(requests.len() as u32 + 1),
+            plain,
+            failed: Mutex::new(&FAILED_CLASS, Vec::new()),
+            work: Mutex::new(&FAILED_CLASS, Some((pieces, token))),
+            complete: Waiter::new(),
+        });
+        inode.batches.0.lock().batches.push_back(batch.clone());
+        self.batches.push(batch.clone());
+        for Request { piece, offset, vecs } in requests {
+            let batch = batch.clone();
+            let done = move |c: Completion| {
+                if let Err(e) = c.result {
+                    batch.failed.lock().push((piece, e));
+                }
+                batch.request_done();
+            };
+            let bio = Bio::write(offset, vecs, BioFlags::empty(), Box::new(done));
+            self.bytes += bio.len;
+            self.plug.submit(bio);
+        }
+    }
+
+    /// Where the blocks from `lblk` on go: a piece of at most `max` that share one state, and its first block.
+    fn place_piece(
+        &mut self,
+        inode: &Arc<Inode>,
+        lblk: LogicalBlock,
+        max: u32,
+        after: Option<BlockNr>,
+    ) -> Result<(Piece, BlockNr)> {
+        let fs = self.fs;
+        let (len, state) = fs.status(inode, lblk, max)?;
+        let want = match state {
+            EsState::Written(block) => {
+                fs.check_data_range(inode, block, len)?;
+                return Ok((Piece { lblk, len, then: Then::Nothing }, block));
+            }
+            EsState::Unwritten(block) => {
+                fs.check_data_range(inode, block, len)?;
+                return Ok((Piece { lblk, len, then: Then::Convert }, block));
+            }
+            EsState::Delayed => Want::Promised,
+            EsState::Hole => Want::Written,
+        };
+        let mut tries = 0;
+        loop {
+            // Whether the writer may have the space was asked when it was promised.
+            match Caller::ROOT.run(|| fs.choose_blocks(inode, lblk, len, want, after, self.why)) {
+                Ok(chosen) => {
+                    let block = chosen.start;
+                    return Ok((Piece { lblk, len: chosen.len, then: Then::Map(chosen) }, block));
+                }
+                Err(e) => {
+                    // What is held back may be what keeps the space.
+                    self.send();
+                    fs.bring_space(e, &mut tries, &mut None)?;
+                }
+            }
+        }
+    }
+
+    /// Sends what is held back, retires what has completed by then, and writes the times that are still to be written.
+    pub(crate) fn send(&mut self) {
+        let fs = self.fs;
+        self.plug.unplug();
+        self.bytes = 0;
+        for batch in std::mem::take(&mut self.batches) {
+            let all_done = batch.pending.fetch_sub(1, Ordering::AcqRel) == 1;
+            if !all_done && !fs.options.threads {
+                batch.complete.wait();
+            }
+            if all_done || !fs.options.threads {
+                fs.retire_ready(&batch.inode);
+            }
+        }
+        for inode in std::mem::take(&mut self.inodes) {
+            if fs.times_wait(&inode)
+                && let Err(e) = fs.transact(credits::INODE, |handle| fs.write_inode(handle, &inode))
+            {
+                inode.meta.write().lazy_times = false;
+                fs.write_failed(&inode, e);
+            }
+            fs.flusher.settled(u64::from(inode.ino.0), &*inode);
+        }
+    }
+}
+
+impl Drop for WritebackPlug<'_> {
+    fn drop(&mut self) {
+        // After a panic below, what was to complete may never do so.
+        if self.fs.options.threads || !std::thread::panicking() {
+            self.send();
+        }
     }
 }
 
@@ -188,22 +379,20 @@ struct Request {
 }
 
 impl Filesystem {
-    /// Starts writing everything dirty of the inode. Errors are recorded with it, for its fsync.
-    pub(crate) fn write_pages(&self, inode: &Arc<Inode>, why: WritebackReason) {
-        let _wb = inode.wb.lock();
-        self.write_pages_locked(inode, why);
+    /// Starts to write inodes together.
+    pub(crate) fn writeback_plug(&self, why: WritebackReason) -> WritebackPlug<'_> {
+        let plug = Plug::new(&*self.dev);
+        WritebackPlug { fs: self, why, plug, batches: Vec::new(), bytes: 0, inodes: Vec::new() }
     }
 
-    /// The caller holds the inode's writeback lock.
-    pub(crate) fn write_pages_locked(&self, inode: &Arc<Inode>, why: WritebackReason) {
-        self.write_dirty(inode, 0, u64::MAX, why);
-        if self.times_wait(inode)
-            && let Err(e) = self.transact(credits::INODE, |handle| self.write_inode(handle, inode))
-        {
-            inode.meta.write().lazy_times = false;
-            self.write_failed(inode, e);
+    /// Starts writing everything dirty of the inodes, in this order. Errors are recorded with them, for their fsyncs.
+    pub(crate) fn write_inodes(&self, inodes: &[Arc<Inode>], why: WritebackReason) {
+        let mut plug = self.writeback_plug(why);
+        // Two who write the same at once share the work instead of walking behind each other.
+        let busy: Vec<_> = inodes.iter().filter(|inode| !plug.try_write_pages(inode)).collect();
+        for inode in busy {
+            plug.write_pages(inode);
         }
-        self.flusher.settled(u64::from(inode.ino.0), &**inode);
     }
 
     /// Whether times are still to be written. Those of an inode without a name, which no crash leaves to anybody, are
@@ -221,140 +410,15 @@ impl Filesystem {
     /// holds no handle.
     pub(crate) fn write_and_wait(&self, inode: &Arc<Inode>) {
         if !inode.pages.is_empty() {
-            self.write_pages(inode, WritebackReason::Background);
+            self.writeback_plug(WritebackReason::Background).write_pages(inode);
         }
         inode.writes.wait();
-    }
-
-    /// Starts writing the blocks of `[from, to)` that are dirty now; what is dirtied behind the write is left for
-    /// another call. Waits for a block whose earlier write is on its way. The caller holds the inode's writeback lock.
-    pub(crate) fn write_dirty(&self, inode: &Arc<Inode>, mut from: u64, to: u64, why: WritebackReason) {
-        while inode.pages.dirty_bytes() > 0 {
-            // Opened before anything is taken: at no moment is a block neither dirty nor owned.
-            let token = inode.writes.open();
-            let taken = inode.pages.take_dirty(from, to, BATCH_BLOCKS, inode.size_cell());
-            let blocks: u64 = taken.runs.iter().map(|r| u64::from(r.blocks)).sum();
-            match taken.runs.last() {
-                Some(last) => from = last.start + u64::from(last.blocks),
-                None if taken.blocked => {
-                    drop(token);
-                    inode.writes.wait();
-                    continue;
-                }
-                None => break,
-            }
-            self.write_batch(inode, taken.runs, taken.size, token, why);
-            if blocks < BATCH_BLOCKS && !taken.blocked {
-                break; // that was all; what is dirty now is newer
-            }
-        }
     }
 
     /// Data was lost: whoever asks for durability is told.
     fn write_failed(&self, inode: &Inode, e: Error) {
         self.note_error(&e);
         inode.note_lost_write(e);
-    }
-
-    /// Chooses blocks, sends the requests, and retires the batch if they have completed by then.
-    fn write_batch(
-        &self,
-        inode: &Arc<Inode>,
-        runs: Vec<DirtyRun>,
-        size: u64,
-        token: WritebackToken,
-        why: WritebackReason,
-    ) {
-        let mut pieces = Vec::new();
-        let mut requests = Vec::new();
-        let mut before: Option<(u32, BlockNr)> = None;
-        for run in runs {
-            let mut done = 0;
-            while done < run.blocks {
-                let lblk = LogicalBlock(run.start as u32 + done);
-                let after = before.filter(|(next, _)| *next == lblk.0).map(|(_, block)| block);
-                match self.place_piece(inode, lblk, run.blocks - done, after, why) {
-                    Ok((piece, block)) => {
-                        self.add_requests(&mut requests, pieces.len(), &piece, block, &run, done);
-                        done += piece.len;
-                        before = Some((lblk.0 + piece.len, BlockNr(block.0 + u64::from(piece.len) - 1)));
-                        pieces.push(piece);
-                    }
-                    Err(e) => {
-                        // What is left of the run has no place.
-                        self.lose(inode, &Piece { lblk, len: run.blocks - done, then: Then::Nothing }, e);
-                        break;
-                    }
-                }
-            }
-        }
-        if pieces.is_empty() {
-            return;
-        }
-        let end = pieces.last().map_or(0, |p| self.end_of(p, size));
-        let plain = pieces.iter().all(|p| matches!(p.then, Then::Nothing)) && inode.meta.read().desc.size >= end;
-        let batch = Arc::new(Batch {
-            inode: inode.clone(),
-            size,
-            pending: AtomicU32::new(requests.len() as u32 + 1),
-            plain,
-            failed: Mutex::new(&FAILED_CLASS, Vec::new()),
-            work: Mutex::new(&FAILED_CLASS, Some((pieces, token))),
-            complete: Waiter::new(),
-        });
-        inode.batches.0.lock().batches.push_back(batch.clone());
-        for Request { piece, offset, vecs } in requests {
-            let batch = batch.clone();
-            let done = move |c: Completion| {
-                if let Err(e) = c.result {
-                    batch.failed.lock().push((piece, e));
-                }
-                batch.request_done();
-            };
-            self.dev.submit(Bio::write(offset, vecs, BioFlags::empty(), Box::new(done)));
-        }
-        let all_done = batch.pending.fetch_sub(1, Ordering::AcqRel) == 1;
-        if !all_done && !self.options.threads {
-            batch.complete.wait();
-        }
-        if all_done || !self.options.threads {
-            self.retire_ready(inode);
-        }
-    }
-
-    /// Where the blocks from `lblk` on go: a piece of at most `max` that share one state, and its first block.
-    fn place_piece(
-        &self,
-        inode: &Arc<Inode>,
-        lblk: LogicalBlock,
-        max: u32,
-        after: Option<BlockNr>,
-        why: WritebackReason,
-    ) -> Result<(Piece, BlockNr)> {
-        let (len, state) = self.status(inode, lblk, max)?;
-        let want = match state {
-            EsState::Written(block) => {
-                self.check_data_range(inode, block, len)?;
-                return Ok((Piece { lblk, len, then: Then::Nothing }, block));
-            }
-            EsState::Unwritten(block) => {
-                self.check_data_range(inode, block, len)?;
-                return Ok((Piece { lblk, len, then: Then::Convert }, block));
-            }
-            EsState::Delayed => Want::Promised,
-            EsState::Hole => Want::Written,
-        };
-        let mut tries = 0;
-        loop {
-            // Whether the writer may have the space was asked when it was promised.
-            match Caller::ROOT.run(|| self.choose_blocks(inode, lblk, len, want, after, why)) {
-                Ok(chosen) => {
-                    let block = chosen.start;
-                    return Ok((Piece { lblk, len: chosen.len, then: Then::Map(chosen) }, block));
-                }
-                Err(e) => self.bring_space(e, &mut tries, &mut None)?,
-            }
-        }
     }
 
     /// The requests for a piece at `block`, whose bytes are those of `run` from its block `skip` on.

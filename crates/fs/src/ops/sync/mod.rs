@@ -1,21 +1,26 @@
-//! Durability: fsync, fdatasync, syncfs, and what an unmount waits for.
+//! Durability: fsync, fdatasync, syncfs, fsyncs of many files at once, and what an unmount waits for.
 //!
 //! All are one [`barrier`](Filesystem::barrier): start writing what is dirty in its scope; wait until everything that
 //! was taken from the pages before, by whomever, can be read from the device (the tokens of
 //! [`extant_cache::Writebacks`]: in hand, in flight, being mapped); then "tell me when transaction T is durable"; then
 //! ask whether anything was lost, and whether the mount may still say so. For one inode T is the newest that changed it
 //! (for fdatasync: in a way that its data needs), else the running one. Nobody holds a thread meanwhile, and any number
-//! of barriers share one commit and its flushes.
+//! of barriers share one commit and its flushes. Where nothing was written since the last flush began and T is durable,
+//! there is nothing to wait for. What is written for one fsync beyond its own file is a policy's choice ([`policy`]).
 //!
 //! # Locking
 //! None held while waiting.
 
+pub(crate) mod policy;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use extant_base::sync::Waiter;
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use extant_base::task::shard_index;
 use extant_cache::{ErrorSequence, Opener};
+use extant_ondisk::InodeNr;
 use extant_ondisk::jbd2::Tid;
 
 use crate::error::{Error, Result};
@@ -25,6 +30,9 @@ use crate::ops::writeback::WritebackReason;
 
 /// Called once with what a barrier came to, possibly on another thread and possibly before the call returns.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Called once for each of many, with its place.
+pub type DoneEach = Arc<dyn Fn(usize, Result<()>) + Send + Sync>;
 
 /// On whose behalf an fsync or a sync is, so that nobody takes an error from somebody else.
 #[derive(Clone, Debug)]
@@ -55,6 +63,38 @@ pub(crate) enum Scope<'a> {
     All,
 }
 
+impl Inode {
+    /// The transaction that an fsync waits for.
+    fn synced_by(&self, datasync: bool) -> Tid {
+        let tid = if datasync { &self.datasync_tid } else { &self.sync_tid };
+        Tid(tid.load(Ordering::Acquire))
+    }
+}
+
+/// A file of which nothing has reached the disk.
+fn is_new(inode: &Inode) -> bool {
+    inode.pages.dirty_bytes() > 0 && inode.meta.read().desc.size == 0
+}
+
+/// Calls `then` once what the inodes have on its way now can be read from the device: at once, or from the thread that
+/// closes the last token.
+fn when_all_closed(inodes: &[Arc<Inode>], then: impl FnOnce() + Send + 'static) {
+    let busy: Vec<_> = inodes.iter().map(|inode| &inode.writes).filter(|writes| !writes.is_idle()).collect();
+    // One for this thread, so that nothing is told before all are asked.
+    let open = Arc::new(AtomicUsize::new(busy.len() + 1));
+    let last = Arc::new(Waiter::new());
+    last.set(then);
+    let closed = move || {
+        if open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            last.wait()();
+        }
+    };
+    for writes in busy {
+        writes.when_closed(writes.epoch(), closed.clone());
+    }
+    closed();
+}
+
 impl Filesystem {
     /// Makes everything durable that was written in the scope before the call, then calls `done`: with an error if the
     /// journal or the mount stopped first. Lost data is the caller's to ask for.
@@ -68,46 +108,44 @@ impl Filesystem {
         let fs = self.arc();
         match scope {
             Scope::Inode { inode, datasync } => {
+                let mut written = vec![inode.clone()];
                 if !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times) {
-                    self.write_pages(inode, WritebackReason::Fsync);
+                    let carried = self.carried(inode);
+                    let mut plug = self.writeback_plug(WritebackReason::Fsync);
+                    plug.write_pages(inode);
+                    written.extend(carried.into_iter().filter(|other| plug.try_write_pages(other)));
                 }
                 let inode = inode.clone();
-                let writes = inode.writes.clone();
-                let commit = move || {
-                    let tid = if datasync { &inode.datasync_tid } else { &inode.sync_tid };
-                    let tid = Tid(tid.load(Ordering::Acquire));
-                    fs.commit(tid, Some(&inode), done);
-                };
-                if writes.is_idle() { commit() } else { writes.when_closed(writes.epoch(), commit) }
+                when_all_closed(&written, move || fs.commit(inode.synced_by(datasync), Some(inode.ino), done));
             }
             Scope::All => {
                 let listed = self.flusher.listed();
-                // Two who sync at once share the work instead of walking behind each other.
-                let busy: Vec<_> = listed.iter().filter(|inode| !inode.try_write_pages()).collect();
-                for inode in busy {
-                    inode.write_pages();
-                }
-                // One for this thread, so that nothing is told before all are asked.
-                let open = Arc::new(AtomicUsize::new(listed.len() + 1));
-                let last = Arc::new(Waiter::new());
-                last.set(done);
-                let closed = move || {
-                    if open.fetch_sub(1, Ordering::AcqRel) == 1 {
-                        let done = last.wait();
-                        fs.commit(fs.journal.running_tid(), None, done);
-                    }
-                };
-                for inode in listed {
-                    let writes = inode.writebacks();
-                    writes.when_closed(writes.epoch(), closed.clone());
-                }
-                closed();
+                self.write_inodes(&listed, WritebackReason::Background);
+                when_all_closed(&listed, move || fs.commit(fs.journal.running_tid(), None, done));
             }
         }
     }
 
-    fn commit(&self, tid: Tid, inode: Option<&Arc<Inode>>, done: Done) {
-        let (fs, ino) = (self.arc(), inode.map(|i| i.ino));
+    /// New files that are written with an fsync of this one.
+    fn carried(&self, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
+        let mut left = if is_new(inode) { self.sync_policy.carry(inode.ino) } else { 0 };
+        if left == 0 {
+            return Vec::new();
+        }
+        let ino = u64::from(inode.ino.0);
+        let per_group = u64::from(self.geo.inodes_per_group);
+        let first = (ino - 1) / per_group * per_group + 1;
+        let mut others = self.flusher.listed_after(ino, first..first + per_group, policy::FILES_MAX);
+        others.retain(|other| {
+            let fits = is_new(other) && other.size() <= policy::FILE_BYTES_MAX.min(left);
+            left -= if fits { other.size() } else { 0 };
+            fits
+        });
+        others
+    }
+
+    fn commit(&self, tid: Tid, ino: Option<InodeNr>, done: Done) {
+        let fs = self.arc();
         self.journal.commit_async(
             Some(tid),
             Box::new(move |r| {
@@ -133,6 +171,50 @@ impl Filesystem {
     /// As [`Filesystem::fsync_async_for`] the calling thread.
     pub fn fsync_async(&self, inode: &InodeRef, datasync: bool, done: Done) {
         self.fsync_async_for(inode, Asker::Thread, datasync, done);
+    }
+
+    /// fsync(2) or fdatasync(2) of many files: they are written together, in the order of their numbers, and share a
+    /// commit. Calls `done` once for each, with its place in `inodes` and what an fsync of it by itself would have come
+    /// to: an error concerns the file that it is about, or all of them. Possibly on other threads, and before this
+    /// returns.
+    pub fn fsync_many(&self, inodes: &[InodeRef], who: Asker, datasync: bool, done: DoneEach) {
+        if let Err(e) = self.state.acknowledge() {
+            return (0..inodes.len()).for_each(|at| done(at, Err(e.clone())));
+        }
+        let mut asked: BTreeMap<InodeNr, (Arc<Inode>, Vec<usize>)> = BTreeMap::new();
+        for (at, inode) in inodes.iter().enumerate() {
+            if !std::ptr::eq(inode.fs.as_ptr(), self) {
+                done(at, Err(Error::Invalid("an inode of another mount")));
+                continue;
+            }
+            let entry = asked.entry(inode.ino).or_insert_with(|| (Arc::clone(inode), Vec::new()));
+            entry.1.push(at);
+        }
+        let (unique, places): (Vec<_>, Vec<_>) = asked.into_values().unzip();
+        let Some(first) = unique.first() else { return };
+        let thread = shard_index() as u64;
+        let tell = {
+            let unique = unique.clone();
+            move |r: Result<()>| {
+                for (inode, places) in unique.iter().zip(&places) {
+                    let r = who.check(&inode.errors, thread).and_then(|()| r.clone());
+                    places.iter().for_each(|&at| done(at, r.clone()));
+                }
+            }
+        };
+        if self.is_read_only() {
+            return tell(Ok(()));
+        }
+        let dirty = |inode: &Inode| !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times);
+        let written: Vec<_> = unique.iter().filter(|inode| dirty(inode)).cloned().collect();
+        self.write_inodes(&written, WritebackReason::Fsync);
+        let (fs, unique) = (self.arc(), unique.clone());
+        let oldest = first.synced_by(datasync);
+        when_all_closed(&unique.clone(), move || {
+            let later = |a: Tid, b: Tid| if b.is_after(a) { b } else { a };
+            let tid = unique.iter().map(|inode| inode.synced_by(datasync)).fold(oldest, later);
+            fs.commit(tid, None, Box::new(tell));
+        });
     }
 
     /// fsync(2) or fdatasync(2), waiting.

@@ -1,0 +1,53 @@
+//! `ahead`: who fsyncs one new file after the other has the next ones carried along.
+//!
+//! Files of a directory have their inodes in one group. So a note is kept by group: which new file was fsynced there
+//! last. An fsync of another new file makes it a row, and from then on up to 1 MiB of the group's new files goes with
+//! each. Who asks is not looked at: programs that fsync through a server, or with a thread a file, look the same.
+//!
+//! # Locking
+//! None: a note is one word, and a lost race costs a guess.
+
+use extant_base::sync::atomic::{AtomicU32, Ordering};
+use extant_ondisk::InodeNr;
+
+use super::SyncPolicy;
+
+/// What one fsync carries along, in bytes.
+const BYTES: u64 = 1 << 20;
+/// Groups share notes by their number.
+const NOTES: usize = 64;
+
+pub(super) struct Ahead {
+    inodes_per_group: u32,
+    /// The new file that was fsynced last.
+    last: [AtomicU32; NOTES],
+}
+
+impl Ahead {
+    pub(super) fn new(inodes_per_group: u32) -> Ahead {
+        Ahead { inodes_per_group: inodes_per_group.max(1), last: std::array::from_fn(|_| AtomicU32::new(0)) }
+    }
+}
+
+impl SyncPolicy for Ahead {
+    fn carry(&self, ino: InodeNr) -> u64 {
+        let group = |ino: u32| ino.saturating_sub(1) / self.inodes_per_group;
+        let last = self.last[group(ino.0) as usize % NOTES].swap(ino.0, Ordering::Relaxed);
+        if last != 0 && last != ino.0 && group(last) == group(ino.0) { BYTES } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_begins_with_the_second_file() {
+        let ahead = Ahead::new(100);
+        let carried = |ino| ahead.carry(InodeNr(ino)) > 0;
+        assert_eq!([12, 12, 13, 14, 14, 12].map(carried), [false, false, true, true, false, true]);
+        // Another group, and one that shares its note.
+        assert_eq!([101, 102, 6501, 6502, 103].map(carried), [false, true, false, true, false]);
+        assert!(carried(15), "the first group's row goes on");
+    }
+}

@@ -1,0 +1,54 @@
+//! Whose data an fsync carries along.
+//!
+//! An fsync of one file pays for a commit and its flushes. New files that are in the running transaction already, and
+//! whose data only waits for its own fsync, cost next to nothing in the same commit. Programs that put many files in
+//! place ask for them one after the other (initdb, rpm, dpkg, git): for them a policy guesses who is next.
+//!
+//! | name | idea in one sentence | after | judged by |
+//! |---|---|---|---|
+//! | `vanilla` | an fsync writes its own file | Linux, `ext4_sync_file` | experiments/014 |
+//! | `ahead` | who fsyncs one new file after the other has the next ones carried along | none | experiments/014 |
+//!
+//! A policy decides how much; which files, and that they are new and small, is the caller's. What was carried has its
+//! errors recorded with itself, for its own fsync.
+//!
+//! # Locking
+//! None.
+
+mod ahead;
+mod vanilla;
+
+use extant_ondisk::InodeNr;
+
+use self::ahead::Ahead;
+use self::vanilla::Vanilla;
+
+/// The most files that are carried with one.
+pub(crate) const FILES_MAX: usize = 256;
+/// The largest of them.
+pub(crate) const FILE_BYTES_MAX: u64 = 128 << 10;
+
+/// What every policy does.
+pub(crate) trait SyncPolicy: Send + Sync {
+    /// An fsync of a file begins of which nothing has reached the disk yet. How many bytes of other such files are
+    /// written with it. Any number of threads may call at once.
+    fn carry(&self, ino: InodeNr) -> u64;
+}
+
+extant_base::policies! {
+    /// The policies by name.
+    pub enum SyncPolicyKind: "sync_policy", "whose data an fsync carries along", default Ahead {
+        Vanilla = "vanilla", "nobody's, it writes its own file (Linux)";
+        Ahead = "ahead", "who fsyncs one new file after the other has the next ones carried along, up to 1 MiB";
+    }
+}
+
+impl SyncPolicyKind {
+    /// A policy of its own for a mount whose groups have so many inodes.
+    pub(crate) fn state(self, inodes_per_group: u32) -> Box<dyn SyncPolicy> {
+        match self {
+            SyncPolicyKind::Vanilla => Box::new(Vanilla),
+            SyncPolicyKind::Ahead => Box::new(Ahead::new(inodes_per_group)),
+        }
+    }
+}
