@@ -106,10 +106,11 @@ impl Default for History {
 }
 
 impl History {
-    /// The newest operation of which anything can be on the device.
+    /// The newest operation of which anything can be on the device. One that was acknowledged without a request of its
+    /// own (an fsync after which nothing was left to do) counts.
     pub fn last_possible(&self, cut: Cut) -> usize {
         let n = cut.events + usize::from(cut.in_flight);
-        self.ops.iter().skip(1).take_while(|o| o.start < n).count()
+        self.ops.iter().skip(1).take_while(|o| o.start < n).count().max(self.names_floor(cut))
     }
 
     /// The newest operation whose namespace was acknowledged as durable before the cut.

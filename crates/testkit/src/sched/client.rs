@@ -19,7 +19,8 @@ use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use extant_base::sync::{LockClass, Mutex, Waiter};
 use extant_block::device::{CrashDevice, FaultyDevice, LateDevice};
 use extant_fs::{
-    Attr, Cred, Error, FallocateMode, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, SetMode, SetTime, WriteFlags,
+    Asker, Attr, Cred, Error, FallocateMode, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, SetMode, SetTime,
+    WriteFlags,
 };
 use extant_ondisk::time::Timestamp;
 
@@ -291,6 +292,7 @@ impl Client {
             Verb::Fsync => self.fsync(rng, false),
             Verb::Fdatasync => self.fsync(rng, true),
             Verb::FsyncOther => self.fsync_other(rng),
+            Verb::FsyncMany => self.fsync_many(rng),
             Verb::Sync => self.sync(false),
             Verb::SyncAsync => self.sync(true),
             Verb::Nap => self.clock.sleep(Duration::from_millis(rng.below(40))),
@@ -925,6 +927,47 @@ impl Client {
             }
             Err(e) => self.sync_failed(&e, Some((client, node))),
         }
+    }
+
+    /// Own files and others', in any order, one of them twice.
+    fn fsync_many(&mut self, rng: &mut Rng) {
+        let mut asked = self.shared.state.lock().files.clone();
+        asked.retain(|(client, ..)| rng.below(3) < if *client == self.nr { 2 } else { 1 });
+        let Some(twice) = asked.first().cloned() else { return self.fsync(rng, false) };
+        asked.push(twice);
+        let data = rng.one_in(2);
+        let mut upto = self.shared.ended();
+        let op = self.op_nr();
+        let (start, names) = (self.shared.device.write_log(), self.names.clone());
+        self.record.history.ops.push(Op { text: format!("fsync of {}", asked.len()), start, end: usize::MAX, names });
+        upto[self.nr] = op;
+        let (inodes, left): (Vec<InodeRef>, _) = (asked.iter().map(|f| f.2.clone()).collect(), asked.len());
+        let answers = Arc::new(Mutex::new(&CLASS, (vec![Vec::new(); left], left)));
+        let all = Waiter::new();
+        let (tell, mine) = (all.clone(), answers.clone());
+        let done = move |at: usize, r: Result<(), Error>| {
+            let mut answers = mine.lock();
+            answers.0[at].push(r);
+            answers.1 -= 1;
+            if answers.1 == 0 {
+                tell.set(());
+            }
+        };
+        self.fs.fsync_many(&inodes, Asker::Thread, data, Arc::new(done));
+        all.wait();
+        let answers = std::mem::take(&mut answers.lock().0);
+        for ((client, node, _), mut answer) in asked.into_iter().zip(answers) {
+            assert_eq!(answer.len(), 1, "client {}: fsync_many: {answer:?}", self.nr);
+            match answer.remove(0) {
+                Ok(()) => {
+                    let what = Covers::File { client, node, data };
+                    self.shared.acknowledge(upto.clone(), what, "fsync_many");
+                }
+                Err(e) => self.sync_failed(&e, Some((client, node))),
+            }
+        }
+        self.record.history.ops[op].end = self.shared.device.write_log();
+        self.shared.ended[self.nr].store(op, Ordering::Relaxed);
     }
 
     fn sync(&mut self, without_waiting: bool) {

@@ -12,6 +12,8 @@ use std::str::FromStr;
 use extant_base::rng::Rng;
 use extant_base::sim::{Options, Strategy};
 use extant_block::device::Lateness;
+use extant_block::queue::TagPolicyKind;
+use extant_fs::SyncPolicyKind;
 
 use crate::sched::config::{CLIENTS_MAX, CONFIGS, Config};
 
@@ -50,6 +52,8 @@ pub enum Verb {
     Fdatasync,
     /// Of somebody else's file.
     FsyncOther,
+    /// Of several at once, others' among them.
+    FsyncMany,
     Sync,
     SyncAsync,
     Nap,
@@ -88,6 +92,7 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (Fsync, 4),
         (Fdatasync, 2),
         (FsyncOther, 2),
+        (FsyncMany, 2),
         (Sync, 2),
         (SyncAsync, 1),
         (Nap, 2),
@@ -103,12 +108,15 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (Fsync, 4),
         (Fdatasync, 4),
         (FsyncOther, 5),
+        (FsyncMany, 3),
         (Sync, 2),
         (Sleep, 3),
         (Nap, 2),
     ],
     // Logs that grow.
     &[(Append, 12), (AppendLarge, 2), (Read, 2), (Fsync, 3), (Fdatasync, 2), (FsyncOther, 6), (Sync, 3), (Sleep, 3)],
+    // New files, put in place one after the other.
+    &[(Create, 8), (Append, 6), (Fsync, 8), (Fdatasync, 2), (FsyncMany, 4), (Rename, 1), (Unlink, 1), (Sleep, 1)],
     // Overwrites, and nothing that a transaction would know of.
     &[
         (Overwrite, 6),
@@ -158,7 +166,7 @@ const KINDS: &[&[(Verb, u64)]] = &[
 
 /// Where requests fail: records and overwrites of one file, and others who sync it meanwhile.
 const FAILING: &[(Verb, u64)] =
-    &[(Poke, 5), (PokeRun, 5), (Overwrite, 2), (Read, 1), (Fsync, 4), (Fdatasync, 2), (FsyncOther, 10), (Sync, 1)];
+    &[(Poke, 5), (PokeRun, 5), (Overwrite, 2), (Read, 1), (Fsync, 4), (Fdatasync, 2), (FsyncOther, 8), (FsyncMany, 3)];
 
 /// As many dirty inodes as a transaction holds, and more.
 const MANY: &[(Verb, u64)] =
@@ -225,6 +233,10 @@ pub struct Details {
     pub crowded: bool,
     /// Of the device.
     pub lateness: Lateness,
+    /// Of the mount: requests under way at once, and who is next.
+    pub queue_depth: u32,
+    pub tag_policy: TagPolicyKind,
+    pub sync_policy: SyncPolicyKind,
     /// For the cuts.
     pub cuts: Rng,
 }
@@ -298,10 +310,33 @@ impl Plan {
         let lateness = Lateness {
             threads: self.config.lateness.threads + rng.below(3) as usize,
             held_permille: [self.config.lateness.held_permille, 50, 600][rng.below(3) as usize],
+            // A ring completes nothing inline: bios may wait for tags there without their thread.
+            inline_permille: match self.config.lateness.inline_permille {
+                1000 => 1000,
+                some => [0, some][rng.below(2) as usize],
+            },
             ..self.config.lateness
         };
         let crowded = self.config.faults && rng.one_in(2);
-        Details { clients, sim, rest_ms, focus, fault, crowded, lateness, cuts: rng }
+        // So short that bios wait for tags, mostly; the default policies, mostly.
+        let queue_depth = [1, 2, 4, 128][rng.below(4) as usize];
+        let others = TagPolicyKind::ALL;
+        let tag_policy =
+            if rng.one_in(4) { others[rng.below(others.len() as u64) as usize] } else { TagPolicyKind::default() };
+        let sync_policy = if rng.one_in(4) { SyncPolicyKind::Vanilla } else { SyncPolicyKind::default() };
+        Details {
+            clients,
+            sim,
+            rest_ms,
+            focus,
+            fault,
+            crowded,
+            lateness,
+            queue_depth,
+            tag_policy,
+            sync_policy,
+            cuts: rng,
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
 use extant_block::device::{CrashDevice, Crowded, Fault, FaultyDevice, IoStats, LateDevice, Limits};
 use extant_block::{Bio, BioFlags, BioOp, BlockDevice, submit_inline};
-use extant_fs::Filesystem;
+use extant_fs::{Filesystem, MountOptions};
 
 use crate::sched::check;
 use crate::sched::client::{Ack, Client, Covers, Record, Shared};
@@ -102,7 +102,9 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     let clients = details.clients.clone();
     let crowded = details.crowded;
     let (rest_ms, focus, fault, lateness) = (details.rest_ms, details.focus, details.fault, details.lateness);
+    let (queue_depth, tag_policy, sync_policy) = (details.queue_depth, details.tag_policy, details.sync_policy);
     let outcome = sim::run(&options, move || {
+        let mount_options = MountOptions { queue_depth, tag_policy, sync_policy, ..config.options(seed) };
         let base = config.base();
         let device = Arc::new(CrashDevice::from_image(&base.device));
         crate::crash::workload::declare_atomic(&device, &config.image);
@@ -123,7 +125,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
             Box::new(strike) as Crowded
         });
         let late = Arc::new(LateDevice::new(faulty.clone(), lateness, reset).expect("threads"));
-        let fs = Filesystem::mount(late.clone(), config.options(seed)).expect("mount");
+        let fs = Filesystem::mount(late.clone(), mount_options).expect("mount");
         let mounted = device.write_log();
         let shared = Shared::new(config, device.clone(), faulty.clone(), late.clone(), clients.len());
         armed.store(true, Ordering::Relaxed);
