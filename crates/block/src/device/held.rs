@@ -408,6 +408,10 @@ impl BlockDevice for HeldDevice {
         self.inner.below.read_only()
     }
 
+    fn completes_later(&self) -> bool {
+        true
+    }
+
     fn submit(&self, bio: Bio) {
         let mut s = self.inner.state.lock();
         let (request, action) = Inner::catches(&mut s, bio.op, bio.offset, bio.len, bio.flags);

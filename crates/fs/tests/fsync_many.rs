@@ -1,0 +1,214 @@
+//! fsyncs of many files: together, and one after the other. What they cost in requests, who is told what, and that
+//! nobody is told too early.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use extant_base::sync::{LockClass, Mutex, Waiter};
+use extant_block::BlockDevice;
+use extant_block::device::{Catch, IoStats};
+use extant_fs::{Asker, Error, Filesystem, InodeRef, MountOptions, Mounted, Result, SyncPolicyKind};
+
+static CLASS: LockClass = LockClass::new("answers", 0);
+
+/// Asks for all; the answers in the order of the files, each of which comes once.
+fn fsync_many(fs: &Filesystem, files: &[InodeRef]) -> Vec<Result<()>> {
+    let answers = Arc::new(Mutex::new(&CLASS, (files.iter().map(|_| Vec::new()).collect::<Vec<_>>(), files.len())));
+    let all = Waiter::new();
+    let (tell, mine) = (all.clone(), answers.clone());
+    let done = move |at: usize, r: Result<()>| {
+        let mut answers = mine.lock();
+        answers.0[at].push(r);
+        answers.1 -= 1;
+        if answers.1 == 0 {
+            tell.set(());
+        }
+    };
+    fs.fsync_many(files, Asker::Process(1), false, Arc::new(done));
+    if !files.is_empty() {
+        all.wait();
+    }
+    let answers = std::mem::take(&mut answers.lock().0);
+    let once = |mut of_one: Vec<Result<()>>| {
+        assert_eq!(of_one.len(), 1, "{of_one:?}");
+        of_one.remove(0)
+    };
+    answers.into_iter().map(once).collect()
+}
+
+/// New files of a block each.
+fn new_files(fs: &Filesystem, range: std::ops::Range<usize>) -> Vec<InodeRef> {
+    let make = |i: usize| {
+        let f = create(fs, &format!("f{i}"));
+        put(fs, &f, 0, &[i as u8 + 1; BLOCK as usize]);
+        f
+    };
+    range.map(make).collect()
+}
+
+/// What the device did meanwhile.
+fn counted<T>(scene: &Scene, f: impl FnOnce() -> T) -> (T, IoStats) {
+    let before = scene.disk.crash.stats();
+    let value = f();
+    let after = scene.disk.crash.stats();
+    (value, IoStats { writes: after.writes - before.writes, flushes: after.flushes - before.flushes, ..after })
+}
+
+fn assert_there(after: &Mounted, range: std::ops::Range<usize>) {
+    for i in range {
+        let content = content_of(after, &format!("f{i}")).unwrap_or_else(|| panic!("f{i} is gone"));
+        assert!(content == [i as u8 + 1; BLOCK as usize], "f{i}: {} bytes", content.len());
+    }
+}
+
+/// A hundred files are one commit, and their data travels together.
+#[test]
+fn many_files_share_requests() {
+    bounded(|| {
+        let scene = Disk::new(64, EXT4).mount(production());
+        let (files, _) = counted(&scene, || new_files(&scene, 0..200));
+        let (answers, io) = counted(&scene, || fsync_many(&scene, &files));
+        assert!(answers.iter().all(Result::is_ok));
+        assert_there(&scene.disk.after_cut(), 0..200);
+        // The data in a request or two, a superblock of the journal, the log in another, the commit block.
+        assert!(io.writes <= 10, "{io:?}");
+        assert_eq!(io.flushes, 2, "the commit block's PREFLUSH and FUA: {io:?}");
+        let (answers, io) = counted(&scene, || fsync_many(&scene, &files));
+        assert!(answers.iter().all(Result::is_ok));
+        assert_eq!((io.writes, io.flushes), (0, 0), "nothing was written since");
+        // An overwrite changes no transaction that its datasync would wait for, and must reach the medium.
+        put(&scene, &files[7], 0, &[9; 16]);
+        let (answers, io) = counted(&scene, || fsync_many(&scene, &files));
+        assert!(answers.iter().all(Result::is_ok));
+        assert!(io.flushes >= 1, "{io:?}");
+        let after = scene.disk.after_cut();
+        assert_eq!(content_of(&after, "f7").expect("there")[..16], [9; 16]);
+    });
+}
+
+/// No answer before the data is on the medium, and none that waits for what was not asked for.
+#[test]
+fn answers_come_with_the_medium() {
+    bounded(|| {
+        let scene = Disk::new(64, EXT4).mount(production());
+        let files = new_files(&scene, 0..3);
+        let held = &scene.disk.held;
+        held.catch(Catch::hold().op(extant_block::BioOp::Write).meta());
+        let (fs, asked) = (scene.shared(), files.clone());
+        let mut answers = start("fsync_many", move || fsync_many(&fs, &asked));
+        assert!(held.wait_held(1, LONG), "the log is written");
+        assert!(!answers.ends_within(GRACE), "answered before the log was");
+        held.let_go();
+        assert!(answers.join().iter().all(Result::is_ok));
+        assert_there(&scene.disk.after_cut(), 0..3);
+    });
+}
+
+/// Twice the same, another mount's, one whose data is lost: each has its own answer, once.
+#[test]
+fn each_has_its_own_answer() {
+    bounded(|| {
+        let (scene, other) = (Disk::new(64, EXT4).mount(production()), Disk::new(64, EXT4).mount(production()));
+        let mut files = new_files(&scene, 0..4);
+        files.push(files[2].clone());
+        files.push(new_files(&other, 0..1).remove(0));
+        // The request in which all four travel fails, and so does the third when it is sent by itself.
+        let held = &scene.disk.held;
+        held.catch(Catch::hold().writes().data());
+        let (fs, asked) = (scene.shared(), files.clone());
+        let answers = start("fsync_many", move || fsync_many(&fs, &asked));
+        assert!(held.wait_held(1, LONG));
+        let together = held.held()[0];
+        assert_eq!(together.len, 4 * BLOCK, "{:?}", held.held());
+        held.fail(together.id, EIO);
+        assert!(held.wait_held(4, LONG), "each by itself: {:?}", held.held());
+        let third = held.held().into_iter().find(|r| r.offset == together.offset + 2 * BLOCK).expect("sent again");
+        held.fail(third.id, EIO);
+        held.let_go();
+        let answers = answers.join();
+        assert!(matches!(answers[5], Err(Error::Invalid(_))), "{:?}", answers[5]);
+        let lost: Vec<bool> = answers[..5].iter().map(Result::is_err).collect();
+        assert_eq!(lost, [false, false, true, false, true], "{answers:?}");
+        let after = scene.disk.after_cut();
+        assert_there(&after, 0..2);
+        assert_there(&after, 3..4);
+        assert!(fsync_many(&scene, &files[..4]).iter().all(Result::is_ok), "told once");
+        assert!(fsync_many(&scene, &[]).is_empty());
+        drop(files);
+    });
+}
+
+#[test]
+fn a_mount_that_cannot_keep_anything_says_so() {
+    bounded(|| {
+        let scene = Disk::new(64, EXT4).mount(production());
+        let files = new_files(&scene, 0..3);
+        assert!(fsync_many(&scene, &files).iter().all(Result::is_ok));
+        put(&scene, &files[1], 0, &[7; 16]);
+        create(&scene, "more");
+        scene.disk.held.catch(Catch::fail(EIO).writes().meta());
+        let answers = fsync_many(&scene, &files);
+        assert!(answers.iter().all(Result::is_err), "the journal has stopped: {answers:?}");
+        assert!(fsync_many(&scene, &files).iter().all(Result::is_err));
+        drop(files);
+
+        let scene = Disk::new(64, EXT4);
+        let fs = scene.mount(production());
+        drop(new_files(&fs, 0..2));
+        fs.unmount().expect("unmounted");
+        drop(fs);
+        let fs = scene.mount(MountOptions { read_only: true, ..production() });
+        let root = fs.root().expect("root");
+        let files: Vec<_> = [b"f0", b"f1"].iter().map(|name| fs.lookup(&root, *name).expect("there")).collect();
+        assert!(fsync_many(&fs, &files).iter().all(Result::is_ok), "nothing is unwritten");
+    });
+}
+
+/// Fsyncs of new files, one after the other, in the order of their names and in another.
+#[test]
+fn who_fsyncs_file_after_file_has_the_next_carried_along() {
+    bounded(|| {
+        for (policy, backwards) in SyncPolicyKind::ALL.into_iter().flat_map(|p| [(p, false), (p, true)]) {
+            let scene = Disk::new(64, EXT4).mount(MountOptions { sync_policy: policy, ..production() });
+            let files = new_files(&scene, 0..120);
+            let ((), io) = counted(&scene, || {
+                for i in 0..files.len() {
+                    let at = if backwards { files.len() - 1 - i } else { i };
+                    scene.fsync(&files[at], false).expect("fsync");
+                    // Nobody is told too early.
+                    if i % 40 == 3 {
+                        assert_there(&scene.disk.after_cut(), at..at + 1);
+                    }
+                }
+            });
+            assert_there(&scene.disk.after_cut(), 0..120);
+            match policy {
+                SyncPolicyKind::Vanilla => assert!(io.flushes >= 2 * 120, "{io:?}"),
+                SyncPolicyKind::Ahead => assert!(io.flushes <= 2 * 3 && io.writes <= 20, "{backwards}: {io:?}"),
+            }
+        }
+    });
+}
+
+/// What is carried along is small, and new: not a file that others write, nor a large one.
+#[test]
+fn what_is_carried_along() {
+    bounded(|| {
+        let scene = Disk::new(64, EXT4).mount(production());
+        let old = create(&scene, "old");
+        put(&scene, &old, 0, &[1; BLOCK as usize]);
+        scene.sync().expect("sync");
+        let large = create(&scene, "large");
+        put(&scene, &large, 0, &vec![1; 1 << 20]);
+        put(&scene, &old, 0, &[2; BLOCK as usize]);
+        let files = new_files(&scene, 0..3);
+        scene.fsync(&files[0], false).expect("fsync");
+        scene.fsync(&files[1], false).expect("fsync");
+        let after = scene.disk.after_cut();
+        assert_there(&after, 0..3);
+        assert_eq!(content_of(&after, "old").expect("there"), [1; BLOCK as usize]);
+        assert_eq!(content_of(&after, "large").expect("there").len(), 0);
+    });
+}
