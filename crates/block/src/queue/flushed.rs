@@ -1,8 +1,8 @@
 //! Whether everything that was written is durable already: [`Flushed`].
 //!
 //! Writes are counted when they end, before anybody is told. A flush makes durable what had ended when it began. So
-//! while as many writes have ended as had when the last good flush began, another would have nothing to do (Linux leaves
-//! that to the drive).
+//! while as many writes have ended as had when the last good flush began, another would have nothing to do (Linux
+//! leaves that to the drive).
 //!
 //! # Locking
 //! None.

@@ -11,8 +11,9 @@ use crate::device::BlockDevice;
 const BIOS_MAX: usize = 1024;
 const BYTES_MAX: u64 = 4 << 20;
 
-/// Holds bios back until dropped, then submits them together ([`BlockDevice::submit_all`]): a queue sorts them by offset
-/// and merges neighbours up to the device's largest transfer. What flushes is never held back: the plug is emptied first.
+/// Holds bios back until dropped, then submits them together ([`BlockDevice::submit_all`]): a queue sorts them by
+/// offset and merges neighbours up to the device's largest transfer. What flushes is never held back: the plug is
+/// emptied first.
 pub struct Plug<'d> {
     dev: &'d dyn BlockDevice,
     bios: Vec<Bio>,

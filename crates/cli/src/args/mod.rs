@@ -119,6 +119,7 @@ Options (-o), separated by commas:
   mb_policy=NAME es_policy=NAME   block allocation; what leaves the extent cache
   mb_locality_groups=N         sets of chunks for small files, of which a thread uses one; one for each processor else
   tag_policy=NAME queue_depth=N   who gets the next request tag, and how many there are (1 to 4096, 128)
+  sync_policy=NAME             whose data an fsync carries along
   seed=N                       of what is drawn by lot (where directories go): the same each time
   suid nosuid dev nodev exec noexec   as mount(8), but nosuid and nodev are the default: an image may be anybody's. Root's
                                suid and dev count here and in fstab; mount(8) does not pass them on from its command line

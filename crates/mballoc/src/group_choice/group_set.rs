@@ -1,5 +1,5 @@
-//! [`GroupSet`]: a set of group numbers, as a bitmap of two levels; [`Family`]: such sets by an order, a group in one at
-//! most.
+//! [`GroupSet`]: a set of group numbers, as a bitmap of two levels; [`Family`]: such sets by an order, a group in at
+//! most one.
 //!
 //! # Locking
 //! None: readers and writers share no lock. A group is put in and taken out by one thread at a time.

@@ -10,10 +10,8 @@
 use extant_base::sync::atomic::{AtomicU32, Ordering};
 use extant_ondisk::InodeNr;
 
-use super::SyncPolicy;
+use super::{BYTES_MAX, SyncPolicy};
 
-/// What one fsync carries along, in bytes.
-const BYTES: u64 = 1 << 20;
 /// Groups share notes by their number.
 const NOTES: usize = 64;
 
@@ -33,7 +31,7 @@ impl SyncPolicy for Ahead {
     fn carry(&self, ino: InodeNr) -> u64 {
         let group = |ino: u32| ino.saturating_sub(1) / self.inodes_per_group;
         let last = self.last[group(ino.0) as usize % NOTES].swap(ino.0, Ordering::Relaxed);
-        if last != 0 && last != ino.0 && group(last) == group(ino.0) { BYTES } else { 0 }
+        if last != 0 && last != ino.0 && group(last) == group(ino.0) { BYTES_MAX } else { 0 }
     }
 }
 

@@ -16,6 +16,8 @@
 //! None.
 
 mod ahead;
+#[cfg(test)]
+mod contract;
 mod vanilla;
 
 use extant_ondisk::InodeNr;
@@ -23,6 +25,8 @@ use extant_ondisk::InodeNr;
 use self::ahead::Ahead;
 use self::vanilla::Vanilla;
 
+/// The most that one carries along: what a disk writes while it flushes its cache once or twice.
+pub(crate) const BYTES_MAX: u64 = 1 << 20;
 /// The most files that are carried with one.
 pub(crate) const FILES_MAX: usize = 256;
 /// The largest of them.
@@ -31,7 +35,7 @@ pub(crate) const FILE_BYTES_MAX: u64 = 128 << 10;
 /// What every policy does.
 pub(crate) trait SyncPolicy: Send + Sync {
     /// An fsync of a file begins of which nothing has reached the disk yet. How many bytes of other such files are
-    /// written with it. Any number of threads may call at once.
+    /// written with it, at most [`BYTES_MAX`]; none for the first of a mount. Any number of threads may call at once.
     fn carry(&self, ino: InodeNr) -> u64;
 }
 
