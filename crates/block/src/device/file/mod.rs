@@ -429,7 +429,12 @@ impl BlockDevice for FileDevice {
 
     fn submit_all(&self, bios: Vec<Bio>) {
         match &self.ring {
-            Some(ring) => ring.submit(bios),
+            Some(ring) => {
+                let (inline, later): (Vec<Bio>, Vec<Bio>) = bios.into_iter().partition(|b| self.core.takes_inline(b));
+                // Those first that go on by themselves.
+                ring.submit(later);
+                self.core.submit_all(inline);
+            }
             None => self.core.submit_all(bios),
         }
     }
