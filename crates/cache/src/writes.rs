@@ -93,12 +93,17 @@ impl Writebacks {
 
     /// Waits until everything that was opened before now is closed.
     pub fn wait(&self) {
+        self.wait_for(self.epoch());
+    }
+
+    /// Waits until everything that was opened before `epoch` is closed.
+    pub fn wait_for(&self, epoch: Epoch) {
         if self.is_idle() {
             return;
         }
         let waiter = Waiter::new();
         let tell = waiter.clone();
-        self.when_closed(self.epoch(), move || tell.set(()));
+        self.when_closed(epoch, move || tell.set(()));
         waiter.wait();
     }
 }

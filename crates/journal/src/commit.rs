@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use extant_base::sync::MutexGuard;
 use extant_base::trace_point;
 use extant_block::{AlignedBuf, BioFlags};
 use extant_cache::{BufKind, Buffer};
@@ -37,37 +38,85 @@ enum Running {
     Empty(Vec<Callback>),
 }
 
+/// What a commit that panics leaves is a gap that no later one can bridge.
+struct AbortOnPanic<'j>(&'j Journal);
+
+impl Drop for AbortOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort(&Error::Aborted { cause: "a commit panicked".to_owned() });
+        }
+    }
+}
+
 impl Journal {
     /// Commits the running transaction if it has anything in it, and tells everybody who waits for it. An error stops
     /// the journal: a transaction that did not reach the log leaves a gap that none after it can bridge.
     pub(crate) fn commit(&self) -> Result<()> {
-        let result = self.commit_and_tell();
+        let result = self.commit_and_tell(self.log.lock(), false).and_then(|room| match room {
+            true => self.make_room(),
+            false => Ok(()),
+        });
         self.hooks.log_free();
         result
     }
 
-    fn commit_and_tell(&self) -> Result<()> {
-        let told = {
-            let mut log = self.log.lock();
-            let result = self.commit_to(&mut log);
-            self.note_abort(&mut log, result.as_ref().err());
-            result
+    /// Who is alone does the work of the journal's thread himself, and nobody has to be woken, neither for it nor by it
+    /// (Linux: `jbd2_journal_commit_transaction` is the thread's in any case). `None`: somebody else is at it, or
+    /// waits: he shares the next commit with them. `tid` as for [`Journal::commit_async`].
+    pub(crate) fn commit_alone(&self, tid: Option<Tid>) -> Option<Result<()>> {
+        // While it is held no commit is under way.
+        let log = self.log.try_lock()?;
+        let commit = {
+            let s = self.state.lock();
+            let company = s.batch > 1 || s.gathering || !s.waiters.is_empty() || !s.flush_waiters.is_empty();
+            if company || s.locked || s.frozen || s.check().is_err() {
+                return None;
+            }
+            tid.is_some_and(|tid| tid.is_after(s.committed))
         };
+        self.stats.waits.inc();
+        let guard = AbortOnPanic(self);
+        let result = if commit {
+            self.commit_and_tell(log, true).map(|room| {
+                if room {
+                    self.state.lock().room_wanted = true;
+                    self.work.notify_one();
+                }
+            })
+        } else {
+            self.stats.flushes.inc();
+            let flushed = self.dev.flush().map_err(Error::from);
+            drop(log);
+            flushed.inspect_err(|e| self.abort(e))
+        };
+        drop(guard);
+        self.hooks.log_free();
+        Some(result.map_err(|e| e.as_aborted()))
+    }
+
+    /// Tells who waited, without the log; returns whether that wants a checkpoint. `own`: the caller waits, too.
+    fn commit_and_tell(&self, mut log: MutexGuard<'_, Log>, own: bool) -> Result<bool> {
+        let told = self.commit_to(&mut log, own);
+        self.note_abort(&mut log, told.as_ref().err());
+        drop(log);
         let (waiters, room) = told.inspect_err(|e| self.tell_aborted(e))?;
         // Without the log: they write replies, allocate, or ask for the next commit.
         for done in waiters {
             done(Ok(()));
         }
-        if room {
-            let made = {
-                let mut log = self.log.lock();
-                let made = self.checkpoint(&mut log);
-                self.note_abort(&mut log, made.as_ref().err());
-                made
-            };
-            made.inspect_err(|e| self.tell_aborted(e))?;
-        }
-        Ok(())
+        Ok(room)
+    }
+
+    /// Writes home what is committed.
+    pub(crate) fn make_room(&self) -> Result<()> {
+        let made = {
+            let mut log = self.log.lock();
+            let made = self.checkpoint(&mut log);
+            self.note_abort(&mut log, made.as_ref().err());
+            made
+        };
+        made.inspect_err(|e| self.tell_aborted(e))
     }
 
     /// Before the log is let go of: after an error, or if somebody else has aborted the journal meanwhile, the next
@@ -87,13 +136,13 @@ impl Journal {
     }
 
     /// Returns who is to be told, and whether the log wants a checkpoint.
-    fn commit_to(&self, log: &mut Log) -> Result<(Vec<Callback>, bool)> {
+    fn commit_to(&self, log: &mut Log, own: bool) -> Result<(Vec<Callback>, bool)> {
         let start_ns = self.options.clock.now_ns();
         let (closed, flushes) = match self.close_running()? {
             Running::Closed(closed, flushes) => (closed, flushes),
             Running::Empty(waiters) => {
                 // Nothing was changed: those who waited for the running transaction only need a flush.
-                if !waiters.is_empty() {
+                if own || !waiters.is_empty() {
                     self.stats.flushes.inc();
                     if let Err(e) = self.dev.flush() {
                         self.give_back_waiters(waiters);
@@ -146,7 +195,7 @@ impl Journal {
             let (ready, rest): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
             s.waiters = rest;
-            s.batch = ready.len() + s.waiters.len();
+            s.batch = ready.len() + s.waiters.len() + usize::from(own);
             let took = self.options.clock.now_ns().saturating_sub(start_ns);
             s.commit_ns = if s.commit_ns == 0 { took } else { (3 * s.commit_ns + took) / 4 };
             ready.into_iter().map(|(_, done)| done).chain(flushes).collect()

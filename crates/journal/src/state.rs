@@ -104,6 +104,8 @@ pub(crate) struct State {
     /// When the running transaction got its first handle.
     pub started_ns: Option<u64>,
     pub commit_wanted: bool,
+    /// Somebody has committed by himself and left the checkpoint to the journal's thread.
+    pub room_wanted: bool,
     /// The newest durable transaction.
     pub committed: Tid,
     /// The newest transaction whose commit has sent its flush, `committed` or the next. Who asks for it now may have
@@ -124,7 +126,7 @@ pub(crate) struct State {
 
 impl State {
     /// Whether anybody may still ask for a handle or a commit.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match &self.aborted {
             Some(cause) => Err(cause.as_aborted()),
             None if self.stop => Err(Error::Aborted { cause: "the mount has ended".to_owned() }),
@@ -183,6 +185,7 @@ impl Journal {
                     frozen: false,
                     started_ns: None,
                     commit_wanted: false,
+                    room_wanted: false,
                     committed: Tid(first.0.wrapping_sub(1)),
                     sealed: Tid(first.0.wrapping_sub(1)),
                     waiters: Vec::new(),
@@ -310,6 +313,15 @@ impl Journal {
         drop(s);
     }
 
+    /// As [`Journal::commit_wait`]; who is alone does the work himself. The caller holds no handle and no lock at all:
+    /// he may have to tell others who came meanwhile.
+    pub fn commit_here(&self, tid: Option<Tid>) -> Result<()> {
+        match self.options.threaded.then(|| self.commit_alone(tid)).flatten() {
+            Some(result) => result,
+            None => self.commit_wait(tid),
+        }
+    }
+
     /// As [`Journal::commit_async`], and waits.
     pub fn commit_wait(&self, tid: Option<Tid>) -> Result<()> {
         let waiter = Waiter::new();
@@ -330,6 +342,11 @@ impl Journal {
     /// One round of the journal's work: commits if somebody waits or the transaction is old, else flushes if somebody
     /// waits for that. Returns whether it did anything.
     pub fn step(&self) -> bool {
+        if std::mem::take(&mut self.state.lock().room_wanted) && self.options.threaded {
+            // An error has been told to everybody whom it concerns.
+            let _ = self.make_room();
+            self.hooks.log_free();
+        }
         let commit = {
             let s = self.state.lock();
             if s.aborted.is_some() {
@@ -394,8 +411,10 @@ impl Journal {
         loop {
             {
                 let mut s = self.state.lock();
-                let idle =
-                    |s: &State| !s.commit_wanted && s.waiters.is_empty() && s.flush_waiters.is_empty() && !s.stop;
+                let idle = |s: &State| {
+                    let asked = s.commit_wanted || s.room_wanted;
+                    !asked && s.waiters.is_empty() && s.flush_waiters.is_empty() && !s.stop
+                };
                 if idle(&s) {
                     let interval = Duration::from_nanos(self.options.commit_interval_ns);
                     let wait = match s.started_ns {
@@ -461,6 +480,7 @@ impl Journal {
         s.locked = false;
         // Nothing is left to do that the journal's thread would stay awake for.
         s.commit_wanted = false;
+        s.room_wanted = false;
         s.started_ns = None;
         self.room.notify_all();
         self.drained.notify_all();

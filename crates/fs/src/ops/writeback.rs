@@ -11,8 +11,9 @@
 //! size on disk never passes over data that is not there).
 //!
 //! Who retires: the thread that wrote, if all its requests have completed by then (an image file that the kernel
-//! caches); else a thread of its own, which completions wake ([`Filesystem::retire_step`]), because it takes a handle.
-//! A batch that needs none (overwrites) is retired where it completes. Without threads whoever wrote waits.
+//! caches), or if it waits for them; else a thread of its own, which completions wake ([`Filesystem::retire_step`]),
+//! because it takes a handle. A batch that needs none (overwrites) is retired where it completes. Without threads
+//! whoever wrote waits.
 //!
 //! # Locking
 //! `inode writeback` (25) while blocks are chosen and requests are sent; not until they complete: who must know that
@@ -86,6 +87,8 @@ pub(crate) struct Batch {
     failed: Mutex<Vec<(usize, extant_block::Error)>>,
     /// Taken by who retires it.
     work: Mutex<Option<(Vec<Piece>, WritebackToken)>>,
+    /// The sender waits until he is the last of `pending`.
+    waited: AtomicBool,
     complete: Waiter<()>,
 }
 
@@ -189,11 +192,19 @@ pub(crate) struct WritebackPlug<'f> {
     /// Batches whose requests it may hold; this is their sender.
     batches: Vec<Arc<Batch>>,
     bytes: u64,
+    /// Who wrote waits for the last requests himself, and retires them, so that no other thread has to be woken.
+    waits: bool,
     /// Inodes whose dirty data has been taken, and whose times are still to be looked at.
     inodes: Vec<Arc<Inode>>,
 }
 
 impl WritebackPlug<'_> {
+    /// The caller waits for what he wrote in any case.
+    pub(crate) fn waiting(mut self) -> Self {
+        self.waits = true;
+        self
+    }
+
     /// Starts writing everything dirty of the inode. Errors are recorded with it, for its fsync.
     pub(crate) fn write_pages(&mut self, inode: &Arc<Inode>) {
         if !self.try_write_pages(inode) {
@@ -279,6 +290,7 @@ impl WritebackPlug<'_> {
             plain,
             failed: Mutex::new(&FAILED_CLASS, Vec::new()),
             work: Mutex::new(&FAILED_CLASS, Some((pieces, token))),
+            waited: AtomicBool::new(false),
             complete: Waiter::new(),
         });
         inode.batches.0.lock().batches.push_back(batch.clone());
@@ -338,15 +350,18 @@ impl WritebackPlug<'_> {
 
     /// Sends what is held back, retires what has completed by then, and writes the times that are still to be written.
     pub(crate) fn send(&mut self) {
+        self.send_and(!self.fs.options.threads);
+    }
+
+    fn send_and(&mut self, wait: bool) {
         let fs = self.fs;
         self.plug.unplug();
         self.bytes = 0;
         for batch in std::mem::take(&mut self.batches) {
-            let all_done = batch.pending.fetch_sub(1, Ordering::AcqRel) == 1;
-            if !all_done && !fs.options.threads {
-                batch.complete.wait();
+            if wait {
+                batch.wait_for_requests();
             }
-            if all_done || !fs.options.threads {
+            if batch.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
                 fs.retire_ready(&batch.inode);
             }
         }
@@ -365,8 +380,10 @@ impl WritebackPlug<'_> {
 impl Drop for WritebackPlug<'_> {
     fn drop(&mut self) {
         // After a panic below, what was to complete may never do so.
-        if self.fs.options.threads || !std::thread::panicking() {
-            self.send();
+        if !std::thread::panicking() {
+            self.send_and(self.waits || !self.fs.options.threads);
+        } else if self.fs.options.threads {
+            self.send_and(false);
         }
     }
 }
@@ -382,7 +399,7 @@ impl Filesystem {
     /// Starts to write inodes together.
     pub(crate) fn writeback_plug(&self, why: WritebackReason) -> WritebackPlug<'_> {
         let plug = Plug::new(&*self.dev);
-        WritebackPlug { fs: self, why, plug, batches: Vec::new(), bytes: 0, inodes: Vec::new() }
+        WritebackPlug { fs: self, why, plug, batches: Vec::new(), bytes: 0, waits: false, inodes: Vec::new() }
     }
 
     /// Starts writing everything dirty of the inodes, in this order. Errors are recorded with them, for their fsyncs.
@@ -410,7 +427,7 @@ impl Filesystem {
     /// holds no handle.
     pub(crate) fn write_and_wait(&self, inode: &Arc<Inode>) {
         if !inode.pages.is_empty() {
-            self.writeback_plug(WritebackReason::Background).write_pages(inode);
+            self.writeback_plug(WritebackReason::Background).waiting().write_pages(inode);
         }
         inode.writes.wait();
     }
@@ -614,15 +631,22 @@ impl Filesystem {
 }
 
 impl Batch {
+    /// By its sender: until all requests have completed.
+    fn wait_for_requests(&self) {
+        self.waited.store(true, Ordering::SeqCst);
+        if self.pending.load(Ordering::SeqCst) > 1 {
+            self.complete.wait();
+        }
+    }
+
     /// One request has completed, on any thread, which must not wait.
     fn request_done(&self) {
-        if self.pending.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
+        match self.pending.fetch_sub(1, Ordering::SeqCst) {
+            1 => {}
+            2 if self.waited.load(Ordering::SeqCst) => return self.complete.set(()),
+            _ => return,
         }
         let Some(fs) = self.inode.fs.upgrade() else { return };
-        if !fs.options.threads {
-            return self.complete.set(());
-        }
         fs.retire_while(&self.inode, |b| b.plain && b.failed.lock().is_empty());
         if self.inode.batches.is_ready() {
             fs.completed.push(self.inode.clone());

@@ -19,14 +19,14 @@ use std::sync::Arc;
 use extant_base::sync::Waiter;
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use extant_base::task::shard_index;
-use extant_cache::{ErrorSequence, Opener};
+use extant_cache::{Epoch, ErrorSequence, Opener, Writebacks};
 use extant_ondisk::InodeNr;
 use extant_ondisk::jbd2::Tid;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::ops::writeback::WritebackReason;
+use crate::ops::writeback::{WritebackPlug, WritebackReason};
 
 /// Called once with what a barrier came to, possibly on another thread and possibly before the call returns.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
@@ -76,12 +76,19 @@ fn is_new(inode: &Inode) -> bool {
     inode.pages.dirty_bytes() > 0 && inode.meta.read().desc.size == 0
 }
 
-/// Calls `then` once what the inodes have on its way now can be read from the device: at once, or from the thread that
-/// closes the last token.
-fn when_all_closed(inodes: &[Arc<Inode>], then: impl FnOnce() + Send + 'static) {
-    let busy: Vec<_> = inodes.iter().map(|inode| &inode.writes).filter(|writes| !writes.is_idle()).collect();
+/// What an inode has on its way at a moment.
+type OnItsWay = (Arc<Writebacks>, Epoch);
+
+/// What the inodes have on their way now.
+fn on_their_way(inodes: &[Arc<Inode>]) -> Vec<OnItsWay> {
+    let busy = inodes.iter().map(|inode| &inode.writes).filter(|writes| !writes.is_idle());
+    busy.map(|writes| (writes.clone(), writes.epoch())).collect()
+}
+
+/// Calls `then` once all of it can be read from the device: at once, or from the thread that closes the last token.
+fn when_all_closed(all: Vec<OnItsWay>, then: impl FnOnce() + Send + 'static) {
     // One for this thread, so that nothing is told before all are asked.
-    let open = Arc::new(AtomicUsize::new(busy.len() + 1));
+    let open = Arc::new(AtomicUsize::new(all.len() + 1));
     let last = Arc::new(Waiter::new());
     last.set(then);
     let closed = move || {
@@ -89,8 +96,8 @@ fn when_all_closed(inodes: &[Arc<Inode>], then: impl FnOnce() + Send + 'static) 
             last.wait()();
         }
     };
-    for writes in busy {
-        writes.when_closed(writes.epoch(), closed.clone());
+    for (writes, epoch) in all {
+        writes.when_closed(epoch, closed.clone());
     }
     closed();
 }
@@ -108,22 +115,41 @@ impl Filesystem {
         let fs = self.arc();
         match scope {
             Scope::Inode { inode, datasync } => {
-                let mut written = vec![inode.clone()];
-                if !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times) {
-                    let carried = self.carried(inode);
-                    let mut plug = self.writeback_plug(WritebackReason::Fsync);
-                    plug.write_pages(inode);
-                    written.extend(carried.into_iter().filter(|other| plug.try_write_pages(other)));
-                }
+                let all = self.write_for_fsync(inode, datasync, self.writeback_plug(WritebackReason::Fsync));
                 let inode = inode.clone();
-                when_all_closed(&written, move || fs.commit(inode.synced_by(datasync), Some(inode.ino), done));
+                when_all_closed(all, move || fs.commit(inode.synced_by(datasync), Some(inode.ino), done));
             }
             Scope::All => {
                 let listed = self.flusher.listed();
                 self.write_inodes(&listed, WritebackReason::Background);
-                when_all_closed(&listed, move || fs.commit(fs.journal.running_tid(), None, done));
+                when_all_closed(on_their_way(&listed), move || fs.commit(fs.journal.running_tid(), None, done));
             }
         }
+    }
+
+    /// Starts writing the inode, and what its fsync carries along; what is on its way then.
+    fn write_for_fsync(&self, inode: &Arc<Inode>, datasync: bool, mut plug: WritebackPlug<'_>) -> Vec<OnItsWay> {
+        let mut written = vec![inode.clone()];
+        if !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times) {
+            let carried = self.carried(inode);
+            plug.write_pages(inode);
+            written.extend(carried.into_iter().filter(|other| plug.try_write_pages(other)));
+        }
+        // Before the plug, which may wait, is dropped: what others begin meanwhile is not waited for.
+        on_their_way(&written)
+    }
+
+    /// The barrier of one inode by a thread that waits, holds nothing, and does what is left to do for it itself.
+    fn barrier_here(&self, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
+        self.state.acknowledge()?;
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let plug = self.writeback_plug(WritebackReason::Fsync).waiting();
+        self.write_for_fsync(inode, datasync, plug).iter().for_each(|(writes, epoch)| writes.wait_for(*epoch));
+        let committed = self.journal.commit_here(Some(inode.synced_by(datasync)));
+        committed.map_err(|e| Error::lost(Some(inode.ino), e.into()))?;
+        self.state.acknowledge()
     }
 
     /// New files that are written with an fsync of this one.
@@ -210,7 +236,7 @@ impl Filesystem {
         self.write_inodes(&written, WritebackReason::Fsync);
         let (fs, unique) = (self.arc(), unique.clone());
         let oldest = first.synced_by(datasync);
-        when_all_closed(&unique.clone(), move || {
+        when_all_closed(on_their_way(&unique), move || {
             let later = |a: Tid, b: Tid| if b.is_after(a) { b } else { a };
             let tid = unique.iter().map(|inode| inode.synced_by(datasync)).fold(oldest, later);
             fs.commit(tid, None, Box::new(tell));
@@ -219,7 +245,9 @@ impl Filesystem {
 
     /// fsync(2) or fdatasync(2), waiting.
     pub fn fsync(&self, inode: &InodeRef, datasync: bool) -> Result<()> {
-        self.wait_for(|done| self.fsync_async(inode, datasync, done))
+        let asked: Arc<Inode> = Arc::clone(inode);
+        let done = self.barrier_here(&asked, datasync);
+        Asker::Thread.check(&asked.errors, shard_index() as u64).and(done)
     }
 
     /// Everything written so far is durable on return (syncfs(2)).
