@@ -62,7 +62,7 @@ impl Journal {
             let len = buf.len();
             plug.submit(Bio::write(offset, vec![BioVec { buf, offset: 0, len }], flags, done));
         }
-        drop(plug);
+        plug.unplug_and_wait();
         Ok(wait.wait()?)
     }
 }

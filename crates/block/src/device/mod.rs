@@ -93,6 +93,12 @@ pub trait BlockDevice: Send + Sync {
         }
     }
 
+    /// As [`BlockDevice::submit_all`], by a thread that waits for them next: where that spares waking another one, it
+    /// may carry them out itself before this returns.
+    fn submit_all_and_wait(&self, bios: Vec<Bio>) {
+        self.submit_all(bios);
+    }
+
     /// Reads and waits. `buf` needs no alignment (an unaligned one may cost a copy).
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()>;
 

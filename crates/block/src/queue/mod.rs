@@ -28,7 +28,7 @@ pub use self::plug::Plug;
 pub use self::tags::{TagConfig, TagGuard, TagPolicyKind, TagSet, TagStats};
 pub use self::wait::{BioWait, submit_and_wait};
 use crate::bio::{Bio, BioFlags, BioOp, Completion, EndIo};
-use crate::device::{BlockDevice, IoCounters, IoStats, Limits, check_range, check_shape, total_len};
+use crate::device::{BlockDevice, IoCounters, IoStats, Limits, check_range, check_shape, submit_inline, total_len};
 use crate::error::Result;
 
 /// Counts that a queue keeps beyond its [`IoStats`].
@@ -82,6 +82,38 @@ impl Queue {
     fn check(&self, bio: &Bio) -> Result<()> {
         check_shape(self, bio)?;
         if bio.op == BioOp::Flush { Ok(()) } else { check_range(self, bio.op, bio.offset, bio.len) }
+    }
+
+    /// What of the bios passes the checks, as requests.
+    fn merge(&self, bios: Vec<Bio>) -> Vec<Bio> {
+        let mut good = Vec::with_capacity(bios.len());
+        for bio in bios {
+            match self.check(&bio) {
+                Ok(()) => good.push(bio),
+                Err(e) => bio.complete(Err(e)),
+            }
+        }
+        let before = good.len();
+        let requests = merge::sort_and_merge(good, self.limits().max_transfer, &self.path);
+        if requests.len() < before {
+            self.merged.add((before - requests.len()) as u64);
+        }
+        requests
+    }
+
+    fn send(&self, requests: Vec<Bio>) {
+        let mut batch = Vec::with_capacity(requests.len());
+        for bio in requests {
+            // Nobody waits for a tag while holding some for requests that are not on their way: two who did so would
+            // wait for each other.
+            let send = || self.path.inner.submit_all(std::mem::take(&mut batch));
+            if let Some(bio) = self.path.admit(bio, send) {
+                batch.push(bio);
+            }
+        }
+        if !batch.is_empty() {
+            self.path.inner.submit_all(batch);
+        }
     }
 
     /// Sends a write, or what acts like one, and waits.
@@ -209,30 +241,19 @@ impl BlockDevice for Queue {
 
     /// Sorts the bios, merges neighbouring writes, and sends the rest in as few batches as there are tags.
     fn submit_all(&self, bios: Vec<Bio>) {
-        let mut good = Vec::with_capacity(bios.len());
-        for bio in bios {
-            match self.check(&bio) {
-                Ok(()) => good.push(bio),
-                Err(e) => bio.complete(Err(e)),
-            }
+        let requests = self.merge(bios);
+        self.send(requests);
+    }
+
+    /// If one request is left of them, it is a call that waits.
+    fn submit_all_and_wait(&self, bios: Vec<Bio>) {
+        let mut requests = self.merge(bios);
+        if let [bio] = requests.as_slice()
+            && bio.op == BioOp::Write
+        {
+            return requests.drain(..).for_each(|bio| submit_inline(self, bio));
         }
-        let before = good.len();
-        let requests = merge::sort_and_merge(good, self.limits().max_transfer, &self.path);
-        if requests.len() < before {
-            self.merged.add((before - requests.len()) as u64);
-        }
-        let mut batch = Vec::with_capacity(requests.len());
-        for bio in requests {
-            // Nobody waits for a tag while holding some for requests that are not on their way: two who did so would
-            // wait for each other.
-            let send = || self.path.inner.submit_all(std::mem::take(&mut batch));
-            if let Some(bio) = self.path.admit(bio, send) {
-                batch.push(bio);
-            }
-        }
-        if !batch.is_empty() {
-            self.path.inner.submit_all(batch);
-        }
+        self.send(requests);
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {

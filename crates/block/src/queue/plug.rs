@@ -50,6 +50,14 @@ impl<'d> Plug<'d> {
             self.dev.submit_all(std::mem::take(&mut self.bios));
         }
     }
+
+    /// The same by a thread that waits for it next ([`BlockDevice::submit_all_and_wait`]).
+    pub fn unplug_and_wait(&mut self) {
+        self.bytes = 0;
+        if !self.bios.is_empty() {
+            self.dev.submit_all_and_wait(std::mem::take(&mut self.bios));
+        }
+    }
 }
 
 impl Drop for Plug<'_> {

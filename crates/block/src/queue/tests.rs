@@ -65,6 +65,26 @@ fn a_plug_merges_neighbours_whatever_their_order() {
     assert_eq!((queue.stats().writes, queue.stats().write_bytes), (3, 6 * 4096));
 }
 
+/// Of a waiting thread, what becomes one request takes no tag, and its parts are sent again when it fails.
+#[test]
+fn one_request_of_a_thread_that_waits_is_a_call() {
+    let held = Arc::new(HeldDevice::new(Arc::new(MemDevice::new(SIZE))).expect("thread"));
+    let queue = Arc::new(Queue::new(held.clone(), TagConfig { depth: 1, ..TagConfig::default() }));
+    held.catch(Catch::hold().range(1 << 20..SIZE));
+    let wait = BioWait::new();
+    queue.submit(write(1 << 20, 4096, 1, NONE, &wait)); // has the only tag
+    held.catch(Catch::fail(5).writes().once());
+    let own = BioWait::new();
+    let mut plug = Plug::new(&*queue);
+    (0..4).for_each(|i| plug.submit(write(i * 4096, 4096, 1, NONE, &own)));
+    plug.unplug_and_wait();
+    assert_eq!(held.caught(), 2, "the four together were carried out, although there was no tag");
+    held.let_go();
+    assert!(own.wait().iter().all(|c| c.result.is_ok()), "sent again one by one, when there was a tag");
+    assert_eq!(wait.wait().len(), 1);
+    assert_eq!(queue.stats().writes, 1 + 1 + 4);
+}
+
 #[test]
 fn merging_stops_at_the_largest_transfer() {
     let (_, traced, queue) = stack(16);

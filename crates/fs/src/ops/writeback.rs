@@ -355,7 +355,10 @@ impl WritebackPlug<'_> {
 
     fn send_and(&mut self, wait: bool) {
         let fs = self.fs;
-        self.plug.unplug();
+        match wait {
+            true => self.plug.unplug_and_wait(),
+            false => self.plug.unplug(),
+        }
         self.bytes = 0;
         for batch in std::mem::take(&mut self.batches) {
             if wait {
