@@ -212,3 +212,63 @@ fn what_is_carried_along() {
         assert_eq!(content_of(&after, "large").expect("there").len(), 0);
     });
 }
+
+/// One thread that fsyncs commits without the journal's; with another one's commit under way it joins the line.
+#[test]
+fn who_is_alone_commits_by_himself() {
+    bounded(|| {
+        let scene = Disk::new(64, EXT4).mount(production());
+        let alone = || scene.journal_stats().commits_alone.get();
+        let files = new_files(&scene, 0..6);
+        scene.fsync(&files[0], false).expect("fsync");
+        assert_eq!((alone(), scene.journal_stats().commits.get()), (1, 1));
+        let held = &scene.disk.held;
+        held.catch(Catch::hold().writes().meta().once());
+        let fsync = |at: usize, f: &InodeRef| {
+            put(&scene, f, BLOCK, &[at as u8; 100]);
+            let (fs, f) = (scene.shared(), f.clone());
+            start("fsync", move || fs.fsync(&f, false))
+        };
+        let first = fsync(1, &files[1]);
+        assert!(held.wait_held(1, LONG), "its log is being written");
+        let mut others = [fsync(2, &files[2]), fsync(3, &files[3])];
+        assert!(!others[0].ends_within(GRACE) && !others[1].ends_within(GRACE), "their transaction is not even closed");
+        held.let_go();
+        first.join().expect("fsync");
+        others.into_iter().for_each(|o| o.join().expect("fsync"));
+        assert_eq!(alone(), 2, "the first; the others by the journal's thread");
+        assert!(scene.journal_stats().commits.get() <= 4);
+        let after = scene.disk.after_cut();
+        for at in 1..4 {
+            let found = content_of(&after, &format!("f{at}")).expect("there");
+            assert_eq!(found[BLOCK as usize..], [at as u8; 100]);
+        }
+    });
+}
+
+/// A commit on a user's thread that fails, or panics, stops the journal as one on its own does.
+#[test]
+fn a_lone_commit_that_fails_stops_the_journal() {
+    bounded(|| {
+        // One that fails once is sent again, piece by piece.
+        for (rule, panics) in [(Catch::fail(EIO), false), (Catch::panic().once(), true)] {
+            let scene = Disk::new(64, EXT4).mount(production());
+            let files = new_files(&scene, 0..3);
+            scene.fsync(&files[0], false).expect("fsync");
+            put(&scene, &files[1], BLOCK, &[5; 100]);
+            scene.disk.held.catch(rule.writes().meta());
+            let (fs, f) = (scene.shared(), files[1].clone());
+            let run = move || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fs.fsync(&f, false)));
+            match start("fsync", run).join() {
+                Ok(answer) => assert!(!panics && answer.is_err(), "{answer:?}"),
+                Err(_) => assert!(panics),
+            }
+            for f in &files {
+                assert!(scene.fsync(f, false).is_err(), "the journal has a gap");
+            }
+            assert!(fsync_many(&scene, &files).iter().all(Result::is_err));
+            assert!(scene.sync().is_err());
+            assert_there(&scene.disk.after_cut(), 0..1);
+        }
+    });
+}

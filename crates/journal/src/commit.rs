@@ -79,6 +79,7 @@ impl Journal {
         let guard = AbortOnPanic(self);
         let result = if commit {
             self.commit_and_tell(log, true).map(|room| {
+                self.stats.commits_alone.inc();
                 if room {
                     self.state.lock().room_wanted = true;
                     self.work.notify_one();

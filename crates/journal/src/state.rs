@@ -53,6 +53,8 @@ pub struct Options {
 #[derive(Debug, Default)]
 pub struct JournalStats {
     pub commits: Counter,
+    /// Those made by a thread that waited for nobody else ([`Journal::commit_here`]).
+    pub commits_alone: Counter,
     /// Blocks logged, without descriptors.
     pub blocks: Counter,
     pub revokes: Counter,
