@@ -7,10 +7,11 @@
 //! `lab paths` (4) guards the directories that are known; the file system is called without it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use extant_base::sync::{LockClass, RwLock};
-use extant_fs::{Cred, Error, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, WriteFlags};
+use extant_base::sync::atomic::{AtomicUsize, Ordering};
+use extant_base::sync::{LockClass, RwLock, Waiter};
+use extant_fs::{Asker, Cred, Error, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, WriteFlags};
 
 use super::{Node, Stat, Vfs, VfsError, VfsResult};
 
@@ -131,6 +132,26 @@ impl Vfs for EngineVfs {
 
     fn fdatasync(&self, node: &Node) -> VfsResult<()> {
         Ok(self.fs.fsync(inode(node)?, true)?)
+    }
+
+    fn fsync_many(&self, nodes: &[Node], _: usize) -> VfsResult<()> {
+        let inodes: Vec<InodeRef> = nodes.iter().map(|node| inode(node).cloned()).collect::<VfsResult<_>>()?;
+        if inodes.is_empty() {
+            return Ok(());
+        }
+        let (left, failed) = (AtomicUsize::new(inodes.len()), OnceLock::new());
+        let all = Waiter::new();
+        let tell = all.clone();
+        let done = move |_: usize, answer: extant_fs::Result<()>| {
+            if let Err(e) = answer {
+                let _ = failed.set(e);
+            }
+            if left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                tell.set(failed.get().map_or(Ok(()), |e: &Error| Err(e.clone())));
+            }
+        };
+        self.fs.fsync_many(&inodes, Asker::Thread, false, Arc::new(done));
+        Ok(all.wait()?)
     }
 
     fn close(&self, node: Node) -> VfsResult<()> {

@@ -50,6 +50,7 @@ ops! {
     Read "read",
     Fsync "fsync",
     Fdatasync "fdatasync",
+    FsyncMany "fsync-many",
     Close "close",
     Unlink "unlink",
     Rmdir "rmdir",
@@ -142,6 +143,12 @@ pub trait Vfs: Send + Sync {
     fn fsync(&self, node: &Node) -> VfsResult<()>;
     /// Makes the file's content durable.
     fn fdatasync(&self, node: &Node) -> VfsResult<()>;
+    /// Makes these files durable, their fsyncs under way together. Where one needs a thread that waits for it, there
+    /// are at most `waiters` of them.
+    fn fsync_many(&self, nodes: &[Node], waiters: usize) -> VfsResult<()> {
+        let _ = waiters;
+        nodes.iter().try_for_each(|node| self.fsync(node))
+    }
     /// Lets go of the file.
     fn close(&self, node: Node) -> VfsResult<()>;
     /// Removes a name that is no directory.

@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 
 use super::{Node, Stat, Vfs, VfsError, VfsResult};
@@ -79,6 +80,23 @@ impl Vfs for PosixVfs {
 
     fn fdatasync(&self, node: &Node) -> VfsResult<()> {
         Ok(rustix::fs::fdatasync(fd(node)?)?)
+    }
+
+    /// fsync(2) waits, and io_uring has each wait in a worker of its own: so threads.
+    fn fsync_many(&self, nodes: &[Node], waiters: usize) -> VfsResult<()> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(node) = nodes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.fsync(node)?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (1..waiters.min(nodes.len())).map(|_| scope.spawn(work)).collect();
+            let mine = work();
+            let join = |t: std::thread::ScopedJoinHandle<'_, VfsResult<()>>| t.join().unwrap_or(Err(VfsError::Foreign));
+            threads.into_iter().map(join).fold(mine, |all, one| all.and(one))
+        })
     }
 
     fn close(&self, node: Node) -> VfsResult<()> {

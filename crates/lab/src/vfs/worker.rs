@@ -208,6 +208,11 @@ impl<'a> Worker<'a> {
         self.call(Op::Fdatasync, "", |v| v.fdatasync(node))
     }
 
+    /// See [`Vfs::fsync_many`].
+    pub fn fsync_many(&mut self, nodes: &[Node], waiters: usize) -> Result<()> {
+        self.call(Op::FsyncMany, "", |v| v.fsync_many(nodes, waiters))
+    }
+
     /// See [`Vfs::close`].
     pub fn close(&mut self, node: Node) -> Result<()> {
         self.call(Op::Close, "", |v| v.close(node))

@@ -1,4 +1,4 @@
-//! `fsmark`: many small files, then fsync of all of them; writing and fsync timed apart.
+//! `fsmark`: many small files, then fsync of all of them, one by one or many at once; writing and fsync timed apart.
 //!
 //! # Locking
 //! None.
@@ -14,7 +14,7 @@ impl Workload for FsMark {
     }
 
     fn summary(&self) -> &'static str {
-        "16 processes write 50,000 files of 4 KiB each, then open and fsync each of them"
+        "16 processes write 50,000 files of 4 KiB each, then open and fsync each of them, at_once at a time"
     }
 
     fn source(&self) -> &'static str {
@@ -31,6 +31,13 @@ impl Workload for FsMark {
             .with("files_per_process", scaled(50_000, scale, 1))
             .with("files_per_directory", 1000)
             .with("bytes", 4096)
+            // So many fsyncs of a process are under way at once; where each needs a thread that waits, so many threads.
+            .with("at_once", 1)
+            .with("waiters", 4)
+            // Fsyncs of all once more, when nothing is dirty.
+            .with("again", 0)
+            // The same once more, with new files beside the old ones.
+            .with("iterations", 1)
     }
 
     fn small_scale(&self) -> f64 {
@@ -38,41 +45,64 @@ impl Workload for FsMark {
     }
 
     fn needs(&self, p: &Parameters) -> Needs {
-        let files = p.get("processes").saturating_mul(p.get("files_per_process"));
-        let directories = files / p.get("files_per_directory").max(1) + p.get("processes") * 2;
+        let files = files(p);
+        let processes = p.get("processes").saturating_mul(p.get("iterations"));
+        let directories = files / p.get("files_per_directory").max(1) + processes * 2;
         Needs { bytes: files.saturating_mul(p.get("bytes").next_multiple_of(4096)), files: files + directories }
     }
 
     fn leaves(&self, p: &Parameters) -> Option<u64> {
         // A file without a byte has no block.
-        (p.get("bytes") > 0).then(|| p.get("processes").saturating_mul(p.get("files_per_process")))
+        (p.get("bytes") > 0).then(|| files(p))
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let (processes, files) = (context.get("processes"), context.get("files_per_process"));
         let (per_directory, bytes) = (context.get("files_per_directory").max(1), context.get("bytes"));
-        let name = |process: u64, i: u64| format!("p{process}/d{}/f{i}", i / per_directory);
-        context.phase("write", processes, |w, process| {
-            w.mkdir(&format!("p{process}"))?;
-            for i in 0..files {
-                if i % per_directory == 0 {
-                    w.mkdir(&format!("p{process}/d{}", i / per_directory))?;
+        let (at_once, waiters) = (context.get("at_once").max(1), context.get("waiters").max(1));
+        for iteration in 1..=context.get("iterations") {
+            let (before, after) = match iteration {
+                1 => (String::new(), String::new()),
+                more => (format!("i{more}-"), format!("-{more}")),
+            };
+            let name = |process: u64, i: u64| format!("{before}p{process}/d{}/f{i}", i / per_directory);
+            context.phase(&format!("write{after}"), processes, |w, process| {
+                w.mkdir(&format!("{before}p{process}"))?;
+                for i in 0..files {
+                    if i % per_directory == 0 {
+                        w.mkdir(&format!("{before}p{process}/d{}", i / per_directory))?;
+                    }
+                    let file = w.create(&name(process, i))?;
+                    w.write(&file, 0, bytes)?;
+                    w.close(file)?;
+                    w.done(1);
                 }
-                let file = w.create(&name(process, i))?;
-                w.write(&file, 0, bytes)?;
-                w.close(file)?;
-                w.done(1);
+                Ok(())
+            })?;
+            let again = (context.get("again") != 0).then_some("again");
+            for phase in ["fsync"].into_iter().chain(again) {
+                context.phase(&format!("{phase}{after}"), processes, |w, process| {
+                    let mut i = 0;
+                    while i < files {
+                        let some = i..files.min(i + at_once);
+                        let open: Vec<_> = some.clone().map(|i| w.open(&name(process, i))).collect::<Result<_>>()?;
+                        match open.as_slice() {
+                            [one] => w.fsync(one)?,
+                            many => w.fsync_many(many, waiters as usize)?,
+                        }
+                        open.into_iter().try_for_each(|file| w.close(file))?;
+                        w.done(some.end - some.start);
+                        i = some.end;
+                    }
+                    Ok(())
+                })?;
             }
-            Ok(())
-        })?;
-        context.phase("fsync", processes, |w, process| {
-            for i in 0..files {
-                let file = w.open(&name(process, i))?;
-                w.fsync(&file)?;
-                w.close(file)?;
-                w.done(1);
-            }
-            Ok(())
-        })
+        }
+        Ok(())
     }
+}
+
+/// Files that are there at the end.
+fn files(p: &Parameters) -> u64 {
+    p.get("processes").saturating_mul(p.get("files_per_process")).saturating_mul(p.get("iterations"))
 }

@@ -146,6 +146,15 @@ fn one(w: &mut Worker<'_>, op: Op, line: &Line, open: &mut HashMap<String, Node>
         }
         Op::Fsync => w.fsync(open.get(path).ok_or_else(not_open)?),
         Op::Fdatasync => w.fdatasync(open.get(path).ok_or_else(not_open)?),
+        Op::FsyncMany => {
+            // Of all that are open, in the order of their names.
+            let mut all: Vec<(String, Node)> = open.drain().collect();
+            all.sort_by(|a, b| a.0.cmp(&b.0));
+            let (paths, nodes): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+            let result = w.fsync_many(&nodes, 1);
+            open.extend(paths.into_iter().zip(nodes));
+            result
+        }
         Op::Truncate => w.truncate(open.get(path).ok_or_else(not_open)?, line.bytes),
         Op::Close => {
             let node = open.remove(path).ok_or_else(not_open)?;
