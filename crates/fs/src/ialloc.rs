@@ -52,6 +52,13 @@ fn take(geo: &Geometry, desc: &mut GroupDesc, bytes: &mut [u8], index: u32, is_d
 }
 
 impl Filesystem {
+    /// The numbers of the inodes of this one's group.
+    pub(crate) fn inodes_beside(&self, ino: InodeNr) -> Range<u64> {
+        let per_group = u64::from(self.geo.inodes_per_group);
+        let first = (u64::from(ino.0).saturating_sub(1)) / per_group * per_group + 1;
+        first..first + per_group
+    }
+
     /// Takes a free inode number for a child of `parent`, and says whether its slot was never used (it may then hold
     /// anything). 3 credits (bitmap, descriptor, and the group's block bitmap is not
     /// touched), plus the inode's table block, which the caller fills.

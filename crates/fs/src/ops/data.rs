@@ -190,7 +190,7 @@ impl Filesystem {
             }
         }
         if self.flusher.must_throttle() {
-            self.writeback_plug(WritebackReason::Background).write_pages(inode);
+            self.write_with_neighbours(inode);
         }
         self.budget.relieve();
         self.honour_sync(&[inode])?;

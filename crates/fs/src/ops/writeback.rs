@@ -183,6 +183,10 @@ impl AddressSpaceOps for Inode {
 const PLUG_BYTES_MAX: u64 = 4 << 20;
 const PLUG_BATCHES_MAX: usize = 1024;
 
+/// A writer that has to write takes so many inodes and bytes with it.
+const NEIGHBOURS: usize = 256;
+const NEIGHBOUR_BYTES: u64 = 1 << 20;
+
 /// Inodes that are written together. Their requests are held back, so that neighbours on the device meet in one, also
 /// those of different inodes. Dropping it sends what it holds.
 pub(crate) struct WritebackPlug<'f> {
@@ -412,6 +416,24 @@ impl Filesystem {
         let busy: Vec<_> = inodes.iter().filter(|inode| !plug.try_write_pages(inode)).collect();
         for inode in busy {
             plug.write_pages(inode);
+        }
+    }
+
+    /// A writer may not go on before something is written: his file, and if that is small, others of its group, so that
+    /// not every small file is a request of its own (Linux: `balance_dirty_pages` has the flusher do it).
+    pub(crate) fn write_with_neighbours(&self, inode: &Arc<Inode>) {
+        let mut plug = self.writeback_plug(WritebackReason::Background);
+        plug.write_pages(inode);
+        let mut left = NEIGHBOUR_BYTES.saturating_sub(inode.size());
+        if left == 0 {
+            return;
+        }
+        let others = self.flusher.listed_after(u64::from(inode.ino.0), self.inodes_beside(inode.ino), NEIGHBOURS);
+        for other in others {
+            let dirty = other.pages.dirty_bytes();
+            if dirty <= left && plug.try_write_pages(&other) {
+                left -= dirty;
+            }
         }
     }
 

@@ -158,10 +158,8 @@ impl Filesystem {
         if left == 0 {
             return Vec::new();
         }
-        let ino = u64::from(inode.ino.0);
-        let per_group = u64::from(self.geo.inodes_per_group);
-        let first = (ino - 1) / per_group * per_group + 1;
-        let mut others = self.flusher.listed_after(ino, first..first + per_group, policy::FILES_MAX);
+        let beside = self.inodes_beside(inode.ino);
+        let mut others = self.flusher.listed_after(u64::from(inode.ino.0), beside, policy::FILES_MAX);
         others.retain(|other| {
             let fits = is_new(other) && other.size() <= policy::FILE_BYTES_MAX.min(left);
             left -= if fits { other.size() } else { 0 };
