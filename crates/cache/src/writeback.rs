@@ -180,9 +180,13 @@ impl<I: AddressSpaceOps> Flusher<I> {
         let mut taken = BTreeMap::new();
         for (_, ino) in order {
             let Some(d) = t.inodes.get_mut(&ino).filter(|_| left > 0) else { break };
-            left = left.saturating_sub(d.inode.dirty_bytes());
-            d.since_ns = now;
-            taken.insert(ino, d.inode.clone());
+            let dirty = d.inode.dirty_bytes();
+            // Else it is on its way already, or only its times wait, which may grow old.
+            if dirty > 0 {
+                left = left.saturating_sub(dirty);
+                d.since_ns = now;
+                taken.insert(ino, d.inode.clone());
+            }
         }
         taken.into_values().collect()
     }

@@ -181,7 +181,7 @@ impl AddressSpaceOps for Inode {
 
 /// What a plug holds at most before it is sent: requests that wait are data that no fsync sees, and memory.
 const PLUG_BYTES_MAX: u64 = 4 << 20;
-const PLUG_BATCHES_MAX: usize = 1024;
+const PLUG_INODES_MAX: usize = 1024;
 
 /// A writer that has to write takes so many inodes and bytes with it.
 const NEIGHBOURS: usize = 256;
@@ -220,8 +220,13 @@ impl WritebackPlug<'_> {
 
     /// The same, unless somebody else is at it: false then.
     pub(crate) fn try_write_pages(&mut self, inode: &Arc<Inode>) -> bool {
-        let Some(_wb) = inode.wb.try_lock() else { return false };
-        self.write_pages_locked(inode);
+        {
+            let Some(_wb) = inode.wb.try_lock() else { return false };
+            self.write_pages_locked(inode);
+        }
+        if self.inodes.len() >= PLUG_INODES_MAX {
+            self.send();
+        }
         true
     }
 
@@ -249,7 +254,7 @@ impl WritebackPlug<'_> {
                 None => break,
             }
             self.write_batch(inode, taken.runs, taken.size, token);
-            if self.bytes >= PLUG_BYTES_MAX || self.batches.len() >= PLUG_BATCHES_MAX {
+            if self.bytes >= PLUG_BYTES_MAX || self.batches.len() >= PLUG_INODES_MAX {
                 self.send();
             }
             if blocks < BATCH_BLOCKS && !taken.blocked {
