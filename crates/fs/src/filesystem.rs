@@ -28,6 +28,7 @@ use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
 use crate::ops::credits;
+use crate::ops::sync::asks::Asks;
 use crate::ops::sync::policy::SyncPolicy;
 use crate::ops::writeback::Completed;
 use crate::options::{MountOptions, OnError};
@@ -129,6 +130,7 @@ pub struct Filesystem {
     pub(crate) errors: ErrorSequence<Error>,
     /// Batches whose data is on the device and that wait for a handle.
     pub(crate) completed: Completed,
+    pub(crate) asks: Asks,
     pub(crate) threads: Threads,
     /// Where the generator of random numbers stands.
     pub(crate) random: AtomicU64,
@@ -238,14 +240,28 @@ impl Filesystem {
 
     /// Joins the running transaction. `credits`: metadata blocks that the operation may change.
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
+        self.before_handle()?;
+        self.log_errors()?;
+        Ok(self.journal.start(credits.min(self.journal.max_credits()))?)
+    }
+
+    /// A handle, if it can be had without waiting.
+    pub(crate) fn try_start(&self, credits: u32) -> Option<Handle> {
+        self.before_handle().ok()?;
+        if self.errors_unlogged.load(Ordering::Acquire) {
+            return None;
+        }
+        self.journal.try_start(credits.min(self.journal.max_credits()))
+    }
+
+    fn before_handle(&self) -> Result<()> {
         for e in self.groups.take_damage() {
             self.record_error(&e);
         }
         self.check_writable()?;
-        self.log_errors()?;
         self.charge_buddies();
         self.budget.relieve();
-        Ok(self.journal.start(credits.min(self.journal.max_credits()))?)
+        Ok(())
     }
 
     /// The mount goes on after an error (`errors=continue`): a transaction has its fields, too, or a checkpoint of an

@@ -15,7 +15,7 @@
 use std::sync::{Arc, Weak};
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use extant_base::sync::{LockClass, Mutex, RwLock};
+use extant_base::sync::{LockClass, RwLock};
 use extant_cache::{AddressSpace, ErrorSequence, Writebacks};
 use extant_mballoc::InodePreallocation;
 use extant_ondisk::InodeNr;
@@ -26,10 +26,10 @@ use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::map::MapRoot;
 use crate::map::es::EsInode;
+use crate::ops::sync::asks::WritebackLock;
 use crate::ops::writeback::Batches;
 
 static RW_CLASS: LockClass = LockClass::new("inode", 20);
-static WB_CLASS: LockClass = LockClass::new("inode writeback", 25);
 static MAP_CLASS: LockClass = LockClass::new("map", 50);
 static META_CLASS: LockClass = LockClass::new("inode meta", 60);
 
@@ -49,8 +49,7 @@ pub struct Inode {
     pub(crate) fs: Weak<Filesystem>,
     /// Writers of content, names and attributes exclude each other and readers (Linux: `i_rwsem`).
     pub(crate) rw: RwLock<()>,
-    /// Writeback excludes truncation and other writeback, but not writers.
-    pub(crate) wb: Mutex<()>,
+    pub(crate) wb: WritebackLock,
     pub(crate) map: RwLock<MapRoot>,
     pub(crate) meta: RwLock<Meta>,
     pub(crate) es: EsInode,
@@ -129,7 +128,7 @@ impl Inode {
             generation: desc.generation,
             fs: Arc::downgrade(fs),
             rw: RwLock::new(&RW_CLASS, ()),
-            wb: Mutex::new(&WB_CLASS, ()),
+            wb: WritebackLock::new(),
             map: RwLock::new(&MAP_CLASS, map),
             meta: RwLock::new(&META_CLASS, Meta { desc, lazy_times: false }),
             es,

@@ -34,6 +34,7 @@ use crate::freeze::Gate;
 use crate::groups::{Groups, journal_zones};
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
+use crate::ops::sync::asks::Asks;
 use crate::ops::writeback::Completed;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
@@ -289,6 +290,7 @@ impl Parts {
             stopping: AtomicBool::new(false),
             errors: ErrorSequence::default(),
             completed: Completed::new(),
+            asks: Asks::new(),
             threads: Threads::new(),
             random: AtomicU64::new(options.seed.unwrap_or_default()),
             overhead: self.overhead,

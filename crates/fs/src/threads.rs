@@ -73,6 +73,9 @@ impl Filesystem {
         let retire = move || while weak.upgrade().is_some_and(|fs| fs.retire_step(STEP)) {};
         start("extant-retire", Box::new(retire))?;
         let weak = Arc::downgrade(self);
+        let ask = move || while weak.upgrade().is_some_and(|fs| fs.ask_step(STEP)) {};
+        start("extant-fsync", Box::new(ask))?;
+        let weak = Arc::downgrade(self);
         let evict = move || while weak.upgrade().is_some_and(|fs| fs.eviction_step(STEP)) {};
         start("extant-evict", Box::new(evict))?;
         let flusher = self.flusher.clone();

@@ -145,6 +145,8 @@ impl Filesystem {
         self.threads.end("extant-flush");
         self.evict_work.notify_all();
         self.threads.end("extant-evict");
+        self.asks.stop();
+        self.threads.end("extant-fsync");
         self.completed.stop();
         self.threads.end("extant-retire");
         self.journal.stop();

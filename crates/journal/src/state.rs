@@ -242,6 +242,17 @@ impl Journal {
                 break;
             }
         }
+        Ok(self.join(s, credits))
+    }
+
+    /// Joins the running transaction if that can be done at once.
+    pub fn try_start(self: &Arc<Self>, credits: u32) -> Option<Handle> {
+        let s = self.state.lock();
+        let fits = s.reserved + credits <= self.max_blocks;
+        (fits && !s.locked && !s.frozen && s.check().is_ok()).then(|| self.join(s, credits))
+    }
+
+    fn join(self: &Arc<Self>, mut s: MutexGuard<'_, State>, credits: u32) -> Handle {
         s.updates += 1;
         s.reserved += credits;
         if s.started_ns.is_none() {
@@ -250,7 +261,7 @@ impl Journal {
         let txn = s.running.clone();
         drop(s);
         self.stats.handles.inc();
-        Ok(Handle::new(self.clone(), txn, credits))
+        Handle::new(self.clone(), txn, credits)
     }
 
     /// Ends a handle's part. `unused` is what it had promised and not used. `failed`: what it changed is half of an

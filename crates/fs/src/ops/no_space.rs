@@ -57,6 +57,11 @@ fn remedy(e: &Error, who: Who, tries: u32) -> Option<Remedy> {
     (tries < tries_max).then_some(found)
 }
 
+/// Whether writeback that waits may yet have the space.
+pub(super) fn may_come(e: &Error) -> bool {
+    remedy(e, Who::Writeback, 0).is_some()
+}
+
 impl Filesystem {
     /// Runs `op`; when space is only missing until the next commit, or until an inode is freed whose last user has gone
     /// (not one that `op` itself made in vain), brings that about and tries again (bounded). The caller holds no lock
@@ -106,8 +111,34 @@ impl Filesystem {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use extant_mballoc::{Request, RequestFlags};
+    use extant_ondisk::BlockNr;
+
     use super::*;
+
+    /// Takes every free block, the reserves among them.
+    pub(crate) fn take_all(fs: &Filesystem) -> Vec<(BlockNr, u32)> {
+        let mut taken = Vec::new();
+        loop {
+            let mut handle = fs.start(8).expect("handle");
+            let request = Request { flags: RequestFlags::USE_RESERVED, ..Request::metadata(None, 4096) };
+            match fs.alloc.allocate(&mut handle, &request) {
+                Ok(got) => {
+                    taken.push((got.start, got.len));
+                    handle.finish();
+                }
+                Err(Error::NoSpaceUntilCommit) => {
+                    drop(handle);
+                    fs.journal.commit_running().expect("commit");
+                }
+                Err(e) => {
+                    assert!(e.is_no_space(), "{e}");
+                    return taken;
+                }
+            }
+        }
+    }
 
     const IDLE: Who = Who::Operation { evicting: false };
     const BUSY: Who = Who::Operation { evicting: true };

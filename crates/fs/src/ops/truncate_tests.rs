@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
-use extant_mballoc::{Request, RequestFlags};
-use extant_ondisk::BlockNr;
 
+use crate::ops::no_space::tests::take_all;
 use crate::{Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, WriteFlags};
 
 const BLOCK: u64 = 1024;
@@ -31,29 +30,6 @@ fn content(fs: &Filesystem, f: &InodeRef) -> Vec<u8> {
     let mut all = vec![0xFF; fs.getattr(f).size as usize];
     assert_eq!(fs.read(f, 0, &mut all).expect("read"), all.len());
     all
-}
-
-/// Takes every free block, the reserves among them.
-fn take_all(fs: &Filesystem) -> Vec<(BlockNr, u32)> {
-    let mut taken = Vec::new();
-    loop {
-        let mut handle = fs.start(8).expect("handle");
-        let request = Request { flags: RequestFlags::USE_RESERVED, ..Request::metadata(None, 4096) };
-        match fs.alloc.allocate(&mut handle, &request) {
-            Ok(got) => {
-                taken.push((got.start, got.len));
-                handle.finish();
-            }
-            Err(Error::NoSpaceUntilCommit) => {
-                drop(handle);
-                fs.journal.commit_running().expect("commit");
-            }
-            Err(e) => {
-                assert!(e.is_no_space(), "{e}");
-                return taken;
-            }
-        }
-    }
 }
 
 /// Four extents fill the root of the map: an extent more needs a block, which there is not. What the range held may be

@@ -12,7 +12,8 @@
 //!
 //! Who retires: the thread that wrote, if all its requests have completed by then (an image file that the kernel
 //! caches), or if it waits for them; else a thread of its own, which completions wake ([`Filesystem::retire_step`]),
-//! because it takes a handle. A batch that needs none (overwrites) is retired where it completes. Without threads
+//! because it takes a handle. Who waits for nothing ([`WritebackPlug::impatient`]) leaves to that thread what he has no
+//! handle for. A batch that needs none (overwrites) is retired where it completes. Without threads
 //! whoever wrote waits.
 //!
 //! # Locking
@@ -29,7 +30,7 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, Waiter};
 use extant_block::queue::Plug;
 use extant_block::{Bio, BioFlags, BioVec, Completion};
-use extant_cache::{AddressSpaceOps, DirtyRun, RunCompletion, WritebackToken};
+use extant_cache::{AddressSpaceOps, DirtyRun, Epoch, RunCompletion, WritebackToken};
 use extant_journal::Handle;
 use extant_mballoc::Chosen;
 use extant_ondisk::{BlockNr, LogicalBlock};
@@ -41,6 +42,7 @@ use crate::map::Progress;
 use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::ops::mapping::Want;
+use crate::ops::no_space;
 use crate::reserve::Caller;
 
 /// Blocks taken from the address space at once.
@@ -56,6 +58,17 @@ pub(crate) enum WritebackReason {
     Fsync,
     /// Time, memory, a sync of everything.
     Background,
+}
+
+/// Why a thread that does not wait has not written everything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Later {
+    /// Somebody has the inode's writeback lock.
+    Locked,
+    /// An earlier write of a block is among what is on its way.
+    OnItsWay(Epoch),
+    /// There is space after the next commit, perhaps.
+    NoSpace,
 }
 
 /// What makes the blocks of a piece readable once its data is on the device.
@@ -108,7 +121,7 @@ impl Batches {
     }
 
     /// The oldest batch, if it has completed and nobody retires one. `may`: what else must hold.
-    fn begin(&self, may: impl Fn(&Batch) -> bool) -> Option<Arc<Batch>> {
+    fn begin(&self, may: impl FnOnce(&Batch) -> bool) -> Option<Arc<Batch>> {
         let mut q = self.0.lock();
         if q.busy {
             return None;
@@ -124,16 +137,17 @@ impl Batches {
         q.batches.pop_front();
     }
 
-    /// The oldest has completed, and nobody is at it.
-    fn is_ready(&self) -> bool {
+    /// The oldest, if it has completed and nobody is at it.
+    fn oldest_ready(&self) -> Option<Arc<Batch>> {
         let q = self.0.lock();
-        !q.busy && q.batches.front().is_some_and(|b| b.pending.load(Ordering::Acquire) == 0)
+        q.batches.front().filter(|b| !q.busy && b.pending.load(Ordering::Acquire) == 0).cloned()
     }
 }
 
-/// Inodes with batches that have completed and wait for a thread that may take a handle.
+/// Inodes with batches that have completed and wait for a thread that may take a handle. With a token come those whose
+/// times are to be written before it closes.
 pub(crate) struct Completed {
-    queue: Mutex<VecDeque<Arc<Inode>>>,
+    queue: Mutex<VecDeque<(Arc<Inode>, Option<WritebackToken>)>>,
     more: Condvar,
     stop: AtomicBool,
 }
@@ -147,8 +161,8 @@ impl Completed {
         }
     }
 
-    fn push(&self, inode: Arc<Inode>) {
-        self.queue.lock().push_back(inode);
+    fn push(&self, inode: Arc<Inode>, times: Option<WritebackToken>) {
+        self.queue.lock().push_back((inode, times));
         self.more.notify_one();
     }
 
@@ -198,6 +212,8 @@ pub(crate) struct WritebackPlug<'f> {
     bytes: u64,
     /// Who wrote waits for the last requests himself, and retires them, so that no other thread has to be woken.
     waits: bool,
+    /// Who writes goes on instead of waiting: not for an inode, nor for space, nor for a handle.
+    impatient: bool,
     /// Inodes whose dirty data has been taken, and whose times are still to be looked at.
     inodes: Vec<Arc<Inode>>,
 }
@@ -209,35 +225,53 @@ impl WritebackPlug<'_> {
         self
     }
 
+    /// The caller waits for nothing ([`WritebackPlug::try_write_pages`]), unless there is nobody to do it for him.
+    pub(crate) fn impatient(mut self) -> Self {
+        self.impatient = self.fs.options.threads;
+        self
+    }
+
+    /// Why the next ones are written.
+    pub(crate) fn because(&mut self, why: WritebackReason) {
+        self.why = why;
+    }
+
     /// Starts writing everything dirty of the inode. Errors are recorded with it, for its fsync.
     pub(crate) fn write_pages(&mut self, inode: &Arc<Inode>) {
-        if !self.try_write_pages(inode) {
+        debug_assert!(!self.impatient);
+        if self.try_write_pages(inode).is_err() {
             self.send();
             let _wb = inode.wb.lock();
-            self.write_pages_locked(inode);
+            let _ = self.write_pages_locked(inode); // all: it waits
         }
     }
 
-    /// The same, unless somebody else is at it: false then.
-    pub(crate) fn try_write_pages(&mut self, inode: &Arc<Inode>) -> bool {
-        {
-            let Some(_wb) = inode.wb.try_lock() else { return false };
-            self.write_pages_locked(inode);
-        }
+    /// The same, unless somebody else is at it; if the plug is impatient, what can be done without waiting.
+    pub(crate) fn try_write_pages(&mut self, inode: &Arc<Inode>) -> std::result::Result<(), Later> {
+        let written = {
+            let _wb = inode.wb.try_lock().ok_or(Later::Locked)?;
+            self.write_pages_locked(inode)
+        };
         if self.inodes.len() >= PLUG_INODES_MAX {
             self.send();
         }
-        true
+        written
     }
 
-    fn write_pages_locked(&mut self, inode: &Arc<Inode>) {
-        self.write_dirty(inode, 0, u64::MAX);
+    fn write_pages_locked(&mut self, inode: &Arc<Inode>) -> std::result::Result<(), Later> {
+        let written = self.take_and_write(inode, 0, u64::MAX);
         self.inodes.push(inode.clone());
+        written
     }
 
     /// Starts writing the blocks of `[from, to)` that are dirty now; what is dirtied behind the write is left for
     /// another call. Waits for a block whose earlier write is on its way. The caller holds the inode's writeback lock.
-    pub(crate) fn write_dirty(&mut self, inode: &Arc<Inode>, mut from: u64, to: u64) {
+    pub(crate) fn write_dirty(&mut self, inode: &Arc<Inode>, from: u64, to: u64) {
+        debug_assert!(!self.impatient);
+        let _ = self.take_and_write(inode, from, to); // all: it waits
+    }
+
+    fn take_and_write(&mut self, inode: &Arc<Inode>, mut from: u64, to: u64) -> std::result::Result<(), Later> {
         while inode.pages.dirty_bytes() > 0 {
             // Opened before anything is taken: at no moment is a block neither dirty nor owned.
             let token = inode.writes.open();
@@ -247,13 +281,16 @@ impl WritebackPlug<'_> {
                 Some(last) => from = last.start + u64::from(last.blocks),
                 None if taken.blocked => {
                     drop(token);
+                    if self.impatient {
+                        return Err(Later::OnItsWay(inode.writes.epoch()));
+                    }
                     self.send();
                     inode.writes.wait();
                     continue;
                 }
                 None => break,
             }
-            self.write_batch(inode, taken.runs, taken.size, token);
+            self.write_batch(inode, taken.runs, taken.size, token)?;
             if self.bytes >= PLUG_BYTES_MAX || self.batches.len() >= PLUG_INODES_MAX {
                 self.send();
             }
@@ -261,14 +298,26 @@ impl WritebackPlug<'_> {
                 break; // that was all; what is dirty now is newer
             }
         }
+        Ok(())
     }
 
     /// Chooses blocks, and holds the requests back.
-    fn write_batch(&mut self, inode: &Arc<Inode>, runs: Vec<DirtyRun>, size: u64, token: WritebackToken) {
+    fn write_batch(
+        &mut self,
+        inode: &Arc<Inode>,
+        runs: Vec<DirtyRun>,
+        size: u64,
+        token: WritebackToken,
+    ) -> std::result::Result<(), Later> {
         let (fs, mut pieces, mut requests) = (self.fs, Vec::new(), Vec::new());
         let mut before: Option<(u32, BlockNr)> = None;
+        let mut later = Ok(());
         for run in runs {
             let mut done = 0;
+            if later.is_err() {
+                fs.put_back(inode, run.start, run.blocks);
+                continue;
+            }
             while done < run.blocks {
                 let lblk = LogicalBlock(run.start as u32 + done);
                 let after = before.filter(|(next, _)| *next == lblk.0).map(|(_, block)| block);
@@ -279,6 +328,11 @@ impl WritebackPlug<'_> {
                         before = Some((lblk.0 + piece.len, BlockNr(block.0 + u64::from(piece.len) - 1)));
                         pieces.push(piece);
                     }
+                    Err(e) if self.impatient && no_space::may_come(&e) => {
+                        fs.put_back(inode, u64::from(lblk.0), run.blocks - done);
+                        later = Err(Later::NoSpace);
+                        break;
+                    }
                     Err(e) => {
                         // What is left of the run has no place.
                         fs.lose(inode, &Piece { lblk, len: run.blocks - done, then: Then::Nothing }, e);
@@ -288,7 +342,7 @@ impl WritebackPlug<'_> {
             }
         }
         if pieces.is_empty() {
-            return;
+            return later;
         }
         let end = pieces.last().map_or(0, |p| fs.end_of(p, size));
         let plain = pieces.iter().all(|p| matches!(p.then, Then::Nothing)) && inode.meta.read().desc.size >= end;
@@ -316,6 +370,7 @@ impl WritebackPlug<'_> {
             self.bytes += bio.len;
             self.plug.submit(bio);
         }
+        later
     }
 
     /// Where the blocks from `lblk` on go: a piece of at most `max` that share one state, and its first block.
@@ -348,6 +403,7 @@ impl WritebackPlug<'_> {
                     let block = chosen.start;
                     return Ok((Piece { lblk, len: chosen.len, then: Then::Map(chosen) }, block));
                 }
+                Err(e) if self.impatient => return Err(e),
                 Err(e) => {
                     // What is held back may be what keeps the space.
                     self.send();
@@ -374,15 +430,23 @@ impl WritebackPlug<'_> {
                 batch.wait_for_requests();
             }
             if batch.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-                fs.retire_ready(&batch.inode);
+                match self.impatient {
+                    true => fs.retire_without_waiting(&batch.inode),
+                    false => fs.retire_ready(&batch.inode),
+                }
             }
         }
         for inode in std::mem::take(&mut self.inodes) {
-            if fs.times_wait(&inode)
-                && let Err(e) = fs.transact(credits::INODE, |handle| fs.write_inode(handle, &inode))
-            {
-                inode.meta.write().lazy_times = false;
-                fs.write_failed(&inode, e);
+            if fs.times_wait(&inode) {
+                let handle = if self.impatient { fs.try_start(credits::INODE) } else { None };
+                match handle {
+                    None if self.impatient => {
+                        let token = inode.writes.open();
+                        fs.completed.push(inode, Some(token));
+                        continue;
+                    }
+                    handle => fs.write_times(&inode, handle),
+                }
             }
             fs.flusher.settled(u64::from(inode.ino.0), &*inode);
         }
@@ -411,14 +475,15 @@ impl Filesystem {
     /// Starts to write inodes together.
     pub(crate) fn writeback_plug(&self, why: WritebackReason) -> WritebackPlug<'_> {
         let plug = Plug::new(&*self.dev);
-        WritebackPlug { fs: self, why, plug, batches: Vec::new(), bytes: 0, waits: false, inodes: Vec::new() }
+        let (batches, inodes) = (Vec::new(), Vec::new());
+        WritebackPlug { fs: self, why, plug, batches, bytes: 0, waits: false, impatient: false, inodes }
     }
 
     /// Starts writing everything dirty of the inodes, in this order. Errors are recorded with them, for their fsyncs.
     pub(crate) fn write_inodes(&self, inodes: &[Arc<Inode>], why: WritebackReason) {
         let mut plug = self.writeback_plug(why);
         // Two who write the same at once share the work instead of walking behind each other.
-        let busy: Vec<_> = inodes.iter().filter(|inode| !plug.try_write_pages(inode)).collect();
+        let busy: Vec<_> = inodes.iter().filter(|inode| plug.try_write_pages(inode).is_err()).collect();
         for inode in busy {
             plug.write_pages(inode);
         }
@@ -436,7 +501,7 @@ impl Filesystem {
         let others = self.flusher.listed_after(u64::from(inode.ino.0), self.inodes_beside(inode.ino), NEIGHBOURS);
         for other in others {
             let dirty = other.pages.dirty_bytes();
-            if dirty <= left && plug.try_write_pages(&other) {
+            if dirty <= left && plug.try_write_pages(&other).is_ok() {
                 left -= dirty;
             }
         }
@@ -451,6 +516,18 @@ impl Filesystem {
         let mut m = inode.meta.write();
         m.lazy_times &= m.desc.links > 0;
         m.lazy_times
+    }
+
+    /// Writes the times, with that handle or one of its own.
+    fn write_times(&self, inode: &Arc<Inode>, handle: Option<Handle>) {
+        let written = handle.map_or_else(|| self.start(credits::INODE), Ok).and_then(|mut handle| {
+            let r = self.write_inode(&mut handle, inode);
+            self.end(handle, r)
+        });
+        if let Err(e) = written {
+            inode.meta.write().lazy_times = false;
+            self.write_failed(inode, e);
+        }
     }
 
     /// Starts writing everything dirty of the inode, and waits until it can be read back from the device. The caller
@@ -498,16 +575,49 @@ impl Filesystem {
 
     /// Retires the inode's batches that have completed, oldest first, unless somebody does already.
     fn retire_ready(&self, inode: &Arc<Inode>) {
-        self.retire_while(inode, |_| true);
+        self.retire_while(inode, |_| true, &mut None);
     }
 
-    fn retire_while(&self, inode: &Arc<Inode>, may: impl Fn(&Batch) -> bool) {
+    /// Those of them that take no waiting for a handle; the others are left to the thread that does.
+    fn retire_without_waiting(&self, inode: &Arc<Inode>) {
+        while let Some(oldest) = inode.batches.oldest_ready() {
+            let mut handle = match self.credits_alone(&oldest) {
+                Some(0) => None,
+                credits => match credits.and_then(|credits| self.try_start(credits)) {
+                    Some(handle) => Some(handle),
+                    None => return self.completed.push(inode.clone(), None),
+                },
+            };
+            let mut one = true;
+            self.retire_while(inode, |b| std::mem::take(&mut one) && std::ptr::eq(b, &*oldest), &mut handle);
+            self.finish_open(&mut handle);
+        }
+    }
+
+    /// What a batch's handle must have, if one is enough; 0 if it needs none.
+    fn credits_alone(&self, batch: &Batch) -> Option<u32> {
+        let (mapped, converts) = match &*batch.work.lock() {
+            Some((pieces, _)) if !batch.plain => match &pieces[..] {
+                [Piece { then: Then::Map(chosen), .. }] => (chosen.len, false),
+                [piece] => (0, matches!(piece.then, Then::Convert)),
+                _ => return None,
+            },
+            _ => return Some(0),
+        };
+        Some(match (mapped, converts) {
+            (0, false) => credits::DISK_SIZE,
+            (0, true) => self.convert_credits(&batch.inode),
+            (len, _) => self.allocate_credits(&batch.inode, len),
+        })
+    }
+
+    fn retire_while(&self, inode: &Arc<Inode>, mut may: impl FnMut(&Batch) -> bool, handle: &mut Option<Handle>) {
         let mut any = false;
-        while let Some(batch) = inode.batches.begin(&may) {
+        while let Some(batch) = inode.batches.begin(&mut may) {
             let work = batch.work.lock().take();
             if let Some((pieces, token)) = work {
                 let failed = std::mem::take(&mut *batch.failed.lock());
-                self.retire(inode, pieces, failed, batch.size);
+                self.retire(inode, pieces, failed, batch.size, handle);
                 // Off the queue before the token closes: whoever waited for the one finds the other.
                 inode.batches.end();
                 drop(token);
@@ -522,8 +632,15 @@ impl Filesystem {
     }
 
     /// The requests of these pieces have completed, except `failed`: makes the others readable from the device.
-    fn retire(&self, inode: &Arc<Inode>, pieces: Vec<Piece>, failed: Vec<(usize, extant_block::Error)>, size: u64) {
-        let mut open: Option<Handle> = None;
+    /// `open`: a handle to begin with.
+    fn retire(
+        &self,
+        inode: &Arc<Inode>,
+        pieces: Vec<Piece>,
+        failed: Vec<(usize, extant_block::Error)>,
+        size: u64,
+        open: &mut Option<Handle>,
+    ) {
         for (index, mut piece) in pieces.into_iter().enumerate() {
             let settled = match failed.iter().find(|(at, _)| *at == index) {
                 Some((_, e)) => {
@@ -532,7 +649,7 @@ impl Filesystem {
                     }
                     Err(Error::Device(e.clone()))
                 }
-                None => self.settle_piece(&mut open, inode, &mut piece, size).inspect_err(|e| {
+                None => self.settle_piece(open, inode, &mut piece, size).inspect_err(|e| {
                     if let Some(handle) = open.take() {
                         let _ = self.end::<()>(handle, Err(e.clone()));
                     }
@@ -546,7 +663,7 @@ impl Filesystem {
                 Err(e) => self.lose(inode, &piece, e),
             }
         }
-        self.finish_open(&mut open);
+        self.finish_open(open);
     }
 
     /// One piece whose data is on the device. `open`: a handle from the piece before, or for the next one.
@@ -630,6 +747,13 @@ impl Filesystem {
         }
     }
 
+    /// Blocks that were taken and have not been sent are dirty again.
+    fn put_back(&self, inode: &Inode, start: u64, blocks: u32) {
+        let again = inode.pages.finish(start, blocks, RunCompletion::Redirty);
+        // What was dirtied meanwhile counted a second time.
+        self.flusher.sub_bytes((u64::from(blocks) << self.geo.block_bits) - again);
+    }
+
     /// The data of a piece is gone: it is dropped, what was promised for it is free again, and whoever asks for
     /// durability is told.
     fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
@@ -645,17 +769,24 @@ impl Filesystem {
 
     /// One round of the thread that retires batches; false when it should end.
     pub(crate) fn retire_step(&self, wait: Duration) -> bool {
-        let inode = {
+        let (inode, times) = {
             let mut q = self.completed.queue.lock();
             if q.is_empty() && !self.completed.stop.load(Ordering::Acquire) {
                 self.completed.more.wait_for(&mut q, wait);
             }
             match q.pop_front() {
-                Some(inode) => inode,
+                Some(work) => work,
                 None => return !self.completed.stop.load(Ordering::Acquire),
             }
         };
         self.retire_ready(&inode);
+        if let Some(token) = times {
+            if self.times_wait(&inode) {
+                self.write_times(&inode, None);
+            }
+            drop(token);
+            self.flusher.settled(u64::from(inode.ino.0), &*inode);
+        }
         true
     }
 }
@@ -677,9 +808,9 @@ impl Batch {
             _ => return,
         }
         let Some(fs) = self.inode.fs.upgrade() else { return };
-        fs.retire_while(&self.inode, |b| b.plain && b.failed.lock().is_empty());
-        if self.inode.batches.is_ready() {
-            fs.completed.push(self.inode.clone());
+        fs.retire_while(&self.inode, |b| b.plain && b.failed.lock().is_empty(), &mut None);
+        if self.inode.batches.oldest_ready().is_some() {
+            fs.completed.push(self.inode.clone(), None);
         }
     }
 }

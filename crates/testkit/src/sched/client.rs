@@ -9,6 +9,8 @@
 //! # Locking
 //! `schedule shared` (0) for the lists of acknowledgements and files, held for a moment.
 
+mod durability;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +18,10 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
-use extant_base::sync::{LockClass, Mutex, Waiter};
+use extant_base::sync::{LockClass, Mutex};
 use extant_block::device::{CrashDevice, FaultyDevice, LateDevice};
 use extant_fs::{
-    Asker, Attr, Cred, Error, FallocateMode, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, SetMode, SetTime,
-    WriteFlags,
+    Attr, Cred, Error, FallocateMode, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, SetMode, SetTime, WriteFlags,
 };
 use extant_ondisk::time::Timestamp;
 
@@ -28,6 +29,7 @@ use crate::crash::history::{Change, History, Names, Node, NodeId, NodeKind, Op, 
 use crate::crash::pattern;
 use crate::sched::config::{Base, Config, NODES};
 use crate::sched::plan::{Cmd, Verb};
+use durability::Asked;
 
 static CLASS: LockClass = LockClass::new("schedule shared", 0);
 
@@ -195,6 +197,8 @@ pub struct Client {
     /// How many of ten operations go to the preallocated file.
     focus: u64,
     clock: Clock,
+    /// fsyncs whose answers nobody has waited for, and of whose files.
+    asked: Vec<Asked>,
 }
 
 impl Client {
@@ -250,7 +254,7 @@ impl Client {
         let names = Arc::new(names);
         history.ops[0].names = names.clone();
         let record = Record { client: nr, history, touches: Vec::new(), looks, reserved, broken: false };
-        Client { nr, fs, shared, record, names, files, root, serial: 0, focus, clock: Clock::real() }
+        Client { nr, fs, shared, record, names, files, root, serial: 0, focus, clock: Clock::real(), asked: Vec::new() }
     }
 
     /// Carries out `cmds`.
@@ -260,6 +264,11 @@ impl Client {
                 break;
             }
             self.step(*cmd);
+        }
+        for (answer, client, node) in std::mem::take(&mut self.asked) {
+            if let Err(e) = answer.wait() {
+                self.sync_failed(&e, Some((client, node)));
+            }
         }
         self.read_everything();
         self.record
@@ -863,129 +872,5 @@ impl Client {
 
     fn read_everything(&mut self) {
         (0..self.files.len()).for_each(|at| self.check_read(at));
-    }
-
-    // ---- durability ----
-
-    fn fsync(&mut self, rng: &mut Rng, data: bool) {
-        let Some(at) = self.some_file(rng) else { return };
-        let (id, inode) = (self.files[at].id, self.files[at].inode.clone());
-        let mut upto = self.shared.ended();
-        let call = if data { "fdatasync" } else { "fsync" };
-        let op = self.op_nr();
-        let start = self.shared.device.write_log();
-        let names = self.names.clone();
-        let text = format!("{call} {} (node {id})", self.files[at].path);
-        self.record.history.ops.push(Op { text, start, end: usize::MAX, names });
-        let result = self.fs.fsync(&inode, data);
-        match result {
-            Ok(()) => {
-                upto[self.nr] = op;
-                self.shared.acknowledge(upto, Covers::File { client: self.nr, node: id, data }, call);
-                if !data {
-                    self.look(id, true);
-                }
-            }
-            Err(e) => self.sync_failed(&e, Some((self.nr, id))),
-        }
-        self.record.history.ops[op].end = self.shared.device.write_log();
-        self.shared.ended[self.nr].store(op, Ordering::Relaxed);
-    }
-
-    /// After a request failed, and where space ended, it may.
-    fn sync_failed(&mut self, e: &Error, of: Option<(usize, NodeId)>) {
-        let excused = self.shared.struck() || self.shared.config.free_blocks.is_some();
-        assert!(excused, "client {}: sync: {e}", self.nr);
-        if of.is_none() {
-            self.shared.state.lock().told_of_any = true;
-        }
-        if let Some((client, node)) = of {
-            self.shared.tell(client, node);
-            if client == self.nr {
-                self.files.iter_mut().filter(|f| f.id == node).for_each(|f| f.doubtful = true);
-            }
-        }
-    }
-
-    fn fsync_other(&mut self, rng: &mut Rng) {
-        let found = {
-            let s = self.shared.state.lock();
-            let mut others: Vec<_> = s.files.iter().filter(|(c, _, _)| *c != self.nr).collect();
-            if rng.below(10) < self.focus {
-                // The third file of each is the preallocated one.
-                others.retain(|(_, node, _)| *node == 2);
-            }
-            others.get(rng.below(others.len() as u64) as usize).map(|o| (*o).clone())
-        };
-        let Some((client, node, inode)) = found else { return self.fsync(rng, false) };
-        let data = rng.one_in(2);
-        let upto = self.shared.ended();
-        match self.fs.fsync(&inode, data) {
-            Ok(()) => {
-                let call = if data { "fdatasync by another" } else { "fsync by another" };
-                self.shared.acknowledge(upto, Covers::File { client, node, data }, call);
-            }
-            Err(e) => self.sync_failed(&e, Some((client, node))),
-        }
-    }
-
-    /// Own files and others', in any order, one of them twice.
-    fn fsync_many(&mut self, rng: &mut Rng) {
-        let mut asked = self.shared.state.lock().files.clone();
-        asked.retain(|(client, ..)| rng.below(3) < if *client == self.nr { 2 } else { 1 });
-        let Some(twice) = asked.first().cloned() else { return self.fsync(rng, false) };
-        asked.push(twice);
-        let data = rng.one_in(2);
-        let mut upto = self.shared.ended();
-        let op = self.op_nr();
-        let (start, names) = (self.shared.device.write_log(), self.names.clone());
-        self.record.history.ops.push(Op { text: format!("fsync of {}", asked.len()), start, end: usize::MAX, names });
-        upto[self.nr] = op;
-        let (inodes, left): (Vec<InodeRef>, _) = (asked.iter().map(|f| f.2.clone()).collect(), asked.len());
-        let answers = Arc::new(Mutex::new(&CLASS, (vec![Vec::new(); left], left)));
-        let all = Waiter::new();
-        let (tell, mine) = (all.clone(), answers.clone());
-        let done = move |at: usize, r: Result<(), Error>| {
-            let mut answers = mine.lock();
-            answers.0[at].push(r);
-            answers.1 -= 1;
-            if answers.1 == 0 {
-                tell.set(());
-            }
-        };
-        self.fs.fsync_many(&inodes, Asker::Thread, data, Arc::new(done));
-        all.wait();
-        let answers = std::mem::take(&mut answers.lock().0);
-        for ((client, node, _), mut answer) in asked.into_iter().zip(answers) {
-            assert_eq!(answer.len(), 1, "client {}: fsync_many: {answer:?}", self.nr);
-            match answer.remove(0) {
-                Ok(()) => {
-                    let what = Covers::File { client, node, data };
-                    self.shared.acknowledge(upto.clone(), what, "fsync_many");
-                }
-                Err(e) => self.sync_failed(&e, Some((client, node))),
-            }
-        }
-        self.record.history.ops[op].end = self.shared.device.write_log();
-        self.shared.ended[self.nr].store(op, Ordering::Relaxed);
-    }
-
-    fn sync(&mut self, without_waiting: bool) {
-        let upto = self.shared.ended();
-        let result = if without_waiting {
-            let waiter = Waiter::new();
-            let tell = waiter.clone();
-            self.fs.sync_async(Box::new(move |r| tell.set(r)));
-            waiter.wait()
-        } else {
-            self.fs.sync()
-        };
-        match result {
-            Ok(()) => {
-                let call = if without_waiting { "sync_async" } else { "sync" };
-                self.shared.acknowledge(upto, Covers::Everything, call);
-            }
-            Err(e) => self.sync_failed(&e, None),
-        }
     }
 }

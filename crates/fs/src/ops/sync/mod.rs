@@ -11,27 +11,32 @@
 //! # Locking
 //! None held while waiting.
 
+pub(crate) mod asks;
 pub(crate) mod policy;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use extant_base::sync::Waiter;
-use extant_base::sync::atomic::{AtomicUsize, Ordering};
+use extant_base::sync::atomic::Ordering;
 use extant_base::task::shard_index;
-use extant_cache::{Epoch, ErrorSequence, Opener, Writebacks};
+use extant_cache::{ErrorSequence, Opener};
 use extant_ondisk::InodeNr;
 use extant_ondisk::jbd2::Tid;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::ops::writeback::{WritebackPlug, WritebackReason};
+use crate::ops::sync::asks::Countdown;
+use crate::ops::writeback::WritebackReason;
 
-/// Called once with what a barrier came to, possibly on another thread and possibly before the call returns.
+/// Called once with what a barrier came to, possibly on another thread and possibly before the call returns. Who calls
+/// may be in the middle of something: it hands the answer on, and does not call the file system.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Called once for each of many, with its place.
+/// Called once for each of many, with its place; as [`Done`].
 pub type DoneEach = Arc<dyn Fn(usize, Result<()>) + Send + Sync>;
 
 /// On whose behalf an fsync or a sync is, so that nobody takes an error from somebody else.
@@ -71,35 +76,14 @@ impl Inode {
     }
 }
 
+/// Whether there may be something to write before a commit makes it durable.
+fn needs_writing(inode: &Inode, datasync: bool) -> bool {
+    !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times)
+}
+
 /// A file of which nothing has reached the disk.
 fn is_new(inode: &Inode) -> bool {
     inode.pages.dirty_bytes() > 0 && inode.meta.read().desc.size == 0
-}
-
-/// What an inode has on its way at a moment.
-type OnItsWay = (Arc<Writebacks>, Epoch);
-
-/// What the inodes have on their way now.
-fn on_their_way(inodes: &[Arc<Inode>]) -> Vec<OnItsWay> {
-    let busy = inodes.iter().map(|inode| &inode.writes).filter(|writes| !writes.is_idle());
-    busy.map(|writes| (writes.clone(), writes.epoch())).collect()
-}
-
-/// Calls `then` once all of it can be read from the device: at once, or from the thread that closes the last token.
-fn when_all_closed(all: Vec<OnItsWay>, then: impl FnOnce() + Send + 'static) {
-    // One for this thread, so that nothing is told before all are asked.
-    let open = Arc::new(AtomicUsize::new(all.len() + 1));
-    let last = Arc::new(Waiter::new());
-    last.set(then);
-    let closed = move || {
-        if open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            last.wait()();
-        }
-    };
-    for (writes, epoch) in all {
-        writes.when_closed(epoch, closed.clone());
-    }
-    closed();
 }
 
 impl Filesystem {
@@ -115,28 +99,49 @@ impl Filesystem {
         let fs = self.arc();
         match scope {
             Scope::Inode { inode, datasync } => {
-                let all = self.write_for_fsync(inode, datasync, self.writeback_plug(WritebackReason::Fsync));
-                let inode = inode.clone();
-                when_all_closed(all, move || fs.commit(inode.synced_by(datasync), Some(inode.ino), done));
+                let asked = inode.clone();
+                let written = Countdown::new(move || fs.commit(asked.synced_by(datasync), Some(asked.ino), done));
+                if needs_writing(inode, datasync) {
+                    let carried = self.carried(inode);
+                    self.write_or_ask(std::slice::from_ref(inode), &carried, WritebackReason::Fsync, &written);
+                }
+                written.add_inode(inode);
+                written.one_less();
             }
             Scope::All => {
                 let listed = self.flusher.listed();
-                self.write_inodes(&listed, WritebackReason::Background);
-                when_all_closed(on_their_way(&listed), move || fs.commit(fs.journal.running_tid(), None, done));
+                let written = Countdown::new(move || fs.commit(fs.journal.running_tid(), None, done));
+                self.write_or_ask(&listed, &[], WritebackReason::Background, &written);
+                written.one_less();
             }
         }
     }
 
-    /// Starts writing the inode, and what its fsync carries along; what is on its way then.
-    fn write_for_fsync(&self, inode: &Arc<Inode>, datasync: bool, mut plug: WritebackPlug<'_>) -> Vec<OnItsWay> {
-        let mut written = vec![inode.clone()];
-        if !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times) {
-            let carried = self.carried(inode);
-            plug.write_pages(inode);
-            written.extend(carried.into_iter().filter(|other| plug.try_write_pages(other)));
+    /// Starts writing everything dirty of the inodes, and of others whatever can be written at once, waiting for
+    /// nothing. `written` waits for it, and for whatever else of theirs is on its way.
+    fn write_or_ask(
+        &self,
+        inodes: &[Arc<Inode>],
+        others: &[Arc<Inode>],
+        why: WritebackReason,
+        written: &Arc<Countdown>,
+    ) {
+        let (mut begun, mut busy) = (Vec::new(), Vec::new());
+        {
+            let mut plug = self.writeback_plug(why).impatient();
+            for inode in inodes {
+                match plug.try_write_pages(inode) {
+                    Err(later) if self.options.threads => busy.push((inode, later)),
+                    Err(_) => plug.write_pages(inode),
+                    Ok(()) => {}
+                }
+            }
+            begun.extend(others.iter().filter(|other| plug.try_write_pages(other).is_ok()));
         }
-        // Before the plug, which may wait, is dropped: what others begin meanwhile is not waited for.
-        on_their_way(&written)
+        inodes.iter().chain(begun).for_each(|inode| written.add_inode(inode));
+        for (inode, later) in busy {
+            self.ask(inode, why, later, written);
+        }
     }
 
     /// The barrier of one inode by a thread that waits, holds nothing, and does what is left to do for it itself.
@@ -145,8 +150,17 @@ impl Filesystem {
         if self.is_read_only() {
             return Ok(());
         }
-        let plug = self.writeback_plug(WritebackReason::Fsync).waiting();
-        self.write_for_fsync(inode, datasync, plug).iter().for_each(|(writes, epoch)| writes.wait_for(*epoch));
+        let mut written = vec![inode.clone()];
+        let mut plug = self.writeback_plug(WritebackReason::Fsync).waiting();
+        if needs_writing(inode, datasync) {
+            let carried = self.carried(inode);
+            plug.write_pages(inode);
+            written.extend(carried.into_iter().filter(|other| plug.try_write_pages(other).is_ok()));
+        }
+        // Before the plug, which may wait, is dropped: what others begin meanwhile is not waited for.
+        let epochs: Vec<_> = written.iter().map(|inode| inode.writes.epoch()).collect();
+        drop(plug);
+        written.iter().zip(epochs).for_each(|(inode, epoch)| inode.writes.wait_for(epoch));
         let committed = self.journal.commit_here(Some(inode.synced_by(datasync)));
         committed.map_err(|e| Error::lost(Some(inode.ino), e.into()))?;
         self.state.acknowledge()
@@ -229,16 +243,17 @@ impl Filesystem {
         if self.is_read_only() {
             return tell(Ok(()));
         }
-        let dirty = |inode: &Inode| !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times);
-        let written: Vec<_> = unique.iter().filter(|inode| dirty(inode)).cloned().collect();
-        self.write_inodes(&written, WritebackReason::Fsync);
-        let (fs, unique) = (self.arc(), unique.clone());
+        let (fs, all) = (self.arc(), unique.clone());
         let oldest = first.synced_by(datasync);
-        when_all_closed(on_their_way(&unique), move || {
+        let written = Countdown::new(move || {
             let later = |a: Tid, b: Tid| if b.is_after(a) { b } else { a };
-            let tid = unique.iter().map(|inode| inode.synced_by(datasync)).fold(oldest, later);
+            let tid = all.iter().map(|inode| inode.synced_by(datasync)).fold(oldest, later);
             fs.commit(tid, None, Box::new(tell));
         });
+        let dirty: Vec<_> = unique.iter().filter(|inode| needs_writing(inode, datasync)).cloned().collect();
+        self.write_or_ask(&dirty, &[], WritebackReason::Fsync, &written);
+        unique.iter().for_each(|inode| written.add_inode(inode));
+        written.one_less();
     }
 
     /// fsync(2) or fdatasync(2), waiting.
