@@ -6,6 +6,7 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 use extant_base::policy::{Table, Unknown};
 use extant_block::BlockDevice;
+pub use extant_block::queue::QUEUE_DEPTH_MAX;
 use extant_block::queue::{Queue, TagConfig, TagPolicyKind};
 use extant_mballoc::Policy as AllocPolicy;
 
@@ -210,9 +211,6 @@ impl Default for MountOptions {
         }
     }
 }
-
-/// No queue is deeper.
-pub const QUEUE_DEPTH_MAX: u32 = 4096;
 
 impl MountOptions {
     /// The queue that every request of the mount goes through.

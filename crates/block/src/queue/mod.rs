@@ -31,6 +31,9 @@ use crate::bio::{Bio, BioFlags, BioOp, Completion, EndIo};
 use crate::device::{BlockDevice, IoCounters, IoStats, Limits, check_range, check_shape, submit_inline, total_len};
 use crate::error::Result;
 
+/// No queue is deeper.
+pub const QUEUE_DEPTH_MAX: u32 = 4096;
+
 /// Counts that a queue keeps beyond its [`IoStats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {

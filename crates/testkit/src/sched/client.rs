@@ -69,6 +69,8 @@ pub struct Shared {
     pub late: Arc<LateDevice>,
     /// Operations that have ended, by client.
     ended: Vec<AtomicUsize>,
+    /// A lie: see [`crate::sched::Trick::AnswerEarly`].
+    early: bool,
     state: Mutex<State>,
 }
 
@@ -89,6 +91,7 @@ impl Shared {
         faulty: Arc<FaultyDevice>,
         late: Arc<LateDevice>,
         clients: usize,
+        early: bool,
     ) -> Arc<Shared> {
         Arc::new(Shared {
             config,
@@ -96,6 +99,7 @@ impl Shared {
             faulty,
             late,
             ended: (0..clients).map(|_| AtomicUsize::new(0)).collect(),
+            early,
             state: Mutex::new(&CLASS, State::default()),
         })
     }

@@ -23,7 +23,7 @@ use crate::sched::check;
 use crate::sched::client::{Ack, Client, Covers, Record, Shared};
 use crate::sched::plan::Plan;
 
-/// How the device lies.
+/// Who lies, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trick {
     #[default]
@@ -32,6 +32,8 @@ pub enum Trick {
     LoseFlushes,
     /// Writes of data never arrive.
     LoseWrites,
+    /// Asynchronous fsyncs, of one file and of many, are answered when they are asked for.
+    AnswerEarly,
 }
 
 /// What went wrong.
@@ -109,7 +111,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let device = Arc::new(CrashDevice::from_image(&base.device));
         crate::crash::workload::declare_atomic(&device, &config.image);
         let below: Arc<dyn BlockDevice> = match trick {
-            Trick::None => device.clone(),
+            Trick::None | Trick::AnswerEarly => device.clone(),
             _ => Arc::new(Liar { below: device.clone(), trick }),
         };
         let faulty = Arc::new(FaultyDevice::new(below));
@@ -127,7 +129,8 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let late = Arc::new(LateDevice::new(faulty.clone(), lateness, reset).expect("threads"));
         let fs = Filesystem::mount(late.clone(), mount_options).expect("mount");
         let mounted = device.write_log();
-        let shared = Shared::new(config, device.clone(), faulty.clone(), late.clone(), clients.len());
+        let early = trick == Trick::AnswerEarly;
+        let shared = Shared::new(config, device.clone(), faulty.clone(), late.clone(), clients.len(), early);
         armed.store(true, Ordering::Relaxed);
         if config.faults && !crowded {
             let rule = Fault::eio().op(BioOp::Write).after(fault.0).times(fault.1);

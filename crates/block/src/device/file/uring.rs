@@ -36,10 +36,11 @@ use super::{FileCore, flush, psync};
 use crate::bio::{Bio, BioData, BioFlags, BioOp};
 use crate::buf::AlignedBuf;
 use crate::device::{check_range, check_shape, submit_inline};
+use crate::queue::QUEUE_DEPTH_MAX;
 use crate::ranks::RING;
 
-/// Requests in the kernel at once: the depth of the deepest queue. Slots are made when they are needed first.
-const SLOTS_MAX: usize = 4096;
+/// Requests in the kernel at once. Slots are made when they are needed first.
+const SLOTS_MAX: usize = QUEUE_DEPTH_MAX as usize;
 /// Entries that the kernel has not been told of yet; when they are too many it is told at once.
 const SQ_ENTRIES: u32 = 256;
 /// Every slot has at most one completion, and there are few others: none is turned away.

@@ -84,9 +84,13 @@ impl Client {
     pub(super) fn fsync_async(&mut self, client: usize, node: NodeId, inode: &InodeRef, data: bool) {
         let (upto, answer) = (self.shared.ended(), Waiter::new());
         let (shared, tell) = (self.shared.clone(), answer.clone());
+        let covers = Covers::File { client, node, data };
+        if self.shared.early {
+            self.shared.acknowledge(upto.clone(), covers, "early");
+        }
         let done = move |r: Result<(), Error>| {
             if r.is_ok() {
-                shared.acknowledge(upto, Covers::File { client, node, data }, "fsync_async");
+                shared.acknowledge(upto, covers, "fsync_async");
             }
             tell.set(r);
         };
@@ -120,6 +124,11 @@ impl Client {
                 tell.set(());
             }
         };
+        if self.shared.early {
+            for &(client, node, _) in &asked {
+                self.shared.acknowledge(upto.clone(), Covers::File { client, node, data }, "early");
+            }
+        }
         self.fs.fsync_many(&inodes, Asker::Thread, data, Arc::new(done));
         all.wait();
         let answers = std::mem::take(&mut answers.lock().0);
