@@ -1,7 +1,8 @@
 //! `fio-mix`: many jobs writing runs of blocks at random places of large sparse files.
 //!
 //! As fio's `rw=randwrite:32 rw_sequencer=sequential`: 32 blocks one after the other, then a jump. A job's files take
-//! turns, a run each. It ends after its bytes or its time, whichever comes first.
+//! turns, a run each. It ends after its bytes or its time, whichever comes first. `fdatasync` and `laid_out` are fio's
+//! `fdatasync=N` (after so many writes) and its laying out of files, which then are overwritten.
 //!
 //! # Locking
 //! None.
@@ -39,6 +40,8 @@ impl Workload for FioMix {
             .with("run_blocks", 32)
             .with("block_bytes", 4096)
             .with("runtime_s", 300)
+            .with("fdatasync", 0)
+            .with("laid_out", 0)
     }
 
     fn small_scale(&self) -> f64 {
@@ -47,25 +50,33 @@ impl Workload for FioMix {
 
     fn needs(&self, p: &Parameters) -> Needs {
         let files = p.get("jobs").saturating_mul(p.get("files_per_job"));
+        let whole = files.saturating_mul(p.get("file_bytes"));
         let written = p.get("jobs").saturating_mul(p.get("job_bytes"));
-        Needs { bytes: written.min(files.saturating_mul(p.get("file_bytes"))), files: files + p.get("jobs") }
+        let bytes = if p.get("laid_out") == 0 { written.min(whole) } else { whole };
+        Needs { bytes, files: files + p.get("jobs") }
     }
 
-    fn durable(&self, _parameters: &Parameters) -> bool {
-        true
+    fn durable(&self, p: &Parameters) -> bool {
+        p.get("fdatasync") != 1
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let (jobs, files) = (context.get("jobs"), context.get("files_per_job").max(1));
         let (file_bytes, job_bytes) = (context.get("file_bytes"), context.get("job_bytes"));
         let (run_blocks, block) = (context.get("run_blocks").max(1), context.get("block_bytes").max(1));
+        let (fdatasync, laid_out) = (context.get("fdatasync"), context.get("laid_out") != 0);
         let runtime_ns = context.get("runtime_s").saturating_mul(1_000_000_000);
         let name = |job: u64, file: u64| format!("job{job}/f{file}");
         context.prepare(jobs, |w, job| {
             w.mkdir(&format!("job{job}"))?;
             for i in 0..files {
                 let file = w.create(&name(job, i))?;
-                w.truncate(&file, file_bytes)?;
+                if laid_out {
+                    w.write(&file, 0, file_bytes)?;
+                    w.fsync(&file)?;
+                } else {
+                    w.truncate(&file, file_bytes)?;
+                }
                 w.close(file)?;
             }
             Ok(())
@@ -74,12 +85,17 @@ impl Workload for FioMix {
             let clock = Clock::real();
             let open = (0..files).map(|i| w.open(&name(job, i))).collect::<Result<Vec<_>>>()?;
             let places = (file_bytes / block).saturating_sub(run_blocks) + 1;
-            let (mut left, mut turn) = (job_bytes / block, 0);
+            let (mut left, mut turn, mut unsynced) = (job_bytes / block, 0, 0);
             while left > 0 && clock.now_ns() < runtime_ns {
                 let from = w.rng.below(places);
                 let file = &open[turn % open.len()];
                 for i in 0..run_blocks.min(left) {
                     w.write(file, (from + i) * block, block)?;
+                    unsynced += 1;
+                    if unsynced == fdatasync {
+                        w.fdatasync(file)?;
+                        unsynced = 0;
+                    }
                     w.done(1);
                 }
                 left -= run_blocks.min(left);

@@ -207,6 +207,33 @@ fn the_headline_is_not_over_before_its_work_is_durable() {
     assert!(!fsynced.durable(&fsynced.parameters(1.0)), "each file is fsynced");
 }
 
+/// Every other write of a job is made durable, and none is to a block that the file has not had.
+#[test]
+fn fio_mix_syncs_what_it_overwrites() {
+    let workload = find("fio-mix").unwrap();
+    let mut parameters = workload.parameters(0.0);
+    for setting in
+        ["jobs=1", "files_per_job=1", "file_bytes=65536", "job_bytes=81920", "block_bytes=8192", "run_blocks=5"]
+    {
+        parameters.set(setting).unwrap();
+    }
+    let run = |parameters: &Parameters| {
+        let mut place = Recording::new();
+        let stop = AtomicBool::new(false);
+        let mut context = Context::new(&mut place, parameters, 1, true, &stop, None, &|_| {});
+        workload.run(&mut context).unwrap();
+        let content = std::fs::read(place.dir.path().join("job0/f0")).unwrap();
+        let holes = content.chunks(8192).filter(|block| block.iter().all(|b| *b == 0)).count();
+        (place.sum().iter().map(|(calls, _)| calls).sum::<u64>(), holes)
+    };
+    let (calls, holes) = run(&parameters);
+    assert!(holes > 0, "ten writes into eight blocks, in two runs");
+    parameters.set("fdatasync=2").unwrap();
+    assert_eq!(run(&parameters), (calls + 5, holes));
+    parameters.set("laid_out=1").unwrap();
+    assert_eq!(run(&parameters).1, 0);
+}
+
 #[test]
 fn names_are_unique_and_known() {
     let mut names: Vec<&str> = all().iter().map(|w| w.name()).collect();
