@@ -38,13 +38,32 @@ enum Running {
     Empty(Vec<Callback>),
 }
 
-/// What a commit that panics leaves is a gap that no later one can bridge.
+/// What a commit that panics leaves is a gap that no later one can bridge: dropped before the log is let go of, so that
+/// there is none.
 struct AbortOnPanic<'j>(&'j Journal);
+
+/// Dropped after it, for those who wait must not be told under the log.
+struct TellOnPanic<'j>(&'j Journal);
+
+fn panicked() -> Error {
+    Error::Aborted { cause: "a commit panicked".to_owned() }
+}
 
 impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.abort(&Error::Aborted { cause: "a commit panicked".to_owned() });
+            let mut s = self.0.state.lock();
+            if s.aborted.is_none() {
+                self.0.set_aborted(&mut s, &panicked());
+            }
+        }
+    }
+}
+
+impl Drop for TellOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.tell_aborted(&panicked());
         }
     }
 }
@@ -66,7 +85,7 @@ impl Journal {
     /// waits: he shares the next commit with them. `tid` as for [`Journal::commit_async`].
     pub(crate) fn commit_alone(&self, tid: Option<Tid>) -> Option<Result<()>> {
         // While it is held no commit is under way.
-        let log = self.log.try_lock()?;
+        let mut log = self.log.try_lock()?;
         let commit = {
             let s = self.state.lock();
             let company = s.batch > 1 || s.gathering || !s.waiters.is_empty() || !s.flush_waiters.is_empty();
@@ -76,7 +95,6 @@ impl Journal {
             tid.is_some_and(|tid| tid.is_after(s.committed))
         };
         self.stats.waits.inc();
-        let guard = AbortOnPanic(self);
         let result = if commit {
             self.commit_and_tell(log, true).map(|room| {
                 self.stats.commits_alone.inc();
@@ -86,18 +104,19 @@ impl Journal {
                 }
             })
         } else {
-            self.stats.flushes.inc();
-            let flushed = self.dev.flush().map_err(Error::from);
+            let flushed = self.flush_under(&mut log);
             drop(log);
-            flushed.inspect_err(|e| self.abort(e))
+            flushed.inspect_err(|e| self.tell_aborted(e))
         };
-        drop(guard);
         self.hooks.log_free();
         Some(result.map_err(|e| e.as_aborted()))
     }
 
     /// Tells who waited, without the log; returns whether that wants a checkpoint. `own`: the caller waits, too.
-    fn commit_and_tell(&self, mut log: MutexGuard<'_, Log>, own: bool) -> Result<bool> {
+    fn commit_and_tell(&self, log: MutexGuard<'_, Log>, own: bool) -> Result<bool> {
+        let _tell = TellOnPanic(self);
+        let mut log = log;
+        let _abort = AbortOnPanic(self);
         let told = self.commit_to(&mut log, own);
         self.note_abort(&mut log, told.as_ref().err());
         drop(log);
@@ -107,6 +126,17 @@ impl Journal {
             done(Ok(()));
         }
         Ok(room)
+    }
+
+    /// A flush for those who have nothing to commit. Where it fails, nobody's after it may succeed: what it did not
+    /// bring to the medium may be gone.
+    pub(crate) fn flush_under(&self, log: &mut Log) -> Result<()> {
+        self.stats.flushes.inc();
+        let flushed = self.dev.flush().map_err(Error::from);
+        if flushed.is_err() {
+            self.note_abort(log, flushed.as_ref().err());
+        }
+        flushed
     }
 
     /// Writes home what is committed.

@@ -385,7 +385,7 @@ impl Journal {
     fn flush_for_waiters(&self) -> bool {
         let (waiting, result) = {
             // Who came after the flush of a commit waits for that commit too.
-            let _log = self.log.lock();
+            let mut log = self.log.lock();
             let waiting = {
                 let mut s = self.state.lock();
                 if s.aborted.is_some() { Vec::new() } else { std::mem::take(&mut s.flush_waiters) }
@@ -393,11 +393,10 @@ impl Journal {
             if waiting.is_empty() {
                 return self.fail_waiters();
             }
-            self.stats.flushes.inc();
-            (waiting, self.dev.flush().map_err(Error::from))
+            (waiting, self.flush_under(&mut log))
         };
         if let Err(e) = &result {
-            self.abort(e);
+            self.tell_aborted(e);
         }
         for done in waiting {
             done(result.clone());

@@ -147,29 +147,26 @@ impl Batches {
 /// Inodes with batches that have completed and wait for a thread that may take a handle. With a token come those whose
 /// times are to be written before it closes.
 pub(crate) struct Completed {
-    queue: Mutex<VecDeque<(Arc<Inode>, Option<WritebackToken>)>>,
+    queue: Mutex<CompletedQueue>,
     more: Condvar,
-    stop: AtomicBool,
+}
+
+#[derive(Default)]
+struct CompletedQueue {
+    waiting: VecDeque<(Arc<Inode>, Option<WritebackToken>)>,
+    stop: bool,
+    /// Nobody comes for what is put here.
+    ended: bool,
 }
 
 impl Completed {
     pub(crate) fn new() -> Completed {
-        Completed {
-            queue: Mutex::new(&COMPLETED_CLASS, VecDeque::new()),
-            more: Condvar::new(),
-            stop: AtomicBool::new(false),
-        }
-    }
-
-    fn push(&self, inode: Arc<Inode>, times: Option<WritebackToken>) {
-        self.queue.lock().push_back((inode, times));
-        self.more.notify_one();
+        Completed { queue: Mutex::new(&COMPLETED_CLASS, CompletedQueue::default()), more: Condvar::new() }
     }
 
     /// Ends [`Filesystem::retire_step`] once nothing waits.
     pub(crate) fn stop(&self) {
-        let _queue = self.queue.lock();
-        self.stop.store(true, Ordering::Release);
+        self.queue.lock().stop = true;
         self.more.notify_all();
     }
 }
@@ -442,7 +439,7 @@ impl WritebackPlug<'_> {
                 match handle {
                     None if self.impatient => {
                         let token = inode.writes.open();
-                        fs.completed.push(inode, Some(token));
+                        fs.retire_later(inode, Some(token));
                         continue;
                     }
                     handle => fs.write_times(&inode, handle),
@@ -585,7 +582,7 @@ impl Filesystem {
                 Some(0) => None,
                 credits => match credits.and_then(|credits| self.try_start(credits)) {
                     Some(handle) => Some(handle),
-                    None => return self.completed.push(inode.clone(), None),
+                    None => return self.retire_later(inode.clone(), None),
                 },
             };
             let mut one = true;
@@ -767,27 +764,47 @@ impl Filesystem {
         self.alloc.unreserve(promised);
     }
 
+    /// Leaves the inode to the thread that may wait. Where that has ended nobody waits for a handle any more: who is
+    /// asked for one says at once that there is none, and what waits for the inode is told.
+    fn retire_later(&self, inode: Arc<Inode>, times: Option<WritebackToken>) {
+        {
+            let mut q = self.completed.queue.lock();
+            if !q.ended {
+                q.waiting.push_back((inode, times));
+                return self.completed.more.notify_one();
+            }
+        }
+        self.retire_now(&inode, times);
+    }
+
     /// One round of the thread that retires batches; false when it should end.
     pub(crate) fn retire_step(&self, wait: Duration) -> bool {
         let (inode, times) = {
             let mut q = self.completed.queue.lock();
-            if q.is_empty() && !self.completed.stop.load(Ordering::Acquire) {
+            if q.waiting.is_empty() && !q.stop {
                 self.completed.more.wait_for(&mut q, wait);
             }
-            match q.pop_front() {
+            match q.waiting.pop_front() {
                 Some(work) => work,
-                None => return !self.completed.stop.load(Ordering::Acquire),
+                None => {
+                    q.ended = q.stop;
+                    return !q.stop;
+                }
             }
         };
-        self.retire_ready(&inode);
+        self.retire_now(&inode, times);
+        true
+    }
+
+    fn retire_now(&self, inode: &Arc<Inode>, times: Option<WritebackToken>) {
+        self.retire_ready(inode);
         if let Some(token) = times {
-            if self.times_wait(&inode) {
-                self.write_times(&inode, None);
+            if self.times_wait(inode) {
+                self.write_times(inode, None);
             }
             drop(token);
-            self.flusher.settled(u64::from(inode.ino.0), &*inode);
+            self.flusher.settled(u64::from(inode.ino.0), &**inode);
         }
-        true
     }
 }
 
@@ -810,7 +827,7 @@ impl Batch {
         let Some(fs) = self.inode.fs.upgrade() else { return };
         fs.retire_while(&self.inode, |b| b.plain && b.failed.lock().is_empty(), &mut None);
         if self.inode.batches.oldest_ready().is_some() {
-            fs.completed.push(self.inode.clone(), None);
+            fs.retire_later(self.inode.clone(), None);
         }
     }
 }

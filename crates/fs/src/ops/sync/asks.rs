@@ -70,13 +70,25 @@ impl Countdown {
     }
 }
 
-/// An inode to be written for somebody who does not wait.
+/// An inode to be written for somebody who does not wait. Dropped when it is on its way, or never will be.
 pub(crate) struct Ask {
     inode: Arc<Inode>,
     why: WritebackReason,
     /// Something was in the way before: now it is waited for.
     again: bool,
     closed: Arc<Countdown>,
+}
+
+impl Drop for Ask {
+    fn drop(&mut self) {
+        // Who waits for it is told something, but not that it is durable.
+        if std::thread::panicking()
+            && let Some(fs) = self.inode.fs.upgrade()
+        {
+            fs.abort("a thread panicked");
+        }
+        self.closed.one_less();
+    }
 }
 
 /// The asks of a mount.
@@ -101,8 +113,13 @@ impl Asks {
         Asks { queue: Mutex::new(&ASKS_CLASS, Queue::default()), more: Condvar::new() }
     }
 
-    fn push(&self, asks: impl IntoIterator<Item = Ask>) {
-        self.queue.lock().ready.extend(asks);
+    fn push(&self, asks: Vec<Ask>) {
+        let mut queue = self.queue.lock();
+        if queue.ended {
+            drop(queue);
+            return drop(asks);
+        }
+        queue.ready.extend(asks);
         self.more.notify_one();
     }
 
@@ -177,6 +194,22 @@ impl Drop for WritebackGuard<'_> {
     }
 }
 
+/// The mount's thread dies: nobody goes on with what is left, or with what will come.
+struct EndOnPanic<'a>(&'a Asks);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let left = {
+                let mut queue = self.0.queue.lock();
+                queue.ended = true;
+                std::mem::take(&mut queue.ready)
+            };
+            drop(left);
+        }
+    }
+}
+
 impl Filesystem {
     /// Starts writing everything dirty of the inode once what is in the way is gone; `closed` counts that down once it
     /// can be read from the device.
@@ -193,21 +226,25 @@ impl Filesystem {
     }
 
     /// Until what is in its way is gone.
-    fn put_aside(&self, ask: Ask, later: Later) {
+    fn put_aside(&self, mut ask: Ask, later: Later) {
         let inode = ask.inode.clone();
         match later {
             Later::Locked => inode.wb.ask(ask),
             Later::OnItsWay(epoch) => {
                 let fs = self.arc();
-                inode.writes.when_closed(epoch, move || fs.asks.push([ask]));
+                inode.writes.when_closed(epoch, move || fs.asks.push(vec![ask]));
             }
-            Later::NoSpace => self.asks.push([Ask { again: true, ..ask }]),
+            Later::NoSpace => {
+                ask.again = true;
+                self.asks.push(vec![ask]);
+            }
         }
     }
 
     /// One round of the thread that goes on with asks; false when it should end.
     pub(crate) fn ask_step(&self, wait: Duration) -> bool {
         let Some(mut asks) = self.asks.take(wait) else { return false };
+        let _end = EndOnPanic(&self.asks);
         asks.sort_by_key(|ask| ask.inode.ino);
         let (patient, quick): (Vec<_>, Vec<_>) = asks.into_iter().partition(|ask| ask.again);
         let (mut begun, mut left) = (Vec::new(), Vec::new());
@@ -221,17 +258,16 @@ impl Filesystem {
                 }
             }
         }
-        for (ask, later) in left {
-            self.put_aside(Ask { again: true, ..ask }, later);
+        for (mut ask, later) in left {
+            ask.again = true;
+            self.put_aside(ask, later);
         }
-        for ask in begun.into_iter().chain(patient) {
-            if ask.again {
-                self.writeback_plug(ask.why).write_pages(&ask.inode);
-            }
-            ask.closed.add_inode(&ask.inode);
-            self.asks.queue.lock().open -= 1;
-            ask.closed.one_less();
+        for ask in &patient {
+            self.writeback_plug(ask.why).write_pages(&ask.inode);
         }
+        begun.extend(patient);
+        self.asks.queue.lock().open -= begun.len();
+        begun.iter().for_each(|ask| ask.closed.add_inode(&ask.inode));
         true
     }
 }

@@ -175,8 +175,10 @@ impl Filesystem {
         let beside = self.inodes_beside(inode.ino);
         let mut others = self.flusher.listed_after(u64::from(inode.ino.0), beside, policy::FILES_MAX);
         others.retain(|other| {
-            let fits = is_new(other) && other.size() <= policy::FILE_BYTES_MAX.min(left);
-            left -= if fits { other.size() } else { 0 };
+            // Once: it may be growing.
+            let size = other.size();
+            let fits = is_new(other) && size <= policy::FILE_BYTES_MAX.min(left);
+            left -= if fits { size } else { 0 };
             fits
         });
         others
@@ -214,7 +216,7 @@ impl Filesystem {
     /// fsync(2) or fdatasync(2) of many files: they are written together, in the order of their numbers, and share a
     /// commit. Calls `done` once for each, with its place in `inodes` and what an fsync of it by itself would have come
     /// to: an error concerns the file that it is about, or all of them. Possibly on other threads, and before this
-    /// returns.
+    /// returns. `who` asks for all of them: an [`Asker::Opener`] has opened one, and is refused where there are more.
     pub fn fsync_many(&self, inodes: &[InodeRef], who: Asker, datasync: bool, done: DoneEach) {
         if let Err(e) = self.state.acknowledge() {
             return (0..inodes.len()).for_each(|at| done(at, Err(e.clone())));
@@ -230,6 +232,10 @@ impl Filesystem {
         }
         let (unique, places): (Vec<_>, Vec<_>) = asked.into_values().unzip();
         let Some(first) = unique.first() else { return };
+        if unique.len() > 1 && matches!(who, Asker::Opener(_)) {
+            let refused = Error::Invalid("an open file asks for others");
+            return places.iter().flatten().for_each(|&at| done(at, Err(refused.clone())));
+        }
         let thread = shard_index() as u64;
         let tell = {
             let unique = unique.clone();

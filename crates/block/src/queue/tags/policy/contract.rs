@@ -89,7 +89,8 @@ fn starts(held: &Arc<Vec<AtomicBool>>, device: &Arc<Device>, done: Waiter<()>) -
     })
 }
 
-/// Threads that wait, and threads whose bios do, and completions that submit, over a device that gives the tags back on a thread of its own.
+/// Threads that wait, and threads whose bios do, and completions that submit, over a device that gives the tags back on
+/// a thread of its own.
 #[test]
 fn no_tag_is_out_twice_and_every_waiter_ends() {
     for kind in TagPolicyKind::ALL {
