@@ -26,5 +26,5 @@ pub use buffer::{BufKind, Buffer, BufferCache, BufferState, CacheStats};
 pub use error_sequence::{ErrorSequence, Opener};
 pub use folio::{AddressSpace, DirtyRun, Folio, NeedsFill, PAGE_SIZE, RunCompletion, Taken};
 pub use io_wait::{IoToken, IoWait};
-pub use writeback::{AddressSpaceOps, Flusher, FlusherOptions};
+pub use writeback::{AddressSpaceOps, Flusher, FlusherOptions, Listed};
 pub use writes::{Epoch, WritebackToken, Writebacks};

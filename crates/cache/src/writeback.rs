@@ -1,20 +1,22 @@
 //! Background writeback of file data (Linux: fs/fs-writeback.c, mm/page-writeback.c).
 //!
 //! Main types: [`Flusher`] (which inodes are dirty, since when, and how many bytes in all), [`AddressSpaceOps`] (how
-//! their dirty data reaches the device: implemented by `fs`).
+//! their dirty data reaches the device: implemented by `fs`), [`Listed`] (what an inode is listed for).
 //!
-//! Rules: data older than `expire` is written; above `background_bytes`, the oldest inodes until half of that is left;
-//! above `limit_bytes` writers do it themselves ([`Flusher::must_throttle`]). Within an inode, blocks go out in file
-//! order.
+//! Rules: data older than `expire` is written; where more than `background_bytes` are in nobody's hands, the oldest
+//! inodes until half of that is left; above `limit_bytes`, what is on its way included, writers wait
+//! ([`Flusher::throttle`]). Within an inode, blocks go out in file order.
 //!
 //! An inode stays listed until nothing of it is dirty, in somebody's hands or on its way: so whoever asks for
-//! everything ([`Flusher::listed`]) sees also what the flusher has begun.
+//! everything ([`Flusher::listed`]) sees also what the flusher has begun. One of which everything is on its way costs a
+//! round nothing: it is put aside by the first who comes across it, and comes back when it is dirtied again.
 //!
 //! What it does not do: block mapping, transactions.
 //!
 //! # Locking
 //! `dirty inodes` (38) guards the table and is not held while an inode is written. An inode that is listed already is
-//! dirtied without it ([`AddressSpaceOps::is_listed`]).
+//! dirtied without it ([`AddressSpaceOps::listed`]). `room for dirty data` (209) is a leaf, taken by completions only
+//! while somebody waits.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,10 +25,11 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_base::counter::Counter;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, Ordering, fence};
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering, fence};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 
 static CLASS: LockClass = LockClass::new("dirty inodes", 38);
+static ROOM_CLASS: LockClass = LockClass::new("room for dirty data", 209);
 
 /// What the flusher needs of an inode.
 pub trait AddressSpaceOps: Send + Sync + Sized + 'static {
@@ -37,11 +40,42 @@ pub trait AddressSpaceOps: Send + Sync + Sized + 'static {
     /// Bytes that are dirty and in nobody's hands.
     fn dirty_bytes(&self) -> u64;
 
-    /// Nothing is dirty, and nothing on its way.
-    fn is_clean(&self) -> bool;
+    /// Lazily kept times are to be written.
+    fn has_times(&self) -> bool;
 
-    /// Whether the flusher lists the inode: the flusher's own note, kept where it costs no lock.
-    fn is_listed(&self) -> &AtomicBool;
+    /// Nothing of its data is in somebody's hands or on its way to the device.
+    fn is_idle(&self) -> bool;
+
+    /// The flusher's own note, kept where it costs no lock.
+    fn listed(&self) -> &Listed;
+}
+
+/// What an inode is listed for: at least what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+enum For {
+    Nothing,
+    /// Something is on its way; nothing else is known.
+    Completion,
+    Times,
+    Data,
+}
+
+const LISTS: [For; 3] = [For::Completion, For::Times, For::Data];
+
+/// What the flusher lists an inode for.
+#[derive(Debug, Default)]
+pub struct Listed(AtomicU8);
+
+impl Listed {
+    fn get(&self) -> For {
+        let v = self.0.load(Ordering::SeqCst);
+        LISTS.into_iter().find(|list| *list as u8 == v).unwrap_or(For::Nothing)
+    }
+
+    fn set(&self, to: For) {
+        self.0.store(to as u8, Ordering::SeqCst);
+    }
 }
 
 /// Thresholds, in bytes and nanoseconds.
@@ -57,10 +91,50 @@ struct Dirty<I> {
     since_ns: u64,
 }
 
+/// By inode number: writing in that order follows the inode tables, and with Orlov the data.
+type List<I> = BTreeMap<u64, Dirty<I>>;
+
 struct Table<I> {
-    /// By inode number: writing in that order follows the inode tables, and with Orlov the data.
-    inodes: BTreeMap<u64, Dirty<I>>,
+    /// One for each of [`LISTS`]; every inode is in one.
+    lists: [List<I>; 3],
+    /// Nothing with data or times has been listed for longer.
+    oldest_ns: u64,
     stop: bool,
+}
+
+impl<I: AddressSpaceOps> Table<I> {
+    fn list(&mut self, of: For) -> Option<&mut List<I>> {
+        self.lists.get_mut((of as usize).checked_sub(1)?)
+    }
+
+    /// Moves the inode to the list of what there is of it, now that nobody changes lists; returns what that is.
+    ///
+    /// Who makes it dirty looks at its note after that, without the lock: either he sees the new note, or this sees
+    /// that it is dirty.
+    fn review(&mut self, ino: u64) -> For {
+        let Some((from, inode)) = LISTS.iter().find_map(|list| {
+            let dirty = self.lists[*list as usize - 1].get(&ino)?;
+            Some((*list, dirty.inode.clone()))
+        }) else {
+            return For::Nothing;
+        };
+        inode.listed().set(For::Nothing);
+        fence(Ordering::SeqCst);
+        let to = match () {
+            () if inode.dirty_bytes() > 0 => For::Data,
+            () if inode.has_times() => For::Times,
+            () if !inode.is_idle() => For::Completion,
+            () => For::Nothing,
+        };
+        inode.listed().set(to);
+        if to != from
+            && let Some(dirty) = self.list(from).and_then(|list| list.remove(&ino))
+            && let Some(list) = self.list(to)
+        {
+            list.insert(ino, dirty);
+        }
+        to
+    }
 }
 
 /// The dirty inodes of one mount.
@@ -69,97 +143,179 @@ pub struct Flusher<I> {
     options: FlusherOptions,
     table: Mutex<Table<I>>,
     wake: Condvar,
+    /// What is not on the device yet, and what of that somebody has in hand.
     dirty_bytes: AtomicI64,
+    taken_bytes: AtomicI64,
     kicked: AtomicBool,
+    room: Mutex<()>,
+    more_room: Condvar,
+    /// Writers that wait for it.
+    throttled: AtomicU32,
+    /// Nobody makes room any more.
+    ended: AtomicBool,
     /// Inodes written by background writeback.
     pub inodes_written: Counter,
+    /// Inodes looked at to find those, and neighbours.
+    pub inodes_looked_at: Counter,
 }
 
 impl<I: AddressSpaceOps> Flusher<I> {
     pub fn new(clock: Clock, options: FlusherOptions) -> Arc<Flusher<I>> {
+        let lists = LISTS.map(|_| BTreeMap::new());
         Arc::new(Flusher {
             clock,
             options,
-            table: Mutex::new(&CLASS, Table { inodes: BTreeMap::new(), stop: false }),
+            table: Mutex::new(&CLASS, Table { lists, oldest_ns: u64::MAX, stop: false }),
             wake: Condvar::new(),
             dirty_bytes: AtomicI64::new(0),
+            taken_bytes: AtomicI64::new(0),
             kicked: AtomicBool::new(false),
+            room: Mutex::new(&ROOM_CLASS, ()),
+            more_room: Condvar::new(),
+            throttled: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
             inodes_written: Counter::new(),
+            inodes_looked_at: Counter::new(),
         })
     }
 
     /// Notes that inode `ino` is dirty; `bytes` became dirty now (0 for times only). Called after they did.
     pub fn dirtied(&self, ino: u64, bytes: u64, inode: &Arc<I>) {
-        // Against `settled`: either it sees what is dirty, or this sees that it is not listed any more.
-        fence(Ordering::SeqCst);
-        if !inode.is_listed().load(Ordering::SeqCst) {
-            let now = self.clock.now_ns();
-            let mut t = self.table.lock();
-            t.inodes.entry(ino).or_insert_with(|| Dirty { inode: inode.clone(), since_ns: now });
-            // Only now: whoever sees it relies on the table.
-            inode.is_listed().store(true, Ordering::SeqCst);
-        }
+        self.list(ino, if bytes > 0 { For::Data } else { For::Times }, inode);
         self.add_bytes(bytes);
+    }
+
+    fn list(&self, ino: u64, why: For, inode: &Arc<I>) {
+        // Against `review`.
+        fence(Ordering::SeqCst);
+        if inode.listed().get() >= why {
+            return;
+        }
+        let now = self.clock.now_ns();
+        let mut t = self.table.lock();
+        let from = inode.listed().get();
+        if from >= why {
+            return;
+        }
+        t.oldest_ns = t.oldest_ns.min(now);
+        let mut dirty = t.list(from).and_then(|list| list.remove(&ino));
+        if let Some(dirty) = dirty.as_mut().filter(|_| from == For::Completion) {
+            dirty.since_ns = now;
+        }
+        let dirty = dirty.unwrap_or_else(|| Dirty { inode: inode.clone(), since_ns: now });
+        if let Some(list) = t.list(why) {
+            list.insert(ino, dirty);
+        }
+        // Only now: whoever sees it relies on the table.
+        inode.listed().set(why);
     }
 
     /// Something of the inode has reached the device, or never will: if it is clean now, it is not listed any more.
     pub fn settled(&self, ino: u64, inode: &I) {
-        if !inode.is_clean() {
-            return;
-        }
-        let mut t = self.table.lock();
-        if !inode.is_listed().swap(false, Ordering::SeqCst) {
-            return;
-        }
-        fence(Ordering::SeqCst);
-        if inode.is_clean() {
-            t.inodes.remove(&ino);
-        } else {
-            inode.is_listed().store(true, Ordering::SeqCst);
+        if inode.is_idle() && inode.dirty_bytes() == 0 && !inode.has_times() {
+            self.table.lock().review(ino);
         }
     }
 
     /// More bytes are dirty, in an inode that is already listed.
-    pub fn add_bytes(&self, bytes: u64) {
-        let now = self.dirty_bytes.fetch_add(bytes as i64, Ordering::Relaxed) + bytes as i64;
-        if now > self.options.background_bytes as i64 && !self.kicked.swap(true, Ordering::AcqRel) {
+    fn add_bytes(&self, bytes: u64) {
+        self.dirty_bytes.fetch_add(bytes as i64, Ordering::SeqCst);
+        self.kick_if_over();
+    }
+
+    fn kick_if_over(&self) {
+        if self.waiting_bytes() > self.options.background_bytes && !self.kicked.swap(true, Ordering::AcqRel) {
             let _table = self.table.lock();
             self.wake.notify_all();
         }
     }
 
-    /// Fewer bytes are dirty: written, truncated, or lost.
-    pub fn sub_bytes(&self, bytes: u64) {
-        self.dirty_bytes.fetch_sub(bytes as i64, Ordering::Relaxed);
+    /// Bytes that were dirty are in somebody's hands, who will say [`Flusher::written`] or [`Flusher::put_back`].
+    pub fn taken(&self, bytes: u64) {
+        self.taken_bytes.fetch_add(bytes as i64, Ordering::SeqCst);
     }
 
+    /// Bytes that were taken are on the device, or lost.
+    pub fn written(&self, bytes: u64) {
+        self.taken_bytes.fetch_sub(bytes as i64, Ordering::SeqCst);
+        self.dropped(bytes);
+    }
+
+    /// Of `bytes` that were taken `dirty` are dirty again; the others had been dirtied meanwhile, and counted.
+    pub fn put_back(&self, ino: u64, bytes: u64, dirty: u64, inode: &Arc<I>) {
+        self.list(ino, For::Data, inode);
+        self.taken_bytes.fetch_sub(bytes as i64, Ordering::SeqCst);
+        self.dropped(bytes - dirty);
+        self.kick_if_over();
+    }
+
+    /// Bytes that were dirty are not any more: truncated, say.
+    pub fn dropped(&self, bytes: u64) {
+        self.dirty_bytes.fetch_sub(bytes as i64, Ordering::SeqCst);
+        if self.throttled.load(Ordering::SeqCst) > 0 && self.has_room() {
+            let _room = self.room.lock();
+            self.more_room.notify_all();
+        }
+    }
+
+    /// What is not on the device yet.
     pub fn dirty_bytes(&self) -> u64 {
-        self.dirty_bytes.load(Ordering::Relaxed).max(0) as u64
+        self.dirty_bytes.load(Ordering::SeqCst).max(0) as u64
     }
 
-    /// True when a writer should write its inode back before it dirties more.
-    pub fn must_throttle(&self) -> bool {
-        self.dirty_bytes() > self.options.limit_bytes
+    /// What of it is in nobody's hands.
+    fn waiting_bytes(&self) -> u64 {
+        self.dirty_bytes().saturating_sub(self.taken_bytes.load(Ordering::SeqCst).max(0) as u64)
+    }
+
+    /// Enough for those who waited to go on for a while.
+    fn has_room(&self) -> bool {
+        self.dirty_bytes() <= self.options.limit_bytes - self.options.limit_bytes / 8
+    }
+
+    /// A writer has dirtied something: while too much is not on the device he waits, or writes if nobody else does
+    /// (Linux: `balance_dirty_pages`). Called without locks and handles. `alone`: no thread runs [`Flusher::run`].
+    ///
+    /// He does not help where there is one: it takes the files of all writers in the order of their numbers, and he
+    /// would come in between with requests of his own file's size.
+    pub fn throttle(&self, alone: bool) {
+        if self.dirty_bytes() <= self.options.limit_bytes {
+            return;
+        }
+        if alone {
+            self.step();
+            return;
+        }
+        // Over this limit the flusher has been woken, unless enough is on its way.
+        self.throttled.fetch_add(1, Ordering::SeqCst);
+        let mut room = self.room.lock();
+        while !self.has_room() && !self.ended.load(Ordering::SeqCst) {
+            self.more_room.wait(&mut room);
+        }
+        drop(room);
+        self.throttled.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// The inode is gone, and so is what was dirty of it.
     pub fn forget(&self, ino: u64) {
         let mut t = self.table.lock();
-        if let Some(d) = t.inodes.remove(&ino) {
-            d.inode.is_listed().store(false, Ordering::SeqCst);
+        for list in &mut t.lists {
+            if let Some(dirty) = list.remove(&ino) {
+                dirty.inode.listed().set(For::Nothing);
+            }
         }
     }
 
     pub fn dirty_inodes(&self) -> usize {
-        self.table.lock().inodes.len()
+        self.table.lock().lists.iter().map(BTreeMap::len).sum()
     }
 
     /// One round of the flusher's work; returns how many inodes it wrote.
     pub fn step(&self) -> usize {
         self.kicked.store(false, Ordering::Release);
-        let over = self.dirty_bytes() > self.options.background_bytes;
+        let over = self.waiting_bytes() > self.options.background_bytes;
         let now = self.clock.now_ns();
-        let due = self.take_due(|d| now.saturating_sub(d.since_ns) >= self.options.expire_ns, now);
+        let due = self.take_due(now);
         let mut written = due.len();
         I::write_pages(&due);
         if over {
@@ -172,50 +328,91 @@ impl<I: AddressSpaceOps> Flusher<I> {
     }
 
     /// Those that have been dirty longest, until there is room again once they are written; in inode order.
+    ///
+    /// All that have data are looked at; they are not more than there are dirty blocks, a quarter of which this takes.
     fn take_oldest(&self, now: u64) -> Vec<Arc<I>> {
         let mut t = self.table.lock();
-        let mut order: Vec<(u64, u64)> = t.inodes.iter().map(|(ino, d)| (d.since_ns, *ino)).collect();
-        order.sort_unstable();
-        let mut left = self.dirty_bytes().saturating_sub(self.options.background_bytes / 2);
-        let mut taken = BTreeMap::new();
-        for (_, ino) in order {
-            let Some(d) = t.inodes.get_mut(&ino).filter(|_| left > 0) else { break };
-            let dirty = d.inode.dirty_bytes();
-            // Else it is on its way already, or only its times wait, which may grow old.
-            if dirty > 0 {
-                left = left.saturating_sub(dirty);
-                d.since_ns = now;
-                taken.insert(ino, d.inode.clone());
+        let mut left = self.waiting_bytes().saturating_sub(self.options.background_bytes / 2);
+        let (mut order, mut done) = (Vec::new(), Vec::new());
+        let Some(data) = t.list(For::Data) else { return Vec::new() };
+        self.inodes_looked_at.add(data.len() as u64);
+        for (ino, d) in &*data {
+            match d.inode.dirty_bytes() {
+                0 => done.push(*ino),
+                dirty => order.push((d.since_ns, *ino, dirty)),
             }
+        }
+        order.sort_unstable();
+        let mut taken = BTreeMap::new();
+        for (_, ino, dirty) in order {
+            let Some(d) = data.get_mut(&ino).filter(|_| left > 0) else { break };
+            left = left.saturating_sub(dirty);
+            d.since_ns = now;
+            taken.insert(ino, d.inode.clone());
+        }
+        for ino in done {
+            t.review(ino);
         }
         taken.into_values().collect()
     }
 
     /// Everything that is dirty or on its way, in inode order.
     pub fn listed(&self) -> Vec<Arc<I>> {
-        self.table.lock().inodes.values().map(|d| d.inode.clone()).collect()
+        let t = self.table.lock();
+        let mut all: Vec<_> = t.lists.iter().flatten().map(|(ino, d)| (*ino, d.inode.clone())).collect();
+        all.sort_unstable_by_key(|(ino, _)| *ino);
+        all.into_iter().map(|(_, inode)| inode).collect()
     }
 
-    /// What of that has numbers in `range`, from the one after `ino` on and then from the start; at most `max`.
-    pub fn listed_after(&self, ino: u64, range: Range<u64>, max: usize) -> Vec<Arc<I>> {
-        let t = self.table.lock();
-        let after = t.inodes.range((ino + 1).clamp(range.start, range.end)..range.end);
-        let before = t.inodes.range(range.start..ino.clamp(range.start, range.end));
-        after.chain(before).take(max).map(|(_, d)| d.inode.clone()).collect()
+    /// What has dirty data in nobody's hands and numbers in `range`, from the one after `ino` on and then from the
+    /// start; at most `max`.
+    pub fn dirty_after(&self, ino: u64, range: Range<u64>, max: usize) -> Vec<Arc<I>> {
+        let mut t = self.table.lock();
+        let Some(data) = t.list(For::Data) else { return Vec::new() };
+        let after = data.range((ino + 1).clamp(range.start, range.end)..range.end);
+        let before = data.range(range.start..ino.clamp(range.start, range.end));
+        let (mut found, mut done) = (Vec::new(), Vec::new());
+        for (ino, d) in after.chain(before) {
+            if found.len() >= max {
+                break;
+            }
+            match d.inode.dirty_bytes() {
+                0 => done.push(*ino),
+                _ => found.push(d.inode.clone()),
+            }
+        }
+        self.inodes_looked_at.add((found.len() + done.len()) as u64);
+        for ino in done {
+            t.review(ino);
+        }
+        found
     }
 
     /// Those that are due. They stay listed, and are due again one period later if they are not clean by then.
-    fn take_due(&self, due: impl Fn(&Dirty<I>) -> bool, now: u64) -> Vec<Arc<I>> {
+    fn take_due(&self, now: u64) -> Vec<Arc<I>> {
         let mut t = self.table.lock();
-        let taken = t.inodes.values_mut().filter(|d| due(d)).map(|d| {
-            d.since_ns = now;
-            d.inode.clone()
-        });
-        taken.collect()
+        if now.saturating_sub(t.oldest_ns) < self.options.expire_ns {
+            return Vec::new();
+        }
+        let (mut taken, mut oldest) = (BTreeMap::new(), u64::MAX);
+        for of in [For::Times, For::Data] {
+            let Some(list) = t.list(of) else { continue };
+            self.inodes_looked_at.add(list.len() as u64);
+            for (ino, d) in list {
+                if now.saturating_sub(d.since_ns) >= self.options.expire_ns {
+                    d.since_ns = now;
+                    taken.insert(*ino, d.inode.clone());
+                }
+                oldest = oldest.min(d.since_ns);
+            }
+        }
+        t.oldest_ns = oldest;
+        taken.into_values().collect()
     }
 
     /// Runs `step` until [`Flusher::stop`]: the body of the flusher thread.
     pub fn run(&self) {
+        let _ended = EndOnDrop(self);
         loop {
             {
                 let mut t = self.table.lock();
@@ -234,5 +431,25 @@ impl<I: AddressSpaceOps> Flusher<I> {
     pub fn stop(&self) {
         self.table.lock().stop = true;
         self.wake.notify_all();
+        self.end();
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        let _room = self.room.lock();
+        self.more_room.notify_all();
     }
 }
+
+/// However the thread ends, nobody waits for it.
+struct EndOnDrop<'f, I: AddressSpaceOps>(&'f Flusher<I>);
+
+impl<I: AddressSpaceOps> Drop for EndOnDrop<'_, I> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+#[cfg(test)]
+#[path = "writeback_tests.rs"]
+mod tests;

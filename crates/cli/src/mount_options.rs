@@ -109,6 +109,7 @@ const KNOWN: &[&str] = &[
     "seed=",
     "mb_locality_groups=",
     "queue_depth=",
+    "dirty=",
     "fsname=",
     "subtype=",
     "nosuid",
@@ -286,6 +287,13 @@ impl MountConfig {
                     return Err("at least 8M are needed".into());
                 }
             }
+            "dirty" => {
+                let bytes = size::parse(value)?;
+                if bytes < extant_fs::DIRTY_BYTES_MIN {
+                    return Err(format!("at least {}K are needed", extant_fs::DIRTY_BYTES_MIN >> 10));
+                }
+                self.fs.dirty_bytes = Some(bytes);
+            }
             // 0 stands for the default, as in the kernel.
             "commit" => match number(value, 0, 86400)? {
                 0 => self.fs.commit_interval_s = MountOptions::default().commit_interval_s,
@@ -424,6 +432,8 @@ mod tests {
             "es_policy=lru2",
             "tag_policy=best",
             "queue_depth=0",
+            "dirty=8K",
+            "dirty=",
             "queue_depth=4097",
             "commit=99999999999",
             "offset=1M,partition=1",
@@ -434,6 +444,7 @@ mod tests {
         let known = parse("tag_policy=best").unwrap_err();
         assert!(known.contains("tag_policy=best") && known.contains("hand-off"), "{known}");
         assert!(parse("queue_depth=4097").unwrap_err().contains("queue_depth=4097"));
+        assert_eq!(parse("dirty=1M").unwrap().fs.dirty_bytes, Some(1 << 20));
         let config = parse("queue_depth=4096,tag_policy=wake_all").unwrap();
         assert_eq!((config.fs.queue_depth, config.fs.tag_policy.name()), (4096, "wake-all"));
     }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
-use extant_cache::{AddressSpace, ErrorSequence, Writebacks};
+use extant_cache::{AddressSpace, ErrorSequence, Listed, Writebacks};
 use extant_mballoc::InodePreallocation;
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc};
@@ -58,8 +58,7 @@ pub struct Inode {
     /// Data on its way: taken from the pages, not yet to be read from the device.
     pub(crate) writes: Arc<Writebacks>,
     pub(crate) batches: Batches,
-    /// The flusher lists it.
-    pub(crate) listed: AtomicBool,
+    pub(crate) listed: Listed,
     /// What users see.
     size: AtomicU64,
     /// The newest transactions that changed the inode at all, and in a way that its data needs.
@@ -136,7 +135,7 @@ impl Inode {
             prealloc: InodePreallocation::new(ino),
             writes: Writebacks::new(),
             batches: Batches::new(),
-            listed: AtomicBool::new(false),
+            listed: Listed::default(),
             size: AtomicU64::new(size),
             sync_tid: AtomicU32::new(tid),
             datasync_tid: AtomicU32::new(tid),

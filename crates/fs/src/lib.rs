@@ -79,7 +79,8 @@ pub use ops::{
     Cred, DirItem, FallocateMode, NewNode, OpenFor, RenameFlags, Seek, SetAttr, SetFlags, SetTime, WriteFlags,
 };
 pub use options::{
-    Atime, BorrowJournal, JournalDevice, Messages, MountOptions, OnError, POLICIES, PolicyOption, QUEUE_DEPTH_MAX,
+    Atime, BorrowJournal, DIRTY_BYTES_MIN, JournalDevice, Messages, MountOptions, OnError, POLICIES, PolicyOption,
+    QUEUE_DEPTH_MAX,
 };
 pub use reserve::Caller;
 pub use super_block::probe_superblock;

@@ -36,7 +36,7 @@ use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
 use crate::ops::sync::asks::Asks;
 use crate::ops::writeback::Completed;
-use crate::options::{MountOptions, OnError};
+use crate::options::{DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::recover::{clean_orphans, lend_journal, log_of, recover};
 use crate::reserve::Reserve;
@@ -243,11 +243,9 @@ impl Parts {
             ErrorBehaviour::Continue => OnError::Continue,
             _ => OnError::RemountReadOnly,
         });
-        let flusher_options = FlusherOptions {
-            background_bytes: budget.limit() / 4,
-            limit_bytes: budget.limit() / 2,
-            expire_ns: DIRTY_EXPIRE_NS,
-        };
+        let limit_bytes = options.dirty_bytes.unwrap_or(budget.limit() / 2).max(DIRTY_BYTES_MIN);
+        let flusher_options =
+            FlusherOptions { background_bytes: limit_bytes / 2, limit_bytes, expire_ns: DIRTY_EXPIRE_NS };
         let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
             me: me.clone(),
             sb_place: sb.primary_location(),

@@ -126,6 +126,9 @@ pub static POLICIES: [PolicyOption; 4] = [
     },
 ];
 
+/// What [`MountOptions::dirty_bytes`] is at least.
+pub const DIRTY_BYTES_MIN: u64 = 16 << 10;
+
 /// What a mount may be told. The default is for one program that mounts an image for writing, with threads.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -135,6 +138,9 @@ pub struct MountOptions {
     pub no_recovery: bool,
     /// The memory budget, in bytes.
     pub cache_bytes: u64,
+    /// So much data may be dirty or on its way before writers wait for the device (Linux: `vm.dirty_bytes`); half of
+    /// it is what background writeback lets be. `None`: half of the cache.
+    pub dirty_bytes: Option<u64>,
     /// Seconds after which changes are committed at the latest (Linux: `commit=`).
     pub commit_interval_s: u32,
     /// Whether an image without a journal gets one for the time of the mount.
@@ -187,6 +193,7 @@ impl Default for MountOptions {
             read_only: false,
             no_recovery: false,
             cache_bytes: 256 << 20,
+            dirty_bytes: None,
             commit_interval_s: 5,
             borrow_journal: BorrowJournal::default(),
             journal_device: None,

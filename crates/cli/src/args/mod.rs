@@ -116,6 +116,7 @@ Options (-o), separated by commas:
                                faster, but a full disk is told at close or fsync (off)
   no_open=0|1                  spare OPEN and RELEASE
   workers=N                    threads that serve
+  dirty=SIZE                   so much data may wait for the device before writers do (half of cache=)
   mb_policy=NAME es_policy=NAME   block allocation; what leaves the extent cache
   mb_locality_groups=N         sets of chunks for small files, of which a thread uses one; one for each processor else
   tag_policy=NAME queue_depth=N   who gets the next request tag, and how many there are (1 to 4096, 128)

@@ -189,9 +189,7 @@ impl Filesystem {
                 Err(e) => return Err(e),
             }
         }
-        if self.flusher.must_throttle() {
-            self.write_with_neighbours(inode);
-        }
+        self.flusher.throttle(!self.options.threads);
         self.budget.relieve();
         self.honour_sync(&[inode])?;
         Ok(done)

@@ -81,7 +81,7 @@ impl Filesystem {
         // What is on its way must not land in blocks that are about to be freed.
         inode.writes.wait();
         let gone = inode.pages.discard(from, u64::MAX);
-        self.flusher.sub_bytes(gone);
+        self.flusher.dropped(gone);
     }
 
     /// Zeros `[from, to)`, which lies within one block, where the block has content.

@@ -30,7 +30,7 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, Waiter};
 use extant_block::queue::Plug;
 use extant_block::{Bio, BioFlags, BioVec, Completion};
-use extant_cache::{AddressSpaceOps, DirtyRun, Epoch, RunCompletion, WritebackToken};
+use extant_cache::{AddressSpaceOps, DirtyRun, Epoch, Listed, RunCompletion, WritebackToken};
 use extant_journal::Handle;
 use extant_mballoc::Chosen;
 use extant_ondisk::{BlockNr, LogicalBlock};
@@ -181,11 +181,15 @@ impl AddressSpaceOps for Inode {
         self.pages.dirty_bytes()
     }
 
-    fn is_clean(&self) -> bool {
-        self.writes.is_idle() && self.pages.dirty_bytes() == 0 && !self.meta.read().lazy_times
+    fn has_times(&self) -> bool {
+        self.meta.read().lazy_times
     }
 
-    fn is_listed(&self) -> &AtomicBool {
+    fn is_idle(&self) -> bool {
+        self.writes.is_idle()
+    }
+
+    fn listed(&self) -> &Listed {
         &self.listed
     }
 }
@@ -193,10 +197,6 @@ impl AddressSpaceOps for Inode {
 /// What a plug holds at most before it is sent: requests that wait are data that no fsync sees, and memory.
 const PLUG_BYTES_MAX: u64 = 4 << 20;
 const PLUG_INODES_MAX: usize = 1024;
-
-/// A writer that has to write takes so many inodes and bytes with it.
-const NEIGHBOURS: usize = 256;
-const NEIGHBOUR_BYTES: u64 = 1 << 20;
 
 /// Inodes that are written together. Their requests are held back, so that neighbours on the device meet in one, also
 /// those of different inodes. Dropping it sends what it holds.
@@ -274,6 +274,7 @@ impl WritebackPlug<'_> {
             let token = inode.writes.open();
             let taken = inode.pages.take_dirty(from, to, BATCH_BLOCKS, inode.size_cell());
             let blocks: u64 = taken.runs.iter().map(|r| u64::from(r.blocks)).sum();
+            self.fs.flusher.taken(blocks << self.fs.geo.block_bits);
             match taken.runs.last() {
                 Some(last) => from = last.start + u64::from(last.blocks),
                 None if taken.blocked => {
@@ -486,24 +487,6 @@ impl Filesystem {
         }
     }
 
-    /// A writer may not go on before something is written: his file, and if that is small, others of its group, so that
-    /// not every small file is a request of its own (Linux: `balance_dirty_pages` has the flusher do it).
-    pub(crate) fn write_with_neighbours(&self, inode: &Arc<Inode>) {
-        let mut plug = self.writeback_plug(WritebackReason::Background);
-        plug.write_pages(inode);
-        let mut left = NEIGHBOUR_BYTES.saturating_sub(inode.size());
-        if left == 0 {
-            return;
-        }
-        let others = self.flusher.listed_after(u64::from(inode.ino.0), self.inodes_beside(inode.ino), NEIGHBOURS);
-        for other in others {
-            let dirty = other.pages.dirty_bytes();
-            if dirty <= left && plug.try_write_pages(&other).is_ok() {
-                left -= dirty;
-            }
-        }
-    }
-
     /// Whether times are still to be written. Those of an inode without a name, which no crash leaves to anybody, are
     /// not: while the mount is frozen they would wait for the thaw.
     fn times_wait(&self, inode: &Inode) -> bool {
@@ -655,7 +638,7 @@ impl Filesystem {
             match settled {
                 Ok(()) => {
                     inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Written);
-                    self.flusher.sub_bytes(u64::from(piece.len) << self.geo.block_bits);
+                    self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
                 }
                 Err(e) => self.lose(inode, &piece, e),
             }
@@ -745,10 +728,9 @@ impl Filesystem {
     }
 
     /// Blocks that were taken and have not been sent are dirty again.
-    fn put_back(&self, inode: &Inode, start: u64, blocks: u32) {
+    fn put_back(&self, inode: &Arc<Inode>, start: u64, blocks: u32) {
         let again = inode.pages.finish(start, blocks, RunCompletion::Redirty);
-        // What was dirtied meanwhile counted a second time.
-        self.flusher.sub_bytes((u64::from(blocks) << self.geo.block_bits) - again);
+        self.flusher.put_back(u64::from(inode.ino.0), u64::from(blocks) << self.geo.block_bits, again, inode);
     }
 
     /// The data of a piece is gone: it is dropped, what was promised for it is free again, and whoever asks for
@@ -756,7 +738,7 @@ impl Filesystem {
     fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
         self.write_failed(inode, e);
         inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Lost);
-        self.flusher.sub_bytes(u64::from(piece.len) << self.geo.block_bits);
+        self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
         let promised = {
             let _map = inode.map.write();
             inode.es.remove(piece.lblk, piece.len)

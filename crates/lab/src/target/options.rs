@@ -26,8 +26,9 @@ pub struct EngineOptions {
 }
 
 /// For the message about an unknown one.
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 11] = [
     "cache=",
+    "dirty=",
     "commit=",
     "data=",
     "noatime",
@@ -55,6 +56,7 @@ impl EngineOptions {
             let wrong = || format!("option '{option}': that value is not known");
             match (name, value) {
                 ("cache", size) => options.fs.cache_bytes = extant_base::size::parse(size)?.max(8 << 20),
+                ("dirty", size) => options.fs.dirty_bytes = Some(extant_base::size::parse(size)?),
                 ("commit", seconds) => options.fs.commit_interval_s = seconds.parse().map_err(|_| wrong())?,
                 // Data is on the device before its map, whatever is asked for.
                 ("data", "ordered" | "writeback") => {}

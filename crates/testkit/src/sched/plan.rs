@@ -237,6 +237,7 @@ pub struct Details {
     pub queue_depth: u32,
     pub tag_policy: TagPolicyKind,
     pub sync_policy: SyncPolicyKind,
+    pub dirty_bytes: Option<u64>,
     /// For the cuts.
     pub cuts: Rng,
 }
@@ -324,6 +325,8 @@ impl Plan {
         let tag_policy =
             if rng.one_in(4) { others[rng.below(others.len() as u64) as usize] } else { TagPolicyKind::default() };
         let sync_policy = if rng.one_in(4) { SyncPolicyKind::Vanilla } else { SyncPolicyKind::default() };
+        // So little that writers wait for the flusher, and it for what is on its way.
+        let dirty_bytes = [None, None, Some(16 << 10), Some(64 << 10)][rng.below(4) as usize];
         Details {
             clients,
             sim,
@@ -335,6 +338,7 @@ impl Plan {
             queue_depth,
             tag_policy,
             sync_policy,
+            dirty_bytes,
             cuts: rng,
         }
     }

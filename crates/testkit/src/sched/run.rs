@@ -104,9 +104,10 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     let clients = details.clients.clone();
     let crowded = details.crowded;
     let (rest_ms, focus, fault, lateness) = (details.rest_ms, details.focus, details.fault, details.lateness);
-    let (queue_depth, tag_policy, sync_policy) = (details.queue_depth, details.tag_policy, details.sync_policy);
+    let (queue_depth, tag_policy) = (details.queue_depth, details.tag_policy);
+    let (sync_policy, dirty_bytes) = (details.sync_policy, details.dirty_bytes);
     let outcome = sim::run(&options, move || {
-        let mount_options = MountOptions { queue_depth, tag_policy, sync_policy, ..config.options(seed) };
+        let mount_options = MountOptions { queue_depth, tag_policy, sync_policy, dirty_bytes, ..config.options(seed) };
         let base = config.base();
         let device = Arc::new(CrashDevice::from_image(&base.device));
         crate::crash::workload::declare_atomic(&device, &config.image);

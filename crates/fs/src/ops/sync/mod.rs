@@ -173,7 +173,7 @@ impl Filesystem {
             return Vec::new();
         }
         let beside = self.inodes_beside(inode.ino);
-        let mut others = self.flusher.listed_after(u64::from(inode.ino.0), beside, policy::FILES_MAX);
+        let mut others = self.flusher.dirty_after(u64::from(inode.ino.0), beside, policy::FILES_MAX);
         others.retain(|other| {
             // Once: it may be growing.
             let size = other.size();

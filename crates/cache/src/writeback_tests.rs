@@ -1,0 +1,242 @@
+//! Which inodes the flusher takes, how many it looks at for that, and whom it keeps waiting.
+
+use std::sync::OnceLock;
+
+use super::*;
+use extant_base::rng::Rng;
+use extant_base::sync::atomic::AtomicU64;
+use extant_base::task;
+
+const BLOCK: u64 = 4096;
+const SECOND: u64 = 1_000_000_000;
+
+/// An inode whose data is taken by who writes it, and arrives when the test says so.
+#[derive(Default)]
+struct Inode {
+    ino: u64,
+    dirty: AtomicU64,
+    taken: AtomicU64,
+    times: AtomicBool,
+    listed: Listed,
+    flusher: OnceLock<Arc<Flusher<Inode>>>,
+}
+
+impl AddressSpaceOps for Inode {
+    fn write_pages(inodes: &[Arc<Inode>]) {
+        assert!(inodes.is_sorted_by_key(|inode| inode.ino));
+        inodes.iter().for_each(|inode| inode.take());
+    }
+
+    fn dirty_bytes(&self) -> u64 {
+        self.dirty.load(Ordering::SeqCst)
+    }
+
+    fn has_times(&self) -> bool {
+        self.times.load(Ordering::SeqCst)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.taken.load(Ordering::SeqCst) == 0
+    }
+
+    fn listed(&self) -> &Listed {
+        &self.listed
+    }
+}
+
+impl Inode {
+    fn flusher(&self) -> &Arc<Flusher<Inode>> {
+        self.flusher.get().expect("of a flusher")
+    }
+
+    fn dirty(self: &Arc<Self>, bytes: u64) {
+        self.dirty.fetch_add(bytes, Ordering::SeqCst);
+        self.flusher().dirtied(self.ino, bytes, self);
+    }
+
+    fn touch(self: &Arc<Self>) {
+        self.times.store(true, Ordering::SeqCst);
+        self.flusher().dirtied(self.ino, 0, self);
+    }
+
+    fn take(&self) {
+        // In this order: at no moment is it clean.
+        let bytes = self.dirty.load(Ordering::SeqCst);
+        self.taken.fetch_add(bytes, Ordering::SeqCst);
+        self.dirty.fetch_sub(bytes, Ordering::SeqCst);
+        self.times.store(false, Ordering::SeqCst);
+        self.flusher().taken(bytes);
+    }
+
+    fn arrive(&self) {
+        let bytes = self.taken.swap(0, Ordering::SeqCst);
+        self.flusher().written(bytes);
+        self.flusher().settled(self.ino, self);
+    }
+
+    fn put_back(self: &Arc<Self>) {
+        let bytes = self.taken.load(Ordering::SeqCst);
+        self.dirty.fetch_add(bytes, Ordering::SeqCst);
+        self.taken.fetch_sub(bytes, Ordering::SeqCst);
+        self.flusher().put_back(self.ino, bytes, bytes, self);
+    }
+}
+
+fn flusher(clock: &Clock, background_blocks: u64, limit_blocks: u64) -> Arc<Flusher<Inode>> {
+    let (background_bytes, limit_bytes) = (background_blocks * BLOCK, limit_blocks * BLOCK);
+    Flusher::new(clock.clone(), FlusherOptions { background_bytes, limit_bytes, expire_ns: 5 * SECOND })
+}
+
+fn inodes(flusher: &Arc<Flusher<Inode>>, n: u64) -> Vec<Arc<Inode>> {
+    let inode = |ino| Arc::new(Inode { ino, flusher: OnceLock::from(flusher.clone()), ..Inode::default() });
+    (0..n).map(inode).collect()
+}
+
+fn in_hand(inodes: &[Arc<Inode>]) -> Vec<u64> {
+    inodes.iter().filter(|inode| !inode.is_idle()).map(|inode| inode.ino).collect()
+}
+
+#[test]
+fn above_the_background_limit_the_oldest_go_until_half_of_it_is_left() {
+    let clock = Clock::virtual_at(0);
+    let flusher = flusher(&clock, 8, 100);
+    let all = inodes(&flusher, 10);
+    for inode in all.iter().rev() {
+        inode.dirty(BLOCK);
+        clock.advance(Duration::from_secs(1));
+    }
+    // Ten are dirty, the oldest of them, 9 to 5, for more than the period.
+    assert_eq!(flusher.step(), 6);
+    assert_eq!(in_hand(&all), [4, 5, 6, 7, 8, 9]);
+    assert_eq!(flusher.dirty_bytes(), 10 * BLOCK);
+    all.iter().for_each(|inode| inode.arrive());
+    assert_eq!((flusher.dirty_bytes(), flusher.dirty_inodes()), (4 * BLOCK, 4));
+}
+
+/// What is on its way over a slow device is neither looked at again in every round nor a reason for one.
+#[test]
+fn what_is_on_its_way_costs_a_round_nothing() {
+    let clock = Clock::virtual_at(0);
+    let flusher = flusher(&clock, 100, 1_000_000);
+    let all = inodes(&flusher, 20_000);
+    let (mut rounds, mut left) = (0, 0);
+    for inode in &all {
+        inode.dirty(BLOCK);
+        if flusher.kicked.load(Ordering::SeqCst) {
+            rounds += 1;
+            flusher.step();
+        }
+        left += 1;
+        assert!(left < 200 || rounds > 0, "no round in time");
+    }
+    assert_eq!(flusher.dirty_inodes(), all.len());
+    assert!(in_hand(&all).len() >= all.len() - 101);
+    // 51 a round, and each looked at three times at most: taken, left over, put aside.
+    assert!(rounds <= all.len() / 50, "{rounds} rounds");
+    let looked = flusher.inodes_looked_at.get();
+    assert!(looked <= 4 * all.len() as u64, "{looked} looked at");
+    // Nor is it offered as somebody's neighbour.
+    let before = looked;
+    let found = flusher.dirty_after(0, 0..all.len() as u64, 10);
+    assert!(found.len() == 10 && found.iter().all(|inode| inode.dirty_bytes() > 0));
+    let again = flusher.dirty_after(0, 0..all.len() as u64, 10);
+    assert_eq!(again.len(), 10);
+    assert!(flusher.inodes_looked_at.get() - before <= 150);
+    // All of it is listed for who asks for everything.
+    assert_eq!(flusher.listed().len(), all.len());
+    all.iter().for_each(|inode| inode.take());
+    all.iter().for_each(|inode| inode.arrive());
+    assert_eq!((flusher.dirty_bytes(), flusher.dirty_inodes()), (0, 0));
+}
+
+#[test]
+fn times_and_what_came_back_are_written_when_they_are_due() {
+    let clock = Clock::virtual_at(0);
+    let flusher = flusher(&clock, 2, 100);
+    let all = inodes(&flusher, 4);
+    all[0].touch();
+    all[1].dirty(3 * BLOCK);
+    assert_eq!(flusher.step(), 1);
+    // Put aside while it is on its way, and dirty again since.
+    assert!(flusher.dirty_after(3, 0..4, 4).is_empty());
+    assert_eq!(all[1].listed.get(), For::Completion);
+    all[1].put_back();
+    assert_eq!(flusher.dirty_after(3, 0..4, 4).len(), 1);
+    all[1].arrive();
+    assert_eq!(flusher.dirty_inodes(), 2);
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(flusher.step(), 2);
+    assert!(!all[0].has_times() && all[1].dirty_bytes() == 0);
+    all.iter().for_each(|inode| inode.arrive());
+    assert_eq!((flusher.dirty_bytes(), flusher.dirty_inodes()), (0, 0));
+}
+
+/// Whatever four threads do to the same inodes: what is dirty is listed for it, and what is clean is not listed.
+#[test]
+fn threads_lose_no_inode() {
+    let flusher = flusher(&Clock::virtual_at(0), 40, 1_000_000);
+    let all = inodes(&flusher, 12);
+    let threads: Vec<_> = (0..4)
+        .map(|seed| {
+            let (flusher, all) = (flusher.clone(), all.clone());
+            let body = move || {
+                let mut rng = Rng::new(seed);
+                for _ in 0..20_000 {
+                    let inode = &all[rng.below(12) as usize];
+                    match (seed, rng.below(8)) {
+                        // One takes and completes, as the writeback lock has it.
+                        (0, 0..3) => inode.take(),
+                        (0, 3..6) => inode.arrive(),
+                        (0, 6) => inode.put_back(),
+                        (0, _) => drop(flusher.step()),
+                        (_, 0) => inode.touch(),
+                        (_, 1) => drop(flusher.dirty_after(inode.ino, 0..12, 3)),
+                        _ => inode.dirty(BLOCK),
+                    }
+                }
+            };
+            task::spawn("tests", body).expect("spawned")
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("joined"));
+    for inode in &all {
+        let needed = if inode.dirty_bytes() > 0 { For::Data } else { For::Nothing };
+        assert!(inode.listed.get() >= needed, "{}: {:?}", inode.ino, inode.listed.get());
+        inode.take();
+        inode.arrive();
+    }
+    assert_eq!((flusher.dirty_bytes(), flusher.waiting_bytes(), flusher.dirty_inodes()), (0, 0, 0));
+}
+
+/// Over the limit a writer waits for what is on its way, and not longer than he must; who is alone writes.
+#[test]
+fn a_writer_over_the_limit_waits_or_writes() {
+    let flusher = flusher(&Clock::virtual_at(0), 4, 8);
+    let all = inodes(&flusher, 12);
+    all[..8].iter().for_each(|inode| inode.dirty(BLOCK));
+    flusher.throttle(false);
+    flusher.throttle(true);
+    assert!(in_hand(&all).is_empty());
+    all[8].dirty(BLOCK);
+    flusher.throttle(true);
+    assert_eq!(in_hand(&all).len(), 7);
+    let waiting = {
+        let flusher = flusher.clone();
+        task::spawn("tests", move || flusher.throttle(false)).expect("spawned")
+    };
+    while flusher.throttled.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    let mut arriving = all.iter().filter(|inode| !inode.is_idle());
+    arriving.next().expect("in hand").arrive();
+    assert_eq!(flusher.dirty_bytes(), 8 * BLOCK);
+    assert_eq!(flusher.throttled.load(Ordering::SeqCst), 1);
+    arriving.next().expect("in hand").arrive();
+    waiting.join().expect("joined");
+
+    // Nobody waits for a flusher that has ended.
+    all.iter().for_each(|inode| inode.dirty(BLOCK));
+    assert!(flusher.dirty_bytes() > 8 * BLOCK);
+    flusher.stop();
+    flusher.throttle(false);
+}
