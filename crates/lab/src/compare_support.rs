@@ -37,7 +37,7 @@ pub fn trial(label: &str, round: u32, seconds: f64) -> Trial {
         identity: None,
         outcome: Outcome::Checked,
         flaws: Vec::new(),
-        phases: vec![Phase { name: "work".into(), seconds, operations: 1000, bytes: 0 }],
+        phases: vec![Phase { name: "work".into(), seconds, operations: 1000, ..Phase::default() }],
         latency: BTreeMap::from([(
             "fsync".into(),
             Latency {

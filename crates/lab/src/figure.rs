@@ -3,7 +3,7 @@
 //! Main items: [`figures`], [`headline`], [`unit()`], [`Direction`]. Names are stable and listed in docs/lab.md:
 //!
 //! - `PHASE.ops_per_s`, `PHASE.mib_per_s`, `PHASE.seconds` of each timed phase, absent where the phase did none of it
-//!   (or a single operation);
+//!   (or a single operation), and of the engine `PHASE.cpu_s` and `PHASE.device_writes`;
 //! - the names in [`Trial::measures`];
 //! - `latency.OPERATION.mean_ns`, `.p50_ns`, `.p90_ns`, `.p99_ns`, `.p999_ns`, `.max_ns`; a percentile is absent where
 //!   no sample lies beyond it: of 999 samples the 99.9th is the longest by another name;
@@ -40,6 +40,7 @@ pub fn figures(trial: &Trial) -> Vec<(String, f64)> {
             all.push((format!("{}.mib_per_s", p.name), p.bytes as f64 / MIB / p.seconds));
         }
         all.push((format!("{}.seconds", p.name), p.seconds));
+        all.extend(p.measures.iter().map(|(name, v)| (format!("{}.{name}", p.name), *v)));
     }
     all.extend(trial.measures.iter().map(|(name, v)| (name.clone(), *v)));
     if !trial.groups.is_empty() && !trial.measures.contains_key("groups_used") {

@@ -170,7 +170,7 @@ pub enum Outcome {
 }
 
 /// A timed part of a workload.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// Stable name within its workload.
     pub name: String,
@@ -180,6 +180,9 @@ pub struct Phase {
     pub operations: u64,
     /// Bytes of file data read or written.
     pub bytes: u64,
+    /// What can be told of a phase by itself: of the engine its processor time and requests to write.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measures: BTreeMap<String, f64>,
 }
 
 /// Distribution of the latency of one kind of operation.

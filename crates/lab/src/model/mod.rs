@@ -176,7 +176,7 @@ impl<'a> Bench<'a> {
 
     fn took(&mut self, phase: &str, operations: u64, ns: u64, all: Histogram<u64>) {
         self.latency.insert(phase.to_owned(), all);
-        self.phases.push(Phase { name: phase.to_owned(), seconds: ns as f64 / 1e9, operations, bytes: 0 });
+        self.phases.push(Phase { name: phase.to_owned(), seconds: ns as f64 / 1e9, operations, ..Phase::default() });
     }
 }
 

@@ -277,7 +277,7 @@ impl Job<'_> {
         if let Some(headline) = work.phases.iter_mut().find(|p| Some(p.name.as_str()) == unsettled) {
             headline.seconds += seconds;
         }
-        work.phases.push(Phase { name: UNMOUNT.into(), seconds, operations: 1, bytes: 0 });
+        work.phases.push(Phase { name: UNMOUNT.into(), seconds, operations: 1, ..Phase::default() });
         work.figures.append(&mut evidence.figures);
         if let (Some(before), Some(now)) = (cpu_before, cpu) {
             let mut cpu = now - before;

@@ -438,6 +438,13 @@ impl Place for Site {
         self.up()?;
         Ok(seconds)
     }
+
+    fn counters(&self) -> Figures {
+        let Some(fs) = &self.fs else { return Figures::new() };
+        let io = fs.device().stats();
+        let cpu = Cpu::of_self().map(|cpu| ("cpu_s".to_owned(), cpu.user_s + cpu.system_s));
+        cpu.into_iter().chain([("device_writes".to_owned(), (io.writes + io.write_zeroes) as f64)]).collect()
+    }
 }
 
 /// Writes everything out and empties the page cache of the machine; without root, that of the file alone.

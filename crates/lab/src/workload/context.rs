@@ -13,6 +13,7 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::Parameters;
 use crate::error::{Error, Result};
+use crate::measure::Figures;
 use crate::measure::process::Switches;
 use crate::result::Phase;
 use crate::vfs::{Histograms, Vfs, Worker};
@@ -27,6 +28,10 @@ pub trait Place {
     /// Makes the next reads come from the device: everything written is made durable, which takes the seconds that are
     /// returned; every cache is emptied.
     fn cold(&mut self) -> Result<f64>;
+    /// What is counted from the beginning on and can be told at any time, by the names in [`crate::measure::ALL`].
+    fn counters(&self) -> Figures {
+        Figures::new()
+    }
 }
 
 /// What a running workload has at hand, and what it leaves.
@@ -147,12 +152,16 @@ impl<'a> Context<'a> {
         body: impl Fn(&mut Worker<'_>, u64) -> Result<()> + Sync,
     ) -> Result<()> {
         (self.say)(name);
+        let before = self.place.counters();
         let done = self.spawn(processes, self.timed, body)?;
+        let since = self.place.counters().into_iter();
+        let measures = since.filter_map(|(name, now)| Some((name.clone(), now - before.get(&name)?))).collect();
         self.phases.push(Phase {
             name: name.to_owned(),
             seconds: done.ns as f64 / 1e9,
             operations: done.operations,
             bytes: done.bytes,
+            measures,
         });
         self.histograms.merge(done.histograms);
         Ok(())
