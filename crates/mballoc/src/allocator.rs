@@ -314,6 +314,22 @@ impl<S: GroupStore> Allocator<S> {
     /// [`Error::NoSpace`]; [`Error::NoSpaceUntilCommit`] when freed blocks wait for their commit (stop the handle,
     /// force a commit, try again, a bounded number of times); the store's, when no group is left that could be read.
     pub fn choose(&self, request: &Request<'_>) -> Result<Chosen, S::Error> {
+        Ok(self.choose_with(request, 0)?.0)
+    }
+
+    /// Whether [`Allocator::choose_with`] may choose more.
+    pub fn puts_together(&self) -> bool {
+        self.rules.together
+    }
+
+    /// The same, and up to `more` blocks behind those of the request: for small files that are written after this one
+    /// and belong beside it ([`Allocator::hand_over`]). Only where the blocks of the request were promised, the policy
+    /// puts such files together, and there is space that nobody was promised: whoever else writes one of these files
+    /// meanwhile finds the blocks of its promise.
+    ///
+    /// # Errors
+    /// As [`Allocator::choose`].
+    pub fn choose_with(&self, request: &Request<'_>, more: u32) -> Result<(Chosen, Option<Chosen>), S::Error> {
         self.counters.requests.inc();
         if request.len == 0 {
             return Err(Error::Invalid { detail: "a request for no blocks".to_owned() }.into());
@@ -330,29 +346,42 @@ impl<S: GroupStore> Allocator<S> {
             Privilege::Normal
         };
         let mut len = request.len.min(self.geometry.blocks_per_group);
+        let mut more = if reserved && self.rules.together && self.is_small(request) { more } else { 0 };
         if !reserved {
             len = self.space.claim(u64::from(len), true, who) as u32;
             if len == 0 {
                 self.counters.no_space.inc();
                 return Err(Error::NoSpace { wanted: u64::from(request.len) }.into());
             }
+        } else if more > 0 {
+            more = more.min(self.geometry.blocks_per_group - len);
+            more = self.space.claim(u64::from(more), true, Privilege::Normal) as u32;
         }
-        let result = self.choose_claimed(request, len);
+        let result = self.choose_claimed(request, len + more);
         let got = result.as_ref().map_or(0, |a| a.len);
-        if !reserved {
-            self.space.unclaim(u64::from(len - got));
-        }
+        let claimed = if reserved { more } else { len };
+        self.space.unclaim(u64::from(claimed - if reserved { got.saturating_sub(len) } else { got }));
         match result {
             Ok(a) => {
                 self.counters.success.inc();
                 self.counters.blocks_allocated.add(u64::from(a.len));
                 trace_point!(ext4_mballoc_alloc, start = a.start.0, len = a.len, wanted = request.len);
-                Ok(Chosen { start: a.start, len: a.len, reserved })
+                let mut chosen = Chosen { start: a.start, len: a.len, reserved };
+                let rest = chosen.split_off(len).map(|rest| Chosen { reserved: false, ..rest });
+                Ok((chosen, rest))
             }
             Err(e) => {
                 self.counters.no_space.inc();
                 Err(e)
             }
+        }
+    }
+
+    /// Blocks that were chosen for whoever comes ([`Allocator::choose_with`]) are for a file to which as many were
+    /// promised.
+    pub fn hand_over(&self, chosen: &mut Chosen) {
+        if !std::mem::replace(&mut chosen.reserved, true) {
+            self.space.unclaim(u64::from(chosen.len));
         }
     }
 

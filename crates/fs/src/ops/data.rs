@@ -396,10 +396,10 @@ impl Filesystem {
                     inode.set_size(inode.size().max((pos + at as u64).min(end)));
                 }
                 EsState::Hole | EsState::Delayed => {
-                    let want = if state == EsState::Delayed { Want::Promised } else { Want::Written };
+                    let want = if state == EsState::Delayed { Want::Promised { more: 0 } } else { Want::Written };
                     let chosen = match self.choose_blocks(inode, lblk, len, want, None, WritebackReason::Background) {
                         Err(e) if at > 0 && e.is_no_space() => break,
-                        r => r?,
+                        r => r?.0,
                     };
                     // The data first: what fails here, or is cut off, leaves nothing that points to these blocks.
                     let n = match self.write_piece(chosen.start, chosen.len, &data[at..]) {

@@ -29,8 +29,8 @@ use crate::ops::writeback::WritebackReason;
 pub(crate) enum Want {
     /// Data follows at once.
     Written,
-    /// Delayed data, whose blocks were promised, follows at once.
-    Promised,
+    /// Delayed data, whose blocks were promised, follows at once; then so many blocks of other small files.
+    Promised { more: u32 },
     /// Preallocation.
     Unwritten,
 }
@@ -106,7 +106,7 @@ impl Filesystem {
     }
 
     /// Chooses blocks for a hole: at least 1, at most `len`. `after`: the block before `lblk`, where the caller knows
-    /// better than the map. Needs no handle.
+    /// better than the map. And those that lie behind them, for [`Want::Promised::more`]. Needs no handle.
     pub(crate) fn choose_blocks(
         &self,
         inode: &Arc<Inode>,
@@ -115,8 +115,11 @@ impl Filesystem {
         how: Want,
         after: Option<BlockNr>,
         why: WritebackReason,
-    ) -> Result<Chosen> {
-        let reserved = how == Want::Promised;
+    ) -> Result<(Chosen, Option<Chosen>)> {
+        let (reserved, more) = match how {
+            Want::Promised { more } => (true, more),
+            Want::Written | Want::Unwritten => (false, 0),
+        };
         // What is written through makes the file as long as that only later.
         let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size)).max(u64::from(lblk.0) + u64::from(len));
         let mut goal = self.inode_goal(inode);
@@ -143,7 +146,7 @@ impl Filesystem {
             flags = flags | RequestFlags::SYNCED;
         }
         let extents = inode.map.read().extents;
-        self.alloc.choose(&Request {
+        let request = Request {
             goal: Some(goal),
             len,
             kind: Kind::Data {
@@ -156,7 +159,8 @@ impl Filesystem {
             },
             flags,
             max_block: (!extents).then_some(BlockNr(u64::from(u32::MAX))),
-        })
+        };
+        Ok(self.alloc.choose_with(&request, more)?)
     }
 
     /// Marks chosen blocks used and maps them; returns how many. What did not fit into the handle stays in `chosen`,
@@ -219,7 +223,7 @@ impl Filesystem {
         len: u32,
     ) -> Result<u32> {
         let mut chosen =
-            Some(self.choose_blocks(inode, lblk, len, Want::Unwritten, None, WritebackReason::Background)?);
+            Some(self.choose_blocks(inode, lblk, len, Want::Unwritten, None, WritebackReason::Background)?.0);
         let mapped = self.map_chosen(handle, inode, lblk, &mut chosen, true);
         self.cancel_chosen(&mut chosen);
         mapped

@@ -36,6 +36,7 @@ mod no_space;
 mod rename;
 mod seek;
 pub(crate) mod sync;
+mod together;
 mod truncate;
 pub(crate) mod volume;
 pub(crate) mod writeback;

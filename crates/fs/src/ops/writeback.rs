@@ -43,6 +43,7 @@ use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::ops::mapping::Want;
 use crate::ops::no_space;
+use crate::ops::together::Together;
 use crate::reserve::Caller;
 
 /// Blocks taken from the address space at once.
@@ -194,6 +195,9 @@ impl AddressSpaceOps for Inode {
     }
 }
 
+/// An inode that is not on its way, and what is in the way.
+pub(crate) type Left<'f> = (&'f Arc<Inode>, Later);
+
 /// What a plug holds at most before it is sent: requests that wait are data that no fsync sees, and memory.
 const PLUG_BYTES_MAX: u64 = 4 << 20;
 const PLUG_INODES_MAX: usize = 1024;
@@ -213,9 +217,10 @@ pub(crate) struct WritebackPlug<'f> {
     impatient: bool,
     /// Inodes whose dirty data has been taken, and whose times are still to be looked at.
     inodes: Vec<Arc<Inode>>,
+    together: Together<'f>,
 }
 
-impl WritebackPlug<'_> {
+impl<'f> WritebackPlug<'f> {
     /// The caller waits for what he wrote in any case.
     pub(crate) fn waiting(mut self) -> Self {
         self.waits = true;
@@ -226,6 +231,21 @@ impl WritebackPlug<'_> {
     pub(crate) fn impatient(mut self) -> Self {
         self.impatient = self.fs.options.threads;
         self
+    }
+
+    /// [`WritebackPlug::try_write_pages`] of all of these. Returns those that are on their way now, and those that are
+    /// not, with what is in the way.
+    pub(crate) fn try_write_all(&mut self, inodes: &'f [Arc<Inode>]) -> (Vec<&'f Arc<Inode>>, Vec<Left<'f>>) {
+        let (mut begun, mut left) = (Vec::new(), Vec::new());
+        for (at, inode) in inodes.iter().enumerate() {
+            self.together.expect(&inodes[at + 1..]);
+            match self.try_write_pages(inode) {
+                Ok(()) => begun.push(inode),
+                Err(later) => left.push((inode, later)),
+            }
+        }
+        self.together.expect(&[]);
+        (begun, left)
     }
 
     /// Why the next ones are written.
@@ -390,15 +410,25 @@ impl WritebackPlug<'_> {
                 fs.check_data_range(inode, block, len)?;
                 return Ok((Piece { lblk, len, then: Then::Convert }, block));
             }
-            EsState::Delayed => Want::Promised,
+            EsState::Delayed => {
+                if let Some(chosen) = self.together.take(fs, inode, len, self.why) {
+                    let block = chosen.start;
+                    return Ok((Piece { lblk, len, then: Then::Map(chosen) }, block));
+                }
+                let most = PLUG_BYTES_MAX.saturating_sub(self.bytes) >> fs.geo.block_bits;
+                Want::Promised { more: self.together.wanted_beside(fs, inode, most) }
+            }
             EsState::Hole => Want::Written,
         };
         let mut tries = 0;
         loop {
             // Whether the writer may have the space was asked when it was promised.
             match Caller::ROOT.run(|| fs.choose_blocks(inode, lblk, len, want, after, self.why)) {
-                Ok(chosen) => {
+                Ok((chosen, rest)) => {
                     let block = chosen.start;
+                    if let Want::Promised { more } = want {
+                        self.together.keep(fs, inode, rest, more, self.why);
+                    }
                     return Ok((Piece { lblk, len: chosen.len, then: Then::Map(chosen) }, block));
                 }
                 Err(e) if self.impatient => return Err(e),
@@ -418,6 +448,7 @@ impl WritebackPlug<'_> {
 
     fn send_and(&mut self, wait: bool) {
         let fs = self.fs;
+        self.together.give_back(fs);
         match wait {
             true => self.plug.unplug_and_wait(),
             false => self.plug.unplug(),
@@ -474,15 +505,24 @@ impl Filesystem {
     pub(crate) fn writeback_plug(&self, why: WritebackReason) -> WritebackPlug<'_> {
         let plug = Plug::new(&*self.dev);
         let (batches, inodes) = (Vec::new(), Vec::new());
-        WritebackPlug { fs: self, why, plug, batches, bytes: 0, waits: false, impatient: false, inodes }
+        WritebackPlug {
+            fs: self,
+            why,
+            plug,
+            batches,
+            bytes: 0,
+            waits: false,
+            impatient: false,
+            inodes,
+            together: Together::default(),
+        }
     }
 
     /// Starts writing everything dirty of the inodes, in this order. Errors are recorded with them, for their fsyncs.
     pub(crate) fn write_inodes(&self, inodes: &[Arc<Inode>], why: WritebackReason) {
         let mut plug = self.writeback_plug(why);
         // Two who write the same at once share the work instead of walking behind each other.
-        let busy: Vec<_> = inodes.iter().filter(|inode| plug.try_write_pages(inode).is_err()).collect();
-        for inode in busy {
+        for (inode, _) in plug.try_write_all(inodes).1 {
             plug.write_pages(inode);
         }
     }

@@ -227,3 +227,51 @@ fn many_homes_keep_their_chunks() {
     }
     assert_eq!((a.statistics().group_pa_new, a.statistics().pa_discarded), (30, 0));
 }
+
+/// Small files that come together get one run, where the policy says so and they were promised their blocks; what is
+/// left of it is free again.
+#[test]
+fn small_files_that_come_together_get_one_run() {
+    for policy in Policy::ALL {
+        let store = Arc::new(ModelStore::new(large(4, 4)));
+        let fresh = vec![crate::GroupSummary { free: 32768, block_uninit: true }; 4];
+        let options = Options { policy, locality_groups: 1, ..Options::default() };
+        let a = crate::Allocator::new(store.clone(), store.geometry.clone(), &fresh, options).expect("made");
+        let available = a.available_blocks(true);
+        a.reserve(300, true).expect("there");
+        let owner = InodePreallocation::new(InodeNr(1000));
+        let request = |len, file_blocks, reserved| {
+            let plain = Request::data(&owner, Some(BlockNr(0)), LogicalBlock(0), len, file_blocks);
+            let crate::Kind::Data { owner, logical, file_blocks, left, right, .. } = plain.kind else { unreachable!() };
+            Request { kind: crate::Kind::Data { owner, logical, file_blocks, reserved, left, right }, ..plain }
+        };
+        let (first, rest) = a.choose_with(&request(2, 2, true), 250).expect("free");
+        assert_eq!((first.len, rest.as_ref().map(|rest| rest.len)), (2, a.puts_together().then_some(250)));
+        assert!(rest.as_ref().is_none_or(|rest| rest.start.0 == first.start.0 + 2));
+        let (large, none) = a.choose_with(&request(20, 20, true), 250).expect("free");
+        let (not_promised, none_either) = a.choose_with(&request(2, 2, false), 250).expect("free");
+        assert!(large.len <= 20 && not_promised.len == 2 && none.is_none() && none_either.is_none());
+        let mut txn = Txn::default();
+        let mut used = 2;
+        a.mark(&mut txn, &first).expect("marked");
+        if let Some(mut second) = rest {
+            let rest = second.split_off(3).expect("longer");
+            a.hand_over(&mut second);
+            a.mark(&mut txn, &second).expect("marked");
+            a.cancel(rest);
+            used += 3;
+        }
+        a.cancel(large);
+        a.cancel(not_promised);
+        a.unreserve(300 - used);
+        a.discard_preallocations(&owner);
+        let left = (a.available_blocks(true), a.reserved_blocks());
+        assert_eq!(left, (available - used, 0), "{}", policy.name());
+
+        // Where every free block is promised, nobody's is held for others.
+        a.reserve(available - used, true).expect("there");
+        let (last, rest) = a.choose_with(&request(2, 2, true), 250).expect("promised");
+        assert!(rest.is_none(), "{}: {rest:?}", policy.name());
+        a.cancel(last);
+    }
+}

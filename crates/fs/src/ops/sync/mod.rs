@@ -82,7 +82,7 @@ fn needs_writing(inode: &Inode, datasync: bool) -> bool {
 }
 
 /// A file of which nothing has reached the disk.
-fn is_new(inode: &Inode) -> bool {
+pub(crate) fn is_new(inode: &Inode) -> bool {
     inode.pages.dirty_bytes() > 0 && inode.meta.read().desc.size == 0
 }
 
@@ -129,14 +129,13 @@ impl Filesystem {
         let (mut begun, mut busy) = (Vec::new(), Vec::new());
         {
             let mut plug = self.writeback_plug(why).impatient();
-            for inode in inodes {
-                match plug.try_write_pages(inode) {
-                    Err(later) if self.options.threads => busy.push((inode, later)),
-                    Err(_) => plug.write_pages(inode),
-                    Ok(()) => {}
+            for (inode, later) in plug.try_write_all(inodes).1 {
+                match self.options.threads {
+                    true => busy.push((inode, later)),
+                    false => plug.write_pages(inode),
                 }
             }
-            begun.extend(others.iter().filter(|other| plug.try_write_pages(other).is_ok()));
+            begun.extend(plug.try_write_all(others).0);
         }
         inodes.iter().chain(begun).for_each(|inode| written.add_inode(inode));
         for (inode, later) in busy {
@@ -151,11 +150,11 @@ impl Filesystem {
             return Ok(());
         }
         let mut written = vec![inode.clone()];
+        let carried = if needs_writing(inode, datasync) { self.carried(inode) } else { Vec::new() };
         let mut plug = self.writeback_plug(WritebackReason::Fsync).waiting();
         if needs_writing(inode, datasync) {
-            let carried = self.carried(inode);
             plug.write_pages(inode);
-            written.extend(carried.into_iter().filter(|other| plug.try_write_pages(other).is_ok()));
+            written.extend(plug.try_write_all(&carried).0.into_iter().cloned());
         }
         // Before the plug, which may wait, is dropped: what others begin meanwhile is not waited for.
         let epochs: Vec<_> = written.iter().map(|inode| inode.writes.epoch()).collect();

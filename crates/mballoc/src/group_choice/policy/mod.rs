@@ -122,6 +122,9 @@ pub struct Rules {
     pub trim_orders: u32,
     /// Chunks that are too short for a request stay, for smaller ones (Linux); else their blocks are free again.
     pub keeps_remnants: bool,
+    /// Small files that are written together get one run ([`crate::Allocator::choose_with`]), whoever writes
+    /// beside them.
+    pub together: bool,
     pub within: Within,
 }
 
@@ -134,6 +137,7 @@ pub const LINUX_5_13: Rules = Rules {
     skips_busy: false,
     trim_orders: 0,
     keeps_remnants: true,
+    together: false,
     within: Within::Measured,
 };
 

@@ -40,6 +40,7 @@ static RULES: Rules = Rules {
     skips_busy: true,
     trim_orders: 0,
     keeps_remnants: false,
+    together: true,
     within: Within::Direct,
 };
 
