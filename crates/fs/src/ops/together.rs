@@ -23,8 +23,8 @@ use crate::ops::writeback::WritebackReason;
 
 /// A longer file has a run of its own.
 const FILE_BLOCKS_MAX: u64 = 16;
-/// One request (1 MiB with blocks of 4 KiB).
-const RUN_BLOCKS_MAX: u32 = 256;
+/// One request (4 MiB with blocks of 4 KiB).
+const RUN_BLOCKS_MAX: u32 = 1024;
 
 /// The rest of a run, and for whom it is.
 struct Run {
@@ -48,8 +48,8 @@ impl<'f> Together<'f> {
         self.coming = coming;
     }
 
-    /// How many blocks those who come will want beside this small new file; at most `most`.
-    pub(crate) fn wanted_beside(&self, fs: &Filesystem, inode: &Inode, most: u64) -> u32 {
+    /// How many blocks those who come will want beside the `own` ones of this small new file; with these at most `most`.
+    pub(crate) fn wanted_beside(&self, fs: &Filesystem, inode: &Inode, own: u32, most: u64) -> u32 {
         if self.coming.is_empty() || self.gave_up || !fs.alloc.puts_together() || !may_share(fs, inode) {
             return 0;
         }
@@ -58,8 +58,8 @@ impl<'f> Together<'f> {
             .coming
             .iter()
             .take_while(|next| beside.contains(&u64::from(next.ino.0)) && is_new(next) && may_share(fs, next));
+        let most = most.min(u64::from(RUN_BLOCKS_MAX)).saturating_sub(u64::from(own));
         let mut blocks = 0;
-        let most = most.min(u64::from(RUN_BLOCKS_MAX));
         for next in coming {
             blocks += next.pages.dirty_bytes() >> fs.geo.block_bits;
             if blocks >= most {

@@ -416,7 +416,7 @@ impl<'f> WritebackPlug<'f> {
                     return Ok((Piece { lblk, len, then: Then::Map(chosen) }, block));
                 }
                 let most = PLUG_BYTES_MAX.saturating_sub(self.bytes) >> fs.geo.block_bits;
-                Want::Promised { more: self.together.wanted_beside(fs, inode, most) }
+                Want::Promised { more: self.together.wanted_beside(fs, inode, len, most) }
             }
             EsState::Hole => Want::Written,
         };
