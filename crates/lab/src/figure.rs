@@ -3,7 +3,7 @@
 //! Main items: [`figures`], [`headline`], [`unit()`], [`Direction`]. Names are stable and listed in docs/lab.md:
 //!
 //! - `PHASE.ops_per_s`, `PHASE.mib_per_s`, `PHASE.seconds` of each timed phase, absent where the phase did none of it
-//!   (or a single operation), and of the engine `PHASE.cpu_s` and `PHASE.device_writes`;
+//!   (or a single operation), and of the engine `PHASE.cpu_s`, `PHASE.device_writes` and `PHASE.device_flushes`;
 //! - the names in [`Trial::measures`];
 //! - `latency.OPERATION.mean_ns`, `.p50_ns`, `.p90_ns`, `.p99_ns`, `.p999_ns`, `.max_ns`; a percentile is absent where
 //!   no sample lies beyond it: of 999 samples the 99.9th is the longest by another name;

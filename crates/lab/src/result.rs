@@ -180,7 +180,7 @@ pub struct Phase {
     pub operations: u64,
     /// Bytes of file data read or written.
     pub bytes: u64,
-    /// What can be told of a phase by itself: of the engine its processor time and requests to write.
+    /// What can be told of a phase by itself: of the engine its processor time, requests to write and flushes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub measures: BTreeMap<String, f64>,
 }
