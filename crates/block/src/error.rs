@@ -73,6 +73,9 @@ pub enum Error {
         /// Who uses it, as far as the system tells.
         by: String,
     },
+    /// Somebody dropped the request instead of ending it: he panicked. Whether it was carried out is not known.
+    #[error("a request was lost on its way to the device")]
+    Lost,
 }
 
 impl Error {

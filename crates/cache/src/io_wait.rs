@@ -1,7 +1,7 @@
 //! Counting I/O in flight: who submitted it is not who waits for it.
 //!
-//! Main types: [`IoWait`] (a counter that can be waited down to zero) and [`IoToken`] (one unit of it). A transaction
-//! owns one for the ordered data that its commit must see on the device; an inode owns one for its writeback.
+//! Main types: [`IoWait`] (a counter that can be waited down to zero) and [`IoToken`] (one unit of it). The journal has
+//! one for each batch of blocks that it writes to the log or home.
 //!
 //! # Locking
 //! One leaf lock (`io wait`, 200).
@@ -25,10 +25,10 @@ pub struct IoWait {
     zero: Condvar,
 }
 
-/// One request in flight; dropping it (or [`IoToken::done`]) takes it off the count.
+/// One request in flight until [`IoToken::done`]. One that is dropped was lost on its way, and counts as an error.
 pub struct IoToken {
     of: Arc<IoWait>,
-    error: Option<Error>,
+    result: Option<Result<(), Error>>,
 }
 
 impl IoWait {
@@ -39,7 +39,7 @@ impl IoWait {
     /// Counts one more request.
     pub fn begin(self: &Arc<Self>) -> IoToken {
         self.state.lock().in_flight += 1;
-        IoToken { of: self.clone(), error: None }
+        IoToken { of: self.clone(), result: None }
     }
 
     /// Waits until nothing is in flight; takes and returns the first error since the last wait.
@@ -57,13 +57,8 @@ impl IoWait {
 }
 
 impl IoToken {
-    /// One more unit of the same count.
-    pub fn split(&self) -> IoToken {
-        self.of.begin()
-    }
-
     pub fn done(mut self, result: Result<(), Error>) {
-        self.error = result.err();
+        self.result = Some(result);
     }
 }
 
@@ -71,11 +66,26 @@ impl Drop for IoToken {
     fn drop(&mut self) {
         let mut s = self.of.state.lock();
         s.in_flight -= 1;
+        let result = self.result.take().unwrap_or(Err(Error::Lost));
         if s.error.is_none() {
-            s.error = self.error.take();
+            s.error = result.err();
         }
         if s.in_flight == 0 {
             self.of.zero.notify_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_nobody_ended_is_an_error() {
+        let wait = IoWait::new();
+        wait.begin().done(Ok(()));
+        drop(wait.begin());
+        assert!(matches!(wait.wait(), Err(Error::Lost)));
+        assert!(wait.wait().is_ok(), "once");
     }
 }

@@ -371,7 +371,7 @@ impl Filesystem {
         self.sb.lock().record_error(&event);
         if self.state.may_write_superblock() {
             self.errors_unlogged.store(true, Ordering::Release);
-            self.errors_unwritten.store(true, Ordering::Release);
+            self.errors_unwritten.store(true, Ordering::SeqCst);
             self.write_errors();
         }
     }
@@ -380,7 +380,7 @@ impl Filesystem {
     /// whatever happens next, the next mount and e2fsck know. Only of that; what else has changed of it in memory
     /// belongs to transactions. Best effort: a device that fails here has been reported already, and may be why.
     fn write_errors(&self) {
-        if !self.errors_unwritten.load(Ordering::Acquire) {
+        if !self.errors_unwritten.load(Ordering::SeqCst) {
             return;
         }
         self.journal.alone(|| {

@@ -40,7 +40,8 @@ impl Mounted {
         Mounted { fs }
     }
 
-    /// Ends the mount as a power cut would: nothing more is written.
+    /// Ends the mount as a power cut would: nothing more is logged once this returns. Data and flushes that were under
+    /// way may still reach the device.
     pub fn abandon(self) {
         self.fs.cut_off();
     }
@@ -151,6 +152,7 @@ impl Filesystem {
         self.threads.end("extant-retire");
         self.journal.stop();
         self.threads.end("extant-journal");
+        self.journal.wait_until_left();
     }
 
     /// Nothing more is written, and nothing more can be changed.

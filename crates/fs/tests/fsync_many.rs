@@ -299,3 +299,27 @@ fn a_lone_commit_that_fails_stops_the_journal() {
         }
     });
 }
+
+/// Who has abandoned a mount may mount the image again: nobody logs any more, neither the journal's thread nor who
+/// commits by himself.
+#[test]
+fn an_abandoned_mount_waits_for_who_commits_alone() {
+    bounded(|| {
+        let disk = Disk::new(64, EXT4);
+        let fs = Filesystem::mount(disk.held.clone(), production()).expect("mounted");
+        let f = new_files(&fs, 0..1).remove(0);
+        disk.held.catch(Catch::hold().writes().meta().once());
+        let (shared, g) = (Arc::clone(&fs), f.clone());
+        let asked = start("fsync", move || shared.fsync(&g, false));
+        assert!(disk.held.wait_held(1, LONG), "the log is written");
+        let shared = Arc::clone(&fs);
+        let mut left = start("abandon", move || fs.abandon());
+        assert!(!left.ends_within(GRACE), "somebody writes to the log");
+        disk.held.let_go();
+        left.join();
+        let written = disk.crash.write_log();
+        let _ = asked.join();
+        assert_eq!(disk.crash.write_log(), written);
+        drop((f, shared));
+    });
+}

@@ -13,7 +13,7 @@ use extant_ondisk::jbd2::{
 
 use crate::error::{Error, Result};
 use crate::log::{Log, Logged};
-use crate::state::{Callback, Journal, Transaction};
+use crate::state::{Callback, Journal, State, Transaction};
 
 /// A buffer as it was when its transaction closed.
 pub(crate) struct Frozen {
@@ -68,32 +68,68 @@ impl Drop for TellOnPanic<'_> {
     }
 }
 
+/// Somebody commits by himself, until this is dropped.
+struct Alone<'j>(&'j Journal);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().alone = None;
+        self.0.drained.notify_all();
+    }
+}
+
 impl Journal {
     /// Commits the running transaction if it has anything in it, and tells everybody who waits for it. An error stops
     /// the journal: a transaction that did not reach the log leaves a gap that none after it can bridge.
     pub(crate) fn commit(&self) -> Result<()> {
-        let result = self.commit_and_tell(self.log.lock(), false).and_then(|room| match room {
+        match self.commit_and_tell(self.log.lock(), false)? {
             true => self.make_room(),
             false => Ok(()),
-        });
+        }
+    }
+
+    /// Lets go of the log. Who met an error meanwhile found it held, and left it to its holder to say so where the next
+    /// mount finds it ([`Hooks::log_free`]).
+    pub(crate) fn let_go(&self, log: MutexGuard<'_, Log>) {
+        let mut log = log;
+        loop {
+            self.note_abort(&mut log, None);
+            let noted = log.errno_noted();
+            drop(log);
+            // Somebody may have aborted between the two.
+            if noted || !self.is_aborted() {
+                break;
+            }
+            let Some(again) = self.log.try_lock() else { break };
+            log = again;
+        }
         self.hooks.log_free();
-        result
     }
 
     /// Who is alone does the work of the journal's thread himself, and nobody has to be woken, neither for it nor by it
     /// (Linux: `jbd2_journal_commit_transaction` is the thread's in any case). `None`: somebody else is at it, or
     /// waits: he shares the next commit with them. `tid` as for [`Journal::commit_async`].
     pub(crate) fn commit_alone(&self, tid: Option<Tid>) -> Option<Result<()>> {
+        let company = |s: &State| {
+            let others = s.batch > 1 || s.gathering || !s.waiters.is_empty() || !s.flush_waiters.is_empty();
+            others || s.locked || s.frozen || s.check().is_err()
+        };
+        if company(&self.state.lock()) {
+            return None;
+        }
         // While it is held no commit is under way.
         let mut log = self.log.try_lock()?;
         let commit = {
-            let s = self.state.lock();
-            let company = s.batch > 1 || s.gathering || !s.waiters.is_empty() || !s.flush_waiters.is_empty();
-            if company || s.locked || s.frozen || s.check().is_err() {
+            let mut s = self.state.lock();
+            if company(&s) {
+                drop(s);
+                self.let_go(log);
                 return None;
             }
+            s.alone = Some(std::thread::current().id());
             tid.is_some_and(|tid| tid.is_after(s.committed))
         };
+        let _alone = Alone(self);
         self.stats.waits.inc();
         let result = if commit {
             self.commit_and_tell(log, true).map(|room| {
@@ -105,10 +141,9 @@ impl Journal {
             })
         } else {
             let flushed = self.flush_under(&mut log);
-            drop(log);
+            self.let_go(log);
             flushed.inspect_err(|e| self.tell_aborted(e))
         };
-        self.hooks.log_free();
         Some(result.map_err(|e| e.as_aborted()))
     }
 
@@ -119,7 +154,7 @@ impl Journal {
         let _abort = AbortOnPanic(self);
         let told = self.commit_to(&mut log, own);
         self.note_abort(&mut log, told.as_ref().err());
-        drop(log);
+        self.let_go(log);
         let (waiters, room) = told.inspect_err(|e| self.tell_aborted(e))?;
         // Without the log: they write replies, allocate, or ask for the next commit.
         for done in waiters {
@@ -133,20 +168,16 @@ impl Journal {
     pub(crate) fn flush_under(&self, log: &mut Log) -> Result<()> {
         self.stats.flushes.inc();
         let flushed = self.dev.flush().map_err(Error::from);
-        if flushed.is_err() {
-            self.note_abort(log, flushed.as_ref().err());
-        }
+        self.note_abort(log, flushed.as_ref().err());
         flushed
     }
 
     /// Writes home what is committed.
     pub(crate) fn make_room(&self) -> Result<()> {
-        let made = {
-            let mut log = self.log.lock();
-            let made = self.checkpoint(&mut log);
-            self.note_abort(&mut log, made.as_ref().err());
-            made
-        };
+        let mut log = self.log.lock();
+        let made = self.checkpoint(&mut log);
+        self.note_abort(&mut log, made.as_ref().err());
+        self.let_go(log);
         made.inspect_err(|e| self.tell_aborted(e))
     }
 

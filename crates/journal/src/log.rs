@@ -92,6 +92,10 @@ impl Log {
         }
     }
 
+    pub(crate) fn errno_noted(&self) -> bool {
+        self.errno_noted
+    }
+
     /// At a clean close: nothing in the log, numbers above all that were used.
     pub(crate) fn mark_empty(&mut self, dev: &dyn BlockDevice) -> Result<()> {
         if let Some(d) = &mut self.disk {

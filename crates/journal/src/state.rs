@@ -1,6 +1,7 @@
 //! The journal's state, opening and closing it, waiting for commits.
 
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
@@ -24,7 +25,8 @@ static TXN_CLASS: LockClass = LockClass::new("transaction", 92);
 /// The longest that a commit waits for company.
 const GATHER_NS_MAX: u64 = 2_000_000;
 
-/// Called once when a commit (or flush) has become durable, or failed. Must not block; runs on the journal's thread.
+/// Called once when a commit (or flush) has become durable, or failed. Must not block; runs on the journal's thread, or
+/// on one that commits by itself ([`Journal::commit_here`]).
 pub type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// What the journal tells the file system.
@@ -33,7 +35,7 @@ pub trait Hooks: Send + Sync {
     fn released(&self, freed: Vec<(BlockNr, u32)>);
     /// The journal stopped for good; the mount must turn read-only.
     fn aborted(&self, error: &Error);
-    /// A commit, a checkpoint or a flush has ended: what [`Journal::alone`] refused meanwhile can be done now.
+    /// Nobody has the log for now: what [`Journal::alone`] refused meanwhile can be done now.
     fn log_free(&self) {}
 }
 
@@ -61,7 +63,8 @@ pub struct JournalStats {
     pub handles: Counter,
     pub checkpoints: Counter,
     pub checkpoint_blocks: Counter,
-    /// Requests for durability, and flushes sent to the device for those that needed no commit.
+    /// Requests for durability, and flushes for those that needed no commit (the queue leaves out what would do
+    /// nothing).
     pub waits: Counter,
     pub flushes: Counter,
     /// The most bytes that were pinned at any commit.
@@ -106,6 +109,8 @@ pub(crate) struct State {
     /// When the running transaction got its first handle.
     pub started_ns: Option<u64>,
     pub commit_wanted: bool,
+    /// Who commits by himself now ([`Journal::commit_here`]).
+    pub alone: Option<ThreadId>,
     /// Somebody has committed by himself and left the checkpoint to the journal's thread.
     pub room_wanted: bool,
     /// The newest durable transaction.
@@ -187,6 +192,7 @@ impl Journal {
                     frozen: false,
                     started_ns: None,
                     commit_wanted: false,
+                    alone: None,
                     room_wanted: false,
                     committed: Tid(first.0.wrapping_sub(1)),
                     sealed: Tid(first.0.wrapping_sub(1)),
@@ -358,7 +364,6 @@ impl Journal {
         if std::mem::take(&mut self.state.lock().room_wanted) && self.options.threaded {
             // An error has been told to everybody whom it concerns.
             let _ = self.make_room();
-            self.hooks.log_free();
         }
         let commit = {
             let s = self.state.lock();
@@ -390,18 +395,19 @@ impl Journal {
                 let mut s = self.state.lock();
                 if s.aborted.is_some() { Vec::new() } else { std::mem::take(&mut s.flush_waiters) }
             };
-            if waiting.is_empty() {
-                return self.fail_waiters();
-            }
-            (waiting, self.flush_under(&mut log))
+            let result = if waiting.is_empty() { Ok(()) } else { self.flush_under(&mut log) };
+            self.let_go(log);
+            (waiting, result)
         };
+        if waiting.is_empty() {
+            return self.fail_waiters();
+        }
         if let Err(e) = &result {
             self.tell_aborted(e);
         }
         for done in waiting {
             done(result.clone());
         }
-        self.hooks.log_free();
         true
     }
 
@@ -474,6 +480,16 @@ impl Journal {
         self.room.notify_all();
     }
 
+    /// Waits until nobody writes to the log who began before [`Journal::stop`] and is not the thread that the caller
+    /// has joined. Only then may somebody else replay it.
+    pub fn wait_until_left(&self) {
+        let mut s = self.state.lock();
+        // Who lets go of the last reference to a file system may be the one.
+        while s.alone.is_some_and(|who| who != std::thread::current().id()) {
+            self.drained.wait(&mut s);
+        }
+    }
+
     /// Stops the journal after an error: nothing more is logged, every waiter gets the error, the log keeps what it
     /// has, and the next mount learns of it (`s_errno`).
     pub fn abort(&self, error: &Error) {
@@ -501,8 +517,8 @@ impl Journal {
     /// What follows once [`Journal::set_aborted`] was called.
     pub(crate) fn tell_aborted(&self, error: &Error) {
         // The holder of the log notes it when it lets go.
-        if let Some(mut log) = self.log.try_lock() {
-            log.note_errno(&*self.dev);
+        if let Some(log) = self.log.try_lock() {
+            self.let_go(log);
         }
         self.hooks.aborted(error);
         self.fail_waiters();
@@ -512,8 +528,9 @@ impl Journal {
     /// of blocks that a checkpoint may write, too: of the two the older must not win. Does not wait, for the caller may
     /// have a handle open.
     pub fn alone(&self, f: impl FnOnce()) -> bool {
-        let Some(_log) = self.log.try_lock() else { return false };
+        let Some(log) = self.log.try_lock() else { return false };
         f();
+        self.let_go(log);
         true
     }
 
@@ -529,9 +546,12 @@ impl Journal {
         }
         let r = self.commit().and_then(|()| {
             let mut log = self.log.lock();
-            self.checkpoint(&mut log)?;
-            self.dev.flush()?;
-            log.mark_empty(&*self.dev)
+            let emptied = self
+                .checkpoint(&mut log)
+                .and_then(|()| Ok(self.dev.flush()?))
+                .and_then(|()| log.mark_empty(&*self.dev));
+            self.let_go(log);
+            emptied
         });
         if let Err(e) = &r {
             self.abort(e);

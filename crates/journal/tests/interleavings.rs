@@ -3,12 +3,14 @@
 //! Each schedule: threads change blocks and wait for their transactions while the journal's own thread commits. Whoever
 //! was told "durable" must find its transaction committed and its bytes on the device; nobody may wait for ever, which
 //! a run reports as a deadlock, or until a time-out ends a wait that a notification should have ended. The journal's
-//! clock stands still, so nothing here depends on it.
+//! clock stands still, so nothing here depends on it. Some wait for the thread's commits, some commit by themselves
+//! when they are alone. Who needs the log for a moment and finds it held hears when it is free.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::clock::Clock;
 use extant_base::sim;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
 use extant_cache::{Budget, BufKind, BufferCache};
@@ -25,30 +27,64 @@ const ROUNDS: u64 = 2;
 /// Enough that a race that one schedule in a thousand shows is met in nearly every run.
 const SCHEDULES: u64 = 4_000;
 
-struct Quiet;
+/// What a file system does with errors that the superblock has to learn of.
+#[derive(Default)]
+struct Notes {
+    journal: OnceLock<Weak<Journal>>,
+    unwritten: AtomicBool,
+    may_abort: bool,
+}
 
-impl Hooks for Quiet {
+impl Notes {
+    fn write(&self) {
+        let journal = self.journal.get().and_then(Weak::upgrade);
+        if let Some(journal) = journal.filter(|_| self.unwritten.load(Ordering::SeqCst)) {
+            journal.alone(|| self.unwritten.store(false, Ordering::SeqCst));
+        }
+    }
+}
+
+impl Hooks for Notes {
     fn released(&self, _freed: Vec<(BlockNr, u32)>) {}
     fn aborted(&self, error: &Error) {
-        panic!("aborted: {error}");
+        assert!(self.may_abort, "aborted: {error}");
     }
+    fn log_free(&self) {
+        self.write();
+    }
+}
+
+fn location() -> LogLocation {
+    LogLocation {
+        superblock: JournalSuperBlock::create(BLOCK, LOG_BLOCKS, [7; 16], LogCsum::V3, true),
+        blocks: Arc::new((0..u64::from(LOG_BLOCKS)).map(|b| BlockNr(b + 64)).collect()),
+    }
+}
+
+fn options() -> Options {
+    Options {
+        clock: Clock::virtual_at(1_000),
+        commit_interval_ns: 5_000_000_000,
+        pinned_bytes_max: 4 << 20,
+        threaded: true,
+    }
+}
+
+fn strategy(seed: u64) -> sim::Options {
+    let strategy = match seed % 3 {
+        0 => sim::Strategy::Random { preempt_permille: 30 },
+        1 => sim::Strategy::Random { preempt_permille: 300 },
+        _ => sim::Strategy::Priorities { changes: 3, steps: 400 },
+    };
+    sim::Options { strategy, ..sim::Options::new(seed) }
 }
 
 /// One schedule; returns commits and waits.
 fn group_commit(with_log: bool) -> (u64, u64) {
     let dev: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(4096 * u64::from(BLOCK)));
     let cache = BufferCache::new(dev.clone(), BLOCK, 4096, Budget::new(16 << 20));
-    let location = with_log.then(|| LogLocation {
-        superblock: JournalSuperBlock::create(BLOCK, LOG_BLOCKS, [7; 16], LogCsum::V3, true),
-        blocks: Arc::new((0..u64::from(LOG_BLOCKS)).map(|b| BlockNr(b + 64)).collect()),
-    });
-    let options = Options {
-        clock: Clock::virtual_at(1_000),
-        commit_interval_ns: 5_000_000_000,
-        pinned_bytes_max: 4 << 20,
-        threaded: true,
-    };
-    let journal = Journal::open(cache.clone(), location, Arc::new(Quiet), options).expect("opened");
+    let journal =
+        Journal::open(cache.clone(), with_log.then(location), Arc::<Notes>::default(), options()).expect("opened");
     let committer = {
         let journal = journal.clone();
         extant_base::task::spawn("journal", move || journal.run()).expect("thread")
@@ -63,7 +99,8 @@ fn group_commit(with_log: bool) -> (u64, u64) {
                     handle.modify(&buffer, BufKind::Table, |b| b[0] = round as u8);
                     let tid = handle.tid();
                     handle.finish();
-                    journal.commit_wait(Some(tid)).expect("durable");
+                    let wait = if n == 0 { Journal::commit_wait } else { Journal::commit_here };
+                    wait(&journal, Some(tid)).expect("durable");
                     assert!(tid.is_at_or_before(journal.committed_tid()), "told durable before the commit");
                 }
             })
@@ -87,13 +124,7 @@ fn group_commit(with_log: bool) -> (u64, u64) {
 fn explore(with_log: bool) {
     let mut shared = 0;
     for seed in 0..SCHEDULES {
-        let strategy = match seed % 3 {
-            0 => sim::Strategy::Random { preempt_permille: 30 },
-            1 => sim::Strategy::Random { preempt_permille: 300 },
-            _ => sim::Strategy::Priorities { changes: 3, steps: 400 },
-        };
-        let options = sim::Options { strategy, ..sim::Options::new(seed) };
-        let outcome = sim::run(&options, move || group_commit(with_log));
+        let outcome = sim::run(&strategy(seed), move || group_commit(with_log));
         let (commits, waits) = outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", outcome.trace));
         assert_eq!(outcome.virtual_ns, 0, "seed {seed}: only a time-out went on\n{}", outcome.trace);
         assert!(waits == THREADS * ROUNDS && commits <= waits, "seed {seed}: {commits} commits for {waits} waits");
@@ -110,4 +141,58 @@ fn nobody_waits_for_ever_with_a_log() {
 #[test]
 fn nobody_waits_for_ever_without_a_log() {
     explore(false);
+}
+
+type Work = Box<dyn FnOnce(&Arc<Journal>) + Send>;
+
+/// Threads commit, one finds an error and has it written, one aborts: whatever the log was held for, the error is
+/// written when all have ended, and the next mount learns that the journal was aborted.
+fn notes() {
+    let dev: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(4096 * u64::from(BLOCK)));
+    let cache = BufferCache::new(dev.clone(), BLOCK, 4096, Budget::new(16 << 20));
+    let hooks = Arc::new(Notes { may_abort: true, ..Notes::default() });
+    let journal = Journal::open(cache.clone(), Some(location()), hooks.clone(), options()).expect("opened");
+    hooks.journal.set(Arc::downgrade(&journal)).expect("once");
+    let spawn = |f: Work| {
+        let journal = journal.clone();
+        extant_base::task::spawn("worker", move || f(&journal)).expect("thread")
+    };
+    let committer = spawn(Box::new(|journal| journal.run()));
+    let commits = (0..2).map(|n| {
+        let cache = cache.clone();
+        spawn(Box::new(move |journal: &Arc<Journal>| {
+            let buffer = cache.get(BlockNr(HOME + n)).expect("read");
+            let Ok(mut handle) = journal.start(1) else { return };
+            handle.modify(&buffer, BufKind::Table, |b| b[0] = 1);
+            let tid = handle.tid();
+            handle.finish();
+            // Whether it comes before the abort is not known.
+            let _ = journal.commit_here(Some(tid));
+            let _ = journal.commit_here(None);
+        }))
+    });
+    let mut threads: Vec<_> = commits.collect();
+    let mine = hooks.clone();
+    threads.push(spawn(Box::new(move |_| {
+        mine.unwritten.store(true, Ordering::SeqCst);
+        mine.write();
+    })));
+    threads.push(spawn(Box::new(|journal| journal.abort(&Error::Aborted { cause: "a test".to_owned() }))));
+    threads.into_iter().for_each(|thread| thread.join().expect("thread"));
+    journal.stop();
+    committer.join().expect("journal thread");
+    journal.wait_until_left();
+    assert!(!hooks.unwritten.load(Ordering::SeqCst), "nobody wrote the error");
+    let mut block = [0; BLOCK as usize];
+    dev.read_at(64 * u64::from(BLOCK), &mut block, Default::default()).expect("read");
+    // `s_errno`, big-endian.
+    assert_ne!(block[0x20..0x24], [0; 4], "nobody told the next mount");
+}
+
+#[test]
+fn errors_are_noted_whoever_has_the_log() {
+    for seed in 0..SCHEDULES {
+        let outcome = sim::run(&strategy(seed), notes);
+        outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", outcome.trace));
+    }
 }

@@ -324,8 +324,8 @@ impl<S: GroupStore> Allocator<S> {
 
     /// The same, and up to `more` blocks behind those of the request: for small files that are written after this one
     /// and belong beside it ([`Allocator::hand_over`]). Only where the blocks of the request were promised, the policy
-    /// puts such files together, and there is space that nobody was promised: whoever else writes one of these files
-    /// meanwhile finds the blocks of its promise.
+    /// puts such files together, and there is plenty of space that nobody was promised: whoever else writes one of
+    /// these files meanwhile finds the blocks of its promise.
     ///
     /// # Errors
     /// As [`Allocator::choose`].
@@ -354,8 +354,10 @@ impl<S: GroupStore> Allocator<S> {
                 return Err(Error::NoSpace { wanted: u64::from(request.len) }.into());
             }
         } else if more > 0 {
+            // As many are promised to the files for which they are: claimed as well, they are counted twice, and near
+            // the end of the disk a writer would be refused blocks that are there.
             more = more.min(self.geometry.blocks_per_group - len);
-            more = self.space.claim(u64::from(more), true, Privilege::Normal) as u32;
+            more = if self.space.claim_spare(u64::from(more)) { more } else { 0 };
         }
         let result = self.choose_claimed(request, len + more);
         let got = result.as_ref().map_or(0, |a| a.len);
@@ -363,11 +365,9 @@ impl<S: GroupStore> Allocator<S> {
         self.space.unclaim(u64::from(claimed - if reserved { got.saturating_sub(len) } else { got }));
         match result {
             Ok(a) => {
-                self.counters.success.inc();
-                self.counters.blocks_allocated.add(u64::from(a.len));
-                trace_point!(ext4_mballoc_alloc, start = a.start.0, len = a.len, wanted = request.len);
                 let mut chosen = Chosen { start: a.start, len: a.len, reserved };
                 let rest = chosen.split_off(len).map(|rest| Chosen { reserved: false, ..rest });
+                self.note_success(&chosen, request.len);
                 Ok((chosen, rest))
             }
             Err(e) => {
@@ -383,6 +383,14 @@ impl<S: GroupStore> Allocator<S> {
         if !std::mem::replace(&mut chosen.reserved, true) {
             self.space.unclaim(u64::from(chosen.len));
         }
+        self.counters.requests.inc();
+        self.note_success(chosen, chosen.len);
+    }
+
+    fn note_success(&self, chosen: &Chosen, wanted: u32) {
+        self.counters.success.inc();
+        self.counters.blocks_allocated.add(u64::from(chosen.len));
+        trace_point!(ext4_mballoc_alloc, start = chosen.start.0, len = chosen.len, wanted = wanted);
     }
 
     fn choose_claimed(&self, request: &Request<'_>, len: u32) -> Result<Allocation, S::Error> {

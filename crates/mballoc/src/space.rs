@@ -78,18 +78,8 @@ impl Space {
     /// Claims `wanted` blocks, or with `partial` as many as there are; returns how many (0: none).
     pub fn claim(&self, wanted: u64, partial: bool, who: Privilege) -> u64 {
         let Ok(n) = i64::try_from(wanted) else { return 0 };
-        let comfortable = self.comfortable();
-        if self.pool.load(Ordering::Relaxed) >= comfortable {
-            let own = &self.shards[shard_index() % SHARDS].0;
-            let take = |left: i64| (left >= n).then(|| left - n);
-            if own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
-                return wanted;
-            }
-            let refill = |left: i64| left.checked_sub(n)?.checked_sub(BATCH).filter(|&rest| rest >= comfortable);
-            if self.pool.fetch_update(Ordering::Relaxed, Ordering::Relaxed, refill).is_ok() {
-                own.fetch_add(BATCH, Ordering::Relaxed);
-                return wanted;
-            }
+        if self.claim_spare(wanted) {
+            return wanted;
         }
         let _exact = self.exact.lock();
         self.gather();
@@ -107,6 +97,26 @@ impl Space {
             (got > 0).then(|| left - got)
         });
         got as u64
+    }
+
+    /// Claims blocks that nobody will miss soon: so many are free.
+    pub fn claim_spare(&self, wanted: u64) -> bool {
+        let Ok(n) = i64::try_from(wanted) else { return false };
+        let comfortable = self.comfortable();
+        if self.pool.load(Ordering::Relaxed) < comfortable {
+            return false;
+        }
+        let own = &self.shards[shard_index() % SHARDS].0;
+        let take = |left: i64| (left >= n).then(|| left - n);
+        if own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            return true;
+        }
+        let refill = |left: i64| left.checked_sub(n)?.checked_sub(BATCH).filter(|&rest| rest >= comfortable);
+        let refilled = self.pool.fetch_update(Ordering::Relaxed, Ordering::Relaxed, refill).is_ok();
+        if refilled {
+            own.fetch_add(BATCH, Ordering::Relaxed);
+        }
+        refilled
     }
 
     /// Moves what the shards hold into the pool.

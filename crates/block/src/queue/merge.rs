@@ -16,8 +16,8 @@ use crate::bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion, EndIo};
 /// Pieces of memory per request: what one writev takes (`UIO_MAXIOV`).
 const SEGMENTS_MAX: usize = 1024;
 
-/// Sorts by operation and offset, then merges writes that touch, up to `max_transfer` bytes. Bios that overlap keep
-/// their order and stay apart.
+/// Sorts by operation and offset, then merges writes that touch, up to `max_transfer` bytes. Bios that overlap stay
+/// apart (their order is the caller's business: he waits for the one before he sends the other).
 pub(super) fn sort_and_merge(mut bios: Vec<Bio>, max_transfer: u32, path: &Arc<Path>) -> Vec<Bio> {
     if bios.len() < 2 {
         return bios;

@@ -9,7 +9,7 @@ use extant_base::sync::{Condvar, Mutex};
 
 use crate::bio::{Bio, Completion, EndIo};
 use crate::device::BlockDevice;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ranks::BIO_WAIT;
 
 struct State {
@@ -101,10 +101,15 @@ pub fn submit_and_wait(dev: &dyn BlockDevice, mut bios: Vec<Bio>) -> Result<()> 
         }
     }
     let wait = BioWait::new();
+    let submitted = bios.len();
     for bio in &mut bios {
         let first = std::mem::replace(&mut bio.end_io, Box::new(|_: Completion| {}));
         bio.end_io = Box::new(Chained { first, then: wait.end_io() });
     }
     dev.submit_all(bios);
-    wait.wait().into_iter().try_for_each(|done| done.result)
+    let ended = wait.wait();
+    if ended.len() < submitted {
+        return Err(Error::Lost);
+    }
+    ended.into_iter().try_for_each(|done| done.result)
 }

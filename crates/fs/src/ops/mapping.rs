@@ -160,7 +160,7 @@ impl Filesystem {
             flags,
             max_block: (!extents).then_some(BlockNr(u64::from(u32::MAX))),
         };
-        Ok(self.alloc.choose_with(&request, more)?)
+        self.alloc.choose_with(&request, more)
     }
 
     /// Marks chosen blocks used and maps them; returns how many. What did not fit into the handle stays in `chosen`,

@@ -1,5 +1,5 @@
 //! One run of blocks for small files that are written one after the other, so that they lie side by side whoever else
-//! writes meanwhile, and are one request.
+//! writes meanwhile, and fill whole requests.
 //!
 //! Main type: [`Together`], part of a plug ([`super::writeback::WritebackPlug`]). With the first of them the blocks of
 //! those that follow are chosen ([`extant_mballoc::Allocator::choose_with`]; the policy may say no). What is left when
@@ -23,7 +23,7 @@ use crate::ops::writeback::WritebackReason;
 
 /// A longer file has a run of its own.
 const FILE_BLOCKS_MAX: u64 = 16;
-/// One request (4 MiB with blocks of 4 KiB).
+/// What a plug holds at most (4 MiB) with blocks of 4 KiB.
 const RUN_BLOCKS_MAX: u32 = 1024;
 
 /// The rest of a run, and for whom it is.
@@ -48,7 +48,8 @@ impl<'f> Together<'f> {
         self.coming = coming;
     }
 
-    /// How many blocks those who come will want beside the `own` ones of this small new file; with these at most `most`.
+    /// How many blocks those who come will want beside the `own` ones of this small new file; with these at most
+    /// `most`.
     pub(crate) fn wanted_beside(&self, fs: &Filesystem, inode: &Inode, own: u32, most: u64) -> u32 {
         if self.coming.is_empty() || self.gave_up || !fs.alloc.puts_together() || !may_share(fs, inode) {
             return 0;
@@ -91,7 +92,7 @@ impl<'f> Together<'f> {
         wanted: u32,
         why: WritebackReason,
     ) {
-        self.gave_up = wanted > 0 && rest.is_none();
+        self.gave_up |= wanted > 0 && rest.is_none();
         self.run = rest.map(|rest| Run { rest, inodes: fs.inodes_beside(inode.ino), why });
     }
 

@@ -29,6 +29,7 @@ use crate::crash::history::{Change, History, Names, Node, NodeId, NodeKind, Op, 
 use crate::crash::pattern;
 use crate::sched::config::{Base, Config, NODES};
 use crate::sched::plan::{Cmd, Verb};
+use crate::sched::run::Trick;
 use durability::Asked;
 
 static CLASS: LockClass = LockClass::new("schedule shared", 0);
@@ -69,8 +70,8 @@ pub struct Shared {
     pub late: Arc<LateDevice>,
     /// Operations that have ended, by client.
     ended: Vec<AtomicUsize>,
-    /// A lie: see [`crate::sched::Trick::AnswerEarly`].
-    early: bool,
+    /// Who lies.
+    trick: Trick,
     state: Mutex<State>,
 }
 
@@ -91,7 +92,7 @@ impl Shared {
         faulty: Arc<FaultyDevice>,
         late: Arc<LateDevice>,
         clients: usize,
-        early: bool,
+        trick: Trick,
     ) -> Arc<Shared> {
         Arc::new(Shared {
             config,
@@ -99,7 +100,7 @@ impl Shared {
             faulty,
             late,
             ended: (0..clients).map(|_| AtomicUsize::new(0)).collect(),
-            early,
+            trick,
             state: Mutex::new(&CLASS, State::default()),
         })
     }

@@ -32,8 +32,10 @@ pub enum Trick {
     LoseFlushes,
     /// Writes of data never arrive.
     LoseWrites,
-    /// Asynchronous fsyncs, of one file and of many, are answered when they are asked for.
-    AnswerEarly,
+    /// Asynchronous fsyncs are answered when they are asked for.
+    AnswerOneEarly,
+    /// So are fsyncs of many files.
+    AnswerManyEarly,
 }
 
 /// What went wrong.
@@ -112,7 +114,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let device = Arc::new(CrashDevice::from_image(&base.device));
         crate::crash::workload::declare_atomic(&device, &config.image);
         let below: Arc<dyn BlockDevice> = match trick {
-            Trick::None | Trick::AnswerEarly => device.clone(),
+            Trick::None | Trick::AnswerOneEarly | Trick::AnswerManyEarly => device.clone(),
             _ => Arc::new(Liar { below: device.clone(), trick }),
         };
         let faulty = Arc::new(FaultyDevice::new(below));
@@ -130,8 +132,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let late = Arc::new(LateDevice::new(faulty.clone(), lateness, reset).expect("threads"));
         let fs = Filesystem::mount(late.clone(), mount_options).expect("mount");
         let mounted = device.write_log();
-        let early = trick == Trick::AnswerEarly;
-        let shared = Shared::new(config, device.clone(), faulty.clone(), late.clone(), clients.len(), early);
+        let shared = Shared::new(config, device.clone(), faulty.clone(), late.clone(), clients.len(), trick);
         armed.store(true, Ordering::Relaxed);
         if config.faults && !crowded {
             let rule = Fault::eio().op(BioOp::Write).after(fault.0).times(fault.1);

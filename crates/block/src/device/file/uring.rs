@@ -355,7 +355,7 @@ impl Shared {
         // SAFETY: only one `SubmissionQueue` exists at a time, since every caller holds the lock of `table`; the caller
         // answers for the entry.
         while unsafe { self.uring.submission_shared().push(entry).is_err() } {
-            // Full, which takes a batch larger than any plug: it is emptied under the lock.
+            // Full, which takes a plug of scattered bios and more tags than entries: it is emptied under the lock.
             if self.uring.submit().is_err() {
                 task::yield_now();
             }

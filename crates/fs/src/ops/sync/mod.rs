@@ -4,9 +4,10 @@
 //! was taken from the pages before, by whomever, can be read from the device (the tokens of
 //! [`extant_cache::Writebacks`]: in hand, in flight, being mapped); then "tell me when transaction T is durable"; then
 //! ask whether anything was lost, and whether the mount may still say so. For one inode T is the newest that changed it
-//! (for fdatasync: in a way that its data needs), else the running one. Nobody holds a thread meanwhile, and any number
-//! of barriers share one commit and its flushes. Where nothing was written since the last flush began and T is durable,
-//! there is nothing to wait for. What is written for one fsync beyond its own file is a policy's choice ([`policy`]).
+//! (for fdatasync: in a way that its data needs), else the running one. Who asks asynchronously holds no thread
+//! meanwhile, and any number of barriers share one commit and its flushes. Where nothing was written since the last
+//! flush began and T is durable, there is nothing to wait for. What is written for one fsync beyond its own file is a
+//! policy's choice ([`policy`]).
 //!
 //! # Locking
 //! None held while waiting.

@@ -85,7 +85,7 @@ impl Client {
         let (upto, answer) = (self.shared.ended(), Waiter::new());
         let (shared, tell) = (self.shared.clone(), answer.clone());
         let covers = Covers::File { client, node, data };
-        if self.shared.early {
+        if self.shared.trick == Trick::AnswerOneEarly {
             self.shared.acknowledge(upto.clone(), covers, "early");
         }
         let done = move |r: Result<(), Error>| {
@@ -115,8 +115,16 @@ impl Client {
         let (inodes, left): (Vec<InodeRef>, _) = (asked.iter().map(|f| f.2.clone()).collect(), asked.len());
         let answers = Arc::new(Mutex::new(&CLASS, (vec![Vec::new(); left], left)));
         let all = Waiter::new();
-        let (tell, mine) = (all.clone(), answers.clone());
+        let covers: Vec<_> = asked.iter().map(|&(client, node, _)| Covers::File { client, node, data }).collect();
+        if self.shared.trick == Trick::AnswerManyEarly {
+            covers.iter().for_each(|&covers| self.shared.acknowledge(upto.clone(), covers, "early"));
+        }
+        let (tell, mine, shared) = (all.clone(), answers.clone(), self.shared.clone());
         let done = move |at: usize, r: Result<(), Error>| {
+            // Each answer counts from when it is given.
+            if r.is_ok() {
+                shared.acknowledge(upto.clone(), covers[at], "fsync_many");
+            }
             let mut answers = mine.lock();
             answers.0[at].push(r);
             answers.1 -= 1;
@@ -124,22 +132,13 @@ impl Client {
                 tell.set(());
             }
         };
-        if self.shared.early {
-            for &(client, node, _) in &asked {
-                self.shared.acknowledge(upto.clone(), Covers::File { client, node, data }, "early");
-            }
-        }
         self.fs.fsync_many(&inodes, Asker::Thread, data, Arc::new(done));
         all.wait();
         let answers = std::mem::take(&mut answers.lock().0);
         for ((client, node, _), mut answer) in asked.into_iter().zip(answers) {
             assert_eq!(answer.len(), 1, "client {}: fsync_many: {answer:?}", self.nr);
-            match answer.remove(0) {
-                Ok(()) => {
-                    let what = Covers::File { client, node, data };
-                    self.shared.acknowledge(upto.clone(), what, "fsync_many");
-                }
-                Err(e) => self.sync_failed(&e, Some((client, node))),
+            if let Err(e) = answer.remove(0) {
+                self.sync_failed(&e, Some((client, node)));
             }
         }
         self.record.history.ops[op].end = self.shared.device.write_log();
