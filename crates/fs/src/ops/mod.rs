@@ -2,9 +2,10 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `data.rs` | read, write, mapping and delayed blocks |
-//! | `writeback.rs` | dirty data to the device |
-//! | `truncate.rs` | size changes, preallocation, holes, seeking |
+//! | `data.rs` | read, write, delayed blocks |
+//! | `mapping.rs`, `disk_size.rs` | which block a place of a file is, or gets; the size on disk |
+//! | `writeback.rs`, `together.rs` | dirty data to the device; small files side by side |
+//! | `truncate.rs`, `fallocate.rs`, `seek.rs` | size changes; preallocation, holes, zeros; where data and holes are |
 //! | `names.rs` | lookup, link, unlink |
 //! | `create.rs` | new inodes, and what they inherit |
 //! | `rename.rs` | rename |
