@@ -421,3 +421,28 @@ fn a_label_is_bytes() {
         assert_eq!(fs.label(), label);
     }
 }
+
+/// Whoever freezes a mount to copy it is told that data was lost, by the freezing itself or before, but once: then it
+/// is as it is.
+#[test]
+fn freezing_tells_of_lost_data_once() {
+    bounded(|| {
+        for before in [false, true] {
+            let scene = Disk::new(16, EXT4).mount(production());
+            let f = create(&scene, "f");
+            put(&scene, &f, 0, &[5; 3 * BLOCK as usize]);
+            scene.fsync(&f, false).expect("fsync");
+            put(&scene, &f, BLOCK, &[6; BLOCK as usize]);
+            scene.disk.held.catch(Catch::fail(EIO).writes().data());
+            if before {
+                scene.fsync(&f, false).expect_err("lost");
+            }
+            assert!(scene.freeze().is_err(), "{before}");
+            assert!(!scene.is_frozen());
+            scene.disk.held.let_go();
+            assert!(scene.freeze().expect("told"));
+            assert!(scene.thaw());
+            try_create(&scene, "g").expect("goes on");
+        }
+    });
+}

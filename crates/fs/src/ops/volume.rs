@@ -37,7 +37,8 @@ impl Filesystem {
     /// False if it was frozen already. Linux: `ext4_freeze`.
     ///
     /// # Errors
-    /// What could not be written; the mount is then not frozen. [`Error::ReadOnly`] after the unmount.
+    /// What could not be written; the mount is then not frozen. Data that was lost is told once: who tries again
+    /// freezes what there is. [`Error::ReadOnly`] after the unmount.
     pub fn freeze(&self) -> Result<bool> {
         let ended = self.umount.lock();
         if ended.is_some() {
@@ -66,8 +67,13 @@ impl Filesystem {
             self.frozen.store(true, Ordering::Release);
             return Ok(());
         }
+        let told = self.errors.opener();
         self.drain_evictions();
         self.wait_for(|done| self.barrier(Scope::All, done))?;
+        // Data that was lost on the way, and what was lost before and nobody has been told of.
+        if let Some(lost) = self.errors.check(&told) {
+            return Err(lost);
+        }
         self.hold_evictions();
         self.journal.freeze()?;
         let mut sb = self.note_totals();

@@ -309,6 +309,7 @@ impl Client {
             Verb::FsyncMany => self.fsync_many(rng),
             Verb::Sync => self.sync(false),
             Verb::SyncAsync => self.sync(true),
+            Verb::Freeze => self.freeze(rng),
             Verb::Nap => self.clock.sleep(Duration::from_millis(rng.below(40))),
             Verb::Sleep => self.clock.sleep(Duration::from_millis(5000 + rng.below(4) * 500)),
             Verb::DirtyMany => self.dirty_many(rng),

@@ -56,6 +56,8 @@ pub enum Verb {
     FsyncMany,
     Sync,
     SyncAsync,
+    /// And thaw.
+    Freeze,
     Nap,
     /// Longer than data may stay dirty.
     Sleep,
@@ -95,6 +97,7 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (FsyncMany, 2),
         (Sync, 2),
         (SyncAsync, 1),
+        (Freeze, 1),
         (Nap, 2),
         (Sleep, 2),
     ],
@@ -110,13 +113,24 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (FsyncOther, 5),
         (FsyncMany, 3),
         (Sync, 2),
+        (Freeze, 1),
         (Sleep, 3),
         (Nap, 2),
     ],
     // Logs that grow.
     &[(Append, 12), (AppendLarge, 2), (Read, 2), (Fsync, 3), (Fdatasync, 2), (FsyncOther, 6), (Sync, 3), (Sleep, 3)],
     // New files, put in place one after the other.
-    &[(Create, 8), (Append, 6), (Fsync, 8), (Fdatasync, 2), (FsyncMany, 4), (Rename, 1), (Unlink, 1), (Sleep, 1)],
+    &[
+        (Create, 8),
+        (Append, 6),
+        (Fsync, 8),
+        (Fdatasync, 2),
+        (FsyncMany, 4),
+        (Freeze, 1),
+        (Rename, 1),
+        (Unlink, 1),
+        (Sleep, 1),
+    ],
     // Overwrites, and nothing that a transaction would know of.
     &[
         (Overwrite, 6),
@@ -165,8 +179,17 @@ const KINDS: &[&[(Verb, u64)]] = &[
 ];
 
 /// Where requests fail: records and overwrites of one file, and others who sync it meanwhile.
-const FAILING: &[(Verb, u64)] =
-    &[(Poke, 5), (PokeRun, 5), (Overwrite, 2), (Read, 1), (Fsync, 4), (Fdatasync, 2), (FsyncOther, 8), (FsyncMany, 3)];
+const FAILING: &[(Verb, u64)] = &[
+    (Poke, 5),
+    (PokeRun, 5),
+    (Overwrite, 2),
+    (Read, 1),
+    (Fsync, 4),
+    (Fdatasync, 2),
+    (FsyncOther, 8),
+    (FsyncMany, 3),
+    (Freeze, 1),
+];
 
 /// As many dirty inodes as a transaction holds, and more.
 const MANY: &[(Verb, u64)] =

@@ -4,6 +4,7 @@
 //! That of the client: `schedule shared`.
 
 use extant_base::sync::Waiter;
+use extant_block::BlockDevice;
 use extant_fs::Asker;
 
 use super::*;
@@ -160,6 +161,24 @@ impl Client {
                 let call = if without_waiting { "sync_async" } else { "sync" };
                 self.shared.acknowledge(upto, Covers::Everything, call);
             }
+            Err(e) => self.sync_failed(&e, None),
+        }
+    }
+
+    /// Until it thaws nothing is written, whatever others do and whoever wakes.
+    pub(super) fn freeze(&mut self, rng: &mut Rng) {
+        let upto = self.shared.ended();
+        match self.fs.freeze() {
+            Ok(true) => {
+                self.shared.acknowledge(upto, Covers::Everything, "freeze");
+                let written = self.shared.device.stats().writes;
+                self.clock.sleep(Duration::from_millis(rng.below(2) * 6000 + rng.below(40)));
+                let now = self.shared.device.stats().writes;
+                assert_eq!(now, written, "client {}: written to while frozen", self.nr);
+                assert!(self.fs.thaw(), "client {}: frozen until it thaws", self.nr);
+            }
+            // Somebody else's.
+            Ok(false) => {}
             Err(e) => self.sync_failed(&e, None),
         }
     }
