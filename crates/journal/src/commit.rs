@@ -90,10 +90,10 @@ impl Journal {
 
     /// Lets go of the log. Who met an error meanwhile found it held, and left it to its holder to say so where the next
     /// mount finds it ([`Hooks::log_free`]).
-    pub(crate) fn let_go(&self, log: MutexGuard<'_, Log>) {
+    pub(crate) fn let_go(&self, log: MutexGuard<'_, Log>, error: Option<&Error>) {
         let mut log = log;
         loop {
-            self.note_abort(&mut log, None);
+            self.note_abort(&mut log, error);
             let noted = log.errno_noted();
             drop(log);
             // Somebody may have aborted between the two.
@@ -118,12 +118,12 @@ impl Journal {
             return None;
         }
         // While it is held no commit is under way.
-        let mut log = self.log.try_lock()?;
+        let log = self.log.try_lock()?;
         let commit = {
             let mut s = self.state.lock();
             if company(&s) {
                 drop(s);
-                self.let_go(log);
+                self.let_go(log, None);
                 return None;
             }
             s.alone = Some(std::thread::current().id());
@@ -140,9 +140,7 @@ impl Journal {
                 }
             })
         } else {
-            let flushed = self.flush_under(&mut log);
-            self.let_go(log);
-            flushed.inspect_err(|e| self.tell_aborted(e))
+            self.flush_under(log).inspect_err(|e| self.tell_aborted(e))
         };
         Some(result.map_err(|e| e.as_aborted()))
     }
@@ -153,8 +151,7 @@ impl Journal {
         let mut log = log;
         let _abort = AbortOnPanic(self);
         let told = self.commit_to(&mut log, own);
-        self.note_abort(&mut log, told.as_ref().err());
-        self.let_go(log);
+        self.let_go(log, told.as_ref().err());
         let (waiters, room) = told.inspect_err(|e| self.tell_aborted(e))?;
         // Without the log: they write replies, allocate, or ask for the next commit.
         for done in waiters {
@@ -165,10 +162,10 @@ impl Journal {
 
     /// A flush for those who have nothing to commit. Where it fails, nobody's after it may succeed: what it did not
     /// bring to the medium may be gone.
-    pub(crate) fn flush_under(&self, log: &mut Log) -> Result<()> {
+    pub(crate) fn flush_under(&self, log: MutexGuard<'_, Log>) -> Result<()> {
         self.stats.flushes.inc();
         let flushed = self.dev.flush().map_err(Error::from);
-        self.note_abort(log, flushed.as_ref().err());
+        self.let_go(log, flushed.as_ref().err());
         flushed
     }
 
@@ -176,8 +173,7 @@ impl Journal {
     pub(crate) fn make_room(&self) -> Result<()> {
         let mut log = self.log.lock();
         let made = self.checkpoint(&mut log);
-        self.note_abort(&mut log, made.as_ref().err());
-        self.let_go(log);
+        self.let_go(log, made.as_ref().err());
         made.inspect_err(|e| self.tell_aborted(e))
     }
 

@@ -151,7 +151,7 @@ pub struct Journal {
     pub(crate) state: Mutex<State>,
     /// Handles that wait for room or for the next transaction.
     pub(crate) room: Condvar,
-    /// The committer, waiting for open handles to end.
+    /// A committer, waiting for open handles to end; and who ends the mount, for a committer.
     pub(crate) drained: Condvar,
     /// The journal's thread, waiting for work.
     pub(crate) work: Condvar,
@@ -390,18 +390,17 @@ impl Journal {
     fn flush_for_waiters(&self) -> bool {
         let (waiting, result) = {
             // Who came after the flush of a commit waits for that commit too.
-            let mut log = self.log.lock();
+            let log = self.log.lock();
             let waiting = {
                 let mut s = self.state.lock();
                 if s.aborted.is_some() { Vec::new() } else { std::mem::take(&mut s.flush_waiters) }
             };
-            let result = if waiting.is_empty() { Ok(()) } else { self.flush_under(&mut log) };
-            self.let_go(log);
-            (waiting, result)
+            if waiting.is_empty() {
+                self.let_go(log, None);
+                return self.fail_waiters();
+            }
+            (waiting, self.flush_under(log))
         };
-        if waiting.is_empty() {
-            return self.fail_waiters();
-        }
         if let Err(e) = &result {
             self.tell_aborted(e);
         }
@@ -518,7 +517,7 @@ impl Journal {
     pub(crate) fn tell_aborted(&self, error: &Error) {
         // The holder of the log notes it when it lets go.
         if let Some(log) = self.log.try_lock() {
-            self.let_go(log);
+            self.let_go(log, None);
         }
         self.hooks.aborted(error);
         self.fail_waiters();
@@ -530,7 +529,7 @@ impl Journal {
     pub fn alone(&self, f: impl FnOnce()) -> bool {
         let Some(log) = self.log.try_lock() else { return false };
         f();
-        self.let_go(log);
+        self.let_go(log, None);
         true
     }
 
@@ -550,7 +549,7 @@ impl Journal {
                 .checkpoint(&mut log)
                 .and_then(|()| Ok(self.dev.flush()?))
                 .and_then(|()| log.mark_empty(&*self.dev));
-            self.let_go(log);
+            self.let_go(log, None);
             emptied
         });
         if let Err(e) = &r {

@@ -18,7 +18,6 @@ use extant_mballoc::Chosen;
 
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::ops::sync::is_new;
 use crate::ops::writeback::WritebackReason;
 
 /// A longer file has a run of its own.
@@ -55,10 +54,9 @@ impl<'f> Together<'f> {
             return 0;
         }
         let beside = fs.inodes_beside(inode.ino);
-        let coming = self
-            .coming
-            .iter()
-            .take_while(|next| beside.contains(&u64::from(next.ino.0)) && is_new(next) && may_share(fs, next));
+        let coming = self.coming.iter().take_while(|next| {
+            beside.contains(&u64::from(next.ino.0)) && next.pages.dirty_bytes() > 0 && may_share(fs, next)
+        });
         let most = most.min(u64::from(RUN_BLOCKS_MAX)).saturating_sub(u64::from(own));
         let mut blocks = 0;
         for next in coming {

@@ -83,7 +83,7 @@ fn needs_writing(inode: &Inode, datasync: bool) -> bool {
 }
 
 /// A file of which nothing has reached the disk.
-pub(crate) fn is_new(inode: &Inode) -> bool {
+fn is_new(inode: &Inode) -> bool {
     inode.pages.dirty_bytes() > 0 && inode.meta.read().desc.size == 0
 }
 
