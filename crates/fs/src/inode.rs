@@ -70,6 +70,8 @@ pub struct Inode {
     pub(crate) errors: ErrorSequence<Error>,
     /// [`InodeRef`]s.
     users: AtomicU32,
+    /// Somebody who wrote it closed it, and nobody has written since.
+    closed: AtomicBool,
     /// A file's place in the directory search order: group of the last allocated child (Orlov).
     pub(crate) last_alloc_group: AtomicU32,
     /// Where the last buffered read ended: readahead goes on from there.
@@ -142,6 +144,7 @@ impl Inode {
             linkable: AtomicBool::new(false),
             errors: ErrorSequence::default(),
             users: AtomicU32::new(0),
+            closed: AtomicBool::new(false),
             last_alloc_group: AtomicU32::new(u32::MAX),
             read_end: AtomicU64::new(0),
         })
@@ -213,6 +216,17 @@ impl Inode {
 
     pub(crate) fn users(&self) -> u32 {
         self.users.load(Ordering::Acquire)
+    }
+
+    /// As far as is known nobody goes on writing it (Linux: `i_writecount`). Opening is not seen, writing is.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) || self.users() == 0
+    }
+
+    pub(crate) fn set_closed(&self, closed: bool) {
+        if self.closed.load(Ordering::Relaxed) != closed {
+            self.closed.store(closed, Ordering::Relaxed);
+        }
     }
 
     /// A new reference; the caller holds the inode table's shard lock or another reference.

@@ -48,6 +48,7 @@ fn new_files(fs: &Filesystem, range: std::ops::Range<usize>) -> Vec<InodeRef> {
     let make = |i: usize| {
         let f = create(fs, &format!("f{i}"));
         put(fs, &f, 0, &[byte_of(i); BLOCK as usize]);
+        fs.release(&f);
         f
     };
     range.map(make).collect()
@@ -219,7 +220,7 @@ fn who_fsyncs_file_after_file_has_the_next_carried_along() {
     });
 }
 
-/// What is carried along is small, and new: not a file that others write, nor a large one.
+/// What is carried along is small, new, and closed: not a file that others write, nor a large one.
 #[test]
 fn what_is_carried_along() {
     bounded(|| {
@@ -230,13 +231,21 @@ fn what_is_carried_along() {
         let large = create(&scene, "large");
         put(&scene, &large, 0, &vec![1; 1 << 20]);
         put(&scene, &old, 0, &[2; BLOCK as usize]);
+        let open = create(&scene, "open");
+        put(&scene, &open, 0, &[3; BLOCK as usize]);
+        let again = create(&scene, "again");
+        put(&scene, &again, 0, &[3; BLOCK as usize]);
+        scene.release(&again);
+        put(&scene, &again, BLOCK, &[3; BLOCK as usize]);
         let files = new_files(&scene, 0..3);
         scene.fsync(&files[0], false).expect("fsync");
         scene.fsync(&files[1], false).expect("fsync");
         let after = scene.disk.after_cut();
         assert_there(&after, 0..3);
         assert_eq!(content_of(&after, "old").expect("there"), [1; BLOCK as usize]);
-        assert_eq!(content_of(&after, "large").expect("there").len(), 0);
+        for name in ["large", "open", "again"] {
+            assert_eq!(content_of(&after, name).expect("there").len(), 0, "{name}");
+        }
     });
 }
 

@@ -180,6 +180,7 @@ impl Filesystem {
         if data.is_empty() {
             return Ok(0);
         }
+        inode.set_closed(false);
         let mut done = 0;
         while done < data.len() {
             match self.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {

@@ -334,6 +334,7 @@ impl Filesystem {
     /// Somebody who wrote the file closed it: what is set aside for its growth goes back, unless delayed data will soon
     /// ask for it (Linux: `ext4_release_file`). The last [`InodeRef`] does the same by itself.
     pub fn release(&self, inode: &InodeRef) {
+        inode.set_closed(true);
         self.release_preallocations(inode);
     }
 

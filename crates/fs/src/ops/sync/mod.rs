@@ -166,7 +166,8 @@ impl Filesystem {
         self.state.acknowledge()
     }
 
-    /// New files that are written with an fsync of this one.
+    /// New files that are written with an fsync of this one: those that are closed. Who has one open still writes it,
+    /// and asks for it himself when he is done.
     fn carried(&self, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
         let mut left = if is_new(inode) { self.sync_policy.carry(inode.ino) } else { 0 };
         if left == 0 {
@@ -177,7 +178,7 @@ impl Filesystem {
         others.retain(|other| {
             // Once: it may be growing.
             let size = other.size();
-            let fits = is_new(other) && size <= policy::FILE_BYTES_MAX.min(left);
+            let fits = other.is_closed() && is_new(other) && size <= policy::FILE_BYTES_MAX.min(left);
             left -= if fits { size } else { 0 };
             fits
         });
