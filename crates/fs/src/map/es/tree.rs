@@ -441,6 +441,92 @@ mod tests {
         }
     }
 
+    /// A sweep leaves places behind in big leaves. Whatever is put there, grows over them or goes beside them, they
+    /// hold nothing. Against a model of single blocks, with sweeps of a few entries between all else.
+    #[test]
+    fn places_that_entries_left_hold_nothing() {
+        const BLOCKS: u32 = 6_000;
+        let (mut swept, mut places) = (0, 0);
+        for seed in 0..8u64 {
+            let mut rng = Rng::new(seed);
+            let (mut tree, mut model) = (PackedTree::default(), BTreeMap::<u32, EsState>::new());
+            // Full leaves to begin with, of which more or less can go, now and then next to each other.
+            for lblk in (0..BLOCKS).step_by(2) {
+                let s = if rng.below(10) < seed {
+                    EsState::Delayed
+                } else {
+                    EsState::Written(BlockNr(7 * u64::from(lblk)))
+                };
+                tree.insert(lblk, 1, s);
+                model.insert(lblk, s);
+            }
+            for round in 0..4_000 {
+                let (lblk, len) = (rng.below(u64::from(BLOCKS)) as u32, 1 + rng.below(6) as u32);
+                let range = lblk..lblk + len;
+                let delayed = |m: &BTreeMap<u32, EsState>| {
+                    m.range(range.clone()).filter(|(_, s)| **s == EsState::Delayed).count() as u64
+                };
+                match rng.below(10) {
+                    0 => {
+                        assert_eq!(tree.remove(lblk, len), delayed(&model));
+                        model.retain(|k, _| !range.contains(k));
+                    }
+                    1..=2 => {
+                        let s = state(&mut rng, lblk);
+                        assert_eq!(tree.insert(lblk, len, s), delayed(&model));
+                        model.extend(range.clone().map(|b| (b, s.advanced(u64::from(b - lblk)))));
+                    }
+                    3 => {
+                        let s = state(&mut rng, lblk);
+                        let absent = model.range(range.clone()).next().is_none();
+                        assert_eq!(tree.insert_if_absent(lblk, len, s), absent);
+                        if absent {
+                            model.extend(range.clone().map(|b| (b, s.advanced(u64::from(b - lblk)))));
+                        }
+                    }
+                    4 => {
+                        let before = entries(&tree);
+                        let warm = (rng.below(4) > 0).then_some(2 * ALL);
+                        let done = tree.sweep(1 + rng.below(12), 1 + rng.below(8), warm);
+                        let mut kept = entries(&tree).into_iter().peekable();
+                        let mut gone = 0;
+                        for e in before {
+                            if kept.next_if_eq(&e).is_none() {
+                                assert!(e.state.evictable(), "{e:?}");
+                                model.retain(|k, _| !(u64::from(e.lblk.0)..e.end()).contains(&u64::from(*k)));
+                                gone += 1;
+                            }
+                        }
+                        assert_eq!(
+                            (done.freed, kept.next()),
+                            (gone, None),
+                            "nothing is new, and what went was counted"
+                        );
+                        swept += gone;
+                    }
+                    _ => {
+                        let here = tree.lookup(lblk).and_then(|e| e.from(LogicalBlock(lblk), 1)).map(|e| e.state);
+                        assert_eq!(here, model.get(&lblk).copied());
+                        let next = model.range(lblk..).next().map(|(k, _)| *k);
+                        assert_eq!(tree.next(lblk).map(|e| e.lblk.0.max(lblk)), next);
+                        let to = lblk + len - 1;
+                        let first = model.range(range.clone()).find(|(_, s)| **s == EsState::Delayed).map(|(k, _)| *k);
+                        assert_eq!(tree.find_delayed(lblk, to).map(|e| e.lblk.0.max(lblk)), first);
+                    }
+                }
+                places += tree.check();
+                if round % 64 == 0 {
+                    let mut flat = BTreeMap::new();
+                    for e in entries(&tree) {
+                        flat.extend((0..e.len).map(|i| (e.lblk.0 + i, e.state.advanced(u64::from(i)))));
+                    }
+                    assert_eq!(flat, model);
+                }
+            }
+        }
+        assert!(swept > 0 && places > 0, "{swept} went and left {places} places: this tests nothing");
+    }
+
     #[test]
     fn a_run_longer_than_an_entry_is_several() {
         let mut tree = PackedTree::default();

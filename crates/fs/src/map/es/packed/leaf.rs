@@ -1,5 +1,9 @@
 //! [`Leaf`]: up to [`FULL`] entries side by side, with a bit each for "can go" and "was looked up".
 //!
+//! What goes from a big leaf leaves its place behind: to move six kilobytes together for five entries costs more than
+//! all else. A new entry beside it takes the place; the others are closed when there is no room but them, when half of
+//! the leaf has gone, or when the first entry goes, so that the first place always holds one.
+//!
 //! What it does not do: know its neighbours, except those in the ring, whose numbers it keeps for [`super::tree`].
 //!
 //! # Locking
@@ -15,6 +19,8 @@ pub const FULL: usize = 512;
 const WORDS: usize = FULL / 64;
 /// Room that a small leaf begins with.
 const FEW: usize = 8;
+/// A leaf with less looks for a neighbour to join, and is moved together at once.
+pub const SMALL: usize = FULL / 4;
 
 /// The warmth of a leaf of which everything was looked up once.
 pub const ALL: u32 = 1 << 12;
@@ -24,11 +30,14 @@ type Bits = [u64; WORDS];
 /// See the page.
 #[derive(Debug, Default)]
 pub struct Leaf {
+    /// By their first blocks, those that have gone too.
     entries: Vec<Packed>,
-    /// Not delayed.
+    /// Neither delayed nor gone.
     evictable: Bits,
-    referenced: [AtomicU64; WORDS],
+    /// Of what can go: it was looked up. Of what cannot: it has gone; a delayed entry is never marked.
+    marks: [AtomicU64; WORDS],
     evictable_count: u16,
+    gone_count: u16,
     /// [`Leaf::warmth`] when the hand went on. A new leaf has its neighbour's.
     pub was_warm: u16,
     /// Is it in the ring? Then between these.
@@ -63,16 +72,28 @@ fn remove_bit(bits: &mut Bits, at: usize) {
 }
 
 impl Leaf {
+    /// Entries; places that they left do not count.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() - usize::from(self.gone_count)
     }
 
     pub fn evictable(&self) -> usize {
         usize::from(self.evictable_count)
     }
 
-    pub fn entries(&self) -> &[Packed] {
-        &self.entries
+    /// The entry at `at`, which has not gone.
+    pub fn entry(&self, at: usize) -> Packed {
+        self.entries[at]
+    }
+
+    pub fn first(&self) -> Option<Packed> {
+        self.entries.first().copied()
+    }
+
+    /// Those at `at` and behind.
+    pub fn entries_from(&self, at: usize) -> impl Iterator<Item = Packed> {
+        let there = move |at: &usize| self.gone_count == 0 || !self.has_gone(*at);
+        (at..self.entries.len()).filter(there).map(|at| self.entries[at])
     }
 
     /// Memory, in bytes.
@@ -80,7 +101,8 @@ impl Leaf {
         allocated(size_of::<Leaf>()) + allocated(self.entries.capacity() * size_of::<Packed>())
     }
 
-    /// How many entries start at or before `lblk`. `end` is where the next leaf starts, if there is one.
+    /// How many places are for entries that start at or before `lblk`. `end` is where the next leaf starts, if there
+    /// is one.
     ///
     /// Halving six kilobytes misses the processor's cache six times. Entries are mostly spread evenly, so this looks
     /// where `lblk` would be then, and from there in steps that double; where they are not, it costs twice as much as
@@ -111,45 +133,87 @@ impl Leaf {
         low + self.entries[low..high].partition_point(|e| e.lblk() <= lblk)
     }
 
+    /// The last entry that starts at or before `lblk`, see [`Leaf::up_to`].
+    pub fn at_or_before(&self, lblk: u32, end: Option<u32>) -> Option<usize> {
+        let at = self.up_to(lblk, end).checked_sub(1)?;
+        if !self.has_gone(at) {
+            return Some(at);
+        }
+        let there = |word: usize| self.evictable[word] | !self.marks[word].load(Ordering::Relaxed);
+        let (mut word, mask) = bit(at);
+        let mut left = there(word) & (mask - 1);
+        while left == 0 {
+            word = word.checked_sub(1)?;
+            left = there(word);
+        }
+        Some(word * 64 + 63 - left.leading_zeros() as usize)
+    }
+
     /// Notes a lookup of the entry at `at`.
     pub fn mark(&self, at: usize) {
         let (word, mask) = bit(at);
         // Readers of one inode on many cores must not fight for the line.
-        if self.referenced[word].load(Ordering::Relaxed) & mask == 0 {
-            self.referenced[word].fetch_or(mask, Ordering::Relaxed);
+        if self.evictable[word] & mask != 0 && self.marks[word].load(Ordering::Relaxed) & mask == 0 {
+            self.marks[word].fetch_or(mask, Ordering::Relaxed);
         }
+    }
+
+    fn is_evictable(&self, at: usize) -> bool {
+        let (word, mask) = bit(at);
+        self.evictable[word] & mask != 0
     }
 
     fn is_marked(&self, at: usize) -> bool {
         let (word, mask) = bit(at);
-        self.referenced[word].load(Ordering::Relaxed) & mask != 0
+        self.marks[word].load(Ordering::Relaxed) & mask != 0
+    }
+
+    fn has_gone(&self, at: usize) -> bool {
+        !self.is_evictable(at) && self.is_marked(at)
     }
 
     fn change_marks(&mut self, change: impl FnOnce(&mut Bits)) {
-        let mut bits = self.referenced.each_mut().map(|w| *w.get_mut());
+        let mut bits = self.marks.each_mut().map(|w| *w.get_mut());
         change(&mut bits);
-        for (w, now) in self.referenced.iter_mut().zip(bits) {
+        for (w, now) in self.marks.iter_mut().zip(bits) {
             *w.get_mut() = now;
         }
     }
 
-    /// It is not full.
-    pub fn insert(&mut self, at: usize, e: Packed) {
-        let (len, room) = (self.entries.len(), self.entries.capacity());
-        if len == room {
-            self.entries.reserve_exact((room / 2).max(FEW).min(FULL - len));
+    /// It is not full; `at` is what [`Leaf::up_to`] said.
+    pub fn insert(&mut self, mut at: usize, e: Packed) {
+        let gone = |at: &usize| *at < self.entries.len() && self.has_gone(*at);
+        if let Some(place) = at.checked_sub(1).filter(gone).or(Some(at).filter(gone)) {
+            let (word, mask) = bit(place);
+            self.entries[place] = e;
+            self.evictable[word] |= if e.is_delayed() { 0 } else { mask };
+            *self.marks[word].get_mut() &= !mask;
+            self.gone_count -= 1;
+        } else {
+            if self.gone_count > 0 && self.entries.len() == self.entries.capacity() {
+                at -= (0..at).filter(|at| self.has_gone(*at)).count();
+                self.close();
+            }
+            let (len, room) = (self.entries.len(), self.entries.capacity());
+            if len == room {
+                self.entries.reserve_exact((room / 2).max(FEW).min(FULL - len));
+            }
+            self.entries.insert(at, e);
+            insert_bit(&mut self.evictable, at, !e.is_delayed());
+            self.change_marks(|marks| insert_bit(marks, at, false));
         }
-        self.entries.insert(at, e);
-        insert_bit(&mut self.evictable, at, !e.is_delayed());
-        self.change_marks(|marks| insert_bit(marks, at, false));
         self.evictable_count += u16::from(!e.is_delayed());
     }
 
+    /// Takes the entry at `at` out, which has not gone.
     pub fn remove(&mut self, at: usize) -> Packed {
         let e = self.entries.remove(at);
         remove_bit(&mut self.evictable, at);
         self.change_marks(|marks| remove_bit(marks, at));
         self.evictable_count -= u16::from(!e.is_delayed());
+        if at == 0 && self.has_gone(0) {
+            self.close();
+        }
         e
     }
 
@@ -160,10 +224,10 @@ impl Leaf {
 
     /// Everything, with its marks. Until [`Leaf::fill`] says what is in it, it counts what could go as before.
     pub fn drain_into(&mut self, all: &mut Vec<(Packed, bool)>) {
-        for at in 0..self.entries.len() {
-            all.push((self.entries[at], self.is_marked(at)));
-        }
+        let there = (0..self.entries.len()).filter(|at| !self.has_gone(*at));
+        all.extend(there.map(|at| (self.entries[at], self.is_marked(at))));
         self.entries.clear();
+        self.gone_count = 0;
     }
 
     /// Holds `all`, at most [`FULL`], from now on.
@@ -188,43 +252,54 @@ impl Leaf {
     /// eighth of it for the times before.
     pub fn warmth(&self) -> u32 {
         let used = |(e, marks): (&u64, &AtomicU64)| (e & marks.load(Ordering::Relaxed)).count_ones();
-        let used: u32 = self.evictable.iter().zip(&self.referenced).map(used).sum();
+        let used: u32 = self.evictable.iter().zip(&self.marks).map(used).sum();
         used * ALL / u32::from(self.evictable_count).max(1) + u32::from(self.was_warm) / 2
     }
 
     /// The hand goes on: marks begin anew.
     pub fn pass(&mut self) {
         self.was_warm = self.warmth() as u16;
-        self.change_marks(|marks| *marks = Bits::default());
+        for (marks, evictable) in self.marks.iter_mut().zip(&self.evictable) {
+            *marks.get_mut() &= !evictable;
+        }
     }
 
     /// Gives up to `wanted` entries up, in their order: with `spare` only those that were not looked up since
-    /// [`Leaf::pass`]. Returns how many went.
-    pub fn evict(&mut self, wanted: usize, spare: bool) -> usize {
-        let mut victims = self.evictable;
-        if spare {
-            for (v, marked) in victims.iter_mut().zip(&mut self.referenced) {
-                *v &= !*marked.get_mut();
-            }
-        }
+    /// [`Leaf::pass`]. Returns how many went, and where the leaf began if entries have moved.
+    pub fn evict(&mut self, wanted: usize, spare: bool) -> (usize, Option<u32>) {
         let mut left = wanted;
-        for v in &mut victims {
-            let here = v.count_ones() as usize;
+        for (evictable, marks) in self.evictable.iter_mut().zip(&mut self.marks) {
+            let marks = marks.get_mut();
+            let mut victims = if spare { *evictable & !*marks } else { *evictable };
+            let here = victims.count_ones() as usize;
             for _ in left..here {
-                *v &= !(1 << (63 - v.leading_zeros()));
+                victims &= !(1 << (63 - victims.leading_zeros()));
             }
+            *evictable &= !victims;
+            *marks |= victims;
             left -= here.min(left);
         }
-        let gone = wanted - left;
-        if gone > 0 {
-            self.drop_entries(&victims);
+        let went = wanted - left;
+        self.evictable_count -= went as u16;
+        self.gone_count += went as u16;
+        let len = self.len();
+        let closes = went > 0 && (self.has_gone(0) || len <= SMALL || len <= self.entries.capacity() / 2);
+        let began = closes.then(|| self.entries[0].lblk());
+        if closes {
+            self.close();
+            if len <= self.entries.capacity() / 2 {
+                self.entries.shrink_to(len);
+            }
         }
-        gone
+        (went, began)
     }
 
-    fn drop_entries(&mut self, victims: &Bits) {
+    /// Moves what is left together.
+    fn close(&mut self) {
+        let mut marks = self.marks.each_mut().map(|w| *w.get_mut());
+        let gone: Bits = std::array::from_fn(|word| marks[word] & !self.evictable[word]);
         let (mut kept, mut from) = (0, 0);
-        for (word, mut left) in victims.iter().copied().enumerate() {
+        for (word, mut left) in gone.iter().copied().enumerate() {
             while left != 0 {
                 let at = word * 64 + left.trailing_zeros() as usize;
                 self.entries.copy_within(from..at, kept);
@@ -234,11 +309,8 @@ impl Leaf {
             }
         }
         self.entries.copy_within(from.., kept);
-        kept += self.entries.len() - from;
-        self.evictable_count -= (self.entries.len() - kept) as u16;
-        self.entries.truncate(kept);
-        let mut marks = self.referenced.each_mut().map(|w| *w.get_mut());
-        for (word, mut left) in victims.iter().copied().enumerate().rev() {
+        self.entries.truncate(kept + self.entries.len() - from);
+        for (word, mut left) in gone.iter().copied().enumerate().rev() {
             while left != 0 {
                 let last = 63 - left.leading_zeros() as usize;
                 remove_bit(&mut self.evictable, word * 64 + last);
@@ -247,14 +319,33 @@ impl Leaf {
             }
         }
         self.change_marks(|now| *now = marks);
-        if kept <= self.entries.capacity() / 2 {
-            self.entries.shrink_to(kept);
-        }
+        self.gone_count = 0;
+    }
+}
+
+#[cfg(test)]
+impl Leaf {
+    /// What must hold between entries, bits and counts. Returns how many places hold nothing.
+    pub fn check(&self) -> u64 {
+        assert!(self.entries.windows(2).all(|pair| pair[0].lblk() < pair[1].lblk()), "in order, those that went too");
+        let count = |is: &dyn Fn(usize) -> bool| (0..self.entries.len()).filter(|at| is(*at)).count();
+        assert_eq!(usize::from(self.gone_count), count(&|at| self.has_gone(at)));
+        assert_eq!(self.evictable(), count(&|at| self.is_evictable(at)));
+        let there = (0..self.entries.len()).filter(|at| !self.has_gone(*at));
+        assert!(there.clone().all(|at| self.is_evictable(at) != self.entries[at].is_delayed()));
+        assert!(self.entries_from(0).eq(there.map(|at| self.entries[at])));
+        assert!(self.entries.is_empty() || !self.has_gone(0));
+        assert!(self.gone_count == 0 || self.len() > SMALL);
+        assert!((self.entries.len()..FULL).all(|at| !self.is_evictable(at) && !self.is_marked(at)));
+        assert!(self.entries.capacity() <= FULL);
+        u64::from(self.gone_count)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use extant_base::rng::Rng;
     use extant_ondisk::{BlockNr, LogicalBlock};
 
@@ -266,68 +357,81 @@ mod tests {
         Packed::new(EsEntry { lblk: LogicalBlock(lblk), len: 1, state })
     }
 
-    /// Entries with their marks, as a vector.
-    fn content(leaf: &Leaf) -> Vec<(Packed, bool)> {
-        let all: Vec<_> = (0..leaf.len()).map(|at| (leaf.entries()[at], leaf.is_marked(at))).collect();
-        for (at, (e, _)) in all.iter().enumerate() {
-            assert_eq!(leaf.evictable[at / 64] & bit(at).1 != 0, !e.is_delayed());
-        }
-        assert_eq!(leaf.evictable(), all.iter().filter(|(e, _)| !e.is_delayed()).count());
-        all
-    }
-
+    /// Against a map of entries with their marks. Few go at a time, many, or all; a few blocks, so that places are
+    /// taken again, or many.
     #[test]
-    fn bits_move_with_their_entries() {
-        let mut rng = Rng::new(5);
-        let mut leaf = Leaf::default();
-        let mut model: Vec<(Packed, bool)> = Vec::new();
-        let mut warmth = 0;
-        for round in 0..20_000 {
-            match rng.below(16) {
-                0..=8 if model.len() < FULL => {
-                    let at = rng.below(model.len() as u64 + 1) as usize;
-                    let e = packed(rng.below(1 << 30) as u32, rng.below(3) == 0);
-                    leaf.insert(at, e);
-                    model.insert(at, (e, false));
-                }
-                0..=12 if !model.is_empty() => {
-                    let at = rng.below(model.len() as u64) as usize;
-                    if rng.below(2) == 0 {
-                        assert_eq!(leaf.remove(at), model.remove(at).0);
-                    } else {
-                        leaf.mark(at);
-                        model[at].1 = true;
+    fn bits_stay_with_their_entries() {
+        let mut places_left = 0;
+        for seed in 0..8u64 {
+            let mut rng = Rng::new(seed);
+            let mut leaf = Leaf::default();
+            let mut model: BTreeMap<u32, (Packed, bool)> = BTreeMap::new();
+            let (blocks, delayed) = (if seed % 2 == 0 { 700 } else { 1 << 30 }, [2, 3, 30, 100][seed as usize / 2]);
+            let mut warmth = 0;
+            for round in 0..20_000 {
+                let lblk = rng.below(blocks) as u32;
+                let before = model.range(..=lblk).next_back().map(|(_, (e, _))| *e);
+                let at = leaf.at_or_before(lblk, None);
+                assert_eq!(at.map(|at| leaf.entry(at)), before);
+                match rng.below(16) {
+                    0..=8 if model.len() < FULL && before.is_none_or(|e| e.lblk() < lblk) => {
+                        let e = packed(lblk, rng.below(delayed) > 0);
+                        leaf.insert(leaf.up_to(lblk, None), e);
+                        model.insert(lblk, (e, false));
                     }
-                }
-                13 if round % 64 == 0 => {
-                    let mut all = Vec::new();
-                    leaf.drain_into(&mut all);
-                    leaf.fill(&all);
-                }
-                14 if round % 32 == 0 => {
-                    let (wanted, spare) = (rng.below(40) as usize, rng.below(4) > 0);
-                    let used = model.iter().filter(|(e, marked)| !e.is_delayed() && *marked).count() as u32;
-                    let evictable = model.iter().filter(|(e, _)| !e.is_delayed()).count().max(1) as u32;
-                    assert_eq!(leaf.warmth(), used * ALL / evictable + warmth / 2);
-                    let mut gone = 0;
-                    model.retain(|(e, marked)| {
-                        let goes = gone < wanted && !(e.is_delayed() || spare && *marked);
-                        gone += usize::from(goes);
-                        !goes
-                    });
-                    assert_eq!(leaf.evict(wanted, spare), gone);
-                    if gone < wanted {
-                        warmth = leaf.warmth();
-                        leaf.pass();
-                        model.iter_mut().for_each(|(_, marked)| *marked = false);
+                    0..=12 => {
+                        if let (Some(at), Some(e)) = (at, before) {
+                            if rng.below(2) == 0 {
+                                assert_eq!(leaf.remove(at), e);
+                                model.remove(&e.lblk());
+                            } else {
+                                leaf.mark(at);
+                                model.insert(e.lblk(), (e, !e.is_delayed()));
+                            }
+                        }
                     }
+                    13 if round % 64 == 0 => {
+                        let mut all = Vec::new();
+                        leaf.drain_into(&mut all);
+                        assert!(all.iter().eq(model.values()));
+                        leaf.fill(&all);
+                    }
+                    14 if round % 8 == 0 => {
+                        let most = if rng.below(16) == 0 { FULL as u64 } else { 40 };
+                        let (wanted, spare) = (rng.below(most) as usize, rng.below(4) > 0);
+                        let used = model.values().filter(|(_, marked)| *marked).count() as u32;
+                        let evictable = model.values().filter(|(e, _)| !e.is_delayed()).count().max(1) as u32;
+                        assert_eq!(leaf.warmth(), used * ALL / evictable + warmth / 2);
+                        let first = model.keys().next().copied();
+                        let mut went = 0;
+                        model.retain(|_, (e, marked)| {
+                            let goes = went < wanted && !(e.is_delayed() || spare && *marked);
+                            went += usize::from(goes);
+                            !goes
+                        });
+                        let (now, began) = leaf.evict(wanted, spare);
+                        assert_eq!(now, went);
+                        assert!(began.is_none_or(|began| Some(began) == first));
+                        assert!(
+                            began.is_some() || model.keys().next().copied() == first,
+                            "or nobody knows where it is"
+                        );
+                        if went < wanted {
+                            warmth = leaf.warmth();
+                            leaf.pass();
+                            model.values_mut().for_each(|(_, marked)| *marked = false);
+                        }
+                    }
+                    _ => {}
                 }
-                _ => {}
-            }
-            if round % 16 == 0 {
-                assert_eq!(content(&leaf), model);
-                assert!(leaf.entries.capacity() <= FULL);
+                places_left += leaf.check();
+                if round % 16 == 0 {
+                    let there = (0..leaf.entries.len()).filter(|at| !leaf.has_gone(*at));
+                    assert!(there.map(|at| (leaf.entries[at], leaf.is_marked(at))).eq(model.values().copied()));
+                    assert_eq!(leaf.len(), model.len());
+                }
             }
         }
+        assert!(places_left > 0, "no place was left behind: this tests nothing");
     }
 }

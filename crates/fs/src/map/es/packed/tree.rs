@@ -5,14 +5,13 @@
 
 use super::allocated;
 use super::entry::{self, Packed};
-use super::leaf::{ALL, FULL, Leaf};
+use super::leaf::{ALL, FULL, Leaf, SMALL};
 use crate::map::es::tree::Entries;
 use crate::map::es::{EsEntry, EsState};
 
 /// Entries that need no memory but the inode's own. They never go: nothing would be gained.
 const FEW: usize = 3;
-/// A leaf with less looks for a neighbour to join, if both together leave room.
-const SMALL: usize = FULL / 4;
+/// Two leaves join if both together leave room.
 const JOINED: usize = FULL * 3 / 4;
 /// A full leaf gives to a neighbour that has at least so much room.
 const ROOM: usize = FULL / 16;
@@ -202,19 +201,29 @@ impl Many {
         self.leaves.shrink_to_fit();
     }
 
+    /// The leaf that `lblk` belongs to, and where the next one starts.
+    fn place(&self, lblk: u32) -> Option<(usize, Option<u32>)> {
+        let place = self.firsts.partition_point(|first| *first <= lblk).checked_sub(1)?;
+        Some((place, self.firsts.get(place + 1).copied()))
+    }
+
     /// The last entry that starts at or before `lblk`.
     fn at_or_before(&self, lblk: u32) -> Option<At> {
-        let place = self.firsts.partition_point(|first| *first <= lblk).checked_sub(1)?;
-        let end = self.firsts.get(place + 1).copied();
-        Some((place, self.leaf(self.order[place]).up_to(lblk, end) - 1))
+        let (place, end) = self.place(lblk)?;
+        Some((place, self.leaf(self.order[place]).at_or_before(lblk, end)?))
+    }
+
+    /// Where an entry goes that starts at `lblk`.
+    fn at(&self, lblk: u32) -> At {
+        self.place(lblk).map_or((0, 0), |(place, end)| (place, self.leaf(self.order[place]).up_to(lblk, end)))
     }
 
     fn get(&self, at: At) -> Packed {
-        self.leaf(self.order[at.0]).entries()[at.1]
+        self.leaf(self.order[at.0]).entry(at.1)
     }
 
     fn put(&mut self, e: Packed) {
-        let (mut place, mut within) = self.at_or_before(e.lblk()).map_or((0, 0), |at| (at.0, at.1 + 1));
+        let (mut place, mut within) = self.at(e.lblk());
         if self.order.is_empty() {
             self.add_leaf(0);
         } else if self.leaf(self.order[place]).len() == FULL {
@@ -224,7 +233,7 @@ impl Many {
                 (place, within) = (place + 1, 0);
             } else {
                 self.make_room(place);
-                (place, within) = self.at_or_before(e.lblk()).map_or((0, 0), |at| (at.0, at.1 + 1));
+                (place, within) = self.at(e.lblk());
             }
         }
         self.change(self.order[place], |leaf| leaf.insert(within, e));
@@ -293,7 +302,7 @@ impl Many {
     fn settle(&mut self, place: usize) {
         let leaf = self.leaf(self.order[place]);
         let len = leaf.len();
-        match leaf.entries().first() {
+        match leaf.first() {
             None => return self.remove_leaf(place),
             Some(first) => self.firsts[place] = first.lblk(),
         }
@@ -322,7 +331,7 @@ impl Many {
         let (place, within) = self.at_or_before(from).unwrap_or((0, 0));
         let mut skip = within;
         for number in self.order.get(place..).unwrap_or_default() {
-            for e in &self.leaf(*number).entries()[skip..] {
+            for e in self.leaf(*number).entries_from(skip) {
                 let e = e.unpack();
                 if e.end() > u64::from(from) && !f(e) {
                     return;
@@ -340,10 +349,10 @@ impl Many {
         while done.freed < wanted && done.visited < visits && self.ahead > 0 && self.hand != NONE {
             let number = self.hand;
             let leaf = self.leaf(number);
-            let (behind, first) = (leaf.behind, leaf.entries().first().map_or(0, |e| e.lblk()));
+            let behind = leaf.behind;
             let (all, left) = (leaf.evictable() as u64, (wanted - done.freed) as usize);
-            let freed = if warm.is_some_and(|warm| leaf.warmth() > warm + chance(leaf.evictable())) {
-                0
+            let (freed, began) = if warm.is_some_and(|warm| leaf.warmth() > warm + chance(leaf.evictable())) {
+                (0, None)
             } else {
                 self.change(number, |leaf| leaf.evict(left, warm.is_some()))
             };
@@ -357,7 +366,7 @@ impl Many {
                     self.hand = behind;
                 }
             }
-            if freed > 0 {
+            if let Some(first) = began {
                 self.settle(self.firsts.partition_point(|f| *f <= first) - 1);
             }
         }
@@ -442,7 +451,7 @@ impl Entries for PackedTree {
             Form::Many(many) => {
                 let at = many.at_or_before(lblk)?;
                 let leaf = many.leaf(many.order[at.0]);
-                let found = leaf.entries()[at.1].unpack();
+                let found = leaf.entry(at.1).unpack();
                 if found.end() > u64::from(lblk) {
                     leaf.mark(at.1);
                 }
@@ -520,16 +529,17 @@ impl Entries for PackedTree {
 
 #[cfg(test)]
 impl PackedTree {
-    /// What must hold between leaves, root and ring.
-    pub fn check(&self) {
-        let Form::Many(many) = &self.0 else { return };
+    /// What must hold between leaves, root and ring. Returns how many places hold nothing.
+    pub fn check(&self) -> u64 {
+        let Form::Many(many) = &self.0 else { return 0 };
         assert_eq!(many.firsts.len(), many.order.len());
-        let (mut bytes, mut len, mut evictable, mut listed) = (0, 0, 0, 0);
+        let (mut bytes, mut len, mut evictable, mut listed, mut gone) = (0, 0, 0, 0, 0);
         for (first, number) in many.firsts.iter().zip(&many.order) {
             let leaf = many.leaf(*number);
-            assert_eq!(leaf.entries().first().map(|e| e.lblk()), Some(*first));
+            assert_eq!(leaf.first().map(|e| e.lblk()), Some(*first));
             assert_eq!(leaf.listed, leaf.evictable() > 0);
-            assert_eq!(leaf.evictable(), leaf.entries().iter().filter(|e| !e.is_delayed()).count());
+            assert_eq!(leaf.evictable(), leaf.entries_from(0).filter(|e| !e.is_delayed()).count());
+            gone += leaf.check();
             bytes += leaf.bytes();
             len += leaf.len() as u64;
             evictable += leaf.evictable() as u64;
@@ -544,5 +554,6 @@ impl PackedTree {
         }
         assert_eq!(at, many.hand);
         assert_eq!(many.leaves.iter().flatten().count(), many.order.len());
+        gone
     }
 }
