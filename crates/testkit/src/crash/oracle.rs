@@ -224,9 +224,16 @@ fn check_content(
         let (from, to) = (pair[0], pair[1]);
         let (candidates, zero) = allowed(&changes, from, floor, solid, seen_op, loose.is_some());
         let bytes = &seen.content[from as usize..to as usize];
-        let patterns: Vec<Vec<u8>> =
-            candidates.iter().map(|v| pattern::bytes(history.first + id, *v as u32, from, to)).collect();
-        if patterns.iter().any(|p| p == bytes) {
+        if zero && bytes.iter().all(|b| *b == 0) {
+            continue;
+        }
+        // The newest is the likeliest.
+        let mut patterns: Vec<Vec<u8>> = Vec::with_capacity(candidates.len());
+        let whole = candidates.iter().rev().any(|v| {
+            patterns.push(pattern::bytes(history.first + id, *v as u32, from, to));
+            patterns.last().is_some_and(|p| p == bytes)
+        });
+        if whole {
             continue;
         }
         for (i, b) in bytes.iter().enumerate() {

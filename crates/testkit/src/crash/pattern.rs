@@ -6,19 +6,30 @@
 /// What free space holds before the workload: seeing it in a file means that a block was mapped and never written.
 pub const POISON: &[u8; 8] = b"POISON!\xEE";
 
+/// One in each byte.
+const ONES: u64 = u64::MAX / 255;
+
 /// The eight bytes at offset `cell * 8` of what write `version` put into file `file`.
 fn cell(file: u32, version: u32, cell: u64) -> [u8; 8] {
     let mut z = (u64::from(file) << 40) ^ (u64::from(version) << 20) ^ cell.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^= z >> 31;
-    // Zero means "nothing was written here", so no pattern contains it.
-    z.to_le_bytes().map(|b| if b == 0 { 0x5A } else { b })
+    // Zero means "nothing was written here", so no pattern contains it. The top bit of each byte says that it is zero;
+    // explorers spend their time here, so all eight are looked at together.
+    let zero = !(((z & (0x7F * ONES)) + 0x7F * ONES) | z) & (0x80 * ONES);
+    (z | (zero >> 7) * 0x5A).to_le_bytes()
 }
 
 /// Fills `buf` with what write `version` puts at `offset` of `file`.
 pub fn fill(file: u32, version: u32, offset: u64, buf: &mut [u8]) {
     let mut at = 0;
+    if offset.is_multiple_of(8) {
+        for (i, eight) in buf.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *eight = cell(file, version, offset / 8 + i as u64);
+        }
+        at = buf.len() & !7;
+    }
     while at < buf.len() {
         let abs = offset + at as u64;
         let bytes = cell(file, version, abs / 8);

@@ -207,8 +207,8 @@ fn of_client(seen: &Seen, client: usize) -> Seen {
 /// Nothing that was never written is to be seen, whatever failed.
 fn no_poison(record: &Record, seen: &Seen) -> Result<(), String> {
     for (path, node) in seen.iter().filter(|(_, n)| n.kind == NodeKind::File) {
-        for (i, word) in node.content.chunks_exact(8).enumerate() {
-            if pattern::is_poison(word, 0) {
+        for (i, word) in node.content.as_chunks::<8>().0.iter().enumerate() {
+            if word == pattern::POISON {
                 let at = i as u64 * 8;
                 let id = node.generation.and_then(|g| record.history.find(node.ino, g));
                 let ops = &record.history.ops;
