@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
+use extant_base::sim::{self, Options};
 use extant_base::task;
 use extant_cache::Budget;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
@@ -186,6 +187,70 @@ fn threads_and_shrinks_agree_in_the_end() {
             std::hint::black_box(cache.shrink(1000));
         }
         assert_eq!(cache.evictable(), 0, "{}: every inode with evictable entries is still listed", kind.name());
+    });
+}
+
+/// Somebody looks up, somebody changes and somebody shrinks, under every schedule with few preemptions: nobody is told
+/// anything untrue, no promise goes, and afterwards all that can go is still found by a shrink.
+#[test]
+fn lookups_changes_and_shrinks_under_every_schedule() {
+    fn state(node: &EsInode, lblk: u32) -> Option<EsState> {
+        node.lookup(LogicalBlock(lblk)).map(|e| e.state)
+    }
+    let three_threads = move |kind: EsPolicyKind| {
+        let cache = EsCache::new(kind, Clock::real(), None);
+        let all = Arc::new(inodes(&cache, 2));
+        // Promises enough that no policy has the rest in the inode itself, where it costs nothing.
+        all.iter()
+            .for_each(|n| (0..3).for_each(|i| assert_eq!(n.insert(LogicalBlock(20 + 2 * i), 1, EsState::Delayed), 0)));
+        all[0].insert(LogicalBlock(0), 1, EsState::Delayed);
+        all[0].insert(LogicalBlock(2), 1, lone(2));
+        let start = |work: fn(&EsCache, &[EsInode])| {
+            let (cache, all) = (cache.clone(), Arc::clone(&all));
+            task::spawn("es", move || work(&cache, &all)).expect("thread")
+        };
+        let threads = [
+            start(|cache, _| {
+                cache.shrink(2);
+            }),
+            start(|_, all| {
+                all[0].remove(LogicalBlock(2), 1);
+                all[1].insert(LogicalBlock(4), 1, lone(4));
+                assert_eq!(all[0].insert(LogicalBlock(0), 1, lone(0)), 1, "a promise has gone");
+                all[0].insert(LogicalBlock(6), 1, EsState::Delayed);
+            }),
+            start(|_, all| {
+                assert!([None, Some(lone(4))].contains(&state(&all[1], 4)));
+                assert!([None, Some(lone(2))].contains(&state(&all[0], 2)));
+                assert!([None, Some(lone(0)), Some(EsState::Delayed)].contains(&state(&all[0], 0)));
+            }),
+        ];
+        threads.into_iter().for_each(|t| t.join().expect("joined"));
+        assert_eq!(cache.entries(), all.iter().map(|n| n.counts().entries).sum::<u64>());
+        assert_eq!(cache.evictable(), all.iter().map(|n| n.counts().evictable).sum::<u64>());
+        let gone = cache.stats().freed;
+        // One call may only take marks off.
+        (0..4).for_each(|_| assert!(cache.shrink(8) <= 8));
+        assert_eq!((cache.entries(), cache.evictable()), (7, 0), "not found by a shrink");
+        // Only now: a lookup has an inode listed again.
+        assert_eq!((state(&all[0], 2), state(&all[0], 6)), (None, Some(EsState::Delayed)));
+        gone
+    };
+    over_all(|kind| {
+        let (mut before, mut after) = (0u64, 0u64);
+        let runs = sim::search(
+            &Options { steps_max: 10_000, processors: 2, ..Options::new(0) },
+            2,
+            move || three_threads(kind),
+            |outcome| {
+                let forks = outcome.forks;
+                let gone = outcome.result.unwrap_or_else(|e| panic!("{} {forks:?}: {e}", kind.name()));
+                (before, after) = (before + u64::from(gone == 0), after + u64::from(gone > 0));
+            },
+        );
+        assert!(runs > 1_000, "{}: {runs} schedules", kind.name());
+        let evicts = kind != EsPolicyKind::DelayedOnly;
+        assert!(before > 0 && (after > 0) == evicts, "{}: {before} and {after} of {runs}", kind.name());
     });
 }
 
