@@ -410,7 +410,7 @@ fn results_that_find_no_space_are_told_and_go_on_later() {
     common::tool("mount", &["-o", "remount,size=1m", &full]);
     let again = extant(&args);
     let all = trials(&out).len();
-    common::tool("umount", &[&full]);
+    common::umount(&[&full]);
     assert_eq!(ran.code, Some(8), "{}", ran.err);
     assert!(ran.err.contains("trials.ndjson") && ran.err.contains("No space left"), "{}", ran.err);
     assert!((1..20).contains(&whole), "{whole} of 20 rounds fit");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Dir, big, debugfs, extant, loop_mounts_work, run, tool, whole_disk};
+use common::{Dir, big, debugfs, extant, loop_mounts_work, run, tool, umount, whole_disk};
 
 #[test]
 fn ls_lists_what_debugfs_lists() {
@@ -141,7 +141,7 @@ fn crashed(dir: &Dir) -> Option<String> {
     tool("mount", &["-o", "loop,commit=300", &image, &mnt]);
     let script = format!("echo from the journal > {mnt}/new && sync {mnt}/new && cp --sparse=always {image} {copy}");
     let written = run("sh", &["-c", &script]);
-    tool("umount", &[&mnt]);
+    umount(&[&mnt]);
     written.ok();
     Some(copy)
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Dir, Ran, extant, extant_path, fsck_clean, run, tool, whole_disk};
+use common::{Dir, Ran, extant, extant_path, fsck_clean, run, tool, umount, whole_disk};
 use extant_base::clock::Clock;
 use extant_testkit::mount::{fuse_works, is_mount_point};
 
@@ -260,7 +260,7 @@ fn an_unmount_that_loses_data_fails() {
         extant(&["unmount", &place.mnt]).fails(2, &["sparse.img: "]);
         assert!(!place.mounted());
     });
-    tool("umount", &[&small]);
+    umount(&[&small]);
     tried.unwrap();
 }
 
@@ -283,7 +283,7 @@ fn block_devices() {
             std::fs::write(place.at(&format!("new{round}")), "new").expect("write");
             tool("sync", &["-f", &place.at("big")]);
             if round == 0 {
-                tool("umount", &[&place.mnt]);
+                umount(&[&place.mnt]);
             } else {
                 extant(&["unmount", &place.mnt]).ok();
             }

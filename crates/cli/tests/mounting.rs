@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, run, tool, whole_disk};
+use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, run, tool, umount, whole_disk};
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
@@ -118,7 +118,7 @@ fn a_mount_right_after_an_unmount_waits_for_the_old_server() {
         extant(&["mount", &image, &mnt]).ok();
         std::fs::write(format!("{mnt}/new{round}"), vec![round; 4 << 20]).expect("written");
         // Without the helper: it does not wait.
-        tool("umount", &["-i", &mnt]);
+        umount(&["-i", &mnt]);
     }
     assert_eq!(extant(&["ls", &image]).code, Some(0));
     extant(&["mount", &image, &mnt]).ok();
@@ -175,7 +175,7 @@ fn a_partition_of_a_device_is_a_block_device_to_the_kernel() {
             assert!(line.contains(" fuseblk.extant "), "{line}");
             std::fs::write(format!("{mnt}/{partitioned}"), "x").expect("written");
             // It waits, for this type.
-            tool("umount", &["-i", &mnt]);
+            umount(&["-i", &mnt]);
             assert_eq!(extant(&["cat", &part, &partitioned.to_string()]).ok(), "x");
         });
         tool("losetup", &["-d", &device]);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use common::{Dir, debugfs, extant, extant_path, fsck_clean, run, tool};
+use common::{Dir, debugfs, extant, extant_path, fsck_clean, run, tool, umount};
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
@@ -99,7 +99,7 @@ fn a_confined_server_does_all_that_a_mount_does() {
         // All that have started since.
         confined(pid);
         match round {
-            0 => drop(tool("umount", &["-i", &mnt.0])),
+            0 => umount(&["-i", &mnt.0]),
             1 => extant(&["unmount", &mnt.0]).ok().clear(),
             _ => end_by_signal(pid, &mnt.0),
         }

@@ -4,7 +4,7 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 
-use common::{Dir, extant, loop_mounts_work, patch, tool, whole_disk};
+use common::{Dir, extant, loop_mounts_work, patch, tool, umount, whole_disk};
 use extant_block::device::{Engine, FileDevice, OpenOptions};
 
 /// Every tool that reads says the same, with status 8; a mount with 32.
@@ -223,7 +223,7 @@ fn mounted_by_the_kernel() {
     let tried = std::panic::catch_unwind(|| {
         all_fail(&dir, &image, &["disk.img: in use: mounted by the kernel through /dev/loop", &kernel]);
     });
-    tool("umount", &[&kernel]);
+    umount(&[&kernel]);
     tried.unwrap();
 }
 

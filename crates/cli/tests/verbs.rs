@@ -5,7 +5,9 @@ mod common;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, patch, run, tool, whole_disk};
+use common::{
+    Dir, Ran, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, patch, run, tool, umount, whole_disk,
+};
 
 /// Commands that extant and the host have in common; `@` is where the file system is.
 const COMMON: &[&str] = &[
@@ -114,10 +116,10 @@ fn every_verb_does_what_the_hosts_does() {
             }
             tool("mount", &["-o", "loop,ro", &ours, &look]);
             let (ours, theirs) = (listing(&look), listing(&mnt));
-            tool("umount", &[&look]);
+            umount(&[&look]);
             assert_eq!(ours, theirs);
         });
-        tool("umount", &[&mnt]);
+        umount(&[&mnt]);
         tried.unwrap();
     }
 }
@@ -197,7 +199,7 @@ fn searching_and_counting_agree_with_the_hosts() {
             assert_eq!(numbers(&own), numbers(&host), "{own}{host}");
         }
     });
-    tool("umount", &[&mnt]);
+    umount(&[&mnt]);
     tried.unwrap();
 }
 
@@ -365,7 +367,7 @@ fn atomic_scripts() {
             std::fs::create_dir(&mnt).expect("directory");
             tool("mount", &["-o", "loop", &image, &mnt]);
             let same = run("cmp", &[&format!("{mnt}/new/big"), &format!("{mnt}/large")]);
-            tool("umount", &[&mnt]);
+            umount(&[&mnt]);
             same.ok();
         }
     }

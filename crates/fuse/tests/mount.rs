@@ -349,7 +349,8 @@ fn fuseblk_delivers_syncfs_and_umount_waits_for_destroy() {
         drop(open);
         let start = Instant::now();
         // Another process, and not the helper that an installed Extant has for umount(8): this server is a test's.
-        assert!(Command::new("umount").arg("-i").arg(&m.path).status().expect("umount").success());
+        // Another test's child has the file open, too, from its fork until it executes something.
+        wait_for(|| Command::new("umount").arg("-i").arg(&m.path).status().expect("umount").success());
         assert!(start.elapsed() >= takes, "umount came back after {:?}", start.elapsed());
         assert_eq!(m.fs.counts.destroy.load(Ordering::Relaxed), 1);
         m.server.take().expect("once").join().expect("no panic").expect("ended well");

@@ -61,6 +61,20 @@ pub fn tool(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&ran.out).into_owned()
 }
 
+/// umount(8). Another test's child has our files open from its fork until it executes something, so "busy" may pass.
+#[track_caller]
+pub fn umount(args: &[&str]) {
+    let mut ran = run("umount", args);
+    for _ in 0..100 {
+        if ran.code == Some(0) || !ran.err.contains("busy") {
+            break;
+        }
+        extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(50));
+        ran = run("umount", args);
+    }
+    assert_eq!(ran.code, Some(0), "umount {args:?}: {}", ran.err);
+}
+
 pub fn debugfs(image: &str, request: &str) -> String {
     tool("debugfs", &["-R", request, image])
 }

@@ -18,7 +18,7 @@ fn cell(file: u32, version: u32, cell: u64) -> [u8; 8] {
     // Zero means "nothing was written here", so no pattern contains it. The top bit of each byte says that it is zero;
     // explorers spend their time here, so all eight are looked at together.
     let zero = !(((z & (0x7F * ONES)) + 0x7F * ONES) | z) & (0x80 * ONES);
-    (z | (zero >> 7) * 0x5A).to_le_bytes()
+    (z | ((zero >> 7) * 0x5A)).to_le_bytes()
 }
 
 /// Fills `buf` with what write `version` puts at `offset` of `file`.

@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
+use extant_base::clock::Clock;
 use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
 
 use super::in_use::{range_in_use, same_image_in_use};
@@ -72,6 +74,11 @@ pub(super) struct Opened {
     pub limits: Limits,
 }
 
+/// A claim outlives its owner for some moments: the kernel keeps the files of an io_uring after the ring is closed, and
+/// a process that was just forked has all descriptors until it executes something.
+const CLAIM_TRIES: u32 = 50;
+const CLAIM_PAUSE: Duration = Duration::from_millis(10);
+
 /// Linux's default of 1280 KiB, rounded to a power of two.
 const TRANSFER_MAX: u32 = 1 << 20;
 
@@ -85,13 +92,23 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device")));
     }
-    let (data, io) = open_data(path, options, block_device, create.is_some()).map_err(|e| {
-        if block_device && e.raw_os_error() == Some(libc::EBUSY) {
-            busy(name, same_image_in_use(path).unwrap_or_else(|| "opened exclusively by somebody else".to_owned()))
-        } else {
-            failed(e)
+    let claimed = |e: &io::Error| block_device && e.raw_os_error() == Some(libc::EBUSY);
+    let mut tries = 0;
+    let (data, io) = loop {
+        match open_data(path, options, block_device, create.is_some()) {
+            Ok(opened) => break opened,
+            Err(e) if !claimed(&e) => return Err(failed(e)),
+            Err(_) => {}
         }
-    })?;
+        if let Some(by) = same_image_in_use(path) {
+            return Err(busy(name, by));
+        }
+        if tries == CLAIM_TRIES {
+            return Err(busy(name, "opened exclusively by somebody else".to_owned()));
+        }
+        tries += 1;
+        Clock::real().sleep(CLAIM_PAUSE);
+    };
     let meta = data.metadata().map_err(failed)?;
     if meta.file_type().is_block_device() != block_device || !(block_device || meta.is_file()) {
         return Err(failed(io::Error::other("replaced while it was being opened")));
