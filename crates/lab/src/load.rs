@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use crate::result::{SCHEMA, TRIALS, Trial};
 use crate::table::plain;
-use crate::target::Target;
+use crate::target::{Target, policies};
 
 /// Longest line that is read, bytes: histograms of a dozen operations and ten thousand groups are below a mebibyte.
 const LINE_MAX: u64 = 64 << 20;
@@ -241,9 +241,25 @@ fn rank(trial: &Trial, last: usize) -> Vec<usize> {
         .max_by_key(|(i, length)| (*length, usize::MAX - i));
     let mut rank = vec![target.map_or(usize::MAX, |(i, _)| i)];
     for (name, value) in &trial.contestant.policies {
-        let values = words.iter().find_map(|w| w.strip_prefix(name.as_str())?.strip_prefix('='));
-        rank.push(values.and_then(|v| v.split(',').position(|v| v == value)).unwrap_or(usize::MAX));
+        let place = |values: &str| values.split(',').position(|v| v == value);
+        let at = match trial.contestant.kind.as_str() {
+            "model" => place_in_model(&trial.environment.command, place).or_else(|| {
+                // All compete, the default first.
+                let table = policies().find(|t| t.option == name.as_str())?;
+                table.default_first().position(|row| row.name == value)
+            }),
+            _ => words.iter().find_map(|w| w.strip_prefix(name.as_str())?.strip_prefix('=')).and_then(place),
+        };
+        rank.push(at.unwrap_or(usize::MAX));
     }
     rank.push(last);
     rank
+}
+
+/// A model's mechanism is no word of `--policy a,b`.
+fn place_in_model(command: &[String], place: impl Fn(&str) -> Option<usize>) -> Option<usize> {
+    let named = |w: &str| w == "-p" || w == "--policy";
+    let next = command.windows(2).filter(|w| named(&w[0])).map(|w| w[1].as_str());
+    let glued = command.iter().filter_map(|w| w.strip_prefix("--policy=").or_else(|| w.strip_prefix("-p")));
+    next.chain(glued.map(|v| v.strip_prefix('=').unwrap_or(v))).find_map(place)
 }

@@ -107,7 +107,29 @@ fn a_fragmented_disk_is_walked_by_who_does_not_know_it() {
     let labels = groups[0].labels();
     let vanilla = labels.iter().position(|l| l == "mb_policy=vanilla").unwrap();
     let comparison = groups[0].comparison(vanilla, "groups_visited").unwrap();
-    assert_eq!((labels[0].as_str(), comparison.verdict), ("mb_policy=goal-first", Verdict::Worse));
+    assert_eq!((labels[0].as_str(), comparison.verdict), ("mb_policy=sure-fit", Verdict::Worse), "the default first");
+}
+
+#[test]
+fn the_first_policy_of_the_command_line_is_the_baseline() {
+    for (given, words) in [
+        (["vanilla", "sure-fit"], vec!["-p", "vanilla,sure-fit"]),
+        (["sure-fit", "vanilla"], vec!["--policy=sure-fit,vanilla", "-o", "vanilla"]),
+    ] {
+        let dir = tempfile::tempdir().expect("directory");
+        let mut config = config(dir.path(), "group-search", &["groups=16", "requests=5"]);
+        config.policies = given.map(str::to_owned).to_vec();
+        config.command =
+            ["extant", "lab", "model", "group-search"].into_iter().chain(words).map(str::to_owned).collect();
+        // Whatever the lot of the rounds.
+        for seed in 1..6 {
+            config.seed = seed;
+            config.output = dir.path().join(seed.to_string());
+            run(&config, &AtomicBool::new(false)).expect("run");
+            let labels = groups_of(crate::run::load(&config.output).expect("trials")).unwrap()[0].labels();
+            assert_eq!(labels, given.map(|p| format!("mb_policy={p}")), "{seed}");
+        }
+    }
 }
 
 #[test]

@@ -2,17 +2,17 @@
 //!
 //! | name | idea | Linux | judged by |
 //! |---|---|---|---|
-//! | `vanilla` | goal group, then each following group, once per criterion | 5.13, `mb_optimize_scan=0` | `contract`, locality test |
-//! | `optimize-scan` | the head of a list of groups that fit; who changed goes to the tail | 5.13 to 5.19, `mb_optimize_scan=1` | `contract`, drift test |
-//! | `goal-first` | goal group, then the head of such a list; who changed little stays | 6.1, `mb_optimize_scan=1` | `contract`, locality test |
-//! | `ordered-groups` | forward from the goal among groups that fit, order by order; shorter goals before worse groups | 6.17, `mb_optimize_scan=1` | `contract`, locality test |
-//! | `size-classes` | goal group, then the nearest of all orders that fit | none | `contract`, locality test |
-//! | `sure-fit` | the nearest group that surely has a run; one home for what is synced | none | `contract`, locality and bound tests |
+//! | `vanilla` | goal group, then each following group, once per criterion | 5.13, `mb_optimize_scan=0` | experiments/008 to 010 |
+//! | `optimize-scan` | the head of a list of groups that fit; who changed goes to the tail | 5.13 to 5.19, `mb_optimize_scan=1` | experiments/008 to 010 |
+//! | `goal-first` | goal group, then the head of such a list; who changed little stays | 6.1, `mb_optimize_scan=1` | experiments/008 to 010 |
+//! | `ordered-groups` | forward from the goal among groups that fit, order by order; shorter goals before worse groups | 6.17, `mb_optimize_scan=1` | experiments/008 to 010 |
+//! | `size-classes` | goal group, then the nearest of all orders that fit | none | experiments/008 to 010 |
+//! | `sure-fit` | the nearest group that surely has a run; one home for what is synced | none | experiments/008 to 010 |
 //!
 //! Main types: [`Policy`] (the choice at mount), [`GroupChoice`] (what a policy is), [`Rules`] (what else differs
 //! between generations, as data), [`Pass`] (one request's way through the groups). A pass names each group at most once
-//! per criterion and only groups below its limit; what it names is a hint that the search checks again. A group with
-//! something free is named at the last criterion at the latest.
+//! per criterion (at the last one a group may come again) and only groups below its limit; what it names is a hint that
+//! the search checks again. A group with something free is named at the last criterion at the latest.
 //!
 //! Deliberate differences to Linux, of all its generations here:
 //!
@@ -170,7 +170,7 @@ pub struct Pass {
     pub data: bool,
     /// The blocks that the caller cannot do without; trimming stops above.
     pub least: u32,
-    /// Notes of the policy, 0 at the start of each criterion.
+    /// Notes of the policy, 0 at the start of each criterion; [`Pass::walk`] counts in `step`.
     pub step: u32,
     pub at: u64,
     pub tries: u32,
@@ -248,7 +248,7 @@ pub type Good<'a> = &'a mut dyn FnMut(&Pass, u32) -> bool;
 pub trait GroupChoice: Send + Sync {
     fn rules(&self) -> &'static Rules;
 
-    /// A group's numbers changed. Under the group's lock.
+    /// A group's numbers changed, or the mount begins and nobody has read its bitmap yet. Under the group's lock.
     fn changed(&self, group: u32, info: GroupInfo);
 
     /// The next group to search; moves the pass on to the next criterion where nothing is left. None: nothing is free.
