@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use super::*;
 use extant_base::rng::Rng;
+use extant_base::sim::{self, Options};
 use extant_base::sync::atomic::AtomicU64;
 use extant_base::task;
 
@@ -28,20 +29,26 @@ impl AddressSpaceOps for Inode {
     }
 
     fn dirty_bytes(&self) -> u64 {
-        self.dirty.load(Ordering::SeqCst)
+        looked(self.dirty.load(Ordering::SeqCst))
     }
 
     fn has_times(&self) -> bool {
-        self.times.load(Ordering::SeqCst)
+        looked(self.times.load(Ordering::SeqCst))
     }
 
     fn is_idle(&self) -> bool {
-        self.taken.load(Ordering::SeqCst) == 0
+        looked(self.taken.load(Ordering::SeqCst) == 0)
     }
 
     fn listed(&self) -> &Listed {
         &self.listed
     }
+}
+
+/// What was seen may have changed before it is acted upon.
+fn looked<T>(seen: T) -> T {
+    sim::point("an inode was looked at");
+    seen
 }
 
 impl Inode {
@@ -51,6 +58,7 @@ impl Inode {
 
     fn dirty(self: &Arc<Self>, bytes: u64) {
         self.dirty.fetch_add(bytes, Ordering::SeqCst);
+        sim::point("an inode is dirty");
         self.flusher().dirtied(self.ino, bytes, self);
     }
 
@@ -206,6 +214,42 @@ fn threads_lose_no_inode() {
         inode.arrive();
     }
     assert_eq!((flusher.dirty_bytes(), flusher.waiting_bytes(), flusher.dirty_inodes()), (0, 0, 0));
+}
+
+/// An inode is dirtied and touched while its last write arrives and the flusher goes around, under every schedule with few
+/// preemptions: what is dirty is listed for it.
+#[test]
+fn an_inode_is_listed_for_what_it_has_under_every_schedule() {
+    let three_threads = || {
+        let flusher = flusher(&Clock::virtual_at(0), 40, 1_000);
+        let all = inodes(&flusher, 2);
+        all.iter().for_each(|inode| inode.dirty(BLOCK));
+        all.iter().for_each(|inode| inode.take());
+        let start = |work: fn(&Arc<Inode>)| {
+            let inode = all[0].clone();
+            task::spawn("tests", move || work(&inode)).expect("spawned")
+        };
+        let threads = [
+            start(|inode| inode.arrive()),
+            start(|inode| inode.dirty(BLOCK)),
+            start(|inode| {
+                drop(inode.flusher().dirty_after(1, 0..2, 2));
+                inode.touch();
+            }),
+        ];
+        threads.into_iter().for_each(|t| t.join().expect("joined"));
+        assert_eq!(all[0].listed.get(), For::Data, "dirty");
+        assert!(flusher.listed().iter().any(|inode| inode.ino == 0), "dirty and not listed");
+        all[0].take();
+        all.iter().for_each(|inode| inode.arrive());
+        assert_eq!((flusher.dirty_bytes(), flusher.dirty_inodes()), (0, 0));
+    };
+    let runs =
+        sim::search(&Options { steps_max: 10_000, processors: 2, ..Options::new(0) }, 2, three_threads, |outcome| {
+            let forks = outcome.forks;
+            outcome.result.unwrap_or_else(|e| panic!("{forks:?}: {e}"));
+        });
+    assert!(runs > 1_000, "{runs} schedules");
 }
 
 /// Over the limit a writer waits for what is on its way, and not longer than he must; who is alone writes.
