@@ -2,7 +2,7 @@
 //!
 //! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold;
 //! whoever pushes the sum over the limit asks the registered shrinkers to give back, each in proportion to what it
-//! could, once, without waiting for anything.
+//! could (who has next to nothing last), once, without waiting for anything.
 //!
 //! What it does not do: it never starts writeback or a transaction; dirty memory is bounded by the flusher, metadata
 //! pinned by the journal by the journal. This is the baseline; the policies of reclaim hang on this seam.
@@ -17,6 +17,9 @@ use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
 
 static CLASS: LockClass = LockClass::new("shrinkers", 95);
+
+/// Next to nothing: less than one in so many bytes that could go.
+const SMALL: u128 = 16;
 
 /// A cache that can give memory back. Must not block, start a transaction or wait for I/O.
 pub trait Shrinker: Send + Sync {
@@ -100,6 +103,11 @@ impl Budget {
     /// Called with no cache lock held: when over the limit, one thread at a time frees an eighth of the limit (or what
     /// there is), so that reclaim comes in batches rather than once per allocation.
     ///
+    /// All give in proportion to what they have, but who has next to nothing gives last. What is small is small because
+    /// a few bytes of it stand for much (a mapping for a block of data, a buddy for a group), and where data streams
+    /// through the cache an eighth of everything goes every few thousand blocks: such a cache would be emptied in no
+    /// time, and nothing be gained.
+    ///
     /// What is in use may be pinned: inodes that the kernel knows, dirty memory. Looking through all of it again for
     /// every operation would find the same; so after a look that did not come below the limit, the next one waits until
     /// a thirty-second of the limit more is in use.
@@ -115,13 +123,16 @@ impl Budget {
         let want = used.saturating_sub(self.limit) + self.limit / 8;
         let list: Vec<_> = self.shrinkers.read().iter().filter_map(Weak::upgrade).collect();
         let list: Vec<_> = list.iter().map(|s| (s, s.reclaimable())).filter(|(_, has)| *has > 0).collect();
-        let all: u128 = list.iter().map(|(_, has)| u128::from(*has)).sum();
+        let sum = |list: &[(_, u64)]| list.iter().map(|(_, has)| u128::from(*has)).sum::<u128>();
+        let all = sum(&list);
+        let (asked, spared): (Vec<_>, Vec<_>) = list.into_iter().partition(|(_, has)| u128::from(*has) * SMALL >= all);
+        let all = sum(&asked);
         let mut freed = 0;
-        for (s, has) in &list {
+        for (s, has) in &asked {
             freed += s.shrink((u128::from(want) * u128::from(*has) / all) as u64);
         }
         // What one has pinned, or spares because it was used, the others give.
-        for (s, _) in &list {
+        for (s, _) in asked.iter().chain(&spared) {
             if freed >= want {
                 break;
             }
@@ -191,6 +202,31 @@ mod tests {
         let (a, b) = (a.free.load(Ordering::Relaxed), b.free.load(Ordering::Relaxed));
         assert_eq!(b, (3 << 20) - want * 3 / 8, "three of eight parts");
         assert_eq!(a, (1 << 20) - (want - want * 3 / 8), "what is pinned, the first who has more gives");
+    }
+
+    /// Data streams through; beside it lies something small.
+    #[test]
+    fn who_has_next_to_nothing_gives_last() {
+        let budget = Budget::new(8 << 20);
+        let (data, small) = (add(&budget), add(&budget));
+        data.free.store(8 << 20, Ordering::Relaxed);
+        small.free.store(400 << 10, Ordering::Relaxed);
+        budget.charge((8 << 20) + (400 << 10));
+        for _ in 0..100 {
+            budget.relieve();
+            let gone = budget.limit() - budget.used();
+            data.free.fetch_add(gone + 4096, Ordering::Relaxed);
+            budget.charge(gone + 4096);
+        }
+        assert_eq!((small.free.load(Ordering::Relaxed), small.asked.load(Ordering::Relaxed)), (400 << 10, 0));
+        // It counts for itself when it is a sixteenth, and when the others have nothing.
+        small.free.store(1 << 20, Ordering::Relaxed);
+        budget.relieve();
+        assert!(small.free.load(Ordering::Relaxed) < 1 << 20);
+        (data.free.store(0, Ordering::Relaxed), small.free.store(400 << 10, Ordering::Relaxed));
+        budget.charge(2 << 20);
+        budget.relieve();
+        assert_eq!(small.free.load(Ordering::Relaxed), 0);
     }
 
     #[test]
