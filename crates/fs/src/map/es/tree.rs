@@ -7,6 +7,7 @@
 //! None; the owner locks.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_ondisk::{BlockNr, LogicalBlock};
@@ -30,6 +31,8 @@ pub(super) trait Entries: Default + Send + Sync {
     fn lookup(&self, lblk: u32) -> Option<EsEntry>;
     /// The last entry that starts at or before `lblk`.
     fn at_or_before(&self, lblk: u32) -> Option<EsEntry>;
+    /// That one, and the next behind it.
+    fn around(&self, lblk: u32) -> (Option<EsEntry>, Option<EsEntry>);
     /// Shows `f` the entries from the one that `from` lies in (or the next) on, until it says no.
     fn visit(&self, from: u32, f: impl FnMut(EsEntry) -> bool);
     /// A new entry where none is.
@@ -76,6 +79,10 @@ pub(super) trait Entries: Default + Send + Sync {
     /// Replaces whatever is in the range and merges with both neighbours; returns the delayed blocks that were
     /// replaced.
     fn insert(&mut self, lblk: u32, len: u32, state: EsState) -> u64 {
+        let around = self.around(lblk);
+        if self.insert_between(around, EsEntry { lblk: LogicalBlock(lblk), len, state }) {
+            return 0;
+        }
         let replaced = self.remove(lblk, len);
         let mut done = 0;
         while done < len {
@@ -88,6 +95,21 @@ pub(super) trait Entries: Default + Send + Sync {
             done += piece;
         }
         replaced
+    }
+
+    /// What most insertions are: nothing is there yet, and the run before goes on or stays apart. False, and nothing is
+    /// done, if it is anything else.
+    fn insert_between(&mut self, (left, right): (Option<EsEntry>, Option<EsEntry>), new: EsEntry) -> bool {
+        let apart = new.len <= Self::longest(new.state)
+            && left.is_none_or(|left| left.end() <= u64::from(new.lblk.0))
+            && right.is_none_or(|right| new.end() <= u64::from(right.lblk.0) && !Self::merge(&new, &right));
+        if apart {
+            match left.filter(|left| Self::merge(left, &new)) {
+                Some(left) => self.resize(left.lblk.0, left.len + new.len),
+                None => self.put(new),
+            }
+        }
+        apart
     }
 
     fn put_merged(&mut self, mut new: EsEntry) {
@@ -110,8 +132,10 @@ pub(super) trait Entries: Default + Send + Sync {
 
     /// Inserts unless any of the range is known.
     fn insert_if_absent(&mut self, lblk: u32, len: u32, state: EsState) -> bool {
-        let known = self.next(lblk).is_some_and(|e| u64::from(e.lblk.0) < end_of(lblk, len));
-        if !known {
+        let (left, right) = self.around(lblk);
+        let known = left.is_some_and(|left| left.end() > u64::from(lblk))
+            || right.is_some_and(|right| u64::from(right.lblk.0) < end_of(lblk, len));
+        if !known && !self.insert_between((left, right), EsEntry { lblk: LogicalBlock(lblk), len, state }) {
             self.insert(lblk, len, state);
         }
         !known
@@ -231,6 +255,11 @@ impl<I: Index> Entries for StatusTree<I> {
 
     fn at_or_before(&self, lblk: u32) -> Option<EsEntry> {
         self.map.range(..=lblk).next_back().map(|(l, s)| entry(*l, s))
+    }
+
+    fn around(&self, lblk: u32) -> (Option<EsEntry>, Option<EsEntry>) {
+        let right = self.map.range((Bound::Excluded(lblk), Bound::Unbounded)).next();
+        (self.at_or_before(lblk), right.map(|(l, s)| entry(*l, s)))
     }
 
     fn visit(&self, from: u32, mut f: impl FnMut(EsEntry) -> bool) {

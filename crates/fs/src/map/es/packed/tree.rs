@@ -213,6 +213,19 @@ impl Many {
         Some((place, self.leaf(self.order[place]).at_or_before(lblk, end)?))
     }
 
+    /// That one, and the next behind it.
+    fn around(&self, lblk: u32) -> (Option<Packed>, Option<Packed>) {
+        let first_of = |place: usize| self.order.get(place).and_then(|number| self.leaf(*number).first());
+        match self.at_or_before(lblk) {
+            None => (None, first_of(0)),
+            Some((place, within)) => {
+                let leaf = self.leaf(self.order[place]);
+                let right = leaf.entries_from(within + 1).next().or_else(|| first_of(place + 1));
+                (Some(leaf.entry(within)), right)
+            }
+        }
+    }
+
     /// Where an entry goes that starts at `lblk`.
     fn at(&self, lblk: u32) -> At {
         self.place(lblk).map_or((0, 0), |(place, end)| (place, self.leaf(self.order[place]).up_to(lblk, end)))
@@ -466,6 +479,18 @@ impl Entries for PackedTree {
             Form::Few(..) => self.few().iter().rev().find(|e| e.lblk() <= lblk).map(|e| e.unpack()),
             Form::Many(many) => many.at_or_before(lblk).map(|at| many.get(at).unpack()),
         }
+    }
+
+    fn around(&self, lblk: u32) -> (Option<EsEntry>, Option<EsEntry>) {
+        let (left, right) = match &self.0 {
+            Form::Few(..) => {
+                let few = self.few();
+                let behind = few.partition_point(|e| e.lblk() <= lblk);
+                (behind.checked_sub(1).map(|at| few[at]), few.get(behind).copied())
+            }
+            Form::Many(many) => many.around(lblk),
+        };
+        (left.map(Packed::unpack), right.map(Packed::unpack))
     }
 
     fn visit(&self, from: u32, mut f: impl FnMut(EsEntry) -> bool) {
