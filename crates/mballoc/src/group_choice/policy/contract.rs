@@ -84,10 +84,13 @@ fn a_pass_ends_and_names_each_group_at_most_once() {
                     let goal = rng.below(u64::from(groups) + 3) as u32;
                     let len = 1 << rng.below(10);
                     let mut pass = Pass::new(from, goal, limit, len, Some(len.ilog2()));
-                    let what = format!("{} {pass:?}", policy.name());
+                    // Before this one nothing is good enough: whoever does not move on finds nothing.
+                    let picky = Criterion::ALL[rng.below(4) as usize];
+                    let what = format!("{} {pass:?}, nothing good before {picky:?}", policy.name());
+                    let mut good = |pass: &Pass, g: u32| pass.criterion >= picky && free[g as usize] > 0;
                     let mut seen = std::collections::BTreeSet::new();
                     // What is named and found good is never enough for this search.
-                    while let Some(g) = choice.next(&mut pass, &mut |_, g| free[g as usize] > 0) {
+                    while let Some(g) = choice.next(&mut pass, &mut good) {
                         let fresh = seen.insert((pass.criterion, pass.len, g));
                         assert!(g < limit && (fresh || pass.criterion == Criterion::Any), "{what} group {g}");
                     }
