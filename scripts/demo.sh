@@ -155,6 +155,8 @@ else
     say "Speeds, on this machine, once (make bench measures properly)"
     python3 scripts/bench.py --quick --size 2048 --tree "$tree" --dir "$work" \
         --extant "$extant" --work untar,find,readtree,rmtree,sync,nosync,seqread,randread >"$work/bench" || true
+    # Why a row is missing, before the table.
+    sed -n 's/^.*FAILED: /failed: /p' "$work/bench" | sed 's/^/   /'
     sed -n '/^medians/,$p' "$work/bench" | sed '1s/.*/speed relative to the first (above 1: faster)/; s/\*//; s/^/   /'
 fi
 
@@ -162,3 +164,4 @@ say "What was shown, in $((SECONDS - start)) s"
 for line in "${summary[@]}"; do
     note "- $line"
 done
+say "The binary is $extant (make install puts it, its manual pages and mount helpers in place)"

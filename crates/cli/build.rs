@@ -13,9 +13,10 @@ fn main() {
     let modified = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
     println!("cargo::rustc-env=EXTANT_COMMIT={commit}{}", if modified { "-modified" } else { "" });
     println!("cargo::rustc-env=EXTANT_PROFILE={}", std::env::var("PROFILE").unwrap_or_default());
-    // Whatever may change the answer: the sources, and what a commit or a checkout writes.
+    // Whatever may change the answer: the sources, and what a commit or a checkout writes. Not the index, which a mere
+    // `git status` writes, too.
     println!("cargo::rerun-if-changed=..");
-    for name in ["HEAD", "index", "logs/HEAD"] {
+    for name in ["HEAD", "logs/HEAD"] {
         if let Some(path) = git(&["rev-parse", "--path-format=absolute", "--git-path", name]) {
             println!("cargo::rerun-if-changed={path}");
         }

@@ -91,7 +91,10 @@ impl Holder {
     pub fn explain(&self, image: &str, busy: DeviceError) -> Failure {
         if let Some(dir) = self.mounts.last() {
             let dir = shown(dir.as_os_str().as_bytes());
-            return Failure::op(format!("{image}: in use: mounted on {dir}, served by {}", self.processes()));
+            let by = self.processes();
+            return Failure::op(format!(
+                "{image}: in use: mounted on {dir}, served by {by}: use it there, or unmount it"
+            ));
         }
         match busy {
             DeviceError::Busy { by, .. } if self.processes.is_empty() || by.starts_with("mounted") => {

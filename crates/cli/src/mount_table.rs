@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, MOUNT, Result};
 use crate::image::ImageSpec;
+use crate::text;
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +136,8 @@ fn in_its_directory(path: &Path) -> Option<PathBuf> {
     Some(parent.canonicalize().ok()?.join(path.file_name()?))
 }
 
-/// The mount on top at `path`, a directory; or, if it is an image, the newest mount of it by this user or by root.
+/// The mount on top at `path`, a directory; or, if it is an image, the newest mount of it by this user or by root. Fails when
+/// those are of several partitions of a disk that is named as a whole.
 pub fn find(path: &Path) -> Result<Option<Mount>> {
     // First without a look at what is mounted there: its server may not answer.
     if let Some(dir) = in_its_directory(path)
@@ -147,9 +149,18 @@ pub fn find(path: &Path) -> Result<Option<Mount>> {
     let image = ImageSpec { path: absolute(&spec.path), ..spec }.resolved().source();
     let path = absolute(path);
     let mounts = read()?;
-    let at = mounts.iter().rfind(|m| m.dir == path);
-    let of = || mounts.iter().rfind(|m| m.is_extant() && m.is_trusted() && m.is_of(&image));
-    Ok(at.or_else(of).cloned())
+    if let Some(mount) = mounts.iter().rfind(|m| m.dir == path) {
+        return Ok(Some(mount.clone()));
+    }
+    let mut of: Vec<&Mount> = mounts.iter().filter(|m| m.is_extant() && m.is_trusted() && m.is_of(&image)).collect();
+    let Some(newest) = of.pop() else { return Ok(None) };
+    if of.iter().all(|m| m.source == newest.source) {
+        return Ok(Some(newest.clone()));
+    }
+    let shown = |path: &Path| text::shown(path.as_os_str().as_bytes());
+    let one = |m: &Mount| format!("{} on {}", shown(&m.source), shown(&m.dir));
+    let all = of.into_iter().chain([newest]).map(one).collect::<Vec<_>>().join(", ");
+    Err(Failure::new(MOUNT, format!("{}: several partitions are mounted ({all}): name one", shown(&image))))
 }
 
 /// The mount on top at `dir`, an absolute path without symbolic links. Asks nothing of what is mounted there.

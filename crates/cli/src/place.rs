@@ -3,12 +3,14 @@
 //! # Locking
 //! None.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use crate::failure::{Failure, Result};
 use crate::image::ImageSpec;
+use crate::text::shown;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -51,9 +53,55 @@ impl Place {
     }
 }
 
+/// An image and paths in it, of a command that is told `IMAGE PATH...`; `IMAGE:PATH...` means the same, as everywhere else.
+pub fn in_image(image: &OsStr, paths: &[OsString], partition: Option<u32>) -> (ImageSpec, Vec<OsString>) {
+    let Place::Inside(spec, first) = Place::parse(image) else {
+        return (ImageSpec::parse(image, partition), paths.to_vec());
+    };
+    let path = |inner: Vec<u8>| OsString::from_vec(if inner.is_empty() { b"/".to_vec() } else { inner });
+    let more = paths.iter().map(|p| match Place::parse(p) {
+        Place::Inside(other, inner) if other == spec => path(inner),
+        _ => p.clone(),
+    });
+    let all = std::iter::once(path(first)).chain(more).collect();
+    (ImageSpec { partition: partition.or(spec.partition), ..spec }, all)
+}
+
+/// The one path of a command that takes one; without any the root.
+pub fn the_path(paths: &[OsString]) -> Result<&[u8]> {
+    match paths {
+        [] => Ok(b"/"),
+        [path] => Ok(path.as_bytes()),
+        [path, more, ..] => {
+            let (path, more) = (shown(path.as_bytes()), shown(more.as_bytes()));
+            Err(Failure::usage(format!("one path at a time: {path} or {more}")))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_and_its_path_may_be_one_word() {
+        let dir = tempfile::tempdir().expect("directory");
+        let image = dir.path().join("a.img").into_os_string();
+        std::fs::write(&image, b"").expect("file");
+        let word = |end: &str| {
+            let mut word = image.clone();
+            word.push(end);
+            word
+        };
+        let words = |ends: &[&str]| ends.iter().map(OsString::from).collect::<Vec<_>>();
+        let (spec, paths) = in_image(&image, &words(&["/x"]), None);
+        assert_eq!((spec.path.as_os_str(), spec.partition, paths), (image.as_os_str(), None, words(&["/x"])));
+        let (spec, paths) = in_image(&word("@2:/x"), &[word("@2:/y:z"), "/v".into(), word("@3:/w")], None);
+        assert_eq!((spec.path.as_os_str(), spec.partition), (image.as_os_str(), Some(2)));
+        let other = word("@3:/w").into_string().expect("UTF-8");
+        assert_eq!(paths, words(&["/x", "/y:z", "/v", &other]));
+        assert_eq!(in_image(&word(":"), &[], Some(1)).1, words(&["/"]));
+    }
 
     #[test]
     fn places() {

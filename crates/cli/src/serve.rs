@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_block::BlockDevice;
-use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
+use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions, same_image_in_use};
 use extant_fs::{Filesystem, JournalDevice, Mounted};
 use extant_fuse::{Errno, FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use extant_lab::measure::Recorded;
@@ -189,8 +189,12 @@ fn no_loop_device(job: &Job) -> Result<()> {
             Some(_) if clock.now_ns() < LOOP_PATIENCE_NS => clock.sleep(Duration::from_millis(20)),
             Some(device) => {
                 let image = job.spec.shown();
-                let what =
-                    format!("{image}: in use by {device} (losetup -d {device} lets go of it); -o ro may mount it");
+                let what = match same_image_in_use(&job.spec.path) {
+                    Some(mounted) => format!("{image}: in use: {mounted}; unmount it there first"),
+                    None => {
+                        format!("{image}: in use by {device} (losetup -d {device} lets go of it); -o ro may mount it")
+                    }
+                };
                 return Err(Failure::new(MOUNT, what));
             }
         }

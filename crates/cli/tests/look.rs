@@ -33,6 +33,45 @@ fn ls_lists_what_debugfs_lists() {
     }
 }
 
+/// `IMAGE:PATH` is what the verbs take, and options that fingers know from ls(1) are no error.
+#[test]
+fn an_image_and_a_path_may_be_one_word() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let word = |path: &str| format!("{image}:{path}");
+    assert_eq!(extant(&["ls", &word("/etc")]).ok(), extant(&["ls", &image, "/etc"]).ok());
+    assert_eq!(extant(&["ls", &word("")]).out, extant(&["ls", &image]).out);
+    assert_eq!(extant(&["cat", &word("etc/deep/er/file"), "empty", &word("/etc/deep/er/file")]).ok(), "deep\ndeep\n");
+    assert_eq!(extant(&["stat", &word("/etc")]).ok(), extant(&["stat", &image, "/etc"]).ok());
+    assert_eq!(extant(&["tree", &word("/etc")]).ok(), extant(&["tree", &image, "/etc"]).ok());
+    extant(&["ls", &word("/nothing")]).fails(8, &["disk.img: /nothing: no such file"]);
+    extant(&["ls", &word("/etc"), "/etc"]).fails(1, &["one path at a time: /etc or /etc"]);
+    extant(&["stat", &image]).fails(1, &["of which file?", "extant info"]);
+    extant(&["cat", &image]).fails(1, &["which files of"]);
+    // A path of the host's behind an image is not meant as one.
+    extant(&["find", &image, "/etc"]).fails(8, &["/etc: no image; in ", "disk.img:/etc"]);
+
+    let long = extant(&["ls", "-l", &image]).out;
+    for usual in ["-la", "-l1", "-lA", "-n", "-aAn"] {
+        assert_eq!(extant(&["ls", usual, &image]).out, long, "{usual}");
+    }
+    assert_eq!(extant(&["ls", "-a", &image]).out, extant(&["ls", &image]).out);
+}
+
+/// What cannot be mounted is not said to be mountable.
+#[test]
+fn info_says_that_an_image_was_cut_short() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    assert!(extant(&["info", &image]).ok().contains("Extant:      read and write"));
+    let file = std::fs::OpenOptions::new().write(true).open(&image).expect("opened");
+    let whole = file.metadata().expect("size").len();
+    file.set_len(whole / 2).expect("cut");
+    let info = extant(&["info", &image]).ok();
+    assert!(info.contains(&format!("file system of {whole} bytes on a device of {}", whole / 2)), "{info}");
+    assert!(!info.contains("read and write"), "{info}");
+}
+
 #[test]
 fn cat_prints_files() {
     let dir = Dir::new();

@@ -107,6 +107,21 @@ fn umount_8_returns_when_everything_is_in_the_image() {
 }
 
 #[test]
+fn a_mount_is_told_where_and_needs_no_type() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext2", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    extant(&["mount", &image]).fails(1, &["where?", "DIRECTORY"]);
+    extant(&["mount", "-t", "xfs", &image, &mnt]).fails(1, &["xfs", "ext4"]);
+    extant(&["mount", "-t", "ext4", &image, &mnt]).ok();
+    extant(&["unmount", &mnt]).ok();
+    extant(&["unmount", &dir.text("nowhere")]).fails(32, &["nowhere: no such file or directory"]);
+}
+
+#[test]
 fn a_mount_right_after_an_unmount_waits_for_the_old_server() {
     if skipped() {
         return;
@@ -148,9 +163,13 @@ fn two_partitions_of_one_image_are_written_at_once() {
     }
     extant(&["mount", &second, &two]).fails(32, &["whole.img@2: in use: mounted on "]);
     extant(&["info", &disk]).ok();
+    // Which of them?
+    extant(&["unmount", &disk]).fails(32, &["several partitions are mounted", "whole.img@2 on ", "whole.img@5 on "]);
+    assert!(is_mount_point(Path::new(&one)) && is_mount_point(Path::new(&two)));
     extant(&["unmount", &second]).ok();
     assert!(is_mount_point(Path::new(&two)));
-    extant(&["unmount", &fifth]).ok();
+    // One that is alone needs no number.
+    extant(&["unmount", &disk]).ok();
     assert_eq!(extant(&["cat", &second, "mine"]).ok(), one);
     assert_eq!(extant(&["cat", &fifth, "mine"]).ok(), two);
 }
@@ -338,7 +357,8 @@ fn a_remount_turns_writing_off_and_on() {
     let remount = |how: &str| extant(&["mount", "-o", how, &image, &mnt]);
     remount("remount,ro").fails(32, &["open for writing"]);
     drop(open);
-    remount("remount,ro").ok();
+    // As mount(8) is told it: the directory alone.
+    extant(&["mount", "-o", "remount,ro", &mnt]).ok();
     let refused = std::fs::write(format!("{mnt}/no"), "x").expect_err("read-only");
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     // As after an unmount, while it is mounted.

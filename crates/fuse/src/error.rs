@@ -8,7 +8,7 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FuseError {
-    #[error("cannot open /dev/fuse: {errno}")]
+    #[error("cannot open /dev/fuse: {errno} (you need to be able to read and write it: ls -l /dev/fuse)")]
     Device { errno: Errno },
     #[error("{}: not a usable mount point: {errno}", path.display())]
     MountPoint { path: PathBuf, errno: Errno },

@@ -31,7 +31,7 @@ use crate::record::Format;
 
 An image is a file or a block device. IMAGE@N is its partition N; the only one with ext2/3/4 need not be named.
 
-Exit status: 0, 1 (usage; a script's line that failed), 8 (the image or the system said no), 128 and its number for a signal
+Exit status: 0, 1 (usage; a script's line that failed), 8 (the image or the system said no), 128 and its number for a signal \
 (SIGINT 130, SIGTERM 143), 141 (nobody reads the output). mount and unmount: those of mount(8).")]
 pub struct Cli {
     #[command(subcommand)]
@@ -86,52 +86,61 @@ pub enum Command {
 
 Options (-o), separated by commas:
 ", "  ro rw                        read-only; read and write (the default)
-  cache=SIZE                   memory for cached blocks, files and names (256M, or a quarter of what
-                               the control group may have if that is less)
+  cache=SIZE                   memory for cached blocks, files and names (256M, or a quarter of
+                               what the control group may have if that is less)
   commit=SECONDS               how much work a crash may take (5)
   data=ordered|writeback       both: file data before the metadata that points to it
   journal=borrow|none          what an image without a journal gets while it is mounted (a
                                borrowed one, if it was cleanly unmounted)
-  noatime relatime strictatime lazytime   access times (relatime; what the kernel's cache answers moves none)
+  noatime relatime strictatime lazytime   access times (relatime; what the kernel's cache answers
+                               moves none)
   sync dirsync                 a write, or only a change of names, is durable before it returns
-  discard                      tell the device of freed blocks (an image file shrinks); fstrim(8) works, too
-  remount,ro remount,rw        change a mount that is there (root: the kernel's view of it as well, and suid, dev, exec,
-                               symfollow and their opposites; what else would differ is refused)
+  discard                      tell the device of freed blocks (an image file shrinks); fstrim(8)
+                               works, too
+  remount,ro remount,rw        change a mount that is there (root: the kernel's view of it as
+                               well, and suid, dev, exec, symfollow and their opposites; what else
+                               would differ is refused)
   errors=continue|remount-ro   when the image turns out to be damaged
   norecovery noload            do not replay the journal; implies ro
   io=direct|buffered           past the host's page cache, or through it
   engine=psync|io_uring        how the image is read and written
   partition=N offset=BYTES     where the file system is in the image
-  loop                         taken and not needed: an image file is mounted as it is. With mount(8), which then makes
-                               a loop device, it is a block device
+  loop                         taken and not needed: an image file is mounted as it is. With
+                               mount(8), which then makes a loop device, it is a block device
   allow_other                  let other users in (the default for root)
   default_permissions          check modes and owners (default) / no_default_permissions
   uid=N gid=N                  show all files as owned by N (default without root: you)
   resuid=N resgid=N            who besides root may use the reserved blocks (as in the image)
-  fakeroot                     show the owners as they are in the image, and check nothing: chown and chmod as if root
-                               (mknod of a device stays the kernel's to refuse)
+  fakeroot                     show the owners as they are in the image, and check nothing: chown
+                               and chmod as if root (mknod of a device stays the kernel's to
+                               refuse)
   no_xattr                     no attributes and no ACLs: a fifth fewer requests for small files
-  no_sandbox                   the server keeps its privileges, and may open files, start programs and use the network
+  no_sandbox                   the server keeps its privileges, and may open files, start programs
+                               and use the network
   writeback_cache no_writeback_cache   let the kernel delay writes: small ones become many times
                                faster, but a full disk is told at close or fsync (off)
   no_open=0|1                  spare OPEN and RELEASE
   workers=N                    threads that serve
-  dirty=SIZE                   so much data may wait for the device before writers do (half of cache=)
+  dirty=SIZE                   so much data may wait for the device before writers do (half of
+                               cache=)
   mb_policy=NAME es_policy=NAME   block allocation; what leaves the extent cache
-  mb_locality_groups=N         sets of chunks for small files, of which a thread uses one; one for each processor else
-  tag_policy=NAME queue_depth=N   who gets the next request tag, and how many there are (1 to 4096, 128)
+  mb_locality_groups=N         sets of chunks for small files, of which a thread uses one; one for
+                               each processor else
+  tag_policy=NAME queue_depth=N   who gets the next request tag, and how many there are (1 to
+                               4096, 128)
   sync_policy=NAME             whose data an fsync carries along
   seed=N                       of what is drawn by lot (where directories go): the same each time
-  suid nosuid dev nodev exec noexec   as mount(8), but nosuid and nodev are the default: an image may be anybody's. Root's
-                               suid and dev count here and in fstab; mount(8) does not pass them on from its command line
+  suid nosuid dev nodev exec noexec   as mount(8), but nosuid and nodev are the default: an image
+                               may be anybody's. Root's suid and dev count here and in fstab;
+                               mount(8) does not pass them on from its command line
   nosymfollow                  symbolic links in it are not followed (root)
 
 Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed)."))]
 pub struct MountArgs {
-    /// Image file or block device; IMAGE@N for a partition
+    /// Image file or block device; IMAGE@N for a partition (not needed for a remount)
     pub image: OsString,
     /// Where to mount it
-    pub dir: PathBuf,
+    pub dir: Option<PathBuf>,
     /// Mount options
     #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
     pub options: Vec<String>,
@@ -144,6 +153,9 @@ pub struct MountArgs {
     /// Ignore options that are not known
     #[arg(short = 's', long)]
     pub sloppy: bool,
+    /// As mount(8) has it; which of them it is, the image says
+    #[arg(short = 't', value_name = "TYPE", hide = true, value_parser = ["ext2", "ext3", "ext4", "auto"])]
+    pub kind: Option<String>,
     /// Count what the mount does, and write it to FILE (JSON) at the end: for `extant lab`
     #[arg(long, value_name = "FILE", hide = true)]
     pub stats: Option<PathBuf>,
@@ -282,11 +294,10 @@ pub struct InfoArgs {
   extant ls -R -0 disk.img /home | xargs -0 printf '%s\\n'")]
 #[command(disable_help_flag = true)]
 pub struct LsArgs {
-    /// Image file or block device
+    /// Image file or block device; or IMAGE:PATH
     pub image: OsString,
-    /// Path in the image
-    #[arg(default_value = "/")]
-    pub path: OsString,
+    /// Path in the image [default: /]
+    pub path: Option<OsString>,
     /// Long format
     #[arg(short)]
     pub long: bool,
@@ -296,6 +307,12 @@ pub struct LsArgs {
     /// Subdirectories too
     #[arg(short = 'R', long)]
     pub recursive: bool,
+    /// For fingers that are used to them: all names are listed anyway, one a line, with numbers for owners
+    #[arg(short = 'a', short_aliases = ['A', '1'], hide = true, action = clap::ArgAction::Count)]
+    pub usual: u8,
+    /// As -l
+    #[arg(short = 'n', hide = true)]
+    pub numeric: bool,
     /// Print help
     #[arg(long, action = clap::ArgAction::HelpLong)]
     pub help: Option<bool>,
@@ -309,12 +326,12 @@ pub struct LsArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant cat disk.img /etc/fstab
+  extant cat disk.img:/etc/fstab
   extant cat disk.img /var/log/a /var/log/b | grep error")]
 pub struct CatArgs {
-    /// Image file or block device
+    /// Image file or block device; or IMAGE:PATH
     pub image: OsString,
     /// Paths in the image
-    #[arg(required = true)]
     pub paths: Vec<OsString>,
     #[command(flatten)]
     pub partition: PartitionArg,
@@ -325,10 +342,10 @@ pub struct CatArgs {
 #[command(after_help = "Example:
   extant stat disk.img /bin/su")]
 pub struct StatArgs {
-    /// Image file or block device
+    /// Image file or block device; or IMAGE:PATH
     pub image: OsString,
     /// Path in the image
-    pub path: OsString,
+    pub path: Option<OsString>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -342,11 +359,10 @@ pub struct StatArgs {
   extant tree disk.img
   extant tree -L 2 disk.img /usr")]
 pub struct TreeArgs {
-    /// Image file or block device
+    /// Image file or block device; or IMAGE:PATH
     pub image: OsString,
-    /// Path in the image
-    #[arg(default_value = "/")]
-    pub path: OsString,
+    /// Path in the image [default: /]
+    pub path: Option<OsString>,
     /// Go this deep at most
     #[arg(short = 'L', value_name = "LEVELS")]
     pub levels: Option<u32>,
@@ -370,7 +386,7 @@ pub struct TreeArgs {
   extant cp -r --owner 0:0 files disk.img:/srv
   tar c dir | extant cp - disk.img:/dir.tar
 
-Images are not trusted: what is copied out of one gets no set-user-ID and set-group-ID bits, device files are left out, and so are
+Images are not trusted: what is copied out of one gets no set-user-ID and set-group-ID bits, device files are left out, and so are \
 attributes of security and trusted, unless --privileges asks for them. That takes root.")]
 pub struct CpArgs {
     /// What to copy, and last where to

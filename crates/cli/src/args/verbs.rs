@@ -376,9 +376,9 @@ pub enum XattrCommand {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant script disk.img < changes
-  printf 'mkdir -p /srv/www\\nput -r site/. /srv/www\\nchown -R 33:33 /srv/www\\n' | extant script --atomic disk.img
+  printf 'mkdir -p /srv/www\\nput -r site/. /srv/www\\n' | extant script --atomic disk.img
 
-With --atomic the lines work on a copy of what they change. After the last one, everything is written by one transaction of the
+With --atomic the lines work on a copy of what they change. After the last one, everything is written by one transaction of the \
 image's journal: a power cut leaves all or nothing, and so does a line that fails. What does not fit the journal is refused.")]
 pub struct ScriptArgs {
     /// Image file or block device; IMAGE@N for a partition

@@ -10,15 +10,20 @@ use extant_fs::Filesystem;
 
 use crate::args::CatArgs;
 use crate::failure::{Failure, OPERATIONAL, Result, each};
-use crate::image::{self, ImageSpec, open_image};
+use crate::image::{self, open_image};
+use crate::place::in_image;
 use crate::text::Output;
 
 const READ_BYTES: usize = 1 << 20;
 
 pub fn run(args: &CatArgs) -> Result<()> {
-    let fs = open_image(&ImageSpec::parse(&args.image, args.partition.partition), true)?;
+    let (spec, paths) = in_image(&args.image, &args.paths, args.partition.partition);
+    if paths.is_empty() {
+        return Err(Failure::usage(format!("which files of {}?", spec.shown())));
+    }
+    let fs = open_image(&spec, true)?;
     let mut out = Output::new();
-    let done = each(&args.paths, |path| cat(&fs, path.as_bytes(), &mut out))?;
+    let done = each(&paths, |path| cat(&fs, path.as_bytes(), &mut out))?;
     out.flush()?;
     if done { Ok(()) } else { Err(Failure::silent(OPERATIONAL)) }
 }

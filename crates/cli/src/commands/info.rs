@@ -188,6 +188,9 @@ impl Facts<'_> {
 
     /// Whether Extant can write it; else why not.
     fn support(&self) -> String {
+        if let Err(e) = self.sb.geometry().check_device_size(self.size) {
+            return format!("none ({e})");
+        }
         match features::check(&self.sb) {
             Ok(MountMode::ReadWrite) if self.backup.is_some() => "read-only (the primary superblock is damaged)".into(),
             Ok(MountMode::ReadWrite) => "read and write".into(),

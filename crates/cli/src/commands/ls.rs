@@ -4,7 +4,6 @@
 //! None.
 
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 
 use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Attr, Error, Filesystem, InodeRef};
@@ -12,17 +11,20 @@ use extant_ondisk::inode::FileType;
 
 use crate::args::LsArgs;
 use crate::failure::{Failure, OPERATIONAL, Result};
-use crate::image::{self, ImageSpec, open_image};
+use crate::image::{self, open_image};
+use crate::place::{in_image, the_path};
 use crate::record::{self, Records};
 use crate::{size, text};
 
 pub fn run(args: &LsArgs) -> Result<()> {
-    let fs = open_image(&ImageSpec::parse(&args.image, args.partition.partition), true)?;
-    let path = args.path.as_bytes();
+    let (spec, paths) = in_image(&args.image, args.path.as_slice(), args.partition.partition);
+    let fs = open_image(&spec, true)?;
+    let path = the_path(&paths)?;
+    let long = args.long || args.numeric;
     // As ls(1): a link named on the command line is followed, unless it is to be described.
-    let follow = !(args.long || args.format.json) || path.ends_with(b"/");
+    let follow = !(long || args.format.json) || path.ends_with(b"/");
     let inode = fs.walk(path, follow).map_err(|e| image::at(&fs, path, e))?;
-    let mut lister = Lister { fs: &fs, records: Records::new(args.format)?, args, failed: false };
+    let mut lister = Lister { fs: &fs, records: Records::new(args.format)?, args, long, failed: false };
     if inode.is_dir() {
         lister.tree(path, inode)?;
     } else {
@@ -38,6 +40,8 @@ struct Lister<'a> {
     fs: &'a Filesystem,
     records: Records,
     args: &'a LsArgs,
+    /// Everything about each, not only names.
+    long: bool,
     failed: bool,
 }
 
@@ -104,7 +108,7 @@ impl Lister<'_> {
                 true => entry.name.clone(),
                 false => text::join(path, &entry.name),
             };
-            if !self.args.long && !self.records.format.json {
+            if !self.long && !self.records.format.json {
                 rows.push(Row { columns: Vec::new(), name: shown, target: None });
                 continue;
             }
@@ -131,7 +135,7 @@ impl Lister<'_> {
             let record = record::file(self.fs, name, inode).map_err(failed)?;
             self.records.value(&record.into())?;
         }
-        if !self.args.long || !self.records.is_plain() {
+        if !self.long || !self.records.is_plain() {
             return Ok(Row { columns: Vec::new(), name: name.to_vec(), target: None });
         }
         let attr = self.fs.getattr(inode);

@@ -31,11 +31,15 @@ use crate::text::shown;
 
 pub fn run(args: MountArgs) -> Result<()> {
     let config = MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
-    let dir = mount_table::absolute(&args.dir);
     if config.remount {
         // The image may have another name by now, or none.
-        return remount(&dir, &args.options);
+        let dir = args.dir.as_deref().unwrap_or(Path::new(&args.image));
+        return remount(&mount_table::absolute(dir), &args.options);
     }
+    let Some(dir) = &args.dir else {
+        return Err(Failure::usage(format!("where? `extant mount {} DIRECTORY`", shown(args.image.as_bytes()))));
+    };
+    let dir = mount_table::absolute(dir);
     let mut spec = ImageSpec::parse(&args.image, config.partition);
     if spec.partition.is_some() && config.offset.is_some() {
         return Err(Failure::usage("an offset and a partition exclude each other"));
@@ -73,11 +77,12 @@ pub fn run_helper(args: MountHelper) -> Result<()> {
     }
     run(MountArgs {
         image: args.source,
-        dir: args.target,
+        dir: Some(args.target),
         options,
         foreground: false,
         verbose: args.verbose,
         sloppy: args.sloppy,
+        kind: None,
         stats: None,
         stats_of: Recorded::NONE,
         background_server: false,

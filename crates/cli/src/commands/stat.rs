@@ -4,19 +4,26 @@
 //! None.
 
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 
 use extant_ondisk::inode::{FileType, InodeFlags};
 
 use crate::args::StatArgs;
-use crate::failure::Result;
-use crate::image::{self, ImageSpec, open_image};
+use crate::failure::{Failure, Result};
+use crate::image::{self, open_image};
+use crate::place::{in_image, the_path};
 use crate::record;
 use crate::text::{self, Output};
 
 pub fn run(args: &StatArgs) -> Result<()> {
-    let fs = open_image(&ImageSpec::parse(&args.image, args.partition.partition), true)?;
-    let path = args.path.as_bytes();
+    let (spec, paths) = in_image(&args.image, args.path.as_slice(), args.partition.partition);
+    if paths.is_empty() {
+        let image = spec.shown();
+        return Err(Failure::usage(format!(
+            "of which file? `extant stat {image} /`; of the image: `extant info {image}`"
+        )));
+    }
+    let fs = open_image(&spec, true)?;
+    let path = the_path(&paths)?;
     let failed = |e| image::at(&fs, path, e);
     let inode = fs.walk(path, false).map_err(failed)?;
     let attr = fs.getattr(&inode);

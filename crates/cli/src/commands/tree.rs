@@ -4,7 +4,6 @@
 //! None.
 
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 
 use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Error, Filesystem, InodeRef};
@@ -12,12 +11,14 @@ use extant_ondisk::inode::FileType;
 
 use crate::args::TreeArgs;
 use crate::failure::{Failure, OPERATIONAL, Result};
-use crate::image::{self, ImageSpec, open_image};
+use crate::image::{self, open_image};
+use crate::place::{in_image, the_path};
 use crate::record::{self, Records};
 
 pub fn run(args: &TreeArgs) -> Result<()> {
-    let fs = open_image(&ImageSpec::parse(&args.image, args.partition.partition), true)?;
-    let path = args.path.as_bytes();
+    let (spec, paths) = in_image(&args.image, args.path.as_slice(), args.partition.partition);
+    let fs = open_image(&spec, true)?;
+    let path = the_path(&paths)?;
     let top = fs.walk(path, true).map_err(|e| image::at(&fs, path, e))?;
     if !top.is_dir() {
         return Err(image::at(&fs, path, Error::NotDirectory));

@@ -43,7 +43,9 @@ const WORDLESS_PATIENCE_NS: u64 = 120_000_000_000;
 pub fn run(args: &UnmountArgs) -> Result<()> {
     let name = shown(&args.dir);
     let Some(mount) = mount_table::find(&args.dir)? else {
-        return Err(Failure::new(MOUNT, format!("{name}: not mounted")));
+        let missing = args.dir.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+        let what = if missing { "no such file or directory, and not mounted" } else { "not mounted" };
+        return Err(Failure::new(MOUNT, format!("{name}: {what}")));
     };
     if !mount.is_extant() {
         return Err(Failure::new(

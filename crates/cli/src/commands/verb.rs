@@ -10,6 +10,8 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use extant_fs::walk::{Visit, Walk};
@@ -66,6 +68,14 @@ impl Images {
     /// As [`Images::file`]; an image by itself means its root.
     pub fn file_or_image(&mut self, arg: &OsStr) -> Result<File> {
         if self.only.is_none() && !Place::parse(arg).is_in_image() {
+            // The host's path, behind an image: most likely meant in it.
+            if let Some((image, _)) = self.open.first()
+                && arg.as_bytes().contains(&b'/')
+                && !Path::new(arg).metadata().is_ok_and(|m| m.is_file() || m.file_type().is_block_device())
+            {
+                let (image, path) = (image.shown(), shown(arg.as_bytes()));
+                return Err(Failure::op(format!("{path}: no image; in {image} it is {image}:{path}")));
+            }
             let fs = self.image(&ImageSpec::parse(arg, None))?;
             return Ok(File { fs, path: b"/".to_vec() });
         }
@@ -139,7 +149,8 @@ impl File {
         let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
         let start = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
         match &path[start..end] {
-            b"" | b"." | b".." => Err(Failure::op(format!("{}: has no name of its own", self.shown()))),
+            b"" => Err(Failure::op(format!("{}: the root stays where it is", self.shown()))),
+            b"." | b".." => Err(Failure::op(format!("{}: has no name of its own", self.shown()))),
             name => Ok(name),
         }
     }

@@ -85,6 +85,9 @@ pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, Fuse
         }
         Err(e) => Err(socket_failed(e)),
         _ if stderr.trim().is_empty() => Err(failed(path, status.to_string())),
+        _ if stderr.contains("/dev/fuse: Permission denied") => {
+            Err(failed(path, format!("{} (you need to be able to read and write it: ls -l /dev/fuse)", stderr.trim())))
+        }
         _ => Err(failed(path, stderr.trim())),
     }
 }

@@ -23,7 +23,7 @@ use crate::failure::{Failure, Result};
   extant lab compare after* --against before*         (runs that took turns: a verdict)
   extant lab compare result --figure latency.fsync.p99_ns --effect 2
 
-Exit status: 0, 1 (usage, or results that must not be compared), 3 (a headline figure got worse), 8 (a result
+Exit status: 0, 1 (usage, or results that must not be compared), 3 (a headline figure got worse), 8 (a result \
 cannot be read).")]
 pub struct CompareArgs {
     /// Directories or files of results; DIR#LABEL for one contestant

@@ -28,7 +28,7 @@ use crate::failure::{Failure, Result};
   sudo extant lab matrix kernel:/var/tmp/k.img,mb_optimize_scan=1 --rounds 10
   extant lab matrix engine:/var/tmp/a.img --against mount:/var/tmp/b.img
 
-Exit status: 0 (nothing regressed), 1 (usage), 3 (a workload regressed), 4 (none did, but one is undecided: more rounds
+Exit status: 0 (nothing regressed), 1 (usage), 3 (a workload regressed), 4 (none did, but one is undecided: more rounds \
 would say), 8 (a trial failed), 130 (interrupted).")]
 pub struct MatrixArgs {
     /// Target with its options
