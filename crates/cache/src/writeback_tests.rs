@@ -216,8 +216,8 @@ fn threads_lose_no_inode() {
     assert_eq!((flusher.dirty_bytes(), flusher.waiting_bytes(), flusher.dirty_inodes()), (0, 0, 0));
 }
 
-/// An inode is dirtied and touched while its last write arrives and the flusher goes around, under every schedule with few
-/// preemptions: what is dirty is listed for it.
+/// An inode is dirtied and touched while its last write arrives and the flusher goes around, under every schedule with
+/// few preemptions: what is dirty is listed for it.
 #[test]
 fn an_inode_is_listed_for_what_it_has_under_every_schedule() {
     let three_threads = || {

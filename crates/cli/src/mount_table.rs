@@ -136,8 +136,8 @@ fn in_its_directory(path: &Path) -> Option<PathBuf> {
     Some(parent.canonicalize().ok()?.join(path.file_name()?))
 }
 
-/// The mount on top at `path`, a directory; or, if it is an image, the newest mount of it by this user or by root. Fails when
-/// those are of several partitions of a disk that is named as a whole.
+/// The mount on top at `path`, a directory; or, if it is an image, the newest mount of it by this user or by root.
+/// Fails when those are of several partitions of a disk that is named as a whole.
 pub fn find(path: &Path) -> Result<Option<Mount>> {
     // First without a look at what is mounted there: its server may not answer.
     if let Some(dir) = in_its_directory(path)

@@ -53,7 +53,8 @@ impl Place {
     }
 }
 
-/// An image and paths in it, of a command that is told `IMAGE PATH...`; `IMAGE:PATH...` means the same, as everywhere else.
+/// An image and paths in it, of a command that is told `IMAGE PATH...`; `IMAGE:PATH...` means the same, as everywhere
+/// else.
 pub fn in_image(image: &OsStr, paths: &[OsString], partition: Option<u32>) -> (ImageSpec, Vec<OsString>) {
     let Place::Inside(spec, first) = Place::parse(image) else {
         return (ImageSpec::parse(image, partition), paths.to_vec());
