@@ -223,7 +223,8 @@ mod tests {
         small.free.store(1 << 20, Ordering::Relaxed);
         budget.relieve();
         assert!(small.free.load(Ordering::Relaxed) < 1 << 20);
-        (data.free.store(0, Ordering::Relaxed), small.free.store(400 << 10, Ordering::Relaxed));
+        data.free.store(0, Ordering::Relaxed);
+        small.free.store(400 << 10, Ordering::Relaxed);
         budget.charge(2 << 20);
         budget.relieve();
         assert_eq!(small.free.load(Ordering::Relaxed), 0);
