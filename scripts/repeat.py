@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -50,6 +51,8 @@ def main():
     only, skip = (set(filter(None, names.split(","))) for names in (args.only, args.skip))
     profile = ["--release"] if args.release else []
     wanted = [p for p in programs(profile) if (not only or p[1] in only) and p[0] not in skip]
+    # Asked to end, it ends what it has started, and says what was found until then.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     logs = ROOT / "target" / "repeat"
     logs.mkdir(parents=True, exist_ok=True)
     spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(args.load)]
