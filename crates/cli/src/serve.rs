@@ -282,7 +282,9 @@ fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
         options.xattrs = false;
         options.posix_acl = false;
     }
-    if let Some(no_open) = config.no_open {
+    // Who wants every access time has the kernel ask before it reads from its cache.
+    let asked = config.fuse.strictatime.then_some(false);
+    if let Some(no_open) = config.no_open.or(asked) {
         options.no_open = no_open;
         options.no_opendir = no_open;
     }

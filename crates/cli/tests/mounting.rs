@@ -5,6 +5,7 @@ mod common;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, run, tool, umount, whole_disk};
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
@@ -575,6 +576,45 @@ fn a_remount_changes_what_it_says_or_fails() {
     assert!(!line().contains("relatime") && line().contains(" ro,"), "{}", line());
     extant(&["unmount", &mnt]).ok();
     fsck_clean(&moved);
+}
+
+/// Reads that the kernel could answer from its page cache: the file is a whole page, and was read.
+#[test]
+fn access_times_move_as_the_option_says() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    let (file, sub) = (format!("{mnt}/file"), format!("{mnt}/sub"));
+    // (options, whether the first, second and third reading of a file just written, and of a new directory, move it)
+    for (options, moved) in [
+        ("strictatime", [true, true, true]),
+        ("no_open=0,relatime", [true, false, false]),
+        ("no_open=0,noatime", [false, false, false]),
+    ] {
+        extant(&["mount", "-o", options, &image, &mnt]).ok();
+        std::fs::write(&file, [7; 4096]).expect("written");
+        std::fs::create_dir(&sub).expect("made");
+        let read = |path: &str| match path == file {
+            true => assert_eq!(std::fs::read(path).expect("read"), [7; 4096]),
+            false => assert_eq!(std::fs::read_dir(path).expect("listed").count(), 0),
+        };
+        for path in [&file, &sub] {
+            let mut last = std::fs::metadata(path).expect("there").accessed().expect("known");
+            for (n, moves) in moved.into_iter().enumerate() {
+                std::thread::sleep(Duration::from_millis(20));
+                read(path);
+                let now = std::fs::metadata(path).expect("there").accessed().expect("known");
+                assert_eq!(now > last, moves, "{options}: reading {n} of {path}");
+                last = now;
+            }
+        }
+        std::fs::remove_dir(&sub).expect("removed");
+        extant(&["unmount", &mnt]).ok();
+    }
+    fsck_clean(&image);
 }
 
 #[test]

@@ -130,24 +130,25 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Whether a read would move the access time now, by the mount's rule and the inode's flag. Who answers reads from
+    /// a cache of his own asks this when the file is opened.
+    pub fn atime_is_due(&self, inode: &InodeRef) -> bool {
+        if self.options.atime == Atime::Never || self.is_read_only() {
+            return false;
+        }
+        let now = self.now();
+        let m = inode.meta.read();
+        let d = &m.desc;
+        let fresh = d.atime > d.mtime && d.atime > d.ctime && now.seconds - d.atime.seconds < 24 * 3600;
+        !d.flags.contains(InodeFlags::NOATIME) && (self.options.atime == Atime::Always || !fresh)
+    }
+
     /// Moves the access time if the mount's rule says so; written lazily.
     pub(crate) fn touch_atime(&self, inode: &InodeRef) {
-        if self.options.atime == Atime::Never || self.is_read_only() {
+        if !self.atime_is_due(inode) {
             return;
         }
         let now = self.now();
-        {
-            let m = inode.meta.read();
-            let d = &m.desc;
-            if d.flags.contains(InodeFlags::NOATIME)
-                || (self.options.atime == Atime::Relative
-                    && d.atime > d.mtime
-                    && d.atime > d.ctime
-                    && now.seconds - d.atime.seconds < 24 * 3600)
-            {
-                return;
-            }
-        }
         // While the mount is frozen or about to be, nothing may become dirty.
         let Some(_change) = self.gate.try_enter() else { return };
         if self.is_read_only() {

@@ -62,6 +62,7 @@ impl From<AsErrno> for Errno {
 const READ_MAX: usize = 16 << 20;
 
 const O_ACCMODE: u32 = 0o3;
+const O_WRONLY: u32 = 0o1;
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
@@ -96,8 +97,12 @@ fn empty(reply: ReplyEmpty, result: Result<(), Error>) {
 }
 
 impl FsServer {
-    fn open_flags(&self) -> OpenFlags {
-        OpenFlags::KEEP_CACHE
+    /// What the kernel has of it stays, unless a read has to be seen here: to move the access time.
+    fn open_flags(&self, inode: &InodeRef, reads: bool) -> OpenFlags {
+        match reads && self.fs.atime_is_due(inode) {
+            true => OpenFlags::empty(),
+            false => OpenFlags::KEEP_CACHE,
+        }
     }
 
     fn make(&self, req: &Request, parent: u64, name: &[u8], umask: u32, node: NewNode<'_>, reply: ReplyEntry) {
@@ -113,7 +118,7 @@ impl FsServer {
         let entry = self.entry(nodeid, &inode);
         let handle = self.openers.add(self.fs.opener(&inode));
         self.nodes.add(nodeid, inode);
-        if reply.ok(&entry, handle, self.open_flags()).is_err() {
+        if reply.ok(&entry, handle, OpenFlags::KEEP_CACHE).is_err() {
             self.nodes.forget(nodeid, 1);
             self.openers.remove(handle);
         }
@@ -411,7 +416,8 @@ impl Server for FsServer {
             check!(reply, self.fs.setattr(&inode, &set));
         }
         let handle = self.openers.add(self.fs.opener(&inode));
-        if reply.ok(handle, self.open_flags()).is_err() {
+        let reads = flags & O_ACCMODE != O_WRONLY;
+        if reply.ok(handle, self.open_flags(&inode, reads)).is_err() {
             self.openers.remove(handle);
         }
     }
@@ -534,8 +540,8 @@ impl Server for FsServer {
     }
 
     fn opendir(&self, _req: &Request, ino: u64, _flags: u32, reply: ReplyOpen) {
-        check!(reply, self.node(ino));
-        let _ = reply.ok(0, OpenFlags::KEEP_CACHE | OpenFlags::CACHE_DIR);
+        let dir = check!(reply, self.node(ino));
+        let _ = reply.ok(0, self.open_flags(&dir, true) | OpenFlags::CACHE_DIR);
     }
 
     fn readdir(&self, _req: &Request, ino: u64, _fh: u64, offset: u64, reply: ReplyDir) {
