@@ -34,6 +34,16 @@ type Page = [u8; PAGE];
 type Chunk = [Option<Arc<Page>>; PAGES];
 type Shard = RwLock<HashMap<u64, Arc<Chunk>>>;
 
+/// Where `file` holds data at or behind `at`: `u64::MAX` if it has none there, `at` if it cannot say.
+fn next_data(file: &File, at: u64) -> std::io::Result<u64> {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        Ok(data) => Ok(data),
+        Err(rustix::io::Errno::NXIO) => Ok(u64::MAX),
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOTSUP) => Ok(at),
+        Err(e) => Err(e.into()),
+    }
+}
+
 fn zero_page() -> &'static Arc<Page> {
     static ZERO: OnceLock<Arc<Page>> = OnceLock::new();
     ZERO.get_or_init(|| Arc::new([0; PAGE]))
@@ -93,10 +103,9 @@ impl MemDevice {
         let mut buf = vec![0u8; 1 << 20];
         let mut at = 0;
         while at < size {
-            at = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-                Ok(data) => data - data % PAGE as u64,
-                Err(rustix::io::Errno::NXIO) => break,
-                Err(_) => at,
+            at = match next_data(&file, at).map_err(open)? {
+                u64::MAX => break,
+                data => data - data % PAGE as u64,
             };
             let n = (size - at).min(buf.len() as u64) as usize;
             file.read_exact_at(&mut buf[..n], at).map_err(open)?;
@@ -110,24 +119,42 @@ impl MemDevice {
         Ok(MemDevice { name, ..dev })
     }
 
-    /// Writes the image to the file at `path`, with holes where it is zero. The file is replaced.
+    /// Makes the file at `path` hold the image. A new one gets holes where the image is zero; of one that has this size
+    /// already, only what differs is written, so saving a state over its neighbour costs little more than reading it.
     pub fn save(&self, path: &Path) -> Result<()> {
         let name = path.display().to_string();
         let open = |e: std::io::Error| Error::open(&name, e);
-        let file = File::create(path).map_err(open)?;
-        file.set_len(self.size).map_err(open)?;
-        let mut buf = vec![0u8; CHUNK as usize];
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(open)?;
+        if file.metadata().map_err(open)?.len() != self.size {
+            file.set_len(0).map_err(open)?;
+            file.set_len(self.size).map_err(open)?;
+        }
+        let (mut buf, mut was) = ([0u8; CHUNK as usize], [0u8; CHUNK as usize]);
+        // Where the file holds something next.
+        let mut data = 0;
         for index in 0..self.size.div_ceil(CHUNK) {
-            if self.base.is_none() && !self.shard(index).read().contains_key(&index) {
-                continue;
-            }
             let at = index * CHUNK;
             let n = (self.size - at).min(CHUNK) as usize;
+            if data <= at {
+                data = next_data(&file, at).map_err(open)?;
+            }
+            let hole = data >= at + n as u64;
+            if hole && self.base.is_none() && !self.shard(index).read().contains_key(&index) {
+                continue;
+            }
             self.get(at, &mut buf[..n])?;
-            for (i, page) in buf[..n].chunks(PAGE).enumerate() {
-                if page.iter().any(|&b| b != 0) {
-                    file.write_all_at(page, at + (i * PAGE) as u64).map_err(open)?;
+            match hole {
+                true => was[..n].fill(0),
+                false => file.read_exact_at(&mut was[..n], at).map_err(open)?,
+            }
+            let mut from = 0;
+            let pages = buf[..n].chunks(PAGE).zip(was[..n].chunks(PAGE));
+            for run in pages.collect::<Vec<_>>().chunk_by(|a, b| (a.0 == a.1) == (b.0 == b.1)) {
+                let to = (from + run.len() * PAGE).min(n);
+                if run[0].0 != run[0].1 {
+                    file.write_all_at(&buf[from..to], at + from as u64).map_err(open)?;
                 }
+                from = to;
             }
         }
         Ok(())

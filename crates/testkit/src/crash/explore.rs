@@ -297,11 +297,7 @@ fn with_journal(recording: &Recording, spec: Spec, image: MemDevice, external: b
         let (by_fsck, by_kernel) = (dir.join("fsck"), dir.join("kernel"));
         save(&image, &by_fsck)?;
         save(&image, &by_kernel)?;
-        let done = external_recovery(recording, spec, &by_fsck, &by_kernel, dir);
-        for path in [by_fsck, by_kernel] {
-            std::fs::remove_file(path).map_err(|e| e.to_string())?;
-        }
-        done?;
+        external_recovery(recording, spec, &by_fsck, &by_kernel, dir)?;
     }
     check_by_extant(recording, image.clone(), spec.cut())?;
     given_back(recording, &image)?;

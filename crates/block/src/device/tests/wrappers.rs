@@ -141,4 +141,19 @@ fn images_survive_load_and_save() {
     over.save(&b).expect("saved");
     assert_eq!(over.first_difference(&dev).expect("read"), Some(512));
     assert_eq!(MemDevice::load(&b).expect("loaded").first_difference(&over).expect("read"), None);
+
+    // Over another state: what is zero now, a page in a hole, the odd end; then nothing at all is written.
+    over.discard(0, 131_072).expect("discarded");
+    for at in [1 << 20, 3 << 20] {
+        over.write_at(at, &[&[5; 512]], NONE).expect("written");
+    }
+    over.save(&b).expect("saved");
+    assert_eq!(MemDevice::load(&b).expect("loaded").first_difference(&over).expect("read"), None);
+    let before = std::fs::metadata(&b).expect("there").modified().expect("known");
+    over.save(&b).expect("saved");
+    assert_eq!(std::fs::metadata(&b).expect("there").modified().expect("known"), before);
+    // Of another size.
+    let small = MemDevice::new(4096);
+    small.save(&b).expect("saved");
+    assert_eq!(std::fs::read(&b).expect("read"), [0; 4096]);
 }
