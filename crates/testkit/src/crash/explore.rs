@@ -228,6 +228,7 @@ pub fn explore(recording: &Arc<Recording>, what: &Explore) -> Report {
         threads.push(
             task::spawn("crash-check", move || {
                 let dir = state_files();
+                let mut judged = None;
                 loop {
                     let at = {
                         let mut s = shared.lock();
@@ -240,7 +241,7 @@ pub fn explore(recording: &Arc<Recording>, what: &Explore) -> Report {
                     let spec = what.states[at];
                     let external = what.external_every > 0 && at.is_multiple_of(what.external_every);
                     let result = catch_unwind(AssertUnwindSafe(|| {
-                        check_state(&recording, spec, external, what.preen, dir.path())
+                        check_state(&recording, spec, external, what.preen, dir.path(), &mut judged)
                     }))
                     .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
                     let mut s = shared.lock();
@@ -266,10 +267,18 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or_default()
 }
 
-fn check_state(recording: &Recording, spec: Spec, external: bool, preen: bool, dir: &Path) -> Result<(), String> {
+/// `judged`: what the file named `judged` in `dir` holds, which e2fsck has only read.
+fn check_state(
+    recording: &Recording,
+    spec: Spec,
+    external: bool,
+    preen: bool,
+    dir: &Path,
+    judged: &mut Option<MemDevice>,
+) -> Result<(), String> {
     let image = spec.image(&recording.device, recording.seed)?;
     if recording.image.has_journal() {
-        with_journal(recording, spec, image, external, dir)
+        with_journal(recording, spec, image, external, dir, judged)
     } else {
         without_journal(recording, spec, image, external, preen, dir)
     }
@@ -290,8 +299,15 @@ pub fn check_by_extant(recording: &Recording, image: Arc<MemDevice>, cut: Cut) -
     fs.unmount().map_err(|e| format!("Extant does not unmount: {e}"))
 }
 
-fn with_journal(recording: &Recording, spec: Spec, image: MemDevice, external: bool, dir: &Path) -> Result<(), String> {
-    let file = dir.join("state");
+fn with_journal(
+    recording: &Recording,
+    spec: Spec,
+    image: MemDevice,
+    external: bool,
+    dir: &Path,
+    judged: &mut Option<MemDevice>,
+) -> Result<(), String> {
+    let file = dir.join("judged");
     let image = Arc::new(image);
     if external {
         let (by_fsck, by_kernel) = (dir.join("fsck"), dir.join("kernel"));
@@ -301,7 +317,8 @@ fn with_journal(recording: &Recording, spec: Spec, image: MemDevice, external: b
     }
     check_by_extant(recording, image.clone(), spec.cut())?;
     given_back(recording, &image)?;
-    save(&image, &file)?;
+    image.save_over(&file, judged.take().as_ref()).map_err(|e| e.to_string())?;
+    *judged = Some(image.snapshot());
     clean(&file, "after Extant's recovery")
 }
 

@@ -152,6 +152,14 @@ fn images_survive_load_and_save() {
     let before = std::fs::metadata(&b).expect("there").modified().expect("known");
     over.save(&b).expect("saved");
     assert_eq!(std::fs::metadata(&b).expect("there").modified().expect("known"), before);
+    // Over a state that is known: only what is not shared with it.
+    let file = MemDevice::load(&b).expect("loaded");
+    let next = file.snapshot();
+    file.save(&b).expect("saved");
+    next.write_at(2 << 20, &[&[6; 512]], NONE).expect("written");
+    next.discard(3 << 20, 512).expect("discarded");
+    next.save_over(&b, Some(&file)).expect("saved");
+    assert_eq!(MemDevice::load(&b).expect("loaded").first_difference(&next).expect("read"), None);
     // Of another size.
     let small = MemDevice::new(4096);
     small.save(&b).expect("saved");
