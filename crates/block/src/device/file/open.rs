@@ -92,23 +92,19 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device")));
     }
-    let claimed = |e: &io::Error| block_device && e.raw_os_error() == Some(libc::EBUSY);
-    let mut tries = 0;
-    let (data, io) = loop {
-        match open_data(path, options, block_device, create.is_some()) {
-            Ok(opened) => break opened,
-            Err(e) if !claimed(&e) => return Err(failed(e)),
-            Err(_) => {}
+    let wait = || {
+        let ours = same_image_in_use(path).is_some();
+        if !ours {
+            Clock::real().sleep(CLAIM_PAUSE);
         }
-        if let Some(by) = same_image_in_use(path) {
-            return Err(busy(name, by));
-        }
-        if tries == CLAIM_TRIES {
-            return Err(busy(name, "opened exclusively by somebody else".to_owned()));
-        }
-        tries += 1;
-        Clock::real().sleep(CLAIM_PAUSE);
+        !ours
     };
+    let tries = if block_device { CLAIM_TRIES } else { 0 };
+    let opened = until_free(tries, wait, || open_data(path, options, block_device, create.is_some()));
+    let (data, io) = opened.map_err(|e| match block_device && e.raw_os_error() == Some(libc::EBUSY) {
+        true => busy(name, same_image_in_use(path).unwrap_or("opened exclusively by somebody else".to_owned())),
+        false => failed(e),
+    })?;
     let meta = data.metadata().map_err(failed)?;
     if meta.file_type().is_block_device() != block_device || !(block_device || meta.is_file()) {
         return Err(failed(io::Error::other("replaced while it was being opened")));
@@ -141,6 +137,17 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "offset is not a multiple of the block size")));
     }
     Ok(Opened { data, io, block_device, start, size, limits })
+}
+
+/// Opens again while EBUSY is the answer, up to `tries` times, and as long as `wait` says that it may change.
+fn until_free<T>(tries: u32, mut wait: impl FnMut() -> bool, mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..tries {
+        match open() {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && wait() => {}
+            result => return result,
+        }
+    }
+    open()
 }
 
 fn busy(name: &str, by: String) -> Error {
@@ -220,5 +227,38 @@ pub(super) fn reopen(file: &File, read_only: bool) -> io::Result<File> {
         Ok(again) => Ok(again),
         // No /proc: share the description.
         Err(_) => file.try_clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_that_goes_is_waited_for() {
+        let answers = |codes: &'static [i32]| {
+            let mut left = codes.iter();
+            move || match left.next() {
+                Some(0) => Ok("opened"),
+                code => Err(io::Error::from_raw_os_error(*code.expect("an answer"))),
+            }
+        };
+        let outcome = |tries, codes, go_on: bool| {
+            let mut waits = 0;
+            let result = until_free(
+                tries,
+                || {
+                    waits += 1;
+                    go_on
+                },
+                answers(codes),
+            );
+            (result.map_err(|e| e.raw_os_error()), waits)
+        };
+        assert_eq!(outcome(2, &[libc::EBUSY, libc::EBUSY, 0], true), (Ok("opened"), 2));
+        assert_eq!(outcome(2, &[libc::EBUSY; 3], true), (Err(Some(libc::EBUSY)), 2));
+        assert_eq!(outcome(2, &[libc::EBUSY, libc::EACCES], true), (Err(Some(libc::EACCES)), 1));
+        assert_eq!(outcome(2, &[libc::EBUSY], false), (Err(Some(libc::EBUSY)), 1));
+        assert_eq!(outcome(0, &[0], true), (Ok("opened"), 0));
     }
 }
