@@ -140,6 +140,18 @@ pub fn identify_unpartitioned(dev: &dyn BlockDevice) -> Option<&'static Format> 
     identify(dev).or_else(|| matches(&ISO, &head(dev)).then_some(&ISO))
 }
 
+/// What to do with a device that nobody has made anything of, as far as its head tells.
+pub fn advice_for_blank(dev: &dyn BlockDevice) -> String {
+    if dev.size_bytes() == 0 {
+        return format!("; it is empty, 'mke2fs -t ext4 {} SIZE' makes one", dev.name());
+    }
+    let head = head(dev);
+    match !head.is_empty() && head.iter().all(|byte| *byte == 0) {
+        true => format!("; it begins with zeros alone, 'mke2fs -t ext4 {}' makes one", dev.name()),
+        false => String::new(),
+    }
+}
+
 impl Format {
     /// What to say of `image`.
     pub fn refuse(&self, image: &str) -> Failure {

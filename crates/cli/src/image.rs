@@ -346,7 +346,10 @@ pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted
             if let Some(format) = formats::identify_unpartitioned(&*looked_at) {
                 return format.refuse(image);
             }
-            return Failure::op(format!("{image}: no ext2/3/4 file system (no superblock at byte 1024, no backup)"));
+            let next = formats::advice_for_blank(&*looked_at);
+            return Failure::op(format!(
+                "{image}: no ext2/3/4 file system (no superblock at byte 1024, no backup){next}"
+            ));
         }
         explain(e)
     })

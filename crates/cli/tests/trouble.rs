@@ -25,11 +25,12 @@ fn not_an_image() {
     let dir = Dir::new();
     let file = dir.text("zeroes.img");
     std::fs::write(&file, vec![0; 1 << 20]).expect("file");
-    all_fail(&dir, &file, &["extant: ", "zeroes.img: no ext2/3/4 file system"]);
+    let make = format!("'mke2fs -t ext4 {file}' makes one");
+    all_fail(&dir, &file, &["extant: ", "zeroes.img: no ext2/3/4 file system", &make]);
     std::fs::write(&file, "text").expect("file");
     all_fail(&dir, &file, &["zeroes.img: no ext2/3/4 file system"]);
     std::fs::write(&file, "").expect("file");
-    all_fail(&dir, &file, &["zeroes.img: no ext2/3/4 file system"]);
+    all_fail(&dir, &file, &["zeroes.img: no ext2/3/4 file system", "it is empty, 'mke2fs"]);
     let missing = dir.text("missing.img");
     all_fail(&dir, &missing, &["missing.img: No such file or directory"]);
     let directory = dir.text("a.dir");
