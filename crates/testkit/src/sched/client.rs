@@ -49,6 +49,8 @@ pub struct Ack {
     pub by: &'static str,
     /// Requests that had not completed when it was told.
     pub in_flight: usize,
+    /// How many were told before.
+    nr: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +72,8 @@ pub struct Shared {
     pub late: Arc<LateDevice>,
     /// Operations that have ended, by client.
     ended: Vec<AtomicUsize>,
+    /// How many acknowledgements there were.
+    given: AtomicUsize,
     /// Who lies.
     trick: Trick,
     state: Mutex<State>,
@@ -99,6 +103,7 @@ impl Shared {
             device,
             faulty,
             late,
+            given: AtomicUsize::new(0),
             ended: (0..clients).map(|_| AtomicUsize::new(0)).collect(),
             trick,
             state: Mutex::new(&CLASS, State::default()),
@@ -127,11 +132,24 @@ impl Shared {
             return;
         }
         let events = self.device.write_log();
-        s.acks.push(Ack { events, upto, what, by, in_flight });
+        let nr = self.given.fetch_add(1, Ordering::Relaxed);
+        s.acks.push(Ack { events, upto, what, by, in_flight, nr });
     }
 
     fn tell(&self, client: usize, node: NodeId) {
         self.state.lock().told.push((client, node));
+    }
+
+    /// Whoever asked for all files when `given` answers had been given was told that a write was lost. That happened
+    /// somewhere between his question and now, and who asked after it is not told again.
+    fn tell_of_any(&self, given: usize) {
+        let mut s = self.state.lock();
+        s.told_of_any = true;
+        s.acks.retain(|ack| ack.nr < given || ack.what != Covers::Everything);
+    }
+
+    fn given(&self) -> usize {
+        self.given.load(Ordering::Relaxed)
     }
 
     pub fn told(&self) -> Vec<(usize, NodeId)> {

@@ -45,15 +45,18 @@ impl Client {
     pub(super) fn sync_failed(&mut self, e: &Error, of: Option<(usize, NodeId)>) {
         let excused = self.shared.struck() || self.shared.config.free_blocks.is_some();
         assert!(excused, "client {}: sync: {e}", self.nr);
-        if of.is_none() {
-            self.shared.state.lock().told_of_any = true;
-        }
         if let Some((client, node)) = of {
             self.shared.tell(client, node);
             if client == self.nr {
                 self.files.iter_mut().filter(|f| f.id == node).for_each(|f| f.doubtful = true);
             }
         }
+    }
+
+    /// As [`Client::sync_failed`] of what covers all files, asked when `given` answers had been given.
+    fn sync_of_all_failed(&mut self, e: &Error, given: usize) {
+        self.sync_failed(e, None);
+        self.shared.tell_of_any(given);
     }
 
     pub(super) fn fsync_other(&mut self, rng: &mut Rng) {
@@ -147,7 +150,7 @@ impl Client {
     }
 
     pub(super) fn sync(&mut self, without_waiting: bool) {
-        let upto = self.shared.ended();
+        let (upto, given) = (self.shared.ended(), self.shared.given());
         let result = if without_waiting {
             let waiter = Waiter::new();
             let tell = waiter.clone();
@@ -161,13 +164,13 @@ impl Client {
                 let call = if without_waiting { "sync_async" } else { "sync" };
                 self.shared.acknowledge(upto, Covers::Everything, call);
             }
-            Err(e) => self.sync_failed(&e, None),
+            Err(e) => self.sync_of_all_failed(&e, given),
         }
     }
 
     /// Until it thaws nothing is written, whatever others do and whoever wakes.
     pub(super) fn freeze(&mut self, rng: &mut Rng) {
-        let upto = self.shared.ended();
+        let (upto, given) = (self.shared.ended(), self.shared.given());
         match self.fs.freeze() {
             Ok(true) => {
                 self.shared.acknowledge(upto, Covers::Everything, "freeze");
@@ -179,7 +182,7 @@ impl Client {
             }
             // Somebody else's.
             Ok(false) => {}
-            Err(e) => self.sync_failed(&e, None),
+            Err(e) => self.sync_of_all_failed(&e, given),
         }
     }
 }
