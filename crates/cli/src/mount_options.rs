@@ -79,6 +79,8 @@ const KNOWN: &[&str] = &[
     "noatime",
     "relatime",
     "strictatime",
+    "nodiratime",
+    "diratime",
     "lazytime",
     "sync",
     "dirsync",
@@ -133,7 +135,8 @@ fn nearest(name: &str) -> Option<String> {
     best.map(|(_, known)| known)
 }
 
-/// Options that are for mount(8), systemd or the kernel's own drivers, and mean nothing here.
+/// Options that are for mount(8), systemd or the kernel's own drivers, and mean nothing here: of ext4's those that
+/// only make it faster or take a safety away that stays.
 const IGNORED: &[&str] = &[
     "defaults",
     "auto",
@@ -150,8 +153,6 @@ const IGNORED: &[&str] = &[
     "nousers",
     "atime",
     "norelatime",
-    "nodiratime",
-    "diratime",
     "nolazytime",
     "iversion",
     "mand",
@@ -165,6 +166,22 @@ const IGNORED: &[&str] = &[
     "acl",
     "user_xattr",
     "barrier",
+    "nobarrier",
+    "noquota",
+    "journal_checksum",
+    "nojournal_checksum",
+    "auto_da_alloc",
+    "noauto_da_alloc",
+    "dioread_lock",
+    "dioread_nolock",
+    "nodioread_nolock",
+    "init_itable",
+    "noinit_itable",
+    "inode_readahead_blks",
+    "stripe",
+    "min_batch_time",
+    "max_batch_time",
+    "journal_ioprio",
     "nonempty",
 ];
 
@@ -242,6 +259,10 @@ impl MountConfig {
             ("nostrictatime", None) if self.fs.atime == Atime::Always => {
                 self.fs.atime = Atime::Relative;
                 self.fuse.strictatime = false;
+            }
+            ("diratime" | "nodiratime", None) => {
+                self.fs.dir_atime = name == "diratime";
+                self.fuse.nodiratime = !self.fs.dir_atime;
             }
             // Access times are written late in any case.
             ("nostrictatime" | "lazytime" | "loop", None) => {}

@@ -223,7 +223,10 @@ fn run(
     fuse.read_only |= fs.is_read_only();
     fuse.allow_other = config.allow_other.unwrap_or(root);
     fuse.default_permissions = config.checks_permissions();
-    let server = match FsServer::new(fs, server_options(config, root)) {
+    let mut options = server_options(config, root);
+    let whole = job.spec.partition.is_none() && config.offset.is_none();
+    options.bmap = whole && matches!(kind, MountKind::FuseBlk { .. });
+    let server = match FsServer::new(fs, options) {
         Ok(server) => Arc::new(server),
         Err(e) => return Err(give_up(format!("{image}: {e}"))),
     };

@@ -301,6 +301,61 @@ fn block_devices() {
     fsck_clean(&place.image);
 }
 
+/// What others read from the device while it is mounted: the label, and the blocks of a file, which become a swap file.
+#[test]
+fn what_a_device_shows_while_it_is_mounted() {
+    if !common::loop_mounts_work() {
+        eprintln!("skipped: needs loop devices");
+        return;
+    }
+    let Some(place) = Place::new("ext4", &["-b", "4096"]) else { return };
+    let device = tool("losetup", &["-f", "--show", &place.image]).trim().to_owned();
+    let (swap, holes) = (place.at("swap"), place.at("holes"));
+    let tried = std::panic::catch_unwind(|| {
+        extant(&["mount", &device, &place.mnt]).ok();
+        let before = tool("e2label", &[&device]);
+        // FS_IOC_SETFSLABEL, as btrfs(8) and xfs_io(8) send it.
+        let set = "import fcntl,os,sys; f=os.open(sys.argv[1],os.O_RDONLY); fcntl.ioctl(f,0x41009432,b'seen'.ljust(256,b'\\0'))";
+        tool("python3", &["-c", set, &place.mnt]);
+        assert_ne!(before.trim(), "seen");
+        assert_eq!(tool("e2label", &[&device]).trim(), "seen");
+
+        std::fs::write(&swap, vec![0; 4 << 20]).expect("written");
+        std::fs::File::create(&holes).and_then(|file| file.set_len(4 << 20)).expect("made");
+        for path in [&swap, &holes] {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(path, mode).expect("for root alone");
+            run("mkswap", &[path]);
+        }
+        // FIBMAP, block by block.
+        let ask = "import fcntl,struct,sys; f=open(sys.argv[1]); \
+                   [print(*struct.unpack('i', fcntl.ioctl(f,1,struct.pack('i',n)))) for n in range(1025)]";
+        let told = tool("python3", &["-c", ask, &swap]);
+        assert!(tool("python3", &["-c", ask, &holes]).lines().skip(1).all(|block| block == "0"));
+        let on = run("swapon", &[&swap]);
+        let refused = run("swapon", &[&holes]);
+        if on.code == Some(0) {
+            // The kernel writes to it now, and nobody else may.
+            assert!(std::fs::OpenOptions::new().write(true).open(&swap).and_then(|mut f| f.write(b"x")).is_err());
+            tool("swapoff", &[&swap]);
+        }
+        assert_ne!(refused.code, Some(0), "there are holes in it");
+        extant(&["unmount", &place.mnt]).ok();
+        told
+    });
+    run("swapoff", &[&swap]);
+    if place.mounted() {
+        run("umount", &["-l", &place.mnt]);
+    }
+    tool("losetup", &["-d", &device]);
+    let told = tried.unwrap();
+    let blocks = tool("debugfs", &["-R", "blocks /swap", &place.image]);
+    // Behind the end there is nothing.
+    let blocks: Vec<&str> = blocks.split_whitespace().chain(["0"]).collect();
+    assert_eq!(told.lines().collect::<Vec<_>>(), blocks);
+    fsck_clean(&place.image);
+}
+
 #[test]
 fn mount_helper_mounts() {
     let Some(place) = Place::new("ext4", &[]) else { return };

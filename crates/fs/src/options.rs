@@ -149,6 +149,8 @@ pub struct MountOptions {
     pub journal_device: Option<JournalDevice>,
     /// When reading moves the access time.
     pub atime: Atime,
+    /// Reading a directory moves its access time by that rule, too; else never (Linux: `nodiratime`).
+    pub dir_atime: bool,
     /// Who may use the reserved blocks besides root, instead of whom the superblock names.
     pub resuid: Option<u32>,
     /// As `resuid`, for a group.
@@ -198,6 +200,7 @@ impl Default for MountOptions {
             borrow_journal: BorrowJournal::default(),
             journal_device: None,
             atime: Atime::Relative,
+            dir_atime: true,
             resuid: None,
             resgid: None,
             errors: None,

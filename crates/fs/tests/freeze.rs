@@ -374,7 +374,8 @@ fn freezes_thaws_and_remounts_of_many_threads_end() {
                 let fs = Arc::clone(&fs);
                 start("changes the mount", move || {
                     for round in 0..40 {
-                        match (round + n) % 4 {
+                        match (round + n) % 5 {
+                            3 => drop(fs.set_label(b"other")),
                             0 => drop(fs.freeze()),
                             1 => drop(fs.remount(true)),
                             2 => drop(fs.remount(false)),
@@ -412,13 +413,23 @@ fn freezes_thaws_and_remounts_of_many_threads_end() {
     });
 }
 
-/// A label need not be UTF-8.
+/// A label need not be UTF-8, and is where others look for it, not in the log alone.
 #[test]
 fn a_label_is_bytes() {
-    let fs = Filesystem::mount(device(EXT4), options(false)).expect("mounted");
-    for label in [&b"caf\xe9"[..], b"", b"sixteen bytes ok"] {
-        fs.set_label(label).expect("label");
-        assert_eq!(fs.label(), label);
+    for threads in [false, true] {
+        let dev = device(EXT4);
+        let fs = Filesystem::mount(dev.clone(), options(threads)).expect("mounted");
+        for label in [&b"caf\xe9"[..], b"", b"sixteen bytes ok"] {
+            try_create(&fs, &format!("{}", label.len())).expect("something in the log");
+            fs.set_label(label).expect("label");
+            assert_eq!(fs.label(), label);
+            let mut there = [0; 16];
+            dev.read_at(1024 + 120, &mut there, BioFlags::default()).expect("read");
+            assert_eq!(there[..label.len()], *label);
+            assert!(there[label.len()..].iter().all(|byte| *byte == 0));
+        }
+        fs.unmount().expect("unmount");
+        common::tools::assert_clean(&dev);
     }
 }
 

@@ -92,8 +92,8 @@ Options (-o), separated by commas:
   data=ordered|writeback       both: file data before the metadata that points to it
   journal=borrow|none          what an image without a journal gets while it is mounted (a
                                borrowed one, if it was cleanly unmounted)
-  noatime relatime strictatime lazytime   access times (relatime; what the kernel's cache answers
-                               moves none)
+  noatime relatime strictatime nodiratime lazytime   access times (relatime; what the kernel's
+                               cache answers moves none, unless no_open=0 or strictatime is given)
   sync dirsync                 a write, or only a change of names, is durable before it returns
   discard                      tell the device of freed blocks (an image file shrinks); fstrim(8)
                                works, too

@@ -136,6 +136,9 @@ impl Filesystem {
         if self.options.atime == Atime::Never || self.is_read_only() {
             return false;
         }
+        if !self.options.dir_atime && inode.file_type() == Some(FileType::Directory) {
+            return false;
+        }
         let now = self.now();
         let m = inode.meta.read();
         let d = &m.desc;

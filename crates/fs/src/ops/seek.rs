@@ -1,10 +1,10 @@
-//! lseek(2) with SEEK_DATA and SEEK_HOLE.
+//! Where a file's data is: lseek(2) with SEEK_DATA and SEEK_HOLE, the FIBMAP ioctl.
 //!
 //! # Locking
-//! `inode` shared.
+//! `inode` shared; not while data on its way is waited for.
 
-use extant_ondisk::LogicalBlock;
 use extant_ondisk::inode::FileType;
+use extant_ondisk::{BlockNr, LogicalBlock};
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
@@ -67,5 +67,24 @@ impl Filesystem {
             at += u64::from(n);
         }
         if what == Seek::Hole { Ok(size.min(pos.max(end << bits))) } else { Err(Error::NoSuchOffset) }
+    }
+
+    /// The device's block behind block `lblk` of the file, once what is on its way to the disk is there: nothing where
+    /// it has no block of its own. Who writes to that block himself, as the kernel does to a swap file,
+    /// finds nobody else writing. Linux: FIBMAP, `ext4_bmap`.
+    pub fn bmap(&self, inode: &InodeRef, lblk: u64) -> Result<Option<BlockNr>> {
+        if inode.file_type() != Some(FileType::Regular) || lblk > u64::from(LAST_BLOCK.0) {
+            return Ok(None);
+        }
+        self.settle(inode)?;
+        let _shared = inode.rw.read();
+        if self.is_inline(inode) || lblk >= inode.size().div_ceil(u64::from(self.geo.block_size)) {
+            return Ok(None);
+        }
+        match self.status(inode, LogicalBlock(lblk as u32), 1)? {
+            // A swap file may be preallocated (Linux: `ext4_iomap_swap_activate`, where ext4's FIBMAP shows a hole).
+            (_, EsState::Written(block) | EsState::Unwritten(block)) => Ok(Some(block)),
+            _ => Ok(None),
+        }
     }
 }

@@ -199,9 +199,33 @@ impl Filesystem {
         name.split(|b| *b == 0).next().unwrap_or_default().to_vec()
     }
 
-    /// Names the file system, with at most [`LABEL_MAX`] bytes.
+    /// Names the file system, with at most [`LABEL_MAX`] bytes. The name is in the superblock's own place on return,
+    /// where blkid(8) looks, not in the log alone.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
-        let _change = self.begin_change()?;
-        self.transact(credits::SUPER, |handle| self.modify_superblock(handle, |sb| sb.set_volume_name(label)))
+        {
+            let _change = self.begin_change()?;
+            self.transact(credits::SUPER, |handle| self.modify_superblock(handle, |sb| sb.set_volume_name(label)))?;
+        }
+        let ended = self.umount.lock();
+        if ended.is_some() || self.is_frozen() || self.is_read_only() {
+            // Everything was written then, or nothing will be.
+            return self.state.acknowledge();
+        }
+        self.empty_log()
+    }
+
+    /// Everything that changed is in its place on return, and the log empty: a freeze for a moment, which tells nobody
+    /// of lost data and does not mark the image. The caller holds `s_umount`.
+    fn empty_log(&self) -> Result<()> {
+        self.gate.shut();
+        let emptied = self.wait_for(|done| self.barrier(Scope::All, done)).and_then(|()| {
+            self.hold_evictions();
+            Ok(self.journal.freeze()?)
+        });
+        self.journal.thaw();
+        self.frozen.store(false, Ordering::Release);
+        self.evict_work.notify_one();
+        self.gate.open();
+        emptied
     }
 }

@@ -23,6 +23,9 @@ pub struct ServerOptions {
     pub posix_acl: bool,
     /// Inodes can be named by number and generation (NFS handles, open_by_handle_at).
     pub export_support: bool,
+    /// The kernel may be told where files are on its device (FIBMAP, swap files): the image is the device, from its
+    /// first byte.
+    pub bmap: bool,
     /// Owner and group that every inode shows. The image keeps its own: what is created gets the owner (group) that the
     /// image has for the directory, changing the owner to the one shown does nothing, and to another is refused.
     pub uid: Option<u32>,
@@ -51,6 +54,7 @@ impl Default for ServerOptions {
             xattrs: true,
             posix_acl: true,
             export_support: true,
+            bmap: false,
             uid: None,
             gid: None,
             sync: false,

@@ -586,6 +586,21 @@ impl Server for FsServer {
         self.answer_create(inode, reply);
     }
 
+    fn bmap(&self, _req: &Request, ino: u64, blocksize: u32, block: u64, reply: ReplyBmap) {
+        if !self.options.bmap {
+            return reply.nosys();
+        }
+        let inode = check!(reply, self.node(ino));
+        // The kernel takes the answer for one in the same unit.
+        if blocksize != self.fs.block_size() {
+            return reply.error(Errno::INVAL);
+        }
+        match self.fs.bmap(&inode, block) {
+            Ok(block) => reply.ok(block.map_or(0, |block| block.0)),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
     fn lseek(&self, _req: &Request, ino: u64, _fh: u64, offset: u64, whence: u32, reply: ReplyLseek) {
         let inode = check!(reply, self.node(ino));
         let what = match whence {

@@ -74,6 +74,8 @@ pub struct MountOptions {
     /// Symbolic links are not followed. mount(2) only; fusermount3 has no word for it.
     pub nosymfollow: bool,
     pub noatime: bool,
+    /// As the kernel shows it, for directories.
+    pub nodiratime: bool,
     /// As the kernel shows it, like `noatime`; neither: `relatime`.
     pub strictatime: bool,
     /// As the kernel shows them; the waiting is the server's ([`crate::ServerOptions`]).
@@ -107,6 +109,7 @@ impl Default for MountOptions {
             noexec: false,
             nosymfollow: false,
             noatime: false,
+            nodiratime: false,
             strictatime: false,
             sync: false,
             dirsync: false,
@@ -151,6 +154,7 @@ impl MountOptions {
         flags.set(MountFlags::NOATIME, self.noatime);
         flags.set(MountFlags::STRICTATIME, self.strictatime && !self.noatime);
         flags.set(MountFlags::RELATIME, !self.strictatime && !self.noatime);
+        flags.set(MountFlags::NODIRATIME, self.nodiratime);
         flags.set(MountFlags::SYNCHRONOUS, self.sync);
         flags.set(MountFlags::DIRSYNC, self.dirsync);
         flags

@@ -166,6 +166,11 @@ impl Filesystem {
         self.state.acknowledge()
     }
 
+    /// Waits until the file's data is in its blocks. Nobody is told of what was lost by this.
+    pub(crate) fn settle(&self, inode: &Arc<Inode>) -> Result<()> {
+        if needs_writing(inode, true) { self.barrier_here(inode, true) } else { Ok(()) }
+    }
+
     /// New files that are written with an fsync of this one: those that are closed. Who has one open still writes it,
     /// and asks for it himself when he is done.
     fn carried(&self, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
