@@ -374,8 +374,7 @@ fn freezes_thaws_and_remounts_of_many_threads_end() {
                 let fs = Arc::clone(&fs);
                 start("changes the mount", move || {
                     for round in 0..40 {
-                        match (round + n) % 5 {
-                            3 => drop(fs.set_label(b"other")),
+                        match (round + n) % 4 {
                             0 => drop(fs.freeze()),
                             1 => drop(fs.remount(true)),
                             2 => drop(fs.remount(false)),
@@ -400,10 +399,14 @@ fn freezes_thaws_and_remounts_of_many_threads_end() {
                 })
             })
             .collect();
+        // As a writer, it waits while the mount is frozen.
+        let labels = Arc::clone(&fs);
+        let labels = start("names it", move || (0..20).for_each(|_| drop(labels.set_label(b"other"))));
         changers.into_iter().for_each(Running::join);
         fs.thaw();
         let _ = fs.remount(false);
         let durable: Vec<String> = writers.into_iter().flat_map(Running::join).collect();
+        labels.join();
         fs.unmount().expect("unmount");
         common::tools::assert_clean(&dev);
         let after = Filesystem::mount(dev, options(false)).expect("mounted");
