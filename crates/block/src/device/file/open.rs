@@ -74,8 +74,8 @@ pub(super) struct Opened {
     pub limits: Limits,
 }
 
-/// A claim outlives its owner for some moments: the kernel keeps the files of an io_uring after the ring is closed, and
-/// a process that was just forked has all descriptors until it executes something.
+/// A claim, and a lock, outlives its owner for some moments: the kernel keeps the files of an io_uring after the ring
+/// is closed, and a process that was just forked has all descriptors until it executes something.
 const CLAIM_TRIES: u32 = 50;
 const CLAIM_PAUSE: Duration = Duration::from_millis(10);
 
@@ -110,8 +110,25 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
         return Err(failed(io::Error::other("replaced while it was being opened")));
     }
     let range = Range { start: options.offset, len: options.len };
-    if !block_device && options.lock && !lock(&data, range, !options.read_only).map_err(failed)? {
-        return Err(busy(name, "locked by another process or another opener".to_owned()));
+    if !block_device && options.lock {
+        let wait = || {
+            let mounted = range_in_use(path, options.offset, options.len).is_some();
+            if !mounted {
+                Clock::real().sleep(CLAIM_PAUSE);
+            }
+            !mounted
+        };
+        let locked = until_free(CLAIM_TRIES, wait, || match lock(&data, range, !options.read_only)? {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+        });
+        locked.map_err(|e| match e.raw_os_error() == Some(libc::EBUSY) {
+            true => {
+                let by = range_in_use(path, options.offset, options.len);
+                busy(name, by.unwrap_or("locked by another process or another opener".to_owned()))
+            }
+            false => failed(e),
+        })?;
     }
     // Asked after the lock, so that two of our own cannot both pass.
     if !(options.read_only && options.allow_mounted)
