@@ -32,7 +32,7 @@ fn twenty_thousand_schedules() {
 }
 
 #[test]
-#[ignore = "long: a million schedules, three hours on two processors"]
+#[ignore = "long: a million schedules, an hour and a half on two processors"]
 fn soak_a_million_schedules() {
     let report = explore(&Search { series: number("EXTANT_SERIES", 1000), ..search(1_000_000) });
     println!("{}", report.summary());
