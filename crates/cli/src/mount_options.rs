@@ -406,6 +406,13 @@ mod tests {
         assert_eq!(parse("journal=borrow").unwrap().fs.borrow_journal, BorrowJournal::Always);
         assert_eq!(parse("journal=none").unwrap().fs.borrow_journal, BorrowJournal::Never);
         assert!(parse("defaults,noauto,user,nofail,_netdev,x-systemd.automount,,fsname=a,subtype=b").is_ok());
+        // What ext4 takes as a hint, or to leave away what stays here; not what it would have to do.
+        let hints = parse("nobarrier,stripe=8,noquota,journal_checksum,max_batch_time=0").unwrap();
+        assert_eq!(hints.fixed(false), parse("").unwrap().fixed(false));
+        assert!(parse("usrquota").is_err() && parse("dax").is_err());
+        let c = parse("nodiratime").unwrap();
+        assert!(!c.fs.dir_atime && c.fuse.nodiratime);
+        assert!(parse("nodiratime,diratime").unwrap().fs.dir_atime);
     }
 
     #[test]

@@ -338,6 +338,8 @@ fn what_a_device_shows_while_it_is_mounted() {
             // The kernel writes to it now, and nobody else may.
             assert!(std::fs::OpenOptions::new().write(true).open(&swap).and_then(|mut f| f.write(b"x")).is_err());
             tool("swapoff", &[&swap]);
+        } else {
+            assert!(on.err.contains("not permitted"), "{}", on.err);
         }
         assert_ne!(refused.code, Some(0), "there are holes in it");
         extant(&["unmount", &place.mnt]).ok();

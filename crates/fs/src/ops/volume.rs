@@ -1,9 +1,9 @@
 //! What is asked of the file system as a whole: freeze and thaw, read-only and back, trim, the label.
 //!
 //! # Locking
-//! `s_umount` (4) around freeze, thaw, remount and unmount, so that each finds the mount as the one before left it; it
-//! is held while they wait for those inside the gate ([`crate::freeze`]) and for the device. Nobody inside, and no
-//! thread of the mount, takes it.
+//! `s_umount` (4) around freeze, thaw, remount, unmount and what writes a new label home, so that each finds the mount
+//! as the one before left it; it is held while they wait for those inside the gate ([`crate::freeze`]) and for the
+//! device. Nobody inside, and no thread of the mount, takes it.
 
 use extant_base::sync::atomic::Ordering;
 use extant_ondisk::BlockNr;

@@ -74,7 +74,7 @@ pub struct MountOptions {
     /// Symbolic links are not followed. mount(2) only; fusermount3 has no word for it.
     pub nosymfollow: bool,
     pub noatime: bool,
-    /// As the kernel shows it, for directories.
+    /// As the kernel shows it, for directories. mount(2) only.
     pub nodiratime: bool,
     /// As the kernel shows it, like `noatime`; neither: `relatime`.
     pub strictatime: bool,

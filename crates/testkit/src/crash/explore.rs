@@ -227,8 +227,7 @@ pub fn explore(recording: &Arc<Recording>, what: &Explore) -> Report {
         let (shared, recording, what) = (shared.clone(), recording.clone(), what.clone());
         threads.push(
             task::spawn("crash-check", move || {
-                let dir = state_files();
-                let mut judged = None;
+                let mut files = Files { dir: state_files(), judged: None };
                 loop {
                     let at = {
                         let mut s = shared.lock();
@@ -241,7 +240,7 @@ pub fn explore(recording: &Arc<Recording>, what: &Explore) -> Report {
                     let spec = what.states[at];
                     let external = what.external_every > 0 && at.is_multiple_of(what.external_every);
                     let result = catch_unwind(AssertUnwindSafe(|| {
-                        check_state(&recording, spec, external, what.preen, dir.path(), &mut judged)
+                        check_state(&recording, spec, external, what.preen, &mut files)
                     }))
                     .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
                     let mut s = shared.lock();
@@ -267,20 +266,25 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or_default()
 }
 
-/// `judged`: what the file named `judged` in `dir` holds, which e2fsck has only read.
+/// Where one thread puts what others look at.
+struct Files {
+    dir: tempfile::TempDir,
+    /// What the file of that name holds; e2fsck has only read it.
+    judged: Option<MemDevice>,
+}
+
 fn check_state(
     recording: &Recording,
     spec: Spec,
     external: bool,
     preen: bool,
-    dir: &Path,
-    judged: &mut Option<MemDevice>,
+    files: &mut Files,
 ) -> Result<(), String> {
     let image = spec.image(&recording.device, recording.seed)?;
     if recording.image.has_journal() {
-        with_journal(recording, spec, image, external, dir, judged)
+        with_journal(recording, spec, image, external, files)
     } else {
-        without_journal(recording, spec, image, external, preen, dir)
+        without_journal(recording, spec, image, external, preen, files.dir.path())
     }
 }
 
@@ -304,21 +308,26 @@ fn with_journal(
     spec: Spec,
     image: MemDevice,
     external: bool,
-    dir: &Path,
-    judged: &mut Option<MemDevice>,
+    files: &mut Files,
 ) -> Result<(), String> {
+    let dir = files.dir.path();
     let file = dir.join("judged");
     let image = Arc::new(image);
     if external {
         let (by_fsck, by_kernel) = (dir.join("fsck"), dir.join("kernel"));
         save(&image, &by_fsck)?;
         save(&image, &by_kernel)?;
-        external_recovery(recording, spec, &by_fsck, &by_kernel, dir)?;
+        let done = external_recovery(recording, spec, &by_fsck, &by_kernel, dir);
+        // Not written over: a loop device that is late to let go of it would go on with what it has read.
+        for path in [by_fsck, by_kernel] {
+            std::fs::remove_file(path).map_err(|e| e.to_string())?;
+        }
+        done?;
     }
     check_by_extant(recording, image.clone(), spec.cut())?;
     given_back(recording, &image)?;
-    image.save_over(&file, judged.take().as_ref()).map_err(|e| e.to_string())?;
-    *judged = Some(image.snapshot());
+    image.save_over(&file, files.judged.take().as_ref()).map_err(|e| e.to_string())?;
+    files.judged = Some(image.snapshot());
     clean(&file, "after Extant's recovery")
 }
 

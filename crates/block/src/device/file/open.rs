@@ -92,43 +92,41 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device")));
     }
-    let wait = || {
-        let ours = same_image_in_use(path).is_some();
-        if !ours {
+    // Whoever is known to have it mounted keeps it for longer than is waited here.
+    let pause_unless = |mounted: Option<String>| {
+        if mounted.is_none() {
             Clock::real().sleep(CLAIM_PAUSE);
         }
-        !ours
+        mounted.is_none()
     };
-    let tries = if block_device { CLAIM_TRIES } else { 0 };
-    let opened = until_free(tries, wait, || open_data(path, options, block_device, create.is_some()));
-    let (data, io) = opened.map_err(|e| match block_device && e.raw_os_error() == Some(libc::EBUSY) {
-        true => busy(name, same_image_in_use(path).unwrap_or("opened exclusively by somebody else".to_owned())),
+    let held = |e: io::Error, mounted: Option<String>, otherwise: &str| match e.raw_os_error() == Some(libc::EBUSY) {
+        true => busy(name, mounted.unwrap_or_else(|| otherwise.to_owned())),
         false => failed(e),
-    })?;
+    };
+    let mounted = || same_image_in_use(path);
+    let tries = if block_device { CLAIM_TRIES } else { 0 };
+    let opened =
+        until_free(tries, || pause_unless(mounted()), || open_data(path, options, block_device, create.is_some()));
+    let (data, io) = match opened {
+        Err(e) if block_device => return Err(held(e, mounted(), "opened exclusively by somebody else")),
+        opened => opened.map_err(failed)?,
+    };
     let meta = data.metadata().map_err(failed)?;
     if meta.file_type().is_block_device() != block_device || !(block_device || meta.is_file()) {
         return Err(failed(io::Error::other("replaced while it was being opened")));
     }
     let range = Range { start: options.offset, len: options.len };
     if !block_device && options.lock {
-        let wait = || {
-            let mounted = range_in_use(path, options.offset, options.len).is_some();
-            if !mounted {
-                Clock::real().sleep(CLAIM_PAUSE);
-            }
-            !mounted
-        };
-        let locked = until_free(CLAIM_TRIES, wait, || match lock(&data, range, !options.read_only)? {
-            true => Ok(()),
-            false => Err(io::Error::from_raw_os_error(libc::EBUSY)),
-        });
-        locked.map_err(|e| match e.raw_os_error() == Some(libc::EBUSY) {
-            true => {
-                let by = range_in_use(path, options.offset, options.len);
-                busy(name, by.unwrap_or("locked by another process or another opener".to_owned()))
-            }
-            false => failed(e),
-        })?;
+        let mounted = || range_in_use(path, options.offset, options.len);
+        let locked = until_free(
+            CLAIM_TRIES,
+            || pause_unless(mounted()),
+            || match lock(&data, range, !options.read_only)? {
+                true => Ok(()),
+                false => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+            },
+        );
+        locked.map_err(|e| held(e, mounted(), "locked by another process or another opener"))?;
     }
     // Asked after the lock, so that two of our own cannot both pass.
     if !(options.read_only && options.allow_mounted)
