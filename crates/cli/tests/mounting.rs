@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, run, tool, umount, whole_disk};
 use extant_base::clock::Clock;
+use extant_base::task;
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
@@ -238,6 +239,52 @@ fn what_is_free_is_discarded_and_the_label_is_set() {
     extant(&["unmount", &mnt]).ok();
     assert!(blocks() + (15 << 20) < before, "{} of {before} are left", blocks());
     fsck_clean(&image);
+}
+
+/// What `xfs_io -x -c shutdown` asks for, of a mount that works and of one that is frozen: what fsync answered is
+/// there afterwards, nothing more is served, umount(8) and the server end well, and the image is not called damaged.
+#[test]
+fn a_shutdown_is_a_power_cut_on_demand() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    let down = "import fcntl,os,sys; fcntl.ioctl(os.open(sys.argv[1],os.O_RDONLY),0x8004587d,b'\\2\\0\\0\\0')";
+    for frozen in [false, true] {
+        extant(&["mount", &image, &mnt]).ok();
+        std::fs::write(format!("{mnt}/kept"), "as promised").expect("written");
+        rustix::fs::fsync(std::fs::File::open(format!("{mnt}/kept")).expect("open")).expect("fsync");
+        std::fs::write(format!("{mnt}/named"), "perhaps").expect("written");
+        let mut late = None;
+        if frozen {
+            extant(&["freeze", &mnt]).ok();
+            let path = format!("{mnt}/late");
+            late = Some(task::spawn("late", move || std::fs::write(path, "late")).expect("started"));
+            Clock::real().sleep(std::time::Duration::from_millis(100));
+        }
+        tool("python3", &["-c", down, &mnt]);
+        let refused = |r: std::io::Result<()>| assert_eq!(r.expect_err("down").raw_os_error(), Some(5));
+        if let Some(late) = late {
+            refused(late.join().expect("ended"));
+        }
+        refused(std::fs::write(format!("{mnt}/after"), "x"));
+        refused(std::fs::read_dir(&mnt).and_then(|mut names| names.next().expect("one").map(drop)));
+        extant(&["unmount", &mnt]).ok();
+        assert_eq!(replays(&image), !frozen);
+        extant(&["mount", &image, &mnt]).ok();
+        assert_eq!(std::fs::read_to_string(format!("{mnt}/kept")).expect("read"), "as promised");
+        assert!(std::fs::exists(format!("{mnt}/named")).expect("looked"), "its name was in the log");
+        assert!(!std::fs::exists(format!("{mnt}/after")).expect("looked"));
+        extant(&["unmount", &mnt]).ok();
+        fsck_clean(&image);
+    }
+}
+
+/// Whether the next mount has a log to replay.
+fn replays(image: &str) -> bool {
+    tool("dumpe2fs", &["-h", image]).contains("needs_recovery")
 }
 
 #[test]

@@ -46,6 +46,46 @@ fn an_abandoned_mount_is_a_power_cut() {
     assert_eq!(content_of(&after, "f"), None, "nobody waited for it");
 }
 
+/// A shutdown keeps what the log took, refuses what comes after, marks nothing as damaged, and the unmount has nothing
+/// to add.
+#[test]
+fn a_shut_down_mount_is_a_power_cut_behind_a_commit() {
+    for (threads, frozen) in [(true, false), (false, false), (true, true)] {
+        let dev = device();
+        let fs = Filesystem::mount(dev.clone(), options(threads)).expect("mounted");
+        let f = create(&fs, "f");
+        put(&fs, &f, 0, b"content");
+        if frozen {
+            fs.freeze().expect("frozen");
+        }
+        fs.shut_down().expect("shut down");
+        let root = fs.root().expect("root");
+        let late = fs.create(&root, b"late", NewNode::file(0o644), Cred::default());
+        assert!(matches!(late, Err(Error::ReadOnly)), "{late:?}");
+        let fsync = fs.fsync(&f, false);
+        assert!(matches!(fsync, Err(Error::Lost { .. })), "{fsync:?}");
+        drop((root, f));
+        fs.unmount().expect("nothing is left to fail");
+        let after = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
+        assert_eq!(after.superblock().raw().s_error_count.get(), 0);
+        let content = content_of(&after, "f").expect("its name was logged");
+        assert!(content.is_empty() || content == b"content", "{content:?}");
+        assert_eq!(content.is_empty(), !frozen, "data waits for its blocks, unless a freeze has written it");
+        assert_eq!(content_of(&after, "late"), None);
+    }
+}
+
+/// A shutdown does not cover what had been lost before.
+#[test]
+fn a_shutdown_says_what_was_lost_before() {
+    let faulty = Arc::new(extant_block::device::FaultyDevice::new(device()));
+    let fs = Filesystem::mount(faulty.clone(), options(true)).expect("mounted");
+    create(&fs, "f");
+    faulty.inject(extant_block::device::Fault::eio().op(extant_block::BioOp::Write));
+    assert!(fs.shut_down().is_err());
+    assert!(fs.unmount().is_err());
+}
+
 #[test]
 fn a_dropped_mount_says_what_it_lost() {
     let (tell, said) = std::sync::mpsc::channel();

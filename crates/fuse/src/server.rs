@@ -99,6 +99,12 @@ pub trait Server: Send + Sync + 'static {
     /// An operation panicked (its caller got EIO). Stop trusting what is in memory; the mount lives on.
     fn poisoned(&self) {}
 
+    /// Asked before each request. True, and it gets EIO, unless it is about what the kernel knows (attributes, the size
+    /// of the file system) or gives back.
+    fn is_down(&self) -> bool {
+        false
+    }
+
     fn lookup(&self, req: &Request, parent: u64, name: &[u8], reply: ReplyEntry) {
         reply.nosys();
     }

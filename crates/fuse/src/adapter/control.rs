@@ -1,12 +1,15 @@
-//! ioctls on the mount as a whole: trim, label, freeze and thaw, read-only and back.
+//! ioctls on the mount as a whole: trim, label, freeze and thaw, read-only and back, shutdown.
 //!
-//! FITRIM and the labels are Linux's. FIFREEZE never comes: the kernel answers it itself, with EOPNOTSUPP, so freezing
-//! has numbers of our own ([`Control`]). A frozen mount keeps back what would change something (the session does,
-//! without a worker for each), so that the thaw always finds somebody to serve it.
+//! FITRIM, the labels and the shutdown are Linux's. How to shut down FUSE does not pass on (the ioctl's number claims
+//! that nothing is handed over): the log is always written before, which each of the ways allows. FIFREEZE never
+//! comes: the kernel answers it itself, with EOPNOTSUPP, so freezing has numbers of our own ([`Control`]). A frozen
+//! mount keeps back what would change something (the session does, without a worker for each), so that the thaw always
+//! finds somebody to serve it.
 //!
 //! # Locking
 //! None of its own.
 
+use extant_base::sync::atomic::Ordering;
 use extant_fs::LABEL_MAX;
 use rustix::process::geteuid;
 use zerocopy::{FromBytes, IntoBytes};
@@ -19,6 +22,8 @@ use crate::transport::reply::ReplyIoctl;
 use crate::types::{IoctlArgs, Request};
 
 const FITRIM: u32 = 0xc018_5879;
+/// What `xfs_io -x -c shutdown` asks for.
+const FS_IOC_SHUTDOWN: u32 = 0x8004_587d;
 const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
 const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
 /// Linux: FSLABEL_MAX.
@@ -29,7 +34,13 @@ impl FsServer {
     pub(super) fn volume_ioctl(&self, req: &Request, args: &IoctlArgs<'_>, reply: ReplyIoctl) -> Option<ReplyIoctl> {
         let changes = matches!(
             args.cmd,
-            FITRIM | FS_IOC_SETFSLABEL | Control::FREEZE | Control::THAW | Control::READ_ONLY | Control::READ_WRITE
+            FITRIM
+                | FS_IOC_SETFSLABEL
+                | FS_IOC_SHUTDOWN
+                | Control::FREEZE
+                | Control::THAW
+                | Control::READ_ONLY
+                | Control::READ_WRITE
         );
         if changes && req.uid != 0 && req.uid != geteuid().as_raw() {
             reply.error(Errno::PERM);
@@ -54,6 +65,7 @@ impl FsServer {
                 }
             }
             FITRIM => self.trim(args, reply),
+            FS_IOC_SHUTDOWN => self.shut_down(reply),
             Control::FREEZE | Control::THAW => self.freeze_or_thaw(args.cmd == Control::FREEZE, reply),
             Control::READ_ONLY | Control::READ_WRITE => self.remount(args.cmd == Control::READ_ONLY, reply),
             _ => return Some(reply),
@@ -72,6 +84,25 @@ impl FsServer {
             match fs.trim(start, len, min_len) {
                 Ok(trimmed) => reply.ok(0, [start, trimmed, min_len].as_bytes()),
                 Err(e) => reply.error(errno(&e)),
+            }
+            drop(fs);
+            drop(ticket);
+        }));
+    }
+
+    /// What was kept back for a frozen mount is told that it is too late.
+    fn shut_down(&self, reply: ReplyIoctl) {
+        let (fs, down, hold, ticket) =
+            (self.fs.clone(), self.down.clone(), self.hold.lock().clone(), self.outstanding.begin());
+        self.controller.submit(Box::new(move || {
+            let frozen = fs.is_frozen();
+            down.store(true, Ordering::Release);
+            match fs.shut_down() {
+                Ok(()) => reply.ok(0, &[]),
+                Err(e) => reply.error(errno(&e)),
+            }
+            if let Some(hold) = hold.filter(|_| frozen) {
+                hold.end();
             }
             drop(fs);
             drop(ticket);

@@ -63,6 +63,8 @@ pub struct FsServer {
     /// Trims, which waits while the mount is frozen.
     trimmer: Helper,
     hold: Mutex<Option<Hold>>,
+    /// Since a shutdown nothing is served any more.
+    down: Arc<AtomicBool>,
     openers: Openers,
     /// What was agreed on with the kernel.
     no_open: AtomicBool,
@@ -94,6 +96,7 @@ impl FsServer {
             controller: Helper::new(),
             trimmer: Helper::new(),
             hold: Mutex::new(&NOTIFIER_CLASS, None),
+            down: Arc::new(AtomicBool::new(false)),
             no_open: AtomicBool::new(false),
             dont_mask: AtomicBool::new(false),
             writeback: AtomicBool::new(false),

@@ -294,6 +294,10 @@ impl Server for FsServer {
         self.fs.abort("an operation panicked");
     }
 
+    fn is_down(&self) -> bool {
+        self.down.load(Ordering::Acquire)
+    }
+
     fn lookup(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEntry) {
         let found = match name {
             b"." => return self.answer_entry(check!(reply, self.node_by_number(parent)), reply),

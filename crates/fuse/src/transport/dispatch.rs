@@ -127,6 +127,14 @@ pub(crate) fn changes_something(message: &[u8]) -> bool {
     }
 }
 
+/// What is answered after a shutdown: nothing of it comes from the device, and umount(8) asks for some of it.
+fn outlives_shutdown(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::Getattr | Opcode::Statx | Opcode::Statfs | Opcode::Release | Opcode::Releasedir | Opcode::Flush
+    )
+}
+
 /// Handles one message as read from the device.
 pub(crate) fn dispatch<S: Server>(server: &S, agreed: &Negotiated, channel: &Arc<Channel>, message: &[u8]) -> Flow {
     let Ok((header, body)) = InHeader::read_from_prefix(message) else { return Flow::Continue };
@@ -156,6 +164,10 @@ pub(crate) fn dispatch<S: Server>(server: &S, agreed: &Negotiated, channel: &Arc
             Flow::Continue
         }
         Some(Opcode::Destroy) => Flow::Destroy(ReplyEmpty::new(Pending::new(channel, header.unique))),
+        Some(opcode) if server.is_down() && !outlives_shutdown(opcode) => {
+            channel.answer_error(header.unique, Errno::IO);
+            Flow::Continue
+        }
         Some(opcode) => {
             let _ = with_reply(server, agreed, &header, args, opcode, Pending::new(channel, header.unique));
             Flow::Continue
