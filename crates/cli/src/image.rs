@@ -81,7 +81,7 @@ impl ImageSpec {
     }
 
     /// A block device that the kernel refuses to write; opening it does not tell.
-    fn is_read_only_device(&self) -> bool {
+    pub fn is_read_only_device(&self) -> bool {
         let Ok(meta) = self.path.metadata() else { return false };
         let number = format!("{}:{}", rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
         let flag = Path::new("/sys/dev/block").join(number).join("ro");

@@ -273,7 +273,11 @@ fn a_shutdown_is_a_power_cut_on_demand() {
         refused(std::fs::read_dir(&mnt).and_then(|mut names| names.next().expect("one").map(drop)));
         extant(&["unmount", &mnt]).ok();
         assert_eq!(replays(&image), !frozen);
-        extant(&["mount", &image, &mnt]).ok();
+        // Replayed in memory, and then in earnest.
+        extant(&["mount", "-o", "ro", &image, &mnt]).ok();
+        assert_eq!(std::fs::read_to_string(format!("{mnt}/kept")).expect("read"), "as promised");
+        assert_eq!(replays(&image), !frozen, "nothing was written");
+        extant(&["mount", "-o", "remount,rw", &mnt]).ok();
         assert_eq!(std::fs::read_to_string(format!("{mnt}/kept")).expect("read"), "as promised");
         assert!(std::fs::exists(format!("{mnt}/named")).expect("looked"), "its name was in the log");
         assert!(!std::fs::exists(format!("{mnt}/after")).expect("looked"));
@@ -429,9 +433,55 @@ fn a_remount_turns_writing_off_and_on() {
     extant(&["unmount", &mnt]).ok();
     fsck_clean(&image);
     assert_eq!(extant(&["cat", &image, "yes"]).ok(), "x");
-    extant(&["mount", "-o", "ro", &image, &mnt]).ok();
+    // One that began read-only gives way to another, unless somebody uses it.
+    extant(&["mount", "-o", "ro,noexec", &image, &mnt]).ok();
+    let open = std::fs::File::open(format!("{mnt}/yes")).expect("open");
+    remount("remount,rw").fails(32, &["busy"]);
+    std::fs::write(format!("{mnt}/no"), "x").expect_err("read-only");
+    drop(open);
+    remount("remount,rw").ok();
+    std::fs::write(format!("{mnt}/then"), "x").expect("writable");
+    let table = std::fs::read_to_string("/proc/mounts").expect("table");
+    let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted");
+    assert!(line.contains(" rw,nosuid,nodev,noexec"), "{line}");
+    extant(&["unmount", &mnt]).ok();
+    fsck_clean(&image);
+    // What its log must not be replayed for is not written; and what cannot be written is mounted as it was.
+    extant(&["mount", "-o", "norecovery", &image, &mnt]).ok();
     remount("remount,rw").fails(32, &["mounted read-only"]);
     extant(&["unmount", &mnt]).ok();
+    let second = dir.text("second");
+    std::fs::create_dir(&second).expect("made");
+    for at in [&mnt, &second] {
+        extant(&["mount", "-o", "ro", &image, at]).ok();
+    }
+    remount("remount,rw").fails(32, &["in use"]);
+    assert_eq!(std::fs::read_to_string(format!("{mnt}/then")).expect("mounted again"), "x");
+    extant(&["unmount", &second]).ok();
+    extant(&["unmount", &mnt]).ok();
+}
+
+/// As mount(8): what cannot be written is mounted read-only, which is said.
+#[test]
+fn a_write_protected_device_is_mounted_read_only() {
+    if skipped() || !loop_mounts_work() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    let device = tool("losetup", &["-r", "-f", "--show", &image]).trim().to_owned();
+    let tried = std::panic::catch_unwind(|| {
+        let said = extant(&["mount", &device, &mnt]);
+        assert_eq!((said.code, said.err), (Some(0), format!("extant: {device}: write-protected, mounted read-only\n")));
+        let refused = std::fs::write(format!("{mnt}/no"), "x").expect_err("read-only");
+        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        extant(&["mount", "-o", "remount,rw", &mnt]).fails(32, &["write-protected"]);
+        assert!(std::fs::read_dir(&mnt).expect("still mounted").next().is_some());
+        umount(&["-i", &mnt]);
+    });
+    tool("losetup", &["-d", &device]);
+    tried.expect("as said above");
 }
 
 #[test]

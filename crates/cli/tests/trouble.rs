@@ -104,12 +104,10 @@ fn what_may_only_be_read_says_so() {
     }
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
-    std::fs::create_dir(dir.path("mnt")).expect("directory");
     let device = tool("losetup", &["-r", "-f", "--show", &image]).trim().to_owned();
     let tried = std::panic::catch_unwind(|| {
         let words = [&format!("{device}: may only be read; 'extant mount -o ro {device} DIR' mounts it read-only")[..]];
         extant(&["cp", &dir.text("src/empty"), &format!("{device}:/new")]).fails(8, &words);
-        extant(&["mount", &device, &dir.text("mnt")]).fails(32, &words);
         assert_eq!(extant(&["ls", &device]).code, Some(0));
     });
     tool("losetup", &["-d", &device]);

@@ -453,13 +453,14 @@ impl Journal {
     }
 
     /// Several threads that fsync again and again arrive together: waiting a moment for all of them makes one commit of
-    /// two (Linux: the sleep in `jbd2_journal_stop`). At most half of what a commit takes, and not at all for a lone
-    /// caller.
+    /// two (Linux: the sleep in `jbd2_journal_stop`). At most as long as a commit takes, for who comes a moment too
+    /// late waits for two; half of it was too short for callers that share the processors with a mount's server
+    /// (experiments/015-fsync-processes). Not at all for a lone caller.
     fn gather(&self, s: &mut MutexGuard<'_, State>) {
         if s.waiters.is_empty() || s.waiters.len() >= s.batch || s.stop {
             return;
         }
-        let limit_ns = (s.commit_ns / 2).min(GATHER_NS_MAX);
+        let limit_ns = s.commit_ns.min(GATHER_NS_MAX);
         let start_ns = self.options.clock.now_ns();
         s.gathering = true;
         while s.waiters.len() < s.batch && !s.stop {

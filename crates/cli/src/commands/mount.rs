@@ -7,20 +7,21 @@
 //! # Locking
 //! None.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use extant_fuse::{Control, Errno, FuseError};
 use extant_lab::measure::Recorded;
 use rustix::process::geteuid;
 
-use crate::args::{MountArgs, MountHelper};
-use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text};
+use crate::args::{MountArgs, MountHelper, UnmountArgs};
+use crate::commands::unmount;
+use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
 use crate::image::ImageSpec;
 use crate::mount_options::MountConfig;
 use crate::mount_table::{self, Mount};
@@ -30,7 +31,7 @@ use crate::status::Watch;
 use crate::text::shown;
 
 pub fn run(args: MountArgs) -> Result<()> {
-    let config = MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
+    let mut config = MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
     if config.remount {
         // The image may have another name by now, or none.
         let dir = args.dir.as_deref().unwrap_or(Path::new(&args.image));
@@ -49,11 +50,21 @@ pub fn run(args: MountArgs) -> Result<()> {
         let denied = e.kind() == std::io::ErrorKind::PermissionDenied;
         Failure::io(&spec.path, e).with_status(if denied { USAGE } else { MOUNT })
     })?;
+    let spec = spec.resolved();
+    let mut options = args.options.join(",");
+    if !config.fs.read_only && spec.is_read_only_device() {
+        // As mount(8).
+        if args.background_server || args.foreground {
+            warn(&format!("{}: write-protected, mounted read-only", spec.shown()));
+        }
+        (config.fs.read_only, config.fuse.read_only) = (true, true);
+        options.push_str(",ro");
+    }
     let job = Job {
-        spec: spec.resolved(),
+        spec,
         dir,
         config,
-        options: args.options.join(","),
+        options,
         verbose: args.verbose,
         background: args.background_server,
         stats: args.stats.clone().map(|file| (file, args.stats_of)),
@@ -75,18 +86,22 @@ pub fn run_helper(args: MountHelper) -> Result<()> {
     if !options.iter().any(|o| o.split(',').any(|o| o == "remount")) {
         options.insert(0, from_fstab(&args.source, &args.target));
     }
-    run(MountArgs {
-        image: args.source,
-        dir: Some(args.target),
+    run(MountArgs { verbose: args.verbose, sloppy: args.sloppy, ..mount_args(args.source, args.target, options) })
+}
+
+fn mount_args(image: OsString, dir: PathBuf, options: Vec<String>) -> MountArgs {
+    MountArgs {
+        image,
+        dir: Some(dir),
         options,
         foreground: false,
-        verbose: args.verbose,
-        sloppy: args.sloppy,
+        verbose: false,
+        sloppy: false,
         kind: None,
         stats: None,
         stats_of: Recorded::NONE,
         background_server: false,
-    })
+    }
 }
 
 /// What root's fstab allows and mount(8) has not passed on: what it takes for its default is not ours.
@@ -111,9 +126,9 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
     };
     let root = geteuid().is_root();
     let recorded = Watch::open(&mount.device, mount.user_id.unwrap_or(0)).and_then(|mut watch| watch.options());
-    let recorded = recorded.or_else(|| mount_table::fstab_options(&mount.source, dir)).unwrap_or_default();
+    let known = recorded.clone().or_else(|| mount_table::fstab_options(&mount.source, dir)).unwrap_or_default();
     // What is not said stays as it is.
-    let mut now = vec![recorded, "suid,dev".to_owned(), mount.super_options, mount.options];
+    let mut now = vec![known, "suid,dev".to_owned(), mount.super_options.clone(), mount.options.clone()];
     let read = |options: &[String]| MountConfig::parse(options, true).map_err(Failure::usage);
     let fixed = read(&now)?.fixed(root);
     for option in options.iter().flat_map(|list| list.split(',')) {
@@ -125,32 +140,73 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
     }
     let config = read(&now)?;
     let read_only = config.fs.read_only;
+    let said = options.iter().flat_map(|list| list.split(',')).rfind(|option| matches!(*option, "ro" | "rw"));
+    if read_only && said == Some("rw") {
+        return Err(failed("it was mounted read-only with norecovery: unmount it, and mount it again"));
+    }
+    if !read_only && ImageSpec::parse(mount.source.as_os_str(), None).is_read_only_device() {
+        return Err(failed("cannot remount read-write: the device is write-protected"));
+    }
     let kernel = || match root.then(|| extant_fuse::remount(dir, &config.fuse)) {
         Some(Err(FuseError::Mount { errno: Errno::BUSY, .. })) => Err(failed("busy: a file in it is open for writing")),
         Some(Err(e)) => Err(failed(&plain_text(&e.to_string()))),
         Some(Ok(())) | None => Ok(()),
     };
-    let server = || {
-        let root = File::open(dir).map_err(|e| Failure::io(dir, e).with_status(MOUNT))?;
-        if read_only {
-            // What the kernel has that is not written; an error is told to who wrote, as ever.
-            let _ = rustix::fs::syncfs(&root);
-        }
-        extant_fuse::control(&root, if read_only { Control::ReadOnly } else { Control::ReadWrite }).map_err(|e| match e
-        {
-            Errno::ROFS => failed("it was mounted read-only: unmount it, and mount it again"),
-            Errno::BUSY => failed("busy: it is frozen; thaw it first"),
-            e => failed(&plain(&e.into())),
-        })
+    let refused = |e| match e {
+        Errno::ROFS => failed("it was mounted read-only: unmount it, and mount it again"),
+        Errno::BUSY => failed("busy: it is frozen; thaw it first"),
+        e => failed(&plain(&e.into())),
     };
     // Nobody may write who is not to, and nobody be refused who may.
     if read_only {
         kernel()?;
-        server()
-    } else {
-        server()?;
-        kernel()
+        return tell_server(dir, true)?.map_err(refused);
     }
+    let mut options = options.to_vec();
+    options.insert(0, recorded.unwrap_or_default());
+    let began_read_only = read(&options[..1])?.fs.read_only;
+    match tell_server(dir, false)? {
+        Ok(()) => kernel(),
+        Err(Errno::ROFS) if began_read_only => mount_for_writing(&mount, &options),
+        Err(e) => Err(refused(e)),
+    }
+}
+
+/// What the server of the mount at `dir` says to a remount.
+fn tell_server(dir: &Path, read_only: bool) -> Result<std::result::Result<(), Errno>> {
+    let root = File::open(dir).map_err(|e| Failure::io(dir, e).with_status(MOUNT))?;
+    if read_only {
+        // What the kernel has that is not written; an error is told to who wrote, as ever.
+        let _ = rustix::fs::syncfs(&root);
+    }
+    Ok(extant_fuse::control(&root, if read_only { Control::ReadOnly } else { Control::ReadWrite }))
+}
+
+/// A mount that began read-only has an image that its server may only read, and in memory alone what a crash had left
+/// in the log. So another mount takes its place, if nobody uses it, and if it is the caller's own: anybody can give a
+/// mount any source. The first of `options` are those that it has.
+fn mount_for_writing(old: &Mount, options: &[String]) -> Result<()> {
+    let name = shown(old.dir.as_os_str().as_bytes());
+    let failed = |what: &str| Failure::new(MOUNT, format!("{name}: it was mounted read-only{what}"));
+    if old.user_id != Some(geteuid().as_raw()) {
+        return Err(failed(" by somebody else, who alone may do this"));
+    }
+    if mount_table::read()?.iter().any(|other| other.dir != old.dir && other.is_same(old)) {
+        return Err(failed(", and elsewhere, too: unmount it there, or here, and mount it again"));
+    }
+    let again = |options: &[String]| {
+        let options = options.iter().map(|list| without_remount(list)).collect();
+        run(mount_args(old.source.clone().into_os_string(), old.dir.clone(), options))
+    };
+    unmount::run(&UnmountArgs { dir: old.dir.clone(), lazy: false, force: false, verbose: false })?;
+    again(options).inspect_err(|_| {
+        // As it was; why it cannot be more is what the caller is told.
+        let _ = again(&options[..1]);
+    })
+}
+
+fn without_remount(list: &str) -> String {
+    list.split(',').filter(|option| *option != "remount").collect::<Vec<_>>().join(",")
 }
 
 fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
