@@ -99,7 +99,8 @@ Options (-o), separated by commas:
                                works, too
   remount,ro remount,rw        change a mount that is there (root: the kernel's view of it as
                                well, and suid, dev, exec, symfollow and their opposites; what else
-                               would differ is refused)
+                               would differ is refused). One that began read-only gives way to
+                               another if it is not busy
   errors=continue|remount-ro   when the image turns out to be damaged
   norecovery noload            do not replay the journal; implies ro
   io=direct|buffered           past the host's page cache, or through it
