@@ -149,19 +149,26 @@ impl Drop for Site {
     }
 }
 
+/// Readers that take turns would change at each request. On a busy machine a reader that is kept from its processor
+/// looks like one that sleeps, and is replaced for a while.
 #[test]
 fn one_client_is_served_by_one_worker() {
-    const REQUESTS: usize = 4000;
+    const REQUESTS: usize = 1000;
     let site = Site::new(4);
-    for _ in 0..REQUESTS {
-        site.ask("nothing");
-        site.answered();
+    let end = Instant::now() + LIMIT;
+    loop {
+        for _ in 0..REQUESTS {
+            site.ask("nothing");
+            site.answered();
+        }
+        let served = std::mem::take(&mut *site.server.served_by.0.lock());
+        assert_eq!(served.len(), REQUESTS);
+        let changes = served.windows(2).filter(|w| w[0] != w[1]).count();
+        if changes < REQUESTS / 4 {
+            return;
+        }
+        assert!(Instant::now() < end, "{changes} changes of worker in {REQUESTS} requests");
     }
-    let served = site.server.served_by.0.lock();
-    assert_eq!(served.len(), REQUESTS);
-    let changes = served.windows(2).filter(|w| w[0] != w[1]).count();
-    // Readers that take turns would change each time.
-    assert!(changes < REQUESTS / 4, "{changes} changes of worker in {REQUESTS} requests");
 }
 
 #[test]
