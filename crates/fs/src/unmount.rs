@@ -155,8 +155,8 @@ impl Filesystem {
         self.journal.wait_until_left();
     }
 
-    /// Ends the mount as a power cut would, after what the log takes now: names, attributes and what `data=ordered`
-    /// brings along, not data that waits for its blocks. What was promised keeps; every later change and fsync is
+    /// Ends the mount as a power cut would, after what the log takes now: names and attributes, not data that waits for
+    /// its blocks. What was promised keeps; every later change and fsync is
     /// refused, and the unmount writes nothing and succeeds. Nothing is marked as damaged: the next mount replays the
     /// log. For tests of recovery (Linux: `ext4_force_shutdown` with `EXT4_GOING_FLAGS_LOGFLUSH`).
     ///
@@ -195,7 +195,8 @@ impl Filesystem {
         self.frozen.store(false, Ordering::Release);
         self.gate.open();
         self.end_threads();
-        *ended = Some(how);
+        // It may have failed a moment ago: then it was not this that ended it.
+        *ended = Some(how.and_then(|()| if self.state.has_failed() { self.state.acknowledge() } else { Ok(()) }));
     }
 
     fn close_clean(&self) -> Result<()> {
