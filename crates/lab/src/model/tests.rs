@@ -149,6 +149,18 @@ fn delayed_entries_in_front_cost_vanilla_most() {
     assert_eq!(count(&of("placement=spread"), "evictable-list", "entries_scanned"), scanned("evictable-list"));
 }
 
+/// It learns which of the two is popular, and again when that changes; a percentage point of each other's best.
+#[test]
+fn leaf_ring_keeps_popular_entries_where_entries_are_and_popular_files_where_files_are() {
+    let size = ["files=40", "entries=500", "room=10", "lookups=200000"];
+    for (trace, best) in [("zipf-entry", "round-robin"), ("mixed", "round-robin"), ("zipf-file", "vanilla")] {
+        let all = trials("es-traces", &[&size[..], &[&format!("trace={trace}")]].concat());
+        let missed = |policy: &str| count(&all, policy, "lookups_missed");
+        let (ours, theirs) = (missed("leaf-ring"), missed(best));
+        assert!(ours < theirs + 2_000.0, "{trace}: {ours} misses, {best} {theirs}");
+    }
+}
+
 #[test]
 fn a_tag_that_is_handed_off_wakes_nobody_and_is_nobody_elses() {
     for (threads, depth) in [("threads=4", "depth=4"), ("threads=32", "depth=2")] {

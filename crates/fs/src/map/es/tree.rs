@@ -307,7 +307,7 @@ mod tests {
     use extant_base::rng::Rng;
 
     use super::*;
-    use crate::map::es::packed::{ALL, PackedTree};
+    use crate::map::es::packed::{ALL, PackedTree, Spare};
 
     /// Bookkeeping of the index, checked against the tree.
     #[derive(Debug, Default)]
@@ -437,8 +437,12 @@ mod tests {
                 let len = 1 + rng.below(3) as u32;
                 let grows = rng.below(40_000) > u64::from(round);
                 if round % 512 == 511 {
-                    let warm = (rng.below(3) > 0).then(|| rng.below(u64::from(2 * ALL)) as u32);
-                    let swept = packed.sweep(rng.below(600), 1 + rng.below(8), warm);
+                    let spare = match rng.below(3) {
+                        0 => None,
+                        1 => Some(Spare::Leaves { warm: rng.below(u64::from(2 * ALL)) as u32 }),
+                        _ => Some(Spare::Entries { seen: rng.below(100) }),
+                    };
+                    let swept = packed.sweep(rng.below(600), 1 + rng.below(8), spare);
                     let kept = entries(&packed);
                     let mut gone = 0;
                     for e in entries(&plain) {
@@ -515,8 +519,8 @@ mod tests {
                     }
                     4 => {
                         let before = entries(&tree);
-                        let warm = (rng.below(4) > 0).then_some(2 * ALL);
-                        let done = tree.sweep(1 + rng.below(12), 1 + rng.below(8), warm);
+                        let spare = (rng.below(4) > 0).then(|| Spare::Entries { seen: rng.below(100) });
+                        let done = tree.sweep(1 + rng.below(12), 1 + rng.below(8), spare);
                         let mut kept = entries(&tree).into_iter().peekable();
                         let mut gone = 0;
                         for e in before {

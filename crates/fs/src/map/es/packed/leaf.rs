@@ -1,4 +1,5 @@
-//! [`Leaf`]: up to [`FULL`] entries side by side, with a bit each for "can go" and "was looked up".
+//! [`Leaf`]: up to [`FULL`] entries side by side, with a bit each for "can go", "was looked up" and "was looked up the
+//! time before".
 //!
 //! What goes from a big leaf leaves its place behind: to move six kilobytes together for five entries costs more than
 //! all else. A new entry beside it takes the place; the others are closed when there is no room but them, when half of
@@ -24,10 +25,32 @@ const NEAR: usize = 32;
 /// A leaf with less looks for a neighbour to join, and is moved together at once.
 pub const SMALL: usize = FULL / 4;
 
-/// The warmth of a leaf of which everything was looked up once.
+/// What [`Leaf::warmth`] has for a leaf of which everything was looked up since the hand was there.
 pub const ALL: u32 = 1 << 12;
 
 type Bits = [u64; WORDS];
+
+/// An entry, whether it is marked, and whether it was when the hand went on.
+pub type Marked = (Packed, bool, bool);
+
+/// Of entries that were all kept when the hand went on: how many have been looked up until it came back, of those that
+/// had been marked then and of the others, and how many had been if the marks meant nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    pub marked: f64,
+    pub marked_expected: f64,
+    pub unmarked: f64,
+    pub unmarked_expected: f64,
+}
+
+impl std::ops::AddAssign for Outcome {
+    fn add_assign(&mut self, other: Outcome) {
+        self.marked += other.marked;
+        self.marked_expected += other.marked_expected;
+        self.unmarked += other.unmarked;
+        self.unmarked_expected += other.unmarked_expected;
+    }
+}
 
 /// See the page.
 #[derive(Debug, Default)]
@@ -38,10 +61,14 @@ pub struct Leaf {
     evictable: Bits,
     /// Of what can go: it was looked up. Of what cannot: it has gone; a delayed entry is never marked.
     marks: [AtomicU64; WORDS],
+    /// Of what can go: it was marked when the hand went on.
+    past: Bits,
     evictable_count: u16,
     gone_count: u16,
-    /// [`Leaf::warmth`] when the hand went on. A new leaf has its neighbour's.
+    /// [`Leaf::warmth`] when the hand was there. A new leaf has its neighbour's.
     pub was_warm: u16,
+    /// How many times in a row the hand has left it whole.
+    pub kept: u8,
     /// Is it in the ring? Then between these.
     pub listed: bool,
     pub before: u32,
@@ -173,6 +200,11 @@ impl Leaf {
         self.marks[word].load(Ordering::Relaxed) & mask != 0
     }
 
+    fn was_marked(&self, at: usize) -> bool {
+        let (word, mask) = bit(at);
+        self.past[word] & mask != 0
+    }
+
     fn has_gone(&self, at: usize) -> bool {
         !self.is_evictable(at) && self.is_marked(at)
     }
@@ -193,6 +225,7 @@ impl Leaf {
             self.entries[place] = e;
             self.evictable[word] |= if e.is_delayed() { 0 } else { mask };
             *self.marks[word].get_mut() &= !mask;
+            self.past[word] &= !mask;
             self.gone_count -= 1;
         } else {
             if self.gone_count > 0 && self.entries.len() == self.entries.capacity() {
@@ -206,6 +239,7 @@ impl Leaf {
             self.entries.insert(at, e);
             insert_bit(&mut self.evictable, at, !e.is_delayed());
             self.change_marks(|marks| insert_bit(marks, at, false));
+            insert_bit(&mut self.past, at, false);
         }
         self.evictable_count += u16::from(!e.is_delayed());
     }
@@ -215,8 +249,9 @@ impl Leaf {
         let e = self.entries.remove(at);
         remove_bit(&mut self.evictable, at);
         self.change_marks(|marks| remove_bit(marks, at));
+        remove_bit(&mut self.past, at);
         self.evictable_count -= u16::from(!e.is_delayed());
-        if at == 0 && self.has_gone(0) {
+        if self.gone_count > 0 && (self.len() <= SMALL || at == 0 && self.has_gone(0)) {
             self.close();
         }
         e
@@ -228,44 +263,67 @@ impl Leaf {
     }
 
     /// Everything, with its marks. Until [`Leaf::fill`] says what is in it, it counts what could go as before.
-    pub fn drain_into(&mut self, all: &mut Vec<(Packed, bool)>) {
+    pub fn drain_into(&mut self, all: &mut Vec<Marked>) {
         let there = (0..self.entries.len()).filter(|at| !self.has_gone(*at));
-        all.extend(there.map(|at| (self.entries[at], self.is_marked(at))));
+        all.extend(there.map(|at| (self.entries[at], self.is_marked(at), self.was_marked(at))));
         self.entries.clear();
         self.gone_count = 0;
     }
 
     /// Holds `all`, at most [`FULL`], from now on.
-    pub fn fill(&mut self, all: &[(Packed, bool)]) {
+    pub fn fill(&mut self, all: &[Marked]) {
         self.entries.clear();
         let room = if all.len() > FULL / 2 { FULL } else { all.len() };
         self.entries.shrink_to(room);
         self.entries.reserve_exact(room);
         self.evictable = Bits::default();
+        self.past = Bits::default();
         let mut marks = Bits::default();
-        for (at, (e, marked)) in all.iter().enumerate() {
+        for (at, (e, marked, was_marked)) in all.iter().enumerate() {
             let (word, mask) = bit(at);
             self.entries.push(*e);
             self.evictable[word] |= if e.is_delayed() { 0 } else { mask };
             marks[word] |= if *marked { mask } else { 0 };
+            self.past[word] |= if *was_marked { mask } else { 0 };
         }
         self.evictable_count = self.evictable.iter().map(|w| w.count_ones() as u16).sum();
         self.change_marks(|now| *now = marks);
     }
 
-    /// The share of those that could go that was looked up since [`Leaf::pass`], of [`ALL`], and a half, a quarter, an
-    /// eighth of it for the times before.
+    /// The share of those that could go that was looked up since [`Leaf::pass`], of [`ALL`], and three quarters of what
+    /// this was the time before.
     pub fn warmth(&self) -> u32 {
-        let used = |(e, marks): (&u64, &AtomicU64)| (e & marks.load(Ordering::Relaxed)).count_ones();
-        let used: u32 = self.evictable.iter().zip(&self.marks).map(used).sum();
-        used * ALL / u32::from(self.evictable_count).max(1) + u32::from(self.was_warm) / 2
+        self.used(|_| !0) * ALL / u32::from(self.evictable_count).max(1) + u32::from(self.was_warm) * 3 / 4
     }
 
-    /// The hand goes on: marks begin anew.
-    pub fn pass(&mut self) {
-        self.was_warm = self.warmth() as u16;
-        for (marks, evictable) in self.marks.iter_mut().zip(&self.evictable) {
-            *marks.get_mut() &= !evictable;
+    /// How many of those that can go were looked up since [`Leaf::pass`], where `among` has a bit.
+    fn used(&self, among: impl Fn(usize) -> u64) -> u32 {
+        let used = |word: usize| self.evictable[word] & self.marks[word].load(Ordering::Relaxed) & among(word);
+        (0..WORDS).map(|word| used(word).count_ones()).sum()
+    }
+
+    /// What became of its entries since [`Leaf::pass`]. What has come since then counts as unmarked.
+    pub fn outcome(&self) -> Outcome {
+        let were_marked: u32 = self.past.iter().map(|w| w.count_ones()).sum();
+        let (marked, unmarked) = (self.used(|word| self.past[word]), self.used(|word| !self.past[word]));
+        let share = f64::from(were_marked) / f64::from(self.evictable_count.max(1));
+        let used = f64::from(marked + unmarked);
+        Outcome {
+            marked: f64::from(marked),
+            marked_expected: used * share,
+            unmarked: f64::from(unmarked),
+            unmarked_expected: used * (1.0 - share),
+        }
+    }
+
+    /// The hand goes on, which found it so warm and has left it whole or not: marks begin anew.
+    pub fn pass(&mut self, warmth: u32, whole: bool) {
+        self.was_warm = warmth as u16;
+        self.kept = if whole { self.kept.saturating_add(1) } else { 0 };
+        for ((marks, evictable), past) in self.marks.iter_mut().zip(&self.evictable).zip(&mut self.past) {
+            let marks = marks.get_mut();
+            *past = *marks & evictable;
+            *marks &= !evictable;
         }
     }
 
@@ -273,7 +331,7 @@ impl Leaf {
     /// [`Leaf::pass`]. Returns how many went, and where the leaf began if entries have moved.
     pub fn evict(&mut self, wanted: usize, spare: bool) -> (usize, Option<u32>) {
         let mut left = wanted;
-        for (evictable, marks) in self.evictable.iter_mut().zip(&mut self.marks) {
+        for ((evictable, marks), past) in self.evictable.iter_mut().zip(&mut self.marks).zip(&mut self.past) {
             let marks = marks.get_mut();
             let mut victims = if spare { *evictable & !*marks } else { *evictable };
             let here = victims.count_ones() as usize;
@@ -282,6 +340,7 @@ impl Leaf {
             }
             *evictable &= !victims;
             *marks |= victims;
+            *past &= !victims;
             left -= here.min(left);
         }
         let went = wanted - left;
@@ -320,6 +379,7 @@ impl Leaf {
                 let last = 63 - left.leading_zeros() as usize;
                 remove_bit(&mut self.evictable, word * 64 + last);
                 remove_bit(&mut marks, word * 64 + last);
+                remove_bit(&mut self.past, word * 64 + last);
                 left &= !(1 << last);
             }
         }
@@ -342,6 +402,7 @@ impl Leaf {
         assert!(self.entries.is_empty() || !self.has_gone(0));
         assert!(self.gone_count == 0 || self.len() > SMALL);
         assert!((self.entries.len()..FULL).all(|at| !self.is_evictable(at) && !self.is_marked(at)));
+        assert!(self.past.iter().zip(&self.evictable).all(|(past, evictable)| past & !evictable == 0));
         assert!(self.entries.capacity() <= FULL);
         u64::from(self.gone_count)
     }
@@ -370,19 +431,19 @@ mod tests {
         for seed in 0..8u64 {
             let mut rng = Rng::new(seed);
             let mut leaf = Leaf::default();
-            let mut model: BTreeMap<u32, (Packed, bool)> = BTreeMap::new();
+            let mut model: BTreeMap<u32, Marked> = BTreeMap::new();
             let (blocks, delayed) = (if seed % 2 == 0 { 700 } else { 1 << 30 }, [2, 3, 30, 100][seed as usize / 2]);
             let mut warmth = 0;
             for round in 0..20_000 {
                 let lblk = rng.below(blocks) as u32;
-                let before = model.range(..=lblk).next_back().map(|(_, (e, _))| *e);
+                let before = model.range(..=lblk).next_back().map(|(_, (e, ..))| *e);
                 let at = leaf.at_or_before(lblk, None);
                 assert_eq!(at.map(|at| leaf.entry(at)), before);
                 match rng.below(16) {
                     0..=8 if model.len() < FULL && before.is_none_or(|e| e.lblk() < lblk) => {
                         let e = packed(lblk, rng.below(delayed) > 0);
                         leaf.insert(leaf.up_to(lblk, None), e);
-                        model.insert(lblk, (e, false));
+                        model.insert(lblk, (e, false, false));
                     }
                     0..=12 => {
                         if let (Some(at), Some(e)) = (at, before) {
@@ -391,7 +452,7 @@ mod tests {
                                 model.remove(&e.lblk());
                             } else {
                                 leaf.mark(at);
-                                model.insert(e.lblk(), (e, !e.is_delayed()));
+                                model.entry(e.lblk()).and_modify(|(e, marked, _)| *marked = !e.is_delayed());
                             }
                         }
                     }
@@ -404,12 +465,19 @@ mod tests {
                     14 if round % 8 == 0 => {
                         let most = if rng.below(16) == 0 { FULL as u64 } else { 40 };
                         let (wanted, spare) = (rng.below(most) as usize, rng.below(4) > 0);
-                        let used = model.values().filter(|(_, marked)| *marked).count() as u32;
-                        let evictable = model.values().filter(|(e, _)| !e.is_delayed()).count().max(1) as u32;
-                        assert_eq!(leaf.warmth(), used * ALL / evictable + warmth / 2);
+                        let evictable = model.values().filter(|(e, ..)| !e.is_delayed()).count() as u32;
+                        let used_if = |past: bool| model.values().filter(|m| m.1 && m.2 == past).count() as u32;
+                        let were_marked = model.values().filter(|m| m.2).count();
+                        let (used, outcome) = (used_if(true) + used_if(false), leaf.outcome());
+                        assert_eq!(leaf.warmth(), used * ALL / evictable.max(1) + warmth * 3 / 4);
+                        assert_eq!(outcome.marked, f64::from(used_if(true)));
+                        assert_eq!(outcome.unmarked, f64::from(used_if(false)));
+                        let expected = f64::from(used) * were_marked as f64 / f64::from(evictable.max(1));
+                        assert!((outcome.marked_expected - expected).abs() < 1e-6);
+                        assert!((outcome.unmarked_expected + expected - f64::from(used)).abs() < 1e-6);
                         let first = model.keys().next().copied();
                         let mut went = 0;
-                        model.retain(|_, (e, marked)| {
+                        model.retain(|_, (e, marked, _)| {
                             let goes = went < wanted && !(e.is_delayed() || spare && *marked);
                             went += usize::from(goes);
                             !goes
@@ -423,8 +491,10 @@ mod tests {
                         );
                         if went < wanted {
                             warmth = leaf.warmth();
-                            leaf.pass();
-                            model.values_mut().for_each(|(_, marked)| *marked = false);
+                            let kept = leaf.kept;
+                            leaf.pass(warmth, wanted % 3 == 0);
+                            assert_eq!(leaf.kept, if wanted % 3 == 0 { kept + 1 } else { 0 });
+                            model.values_mut().for_each(|(_, marked, past)| *past = std::mem::take(marked));
                         }
                     }
                     _ => {}
@@ -432,7 +502,8 @@ mod tests {
                 places_left += leaf.check();
                 if round % 16 == 0 {
                     let there = (0..leaf.entries.len()).filter(|at| !leaf.has_gone(*at));
-                    assert!(there.map(|at| (leaf.entries[at], leaf.is_marked(at))).eq(model.values().copied()));
+                    let now = there.map(|at| (leaf.entries[at], leaf.is_marked(at), leaf.was_marked(at)));
+                    assert!(now.eq(model.values().copied()));
                     assert_eq!(leaf.len(), model.len());
                 }
             }

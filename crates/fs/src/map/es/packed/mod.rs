@@ -16,8 +16,8 @@ mod entry;
 mod leaf;
 mod tree;
 
-pub(super) use leaf::ALL;
-pub(super) use tree::PackedTree;
+pub(super) use leaf::{ALL, Outcome};
+pub(super) use tree::{PackedTree, Spare, Swept};
 
 /// What an allocator takes for `bytes`: its sizes are a quarter of a power of two apart (mimalloc, jemalloc), 16 bytes
 /// at

@@ -5,7 +5,7 @@
 
 use super::allocated;
 use super::entry::{self, Packed};
-use super::leaf::{ALL, FULL, Leaf, SMALL};
+use super::leaf::{ALL, FULL, Leaf, Outcome, SMALL};
 use crate::map::es::tree::Entries;
 use crate::map::es::{EsEntry, EsState};
 
@@ -16,6 +16,9 @@ const JOINED: usize = FULL * 3 / 4;
 /// A full leaf gives to a neighbour that has at least so much room.
 const ROOM: usize = FULL / 16;
 const NONE: u32 = u32::MAX;
+/// A prime: so that it is not the same leaf each time around.
+const KEPT_ONE_IN: u64 = 61;
+const KEPT_FOR: u8 = 3;
 
 /// See the page.
 #[derive(Debug)]
@@ -23,32 +26,46 @@ pub struct PackedTree(Form);
 
 #[derive(Debug)]
 enum Form {
-    Few(u8, [Packed; FEW]),
+    /// How many; what the leaf was that they have gone from, see [`Leaf::was_warm`].
+    Few(u8, u16, [Packed; FEW]),
     Many(Box<Many>),
 }
 
 impl Default for PackedTree {
     fn default() -> PackedTree {
-        PackedTree(Form::Few(0, [Packed::NOTHING; FEW]))
+        PackedTree(Form::Few(0, 0, [Packed::NOTHING; FEW]))
     }
 }
 
+/// Who is spared by a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spare {
+    /// What was looked up since the hand was there last; and one leaf in [`KEPT_ONE_IN`] altogether, [`KEPT_FOR`] times in
+    /// a row, to see what becomes of the others. `seen` leaves have been counted before.
+    Entries { seen: u64 },
+    /// Leaves above so much warmth, and nothing in the others.
+    Leaves { warm: u32 },
+}
+
 /// What a sweep did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Swept {
     /// Entries that went.
     pub freed: u64,
     /// Leaves looked at.
     pub visited: u64,
-    /// What could go in the leaves that the hand has left behind.
+    /// What could go and was gone by: in leaves that the hand has left behind, and what went from the last one.
     pub passed: u64,
+    /// What became of leaves that had been kept whole, and how many they were.
+    pub outcome: Outcome,
+    pub outcomes: u64,
     /// The hand has been at every leaf since the last time that this was said.
     pub around: bool,
 }
 
 /// What the warmth of a leaf of `entries` may be more by chance: a few entries say little about their leaf.
 fn chance(entries: usize) -> u32 {
-    2 * ALL / (entries as u32).isqrt().max(1)
+    ALL / (entries as u32).isqrt().max(1)
 }
 
 /// Leaves have numbers that stay; `order` has them by their first blocks.
@@ -68,14 +85,16 @@ struct Many {
     delayed_blocks: u64,
     /// Memory of the leaves.
     leaf_bytes: u64,
+    /// [`Leaf::was_warm`] of the one that went last: a file that is popular and has lost everything is popular still.
+    was_warm: u16,
 }
 
 /// Where an entry is: place in the order, place in the leaf.
 type At = (usize, usize);
 
 impl Many {
-    fn new(few: &[Packed]) -> Many {
-        let mut many = Many { hand: NONE, ..Many::default() };
+    fn new(few: &[Packed], was_warm: u16) -> Many {
+        let mut many = Many { hand: NONE, was_warm, ..Many::default() };
         for e in few {
             many.put(*e);
         }
@@ -149,7 +168,9 @@ impl Many {
 
     /// A leaf without entries, at `place`.
     fn add_leaf(&mut self, place: usize) -> u32 {
-        let leaf = Box::<Leaf>::default();
+        let neighbour = place.checked_sub(1).map_or(self.was_warm, |left| self.leaf(self.order[left]).was_warm);
+        let mut leaf = Box::<Leaf>::default();
+        leaf.was_warm = neighbour;
         self.leaf_bytes += leaf.bytes();
         let number = match self.unused.pop() {
             Some(number) => {
@@ -166,11 +187,17 @@ impl Many {
         number
     }
 
+    /// Of the leaf that is left, or went last.
+    fn was_warm(&self) -> u16 {
+        self.order.first().map_or(self.was_warm, |number| self.leaf(*number).was_warm)
+    }
+
     /// Its entries are gone.
     fn remove_leaf(&mut self, place: usize) {
         let number = self.order.remove(place);
         self.firsts.remove(place);
         self.leaf_bytes -= self.leaf(number).bytes();
+        self.was_warm = self.leaf(number).was_warm;
         self.leaves[number as usize] = None;
         self.unused.push(number);
         if self.order.capacity() >= 64 && self.order.len() < self.order.capacity() / 4 {
@@ -288,15 +315,13 @@ impl Many {
             self.remove_leaf(place);
         }
         for _ in old..new {
-            let was_warm = self.leaf(self.order[place]).was_warm;
-            let number = self.add_leaf(place + old);
-            self.leaf_mut(number).was_warm = was_warm;
+            self.add_leaf(place + old);
         }
         let mut rest = &all[..];
         for i in 0..new {
             let (now, later) = rest.split_at(rest.len() / (new - i));
             self.change(self.order[place + i], |leaf| leaf.fill(now));
-            self.firsts[place + i] = now.first().map_or(0, |(e, _)| e.lblk());
+            self.firsts[place + i] = now.first().map_or(0, |(e, ..)| e.lblk());
             rest = later;
         }
     }
@@ -354,7 +379,7 @@ impl Many {
         }
     }
 
-    fn sweep(&mut self, wanted: u64, visits: u64, warm: Option<u32>) -> Swept {
+    fn sweep(&mut self, wanted: u64, visits: u64, spare: Option<Spare>) -> Swept {
         let mut done = Swept::default();
         if self.ahead == 0 {
             self.ahead = self.ring;
@@ -364,20 +389,37 @@ impl Many {
             let leaf = self.leaf(number);
             let behind = leaf.behind;
             let (all, left) = (leaf.evictable() as u64, (wanted - done.freed) as usize);
-            let (freed, began) = if warm.is_some_and(|warm| leaf.warmth() > warm + chance(leaf.evictable())) {
+            let warmth = leaf.warmth();
+            let whole = match spare {
+                Some(Spare::Leaves { warm }) => warmth > warm + chance(leaf.evictable()),
+                Some(Spare::Entries { seen }) if leaf.kept == 0 => {
+                    (seen + done.visited) % KEPT_ONE_IN == KEPT_ONE_IN - 1
+                }
+                Some(Spare::Entries { .. }) => leaf.kept < KEPT_FOR,
+                None => false,
+            };
+            let (freed, began) = if whole {
                 (0, None)
             } else {
-                self.change(number, |leaf| leaf.evict(left, warm.is_some()))
+                let marked_too = !matches!(spare, Some(Spare::Entries { .. }));
+                self.change(number, |leaf| leaf.evict(left, !marked_too))
             };
             done.freed += freed as u64;
             done.visited += 1;
             if freed < left {
-                self.leaf_mut(number).pass();
+                let leaf = self.leaf_mut(number);
+                if leaf.kept > 0 {
+                    done.outcome += leaf.outcome();
+                    done.outcomes += 1;
+                }
+                leaf.pass(warmth, whole);
                 done.passed += all;
                 self.ahead -= 1;
                 if self.hand == number {
                     self.hand = behind;
                 }
+            } else {
+                done.passed += freed as u64;
             }
             if let Some(first) = began {
                 self.settle(self.firsts.partition_point(|f| *f <= first) - 1);
@@ -390,19 +432,18 @@ impl Many {
 }
 
 impl PackedTree {
-    /// Moves the hand over leaves until `wanted` entries have gone, it has been at `visits` leaves or around. What was
-    /// looked up since the hand was there last is spared, and leaves above `warm` altogether; nothing is without
-    /// `warm`.
-    pub fn sweep(&mut self, wanted: u64, visits: u64, warm: Option<u32>) -> Swept {
+    /// Moves the hand over leaves until `wanted` entries have gone, it has been at `visits` leaves or around. Nothing is
+    /// spared without `spare`.
+    pub fn sweep(&mut self, wanted: u64, visits: u64, spare: Option<Spare>) -> Swept {
         let Form::Many(many) = &mut self.0 else { return Swept { around: true, ..Swept::default() } };
-        let done = many.sweep(wanted, visits, warm);
+        let done = many.sweep(wanted, visits, spare);
         self.maybe_few();
         done
     }
 
     fn few(&self) -> &[Packed] {
         match &self.0 {
-            Form::Few(n, few) => &few[..usize::from(*n)],
+            Form::Few(n, _, few) => &few[..usize::from(*n)],
             Form::Many(_) => &[],
         }
     }
@@ -420,7 +461,7 @@ impl PackedTree {
                 n += 1;
                 true
             });
-            self.0 = Form::Few(n as u8, few);
+            self.0 = Form::Few(n as u8, many.was_warm(), few);
         }
     }
 }
@@ -428,7 +469,7 @@ impl PackedTree {
 impl Entries for PackedTree {
     fn len(&self) -> u64 {
         match &self.0 {
-            Form::Few(n, _) => u64::from(*n),
+            Form::Few(n, ..) => u64::from(*n),
             Form::Many(many) => many.len,
         }
     }
@@ -506,15 +547,15 @@ impl Entries for PackedTree {
     fn put(&mut self, new: EsEntry) {
         let new = Packed::new(new);
         match &mut self.0 {
-            Form::Few(n, few) if usize::from(*n) < FEW => {
+            Form::Few(n, _, few) if usize::from(*n) < FEW => {
                 let len = usize::from(*n);
                 let at = few[..len].partition_point(|e| e.lblk() < new.lblk());
                 few.copy_within(at..len, at + 1);
                 few[at] = new;
                 *n += 1;
             }
-            Form::Few(_, few) => {
-                let mut many = Many::new(few);
+            Form::Few(_, was_warm, few) => {
+                let mut many = Many::new(few, *was_warm);
                 many.put(new);
                 self.0 = Form::Many(Box::new(many));
             }
@@ -524,7 +565,7 @@ impl Entries for PackedTree {
 
     fn take(&mut self, lblk: u32) -> Option<EsEntry> {
         match &mut self.0 {
-            Form::Few(n, few) => {
+            Form::Few(n, _, few) => {
                 let len = usize::from(*n);
                 let at = few[..len].iter().position(|e| e.lblk() == lblk)?;
                 let gone = few[at];
@@ -542,7 +583,7 @@ impl Entries for PackedTree {
 
     fn resize(&mut self, lblk: u32, len: u32) {
         match &mut self.0 {
-            Form::Few(n, few) => {
+            Form::Few(n, _, few) => {
                 if let Some(e) = few[..usize::from(*n)].iter_mut().find(|e| e.lblk() == lblk) {
                     *e = Packed::new(EsEntry { len, ..e.unpack() });
                 }

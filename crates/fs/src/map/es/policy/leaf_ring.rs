@@ -1,27 +1,32 @@
-//! Leaves of packed entries in a ring: a hand goes around those that have something evictable, and spares what was
-//! looked up since it was there last, and leaves that are warm altogether.
+//! Leaves of packed entries in a ring: a hand goes around those that have something evictable, and spares either what
+//! was looked up since it was there last or leaves that are warm, whichever has told more of what is looked up next.
 //!
 //! Delayed entries cost nothing: a leaf of nothing else is not in the ring, and in a mixed one a bit says what can go.
 //! An inode keeps its turn until the hand has been around its leaves, so that large and small files are seen equally
 //! often. A leaf's warmth is the share of its entries that was looked up, with what is left of former times; how warm
-//! is warm follows from how much has to go. So the entries of a popular file stay, also those that were not looked up
-//! yet, and where all files are alike entries are judged each for itself.
+//! is warm follows from how much has to go.
+//!
+//! Where entries are popular, an entry that was looked up is worth more than its neighbours; where files are, all of a
+//! popular file are worth the same, also those that nobody has asked for yet, and a mark is chance. [`Alike`] learns
+//! which it is from leaves that were kept whole: are those looked up again that were before, or any? Warm leaves are
+//! kept whole anyway; while entries are judged one by one, a few leaves are to learn from.
 //!
 //! A call that met nothing but warmth and marks for [`SPARING_VISITS`] leaves takes what it finds: it frees what it was
 //! asked for, or all there is, after at most twice as many.
 //!
 //! # Locking
-//! `s_es_lock`, rank 62, held to pick an inode and not while entries go; an inode's lock for [`LEAVES_AT_ONCE`] leaves.
+//! `s_es_lock`, rank 62, held to pick an inode, and for what was learned, and not while entries go; an inode's lock for
+//! [`LEAVES_AT_ONCE`] leaves.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 
 use super::EsPolicy;
 use crate::map::es::core::{Core, Node, Shrunk};
-use crate::map::es::packed::{ALL, PackedTree};
+use crate::map::es::packed::{ALL, Outcome, PackedTree, Spare, Swept};
 use crate::map::es::tree::Entries;
 
 static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
@@ -29,31 +34,79 @@ static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
 /// After so many leaves nobody is spared.
 const SPARING_VISITS: u64 = 128;
 /// One in so many goes: which number hardly matters.
-const KEPT: u64 = 4;
+const KEPT: u64 = 8;
 /// Leaves looked at under one hold of an inode's lock.
 const LEAVES_AT_ONCE: u64 = 16;
 
 pub(in crate::map::es) struct LeafRing {
-    /// The first one has its turn.
-    inodes: Mutex<VecDeque<Weak<Node<LeafRing>>>>,
-    /// Leaves above this are spared.
-    warm: AtomicU32,
+    ring: Mutex<Ring>,
 }
 
-impl LeafRing {
-    /// The hand shall leave three quarters of what it sees: if it takes more, leaves count as warm earlier, else later.
-    /// Two shrinks at once may lose one's step.
-    fn adjust(&self, passed: u64, freed: u64) {
-        let warm = self.warm.load(Ordering::Relaxed);
-        let step = (warm / 16).max(1);
-        let warm = if freed * KEPT > passed { warm.saturating_sub(step) } else { (warm + step).min(2 * ALL) };
-        self.warm.store(warm, Ordering::Relaxed);
+struct Ring {
+    /// The first one has its turn.
+    inodes: VecDeque<Weak<Node<LeafRing>>>,
+    /// Leaves above this are spared, if leaves are.
+    warm: u32,
+    alike: Alike,
+    /// Leaves seen.
+    seen: u64,
+}
+
+impl Ring {
+    fn spare(&self) -> Spare {
+        if self.alike.holds() { Spare::Leaves { warm: self.warm } } else { Spare::Entries { seen: self.seen } }
+    }
+
+    /// The hand shall leave seven eighths of what it sees: if it takes more, leaves count as warm earlier, else later.
+    fn learn(&mut self, swept: &Swept) {
+        self.seen += swept.visited;
+        if swept.passed > 0 {
+            let step = (self.warm / 64).max(1);
+            let more = swept.freed * KEPT > swept.passed;
+            self.warm = if more { self.warm.saturating_sub(step) } else { (self.warm + step).min(4 * ALL) };
+        }
+        self.alike.add(swept);
+    }
+}
+
+/// Are the entries of a leaf as likely as each other? The last hundred leaves or so that were kept whole tell.
+#[derive(Default)]
+struct Alike(Outcome);
+
+impl Alike {
+    /// What was learned counts so much less with each leaf that has told something, and with each that was seen: where no
+    /// leaf is warm none tells anything.
+    const FADES: f64 = 1.0 - 1.0 / 64.0;
+    const FADES_UNTOLD: f64 = 1.0 - 1.0 / 1024.0;
+    /// Lookups that weigh against few others. Entries are judged one by one until something else is known.
+    const PRIOR: f64 = 16.0;
+    const PRIOR_EXPECTED: f64 = 24.0;
+    /// The odds of an entry without a mark, beside those of one with it. Popular files have 0.9 to 1.2, popular entries
+    /// 0.3 to 0.5.
+    const LEAST: f64 = 0.8;
+
+    fn add(&mut self, swept: &Swept) {
+        let power = |fades: f64, times: u64| fades.powi(times.min(1 << 16) as i32);
+        let fades = power(Self::FADES, swept.outcomes) * power(Self::FADES_UNTOLD, swept.visited);
+        let Outcome { marked, marked_expected, unmarked, unmarked_expected } = &mut self.0;
+        for sum in [marked, marked_expected, unmarked, unmarked_expected] {
+            *sum *= fades;
+        }
+        self.0 += swept.outcome;
+    }
+
+    fn holds(&self) -> bool {
+        let Outcome { marked, marked_expected, unmarked, unmarked_expected } = self.0;
+        let odds_marked = (marked + Self::PRIOR) / (marked_expected + Self::PRIOR);
+        let odds_unmarked = (unmarked + Self::PRIOR) / (unmarked_expected + Self::PRIOR_EXPECTED);
+        odds_unmarked > Self::LEAST * odds_marked
     }
 }
 
 impl Default for LeafRing {
     fn default() -> Self {
-        LeafRing { inodes: Mutex::new(&LIST_CLASS, VecDeque::new()), warm: AtomicU32::new(ALL) }
+        let ring = Ring { inodes: VecDeque::new(), warm: ALL, alike: Alike::default(), seen: 0 };
+        LeafRing { ring: Mutex::new(&LIST_CLASS, ring) }
     }
 }
 
@@ -66,49 +119,83 @@ impl EsPolicy for LeafRing {
         if evictable == 0 || node.per_inode.load(Ordering::Relaxed) {
             return;
         }
-        let mut inodes = core.policy.inodes.lock();
+        let mut ring = core.policy.ring.lock();
         if !node.per_inode.swap(true, Ordering::Relaxed) {
-            inodes.push_back(Arc::downgrade(node));
+            ring.inodes.push_back(Arc::downgrade(node));
         }
     }
 
     fn shrink(core: &Core<Self>, nr: u64) -> Shrunk {
         let mut done = Shrunk::default();
         // Two turns for everybody: the first may only take marks off.
-        let mut turns = 2 * core.policy.inodes.lock().len();
+        let mut turns = 2 * core.policy.ring.lock().inodes.len();
         while done.freed < nr && turns > 0 {
-            let Some(weak) = core.policy.inodes.lock().pop_front() else { break };
+            let (weak, spare) = {
+                let mut ring = core.policy.ring.lock();
+                let Some(weak) = ring.inodes.pop_front() else { break };
+                (weak, (done.visited < SPARING_VISITS).then(|| ring.spare()))
+            };
             let Some(node) = weak.upgrade() else {
                 turns -= 1;
                 continue;
             };
-            let warm = (done.visited < SPARING_VISITS).then(|| core.policy.warm.load(Ordering::Relaxed));
             let swept = node.try_change(|tree| {
-                let swept = tree.sweep(nr - done.freed, LEAVES_AT_ONCE, warm);
+                let swept = tree.sweep(nr - done.freed, LEAVES_AT_ONCE, spare);
                 (swept.freed, swept.visited, swept)
             });
-            let mut over = true;
+            let over = swept.as_ref().is_none_or(|(_, swept)| swept.around);
+            turns -= usize::from(over);
+            let mut ring = core.policy.ring.lock();
             if let Some((shrunk, swept)) = swept {
                 done += shrunk;
-                over = swept.around;
-                if warm.is_some() && swept.passed > 0 {
-                    core.policy.adjust(swept.passed, swept.freed);
+                if spare.is_some() {
+                    ring.learn(&swept);
                 }
             }
-            turns -= usize::from(over);
-            let mut inodes = core.policy.inodes.lock();
             // An inode without evictable entries leaves the list; its next access puts it back. It is marked before it
             // is looked at, so that an insertion in between is either seen here or lists it again itself.
             node.per_inode.store(false, Ordering::Relaxed);
             let stays = node.tree.try_read().is_none_or(|tree| tree.evictable() > 0);
             if stays && !node.per_inode.swap(true, Ordering::Relaxed) {
                 if over {
-                    inodes.push_back(weak);
+                    ring.inodes.push_back(weak);
                 } else {
-                    inodes.push_front(weak);
+                    ring.inodes.push_front(weak);
                 }
             }
         }
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `marked` and `unmarked` lookups where as many, `share` of them marked, would be chance.
+    fn told(marked: f64, unmarked: f64, share: f64) -> Swept {
+        let all = marked + unmarked;
+        let outcome =
+            Outcome { marked, unmarked, marked_expected: share * all, unmarked_expected: (1.0 - share) * all };
+        Swept { outcome, outcomes: 1, visited: 1, ..Swept::default() }
+    }
+
+    #[test]
+    fn entries_are_alike_when_marks_tell_nothing_and_until_that_is_known_they_are_not() {
+        let mut alike = Alike::default();
+        assert!(!alike.holds(), "nothing is known");
+        let (popular_files, popular_entries) = (told(5.0, 45.0, 0.1), told(20.0, 30.0, 0.1));
+        let until = |alike: &mut Alike, swept: &Swept, holds: bool| {
+            (1..1_000).find(|_| {
+                alike.add(swept);
+                alike.holds() == holds
+            })
+        };
+        assert!(until(&mut alike, &popular_files, true).is_some_and(|n| n < 10));
+        assert_eq!(until(&mut alike, &popular_files, false), None);
+        assert!(until(&mut alike, &popular_entries, false).is_some_and(|n| n < 40), "what was is soon forgotten");
+        assert!(until(&mut alike, &popular_files, true).is_some_and(|n| n < 200));
+        // No leaf is warm, so none is kept whole, and none tells.
+        assert!(until(&mut alike, &Swept { visited: 16, ..Swept::default() }, false).is_some());
     }
 }
