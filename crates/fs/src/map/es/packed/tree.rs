@@ -68,13 +68,13 @@ fn chance(entries: usize) -> u32 {
     ALL / (entries as u32).isqrt().max(1)
 }
 
-/// Leaves have numbers that stay; `order` has them by their first blocks.
+/// Leaves have numbers; `order` has them by their first blocks. The last one takes the number of one that goes.
 #[derive(Debug, Default)]
 struct Many {
     firsts: Vec<u32>,
     order: Vec<u32>,
-    leaves: Vec<Option<Box<Leaf>>>,
-    unused: Vec<u32>,
+    #[allow(clippy::vec_box)] // so that growing copies eight bytes a leaf
+    leaves: Vec<Box<Leaf>>,
     /// The leaf that is looked at next, of the ring of those with something evictable.
     hand: u32,
     ring: u32,
@@ -105,19 +105,16 @@ impl Many {
         allocated(size_of::<Many>())
             + allocated(self.firsts.capacity() * 4)
             + allocated(self.order.capacity() * 4)
-            + allocated(self.unused.capacity() * 4)
-            + allocated(self.leaves.capacity() * size_of::<Option<Box<Leaf>>>())
+            + allocated(self.leaves.capacity() * size_of::<Box<Leaf>>())
             + self.leaf_bytes
     }
 
-    #[allow(clippy::expect_used)] // a number in use has its leaf
     fn leaf(&self, number: u32) -> &Leaf {
-        self.leaves[number as usize].as_ref().expect("in use")
+        &self.leaves[number as usize]
     }
 
-    #[allow(clippy::expect_used)] // as above
     fn leaf_mut(&mut self, number: u32) -> &mut Leaf {
-        self.leaves[number as usize].as_mut().expect("in use")
+        &mut self.leaves[number as usize]
     }
 
     /// Changes a leaf, and what is known of it: its memory, whether it is in the ring.
@@ -167,24 +164,14 @@ impl Many {
     }
 
     /// A leaf without entries, at `place`.
-    fn add_leaf(&mut self, place: usize) -> u32 {
+    fn add_leaf(&mut self, place: usize) {
         let neighbour = place.checked_sub(1).map_or(self.was_warm, |left| self.leaf(self.order[left]).was_warm);
         let mut leaf = Box::<Leaf>::default();
         leaf.was_warm = neighbour;
         self.leaf_bytes += leaf.bytes();
-        let number = match self.unused.pop() {
-            Some(number) => {
-                self.leaves[number as usize] = Some(leaf);
-                number
-            }
-            None => {
-                self.leaves.push(Some(leaf));
-                (self.leaves.len() - 1) as u32
-            }
-        };
-        self.order.insert(place, number);
+        self.order.insert(place, self.leaves.len() as u32);
         self.firsts.insert(place, 0);
-        number
+        self.leaves.push(leaf);
     }
 
     /// Of the leaf that is left, or went last.
@@ -192,40 +179,35 @@ impl Many {
         self.order.first().map_or(self.was_warm, |number| self.leaf(*number).was_warm)
     }
 
-    /// Its entries are gone.
+    /// Its entries are gone, and all other leaves have some.
     fn remove_leaf(&mut self, place: usize) {
         let number = self.order.remove(place);
         self.firsts.remove(place);
-        self.leaf_bytes -= self.leaf(number).bytes();
-        self.was_warm = self.leaf(number).was_warm;
-        self.leaves[number as usize] = None;
-        self.unused.push(number);
+        let leaf = self.leaves.swap_remove(number as usize);
+        self.leaf_bytes -= leaf.bytes();
+        self.was_warm = leaf.was_warm;
+        if let Some(moved) = self.leaves.get(number as usize) {
+            let old = self.leaves.len() as u32;
+            let first = moved.first().map_or(0, |e| e.lblk());
+            let (listed, before, behind) = (moved.listed, moved.before, moved.behind);
+            let place = self.firsts.partition_point(|f| *f <= first) - 1;
+            debug_assert_eq!(self.order[place], old);
+            self.order[place] = number;
+            if listed {
+                // Alone in the ring it is its own neighbour.
+                let new = |n: u32| if n == old { number } else { n };
+                let (before, behind) = (new(before), new(behind));
+                self.leaf_mut(before).behind = number;
+                self.leaf_mut(behind).before = number;
+                self.hand = new(self.hand);
+            }
+        }
         if self.order.capacity() >= 64 && self.order.len() < self.order.capacity() / 4 {
-            self.renumber();
+            let room = 2 * self.order.len();
+            self.firsts.shrink_to(room);
+            self.order.shrink_to(room);
+            self.leaves.shrink_to(room);
         }
-    }
-
-    /// Most leaves have gone: those that are left get new numbers, in less memory.
-    fn renumber(&mut self) {
-        let mut ring: Vec<u32> = Vec::with_capacity(self.ring as usize);
-        while self.hand != NONE {
-            ring.push(self.hand);
-            self.unlist(self.hand);
-        }
-        let mut old = std::mem::take(&mut self.leaves);
-        let mut numbers = std::collections::BTreeMap::new();
-        for place in 0..self.order.len() {
-            let number = std::mem::replace(&mut self.order[place], place as u32);
-            numbers.insert(number, place as u32);
-            self.leaves.push(old[number as usize].take());
-        }
-        for number in ring {
-            self.list(numbers[&number]);
-        }
-        self.unused = Vec::new();
-        self.firsts.shrink_to_fit();
-        self.order.shrink_to_fit();
-        self.leaves.shrink_to_fit();
     }
 
     /// The leaf that `lblk` belongs to, and where the next one starts.
@@ -301,7 +283,7 @@ impl Many {
         }
     }
 
-    /// The entries of `old` leaves from `place` on lie in `new` ones then, in even parts.
+    /// The entries of `old` leaves from `place` on lie in `new` ones then, one more or less or as many, in even parts.
     fn redistribute(&mut self, place: usize, old: usize, new: usize) {
         let mut all = Vec::with_capacity(old * FULL);
         for p in place..place + old {
@@ -309,10 +291,6 @@ impl Many {
             let len = leaf.len() as u64;
             leaf.drain_into(&mut all);
             self.len -= len;
-        }
-        for _ in new..old {
-            self.change(self.order[place], |leaf| leaf.fill(&[]));
-            self.remove_leaf(place);
         }
         for _ in old..new {
             self.add_leaf(place + old);
@@ -323,6 +301,10 @@ impl Many {
             self.change(self.order[place + i], |leaf| leaf.fill(now));
             self.firsts[place + i] = now.first().map_or(0, |(e, ..)| e.lblk());
             rest = later;
+        }
+        if new < old {
+            self.change(self.order[place + new], |leaf| leaf.fill(&[]));
+            self.remove_leaf(place + new);
         }
     }
 
@@ -619,7 +601,7 @@ impl PackedTree {
             (at, seen) = (leaf.behind, seen + 1);
         }
         assert_eq!(at, many.hand);
-        assert_eq!(many.leaves.iter().flatten().count(), many.order.len());
+        assert_eq!(many.leaves.len(), many.order.len());
         gone
     }
 }
