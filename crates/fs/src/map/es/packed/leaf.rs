@@ -347,44 +347,45 @@ impl Leaf {
         self.evictable_count -= went as u16;
         self.gone_count += went as u16;
         let len = self.len();
-        let closes = went > 0 && (self.has_gone(0) || len <= SMALL || len <= self.entries.capacity() / 2);
+        // Who gave all that was wanted is asked again: less memory for what is left is got once, when that is over.
+        let shrinks = went < wanted && self.gone_count > 0 && len <= self.entries.capacity() / 2;
+        let closes = shrinks || went > 0 && (self.has_gone(0) || len <= SMALL);
         let began = closes.then(|| self.entries[0].lblk());
         if closes {
             self.close();
-            if len <= self.entries.capacity() / 2 {
-                self.entries.shrink_to(len);
-            }
+        }
+        if shrinks {
+            self.entries.shrink_to(len);
         }
         (went, began)
     }
 
-    /// Moves what is left together.
+    /// Moves what is left together, run by run.
     fn close(&mut self) {
-        let mut marks = self.marks.each_mut().map(|w| *w.get_mut());
-        let gone: Bits = std::array::from_fn(|word| marks[word] & !self.evictable[word]);
-        let (mut kept, mut from) = (0, 0);
-        for (word, mut left) in gone.iter().copied().enumerate() {
+        let mut marks = Bits::default();
+        let (mut evictable, mut past) = (Bits::default(), Bits::default());
+        let (mut kept, len) = (0, self.entries.len());
+        for word in 0..len.div_ceil(64) {
+            let from = [self.evictable[word], *self.marks[word].get_mut(), self.past[word]];
+            let mut left = (from[0] | !from[1]) & (!0 >> (64 - (len - word * 64).min(64)));
             while left != 0 {
-                let at = word * 64 + left.trailing_zeros() as usize;
-                self.entries.copy_within(from..at, kept);
-                kept += at - from;
-                from = at + 1;
-                left &= left - 1;
+                let (start, run) = (left.trailing_zeros(), (left >> left.trailing_zeros()).trailing_ones());
+                let at = word * 64 + start as usize;
+                self.entries.copy_within(at..at + run as usize, kept);
+                for (from, to) in from.iter().zip([&mut evictable, &mut marks, &mut past]) {
+                    let bits = from >> start & (!0 >> (64 - run));
+                    to[kept / 64] |= bits << (kept % 64);
+                    if kept % 64 + run as usize > 64 {
+                        to[kept / 64 + 1] |= bits >> (64 - kept % 64);
+                    }
+                }
+                kept += run as usize;
+                left &= !((!0 >> (64 - run)) << start);
             }
         }
-        self.entries.copy_within(from.., kept);
-        self.entries.truncate(kept + self.entries.len() - from);
-        for (word, mut left) in gone.iter().copied().enumerate().rev() {
-            while left != 0 {
-                let last = 63 - left.leading_zeros() as usize;
-                remove_bit(&mut self.evictable, word * 64 + last);
-                remove_bit(&mut marks, word * 64 + last);
-                remove_bit(&mut self.past, word * 64 + last);
-                left &= !(1 << last);
-            }
-        }
+        self.entries.truncate(kept);
+        (self.evictable, self.past, self.gone_count) = (evictable, past, 0);
         self.change_marks(|now| *now = marks);
-        self.gone_count = 0;
     }
 }
 

@@ -12,7 +12,7 @@
 //! kept whole anyway; while entries are judged one by one, a few leaves are to learn from.
 //!
 //! A call that met nothing but warmth and marks for [`SPARING_VISITS`] leaves takes what it finds: it frees what it was
-//! asked for, or all there is, after at most twice as many.
+//! asked for, or all there is, from as few leaves more as have that.
 //!
 //! # Locking
 //! `s_es_lock`, rank 62, held to pick an inode, and for what was learned, and not while entries go; an inode's lock for
@@ -32,9 +32,9 @@ use crate::map::es::tree::Entries;
 static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
 
 /// After so many leaves nobody is spared.
-const SPARING_VISITS: u64 = 128;
+const SPARING_VISITS: u64 = 32;
 /// One in so many goes: which number hardly matters.
-const KEPT: u64 = 8;
+const KEPT: u64 = 4;
 /// Leaves looked at under one hold of an inode's lock.
 const LEAVES_AT_ONCE: u64 = 16;
 
@@ -57,7 +57,7 @@ impl Ring {
         if self.alike.holds() { Spare::Leaves { warm: self.warm } } else { Spare::Entries { seen: self.seen } }
     }
 
-    /// The hand shall leave seven eighths of what it sees: if it takes more, leaves count as warm earlier, else later.
+    /// The hand shall leave three quarters of what it sees: if it takes more, leaves count as warm earlier, else later.
     fn learn(&mut self, swept: &Swept) {
         self.seen += swept.visited;
         if swept.passed > 0 {
