@@ -40,8 +40,8 @@ impl Default for PackedTree {
 /// Who is spared by a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spare {
-    /// What was looked up since the hand was there last; and one leaf in [`KEPT_ONE_IN`] altogether, [`KEPT_FOR`] times in
-    /// a row, to see what becomes of the others. `seen` leaves have been counted before.
+    /// What was looked up since the hand was there last; and one leaf in [`KEPT_ONE_IN`] altogether, [`KEPT_FOR`] times
+    /// in a row, to see what becomes of the others. `seen` leaves have been counted before.
     Entries { seen: u64 },
     /// Leaves above so much warmth, and nothing in the others.
     Leaves { warm: u32 },
@@ -414,8 +414,8 @@ impl Many {
 }
 
 impl PackedTree {
-    /// Moves the hand over leaves until `wanted` entries have gone, it has been at `visits` leaves or around. Nothing is
-    /// spared without `spare`.
+    /// Moves the hand over leaves until `wanted` entries have gone, it has been at `visits` leaves or around. Nothing
+    /// is spared without `spare`.
     pub fn sweep(&mut self, wanted: u64, visits: u64, spare: Option<Spare>) -> Swept {
         let Form::Many(many) = &mut self.0 else { return Swept { around: true, ..Swept::default() } };
         let done = many.sweep(wanted, visits, spare);

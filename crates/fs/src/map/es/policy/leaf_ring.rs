@@ -74,8 +74,8 @@ impl Ring {
 struct Alike(Outcome);
 
 impl Alike {
-    /// What was learned counts so much less with each leaf that has told something, and with each that was seen: where no
-    /// leaf is warm none tells anything.
+    /// What was learned counts so much less with each leaf that has told something, and with each that was seen: where
+    /// no leaf is warm none tells anything.
     const FADES: f64 = 1.0 - 1.0 / 64.0;
     const FADES_UNTOLD: f64 = 1.0 - 1.0 / 1024.0;
     /// Lookups that weigh against few others. Entries are judged one by one until something else is known.
