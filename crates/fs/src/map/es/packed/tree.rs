@@ -372,6 +372,7 @@ impl Many {
             let behind = leaf.behind;
             let (all, left) = (leaf.evictable() as u64, (wanted - done.freed) as usize);
             let warmth = leaf.warmth();
+            let outcome = (leaf.kept > 0).then(|| leaf.outcome());
             let whole = match spare {
                 Some(Spare::Leaves { warm }) => warmth > warm + chance(leaf.evictable()),
                 Some(Spare::Entries { seen }) if leaf.kept == 0 => {
@@ -389,12 +390,11 @@ impl Many {
             done.freed += freed as u64;
             done.visited += 1;
             if freed < left {
-                let leaf = self.leaf_mut(number);
-                if leaf.kept > 0 {
-                    done.outcome += leaf.outcome();
+                if let Some(outcome) = outcome {
+                    done.outcome += outcome;
                     done.outcomes += 1;
                 }
-                leaf.pass(warmth, whole);
+                self.leaf_mut(number).pass(warmth, whole);
                 done.passed += all;
                 self.ahead -= 1;
                 if self.hand == number {
