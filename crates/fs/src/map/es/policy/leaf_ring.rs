@@ -32,7 +32,7 @@ use crate::map::es::tree::Entries;
 static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
 
 /// After so many leaves nobody is spared.
-const SPARING_VISITS: u64 = 32;
+const SPARING_VISITS: u64 = 64;
 /// One in so many goes: which number hardly matters.
 const KEPT: u64 = 4;
 /// Leaves looked at under one hold of an inode's lock.
@@ -83,7 +83,7 @@ impl Alike {
     const PRIOR_EXPECTED: f64 = 24.0;
     /// The odds of an entry without a mark, beside those of one with it. Popular files have 0.9 to 1.2, popular entries
     /// 0.3 to 0.5.
-    const LEAST: f64 = 0.8;
+    const LEAST: f64 = 0.7;
 
     fn add(&mut self, swept: &Swept) {
         let power = |fades: f64, times: u64| fades.powi(times.min(1 << 16) as i32);
