@@ -384,14 +384,16 @@ impl Many {
             let (freed, began) = if whole {
                 (0, None)
             } else {
-                let marked_too = !matches!(spare, Some(Spare::Entries { .. }));
-                self.change(number, |leaf| leaf.evict(left, !marked_too))
+                let marks_spare = matches!(spare, Some(Spare::Entries { .. }));
+                self.change(number, |leaf| leaf.evict(left, marks_spare))
             };
             done.freed += freed as u64;
             done.visited += 1;
             if freed < left {
                 if let Some(outcome) = outcome {
-                    done.outcome += outcome;
+                    done.outcome.marked += outcome.marked;
+                    done.outcome.unmarked += outcome.unmarked;
+                    done.outcome.marked_expected += outcome.marked_expected;
                     done.outcomes += 1;
                 }
                 self.leaf_mut(number).pass(warmth, whole);

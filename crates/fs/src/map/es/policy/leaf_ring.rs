@@ -34,7 +34,7 @@ static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
 /// After so many leaves nobody is spared.
 const SPARING_VISITS: u64 = 64;
 /// One in so many goes: which number hardly matters.
-const KEPT: u64 = 4;
+const GOES_ONE_IN: u64 = 4;
 /// Leaves looked at under one hold of an inode's lock.
 const LEAVES_AT_ONCE: u64 = 16;
 
@@ -62,7 +62,7 @@ impl Ring {
         self.seen += swept.visited;
         if swept.passed > 0 {
             let step = (self.warm / 64).max(1);
-            let more = swept.freed * KEPT > swept.passed;
+            let more = swept.freed * GOES_ONE_IN > swept.passed;
             self.warm = if more { self.warm.saturating_sub(step) } else { (self.warm + step).min(4 * ALL) };
         }
         self.alike.add(swept);
@@ -88,15 +88,17 @@ impl Alike {
     fn add(&mut self, swept: &Swept) {
         let power = |fades: f64, times: u64| fades.powi(times.min(1 << 16) as i32);
         let fades = power(Self::FADES, swept.outcomes) * power(Self::FADES_UNTOLD, swept.visited);
-        let Outcome { marked, marked_expected, unmarked, unmarked_expected } = &mut self.0;
-        for sum in [marked, marked_expected, unmarked, unmarked_expected] {
-            *sum *= fades;
-        }
-        self.0 += swept.outcome;
+        let (known, new) = (self.0, swept.outcome);
+        self.0 = Outcome {
+            marked: known.marked * fades + new.marked,
+            unmarked: known.unmarked * fades + new.unmarked,
+            marked_expected: known.marked_expected * fades + new.marked_expected,
+        };
     }
 
     fn holds(&self) -> bool {
-        let Outcome { marked, marked_expected, unmarked, unmarked_expected } = self.0;
+        let Outcome { marked, unmarked, marked_expected } = self.0;
+        let unmarked_expected = marked + unmarked - marked_expected;
         let odds_marked = (marked + Self::PRIOR) / (marked_expected + Self::PRIOR);
         let odds_unmarked = (unmarked + Self::PRIOR) / (unmarked_expected + Self::PRIOR_EXPECTED);
         odds_unmarked > Self::LEAST * odds_marked
@@ -174,9 +176,7 @@ mod tests {
 
     /// `marked` and `unmarked` lookups where as many, `share` of them marked, would be chance.
     fn told(marked: f64, unmarked: f64, share: f64) -> Swept {
-        let all = marked + unmarked;
-        let outcome =
-            Outcome { marked, unmarked, marked_expected: share * all, unmarked_expected: (1.0 - share) * all };
+        let outcome = Outcome { marked, unmarked, marked_expected: share * (marked + unmarked) };
         Swept { outcome, outcomes: 1, visited: 1, ..Swept::default() }
     }
 
