@@ -81,8 +81,8 @@ impl Alike {
     /// Lookups that weigh against few others. Entries are judged one by one until something else is known.
     const PRIOR: f64 = 16.0;
     const PRIOR_EXPECTED: f64 = 24.0;
-    /// The odds of an entry without a mark, beside those of one with it. Popular files have 0.9 to 1.2, popular entries
-    /// 0.3 to 0.5.
+    /// The odds of an entry without a mark, beside those of one with it. In the traces of `es-traces` popular files
+    /// have 0.86 to 1.11, popular entries 0.22 to 0.72 (the middle nine tenths).
     const LEAST: f64 = 0.7;
 
     fn add(&mut self, swept: &Swept) {
