@@ -5,9 +5,11 @@
     scripts/repeat.py --times 20 --load 3 beside three processes that spin
     scripts/repeat.py --only fuse,cli     tests of these packages
     scripts/repeat.py --skip schedules    without these test programs
+    scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be
 
 All programs run once, then all once more: a busy hour of the machine meets all of them. What a failing one printed is in
-target/repeat. Exit status: 0 none failed, 1 some did, 2 they could not be built.
+target/repeat. In the end: how long each took (median), and the processor's share of it. Exit status: 0 none failed, 1 some did,
+2 they could not be built.
 """
 
 import argparse
@@ -16,8 +18,10 @@ import os
 import pathlib
 import re
 import signal
+import statistics
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -38,10 +42,55 @@ def programs(profile):
             yield made["target"]["name"], folder.name, made["executable"], folder
 
 
+class Repetition:
+    """The runs to come, and what those that ended said. One lock: `lanes` threads take runs from it, in the order of the rounds."""
+
+    def __init__(self, wanted, times, seconds, logs):
+        self.lock, self.start, self.seconds = threading.Lock(), time.monotonic(), seconds
+        self.wanted, self.times, self.logs = wanted, times, logs
+        self.runs = ((r, *program) for r in range(1, times + 1) for program in wanted)
+        self.left, self.whole, self.ran, self.failures, self.took = {}, 0, 0, {}, {}
+
+    def end(self, *_):
+        self.seconds = 0
+
+    def next(self):
+        with self.lock:
+            return next(self.runs, None) if time.monotonic() - self.start < self.seconds else None
+
+    def lane(self):
+        while run := self.next():
+            number, name, package, program, folder = run
+            log = self.logs / f"{package}-{name}-{number}.log"
+            begun = time.monotonic()
+            with open(log, "wb") as out:
+                child = subprocess.Popen([program], cwd=folder, stdout=out, stderr=subprocess.STDOUT)
+            _, status, used = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            with self.lock:
+                took = time.monotonic() - begun
+                self.took.setdefault(f"{package}/{name}", []).append((took, used.ru_utime + used.ru_stime))
+                self.ended(number, name, package, log, child.returncode)
+
+    def ended(self, number, name, package, log, code):
+        self.ran += 1
+        if code:
+            for test in FAILED.findall(log.read_text(errors="replace")) or [f"exit status {code}"]:
+                self.failures.setdefault(f"{package}/{name}: {test}", []).append(log.name)
+        else:
+            log.unlink()
+        self.left[number] = self.left.get(number, len(self.wanted)) - 1
+        if self.left[number] == 0:
+            self.whole += 1
+            print(f"round {number} of {self.times}, {time.monotonic() - self.start:.0f} s, "
+                  f"{len(self.failures)} tests have failed", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--load", type=int, default=0, help="processes that spin beside it")
+    parser.add_argument("--lanes", type=int, default=1, help="programs at a time")
     parser.add_argument("--only", default="", help="packages, with commas")
     parser.add_argument("--skip", default="", help="test programs, with commas")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so long")
@@ -51,43 +100,32 @@ def main():
     only, skip = (set(filter(None, names.split(","))) for names in (args.only, args.skip))
     profile = ["--release"] if args.release else []
     wanted = [p for p in programs(profile) if (not only or p[1] in only) and p[0] not in skip]
-    # Asked to end, it ends what it has started, and says what was found until then.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     logs = ROOT / "target" / "repeat"
     logs.mkdir(parents=True, exist_ok=True)
     spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(args.load)]
-    failures, runs, rounds, start = {}, 0, 0, time.monotonic()
+    repetition = Repetition(wanted, args.times, args.seconds, logs)
+    # Asked to end, it begins nothing more, and says what was found: a test that is killed may leave a mount behind that
+    # nobody can unmount, as its own server ended before the last request was answered.
+    for asked in signal.SIGTERM, signal.SIGINT:
+        signal.signal(asked, repetition.end)
+    lanes = [threading.Thread(target=repetition.lane) for _ in range(args.lanes)]
     try:
-        for rounds in range(1, args.times + 1):
-            for name, package, program, folder in wanted:
-                if time.monotonic() - start > args.seconds:
-                    rounds -= 1
-                    break
-                log = logs / f"{package}-{name}-{rounds}.log"
-                with open(log, "wb") as out:
-                    code = subprocess.run([program], cwd=folder, stdout=out, stderr=subprocess.STDOUT).returncode
-                runs += 1
-                if code == 0:
-                    log.unlink()
-                    continue
-                text = log.read_text(errors="replace")
-                found = FAILED.findall(text) or [f"exit status {code}"]
-                for test in found:
-                    failures.setdefault(f"{package}/{name}: {test}", []).append(log.name)
-            else:
-                print(f"round {rounds} of {args.times}, {time.monotonic() - start:.0f} s, "
-                      f"{len(failures)} tests have failed", flush=True)
-                continue
-            break
+        for lane in lanes:
+            lane.start()
+        for lane in lanes:
+            lane.join()
     finally:
         for s in spinners:
             s.kill()
             s.wait()
-    for test, times in sorted(failures.items()):
+    for test, times in sorted(repetition.failures.items()):
         print(f"{test}: {len(times)} times ({times[0]})")
-    print(f"{len(wanted)} programs, {rounds} whole rounds, {runs} runs, {args.load} processes beside them: "
-          f"{len(failures)} tests failed")
-    sys.exit(1 if failures else 0)
+    for name, times in sorted(repetition.took.items(), key=lambda t: -statistics.median(took for took, _ in t[1])):
+        wall, busy = (statistics.median(column) for column in zip(*times))
+        print(f"{name:40} {wall:7.1f} s {busy:7.1f} s of a processor")
+    print(f"{len(wanted)} programs, {repetition.whole} whole rounds, {repetition.ran} runs, {args.lanes} at a time, "
+          f"{args.load} processes beside them: {len(repetition.failures)} tests failed")
+    sys.exit(1 if repetition.failures else 0)
 
 
 if __name__ == "__main__":
