@@ -64,7 +64,8 @@ class Repetition:
             log = self.logs / f"{package}-{name}-{number}.log"
             begun = time.monotonic()
             with open(log, "wb") as out:
-                child = subprocess.Popen([program], cwd=folder, stdout=out, stderr=subprocess.STDOUT)
+                child = subprocess.Popen([program], cwd=folder, stdout=out, stderr=subprocess.STDOUT,
+                                         start_new_session=True)  # a Ctrl-C is not for the test
             _, status, used = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
             with self.lock:
