@@ -16,7 +16,8 @@ work=$(mktemp -d "${TMPDIR:-/var/tmp}/extant-experiment.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
-# experiment NAME ARGUMENTS...: one `lab run` into $out (NAME: .) or $out/NAME. Images lie in $work.
+# experiment NAME ARGUMENTS...: one `lab run` into $out (NAME: .) or $out/NAME. Images lie in $work. $figures, if it is set:
+# `--figure`s, which the table judges as it does the headline.
 experiment() {
     case $* in *kernel:*) [ "$(id -u)" -eq 0 ] || { echo "the kernel's driver is mounted: run this as root" >&2; exit 1; } ;; esac
     name=$1
@@ -31,7 +32,8 @@ experiment() {
     mkdir -p "$work/$title"
     sed -e "s|$extant|extant|g" -e "s|$work/raw-||g" -e "s|$work/||g" -e "s|$work|.|g" -e "s|$root/||g" "$work/raw-$title/trials.ndjson" >"$work/$title/trials.ndjson"
     # 3: something is worse than the baseline. That is a result.
-    (cd "$work" && { "$extant" lab compare "$title" || [ $? -eq 3 ]; }) >"$out/$name/table.txt"
+    # shellcheck disable=SC2086
+    (cd "$work" && { "$extant" lab compare ${figures:-} "$title" || [ $? -eq 3 ]; }) >"$out/$name/table.txt"
     (cd "$work" && "$extant" lab report "$title") >/dev/null
     cp "$work/$title/trials.ndjson" "$work/$title/report.html" "$out/$name/"
 }
