@@ -8,8 +8,8 @@
     scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be
 
 All programs run once, then all once more: a busy hour of the machine meets all of them. What a failing one printed is in
-target/repeat. In the end: how long each took (median), and the processor's share of it. Exit status: 0 none failed, 1 some did,
-2 they could not be built.
+target/repeat. In the end: how long each took, and how long a processor worked for it (medians). Exit status: 0 none failed, 1 some did,
+2 they could not be built, 128 and the signal if one cut it short before any failed.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FAILED = re.compile(r"^test (\S+) .*\.\.\. FAILED$", re.M)
@@ -50,9 +51,10 @@ class Repetition:
         self.wanted, self.times, self.logs = wanted, times, logs
         self.runs = ((r, *program) for r in range(1, times + 1) for program in wanted)
         self.left, self.whole, self.ran, self.failures, self.took = {}, 0, 0, {}, {}
+        self.signal = None
 
-    def end(self, *_):
-        self.seconds = 0
+    def end(self, number, _frame):
+        self.seconds, self.signal = 0, number
 
     def next(self):
         with self.lock:
@@ -103,18 +105,16 @@ def main():
     wanted = [p for p in programs(profile) if (not only or p[1] in only) and p[0] not in skip]
     logs = ROOT / "target" / "repeat"
     logs.mkdir(parents=True, exist_ok=True)
-    spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(args.load)]
     repetition = Repetition(wanted, args.times, args.seconds, logs)
     # Asked to end, it begins nothing more, and says what was found: a test that is killed may leave a mount behind that
     # nobody can unmount, as its own server ended before the last request was answered.
     for asked in signal.SIGTERM, signal.SIGINT:
         signal.signal(asked, repetition.end)
-    lanes = [threading.Thread(target=repetition.lane) for _ in range(args.lanes)]
+    spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(args.load)]
     try:
-        for lane in lanes:
-            lane.start()
-        for lane in lanes:
-            lane.join()
+        with ThreadPoolExecutor(args.lanes) as pool:
+            for lane in [pool.submit(repetition.lane) for _ in range(args.lanes)]:
+                lane.result()
     finally:
         for s in spinners:
             s.kill()
@@ -126,7 +126,7 @@ def main():
         print(f"{name:40} {wall:7.1f} s {busy:7.1f} s of a processor")
     print(f"{len(wanted)} programs, {repetition.whole} whole rounds, {repetition.ran} runs, {args.lanes} at a time, "
           f"{args.load} processes beside them: {len(repetition.failures)} tests failed")
-    sys.exit(1 if repetition.failures else 0)
+    sys.exit(1 if repetition.failures else 128 + repetition.signal if repetition.signal else 0)
 
 
 if __name__ == "__main__":
