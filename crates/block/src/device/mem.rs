@@ -119,6 +119,30 @@ impl MemDevice {
         Ok(MemDevice { name, ..dev })
     }
 
+    /// As [`MemDevice::load`] from a file that held `known` before somebody changed it: what is as it was is shared
+    /// with that.
+    pub fn load_over(path: &Path, known: &MemDevice) -> Result<MemDevice> {
+        let name = path.display().to_string();
+        let open = |e: std::io::Error| Error::open(&name, e);
+        let file = File::open(path).map_err(open)?;
+        if file.metadata().map_err(open)?.len() != known.size {
+            return MemDevice::load(path);
+        }
+        let dev = known.snapshot().named(&name);
+        let (mut buf, mut was) = ([0u8; CHUNK as usize], [0u8; CHUNK as usize]);
+        for at in (0..dev.size).step_by(CHUNK as usize) {
+            let n = (dev.size - at).min(CHUNK) as usize;
+            file.read_exact_at(&mut buf[..n], at).map_err(open)?;
+            known.get(at, &mut was[..n])?;
+            for (i, (page, was)) in buf[..n].chunks(PAGE).zip(was[..n].chunks(PAGE)).enumerate() {
+                if page != was {
+                    dev.store(at + (i * PAGE) as u64, &[page])?;
+                }
+            }
+        }
+        Ok(dev)
+    }
+
     /// Makes the file at `path` hold the image. A new one gets holes where the image is zero; of one that has this size
     /// already, only what differs is written, so saving a state over its neighbour costs little more than reading it.
     pub fn save(&self, path: &Path) -> Result<()> {

@@ -227,7 +227,7 @@ pub fn explore(recording: &Arc<Recording>, what: &Explore) -> Report {
         let (shared, recording, what) = (shared.clone(), recording.clone(), what.clone());
         threads.push(
             task::spawn("crash-check", move || {
-                let mut files = Files { dir: state_files(), judged: None };
+                let mut files = Files::new();
                 loop {
                     let at = {
                         let mut s = shared.lock();
@@ -269,8 +269,47 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 /// Where one thread puts what others look at.
 struct Files {
     dir: tempfile::TempDir,
-    /// What the file of that name holds; e2fsck has only read it.
-    judged: Option<MemDevice>,
+    /// Of the states that e2fsck judges or mends, one after the other, and what it holds: neighbours share most.
+    state: PathBuf,
+    known: Option<MemDevice>,
+}
+
+impl Files {
+    fn new() -> Files {
+        let dir = state_files();
+        Files { state: dir.path().join("state"), dir, known: None }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// For somebody who only reads it.
+    fn put(&mut self, image: &MemDevice) -> Result<(), String> {
+        self.lend(image)?;
+        self.known = Some(image.snapshot());
+        Ok(())
+    }
+
+    /// For somebody who changes it.
+    fn lend(&mut self, image: &MemDevice) -> Result<(), String> {
+        image.save_over(&self.state, self.known.take().as_ref()).map_err(|e| e.to_string())
+    }
+
+    /// What has become of the one that was lent.
+    fn get(&mut self, lent: &MemDevice) -> Result<Arc<MemDevice>, String> {
+        let image = MemDevice::load_over(&self.state, lent).map_err(|e| e.to_string())?;
+        self.known = Some(image.snapshot());
+        Ok(Arc::new(image))
+    }
+
+    /// A file of its own for somebody who changes the image. To be removed, not written over: a loop device that is
+    /// late to let go of it would go on with what it has read.
+    fn copy(&self, image: &MemDevice, name: &str) -> Result<PathBuf, String> {
+        let path = self.path().join(name);
+        image.save(&path).map_err(|e| e.to_string())?;
+        Ok(path)
+    }
 }
 
 fn check_state(
@@ -284,7 +323,7 @@ fn check_state(
     if recording.image.has_journal() {
         with_journal(recording, spec, image, external, files)
     } else {
-        without_journal(recording, spec, image, external, preen, files.dir.path())
+        without_journal(recording, spec, image, external, preen, files)
     }
 }
 
@@ -310,15 +349,11 @@ fn with_journal(
     external: bool,
     files: &mut Files,
 ) -> Result<(), String> {
-    let dir = files.dir.path();
-    let file = dir.join("judged");
     let image = Arc::new(image);
     if external {
-        let (by_fsck, by_kernel) = (dir.join("fsck"), dir.join("kernel"));
-        save(&image, &by_fsck)?;
-        save(&image, &by_kernel)?;
-        let done = external_recovery(recording, spec, &by_fsck, &by_kernel, dir);
-        // Not written over: a loop device that is late to let go of it would go on with what it has read.
+        let by_fsck = files.copy(&image, "fsck")?;
+        let by_kernel = files.copy(&image, "kernel")?;
+        let done = external_recovery(recording, spec, &image, &by_fsck, &by_kernel, files.path());
         for path in [by_fsck, by_kernel] {
             std::fs::remove_file(path).map_err(|e| e.to_string())?;
         }
@@ -326,9 +361,8 @@ fn with_journal(
     }
     check_by_extant(recording, image.clone(), spec.cut())?;
     given_back(recording, &image)?;
-    image.save_over(&file, files.judged.take().as_ref()).map_err(|e| e.to_string())?;
-    files.judged = Some(image.snapshot());
-    clean(&file, "after Extant's recovery")
+    files.put(&image)?;
+    clean(&files.state, "after Extant's recovery")
 }
 
 /// After a clean unmount nothing is left of a borrowed journal.
@@ -343,15 +377,16 @@ fn given_back(recording: &Recording, image: &MemDevice) -> Result<(), String> {
 }
 
 /// Whether the kernel may use the image without e2fsck: it has a journal, or is clean.
-fn is_for_the_kernel(path: &Path) -> Result<bool, String> {
-    let image = MemDevice::load(path).map_err(|e| e.to_string())?;
-    let (sb, _) = probe_superblock(&image).map_err(|e| e.to_string())?;
+fn is_for_the_kernel(image: &MemDevice) -> Result<bool, String> {
+    let (sb, _) = probe_superblock(image).map_err(|e| e.to_string())?;
     Ok(sb.compat().contains(Compat::HAS_JOURNAL) || sb.state().contains(FsState::VALID))
 }
 
+/// Both files hold `image`.
 fn external_recovery(
     recording: &Recording,
     spec: Spec,
+    image: &MemDevice,
     by_fsck: &Path,
     by_kernel: &Path,
     dir: &Path,
@@ -362,7 +397,7 @@ fn external_recovery(
         return Ok(());
     }
     check_by_kernel(recording, spec.cut(), by_fsck, dir, "ro").map_err(|e| format!("after e2fsck's replay: {e}"))?;
-    if !is_for_the_kernel(by_kernel)? {
+    if !is_for_the_kernel(image)? {
         return Ok(());
     }
     check_by_kernel(recording, spec.cut(), by_kernel, dir, "")
@@ -386,30 +421,28 @@ fn without_journal(
     image: MemDevice,
     external: bool,
     preen: bool,
-    dir: &Path,
+    files: &mut Files,
 ) -> Result<(), String> {
-    let file = dir.join("state");
-    save(&image, &file)?;
-    let mended = mend(&file);
+    files.lend(&image)?;
+    let mended = mend(&files.state);
     if preen {
         mended?;
     } else if mended.is_err() {
-        let f = fsck(&file, &["-fy"])?;
+        let f = fsck(&files.state, &["-fy"])?;
         if f.code > 1 {
             return Err(format!("e2fsck -fy: exit code {}\n{}", f.code, f.output));
         }
     }
+    let mended = files.get(&image)?;
     if external && loop_mounts_work() {
-        check_by_kernel(recording, spec.cut(), &file, dir, "ro").map_err(|e| format!("by the kernel: {e}"))?;
+        let copy = files.copy(&mended, "kernel")?;
+        let seen = check_by_kernel(recording, spec.cut(), &copy, files.path(), "ro");
+        std::fs::remove_file(copy).map_err(|e| e.to_string())?;
+        seen.map_err(|e| format!("by the kernel: {e}"))?;
     }
-    let mended = Arc::new(MemDevice::load(&file).map_err(|e| e.to_string())?);
     check_by_extant(recording, mended.clone(), spec.cut())?;
-    save(&mended, &file)?;
-    clean(&file, "after Extant used what e2fsck mended")
-}
-
-fn save(image: &MemDevice, path: &Path) -> Result<(), String> {
-    image.save(path).map_err(|e| e.to_string())
+    files.put(&mended)?;
+    clean(&files.state, "after Extant used what e2fsck mended")
 }
 
 fn fsck(path: &Path, args: &[&str]) -> Result<Fsck, String> {
@@ -432,7 +465,7 @@ pub fn clean(path: &Path, when: &str) -> Result<(), String> {
 /// there are no more), and recovers again, by Extant, e2fsck and the kernel in turn: the end must be clean and
 /// complete. Returns how many second cuts each of them took.
 pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -> Result<[usize; 3], String> {
-    let dir = state_files();
+    let mut files = Files::new();
     let mut tried = [0; 3];
     for spec in states {
         let first = spec.image(&recording.device, recording.seed)?;
@@ -447,8 +480,7 @@ pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -
         let again = Explore::spread(events, cuts.min(3 * (events + 1)));
         for (n, second) in again.states.into_iter().enumerate() {
             let image = Arc::new(second.image(&device, recording.seed)?);
-            let file: PathBuf = dir.path().join("again");
-            let by = recover_again(recording, spec.cut(), &image, &file, n % 3)
+            let by = recover_again(recording, spec.cut(), &image, &mut files, n % 3)
                 .map_err(|e| format!("state {spec}, recovery cut at {second} of {events} events: {e}"))?;
             tried[by] += 1;
         }
@@ -461,25 +493,26 @@ fn recover_again(
     recording: &Recording,
     cut: Cut,
     image: &Arc<MemDevice>,
-    file: &Path,
+    files: &mut Files,
     by: usize,
 ) -> Result<usize, String> {
-    let dir = file.parent().unwrap_or(Path::new("."));
-    save(image, file)?;
     if by == 1 {
-        mend(file)?;
-        clean(file, "after e2fsck replayed a recovery that was cut off")?;
-        let mended = Arc::new(MemDevice::load(file).map_err(|e| e.to_string())?);
-        check_by_extant(recording, mended, cut)?;
+        files.lend(image)?;
+        mend(&files.state)?;
+        clean(&files.state, "after e2fsck replayed a recovery that was cut off")?;
+        check_by_extant(recording, files.get(image)?, cut)?;
         return Ok(1);
     }
-    if by == 2 && loop_mounts_work() && is_for_the_kernel(file)? {
-        check_by_kernel(recording, cut, file, dir, "").map_err(|e| format!("after the kernel's replay: {e}"))?;
-        clean(file, "after the kernel replayed a recovery that was cut off")?;
-        return Ok(2);
+    if by == 2 && loop_mounts_work() && is_for_the_kernel(image)? {
+        let copy = files.copy(image, "kernel")?;
+        let done = check_by_kernel(recording, cut, &copy, files.path(), "")
+            .map_err(|e| format!("after the kernel's replay: {e}"))
+            .and_then(|()| clean(&copy, "after the kernel replayed a recovery that was cut off"));
+        std::fs::remove_file(copy).map_err(|e| e.to_string())?;
+        return done.map(|()| 2);
     }
     check_by_extant(recording, image.clone(), cut)?;
-    save(image, file)?;
-    clean(file, "after a recovery that was cut off")?;
+    files.put(image)?;
+    clean(&files.state, "after a recovery that was cut off")?;
     Ok(0)
 }

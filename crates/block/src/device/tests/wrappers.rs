@@ -1,6 +1,10 @@
 //! Faults, records, windows, and the ways in which requests are refused.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+
+use rustix::fs::FallocateFlags;
 
 use super::model::submit_one;
 use crate::device::*;
@@ -160,8 +164,18 @@ fn images_survive_load_and_save() {
     next.discard(3 << 20, 512).expect("discarded");
     next.save_over(&b, Some(&file)).expect("saved");
     assert_eq!(MemDevice::load(&b).expect("loaded").first_difference(&next).expect("read"), None);
+    // Somebody else changes the file: a page, a hole where something was; the rest is shared.
+    let raw = File::options().write(true).open(&b).expect("open");
+    raw.write_all_at(&[7; 100], 1 << 20).expect("written");
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&raw, punch, 2 << 20, 4096).expect("punched");
+    let changed = MemDevice::load_over(&b, &next).expect("loaded");
+    assert_eq!(changed.first_difference(&MemDevice::load(&b).expect("loaded")).expect("read"), None);
+    assert_eq!(changed.first_difference(&next).expect("read"), Some(1 << 20));
     // Of another size.
     let small = MemDevice::new(4096);
     small.save(&b).expect("saved");
     assert_eq!(std::fs::read(&b).expect("read"), [0; 4096]);
+    let loaded = MemDevice::load_over(&b, &next).expect("loaded");
+    assert_eq!(loaded.first_difference(&small).expect("read"), None);
 }

@@ -19,8 +19,8 @@ mod tree;
 pub(super) use leaf::{ALL, Outcome};
 pub(super) use tree::{PackedTree, Spare, Swept};
 
-/// What an allocator takes for `bytes`: its sizes are a quarter of a power of two apart (mimalloc, jemalloc), 16 bytes
-/// at
+/// What an allocator takes for `bytes`: its sizes are a quarter of a power of two apart (mimalloc, jemalloc), at
+/// least 16 bytes.
 fn allocated(bytes: usize) -> u64 {
     let step = (bytes.next_power_of_two() / 8).max(16);
     bytes.next_multiple_of(step) as u64
