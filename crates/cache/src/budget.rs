@@ -34,6 +34,8 @@ pub trait Shrinker: Send + Sync {
 pub struct Budget {
     limit: u64,
     used: AtomicI64,
+    /// The most that it ever was.
+    peak: AtomicI64,
     /// Of it, cached data.
     data: AtomicI64,
     /// Reclaim runs when more than this is in use: the limit, or above it what was found to be pinned.
@@ -50,6 +52,7 @@ impl Budget {
         Arc::new(Budget {
             limit,
             used: AtomicI64::new(0),
+            peak: AtomicI64::new(0),
             data: AtomicI64::new(0),
             threshold: AtomicU64::new(limit),
             shrinkers: RwLock::new(&CLASS, Vec::new()),
@@ -67,13 +70,22 @@ impl Budget {
         self.used.load(Ordering::Relaxed).max(0) as u64
     }
 
+    /// The most that was ever in use at once.
+    pub fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed).max(0) as u64
+    }
+
     pub fn register(&self, s: Weak<dyn Shrinker>) {
         self.shrinkers.write().push(s);
     }
 
     /// Notes that `bytes` more are in use. Does not reclaim: the caller may hold locks; see [`Budget::relieve`].
     pub fn charge(&self, bytes: u64) {
-        self.used.fetch_add(bytes as i64, Ordering::Relaxed);
+        let used = self.used.fetch_add(bytes as i64, Ordering::Relaxed) + bytes as i64;
+        // Rarely written, beside what was just written: an addition does not cost more.
+        if used > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(used, Ordering::Relaxed);
+        }
     }
 
     pub fn uncharge(&self, bytes: u64) {
@@ -254,6 +266,7 @@ mod tests {
         }
         let asked = cache.asked.load(Ordering::Relaxed);
         assert!((48..=64).contains(&asked), "{asked}");
+        assert_eq!(budget.peak(), budget.limit() + 1024);
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Report {
     pub counts: std::collections::BTreeMap<String, u64>,
     /// What caches held at the end, in bytes.
     pub budget_bytes: u64,
+    /// The most that they held.
+    pub budget_peak_bytes: u64,
     /// From the trace points; `None` when events were lost.
     pub tally: Option<Tally>,
     /// The lock table.
@@ -107,7 +109,8 @@ impl Probe {
             self.shared.listen();
         }
         let locks = if self.recorded.locks { self.locks() } else { Vec::new() };
-        let mut report = Report { budget_bytes: fs.budget().used(), locks, ..Report::default() };
+        let (budget_bytes, budget_peak_bytes) = (fs.budget().used(), fs.budget().peak());
+        let mut report = Report { budget_bytes, budget_peak_bytes, locks, ..Report::default() };
         let listener = std::mem::take(&mut *self.shared.tally.lock());
         report.tally = (heard && listener.lost == 0).then_some(listener.tally);
         self.count(fs, &mut report);
@@ -221,6 +224,7 @@ impl Report {
             *self.counts.entry(name).or_default() += n;
         }
         self.budget_bytes = self.budget_bytes.max(more.budget_bytes);
+        self.budget_peak_bytes = self.budget_peak_bytes.max(more.budget_peak_bytes);
         match (&mut self.tally, &more.tally) {
             (Some(mine), Some(theirs)) => mine.add(theirs),
             _ => self.tally = None,
@@ -238,8 +242,12 @@ impl Report {
         for (name, n) in &self.counts {
             figures.insert(name.clone(), *n as f64);
         }
-        if self.budget_bytes > 0 {
-            figures.insert("memory_budget_bytes".to_owned(), self.budget_bytes as f64);
+        for (name, bytes) in
+            [("memory_budget_bytes", self.budget_bytes), ("memory_budget_peak_bytes", self.budget_peak_bytes)]
+        {
+            if bytes > 0 {
+                figures.insert(name.to_owned(), bytes as f64);
+            }
         }
         let count = |name: &str| self.counts.get(name).copied().unwrap_or(0);
         let commits = count("journal_commits");

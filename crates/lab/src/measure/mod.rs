@@ -118,6 +118,7 @@ pub const ALL: &[Measure] = &[
     measure("memory_slab_bytes", "B", "growth of the kernel's slabs"),
     measure("memory_dirty_bytes", "B", "dirty and under writeback in the page cache at the end"),
     measure("memory_budget_bytes", "B", "what Extant's caches held at the end"),
+    measure("memory_budget_peak_bytes", "B", "the most that they held"),
     measure("device_reads", "", "requests to the device (Extant: to the image)"),
     measure("device_read_bytes", "B", "bytes read"),
     measure("device_writes", "", "requests to write"),
