@@ -16,8 +16,11 @@
 //!
 //! The same directory has what the server says when there is no log ([`crate::log`]).
 //!
+//! The kernel gives a mount's number away again before its server has ended, so two servers may meet at one name: who
+//! gives or takes a name has the directory locked meanwhile.
+//!
 //! # Locking
-//! flock, as above.
+//! flock, as above; the directory's last, for two system calls.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -90,7 +93,7 @@ impl ServerStatus {
         let mut file = File::from(openat(&dir, &temporary, flags, Mode::RUSR | Mode::WUSR).ok()?);
         let ready = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
             && file.write_all(format!("serving\n{options}\n").as_bytes()).is_ok()
-            && renameat(&dir, &temporary, &dir, device).is_ok();
+            && alone_in(&dir, || renameat(&dir, &temporary, &dir, device)).is_ok();
         if !ready {
             let _ = unlinkat(&dir, &temporary, AtFlags::empty());
             return None;
@@ -117,11 +120,21 @@ impl ServerStatus {
 
 /// Removes the name of `file`, unless another mount has got the number, and with it the name.
 fn remove(file: &File, dir: &OwnedFd, name: &str) {
-    if let (Ok(a), Ok(b)) = (file.metadata(), statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
-        && (a.dev(), a.ino()) == (b.st_dev, b.st_ino)
-    {
-        let _ = unlinkat(dir, name, AtFlags::empty());
-    }
+    alone_in(dir, || {
+        if let (Ok(a), Ok(b)) = (file.metadata(), statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
+            && (a.dev(), a.ino()) == (b.st_dev, b.st_ino)
+        {
+            let _ = unlinkat(dir, name, AtFlags::empty());
+        }
+    });
+}
+
+/// Nobody else gives or takes a name in `dir` meanwhile: what has the name now still has it when it goes.
+fn alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> R {
+    let _ = rustix::io::retry_on_intr(|| flock(dir, FlockOperation::LockExclusive));
+    let result = f();
+    let _ = flock(dir, FlockOperation::Unlock);
+    result
 }
 
 /// The side of who unmounts.
@@ -194,6 +207,7 @@ mod tests {
     use std::time::Duration;
 
     use extant_base::clock::Clock;
+    use extant_base::task;
 
     use super::*;
 
@@ -233,6 +247,22 @@ mod tests {
         assert_eq!(ended(&mut watch), Ended::Died);
         watch.clear();
         assert!(Watch::open(&device, uid).is_none());
+    }
+
+    /// The kernel gives a number away again while the server that had it is still ending.
+    #[test]
+    fn a_mount_that_gets_the_number_of_one_that_ends_keeps_its_file() {
+        let uid = geteuid().as_raw();
+        let device = format!("test-again-{}", std::process::id());
+        for round in 0..1000 {
+            let Some(old) = ServerStatus::create(&device, "old") else { return };
+            let ending = task::spawn("ending", move || old.finish(Ok(()))).expect("a thread");
+            let new = ServerStatus::create(&device, "new").expect("again");
+            ending.join().expect("ended");
+            let mut watch = Watch::open(&device, uid).unwrap_or_else(|| panic!("round {round}: the file is gone"));
+            assert_eq!(watch.options().as_deref(), Some("new"));
+            new.finish(Ok(()));
+        }
     }
 
     #[test]

@@ -490,7 +490,7 @@ fn somebody_elses_writable_file_is_written() {
     let mode = |name: &str, mode| {
         std::fs::set_permissions(dir.path(name), PermissionsExt::from_mode(mode)).expect("mode");
     };
-    std::fs::copy(common::extant_path(), dir.path("extant")).expect("copied");
+    common::copy_program(&dir.text("extant"));
     std::fs::write(dir.path("theirs"), "a longer text than that").expect("file");
     for (name, bits) in [(".", 0o755), ("extant", 0o755), ("disk.img", 0o644), ("theirs", 0o666)] {
         mode(name, bits);

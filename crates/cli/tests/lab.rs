@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Dir, extant, extant_path};
+use common::{Dir, extant, extant_path, install};
 use extant_testkit::mount::{fuse_works, loop_mounts_work};
 
 /// The records of a directory of results.
@@ -158,10 +158,9 @@ fn rounds_on_real_mounts_and_again() {
 
 /// An executable shell script.
 fn script(dir: &Dir, name: &str, body: &str) -> String {
-    use std::os::unix::fs::PermissionsExt;
-    let path = dir.text(name);
-    std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("written");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    let (text, path) = (dir.text(&format!("{name}.sh")), dir.text(name));
+    std::fs::write(&text, format!("#!/bin/sh\n{body}\n")).expect("written");
+    install(&text, &path);
     path
 }
 

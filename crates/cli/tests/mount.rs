@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Dir, Ran, extant, extant_path, fsck_clean, run, tool, umount, whole_disk};
+use common::{Dir, Ran, copy_program, extant, extant_path, fsck_clean, run, tool, umount, whole_disk};
 use extant_base::clock::Clock;
 use extant_testkit::mount::{fuse_works, is_mount_point};
 
@@ -381,7 +381,7 @@ fn without_root() {
     tool("chown", &["-R", "65534:65534", &top]);
     // The binary may lie where others cannot look.
     let binary = place.dir.text("extant");
-    std::fs::copy(extant_path(), &binary).expect("copy");
+    copy_program(&binary);
     tool("chmod", &["755", &binary, &top]);
     let somebody = |script: &str| {
         let script = format!("export PATH=$PATH:/usr/bin:/sbin; umask 022; {script}");

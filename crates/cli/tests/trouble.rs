@@ -124,7 +124,7 @@ fn a_missing_helper_is_named_with_its_package() {
     let dir = Dir::new();
     let (image, mnt, program) = (dir.image("ext4", &[]), dir.text("mnt"), dir.text("extant"));
     std::fs::create_dir(&mnt).expect("directory");
-    std::fs::copy(common::extant_path(), &program).expect("copied");
+    common::copy_program(&program);
     for path in [&dir.text(""), &image, &mnt] {
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).expect("mode");
     }

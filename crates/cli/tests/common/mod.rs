@@ -39,6 +39,19 @@ pub fn extant_path() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_extant"))
 }
 
+/// Makes `to` an executable copy of `from`. install(1) does it: a child that another test has just forked would have our
+/// descriptor for a moment, and who executes a file that somebody can write is told that it is busy.
+#[track_caller]
+pub fn install(from: &str, to: &str) {
+    tool("install", &["-m", "755", from, to]);
+}
+
+/// A copy of the command at `to`, for who may not look where it lies.
+#[track_caller]
+pub fn copy_program(to: &str) {
+    install(extant_path().to_str().expect("UTF-8"), to);
+}
+
 pub fn run(program: impl AsRef<OsStr>, args: &[&str]) -> Ran {
     let name = program.as_ref().to_owned();
     let done = Command::new(&name)
