@@ -39,8 +39,8 @@ pub fn extant_path() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_extant"))
 }
 
-/// Makes `to` an executable copy of `from`. install(1) does it: a child that another test has just forked would have our
-/// descriptor for a moment, and who executes a file that somebody can write is told that it is busy.
+/// Makes `to` an executable copy of `from`. install(1) does it: a child that another test has just forked would have
+/// our descriptor for a moment, and who executes a file that somebody can write is told that it is busy.
 #[track_caller]
 pub fn install(from: &str, to: &str) {
     tool("install", &["-m", "755", from, to]);
