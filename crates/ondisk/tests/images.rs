@@ -426,12 +426,17 @@ fn wide_fields_and_late_times() {
     assert!(check_inodes(&image, &descs, geometry) > 200);
 }
 
-/// Unmounts whatever happens in the test.
-struct Mounted(String);
+/// Unmounts whatever happens in the test. The image is complete when the loop device has let go of it: somebody's new
+/// mount namespace may have a copy of the mount.
+struct Mounted {
+    image: String,
+    at: String,
+}
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(&self.0).status();
+        let script = r#"umount "$0"; while losetup --associated "$1" | grep -q .; do sleep 0.02; done"#;
+        let _ = std::process::Command::new("timeout").args(["60", "sh", "-c", script, &self.at, &self.image]).status();
     }
 }
 
@@ -453,7 +458,7 @@ fn images_written_by_the_kernel() {
             eprintln!("skipped: cannot mount {arguments}");
             return;
         }
-        let mounted = Mounted(at.clone());
+        let mounted = Mounted { image: image.path.clone(), at: at.clone() };
         for i in 0..600 {
             std::fs::write(format!("{at}/new {i}"), vec![i as u8; i * 20]).unwrap();
         }

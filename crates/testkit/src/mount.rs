@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use extant_base::clock::Clock;
+use extant_block::device::LoopDevice;
 
 use crate::oracle::{arg, run_command, run_ok};
 use crate::{Error, Result};
@@ -83,8 +84,9 @@ impl Drop for LoopMount {
     }
 }
 
-/// umount, patient with whoever still looks at the directory.
+/// umount, patient with whoever still looks at the directory, or has a copy of the mount in another mount namespace.
 fn unmount(dir: &Path) -> Result<()> {
+    let device = LoopDevice::of_mount(dir);
     let mut last = None;
     let done = wait_until(
         || {
@@ -93,7 +95,14 @@ fn unmount(dir: &Path) -> Result<()> {
         },
         10,
     )?;
-    if done { Ok(()) } else { Err(last.expect("it failed")) }
+    match last {
+        Some(failed) if !done => Err(failed),
+        _ if device.is_none_or(|device| device.wait(Duration::from_secs(PATIENCE_S))) => Ok(()),
+        _ => {
+            let what = format!("the loop device that was mounted on {}", dir.display());
+            Err(Error::Timeout { what, seconds: PATIENCE_S, output: String::new() })
+        }
+    }
 }
 
 /// Extant on an image file, through its binary: `extant mount [OPTIONS] IMAGE DIR`, `extant unmount DIR`.

@@ -1,11 +1,13 @@
 //! The harness, proven with the kernel on both sides: equal trees pass, and a damaged one is found.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use extant_testkit::differential::{MountFn, Plan, alternates, kernel, reads, writes};
 use extant_testkit::kinds::{kind, matrix};
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
-use extant_testkit::oracle::debugfs_write;
+use extant_testkit::oracle::{debugfs_write, expect_clean, make_image};
 use extant_testkit::tree::{diff, fingerprint};
 use extant_testkit::workload::{Workload, apply, materialize};
 use extant_testkit::{Error, Result};
@@ -52,6 +54,32 @@ impl Mounted for Vandal {
         debugfs_write(&self.image, self.request)?;
         Ok(())
     }
+}
+
+/// Whoever makes a mount namespace has a copy of each mount: an image is complete when the last copy is gone.
+#[test]
+fn copies_of_a_mount_are_waited_for() {
+    if skip() || !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|s| s.success()) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make_image(dir.path(), &kind("ext4", "", None, 1024).options).unwrap();
+    let mnt = dir.path().join("mnt");
+    std::fs::create_dir(&mnt).unwrap();
+    let mount = LoopMount::new(&image, &mnt, "").unwrap();
+    std::fs::write(mnt.join("file"), vec![1; 1 << 20]).unwrap();
+    let mut other = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo there; exec sleep 1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut there = String::new();
+    BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut there).unwrap();
+    Box::new(mount).unmount().unwrap();
+    let ended = other.try_wait().unwrap();
+    expect_clean(&image).unwrap();
+    other.wait().unwrap();
+    assert!(ended.is_some(), "it still had the mount");
 }
 
 #[test]

@@ -4,6 +4,9 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use extant_block::device::LoopDevice;
 
 /// What a command did.
 #[derive(Debug)]
@@ -76,18 +79,21 @@ pub fn tool(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&ran.out).into_owned()
 }
 
-/// umount(8). Another test's child has our files open from its fork until it executes something, so "busy" may pass.
+/// umount(8). Another test's child has our files open from its fork until it executes something, so "busy" may pass;
+/// and it may have the mount, in a mount namespace of its own.
 #[track_caller]
 pub fn umount(args: &[&str]) {
+    let device = args.last().and_then(|dir| LoopDevice::of_mount(Path::new(dir)));
     let mut ran = run("umount", args);
     for _ in 0..100 {
         if ran.code == Some(0) || !ran.err.contains("busy") {
             break;
         }
-        extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(50));
+        extant_base::clock::Clock::real().sleep(Duration::from_millis(50));
         ran = run("umount", args);
     }
     assert_eq!(ran.code, Some(0), "umount {args:?}: {}", ran.err);
+    assert!(device.is_none_or(|device| device.wait(Duration::from_secs(60))), "umount {args:?}: mounted elsewhere");
 }
 
 pub fn debugfs(image: &str, request: &str) -> String {

@@ -6,6 +6,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
+
+use extant_block::device::LoopDevice;
 
 use super::image_store::{Geometry, ImageInode};
 use super::*;
@@ -48,8 +51,10 @@ impl Fixture {
         struct Unmount<'a>(&'a Path);
         impl Drop for Unmount<'_> {
             fn drop(&mut self) {
+                let device = LoopDevice::of_mount(self.0);
                 let o = run("umount", &[self.0.to_str().unwrap()]);
-                assert!(o.status.success() || std::thread::panicking(), "{}", text(&o));
+                let gone = device.is_none_or(|device| device.wait(Duration::from_secs(60)));
+                assert!(o.status.success() && gone || std::thread::panicking(), "{}", text(&o));
             }
         }
         let guard = Unmount(&mnt);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicU32, Ordering};
 use extant_block::BlockDevice;
-use extant_block::device::{FileDevice, MemDevice, OpenOptions};
+use extant_block::device::{FileDevice, LoopDevice, MemDevice, OpenOptions};
 use extant_fs::{Filesystem, Mounted};
 use tempfile::TempDir;
 
@@ -335,12 +335,17 @@ impl Site {
     fn unmount(&mut self) -> Result<()> {
         let clock = Clock::real();
         let end = clock.now_ns() + 10_000_000_000;
+        let device = LoopDevice::of_mount(&self.dir());
         loop {
             let root = rustix::process::geteuid().is_root();
             let tool = if root { Tool::new("umount") } else { Tool::new("fusermount3").arg("-u") };
             match tool.arg(self.dir()).run() {
                 Ok(_) => {
                     self.mounted = false;
+                    if device.is_some_and(|device| !device.wait(Duration::from_secs(60))) {
+                        let why = "unmounted, but still mounted in another mount namespace";
+                        return Err(self.failed(std::io::Error::other(why)));
+                    }
                     return Ok(());
                 }
                 Err(e) if clock.now_ns() > end => return Err(e),

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
+use extant_block::device::LoopDevice;
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{
     DescriptorBuilder, FastCommitRecord, IncompatFeatures, JournalSuperBlock, LogCsum, RevokeBuilder, Tid,
@@ -55,7 +57,10 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        let device = LoopDevice::of_mount(&self.0);
         let _ = Command::new("umount").arg(&self.0).status();
+        let gone = device.is_none_or(|device| device.wait(Duration::from_secs(60)));
+        assert!(gone || std::thread::panicking(), "{}: mounted elsewhere", self.0.display());
     }
 }
 

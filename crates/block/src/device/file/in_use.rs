@@ -1,4 +1,6 @@
-//! Does the kernel use this image right now?
+//! Does the kernel use this image right now, and when does it stop?
+//!
+//! Main functions: [`same_image_in_use`], and [`LoopDevice`], to be waited for after an unmount.
 //!
 //! Asked of `/proc/self/mountinfo` (which file systems are mounted, by device number) and of
 //! `/sys/block/loop*/loop/backing_file` (which file stands behind a loop device). Mounts in other mount namespaces are
@@ -9,7 +11,11 @@
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 /// Says who uses the image or block device at `path`, or `None`. Answers for what this process can see; a path that
 /// cannot be looked at is not in use.
@@ -94,6 +100,47 @@ fn unescape(field: &str) -> String {
         }
     }
     String::from_utf8_lossy(&out).into_owned()
+}
+
+/// The loop device under a mount of the kernel's. An unmount takes a mount away, and the file system goes with the last
+/// one: a mount namespace that was made meanwhile (of a process that has just begun, of a service) has a copy of it,
+/// and as long as that lives, the image is not complete. The device, which `mount -o loop` has made to go with its last
+/// user, tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopDevice {
+    /// Names the image; goes with the device.
+    backing_file: PathBuf,
+    image: String,
+}
+
+impl LoopDevice {
+    /// Of what is mounted on `dir`; `None` if that is not through a loop device that goes with its last user.
+    pub fn of_mount(dir: &Path) -> Option<LoopDevice> {
+        // Without a question to a server, which may not answer.
+        let stat = statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+        let device = PathBuf::from(format!("/sys/dev/block/{}:{}/loop", stat.stx_dev_major, stat.stx_dev_minor));
+        if number_in(&device.join("autoclear")) != Some(1) {
+            return None;
+        }
+        let backing_file = device.join("backing_file");
+        let image = fs::read_to_string(&backing_file).ok()?;
+        Some(LoopDevice { backing_file, image })
+    }
+
+    /// Waits until it has let go of the image; `false` if it has not after `patience`.
+    #[must_use]
+    pub fn wait(&self, patience: Duration) -> bool {
+        let clock = Clock::real();
+        loop {
+            if fs::read_to_string(&self.backing_file).ok().is_none_or(|image| image != self.image) {
+                return true;
+            }
+            if u128::from(clock.now_ns()) > patience.as_nanos() {
+                return false;
+            }
+            clock.sleep(Duration::from_millis(2));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use extant_block::device::LoopDevice;
 use extant_ondisk::htree::HashVersion;
 use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
@@ -33,7 +35,12 @@ impl<'a> Mount<'a> {
 
 impl Drop for Mount<'_> {
     fn drop(&mut self) {
+        let device = LoopDevice::of_mount(self.0);
         command("umount", &[self.0.to_str().unwrap()]).unwrap();
+        assert!(
+            std::thread::panicking() || device.is_none_or(|device| device.wait(Duration::from_secs(60))),
+            "mounted elsewhere"
+        );
     }
 }
 
