@@ -112,6 +112,11 @@ impl Budget {
         self.used() > self.limit
     }
 
+    /// Whether less is in use than reclaim leaves: nothing has to go soon.
+    pub fn has_room(&self) -> bool {
+        self.used() <= self.limit / 4 * 3
+    }
+
     /// Called with no cache lock held: when over the limit, one thread at a time frees an eighth of the limit (or what
     /// there is), so that reclaim comes in batches rather than once per allocation.
     ///

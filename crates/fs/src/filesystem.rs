@@ -26,7 +26,7 @@ use crate::freeze::Gate;
 use crate::groups::Groups;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
-use crate::map::es::EsCache;
+use crate::map::es::{EsCache, EsStats};
 use crate::ops::credits;
 use crate::ops::sync::asks::Asks;
 use crate::ops::sync::policy::SyncPolicy;
@@ -202,6 +202,11 @@ impl Filesystem {
     /// Bytes that a mount takes for what is known of block groups, whatever is cached.
     pub fn fixed_bytes(&self) -> u64 {
         (self.groups.memory() + self.alloc.memory_fixed() + self.inode_hints.len() * 4) as u64
+    }
+
+    /// Counts of the extent-status cache.
+    pub fn es_stats(&self) -> EsStats {
+        self.es.stats()
     }
 
     /// Counts of the block allocator.

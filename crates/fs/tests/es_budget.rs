@@ -27,6 +27,40 @@ fn fragmented() -> Arc<MemDevice> {
     dev
 }
 
+/// Where there is room, one lookup that the cache cannot answer brings all that the map's leaf says; where there is
+/// none, and under the other policies, each brings what it was asked for.
+#[test]
+fn a_leaf_of_the_map_is_read_once() {
+    const OF_A_LEAF: u64 = 84;
+    const READS: u64 = 20 * OF_A_LEAF;
+    let dev = fragmented();
+    let misses = |policy: EsPolicyKind, in_use: u64| {
+        let options = MountOptions {
+            read_only: true,
+            keep_clean: false,
+            cache_bytes: CACHE,
+            es_policy: policy,
+            seed: Some(1),
+            ..MountOptions::default()
+        };
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let f = fs.lookup(&fs.root().expect("root"), b"f").expect("there");
+        let before = fs.es_stats();
+        fs.budget().charge(in_use);
+        for n in 0..READS {
+            assert_eq!(get(&fs, &f, n * STEP, 8), n.to_le_bytes(), "{policy:?}");
+        }
+        fs.budget().uncharge(in_use);
+        fs.es_stats().misses - before.misses
+    };
+    for policy in EsPolicyKind::ALL {
+        let (roomy, short) = (misses(policy, 0), misses(policy, CACHE / 4 * 3));
+        let leaves = if policy == EsPolicyKind::LeafRing { 20..=22 } else { READS..=READS };
+        assert!(leaves.contains(&roomy), "{policy:?}: {roomy} misses");
+        assert_eq!(short, READS, "{policy:?}");
+    }
+}
+
 #[test]
 fn a_fragmented_file_is_read_within_the_budget() {
     let dev = fragmented();

@@ -83,6 +83,7 @@ const NEITHER: &[&str] = &[
     "journal_commits",
     "journal_blocks_per_commit",
     "journal_handles",
+    "es_hits",
     "allocations",
     "blocks_allocated",
     "blocks_freed",

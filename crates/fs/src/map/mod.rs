@@ -51,6 +51,9 @@ pub struct Mapping {
     pub state: MapState,
 }
 
+/// Neighbours on each side that [`MapRoot::leaf`] has: all of a leaf of 4 KiB.
+const NEIGHBOURS: usize = 340;
+
 /// How far an operation came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -127,6 +130,15 @@ impl MapRoot {
         } else {
             indirect::lookup(self, store, lblk.0, max_len)
         }
+    }
+
+    /// What the leaf of the extent tree says that `lblk` belongs to; nothing where there is none but the root, or no
+    /// tree. At most 340 on each side, whole.
+    ///
+    /// # Errors
+    /// [`MapError::Corrupt`].
+    pub fn leaf<S: MapStore>(&self, store: &S, lblk: LogicalBlock) -> Result<Vec<Mapping>, S::Error> {
+        if self.extents { extents::leaf(self, store, lblk.0) } else { Ok(Vec::new()) }
     }
 
     /// Maps `len` blocks from `lblk`, which must be a hole, to the blocks from `pblk`. Returns how many were mapped, at

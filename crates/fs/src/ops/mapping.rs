@@ -20,8 +20,8 @@ use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::es::EsState;
-use crate::map::{MapState, Progress};
+use crate::map::es::{EsEntry, EsState};
+use crate::map::{MapState, Mapping, Progress};
 use crate::ops::writeback::WritebackReason;
 
 /// For what a hole is filled.
@@ -40,6 +40,14 @@ const LOOKUP_BLOCKS: u32 = 1 << 15;
 
 /// The last logical block that a map can hold.
 pub(super) const LAST_BLOCK: LogicalBlock = LogicalBlock(0xFFFF_FFFE);
+
+fn es_state(state: MapState) -> EsState {
+    match state {
+        MapState::Written(b) => EsState::Written(b),
+        MapState::Unwritten(b) => EsState::Unwritten(b),
+        MapState::Hole => EsState::Hole,
+    }
+}
 
 impl Filesystem {
     /// Where new blocks of an inode are best placed: the start of its group, or, with flexible groups, of the second
@@ -75,11 +83,7 @@ impl Filesystem {
         let view = self.map_view(inode);
         let map = inode.map.read();
         let m = map.lookup(&view, lblk, LOOKUP_BLOCKS.max(max))?;
-        let state = match m.state {
-            MapState::Written(b) => EsState::Written(b),
-            MapState::Unwritten(b) => EsState::Unwritten(b),
-            MapState::Hole => EsState::Hole,
-        };
+        let state = es_state(m.state);
         // Delayed blocks lie in what the map calls a hole: the answer ends before the first of them.
         let last = LogicalBlock(lblk.0.saturating_add(m.len - 1));
         let len = match inode.es.find_delayed(lblk, last) {
@@ -87,6 +91,12 @@ impl Filesystem {
             Some(d) => (d.lblk.0 - lblk.0).min(m.len),
             None => m.len,
         };
+        if m.state != MapState::Hole && inode.es.loads() {
+            // The answer is known; what is wrong with its neighbours is told to who asks for them.
+            let leaf = map.leaf(&view, lblk).unwrap_or_default();
+            let entry = |m: &Mapping| EsEntry { lblk: m.lblk, len: m.len, state: es_state(m.state) };
+            inode.es.load(&leaf.iter().map(entry).collect::<Vec<_>>());
+        }
         inode.es.cache(lblk, len, state);
         Ok((len.min(max), state))
     }

@@ -139,6 +139,9 @@ impl Probe {
         put("journal_commits", journal.commits.get());
         put("journal_blocks", journal.blocks.get());
         put("journal_handles", journal.handles.get());
+        let es = fs.es_stats();
+        put("es_hits", es.hits);
+        put("es_misses", es.misses);
         let alloc = fs.alloc_stats();
         put("mballoc_reqs", alloc.requests);
         put("mballoc_success", alloc.success);

@@ -22,6 +22,9 @@ use super::{EsCounts, EsEntry, EsState};
 
 static ES_CLASS: LockClass = LockClass::new("i_es_lock", 64);
 
+/// Entries inserted under one hold of the lock.
+const LOADED_AT_ONCE: usize = 128;
+
 /// Totals since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EsStats {
@@ -234,7 +237,21 @@ impl<P: EsPolicy> Node<P> {
     }
 
     pub fn cache(self: &Arc<Self>, lblk: u32, len: u32, state: EsState) -> bool {
-        len > 0 && P::admits(&self.core) && self.change(|tree| tree.insert_if_absent(lblk, clip(lblk, len), state))
+        len > 0 && P::KEEPS_CLEAN && self.change(|tree| tree.insert_if_absent(lblk, clip(lblk, len), state))
+    }
+
+    pub fn loads(&self) -> bool {
+        P::LOADS_LEAVES && self.core.budget.as_ref().is_none_or(|budget| budget.has_room())
+    }
+
+    pub fn load(self: &Arc<Self>, leaf: &[EsEntry]) {
+        for some in leaf.chunks(LOADED_AT_ONCE) {
+            self.change(|tree| {
+                for e in some {
+                    tree.insert_if_absent(e.lblk.0, e.len, e.state);
+                }
+            });
+        }
     }
 
     pub fn remove(self: &Arc<Self>, lblk: u32, len: u32) -> u64 {

@@ -235,6 +235,18 @@ impl EsInode {
         on_node!(self, node => node.cache(lblk.0, len, state))
     }
 
+    /// Whether [`EsInode::load`] is wanted, with all that the map's leaf says, where [`EsInode::cache`] would be told
+    /// one entry: the policy does that, and the budget has room.
+    pub fn loads(&self) -> bool {
+        on_node!(self, node => node.loads())
+    }
+
+    /// Remembers a leaf of the map (Linux: `ext4_cache_extents`), but for what is known already. Entries have blocks,
+    /// none beyond the last logical one.
+    pub fn load(&self, leaf: &[EsEntry]) {
+        on_node!(self, node => node.load(leaf))
+    }
+
     /// Forgets `len` blocks from `lblk`, delayed ones too; returns how many those were.
     pub fn remove(&self, lblk: LogicalBlock, len: u32) -> u64 {
         on_node!(self, node => node.remove(lblk.0, len))

@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use extant_ondisk::extent::{DEPTH_MAX, Extent, LOGICAL_END, NodeRef, len_max};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
-use super::{MapError, MapRoot, MapState, MapStore, Mapping, Progress};
+use super::{MapError, MapRoot, MapState, MapStore, Mapping, NEIGHBOURS, Progress};
 use edit::{Edit, Pieces};
 use path::{Path, root_node, with_node};
 pub(super) use remove::{credits_for_remove, remove};
@@ -42,6 +42,16 @@ pub(super) fn lookup<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len:
         Ok(len) if len > 0 => Ok(Mapping { lblk: LogicalBlock(lblk), len, state: MapState::Hole }),
         _ => Err(root.corrupt(path.leaf().block, "keys of the tree are not in order")),
     }
+}
+
+pub(super) fn leaf<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<Vec<Mapping>, S::Error> {
+    let path = Path::find(root, store, lblk)?;
+    if path.depth == 0 {
+        return Ok(Vec::new());
+    }
+    let at = path.pos.unwrap_or(0);
+    let extents = path.leaf_extents(root, store, at.saturating_sub(NEIGHBOURS)..at + NEIGHBOURS)?;
+    Ok(extents.iter().map(mapping_of).collect())
 }
 
 pub(super) fn insert<S: MapStore>(

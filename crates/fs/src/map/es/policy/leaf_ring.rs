@@ -11,6 +11,9 @@
 //! which it is from leaves that were kept whole: are those looked up again that were before, or any? Warm leaves are
 //! kept whole anyway; while entries are judged one by one, a few leaves are to learn from.
 //!
+//! Where there is room, what is read from the map brings its neighbours: an entry that is inserted alone costs as much
+//! as reading the map for it once more, so one that is used once is never paid for. Side by side they cost much less.
+//!
 //! A call that met nothing but warmth and marks for [`SPARING_VISITS`] leaves takes what it finds: it frees what it was
 //! asked for, or all there is, from as few leaves more as have that.
 //!
@@ -116,6 +119,7 @@ impl EsPolicy for LeafRing {
     type Tree = PackedTree;
     /// Is the inode on the list?
     type PerInode = AtomicBool;
+    const LOADS_LEAVES: bool = true;
 
     fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64) {
         if evictable == 0 || node.per_inode.load(Ordering::Relaxed) {

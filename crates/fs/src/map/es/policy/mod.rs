@@ -56,11 +56,8 @@ pub(super) trait EsPolicy: Default + Send + Sync + Sized + 'static {
     type PerInode: Default + Send + Sync;
     /// Is anything kept that the map says, too?
     const KEEPS_CLEAN: bool = true;
-
-    /// Shall what was just read from the map be kept?
-    fn admits(_core: &Core<Self>) -> bool {
-        Self::KEEPS_CLEAN
-    }
+    /// While there is room for all: is all that a leaf of the map says kept, when one entry of it is read?
+    const LOADS_LEAVES: bool = false;
 
     /// The inode was looked up in or changed, and now has `evictable` entries that could go. Must be cheap.
     fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64);
