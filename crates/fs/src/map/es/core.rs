@@ -248,7 +248,7 @@ impl<P: EsPolicy> Node<P> {
         for some in leaf.chunks(LOADED_AT_ONCE) {
             self.change(|tree| {
                 for e in some {
-                    tree.insert_if_absent(e.lblk.0, e.len, e.state);
+                    tree.insert_if_absent(e.lblk.0, clip(e.lblk.0, e.len), e.state);
                 }
             });
         }

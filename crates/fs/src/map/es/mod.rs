@@ -241,8 +241,7 @@ impl EsInode {
         on_node!(self, node => node.loads())
     }
 
-    /// Remembers a leaf of the map (Linux: `ext4_cache_extents`), but for what is known already. Entries have blocks,
-    /// none beyond the last logical one.
+    /// Remembers a leaf of the map (Linux: `ext4_cache_extents`), but for what is known already. Each entry has blocks.
     pub fn load(&self, leaf: &[EsEntry]) {
         on_node!(self, node => node.load(leaf))
     }
