@@ -129,7 +129,8 @@ fn remove(file: &File, dir: &OwnedFd, name: &str) {
     });
 }
 
-/// Nobody else gives or takes a name in `dir` meanwhile: what has the name now still has it when it goes.
+/// Nobody else gives or takes a name in `dir` meanwhile: what has the name now still has it when it goes. A lock that
+/// cannot be had keeps no mount from beginning or ending.
 fn alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> R {
     let _ = rustix::io::retry_on_intr(|| flock(dir, FlockOperation::LockExclusive));
     let result = f();

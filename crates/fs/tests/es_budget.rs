@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::*;
 use extant_block::device::MemDevice;
-use extant_fs::{EsPolicyKind, Filesystem, MountOptions};
+use extant_fs::{EsPolicyKind, Filesystem, MountOptions, Mounted};
 
 const CACHE: u64 = 8 << 20;
 /// So many entries, holes included, are more than the cache in the form of a `BTreeMap`.
@@ -27,6 +27,18 @@ fn fragmented() -> Arc<MemDevice> {
     dev
 }
 
+fn mount(dev: &Arc<MemDevice>, es_policy: EsPolicyKind) -> Mounted {
+    let options = MountOptions {
+        read_only: true,
+        keep_clean: false,
+        cache_bytes: CACHE,
+        es_policy,
+        seed: Some(1),
+        ..MountOptions::default()
+    };
+    Filesystem::mount(dev.clone(), options).expect("mounted")
+}
+
 /// Where there is room, one lookup that the cache cannot answer brings all that the map's leaf says; where there is
 /// none, and under the other policies, each brings what it was asked for.
 #[test]
@@ -35,15 +47,7 @@ fn a_leaf_of_the_map_is_read_once() {
     const READS: u64 = 20 * OF_A_LEAF;
     let dev = fragmented();
     let misses = |policy: EsPolicyKind, in_use: u64| {
-        let options = MountOptions {
-            read_only: true,
-            keep_clean: false,
-            cache_bytes: CACHE,
-            es_policy: policy,
-            seed: Some(1),
-            ..MountOptions::default()
-        };
-        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let fs = mount(&dev, policy);
         let f = fs.lookup(&fs.root().expect("root"), b"f").expect("there");
         let before = fs.es_stats();
         fs.budget().charge(in_use);
@@ -65,15 +69,7 @@ fn a_leaf_of_the_map_is_read_once() {
 fn a_fragmented_file_is_read_within_the_budget() {
     let dev = fragmented();
     for policy in EsPolicyKind::ALL {
-        let options = MountOptions {
-            read_only: true,
-            keep_clean: false,
-            cache_bytes: CACHE,
-            es_policy: policy,
-            seed: Some(1),
-            ..MountOptions::default()
-        };
-        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let fs = mount(&dev, policy);
         let root = fs.root().expect("root");
         let f = fs.lookup(&root, b"f").expect("there");
         for n in 0..EXTENTS {

@@ -95,14 +95,14 @@ fn unmount(dir: &Path) -> Result<()> {
         },
         10,
     )?;
-    match last {
-        Some(failed) if !done => Err(failed),
-        _ if device.is_none_or(|device| device.wait(Duration::from_secs(PATIENCE_S))) => Ok(()),
-        _ => {
-            let what = format!("the loop device that was mounted on {}", dir.display());
-            Err(Error::Timeout { what, seconds: PATIENCE_S, output: String::new() })
-        }
+    if !done {
+        return Err(last.expect("it failed"));
     }
+    if !device.wait() {
+        let what = format!("the loop device that was mounted on {}", dir.display());
+        return Err(Error::Timeout { what, seconds: PATIENCE_S, output: String::new() });
+    }
+    Ok(())
 }
 
 /// Extant on an image file, through its binary: `extant mount [OPTIONS] IMAGE DIR`, `extant unmount DIR`.

@@ -83,7 +83,7 @@ pub fn tool(program: &str, args: &[&str]) -> String {
 /// and it may have the mount, in a mount namespace of its own.
 #[track_caller]
 pub fn umount(args: &[&str]) {
-    let device = args.last().and_then(|dir| LoopDevice::of_mount(Path::new(dir)));
+    let device = LoopDevice::of_mount(Path::new(args.last().expect("a directory")));
     let mut ran = run("umount", args);
     for _ in 0..100 {
         if ran.code == Some(0) || !ran.err.contains("busy") {
@@ -93,7 +93,7 @@ pub fn umount(args: &[&str]) {
         ran = run("umount", args);
     }
     assert_eq!(ran.code, Some(0), "umount {args:?}: {}", ran.err);
-    assert!(device.is_none_or(|device| device.wait(Duration::from_secs(60))), "umount {args:?}: mounted elsewhere");
+    assert!(device.wait(), "umount {args:?}: mounted elsewhere");
 }
 
 pub fn debugfs(image: &str, request: &str) -> String {

@@ -6,7 +6,6 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use extant_block::device::LoopDevice;
 
@@ -53,7 +52,7 @@ impl Fixture {
             fn drop(&mut self) {
                 let device = LoopDevice::of_mount(self.0);
                 let o = run("umount", &[self.0.to_str().unwrap()]);
-                let gone = device.is_none_or(|device| device.wait(Duration::from_secs(60)));
+                let gone = device.wait();
                 assert!(o.status.success() && gone || std::thread::panicking(), "{}", text(&o));
             }
         }

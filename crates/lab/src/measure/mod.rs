@@ -139,6 +139,8 @@ pub const ALL: &[Measure] = &[
     measure("locality_preallocations", "", "preallocations made for small files together"),
     measure("locality_groups", "", "block groups that they lie in"),
     measure("locality_groups_of_32", "", "block groups that the first 32 of them lie in"),
+    measure("es_hits", "", "lookups that the extent-status cache answered"),
+    measure("es_misses", "", "lookups for which the map had to be read"),
     measure("mballoc_", "", "counters of the block allocator (Linux: mb_stats)"),
     measure("files_left", "", "regular files with blocks in the image afterwards"),
     measure("extents_per_file", "", "extents of those, on average"),

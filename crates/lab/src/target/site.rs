@@ -342,7 +342,7 @@ impl Site {
             match tool.arg(self.dir()).run() {
                 Ok(_) => {
                     self.mounted = false;
-                    if device.is_some_and(|device| !device.wait(Duration::from_secs(60))) {
+                    if !device.wait() {
                         let why = "unmounted, but still mounted in another mount namespace";
                         return Err(self.failed(std::io::Error::other(why)));
                     }

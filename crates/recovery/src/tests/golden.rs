@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
@@ -59,7 +58,7 @@ impl Drop for Mount {
     fn drop(&mut self) {
         let device = LoopDevice::of_mount(&self.0);
         let _ = Command::new("umount").arg(&self.0).status();
-        let gone = device.is_none_or(|device| device.wait(Duration::from_secs(60)));
+        let gone = device.wait();
         assert!(gone || std::thread::panicking(), "{}: mounted elsewhere", self.0.display());
     }
 }

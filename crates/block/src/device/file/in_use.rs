@@ -102,44 +102,55 @@ fn unescape(field: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// The loop device under a mount of the kernel's. An unmount takes a mount away, and the file system goes with the last
-/// one: a mount namespace that was made meanwhile (of a process that has just begun, of a service) has a copy of it,
-/// and as long as that lives, the image is not complete. The device, which `mount -o loop` has made to go with its last
-/// user, tells.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoopDevice {
+/// How long a loop device may take to go after the unmount.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The loop device under a mount of the kernel's, if there is one that goes with its last user. An unmount takes a
+/// mount away, and the file system goes with the last one: a mount namespace that was made meanwhile (of a process that
+/// has just begun, of a service) has a copy of it, and as long as that lives, the image is not complete. The device
+/// tells.
+#[derive(Debug)]
+pub struct LoopDevice(Option<Backing>);
+
+#[derive(Debug)]
+struct Backing {
     /// Names the image; goes with the device.
-    backing_file: PathBuf,
+    file: PathBuf,
     image: String,
 }
 
 impl LoopDevice {
-    /// Of what is mounted on `dir`; `None` if that is not through a loop device that goes with its last user.
-    pub fn of_mount(dir: &Path) -> Option<LoopDevice> {
+    /// Of what is mounted on `dir`, to be asked before the unmount.
+    pub fn of_mount(dir: &Path) -> LoopDevice {
+        LoopDevice(Backing::of_mount(dir))
+    }
+
+    /// Waits for a minute at most until it has let go of the image, and says whether it has.
+    #[must_use]
+    pub fn wait(&self) -> bool {
+        let Some(backing) = &self.0 else { return true };
+        let clock = Clock::real();
+        while fs::read_to_string(&backing.file).is_ok_and(|image| image == backing.image) {
+            if u128::from(clock.now_ns()) > PATIENCE.as_nanos() {
+                return false;
+            }
+            clock.sleep(Duration::from_millis(2));
+        }
+        true
+    }
+}
+
+impl Backing {
+    fn of_mount(dir: &Path) -> Option<Backing> {
         // Without a question to a server, which may not answer.
         let stat = statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
         let device = PathBuf::from(format!("/sys/dev/block/{}:{}/loop", stat.stx_dev_major, stat.stx_dev_minor));
         if number_in(&device.join("autoclear")) != Some(1) {
             return None;
         }
-        let backing_file = device.join("backing_file");
-        let image = fs::read_to_string(&backing_file).ok()?;
-        Some(LoopDevice { backing_file, image })
-    }
-
-    /// Waits until it has let go of the image; `false` if it has not after `patience`.
-    #[must_use]
-    pub fn wait(&self, patience: Duration) -> bool {
-        let clock = Clock::real();
-        loop {
-            if fs::read_to_string(&self.backing_file).ok().is_none_or(|image| image != self.image) {
-                return true;
-            }
-            if u128::from(clock.now_ns()) > patience.as_nanos() {
-                return false;
-            }
-            clock.sleep(Duration::from_millis(2));
-        }
+        let file = device.join("backing_file");
+        let image = fs::read_to_string(&file).ok()?;
+        Some(Backing { file, image })
     }
 }
 
