@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use extant_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
 use extant_block::{AlignedBuf, BioVec};
 
@@ -44,6 +44,13 @@ pub struct Folio {
     dirty: u64,
     writeback: u64,
     referenced: bool,
+}
+
+impl Folio {
+    /// What the budget is told of it, in bytes.
+    fn charge(&self) -> u64 {
+        self.pages * PAGE_SIZE as u64 + OVERHEAD_BYTES
+    }
 }
 
 /// What [`AddressSpace::take_dirty`] took.
@@ -96,8 +103,8 @@ pub struct AddressSpace {
     keep_clean: bool,
     budget: Arc<Budget>,
     inner: RwLock<Inner>,
-    /// Folios in the map, readable without the lock: most inodes of a FUSE mount have none.
-    count: AtomicUsize,
+    /// What the folios in the map are charged, readable without the lock: most inodes of a FUSE mount have none.
+    bytes: AtomicU64,
     /// `dirty_blocks`, readable without the lock.
     dirty: AtomicU64,
 }
@@ -111,7 +118,7 @@ impl AddressSpace {
             keep_clean,
             budget,
             inner: RwLock::new(&FOLIO_CLASS, Inner::default()),
-            count: AtomicUsize::new(0),
+            bytes: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
         }
     }
@@ -122,7 +129,12 @@ impl AddressSpace {
 
     /// True when nothing at all is cached.
     pub fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+        self.bytes() == 0
+    }
+
+    /// What all that is cached is charged, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
     }
 
     pub fn dirty_bytes(&self) -> u64 {
@@ -239,9 +251,10 @@ impl AddressSpace {
                     writeback: 0,
                     referenced: true,
                 };
+                let charge = folio.charge();
                 inner.folios.insert(page, folio);
-                self.count.fetch_add(1, Ordering::Release);
-                self.budget.charge_data(pages * PAGE_SIZE as u64 + OVERHEAD_BYTES);
+                self.bytes.fetch_add(charge, Ordering::Release);
+                self.budget.charge_data(charge);
                 page
             }
         };
@@ -452,8 +465,8 @@ impl AddressSpace {
     fn remove_folio(&self, inner: &mut Inner, start: u64) {
         if let Some(f) = inner.folios.remove(&start) {
             inner.dirty_blocks -= u64::from(f.dirty.count_ones());
-            self.count.fetch_sub(1, Ordering::Release);
-            self.budget.uncharge_data(f.pages * PAGE_SIZE as u64 + OVERHEAD_BYTES);
+            self.bytes.fetch_sub(f.charge(), Ordering::Release);
+            self.budget.uncharge_data(f.charge());
         }
     }
 
@@ -537,7 +550,7 @@ impl AddressSpace {
             if std::mem::take(&mut f.referenced) {
                 continue;
             }
-            freed += f.pages * PAGE_SIZE as u64 + OVERHEAD_BYTES;
+            freed += f.charge();
             victims.push(*s);
         }
         for s in victims {

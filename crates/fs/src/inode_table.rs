@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use extant_base::hash::HashMap;
-use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_cache::{Budget, Shrinker};
 use extant_ondisk::InodeNr;
@@ -67,10 +67,43 @@ impl Shard {
         }
         self.map.insert(inode.ino, (inode, AtomicBool::new(false)));
     }
+
+    /// Takes out inodes that nobody uses, nor has since the last time, until they and their data come to `share` bytes;
+    /// also returns how much data that is. One with more than `most` bytes of data stays, and gives of it.
+    fn take_idle(&mut self, share: u64, most: u64) -> (Vec<Arc<Inode>>, u64) {
+        let (mut gone, mut data) = (Vec::new(), 0);
+        let mut turns = self.queue.len().min((share / INODE_BYTES) as usize * 4 + 16);
+        while gone.len() as u64 * INODE_BYTES + data < share && turns > 0 {
+            turns -= 1;
+            let Some(ino) = self.queue.pop_front() else { break };
+            let Some((inode, referenced)) = self.map.get(&ino) else { continue };
+            // Dirty inodes are held by the flusher, used ones by their users: the count tells both.
+            let idle = !referenced.swap(false, Ordering::Relaxed)
+                && inode.users() == 0
+                && Arc::strong_count(inode) == 1
+                && inode.pages.dirty_bytes() == 0
+                && inode.meta.try_read().is_some_and(|m| !m.lazy_times && m.desc.links > 0);
+            let bytes = inode.pages.bytes();
+            if idle && bytes <= most {
+                if let Some((inode, _)) = self.map.remove(&ino) {
+                    gone.push(inode);
+                    data += bytes;
+                }
+            } else {
+                if idle {
+                    data += inode.pages.shrink(share);
+                }
+                self.queue.push_back(ino);
+            }
+        }
+        (gone, data)
+    }
 }
 
 pub(crate) struct InodeTable {
     shards: Vec<Mutex<Shard>>,
+    /// Counts calls of the shrinker.
+    hand: AtomicUsize,
     budget: Arc<Budget>,
 }
 
@@ -78,6 +111,7 @@ impl InodeTable {
     pub(crate) fn new(budget: Arc<Budget>) -> Arc<InodeTable> {
         let table = Arc::new(InodeTable {
             shards: (0..SHARDS).map(|_| Mutex::new(&CLASS, Shard::default())).collect(),
+            hand: AtomicUsize::new(0),
             budget,
         });
         let weak = Arc::downgrade(&table);
@@ -154,43 +188,31 @@ impl Shrinker for InodeTable {
         self.len() as u64 * INODE_BYTES + self.budget.data()
     }
 
+    /// Idle inodes go with their cached data, and both count; of one that has more data than is asked for, only data.
     fn shrink(&self, bytes: u64) -> u64 {
         let mut freed = 0;
-        let per_shard = (bytes / INODE_BYTES).div_ceil(SHARDS as u64);
-        for shard in &self.shards {
-            let Some(mut s) = shard.try_lock() else { continue };
-            let mut gone: Vec<Arc<Inode>> = Vec::new();
-            let mut turns = s.queue.len().min(per_shard as usize * 4 + 16);
-            while (gone.len() as u64) < per_shard && turns > 0 {
-                turns -= 1;
-                let Some(ino) = s.queue.pop_front() else { break };
-                let Some((inode, referenced)) = s.map.get(&ino) else { continue };
-                // Dirty inodes are held by the flusher, used ones by their users: the count tells both. Cached pages of
-                // a clean inode go with it.
-                let idle = !referenced.swap(false, Ordering::Relaxed)
-                    && inode.users() == 0
-                    && Arc::strong_count(inode) == 1
-                    && inode.pages.dirty_bytes() == 0
-                    && inode.meta.try_read().is_some_and(|m| !m.lazy_times && m.desc.links > 0);
-                if idle {
-                    if let Some((inode, _)) = s.map.remove(&ino) {
-                        gone.push(inode);
-                    }
-                } else {
-                    s.queue.push_back(ino);
-                }
+        // The shard after the last one that gave begins, or the first ones would give all.
+        let first = self.hand.fetch_add(1, Ordering::Relaxed);
+        for n in 0..SHARDS {
+            if freed >= bytes {
+                break;
             }
-            drop(s);
-            freed += gone.len() as u64 * INODE_BYTES;
-            for inode in gone {
-                if let Some(fs) = inode.fs.upgrade() {
-                    fs.alloc.discard_preallocations(&inode.prealloc);
+            let share = (bytes - freed).div_ceil((SHARDS - n) as u64);
+            if let Some(mut shard) = self.shards[(first + n) % SHARDS].try_lock() {
+                let (gone, data) = shard.take_idle(share, bytes - freed);
+                drop(shard);
+                let inodes = gone.len() as u64 * INODE_BYTES;
+                self.budget.uncharge(inodes);
+                freed += inodes + data;
+                for inode in gone {
+                    if let Some(fs) = inode.fs.upgrade() {
+                        fs.alloc.discard_preallocations(&inode.prealloc);
+                    }
                 }
             }
         }
-        self.budget.uncharge(freed);
         // Clean folios of inodes that stay.
-        if freed < bytes && self.shards.len() == SHARDS {
+        if freed < bytes {
             for inode in self.all() {
                 if freed >= bytes {
                     break;
