@@ -6,10 +6,8 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use common::{Dir, Ran, copy_program, extant, extant_path, fsck_clean, run, tool, umount, whole_disk};
-use extant_base::clock::Clock;
+use common::{Dir, Ran, copy_program, extant, extant_path, fsck_clean, run, tool, umount, wait_until, whole_disk};
 use extant_testkit::mount::{fuse_works, is_mount_point};
 
 /// Mounts that the test has made, and that end with it.
@@ -57,7 +55,7 @@ impl Place {
             .spawn()
             .expect("spawn");
         // One that died looks mounted, too.
-        wait_until(|| self.mounted() && std::fs::read_dir(&self.mnt).is_ok());
+        wait_until("the mount", || self.mounted() && std::fs::read_dir(&self.mnt).is_ok());
         child
     }
 }
@@ -69,15 +67,6 @@ impl Drop for Place {
                 run("umount", &["-l", &self.mnt]);
             }
         }
-    }
-}
-
-#[track_caller]
-fn wait_until(mut done: impl FnMut() -> bool) {
-    let clock = Clock::real();
-    while !done() {
-        assert!(clock.now_ns() < 60_000_000_000, "waited for 60 s");
-        clock.sleep(Duration::from_millis(5));
     }
 }
 
@@ -204,7 +193,7 @@ fn a_signal_detaches_a_busy_mount_and_serves_its_last_user() {
     let mut server = place.foreground();
     let mut file = std::fs::File::create(place.at("new")).expect("create");
     signal(&server, "TERM");
-    wait_until(|| !place.mounted());
+    wait_until("the end of the mount", || !place.mounted());
     assert!(server.try_wait().expect("wait").is_none());
     file.write_all(b"written after the signal").expect("write");
     drop(file);

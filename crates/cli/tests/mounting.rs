@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, run, tool, umount, whole_disk};
+use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, in_time, run, tool, umount, wait_until, whole_disk};
 use extant_base::clock::Clock;
 use extant_base::task;
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
@@ -554,9 +554,11 @@ fn a_server_has_enough_descriptors_and_none_of_its_callers() {
     extant(&["unmount", &mnt]).ok();
 }
 
-/// `extant` and its arguments, ended when it takes too long.
-fn in_time(args: &[&str]) -> Ran {
-    run("timeout", &[&["20", extant_path().to_str().expect("UTF-8")], args].concat())
+/// Whether each thread of the process has stopped: field 3 of its stat, behind a name in brackets.
+fn all_stopped(pid: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("there");
+    let mut stats = threads.map(|thread| std::fs::read_to_string(thread.expect("entry").path().join("stat")));
+    stats.all(|stat| stat.is_ok_and(|stat| stat[stat.rfind(')').expect("a name")..].starts_with(") T")))
 }
 
 #[test]
@@ -577,6 +579,8 @@ fn a_server_that_does_not_answer_is_unmounted_by_force() {
     let signal = |signal| kill_process(Pid::from_raw(pid).expect("a number"), signal).expect("sent");
     std::fs::write(format!("{mnt}/second"), "second").expect("written");
     signal(Signal::STOP);
+    // One thread after the other, as each comes to run: one that has not yet may answer.
+    wait_until("all of the server to stop", || all_stopped(pid));
     let forced = in_time(&["unmount", "-f", &mnt]);
     signal(Signal::CONT);
     forced.fails(2, &["disk.img: unmounted, but the server does not answer"]);

@@ -6,8 +6,7 @@ mod common;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{Dir, Ran, extant, extant_path, fsck_clean, run};
-use extant_base::clock::Clock;
+use common::{Dir, extant, extant_path, fsck_clean, in_time, run, wait_until};
 use extant_base::sync::{LockClass, Mutex, MutexGuard};
 use extant_testkit::mount::{fuse_works, is_mount_point};
 use rustix::process::geteuid;
@@ -77,20 +76,6 @@ impl Drop for Elsewhere {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let clock = Clock::real();
-    while !done() {
-        assert!(clock.now_ns() < 20_000_000_000, "waited for {what}");
-        clock.sleep(std::time::Duration::from_millis(5));
-    }
-}
-
-/// `extant` and its arguments, ended when it takes too long.
-fn in_time(args: &[&str]) -> Ran {
-    run("timeout", &[&["20", extant_path().to_str().expect("UTF-8")], args].concat())
 }
 
 #[test]

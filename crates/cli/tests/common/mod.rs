@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use extant_base::clock::Clock;
 use extant_block::device::LoopDevice;
 
 /// What a command did.
@@ -69,6 +70,20 @@ pub fn run(program: impl AsRef<OsStr>, args: &[&str]) -> Ran {
 
 pub fn extant(args: &[&str]) -> Ran {
     run(extant_path(), args)
+}
+
+/// `extant` and its arguments, ended when it takes far too long.
+pub fn in_time(args: &[&str]) -> Ran {
+    run("timeout", &[&["60", extant_path().to_str().expect("UTF-8")], args].concat())
+}
+
+#[track_caller]
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let clock = Clock::real();
+    while !done() {
+        assert!(clock.now_ns() < 60_000_000_000, "waited a minute for {what}");
+        clock.sleep(Duration::from_millis(5));
+    }
 }
 
 /// Runs a program that must succeed.
