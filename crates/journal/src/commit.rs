@@ -127,6 +127,7 @@ impl Journal {
                 return None;
             }
             s.alone = Some(std::thread::current().id());
+            s.back.ask(|| self.options.clock.now_ns());
             tid.is_some_and(|tid| tid.is_after(s.committed))
         };
         let _alone = Alone(self);
@@ -254,7 +255,10 @@ impl Journal {
                 std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
             s.waiters = rest;
             s.batch = ready.len() + s.waiters.len() + usize::from(own);
-            let took = self.options.clock.now_ns().saturating_sub(start_ns);
+            let now_ns = self.options.clock.now_ns();
+            let took = now_ns.saturating_sub(start_ns);
+            let batch = s.batch;
+            s.back.answer(ready.len() + usize::from(own), batch, now_ns);
             s.commit_ns = if s.commit_ns == 0 { took } else { (3 * s.commit_ns + took) / 4 };
             ready.into_iter().map(|(_, done)| done).chain(flushes).collect()
         };

@@ -126,9 +126,50 @@ pub(crate) struct State {
     pub gathering: bool,
     /// How long commits take, as a moving average.
     pub commit_ns: u64,
+    /// How long it takes until who was answered asks again.
+    pub back: Back,
     /// The first error, which stopped the journal for good.
     pub aborted: Option<Error>,
     pub stop: bool,
+}
+
+/// How long callers need from an answer to their next question, all of them, as a moving average. Nobody knows which
+/// caller is which: as many questions as there were answers count as theirs.
+#[derive(Default)]
+pub(crate) struct Back {
+    /// When how many were answered last, of how many; and who has asked since.
+    answered_ns: u64,
+    answers: u64,
+    of: u64,
+    asked: u64,
+    pub all_ns: u64,
+}
+
+impl Back {
+    /// Somebody asks.
+    pub fn ask(&mut self, now_ns: impl FnOnce() -> u64) {
+        self.asked += 1;
+        if self.asked == self.answers {
+            self.sample(now_ns());
+        }
+    }
+
+    /// `answers` of `of` who ask are answered.
+    pub fn answer(&mut self, answers: usize, of: usize, now_ns: u64) {
+        // Not all are back yet: it takes at least so long.
+        if self.asked < self.answers {
+            self.sample(now_ns);
+        }
+        // The few tell nothing of the many.
+        let answers = if 2 * answers >= of { answers as u64 } else { 0 };
+        (self.answered_ns, self.answers, self.of, self.asked) = (now_ns, answers, of as u64, 0);
+    }
+
+    fn sample(&mut self, now_ns: u64) {
+        // The others share the processors with these. What is longer than any wait is soon forgotten.
+        let took = now_ns.saturating_sub(self.answered_ns).min(GATHER_NS_MAX) * self.of / self.answers;
+        self.all_ns = if self.all_ns == 0 { took } else { (3 * self.all_ns + took) / 4 };
+    }
 }
 
 impl State {
@@ -201,6 +242,7 @@ impl Journal {
                     batch: 1,
                     gathering: false,
                     commit_ns: 0,
+                    back: Back::default(),
                     aborted: None,
                     stop: false,
                 },
@@ -321,6 +363,7 @@ impl Journal {
         }
         match tid {
             Some(tid) if tid.is_after(s.sealed) => {
+                s.back.ask(|| self.options.clock.now_ns());
                 s.waiters.push((tid, done));
                 s.commit_wanted = true;
             }
@@ -452,12 +495,13 @@ impl Journal {
         }
     }
 
-    /// Several threads that fsync again and again arrive together: waiting a moment for all of them makes one commit of
-    /// two (Linux: the sleep in `jbd2_journal_stop`). At most as long as a commit takes, for who comes a moment too
-    /// late waits for two; half of it was too short for callers that share the processors with a mount's server
-    /// (experiments/015-fsync-processes). Not at all for a lone caller.
+    /// Several threads that fsync again and again: waiting a moment for all of them makes one commit of two (Linux: the
+    /// sleep in `jbd2_journal_stop`). Then nobody writes while they compute, and nobody computes while one writes; where
+    /// they need longer than a commit, as through a mount whose server shares the processors with them, two halves in
+    /// turns do more, and come about by themselves (experiments/015-fsync-processes). At most as long as a commit takes,
+    /// and not at all for a lone caller.
     fn gather(&self, s: &mut MutexGuard<'_, State>) {
-        if s.waiters.is_empty() || s.waiters.len() >= s.batch || s.stop {
+        if s.waiters.is_empty() || s.waiters.len() >= s.batch || s.stop || s.back.all_ns > s.commit_ns {
             return;
         }
         let limit_ns = s.commit_ns.min(GATHER_NS_MAX);

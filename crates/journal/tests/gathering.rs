@@ -1,0 +1,131 @@
+//! Whose next fsync a commit waits for, in virtual time: theirs who are back sooner than a commit takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::{sim, task};
+use extant_block::device::MemDevice;
+use extant_block::{Bio, BioFlags, BlockDevice, IoStats, Limits};
+use extant_cache::{Budget, BufKind, BufferCache};
+use extant_journal::{Error, Hooks, Journal, LogLocation, Options};
+use extant_ondisk::BlockNr;
+use extant_ondisk::jbd2::{JournalSuperBlock, LogCsum};
+
+const BLOCK: u32 = 1024;
+const LOG_BLOCKS: u32 = 4096;
+/// Home blocks begin behind the log.
+const HOME: u64 = 8192;
+const CALLERS: u64 = 8;
+const ROUNDS: u64 = 40;
+/// What a commit takes.
+const COMMIT: Duration = Duration::from_micros(300);
+
+struct NoHooks;
+
+impl Hooks for NoHooks {
+    fn released(&self, _freed: Vec<(BlockNr, u32)>) {}
+    fn aborted(&self, error: &Error) {
+        panic!("aborted: {error}");
+    }
+}
+
+/// A disk that takes its time to make something durable.
+struct Slow(MemDevice);
+
+impl BlockDevice for Slow {
+    fn name(&self) -> &str {
+        "slow"
+    }
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+    fn limits(&self) -> &Limits {
+        self.0.limits()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn submit(&self, bio: Bio) {
+        self.0.submit(bio);
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
+        self.0.read_at(offset, buf, flags)
+    }
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> extant_block::Result<()> {
+        if flags.contains(BioFlags::FUA) {
+            Clock::real().sleep(COMMIT);
+        }
+        self.0.write_at(offset, pieces, flags)
+    }
+    fn flush(&self) -> extant_block::Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> extant_block::Result<()> {
+        self.0.discard(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> extant_block::Result<()> {
+        self.0.write_zeroes(offset, len, flags)
+    }
+    fn stats(&self) -> IoStats {
+        self.0.stats()
+    }
+}
+
+/// Commits that callers need who are back after `think`, one a little later than the other, and how long all takes.
+fn commits(seed: u64, think: Duration) -> (u64, Duration) {
+    let body = move || {
+        let dev: Arc<dyn BlockDevice> = Arc::new(Slow(MemDevice::new(2 * HOME * u64::from(BLOCK))));
+        let cache = BufferCache::new(dev, BLOCK, 2 * HOME, Budget::new(16 << 20));
+        let location = LogLocation {
+            superblock: JournalSuperBlock::create(BLOCK, LOG_BLOCKS, [7; 16], LogCsum::V3, true),
+            blocks: Arc::new((0..u64::from(LOG_BLOCKS)).map(|b| BlockNr(b + 64)).collect()),
+        };
+        let options = Options {
+            clock: Clock::real(),
+            commit_interval_ns: 5_000_000_000,
+            pinned_bytes_max: 4 << 20,
+            threaded: true,
+        };
+        let journal = Journal::open(cache.clone(), Some(location), Arc::new(NoHooks), options).expect("opened");
+        let committer = {
+            let journal = journal.clone();
+            task::spawn("journal", move || journal.run()).expect("thread")
+        };
+        let caller = |n: u64| {
+            let (journal, cache) = (journal.clone(), cache.clone());
+            move || {
+                for round in 0..ROUNDS {
+                    Clock::real().sleep(think + Duration::from_micros(5 * n));
+                    let buffer = cache.get(BlockNr(HOME + n)).expect("read");
+                    let mut handle = journal.start(1).expect("started");
+                    handle.modify(&buffer, BufKind::Table, |b| b[0] = round as u8);
+                    let tid = handle.tid();
+                    handle.finish();
+                    journal.commit_wait(Some(tid)).expect("durable");
+                }
+            }
+        };
+        let callers: Vec<_> = (0..CALLERS).map(|n| task::spawn("caller", caller(n)).expect("thread")).collect();
+        for c in callers {
+            c.join().expect("caller");
+        }
+        journal.stop();
+        committer.join().expect("journal thread");
+        journal.stats.commits.get()
+    };
+    let outcome = sim::run(&sim::Options::new(seed), body);
+    let commits = outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", outcome.trace));
+    (commits, Duration::from_nanos(outcome.virtual_ns))
+}
+
+#[test]
+fn who_is_back_at_once_is_waited_for_and_who_takes_long_is_not() {
+    for seed in 0..20 {
+        let (quick, _) = commits(seed, COMMIT / 3);
+        assert!(quick <= ROUNDS * 5 / 4, "seed {seed}: {quick} commits for {ROUNDS} rounds of all");
+        // Three of their own, his commit, and one that was under way: waiting for others as well made it six.
+        let (_, took) = commits(seed, 3 * COMMIT);
+        assert!(took < COMMIT * ROUNDS as u32 * 11 / 2, "seed {seed}: {took:?} for {ROUNDS} rounds");
+    }
+}
