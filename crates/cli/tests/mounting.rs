@@ -353,7 +353,6 @@ fn nothing_keeps_a_frozen_mount_from_the_thaw() {
     let image = dir.image("ext4", &[]);
     let (mnt, _mounts) = place(&dir, "mnt");
     extant(&["mount", &image, &mnt]).ok();
-    let in_time = |args: &[&str]| run("timeout", &[&["60", extant_path().to_str().expect("UTF-8")], args].concat());
     extant(&["freeze", &mnt]).ok();
     let late = format!("echo late > {mnt}/late");
     let mut writer = Command::new("sh").args(["-c", &late]).stdin(Stdio::null()).spawn().expect("spawn");

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use common::{Dir, debugfs, extant, extant_path, fsck_clean, run, tool, umount};
+use common::{Dir, debugfs, extant, extant_path, fsck_clean, run, tool, umount, wait_until};
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
@@ -66,9 +66,7 @@ fn confined(pid: i32) {
 
 fn end_by_signal(pid: i32, mnt: &str) {
     kill_process(Pid::from_raw(pid).expect("a number"), Signal::TERM).expect("sent");
-    while is_mount_point(Path::new(mnt)) {
-        extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(10));
-    }
+    wait_until("the end of the mount", || !is_mount_point(Path::new(mnt)));
 }
 
 #[test]
@@ -147,12 +145,7 @@ fn a_mount_in_a_closed_directory_ends_at_a_signal() {
     std::fs::set_permissions(&home, PermissionsExt::from_mode(0o700)).expect("mode");
     let pid = server(&extant(&["mount", "-v", &image, &mnt.0]).ok());
     std::fs::write(format!("{}/new", mnt.0), "new").expect("written");
-    let clock = extant_base::clock::Clock::real();
-    kill_process(Pid::from_raw(pid).expect("a number"), Signal::TERM).expect("sent");
-    while is_mount_point(Path::new(&mnt.0)) {
-        assert!(clock.now_ns() < 10_000_000_000, "it is still mounted");
-        clock.sleep(std::time::Duration::from_millis(10));
-    }
+    end_by_signal(pid, &mnt.0);
     assert_eq!(extant(&["cat", &image, "new"]).ok(), "new");
     fsck_clean(&image);
 }
@@ -221,9 +214,7 @@ fn the_process_that_unmounts_ends_with_the_server() {
     let open: Vec<_> = open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).collect();
     assert!(open.iter().all(|to| !to.ends_with("disk.img") && !to.ends_with("fuse")), "{open:?}");
     kill_process(Pid::from_raw(pid).expect("a number"), Signal::KILL).expect("sent");
-    while Path::new(&format!("/proc/{agent}/cwd")).exists() {
-        extant_base::clock::Clock::real().sleep(std::time::Duration::from_millis(10));
-    }
+    wait_until("the agent's end", || !Path::new(&format!("/proc/{agent}/cwd")).exists());
 }
 
 #[test]

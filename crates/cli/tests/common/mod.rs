@@ -104,7 +104,7 @@ pub fn umount(args: &[&str]) {
         if ran.code == Some(0) || !ran.err.contains("busy") {
             break;
         }
-        extant_base::clock::Clock::real().sleep(Duration::from_millis(50));
+        Clock::real().sleep(Duration::from_millis(50));
         ran = run("umount", args);
     }
     assert_eq!(ran.code, Some(0), "umount {args:?}: {}", ran.err);
