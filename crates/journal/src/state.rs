@@ -496,10 +496,10 @@ impl Journal {
     }
 
     /// Several threads that fsync again and again: waiting a moment for all of them makes one commit of two (Linux: the
-    /// sleep in `jbd2_journal_stop`). Then nobody writes while they compute, and nobody computes while one writes; where
-    /// they need longer than a commit, as through a mount whose server shares the processors with them, two halves in
-    /// turns do more, and come about by themselves (experiments/015-fsync-processes). At most as long as a commit takes,
-    /// and not at all for a lone caller.
+    /// sleep in `jbd2_journal_stop`). Then nobody writes while they compute, and nobody computes while one writes.
+    /// Where they need longer than a commit, as through a mount whose server shares the processors with them, two
+    /// halves in turns do more, and come about by themselves (experiments/015-fsync-processes). At most as long as a
+    /// commit takes, and not at all for a lone caller.
     fn gather(&self, s: &mut MutexGuard<'_, State>) {
         if s.waiters.is_empty() || s.waiters.len() >= s.batch || s.stop || s.back.all_ns > s.commit_ns {
             return;
