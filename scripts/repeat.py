@@ -5,7 +5,8 @@
     scripts/repeat.py --times 20 --load 3 beside three processes that spin
     scripts/repeat.py --only fuse,cli     tests of these packages
     scripts/repeat.py --skip schedules    without these test programs
-    scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be
+    scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be, but for those
+                                          that make mount namespaces: beside nothing
 
 All programs run once, then all once more: a busy hour of the machine meets all of them. What a failing one printed is in
 target/repeat. In the end: how long each took, and how long a processor worked for it (medians). Exit status: 0 none failed, 1 some did,
@@ -26,6 +27,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# They make mount namespaces, which have copies of what others have mounted: an unmount waits for those, and not for long.
+APART = {"kernel_vs_kernel", "mount", "mounting", "namespaces", "sandbox"}
 FAILED = re.compile(r"^test (\S+) .*\.\.\. FAILED$", re.M)
 
 
@@ -51,6 +54,7 @@ class Repetition:
         self.wanted, self.times, self.logs = wanted, times, logs
         self.runs = ((r, *program) for r in range(1, times + 1) for program in wanted)
         self.left, self.whole, self.ran, self.failures, self.took = {}, 0, 0, {}, {}
+        self.turn, self.running, self.apart, self.apart_wait = threading.Condition(), 0, False, 0
         self.signal = None
 
     def end(self, number, _frame):
@@ -64,16 +68,30 @@ class Repetition:
         while run := self.next():
             number, name, package, program, folder = run
             log = self.logs / f"{package}-{name}-{number}.log"
+            self.take_turn(name in APART)
             begun = time.monotonic()
             with open(log, "wb") as out:
                 child = subprocess.Popen([program], cwd=folder, stdout=out, stderr=subprocess.STDOUT,
                                          start_new_session=True)  # a Ctrl-C is not for the test
             _, status, used = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
+            self.end_turn()
             with self.lock:
                 took = time.monotonic() - begun
                 self.took.setdefault(f"{package}/{name}", []).append((took, used.ru_utime + used.ru_stime))
                 self.ended(number, name, package, log, child.returncode)
+
+    def take_turn(self, apart):
+        with self.turn:
+            self.apart_wait += apart
+            self.turn.wait_for(lambda: not self.apart and (not self.running if apart else not self.apart_wait))
+            self.apart_wait -= apart
+            self.running, self.apart = self.running + 1, apart
+
+    def end_turn(self):
+        with self.turn:
+            self.running, self.apart = self.running - 1, False
+            self.turn.notify_all()
 
     def ended(self, number, name, package, log, code):
         self.ran += 1
@@ -103,6 +121,7 @@ def main():
     only, skip = (set(filter(None, names.split(","))) for names in (args.only, args.skip))
     profile = ["--release"] if args.release else []
     wanted = [p for p in programs(profile) if (not only or p[1] in only) and p[0] not in skip]
+    wanted.sort(key=lambda p: p[0] in APART)
     logs = ROOT / "target" / "repeat"
     logs.mkdir(parents=True, exist_ok=True)
     repetition = Repetition(wanted, args.times, args.seconds, logs)

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use extant_block::BlockDevice;
-use extant_block::device::{LoopDevice, MemDevice};
+use extant_block::device::{MemDevice, unmount};
 use extant_fs::{Error, Filesystem, InodeRef, MountOptions, Mounted, Seek};
 use extant_ondisk::inode::FileType;
 
@@ -199,9 +199,7 @@ fn attributes_in_inodes() {
     }
     let values = [("user.small", 20), ("user.block", 700), ("user.large", 9000), ("user.largest", 65_000)];
     let set = values.map(|(name, len)| run("setfattr", &["-n", name, "-v", &"v".repeat(len), &format!("{at}/few")]));
-    let device = LoopDevice::of_mount(Path::new(at));
-    assert_eq!(run("umount", &[at]).0, 0);
-    assert!(device.wait(), "mounted elsewhere");
+    unmount(Path::new(at)).expect("unmounted");
     assert!(set.iter().all(|(code, _)| *code == 0), "{set:?}");
     let fs = reads(&image, "ea_inode");
     let f = fs.walk(b"few", false).expect("there");

@@ -435,7 +435,7 @@ struct Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let script = r#"umount "$0"; while losetup --associated "$1" | grep -q .; do sleep 0.02; done"#;
+        let script = r#"until umount "$0"; do sleep 0.02; done; while losetup --associated "$1" | grep -q .; do sleep 0.02; done"#;
         let _ = std::process::Command::new("timeout").args(["60", "sh", "-c", script, &self.at, &self.image]).status();
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use extant_base::clock::Clock;
-use extant_block::device::LoopDevice;
+use extant_block::device::unmount;
 
 use crate::oracle::{arg, run_command, run_ok};
 use crate::{Error, Result};
@@ -72,7 +72,7 @@ impl LoopMount {
 impl Mounted for LoopMount {
     fn unmount(mut self: Box<Self>) -> Result<()> {
         self.mounted = false;
-        unmount(&self.dir)
+        unmount(&self.dir).map_err(Error::io(format!("umount {}", self.dir.display())))
     }
 }
 
@@ -82,27 +82,6 @@ impl Drop for LoopMount {
             let _ = run_command(Path::new("umount"), &["-l", arg(&self.dir)]);
         }
     }
-}
-
-/// umount, patient with whoever still looks at the directory, or has a copy of the mount in another mount namespace.
-fn unmount(dir: &Path) -> Result<()> {
-    let device = LoopDevice::of_mount(dir);
-    let mut last = None;
-    let done = wait_until(
-        || {
-            last = run_ok("umount", &[arg(dir)]).err();
-            Ok(last.is_none())
-        },
-        10,
-    )?;
-    if !done {
-        return Err(last.expect("it failed"));
-    }
-    if !device.wait() {
-        let what = format!("the loop device that was mounted on {}", dir.display());
-        return Err(Error::Timeout { what, seconds: PATIENCE_S, output: String::new() });
-    }
-    Ok(())
 }
 
 /// Extant on an image file, through its binary: `extant mount [OPTIONS] IMAGE DIR`, `extant unmount DIR`.

@@ -26,7 +26,8 @@ pub(crate) mod tests;
 
 pub use crash::{CrashDevice, CrashEvent, CrashMode};
 pub use faulty::{Fault, FaultAction, FaultyDevice};
-pub use file::{Engine, FileDevice, IoMode, LoopDevice, OpenOptions, has_writer, is_locked, same_image_in_use};
+pub use file::{Engine, FileDevice, IoMode, LoopDevice, OpenOptions};
+pub use file::{has_writer, is_locked, same_image_in_use, unmount};
 pub use held::{Catch, HeldDevice, Request};
 pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use extant_block::device::LoopDevice;
+use extant_block::device::unmount;
 
 use super::image_store::{Geometry, ImageInode};
 use super::*;
@@ -50,10 +50,8 @@ impl Fixture {
         struct Unmount<'a>(&'a Path);
         impl Drop for Unmount<'_> {
             fn drop(&mut self) {
-                let device = LoopDevice::of_mount(self.0);
-                let o = run("umount", &[self.0.to_str().unwrap()]);
-                let gone = device.wait();
-                assert!(o.status.success() && gone || std::thread::panicking(), "{}", text(&o));
+                let unmounted = unmount(self.0);
+                assert!(unmounted.is_ok() || std::thread::panicking(), "{unmounted:?}");
             }
         }
         let guard = Unmount(&mnt);

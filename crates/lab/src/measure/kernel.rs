@@ -11,6 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
+use extant_block::device::unmount;
 use tempfile::TempDir;
 
 use super::Figures;
@@ -218,7 +219,7 @@ impl Tracefs {
 impl Drop for Tracefs {
     fn drop(&mut self) {
         if let Some(dir) = self.own.take()
-            && Tool::new("umount").arg(dir.path()).run().is_err()
+            && unmount(dir.path()).is_err()
         {
             // What is still mounted must not be emptied.
             let _ = dir.keep();

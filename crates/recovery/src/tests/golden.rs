@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
-use extant_block::device::LoopDevice;
+use extant_block::device::unmount;
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{
     DescriptorBuilder, FastCommitRecord, IncompatFeatures, JournalSuperBlock, LogCsum, RevokeBuilder, Tid,
@@ -56,10 +56,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let device = LoopDevice::of_mount(&self.0);
-        let _ = Command::new("umount").arg(&self.0).status();
-        let gone = device.wait();
-        assert!(gone || std::thread::panicking(), "{}: mounted elsewhere", self.0.display());
+        let unmounted = unmount(&self.0);
+        assert!(unmounted.is_ok() || std::thread::panicking(), "{}: {unmounted:?}", self.0.display());
     }
 }
 

@@ -1,6 +1,6 @@
 //! Does the kernel use this image right now, and when does it stop?
 //!
-//! Main functions: [`same_image_in_use`], and [`LoopDevice`], to be waited for after an unmount.
+//! Main functions: [`same_image_in_use`]; [`unmount`], and [`LoopDevice`], to be waited for after an unmount.
 //!
 //! Asked of `/proc/self/mountinfo` (which file systems are mounted, by device number) and of
 //! `/sys/block/loop*/loop/backing_file` (which file stands behind a loop device). Mounts in other mount namespaces are
@@ -9,13 +9,15 @@
 //! # Locking
 //! None.
 
-use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use extant_base::clock::Clock;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 
 /// Says who uses the image or block device at `path`, or `None`. Answers for what this process can see; a path that
 /// cannot be looked at is not in use.
@@ -102,8 +104,25 @@ fn unescape(field: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// How long a loop device may take to go after the unmount.
+/// How long a mount may be busy, and how long its loop device may take to go after the unmount.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Unmounts what the kernel has mounted on `dir`, and waits until its image is complete. What is busy only in passing is
+/// tried again, for a minute at most: who has just been forked has all that his parent has open, until he executes
+/// something.
+pub fn unmount(dir: &Path) -> io::Result<()> {
+    let (device, clock) = (LoopDevice::of_mount(dir), Clock::real());
+    while let Err(e) = rustix::mount::unmount(dir, UnmountFlags::empty()) {
+        if e != Errno::BUSY || u128::from(clock.now_ns()) > PATIENCE.as_nanos() {
+            return Err(e.into());
+        }
+        clock.sleep(Duration::from_millis(2));
+    }
+    match device.wait() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::TimedOut, "still mounted in another mount namespace")),
+    }
+}
 
 /// The loop device under a mount of the kernel's, if there is one that goes with its last user. An unmount takes a
 /// mount away, and the file system goes with the last one: a mount namespace that was made meanwhile (of a process that

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use extant_block::device::LoopDevice;
+use extant_block::device::unmount;
 use extant_ondisk::htree::HashVersion;
 use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
@@ -34,9 +34,8 @@ impl<'a> Mount<'a> {
 
 impl Drop for Mount<'_> {
     fn drop(&mut self) {
-        let device = LoopDevice::of_mount(self.0);
-        command("umount", &[self.0.to_str().unwrap()]).unwrap();
-        assert!(std::thread::panicking() || device.wait(), "mounted elsewhere");
+        let unmounted = unmount(self.0);
+        assert!(unmounted.is_ok() || std::thread::panicking(), "{unmounted:?}");
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use extant_base::rng::Rng;
-use extant_block::device::LoopDevice;
+use extant_block::device::unmount;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 use tempfile::TempDir;
 
@@ -57,9 +57,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let device = LoopDevice::of_mount(&self.0);
-        run("umount", &[self.0.to_str().unwrap()]);
-        assert!(std::thread::panicking() || device.wait(), "mounted elsewhere");
+        let unmounted = unmount(&self.0);
+        assert!(unmounted.is_ok() || std::thread::panicking(), "{unmounted:?}");
     }
 }
 
