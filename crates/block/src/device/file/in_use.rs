@@ -107,8 +107,8 @@ fn unescape(field: &str) -> String {
 /// How long a mount may be busy, and how long its loop device may take to go after the unmount.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Unmounts what the kernel has mounted on `dir`, and waits until its image is complete. What is busy only in passing is
-/// tried again, for a minute at most: who has just been forked has all that his parent has open, until he executes
+/// Unmounts what the kernel has mounted on `dir`, and waits until its image is complete. What is busy only in passing
+/// is tried again, for a minute at most: who has just been forked has all that his parent has open, until he executes
 /// something.
 pub fn unmount(dir: &Path) -> io::Result<()> {
     let (device, clock) = (LoopDevice::of_mount(dir), Clock::real());
