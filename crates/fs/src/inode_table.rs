@@ -191,7 +191,7 @@ impl Shrinker for InodeTable {
     /// Idle inodes go with their cached data, and both count; of one that has more data than is asked for, only data.
     fn shrink(&self, bytes: u64) -> u64 {
         let mut freed = 0;
-        // The shard after the last one that gave begins, or the first ones would give all.
+        // Each call begins with another shard, or the first ones would give all.
         let first = self.hand.fetch_add(1, Ordering::Relaxed);
         for n in 0..SHARDS {
             if freed >= bytes {
