@@ -127,8 +127,11 @@ impl Journal {
                 return None;
             }
             s.alone = Some(std::thread::current().id());
-            s.back.ask(|| self.options.clock.now_ns());
-            tid.is_some_and(|tid| tid.is_after(s.committed))
+            let commit = tid.is_some_and(|tid| tid.is_after(s.committed));
+            if commit {
+                s.back.ask(|| self.options.clock.now_ns());
+            }
+            commit
         };
         let _alone = Alone(self);
         self.stats.waits.inc();

@@ -436,7 +436,9 @@ struct Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         let script = r#"until umount "$0"; do sleep 0.02; done; while losetup --associated "$1" | grep -q .; do sleep 0.02; done"#;
-        let _ = std::process::Command::new("timeout").args(["60", "sh", "-c", script, &self.at, &self.image]).status();
+        let done =
+            std::process::Command::new("timeout").args(["60", "sh", "-c", script, &self.at, &self.image]).status();
+        assert!(done.is_ok_and(|status| status.success()) || std::thread::panicking(), "{} is still mounted", self.at);
     }
 }
 
