@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_base::sync::{Condvar, LockClass, Mutex, MutexGuard};
 use extant_block::Error;
 
 static CLASS: LockClass = LockClass::new("io wait", 200);
@@ -44,15 +44,20 @@ impl IoWait {
 
     /// Waits until nothing is in flight; takes and returns the first error since the last wait.
     pub fn wait(&self) -> Result<(), Error> {
+        self.idle().error.take().map_or(Ok(()), Err)
+    }
+
+    /// The same for who is not the one to be told of an error.
+    pub fn settle(&self) {
+        drop(self.idle());
+    }
+
+    fn idle(&self) -> MutexGuard<'_, State> {
         let mut s = self.state.lock();
         while s.in_flight > 0 {
             self.zero.wait(&mut s);
         }
-        s.error.take().map_or(Ok(()), Err)
-    }
-
-    pub fn in_flight(&self) -> u64 {
-        self.state.lock().in_flight
+        s
     }
 }
 

@@ -1,7 +1,18 @@
 //! Writing committed blocks home, so that the log can be used again (Linux: fs/jbd2/checkpoint.c).
 //!
+//! It goes on in small steps beside the commits, which pay for nothing but the writes. When half of the log is in use,
+//! the blocks of its oldest transactions are sent home, and nobody waits. The next commit waits for what of them is
+//! still on its way, and its flush makes them durable with itself. The one after it carries the superblock with the
+//! new tail among its own writes, and once its flush has made that durable, the space is free. A block that was logged
+//! again meanwhile does not go home: its newer copy lies beyond the new tail. So what changes all the time (bitmaps,
+//! descriptors) is written home rarely. (Linux frees the log when a handle finds it full, waits for all of it, and
+//! flushes for it.)
+//!
+//! Where that is too late (large transactions, a small log), who needs the room makes it and waits.
+//!
 //! The bytes that go home are the frozen ones, so a block that the running transaction is changing meanwhile needs no
-//! waiting and nothing uncommitted reaches its home.
+//! waiting and nothing uncommitted reaches its home. Only one step is under way at a time, so of two copies of a block
+//! the older never comes last; and it has ended before the blocks that the next transaction freed can be used.
 
 use std::sync::Arc;
 
@@ -10,40 +21,144 @@ use extant_block::queue::Plug;
 use extant_block::{AlignedBuf, Bio, BioFlags, BioVec, Completion};
 use extant_cache::IoWait;
 use extant_ondisk::BlockNr;
+use extant_ondisk::jbd2::Tid;
 
 use crate::error::Result;
-use crate::log::Log;
+use crate::log::{Homeward, Log};
 use crate::state::Journal;
 
+/// How much may stay: log blocks in use, and blocks that are not home.
+#[derive(Clone, Copy)]
+pub(crate) struct Keep {
+    used: u32,
+    logged: u64,
+}
+
+impl Keep {
+    /// The log empty.
+    pub(crate) const NOTHING: Keep = Keep { used: 0, logged: 0 };
+
+    fn holds(self, used: u32, logged: u64) -> bool {
+        used <= self.used && logged <= self.logged
+    }
+
+    /// Less by one part in `parts`.
+    fn less(self, parts: u32) -> Keep {
+        Keep { used: self.used - self.used / parts, logged: self.logged - self.logged / u64::from(parts) }
+    }
+}
+
 impl Journal {
-    /// Writes home every committed block, in block order, flushes, and then moves the tail of the log to its head.
-    pub(crate) fn checkpoint(&self, log: &mut Log) -> Result<()> {
-        let next_tid = log.next_tid();
-        if !log.logged.is_empty() {
-            let blocks: Vec<_> = log.logged.iter().map(|(b, l)| (*b, l.data.clone())).collect();
-            let n = blocks.len();
-            self.write_blocks(blocks)?;
-            self.dev.flush()?;
-            for logged in std::mem::take(&mut log.logged).into_values() {
+    /// Beyond it, blocks are sent home. `None` without a log.
+    fn limit(&self, log: &Log) -> Option<Keep> {
+        let used = log.capacity()? / 2;
+        Some(Keep { used, logged: self.logged_max() * 3 / 4 })
+    }
+
+    /// Blocks that are not home, at most, but for those of the last commit.
+    fn logged_max(&self) -> u64 {
+        self.options.pinned_bytes_max / 2 / u64::from(self.cache.block_size())
+    }
+
+    /// Whether [`Journal::relieve`] has something to do.
+    pub(crate) fn is_crowded(&self, log: &Log) -> bool {
+        let begin = log.homeward.is_none() && self.limit(log).is_some_and(|l| !l.holds(log.used(), log.logged_len()));
+        begin || log.logged_len() > self.logged_max()
+    }
+
+    /// Sends home what is too much, and waits only where memory would not hold what comes next.
+    pub(crate) fn relieve(&self, log: &mut Log) -> Result<()> {
+        let Some(limit) = self.limit(log) else { return Ok(()) };
+        if log.logged_len() > self.logged_max() {
+            self.free_up(log, limit.less(2))
+        } else {
+            if log.homeward.is_none() {
+                self.send_home(log, limit.less(16));
+            }
+            Ok(())
+        }
+    }
+
+    /// Makes room for `needed` log blocks.
+    pub(crate) fn make_room_for(&self, log: &mut Log, needed: u32) -> Result<()> {
+        for keep in [self.limit(log).map(|l| l.less(2)), Some(Keep::NOTHING)].into_iter().flatten() {
+            if log.disk.as_ref().is_some_and(|d| d.free() < needed) {
+                self.free_up(log, keep)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes home, in block order, what the oldest transactions have that no later one logged again, until no more
+    /// than `keep` stays; waits for nothing. Nothing may be under way.
+    fn send_home(&self, log: &mut Log, keep: Keep) {
+        let (mut used, mut logged) = (log.used(), log.logged_len());
+        let (mut blocks, mut last) = (Vec::new(), None);
+        let bs = u64::from(self.cache.block_size());
+        for live in &log.live {
+            if keep.holds(used, logged) {
+                break;
+            }
+            for block in &live.blocks {
+                if let Some(l) = log.logged.get(block).filter(|l| l.tid == live.tid) {
+                    blocks.push((block.0 * bs, l.data.clone()));
+                    logged -= 1;
+                }
+            }
+            used -= live.len;
+            last = Some(live.tid);
+        }
+        let Some(last) = last else { return };
+        blocks.sort_unstable_by_key(|(at, _)| *at);
+        self.stats.checkpoints.inc();
+        self.stats.checkpoint_blocks.add(blocks.len() as u64);
+        trace_point!(jbd2_checkpoint, blocks = blocks.len(), last = last.0);
+        self.submit(blocks, BioFlags::META, &self.home_io).unplug();
+        log.homeward = Some(Homeward { last, durable: false });
+    }
+
+    /// Ends what is under way and writes home until no more than `keep` stays, waiting for all of it.
+    pub(crate) fn free_up(&self, log: &mut Log, keep: Keep) -> Result<()> {
+        loop {
+            if let Some(homeward) = log.homeward.take() {
+                self.stats.checkpoints_waited.inc();
+                self.home_io.wait()?;
+                if !homeward.durable {
+                    self.dev.flush()?;
+                }
+                // Home is durable; only now may the log space be used again, and the superblock must say so first.
+                log.move_tail(homeward.last);
+                if let Some(disk) = &log.disk {
+                    disk.write_superblock(&*self.dev, BioFlags::FUA)?;
+                }
+                self.retire(log, homeward.last);
+            }
+            if keep.holds(log.used(), log.logged_len()) {
+                return Ok(());
+            }
+            self.send_home(log, keep);
+        }
+    }
+
+    /// Transactions up to `last` are behind the tail, durably.
+    pub(crate) fn retire(&self, log: &mut Log, last: Tid) {
+        while log.live.front().is_some_and(|live| live.tid.is_at_or_before(last)) {
+            let Some(live) = log.live.pop_front() else { return };
+            if let Some(disk) = &mut log.disk {
+                disk.used -= live.len;
+            }
+            for block in live.blocks {
+                if log.logged.get(&block).is_none_or(|l| l.tid != live.tid) {
+                    continue; // revoked, or logged again
+                }
+                let Some(logged) = log.logged.remove(&block) else { continue };
                 let mut inner = logged.buffer.lock();
                 // A newer transaction may be committing the block: then it stays logged.
-                if inner.state.logged == Some(logged.tid.0) {
+                if inner.state.logged == Some(live.tid.0) {
                     inner.state.logged = None;
                 }
             }
-            self.stats.checkpoints.inc();
-            self.stats.checkpoint_blocks.add(n as u64);
-            trace_point!(jbd2_checkpoint, blocks = n, next_tid = next_tid.0);
         }
-        let Some(disk) = &mut log.disk else { return Ok(()) };
-        if disk.used > 0 {
-            // Home is durable; only now may the log space be used again, and the superblock must say so first.
-            disk.superblock.start = disk.head;
-            disk.superblock.sequence = next_tid;
-            disk.write_superblock(&*self.dev, BioFlags::FUA)?;
-            disk.used = 0;
-        }
-        Ok(())
     }
 
     /// Writes blocks to their homes and waits.
@@ -52,17 +167,22 @@ impl Journal {
         self.write_all(blocks.into_iter().map(|(block, data)| (block.0 * bs, data)).collect(), BioFlags::META)
     }
 
-    /// Writes whole blocks, each to its byte offset, plugged, so that neighbours share a request, and waits.
-    pub(crate) fn write_all(&self, blocks: Vec<(u64, Arc<AlignedBuf>)>, flags: BioFlags) -> Result<()> {
+    /// Writes whole buffers, each to its byte offset, plugged, so that neighbours share a request, and waits.
+    pub(crate) fn write_all(&self, bufs: Vec<(u64, Arc<AlignedBuf>)>, flags: BioFlags) -> Result<()> {
         let wait = IoWait::new();
+        self.submit(bufs, flags, &wait).unplug_and_wait();
+        Ok(wait.wait()?)
+    }
+
+    /// The same without waiting; the last of them are in the plug.
+    fn submit(&self, bufs: Vec<(u64, Arc<AlignedBuf>)>, flags: BioFlags, wait: &Arc<IoWait>) -> Plug<'_> {
         let mut plug = Plug::new(&*self.dev);
-        for (offset, buf) in blocks {
+        for (offset, buf) in bufs {
             let token = wait.begin();
             let done = Box::new(move |c: Completion| token.done(c.result));
             let len = buf.len();
             plug.submit(Bio::write(offset, vec![BioVec { buf, offset: 0, len }], flags, done));
         }
-        plug.unplug_and_wait();
-        Ok(wait.wait()?)
+        plug
     }
 }

@@ -12,7 +12,7 @@ use extant_ondisk::jbd2::{
 };
 
 use crate::error::{Error, Result};
-use crate::log::{Log, Logged};
+use crate::log::{Live, Log, Logged};
 use crate::state::{Callback, Journal, State, Transaction};
 
 /// A buffer as it was when its transaction closed.
@@ -173,10 +173,10 @@ impl Journal {
         flushed
     }
 
-    /// Writes home what is committed.
+    /// Sends home what is too much in the log.
     pub(crate) fn make_room(&self) -> Result<()> {
         let mut log = self.log.lock();
-        let made = self.checkpoint(&mut log);
+        let made = self.relieve(&mut log);
         self.let_go(log, made.as_ref().err());
         made.inspect_err(|e| self.tell_aborted(e))
     }
@@ -265,9 +265,7 @@ impl Journal {
             s.commit_ns = if s.commit_ns == 0 { took } else { (3 * s.commit_ns + took) / 4 };
             ready.into_iter().map(|(_, done)| done).chain(flushes).collect()
         };
-        let logged_max = self.options.pinned_bytes_max / 2 / u64::from(self.cache.block_size());
-        let full = log.disk.as_ref().is_some_and(|d| d.used > d.range.len() / 2);
-        Ok((waiters, full || log.logged_len() > logged_max))
+        Ok((waiters, self.is_crowded(log)))
     }
 
     /// Those who were to be told of a success hear of the error with all others.
@@ -356,8 +354,11 @@ impl Journal {
         let descriptors = frozen.div_ceil(DescriptorBuilder::capacity_of(&format));
         let revoke_blocks = revoked.div_ceil(RevokeBuilder::capacity_of(&format));
         let needed = (frozen + descriptors + revoke_blocks + 1) as u32;
-        if log.disk.as_ref().is_some_and(|d| d.free() < needed) {
-            self.checkpoint(log)?;
+        self.make_room_for(log, needed)?;
+        // Home since the last flush: the superblock may say so, and this commit's flush makes that durable.
+        let tail = log.homeward.as_ref().filter(|h| h.durable).map(|h| h.last);
+        if let Some(last) = tail {
+            log.move_tail(last);
         }
         let disk = log.disk.as_mut().expect("checked by the caller");
         if disk.free() < needed {
@@ -406,13 +407,18 @@ impl Journal {
         images.push(Arc::new(AlignedBuf::zeroed(format.block_size)));
         let start = disk.head;
         let (mut at, mut commit_at) = (start, start);
-        let mut placed = Vec::with_capacity(images.len());
+        let mut placed = Vec::with_capacity(images.len() + 1);
         for image in images {
             placed.push((disk.offset(at), image));
             commit_at = at;
             at = disk.range.next(at);
         }
+        if tail.is_some() {
+            placed.push((disk.offset(0), Arc::new(disk.superblock_image(&*self.dev))));
+        }
         self.write_all(placed, BioFlags::META | BioFlags::SYNC)?;
+        // What goes home meanwhile shares the flush.
+        self.home_io.wait()?;
         if disk.superblock.start == 0 {
             // The first transaction since the log was empty: the commit block's PREFLUSH makes this durable too.
             disk.superblock.start = start;
@@ -430,6 +436,19 @@ impl Journal {
         self.dev.write_at(disk.offset(commit_at), &[&buf[..sector]], flags)?;
         disk.head = at;
         disk.used += needed;
+        log.live.push_back(Live {
+            tid: closed.tid,
+            start,
+            len: needed,
+            blocks: closed.frozen.iter().map(|f| f.block).collect(),
+        });
+        match tail {
+            Some(last) => {
+                log.homeward = None;
+                self.retire(log, last);
+            }
+            None => log.homeward.iter_mut().for_each(|h| h.durable = true),
+        }
         Ok(())
     }
 

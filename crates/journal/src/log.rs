@@ -3,7 +3,7 @@
 //! # Locking
 //! All of it is behind the journal's `log` lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use extant_block::{AlignedBuf, BioFlags, BlockDevice};
@@ -27,6 +27,23 @@ pub(crate) struct Logged {
     pub buffer: Arc<Buffer>,
 }
 
+/// A committed transaction that replay would begin with, or come to.
+pub(crate) struct Live {
+    pub tid: Tid,
+    /// Its first log block, and how many it has.
+    pub start: u32,
+    pub len: u32,
+    pub blocks: Vec<BlockNr>,
+}
+
+/// Blocks on their way home, and how far the tail moves once they are there.
+pub(crate) struct Homeward {
+    /// The newest transaction that has nothing more to be written home then.
+    pub last: Tid,
+    /// A flush began after they had been written, and was good.
+    pub durable: bool,
+}
+
 pub(crate) struct OnDisk {
     pub superblock: JournalSuperBlock,
     pub blocks: Arc<Vec<BlockNr>>,
@@ -44,6 +61,9 @@ pub(crate) struct OnDisk {
 pub(crate) struct Log {
     pub disk: Option<OnDisk>,
     pub logged: BTreeMap<BlockNr, Logged>,
+    /// From the tail to the head.
+    pub live: VecDeque<Live>,
+    pub homeward: Option<Homeward>,
     next_tid: Tid,
     /// The superblock tells the next mount of an abort.
     errno_noted: bool,
@@ -52,7 +72,7 @@ pub(crate) struct Log {
 impl Log {
     pub(crate) fn open(location: Option<LogLocation>) -> Result<Log> {
         let Some(LogLocation { mut superblock, blocks }) = location else {
-            return Ok(Log { disk: None, logged: BTreeMap::new(), next_tid: Tid(1), errno_noted: false });
+            return Ok(Log::new(None, Tid(1)));
         };
         // One above what a clean close recorded, as the kernel does: a stale commit block can then never match.
         let next_tid = superblock.sequence.next();
@@ -65,7 +85,12 @@ impl Log {
         let head = if range.contains(superblock.head) { superblock.head } else { range.first };
         superblock.sequence = next_tid;
         let disk = OnDisk { superblock, blocks, format, range, head, used: 0, last_commit_sec: 0 };
-        Ok(Log { disk: Some(disk), logged: BTreeMap::new(), next_tid, errno_noted: false })
+        Ok(Log::new(Some(disk), next_tid))
+    }
+
+    fn new(disk: Option<OnDisk>, next_tid: Tid) -> Log {
+        let (logged, live) = (BTreeMap::new(), VecDeque::new());
+        Log { disk, logged, live, homeward: None, next_tid, errno_noted: false }
     }
 
     pub(crate) fn next_tid(&self) -> Tid {
@@ -79,6 +104,18 @@ impl Log {
 
     pub(crate) fn logged_len(&self) -> u64 {
         self.logged.len() as u64
+    }
+
+    /// Log blocks in use.
+    pub(crate) fn used(&self) -> u32 {
+        self.disk.as_ref().map_or(0, |d| d.used)
+    }
+
+    /// The superblock in memory says that transactions up to `last` need no replay.
+    pub(crate) fn move_tail(&mut self, last: Tid) {
+        let Some(d) = &mut self.disk else { return };
+        let first = self.live.iter().find(|live| live.tid.is_after(last));
+        (d.superblock.start, d.superblock.sequence) = first.map_or((d.head, self.next_tid), |l| (l.start, l.tid));
     }
 
     /// Best effort, at an abort: tells the next mount.
@@ -124,17 +161,19 @@ impl OnDisk {
         self.blocks[block as usize].0 * self.format.block_size as u64
     }
 
-    /// Writes the journal superblock's live sector (or the whole first kilobyte on devices with larger sectors).
-    pub(crate) fn write_superblock(&self, dev: &dyn BlockDevice, flags: BioFlags) -> Result<()> {
+    /// The journal superblock's live sector (or the whole block on devices with sectors above a kilobyte).
+    pub(crate) fn superblock_image(&self, dev: &dyn BlockDevice) -> AlignedBuf {
         let bytes = self.superblock.encode();
         let unit = (dev.limits().logical_block as usize).max(512);
-        if unit <= bytes.len() {
-            dev.write_at(self.offset(0), &[&bytes[..unit.max(512)]], flags | BioFlags::META | BioFlags::SYNC)?;
-        } else {
-            let mut block = AlignedBuf::zeroed(self.format.block_size);
-            block[..bytes.len()].copy_from_slice(&bytes);
-            dev.write_at(self.offset(0), &[&block], flags | BioFlags::META | BioFlags::SYNC)?;
-        }
-        Ok(())
+        let mut image = AlignedBuf::zeroed(if unit <= bytes.len() { unit } else { self.format.block_size });
+        let n = image.len().min(bytes.len());
+        image[..n].copy_from_slice(&bytes[..n]);
+        image
+    }
+
+    /// Writes it and waits.
+    pub(crate) fn write_superblock(&self, dev: &dyn BlockDevice, flags: BioFlags) -> Result<()> {
+        let image = self.superblock_image(dev);
+        Ok(dev.write_at(self.offset(0), &[&image], flags | BioFlags::META | BioFlags::SYNC)?)
     }
 }

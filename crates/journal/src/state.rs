@@ -10,10 +10,11 @@ use extant_base::hash::HashSet;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, MutexGuard, Waiter};
 use extant_block::BlockDevice;
-use extant_cache::{Buffer, BufferCache};
+use extant_cache::{Buffer, BufferCache, IoWait};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::Tid;
 
+use crate::checkpoint::Keep;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::log::{Log, LogLocation};
@@ -61,8 +62,10 @@ pub struct JournalStats {
     pub blocks: Counter,
     pub revokes: Counter,
     pub handles: Counter,
+    /// Steps in which blocks were written home, how many blocks, and how often somebody waited for one.
     pub checkpoints: Counter,
     pub checkpoint_blocks: Counter,
+    pub checkpoints_waited: Counter,
     /// Requests for durability, and flushes for those that needed no commit (the queue leaves out what would do
     /// nothing).
     pub waits: Counter,
@@ -197,6 +200,8 @@ pub struct Journal {
     /// The journal's thread, waiting for work.
     pub(crate) work: Condvar,
     pub(crate) log: Mutex<Log>,
+    /// Blocks that are on their way home; who has the log sends them, and is told of errors.
+    pub(crate) home_io: Arc<IoWait>,
     /// Blocks that one transaction may hold.
     pub(crate) max_blocks: u32,
     pub stats: JournalStats,
@@ -251,6 +256,7 @@ impl Journal {
             drained: Condvar::new(),
             work: Condvar::new(),
             log: Mutex::new(&LOG_CLASS, log),
+            home_io: IoWait::new(),
             max_blocks,
             stats: JournalStats::default(),
         }))
@@ -525,13 +531,15 @@ impl Journal {
     }
 
     /// Waits until nobody writes to the log who began before [`Journal::stop`] and is not the thread that the caller
-    /// has joined. Only then may somebody else replay it.
+    /// has joined, and no block is on its way home. Only then may somebody else replay the log.
     pub fn wait_until_left(&self) {
         let mut s = self.state.lock();
         // Who lets go of the last reference to a file system may be the one.
         while s.alone.is_some_and(|who| who != std::thread::current().id()) {
             self.drained.wait(&mut s);
         }
+        drop(s);
+        self.home_io.settle();
     }
 
     /// Stops the journal after an error: nothing more is logged, every waiter gets the error, the log keeps what it
@@ -569,10 +577,11 @@ impl Journal {
     }
 
     /// Runs `f` while no block is written home, unless one is: false then, and [`Hooks::log_free`] follows. For writes
-    /// of blocks that a checkpoint may write, too: of the two the older must not win. Does not wait, for the caller may
-    /// have a handle open.
+    /// of blocks that a checkpoint may write, too: of the two the older must not win. Waits for no commit, for the
+    /// caller may have a handle open.
     pub fn alone(&self, f: impl FnOnce()) -> bool {
         let Some(log) = self.log.try_lock() else { return false };
+        self.home_io.settle();
         f();
         self.let_go(log, None);
         true
@@ -591,7 +600,7 @@ impl Journal {
         let r = self.commit().and_then(|()| {
             let mut log = self.log.lock();
             let emptied = self
-                .checkpoint(&mut log)
+                .free_up(&mut log, Keep::NOTHING)
                 .and_then(|()| Ok(self.dev.flush()?))
                 .and_then(|()| log.mark_empty(&*self.dev));
             self.let_go(log, None);
