@@ -91,24 +91,38 @@ impl Journal {
 
     /// Writes home, in block order, what the oldest transactions have that no later one logged again, until no more
     /// than `keep` stays; waits for nothing. Nothing may be under way.
+    ///
+    /// Neighbours of these blocks go along unless they were logged lately, and need not go again: so they share a
+    /// request. Tables and directories grow block by block, and each of their blocks became old at another time.
     fn send_home(&self, log: &mut Log, keep: Keep) {
         let (mut used, mut logged) = (log.used(), log.logged_len());
-        let (mut blocks, mut last) = (Vec::new(), None);
-        let bs = u64::from(self.cache.block_size());
+        let (mut going, mut last) = (Vec::<BlockNr>::new(), None);
         for live in &log.live {
             if keep.holds(used, logged) {
                 break;
             }
-            for block in &live.blocks {
-                if let Some(l) = log.logged.get(block).filter(|l| l.tid == live.tid) {
-                    blocks.push((block.0 * bs, l.data.clone()));
-                    logged -= 1;
-                }
-            }
+            let before = going.len();
+            going.extend(live.blocks.iter().filter(|b| log.logged.get(b).is_some_and(|l| l.tid == live.tid)));
+            logged -= (going.len() - before) as u64;
             used -= live.len;
             last = Some(live.tid);
         }
         let Some(last) = last else { return };
+        let old = log.old().unwrap_or(last);
+        let bs = u64::from(self.cache.block_size());
+        let mut blocks = Vec::with_capacity(going.len());
+        for block in going {
+            let mut send = |nr: u64, upto: Tid| {
+                let logged = log.logged.get_mut(&BlockNr(nr)).filter(|l| !l.sent && l.tid.is_at_or_before(upto))?;
+                logged.sent = true;
+                blocks.push((nr * bs, logged.data.clone()));
+                Some(())
+            };
+            if send(block.0, last).is_some() {
+                let _end = (block.0 + 1..).try_for_each(|nr| send(nr, old));
+                let _end = (0..block.0).rev().try_for_each(|nr| send(nr, old));
+            }
+        }
         blocks.sort_unstable_by_key(|(at, _)| *at);
         self.stats.checkpoints.inc();
         self.stats.checkpoint_blocks.add(blocks.len() as u64);

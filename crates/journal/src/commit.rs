@@ -233,7 +233,7 @@ impl Journal {
                 log.logged.remove(block);
             }
             for f in closed.frozen {
-                log.logged.insert(f.block, Logged { tid, data: f.data, buffer: f.buffer });
+                log.logged.insert(f.block, Logged { tid, data: f.data, buffer: f.buffer, sent: false });
             }
         }
         self.stats.commits.inc();

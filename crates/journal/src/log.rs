@@ -25,6 +25,8 @@ pub(crate) struct Logged {
     pub tid: Tid,
     pub data: Arc<AlignedBuf>,
     pub buffer: Arc<Buffer>,
+    /// It is home, or on its way.
+    pub sent: bool,
 }
 
 /// A committed transaction that replay would begin with, or come to.
@@ -109,6 +111,17 @@ impl Log {
     /// Log blocks in use.
     pub(crate) fn used(&self) -> u32 {
         self.disk.as_ref().map_or(0, |d| d.used)
+    }
+
+    /// The newest transaction that lies in the older three quarters of what is in use.
+    pub(crate) fn old(&self) -> Option<Tid> {
+        let mut room = self.used() / 4 * 3;
+        let mut old = None;
+        for live in &self.live {
+            let Some(left) = room.checked_sub(live.len) else { break };
+            (room, old) = (left, Some(live.tid));
+        }
+        old
     }
 
     /// The superblock in memory says that transactions up to `last` need no replay.

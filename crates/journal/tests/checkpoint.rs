@@ -14,6 +14,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_block::device::{Catch, CrashDevice, CrashMode, HeldDevice, MemDevice};
+use extant_block::queue::{Queue, TagConfig};
 use extant_block::{BioFlags, BioOp, BlockDevice};
 use extant_cache::{Budget, BufKind, BufferCache};
 use extant_journal::{Error, Hooks, Journal, LogLocation, Options};
@@ -243,6 +244,27 @@ fn a_step_costs_writes_and_no_flush_and_what_changes_all_the_time_stays() {
         let last = (1..=TRANSACTIONS).rev().find(|n| n % 1500 == b).unwrap_or(0);
         assert_eq!(value_at(&*dev, COLD + 20 + b), last, "block {b}");
     }
+}
+
+/// Blocks become old at different times; what lies side by side goes home in one request.
+#[test]
+fn old_neighbours_go_home_together_and_once() {
+    let dev = Arc::new(CrashDevice::from_image(&formatted()));
+    let rig = Rig::new(Arc::new(Queue::new(dev.clone(), TagConfig::default())));
+    // Every fourth of 100 blocks, then those between them, then others until all of them must have gone.
+    const SIDE: u64 = 100;
+    let each = [2, 0, 1, 3].into_iter().flat_map(|first| (first..SIDE).step_by(4));
+    let others = (0..200).map(|n| 1000 + 2 * n);
+    for (n, block) in each.chain(others).enumerate() {
+        rig.transact(n as u64 + 1, &[COLD + block], None, None);
+    }
+    let side = COLD * BS..(COLD + SIDE) * BS;
+    let events = dev.events();
+    let home: Vec<_> = events.iter().filter(|e| e.op == BioOp::Write && side.contains(&e.offset)).collect();
+    assert_eq!(home.iter().map(|e| e.len).sum::<u64>(), SIDE * BS, "each of them once");
+    assert_eq!(home.len(), 1, "requests for {SIDE} blocks side by side");
+    rig.journal.close().expect("closed");
+    assert_eq!(home.len(), dev.events().iter().filter(|e| e.op == BioOp::Write && side.contains(&e.offset)).count());
 }
 
 /// The block is on its way home when the transaction commits that frees it. The data that comes into it must not meet
