@@ -8,8 +8,8 @@
     scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be, but for those
                                           that make mount namespaces: beside nothing
 
-All programs run once, then all once more: a busy hour of the machine meets all of them. What a failing one printed is in
-target/repeat. In the end: how long each took, and how long a processor worked for it (medians). Exit status: 0 none failed, 1 some did,
+All programs run once, then all once more: a busy hour of the machine meets all of them (those that run beside nothing are
+through with all their rounds before). What a failing one printed is in target/repeat. In the end: how long each took, and how long a processor worked for it (medians). Exit status: 0 none failed, 1 some did,
 2 they could not be built, 128 and the signal if one cut it short before any failed.
 """
 
@@ -52,7 +52,8 @@ class Repetition:
     def __init__(self, wanted, times, seconds, logs):
         self.lock, self.start, self.seconds = threading.Lock(), time.monotonic(), seconds
         self.wanted, self.times, self.logs = wanted, times, logs
-        self.runs = ((r, *program) for r in range(1, times + 1) for program in wanted)
+        self.runs = ((r, *program) for apart in (True, False) for r in range(1, times + 1) for program in wanted
+                     if (program[0] in APART) == apart)
         self.left, self.whole, self.ran, self.failures, self.took = {}, 0, 0, {}, {}
         self.turn, self.running, self.apart, self.apart_wait = threading.Condition(), 0, False, 0
         self.signal = None
@@ -121,7 +122,6 @@ def main():
     only, skip = (set(filter(None, names.split(","))) for names in (args.only, args.skip))
     profile = ["--release"] if args.release else []
     wanted = [p for p in programs(profile) if (not only or p[1] in only) and p[0] not in skip]
-    wanted.sort(key=lambda p: p[0] in APART)
     logs = ROOT / "target" / "repeat"
     logs.mkdir(parents=True, exist_ok=True)
     repetition = Repetition(wanted, args.times, args.seconds, logs)
