@@ -212,6 +212,7 @@ fn journal_options(options: &MountOptions, budget: &Budget, read_only: bool) -> 
         clock: options.clock.clone(),
         commit_interval_ns: u64::from(options.commit_interval_s.max(1)) * 1_000_000_000,
         pinned_bytes_max: budget.limit() / 4,
+        checkpoint_blocks: options.checkpoint_blocks,
         threaded: options.threads && !read_only,
     }
 }

@@ -143,6 +143,9 @@ pub struct MountOptions {
     pub dirty_bytes: Option<u64>,
     /// Seconds after which changes are committed at the latest (Linux: `commit=`).
     pub commit_interval_s: u32,
+    /// With so many blocks of the log in use, blocks are sent home: what a replay reads is not much more. `None`: half
+    /// of the log.
+    pub checkpoint_blocks: Option<u32>,
     /// Whether an image without a journal gets one for the time of the mount.
     pub borrow_journal: BorrowJournal,
     /// Where the journal is, if the superblock says that it is on another device.
@@ -197,6 +200,7 @@ impl Default for MountOptions {
             cache_bytes: 256 << 20,
             dirty_bytes: None,
             commit_interval_s: 5,
+            checkpoint_blocks: None,
             borrow_journal: BorrowJournal::default(),
             journal_device: None,
             atime: Atime::Relative,

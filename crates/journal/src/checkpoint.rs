@@ -51,7 +51,8 @@ impl Keep {
 impl Journal {
     /// Beyond it, blocks are sent home. `None` without a log.
     fn limit(&self, log: &Log) -> Option<Keep> {
-        let used = log.capacity()? / 2;
+        let half = log.capacity()? / 2;
+        let used = self.options.checkpoint_blocks.unwrap_or(half).min(half);
         Some(Keep { used, logged: self.logged_max() * 3 / 4 })
     }
 

@@ -48,6 +48,9 @@ pub struct Options {
     pub commit_interval_ns: u64,
     /// Bound on everything the journal pins in memory.
     pub pinned_bytes_max: u64,
+    /// With so many blocks of the log in use, blocks are sent home: what a replay reads is not much more. `None`: half
+    /// of the log.
+    pub checkpoint_blocks: Option<u32>,
     /// True when [`Journal::run`] has a thread of its own. Otherwise waiting for a commit performs it.
     pub threaded: bool,
 }

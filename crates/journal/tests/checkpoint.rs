@@ -86,6 +86,7 @@ fn options() -> Options {
         clock: Clock::virtual_at(1_000),
         commit_interval_ns: 5_000_000_000,
         pinned_bytes_max: 16 << 20,
+        checkpoint_blocks: None,
         threaded: false,
     }
 }

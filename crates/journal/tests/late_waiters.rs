@@ -55,6 +55,7 @@ fn late(with_log: bool) {
         clock: Clock::virtual_at(1_000),
         commit_interval_ns: 5_000_000_000,
         pinned_bytes_max: 4 << 20,
+        checkpoint_blocks: None,
         threaded: false,
     };
     let hooks = Arc::new(Late { dev: dev.clone(), journal: OnceLock::new(), told: Arc::default() });

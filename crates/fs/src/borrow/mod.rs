@@ -169,6 +169,7 @@ fn log_allocation(
         clock: clock.clone(),
         commit_interval_ns: u64::MAX,
         pinned_bytes_max: CACHE_BYTES,
+        checkpoint_blocks: None,
         threaded: false,
     };
     let journal = Journal::open(cache, Some(location), Arc::new(NoHooks), options)?;

@@ -49,6 +49,7 @@ pub struct Report {
     pub switches: u64,
     pub cuts: u64,
     pub events: u64,
+    pub homeward: u64,
     pub took: Duration,
     pub found: BTreeMap<String, Found>,
 }
@@ -70,12 +71,13 @@ impl Report {
     pub fn summary(&self) -> String {
         let s = self.took.as_secs_f64().max(0.001);
         let mut out = format!(
-            "{} schedules, {} cuts, {} steps, {} switches, {} device events in {s:.1} s: {:.0} schedules/s\n",
+            "{} schedules, {} cuts, {} steps, {} switches, {} device events, {} steps home in {s:.1} s: {:.0} schedules/s\n",
             self.plans,
             self.cuts,
             self.steps,
             self.switches,
             self.events,
+            self.homeward,
             self.plans as f64 / s
         );
         for f in self.found.values() {
@@ -123,6 +125,7 @@ pub fn explore(search: &Search) -> Report {
                     r.switches += ran.switches;
                     r.cuts += ran.cuts as u64;
                     r.events += ran.events as u64;
+                    r.homeward += ran.homeward;
                     if r.plans.is_multiple_of(20_000) && r.plans < search.plans {
                         let (of, s) = (search.plans, start.elapsed().as_secs());
                         eprintln!("{} of {of} schedules in {s} s, {} kinds of failures", r.plans, r.found.len());

@@ -261,6 +261,7 @@ pub struct Details {
     pub tag_policy: TagPolicyKind,
     pub sync_policy: SyncPolicyKind,
     pub dirty_bytes: Option<u64>,
+    pub checkpoint_blocks: Option<u32>,
     /// For the cuts.
     pub cuts: Rng,
 }
@@ -350,6 +351,8 @@ impl Plan {
         let sync_policy = if rng.one_in(4) { SyncPolicyKind::Vanilla } else { SyncPolicyKind::default() };
         // So little that writers wait for the flusher, and it for what is on its way.
         let dirty_bytes = [None, None, Some(16 << 10), Some(64 << 10)][rng.below(4) as usize];
+        // So little that blocks are always on their way home.
+        let checkpoint_blocks = [None, Some(1), Some(rng.below(32) as u32)][rng.below(3) as usize];
         Details {
             clients,
             sim,
@@ -362,6 +365,7 @@ impl Plan {
             tag_policy,
             sync_policy,
             dirty_bytes,
+            checkpoint_blocks,
             cuts: rng,
         }
     }

@@ -79,6 +79,8 @@ pub struct Ran {
     pub switches: u64,
     pub events: usize,
     pub cuts: usize,
+    /// Steps in which the journal sent blocks home beside the clients.
+    pub homeward: u64,
     pub fingerprint: u64,
     /// The end of the trace.
     pub trace: sim::Trace,
@@ -95,6 +97,7 @@ pub struct Left {
     pub mounted: usize,
     pub unmounted: bool,
     pub struck: bool,
+    pub homeward: u64,
 }
 
 /// Carries out the plan and checks what it leaves.
@@ -108,8 +111,11 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     let (rest_ms, focus, fault, lateness) = (details.rest_ms, details.focus, details.fault, details.lateness);
     let (queue_depth, tag_policy) = (details.queue_depth, details.tag_policy);
     let (sync_policy, dirty_bytes) = (details.sync_policy, details.dirty_bytes);
+    let checkpoint_blocks = details.checkpoint_blocks;
     let outcome = sim::run(&options, move || {
-        let mount_options = MountOptions { queue_depth, tag_policy, sync_policy, dirty_bytes, ..config.options(seed) };
+        let options = config.options(seed);
+        let mount_options =
+            MountOptions { queue_depth, tag_policy, sync_policy, dirty_bytes, checkpoint_blocks, ..options };
         let base = config.base();
         let device = Arc::new(CrashDevice::from_image(&base.device));
         crate::crash::workload::declare_atomic(&device, &config.image);
@@ -152,6 +158,8 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         }
         shared.forget_files();
         let upto = shared.ended();
+        let journal = fs.journal_stats();
+        let homeward = journal.checkpoints.get() - journal.checkpoints_waited.get();
         let result = fs.unmount();
         drop(fs);
         let unmounted = match result {
@@ -166,7 +174,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         };
         late.stop();
         let told = shared.told();
-        Left { acks: shared.acks(), told, struck: shared.struck(), device, records, mounted, unmounted }
+        Left { acks: shared.acks(), told, struck: shared.struck(), device, records, mounted, unmounted, homeward }
     });
     let mut ran = Ran {
         result: Ok(()),
@@ -174,6 +182,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         switches: outcome.switches,
         events: 0,
         cuts: 0,
+        homeward: 0,
         fingerprint: outcome.trace.fingerprint(),
         trace: outcome.trace,
     };
@@ -181,6 +190,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         Err(failure) => ran.result = Err(Bad::new(failure.to_string())),
         Ok(left) => {
             ran.events = left.device.write_log();
+            ran.homeward = left.homeward;
             let mut rng: Rng = details.cuts;
             match check::check(plan, left, &mut rng) {
                 Ok(cuts) => ran.cuts = cuts,
