@@ -125,6 +125,8 @@ pub struct Filesystem {
     pub(crate) evicting: AtomicU32,
     /// Evictions that have ended.
     pub(crate) evicted: AtomicU64,
+    /// When an inode last lost its last name; 0: none has.
+    pub(crate) unlinked_ns: AtomicU64,
     pub(crate) stopping: AtomicBool,
     /// Data of any file that was lost on its way to the device.
     pub(crate) errors: ErrorSequence<Error>,

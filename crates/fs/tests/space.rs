@@ -4,7 +4,10 @@
 mod tools;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use extant_base::clock::Clock;
+use extant_base::sim;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
 use extant_block::device::MemDevice;
@@ -246,6 +249,41 @@ fn what_is_being_freed_counts_as_space() {
         }
         drop(keep);
         b.finish();
+    }
+}
+
+/// A file has been unlinked and its last user is about to let go, as a FUSE server learns from the kernel a moment
+/// after it has answered the unlink; who finds the disk full waits that moment, and no longer. In virtual time.
+#[test]
+fn what_is_about_to_be_let_go_counts_as_space() {
+    let dev = tools::made(&["-t", "ext4", "-b", "1024"], "8M");
+    for (late_ms, room) in [(0, true), (10, true), (90, true), (500, false)] {
+        let dev = Arc::new(dev.snapshot());
+        let outcome = sim::run(&sim::Options::new(late_ms), move || {
+            let b = Bench { dev: dev.clone(), fs: Filesystem::mount(dev.clone(), options()).expect("mounted") };
+            let root = b.fs.root().expect("root");
+            let (keep, f) = (b.file(b"keep"), b.file(b"f"));
+            fill(&b.fs, &f);
+            b.fs.sync().expect("sync");
+            b.fs.unlink(&root, b"f").expect("unlink");
+            let writer = {
+                let (fs, keep) = (b.fs.clone(), keep.clone());
+                task::spawn("writes", move || fs.write(&keep, 0, &[1; 50_000], WriteFlags::default())).expect("thread")
+            };
+            Clock::real().sleep(Duration::from_millis(late_ms));
+            drop(f);
+            let wrote = writer.join().expect("joined");
+            drop((keep, root));
+            b.fs.unmount().expect("unmount");
+            wrote
+        });
+        match outcome.result {
+            Ok(Ok(50_000)) if room => {}
+            Ok(Err(Error::NoSpace)) if !room => {
+                assert!(outcome.virtual_ns < 1_000_000_000, "{} ns", outcome.virtual_ns)
+            }
+            other => panic!("{late_ms} ms late: {other:?}"),
+        }
     }
 }
 

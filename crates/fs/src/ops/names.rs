@@ -177,10 +177,7 @@ impl Filesystem {
             m.desc.ctime = now;
             m.desc.links == 0
         };
-        if last {
-            self.orphan_add(handle, inode)?;
-        }
-        self.write_inode(handle, inode)
+        if last { self.lost_last_name(handle, inode) } else { self.write_inode(handle, inode) }
     }
 
     /// Removes an empty directory.
@@ -233,6 +230,11 @@ impl Filesystem {
             m.desc.links = 0;
             m.desc.ctime = now;
         }
+        self.lost_last_name(handle, inode)
+    }
+
+    fn lost_last_name(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
+        self.unlinked_ns.store(self.options.clock.now_ns().max(1), Ordering::Relaxed);
         self.orphan_add(handle, inode)?;
         self.write_inode(handle, inode)
     }

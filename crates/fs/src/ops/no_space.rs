@@ -2,9 +2,10 @@
 //! `ext4_should_retry_alloc`, fs/ext4/balloc.c).
 //!
 //! Blocks that were freed are free for others once the transaction that freed them is durable; inodes that were
-//! unlinked give their blocks back when they are evicted. So an operation that finds no space has a commit or the
-//! evictions brought about and is tried again, some times. [`remedy`] alone decides that, for everybody: operations
-//! come by [`Filesystem::retry_no_space`], writeback of data that was promised its space by
+//! unlinked give their blocks back when they are evicted, and that their last user is about to go may not be known yet
+//! (the kernel answers unlink(2) before it tells a FUSE server). So an operation that finds no space has a commit or
+//! the evictions brought about, or waits a moment, and is tried again, some times. [`remedy`] alone decides that, for
+//! everybody: operations come by [`Filesystem::retry_no_space`], writeback of data that was promised its space by
 //! [`Filesystem::bring_space`].
 //!
 //! What it does not do: find space. Where an operation can be cut short instead (write(2)), it sees to that itself.
@@ -12,6 +13,8 @@
 //! # Locking
 //! The caller holds no handle, or gives it along, and no lock that a commit or an eviction wants: an operation none,
 //! writeback `inode writeback` (25).
+
+use std::time::Duration;
 
 use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
@@ -29,11 +32,18 @@ const WRITEBACK_TRIES: u32 = 3;
 /// time can be faster, again and again; Linux tries for ever (`ext4_writepages`).
 const WRITEBACK_TRIES_PENDING: u32 = 1000;
 
+/// So long after an inode lost its last name its last user may be about to let go, which a thread that waits for a
+/// processor has yet to tell. Others may unlink all the time: an operation looks for it so often, at most.
+const LEAVING_NS: u64 = 100_000_000;
+const LEAVING_LOOK: Duration = Duration::from_millis(2);
+const LEAVING_LOOKS: u32 = 50;
+
 /// Who found no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    /// Its caller is told in the end. `evicting`: inodes of others are being freed or wait for it.
-    Operation { evicting: bool },
+    /// Its caller is told in the end. `evicting`: inodes of others are being freed or wait for it; `leaving`: some may
+    /// be about to.
+    Operation { evicting: bool, leaving: bool },
     /// Its data is lost in the end.
     Writeback,
 }
@@ -43,13 +53,17 @@ enum Who {
 enum Remedy {
     Commit,
     Evictions,
+    Moment,
 }
 
 /// What to do before the next try, after `tries` of them; nothing if it would be of no use.
 fn remedy(e: &Error, who: Who, tries: u32) -> Option<Remedy> {
     let (found, tries_max) = match (who, e) {
         (Who::Operation { .. }, Error::NoSpaceUntilCommit) => (Remedy::Commit, OPERATION_TRIES),
-        (Who::Operation { evicting: true }, Error::NoSpace | Error::NoInodes) => (Remedy::Evictions, OPERATION_TRIES),
+        (Who::Operation { evicting: true, .. }, Error::NoSpace | Error::NoInodes) => {
+            (Remedy::Evictions, OPERATION_TRIES)
+        }
+        (Who::Operation { leaving: true, .. }, Error::NoSpace | Error::NoInodes) => (Remedy::Moment, OPERATION_TRIES),
         (Who::Writeback, Error::NoSpaceUntilCommit) => (Remedy::Commit, WRITEBACK_TRIES_PENDING),
         (Who::Writeback, Error::NoSpace) => (Remedy::Commit, WRITEBACK_TRIES),
         _ => return None,
@@ -67,7 +81,8 @@ impl Filesystem {
     /// (not one that `op` itself made in vain), brings that about and tries again (bounded). The caller holds no lock
     /// and no handle.
     pub(crate) fn retry_no_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
-        for tries in 0.. {
+        let (mut tries, mut moments) = (0, 0);
+        loop {
             // Read before the try: what is freed between its failure and the look at the evictions is not missed.
             let (evicted, abandoned) = (self.evicted.load(Ordering::Acquire), evict::abandoned_here());
             let e = match op() {
@@ -77,7 +92,8 @@ impl Filesystem {
             // An inode that this try began and could not finish takes no more with it than the try had taken.
             let own = evict::abandoned_here() - abandoned;
             let evicting = self.evictions_since(evicted) > own;
-            match remedy(&e, Who::Operation { evicting }, tries) {
+            let leaving = moments < LEAVING_LOOKS && self.is_leaving();
+            match remedy(&e, Who::Operation { evicting, leaving }, tries) {
                 Some(Remedy::Commit) => {
                     if own > 0 {
                         // Its blocks wait for the same commit, or the next try would find them on their way.
@@ -86,11 +102,24 @@ impl Filesystem {
                     self.journal.commit_running()?;
                 }
                 Some(Remedy::Evictions) => self.drain_evictions(),
+                Some(Remedy::Moment) => {
+                    self.options.clock.sleep(LEAVING_LOOK);
+                    moments += 1;
+                    continue;
+                }
                 None if matches!(e, Error::NoSpaceUntilCommit) => break,
                 None => return Err(e),
             }
+            tries += 1;
         }
         Err(Error::NoSpace)
+    }
+
+    /// An inode without a name may be about to lose its last user.
+    fn is_leaving(&self) -> bool {
+        let unlinked_ns = self.unlinked_ns.load(Ordering::Relaxed);
+        let since = self.options.clock.now_ns().saturating_sub(unlinked_ns);
+        unlinked_ns > 0 && since < LEAVING_NS && self.orphans.len() > 0
     }
 
     /// Writeback found no space for what it was promised, after `tries` that were in vain before: brings about what may
@@ -140,8 +169,9 @@ pub(crate) mod tests {
         }
     }
 
-    const IDLE: Who = Who::Operation { evicting: false };
-    const BUSY: Who = Who::Operation { evicting: true };
+    const IDLE: Who = Who::Operation { evicting: false, leaving: false };
+    const BUSY: Who = Who::Operation { evicting: true, leaving: true };
+    const LEAVING: Who = Who::Operation { evicting: false, leaving: true };
 
     /// How many tries `e` is worth, and by what.
     fn worth(e: Error, who: Who) -> (u32, Option<Remedy>) {
@@ -151,7 +181,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_is_worth_another_try() {
-        use Remedy::{Commit, Evictions};
+        use Remedy::{Commit, Evictions, Moment};
         for (e, who, expected) in [
             (Error::NoSpaceUntilCommit, IDLE, (OPERATION_TRIES, Some(Commit))),
             (Error::NoSpaceUntilCommit, BUSY, (OPERATION_TRIES, Some(Commit))),
@@ -159,6 +189,9 @@ pub(crate) mod tests {
             (Error::NoInodes, IDLE, (0, None)),
             (Error::NoSpace, BUSY, (OPERATION_TRIES, Some(Evictions))),
             (Error::NoInodes, BUSY, (OPERATION_TRIES, Some(Evictions))),
+            (Error::NoSpaceUntilCommit, LEAVING, (OPERATION_TRIES, Some(Commit))),
+            (Error::NoSpace, LEAVING, (OPERATION_TRIES, Some(Moment))),
+            (Error::NoInodes, LEAVING, (OPERATION_TRIES, Some(Moment))),
             (Error::NoSpace, Who::Writeback, (WRITEBACK_TRIES, Some(Commit))),
             (Error::NoSpaceUntilCommit, Who::Writeback, (WRITEBACK_TRIES_PENDING, Some(Commit))),
             (Error::NoInodes, Who::Writeback, (0, None)),
