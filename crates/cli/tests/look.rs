@@ -187,14 +187,20 @@ fn crashed(dir: &Dir) -> Option<String> {
 
 #[test]
 fn reading_replays_in_memory_and_writes_nothing() {
-    let dir = Dir::new();
-    let Some(image) = crashed(&dir) else { return };
+    let mut made = None;
+    // A sync(2) of anybody on this machine writes the kernel's blocks home, all of them or some.
+    for _ in 0..5 {
+        let dir = Dir::new();
+        let Some(image) = crashed(&dir) else { return };
+        let without = run("debugfs", &["-c", "-R", "stat /new", &image]);
+        if without.err.contains("not found") {
+            made = Some((dir, image));
+            break;
+        }
+        eprintln!("home already: {without:?}");
+    }
+    let (dir, image) = made.expect("an image whose log has what home has not");
     let before = std::fs::read(&image).expect("image");
-    let without = run("debugfs", &["-R", "stat /new", &image]);
-    assert!(
-        String::from_utf8_lossy(&without.out).contains("not found") || without.err.contains("not found"),
-        "home already: {without:?}"
-    );
 
     assert_eq!(extant(&["cat", &image, "/new"]).ok(), "from the journal\n");
     assert!(String::from_utf8_lossy(&extant(&["ls", &image]).out).contains("\nnew\n"));
