@@ -633,3 +633,42 @@ impl Journal {
         self.stats.pinned_bytes_peak.fetch_max(bytes, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(back: &mut Back, now_ns: u64, times: usize) {
+        (0..times).for_each(|_| back.ask(|| now_ns));
+    }
+
+    #[test]
+    fn how_long_callers_need_is_told_by_those_who_were_answered() {
+        let mut back = Back::default();
+        back.answer(4, 4, 1_000);
+        asked(&mut back, 1_300, 3);
+        assert_eq!(back.all_ns, 0, "not all are back");
+        asked(&mut back, 1_500, 1);
+        assert_eq!(back.all_ns, 500);
+        // Half of them were answered: all would need twice as long. The average moves by a quarter.
+        back.answer(2, 4, 2_000);
+        asked(&mut back, 2_900, 2);
+        assert_eq!(back.all_ns, (3 * 500 + 1_800) / 4);
+        // One of four says nothing.
+        let before = back.all_ns;
+        back.answer(1, 4, 10_000);
+        asked(&mut back, 60_000, 4);
+        assert_eq!(back.all_ns, before);
+    }
+
+    #[test]
+    fn who_is_not_back_has_needed_so_long_at_least_and_no_wait_is_longer() {
+        let mut back = Back::default();
+        back.answer(2, 2, 1_000);
+        asked(&mut back, 1_100, 1);
+        back.answer(1, 1, 1_700);
+        assert_eq!(back.all_ns, 700);
+        asked(&mut back, u64::MAX, 1);
+        assert_eq!(back.all_ns, (3 * 700 + GATHER_NS_MAX) / 4);
+    }
+}
