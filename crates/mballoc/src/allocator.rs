@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use extant_base::sim;
 use extant_base::sync::MutexGuard;
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::task::{processors, shard_index};
@@ -433,7 +434,9 @@ impl<S: GroupStore> Allocator<S> {
             }
             // After a commit the caller tries again anyway. Otherwise what was claimed is in somebody's hands.
             match self.pending_blocks() {
-                0 if self.in_transit.in_flight() || self.in_transit.turns() != turns => self.in_transit.wait(turns),
+                0 if self.in_transit.in_flight() || self.in_transit.turns() != turns => {
+                    self.in_transit.wait(turns, turn > TURNS_FEW);
+                }
                 0 => break,
                 pending => return Err(Error::NoSpaceUntilCommit { wanted, pending }.into()),
             }
@@ -792,8 +795,10 @@ impl<S: GroupStore> Allocator<S> {
             self.store.mark(txn, piece.group, piece.start, piece.len, false)?;
             inner.hold(piece.start, piece.len);
             drop(inner);
-            self.space.disk_gained(u64::from(piece.len));
+            // In this order: whoever is promised them and finds nothing must see that a commit will bring them.
             self.counters.blocks_freed.add(u64::from(piece.len));
+            sim::point("free: counted");
+            self.space.disk_gained(u64::from(piece.len));
             freed.push((self.geometry.block(piece.group, piece.start), piece.len));
         }
         trace_point!(ext4_mballoc_free, start = start.0, len = len);

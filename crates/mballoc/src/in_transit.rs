@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use extant_base::clock::Clock;
 use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicU32, Ordering};
 use extant_base::sync::{Condvar, Mutex};
@@ -17,6 +18,8 @@ use crate::lock;
 
 /// One wait. The thread that is waited for may be reading a bitmap from disk.
 const WAIT_MAX: Duration = Duration::from_millis(5);
+/// How long one who has looked often lets others run.
+const PAUSE: Duration = Duration::from_millis(1);
 
 pub struct InTransit {
     begun: Counter,
@@ -52,7 +55,12 @@ impl InTransit {
     }
 
     /// Waits until something came to rest after `turns` was read, nothing is in flight, or a short while has passed.
-    pub fn wait(&self, turns: u64) {
+    /// `again`: the caller has looked for it several times. Where others are busy something comes to rest all the time,
+    /// and what he waits for may be in the hands of a thread that waits for a processor: he lets them have his.
+    pub fn wait(&self, turns: u64, again: bool) {
+        if again {
+            Clock::real().sleep(PAUSE);
+        }
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut gate = self.gate.lock();
         if self.turns() == turns && self.in_flight() {

@@ -1,8 +1,11 @@
 //! Many threads; the store judges every mark.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use extant_base::clock::Clock;
 use extant_base::rng::Rng;
+use extant_base::sim;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task::spawn;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
@@ -192,4 +195,88 @@ fn a_promise_is_kept_while_others_grab() {
             assert_agrees(&a, &store);
         }
     }
+}
+
+/// Who is promised a block while somebody frees the only one gets it, or is told that a commit will bring it, whoever
+/// runs when.
+#[test]
+fn a_block_that_is_just_being_freed_is_no_empty_promise() {
+    let mut promised = 0;
+    for seed in 0..300 {
+        let outcome = sim::run(&sim::Options::new(seed), || {
+            let store = Arc::new(ModelStore::new(geometry(1, 64, 0)));
+            let a = Arc::new(allocator(&store, Options::default()));
+            let all: Vec<_> =
+                std::iter::from_fn(|| a.allocate(&mut Txn::default(), &Request::metadata(None, 1)).ok()).collect();
+            let frees = {
+                let (a, one) = (a.clone(), extent(all[7]));
+                spawn("frees", move || a.free(&mut Txn::default(), one.0, u64::from(one.1)).expect("mine"))
+                    .expect("thread")
+            };
+            let mut got = None;
+            if a.reserve(1, true).is_ok() {
+                got = Some(a.allocate(&mut Txn::default(), &promised_block(&InodePreallocation::new(InodeNr(1)))));
+            }
+            frees.join().expect("joined");
+            got
+        });
+        match outcome.result.expect("ends") {
+            None => {}
+            Some(Ok(_) | Err(TestError::Alloc(crate::Error::NoSpaceUntilCommit { .. }))) => promised += 1,
+            Some(Err(e)) => panic!("seed {seed}: {e:?}"),
+        }
+    }
+    assert!(promised > 0, "nobody was promised anything in between");
+}
+
+/// The last blocks are in the hands of a thread that does not run, and others are busy all the time: who was promised
+/// one waits for it.
+#[test]
+fn a_promise_outlasts_a_thread_that_does_not_run() {
+    let outcome = sim::run(&sim::Options::new(1), || {
+        let store = Arc::new(ModelStore::new(geometry(1, 64, 0)));
+        let a = Arc::new(allocator(&store, Options::default()));
+        let all: Vec<_> =
+            std::iter::from_fn(|| a.allocate(&mut Txn::default(), &Request::metadata(None, 1)).ok()).collect();
+        free_now(&a, &store, extent(all[7]));
+        let holds = {
+            let a = a.clone();
+            spawn("holds", move || {
+                let visit = |_, _| {
+                    Clock::real().sleep(Duration::from_millis(200));
+                    Ok::<_, ()>(())
+                };
+                a.visit_free(BlockNr(1), 64, 1, visit).expect("visited");
+            })
+            .expect("thread")
+        };
+        Clock::real().sleep(Duration::from_millis(1));
+        let stop = Arc::new(AtomicBool::new(false));
+        let busy = {
+            let (a, stop) = (a.clone(), stop.clone());
+            spawn("busy", move || {
+                while !stop.load(Ordering::Relaxed) {
+                    // Nobody holds that; it looks as if something came to rest.
+                    a.release(&[(BlockNr(1), 1)]);
+                    Clock::real().sleep(Duration::from_nanos(500));
+                }
+            })
+            .expect("thread")
+        };
+        a.reserve(1, true).expect("a block is free");
+        let got = a.allocate(&mut Txn::default(), &promised_block(&InodePreallocation::new(InodeNr(1))));
+        stop.store(true, Ordering::Relaxed);
+        busy.join().expect("joined");
+        holds.join().expect("joined");
+        got.map(|got| got.start == all[7].start)
+    });
+    assert!(matches!(outcome.result, Ok(Ok(true))), "{:?}", outcome.result);
+}
+
+fn promised_block(owner: &InodePreallocation) -> Request<'_> {
+    let mut request = Request::data(owner, None, LogicalBlock(0), 1, 1);
+    if let Kind::Data { reserved, .. } = &mut request.kind {
+        *reserved = true;
+    }
+    request
 }
