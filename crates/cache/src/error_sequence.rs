@@ -83,6 +83,11 @@ impl<E: Clone> ErrorSequence<E> {
         last.error.clone()
     }
 
+    /// The newest error, told or not; nobody counts as told by this.
+    pub fn newest(&self) -> Option<E> {
+        self.last.lock().error.clone()
+    }
+
     /// The newest error, if nobody has been told of it; now somebody has.
     pub fn unseen(&self) -> Option<E> {
         let last = self.last.lock();
@@ -116,8 +121,9 @@ mod tests {
     fn every_opener_is_told_once() {
         let s = ErrorSequence::default();
         let (a, b) = (s.opener(), s.opener());
-        assert_eq!(s.check(&a), None);
+        assert_eq!((s.check(&a), s.newest()), (None, None));
         s.record("first");
+        assert_eq!(s.newest(), Some("first"), "which tells nobody");
         assert_eq!((s.check(&a), s.check(&a)), (Some("first"), None));
         assert_eq!((s.check(&b), s.check(&b)), (Some("first"), None));
         assert_eq!(s.check(&s.opener()), None, "opened after it was seen");

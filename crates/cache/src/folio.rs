@@ -63,10 +63,13 @@ pub struct Taken {
     pub blocked: bool,
 }
 
-/// A write covers a block in part whose other part is not in memory.
+/// Why [`AddressSpace::write`] has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NeedsFill {
-    pub block: u64,
+pub enum WriteRefused {
+    /// The write covers this block in part, and its other part is not in memory.
+    NeedsFill { block: u64 },
+    /// Data was lost since the caller looked at the map: what was promised to its blocks may be gone.
+    Lost,
 }
 
 /// Consecutive dirty blocks, in file order.
@@ -84,8 +87,6 @@ pub struct DirtyRun {
 pub enum RunCompletion {
     /// They are on the device; drop them from memory when `keep_clean` is off.
     Written,
-    /// They could not be written; they are dropped, and the caller has recorded the error.
-    Lost,
     /// They were not written (no credits, no memory): they are dirty again.
     Redirty,
 }
@@ -107,6 +108,8 @@ pub struct AddressSpace {
     bytes: AtomicU64,
     /// `dirty_blocks`, readable without the lock.
     dirty: AtomicU64,
+    /// How often [`AddressSpace::lose`] was called.
+    losses: AtomicU64,
 }
 
 impl AddressSpace {
@@ -120,6 +123,7 @@ impl AddressSpace {
             inner: RwLock::new(&FOLIO_CLASS, Inner::default()),
             bytes: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
         }
     }
 
@@ -219,6 +223,25 @@ impl AddressSpace {
             .is_some_and(|(start, f)| f.uptodate & (1 << (block - start * self.blocks_per_page())) != 0)
     }
 
+    /// The first block of `from..to` whose bytes are cached; `to` if there is none.
+    pub fn next_uptodate(&self, from: u64, to: u64) -> u64 {
+        if self.is_empty() || self.blocks_per_page() == 0 || from >= to {
+            return to;
+        }
+        let bpp = self.blocks_per_page();
+        let inner = self.inner.read();
+        let begin = self.covering(&inner, from / bpp).map_or(from / bpp, |(start, _)| start);
+        for (start, folio) in inner.folios.range(begin..to.div_ceil(bpp)) {
+            let base = start * bpp;
+            let skip = from.saturating_sub(base);
+            let rest = folio.uptodate >> skip;
+            if rest != 0 {
+                return (base + skip + u64::from(rest.trailing_zeros())).min(to);
+            }
+        }
+        to
+    }
+
     fn covering<'a>(&self, inner: &'a Inner, page: u64) -> Option<(u64, &'a Folio)> {
         let (start, folio) = inner.folios.range(..=page).next_back()?;
         (page < start + folio.pages).then_some((*start, folio))
@@ -263,19 +286,23 @@ impl AddressSpace {
 
     /// Puts `data` at byte `pos` and marks its blocks dirty. `fills` holds the current content of blocks that `data`
     /// covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). The file is at least
-    /// `pos + data.len()` long from then on, for `size` as for writeback. Returns how many bytes became dirty that were
-    /// not.
+    /// `pos + data.len()` long from then on, for `size` as for writeback. `losses`: [`AddressSpace::losses`] before the
+    /// caller asked the map for these blocks. Returns how many bytes became dirty that were not.
     ///
     /// # Errors
-    /// [`NeedsFill`]: such a block without a fill; nothing has changed. It may have been uptodate a moment ago.
+    /// [`WriteRefused`]; nothing has changed. A block that needs a fill may have been uptodate a moment ago.
     pub fn write(
         &self,
         pos: u64,
         data: &[u8],
         fills: &[(u64, AlignedBuf)],
         size: &AtomicU64,
-    ) -> Result<u64, NeedsFill> {
+        losses: u64,
+    ) -> Result<u64, WriteRefused> {
         let mut inner = self.inner.write();
+        if self.losses() != losses {
+            return Err(WriteRefused::Lost);
+        }
         let bs = self.block_size();
         let end = pos + data.len() as u64;
         for block in [pos >> self.block_bits, end.saturating_sub(1) >> self.block_bits] {
@@ -285,7 +312,7 @@ impl AddressSpace {
                 .covering(&inner, page)
                 .is_some_and(|(start, f)| f.uptodate & (1 << (block - start * self.blocks_per_page())) != 0);
             if !whole && !uptodate && !fills.iter().any(|(b, _)| *b == block) {
-                return Err(NeedsFill { block });
+                return Err(WriteRefused::NeedsFill { block });
             }
         }
         let mut newly = 0u64;
@@ -328,7 +355,9 @@ impl AddressSpace {
         Ok(newly << self.block_bits)
     }
 
-    /// Caches bytes that were read from the device (whole blocks from `pos` on); blocks already uptodate keep theirs.
+    /// Caches bytes that were read from the device (whole blocks from `pos` on), of which none was uptodate when the
+    /// read began: one that was may have been written and left since, and what was read of it is old. Blocks that are
+    /// uptodate now keep their bytes.
     pub fn insert_clean(&self, pos: u64, data: &[u8]) {
         debug_assert_eq!(pos % self.block_size(), 0);
         let mut inner = self.inner.write();
@@ -422,9 +451,61 @@ impl AddressSpace {
 
     /// The fate of blocks taken by [`AddressSpace::take_dirty`]. Returns how many bytes are dirty again.
     pub fn finish(&self, start: u64, blocks: u32, how: RunCompletion) -> u64 {
+        let mut inner = self.inner.write();
+        self.end_writeback(&mut inner, start, blocks, |folio, mask| match how {
+            RunCompletion::Redirty => {
+                let again = (mask & !folio.dirty).count_ones();
+                folio.dirty |= mask;
+                again
+            }
+            RunCompletion::Written => 0,
+        })
+    }
+
+    /// Blocks taken by [`AddressSpace::take_dirty`] could not be written; the caller has recorded the error. They are
+    /// dropped, but for those that were written to again meanwhile. `gone` is told of the others, as runs of a first
+    /// block and a length: under the lock, so that who writes there next finds what it has done.
+    pub fn lose(&self, start: u64, blocks: u32, mut gone: impl FnMut(u64, u32)) {
+        let bpp = self.blocks_per_page();
+        let mut inner = self.inner.write();
+        self.losses.fetch_add(1, Ordering::Release);
+        let (mut from, end) = (start, start + u64::from(blocks));
+        for block in start..end {
+            let dirty = self
+                .covering(&inner, block / bpp)
+                .is_some_and(|(first, f)| f.dirty & (1 << (block - first * bpp)) != 0);
+            if dirty {
+                if from < block {
+                    gone(from, (block - from) as u32);
+                }
+                from = block + 1;
+            }
+        }
+        if from < end {
+            gone(from, (end - from) as u32);
+        }
+        self.end_writeback(&mut inner, start, blocks, |folio, mask| {
+            folio.uptodate &= !(mask & !folio.dirty);
+            0
+        });
+    }
+
+    /// How often data was lost.
+    pub fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
+    }
+
+    /// Blocks that were under writeback are no longer; `settle` is called with the mask of those of each folio, and
+    /// returns how many became dirty. Returns how many bytes did.
+    fn end_writeback(
+        &self,
+        inner: &mut Inner,
+        start: u64,
+        blocks: u32,
+        mut settle: impl FnMut(&mut Folio, u64) -> u32,
+    ) -> u64 {
         let bpp = self.blocks_per_page();
         let end = start + u64::from(blocks);
-        let mut inner = self.inner.write();
         let first_page = start / bpp;
         let begin = inner.folios.range(..=first_page).next_back().map_or(first_page, |(s, _)| *s);
         let mut again = 0u64;
@@ -441,24 +522,17 @@ impl AddressSpace {
             }
             let mask = Self::mask(rel, rel_end - rel) & folio.writeback;
             folio.writeback &= !mask;
-            match how {
-                RunCompletion::Redirty => {
-                    again += u64::from((mask & !folio.dirty).count_ones());
-                    folio.dirty |= mask;
-                }
-                RunCompletion::Lost => folio.uptodate &= !(mask & !folio.dirty),
-                RunCompletion::Written => {}
-            }
+            again += u64::from(settle(folio, mask));
             let gone = folio.dirty == 0 && folio.writeback == 0 && (!self.keep_clean || folio.uptodate == 0);
             if gone {
                 drop_list.push(*s);
             }
         }
         for s in drop_list {
-            self.remove_folio(&mut inner, s);
+            self.remove_folio(inner, s);
         }
         inner.dirty_blocks += again;
-        self.publish(&inner);
+        self.publish(inner);
         again << self.block_bits
     }
 

@@ -35,7 +35,7 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
                             fills.push((block, AlignedBuf::from_slice(&device[at..at + bs as usize])));
                         }
                     }
-                    sp.write(pos, &data, &fills, &SIZE).expect("filled");
+                    sp.write(pos, &data, &fills, &SIZE, sp.losses()).expect("filled");
                     model[pos as usize..pos as usize + len].fill(byte);
                 }
                 5 | 6 => {
@@ -93,9 +93,9 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
 #[test]
 fn a_writer_during_writeback_does_not_change_what_is_written() {
     let sp = space(12, false);
-    sp.write(0, &[1; 4096], &[], &SIZE).expect("filled");
+    sp.write(0, &[1; 4096], &[], &SIZE, sp.losses()).expect("filled");
     let runs = sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE).runs;
-    sp.write(0, &[2; 4096], &[], &SIZE).expect("filled");
+    sp.write(0, &[2; 4096], &[], &SIZE, sp.losses()).expect("filled");
     assert!(runs[0].vecs[0].bytes().iter().all(|b| *b == 1));
     let again = sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE);
     assert!(again.runs.is_empty() && again.blocked, "its first write is still under way");
@@ -110,8 +110,41 @@ fn a_writer_during_writeback_does_not_change_what_is_written() {
 fn the_budget_gets_everything_back() {
     let budget = Budget::new(1 << 20);
     let sp = AddressSpace::new(12, true, budget.clone());
-    sp.write(0, &[1; 303_104], &[], &SIZE).expect("filled");
+    sp.write(0, &[1; 303_104], &[], &SIZE, sp.losses()).expect("filled");
     assert!(budget.used() >= 300_000);
     drop(sp);
     assert_eq!(budget.used(), 0);
+}
+
+/// What was written to again while its first write was on its way keeps the newer data; of the rest the caller is told.
+#[test]
+fn what_is_lost_is_told_but_for_what_is_newer() {
+    let sp = space(12, false);
+    let before = sp.losses();
+    sp.write(0, &[1; 5 * 4096], &[], &SIZE, before).expect("filled");
+    let runs = sp.take_dirty(0, u64::MAX, u64::MAX, &SIZE).runs;
+    assert_eq!((runs[0].start, runs[0].blocks), (0, 5));
+    sp.write(4096, &[2; 4096], &[], &SIZE, before).expect("filled");
+    sp.write(3 * 4096, &[2; 4096], &[], &SIZE, before).expect("filled");
+    let mut gone = Vec::new();
+    sp.lose(0, 5, |start, blocks| gone.push((start, blocks)));
+    assert_eq!(gone, [(0, 1), (2, 1), (4, 1)]);
+    assert_eq!(sp.dirty_bytes(), 2 * 4096);
+    let uptodate: Vec<bool> = (0..5).map(|block| sp.block_uptodate(block)).collect();
+    assert_eq!(uptodate, [false, true, false, true, false]);
+    // Who asked the map before that asks again.
+    assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, before), Err(WriteRefused::Lost));
+    assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, sp.losses()), Ok(4096));
+}
+
+#[test]
+fn the_next_block_in_memory_is_found() {
+    let sp = space(10, true);
+    sp.write(5 * 1024, &[1; 1024], &[], &SIZE, 0).expect("filled");
+    sp.insert_clean(70 * 1024, &[2; 2048]);
+    let found: Vec<u64> = [(0, 200), (0, 5), (5, 200), (6, 200), (71, 200), (72, 200), (72, 72)]
+        .into_iter()
+        .map(|(from, to)| sp.next_uptodate(from, to))
+        .collect();
+    assert_eq!(found, [5, 5, 5, 70, 71, 200, 72]);
 }

@@ -24,7 +24,7 @@ mod writes;
 pub use budget::{Budget, Shrinker};
 pub use buffer::{BufKind, Buffer, BufferCache, BufferState, CacheStats};
 pub use error_sequence::{ErrorSequence, Opener};
-pub use folio::{AddressSpace, DirtyRun, Folio, NeedsFill, PAGE_SIZE, RunCompletion, Taken};
+pub use folio::{AddressSpace, DirtyRun, Folio, PAGE_SIZE, RunCompletion, Taken, WriteRefused};
 pub use io_wait::{IoToken, IoWait};
 pub use writeback::{AddressSpaceOps, Flusher, FlusherOptions, Listed};
 pub use writes::{Epoch, WritebackToken, Writebacks};

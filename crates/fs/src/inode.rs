@@ -22,7 +22,7 @@ use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc};
 use extant_ondisk::time::Timestamp;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::map::MapRoot;
 use crate::map::es::EsInode;
@@ -212,6 +212,12 @@ impl Inode {
             fs.errors.record(e.clone());
         }
         self.errors.record(e);
+    }
+
+    /// The error of data that was lost since there were `losses` ([`extant_cache::AddressSpace::losses`]). Nobody counts
+    /// as told by this.
+    pub(crate) fn lost_since(&self, losses: u64) -> Result<()> {
+        if self.pages.losses() == losses { Ok(()) } else { self.errors.newest().map_or(Ok(()), Err) }
     }
 
     pub(crate) fn users(&self) -> u32 {

@@ -6,7 +6,8 @@ mod tools;
 
 use std::sync::Arc;
 
-use extant_block::device::MemDevice;
+use extant_block::BioOp;
+use extant_block::device::{Fault, FaultyDevice, MemDevice};
 use extant_fs::{Cred, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, SetAttr, WriteFlags};
 
 const OLD: u8 = 0xAA;
@@ -92,6 +93,94 @@ fn what_was_cut_off_does_not_come_back() {
             drop((f, g));
             crashed.unmount().expect("unmount");
             fs.unmount().expect("unmount");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A tail that was read is clean in memory, and zero behind the end; on the device it is what it was.
+#[test]
+fn what_was_cut_off_does_not_come_back_when_the_tail_has_been_read() {
+    let grows: [(&str, Step); 4] = [
+        ("write far behind", |fs, f| write(fs, f, 20_000, 20_001)),
+        ("write through far behind", |fs, f| write(fs, f, 10 * BLOCK, 10 * BLOCK + THROUGH)),
+        ("truncate up", |fs, f| resize(fs, f, 20_000)),
+        ("allocate", |fs, f| fallocate(fs, f, FallocateMode::Allocate { keep_size: false }, 2 * BLOCK, 30_000)),
+    ];
+    let mut wrong = Vec::new();
+    for kind in ["ext4", "ext3"] {
+        for (what, grow) in grows {
+            if kind == "ext3" && what == "allocate" {
+                continue; // needs extents
+            }
+            let (dev, fs) = mounted(kind);
+            let f = make(&fs, b"f");
+            fs.write(&f, 0, &[OLD; 3 * BLOCK as usize], WriteFlags::default()).expect("write");
+            fs.fsync(&f, false).expect("fsync");
+            resize(&fs, &f, CUT);
+            // Commits the truncation; its zeros are still in memory when the power goes.
+            fs.fsync(&make(&fs, b"other"), false).expect("fsync");
+            let dev2 = Arc::new(dev.snapshot());
+            drop(f);
+            fs.unmount().expect("unmount");
+            let fs = Filesystem::mount(dev2.clone(), options()).expect("mounted after the crash");
+            let f = fs.walk(b"f", true).expect("there");
+            assert_eq!(fs.read(&f, 0, &mut [0; 9000]).expect("read"), CUT as usize);
+            grow(&fs, &f);
+            fs.fsync(&f, false).expect("fsync");
+            let crashed = Filesystem::mount(Arc::new(dev2.snapshot()), options()).expect("mounted after the crash");
+            let g = crashed.walk(b"f", true).expect("there");
+            let mut content = vec![0; crashed.getattr(&g).size as usize];
+            assert_eq!(crashed.read(&g, 0, &mut content).expect("read"), content.len());
+            assert!(content.len() as u64 > CUT, "{kind}, {what}");
+            if let Some(at) = content[CUT as usize..].iter().position(|b| *b == OLD) {
+                wrong.push(format!("{kind}, {what}: byte {} of {} came back", CUT as usize + at, content.len()));
+            }
+            drop((f, g));
+            crashed.unmount().expect("unmount");
+            fs.unmount().expect("unmount");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+type Grow = fn(&Filesystem, &InodeRef) -> extant_fs::Result<()>;
+
+/// The size does not move over a tail whose zeros did not reach the device, and whoever moves it is told.
+#[test]
+fn a_file_does_not_grow_over_a_tail_that_cannot_be_written() {
+    let grows: [(&str, Grow); 3] = [
+        ("write far behind", |fs, f| fs.write(f, 20_000, &[NEW], WriteFlags::default()).map(drop)),
+        ("truncate up", |fs, f| fs.setattr(f, &SetAttr { size: Some(20_000), ..SetAttr::default() }).map(drop)),
+        ("allocate", |fs, f| fs.fallocate(f, FallocateMode::Allocate { keep_size: false }, 2 * BLOCK, 20_000)),
+    ];
+    let mut wrong = Vec::new();
+    for keep_clean in [false, true] {
+        for (what, grow) in grows {
+            let disk = Arc::new(tools::made(&["-b", "4096", "-t", "ext4"], "32M"));
+            let faulty = Arc::new(FaultyDevice::new(disk.clone()));
+            let fs = Filesystem::mount(faulty.clone(), MountOptions { keep_clean, ..options() }).expect("mounted");
+            let f = make(&fs, b"f");
+            fs.write(&f, 0, &[OLD; 3 * BLOCK as usize], WriteFlags::default()).expect("write");
+            fs.fsync(&f, false).expect("fsync");
+            resize(&fs, &f, CUT);
+            faulty.inject(Fault::eio().op(BioOp::Write).data().once());
+            let grown = grow(&fs, &f);
+            assert!(faulty.injected() > 0, "{what}: nothing failed");
+            if grown.is_ok() {
+                wrong.push(format!("{what}, keep_clean {keep_clean}: nobody was told"));
+            }
+            let _ = fs.sync();
+            let crashed = Filesystem::mount(Arc::new(disk.snapshot()), options()).expect("mounted after the crash");
+            let g = crashed.walk(b"f", true).expect("there");
+            let mut content = vec![0; crashed.getattr(&g).size as usize];
+            assert_eq!(crashed.read(&g, 0, &mut content).expect("read"), content.len());
+            if content.iter().skip(CUT as usize).any(|b| *b == OLD) {
+                wrong.push(format!("{what}, keep_clean {keep_clean}: what was cut off came back"));
+            }
+            drop((f, g));
+            crashed.unmount().expect("unmount");
+            let _ = fs.unmount();
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

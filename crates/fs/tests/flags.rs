@@ -4,7 +4,8 @@
 mod common;
 
 use common::*;
-use extant_fs::{Cred, Error, NewNode, RenameFlags, SetAttr, SetFlags, SetTime};
+use extant_block::device::Catch;
+use extant_fs::{Cred, Error, NewNode, RenameFlags, SetAttr, SetFlags, SetTime, WriteFlags};
 use extant_ondisk::inode::InodeFlags;
 
 fn set(scene: &Scene, inode: &extant_fs::InodeRef, flags: InodeFlags) {
@@ -28,6 +29,29 @@ fn what_is_written_to_a_synchronous_file_is_durable() {
             assert_eq!(there, synchronous, "{:?}", options.write_through_bytes);
         }
     }
+}
+
+/// The write tells of its data, for whoever relies on the flag never calls fsync.
+#[test]
+fn what_a_synchronous_file_loses_is_told() {
+    bounded(|| {
+        for synchronous in [true, false] {
+            let scene = Disk::new(64, EXT4).mount(production());
+            let f = create(&scene, "f");
+            scene.sync().expect("sync");
+            if synchronous {
+                set(&scene, &f, InodeFlags::SYNC);
+            }
+            scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
+            let written = scene.write(&f, 0, b"lost", WriteFlags::default());
+            assert_eq!(written.is_err(), synchronous, "{written:?}");
+            // An fsync tells, too; and what comes then is a matter of its own.
+            let _ = scene.fsync(&f, false);
+            assert_eq!(scene.disk.held.caught(), 1);
+            put(&scene, &f, 0, b"written");
+            scene.fsync(&f, false).expect("fsync");
+        }
+    });
 }
 
 #[test]

@@ -151,3 +151,40 @@ fn data_goes_elsewhere_when_a_bitmap_cannot_be_read_again() {
         );
     });
 }
+
+/// A block whose write fails after it was written to again: the newer data is written next, in a place that was
+/// promised to it, whatever else happens to the block meanwhile, and no promise is left over.
+#[test]
+fn a_lost_write_does_not_take_the_promise_of_a_newer_one() {
+    bounded(|| {
+        for again in ["nothing", "write", "preallocate"] {
+            let scene = Disk::new(64, EXT4).mount(production());
+            let f = create(&scene, "f");
+            scene.sync().expect("sync");
+            let free = scene.statfs().blocks_free;
+            put(&scene, &f, 0, &[1; BLOCK as usize]);
+            scene.disk.held.catch(Catch::hold().writes().data());
+            let first = Ack::Fsync.start(&scene, &f);
+            assert!(scene.disk.held.wait_held(1, LONG), "nothing is written");
+            put(&scene, &f, 0, &[2; BLOCK as usize]);
+            let lost = scene.disk.held.held()[0].id;
+            scene.disk.held.fail(lost, EIO);
+            assert!(first.join().0.is_err(), "{again}: nobody was told");
+            let second = Ack::Fsync.start(&scene, &f);
+            assert!(scene.disk.held.wait_held(1, LONG), "{again}: the newer data is not written");
+            match again {
+                "write" => put(&scene, &f, 0, &[3; BLOCK as usize]),
+                "preallocate" => preallocate(&scene, &f, 0, BLOCK),
+                _ => {}
+            }
+            scene.disk.held.let_go();
+            let _ = second.join(); // another thread, which is told of the first write, too
+            let _ = scene.sync();
+            scene.sync().expect("sync");
+            assert_eq!(scene.stats.errors.get(), 0, "{again}: damage");
+            assert_eq!(scene.statfs().blocks_free, free - 1, "{again}");
+            let found = content_of(&scene.disk.after_cut(), "f").expect("there");
+            assert_eq!(found, [if again == "write" { 3 } else { 2 }; BLOCK as usize], "{again}");
+        }
+    });
+}

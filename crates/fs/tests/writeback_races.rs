@@ -238,3 +238,45 @@ fn the_size_on_disk_follows_an_append_that_writeback_overtakes() {
         );
     });
 }
+
+/// A read that reaches ahead over a block that is dirty: by the time it ends, the block may have been written and have
+/// left memory. What it read there is older than an fsync that was answered.
+#[test]
+fn what_is_read_ahead_is_not_older_than_what_is_written_meanwhile() {
+    bounded(|| {
+        let disk = Disk::new(64, EXT4);
+        {
+            let scene = disk.mount(production());
+            put(&scene, &create(&scene, "large"), 0, &vec![1; 24 << 20]);
+            let f = create(&scene, "f");
+            put(&scene, &f, 0, &[1; 64 * BLOCK as usize]);
+            // Behind a hole, so that it takes a request of its own.
+            put(&scene, &f, 66 * BLOCK, &b"the end ".repeat(4096));
+            scene.unmount().expect("unmount");
+        }
+        let end = disk.blocks_with(b"the end ")[0];
+        let scene = disk.mount(MountOptions { cache_bytes: 8 << 20, keep_clean: true, ..production() });
+        let root = scene.root().expect("root");
+        let [f, large] = [&b"f"[..], b"large"].map(|name| scene.lookup(&root, name).expect("there"));
+        put(&scene, &f, 40 * BLOCK, b"newer");
+        scene.disk.held.catch(Catch::hold().reads().range(end..end + 1));
+        let (fs, g) = (scene.shared(), f.clone());
+        let reader = start("reader", move || get(&fs, &g, 0, BLOCK as usize));
+        // Where it does not read so far, it just ends.
+        let ahead = scene.disk.held.wait_held(1, GRACE);
+        scene.fsync(&f, false).expect("fsync");
+        for _ in 0..2 {
+            for at in (0..24 << 20).step_by(65536) {
+                get(&scene, &large, at, 65536);
+            }
+        }
+        scene.disk.held.let_go();
+        assert_eq!(reader.join(), [1; BLOCK as usize]);
+        assert_eq!(get(&scene, &f, 40 * BLOCK, 5), b"newer", "read ahead meanwhile: {ahead}");
+        // What it brought into memory is what the next write of a part of the block leaves of the rest.
+        put(&scene, &f, 40 * BLOCK + 100, b"other part");
+        scene.fsync(&f, false).expect("fsync");
+        let found = content_of(&scene.disk.after_cut(), "f").expect("there");
+        assert_eq!(&found[40 * BLOCK as usize..][..5], b"newer");
+    });
+}

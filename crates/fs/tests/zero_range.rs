@@ -163,3 +163,15 @@ fn random_ranges_against_a_model() {
         tools::assert_clean(&b.dev);
     }
 }
+
+/// What e2fsck finds missing otherwise: a file of 2 GiB needs the feature, whoever makes it so long.
+#[test]
+fn beyond_2_gib_the_feature_is_set() {
+    let mut bench = mounted(&["-b", "4096", "-t", "ext4", "-O", "^large_file,^resize_inode"], options());
+    let f = bench.file(b"f");
+    assert_eq!(bench.fs.write(&f, 1 << 31, &[1; 8192], WriteFlags::default()).expect("write"), 8192);
+    bench.fs.fallocate(&f, FallocateMode::ZeroRange { keep_size: false }, 1 << 31, 8192).expect("zeroed");
+    drop(f);
+    bench.remount();
+    assert!(tools::debugfs(&bench.dev, "features").contains("large_file"));
+}

@@ -83,8 +83,9 @@ impl Filesystem {
     /// Changes attributes; returns the new ones.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
         let _change = self.begin_change()?;
+        let losses = inode.pages.losses();
         self.retry_no_space(|| self.setattr_once(inode, set))?;
-        self.honour_sync(&[inode])?;
+        self.honour_sync_of_data(inode, losses)?;
         Ok(self.getattr(inode))
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
 use extant_block::{AlignedBuf, BioFlags};
-use extant_cache::NeedsFill;
+use extant_cache::WriteRefused;
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
@@ -91,7 +91,9 @@ impl Filesystem {
             let start = (pos + from as u64) / bs * bs;
             let mut stop = (pos + to as u64).div_ceil(bs) * bs;
             if sequential && i == last {
-                stop = (stop + READAHEAD_BYTES).min(size.div_ceil(bs) * bs);
+                // Up to what is in memory: it may be newer than the device, and on its way there.
+                let ahead = (stop + READAHEAD_BYTES).min(size.div_ceil(bs) * bs);
+                stop = inode.pages.next_uptodate(stop / bs, ahead / bs) * bs;
             }
             let mut fresh = AlignedBuf::zeroed((stop - start) as usize);
             self.read_device(inode, start, &mut fresh)?;
@@ -185,6 +187,7 @@ impl Filesystem {
             return Ok(0);
         }
         inode.set_closed(false);
+        let losses = inode.pages.losses();
         let mut done = 0;
         while done < data.len() {
             match self.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
@@ -196,7 +199,7 @@ impl Filesystem {
         }
         self.flusher.throttle(!self.options.threads);
         self.budget.relieve();
-        self.honour_sync(&[inode])?;
+        self.honour_sync_of_data(inode, losses)?;
         Ok(done)
     }
 
@@ -227,8 +230,8 @@ impl Filesystem {
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
         let end = pos + data.len() as u64;
-        if pos > old && !old.is_multiple_of(bs) {
-            self.zero_stale_tail(inode, old, pos.min(old.div_ceil(bs) * bs))?;
+        if pos > old {
+            self.settle_end(inode)?;
         }
         let aligned = pos.is_multiple_of(bs) && (end.is_multiple_of(bs) || end >= old);
         let through = match self.options.write_through_bytes {
@@ -267,26 +270,11 @@ impl Filesystem {
         }
     }
 
-    /// The bytes of the last block after the old end may be anything on the device; they become part of the file now.
-    fn zero_stale_tail(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
-        let block = from >> self.geo.block_bits;
-        if inode.pages.block_uptodate(block) {
-            return self.settle_tail(inode, from); // folios hold zeros there, the device perhaps not
-        }
-        let (_, state) = self.status(inode, LogicalBlock(block as u32), 1)?;
-        if !matches!(state, EsState::Written(_)) {
-            return Ok(());
-        }
-        let zeros = vec![0u8; (to - from) as usize];
-        self.write_delayed(inode, from, &zeros)?;
-        self.settle_tail(inode, from)
-    }
-
     /// Into folios: as much as blocks can be promised for, which is at least a byte; returns how much.
     pub(crate) fn write_delayed(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
         let bits = self.geo.block_bits;
         let bs = 1u64 << bits;
-        let (old, mut end) = (inode.size(), pos + data.len() as u64);
+        let (old, end) = (inode.size(), pos + data.len() as u64);
         let (first, last) = (pos >> bits, (end - 1) >> bits);
         // Partial blocks need their old content, unless it is in memory already.
         let mut fills: Vec<(u64, AlignedBuf)> = Vec::new();
@@ -297,30 +285,28 @@ impl Filesystem {
             }
             fills.push((block, self.read_fill(inode, block, old)?));
         }
-        let (placed, promised) = self.promise_holes(inode, first as u32, last as u32)?;
-        if u64::from(placed) <= last {
-            if u64::from(placed) <= first {
-                return Err(Error::NoSpace);
-            }
-            end = u64::from(placed) << bits;
-            fills.retain(|(block, _)| *block < u64::from(placed));
-        }
-        let n = (end - pos) as usize;
-        let newly = loop {
-            match inode.pages.write(pos, &data[..n], &fills, inode.size_cell()) {
-                Ok(newly) => break newly,
-                // Its writeback ended since it was looked at, and it left: now the device has it.
-                Err(NeedsFill { block }) => match self.read_fill(inode, block, old) {
-                    Ok(fill) => fills.push((block, fill)),
-                    Err(e) => {
-                        self.break_promises(inode, promised);
-                        return Err(e);
+        loop {
+            // Read first: what is lost from then on takes along what was promised to its blocks.
+            let losses = inode.pages.losses();
+            let (placed, promised) = self.promise_holes(inode, first as u32, last as u32)?;
+            let n = match u64::from(placed) {
+                placed if placed <= first => return Err(Error::NoSpace),
+                placed => ((placed << bits).min(end) - pos) as usize,
+            };
+            match inode.pages.write(pos, &data[..n], &fills, inode.size_cell(), losses) {
+                Ok(newly) => {
+                    self.note_dirty(inode, newly);
+                    return Ok(n);
+                }
+                Err(refused) => {
+                    self.break_promises(inode, promised);
+                    if let WriteRefused::NeedsFill { block } = refused {
+                        // Its writeback ended since it was looked at, and it left: now the device has it.
+                        fills.push((block, self.read_fill(inode, block, old)?));
                     }
-                },
+                }
             }
-        };
-        self.note_dirty(inode, newly);
-        Ok(n)
+        }
     }
 
     /// The current content of a block that a write covers in part, as far as it belongs to a file of `size` bytes.
@@ -414,12 +400,13 @@ impl Filesystem {
                             return Err(e);
                         }
                     };
-                    match self.map_written(inode, lblk, chosen, (abs + n as u64).min(end)) {
+                    let (mapped, r) = self.map_written(inode, lblk, chosen, (abs + n as u64).min(end));
+                    at += n.min((mapped as usize) << bits);
+                    inode.set_size(inode.size().max((pos + at as u64).min(end)));
+                    match r {
                         Err(e) if at > 0 && e.is_no_space() => break,
                         r => r?,
                     }
-                    at += n;
-                    inode.set_size(inode.size().max((pos + at as u64).min(end)));
                 }
             }
         }

@@ -2,8 +2,9 @@
 //! yet, or that were there before (Linux: `i_disksize`).
 //!
 //! Who moves it: writeback, when data is on the device ([`Filesystem::write_disk_size`]); a truncation, both sizes at
-//! once ([`Filesystem::write_both_sizes`]). Who uncovers bytes behind the size on disk, or maps blocks there, first
-//! brings it up ([`Filesystem::settle_disk_size`]) and zeroes the rest of the last block ([`Filesystem::settle_tail`]).
+//! once ([`Filesystem::write_both_sizes`]). Who uncovers bytes behind the size on disk, or maps blocks there, first has
+//! the rest of the last block zeroed on the device: behind the size on disk ([`Filesystem::settle_disk_size`]), and
+//! behind the end of the file where that moves ([`Filesystem::settle_end`]).
 //!
 //! # Locking
 //! The inode's `inode` lock, exclusively, or the owner of a batch in writeback; the size is under `inode meta` (60).
@@ -21,7 +22,7 @@ use crate::ops::credits;
 use crate::ops::writeback::WritebackReason;
 
 impl Filesystem {
-    pub(crate) fn grow_disk_size(&self, inode: &Inode, to: u64) {
+    fn grow_disk_size(&self, inode: &Inode, to: u64) {
         let mut m = inode.meta.write();
         if m.desc.size < to {
             m.desc.size = to;
@@ -54,9 +55,29 @@ impl Filesystem {
         self.settle_tail(inode, size)
     }
 
+    /// Called before the file grows over its end: what the last block holds behind it becomes part of the file then. It
+    /// is zero in memory; on the device it may be anything, also where the block is clean, for it may have been read.
+    pub(crate) fn settle_end(&self, inode: &Arc<Inode>) -> Result<()> {
+        let size = inode.size();
+        if size.is_multiple_of(u64::from(self.geo.block_size)) {
+            return Ok(());
+        }
+        let losses = inode.pages.losses();
+        let block = size >> self.geo.block_bits;
+        if !inode.pages.block_dirty(block) && self.has_content(inode, block)? {
+            // With its last byte the whole block is written, and the file stays as it is.
+            let mut last = [0];
+            self.read_locked(inode, size - 1, &mut last)?;
+            self.write_delayed(inode, size - 1, &last)?;
+        }
+        self.settle_tail(inode, size)?;
+        inode.lost_since(losses)
+    }
+
     /// Sends what is in memory of the block at `pos`, an end of the file, to the device, and waits for it: a size that
     /// grows must not be durable before, or a crash would uncover what an earlier truncation cut off.
-    pub(crate) fn settle_tail(&self, inode: &Arc<Inode>, pos: u64) -> Result<()> {
+    fn settle_tail(&self, inode: &Arc<Inode>, pos: u64) -> Result<()> {
+        let losses = inode.pages.losses();
         let block = pos >> self.geo.block_bits;
         if !inode.pages.block_dirty(block) {
             return Ok(());
@@ -69,7 +90,7 @@ impl Filesystem {
             }
             inode.writes.wait();
         }
-        Ok(())
+        inode.lost_since(losses)
     }
 
     /// The superblock says that files of 2 GiB and more exist, from the transaction on that makes the first.

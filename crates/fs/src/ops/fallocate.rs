@@ -51,6 +51,7 @@ impl Filesystem {
         if mode != FallocateMode::PunchHole && end > self.max_size(inode) {
             return Err(Error::FileTooBig);
         }
+        let losses = inode.pages.losses();
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             let preallocates = matches!(mode, FallocateMode::Allocate { .. });
@@ -70,19 +71,15 @@ impl Filesystem {
                 self.write_inode(handle, inode)
             })
         })?;
-        self.honour_sync(&[inode])
+        self.honour_sync_of_data(inode, losses)
     }
 
     pub(super) fn preallocate(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
         let bits = self.geo.block_bits;
-        let bs = 1u64 << bits;
         let old = inode.size();
         if !keep_size && end > old {
             self.settle_disk_size(inode, end)?;
-            if !old.is_multiple_of(bs) {
-                self.zero_range_cached(inode, old, end.min(old.div_ceil(bs) * bs))?;
-                self.settle_tail(inode, old)?;
-            }
+            self.settle_end(inode)?;
         }
         let mut lblk = (pos >> bits) as u32;
         let last = ((end - 1) >> bits).min(u64::from(LAST_BLOCK.0)) as u32;

@@ -179,17 +179,29 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Ends an operation that changed the content of files or directories: durable before it returns, where one of them
-    /// says so (Linux: `IS_SYNC`, `IS_DIRSYNC`). No lock is held.
+    /// Ends an operation that changed files or directories: durable before it returns, where one of them says so
+    /// (Linux: `IS_SYNC`, `IS_DIRSYNC`). No lock is held.
     pub(crate) fn honour_sync(&self, changed: &[&InodeRef]) -> Result<()> {
-        for inode in changed {
-            let asks = if inode.is_dir() { InodeFlags::SYNC | InodeFlags::DIRSYNC } else { InodeFlags::SYNC };
-            if inode.meta.read().desc.flags.intersects(asks) {
-                self.wait_for(|done| self.barrier(Scope::Inode { inode, datasync: false }, done))?;
-            }
+        for inode in changed.iter().filter(|inode| is_synchronous(inode)) {
+            self.wait_for(|done| self.barrier(Scope::Inode { inode, datasync: false }, done))?;
         }
         Ok(())
     }
+
+    /// The same for one that changed data: of what was lost since there were `losses` of the inode's, it tells.
+    pub(crate) fn honour_sync_of_data(&self, inode: &InodeRef, losses: u64) -> Result<()> {
+        if !is_synchronous(inode) {
+            return Ok(());
+        }
+        self.honour_sync(&[inode])?;
+        inode.lost_since(losses)
+    }
+}
+
+/// Whether the flags ask for each change to be durable before it is answered.
+fn is_synchronous(inode: &Inode) -> bool {
+    let asks = if inode.is_dir() { InodeFlags::SYNC | InodeFlags::DIRSYNC } else { InodeFlags::SYNC };
+    inode.meta.read().desc.flags.intersects(asks)
 }
 
 /// The flags after chattr(1) (Linux: `ext4_fileattr_set`, `ext4_ioctl_setflags`, `fileattr_set_prepare`).

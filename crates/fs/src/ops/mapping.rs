@@ -211,16 +211,26 @@ impl Filesystem {
         }
     }
 
-    /// Chosen blocks whose data is on the device become the file's, and the size on disk follows up to `end`.
-    pub(super) fn map_written(&self, inode: &Arc<Inode>, lblk: LogicalBlock, chosen: Chosen, end: u64) -> Result<()> {
+    /// Chosen blocks whose data is on the device become the file's, and the size on disk follows up to `end`. How many
+    /// did, also when the others could not.
+    pub(super) fn map_written(
+        &self,
+        inode: &Arc<Inode>,
+        lblk: LogicalBlock,
+        chosen: Chosen,
+        end: u64,
+    ) -> (u32, Result<()>) {
         let mut open = None;
+        let len = chosen.len;
         let mut chosen = Some(chosen);
         let r = self.settle_chosen(&mut open, inode, lblk, &mut chosen, end);
+        let left = chosen.as_ref().map_or(0, |c| c.len);
         self.cancel_chosen(&mut chosen);
-        match open {
+        let r = match open {
             Some(handle) => self.end(handle, r),
             None => r,
-        }
+        };
+        (len - left, r)
     }
 
     /// Chooses blocks for a hole and maps them as unwritten, under one handle: returns how many from `lblk` on (at
@@ -328,10 +338,10 @@ impl Filesystem {
                 // What failed in the middle must still be written with the inode.
                 r
             };
-            if matches!(progress, Ok(Progress::Done)) {
-                self.grow_disk_size(inode, size);
+            match progress {
+                Ok(Progress::Done) => self.write_disk_size(&mut handle, inode, size)?,
+                _ => self.write_inode_data(&mut handle, inode)?,
             }
-            self.write_inode_data(&mut handle, inode)?;
             // Also after an error, which leaves a consistent map.
             handle.finish();
             match progress? {

@@ -29,10 +29,7 @@ impl Filesystem {
         // Also when it shrinks: the size on disk may be smaller yet.
         self.settle_disk_size(inode, new)?;
         if new > old {
-            if !old.is_multiple_of(bs) {
-                self.zero_range_cached(inode, old, new.min(old.div_ceil(bs) * bs))?;
-                self.settle_tail(inode, old)?;
-            }
+            self.settle_end(inode)?;
             return self.transact(credits::DISK_SIZE, |handle| self.write_both_sizes(handle, inode, new));
         }
         let _wb = inode.wb.lock();
@@ -84,16 +81,20 @@ impl Filesystem {
         self.flusher.dropped(gone);
     }
 
+    /// Whether the block may hold anything but zeros. What is clean in memory of a hole or of unwritten blocks does not.
+    pub(super) fn has_content(&self, inode: &Arc<Inode>, block: u64) -> Result<bool> {
+        // The folios first: what leaves them between the two questions is mapped and written by then.
+        let written = |state| matches!(state, (_, EsState::Written(_)));
+        Ok(inode.pages.block_dirty(block) || written(self.status(inode, LogicalBlock(block as u32), 1)?))
+    }
+
     /// Zeros `[from, to)`, which lies within one block, where the block has content.
     pub(super) fn zero_range_cached(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
         if from >= to {
             return Ok(());
         }
         let block = from >> self.geo.block_bits;
-        // The folios first: what leaves them between the two questions is mapped and written by then.
-        if !inode.pages.block_uptodate(block)
-            && !matches!(self.status(inode, LogicalBlock(block as u32), 1)?, (_, EsState::Written(_)))
-        {
+        if !self.has_content(inode, block)? {
             return Ok(());
         }
         let zeros = vec![0u8; (to - from) as usize];

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
+use extant_ondisk::LogicalBlock;
 
+use crate::ops::mapping::Want;
 use crate::ops::no_space::tests::take_all;
+use crate::ops::writeback::WritebackReason;
 use crate::{Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, WriteFlags};
 
 const BLOCK: u64 = 1024;
@@ -107,4 +110,63 @@ fn data_in_preallocated_blocks_waits_for_the_commit_that_frees_space() {
     let all = content(&fs, &f);
     let written = all.iter().filter(|b| **b == NEW).count() as u64;
     assert_eq!(written, 25 * BLOCK);
+}
+
+/// What is refused has not made the file longer by the rest of its last block.
+#[test]
+fn a_file_that_finds_no_space_to_grow_keeps_its_size() {
+    for keep_clean in [false, true] {
+        for (what, grow) in [
+            ("write far behind", (|fs, f| fs.write(f, 20_000, &[NEW], WriteFlags::default()).map(drop)) as Grow),
+            ("allocate", |fs, f| fs.fallocate(f, FallocateMode::Allocate { keep_size: false }, 4 * BLOCK, 20_000)),
+        ] {
+            let (_dev, fs) = mounted(keep_clean);
+            let root = fs.root().expect("root");
+            let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+            fs.write(&f, 0, &[OLD; 1500], WriteFlags::default()).expect("write");
+            fs.fsync(&f, false).expect("fsync");
+            take_all(&fs);
+            let grown = grow(&fs, &f);
+            assert!(matches!(grown, Err(Error::NoSpace)), "{what}: {grown:?}");
+            assert_eq!(content(&fs, &f), [OLD; 1500], "{what}, keep_clean {keep_clean}");
+        }
+    }
+}
+
+type Grow = fn(&Filesystem, &InodeRef) -> crate::Result<()>;
+
+/// A hole that was read is in memory, and still a hole: what cuts it needs no space.
+#[test]
+fn a_cached_hole_is_cut_on_a_full_disk() {
+    let (_dev, fs) = mounted(true);
+    let root = fs.root().expect("root");
+    let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+    put(&fs, &f, 40..41, OLD);
+    fs.fsync(&f, false).expect("fsync");
+    let before = content(&fs, &f);
+    take_all(&fs);
+    let promised = fs.alloc.reserved_blocks();
+    fs.fallocate(&f, FallocateMode::PunchHole, 10 * BLOCK + 100, 5 * BLOCK).expect("a hole in a hole");
+    assert_eq!(content(&fs, &f), before);
+    let half = 20 * BLOCK + BLOCK / 2;
+    fs.setattr(&f, &crate::SetAttr { size: Some(half), ..crate::SetAttr::default() }).expect("less");
+    assert_eq!(content(&fs, &f), vec![0; half as usize]);
+    assert_eq!(fs.alloc.reserved_blocks(), promised, "nothing was promised");
+}
+
+/// Data has found its blocks, but the node of the map that would name the last of them has not.
+#[test]
+fn what_could_be_mapped_is_the_files_also_when_the_rest_could_not() {
+    let dev = Arc::new(crate::tools::made(&["-t", "ext3", "-b", "1024"], "8M"));
+    let fs = mount(dev, false);
+    let root = fs.root().expect("root");
+    let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+    fs.sync().expect("sync");
+    let why = WritebackReason::Background;
+    let chosen = fs.choose_blocks(&f, LogicalBlock(0), 16, Want::Written, None, why).expect("chosen").0;
+    assert_eq!(chosen.len, 16);
+    take_all(&fs);
+    let (mapped, r) = fs.map_written(&f, LogicalBlock(0), chosen, 16 * BLOCK);
+    assert!(matches!(r, Err(Error::NoSpace)), "{r:?}");
+    assert_eq!((mapped, f.meta.read().desc.size), (12, 12 * BLOCK));
 }

@@ -774,16 +774,17 @@ impl Filesystem {
     }
 
     /// The data of a piece is gone: it is dropped, what was promised for it is free again, and whoever asks for
-    /// durability is told.
+    /// durability is told. Blocks that were written to again meanwhile keep their newer data and its promise.
     fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
         self.write_failed(inode, e);
-        inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Lost);
+        inode.pages.lose(u64::from(piece.lblk.0), piece.len, |start, blocks| {
+            let promised = {
+                let _map = inode.map.write();
+                inode.es.remove(LogicalBlock(start as u32), blocks)
+            };
+            self.alloc.unreserve(promised);
+        });
         self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
-        let promised = {
-            let _map = inode.map.write();
-            inode.es.remove(piece.lblk, piece.len)
-        };
-        self.alloc.unreserve(promised);
     }
 
     /// Leaves the inode to the thread that may wait. Where that has ended nobody waits for a handle any more: who is
