@@ -232,26 +232,35 @@ fn set_id_bits_go_when_the_content_changes() {
     if !can_mount() {
         return;
     }
+    // The owner, and somebody who writes by one of his further groups, of whom a request does not tell.
+    let owner = ["--reuid=65534", "--regid=65533", "--clear-groups"];
+    let member = ["--reuid=65532", "--regid=65532", "--groups=65534"];
     for (writeback_cache, no_open) in [(true, true), (false, true), (true, false), (false, false)] {
         let b = bench();
         let server = ServerOptions { writeback_cache, no_open, ..ServerOptions::default() };
         let mut m = b.serve(&Setup { server, ..Setup::default() });
         fs::set_permissions(&m.path, fs::Permissions::from_mode(0o777)).expect("chmod");
-        for (name, script) in
-            [("w", "echo x >> $F"), ("t", ": > $F"), ("d", "dd if=/dev/zero of=$F bs=4k count=1 conv=notrunc")]
-        {
-            fs::write(m.at(name), b"old").expect("write");
-            std::os::unix::fs::chown(m.at(name), Some(65534), Some(65534)).expect("chown");
-            fs::set_permissions(m.at(name), fs::Permissions::from_mode(0o6777)).expect("chmod");
-            let status = std::process::Command::new("setpriv")
-                .args(["--reuid=65534", "--regid=65533", "--clear-groups", "sh", "-c", script])
-                .env("F", m.at(name))
-                .stderr(std::process::Stdio::null())
-                .status()
-                .expect("setpriv");
-            assert!(status.success(), "{script}");
-            let mode = fs::metadata(m.at(name)).expect("stat").mode() & 0o7777;
-            assert_eq!(mode, 0o777, "{script} (writeback {writeback_cache}, no_open {no_open})");
+        for (who, mode) in [(owner, 0o777), (member, 0o770)] {
+            for (name, script) in [
+                ("w", "echo x >> $F"),
+                ("t", ": > $F"),
+                ("d", "dd if=/dev/zero of=$F bs=4k count=1 conv=notrunc"),
+                ("a", "fallocate -l 8192 $F"),
+            ] {
+                fs::write(m.at(name), b"old").expect("write");
+                std::os::unix::fs::chown(m.at(name), Some(65534), Some(65534)).expect("chown");
+                fs::set_permissions(m.at(name), fs::Permissions::from_mode(0o6000 | mode)).expect("chmod");
+                let status = std::process::Command::new("setpriv")
+                    .args(who)
+                    .args(["sh", "-c", script])
+                    .env("F", m.at(name))
+                    .stderr(std::process::Stdio::null())
+                    .status()
+                    .expect("setpriv");
+                assert!(status.success(), "{script}");
+                let seen = fs::metadata(m.at(name)).expect("stat").mode() & 0o7777;
+                assert_eq!(seen, mode, "{who:?}: {script} (writeback {writeback_cache}, no_open {no_open})");
+            }
         }
         m.end().expect("unmounted");
         expect_clean(&b.image).expect("clean");
@@ -347,6 +356,38 @@ fn chown_to_nobody_takes_set_id_bits() {
         fs::set_permissions(m.at("f"), fs::Permissions::from_mode(0o6755)).expect("chmod");
         std::os::unix::fs::chown(m.at("f"), None, None).expect("chown");
         assert_eq!(fs::metadata(m.at("f")).expect("stat").mode() & 0o7777, 0o755);
+        m.end().expect("unmounted");
+    }
+}
+
+/// chown(2) to no owner needs no permission, and takes nothing from a file that the caller may not write.
+#[test]
+fn nobody_takes_set_id_bits_from_anybodys_file() {
+    if !can_mount() {
+        return;
+    }
+    for writeback_cache in [true, false] {
+        let b = bench();
+        let server = ServerOptions { writeback_cache, ..ServerOptions::default() };
+        let mut m = b.serve(&Setup { server, ..Setup::default() });
+        fs::set_permissions(&m.path, fs::Permissions::from_mode(0o777)).expect("chmod");
+        let chown = "import os,sys; os.chown(sys.argv[1], -1, -1)";
+        for (mode, after) in [(0o6755, 0o6755), (0o6775, 0o6775), (0o4711, 0o4711), (0o6757, 0o757)] {
+            let f = m.at("f");
+            fs::write(&f, b"x").expect("write");
+            fs::set_permissions(&f, fs::Permissions::from_mode(mode)).expect("chmod");
+            let status = std::process::Command::new("setpriv")
+                .args(["--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-c", chown])
+                .arg(&f)
+                .env("PATH", "/usr/bin:/bin")
+                .status()
+                .expect("setpriv");
+            assert!(status.success(), "{mode:o}: {status}");
+            assert_eq!(fs::metadata(&f).expect("stat").mode() & 0o7777, after, "{mode:o}");
+            let filesystem = m.server().filesystem();
+            let stored = filesystem.lookup(&filesystem.root().expect("root"), b"f").expect("there");
+            assert_eq!(filesystem.getattr(&stored).mode & 0o7777, after as u16, "{mode:o}");
+        }
         m.end().expect("unmounted");
     }
 }

@@ -184,6 +184,32 @@ impl FsServer {
         req.uid == 0 || req.gid == self.options.gid.unwrap_or(self.fs.getattr(inode).gid)
     }
 
+    /// Whether set-id bits go for this caller although nothing has been written: a SETATTR without anything comes before
+    /// a write and from chown(2) to no owner, which anybody may call. So they go for those who could take them anyway:
+    /// root, the owner, and whoever may write the file, as far as that is known.
+    fn may_take_privileges(&self, req: &Request, inode: &InodeRef) -> bool {
+        let attr = self.fs.getattr(inode);
+        let owns = req.uid == 0 || req.uid == self.options.uid.unwrap_or(attr.uid);
+        owns || attr.mode & 0o002 != 0 || attr.mode & 0o020 != 0 && self.is_member(req, inode)
+    }
+
+    /// The kernel does not know of changes that come with others: what it has of the inode's attributes goes.
+    fn forget_attributes(&self, ino: u64) {
+        if let Some(notifier) = self.notifier.lock().clone() {
+            let _ = notifier.inval_inode(ino, ATTRIBUTES_ONLY, 0);
+        }
+    }
+
+    /// Runs a change of content that takes set-id bits, if there are any.
+    fn taking_privileges<T>(&self, ino: u64, inode: &InodeRef, takes: bool, change: impl FnOnce() -> T) -> T {
+        let takes = takes && self.fs.getattr(inode).mode & 0o6000 != 0;
+        let r = change();
+        if takes {
+            self.forget_attributes(ino);
+        }
+        r
+    }
+
     /// With `dirsync` the caller waits until what changed in a directory is durable.
     fn after_change(&self) -> Result<(), Error> {
         if self.options.dirsync { self.fs.sync_names() } else { Ok(()) }
@@ -343,7 +369,7 @@ impl Server for FsServer {
         };
         check!(reply, self.override_owner(&mut wanted));
         let nothing = FsSetAttr { ctime: wanted.ctime, ..FsSetAttr::default() };
-        if wanted == nothing && !inode.is_dir() {
+        if wanted == nothing && !inode.is_dir() && self.may_take_privileges(req, &inode) {
             // chown(2) to no owner and no group: all that comes of it is that set-id bits go.
             check!(reply, self.fs.drop_privileges(&inode, self.is_member(req, &inode)));
         }
@@ -417,7 +443,7 @@ impl Server for FsServer {
         check!(reply, self.fs.may_open(&inode, open_for(flags)));
         if flags & O_TRUNC != 0 {
             let set = FsSetAttr { size: Some(0), kill_privileges: kill_suidgid, ..FsSetAttr::default() };
-            check!(reply, self.fs.setattr(&inode, &set));
+            check!(reply, self.taking_privileges(ino, &inode, kill_suidgid, || self.fs.setattr(&inode, &set)));
         }
         let handle = self.openers.add(self.fs.opener(&inode));
         let reads = flags & O_ACCMODE != O_WRONLY;
@@ -448,7 +474,7 @@ impl Server for FsServer {
         let caller = if args.cached { Caller::ROOT } else { caller(req) };
         let write =
             |at: usize| self.with_space(caller, || self.fs.write(&inode, args.offset + at as u64, &data[at..], flags));
-        let mut n = check!(reply, write(0));
+        let mut n = check!(reply, self.taking_privileges(ino, &inode, args.kill_suidgid, || write(0)));
         // Nobody looks at how much of a page of the cache was taken: all of it, or an error for fsync(2) and close(2).
         while args.cached && n < data.len() {
             n += check!(reply, write(n));
@@ -632,7 +658,8 @@ impl Server for FsServer {
         let Some(mode) = convert::fallocate_mode(args.mode) else { return reply.error(Errno::OPNOTSUPP) };
         // The request does not say whether set-id bits must go; the superuser keeps them.
         if req.uid != 0 {
-            check!(reply, self.fs.drop_privileges(&inode, self.is_member(req, &inode)));
+            let drop = || self.fs.drop_privileges(&inode, self.is_member(req, &inode));
+            check!(reply, self.taking_privileges(ino, &inode, true, drop));
         }
         empty(reply, self.with_space(caller(req), || self.fs.fallocate(&inode, mode, args.offset, args.length)));
     }
