@@ -254,7 +254,7 @@ fn run(
         go_into_background();
     } else if job.verbose {
         let dir = shown(job.dir.as_os_str().as_bytes());
-        eprintln!("extant: {image} mounted on {dir}; to end, unmount it or press Ctrl-C");
+        warn(&format!("{image} mounted on {dir}; to end, unmount it or press Ctrl-C"));
     }
     let served = session.run();
     if let Ok(signals) = signals {
@@ -266,7 +266,7 @@ fn run(
     };
     let result = unmounted.and(served.map_err(|e| format!("{image}: {e}")));
     if job.verbose && !job.background && result.is_ok() {
-        eprintln!("extant: {image} unmounted");
+        warn(&format!("{image} unmounted"));
     }
     Ok((status, result))
 }

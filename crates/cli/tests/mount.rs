@@ -48,10 +48,15 @@ impl Place {
 
     /// A server in the foreground, and the mount there.
     fn foreground(&self) -> Child {
+        self.foreground_to(Stdio::piped())
+    }
+
+    /// The same, which says to `stderr` what it has to say.
+    fn foreground_to(&self, stderr: Stdio) -> Child {
         let child = Command::new(extant_path())
             .args(["mount", "-f", &self.image, &self.mnt])
             .stdin(Stdio::null())
-            .stderr(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .expect("spawn");
         // One that died looks mounted, too.
@@ -185,6 +190,21 @@ fn signals_unmount() {
         fsck_clean(&place.image);
         assert_eq!(extant(&["cat", &place.image, "new"]).ok(), "new");
     }
+}
+
+/// A log that is full, or a terminal that is gone, is no reason to give up the mount.
+#[test]
+fn nobody_to_hear_of_damage_is_no_damage() {
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    tool("debugfs", &["-w", "-R", "sif /etc/passwd block[0] 0", &place.image]);
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+    let mut server = place.foreground_to(full.into());
+    std::fs::read(place.at("etc/passwd")).expect_err("damaged");
+    write_durably(&place.at("new"), "new");
+    signal(&server, "TERM");
+    assert_eq!(server.wait().expect("wait").code(), Some(0));
+    assert_eq!(extant(&["cat", &place.image, "new"]).out, b"new");
+    assert!(tool("dumpe2fs", &["-h", &place.image]).contains("FS Error count:           1"));
 }
 
 #[test]

@@ -356,8 +356,8 @@ impl Filesystem {
         let block = block.or_else(|| Some(BlockNr(e.device_offset()? >> self.geo.block_bits)));
         self.stats.errors.inc();
         extant_base::trace_point!(ext4_error; "image={} error={}", self.image(), e);
-        self.options.messages.say(format_args!("{}: {}", self.image(), e));
         self.tell_superblock(e, ino, block);
+        self.options.messages.say(format_args!("{}: {}", self.image(), e));
         // A mount that is read-only anyway has nothing that could be lost, and writes nothing.
         if self.on_error == OnError::RemountReadOnly && (self.fail(e) || self.state.has_failed()) {
             // As the kernel: what was not durable when the damage was found never is.

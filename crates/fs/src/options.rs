@@ -1,6 +1,7 @@
 //! What a mount can be told.
 
 use std::fmt;
+use std::io::Write;
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
@@ -59,9 +60,12 @@ impl Messages {
         Messages(Some(Arc::new(say)))
     }
 
-    /// On standard error, behind the program's name.
+    /// On standard error, behind the program's name. Where nobody can hear it (a full log, a terminal that is gone) it
+    /// is not said.
     pub fn to_stderr(program: &'static str) -> Messages {
-        Messages::new(move |message| eprintln!("{program}: {message}"))
+        Messages::new(move |message| {
+            let _ = writeln!(std::io::stderr(), "{program}: {message}");
+        })
     }
 
     pub(crate) fn say(&self, message: fmt::Arguments<'_>) {
