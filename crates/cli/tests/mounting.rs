@@ -346,6 +346,50 @@ fn a_frozen_mount_is_a_clean_image_and_its_writers_wait() {
     }
 }
 
+/// Who opens, reads and closes waits for no thaw, however often: the kernel has few requests under way for all.
+#[test]
+fn a_frozen_mount_is_read_by_any_number() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    for (device, options) in [(false, "no_open=0"), (false, "strictatime"), (true, "no_open=0")] {
+        if device && !loop_mounts_work() {
+            continue;
+        }
+        let source = match device {
+            true => tool("losetup", &["-f", "--show", &image]).trim().to_owned(),
+            false => image.clone(),
+        };
+        extant(&["mount", "-o", options, &source, &mnt]).ok();
+        (0..100).for_each(|i| std::fs::write(format!("{mnt}/f{i}"), vec![1; 100_000]).expect("written"));
+        // The kernel has nothing of them any more, and has to ask.
+        extant(&["unmount", &mnt]).ok();
+        extant(&["mount", "-o", options, &source, &mnt]).ok();
+        extant(&["freeze", &mnt]).ok();
+        let script = format!("for i in $(seq 0 99); do cat {mnt}/f$i > /dev/null || exit 1; done");
+        let mut reader = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().expect("spawn");
+        let mut ended = None;
+        for _ in 0..600 {
+            ended = reader.try_wait().expect("wait");
+            if ended.is_some() {
+                break;
+            }
+            Clock::real().sleep(Duration::from_millis(50));
+        }
+        extant(&["thaw", &mnt]).ok();
+        reader.wait().expect("wait");
+        assert!(ended.is_some_and(|status| status.success()), "{source}, {options}: {ended:?}");
+        extant(&["unmount", &mnt]).ok();
+        if device {
+            tool("losetup", &["-d", &source]);
+        }
+    }
+    fsck_clean(&image);
+}
+
 /// What has to wait for the thaw keeps nobody from it: neither a remount, which is refused, nor trims that came a
 /// moment before the freeze.
 #[test]
