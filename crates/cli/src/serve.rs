@@ -246,7 +246,7 @@ fn run(
     {
         warn(&format!("{image}: the server keeps more privileges than it needs: {e}"));
     }
-    let signals = watch_signals(unmounter, Arc::downgrade(server.filesystem()));
+    let signals = watch_signals(unmounter, Arc::downgrade(&server));
     if let Err(e) = &signals {
         warn(&format!("{image}: signals will not unmount: {}", plain(e)));
     }
@@ -319,14 +319,14 @@ fn go_into_background() {
     }
 }
 
-fn watch_signals(unmounter: Unmounter, fs: Weak<Filesystem>) -> std::io::Result<signal_hook::iterator::Handle> {
+fn watch_signals(unmounter: Unmounter, server: Weak<FsServer>) -> std::io::Result<signal_hook::iterator::Handle> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let handle = signals.handle();
     extant_base::task::spawn("extant-signals", move || {
         let mut detached = false;
         for _ in signals.forever() {
             if detached {
-                end_at_once(&fs);
+                end_at_once(&server);
             }
             if !unmounter.is_mounted() {
                 detached = true; // by somebody else; or it is being unmounted, and who signals again insists
@@ -346,6 +346,9 @@ fn watch_signals(unmounter: Unmounter, fs: Weak<Filesystem>) -> std::io::Result<
                 Ok(()) => {
                     warn(&format!("{dir} is busy: detached, and served until its last user is gone"));
                     detached = true;
+                    if let Some(server) = server.upgrade() {
+                        server.thaw();
+                    }
                 }
                 Err(e) => warn(&plain_text(&format!("{dir} cannot be unmounted: {e}"))),
             }
@@ -354,9 +357,9 @@ fn watch_signals(unmounter: Unmounter, fs: Weak<Filesystem>) -> std::io::Result<
     Ok(handle)
 }
 
-fn end_at_once(fs: &Weak<Filesystem>) {
-    if let Some(fs) = fs.upgrade() {
-        let _ = fs.sync();
+fn end_at_once(server: &Weak<FsServer>) {
+    if let Some(server) = server.upgrade() {
+        let _ = server.filesystem().sync();
     }
     std::process::exit(SYSTEM.into());
 }

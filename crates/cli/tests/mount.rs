@@ -6,8 +6,10 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use common::{Dir, Ran, copy_program, extant, extant_path, fsck_clean, run, tool, umount, wait_until, whole_disk};
+use extant_base::clock::Clock;
 use extant_testkit::mount::{fuse_works, is_mount_point};
 
 /// Mounts that the test has made, and that end with it.
@@ -56,6 +58,7 @@ impl Place {
         let child = Command::new(extant_path())
             .args(["mount", "-f", &self.image, &self.mnt])
             .stdin(Stdio::null())
+            .stdout(Stdio::null())
             .stderr(stderr)
             .spawn()
             .expect("spawn");
@@ -220,6 +223,35 @@ fn a_signal_detaches_a_busy_mount_and_serves_its_last_user() {
     assert_eq!(server.wait().expect("wait").code(), Some(0));
     fsck_clean(&place.image);
     assert_eq!(extant(&["cat", &place.image, "new"]).ok(), "written after the signal");
+}
+
+/// A frozen mount whose writer waits for the thaw is busy; detached, nobody could thaw it any more.
+#[test]
+fn a_signal_ends_a_frozen_mount_with_a_waiting_writer() {
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    let mut server = place.foreground();
+    extant(&["freeze", &place.mnt]).ok();
+    let script = format!("echo late > {}", place.at("etc/passwd"));
+    let mut writer = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().expect("spawn");
+    Clock::real().sleep(Duration::from_millis(300));
+    assert!(writer.try_wait().expect("wait").is_none(), "it does not wait");
+    signal(&server, "TERM");
+    let mut ended = None;
+    for _ in 0..400 {
+        ended = server.try_wait().expect("wait");
+        if ended.is_some() {
+            break;
+        }
+        Clock::real().sleep(Duration::from_millis(50));
+    }
+    if ended.is_none() {
+        signal(&server, "KILL");
+        signal(&writer, "KILL");
+    }
+    let written = writer.wait().expect("wait");
+    assert!(ended.is_some_and(|status| status.success()) && written.success(), "{ended:?} {written:?}");
+    fsck_clean(&place.image);
+    assert_eq!(extant(&["cat", &place.image, "etc/passwd"]).ok(), "late\n");
 }
 
 #[test]

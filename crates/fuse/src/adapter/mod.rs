@@ -220,16 +220,23 @@ impl FsServer {
         cred
     }
 
+    /// Ends a freeze, if there is one, after what the controller has begun: of a mount that was detached from its
+    /// directory nobody can do so any more, and who waits for it keeps the mount.
+    pub fn thaw(&self) {
+        let Some(hold) = self.hold.lock().clone() else { return };
+        let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
+        self.controller.submit(Box::new(move || {
+            if fs.thaw() {
+                hold.end();
+            }
+            drop(fs);
+            drop(ticket);
+        }));
+    }
+
     fn destroy_now(&self) {
         // A reply may wait for the thaw; nobody can freeze any more but who has asked for it already.
-        if self.hold.lock().is_some() {
-            let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
-            self.controller.submit(Box::new(move || {
-                fs.thaw();
-                drop(fs);
-                drop(ticket);
-            }));
-        }
+        self.thaw();
         self.outstanding.wait();
         *self.notifier.lock() = None;
         self.nodes.clear();
