@@ -255,6 +255,26 @@ impl BufferCache {
         Ok(b)
     }
 
+    /// The block with what `make` makes of zeros, without reading it: for a block that is not on the device yet. One
+    /// that was made or checked before stays as it is, with the changes since; nobody sees it half made.
+    ///
+    /// # Errors
+    /// The block lies behind the end.
+    pub fn get_made(&self, block: BlockNr, make: impl FnOnce(&mut [u8])) -> Result<Arc<Buffer>, Error> {
+        let b = self.find_or_insert(block)?;
+        {
+            let mut inner = b.inner.write();
+            if !(b.uptodate.load(Ordering::Acquire) && b.verified()) {
+                let mut data = AlignedBuf::zeroed(self.block_size as usize);
+                make(&mut data);
+                inner.data = Arc::new(data);
+                b.uptodate.store(true, Ordering::Release);
+                b.set_verified();
+            }
+        }
+        Ok(b)
+    }
+
     /// The block if it is in the cache with content.
     pub fn peek(&self, block: BlockNr) -> Option<Arc<Buffer>> {
         let b = self.shard(block).lock().map.get(&block).cloned()?;

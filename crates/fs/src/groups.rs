@@ -220,15 +220,11 @@ impl Groups {
         let (block, uninit) = self.with(group, |d| (d.block_bitmap, d.flags.contains(GroupFlags::BLOCK_UNINIT)))?;
         if uninit {
             let built = self.build_block_bitmap(group)?;
-            // The bitmap changes only under the descriptor's lock, and the first change clears the flag: while it is
-            // set, building the bitmap again gives the same bytes; once it is clear, the bytes must not be touched.
+            // The bitmap changes only under the descriptor's lock, and the first change clears the flag: once it is
+            // clear, the bytes must not be touched. While it is set they are made once, for others read them already.
             let desc = self.desc(group)?.lock();
             if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
-                let buffer = self.cache.get_zeroed(block)?;
-                let mut inner = buffer.lock();
-                Arc::make_mut(&mut inner.data)[..built.len()].copy_from_slice(&built);
-                drop(inner);
-                return Ok(buffer);
+                return Ok(self.cache.get_made(block, |bytes| bytes.copy_from_slice(&built))?);
             }
         }
         let buffer = self.cache.get(block)?;
@@ -256,11 +252,7 @@ impl Groups {
         let desc = self.desc(group)?.lock();
         let block = desc.inode_bitmap;
         if desc.flags.contains(GroupFlags::INODE_UNINIT) {
-            let buffer = self.cache.get_zeroed(block)?;
-            let mut inner = buffer.lock();
-            bitmap::init_inode_bitmap(&mut Arc::make_mut(&mut inner.data)[..], &self.geo);
-            drop(inner);
-            return Ok(buffer);
+            return Ok(self.cache.get_made(block, |bytes| bitmap::init_inode_bitmap(bytes, &self.geo))?);
         }
         drop(desc);
         let buffer = self.cache.get(block)?;
@@ -404,6 +396,9 @@ impl GroupStore for Groups {
 #[cfg(test)]
 mod tests {
 
+    use extant_base::{sim, task};
+    use extant_mballoc::Request;
+
     use super::*;
     use crate::{Cred, Filesystem, InodeRef, MountOptions, NewNode, WriteFlags};
 
@@ -483,6 +478,68 @@ mod tests {
         assert!(groups.is_sorted(), "one after the other: {groups:?}");
         drop((dir, root));
         fs.unmount().expect("unmount");
+    }
+
+    /// Groups without bitmaps of their own that have something to say in them: copies of superblock and descriptors.
+    fn fresh_groups(fs: &Filesystem) -> Vec<GroupNr> {
+        let uninit = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
+        fs.geo.groups().filter(|g| fs.groups.with(*g, |d| d.flags.contains(uninit)).expect("a group")).collect()
+    }
+
+    /// Two threads of a mount, in many schedules, each for itself.
+    fn two_at_once<T: Send + 'static>(
+        each: impl Fn(&Filesystem) -> T + Clone + Send + 'static,
+        judged: impl Fn(&Filesystem, T, T) + Clone + Send + 'static,
+    ) {
+        let image = crate::tools::made(&["-t", "ext4", "-b", "1024", "-g", "512", "-O", "^flex_bg"], "8M");
+        for seed in 0..20 {
+            let (dev, each, judged) = (Arc::new(image.snapshot()), each.clone(), judged.clone());
+            let strategy = sim::Strategy::Random { preempt_permille: 300 };
+            let outcome = sim::run(&sim::Options { strategy, ..sim::Options::new(seed) }, move || {
+                let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+                let fs = Filesystem::mount(dev, options).expect("mounted");
+                let shared = Arc::clone(&fs);
+                let other = each.clone();
+                let other = task::spawn("other", move || other(&shared)).expect("thread");
+                let own = each(&fs);
+                judged(&fs, own, other.join().expect("joined"));
+                fs.unmount().expect("unmount");
+            });
+            outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        }
+    }
+
+    #[test]
+    fn nobody_sees_a_bitmap_that_is_being_built() {
+        let look = |fs: &Filesystem| {
+            let bitmaps = |g: &GroupNr| {
+                let inodes = fs.groups.inode_bitmap(*g).expect("inode bitmap");
+                (fs.groups.load(*g).expect("block bitmap"), inodes.read(<[u8]>::to_vec))
+            };
+            fresh_groups(fs).iter().map(bitmaps).collect::<Vec<_>>()
+        };
+        two_at_once(look, move |fs, one, other| {
+            let quiet = look(fs);
+            assert!(quiet.len() > 2 && quiet.iter().all(|(b, i)| b.contains(&0xFF) && i.contains(&0xFF)));
+            assert!(one == quiet && other == quiet);
+        });
+    }
+
+    #[test]
+    fn a_fresh_group_is_sound_for_all_who_choose_in_it() {
+        let take = |fs: &Filesystem| {
+            for group in fresh_groups(fs) {
+                let goal = fs.geo.first_block_of_group(group);
+                let mut handle = fs.start(8).expect("handle");
+                let got = fs.alloc.allocate(&mut handle, &Request::metadata(Some(goal), 1)).expect("space");
+                fs.free_blocks(&mut handle, got.start, 1).expect("freed");
+                handle.finish();
+            }
+        };
+        two_at_once(take, |fs, (), ()| {
+            assert_eq!(fs.alloc_stats().groups_bad, 0);
+            assert_eq!(fs.groups.take_damage().len(), 0);
+        });
     }
 
     #[test]
