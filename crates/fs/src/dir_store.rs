@@ -164,6 +164,9 @@ impl DirView<'_> {
     }
 
     pub(crate) fn add(&self, handle: &mut Handle, name: &[u8], ino: InodeNr, kind: Option<FileType>) -> Result<()> {
+        // A directory that grows writes its inode in the middle: what can fail of that comes first. Held, the block
+        // stays in memory.
+        let _table = self.fs.inode_slot(self.dir.ino)?;
         self.mine(dir::add(self, handle, &self.params, name, ino, kind).map(drop))
     }
 
@@ -266,5 +269,73 @@ impl DirStore for DirView<'_> {
     fn set_indexed(&self, handle: &mut Handle, indexed: bool) -> Result<()> {
         self.dir.meta.write().desc.flags.set(InodeFlags::INDEX, indexed);
         self.fs.write_inode(handle, self.dir)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use extant_block::device::{Fault, FaultyDevice, MemDevice};
+    use extant_block::{BioOp, BlockDevice};
+
+    use super::*;
+    use crate::{Cred, InodeRef, MountOptions, Mounted, NewNode};
+
+    /// A mount whose inodes have a table block each.
+    pub(crate) fn spacious(features: &str) -> (Arc<MemDevice>, Arc<FaultyDevice>, Mounted) {
+        let args = ["-t", "ext4", "-b", "1024", "-I", "1024", "-N", "64", "-O", features];
+        let dev = Arc::new(crate::tools::made(&args, "16M"));
+        let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+        let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+        let below: Arc<dyn BlockDevice> = faulty.clone();
+        (dev, faulty, Filesystem::mount(below, options).expect("mounted"))
+    }
+
+    /// From here on the table block of the inode is not in memory and cannot be read.
+    pub(crate) fn hide_from(fs: &Filesystem, faulty: &FaultyDevice, inode: &Inode) {
+        assert!(fs.freeze().expect("everything is home") && fs.thaw());
+        let place = fs.geo.inode_location(inode.ino).expect("place");
+        let table = fs.groups.with(place.group, |d| d.inode_table).expect("table");
+        let at = (table.0 + u64::from(place.table_block)) << fs.geo.block_bits;
+        fs.cache.drop_clean();
+        faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + 1024));
+    }
+
+    fn names(fs: &Filesystem, dir: &InodeRef) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut note = |name: &[u8]| names.push(String::from_utf8_lossy(name).into_owned());
+        let listed = fs.read_dir(dir, 0, |item| {
+            note(item.name);
+            true
+        });
+        listed.expect("listed");
+        names.sort();
+        names
+    }
+
+    /// The directory is full; its inode, which says how large it is, is not to be had.
+    #[test]
+    fn a_directory_whose_inode_cannot_be_read_does_not_grow() {
+        for features in ["dir_index", "^dir_index"] {
+            let (dev, faulty, fs) = spacious(features);
+            let root = fs.root().expect("root");
+            let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+            let d = fs.create(&root, b"d", NewNode::directory(0o755), Cred::default()).expect("mkdir");
+            let name = |i: usize| format!("{i:0>100}").into_bytes();
+            for i in 0..9 {
+                fs.link(&f, &d, &name(i)).expect("link");
+            }
+            assert_eq!(d.size(), 1024);
+            let before = names(&fs, &d);
+            hide_from(&fs, &faulty, &d);
+            let failed = fs.link(&f, &d, &name(9));
+            assert!(matches!(failed, Err(Error::Device(_))), "{failed:?}");
+            assert_eq!((d.size(), names(&fs, &d)), (1024, before), "{features}");
+            assert_eq!(f.links(), 10);
+            faulty.clear();
+            assert!(!fs.is_read_only(), "{features}: nothing was half done");
+            drop((root, f, d));
+            fs.unmount().expect("unmount");
+            crate::tools::assert_clean(&dev);
+        }
     }
 }

@@ -153,6 +153,8 @@ impl Filesystem {
             if stays && (flags != old || project != old_project) {
                 return Err(Error::NotPermitted);
             }
+            // What can fail of writing the inode comes before the change. Held, the block stays in memory.
+            let _table = self.inode_slot(inode.ino)?;
             self.transact_whole(credits::INODE, |handle| {
                 {
                     let mut m = inode.meta.write();
@@ -223,4 +225,31 @@ fn new_flags(old: InodeFlags, wanted: InodeFlags, kind: Option<FileType>, privil
         return Err(Error::NotSupported("this inode flag"));
     }
     Ok((old - InodeFlags::USER_MODIFIABLE) | wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dir_store::tests::{hide_from, spacious};
+    use crate::{Cred, NewNode};
+
+    #[test]
+    fn flags_that_cannot_be_written_are_not_set() {
+        let (_dev, faulty, fs) = spacious("dir_index");
+        let root = fs.root().expect("root");
+        let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+        let state = || {
+            let m = f.meta.read();
+            (m.desc.flags, m.desc.projid, m.desc.ctime)
+        };
+        let before = state();
+        hide_from(&fs, &faulty, &f);
+        let set = SetFlags { flags: Some((before.0 | InodeFlags::NODUMP).bits()), ..SetFlags::default() };
+        let failed = fs.set_flags(&f, set);
+        assert!(matches!(failed, Err(Error::Device(_))), "{failed:?}");
+        assert_eq!(state(), before);
+        faulty.clear();
+        fs.set_flags(&f, set).expect("flags");
+        assert!(state().0.contains(InodeFlags::NODUMP));
+    }
 }
