@@ -115,6 +115,8 @@ pub struct Filesystem {
     pub(crate) umount: Mutex<Option<Result<()>>>,
     /// The device is as after an unmount, and stays so. Set with the lock of `evictions` held, too.
     pub(crate) frozen: AtomicBool,
+    /// The unmount writes the superblock, and nobody after it.
+    pub(crate) closing: AtomicBool,
     /// Errors of which the superblock on the device, and the log, have still to be told.
     pub(crate) errors_unwritten: AtomicBool,
     pub(crate) errors_unlogged: AtomicBool,
@@ -359,8 +361,25 @@ impl Filesystem {
         self.tell_superblock(e, ino, block);
         self.options.messages.say(format_args!("{}: {}", self.image(), e));
         // A mount that is read-only anyway has nothing that could be lost, and writes nothing.
-        if self.on_error == OnError::RemountReadOnly && (self.fail(e) || self.state.has_failed()) {
+        let failed = self.on_error == OnError::RemountReadOnly && (self.fail(e) || self.state.has_failed());
+        if failed && !self.keeps_errors() {
             // As the kernel: what was not durable when the damage was found never is.
+            self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
+        }
+    }
+
+    /// Errors are for later: while the mount is frozen nothing is written, and nobody writes the superblock besides an
+    /// unmount, or behind it.
+    fn keeps_errors(&self) -> bool {
+        self.is_frozen() || self.closing.load(Ordering::SeqCst)
+    }
+
+    /// The mount is not frozen any more: what was met meanwhile is told.
+    pub(crate) fn tell_kept_errors(&self) {
+        self.write_errors();
+        if self.state.has_failed()
+            && let Err(e) = self.state.acknowledge()
+        {
             self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
         }
     }
@@ -386,11 +405,21 @@ impl Filesystem {
     /// Tells the superblock on the device of errors, at once, or when the commit or checkpoint ends that writes now:
     /// whatever happens next, the next mount and e2fsck know. Only of that; what else has changed of it in memory
     /// belongs to transactions. Best effort: a device that fails here has been reported already, and may be why.
-    fn write_errors(&self) {
-        if !self.errors_unwritten.load(Ordering::SeqCst) {
+    ///
+    /// Nothing while [`Filesystem::keeps_errors`], or what is read here would come over what a thaw or an unmount
+    /// writes. That is looked at with the log in hand: a freeze and an unmount say so first and take the log then, so
+    /// none of this is under way when they write. What turns a mount writable again writes all of the superblock.
+    pub(crate) fn write_errors(&self) {
+        let unwritten = || self.errors_unwritten.load(Ordering::SeqCst);
+        let due = || unwritten() && !self.keeps_errors() && self.state.may_write_superblock();
+        // Whoever lets go of the log comes here again, so this must not be left to the second look alone.
+        if !due() {
             return;
         }
         self.journal.alone(|| {
+            if !due() {
+                return;
+            }
             self.errors_unwritten.store(false, Ordering::Release);
             let at = self.sb_place.0.0 * u64::from(self.geo.block_size) + self.sb_place.1 as u64;
             if let Ok(mut on_disk) = read_super_at(&*self.dev, at) {

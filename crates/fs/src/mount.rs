@@ -278,6 +278,7 @@ impl Parts {
             gate: Gate::new(),
             umount: Mutex::new(&filesystem::UMOUNT_CLASS, None),
             frozen: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             errors_unwritten: AtomicBool::new(false),
             errors_unlogged: AtomicBool::new(false),
             on_error,

@@ -121,7 +121,13 @@ impl Filesystem {
         }
         self.end_threads();
         if writable {
+            self.closing.store(true, Ordering::SeqCst);
             result = result.and_then(|()| self.close_clean());
+            if result.is_err() {
+                // What is wrong has still to be told.
+                self.closing.store(false, Ordering::SeqCst);
+                self.write_errors();
+            }
         }
         result
     }

@@ -8,11 +8,15 @@ use std::time::Duration;
 
 use common::*;
 use extant_base::clock::Clock;
-use extant_block::device::{Catch, Fault, FaultyDevice, MemDevice};
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::{sim, task};
+use extant_block::device::{Catch, CrashDevice, Fault, FaultyDevice, HeldDevice, MemDevice};
 use extant_block::{BioFlags, BioOp, BlockDevice};
 use extant_fs::{
     BorrowJournal, Cred, Error, Filesystem, MountOptions, NewNode, OnError, SetAttr, SetTime, probe_superblock,
 };
+use extant_ondisk::features::Compat;
+use extant_ondisk::superblock::FsState;
 
 const EXT2: &[&str] = &["-t", "ext2", "-b", "4096"];
 
@@ -242,10 +246,9 @@ fn an_unmount_that_cannot_begin_ends_the_mount() {
     });
 }
 
-/// `errors=remount-ro`, and damage that is met when the mount is read-only already.
-#[test]
-fn damage_met_while_remounted_read_only_writes_nothing() {
-    let dev = device(EXT4);
+/// An image with a directory `dir` whose block is damaged.
+fn with_damage(args: &[&str]) -> Arc<MemDevice> {
+    let dev = device(args);
     let needle = "a-name-that-is-nowhere-else";
     {
         let fs = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
@@ -259,22 +262,156 @@ fn damage_met_while_remounted_read_only_writes_nothing() {
             dev.write_at(n as u64 * BLOCK, &[&[0xEE; BLOCK as usize]], BioFlags::empty()).expect("memory");
         }
     }
+    dev
+}
+
+fn meet_damage(fs: &Filesystem) {
+    let dir = fs.lookup(&fs.root().expect("root"), b"dir").expect("dir");
+    fs.lookup(&dir, b"x").expect_err("a damaged block");
+}
+
+fn has_error(dev: &dyn BlockDevice) -> bool {
+    probe_superblock(dev).expect("superblock").0.state().contains(FsState::ERROR)
+}
+
+/// `errors=remount-ro`, and damage that is met when the mount is read-only already.
+#[test]
+fn damage_met_while_remounted_read_only_writes_nothing() {
+    let dev = with_damage(EXT4);
     let options = MountOptions { errors: Some(OnError::RemountReadOnly), ..options(true) };
     let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
     fs.remount(true).expect("read-only");
     let before = bytes_of(&dev);
-    let dir = fs.lookup(&fs.root().expect("root"), b"dir").expect("dir");
-    fs.lookup(&dir, b"x").expect_err("a damaged block");
-    drop(dir);
+    meet_damage(&fs);
     assert!(bytes_of(&dev) == before, "a read-only mount has written");
     // Nothing was lost by it: the mount may write again, and then tells the superblock.
     fs.remount(false).expect("writable");
     try_create(&fs, "f").expect("create");
     fs.unmount().expect("unmount");
-    let sb = probe_superblock(&*dev).expect("superblock").0;
-    assert!(sb.state().contains(extant_ondisk::superblock::FsState::ERROR));
+    assert!(has_error(&*dev));
     let after = Filesystem::mount(dev, self::options(false)).expect("mounted");
     assert!(content_of(&after, "f").is_some());
+}
+
+/// What a frozen mount learns of its image it tells the superblock when it is thawed, and becomes read-only, or ends.
+#[test]
+fn damage_met_while_frozen_is_written_when_it_is_not() {
+    for errors in [OnError::Continue, OnError::RemountReadOnly] {
+        for then in ["thaw", "unmount", "read-only"] {
+            let dev = with_damage(EXT4);
+            let options = MountOptions { errors: Some(errors), ..options(true) };
+            let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+            assert!(fs.freeze().expect("frozen"));
+            let before = bytes_of(&dev);
+            meet_damage(&fs);
+            assert!(bytes_of(&dev) == before, "{errors:?}: a frozen mount has written");
+            let goes_on = errors == OnError::Continue;
+            match then {
+                "thaw" => {
+                    assert!(fs.thaw());
+                    assert!(has_error(&*dev), "{errors:?}");
+                    let in_use = probe_superblock(&*dev).expect("superblock").0.needs_recovery();
+                    assert_eq!(in_use, goes_on);
+                    assert_eq!(try_create(&fs, "f").is_ok(), goes_on);
+                }
+                "read-only" if goes_on => {
+                    fs.remount(true).expect("read-only");
+                    assert!(bytes_of(&dev) == before, "a read-only mount has written");
+                    fs.remount(false).expect("writable");
+                    assert!(has_error(&*dev), "{errors:?}");
+                }
+                _ => {}
+            }
+            assert_eq!(fs.unmount().is_ok(), goes_on, "{errors:?}, {then}");
+            assert!(has_error(&*dev), "{errors:?}, {then}");
+        }
+    }
+}
+
+/// The superblock's own bytes, wherever blocks begin.
+const SUPERBLOCK: std::ops::Range<u64> = 1024..2048;
+
+fn damaged_scene(options: MountOptions) -> Scene {
+    let crash = Arc::new(CrashDevice::from_image(&with_damage(EXT4)));
+    let held = Arc::new(HeldDevice::new(crash.clone()).expect("thread"));
+    Disk { crash, held }.mount(options)
+}
+
+/// Somebody tells the superblock of damage: an older one must not come over the mark that the mount is in use.
+#[test]
+fn damage_met_during_a_thaw_keeps_the_mark() {
+    bounded(|| {
+        let scene = damaged_scene(MountOptions { errors: Some(OnError::Continue), ..production() });
+        assert!(scene.freeze().expect("frozen"));
+        let held = &scene.disk.held;
+        held.catch(Catch::hold().writes().range(SUPERBLOCK).once());
+        let fs = scene.shared();
+        let mut reads = start("a reader", move || meet_damage(&fs));
+        if reads.ends_within(GRACE) {
+            held.clear();
+        }
+        assert!(scene.thaw());
+        held.let_go();
+        reads.join();
+        let f = create(&scene, "f");
+        put(&scene, &f, 0, b"content");
+        scene.fsync(&f, false).expect("fsync");
+        let cut = scene.disk.after_cut();
+        assert_eq!(content_of(&cut, "f").as_deref(), Some(&b"content"[..]), "the log was thrown away");
+    });
+}
+
+/// The same with an unmount that gives the journal back.
+#[test]
+fn damage_met_during_an_unmount_does_not_bring_the_journal_back() {
+    let image = with_damage(EXT2);
+    for seed in 0..60 {
+        let dev = Arc::new(image.snapshot());
+        let seen = dev.clone();
+        let outcome = sim::run(&sim::Options::new(seed), move || {
+            let borrow_journal = BorrowJournal::Always;
+            let fs = Filesystem::mount(dev, MountOptions { borrow_journal, ..options(false) }).expect("mounted");
+            let over = Arc::new(AtomicBool::new(false));
+            let reader = |_| {
+                let (fs, over) = (Arc::clone(&fs), over.clone());
+                let meets = move || {
+                    while !over.load(Ordering::Relaxed) {
+                        meet_damage(&fs);
+                    }
+                };
+                task::spawn("reader", meets).expect("thread")
+            };
+            let readers: Vec<_> = (0..3).map(reader).collect();
+            meet_damage(&fs);
+            fs.unmount().expect("unmount");
+            over.store(true, Ordering::Relaxed);
+            readers.into_iter().for_each(|reader| reader.join().expect("joined"));
+        });
+        outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let sb = probe_superblock(&*seen).expect("superblock").0;
+        assert!(!sb.compat().contains(Compat::HAS_JOURNAL) && !sb.needs_recovery(), "seed {seed}");
+        assert!(sb.state().contains(FsState::ERROR), "seed {seed}: it was met before the unmount");
+    }
+}
+
+/// A freeze that fails has not unmarked the device. What the superblock in memory says belongs to a transaction.
+#[test]
+fn a_freeze_that_fails_leaves_the_superblock_alone() {
+    let dev = Arc::new(image(16, &["-t", "ext4", "-b", "4096", "-O", "^orphan_file"], &[]));
+    let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+    let fs = Filesystem::mount(faulty.clone(), MountOptions { keep_clean: false, ..options(false) }).expect("mounted");
+    let (f, _g) = (create(&fs, "f"), create(&fs, "g"));
+    fs.sync().expect("sync");
+    put(&fs, &f, 0, &[7; 3 * BLOCK as usize]);
+    unlink(&fs, "g");
+    faulty.inject(Fault::eio().op(BioOp::Write).data());
+    let home = |dev: &MemDevice| bytes_of(dev)[1024..2048].to_vec();
+    let before = home(&dev);
+    assert!(matches!(fs.freeze(), Err(Error::Lost { .. })));
+    assert!(home(&dev) == before, "the superblock was written past the log");
+    faulty.clear();
+    assert!(fs.freeze().expect("told") && fs.thaw());
+    try_create(&fs, "h").expect("goes on");
 }
 
 /// An operation panicked while the mount was read-only: it writes nothing, and stays so.
@@ -313,11 +450,7 @@ fn what_loses_its_last_user_while_read_only_is_freed_when_it_is_not() {
                 common::tools::assert_clean(&dev);
                 assert_eq!(fs.inode_counts().1, 0, "{args:?}");
             }
-            let has_journal = probe_superblock(&*dev)
-                .expect("superblock")
-                .0
-                .compat()
-                .contains(extant_ondisk::features::Compat::HAS_JOURNAL);
+            let has_journal = probe_superblock(&*dev).expect("superblock").0.compat().contains(Compat::HAS_JOURNAL);
             assert_eq!(has_journal, args == EXT4, "{args:?}, {again}: a borrowed journal was not given back");
         }
     }

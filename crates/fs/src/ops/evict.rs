@@ -73,7 +73,7 @@ impl Filesystem {
         self.drain_evictions();
         {
             let _q = self.evictions.lock();
-            self.frozen.store(true, Ordering::Release);
+            self.frozen.store(true, Ordering::SeqCst);
         }
         self.drain_evictions();
     }

@@ -28,7 +28,7 @@ impl Filesystem {
 
     /// Whether the mount is frozen: nothing is written, and changes wait at the gate.
     pub fn is_frozen(&self) -> bool {
-        self.frozen.load(Ordering::Acquire)
+        self.frozen.load(Ordering::SeqCst)
     }
 
     /// Writes everything, empties the journal and marks the image clean: until [`Filesystem::thaw`] nothing is written,
@@ -53,20 +53,25 @@ impl Filesystem {
     /// The caller holds `s_umount`.
     fn freeze_all(&self) -> Result<()> {
         self.gate.shut();
-        let frozen = self.freeze_device();
+        let frozen = match self.is_read_only() {
+            true => self.state.acknowledge().map(|()| self.frozen.store(true, Ordering::SeqCst)),
+            false => match self.settle_device() {
+                Ok(()) => self.mark_unused().inspect_err(|_| self.thaw_device()),
+                // The device is marked as it was. What the superblock in memory says may belong to a transaction.
+                Err(e) => {
+                    self.resume();
+                    Err(e)
+                }
+            },
+        };
         if frozen.is_err() {
-            self.thaw_device();
             self.gate.open();
         }
         frozen
     }
 
-    fn freeze_device(&self) -> Result<()> {
-        if self.is_read_only() {
-            self.state.acknowledge()?;
-            self.frozen.store(true, Ordering::Release);
-            return Ok(());
-        }
+    /// Everything is in its place on return, and the log empty.
+    fn settle_device(&self) -> Result<()> {
         let told = self.errors.opener();
         self.drain_evictions();
         self.wait_for(|done| self.barrier(Scope::All, done))?;
@@ -75,7 +80,11 @@ impl Filesystem {
             return Err(lost);
         }
         self.hold_evictions();
-        self.journal.freeze()?;
+        Ok(self.journal.freeze()?)
+    }
+
+    /// The device is as after an unmount. Everything is in its place.
+    fn mark_unused(&self) -> Result<()> {
         let mut sb = self.note_totals();
         sb.set_needs_recovery(false);
         write_super(&*self.dev, &sb, self.sb_place)
@@ -104,9 +113,19 @@ impl Filesystem {
                 // Without the mark, what is logged from here on would be thrown away.
                 self.abort(&format!("cannot be marked as in use: {e}"));
             }
-            self.journal.thaw();
+            return self.resume();
         }
-        self.frozen.store(false, Ordering::Release);
+        // The journal stays shut where the mount was read-only before.
+        self.frozen.store(false, Ordering::SeqCst);
+        self.tell_kept_errors();
+        self.evict_work.notify_one();
+    }
+
+    /// Those go on who wait for a handle or for evictions, and errors that were kept are told.
+    fn resume(&self) {
+        self.journal.thaw();
+        self.frozen.store(false, Ordering::SeqCst);
+        self.tell_kept_errors();
         self.evict_work.notify_one();
     }
 
@@ -135,7 +154,7 @@ impl Filesystem {
         }
         self.state.remount(true);
         // The journal stays shut. Whoever waited at the gate is told.
-        self.frozen.store(false, Ordering::Release);
+        self.frozen.store(false, Ordering::SeqCst);
         self.gate.open();
         self.state.acknowledge()
     }
@@ -222,9 +241,7 @@ impl Filesystem {
             self.hold_evictions();
             Ok(self.journal.freeze()?)
         });
-        self.journal.thaw();
-        self.frozen.store(false, Ordering::Release);
-        self.evict_work.notify_one();
+        self.resume();
         self.gate.open();
         emptied
     }
