@@ -5,8 +5,11 @@ mod tools;
 
 use std::sync::Arc;
 
+use extant_base::{sim, task};
 use extant_block::device::MemDevice;
-use extant_fs::{Cred, Error, Filesystem, InodeRef, MountOptions, Mounted, NewNode, RenameFlags, WriteFlags};
+use extant_fs::{
+    Cred, Error, Filesystem, InodeRef, MountOptions, Mounted, NewNode, OnError, RenameFlags, WriteFlags,
+};
 use extant_ondisk::inode::{DeviceNr, FileType};
 
 struct Bench {
@@ -15,10 +18,25 @@ struct Bench {
 }
 
 fn mounted(args: &[&str]) -> Bench {
-    let dev = Arc::new(tools::made(args, "16M"));
-    let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+    mounted_on(tools::made(args, "16M"))
+}
+
+fn mounted_on(image: MemDevice) -> Bench {
+    let dev = Arc::new(image);
+    let errors = Some(OnError::RemountReadOnly);
+    let options = MountOptions { threads: false, seed: Some(1), errors, ..MountOptions::default() };
     let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
     Bench { dev, fs }
+}
+
+fn mkdir(fs: &Filesystem, dir: &InodeRef, name: &str) -> InodeRef {
+    fs.create(dir, name.as_bytes(), NewNode::directory(0o755), Cred::default()).expect("mkdir")
+}
+
+/// Carries out `act` in a schedule of that seed.
+fn in_schedule<T: Send + 'static>(seed: u64, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let outcome = sim::run(&sim::Options::new(seed), act);
+    outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"))
 }
 
 impl Bench {
@@ -118,4 +136,36 @@ fn without_a_free_inode_nothing_is_renamed() {
     assert!(b.fs.lookup(&root, b"f0").is_ok() && b.fs.lookup(&root, b"g").is_err());
     drop(root);
     b.finish("ls -l");
+}
+
+/// What is replaced holds what is renamed: no order of locks fits, and none is needed.
+#[test]
+fn a_rename_over_its_own_ancestor_meets_who_removes_in_there() {
+    let image = tools::made(&["-t", "ext4"], "16M");
+    for seed in 0..40 {
+        let image = image.snapshot();
+        in_schedule(seed, move || {
+            let b = mounted_on(image);
+            let root = b.fs.root().expect("root");
+            let t = mkdir(&b.fs, &root, "t");
+            let a = mkdir(&b.fs, &t, "a");
+            for file in [false, true] {
+                if file {
+                    b.fs.rmdir(&a, b"s").expect("rmdir");
+                    b.fs.create(&a, b"s", NewNode::file(0o644), Cred::default()).expect("create");
+                } else {
+                    mkdir(&b.fs, &a, "s");
+                }
+                let removes = {
+                    let (fs, t) = (Arc::clone(&b.fs), t.clone());
+                    task::spawn("rmdir", move || fs.rmdir(&t, b"a")).expect("thread")
+                };
+                let renamed = b.fs.rename(&a, b"s", &root, b"t", RenameFlags::default());
+                assert!(matches!(renamed, Err(Error::NotEmpty)), "{renamed:?}");
+                assert!(matches!(removes.join().expect("joined"), Err(Error::NotEmpty)));
+            }
+            drop((root, t, a));
+            b.fs.unmount().expect("unmount");
+        });
+    }
 }

@@ -131,13 +131,16 @@ impl Filesystem {
         if source.is_dir() && !same_dir && self.is_below(new_dir, source.ino)? {
             return Err(Error::Invalid("a directory cannot move into itself"));
         }
-        if flags.exchange
-            && let Some(t) = &target
+        // What contains the source is not empty. Nobody may wait for it, either, with a directory below it locked.
+        if let Some(t) = &target
             && t.is_dir()
             && !same_dir
             && self.is_below(old_dir, t.ino)?
         {
-            return Err(Error::Invalid("a directory cannot move into itself"));
+            return Err(match flags.exchange {
+                true => Error::Invalid("a directory cannot move into itself"),
+                false => Error::NotEmpty,
+            });
         }
         // Directories that move or go are locked last, lower number first.
         let mut dirs: Vec<&InodeRef> = [Some(&source), target.as_ref()]
