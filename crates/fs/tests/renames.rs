@@ -169,3 +169,31 @@ fn a_rename_over_its_own_ancestor_meets_who_removes_in_there() {
         });
     }
 }
+
+/// A removed directory that is still open: what its `..` names is gone, too, or somebody else's by now.
+#[test]
+fn a_removed_directory_has_no_place_in_the_tree() {
+    for reused in [false, true] {
+        let b = mounted(&["-t", "ext4"]);
+        let root = b.fs.root().expect("root");
+        let p = mkdir(&b.fs, &root, "p");
+        let d = mkdir(&b.fs, &p, "d");
+        b.fs.rmdir(&p, b"d").expect("rmdir");
+        let number = p.ino;
+        drop(p);
+        b.fs.rmdir(&root, b"p").expect("rmdir");
+        b.fs.reap();
+        if reused {
+            let other = b.fs.create(&root, b"other", NewNode::file(0o644), Cred::default()).expect("create");
+            assert_eq!(other.ino, number);
+        }
+        let plain = RenameFlags::default();
+        assert!(matches!(b.fs.rename(&d, b"x", &root, b"y", plain), Err(Error::NotFound)));
+        assert!(matches!(b.fs.rename(&root, b"x", &d, b"y", plain), Err(Error::NotFound)));
+        assert!(matches!(b.fs.parent(&d), Err(Error::NotFound)));
+        assert_eq!(b.fs.stats.errors.get(), 0, "nothing is wrong with the image");
+        assert!(!b.fs.is_read_only());
+        drop((root, d));
+        b.finish("ls");
+    }
+}

@@ -54,14 +54,18 @@ impl Filesystem {
     }
 
     /// The parent of a directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when it was removed: what its `..` names may be gone, too, or somebody else's.
     pub fn parent(&self, dir: &InodeRef) -> Result<InodeRef> {
         self.check_dir(dir)?;
-        let ino = {
-            let _shared = dir.rw.read();
-            let view = DirView::new(self, dir);
-            self.watch(view.dotdot())?
-        };
-        self.watch(self.iget_named(dir, ino))
+        // Locked until the parent is found, or the directory could move or go meanwhile.
+        let _shared = dir.rw.read();
+        if dir.links() == 0 {
+            return Err(Error::NotFound);
+        }
+        let view = DirView::new(self, dir);
+        self.watch(view.dotdot().and_then(|ino| self.iget_named(dir, ino)))
     }
 
     /// Whether a directory may get another subdirectory: beyond 65000 links only with an index and `dir_nlink`.

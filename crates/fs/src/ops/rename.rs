@@ -163,7 +163,8 @@ impl Filesystem {
         result.map(|()| None)
     }
 
-    /// Whether `dir` is `ancestor` or lies below it. The caller holds `renames`.
+    /// Whether `dir` is `ancestor` or lies below it; [`Error::NotFound`] when it was removed. The caller holds
+    /// `renames`.
     fn is_below(&self, dir: &InodeRef, ancestor: InodeNr) -> Result<bool> {
         let mut at = dir.clone();
         // No real path is deeper than this many directories of one character each in the file system's size.
@@ -179,7 +180,12 @@ impl Filesystem {
             if up == at.ino {
                 return Err(Error::corrupt(Damage::Tree, "'..' names the directory itself").of(up));
             }
-            let up = self.iget_named(&at, up)?;
+            let up = self.iget_named(&at, up);
+            if at.links() == 0 {
+                // Removed; then its parent may have been, and the number be somebody else's.
+                return Err(Error::NotFound);
+            }
+            let up = up?;
             self.check_dir(&up)?;
             at = up;
         }
