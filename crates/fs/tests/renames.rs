@@ -8,7 +8,7 @@ use std::sync::Arc;
 use extant_base::{sim, task};
 use extant_block::device::MemDevice;
 use extant_fs::{
-    Cred, Error, Filesystem, InodeRef, MountOptions, Mounted, NewNode, OnError, RenameFlags, WriteFlags,
+    Cred, Error, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, OnError, RenameFlags, WriteFlags,
 };
 use extant_ondisk::inode::{DeviceNr, FileType};
 
@@ -195,5 +195,43 @@ fn a_removed_directory_has_no_place_in_the_tree() {
         assert!(!b.fs.is_read_only());
         drop((root, d));
         b.finish("ls");
+    }
+}
+
+/// A file without a name gets two at once, of which one finds no space.
+#[test]
+fn a_first_name_that_finds_no_space_leaves_the_second() {
+    let image = tools::made(&["-t", "ext4", "-b", "1024", "-m", "0"], "2M");
+    for seed in 0..40 {
+        let image = image.snapshot();
+        in_schedule(seed, move || {
+            let b = mounted_on(image);
+            let root = b.fs.root().expect("root");
+            let (full, roomy) = (mkdir(&b.fs, &root, "full"), mkdir(&b.fs, &root, "roomy"));
+            let file = b.fs.create(&root, b"file", NewNode::file(0o644), Cred::default()).expect("create");
+            let long = |i: usize| format!("{i:0>100}").into_bytes();
+            for i in 0..9 {
+                b.fs.link(&file, &full, &long(i)).expect("link");
+            }
+            let tmp = b.fs.tmpfile(&root, 0o644, Cred::default()).expect("tmpfile");
+            for blocks in [64, 8, 1] {
+                let more = || {
+                    let at = b.fs.getattr(&file).size;
+                    b.fs.fallocate(&file, FallocateMode::Allocate { keep_size: false }, at, blocks * 1024)
+                };
+                while more().is_ok() {}
+            }
+            let other = {
+                let (fs, tmp, roomy) = (Arc::clone(&b.fs), tmp.clone(), roomy.clone());
+                task::spawn("link", move || fs.link(&tmp, &roomy, b"x")).expect("thread")
+            };
+            let own = b.fs.link(&tmp, &full, &long(9));
+            assert!(own.as_ref().is_err_and(Error::is_no_space), "{own:?}");
+            other.join().expect("joined").expect("room for a short name");
+            assert_eq!(b.fs.getattr(&tmp).nlink, 1);
+            assert_eq!(b.fs.inode_counts().1, 0, "it has a name");
+            drop((root, full, roomy, file, tmp));
+            b.finish("ls");
+        });
     }
 }

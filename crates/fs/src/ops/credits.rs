@@ -80,9 +80,9 @@ pub(crate) fn create(view: &DirView<'_>) -> u32 {
     add_name(view) + NEW_INODE
 }
 
-/// The inode, which may have been an orphan, and the directory.
+/// The inode, which may have been an orphan and become one again, and the directory.
 pub(crate) fn link(view: &DirView<'_>) -> u32 {
-    add_name(view) + INODE + INODE + ORPHAN + 4
+    add_name(view) + INODE + INODE + 2 * ORPHAN + 4
 }
 
 /// The old entry, the `..` of a directory that moves, both directories, what moves, what it replaces and may be an

@@ -119,8 +119,10 @@ impl Filesystem {
                 };
                 if let Err(e) = view.add(handle, name, inode.ino, inode.file_type()) {
                     // The link was counted while an unlink elsewhere may have taken the last name, which then was not
-                    // the last link: it is now.
-                    let undone = self.drop_link(handle, inode, now);
+                    // the last link: it is now. And a link elsewhere may have been the first name without counting as
+                    // that: then the inode is no orphan any more.
+                    let known = if from_nothing { self.orphan_remove(handle, inode) } else { Ok(()) };
+                    let undone = known.and_then(|()| self.drop_link(handle, inode, now));
                     self.whole(handle, undone)?;
                     return Err(e);
                 }
