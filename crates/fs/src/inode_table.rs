@@ -55,6 +55,8 @@ const INODE_BYTES: u64 = 1024;
 struct Shard {
     map: HashMap<InodeNr, (Arc<Inode>, AtomicBool)>,
     queue: VecDeque<InodeNr>,
+    /// How many inodes have left.
+    left: u64,
 }
 
 impl Shard {
@@ -62,10 +64,16 @@ impl Shard {
     fn add(&mut self, inode: Arc<Inode>) {
         self.queue.push_back(inode.ino);
         if self.queue.len() > 2 * self.map.len() + 1024 {
-            let Shard { map, queue } = &mut *self;
+            let Shard { map, queue, .. } = &mut *self;
             queue.retain(|i| map.contains_key(i) || *i == inode.ino);
         }
         self.map.insert(inode.ino, (inode, AtomicBool::new(false)));
+    }
+
+    fn remove(&mut self, ino: InodeNr) -> Option<Arc<Inode>> {
+        let (inode, _) = self.map.remove(&ino)?;
+        self.left += 1;
+        Some(inode)
     }
 
     /// Takes out inodes that nobody uses, nor has since the last time, until they and their data come to `share` bytes;
@@ -85,7 +93,7 @@ impl Shard {
                 && inode.meta.try_read().is_some_and(|m| !m.lazy_times && m.desc.links > 0);
             let bytes = inode.pages.bytes();
             if idle && bytes <= most {
-                if let Some((inode, _)) = self.map.remove(&ino) {
+                if let Some(inode) = self.remove(ino) {
                     gone.push(inode);
                     data += bytes;
                 }
@@ -132,19 +140,37 @@ impl InodeTable {
         Some(inode.reference())
     }
 
+    /// To be asked before an inode's place on the device is read, for [`InodeTable::insert_read`].
+    pub(crate) fn left(&self, ino: InodeNr) -> u64 {
+        self.shard(ino).lock().left
+    }
+
     /// Puts `inode` into the table, unless another thread was first: then that one's inode is returned.
     pub(crate) fn insert(&self, inode: Arc<Inode>) -> InodeRef {
+        self.insert_if(inode, |_| true).expect("on no condition")
+    }
+
+    /// As [`InodeTable::insert`], for an inode that was read when [`InodeTable::left`] said `left`. `None` if one has
+    /// left since: it may have been this one, changed meanwhile, or freed.
+    pub(crate) fn insert_read(&self, inode: Arc<Inode>, left: u64) -> Option<InodeRef> {
+        self.insert_if(inode, |s| s.left == left)
+    }
+
+    fn insert_if(&self, inode: Arc<Inode>, fits: impl FnOnce(&Shard) -> bool) -> Option<InodeRef> {
         let r = {
             let mut s = self.shard(inode.ino).lock();
             if let Some((existing, _)) = s.map.get(&inode.ino) {
-                return existing.reference();
+                return Some(existing.reference());
+            }
+            if !fits(&s) {
+                return None;
             }
             let r = inode.reference();
             s.add(inode);
             r
         };
         self.budget.charge(INODE_BYTES);
-        r
+        Some(r)
     }
 
     /// Takes the inode out if nobody uses it: the caller will free it on disk. False when it is used (again).
@@ -153,7 +179,7 @@ impl InodeTable {
         if inode.users() > 0 || !s.map.get(&inode.ino).is_some_and(|(i, _)| Arc::ptr_eq(i, inode)) {
             return false;
         }
-        s.map.remove(&inode.ino);
+        s.remove(inode.ino);
         drop(s);
         self.budget.uncharge(INODE_BYTES);
         true

@@ -80,12 +80,20 @@ impl Filesystem {
         if let Some(inode) = self.inodes.find(ino) {
             return Ok(inode);
         }
-        let desc = self.read_inode(ino)?;
-        if desc.links == 0 {
-            // An orphan is in memory from the moment it becomes one: this one was deleted, and perhaps is being freed.
-            return Err(Error::Stale(ino));
+        loop {
+            let left = self.inodes.left(ino);
+            let desc = self.read_inode(ino)?;
+            if desc.links == 0 {
+                // An orphan is in memory from the moment it becomes one: this one was deleted, and perhaps is being
+                // freed.
+                return Err(Error::Stale(ino));
+            }
+            let inode = self.decoded_inode(ino, desc)?;
+            if let Some(inode) = self.inodes.insert_read(inode, left) {
+                self.budget.relieve();
+                return Ok(inode);
+            }
         }
-        self.adopt_inode(ino, desc)
     }
 
     /// An inode that the orphan list or file names, at mount.
@@ -136,8 +144,14 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Puts an inode that was read from its table among those in memory.
+    /// Puts an inode that was read from its table among those in memory. Nobody else looks for it.
     pub(crate) fn adopt_inode(&self, ino: InodeNr, desc: InodeDesc) -> Result<InodeRef> {
+        let r = self.inodes.insert(self.decoded_inode(ino, desc)?);
+        self.budget.relieve();
+        Ok(r)
+    }
+
+    fn decoded_inode(&self, ino: InodeNr, desc: InodeDesc) -> Result<Arc<Inode>> {
         let inline = desc.flags.contains(InodeFlags::INLINE_DATA);
         let seed = self.inode_seed(ino, desc.generation);
         let map = match inline {
@@ -157,10 +171,7 @@ impl Filesystem {
         }
         // Loaded while a transaction that changed it may still be uncommitted: fsync must wait for that one.
         let tid = self.journal.running_tid().0;
-        let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid);
-        let r = self.inodes.insert(inode);
-        self.budget.relieve();
-        Ok(r)
+        Ok(Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid))
     }
 
     /// Writes the inode into its table block. 1 credit.

@@ -138,3 +138,39 @@ fn an_fsync_covers_times_that_another_is_writing() {
         })
     }));
 }
+
+/// Who asks for an inode by its number reads its table while it is looked up, unlinked and freed.
+#[test]
+fn an_inode_that_is_freed_meanwhile_is_not_found_by_number() {
+    let image = Arc::new(small());
+    let options = || MountOptions { threads: false, seed: Some(1), ..production() };
+    let ino = {
+        let fs = Filesystem::mount(image.clone(), options()).expect("mounted");
+        create(&fs, "f").ino
+    };
+    all_right((0..SCHEDULES).map(|seed| {
+        let fs = Filesystem::mount(Arc::new(image.snapshot()), options()).expect("mounted");
+        let shared = Arc::clone(&fs);
+        // One is interrupted once, and the other comes to its end.
+        let strategy = sim::Strategy::Priorities { changes: 1, steps: 80 };
+        let outcome = sim::run(&sim::Options { strategy, ..sim::Options::new(seed) }, move || {
+            let other = shared.clone();
+            let delete = move || {
+                other.unlink(&other.root().expect("root"), b"f").expect("unlink");
+                other.reap();
+            };
+            let deletes = task::spawn("unlink", delete).expect("thread");
+            let found = shared.iget(ino);
+            deletes.join().expect("joined");
+            found.map_or(0, |f| shared.getattr(&f).nlink)
+        });
+        let links = outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        fs.reap();
+        let again = fs.iget(ino).is_ok();
+        fs.unmount().expect("unmount");
+        match (links, again) {
+            (0, false) => Ok(()),
+            found => Err(format!("seed {seed}: {found:?}")),
+        }
+    }));
+}
