@@ -785,6 +785,8 @@ impl<S: GroupStore> Allocator<S> {
         }
         if pieces.len() > 1 {
             for piece in &pieces {
+                // Nothing of the first is marked if the second's bitmap cannot be read.
+                self.store.prepare(txn, piece.group)?;
                 self.lock_to_free(piece)?;
             }
         }

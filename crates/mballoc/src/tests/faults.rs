@@ -158,6 +158,24 @@ fn a_failing_journal_loses_nothing() {
     }
 }
 
+/// The bitmap of the second group cannot be read, the first one's could be changed.
+#[test]
+fn a_free_over_a_border_happens_in_both_groups_or_in_none() {
+    let store = Arc::new(ModelStore::new(geometry(3, 256, 0)));
+    store.set(0, 250, 6, Block::Used);
+    store.set(1, 0, 4, Block::Used);
+    let a = allocator(&store, Options::default());
+    let mut txn = Txn::default();
+    let before = a.free_blocks();
+    store.fail_prepares.store(1, Ordering::Relaxed);
+    assert_eq!(a.free(&mut txn, BlockNr(251), 10), Err(TestError::Io));
+    assert_eq!((a.pending_blocks(), a.free_blocks(), store.marks.load(Ordering::Relaxed)), (0, before, 0));
+    store.fail_prepares.store(u64::MAX, Ordering::Relaxed);
+    free_now(&a, &store, (BlockNr(251), 10));
+    assert_eq!((a.pending_blocks(), a.free_blocks()), (0, before + 10));
+    assert_agrees(&a, &store);
+}
+
 #[test]
 fn requests_for_nothing_are_refused() {
     let store = Arc::new(ModelStore::new(geometry(1, 256, 0)));

@@ -45,6 +45,7 @@ pub struct ModelStore {
     pub slow: AtomicBool,
     pub fail_marks: AtomicBool,
     pub fail_loads: AtomicU64,
+    pub fail_prepares: AtomicU64,
     pub loads: AtomicU64,
     pub marks: AtomicU64,
     /// Groups said to be damaged.
@@ -69,6 +70,7 @@ impl ModelStore {
             slow: AtomicBool::new(false),
             fail_marks: AtomicBool::new(false),
             fail_loads: AtomicU64::new(u64::MAX),
+            fail_prepares: AtomicU64::new(u64::MAX),
             loads: AtomicU64::new(0),
             marks: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
@@ -135,7 +137,10 @@ impl GroupStore for ModelStore {
         self.damaged.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn prepare(&self, _: &mut Txn, _: GroupNr) -> Result<(), TestError> {
+    fn prepare(&self, _: &mut Txn, group: GroupNr) -> Result<(), TestError> {
+        if self.fail_prepares.load(Ordering::Relaxed) == u64::from(group.0) {
+            return Err(TestError::Io);
+        }
         self.dawdle();
         Ok(())
     }
