@@ -362,7 +362,7 @@ impl Filesystem {
         self.options.messages.say(format_args!("{}: {}", self.image(), e));
         // A mount that is read-only anyway has nothing that could be lost, and writes nothing.
         let failed = self.on_error == OnError::RemountReadOnly && (self.fail(e) || self.state.has_failed());
-        if failed && !self.keeps_errors() {
+        if failed && !self.is_frozen() {
             // As the kernel: what was not durable when the damage was found never is.
             self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
         }
@@ -449,12 +449,25 @@ impl Filesystem {
 
     /// Stops trusting what is in memory (an operation panicked, say): nothing more reaches the log, the mount is
     /// read-only from here on, and the image stays marked as needing recovery. One that is read-only stays so, and
-    /// writes nothing.
+    /// writes nothing; one that is frozen writes when it is thawed.
     pub fn abort(&self, cause: &str) {
         if self.state.stay_read_only() {
             return;
         }
-        self.journal.abort(&extant_journal::Error::Aborted { cause: cause.to_owned() });
+        let e = extant_journal::Error::Aborted { cause: cause.to_owned() };
+        if self.is_frozen() {
+            // The journal would write; it does when the mount is thawed.
+            return self.note_aborted(e);
+        }
+        self.journal.abort(&e);
+    }
+
+    fn note_aborted(&self, error: extant_journal::Error) {
+        let e = Error::from(error);
+        if self.fail(&e) {
+            let block = e.device_offset().map(|at| BlockNr(at >> self.geo.block_bits));
+            self.tell_superblock(&e, None, block);
+        }
     }
 
     /// Free and used space and inodes at this moment (Linux: `ext4_statfs`).
@@ -518,11 +531,7 @@ impl Hooks for JournalHooks {
 
     fn aborted(&self, error: &extant_journal::Error) {
         if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            let e = Error::from(error.clone());
-            if fs.fail(&e) {
-                let block = e.device_offset().map(|at| BlockNr(at >> fs.geo.block_bits));
-                fs.tell_superblock(&e, None, block);
-            }
+            fs.note_aborted(error.clone());
         }
     }
 }

@@ -428,6 +428,28 @@ fn a_mount_aborted_while_read_only_stays_so() {
     common::tools::assert_clean(&dev);
 }
 
+/// The same while it is frozen; the thaw tells the device.
+#[test]
+fn a_mount_aborted_while_frozen_writes_when_it_is_thawed() {
+    bounded(|| {
+        let dev = device(EXT4);
+        let fs = Filesystem::mount(dev.clone(), options(true)).expect("mounted");
+        assert!(fs.freeze().expect("frozen"));
+        let before = bytes_of(&dev);
+        let waits = start("create", {
+            let fs = Arc::clone(&fs);
+            move || try_create(&fs, "late")
+        });
+        fs.abort("a panic");
+        assert!(bytes_of(&dev) == before, "a frozen mount has written");
+        assert!(fs.is_read_only() && fs.sync().is_err());
+        assert!(fs.thaw());
+        assert!(matches!(waits.join(), Err(Error::ReadOnly)));
+        assert!(has_error(&*dev));
+        assert!(fs.unmount().is_err());
+    });
+}
+
 #[test]
 fn what_loses_its_last_user_while_read_only_is_freed_when_it_is_not() {
     for (args, threads) in [(EXT4, true), (EXT2, true), (EXT4, false), (EXT2, false)] {
