@@ -117,6 +117,13 @@ impl Budget {
         self.used() <= self.limit / 4 * 3
     }
 
+    /// Asks every cache for all that it can give, twice, because what was used lately is spared once (Linux:
+    /// `drop_caches`). Returns what came of it, in bytes. No cache lock is held.
+    pub fn shrink_all(&self) -> u64 {
+        let list: Vec<_> = self.shrinkers.read().iter().filter_map(Weak::upgrade).collect();
+        list.iter().chain(&list).map(|s| s.shrink(s.reclaimable())).sum()
+    }
+
     /// Called with no cache lock held: when over the limit, one thread at a time frees an eighth of the limit (or what
     /// there is), so that reclaim comes in batches rather than once per allocation.
     ///

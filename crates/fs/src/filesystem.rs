@@ -218,6 +218,12 @@ impl Filesystem {
         self.alloc.statistics()
     }
 
+    /// What waits to be written: bytes of data that are not on the device, and blocks that are promised to such as has
+    /// no place yet.
+    pub fn delayed(&self) -> (u64, u64) {
+        (self.flusher.dirty_bytes(), self.alloc.reserved_blocks())
+    }
+
     /// Inodes in memory and orphans among them.
     pub fn inode_counts(&self) -> (usize, usize) {
         (self.inodes.len(), self.orphans.len())

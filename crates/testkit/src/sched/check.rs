@@ -7,12 +7,12 @@
 //! # Locking
 //! None.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
 use extant_block::device::{CrashMode, MemDevice};
-use extant_fs::Filesystem;
+use extant_fs::{Filesystem, WriteFlags};
 
 use crate::crash::explore::state_files;
 use crate::crash::history::{Cut, Floor, NodeKind};
@@ -21,11 +21,14 @@ use crate::crash::pattern;
 use crate::crash::seen::{self, Seen};
 use crate::oracle::{e2fsck, expect_clean};
 use crate::sched::client::{Covers, Record};
+use crate::sched::config::Config;
 use crate::sched::plan::Plan;
 use crate::sched::run::Left;
 
 /// Later than any run.
 const LATER_S: i64 = 1_800_000_000;
+/// One image out of so many is written to afterwards.
+const GROW_EVERY: u64 = 8;
 /// One image out of so many goes through e2fsck; without a journal each has to, so only some of their runs are cut.
 const FSCK_EVERY: u64 = 300;
 const TWO_WAVES_EVERY: u64 = 20;
@@ -71,8 +74,8 @@ pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String
     }
     let count = cuts.len();
     for (events, how) in cuts {
-        let fsck = rng.one_in(FSCK_EVERY);
-        check_cut(plan, &left, events, how, fsck, rng).map_err(|e| {
+        let then = (rng.one_in(GROW_EVERY), rng.one_in(FSCK_EVERY));
+        check_cut(plan, &left, events, how, then, rng).map_err(|e| {
             let (first, rest) = e.split_once('\n').unwrap_or((&e, ""));
             let acks: String =
                 left.acks.iter().filter(|a| a.events <= events).map(|a| format!("    {a:?}\n")).collect();
@@ -82,7 +85,15 @@ pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String
     Ok(count)
 }
 
-fn check_cut(plan: &Plan, left: &Left, events: usize, how: How, fsck: bool, rng: &mut Rng) -> Result<(), String> {
+/// `then`: whether the files are made longer, and whether e2fsck looks at the image.
+fn check_cut(
+    plan: &Plan,
+    left: &Left,
+    events: usize,
+    how: How,
+    (grow, fsck): (bool, bool),
+    rng: &mut Rng,
+) -> Result<(), String> {
     let device = &left.device;
     let image = match how {
         How::Least => device.state_keeping(events, |_| false),
@@ -116,9 +127,13 @@ fn check_cut(plan: &Plan, left: &Left, events: usize, how: How, fsck: bool, rng:
             stats(left, record, &mine, cut, &told).map_err(|e| by_whom(left, record.client, cut, &e))?;
         }
     }
+    let grown = if grow { grow_files(&fs, &seen)? } else { Vec::new() };
     drop(seen);
     fs.unmount().map_err(|e| format!("recovery: unmount: {e}"))?;
     drop(fs);
+    if !grown.is_empty() {
+        grown_as_expected(&image, config, &grown)?;
+    }
     // What a failed request has marked as damaged is e2fsck's to mend.
     if (fsck && !left.struck) || two_waves {
         let dir = state_files();
@@ -127,6 +142,45 @@ fn check_cut(plan: &Plan, left: &Left, events: usize, how: How, fsck: bool, rng:
         expect_clean(&file).map_err(|e| format!("after recovery: {e}"))?;
     }
     Ok(())
+}
+
+/// How far behind the end a file is written to.
+const GAP: usize = 5000;
+
+/// Writes a byte far behind the end of each file, which has been read; what they are to be then.
+fn grow_files(fs: &Filesystem, seen: &Seen) -> Result<Vec<(String, Vec<u8>)>, String> {
+    let (mut grown, mut done) = (Vec::new(), BTreeSet::new());
+    // Each once, however many names it has.
+    for (path, node) in seen.iter().filter(|(_, n)| n.kind == NodeKind::File && done.insert(n.ino)) {
+        let file = fs.walk(path.as_bytes(), false).map_err(|e| format!("after recovery: {path}: {e}"))?;
+        let at = node.content.len() + GAP;
+        match fs.write(&file, at as u64, b"!", WriteFlags::default()) {
+            Ok(_) => {}
+            Err(e) if e.is_no_space() => continue,
+            Err(e) => return Err(format!("after recovery: writing {path}: {e}")),
+        }
+        let mut content = node.content.clone();
+        content.resize(at, 0);
+        content.push(b'!');
+        grown.push((path.clone(), content));
+    }
+    Ok(grown)
+}
+
+/// Mounted again, the files are what they should be: zeros between the old end and the new one.
+fn grown_as_expected(image: &Arc<MemDevice>, config: &Config, grown: &[(String, Vec<u8>)]) -> Result<(), String> {
+    let fs = Filesystem::mount(image.clone(), config.quiet(LATER_S)).map_err(|e| format!("mount again: {e}"))?;
+    for (path, content) in grown {
+        let file = fs.walk(path.as_bytes(), false).map_err(|e| format!("after recovery: {path}: {e}"))?;
+        let mut found = vec![0xEE; content.len() + 1];
+        let n = fs.read(&file, 0, &mut found).map_err(|e| format!("after recovery: {path}: {e}"))?;
+        found.truncate(n);
+        if found != *content {
+            let at = found.iter().zip(content).take_while(|(a, b)| a == b).count();
+            return Err(format!("made longer after recovery: {path} differs at {at} of {}", content.len()));
+        }
+    }
+    fs.unmount().map_err(|e| format!("recovery: unmount: {e}"))
 }
 
 /// The failure, shorter in its first line, with the newest acknowledgement that it may break.

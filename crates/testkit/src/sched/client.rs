@@ -21,8 +21,10 @@ use extant_base::sync::atomic::{AtomicUsize, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::device::{CrashDevice, FaultyDevice, LateDevice};
 use extant_fs::{
-    Attr, Cred, Error, FallocateMode, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, SetMode, SetTime, WriteFlags,
+    Attr, Cred, Error, FallocateMode, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, SetFlags, SetMode, SetTime,
+    WriteFlags,
 };
+use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::time::Timestamp;
 
 use crate::crash::history::{Change, History, Names, Node, NodeId, NodeKind, Op, What, split};
@@ -142,13 +144,13 @@ impl Shared {
 
     /// Whoever asked for all files when `given` answers had been given was told that a write was lost. That happened
     /// somewhere between his question and now, and who asked after it is not told again.
-    fn tell_of_any(&self, given: usize) {
+    pub fn tell_of_any(&self, given: usize) {
         let mut s = self.state.lock();
         s.told_of_any = true;
         s.acks.retain(|ack| ack.nr < given || ack.what != Covers::Everything);
     }
 
-    fn given(&self) -> usize {
+    pub fn given(&self) -> usize {
         self.given.load(Ordering::Relaxed)
     }
 
@@ -206,6 +208,8 @@ struct OpenFile {
     content: Vec<u8>,
     /// Written blocks of it may have been lost.
     doubtful: bool,
+    /// Each change is durable when it returns.
+    synchronous: bool,
 }
 
 pub struct Client {
@@ -271,7 +275,7 @@ impl Client {
                     content[from as usize..to as usize].copy_from_slice(&bytes);
                 }
                 shared.state.lock().files.push((nr, id, inode.clone()));
-                files.push(OpenFile { id, path: name.clone(), inode, content, doubtful: false });
+                files.push(OpenFile { id, path: name.clone(), inode, content, doubtful: false, synchronous: false });
             }
         }
         let names = Arc::new(names);
@@ -320,7 +324,10 @@ impl Client {
             Verb::Mode => self.mode(rng),
             Verb::Times => self.times(rng),
             Verb::Attribute => self.attribute(rng),
-            Verb::Read => self.read(rng),
+            Verb::Synchronous => self.synchronous(rng),
+            Verb::Read => self.read(rng, None),
+            Verb::ReadStart => self.read(rng, Some(4096)),
+            Verb::Reclaim => _ = self.fs.budget().shrink_all(),
             Verb::Fsync => self.fsync(rng, false),
             Verb::Fdatasync => self.fsync(rng, true),
             Verb::FsyncOther => self.fsync_other(rng),
@@ -388,6 +395,10 @@ impl Client {
         }
         if let Some(id) = node {
             self.look(id, false);
+            if self.files.iter().any(|f| f.id == id && f.synchronous) {
+                let covers = Covers::File { client: self.nr, node: id, data: true };
+                self.shared.acknowledge(self.shared.ended(), covers, "a synchronous change");
+            }
         }
         result.ok()
     }
@@ -496,7 +507,8 @@ impl Client {
         self.rename_names(|n| _ = n.paths.insert(path.to_owned(), id));
         if kind == NodeKind::File {
             self.shared.state.lock().files.push((self.nr, id, made.clone()));
-            self.files.push(OpenFile { id, path: path.to_owned(), inode: made, content: Vec::new(), doubtful: false });
+            let (path, content) = (path.to_owned(), Vec::new());
+            self.files.push(OpenFile { id, path, inode: made, content, doubtful: false, synchronous: false });
             self.look(id, false);
         }
         Some(id)
@@ -839,18 +851,44 @@ impl Client {
         }
     }
 
+    /// chattr(1) with `+S` or `-S`.
+    fn synchronous(&mut self, rng: &mut Rng) {
+        let Some(at) = self.some_file(rng) else { return };
+        let (id, inode, on) = (self.files[at].id, self.files[at].inode.clone(), !self.files[at].synchronous);
+        let mut flags = InodeFlags::from_bits_retain(self.fs.getattr(&inode).flags & InodeFlags::USER_VISIBLE.bits());
+        flags.set(InodeFlags::SYNC, on);
+        let set = SetFlags { flags: Some(flags.bits()), ..SetFlags::default() };
+        let text = format!("chattr of {} (node {id}): synchronous {on}", self.files[at].path);
+        if self.op(text, Some(id), &[], |c| c.fs.set_flags(&inode, set)).is_none() {
+            return;
+        }
+        self.files[at].synchronous = on;
+        // A change answers for itself alone: what was lost before is asked for here.
+        if let Some(e) = self.fs.fsync(&inode, true).err().filter(|_| on) {
+            self.sync_failed(&e, Some((self.nr, id)));
+        }
+    }
+
     // ---- looking ----
 
-    fn read(&mut self, rng: &mut Rng) {
+    /// The start of a file, up to `most` bytes, or all of it.
+    fn read(&mut self, rng: &mut Rng, most: Option<usize>) {
         if let Some(at) = self.some_file(rng) {
-            self.check_read(at);
+            self.check_start(at, most.unwrap_or(usize::MAX));
         }
     }
 
     /// The file is what was written to it.
     fn check_read(&mut self, at: usize) {
+        self.check_start(at, usize::MAX);
+    }
+
+    /// The first `most` bytes of the file are what was written to it.
+    fn check_start(&mut self, at: usize, most: usize) {
         let f = &self.files[at];
-        let mut found = vec![0xEE; f.content.len() + 10];
+        let content = &f.content[..f.content.len().min(most)];
+        let beyond = if most < f.content.len() { 0 } else { 10 };
+        let mut found = vec![0xEE; content.len() + beyond];
         let n = match self.fs.read(&f.inode, 0, &mut found) {
             Ok(n) => n,
             Err(e) => {
@@ -860,7 +898,7 @@ impl Client {
         };
         found.truncate(n);
         // What was written is never poison.
-        if found == f.content {
+        if found == content {
             return;
         }
         if let Some(at) = (0..n).find(|i| pattern::is_poison(&found[*i..(*i + 8).min(n)], *i as u64) && n - i >= 8) {
@@ -876,14 +914,14 @@ impl Client {
             // What was lost may be gone, but nothing else may be there.
             return;
         }
-        let differs = found.iter().zip(&f.content).position(|(a, b)| a != b);
+        let differs = found.iter().zip(content).position(|(a, b)| a != b);
         let what = match differs {
             Some(i) => {
                 let zeros = found[i..].iter().take_while(|b| **b == 0).count();
-                let run = found[i..].iter().zip(&f.content[i..]).take_while(|(a, b)| a != b).count();
-                format!("at {i} it reads {} for {}, {zeros} zeros, {run} bytes differ", found[i], f.content[i])
+                let run = found[i..].iter().zip(&content[i..]).take_while(|(a, b)| a != b).count();
+                format!("at {i} it reads {} for {}, {zeros} zeros, {run} bytes differ", found[i], content[i])
             }
-            None => format!("{} bytes long, should be {}", found.len(), f.content.len()),
+            None => format!("{} bytes long, should be {}", found.len(), content.len()),
         };
         panic!("client {}: read {} (node {}): {what}\n{}", self.nr, f.path, f.id, self.story(f.id));
     }

@@ -100,6 +100,8 @@ pub static CONFIGS: &[Config] = &[
     Config { name: "file-1k", image: SMALL_BLOCKS, through: Some(4096), weight: 2, ..MOUNT },
     Config { name: "full-log", image: WIDE, many: true, weight: 2, ..MOUNT },
     Config { name: "embedded", keep_clean: true, weight: 2, ..MOUNT },
+    // The command on an image file.
+    Config { name: "embedded-file", keep_clean: true, through: Some(16 << 10), lateness: INLINE, weight: 2, ..MOUNT },
     Config { name: "sectors", large_sectors: true, weight: 1, ..MOUNT },
     Config { name: "full-disk", free_blocks: Some(40), weight: 2, ..MOUNT },
     Config {

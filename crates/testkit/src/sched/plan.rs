@@ -47,7 +47,13 @@ pub enum Verb {
     Mode,
     Times,
     Attribute,
+    /// From now on each change of the file is durable when it returns; or no longer.
+    Synchronous,
     Read,
+    /// From the start, a little: what is read ahead is more.
+    ReadStart,
+    /// Everything that memory need not hold goes.
+    Reclaim,
     Fsync,
     Fdatasync,
     /// Of somebody else's file.
@@ -90,7 +96,10 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (Mode, 1),
         (Times, 1),
         (Attribute, 2),
+        (Synchronous, 1),
         (Read, 3),
+        (ReadStart, 2),
+        (Reclaim, 1),
         (Fsync, 4),
         (Fdatasync, 2),
         (FsyncOther, 2),
@@ -107,7 +116,9 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (Poke, 8),
         (PokeRun, 6),
         (Overwrite, 2),
-        (Read, 5),
+        (Read, 4),
+        (ReadStart, 3),
+        (Reclaim, 2),
         (Fsync, 4),
         (Fdatasync, 4),
         (FsyncOther, 5),
@@ -135,7 +146,9 @@ const KINDS: &[&[(Verb, u64)]] = &[
     &[
         (Overwrite, 6),
         (Poke, 6),
+        (Synchronous, 1),
         (Read, 2),
+        (Reclaim, 1),
         (Fsync, 1),
         (FsyncOther, 2),
         (Sync, 5),
@@ -171,6 +184,7 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (Allocate, 3),
         (Overwrite, 4),
         (Read, 4),
+        (Reclaim, 1),
         (Fsync, 2),
         (FsyncOther, 4),
         (Sync, 2),
@@ -183,6 +197,8 @@ const FAILING: &[(Verb, u64)] = &[
     (Poke, 5),
     (PokeRun, 5),
     (Overwrite, 2),
+    (Allocate, 1),
+    (Synchronous, 1),
     (Read, 1),
     (Fsync, 4),
     (Fdatasync, 2),
@@ -262,6 +278,8 @@ pub struct Details {
     pub sync_policy: SyncPolicyKind,
     pub dirty_bytes: Option<u64>,
     pub checkpoint_blocks: Option<u32>,
+    /// Everything is synced before the unmount, and nothing may be left over.
+    pub settles: bool,
     /// For the cuts.
     pub cuts: Rng,
 }
@@ -353,6 +371,7 @@ impl Plan {
         let dirty_bytes = [None, None, Some(16 << 10), Some(64 << 10)][rng.below(4) as usize];
         // So little that blocks are always on their way home.
         let checkpoint_blocks = [None, Some(1), Some(rng.below(32) as u32)][rng.below(3) as usize];
+        let settles = !self.config.many && rng.one_in(2);
         Details {
             clients,
             sim,
@@ -366,6 +385,7 @@ impl Plan {
             sync_policy,
             dirty_bytes,
             checkpoint_blocks,
+            settles,
             cuts: rng,
         }
     }

@@ -112,6 +112,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     let (queue_depth, tag_policy) = (details.queue_depth, details.tag_policy);
     let (sync_policy, dirty_bytes) = (details.sync_policy, details.dirty_bytes);
     let checkpoint_blocks = details.checkpoint_blocks;
+    let settles = details.settles;
     let outcome = sim::run(&options, move || {
         let options = config.options(seed);
         let mount_options =
@@ -160,6 +161,24 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let upto = shared.ended();
         let journal = fs.journal_stats();
         let homeward = journal.checkpoints.get() - journal.checkpoints_waited.get();
+        // Not always: an unmount has to find data to write, too.
+        if settles {
+            let given = shared.given();
+            let settled = fs.sync().or_else(|_| {
+                // Who is told of what was lost is not told again.
+                shared.tell_of_any(given);
+                fs.sync()
+            });
+            if settled.is_ok() {
+                // Nobody waits for what deleted files had.
+                for _ in 0..100 {
+                    if fs.delayed() != (0, 0) {
+                        Clock::real().sleep(Duration::from_millis(50));
+                    }
+                }
+                assert_eq!(fs.delayed(), (0, 0), "left over: bytes that are dirty, blocks that are promised");
+            }
+        }
         let result = fs.unmount();
         drop(fs);
         let unmounted = match result {
