@@ -184,7 +184,8 @@ impl FsServer {
     fn entry(&self, nodeid: u64, inode: &InodeRef) -> Entry {
         Entry {
             nodeid,
-            generation: u64::from(inode.generation),
+            // The root's number is the protocol's own, which knows it with none.
+            generation: if nodeid == ROOT_ID { 0 } else { u64::from(inode.generation) },
             attr: self.attr(inode),
             entry_valid: self.options.entry_timeout,
             attr_valid: self.options.attr_timeout,
