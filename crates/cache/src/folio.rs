@@ -468,7 +468,6 @@ impl AddressSpace {
     pub fn lose(&self, start: u64, blocks: u32, mut gone: impl FnMut(u64, u32)) {
         let bpp = self.blocks_per_page();
         let mut inner = self.inner.write();
-        self.losses.fetch_add(1, Ordering::Release);
         let (mut from, end) = (start, start + u64::from(blocks));
         for block in start..end {
             let dirty = self
@@ -484,6 +483,8 @@ impl AddressSpace {
         if from < end {
             gone(from, (end - from) as u32);
         }
+        // After that: who reads this count finds what was done.
+        self.losses.fetch_add(1, Ordering::Release);
         self.end_writeback(&mut inner, start, blocks, |folio, mask| {
             folio.uptodate &= !(mask & !folio.dirty);
             0

@@ -127,13 +127,18 @@ fn what_is_lost_is_told_but_for_what_is_newer() {
     sp.write(4096, &[2; 4096], &[], &SIZE, before).expect("filled");
     sp.write(3 * 4096, &[2; 4096], &[], &SIZE, before).expect("filled");
     let mut gone = Vec::new();
-    sp.lose(0, 5, |start, blocks| gone.push((start, blocks)));
+    let mut meanwhile = before;
+    sp.lose(0, 5, |start, blocks| {
+        gone.push((start, blocks));
+        meanwhile = sp.losses();
+    });
     assert_eq!(gone, [(0, 1), (2, 1), (4, 1)]);
     assert_eq!(sp.dirty_bytes(), 2 * 4096);
     let uptodate: Vec<bool> = (0..5).map(|block| sp.block_uptodate(block)).collect();
     assert_eq!(uptodate, [false, true, false, true, false]);
     // Who asked the map before that asks again.
     assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, before), Err(WriteRefused::Lost));
+    assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, meanwhile), Err(WriteRefused::Lost));
     assert_eq!(sp.write(0, &[3; 4096], &[], &SIZE, sp.losses()), Ok(4096));
 }
 

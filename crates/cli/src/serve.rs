@@ -328,8 +328,10 @@ fn watch_signals(unmounter: Unmounter, server: Weak<FsServer>) -> std::io::Resul
             if detached {
                 end_at_once(&server);
             }
+            // By somebody else; or it is being unmounted, and who signals again insists.
             if !unmounter.is_mounted() {
-                detached = true; // by somebody else; or it is being unmounted, and who signals again insists
+                detached = true;
+                thaw(&server);
                 continue;
             }
             match unmounter.unmount(false) {
@@ -337,6 +339,7 @@ fn watch_signals(unmounter: Unmounter, server: Weak<FsServer>) -> std::io::Resul
                 // The process that unmounts may look where this one may not: it has found no mount of ours.
                 Err(FuseError::Unmount { errno: Errno::INVAL, .. }) => {
                     detached = true;
+                    thaw(&server);
                     continue;
                 }
                 Err(_) => {}
@@ -346,15 +349,19 @@ fn watch_signals(unmounter: Unmounter, server: Weak<FsServer>) -> std::io::Resul
                 Ok(()) => {
                     warn(&format!("{dir} is busy: detached, and served until its last user is gone"));
                     detached = true;
-                    if let Some(server) = server.upgrade() {
-                        server.thaw();
-                    }
+                    thaw(&server);
                 }
                 Err(e) => warn(&plain_text(&format!("{dir} cannot be unmounted: {e}"))),
             }
         }
     })?;
     Ok(handle)
+}
+
+fn thaw(server: &Weak<FsServer>) {
+    if let Some(server) = server.upgrade() {
+        server.thaw();
+    }
 }
 
 fn end_at_once(server: &Weak<FsServer>) {

@@ -368,7 +368,7 @@ impl Filesystem {
         self.options.messages.say(format_args!("{}: {}", self.image(), e));
         // A mount that is read-only anyway has nothing that could be lost, and writes nothing.
         let failed = self.on_error == OnError::RemountReadOnly && (self.fail(e) || self.state.has_failed());
-        if failed && !self.is_frozen() {
+        if failed && !self.keeps_errors() {
             // As the kernel: what was not durable when the damage was found never is.
             self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
         }
@@ -380,7 +380,7 @@ impl Filesystem {
         self.is_frozen() || self.closing.load(Ordering::SeqCst)
     }
 
-    /// The mount is not frozen any more: what was met meanwhile is told.
+    /// The mount is not frozen any more, or goes on after all: what was met meanwhile is told.
     pub(crate) fn tell_kept_errors(&self) {
         self.write_errors();
         if self.state.has_failed()
@@ -423,16 +423,26 @@ impl Filesystem {
             return;
         }
         self.journal.alone(|| {
-            if !due() {
-                return;
+            if due() {
+                self.write_unwritten_errors();
             }
-            self.errors_unwritten.store(false, Ordering::Release);
+        });
+    }
+
+    /// The same by who freezes or closes the mount, once he has written the superblock.
+    pub(crate) fn write_kept_errors(&self) {
+        self.journal.alone(|| self.write_unwritten_errors());
+    }
+
+    /// The caller holds the log.
+    fn write_unwritten_errors(&self) {
+        if self.errors_unwritten.swap(false, Ordering::SeqCst) {
             let at = self.sb_place.0.0 * u64::from(self.geo.block_size) + self.sb_place.1 as u64;
             if let Ok(mut on_disk) = read_super_at(&*self.dev, at) {
                 on_disk.copy_errors_from(&self.sb.lock());
                 let _ = write_super(&*self.dev, &on_disk, self.sb_place);
             }
-        });
+        }
     }
 
     /// From here on the mount is read-only, and acknowledges nothing any more that is not durable. The first reason
@@ -461,11 +471,11 @@ impl Filesystem {
             return;
         }
         let e = extant_journal::Error::Aborted { cause: cause.to_owned() };
-        if self.is_frozen() {
-            // The journal would write; it does when the mount is thawed.
-            return self.note_aborted(e);
+        // First, so that a thaw finds it that ends before the next look.
+        self.note_aborted(e.clone());
+        if !self.keeps_errors() {
+            self.journal.abort(&e);
         }
-        self.journal.abort(&e);
     }
 
     fn note_aborted(&self, error: extant_journal::Error) {

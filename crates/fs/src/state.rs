@@ -6,7 +6,7 @@
 //! [`MountState::acknowledge`], which answers a failed mount's first error. Linux: `sb_rdonly`, `EXT4_MF_FS_ABORTED`,
 //! `ext4_emergency_state`.
 //!
-//! What it does not do: stop anything. Who fails a mount aborts the journal first.
+//! What it does not do: stop anything. Who fails a mount aborts the journal, too.
 //!
 //! # Locking
 //! A leaf lock (`mount state`, 205) around the first error; looking is one load.

@@ -123,10 +123,13 @@ impl Filesystem {
         if writable {
             self.closing.store(true, Ordering::SeqCst);
             result = result.and_then(|()| self.close_clean());
-            if result.is_err() {
-                // What is wrong has still to be told.
+            // What was met meanwhile has still to be told.
+            if result.is_ok() {
+                self.write_kept_errors();
+                result = self.state.acknowledge();
+            } else {
                 self.closing.store(false, Ordering::SeqCst);
-                self.write_errors();
+                self.tell_kept_errors();
             }
         }
         result

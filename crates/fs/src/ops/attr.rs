@@ -85,7 +85,10 @@ impl Filesystem {
         let _change = self.begin_change()?;
         let losses = inode.pages.losses();
         self.retry_no_space(|| self.setattr_once(inode, set))?;
-        self.honour_sync_of_data(inode, losses)?;
+        match set.size {
+            Some(_) => self.honour_sync_of_data(inode, losses)?,
+            None => self.honour_sync(&[inode])?,
+        }
         Ok(self.getattr(inode))
     }
 

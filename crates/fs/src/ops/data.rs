@@ -402,7 +402,9 @@ impl Filesystem {
                     };
                     let (mapped, r) = self.map_written(inode, lblk, chosen, (abs + n as u64).min(end));
                     at += n.min((mapped as usize) << bits);
-                    inode.set_size(inode.size().max((pos + at as u64).min(end)));
+                    if mapped > 0 {
+                        inode.set_size(inode.size().max((pos + at as u64).min(end)));
+                    }
                     match r {
                         Err(e) if at > 0 && e.is_no_space() => break,
                         r => r?,

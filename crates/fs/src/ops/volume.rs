@@ -152,9 +152,13 @@ impl Filesystem {
         if !self.is_frozen() {
             self.freeze_all()?;
         }
-        self.state.remount(true);
+        self.write_kept_errors();
+        let turned = self.state.remount(true);
         // The journal stays shut. Whoever waited at the gate is told.
         self.frozen.store(false, Ordering::SeqCst);
+        if !turned {
+            self.tell_kept_errors();
+        }
         self.gate.open();
         self.state.acknowledge()
     }

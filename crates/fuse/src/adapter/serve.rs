@@ -190,7 +190,7 @@ impl FsServer {
     fn may_take_privileges(&self, req: &Request, inode: &InodeRef) -> bool {
         let attr = self.fs.getattr(inode);
         let owns = req.uid == 0 || req.uid == self.options.uid.unwrap_or(attr.uid);
-        owns || attr.mode & 0o002 != 0 || attr.mode & 0o020 != 0 && self.is_member(req, inode)
+        owns || attr.mode & if self.is_member(req, inode) { 0o020 } else { 0o002 } != 0
     }
 
     /// The kernel does not know of changes that come with others: what it has of the inode's attributes goes.
@@ -202,7 +202,7 @@ impl FsServer {
 
     /// Runs a change of content that takes set-id bits, if there are any.
     fn taking_privileges<T>(&self, ino: u64, inode: &InodeRef, takes: bool, change: impl FnOnce() -> T) -> T {
-        let takes = takes && self.fs.getattr(inode).mode & 0o6000 != 0;
+        let takes = takes && inode.mode() & 0o6000 != 0;
         let r = change();
         if takes {
             self.forget_attributes(ino);

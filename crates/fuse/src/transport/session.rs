@@ -126,6 +126,8 @@ impl<S: Server> Shared<S> {
     }
 
     fn destroy_once(&self) {
+        // What was kept back is refused: nobody waits for it any more.
+        self.stopping.store(true, Ordering::Release);
         if !self.destroyed.swap(true, Ordering::AcqRel)
             && catch_unwind(AssertUnwindSafe(|| self.server.destroy())).is_err()
         {
