@@ -189,7 +189,7 @@ fn no_loop_device(job: &Job) -> Result<()> {
             Some(_) if clock.now_ns() < LOOP_PATIENCE_NS => clock.sleep(Duration::from_millis(20)),
             Some(device) => {
                 let image = job.spec.shown();
-                let what = match same_image_in_use(&job.spec.path) {
+                let what = match same_image_in_use(&job.spec.path).ok().flatten() {
                     Some(mounted) => format!("{image}: in use: {mounted}; unmount it there first"),
                     None => {
                         format!("{image}: in use by {device} (losetup -d {device} lets go of it); -o ro may mount it")

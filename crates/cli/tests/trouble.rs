@@ -2,7 +2,10 @@
 
 mod common;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 
 use common::{Dir, extant, loop_mounts_work, patch, tool, umount, whole_disk};
 use extant_block::device::{Engine, FileDevice, OpenOptions};
@@ -224,6 +227,66 @@ fn mounted_by_the_kernel() {
     });
     umount(&[&kernel]);
     tried.unwrap();
+}
+
+/// Bytes that are no UTF-8, in a bystander's mount point and in the image's own name, hide no mount.
+#[test]
+fn mounted_by_the_kernel_beside_odd_names() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs loop mounts");
+        return;
+    }
+    let dir = Dir::new();
+    let (image, kernel) = (dir.image("ext4", &[]), dir.text("kernel"));
+    let odd = |name: &[u8]| dir.path("").join(OsStr::from_bytes(name)).into_os_string();
+    let (bystander, odd_image) = (odd(b"by\xffstander"), odd(b"odd\xff.img"));
+    for path in [OsStr::new(&kernel), &bystander] {
+        std::fs::create_dir(path).expect("directory");
+    }
+    let did = |program: &str, args: &[&OsStr]| {
+        assert!(Command::new(program).args(args).status().expect("started").success(), "{program} {args:?}");
+    };
+    // Tools that write, on an image of any name.
+    let refused = |image: &OsStr| {
+        let mut place = image.to_owned();
+        place.push(":/etc/passwd");
+        let done = Command::new(common::extant_path()).arg("rm").arg(&place).output().expect("started");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(8), "{said}");
+        assert!(said.contains("in use: mounted by the kernel through /dev/loop") && said.contains(&kernel), "{said}");
+    };
+    did("mount", &["-t".as_ref(), "tmpfs".as_ref(), "none".as_ref(), &bystander]);
+    tool("mount", &["-o", "loop,ro", &image, &kernel]);
+    let tried = std::panic::catch_unwind(|| {
+        refused(OsStr::new(&image));
+        all_fail(&dir, &image, &["disk.img: in use: mounted by the kernel through /dev/loop", &kernel]);
+    });
+    umount(&[&kernel]);
+    did("umount", &[&bystander]);
+    tried.unwrap();
+    std::fs::rename(&image, &odd_image).expect("renamed");
+    did("mount", &["-o".as_ref(), "loop,ro".as_ref(), &odd_image, kernel.as_ref()]);
+    let tried = std::panic::catch_unwind(|| refused(&odd_image));
+    umount(&[&kernel]);
+    tried.unwrap();
+}
+
+/// Who cannot see what is mounted may read, but not write.
+#[test]
+fn no_table_of_mounts() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs mounts");
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let program = common::extant_path().to_str().expect("UTF-8");
+    let blind = |args: &str| {
+        let line = format!("mount -t tmpfs none /proc && exec {program} {args}");
+        common::run("unshare", &["-m", "sh", "-c", &line])
+    };
+    blind(&format!("rm {image}:/big")).fails(8, &["disk.img: /proc/self/mountinfo: No such file or directory"]);
+    blind(&format!("stat {image} /big")).ok();
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) mod tests;
 pub use crash::{CrashDevice, CrashEvent, CrashMode};
 pub use faulty::{Fault, FaultAction, FaultyDevice};
 pub use file::{Engine, FileDevice, IoMode, LoopDevice, OpenOptions};
-pub use file::{has_writer, is_locked, same_image_in_use, unmount};
+pub use file::{has_writer, is_locked, same_image_in_use, unmount, writing_loop_device};
 pub use held::{Catch, HeldDevice, Request};
 pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;

@@ -107,7 +107,7 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     match path.symlink_metadata() {
         Ok(m) if !m.is_file() => return Err(format!("{shown} is no regular file: images are made afresh, in files")),
         Ok(m) => {
-            if let Some(who) = same_image_in_use(path) {
+            if let Some(who) = same_image_in_use(path).map_err(|e| e.to_string())? {
                 return Err(format!("{shown} is in use: {who}"));
             }
             if m.len() > 0 && !rules.overwrite {

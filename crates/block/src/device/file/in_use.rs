@@ -1,6 +1,6 @@
 //! Does the kernel use this image right now, and when does it stop?
 //!
-//! Main functions: [`same_image_in_use`]; [`unmount`], and [`LoopDevice`], to be waited for after an unmount.
+//! Main functions: [`same_image_in_use`], [`writing_loop_device`]; [`unmount`], and [`LoopDevice`], to be waited for after an unmount.
 //!
 //! Asked of `/proc/self/mountinfo` (which file systems are mounted, by device number) and of
 //! `/sys/block/loop*/loop/backing_file` (which file stands behind a loop device). Mounts in other mount namespaces are
@@ -9,6 +9,8 @@
 //! # Locking
 //! None.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,52 +23,85 @@ use rustix::mount::UnmountFlags;
 
 /// Says who uses the image or block device at `path`, or `None`. Answers for what this process can see; a path that
 /// cannot be looked at is not in use.
-pub fn same_image_in_use(path: &Path) -> Option<String> {
+///
+/// # Errors
+/// The table of mounts cannot be read: nobody knows.
+pub fn same_image_in_use(path: &Path) -> io::Result<Option<String>> {
     range_in_use(path, 0, None)
 }
 
 /// As [`same_image_in_use`], of some bytes of it: `len` from `start` on, or all from there.
-pub(super) fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> Option<String> {
-    let end = len.map_or(u64::MAX, |len| start.saturating_add(len));
-    let meta = fs::metadata(path).ok()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+pub(super) fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Result<Option<String>> {
+    let Ok(meta) = fs::metadata(path) else { return Ok(None) };
+    let mounts = fs::read(MOUNTS).map_err(|e| io::Error::other(format!("{MOUNTS}: {e}")))?;
     if meta.file_type().is_block_device() {
         let rdev = meta.rdev();
         let number = format!("{}:{}", rustix::fs::major(rdev), rustix::fs::minor(rdev));
-        if let Some(dir) = mount_point(&mounts, &number) {
-            return Some(format!("mounted by the kernel at {dir}"));
+        if let Some(dir) = mount_point(&mounts, number.as_bytes()) {
+            return Ok(Some(format!("mounted by the kernel at {dir}")));
         }
     }
-    for entry in fs::read_dir("/sys/block").ok()?.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with("loop") {
-            continue;
-        }
-        let dir = entry.path();
-        let Ok(backing) = fs::read_to_string(dir.join("loop/backing_file")) else { continue };
-        let Ok(other) = fs::metadata(backing.trim_end_matches('\n')) else { continue };
-        if (other.dev(), other.ino()) != (meta.dev(), meta.ino()) {
-            continue;
-        }
+    for Loop { dir, name, base } in loops_on(&meta) {
         // The loop device itself, and its partitions: their folders are named after it.
         let partitions = fs::read_dir(&dir).into_iter().flatten().flatten();
         let partitions = partitions.filter(|p| p.file_name().to_string_lossy().starts_with(&name)).map(|p| p.path());
-        let base = number_in(&dir.join("loop/offset")).unwrap_or(0);
         for device in std::iter::once(dir.clone()).chain(partitions) {
             // Sectors of 512 bytes; the loop device itself has no start.
             let from = base.saturating_add(number_in(&device.join("start")).unwrap_or(0).saturating_mul(512));
-            let size = number_in(&device.join("size")).unwrap_or(u64::MAX).saturating_mul(512);
-            if from >= end || from.saturating_add(size) <= start {
+            if !touches(&device, from, start, len) {
                 continue;
             }
             let Ok(number) = fs::read_to_string(device.join("dev")) else { continue };
-            if let Some(at) = mount_point(&mounts, number.trim()) {
+            if let Some(at) = mount_point(&mounts, number.trim().as_bytes()) {
                 let device = device.file_name().unwrap_or_default().to_string_lossy();
-                return Some(format!("mounted by the kernel through /dev/{device} at {at}"));
+                return Ok(Some(format!("mounted by the kernel through /dev/{device} at {at}")));
             }
         }
     }
-    None
+    Ok(None)
+}
+
+const MOUNTS: &str = "/proc/self/mountinfo";
+
+/// A loop device that has the image.
+struct Loop {
+    /// Its folder in sysfs.
+    dir: PathBuf,
+    name: String,
+    /// Where in the image it begins.
+    base: u64,
+}
+
+/// Without sysfs nobody knows of any.
+fn loops_on(image: &fs::Metadata) -> impl Iterator<Item = Loop> {
+    let image = (image.dev(), image.ino());
+    fs::read_dir("/sys/block").into_iter().flatten().flatten().filter_map(move |entry| {
+        let name = entry.file_name().into_string().ok().filter(|name| name.starts_with("loop"))?;
+        let dir = entry.path();
+        let backing = fs::read(dir.join("loop/backing_file")).ok()?;
+        let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
+        let other = fs::metadata(OsStr::from_bytes(backing)).ok()?;
+        let base = number_in(&dir.join("loop/offset")).unwrap_or(0);
+        ((other.dev(), other.ino()) == image).then_some(Loop { dir, name, base })
+    })
+}
+
+/// Whether a device that begins at byte `from` of the image has any of the bytes from `start` on. `device` is its folder
+/// in sysfs.
+fn touches(device: &Path, from: u64, start: u64, len: Option<u64>) -> bool {
+    let end = len.map_or(u64::MAX, |len| start.saturating_add(len));
+    // In sectors of 512 bytes, whatever those of the device are.
+    let size = number_in(&device.join("size")).unwrap_or(u64::MAX).saturating_mul(512);
+    from < end && from.saturating_add(size) > start
+}
+
+/// The loop device that could write to the image file at `path`, to `len` bytes from `start` on, or to all from there.
+/// The kernel's driver heeds no lock: what it writes would go past us, as ours past it.
+pub fn writing_loop_device(path: &Path, start: u64, len: Option<u64>) -> Option<String> {
+    let meta = fs::metadata(path).ok()?;
+    let writes =
+        |l: &Loop| number_in(&l.dir.join("ro")).is_none_or(|ro| ro == 0) && touches(&l.dir, l.base, start, len);
+    loops_on(&meta).find(writes).map(|l| format!("/dev/{}", l.name))
 }
 
 fn number_in(file: &Path) -> Option<u64> {
@@ -74,9 +109,9 @@ fn number_in(file: &Path) -> Option<u64> {
 }
 
 /// The first mount point of the device `number` ("major:minor").
-fn mount_point(mountinfo: &str, number: &str) -> Option<String> {
-    mountinfo.lines().find_map(|line| {
-        let mut fields = line.split(' ');
+fn mount_point(mountinfo: &[u8], number: &[u8]) -> Option<String> {
+    mountinfo.split(|b| *b == b'\n').find_map(|line| {
+        let mut fields = line.split(|b| *b == b' ');
         let device = fields.nth(2)?;
         let at = fields.nth(1)?;
         (device == number).then(|| unescape(at))
@@ -84,9 +119,8 @@ fn mount_point(mountinfo: &str, number: &str) -> Option<String> {
 }
 
 /// Undoes the kernel's `\040` for blanks and the like.
-fn unescape(field: &str) -> String {
-    let mut out = Vec::with_capacity(field.len());
-    let bytes = field.as_bytes();
+fn unescape(bytes: &[u8]) -> String {
+    let mut out = Vec::with_capacity(bytes.len());
     let mut i = 0;
     while i < bytes.len() {
         let code = bytes.get(i + 1..i + 4).and_then(|d| std::str::from_utf8(d).ok());
@@ -135,7 +169,7 @@ pub struct LoopDevice(Option<Backing>);
 struct Backing {
     /// Names the image; goes with the device.
     file: PathBuf,
-    image: String,
+    image: Vec<u8>,
 }
 
 impl LoopDevice {
@@ -149,7 +183,7 @@ impl LoopDevice {
     pub fn wait(&self) -> bool {
         let Some(backing) = &self.0 else { return true };
         let clock = Clock::real();
-        while fs::read_to_string(&backing.file).is_ok_and(|image| image == backing.image) {
+        while fs::read(&backing.file).is_ok_and(|image| image == backing.image) {
             if u128::from(clock.now_ns()) > PATIENCE.as_nanos() {
                 return false;
             }
@@ -168,7 +202,7 @@ impl Backing {
             return None;
         }
         let file = device.join("backing_file");
-        let image = fs::read_to_string(&file).ok()?;
+        let image = fs::read(&file).ok()?;
         Some(Backing { file, image })
     }
 }
@@ -179,10 +213,11 @@ mod tests {
 
     #[test]
     fn finds_the_mount_point_by_number() {
-        let table = "22 28 0:21 / /sys rw,nosuid shared:7 - sysfs sysfs rw\n\
-                     99 28 7:12 / /mnt/a\\040b rw,relatime - ext4 /dev/loop12 rw\n";
-        assert_eq!(mount_point(table, "7:12").as_deref(), Some("/mnt/a b"));
-        assert_eq!(mount_point(table, "7:1"), None);
-        assert_eq!(mount_point("garbage", "7:1"), None);
+        let table = b"20 28 0:9 / /odd\xff rw - tmpfs none rw\n\
+                      22 28 0:21 / /sys rw,nosuid shared:7 - sysfs sysfs rw\n\
+                      99 28 7:12 / /mnt/a\\040b rw,relatime - ext4 /dev/loop12 rw\n";
+        assert_eq!(mount_point(table, b"7:12").as_deref(), Some("/mnt/a b"));
+        assert_eq!(mount_point(table, b"7:1"), None);
+        assert_eq!(mount_point(b"garbage", b"7:1"), None);
     }
 }

@@ -32,7 +32,7 @@ use extant_base::task;
 use rustix::fs::FallocateFlags;
 
 use self::flush::{FlushStream, SharedPoison};
-pub use self::in_use::{LoopDevice, same_image_in_use, unmount};
+pub use self::in_use::{LoopDevice, same_image_in_use, unmount, writing_loop_device};
 pub use self::lock::{has_writer, is_locked};
 pub use self::open::OpenOptions;
 use self::uring::Ring;

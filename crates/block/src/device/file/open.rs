@@ -103,7 +103,8 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
         true => busy(name, mounted.unwrap_or_else(|| otherwise.to_owned())),
         false => failed(e),
     };
-    let mounted = || same_image_in_use(path);
+    // Only for the message.
+    let mounted = || same_image_in_use(path).ok().flatten();
     let tries = if block_device { CLAIM_TRIES } else { 0 };
     let opened =
         until_free(tries, || pause_unless(mounted()), || open_data(path, options, block_device, create.is_some()));
@@ -117,7 +118,7 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     }
     let range = Range { start: options.offset, len: options.len };
     if !block_device && options.lock {
-        let mounted = || range_in_use(path, options.offset, options.len);
+        let mounted = || range_in_use(path, options.offset, options.len).ok().flatten();
         let locked = until_free(
             CLAIM_TRIES,
             || pause_unless(mounted()),
@@ -129,10 +130,14 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
         locked.map_err(|e| held(e, mounted(), "locked by another process or another opener"))?;
     }
     // Asked after the lock, so that two of our own cannot both pass.
-    if !(options.read_only && options.allow_mounted)
-        && let Some(by) = range_in_use(path, options.offset, options.len)
-    {
-        return Err(busy(name, by));
+    if !(options.read_only && options.allow_mounted) {
+        match range_in_use(path, options.offset, options.len) {
+            Ok(None) => {}
+            Ok(Some(by)) => return Err(busy(name, by)),
+            // Who only reads harms nobody.
+            Err(_) if options.read_only => {}
+            Err(e) => return Err(failed(e)),
+        }
     }
     if let Some(size) = create
         && !block_device

@@ -163,7 +163,7 @@ fn an_image_that_the_kernel_has_mounted_is_refused() {
     std::fs::File::create(&image).expect("made").set_len(4 << 20).expect("sized");
     let (image_s, mount_s) = (image.to_str().expect("utf-8"), mount.to_str().expect("utf-8"));
     run("mke2fs", &["-q", "-F", image_s]).expect("mke2fs");
-    assert_eq!(same_image_in_use(&image), None);
+    assert_eq!(same_image_in_use(&image).expect("a table"), None);
     let Some(lo) = run("losetup", &["-f", "--show", image_s]) else {
         eprintln!("skipped: no loop device to be had");
         return;
@@ -175,7 +175,7 @@ fn an_image_that_the_kernel_has_mounted_is_refused() {
         return;
     }
     cleanup.0.push(("umount", vec![mount_s.to_owned()]));
-    let by = same_image_in_use(&image).expect("in use");
+    let by = same_image_in_use(&image).expect("a table").expect("in use");
     assert_eq!(by, format!("mounted by the kernel through {lo} at {mount_s}"));
     for options in [OpenOptions::default(), OpenOptions::read_only()] {
         assert!(matches!(FileDevice::open(&image, options), Err(Error::Busy { by: b, .. }) if b == by));
