@@ -55,22 +55,6 @@ fn processes(path: &Path) -> Vec<(u32, String)> {
     others.filter(has).take(PROCESSES_MAX).map(|pid| (pid, shown(name(pid).trim_end().as_bytes()))).collect()
 }
 
-/// The loop device that could write to the image at `path`. Of a part of it (not the `whole`), only one of all bytes is
-/// known to touch it. Which are mounted, the device's own opening asks.
-pub fn loop_device(path: &Path, whole: bool) -> Option<String> {
-    let image = path.metadata().ok()?;
-    std::fs::read_dir("/sys/block").ok()?.flatten().find_map(|entry| {
-        let name = entry.file_name().into_string().ok().filter(|name| name.starts_with("loop"))?;
-        let read = |file: &str| std::fs::read_to_string(entry.path().join(file)).ok();
-        let backing = read("loop/backing_file")?;
-        let backing = Path::new(backing.trim_end_matches('\n')).metadata().ok()?;
-        let zero = |file: &str| read(file).is_none_or(|number| number.trim() == "0");
-        let same = (backing.dev(), backing.ino()) == (image.dev(), image.ino());
-        let touches = whole || (zero("loop/offset") && zero("loop/sizelimit"));
-        (same && touches && zero("ro")).then(|| format!("/dev/{name}"))
-    })
-}
-
 impl Holder {
     /// Perhaps a server whose mount is gone already; nobody else lets go of an image soon.
     pub fn may_be_ending(&self) -> bool {

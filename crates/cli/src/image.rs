@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
-use extant_block::device::{Engine, FileDevice, IoMode, OffsetDevice, OpenOptions};
+use extant_block::device::{
+    Engine, FileDevice, IoMode, OffsetDevice, OpenOptions, same_image_in_use, writing_loop_device,
+};
 use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
 use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted};
 use extant_ondisk::partition::{Partition, read_table};
@@ -244,6 +246,9 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
         }),
         ..OpenOptions::default()
     };
+    if !access.read_only && !spec.is_block_device() {
+        no_loop_device(spec, offset, len)?;
+    }
     let image = spec.shown();
     let only_read =
         || Failure::op(format!("{image}: may only be read; 'extant mount -o ro {image} DIR' mounts it read-only"));
@@ -270,6 +275,29 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
             told = true;
         }
         clock.sleep(Duration::from_millis(20));
+    }
+}
+
+/// How long a loop device that is just let go of may take.
+const LOOP_PATIENCE_NS: u64 = 1_000_000_000;
+
+/// What a loop device writes would go past us, as ours past it, whether it is mounted, and where, or not.
+fn no_loop_device(spec: &ImageSpec, offset: u64, len: Option<u64>) -> Result<()> {
+    let clock = Clock::real();
+    loop {
+        match writing_loop_device(&spec.path, offset, len) {
+            None => return Ok(()),
+            Some(_) if clock.now_ns() < LOOP_PATIENCE_NS => clock.sleep(Duration::from_millis(20)),
+            Some(device) => {
+                let image = spec.shown();
+                return Err(Failure::op(match same_image_in_use(&spec.path).ok().flatten() {
+                    Some(mounted) => format!("{image}: in use: {mounted}; unmount it there first"),
+                    None => format!(
+                        "{image}: in use by {device} (losetup -d {device} lets go of it); it may be read, -o ro mounts it"
+                    ),
+                }));
+            }
+        }
     }
 }
 

@@ -20,11 +20,9 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use extant_base::clock::Clock;
 use extant_block::BlockDevice;
-use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions, same_image_in_use};
+use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
 use extant_fs::{Filesystem, JournalDevice, Mounted};
 use extant_fuse::{Errno, FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use extant_lab::measure::Recorded;
@@ -36,7 +34,6 @@ use signal_hook::iterator::Signals;
 
 use crate::cgroup;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
-use crate::holder;
 use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_whole};
 use crate::log;
 use crate::mount_options::MountConfig;
@@ -144,9 +141,6 @@ fn open(job: &Job, root: bool) -> Result<(Mounted, MountKind)> {
     let block = job.spec.is_block_device();
     // A part of a device, too: the kernel then claims the whole of it.
     let fuseblk = block && root;
-    if !block && !config.fs.read_only {
-        no_loop_device(job)?;
-    }
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
     let mut access =
         Access { read_only: config.fs.read_only, io, engine: config.engine, offset: config.offset, exclusive: true };
@@ -174,31 +168,6 @@ fn open(job: &Job, root: bool) -> Result<(Mounted, MountKind)> {
     drop(claim);
     let kind = if fuseblk { MountKind::FuseBlk { blksize: fs.block_size() } } else { MountKind::Fuse };
     Ok((fs, kind))
-}
-
-/// How long a loop device that is just let go of may take.
-const LOOP_PATIENCE_NS: u64 = 1_000_000_000;
-
-/// The kernel's loop driver heeds no lock: what it writes would go past us, as ours past it.
-fn no_loop_device(job: &Job) -> Result<()> {
-    let whole = job.spec.partition.is_none() && job.config.offset.is_none();
-    let clock = Clock::real();
-    loop {
-        match holder::loop_device(&job.spec.path, whole) {
-            None => return Ok(()),
-            Some(_) if clock.now_ns() < LOOP_PATIENCE_NS => clock.sleep(Duration::from_millis(20)),
-            Some(device) => {
-                let image = job.spec.shown();
-                let what = match same_image_in_use(&job.spec.path).ok().flatten() {
-                    Some(mounted) => format!("{image}: in use: {mounted}; unmount it there first"),
-                    None => {
-                        format!("{image}: in use by {device} (losetup -d {device} lets go of it); -o ro may mount it")
-                    }
-                };
-                return Err(Failure::new(MOUNT, what));
-            }
-        }
-    }
 }
 
 /// The mount on the directory, from its beginning to its end, and what the file system's unmount came to.

@@ -239,6 +239,54 @@ fn a_loop_device_on_the_image_keeps_it_from_being_written() {
     assert!(debugfs(&image, "stats").contains("clean"));
 }
 
+/// Tools ask the same: nothing says what the loop device will write.
+#[test]
+fn a_loop_device_on_the_image_keeps_tools_from_writing() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs loop devices");
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let disk = dir.text("whole.img");
+    common::whole_disk(&disk, &image);
+    let (file, lines) = (dir.text("src/big"), dir.text("lines"));
+    std::fs::write(&lines, "mkdir /new\n").expect("file");
+    let before = std::fs::read(&image).expect("image");
+    let device = tool("losetup", &["-f", "--show", &image]).trim().to_owned();
+    let tried = std::panic::catch_unwind(|| {
+        let at = |path: &str| format!("{image}:{path}");
+        for args in [
+            &["rm", &at("/big")][..],
+            &["cp", &file, &at("/new")],
+            &["mv", &at("/big"), &at("/new")],
+            &["script", &image, &lines],
+            &["script", "--atomic", &image, &lines],
+        ] {
+            extant(args).fails(8, &["disk.img: in use by ", &device]);
+        }
+        assert!(std::fs::read(&image).expect("image") == before, "the image has changed");
+        assert_eq!(extant(&["cat", &at("/etc/passwd")]).ok(), "root:x:0:0::/root:/bin/sh\n");
+    });
+    tool("losetup", &["-d", &device]);
+    tried.expect("as said above");
+    // Of a part, only what touches it.
+    let one = ["-f", "--show", "-o", "1048576", "--sizelimit", "1048576", &disk];
+    let device = tool("losetup", &one).trim().to_owned();
+    let tried = std::panic::catch_unwind(|| {
+        extant(&["mkdir", &format!("{disk}@2:/new")]).ok();
+    });
+    tool("losetup", &["-d", &device]);
+    tried.expect("another part");
+    let device = tool("losetup", &["-f", "--show", "-o", "2097152", &disk]).trim().to_owned();
+    let tried = std::panic::catch_unwind(|| {
+        extant(&["mkdir", &format!("{disk}@2:/more")]).fails(8, &["whole.img@2: in use by ", &device]);
+    });
+    tool("losetup", &["-d", &device]);
+    tried.expect("its part");
+    extant(&["mkdir", &format!("{disk}@2:/more")]).ok();
+}
+
 #[test]
 fn what_is_said_of_a_mount_is_fit_for_a_terminal() {
     if skipped() {
