@@ -26,7 +26,7 @@ use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted};
 use extant_ondisk::partition::{Partition, read_table};
 use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
-use crate::failure::{Failure, Result, warn};
+use crate::failure::{Failure, OPERATIONAL, Result, warn};
 use crate::formats;
 use crate::holder;
 use crate::opened;
@@ -397,8 +397,13 @@ fn explain(e: Error) -> Failure {
 }
 
 /// Whether something that was looked at is damaged, though not everything behind it was lost: that has been said.
-pub fn is_damaged(fs: &Filesystem) -> bool {
+fn is_damaged(fs: &Filesystem) -> bool {
     fs.stats.errors.get() > 0
+}
+
+/// The failure of a command that found damage on its way: names may be missing from what it did.
+pub fn refuse_damage<'a>(images: impl IntoIterator<Item = &'a Arc<Filesystem>>) -> Result<()> {
+    if images.into_iter().any(|fs| is_damaged(fs)) { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
 }
 
 /// The failure of an operation on `path` in the image.

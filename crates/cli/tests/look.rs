@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Dir, big, debugfs, extant, loop_mounts_work, run, tool, umount, whole_disk};
+use common::{Dir, big, debugfs, extant, loop_mounts_work, patch, run, tool, umount, whole_disk};
 
 #[test]
 fn ls_lists_what_debugfs_lists() {
@@ -272,4 +272,43 @@ fn help_completions_and_manual_pages() {
     assert!(dir.path("man1/extant.1").exists() && dir.path("man1/extant-mount.1").exists());
     assert_eq!(extant(&["frobnicate"]).code, Some(1));
     assert_eq!(extant(&["ls"]).code, Some(1));
+}
+
+/// A directory of 200 names, of which a whole block cannot be read: every command does what it can, and says so.
+#[test]
+fn names_behind_damage_are_missed() {
+    let dir = Dir::new();
+    let (tree, image) = (dir.path("names/d"), dir.text("damaged.img"));
+    std::fs::create_dir_all(&tree).expect("directories");
+    for n in 0..200 {
+        std::fs::write(tree.join(format!("name-{n:03}")), "x").expect("file");
+    }
+    let options = ["-q", "-F", "-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^dir_index"];
+    tool("mke2fs", &[&options[..], &["-d", &dir.text("names"), &image, "16M"]].concat());
+    let blocks = debugfs(&image, "blocks /d");
+    let second: u64 = blocks.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a second block");
+    patch(&image, second * 1024 + 4, &[3, 0]);
+    let at = |path: &str| format!("{image}:{path}");
+    let (file, lines, out) = (dir.text("names/d/name-000"), dir.text("lines"), dir.text("out"));
+    std::fs::write(&lines, "chmod -R go-w /d\n").expect("file");
+    for args in [
+        &["cp", "-r", &at("/d"), &out][..],
+        &["find", &at("/d")],
+        &["du", &at("/d")],
+        &["chmod", "-R", "go-w", &at("/d")],
+        &["chown", "-R", "5:6", &at("/d")],
+        &["script", &image, &lines],
+    ] {
+        let ran = extant(args);
+        assert_eq!(ran.code, Some(8), "{args:?}: {}", ran.err);
+        assert!(ran.err.contains("damaged.img: "), "{args:?}: {}", ran.err);
+    }
+    // What could be done is done.
+    let copied = std::fs::read_dir(&out).expect("copied").count();
+    assert!((100..200).contains(&copied), "{copied}");
+    assert!(debugfs(&image, "stat /d/name-000").contains("User:     5   Group:     6"));
+    // Of all or nothing, it is nothing.
+    extant(&["script", "--atomic", &image, &lines]).fails(8, &["damaged.img: ", "nothing was changed"]);
+    // Nobody has looked there.
+    extant(&["cp", &file, &at("/new")]).ok();
 }

@@ -33,7 +33,7 @@ pub fn run(args: &LsArgs) -> Result<()> {
     }
     let failed = lister.failed;
     lister.records.end()?;
-    if failed || image::is_damaged(&fs) { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
+    if failed { Err(Failure::silent(OPERATIONAL)) } else { image::refuse_damage([&*fs]) }
 }
 
 struct Lister<'a> {

@@ -42,7 +42,8 @@ pub fn run(args: &ScriptArgs) -> Result<()> {
     let fs = open_image(&spec, false)?;
     let ran = Script { args, name: &name, fs: fs.clone(), stop, done: 0 }.lines(&mut input);
     let closed = close(&fs);
-    ran.and(closed)
+    ran.and(closed)?;
+    image::refuse_damage([&*fs])
 }
 
 fn close(fs: &Filesystem) -> Result<()> {
@@ -66,8 +67,11 @@ fn at_once(args: &ScriptArgs, spec: &ImageSpec, name: &str, input: &mut dyn Read
     let ran = Script { args, name, fs: fs.clone(), stop, done: 0 }.lines(input);
     // Of the draft alone: what failed has changed nothing.
     let closed = close(&fs);
-    drop(fs);
     ran.and(closed)?;
+    // Which has been said: a command may have left out what it could not see.
+    let whole = image::refuse_damage([&*fs]);
+    whole.map_err(|e| Failure { message: format!("{}: damaged: nothing was changed", spec.shown()), ..e })?;
+    drop(fs);
     draft.commit().map_err(refused)?;
     drop(draft);
     // It is done, whatever happens now; this brings it from the journal to its place.

@@ -35,7 +35,7 @@ pub fn run(args: &TreeArgs) -> Result<()> {
         writeln!(drawing.records.out, "\n{dirs}, {files}")?;
     }
     drawing.records.end()?;
-    if drawing.failed || image::is_damaged(&fs) { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
+    if drawing.failed { Err(Failure::silent(OPERATIONAL)) } else { image::refuse_damage([&*fs]) }
 }
 
 struct Drawing<'a> {

@@ -105,11 +105,12 @@ impl Images {
         result
     }
 
-    /// Runs a command: whatever it comes to, the images are closed.
+    /// Runs a command: whatever it comes to, the images are closed. What was left out because of damage fails it.
     pub fn with(mut self, command: impl FnOnce(&mut Images) -> Result<()>) -> Result<()> {
         let done = command(&mut self);
         let closed = self.close();
-        done.and(closed)
+        done.and(closed)?;
+        image::refuse_damage(self.open.iter().map(|(_, fs)| &**fs))
     }
 }
 

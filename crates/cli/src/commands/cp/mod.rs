@@ -32,7 +32,7 @@ use self::side::Sink;
 use self::tree::Copy;
 use crate::args::CpArgs;
 use crate::failure::{Failure, OPERATIONAL, Result};
-use crate::image::{ImageSpec, open_image};
+use crate::image::{self, ImageSpec, open_image};
 use crate::place::Place;
 use crate::signals::Stop;
 use crate::text::shown;
@@ -59,7 +59,7 @@ pub fn run(args: &CpArgs) -> Result<()> {
     };
     let stop = Stop::watch();
     let mut images = Images::default();
-    match to {
+    let copied = match to {
         Place::Local(_) if to.is_stream() => stream::out(from, &mut images),
         Place::Local(path) => copy_all(args, from, &LocalSink::new(args.privileges), path, &stop, &mut images),
         Place::Inside(spec, path) => {
@@ -68,7 +68,9 @@ pub fn run(args: &CpArgs) -> Result<()> {
             let sink = ImageSink::new(Arc::clone(&fs), owner);
             copy_all(args, from, &sink, path, &stop, &mut images)
         }
-    }
+    };
+    copied?;
+    image::refuse_damage(images.open.iter().map(|(_, fs)| fs))
 }
 
 /// A script's `put`: the last argument is a path in `fs`, the others are the host's.
