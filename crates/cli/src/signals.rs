@@ -1,14 +1,18 @@
 //! SIGINT, SIGTERM and SIGHUP, for commands that end what they are doing instead of dying in the middle.
 //!
-//! Main type: [`Stop`]. The exit status is what a shell reports of a program that the signal ended: 128 and its number.
+//! Main types: [`Stop`]; [`Input`], which ends a read that waits. The exit status is what a shell reports of a program that the signal ended: 128 and its number.
 //! Commands that only read have no handler: the signal itself ends them, which a shell reports alike.
 //!
 //! # Locking
 //! None.
 
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::{Failure, Result};
@@ -36,6 +40,48 @@ impl Stop {
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),
             signal => Err(ended_by(signal as i32)),
+        }
+    }
+}
+
+/// How long a signal may go unnoticed that comes right before a wait.
+const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+impl Stop {
+    /// Waits until `fd` is ready, or a signal has come: a read or a write by itself would go on waiting after it.
+    pub fn wait_for(&self, fd: impl AsFd, events: PollFlags) -> Result<()> {
+        loop {
+            self.check()?;
+            match poll(&mut [PollFd::new(&fd, events)], Some(&POLL)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                // What cannot be waited for says so itself.
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// A file that is read until a signal comes, which is an error then.
+pub struct Input<'a, F> {
+    file: F,
+    stop: &'a Stop,
+}
+
+impl<'a, F: AsFd> Input<'a, F> {
+    pub fn new(file: F, stop: &'a Stop) -> Input<'a, F> {
+        Input { file, stop }
+    }
+}
+
+impl<F: AsFd> Read for Input<'_, F> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.stop.wait_for(&self.file, PollFlags::IN).map_err(|e| io::Error::other(e.message))?;
+            match rustix::io::read(&self.file, &mut *buf) {
+                // Another reader was faster.
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                done => return Ok(done?),
+            }
         }
     }
 }

@@ -405,6 +405,55 @@ fn signals_end_commands() {
     }
 }
 
+/// Also while nothing comes in, and while nobody takes what goes out.
+#[test]
+fn signals_end_commands_that_wait() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::os::unix::process::ExitStatusExt;
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let get = dir.text("get");
+    std::fs::write(&get, "get /sparse -\n").expect("file");
+    for args in [
+        &["cp", "-", &format!("{image}:/streamed")][..],
+        &["script", &image],
+        &["cp", &format!("{image}:/sparse"), "-"],
+        &["script", &image, &get],
+    ] {
+        let mut child = Command::new(extant_path())
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("started");
+        // With its handlers, and asleep.
+        common::wait_until("a command that waits", || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+            let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_default().trim();
+            let caught = u64::from_str_radix(field("SigCgt:"), 16).unwrap_or(0);
+            caught & 1 << 14 != 0 && field("State:").starts_with('S')
+        });
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("signal");
+        let clock = extant_base::clock::Clock::real();
+        let ended = loop {
+            match child.try_wait().expect("waited") {
+                Some(status) => break Some(status),
+                None if clock.now_ns() > 10_000_000_000 => break None,
+                None => clock.sleep(std::time::Duration::from_millis(10)),
+            }
+        };
+        if ended.is_none() {
+            child.kill().expect("killed");
+            child.wait().expect("ended");
+        }
+        // A shell says 143 of both.
+        let code = ended.and_then(|status| status.code().or(status.signal().map(|signal| 128 + signal)));
+        assert_eq!(code, Some(143), "{args:?}");
+        fsck_clean(&image);
+    }
+}
+
 /// The only partition, with its number and without: one image.
 #[test]
 fn one_partition_by_two_names() {

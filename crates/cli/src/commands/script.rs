@@ -9,7 +9,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use clap::Parser;
@@ -23,24 +25,29 @@ use crate::args::{Line, ScriptArgs};
 use crate::commands;
 use crate::failure::{Failure, Result, USAGE, warn};
 use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_image};
-use crate::signals::Stop;
+use crate::signals::{Input, Stop};
 use crate::text::shown;
 
 pub fn run(args: &ScriptArgs) -> Result<()> {
     let spec = ImageSpec::parse(&args.image, args.partition.partition);
-    let (name, mut input): (String, Box<dyn Read>) = match &args.file {
+    let (name, input): (String, OwnedFd) = match &args.file {
         Some(path) if path != OsStr::new("-") => {
             let file = std::fs::File::open(path).map_err(|e| Failure::io(path, e))?;
-            (path.display().to_string(), Box::new(file))
+            (path.display().to_string(), file.into())
         }
-        _ => ("standard input".into(), Box::new(std::io::stdin())),
+        _ => {
+            let name = "standard input";
+            let input = std::io::stdin().as_fd().try_clone_to_owned();
+            (name.into(), input.map_err(|e| Failure::io(Path::new(name), e))?)
+        }
     };
     let stop = Stop::watch();
+    let mut input = Input::new(input, &stop);
     if args.atomic {
-        return at_once(args, &spec, &name, &mut input, stop);
+        return at_once(args, &spec, &name, &mut input, &stop);
     }
     let fs = open_image(&spec, false)?;
-    let ran = Script { args, name: &name, fs: fs.clone(), stop, done: 0 }.lines(&mut input);
+    let ran = Script { args, name: &name, fs: fs.clone(), stop: &stop, done: 0 }.lines(&mut input);
     let closed = close(&fs);
     ran.and(closed)?;
     image::refuse_damage([&*fs])
@@ -52,7 +59,7 @@ fn close(fs: &Filesystem) -> Result<()> {
 }
 
 /// All lines or none: on a draft of the image, which is committed in the end.
-fn at_once(args: &ScriptArgs, spec: &ImageSpec, name: &str, input: &mut dyn Read, stop: Stop) -> Result<()> {
+fn at_once(args: &ScriptArgs, spec: &ImageSpec, name: &str, input: &mut dyn Read, stop: &Stop) -> Result<()> {
     let base = open_device(spec, &Access::tool(false))?;
     let options = || MountOptions { write_through_bytes: Some(WRITE_THROUGH_BYTES), ..MountOptions::default() };
     // Replays what a crash has left, and refuses what cannot be written.
@@ -90,7 +97,7 @@ struct Script<'a> {
     args: &'a ScriptArgs,
     name: &'a str,
     fs: Arc<Filesystem>,
-    stop: Stop,
+    stop: &'a Stop,
     /// Commands that have been done.
     done: u64,
 }
@@ -98,12 +105,12 @@ struct Script<'a> {
 impl Script<'_> {
     fn lines(&mut self, input: &mut dyn Read) -> Result<()> {
         for (number, line) in (1u64..).zip(BufReader::new(input).split(b'\n')) {
+            self.stop.check().map_err(|e| self.failed(number, e))?;
             let line = line.map_err(|e| Failure::op(format!("{}: {e}", self.name)))?;
             if self.args.verbose {
                 eprintln!("{number}: {}", shown(&line));
             }
-            let done = self.stop.check().and_then(|()| self.line(&line));
-            match done {
+            match self.line(&line) {
                 Ok(true) => self.done += 1,
                 Ok(false) => {}
                 Err(e) => return Err(self.failed(number, e)),
@@ -158,8 +165,8 @@ impl Script<'_> {
             Line::Mknod(args) => commands::mknod::run(args, images),
             Line::Touch(args) => commands::touch::run(args, images),
             Line::Xattr(args) => commands::xattr::run(args, images),
-            Line::Put(args) => commands::cp::put(args, &self.fs, &self.stop),
-            Line::Get(args) => commands::cp::get(args, &self.fs, &self.stop),
+            Line::Put(args) => commands::cp::put(args, &self.fs, self.stop),
+            Line::Get(args) => commands::cp::get(args, &self.fs, self.stop),
         }?;
         Ok(true)
     }

@@ -60,7 +60,7 @@ pub fn run(args: &CpArgs) -> Result<()> {
     let stop = Stop::watch();
     let mut images = Images::default();
     let copied = match to {
-        Place::Local(_) if to.is_stream() => stream::out(from, &mut images),
+        Place::Local(_) if to.is_stream() => stream::out(from, &stop, &mut images),
         Place::Local(path) => copy_all(args, from, &LocalSink::new(args.privileges), path, &stop, &mut images),
         Place::Inside(spec, path) => {
             let fs = open_image(spec, false)?;
@@ -97,7 +97,7 @@ pub fn get(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
     images.add(&spec, fs.clone());
     let from: Vec<Place> = from.iter().map(|path| Place::Inside(spec.clone(), path.as_bytes().to_vec())).collect();
     if to == "-" {
-        return stream::out(&from, &mut images);
+        return stream::out(&from, stop, &mut images);
     }
     copy_all(args, &from, &LocalSink::new(args.privileges), to.as_bytes(), stop, &mut images)
 }

@@ -3,12 +3,14 @@
 //! # Locking
 //! None.
 
-use std::io::{Read, Write};
+use std::io::{Read, Stdout};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
-use rustix::fs::Mode;
+use rustix::event::PollFlags;
+use rustix::fs::{Mode, fstat};
+use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, umask};
 
 use super::inside::ImageSource;
@@ -16,58 +18,85 @@ use super::side::{Node, Sink, Source};
 use super::{CHUNK_BYTES, Images};
 use crate::failure::{Failure, OPERATIONAL, Result, each};
 use crate::place::Place;
-use crate::text::Output;
+use crate::signals::{Input, Stop};
 
-/// Prints files of images, one after the other.
-pub fn out(from: &[Place], images: &mut Images) -> Result<()> {
-    let mut out = Output::new();
+/// Prints files of images, one after the other, until a signal comes.
+pub fn out(from: &[Place], stop: &Stop, images: &mut Images) -> Result<()> {
+    let out = Out::new(stop);
     let done = each(from, |place| match place {
-        Place::Inside(spec, path) => images.get(spec).and_then(|fs| print(&ImageSource::new(fs), path, &mut out)),
+        Place::Inside(spec, path) => images.get(spec).and_then(|fs| print(&ImageSource::new(fs), path, &out)),
         Place::Local(_) => Ok(()),
     })?;
-    out.flush()?;
     if done { Ok(()) } else { Err(Failure::silent(OPERATIONAL)) }
 }
 
-fn print(source: &ImageSource, path: &[u8], out: &mut Output) -> Result<()> {
+fn print(source: &ImageSource, path: &[u8], out: &Out) -> Result<()> {
     let at = || source.show(path);
     let file = source.top(path, true).map_err(|e| e.at(at))?;
     let size = source.node(&file).map_err(|e| e.at(at))?.size;
     let mut pos = 0;
     let done = source.read(&file, &mut |offset, data| {
-        zeroes(out, offset - pos)?;
+        out.zeroes(offset - pos)?;
         pos = offset + data.len() as u64;
-        Ok(out.write_all(data)?)
+        out.write(data)
     });
     done.map_err(|e| e.at(at))?;
-    zeroes(out, size.saturating_sub(pos))
+    out.zeroes(size.saturating_sub(pos))
 }
 
-/// A hole.
-fn zeroes(out: &mut Output, len: u64) -> Result<()> {
-    std::io::copy(&mut std::io::repeat(0).take(len), out)?;
-    Ok(())
+/// The standard output.
+struct Out<'a> {
+    to: Stdout,
+    /// Bytes that can be written without a wait, once it is ready.
+    step: usize,
+    stop: &'a Stop,
+}
+
+impl Out<'_> {
+    fn new(stop: &Stop) -> Out<'_> {
+        let to = std::io::stdout();
+        let file = fstat(&to).is_ok_and(|stat| FileType::from_mode(stat.st_mode as u16) == Some(FileType::Regular));
+        Out { to, step: if file { CHUNK_BYTES } else { libc::PIPE_BUF }, stop }
+    }
+
+    fn write(&self, mut data: &[u8]) -> Result<()> {
+        while !data.is_empty() {
+            self.stop.wait_for(&self.to, PollFlags::OUT)?;
+            match rustix::io::write(&self.to, &data[..data.len().min(self.step)]) {
+                Ok(n) => data = &data[n..],
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(e) => return Err(std::io::Error::from(e).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A hole.
+    fn zeroes(&self, mut len: u64) -> Result<()> {
+        let zeroes = [0; 65536];
+        while len > 0 {
+            let n = len.min(zeroes.len() as u64);
+            self.write(&zeroes[..n as usize])?;
+            len -= n;
+        }
+        Ok(())
+    }
 }
 
 /// Copies standard input into a file of the sink; returns how long it is.
-pub fn fill<S: Sink>(
-    sink: &S,
-    file: &S::File,
-    at: &dyn Fn() -> String,
-    mut go_on: impl FnMut() -> Result<()>,
-) -> Result<u64> {
-    let mut stdin = std::io::stdin().lock();
+pub fn fill<S: Sink>(sink: &S, file: &S::File, at: &dyn Fn() -> String, stop: &Stop) -> Result<u64> {
+    let mut stdin = Input::new(std::io::stdin(), stop);
     let mut buf = vec![0; CHUNK_BYTES];
     let mut size = 0;
     loop {
-        go_on()?;
-        match stdin.read(&mut buf) {
+        let read = stdin.read(&mut buf);
+        stop.check()?;
+        match read {
             Ok(0) => return Ok(size),
             Ok(n) => {
                 sink.write(file, size, &buf[..n]).map_err(|e| e.at(at))?;
                 size += n as u64;
             }
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(e) => return Err(Failure::op(format!("standard input: {}", crate::failure::plain(&e)))),
         }
     }

@@ -185,7 +185,7 @@ impl<'a, S: Sink> Copy<'a, S> {
             return Ok(true);
         }
         let file = self.sink.file(&parent, &name, true, None).map_err(|e| e.at(at))?;
-        let size = stream::fill(self.sink, &file, &at, || self.stop.check())?;
+        let size = stream::fill(self.sink, &file, &at, self.stop)?;
         self.sink.finish_file(file, &stream::node(size), &Vec::new()).map_err(|e| e.at(at))?;
         self.say(|| "-".into(), to)?;
         Ok(true)
