@@ -85,6 +85,12 @@ pub fn warn(message: &str) {
     let _ = writeln!(io::stderr(), "extant: {message}");
 }
 
+/// Says something on stdout that nobody has to hear: it is done, whether that can be said or not.
+pub fn mention(message: &str) {
+    use std::io::Write;
+    let _ = writeln!(io::stdout(), "{message}");
+}
+
 /// The error's words, without "(os error 2)".
 pub fn plain(e: &io::Error) -> String {
     plain_text(&e.to_string())

@@ -454,6 +454,32 @@ fn signals_end_commands_that_wait() {
     }
 }
 
+/// What cannot be said changes nothing about what is done.
+#[test]
+fn output_that_cannot_be_written_is_no_panic() {
+    let dir = Dir::new();
+    let image = dir.empty_image("a.img", &[]);
+    let (lines, mnt) = (dir.text("lines"), dir.text("mnt"));
+    std::fs::write(&lines, "mkdir /new\n").expect("file");
+    std::fs::create_dir(&mnt).expect("directory");
+    let full = || Stdio::from(std::fs::File::options().write(true).open("/dev/full").expect("opened"));
+    let ran = |args: &[&str]| {
+        let status = Command::new(extant_path()).args(args).stdout(full()).stderr(full()).status().expect("started");
+        status.code()
+    };
+    assert_eq!(ran(&["script", "-v", &image, &lines]), Some(0));
+    extant(&["stat", &image, "/new"]).ok();
+    if !extant_testkit::mount::fuse_works() {
+        eprintln!("skipped: needs FUSE");
+        return;
+    }
+    let mounted = ran(&["mount", "-v", &image, &mnt]);
+    let there = extant_testkit::mount::is_mount_point(std::path::Path::new(&mnt));
+    let unmounted = ran(&["unmount", "-v", &mnt]);
+    assert_eq!((mounted, there, unmounted), (Some(0), true, Some(0)));
+    fsck_clean(&image);
+}
+
 /// The only partition, with its number and without: one image.
 #[test]
 fn one_partition_by_two_names() {

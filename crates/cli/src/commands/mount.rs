@@ -21,7 +21,7 @@ use rustix::process::geteuid;
 
 use crate::args::{MountArgs, MountHelper, UnmountArgs};
 use crate::commands::unmount;
-use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
+use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, mention, plain, plain_text, warn};
 use crate::image::ImageSpec;
 use crate::mount_options::MountConfig;
 use crate::mount_table::{self, Mount};
@@ -235,7 +235,7 @@ fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
     if said == MOUNTED {
         if args.verbose {
             let dir = shown(job.dir.as_os_str().as_bytes());
-            println!("{} mounted on {dir}, served by process {}", job.spec.shown(), child.id());
+            mention(&format!("{} mounted on {dir}, served by process {}", job.spec.shown(), child.id()));
         }
         return Ok(());
     }

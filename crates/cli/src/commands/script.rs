@@ -8,7 +8,7 @@
 //! None.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -108,7 +108,7 @@ impl Script<'_> {
             self.stop.check().map_err(|e| self.failed(number, e))?;
             let line = line.map_err(|e| Failure::op(format!("{}: {e}", self.name)))?;
             if self.args.verbose {
-                eprintln!("{number}: {}", shown(&line));
+                let _ = writeln!(std::io::stderr(), "{number}: {}", shown(&line));
             }
             match self.line(&line) {
                 Ok(true) => self.done += 1,

@@ -19,7 +19,7 @@ use extant_fuse::{Errno, FuseError};
 use rustix::process::geteuid;
 
 use crate::args::{UnmountArgs, UnmountHelper};
-use crate::failure::{Failure, MOUNT, Result, SYSTEM, plain_text, warn};
+use crate::failure::{Failure, MOUNT, Result, SYSTEM, mention, plain_text, warn};
 use crate::image::{self, ImageSpec};
 use crate::mount_table::{self, Mount};
 use crate::namespace;
@@ -71,13 +71,13 @@ pub fn run(args: &UnmountArgs) -> Result<()> {
     let elsewhere = mount_table::read()?.into_iter().find(|other| other.is_same(&mount));
     if let Some(other) = elsewhere {
         if args.verbose {
-            println!("{} is still mounted on {}", shown(&mount.source), shown(&other.dir));
+            mention(&format!("{} is still mounted on {}", shown(&mount.source), shown(&other.dir)));
         }
         return Ok(());
     }
     wait(&mount, watch, args.force)?;
     if args.verbose {
-        println!("{} unmounted from {}", shown(&mount.source), shown(&mount.dir));
+        mention(&format!("{} unmounted from {}", shown(&mount.source), shown(&mount.dir)));
     }
     Ok(())
 }
