@@ -516,3 +516,32 @@ fn capabilities_do_not_outlive_the_content_that_had_them() {
     assert_eq!(extant(&["xattr", "list", &ping]).ok(), "user.kept\n");
     fsck_clean(&image);
 }
+
+/// What a file has, and not what its size says.
+#[test]
+fn files_are_read_to_their_end() {
+    let dir = Dir::new();
+    let image = dir.empty_image("a.img", &[]);
+    let at = |path: &str| format!("{image}:{path}");
+    extant(&["cp", "/proc/version", &at("/version")]).ok();
+    assert_eq!(extant(&["cat", &image, "/version"]).out, std::fs::read("/proc/version").expect("version"));
+    let sys = "/sys/kernel/mm/transparent_hugepage/enabled";
+    if let Ok(content) = std::fs::read(sys) {
+        extant(&["cp", sys, &at("/sys")]).ok();
+        assert_eq!(extant(&["cat", &image, "/sys"]).out, content);
+    }
+    // A device, and a pipe under a name, as cp(1) reads them.
+    extant(&["cp", "/dev/null", &at("/null")]).ok();
+    assert!(debugfs(&image, "stat /null").contains("Type: regular"), "{}", debugfs(&image, "stat /null"));
+    let program = common::extant_path().to_str().expect("UTF-8");
+    tool("bash", &["-c", &format!("{program} cp <(echo x) {}", at("/x"))]);
+    assert_eq!(extant(&["cat", &image, "/x"]).ok(), "x\n");
+    let fifo = dir.text("fifo");
+    tool("mkfifo", &[&fifo]);
+    tool("bash", &["-c", &format!("(sleep 0.2; echo y) > {fifo} & {program} cp {fifo} {}; wait", at("/y"))]);
+    assert_eq!(extant(&["cat", &image, "/y"]).ok(), "y\n");
+    // With -r it is copied itself.
+    extant(&["cp", "-r", &fifo, &at("/fifo")]).ok();
+    assert!(debugfs(&image, "stat /fifo").contains("Type: FIFO"));
+    fsck_clean(&image);
+}

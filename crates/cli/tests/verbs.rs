@@ -412,13 +412,14 @@ fn signals_end_commands_that_wait() {
     use std::os::unix::process::ExitStatusExt;
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
-    let get = dir.text("get");
+    let (get, fifo) = (dir.text("get"), dir.text("src/fifo"));
     std::fs::write(&get, "get /sparse -\n").expect("file");
     for args in [
         &["cp", "-", &format!("{image}:/streamed")][..],
         &["script", &image],
         &["cp", &format!("{image}:/sparse"), "-"],
         &["script", &image, &get],
+        &["cp", &fifo, &format!("{image}:/from-fifo")],
     ] {
         let mut child = Command::new(extant_path())
             .args(args)

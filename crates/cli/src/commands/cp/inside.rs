@@ -11,7 +11,7 @@ use extant_ondisk::inode::FileType;
 use rustix::process::{getegid, geteuid};
 
 use super::CHUNK_BYTES;
-use super::side::{Id, Node, Sink, Source, Step, Trouble, Xattrs};
+use super::side::{Content, Id, Node, Sink, Source, Step, Trouble, Xattrs};
 use crate::failure::{Failure, Result};
 use crate::text::shown;
 
@@ -89,7 +89,7 @@ impl Source for ImageSource {
         names.into_iter().map(with_value).collect()
     }
 
-    fn read(&self, file: &InodeRef, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<()> {
+    fn read(&self, file: &InodeRef, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content> {
         if file.is_dir() {
             return Err(Error::IsDirectory.into());
         }
@@ -114,7 +114,7 @@ impl Source for ImageSource {
                 pos += n as u64;
             }
         }
-        Ok(())
+        Ok(Content { size, shrank: false })
     }
 
     fn show(&self, path: &[u8]) -> String {

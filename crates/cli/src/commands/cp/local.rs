@@ -8,7 +8,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -24,8 +24,9 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::CHUNK_BYTES;
-use super::side::{Id, Node, Source, Step, Trouble, Xattrs};
+use super::side::{Content, Id, Node, Source, Step, Trouble, Xattrs};
 use crate::failure::Result;
+use crate::signals::{Input, Stop};
 use crate::text::shown;
 
 pub fn os(path: &[u8]) -> &Path {
@@ -55,13 +56,14 @@ pub fn directory_above(below: BorrowedFd<'_>, wanted: Id) -> Step<OwnedFd> {
     Ok(fd)
 }
 
-pub struct LocalSource {
+pub struct LocalSource<'a> {
     root: bool,
+    stop: &'a Stop,
 }
 
-impl LocalSource {
-    pub fn new() -> LocalSource {
-        LocalSource { root: geteuid().is_root() }
+impl LocalSource<'_> {
+    pub fn new(stop: &Stop) -> LocalSource<'_> {
+        LocalSource { root: geteuid().is_root(), stop }
     }
 
     /// What a path from `dir` on names.
@@ -69,6 +71,13 @@ impl LocalSource {
         let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         let stat = statat(dir, path, at)?;
         match kind(&stat) {
+            // As cp(1): what the user names, and does not want to have copied itself, is read.
+            Some(FileType::Fifo | FileType::CharDevice | FileType::BlockDevice) if follow => {
+                // Whoever is to write into it is waited for where a signal ends that.
+                let fd = openat(dir, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+                let stat = fstat(&fd)?;
+                Ok(Entry { stat, fd: Some(File::from(fd)), stream: true, target: Vec::new(), xattrs: Vec::new() })
+            }
             Some(kind @ (FileType::Regular | FileType::Directory)) => {
                 // A fifo that took the file's place must not make us wait.
                 let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -77,7 +86,7 @@ impl LocalSource {
                 let fd = openat(dir, path, flags, Mode::empty())?;
                 // What is open counts, should it have changed since.
                 let stat = fstat(&fd)?;
-                Ok(Entry { stat, fd: Some(File::from(fd)), target: Vec::new(), xattrs: Vec::new() })
+                Ok(Entry { stat, fd: Some(File::from(fd)), stream: false, target: Vec::new(), xattrs: Vec::new() })
             }
             kind => {
                 let target = match kind {
@@ -89,7 +98,7 @@ impl LocalSource {
                 let whole = if path.is_absolute() || dir.as_raw_fd() < 0 { path } else { &whole };
                 let list = listed(|buf| llistxattr(whole, buf));
                 let xattrs = self.wanted(&list, |name, buf| lgetxattr(whole, name, buf));
-                Ok(Entry { stat, fd: None, target, xattrs })
+                Ok(Entry { stat, fd: None, stream: false, target, xattrs })
             }
         }
     }
@@ -125,6 +134,8 @@ pub struct Entry {
     stat: Stat,
     /// Of files and directories.
     fd: Option<File>,
+    /// A fifo or a device whose content is copied.
+    stream: bool,
     target: Vec<u8>,
     /// Of what has no descriptor.
     xattrs: Xattrs,
@@ -136,7 +147,7 @@ impl Entry {
     }
 }
 
-impl Source for LocalSource {
+impl Source for LocalSource<'_> {
     type Entry = Entry;
 
     fn image(&self) -> Option<usize> {
@@ -149,7 +160,7 @@ impl Source for LocalSource {
 
     fn node(&self, entry: &Entry) -> Step<Node> {
         let stat = &entry.stat;
-        let kind = kind(stat).ok_or(Errno::INVAL)?;
+        let kind = if entry.stream { FileType::Regular } else { kind(stat).ok_or(Errno::INVAL)? };
         let time = |seconds, nanos| Timestamp { seconds, nanos: u32::try_from(nanos).unwrap_or(0) };
         let device = kind.is_device().then(|| DeviceNr { major: major(stat.st_rdev), minor: minor(stat.st_rdev) });
         // Narrower on some machines.
@@ -188,7 +199,7 @@ impl Source for LocalSource {
 
     fn parent(&self, below: &Entry, id: Id) -> Step<Entry> {
         let fd = directory_above(below.file()?.as_fd(), id)?;
-        Ok(Entry { stat: fstat(&fd)?, fd: Some(File::from(fd)), target: Vec::new(), xattrs: Vec::new() })
+        Ok(Entry { stat: fstat(&fd)?, fd: Some(File::from(fd)), stream: false, target: Vec::new(), xattrs: Vec::new() })
     }
 
     fn target(&self, link: &Entry) -> Step<Vec<u8>> {
@@ -201,34 +212,62 @@ impl Source for LocalSource {
         Ok(self.wanted(&list, |name, buf| fgetxattr(file, name, buf)))
     }
 
-    fn read(&self, entry: &Entry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<()> {
+    fn read(&self, entry: &Entry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content> {
         let file = entry.file()?;
-        let size = entry.stat.st_size as u64;
         let mut buf = vec![0; CHUNK_BYTES];
-        let mut pos = 0;
-        while pos < size {
-            let end = match data_range(file, pos, size)? {
-                Some((start, end)) => {
-                    pos = start;
-                    end
+        let (mut pos, mut written) = (0, 0);
+        if entry.stream {
+            let mut input = Input::new(file, self.stop);
+            loop {
+                let read = input.read(&mut buf);
+                self.stop.check().map_err(Trouble::Said)?;
+                let n = read?;
+                if n == 0 {
+                    return Ok(Content { size: pos, shrank: false });
                 }
-                None => break,
+                write(pos, &buf[..n]).map_err(Trouble::Said)?;
+                pos += n as u64;
+            }
+        }
+        let size = entry.stat.st_size as u64;
+        let mut read = |pos: u64, len: u64| loop {
+            let want = len.min(CHUNK_BYTES as u64) as usize;
+            match file.read_at(&mut buf[..want], pos) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Trouble::from(e)),
+                Ok(0) => return Ok(0),
+                Ok(n) => {
+                    write(pos, &buf[..n]).map_err(Trouble::Said)?;
+                    written = pos + n as u64;
+                    return Ok(n as u64);
+                }
+            }
+        };
+        'data: while pos < size {
+            let Some((start, end)) = data_range(file, pos, size)? else {
+                pos = size;
+                break;
             };
+            pos = start;
             while pos < end {
-                let want = (end - pos).min(buf.len() as u64) as usize;
-                match file.read_at(&mut buf[..want], pos) {
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) => return Err(e.into()),
-                    // It has shrunk; the rest is a hole.
-                    Ok(0) => return Ok(()),
-                    Ok(n) => {
-                        write(pos, &buf[..n]).map_err(Trouble::Said)?;
-                        pos += n as u64;
-                    }
+                match read(pos, end - pos)? {
+                    0 => break 'data,
+                    n => pos += n,
                 }
             }
         }
-        Ok(())
+        // Its size may be none at all, as in /proc, or old.
+        loop {
+            match read(pos, CHUNK_BYTES as u64)? {
+                0 => break,
+                n => pos += n,
+            }
+        }
+        let now = fstat(file)?.st_size as u64;
+        Ok(match now < size && pos <= size {
+            true => Content { size: now.max(written), shrank: true },
+            false => Content { size: pos, shrank: false },
+        })
     }
 
     fn show(&self, path: &[u8]) -> String {
@@ -246,4 +285,35 @@ fn data_range(file: &File, pos: u64, size: u64) -> io::Result<Option<(u64, u64)>
     };
     let end = seek(file, SeekFrom::Hole(start)).unwrap_or(size);
     Ok((start < size).then_some((start, end.clamp(start, size))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("file");
+        let stop = Stop::default();
+        let source = LocalSource::new(&stop);
+        let read_after = |change: &dyn Fn(&File)| {
+            std::fs::write(&path, [7; 5000]).expect("written");
+            let entry = source.top(path.as_os_str().as_bytes(), true).expect("opened");
+            change(&File::options().append(true).open(&path).expect("opened"));
+            let mut bytes = 0;
+            let content = source.read(&entry, &mut |at, data| {
+                assert_eq!(at, bytes);
+                bytes += data.len() as u64;
+                Ok(())
+            });
+            (content.expect("read"), bytes)
+        };
+        let content = |size, shrank| Content { size, shrank };
+        assert_eq!(read_after(&|_| {}), (content(5000, false), 5000));
+        assert_eq!(read_after(&|file| file.set_len(1000).expect("cut")), (content(1000, true), 1000));
+        assert_eq!(read_after(&|file| file.set_len(0).expect("emptied")), (content(0, true), 0));
+        let grown = |file: &File| io::Write::write_all(&mut { file }, &[7; 100]).expect("written");
+        assert_eq!(read_after(&grown), (content(5100, false), 5100));
+    }
 }

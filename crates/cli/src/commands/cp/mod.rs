@@ -161,7 +161,7 @@ fn copy_each<S: Sink>(
     for place in from {
         let copied = match place {
             Place::Local(_) if place.is_stream() => copy.stream(to, into_dir),
-            Place::Local(path) => copy.source(&LocalSource::new(), path, to, into_dir),
+            Place::Local(path) => copy.source(&LocalSource::new(stop), path, to, into_dir),
             Place::Inside(spec, path) => {
                 images.get(spec).and_then(|fs| copy.source(&ImageSource::new(fs), path, to, into_dir))
             }

@@ -44,6 +44,14 @@ impl Node {
 /// Extended attributes by full name.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
+/// What was read of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Content {
+    pub size: u64,
+    /// Meanwhile it has become shorter than it was.
+    pub shrank: bool,
+}
+
 /// Why something cannot be copied.
 #[derive(Debug)]
 pub enum Trouble {
@@ -104,7 +112,7 @@ pub trait Source {
     fn target(&self, link: &Self::Entry) -> Step<Vec<u8>>;
     fn xattrs(&self, entry: &Self::Entry) -> Step<Xattrs>;
     /// Calls `write` with offset and bytes of all data; what is left out is a hole.
-    fn read(&self, file: &Self::Entry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<()>;
+    fn read(&self, file: &Self::Entry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content>;
     /// For messages.
     fn show(&self, path: &[u8]) -> String;
 }

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use extant_ondisk::inode::FileType;
 
 use super::progress::Progress;
-use super::side::{Id, Node, Sink, Source, Step, Trouble};
+use super::side::{Content, Id, Node, Sink, Source, Trouble};
 use super::stream;
 use crate::args::CpArgs;
 use crate::failure::{Failure, OPERATIONAL, Result};
@@ -356,13 +356,17 @@ impl<'a, S: Sink> Copy<'a, S> {
         self.progress.file(item.name, node.size);
         let same = self.shares(source).then_some(node.id);
         let file = self.sink.file(item.parent, item.name, item.named, same).map_err(at)?;
-        let read: Step<()> = source.read(entry, &mut |offset, data| {
+        let read = source.read(entry, &mut |offset, data| {
             self.stop.check()?;
             self.progress.at(offset + data.len() as u64);
             self.sink.write(&file, offset, data).map_err(at)
         });
-        read.map_err(here)?;
-        self.sink.finish_file(file, node, &xattrs).map_err(at)
+        let Content { size, shrank } = read.map_err(here)?;
+        let id = self.sink.finish_file(file, &Node { size, ..node.clone() }, &xattrs).map_err(at)?;
+        match shrank {
+            true => Err(here(Trouble::here(format!("shrank while it was read, to {size} bytes")))),
+            false => Ok(id),
+        }
     }
 
     /// As cp -v.
