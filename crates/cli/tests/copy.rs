@@ -545,3 +545,68 @@ fn files_are_read_to_their_end() {
     assert!(debugfs(&image, "stat /fifo").contains("Type: FIFO"));
     fsck_clean(&image);
 }
+
+/// Attributes that cannot be read are not none.
+#[test]
+fn attributes_that_cannot_be_read_are_missed() {
+    if !common::loop_mounts_work() {
+        eprintln!("skipped: needs loop mounts");
+        return;
+    }
+    let dir = Dir::new();
+    let (damaged, image, mnt) = (dir.image("ext4", &["-b", "1024"]), dir.empty_image("a.img", &[]), dir.text("mnt"));
+    std::fs::create_dir(&mnt).expect("directory");
+    for name in ["/big", "/link"] {
+        let set = ["xattr", "set", "-P", "trusted.large", &"x".repeat(600), &format!("{damaged}:{name}")];
+        extant(&set).ok();
+    }
+    for name in ["/big", "/link"] {
+        let stat = debugfs(&damaged, &format!("stat {name}"));
+        let block = stat.split("File ACL: ").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("a block");
+        patch(&damaged, block.parse::<u64>().expect("a number") * 1024, &[0; 4]);
+    }
+    tool("mount", &["-o", "loop,ro", &damaged, &mnt]);
+    let tried = std::panic::catch_unwind(|| {
+        for name in ["big", "link"] {
+            let ran = extant(&["cp", "-a", &format!("{mnt}/{name}"), &format!("{image}:/{name}")]);
+            ran.fails(8, &[&format!("mnt/{name}: extended attributes: ")]);
+        }
+        assert!(extant(&["cat", &image, "/big"]).out == big(), "the content is there");
+    });
+    common::umount(&[&mnt]);
+    tried.unwrap();
+    fsck_clean(&image);
+}
+
+/// What an ordinary user may see, and not bring in, is counted.
+#[test]
+fn attributes_that_are_left_out_are_counted() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root, to become nobody");
+        return;
+    }
+    let dir = Dir::new();
+    let (image, program) = (dir.empty_image("a.img", &[]), dir.text("extant"));
+    common::copy_program(&program);
+    let files = dir.path("files");
+    std::fs::create_dir(&files).expect("directory");
+    for name in ["one", "two", "plain"] {
+        std::fs::write(files.join(name), name).expect("file");
+    }
+    // cap_net_raw=ep
+    for name in ["one", "two"] {
+        let set = ["-n", "security.capability", "-v", "0x0100000200200000000000000000000000000000"];
+        let path = files.join(name);
+        tool("setfattr", &[&set[..], &[path.to_str().expect("UTF-8")]].concat());
+    }
+    for path in [&dir.text(""), &image] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).expect("mode");
+    }
+    let files = dir.text("files");
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let copy = |to: &str| [&program[..], "cp", "-a", &files, to].map(str::to_owned);
+    let copied = run("setpriv", &[&nobody[..], &copy(&format!("{image}:/new")).each_ref().map(|s| &s[..])].concat());
+    assert_eq!((copied.code, copied.err.as_str()), (Some(0), "extant: attributes that only root copies: 2 left out\n"));
+    extant(&["cp", "-a", &files, &format!("{image}:/whole")]).ok();
+    assert_eq!(extant(&["xattr", "list", &format!("{image}:/whole/one")]).ok(), "security.capability\n");
+}

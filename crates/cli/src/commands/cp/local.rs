@@ -6,6 +6,7 @@
 //! # Locking
 //! None.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,7 +26,7 @@ use rustix::process::geteuid;
 
 use super::CHUNK_BYTES;
 use super::side::{Content, Id, Node, Source, Step, Trouble, Xattrs};
-use crate::failure::Result;
+use crate::failure::{Result, plain, warn};
 use crate::signals::{Input, Stop};
 use crate::text::shown;
 
@@ -59,11 +60,20 @@ pub fn directory_above(below: BorrowedFd<'_>, wanted: Id) -> Step<OwnedFd> {
 pub struct LocalSource<'a> {
     root: bool,
     stop: &'a Stop,
+    /// Attributes that an ordinary user does not take along.
+    left_out: Cell<u64>,
 }
 
 impl LocalSource<'_> {
     pub fn new(stop: &Stop) -> LocalSource<'_> {
-        LocalSource { root: geteuid().is_root(), stop }
+        LocalSource { root: geteuid().is_root(), stop, left_out: Cell::new(0) }
+    }
+
+    /// Says what was left out.
+    pub fn end(&self) {
+        if self.left_out.get() > 0 {
+            warn(&format!("attributes that only root copies: {} left out", self.left_out.get()));
+        }
     }
 
     /// What a path from `dir` on names.
@@ -96,37 +106,59 @@ impl LocalSource<'_> {
                 // There is no descriptor of it that has attributes; without /proc they are left out.
                 let whole = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(path);
                 let whole = if path.is_absolute() || dir.as_raw_fd() < 0 { path } else { &whole };
-                let list = listed(|buf| llistxattr(whole, buf));
-                let xattrs = self.wanted(&list, |name, buf| lgetxattr(whole, name, buf));
+                let list = match listed(|buf| llistxattr(whole, buf)) {
+                    Err(Errno::NOENT) => Vec::new(),
+                    list => list.map_err(unread)?,
+                };
+                let xattrs = self.wanted(&list, |name, buf| lgetxattr(whole, name, buf))?;
                 Ok(Entry { stat, fd: None, stream: false, target, xattrs })
             }
         }
     }
 
-    fn wanted(&self, list: &[u8], get: impl Fn(&OsStr, &mut [u8]) -> std::result::Result<usize, Errno>) -> Xattrs {
-        let names = list.split(|b| *b == 0).filter(|n| !n.is_empty());
-        // Others are the host's own: labels, say.
-        let wanted = |n: &&[u8]| {
-            n.starts_with(b"user.")
-                || n.starts_with(b"system.posix_acl_")
-                || self.root && (n.starts_with(b"trusted.") || *n == b"security.capability")
-        };
-        let value = |n: &[u8]| {
-            let mut buf = vec![0; 65536];
-            let len = get(OsStr::from_bytes(n), &mut buf).ok()?;
-            buf.truncate(len);
-            Some((n.to_vec(), buf))
-        };
-        names.filter(wanted).filter_map(value).collect()
+    fn wanted(
+        &self,
+        list: &[u8],
+        get: impl Fn(&OsStr, &mut [u8]) -> std::result::Result<usize, Errno>,
+    ) -> Step<Xattrs> {
+        let mut xattrs = Vec::new();
+        for name in list.split(|b| *b == 0).filter(|n| !n.is_empty()) {
+            let privileged = name.starts_with(b"trusted.") || name == b"security.capability";
+            if privileged && !self.root {
+                self.left_out.set(self.left_out.get() + 1);
+                continue;
+            }
+            // Others are the host's own: labels, say.
+            if !(privileged || name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_")) {
+                continue;
+            }
+            let mut value = vec![0; 65536];
+            match get(OsStr::from_bytes(name), &mut value) {
+                Ok(len) => value.truncate(len),
+                // Removed meanwhile, or only listed.
+                Err(Errno::NODATA | Errno::OPNOTSUPP) => continue,
+                Err(e) => return Err(unread(e)),
+            }
+            xattrs.push((name.to_vec(), value));
+        }
+        Ok(xattrs)
     }
 }
 
+/// Attributes that are there, and cannot be read.
+fn unread(e: Errno) -> Trouble {
+    Trouble::here(format!("extended attributes: {}", plain(&e.into())))
+}
+
 /// The names, each ended by NUL. Where attributes are not supported there are none.
-fn listed(list: impl Fn(&mut [u8]) -> std::result::Result<usize, Errno>) -> Vec<u8> {
+fn listed(list: impl Fn(&mut [u8]) -> std::result::Result<usize, Errno>) -> std::result::Result<Vec<u8>, Errno> {
     let mut buf = vec![0; 65536];
-    let n = list(&mut buf).unwrap_or(0);
+    let n = match list(&mut buf) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => 0,
+        n => n?,
+    };
     buf.truncate(n);
-    buf
+    Ok(buf)
 }
 
 /// Something that is copied.
@@ -208,8 +240,8 @@ impl Source for LocalSource<'_> {
 
     fn xattrs(&self, entry: &Entry) -> Step<Xattrs> {
         let Some(file) = &entry.fd else { return Ok(entry.xattrs.clone()) };
-        let list = listed(|buf| flistxattr(file, buf));
-        Ok(self.wanted(&list, |name, buf| fgetxattr(file, name, buf)))
+        let list = listed(|buf| flistxattr(file, buf)).map_err(unread)?;
+        self.wanted(&list, |name, buf| fgetxattr(file, name, buf))
     }
 
     fn read(&self, entry: &Entry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content> {

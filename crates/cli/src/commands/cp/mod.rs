@@ -156,12 +156,13 @@ fn copy_each<S: Sink>(
     if from.len() > 1 && !into_dir {
         return Err(Failure::op(format!("{}: not a directory", shown(to))));
     }
+    let local = LocalSource::new(stop);
     let mut copy = Copy::new(sink, args, stop);
     let mut failed = false;
     for place in from {
         let copied = match place {
             Place::Local(_) if place.is_stream() => copy.stream(to, into_dir),
-            Place::Local(path) => copy.source(&LocalSource::new(stop), path, to, into_dir),
+            Place::Local(path) => copy.source(&local, path, to, into_dir),
             Place::Inside(spec, path) => {
                 images.get(spec).and_then(|fs| copy.source(&ImageSource::new(fs), path, to, into_dir))
             }
@@ -176,5 +177,6 @@ fn copy_each<S: Sink>(
         }
     }
     copy.end();
+    local.end();
     if failed { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
 }

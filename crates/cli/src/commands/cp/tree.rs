@@ -352,7 +352,11 @@ impl<'a, S: Sink> Copy<'a, S> {
     fn regular<R: Source>(&self, source: &R, entry: &R::Entry, node: &Node, item: &Item<'_, S::Dir>) -> Result<Id> {
         let here = |e: Trouble| e.at(|| source.show(item.from));
         let at = |e: Trouble| e.at(|| self.sink.show(item.to));
-        let xattrs = source.xattrs(entry).map_err(here)?;
+        // Without them the content is worth having nevertheless.
+        let (xattrs, missed) = match source.xattrs(entry) {
+            Ok(xattrs) => (xattrs, None),
+            Err(e) => (Vec::new(), Some(here(e))),
+        };
         self.progress.file(item.name, node.size);
         let same = self.shares(source).then_some(node.id);
         let file = self.sink.file(item.parent, item.name, item.named, same).map_err(at)?;
@@ -365,7 +369,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         let id = self.sink.finish_file(file, &Node { size, ..node.clone() }, &xattrs).map_err(at)?;
         match shrank {
             true => Err(here(Trouble::here(format!("shrank while it was read, to {size} bytes")))),
-            false => Ok(id),
+            false => missed.map_or(Ok(id), Err),
         }
     }
 
