@@ -78,6 +78,17 @@ pub fn each<T>(all: impl IntoIterator<Item = T>, mut f: impl FnMut(T) -> Result<
     Ok(all_done)
 }
 
+/// What a command comes to, and what closing its images comes to: both are said, the status is the command's.
+pub fn both(done: Result<()>, closed: Result<()>) -> Result<()> {
+    match (done, closed) {
+        (Err(first), Err(second)) => {
+            first.print();
+            Err(second.with_status(first.status))
+        }
+        (done, closed) => done.and(closed),
+    }
+}
+
 /// Says something on stderr.
 pub fn warn(message: &str) {
     use std::io::Write;
@@ -136,6 +147,20 @@ impl From<io::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_hides_no_other() {
+        let fails = |status, message| Err(Failure::new(status, message));
+        for (done, closed, status, message) in [
+            (fails(USAGE, "line 3"), fails(OPERATIONAL, "not written"), USAGE, "not written"),
+            (Ok(()), fails(OPERATIONAL, "not written"), OPERATIONAL, "not written"),
+            (fails(USAGE, "line 3"), Ok(()), USAGE, "line 3"),
+        ] {
+            let e = both(done, closed).expect_err("a failure");
+            assert_eq!((e.status, e.message.as_str()), (status, message));
+        }
+        assert!(both(Ok(()), Ok(())).is_ok());
+    }
 
     #[test]
     fn error_numbers_are_for_machines() {

@@ -23,7 +23,7 @@ use extant_fs::{Draft, Filesystem, MountOptions};
 use super::verb::Images;
 use crate::args::{Line, ScriptArgs};
 use crate::commands;
-use crate::failure::{Failure, Result, USAGE, warn};
+use crate::failure::{Failure, Result, USAGE, both, warn};
 use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_image};
 use crate::signals::{Input, Stop};
 use crate::text::shown;
@@ -49,7 +49,7 @@ pub fn run(args: &ScriptArgs) -> Result<()> {
     let fs = open_image(&spec, false)?;
     let ran = Script { args, name: &name, fs: fs.clone(), stop: &stop, done: 0 }.lines(&mut input);
     let closed = close(&fs);
-    ran.and(closed)?;
+    both(ran, closed)?;
     image::refuse_damage([&*fs])
 }
 

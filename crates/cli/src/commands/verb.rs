@@ -18,7 +18,7 @@ use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Cred, Error, Filesystem, InodeRef, Mounted};
 use rustix::process::{getegid, geteuid};
 
-use crate::failure::{Failure, OPERATIONAL, Result};
+use crate::failure::{Failure, OPERATIONAL, Result, both};
 use crate::image::{self, ImageSpec, open_image};
 use crate::place::Place;
 use crate::signals::Stop;
@@ -100,7 +100,7 @@ impl Images {
         let mut result = Ok(());
         for (_, fs) in self.open.iter().filter(|_| !self.read_only) {
             let image = fs.image();
-            result = result.and(fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}"))));
+            result = both(result, fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}"))));
         }
         result
     }
@@ -109,7 +109,7 @@ impl Images {
     pub fn with(mut self, command: impl FnOnce(&mut Images) -> Result<()>) -> Result<()> {
         let done = command(&mut self);
         let closed = self.close();
-        done.and(closed)?;
+        both(done, closed)?;
         image::refuse_damage(self.open.iter().map(|(_, fs)| &**fs))
     }
 }

@@ -31,7 +31,7 @@ use self::local_sink::LocalSink;
 use self::side::Sink;
 use self::tree::Copy;
 use crate::args::CpArgs;
-use crate::failure::{Failure, OPERATIONAL, Result};
+use crate::failure::{Failure, OPERATIONAL, Result, both};
 use crate::image::{self, ImageSpec, open_image};
 use crate::place::Place;
 use crate::signals::Stop;
@@ -141,7 +141,7 @@ fn copy_all<S: Sink>(
 ) -> Result<()> {
     let copied = copy_each(args, from, sink, to, stop, images);
     let ended = sink.end();
-    copied.and(ended)
+    both(copied, ended)
 }
 
 fn copy_each<S: Sink>(
