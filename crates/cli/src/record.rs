@@ -52,7 +52,7 @@ impl Records {
     /// One element of the array.
     pub fn value(&mut self, value: &Value) -> Result<()> {
         let comma = if std::mem::take(&mut self.first) { "\n" } else { ",\n" };
-        Ok(write!(self.out, "{comma}  {value}")?)
+        Ok(write!(self.out, "{comma}  {}", escaped(&value.to_string()))?)
     }
 
     /// A path, and what ends it.
@@ -73,6 +73,19 @@ impl Records {
         }
         Ok(self.out.flush()?)
     }
+}
+
+/// JSON with those control characters escaped, too, that it does not have to: a terminal would obey them. They stand in
+/// strings, if anywhere.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\u{7f}'..='\u{9f}' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// A name as JSON: text where it is UTF-8; otherwise as near as text comes, and exactly in hexadecimal.
@@ -132,4 +145,18 @@ pub fn file(fs: &Filesystem, at: &[u8], inode: &InodeRef) -> std::result::Result
         named(&mut map, "target", &fs.read_link(inode)?);
     }
     Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What drives a terminal goes out escaped, and comes back as it was.
+    #[test]
+    fn control_characters_are_escaped() {
+        let name = "\u{9b}2J\u{7f}\u{1b}\u{a0}\u{e4}\"";
+        let text = escaped(&Value::Object(path(name.as_bytes())).to_string());
+        assert_eq!(text, "{\"path\":\"\\u009b2J\\u007f\\u001b\u{a0}\u{e4}\\\"\"}");
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON")["path"], name);
+    }
 }

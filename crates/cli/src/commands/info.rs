@@ -22,6 +22,7 @@ use crate::args::InfoArgs;
 use crate::failure::{Failure, Result};
 use crate::formats;
 use crate::image::{self, Access, ImageSpec, has_magic, look, open_device};
+use crate::record::escaped;
 use crate::size::human;
 use crate::text::{self, Output};
 
@@ -56,7 +57,7 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     };
     let mut out = Output::new();
     if args.json {
-        writeln!(out, "{:#}", facts.json())?;
+        writeln!(out, "{}", escaped(&format!("{:#}", facts.json())))?;
     } else {
         facts.print(&mut out)?;
     }
@@ -97,7 +98,7 @@ fn print_partitions(args: &InfoArgs, whole: &Arc<dyn BlockDevice>, partitions: &
     }
     if args.json {
         let all = json!({ "image": spec.shown(), "size": whole.size_bytes(), "partitions": rows });
-        writeln!(out, "{all:#}")?;
+        writeln!(out, "{}", escaped(&format!("{all:#}")))?;
     }
     out.flush()?;
     Ok(())

@@ -43,7 +43,7 @@ pub fn run(args: &StatArgs) -> Result<()> {
             xattrs.push(serde_json::Value::from(xattr));
         }
         record.insert("xattrs".into(), xattrs.into());
-        writeln!(out, "{:#}", serde_json::Value::from(record))?;
+        writeln!(out, "{}", record::escaped(&format!("{:#}", serde_json::Value::from(record))))?;
         return Ok(out.flush()?);
     }
     out.write_all(b"  File: ")?;
