@@ -15,15 +15,16 @@ fn wrong(text: &str) -> Failure {
     ))
 }
 
-fn stamp(seconds: i64, nanos: i32) -> Timestamp {
+/// `None`: before all times.
+fn stamp(seconds: i64, nanos: i32) -> Option<Timestamp> {
     // Before 1970 the fraction counts backwards there, and forwards here.
-    let (seconds, nanos) = if nanos < 0 { (seconds - 1, nanos + 1_000_000_000) } else { (seconds, nanos) };
-    Timestamp { seconds, nanos: nanos as u32 }
+    let (seconds, nanos) = if nanos < 0 { (seconds.checked_sub(1)?, nanos + 1_000_000_000) } else { (seconds, nanos) };
+    Some(Timestamp { seconds, nanos: nanos as u32 })
 }
 
 fn utc(time: DateTime) -> Option<Timestamp> {
     let at = time.to_zoned(TimeZone::UTC).ok()?.timestamp();
-    Some(stamp(at.as_second(), at.subsec_nanosecond()))
+    stamp(at.as_second(), at.subsec_nanosecond())
 }
 
 /// `@SECONDS`, `now`, or a date, with a time and an offset if wanted; without an offset it is UTC.
@@ -37,10 +38,11 @@ pub fn date(text: &str) -> Result<Option<Timestamp>> {
         let digits = fraction.len() <= 9 && fraction.bytes().all(|b| b.is_ascii_digit());
         let nanos = format!("{fraction:0<9}").parse::<i32>().ok().filter(|_| digits && !seconds.starts_with('+'));
         let (Ok(whole), Some(nanos)) = (seconds.parse::<i64>(), nanos) else { return Err(wrong(text)) };
-        return Ok(Some(stamp(whole, if seconds.starts_with('-') { -nanos } else { nanos })));
+        let at = stamp(whole, if seconds.starts_with('-') { -nanos } else { nanos });
+        return at.map(Some).ok_or_else(|| wrong(text));
     }
     if let Ok(at) = trimmed.parse::<jiff::Timestamp>() {
-        return Ok(Some(stamp(at.as_second(), at.subsec_nanosecond())));
+        return stamp(at.as_second(), at.subsec_nanosecond()).map(Some).ok_or_else(|| wrong(text));
     }
     let civil = trimmed.parse::<DateTime>().ok().and_then(utc);
     civil.map(Some).ok_or_else(|| wrong(text))
@@ -94,7 +96,19 @@ mod tests {
         ] {
             assert_eq!(date(text).unwrap(), expected, "{text}");
         }
-        for bad in ["", "@", "@x", "@1.1234567890", "yesterday", "2024-02-30", "2024-13-01"] {
+        assert_eq!(date("@-9223372036854775808").unwrap(), at(i64::MIN, 0));
+        assert_eq!(date("@-9223372036854775807.5").unwrap(), at(i64::MIN, 500_000_000));
+        for bad in [
+            "",
+            "@",
+            "@x",
+            "@1.1234567890",
+            "@-9223372036854775808.5",
+            "@-9223372036854775809",
+            "yesterday",
+            "2024-02-30",
+            "2024-13-01",
+        ] {
             assert!(date(bad).is_err(), "{bad}");
         }
         assert_eq!(Some(digits("202402291234.56").unwrap()), at(1_709_210_096, 0));
