@@ -377,7 +377,8 @@ pub struct TreeArgs {
 ///
 /// A path in an image is IMAGE:PATH or IMAGE@PARTITION:PATH; - is standard input or output. Modes, times, hard and
 /// symbolic links, holes and extended attributes are kept; owners too, for root. A file that is there is overwritten,
-/// and a symbolic link that is named as the destination is followed.
+/// and a symbolic link that is named as the destination is followed. A pipe or a device of the host is read to its end;
+/// with -r it is copied itself.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant cp disk.img:/etc/passwd .
