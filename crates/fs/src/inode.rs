@@ -214,8 +214,8 @@ impl Inode {
         self.errors.record(e);
     }
 
-    /// The error of data that was lost since there were `losses` ([`extant_cache::AddressSpace::losses`]). Nobody counts
-    /// as told by this.
+    /// The error of data that was lost since there were `losses` ([`extant_cache::AddressSpace::losses`]). Nobody
+    /// counts as told by this.
     pub(crate) fn lost_since(&self, losses: u64) -> Result<()> {
         if self.pages.losses() == losses { Ok(()) } else { self.errors.newest().map_or(Ok(()), Err) }
     }

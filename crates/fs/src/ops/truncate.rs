@@ -81,7 +81,8 @@ impl Filesystem {
         self.flusher.dropped(gone);
     }
 
-    /// Whether the block may hold anything but zeros. What is clean in memory of a hole or of unwritten blocks does not.
+    /// Whether the block may hold anything but zeros. What is clean in memory of a hole or of unwritten blocks does
+    /// not.
     pub(super) fn has_content(&self, inode: &Arc<Inode>, block: u64) -> Result<bool> {
         // The folios first: what leaves them between the two questions is mapped and written by then.
         let written = |state| matches!(state, (_, EsState::Written(_)));

@@ -184,9 +184,9 @@ impl FsServer {
         req.uid == 0 || req.gid == self.options.gid.unwrap_or(self.fs.getattr(inode).gid)
     }
 
-    /// Whether set-id bits go for this caller although nothing has been written: a SETATTR without anything comes before
-    /// a write and from chown(2) to no owner, which anybody may call. So they go for those who could take them anyway:
-    /// root, the owner, and whoever may write the file, as far as that is known.
+    /// Whether set-id bits go for this caller although nothing has been written: a SETATTR without anything comes
+    /// before a write and from chown(2) to no owner, which anybody may call. So they go for those who could take them
+    /// anyway: root, the owner, and whoever may write the file, as far as its mode tells.
     fn may_take_privileges(&self, req: &Request, inode: &InodeRef) -> bool {
         let attr = self.fs.getattr(inode);
         let owns = req.uid == 0 || req.uid == self.options.uid.unwrap_or(attr.uid);

@@ -96,8 +96,8 @@ fn set_attr(a: &SetattrIn) -> Decoded<SetAttr> {
 const CHANGING_IOCTLS: [u32; 5] = [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4100_9432, 0xc018_5879];
 const O_TRUNC: u32 = 0o1000;
 
-/// Whether a message asks for what a frozen mount must not do; also what makes deleted files go. Not RELEASE: it changes
-/// nothing on the device, and who only reads closes, too.
+/// Whether a message asks for what a frozen mount must not do; also what makes deleted files go. Not RELEASE: it
+/// changes nothing on the device, and who only reads closes, too.
 pub(crate) fn changes_something(message: &[u8]) -> bool {
     let Ok((header, body)) = InHeader::read_from_prefix(message) else { return false };
     let Some(opcode) = Opcode::from_raw(header.opcode) else { return false };

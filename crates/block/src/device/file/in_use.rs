@@ -1,6 +1,7 @@
 //! Does the kernel use this image right now, and when does it stop?
 //!
-//! Main functions: [`same_image_in_use`], [`writing_loop_device`]; [`unmount`], and [`LoopDevice`], to be waited for after an unmount.
+//! Main functions: [`same_image_in_use`], [`writing_loop_device`]; [`unmount`], and [`LoopDevice`], to be waited for
+//! after an unmount.
 //!
 //! Asked of `/proc/self/mountinfo` (which file systems are mounted, by device number) and of
 //! `/sys/block/loop*/loop/backing_file` (which file stands behind a loop device). Mounts in other mount namespaces are
@@ -86,8 +87,8 @@ fn loops_on(image: &fs::Metadata) -> impl Iterator<Item = Loop> {
     })
 }
 
-/// Whether a device that begins at byte `from` of the image has any of the bytes from `start` on. `device` is its folder
-/// in sysfs.
+/// Whether a device that begins at byte `from` of the image has any of the bytes from `start` on. `device` is its
+/// folder in sysfs.
 fn touches(device: &Path, from: u64, start: u64, len: Option<u64>) -> bool {
     let end = len.map_or(u64::MAX, |len| start.saturating_add(len));
     // In sectors of 512 bytes, whatever those of the device are.
