@@ -58,3 +58,7 @@ impl Filesystem {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "xattrs_tests.rs"]
+mod tests;

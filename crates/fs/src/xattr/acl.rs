@@ -4,7 +4,7 @@ use extant_ondisk::InodeNr;
 use extant_ondisk::acl::{self, Acl};
 use extant_ondisk::xattr::{Name, index};
 
-use super::ops::{get_raw, remove_raw, set_raw};
+use super::ops::{get_raw, remove_raw, set_all_raw, set_raw};
 use super::{SetMode, XattrError, XattrSource, XattrStore};
 
 type Result<T, S> = std::result::Result<T, XattrError<<S as XattrSource>::Error>>;
@@ -90,12 +90,9 @@ pub fn chmod_acl<S: XattrStore>(store: &mut S, mode: u16) -> Result<(), S> {
     set_raw(store, AclKind::Access.name(), &acl::to_disk(&acl), SetMode::Any)
 }
 
-/// Gives the new inode `child`, whose mode is `inherited.mode` already, its ACLs.
+/// Gives the new inode `child`, whose mode is `inherited.mode` already, its ACLs: all or none.
 pub fn set_inherited<S: XattrStore>(child: &mut S, inherited: &acl::Inherited) -> Result<(), S> {
-    for (kind, acl) in [(AclKind::Default, &inherited.default), (AclKind::Access, &inherited.access)] {
-        if let Some(acl) = acl {
-            set_raw(child, kind.name(), &acl::to_disk(acl), SetMode::Any)?;
-        }
-    }
-    Ok(())
+    let both = [(AclKind::Default, &inherited.default), (AclKind::Access, &inherited.access)];
+    let of = |(kind, acl): (AclKind, &Option<Acl>)| acl.as_ref().map(|acl| (kind.name(), acl::to_disk(acl)));
+    set_all_raw(child, &both.into_iter().filter_map(of).collect::<Vec<_>>())
 }

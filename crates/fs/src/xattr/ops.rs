@@ -168,6 +168,36 @@ pub(super) fn set_raw<S: XattrStore>(store: &mut S, name: Name<'_>, value: &[u8]
     Ok(())
 }
 
+/// Gives an inode that has none of them several attributes, or none: a refusal changes nothing.
+pub(super) fn set_all_raw<S: XattrStore>(store: &mut S, attributes: &[(Name<'_>, Vec<u8>)]) -> Result<(), S> {
+    let ino = store.ino();
+    let mut l = load(store)?;
+    let (mut in_inode, mut in_block) = (false, false);
+    for (name, value) in attributes {
+        let too_long = || XattrError::NameTooLong { ino, len: name.suffix.len() };
+        let mut grown = l.inode.clone();
+        if !grown.set(*name, value) {
+            return Err(too_long());
+        }
+        if inode_area::encode(&grown, &mut l.area).is_ok() {
+            l.inode = grown;
+            in_inode = true;
+        } else if l.block.set(*name, value) {
+            in_block = true;
+        } else {
+            return Err(too_long());
+        }
+    }
+    // First what may find no space.
+    if in_block {
+        write_block_list(store, l.old, &l.block)?;
+    }
+    if in_inode {
+        write_inode_list(store, &l.inode, l.area)?;
+    }
+    Ok(())
+}
+
 /// Removes an attribute from wherever it is; whether it was there.
 pub(super) fn remove_raw<S: XattrStore>(store: &mut S, name: Name<'_>) -> Result<bool, S> {
     let mut l = load(store)?;
