@@ -140,6 +140,10 @@ impl Filesystem {
             xattr::get_acl(&XattrView { fs: self, inode }, AclKind::Access)?;
         }
         self.transact_whole(if chmod { credits::CHMOD } else { credits::SETATTR }, |handle| {
+            // First what may find no space: the list, which others may share the block of.
+            if let Some(mode) = set.mode.filter(|_| chmod) {
+                self.edit_xattrs(handle, inode, |edit| xattr::chmod_acl(edit, mode))?;
+            }
             {
                 let mut m = inode.meta.write();
                 let d = &mut m.desc;
@@ -160,11 +164,6 @@ impl Filesystem {
                     d.mtime = now;
                 }
                 set.apply_times(d, now);
-            }
-            if chmod {
-                let mode = inode.mode();
-                let changed = self.edit_xattrs(handle, inode, |edit| xattr::chmod_acl(edit, mode));
-                self.whole(handle, changed)?;
             }
             let written = self.write_inode(handle, inode);
             self.whole(handle, written)

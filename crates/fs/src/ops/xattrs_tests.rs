@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
+use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::BlockNr;
 use extant_ondisk::acl::{self, Acl, AclEntry, Tag};
+use extant_ondisk::xattr::XattrBlock;
 
 use crate::ops::no_space::tests::take_all;
-use crate::tools::{assert_clean, made};
-use crate::{Cred, Error, Filesystem, MountOptions, Mounted, NewNode, SetMode};
+use crate::tools::{assert_clean, debugfs, edited, made};
+use crate::{Cred, Error, Filesystem, MountOptions, Mounted, NewNode, SetAttr, SetMode};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -92,6 +94,62 @@ fn a_directory_whose_second_list_finds_no_block_is_refused() {
     assert!(fs.get_xattr(&sub, ACCESS).is_ok(), "and this one");
     give_back(&fs, &mut taken, u64::MAX);
     drop((root, d, sub));
+    fs.unmount().expect("unmount");
+    assert_clean(&dev);
+}
+
+/// Two inodes with one attribute block, as the kernel makes them: the access ACL of both.
+fn sharing() -> Arc<MemDevice> {
+    let dev = Arc::new(made(&["-t", "ext3", "-b", "1024", "-I", "128"], "16M"));
+    let fs = mount(&dev);
+    let root = fs.root().expect("root");
+    for name in [b"f", b"g"] {
+        let f = fs.create(&root, name, NewNode::file(0o775), Cred::default()).expect("create");
+        if name == b"f" {
+            fs.set_xattr(&f, ACCESS, &naming(1), SetMode::Any).expect("set");
+        }
+    }
+    drop(root);
+    fs.unmount().expect("unmount");
+    let stat = debugfs(&dev, "stat f");
+    let block = stat.split("File ACL: ").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("block");
+    let (acl, blocks) = (format!("sif g file_acl {block}"), "sif g blocks 2");
+    let dev = edited(&dev, &[&acl, blocks]);
+    let nr = BlockNr(block.parse().expect("a number"));
+    let mut bytes = vec![0; 1024];
+    let at = nr.0 * 1024;
+    dev.read_at(at, &mut bytes, BioFlags::default()).expect("read");
+    let list = XattrBlock::parse(&bytes, nr, None).and_then(|b| b.to_list()).expect("understood");
+    XattrBlock::encode(&list, 2, &mut bytes, nr, None).expect("fits");
+    dev.write_at(at, &[&bytes], BioFlags::default()).expect("written");
+    assert_clean(&dev);
+    Arc::new(dev)
+}
+
+/// The list changes with the mode, and needs a block of its own for that.
+#[test]
+fn a_mode_whose_list_finds_no_block_stays() {
+    let dev = sharing();
+    let fs = mount(&dev);
+    let [f, g] = [b"f", b"g"].map(|name| fs.walk(name, true).expect("there"));
+    let before = fs.get_xattr(&g, ACCESS).expect("list");
+    let mode = fs.getattr(&g).mode;
+    let mut taken = leave(&fs, 0);
+    let chmod = SetAttr { mode: Some(0o700), uid: Some(7), ..SetAttr::default() };
+    let failed = fs.setattr(&g, &chmod).map(drop);
+    assert!(matches!(failed, Err(Error::NoSpace)), "{failed:?}");
+    assert!(!fs.is_read_only(), "nothing was half done");
+    assert_eq!((fs.getattr(&g).mode, fs.getattr(&g).uid), (mode, 0));
+    assert_eq!(fs.get_xattr(&g, ACCESS).expect("list"), before);
+    // Enough is there with the next commit.
+    let enough = fs.reserve.pool_blocks + 1;
+    give_back(&fs, &mut taken, enough);
+    let after = fs.setattr(&g, &chmod).expect("waits for the commit");
+    assert_eq!((after.mode & 0o7777, after.uid), (0o700, 7));
+    assert_ne!(fs.get_xattr(&g, ACCESS).expect("list"), before);
+    assert_eq!(fs.get_xattr(&f, ACCESS).expect("list"), before, "the other one's stays");
+    give_back(&fs, &mut taken, u64::MAX);
+    drop((f, g));
     fs.unmount().expect("unmount");
     assert_clean(&dev);
 }
