@@ -8,7 +8,7 @@
 //! # Locking
 //! The caller's map lock.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 
 use extant_ondisk::indirect::{self, Geometry, IndirectPath, LEVELS_MAX, POINTER_END, SLOTS};
 use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
@@ -281,6 +281,9 @@ pub(super) fn remove<S: MapStore>(
                 }
             }
         } else {
+            if !remove_empty(root, store, txn, &chain)? {
+                return Ok(Progress::Stopped { at: LogicalBlock(to) });
+            }
             (u64::from(to) - path.inside(chain.reached, &geometry)) as u32
         };
         if lowest <= from {
@@ -348,9 +351,38 @@ fn remove_in_array<S: MapStore>(
     } else if runs.is_empty() {
         return Ok(progress);
     }
-    // Clear the pointers; then free what stands empty, from below, clearing the pointer to it each time.
-    let mut step = levels;
-    let mut cleared = low..=last;
+    clear(root, store, txn, chain, levels, low..=last)?;
+    for (start, len) in runs {
+        root.blocks_delta -= i64::from(len);
+        store.free_data(txn, start, len)?;
+    }
+    Ok(progress)
+}
+
+/// Frees the array that the chain ends with, if it was empty all along: punching in Linux leaves such behind. False
+/// where the credits do not suffice.
+fn remove_empty<S: MapStore>(root: &mut MapRoot, store: &S, txn: &mut S::Txn, chain: &Chain) -> Result<bool, S::Error> {
+    let step = chain.reached;
+    if step == 0 || !with_pointers(root, store, chain.holders[step], indirect::is_empty)? {
+        return Ok(true);
+    }
+    let enough = store.has_credits(txn, array_credits(step));
+    if enough {
+        clear(root, store, txn, chain, step, chain.path.offsets[step]..=chain.path.offsets[step])?;
+    }
+    Ok(enough)
+}
+
+/// Clears pointers in the chain's array at `step`; then frees what stands empty, from below, clearing the pointer to it
+/// each time.
+fn clear<S: MapStore>(
+    root: &mut MapRoot,
+    store: &S,
+    txn: &mut S::Txn,
+    chain: &Chain,
+    mut step: usize,
+    mut cleared: RangeInclusive<u32>,
+) -> Result<(), S::Error> {
     let mut emptied = Vec::new();
     loop {
         let holder = chain.holders[step];
@@ -368,11 +400,7 @@ fn remove_in_array<S: MapStore>(
         root.blocks_delta -= 1;
         store.free_meta(txn, block)?;
     }
-    for (start, len) in runs {
-        root.blocks_delta -= i64::from(len);
-        store.free_data(txn, start, len)?;
-    }
-    Ok(progress)
+    Ok(())
 }
 
 pub(super) fn walk<S: MapStore>(

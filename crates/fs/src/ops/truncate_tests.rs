@@ -170,3 +170,33 @@ fn what_could_be_mapped_is_the_files_also_when_the_rest_could_not() {
     assert!(matches!(r, Err(Error::NoSpace)), "{r:?}");
     assert_eq!((mapped, f.meta.read().desc.size), (12, 12 * BLOCK));
 }
+
+/// Kernels leave an array of pointers behind that has none, when they punch what it led to.
+#[test]
+fn an_empty_array_of_pointers_goes_with_its_file() {
+    for slot in ["DIND", "TIND"] {
+        let dev = Arc::new(crate::tools::made(&["-t", "ext2", "-b", "1024"], "8M"));
+        let fs = mount(dev.clone(), false);
+        let root = fs.root().expect("root");
+        let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+        put(&fs, &f, 0..1, OLD);
+        drop((root, f));
+        fs.unmount().expect("unmount");
+        let free = crate::tools::debugfs(&dev, "ffb 1 7000");
+        let block = free.split_whitespace().last().expect("a free block");
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("disk.img");
+        let edits = [&format!("sif f block[{slot}] {block}"), "sif f blocks 4"];
+        crate::tools::edited(&dev, &edits).save(&path).expect("saved");
+        // The counts of free blocks follow.
+        let (code, said) = crate::tools::run("e2fsck", &["-fy", path.to_str().expect("UTF-8")]);
+        assert_eq!(code, 1, "{said}");
+        let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+        crate::tools::assert_clean(&dev);
+        assert!(crate::tools::debugfs(&dev, "stat f").contains(&format!("({slot}):{block}")), "it is still there");
+        let fs = mount(dev.clone(), false);
+        fs.unlink(&fs.root().expect("root"), b"f").expect("unlink");
+        fs.unmount().expect("unmount");
+        crate::tools::assert_clean(&dev);
+    }
+}

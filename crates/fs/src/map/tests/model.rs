@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use extant_base::rng::Rng;
 use extant_ondisk::extent::{LOGICAL_END, NodeRef};
-use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, indirect};
 use proptest::prelude::*;
 
 use super::fake::{Fake, Txn};
@@ -392,6 +392,35 @@ fn indirect_borders() {
     w.check();
     w.remove(0, u32::MAX);
     w.check();
+}
+
+/// Kernels leave arrays without a pointer behind when they punch holes. Whoever removes all around them frees them.
+#[test]
+fn arrays_that_were_empty_all_along_go() {
+    let (double, triple) = (12 + 256, 12 + 256 + 65536);
+    for (lblk, slot, levels) in [(double, 13, 1), (triple, 14, 1), (triple, 14, 2)] {
+        let mut w = World::new(1024, false, 7);
+        w.insert(3, 1, false, false);
+        w.insert(lblk + 5, 1, false, false);
+        // The last of the arrays that are kept loses its only pointer, and all below it goes.
+        let mut chain = vec![u64::from(indirect::pointer(&w.root.i_block, slot).unwrap())];
+        let blocks = w.fake.blocks.get_mut();
+        while let Some(below) = blocks.meta.get(chain.last().unwrap()) {
+            let next = below.chunks(4).map(|p| u32::from_le_bytes(p.try_into().unwrap())).find(|p| *p != 0);
+            chain.push(u64::from(next.unwrap()));
+        }
+        let gone = chain.split_off(levels);
+        blocks.meta.get_mut(chain.last().unwrap()).unwrap().fill(0);
+        for block in &gone {
+            assert!(blocks.meta.remove(block).is_some() || blocks.data.remove(block));
+        }
+        w.root.blocks_delta -= gone.len() as i64;
+        w.model.remove(&(lblk + 5));
+        w.check();
+        w.remove(0, u32::MAX);
+        w.check();
+        assert_eq!(w.root.i_block, [0; 60], "from block {lblk}, {levels} arrays");
+    }
 }
 
 #[test]
