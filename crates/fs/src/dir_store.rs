@@ -5,6 +5,7 @@
 //! # Locking
 //! The caller holds the directory's `inode` lock. Inside: map (50), buffers (80).
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use caseless::Caseless;
@@ -92,16 +93,22 @@ fn is_ignorable(c: char) -> bool {
         | 0x1D173..=0x1D17A | 0xE0000..=0xE0FFF)
 }
 
+/// Blocks by their place in the directory.
+type Blocks = Vec<(u32, Arc<Buffer>)>;
+
 /// One directory.
 pub(crate) struct DirView<'a> {
     pub fs: &'a Filesystem,
     pub dir: &'a Arc<Inode>,
     pub params: DirParams,
+    /// While a name is added: blocks that it may change in the middle. They stay in memory, and need no look into the
+    /// map, which might not be readable by then.
+    held: RefCell<Option<Blocks>>,
 }
 
 impl<'a> DirView<'a> {
     pub(crate) fn new(fs: &'a Filesystem, dir: &'a Arc<Inode>) -> DirView<'a> {
-        DirView { fs, dir, params: fs.dir_params(dir) }
+        DirView { fs, dir, params: fs.dir_params(dir), held: RefCell::new(None) }
     }
 
     fn physical(&self, lblk: u32) -> Result<BlockNr> {
@@ -111,7 +118,20 @@ impl<'a> DirView<'a> {
         }
     }
 
+    /// Keeps a block that the name to add may change.
+    fn hold(&self, lblk: u32, buffer: &Arc<Buffer>) {
+        if let Some(held) = &mut *self.held.borrow_mut()
+            && held.iter().all(|(at, _)| *at != lblk)
+        {
+            held.push((lblk, buffer.clone()));
+        }
+    }
+
     fn buffer(&self, lblk: u32, kind: BlockKind) -> Result<Arc<Buffer>> {
+        let held = self.held.borrow().iter().flatten().find(|(at, _)| *at == lblk).map(|(_, b)| b.clone());
+        if let Some(buffer) = held {
+            return Ok(buffer);
+        }
         let block = self.physical(lblk)?;
         let buffer = self.fs.cache.get(block)?;
         if !buffer.verified() {
@@ -167,7 +187,10 @@ impl DirView<'_> {
         // A directory that grows writes its inode in the middle: what can fail of that comes first. Held, the block
         // stays in memory.
         let _table = self.fs.inode_slot(self.dir.ino)?;
-        self.mine(dir::add(self, handle, &self.params, name, ino, kind).map(drop))
+        *self.held.borrow_mut() = Some(Vec::new());
+        let added = dir::add(self, handle, &self.params, name, ino, kind).map(drop);
+        *self.held.borrow_mut() = None;
+        self.mine(added)
     }
 
     pub(crate) fn remove(&self, handle: &mut Handle, name: &[u8], hint: Option<&Found>) -> Result<()> {
@@ -225,12 +248,20 @@ impl DirStore for DirView<'_> {
     fn read<R>(&self, lblk: u32, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         match self.fs.inline_directory(self.dir)? {
             Some(block) => Ok(f(&block)),
-            None => Ok(self.buffer(lblk, kind)?.read(f)),
+            None => {
+                let buffer = self.buffer(lblk, kind)?;
+                // The way through the index, and the block that may become one.
+                if kind == BlockKind::Index || lblk == 0 {
+                    self.hold(lblk, &buffer);
+                }
+                Ok(buffer.read(f))
+            }
         }
     }
 
     fn modify<R>(&self, handle: &mut Handle, lblk: u32, kind: BlockKind, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         let buffer = self.buffer(lblk, kind)?;
+        self.hold(lblk, &buffer);
         Ok(handle.modify(&buffer, BufKind::Leaf, |b| {
             let r = f(b);
             dir::seal(&self.params, kind, b);
@@ -278,6 +309,7 @@ pub(crate) mod tests {
     use extant_block::{BioOp, BlockDevice};
 
     use super::*;
+    use crate::forgetful::Forgetful;
     use crate::{Cred, InodeRef, MountOptions, Mounted, NewNode};
 
     /// A mount whose inodes have a table block each.
@@ -337,5 +369,27 @@ pub(crate) mod tests {
             fs.unmount().expect("unmount");
             crate::tools::assert_clean(&dev);
         }
+    }
+
+    /// Blocks of the directory that are about to change have been read before; they do not leave the memory meanwhile.
+    #[test]
+    fn a_directory_that_has_begun_to_split_reads_nothing_more() {
+        let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024"], "8M"));
+        let (forgetful, fs) = Forgetful::mount(dev.clone());
+        let root = fs.root().expect("root");
+        let d = fs.create(&root, b"d", NewNode::directory(0o755), Cred::default()).expect("mkdir");
+        let f = fs.create(&d, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+        // Until the index has a second level.
+        let (mut splits, mut i) = (0, 0);
+        while splits < 140 {
+            i += 1;
+            let name = format!("{i:0>200}").into_bytes();
+            let (linked, split) = forgetful.run(&fs, || fs.link(&f, &d, &name));
+            assert!(linked.is_ok() && !fs.is_read_only(), "name {i}, {splits} splits before: {linked:?}");
+            splits += u32::from(split);
+        }
+        drop((root, d, f));
+        fs.unmount().expect("unmount");
+        crate::tools::assert_clean(&dev);
     }
 }

@@ -38,6 +38,8 @@ mod error;
 mod failure;
 mod fast_commit;
 mod filesystem;
+#[cfg(test)]
+mod forgetful;
 mod freeze;
 mod groups;
 mod ialloc;

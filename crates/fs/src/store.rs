@@ -5,6 +5,7 @@
 //! # Locking
 //! `write_inode` takes the inode's meta lock (60), then the table block's buffer lock.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
@@ -215,11 +216,25 @@ pub(crate) struct MapView<'a> {
     goal_group: GroupNr,
     /// The data blocks are metadata to the journal (directories, symlinks): freeing them needs revokes.
     journalled: bool,
+    /// The nodes that were read last, the newest first: who changes some of them has read them all before, and must not
+    /// find in the middle that one has left the memory and cannot be read again.
+    held: RefCell<[Option<Arc<Buffer>>; HELD]>,
 }
+
+/// At least the nodes from the root of a map to a leaf.
+const HELD: usize = 8;
 
 impl<'a> MapView<'a> {
     fn new(fs: &'a Filesystem, ino: InodeNr, regular: bool) -> MapView<'a> {
-        MapView { fs, ino, goal_group: GroupNr((ino.0 - 1) / fs.geo.inodes_per_group), journalled: !regular }
+        let goal_group = GroupNr((ino.0 - 1) / fs.geo.inodes_per_group);
+        MapView { fs, ino, goal_group, journalled: !regular, held: RefCell::default() }
+    }
+
+    fn hold(&self, buffer: &Arc<Buffer>) {
+        let mut held = self.held.borrow_mut();
+        let at = held.iter().position(|h| h.as_ref().is_some_and(|h| Arc::ptr_eq(h, buffer))).unwrap_or(HELD - 1);
+        held[at] = Some(buffer.clone());
+        held[..=at].rotate_right(1);
     }
 }
 
@@ -309,6 +324,7 @@ impl MapView<'_> {
             buffer.read(verify).map_err(|detail| Error::corrupt(Damage::Map, detail).of(self.ino).at(block))?;
             buffer.set_verified();
         }
+        self.hold(&buffer);
         Ok(buffer)
     }
 }

@@ -78,7 +78,8 @@ pub trait MapStore {
     }
 
     /// Runs `f` on the content of a metadata block. `verify` runs once, when the block enters the cache; what it
-    /// complains about comes back as an error that names the block.
+    /// complains about comes back as an error that names the block. The few blocks that were read last can be read and
+    /// modified again without fail: a change reads all that it needs before it begins.
     fn read<R>(
         &self,
         block: BlockNr,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use extant_block::device::MemDevice;
 use extant_ondisk::LogicalBlock;
 
+use crate::forgetful::Forgetful;
 use crate::ops::mapping::Want;
 use crate::ops::no_space::tests::take_all;
 use crate::ops::writeback::WritebackReason;
@@ -196,6 +197,31 @@ fn an_empty_array_of_pointers_goes_with_its_file() {
         assert!(crate::tools::debugfs(&dev, "stat f").contains(&format!("({slot}):{block}")), "it is still there");
         let fs = mount(dev.clone(), false);
         fs.unlink(&fs.root().expect("root"), b"f").expect("unlink");
+        fs.unmount().expect("unmount");
+        crate::tools::assert_clean(&dev);
+    }
+}
+
+/// A node that is about to be split has been read before; it does not leave the memory meanwhile.
+#[test]
+fn a_map_that_has_begun_to_change_reads_nothing_more() {
+    for mode in [FallocateMode::ZeroRange { keep_size: true }, FallocateMode::PunchHole] {
+        let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024"], "8M"));
+        let (forgetful, fs) = Forgetful::mount(dev.clone());
+        let root = fs.root().expect("root");
+        let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+        // One leaf, which is full.
+        for i in 0..84 {
+            put(&fs, &f, 20 * i..20 * i + 10, OLD);
+        }
+        fs.fsync(&f, false).expect("fsync");
+        let (changed, met) = forgetful.run(&fs, || fs.fallocate(&f, mode, 843 * BLOCK, 3 * BLOCK));
+        assert!(met, "{mode:?}: a node was allocated");
+        assert!(changed.is_ok() && !fs.is_read_only(), "{mode:?}: {changed:?}");
+        let all = content(&fs, &f);
+        let old = all.iter().filter(|b| **b == OLD).count() as u64;
+        assert_eq!(old, (84 * 10 - 3) * BLOCK, "{mode:?}");
+        drop((root, f));
         fs.unmount().expect("unmount");
         crate::tools::assert_clean(&dev);
     }

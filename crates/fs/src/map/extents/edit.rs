@@ -6,7 +6,7 @@
 //! case replaces the entry in the parent by the same primitive.
 //!
 //! Atomicity: the blocks that splits need are allocated before the first change, so [`MapError::NoSpace`] leaves the
-//! tree as it was. After that only the store's own failures (an aborted journal, a read error) can interrupt.
+//! tree as it was. After that nothing is read but what the path was found by, which the store keeps at hand.
 //!
 //! # Locking
 //! The caller's map lock.
