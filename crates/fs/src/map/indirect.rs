@@ -170,6 +170,7 @@ pub(super) fn insert<S: MapStore>(
         match insert_in_array(root, store, txn, lblk + done, (pblk.0 as u32) + done, len - done) {
             Ok(more) => done += more,
             Err(e) if done == 0 => return Err(e),
+            // Nothing of this array has changed, and who goes on meets it again.
             Err(_) => break,
         }
     }

@@ -342,11 +342,15 @@ impl Filesystem {
                 Ok(Progress::Done) => self.write_disk_size(&mut handle, inode, size)?,
                 _ => self.write_inode_data(&mut handle, inode)?,
             }
-            // Also after an error, which leaves a consistent map.
+            // Also after an error: the map is consistent, and what it lost is told to e2fsck.
             handle.finish();
-            match progress? {
-                Progress::Done => return Ok(()),
-                Progress::Stopped { at } => from = at,
+            match progress {
+                Ok(Progress::Done) => return Ok(()),
+                Ok(Progress::Stopped { at }) => from = at,
+                Err(e) => {
+                    self.note_cut_short(&e);
+                    return Err(e);
+                }
             }
         }
     }

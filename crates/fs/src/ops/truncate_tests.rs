@@ -226,3 +226,26 @@ fn a_map_that_has_begun_to_change_reads_nothing_more() {
         crate::tools::assert_clean(&dev);
     }
 }
+
+/// Whether the last node fits into the root is only known once it is alone, which is late to find it unreadable.
+#[test]
+fn a_map_whose_last_node_cannot_be_read_stays_as_high_as_it_is() {
+    let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024"], "8M"));
+    let (forgetful, fs) = Forgetful::mount(dev.clone());
+    let root = fs.root().expect("root");
+    let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+    // A full leaf, and one with three extents.
+    for i in 0..87 {
+        put(&fs, &f, 20 * i..20 * i + 10, OLD);
+    }
+    fs.fsync(&f, false).expect("fsync");
+    let (punched, met) = forgetful.run(&fs, || fs.fallocate(&f, FallocateMode::PunchHole, 0, 1680 * BLOCK));
+    assert!(met, "a node was freed");
+    assert!(punched.is_ok() && !fs.is_read_only(), "{punched:?}");
+    let old = content(&fs, &f).iter().filter(|b| **b == OLD).count() as u64;
+    assert_eq!(old, 30 * BLOCK);
+    drop((root, f));
+    fs.unmount().expect("unmount");
+    let (code, said) = crate::tools::e2fsck(&dev, &["-fn"]);
+    assert!(code == 0 || !said.contains("differences") && !said.contains("i_blocks"), "{said}");
+}

@@ -287,7 +287,8 @@ impl<'a, S: MapStore> Edit<'a, S> {
     }
 
     /// Lowers the root while it has one child whose entries it has room for, or none at all (e2fsck calls such a tree
-    /// "could be shorter"). Without credits left the tree stays higher than it need be, which is harmless.
+    /// "could be shorter"). Without credits left, or where the child cannot be read, the tree stays higher than it need be,
+    /// which is harmless.
     fn collapse(mut self) -> Result<(), S::Error> {
         loop {
             let node = root_node_or_empty(self.root, self.store)?;
@@ -301,11 +302,12 @@ impl<'a, S: MapStore> Edit<'a, S> {
             }
             let (depth, room) = (node.depth() - 1, node.room());
             let Some(index) = node.index(0) else { return Ok(()) };
-            let entries: Option<Vec<RawEntry>> =
+            // It need not be on the path. The change is made: a child that cannot be read is told to who asks for it.
+            let entries =
                 with_node(self.root, self.store, index.child, depth, index.lblk.0, u64::from(LOGICAL_END), |child| {
-                    (child.len() <= room).then(|| child.raw_entries().collect())
-                })?;
-            let Some(entries) = entries else { return Ok(()) };
+                    (child.len() <= room).then(|| child.raw_entries().collect::<Vec<RawEntry>>())
+                });
+            let Ok(Some(entries)) = entries else { return Ok(()) };
             if !NodeMut::init(&mut self.root.i_block, depth).set_all(&entries) {
                 return Err(self.broken(0));
             }
