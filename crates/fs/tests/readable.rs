@@ -211,6 +211,16 @@ fn attributes_in_inodes() {
     }
 }
 
+/// The blocks of a value in an inode of its own count as the link's.
+#[test]
+fn a_link_with_an_attribute_in_an_inode() {
+    let image = image(&["-O", "ea_inode"]);
+    image.debugfs(&["symlink /link target", "set_inode_field /link blocks 24"]);
+    let (_, fs) = image.mount();
+    let link = fs.walk(b"link", false).expect("there");
+    assert_eq!(fs.read_link(&link).expect("target"), b"target");
+}
+
 #[test]
 fn names_in_any_case() {
     let image = image(&["-O", "casefold", "-E", "encoding=utf8"]);

@@ -219,13 +219,14 @@ impl InodeDesc {
     }
 
     /// Whether the target of this symlink is in `i_block`. (Linux: `ext4_inode_is_fast_symlink`: it owns no block but
-    /// that of its xattrs.)
+    /// that of its xattrs. With `ea_inode` it may own more, and its size tells.)
     pub fn is_fast_symlink(&self, geometry: &Geometry) -> bool {
         let xattr_units =
             if self.file_acl.0 != 0 { u64::from(geometry.block_size >> 9) << geometry.cluster_bits } else { 0 };
+        let owns_nothing = if geometry.ea_inode { self.size > 0 } else { self.blocks == xattr_units };
         self.is_symlink()
             && self.size < FAST_SYMLINK_LIMIT
-            && self.blocks == xattr_units
+            && owns_nothing
             && !self.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
     }
 

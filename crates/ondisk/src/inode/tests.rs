@@ -8,6 +8,10 @@ const INO: InodeNr = InodeNr(12);
 
 /// A file system of one group with this inode size and these features.
 fn geometry(inode_size: u16, ro_compat: RoCompat) -> Geometry {
+    geometry_with(inode_size, Incompat::empty(), ro_compat)
+}
+
+fn geometry_with(inode_size: u16, incompat: Incompat, ro_compat: RoCompat) -> Geometry {
     let mut raw = RawSuperBlock::new_zeroed();
     raw.s_magic = U16::new(crate::superblock::MAGIC);
     raw.s_rev_level = U32::new(1);
@@ -21,7 +25,7 @@ fn geometry(inode_size: u16, ro_compat: RoCompat) -> Geometry {
     raw.s_inode_size = U16::new(inode_size);
     raw.s_desc_size = U16::new(64);
     raw.s_checksum_type = 1;
-    raw.s_feature_incompat = U32::new((Incompat::FILETYPE | Incompat::BIT64).bits());
+    raw.s_feature_incompat = U32::new((Incompat::FILETYPE | Incompat::BIT64 | incompat).bits());
     raw.s_feature_ro_compat = U32::new(ro_compat.bits());
     raw.s_checksum = U32::new(raw.compute_checksum());
     SuperBlock::decode(raw.as_bytes(), 0).unwrap().geometry().clone()
@@ -164,4 +168,10 @@ fn fast_symlinks() {
     assert!(link.is_fast_symlink(&geometry));
     link.blocks = 16;
     assert!(!link.is_fast_symlink(&geometry));
+    // Values of attributes may be in inodes of their own, which count as the link's blocks: only the size tells then.
+    let geometry = geometry_with(256, Incompat::EA_INODE, RoCompat::METADATA_CSUM | RoCompat::HUGE_FILE);
+    for (size, fast) in [(0, false), (1, true), (59, true), (60, false)] {
+        link.size = size;
+        assert_eq!(link.is_fast_symlink(&geometry), fast, "{size} bytes");
+    }
 }

@@ -87,6 +87,8 @@ pub struct Geometry {
     pub flex_bg: bool,
     /// `huge_file`: `i_blocks` has 48 bits.
     pub huge_file: bool,
+    /// `ea_inode`: values of attributes may be in inodes of their own.
+    pub ea_inode: bool,
     /// `large_dir`: directories may be over 4 GiB and have one more index level.
     pub large_dir: bool,
     /// `filetype`: directory entries carry the type.

@@ -655,6 +655,7 @@ fn validate(
         bit64,
         flex_bg,
         huge_file: ro_compat.contains(RoCompat::HUGE_FILE),
+        ea_inode: incompat.contains(Incompat::EA_INODE),
         large_dir: incompat.contains(Incompat::LARGE_DIR),
         filetype: incompat.contains(Incompat::FILETYPE),
         want_extra_isize,
