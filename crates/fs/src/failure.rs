@@ -97,4 +97,21 @@ mod tests {
             }
         }
     }
+
+    /// A file that owns more than its inode can say: the blocks that it got do not commit without it.
+    #[test]
+    fn an_inode_that_cannot_be_stored_is_half_an_operation() {
+        let dev = crate::tools::made(&["-t", "ext4", "-O", "^huge_file"], "16M");
+        let options = MountOptions { threads: false, ..MountOptions::default() };
+        let dev = Arc::new(crate::tools::edited(&dev, &["write /dev/null f", "sif f blocks 0xFFFFFFFF"]));
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let f = fs.walk(b"f", true).expect("there");
+        fs.write(&f, 0, &[1], crate::WriteFlags::default()).expect("delayed");
+        let synced = fs.fsync(&f, false);
+        assert!(synced.is_err() && fs.is_read_only(), "{synced:?}");
+        drop(f);
+        assert!(fs.unmount().is_err());
+        let (_, said) = crate::tools::e2fsck(&dev, &["-fn"]);
+        assert!(!said.contains("Block bitmap differences"), "{said}");
+    }
 }
