@@ -12,7 +12,7 @@
 //! | [`NEW_INODE`] | 22 | number, inode, first block, attributes, the orphan record if it is taken back |
 //! | [`create`], [`link`] | by the directory | the name; the new inode, or the old one |
 //! | [`REMOVE_NAME`] | 8 | the entry, the directory, what it named, which may become an orphan |
-//! | [`rename`], [`EXCHANGE`] | by the directory, 20 | two names, two directories, what moves, what goes |
+//! | [`rename`], [`EXCHANGE`] | by the directory, 21 | two names, two directories, what moves, what goes |
 //! | [`EVICT`] | 8 | the orphan record, the inode, its number; attributes with [`XATTR`] |
 //! | [`allocate`], [`convert`], [`remove`] | by the map | blocks come, change their state, go |
 //!
@@ -62,8 +62,8 @@ pub(crate) const SET_XATTR: u32 = XATTR + INODE + 3;
 pub(crate) const NEW_INODE: u32 = GROUP + INODE + INODE + (GROUP + 1) + ORPHAN + SUPER + 4 + XATTR;
 /// unlink, rmdir.
 pub(crate) const REMOVE_NAME: u32 = ENTRY + INODE + INODE + ORPHAN + 3;
-/// Two entries, two `..`, the inodes of both and of their directories.
-pub(crate) const EXCHANGE: u32 = 2 * ENTRY + 2 * ENTRY + 4 * INODE + 12;
+/// Two entries, two `..`, the inodes of both and of their directories; the superblock for `dir_nlink`.
+pub(crate) const EXCHANGE: u32 = 2 * ENTRY + 2 * ENTRY + 4 * INODE + SUPER + 12;
 /// Without attributes.
 pub(crate) const EVICT: u32 = ORPHAN + INODE + GROUP + 3;
 

@@ -302,6 +302,15 @@ impl Filesystem {
     ) -> Result<()> {
         let (old_dir, new_dir) = (old_view.dir, new_view.dir);
         let same_dir = old_dir.ino == new_dir.ino;
+        // A directory comes for a file.
+        let (loses, gains) = match (source.is_dir(), target.is_dir()) {
+            (true, false) if !same_dir => (Some(old_view), Some(new_view)),
+            (false, true) if !same_dir => (Some(new_view), Some(old_view)),
+            _ => (None, None),
+        };
+        if gains.is_some_and(|view| !self.may_link_dir(view.dir, view)) {
+            return Err(Error::TooManyLinks);
+        }
         self.check_moves(source, same_dir)?;
         self.check_moves(target, same_dir)?;
         self.transact_whole(credits::EXCHANGE, |handle| {
@@ -317,14 +326,10 @@ impl Filesystem {
                             view.set_dotdot(handle, parent.ino)?;
                         }
                     }
-                    let (loses, gains) = match (source.is_dir(), target.is_dir()) {
-                        (true, false) => (Some(old_dir), Some(new_dir)),
-                        (false, true) => (Some(new_dir), Some(old_dir)),
-                        _ => (None, None),
-                    };
                     if let (Some(loses), Some(gains)) = (loses, gains) {
-                        drop_dir_link(&mut loses.meta.write().desc);
-                        add_dir_link(&mut gains.meta.write().desc);
+                        drop_dir_link(&mut loses.dir.meta.write().desc);
+                        add_dir_link(&mut gains.dir.meta.write().desc);
+                        self.note_many_links(handle, gains.dir)?;
                     }
                 }
                 for inode in [source, target] {
@@ -345,3 +350,7 @@ impl Filesystem {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "rename_tests.rs"]
+mod tests;

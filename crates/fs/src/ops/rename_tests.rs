@@ -1,0 +1,48 @@
+//! Renames that meet a limit, or a tree that is none.
+
+use std::sync::Arc;
+
+use extant_block::device::MemDevice;
+use extant_ondisk::inode::LINK_MAX;
+
+use super::*;
+
+use crate::{MountOptions, Mounted};
+
+fn mounted() -> (Arc<MemDevice>, Mounted) {
+    let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-N", "8192"], "16M"));
+    let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+    let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+    (dev, fs)
+}
+
+fn mkdir(fs: &Filesystem, dir: &InodeRef, name: &[u8]) -> InodeRef {
+    fs.create(dir, name, NewNode::directory(0o755), Cred::default()).expect("mkdir")
+}
+
+/// A directory comes for a file: that is one more link, in whichever direction.
+#[test]
+fn an_exchange_keeps_to_the_links_that_a_directory_can_have() {
+    let (dev, fs) = mounted();
+    let root = fs.root().expect("root");
+    let [a, full] = [b"a".as_slice(), b"full"].map(|name| mkdir(&fs, &root, name));
+    mkdir(&fs, &a, b"d");
+    fs.create(&full, b"x", NewNode::file(0o644), Cred::default()).expect("create");
+    let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
+    full.meta.write().desc.links = LINK_MAX;
+    for (from, to) in [((&a, b"d"), (&full, b"x")), ((&full, b"x"), (&a, b"d"))] {
+        let r = fs.rename(from.0, from.1, to.0, to.1, exchange);
+        assert!(matches!(r, Err(Error::TooManyLinks)), "{r:?}");
+    }
+    full.meta.write().desc.links = LINK_MAX - 1;
+    fs.rename(&a, b"d", &full, b"x", exchange).expect("one more");
+    assert_eq!((a.links(), full.links()), (2, LINK_MAX));
+    // Two directories change places at the limit, too.
+    mkdir(&fs, &a, b"e");
+    fs.rename(&a, b"e", &full, b"x", exchange).expect("as many as before");
+    full.meta.write().desc.links = 3;
+    fs.setattr(&full, &crate::SetAttr { mode: Some(0o700), ..crate::SetAttr::default() }).expect("chmod");
+    drop((root, a, full));
+    fs.unmount().expect("unmount");
+    crate::tools::assert_clean(&dev);
+}
