@@ -167,8 +167,9 @@ impl Filesystem {
     /// `renames`.
     fn is_below(&self, dir: &InodeRef, ancestor: InodeNr) -> Result<bool> {
         let mut at = dir.clone();
-        // No real path is deeper than this many directories of one character each in the file system's size.
-        for _ in 0..self.geo.inodes_count {
+        // A way that does not end comes back to a mark, which is set at ever larger distances (Brent).
+        let (mut mark, mut steps, mut distance) = (at.ino, 0u32, 1u32);
+        loop {
             if at.ino == ancestor {
                 return Ok(true);
             }
@@ -188,8 +189,14 @@ impl Filesystem {
             let up = up?;
             self.check_dir(&up)?;
             at = up;
+            if at.ino == mark {
+                return Err(Error::corrupt(Damage::Tree, "a loop of directories").of(dir.ino));
+            }
+            steps += 1;
+            if steps == distance {
+                (mark, steps, distance) = (at.ino, 0, distance.saturating_mul(2));
+            }
         }
-        Err(Error::corrupt(Damage::Tree, "a loop of directories").of(dir.ino))
     }
 
     #[allow(clippy::too_many_arguments)] // the two sides of one rename

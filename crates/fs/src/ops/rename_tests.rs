@@ -46,3 +46,24 @@ fn an_exchange_keeps_to_the_links_that_a_directory_can_have() {
     fs.unmount().expect("unmount");
     crate::tools::assert_clean(&dev);
 }
+
+/// Only a damaged image has directories that lie in each other. To find that takes some steps, not one for each inode
+/// that there could be.
+#[test]
+fn a_loop_of_directories_is_noticed_after_a_few_steps() {
+    let (_dev, fs) = mounted();
+    let root = fs.root().expect("root");
+    let way: Vec<InodeRef> = (0..6u8).map(|i| mkdir(&fs, &root, &[b'a' + i])).collect();
+    fs.create(&root, b"file", NewNode::file(0o644), Cred::default()).expect("create");
+    let mut handle = fs.start(16).expect("handle");
+    // Two that lead to a loop of four.
+    for (i, up) in [1, 2, 3, 4, 5, 2].into_iter().enumerate() {
+        DirView::new(&fs, &way[i]).set_dotdot(&mut handle, way[up].ino).expect("..");
+    }
+    handle.finish();
+    let before = fs.cache.stats.hits.get();
+    let r = fs.rename(&root, b"file", &way[0], b"g", RenameFlags::default());
+    assert!(matches!(r, Err(Error::Corrupt { .. })), "{r:?}");
+    let looks = fs.cache.stats.hits.get() - before;
+    assert!(looks < 100, "{looks} looks at blocks");
+}
