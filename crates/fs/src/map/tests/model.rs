@@ -394,6 +394,22 @@ fn indirect_borders() {
     w.check();
 }
 
+/// What is mapped before the damage counts; who goes on meets it, and changes nothing.
+#[test]
+fn damage_behind_the_first_array_is_met_by_the_next_call() {
+    let mut w = World::new(1024, false, 9);
+    w.insert(200, 1, false, false);
+    assert!(indirect::set_pointer(&mut w.root.i_block, 13, 77));
+    let start = w.fake.allocate_data(4, false);
+    let mut txn = Txn::new(100);
+    assert_eq!(w.root.insert(&w.fake, &mut txn, LogicalBlock(266), start, 4, false), Ok(2));
+    let (before, delta) = (w.root.i_block, w.root.blocks_delta);
+    let next = w.root.insert(&w.fake, &mut txn, LogicalBlock(268), BlockNr(start.0 + 2), 2, false);
+    assert!(matches!(next, Err(MapError::Corrupt { .. })), "{next:?}");
+    assert_eq!((w.root.i_block, w.root.blocks_delta), (before, delta));
+    assert_eq!(w.fake.blocks.borrow().meta.len(), 1);
+}
+
 /// Kernels leave arrays without a pointer behind when they punch holes. Whoever removes all around them frees them.
 #[test]
 fn arrays_that_were_empty_all_along_go() {
