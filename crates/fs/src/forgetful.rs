@@ -37,7 +37,8 @@ impl Forgetful {
         (dev, mounted)
     }
 
-    /// Runs `change` with an empty memory, and whether it has read the bitmap; from there on it could read nothing of files.
+    /// Runs `change` with an empty memory, and whether it has read the bitmap; from there on it could read nothing of
+    /// files.
     pub(crate) fn run<T>(&self, fs: &Filesystem, change: impl FnOnce() -> T) -> (T, bool) {
         assert!(fs.freeze().expect("everything is home") && fs.thaw());
         fs.cache.drop_clean();

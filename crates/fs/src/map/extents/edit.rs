@@ -287,8 +287,8 @@ impl<'a, S: MapStore> Edit<'a, S> {
     }
 
     /// Lowers the root while it has one child whose entries it has room for, or none at all (e2fsck calls such a tree
-    /// "could be shorter"). Without credits left, or where the child cannot be read, the tree stays higher than it need be,
-    /// which is harmless.
+    /// "could be shorter"). Without credits left, or where the child cannot be read, the tree stays higher than it need
+    /// be, which is harmless.
     fn collapse(mut self) -> Result<(), S::Error> {
         loop {
             let node = root_node_or_empty(self.root, self.store)?;
