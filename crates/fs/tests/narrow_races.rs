@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
+use extant_base::clock::Clock;
 use extant_base::{sim, task};
 use extant_block::BlockDevice;
 use extant_block::device::{CrashDevice, LateDevice, Lateness, MemDevice};
@@ -172,5 +173,44 @@ fn an_inode_that_is_freed_meanwhile_is_not_found_by_number() {
             (0, false) => Ok(()),
             found => Err(format!("seed {seed}: {found:?}")),
         }
+    }));
+}
+
+/// Times that wait are written while their inode is freed and its number given to another: the other's inode stays.
+#[test]
+fn times_of_a_freed_inode_are_not_written_over_the_next_one() {
+    let image = small();
+    all_right((0..SCHEDULES).map(|seed| {
+        let dev = Arc::new(image.snapshot());
+        let strategy = sim::Strategy::Priorities { changes: 60, steps: 12_000 };
+        let shared = dev.clone();
+        let outcome = sim::run(&sim::Options { strategy, ..sim::Options::new(seed) }, move || {
+            let options = MountOptions { threads: false, seed: Some(1), ..production() };
+            let fs = Filesystem::mount(shared, options).expect("mounted");
+            (0..10).for_each(|i| drop(create(&fs, &format!("f{i}"))));
+            fs.sync().expect("sync");
+            let root = fs.root().expect("root");
+            for i in 0..10 {
+                let f = fs.lookup(&root, format!("f{i}").as_bytes()).expect("there");
+                let times = SetAttr { mtime: Some(extant_fs::SetTime::Now), ..SetAttr::default() };
+                fs.setattr(&f, &times).expect("times");
+            }
+            // Until they are due.
+            Clock::real().sleep(Duration::from_secs(10));
+            let other = Arc::clone(&fs);
+            let flusher = task::spawn("flusher", move || other.step()).expect("thread");
+            for i in 0..10 {
+                fs.unlink(&root, format!("f{i}").as_bytes()).expect("unlink");
+                fs.reap();
+                let g = create(&fs, &format!("g{i}"));
+                fs.fsync(&g, false).expect("fsync");
+            }
+            flusher.join().expect("joined");
+            drop(root);
+            fs.unmount().expect("unmount");
+        });
+        outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let (code, said) = tools::e2fsck(&dev, &["-fn"]);
+        if code == 0 { Ok(()) } else { Err(format!("seed {seed}: {said}")) }
     }));
 }

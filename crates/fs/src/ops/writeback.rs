@@ -467,14 +467,18 @@ impl<'f> WritebackPlug<'f> {
         }
         for inode in std::mem::take(&mut self.inodes) {
             if fs.times_wait(&inode) {
-                let handle = if self.impatient { fs.try_start(credits::INODE) } else { None };
-                match handle {
-                    None if self.impatient => {
-                        let token = inode.writes.open();
-                        fs.retire_later(inode, Some(token));
-                        continue;
+                // Who frees the inode waits for this, or has taken its last name before the second look: else its
+                // number could be somebody else's by the time it is written.
+                let token = inode.writes.open();
+                if fs.times_wait(&inode) {
+                    let handle = if self.impatient { fs.try_start(credits::INODE) } else { None };
+                    match handle {
+                        None if self.impatient => {
+                            fs.retire_later(inode, Some(token));
+                            continue;
+                        }
+                        handle => fs.write_times(&inode, handle),
                     }
-                    handle => fs.write_times(&inode, handle),
                 }
             }
             fs.flusher.settled(u64::from(inode.ino.0), &*inode);
