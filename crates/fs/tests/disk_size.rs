@@ -46,6 +46,17 @@ fn fallocate(fs: &Filesystem, f: &InodeRef, mode: FallocateMode, from: u64, to: 
     fs.fallocate(f, mode, from, to - from).expect("fallocate");
 }
 
+/// What the next mount finds in the file after a power cut that keeps everything written so far.
+fn after_cut(dev: &MemDevice) -> Vec<u8> {
+    let fs = Filesystem::mount(Arc::new(dev.snapshot()), options()).expect("mounted after the crash");
+    let f = fs.walk(b"f", true).expect("there");
+    let mut content = vec![0; fs.getattr(&f).size as usize];
+    assert_eq!(fs.read(&f, 0, &mut content).expect("read"), content.len());
+    drop(f);
+    fs.unmount().expect("unmount");
+    content
+}
+
 type Step = fn(&Filesystem, &InodeRef);
 
 /// What the file is appended up to, and what raises its size on disk then.
@@ -81,17 +92,13 @@ fn what_was_cut_off_does_not_come_back() {
             raise(&fs, &f);
             // Commits what is running, and writes nothing of the file.
             fs.fsync(&make(&fs, b"other"), false).expect("fsync");
-            let crashed = Filesystem::mount(Arc::new(dev.snapshot()), options()).expect("mounted after the crash");
-            let g = crashed.walk(b"f", true).expect("there");
-            let mut content = vec![0; crashed.getattr(&g).size as usize];
-            assert_eq!(crashed.read(&g, 0, &mut content).expect("read"), content.len());
+            let content = after_cut(&dev);
             assert!(content.len() as u64 >= CUT, "{kind}, {what}: {} bytes", content.len());
             assert!(content[..CUT as usize].iter().all(|b| *b == OLD), "{kind}, {what}");
             if let Some(at) = content[CUT as usize..].iter().position(|b| *b == OLD) {
                 wrong.push(format!("{kind}, {what}: byte {} of {} came back", CUT as usize + at, content.len()));
             }
-            drop((f, g));
-            crashed.unmount().expect("unmount");
+            drop(f);
             fs.unmount().expect("unmount");
         }
     }
@@ -120,24 +127,20 @@ fn what_was_cut_off_does_not_come_back_when_the_tail_has_been_read() {
             resize(&fs, &f, CUT);
             // Commits the truncation; its zeros are still in memory when the power goes.
             fs.fsync(&make(&fs, b"other"), false).expect("fsync");
-            let dev2 = Arc::new(dev.snapshot());
+            let cut = Arc::new(dev.snapshot());
             drop(f);
             fs.unmount().expect("unmount");
-            let fs = Filesystem::mount(dev2.clone(), options()).expect("mounted after the crash");
+            let fs = Filesystem::mount(cut.clone(), options()).expect("mounted after the crash");
             let f = fs.walk(b"f", true).expect("there");
             assert_eq!(fs.read(&f, 0, &mut [0; 9000]).expect("read"), CUT as usize);
             grow(&fs, &f);
             fs.fsync(&f, false).expect("fsync");
-            let crashed = Filesystem::mount(Arc::new(dev2.snapshot()), options()).expect("mounted after the crash");
-            let g = crashed.walk(b"f", true).expect("there");
-            let mut content = vec![0; crashed.getattr(&g).size as usize];
-            assert_eq!(crashed.read(&g, 0, &mut content).expect("read"), content.len());
+            let content = after_cut(&cut);
             assert!(content.len() as u64 > CUT, "{kind}, {what}");
             if let Some(at) = content[CUT as usize..].iter().position(|b| *b == OLD) {
                 wrong.push(format!("{kind}, {what}: byte {} of {} came back", CUT as usize + at, content.len()));
             }
-            drop((f, g));
-            crashed.unmount().expect("unmount");
+            drop(f);
             fs.unmount().expect("unmount");
         }
     }
@@ -171,15 +174,11 @@ fn a_file_does_not_grow_over_a_tail_that_cannot_be_written() {
                 wrong.push(format!("{what}, keep_clean {keep_clean}: nobody was told"));
             }
             let _ = fs.sync();
-            let crashed = Filesystem::mount(Arc::new(disk.snapshot()), options()).expect("mounted after the crash");
-            let g = crashed.walk(b"f", true).expect("there");
-            let mut content = vec![0; crashed.getattr(&g).size as usize];
-            assert_eq!(crashed.read(&g, 0, &mut content).expect("read"), content.len());
+            let content = after_cut(&disk);
             if content.iter().skip(CUT as usize).any(|b| *b == OLD) {
                 wrong.push(format!("{what}, keep_clean {keep_clean}: what was cut off came back"));
             }
-            drop((f, g));
-            crashed.unmount().expect("unmount");
+            drop(f);
             let _ = fs.unmount();
         }
     }
