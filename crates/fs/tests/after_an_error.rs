@@ -274,3 +274,21 @@ fn a_link_that_fails_while_the_last_name_goes_leaves_no_inode_without_names() {
         assert!(!found.contains("Unattached inode"), "e2fsck after a power cut: {found}");
     });
 }
+
+/// The data has arrived and nothing can point to it any more: the file is as long as it was.
+#[test]
+fn a_write_that_cannot_be_mapped_makes_no_file_longer() {
+    bounded(|| {
+        let scene = Disk::new(64, EXT4).mount(production_through());
+        let f = create(&scene, "f");
+        scene.fsync(&f, false).expect("fsync");
+        scene.disk.held.catch(Catch::hold().writes().data());
+        let (fs, g) = (scene.shared(), f.clone());
+        let writer = start("writer", move || fs.write(&g, 1 << 20, &[1; 65536], WriteFlags::default()));
+        assert!(scene.disk.held.wait_held(1, LONG), "nothing is written");
+        scene.abort("a test");
+        scene.disk.held.let_go();
+        writer.join().expect_err("aborted");
+        assert_eq!(scene.getattr(&f).size, 0);
+    });
+}
