@@ -107,6 +107,7 @@ pub struct Filesystem {
     pub(crate) sync_policy: Box<dyn SyncPolicy>,
     pub(crate) orphans: Orphans,
     pub(crate) renames: Mutex<()>,
+    /// For each group, where in it a free inode is looked for; see [`crate::ialloc`].
     pub(crate) inode_hints: Vec<AtomicU32>,
     pub(crate) free_inodes: AtomicI64,
     pub(crate) state: MountState,

@@ -230,7 +230,9 @@ impl Groups {
         let buffer = self.cache.get(block)?;
         if !buffer.verified() {
             let desc = self.desc(group)?.lock();
-            buffer.read(|bytes| desc.verify_block_bitmap(bytes, group, &self.geo))?;
+            buffer
+                .read(|bytes| desc.verify_block_bitmap(bytes, group, &self.geo))
+                .map_err(|e| Error::from(e).at(block))?;
             buffer.set_verified();
         }
         Ok(buffer)
@@ -258,7 +260,7 @@ impl Groups {
         let buffer = self.cache.get(block)?;
         if !buffer.verified() {
             let desc = self.desc(group)?.lock();
-            buffer.read(|b| desc.verify_inode_bitmap(b, group, &self.geo))?;
+            buffer.read(|b| desc.verify_inode_bitmap(b, group, &self.geo)).map_err(|e| Error::from(e).at(block))?;
             buffer.set_verified();
         }
         Ok(buffer)

@@ -9,6 +9,9 @@
 //!    last of its siblings went; then into a flex group that is chosen as for a directory. Without flex groups: into
 //!    its parent's group; if that is full, into groups at quadratically growing distance; then anywhere.
 //!
+//! With `errors=continue` a group whose bitmap cannot be read, or contradicts its descriptor, is noted once and passed
+//! over from then on (Linux: `EXT4_GROUP_INFO_IBITMAP_CORRUPT`).
+//!
 //! # Locking
 //! Takes `group descriptor` (72) and buffer locks inside the calls; the choice itself goes by sums that need no lock.
 
@@ -25,6 +28,11 @@ use extant_ondisk::{GroupNr, InodeNr, bitmap};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::options::OnError;
+
+/// The hint of a group in which no inode is looked for any more. One that is given back there, for which the bitmap
+/// has been read after all, ends it.
+const PASSED_OVER: u32 = u32::MAX;
 
 /// Marks an inode as used; returns the slots that come into use with it, itself the last, none if it had been in use
 /// before.
@@ -62,6 +70,9 @@ impl Filesystem {
     /// Takes a free inode number for a child of `parent`, and says whether its slot was never used (it may then hold
     /// anything). 3 credits (bitmap, descriptor, and the group's block bitmap is not
     /// touched), plus the inode's table block, which the caller fills.
+    ///
+    /// # Errors
+    /// [`Error::NoInodes`]; that of the first group that was passed over, if no other has a free inode.
     pub(crate) fn allocate_inode(
         &self,
         handle: &mut Handle,
@@ -80,21 +91,32 @@ impl Filesystem {
         } else {
             parent_group
         };
+        let mut met = None;
         let mut tried = 0u32;
         // Without flex groups near the first choice by quadratic hashing; then linearly through all.
         let mut step = 0u32;
         let mut group = first.0;
         loop {
-            if let Some(found) = self.try_inode_in_group(handle, GroupNr(group), is_dir)? {
-                parent.last_alloc_group.store(group, Ordering::Relaxed);
-                return Ok(found);
+            match self.try_inode_in_group(handle, GroupNr(group), is_dir) {
+                Ok(Some(found)) => {
+                    parent.last_alloc_group.store(group, Ordering::Relaxed);
+                    return Ok(found);
+                }
+                Ok(None) => {}
+                Err(e) if self.on_error == OnError::Continue => {
+                    self.inode_hints[group as usize].store(PASSED_OVER, Ordering::Relaxed);
+                    // A device that does not read, too: nobody else hears of it.
+                    self.record_error(&e);
+                    met.get_or_insert(e);
+                }
+                Err(e) => return Err(e),
             }
             tried += 1;
             if !flexible && step < 16 && step < groups {
                 step = if step == 0 { 1 } else { step * 2 };
                 group = (first.0 + step) % groups;
             } else if tried > 2 * groups + 32 {
-                return Err(Error::NoInodes);
+                return Err(met.unwrap_or(Error::NoInodes));
             } else {
                 group = (group + 1) % groups;
             }
@@ -102,12 +124,12 @@ impl Filesystem {
     }
 
     fn try_inode_in_group(&self, handle: &mut Handle, group: GroupNr, is_dir: bool) -> Result<Option<(InodeNr, bool)>> {
-        if self.groups.with(group, |d| d.free_inodes)? == 0 {
+        let hint = self.inode_hints[group.0 as usize].load(Ordering::Relaxed);
+        if hint == PASSED_OVER || self.groups.with(group, |d| d.free_inodes)? == 0 {
             return Ok(None);
         }
         let buffer = self.groups.inode_bitmap(group)?;
         let per_group = self.geo.inodes_per_group;
-        let hint = self.inode_hints[group.0 as usize].load(Ordering::Relaxed);
         // Inodes below s_first_ino are the file system's own, whatever the bitmap says.
         let reserved = if group.0 == 0 { self.geo.first_ino - 1 } else { 0 };
         let geo = &self.geo;
@@ -127,15 +149,8 @@ impl Filesystem {
             };
             let fresh = !take(geo, desc, bytes, index, is_dir).is_empty();
             Ok(Some((index, fresh)))
-        });
-        let (index, fresh) = match found {
-            Ok(Some(found)) => found,
-            Ok(None) => return Ok(None),
-            Err(e) => {
-                self.note_error(&e);
-                return Ok(None);
-            }
-        };
+        })?;
+        let Some((index, fresh)) = found else { return Ok(None) };
         self.inode_hints[group.0 as usize].store(index + 1, Ordering::Relaxed);
         self.free_inodes.fetch_sub(1, Ordering::Relaxed);
         Ok(Some((InodeNr(group.0 * self.geo.inodes_per_group + index + 1), fresh)))

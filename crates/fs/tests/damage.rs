@@ -7,8 +7,8 @@ mod tools;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
-use extant_block::device::MemDevice;
-use extant_block::{BioFlags, BlockDevice};
+use extant_block::device::{Fault, FaultyDevice, MemDevice};
+use extant_block::{BioFlags, BioOp, BlockDevice};
 use extant_fs::{
     Cred, Damage, Error, Filesystem, InodeRef, MountOptions, Mounted, NewNode, OnError, RenameFlags, SetMode,
     WriteFlags,
@@ -233,6 +233,58 @@ fn a_failed_mkdir_leaves_nothing_behind() {
         drop(root);
         let _ = fs.unmount();
         assert!(super_of(&dev).state().contains(FsState::ERROR), "{kind:?}");
+    }
+}
+
+/// A group whose inode bitmap cannot be read, or is damaged, is noted once; inodes come from the others.
+#[test]
+fn a_bad_inode_bitmap_costs_its_group_only() {
+    let cred = Cred::default();
+    let kinds: [(&[&str], bool); 4] = [
+        (&["-t", "ext4", "-b", "1024"], true),
+        (&["-t", "ext4", "-b", "1024"], false),
+        (&["-t", "ext4", "-b", "1024", "-O", "^flex_bg"], false),
+        (&["-t", "ext3", "-b", "1024"], false),
+    ];
+    for (kind, readable) in kinds {
+        let dev = made(kind, |fs, root| {
+            fs.create(root, b"d", NewNode::directory(0o755), cred).expect("mkdir");
+        });
+        let (fs, root) = mount(&dev);
+        let ino = fs.lookup(&root, b"d").expect("there").ino;
+        drop(root);
+        fs.unmount().expect("unmount");
+        let sb = super_of(&dev);
+        let geo = sb.geometry();
+        let group = geo.inode_location(ino).expect("place").group;
+        let bitmap = desc(&dev, geo, group).inode_bitmap;
+        let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+        if readable {
+            let mut bytes = block(&dev, geo, bitmap);
+            bytes[3] ^= 1;
+            put(&dev, bitmap, &bytes);
+        } else {
+            let at = bitmap.0 * u64::from(geo.block_size);
+            faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + u64::from(geo.block_size)));
+        }
+        let fs = Filesystem::mount(faulty.clone(), options()).expect("mounted");
+        let root = fs.root().expect("root");
+        let d = fs.lookup(&root, b"d").expect("there");
+        for i in 0..10 {
+            for node in [NewNode::file(0o644), NewNode::directory(0o755)] {
+                let name = format!("{i}{:o}", node.mode);
+                let made = fs.create(&d, name.as_bytes(), node, cred);
+                let made = made.unwrap_or_else(|e| panic!("{kind:?}, {readable}: {name}: {e}"));
+                assert_ne!(geo.inode_location(made.ino).expect("place").group, group, "{kind:?}, {readable}: {name}");
+            }
+        }
+        assert!(!fs.is_read_only());
+        drop((root, d));
+        fs.unmount().expect("unmount");
+        let sb = super_of(&dev);
+        let raw = sb.raw();
+        assert!(sb.state().contains(FsState::ERROR), "{kind:?}, {readable}");
+        assert_eq!((raw.s_error_count.get(), raw.s_last_error_block.get()), (1, bitmap.0), "{kind:?}, {readable}");
     }
 }
 
