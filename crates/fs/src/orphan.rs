@@ -146,23 +146,26 @@ impl Filesystem {
         if s.place.contains_key(&inode.ino) {
             return Ok(());
         }
-        if let Some((block, slot)) = s.free.pop() {
+        if let Some(&(block, slot)) = s.free.last() {
             self.set_orphan_slot(handle, &s, block, slot, Some(inode.ino))?;
+            // Only now: it may have failed.
+            s.free.pop();
             s.place.insert(inode.ino, Place::File { block, slot });
             return Ok(());
         }
+        self.modify_superblock(handle, |sb| sb.set_last_orphan(Some(inode.ino)))?;
         let next = s.list.last().map_or(0, |i| i.ino.0);
         inode.meta.write().desc.dtime = next;
         s.list.push(inode.clone());
         s.place.insert(inode.ino, Place::List);
-        self.modify_superblock(handle, |sb| sb.set_last_orphan(Some(inode.ino)))
+        Ok(())
     }
 
     /// Takes the inode off; nothing if it is not recorded. 2 credits. Its `dtime` is 0 afterwards; the caller writes
     /// the inode.
     pub(crate) fn orphan_remove(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         let mut s = self.orphans.0.lock();
-        let Some(place) = s.place.remove(&inode.ino) else { return Ok(()) };
+        let Some(place) = s.place.get(&inode.ino).copied() else { return Ok(()) };
         match place {
             Place::File { block, slot } => {
                 self.set_orphan_slot(handle, &s, block, slot, None)?;
@@ -171,19 +174,72 @@ impl Filesystem {
             Place::List => {
                 let at = s.list.iter().position(|i| Arc::ptr_eq(i, inode)).expect("listed");
                 let older = at.checked_sub(1).map_or(0, |i| s.list[i].ino.0);
-                inode.meta.write().desc.dtime = 0;
                 match s.list.get(at + 1).cloned() {
                     None => self.modify_superblock(handle, |sb| {
                         sb.set_last_orphan((older != 0).then_some(InodeNr(older)));
                     })?,
                     Some(newer) => {
                         newer.meta.write().desc.dtime = older;
-                        self.write_inode(handle, &newer)?;
+                        self.write_inode(handle, &newer).inspect_err(|_| {
+                            newer.meta.write().desc.dtime = inode.ino.0;
+                        })?;
                     }
                 }
+                inode.meta.write().desc.dtime = 0;
                 s.list.remove(at);
             }
         }
+        s.place.remove(&inode.ino);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_block::device::{Fault, FaultyDevice};
+    use extant_block::{BioOp, BlockDevice};
+
+    use super::*;
+    use crate::{Cred, MountOptions, NewNode};
+
+    /// What is recorded, in the file and on the list, and the free slots.
+    fn recorded(fs: &Filesystem) -> (usize, usize, usize) {
+        let s = fs.orphans.0.lock();
+        (s.place.len(), s.list.len(), s.free.len())
+    }
+
+    /// Nothing comes into use or is given back by a change that fails: another try finds all as it was.
+    #[test]
+    fn a_record_that_cannot_be_written_takes_no_slot() {
+        for features in ["orphan_file", "^orphan_file"] {
+            let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-O", features], "16M"));
+            let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+            let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+            let below: Arc<dyn BlockDevice> = faulty.clone();
+            let fs = Filesystem::mount(below, options).expect("mounted");
+            let root = fs.root().expect("root");
+            let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+            let try_all = |change: fn(&Filesystem, &mut Handle, &Arc<Inode>) -> Result<()>, after| {
+                let before = recorded(&fs);
+                assert!(fs.freeze().expect("everything is home") && fs.thaw());
+                fs.cache.drop_clean();
+                faulty.inject(Fault::eio().op(BioOp::Read));
+                for _ in 0..3 {
+                    let failed = fs.transact(2, |handle| change(&fs, handle, &f));
+                    assert!(failed.is_err() && !fs.is_read_only(), "{features}: {failed:?}");
+                    assert_eq!((recorded(&fs), f.meta.read().desc.dtime), (before, 0), "{features}");
+                }
+                faulty.clear();
+                fs.transact(2, |handle| change(&fs, handle, &f)).expect("readable");
+                assert_eq!(recorded(&fs), after, "{features}");
+            };
+            let (_, _, free) = recorded(&fs);
+            let (listed, taken) = if free == 0 { (1, 0) } else { (0, 1) };
+            try_all(Filesystem::orphan_add, (1, listed, free - taken));
+            try_all(Filesystem::orphan_remove, (0, 0, free));
+            drop((root, f));
+            fs.unmount().expect("unmount");
+            crate::tools::assert_clean(&dev);
+        }
     }
 }
