@@ -271,9 +271,7 @@ impl Filesystem {
     }
 
     fn before_handle(&self) -> Result<()> {
-        for e in self.groups.take_damage() {
-            self.record_error(&e);
-        }
+        self.note_damaged_groups();
         self.check_writable()?;
         self.charge_buddies();
         self.budget.relieve();
@@ -351,6 +349,13 @@ impl Filesystem {
     pub(crate) fn note_cut_short(&self, e: &Error) {
         if matches!(e, Error::Device(_)) {
             self.record_error(e);
+        }
+    }
+
+    /// Groups that the allocator goes on without.
+    pub(crate) fn note_damaged_groups(&self) {
+        for e in self.groups.take_damage() {
+            self.record_error(&e);
         }
     }
 

@@ -288,6 +288,48 @@ fn a_bad_inode_bitmap_costs_its_group_only() {
     }
 }
 
+/// Trimming passes over a group whose bitmap cannot be read, or is damaged; the image says so, once.
+#[test]
+fn a_bad_block_bitmap_is_not_trimmed_in_silence() {
+    let kind = ["-t", "ext4", "-b", "1024"];
+    for readable in [true, false] {
+        let dev = made(&kind, |_, _| {});
+        let sb = super_of(&dev);
+        let geo = sb.geometry();
+        let whole = {
+            let (fs, root) = mount(&dev);
+            let whole = fs.trim(0, u64::MAX, 0).expect("trimmed");
+            drop(root);
+            fs.unmount().expect("unmount");
+            whole
+        };
+        // One that has its bitmap on disk.
+        let group = GroupNr(0);
+        let (bitmap, size) = (desc(&dev, geo, group).block_bitmap, u64::from(geo.block_size));
+        let free = u64::from(desc(&dev, geo, group).free_clusters) * size;
+        let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+        if readable {
+            let mut bytes = block(&dev, geo, bitmap);
+            bytes[500] ^= 1;
+            put(&dev, bitmap, &bytes);
+        } else {
+            let at = bitmap.0 * size;
+            faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + size));
+        }
+        let fs = Filesystem::mount(faulty.clone(), options()).expect("mounted");
+        for _ in 0..2 {
+            assert_eq!(fs.trim(0, u64::MAX, 0).expect("trimmed"), whole - free, "{readable}");
+            let sb = super_of(&dev);
+            let raw = sb.raw();
+            assert!(sb.state().contains(FsState::ERROR), "{readable}");
+            assert_eq!((raw.s_error_count.get(), raw.s_last_error_block.get()), (1, bitmap.0), "{readable}");
+        }
+        assert!(!fs.is_read_only());
+        fs.unmount().expect("unmount");
+        assert_eq!(super_of(&dev).raw().s_error_count.get(), 1, "{readable}");
+    }
+}
+
 /// Attributes in a way that the features exclude: the name goes, the inode cannot, and the image says so.
 #[test]
 fn an_inode_that_cannot_be_freed_leaves_errors_in_the_state() {

@@ -859,7 +859,8 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     /// Calls `visit` with each free range of at least `min_len` blocks among the `len` from `start` on, cut at group
-    /// borders. Nobody gets these blocks meanwhile. Linux: `ext4_trim_fs`.
+    /// borders. Nobody gets these blocks meanwhile. Groups that cannot be used are passed over
+    /// ([`GroupStore::damaged`]). Linux: `ext4_trim_fs`.
     ///
     /// # Errors
     /// The first that `visit` returns.

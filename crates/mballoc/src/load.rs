@@ -20,7 +20,7 @@ use crate::prealloc::Preallocation;
 pub(crate) enum Unusable<E> {
     /// Found bad before.
     Bad,
-    /// Found bad now: the store could not load it.
+    /// Found bad now: the store could not load it, and has been told.
     Store(E),
     /// Another thread has the lock and the caller did not want to wait.
     Busy,
@@ -66,6 +66,7 @@ impl<S: GroupStore> Allocator<S> {
             match bitmap {
                 Err(e) => {
                     self.mark_bad(nr, group, &mut inner, "its bitmap cannot be read");
+                    self.store.damaged(nr, &e);
                     return Err(Unusable::Store(e));
                 }
                 Ok(_) if inner.buddy.is_some() || inner.generation != generation => {}

@@ -81,10 +81,7 @@ impl<S: GroupStore> Allocator<S> {
                     self.counters.goal_hits.inc();
                     return Ok(Some(found));
                 }
-                Err(Unusable::Store(e)) => {
-                    self.store.damaged(group, &e);
-                    first_error = Some(e);
-                }
+                Err(Unusable::Store(e)) => first_error = Some(e),
                 Ok(None) | Err(_) => {}
             }
         }
@@ -183,7 +180,6 @@ impl<S: GroupStore> Allocator<S> {
                 }
                 Err(Unusable::Bad) => continue,
                 Err(Unusable::Store(e)) => {
-                    self.store.damaged(GroupNr(nr), &e);
                     first_error.get_or_insert(e);
                     continue;
                 }

@@ -186,7 +186,8 @@ impl Filesystem {
     }
 
     /// Tells the device which blocks hold nothing, among the `len` bytes from `start` on, in runs of at least `min_len`
-    /// bytes. Returns how many bytes that were. Linux: `FITRIM`, `ext4_trim_fs`.
+    /// bytes. Returns how many bytes that were. Groups whose bitmaps are damaged are noted and passed over. Linux:
+    /// `FITRIM`, `ext4_trim_fs`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a start behind the end, less than a block, or runs longer than a group.
@@ -206,11 +207,14 @@ impl Filesystem {
         let min_len = u32::try_from(min_len.div_ceil(block)).unwrap_or(u32::MAX);
         let mut trimmed = 0;
         if first < end {
-            self.alloc.visit_free(BlockNr(first), end - first, min_len, |at, n| {
+            let visited = self.alloc.visit_free(BlockNr(first), end - first, min_len, |at, n| {
                 let bytes = u64::from(n) * block;
                 trimmed += bytes;
                 self.dev.discard(at.0 * block, bytes)
-            })?;
+            });
+            // There need not be another handle that would tell.
+            self.note_damaged_groups();
+            visited?;
         }
         Ok(trimmed)
     }

@@ -115,6 +115,24 @@ fn a_group_that_contradicts_itself_is_left_alone() {
     }
 }
 
+/// Who only looks at what is free tells of a group that it finds unreadable, once, and goes on.
+#[test]
+fn a_look_at_what_is_free_tells_of_bad_groups() {
+    let store = Arc::new(ModelStore::new(geometry(4, 256, 0)));
+    store.fail_loads.store(2, Ordering::Relaxed);
+    let a = allocator(&store, Options::default());
+    for _ in 0..2 {
+        let mut seen = 0;
+        let visit = |_, len| {
+            seen += len;
+            Ok::<(), ()>(())
+        };
+        a.visit_free(BlockNr(1), 4 * 256, 1, visit).expect("visited");
+        assert_eq!((seen, store.damaged.load(Ordering::Relaxed)), (3 * 256, 1));
+    }
+    assert!(a.group(GroupNr(2)).expect("group").bad);
+}
+
 #[test]
 fn impossible_descriptors_cost_their_group_only() {
     let store = Arc::new(ModelStore::new(geometry(2, 256, 10)));
