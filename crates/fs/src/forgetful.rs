@@ -1,10 +1,11 @@
-//! A device for tests that takes the memory of a change away in its middle: when a certain block is read, everything
-//! leaves the memory that nobody holds, and from then on no block of a file, a directory or a map can be read.
+//! A device for tests that takes the memory of a change away in its middle: when a block bitmap is read, everything
+//! leaves the memory that nobody holds, and from some such read on no bitmap and no block of a file, a directory or a
+//! map can be read.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
-use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_block::device::{IoStats, Limits, MemDevice, submit_inline};
 use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Error, Result};
 use extant_ondisk::GroupNr;
@@ -14,37 +15,48 @@ use crate::{Filesystem, MountOptions, Mounted};
 pub(crate) struct Forgetful {
     inner: Arc<MemDevice>,
     fs: OnceLock<Weak<Filesystem>>,
-    /// The block bitmap, and where the files begin.
-    places: OnceLock<(Range<u64>, u64)>,
-    armed: AtomicBool,
+    /// The block bitmaps, and where the files begin.
+    places: OnceLock<(Vec<Range<u64>>, u64)>,
+    /// How often bitmaps can be read; 0: as often as anybody likes.
+    reads_left: AtomicU32,
     unreadable: AtomicBool,
 }
 
 impl Forgetful {
-    /// A mount of an image with one group, whose block bitmap is the block that counts.
+    /// A mount of an image whose bitmaps lie before the first group's inodes.
     pub(crate) fn mount(inner: Arc<MemDevice>) -> (Arc<Forgetful>, Mounted) {
-        let (armed, unreadable) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (reads_left, unreadable) = (AtomicU32::new(0), AtomicBool::new(false));
         let (fs, places) = (OnceLock::new(), OnceLock::new());
-        let dev = Arc::new(Forgetful { inner, fs, places, armed, unreadable });
+        let dev = Arc::new(Forgetful { inner, fs, places, reads_left, unreadable });
         let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
         let mounted = Filesystem::mount(dev.clone() as Arc<dyn BlockDevice>, options).expect("mounted");
         let (bits, block) = (mounted.geo.block_bits, u64::from(mounted.geo.block_size));
-        let (bitmap, table) =
-            mounted.groups.with(GroupNr(0), |d| (d.block_bitmap.0 << bits, d.inode_table.0)).expect("group");
-        let files = (table + u64::from(mounted.geo.inode_table_blocks)) << bits;
-        dev.places.set((bitmap..bitmap + block, files)).expect("once");
+        let bitmaps: Vec<Range<u64>> = mounted
+            .geo
+            .groups()
+            .map(|g| mounted.groups.with(g, |d| d.block_bitmap.0 << bits).expect("group"))
+            .map(|at| at..at + block)
+            .collect();
+        let tables = u64::from(mounted.geo.inode_table_blocks * mounted.geo.group_count());
+        let table = mounted.groups.with(GroupNr(0), |d| d.inode_table.0).expect("group");
+        dev.places.set((bitmaps, (table + tables) << bits)).expect("once");
         dev.fs.set(Arc::downgrade(&mounted.arc())).expect("once");
         (dev, mounted)
     }
 
-    /// Runs `change` with an empty memory, and whether it has read the bitmap; from there on it could read nothing of
+    /// Runs `change` with an empty memory, and whether it has read a bitmap; from there on it could read nothing of
     /// files.
     pub(crate) fn run<T>(&self, fs: &Filesystem, change: impl FnOnce() -> T) -> (T, bool) {
+        self.run_until(fs, 1, change)
+    }
+
+    /// The same, where bitmaps can be read so often.
+    pub(crate) fn run_until<T>(&self, fs: &Filesystem, reads: u32, change: impl FnOnce() -> T) -> (T, bool) {
         assert!(fs.freeze().expect("everything is home") && fs.thaw());
         fs.cache.drop_clean();
-        self.armed.store(true, Ordering::SeqCst);
+        self.reads_left.store(reads, Ordering::SeqCst);
         let r = change();
-        self.armed.store(false, Ordering::SeqCst);
+        self.reads_left.store(0, Ordering::SeqCst);
         (r, self.unreadable.swap(false, Ordering::SeqCst))
     }
 }
@@ -76,14 +88,17 @@ impl BlockDevice for Forgetful {
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
         let len = buf.len() as u64;
-        let Some((bitmap, files)) = self.places.get() else { return self.inner.read_at(offset, buf, flags) };
-        if self.unreadable.load(Ordering::SeqCst) && offset >= *files {
+        let Some((bitmaps, files)) = self.places.get() else { return self.inner.read_at(offset, buf, flags) };
+        let of_bitmaps = bitmaps.iter().any(|bitmap| offset < bitmap.end && bitmap.start < offset + len);
+        if self.unreadable.load(Ordering::SeqCst) && (of_bitmaps || offset >= *files) {
             return Err(Error::io(self.name(), BioOp::Read, offset, len, std::io::Error::other("forgotten")));
         }
         self.inner.read_at(offset, buf, flags)?;
-        if self.armed.load(Ordering::SeqCst) && offset < bitmap.end && bitmap.start < offset + len {
+        let left = self.reads_left.load(Ordering::SeqCst);
+        if left > 0 && of_bitmaps {
             self.fs.get().and_then(Weak::upgrade).expect("mounted").cache.drop_clean();
-            self.unreadable.store(true, Ordering::SeqCst);
+            self.reads_left.store(left - 1, Ordering::SeqCst);
+            self.unreadable.store(left == 1, Ordering::SeqCst);
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 //! The sums are atomics, changed under the descriptor's lock. One lock per descriptor (`group descriptor`, 72), taken
 //! under the allocator's group lock (70) and above buffers (80).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -87,6 +88,12 @@ pub fn journal_zones(dev: &dyn BlockDevice, sb: &SuperBlock) -> Vec<(BlockNr, u6
     let Ok((map, nodes)) = found else { return Vec::new() };
     let runs = map.runs().map(|(start, len)| (start, u64::from(len)));
     runs.chain(nodes.into_iter().map(|node| (node, 1))).collect()
+}
+
+/// The blocks that a change of a group's bitmap touches. They stay in memory while this lives.
+pub struct Prepared {
+    bitmap: Arc<Buffer>,
+    desc: (Arc<Buffer>, usize),
 }
 
 pub struct Groups {
@@ -205,13 +212,23 @@ impl Groups {
         bitmap: &Arc<Buffer>,
         f: impl FnOnce(&mut GroupDesc, &mut [u8]) -> Result<R>,
     ) -> Result<R> {
-        let (buffer, offset) = self.desc_buffer(group)?;
+        let desc = self.desc_buffer(group)?;
+        self.update_prepared(handle, group, &Prepared { bitmap: bitmap.clone(), desc }, f)
+    }
+
+    fn update_prepared<R>(
+        &self,
+        handle: &mut Handle,
+        group: GroupNr,
+        Prepared { bitmap, desc: (buffer, offset) }: &Prepared,
+        f: impl FnOnce(&mut GroupDesc, &mut [u8]) -> Result<R>,
+    ) -> Result<R> {
         let mut desc = self.desc(group)?.lock();
         let before = Counts::of(&desc);
         let r = handle.modify(bitmap, BufKind::Table, |bytes| f(&mut desc, bytes));
         self.note(group, before, Counts::of(&desc));
         let r = r?;
-        self.store(handle, &buffer, offset, group, &desc);
+        self.store(handle, buffer, *offset, group, &desc);
         Ok(r)
     }
 
@@ -325,6 +342,7 @@ impl Groups {
 impl GroupStore for Groups {
     type Txn = Handle;
     type Error = Error;
+    type Prepared = Prepared;
 
     fn load(&self, group: GroupNr) -> Result<Vec<u8>> {
         Ok(self.block_bitmap(group)?.read(<[u8]>::to_vec))
@@ -361,25 +379,29 @@ impl GroupStore for Groups {
         self.has_damage.store(true, Ordering::Release);
     }
 
-    fn prepare(&self, _handle: &mut Handle, group: GroupNr) -> Result<()> {
-        self.block_bitmap(group)?;
-        self.desc_buffer(group)?;
-        Ok(())
+    fn prepare(&self, _handle: &mut Handle, group: GroupNr) -> Result<Prepared> {
+        Ok(Prepared { bitmap: self.block_bitmap(group)?, desc: self.desc_buffer(group)? })
     }
 
-    fn mark(&self, handle: &mut Handle, group: GroupNr, start: u32, len: u32, used: bool) -> Result<()> {
-        let buffer = self.block_bitmap(group)?;
+    fn mark(
+        &self,
+        handle: &mut Handle,
+        group: GroupNr,
+        prepared: &Prepared,
+        range: Range<u32>,
+        used: bool,
+    ) -> Result<()> {
         let geo = &self.geo;
-        self.update_bitmap(handle, group, &buffer, |desc, bytes| {
-            let range = start..start + len;
+        self.update_prepared(handle, group, prepared, |desc, bytes| {
+            let len = range.len() as u32;
             let as_expected =
                 if used { bitmap::is_clear(bytes, range.clone()) } else { bitmap::is_set(bytes, range.clone()) };
             if !as_expected {
                 return Err(Error::corrupt(
                     Damage::BlockBitmap,
-                    format!("{group}: blocks {start}+{len} are not all {}", if used { "free" } else { "used" }),
+                    format!("{group}: blocks {}+{len} are not all {}", range.start, if used { "free" } else { "used" }),
                 )
-                .at(buffer.block));
+                .at(prepared.bitmap.block));
             }
             if used {
                 bitmap::set_range(bytes, range);
@@ -399,9 +421,10 @@ impl GroupStore for Groups {
 mod tests {
 
     use extant_base::{sim, task};
-    use extant_mballoc::Request;
+    use extant_mballoc::{Request, RequestFlags};
 
     use super::*;
+    use crate::forgetful::Forgetful;
     use crate::{Cred, Filesystem, InodeRef, MountOptions, NewNode, WriteFlags};
 
     fn mounted(args: &[&str]) -> crate::Mounted {
@@ -480,6 +503,28 @@ mod tests {
         assert!(groups.is_sorted(), "one after the other: {groups:?}");
         drop((dir, root));
         fs.unmount().expect("unmount");
+    }
+
+    /// The bitmaps of both groups have been read, and stay, however short of memory the cache is meanwhile.
+    #[test]
+    fn a_free_over_a_border_reads_each_bitmap_once() {
+        let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-g", "1024"], "8M"));
+        let (forgetful, fs) = Forgetful::mount(dev.clone());
+        // One that begins with no copy of the superblock.
+        let border = fs.geo.first_block_of_group(GroupNr(4));
+        let free = fs.alloc.free_blocks();
+        for (start, len) in [(border.0 - 3, 3), (border.0, 5)] {
+            let request = Request { flags: RequestFlags::GOAL_ONLY, ..Request::metadata(Some(BlockNr(start)), len) };
+            let got = fs.transact(8, |handle| fs.alloc.allocate(handle, &request)).expect("free");
+            assert_eq!((got.start.0, got.len), (start, len));
+        }
+        fs.sync().expect("sync");
+        let (freed, _) =
+            forgetful.run_until(&fs, 3, || fs.transact(8, |handle| fs.free_blocks(handle, BlockNr(border.0 - 3), 8)));
+        assert!(freed.is_ok() && !fs.is_read_only(), "{freed:?}");
+        assert_eq!(fs.alloc.free_blocks(), free);
+        fs.unmount().expect("unmount");
+        crate::tools::assert_clean(&dev);
     }
 
     /// Groups without bitmaps of their own that have something to say in them: copies of superblock and descriptors.

@@ -29,63 +29,9 @@ use crate::space::{Privilege, Space};
 use crate::stats::Counters;
 use crate::zones::SystemZones;
 use crate::{
-    Allocation, Error, Geometry, InodePreallocation, Kind, Neighbour, Policy, Request, RequestFlags, Statistics,
+    Allocation, Error, Geometry, GroupStore, GroupSummary, InodePreallocation, Kind, Neighbour, Policy, Request,
+    RequestFlags, Statistics,
 };
-
-/// What the file system does for the allocator.
-pub trait GroupStore: Send + Sync {
-    /// A journal handle of the caller; opaque here.
-    type Txn;
-    /// The caller's error; the allocator's own errors are turned into it.
-    type Error: From<Error>;
-
-    /// The group's on-disk block bitmap as it is now, changes of running transactions included: verified, built when
-    /// the group is BLOCK_UNINIT; one bit per block, least significant first, 1 = used. May do I/O; called without the
-    /// group's lock (except, rarely, when other threads keep changing the group during the load). An error makes the
-    /// group unusable until the next mount, and so does a free count that disagrees with the descriptor's.
-    fn load(&self, group: GroupNr) -> Result<Vec<u8>, Self::Error>;
-
-    /// The bitmaps of these groups, of one flex group and in order, will be loaded: they are best read in one request.
-    /// Errors are left for the load. Called without locks.
-    fn read_ahead(&self, groups: &[GroupNr]) {
-        let _ = groups;
-    }
-
-    /// Whether the blocks of this group could be marked: its bitmap and descriptor can be read and are good. Asked
-    /// before blocks of the group are chosen; an error makes the group unusable and the request goes on with another
-    /// one. May do I/O; called without locks.
-    fn check(&self, group: GroupNr) -> Result<(), Self::Error> {
-        let _ = group;
-        Ok(())
-    }
-
-    /// The group turned out to be unusable because of `error`; the request goes on without it. For `errors=`. May be
-    /// called with the group's lock held.
-    fn damaged(&self, group: GroupNr, error: &Self::Error) {
-        let _ = (group, error);
-    }
-
-    /// Announces a [`GroupStore::mark`] of this group in `txn`: bring the bitmap and descriptor blocks into memory, get
-    /// journal access to them. May do I/O; called without locks.
-    fn prepare(&self, txn: &mut Self::Txn, group: GroupNr) -> Result<(), Self::Error> {
-        let _ = (txn, group);
-        Ok(())
-    }
-
-    /// Journals: marks `[start, start + len)` of the group used or free in the on-disk bitmap, and updates the
-    /// descriptor (free count, checksum, clears BLOCK_UNINIT). Called with the group's lock held, after `prepare`. On
-    /// an error nothing may have changed.
-    fn mark(&self, txn: &mut Self::Txn, group: GroupNr, start: u32, len: u32, used: bool) -> Result<(), Self::Error>;
-}
-
-/// What the descriptor of a group says at mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupSummary {
-    /// Free blocks.
-    pub free: u32,
-    /// BLOCK_UNINIT is set (and means something): loading the bitmap costs no I/O.
-    pub block_uninit: bool,
-}
 
 /// Choices at mount.
 #[derive(Clone, Debug)]
@@ -444,12 +390,10 @@ impl<S: GroupStore> Allocator<S> {
         Err(first_error.unwrap_or_else(|| Error::NoSpace { wanted }.into()))
     }
 
-    /// Reads what [`Allocator::mark`] will change, so that it does not fail for want of that ([`GroupStore::prepare`]).
-    pub fn prepare(&self, txn: &mut S::Txn, chosen: &Chosen) -> Result<(), S::Error> {
-        match self.geometry.locate(chosen.start) {
-            Some((group, _)) => self.store.prepare(txn, group),
-            None => Ok(()),
-        }
+    /// Reads what [`Allocator::mark`] will change. While the caller keeps what is returned, it does not fail for want
+    /// of that ([`GroupStore::prepare`]).
+    pub fn prepare(&self, txn: &mut S::Txn, chosen: &Chosen) -> Result<Option<S::Prepared>, S::Error> {
+        self.geometry.locate(chosen.start).map(|(group, _)| self.store.prepare(txn, group)).transpose()
     }
 
     /// Marks chosen blocks used in `txn`.
@@ -465,12 +409,12 @@ impl<S: GroupStore> Allocator<S> {
         let (Some((nr, start)), Some(group)) = (place, place.and_then(|(nr, _)| self.group_ref(nr))) else {
             return Err(corrupt("no such group").into());
         };
-        self.store.prepare(txn, nr)?;
+        let prepared = self.store.prepare(txn, nr)?;
         let mut inner = group.lock();
         if group.has(BAD) {
             return Err(corrupt("the group turned out to be bad").into());
         }
-        self.store.mark(txn, nr, start, chosen.len, true)?;
+        self.store.mark(txn, nr, &prepared, start..start + chosen.len, true)?;
         let held = inner.unhold(start, chosen.len);
         debug_assert!(held, "chosen blocks are held");
         if inner.buddy.is_none() {
@@ -783,18 +727,18 @@ impl<S: GroupStore> Allocator<S> {
             let detail = format!("file system metadata in the {len} blocks to free from {}", start.0);
             return Err(Error::corrupt(group, BlockNr(zone), detail).into());
         }
-        if pieces.len() > 1 {
-            for piece in &pieces {
-                // Nothing of the first is marked if the second's bitmap cannot be read.
-                self.store.prepare(txn, piece.group)?;
+        // Nothing of the first is marked if the second's bitmap cannot be read; and once it is, it is not read again.
+        let mut prepared = Vec::with_capacity(pieces.len());
+        for piece in &pieces {
+            prepared.push(self.store.prepare(txn, piece.group)?);
+            if pieces.len() > 1 {
                 self.lock_to_free(piece)?;
             }
         }
         let mut freed = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            self.store.prepare(txn, piece.group)?;
+        for (piece, prepared) in pieces.into_iter().zip(&prepared) {
             let mut inner = self.lock_to_free(&piece)?;
-            self.store.mark(txn, piece.group, piece.start, piece.len, false)?;
+            self.store.mark(txn, piece.group, prepared, piece.start..piece.start + piece.len, false)?;
             inner.hold(piece.start, piece.len);
             drop(inner);
             // In this order: whoever is promised them and finds nothing must see that a commit will bring them.

@@ -37,17 +37,19 @@ mod request;
 mod search;
 mod space;
 mod stats;
+mod store;
 #[cfg(test)]
 mod tests;
 mod zones;
 
-pub use allocator::{Allocator, Chosen, FreedExtents, GroupState, GroupStore, GroupSummary, Options};
+pub use allocator::{Allocator, Chosen, FreedExtents, GroupState, Options};
 pub use error::{Error, Result};
 pub use geometry::Geometry;
 pub use group_choice::Policy;
 pub use prealloc::InodePreallocation;
 pub use request::{Allocation, Kind, Neighbour, Request, RequestFlags};
 pub use stats::Statistics;
+pub use store::{GroupStore, GroupSummary};
 
 /// The lock classes of this crate and their ranks.
 pub mod lock {

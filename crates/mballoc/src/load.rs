@@ -10,11 +10,11 @@ use extant_base::sync::atomic::Ordering;
 use extant_base::trace_point;
 use extant_ondisk::GroupNr;
 
-use crate::Error;
-use crate::allocator::{Allocator, GroupStore};
+use crate::allocator::Allocator;
 use crate::buddy::Buddy;
 use crate::group::{BAD, Group, GroupInner, KNOWN, LOADED, PREALLOCATED, REFERENCED, UNINIT};
 use crate::prealloc::Preallocation;
+use crate::{Error, GroupStore};
 
 /// Why a group cannot be used.
 pub(crate) enum Unusable<E> {

@@ -12,7 +12,8 @@
 use extant_base::sync::atomic::Ordering;
 use extant_ondisk::GroupNr;
 
-use crate::allocator::{Allocator, GroupStore};
+use crate::GroupStore;
+use crate::allocator::Allocator;
 use crate::buddy::Buddy;
 use crate::group::{BAD, Group, GroupInner, KNOWN, LOADED, UNINIT};
 use crate::group_choice::policy::{Criterion, Growth, Pass, Within};

@@ -177,8 +177,9 @@ fn log_allocation(
     {
         let mut handle = journal.start(credits::GROUP * used.len() as u32)?;
         for (group, runs) in used {
+            let prepared = groups.prepare(&mut handle, group)?;
             for (start, len) in runs {
-                groups.mark(&mut handle, group, start, len, true)?;
+                groups.mark(&mut handle, group, &prepared, start..start + len, true)?;
             }
         }
         handle.finish();

@@ -189,9 +189,10 @@ impl Filesystem {
         let inserted = self
             .alloc
             .prepare(handle, &now)
-            .and_then(|()| map.insert(&view, handle, lblk, now.start, now.len, unwritten));
+            .and_then(|held| Ok((map.insert(&view, handle, lblk, now.start, now.len, unwritten)?, held)));
         inode.absorb_map(&mut map, self.geo.block_size);
-        let mapped = match inserted {
+        // What is marked below is held until then: what is mapped must not stay free.
+        let (mapped, _held) = match inserted {
             Ok(n) => n,
             Err(e) => {
                 *chosen = Some(now);

@@ -15,6 +15,7 @@
 //! # Locking
 //! None.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
@@ -144,6 +145,7 @@ impl Disk {
 impl GroupStore for Disk {
     type Txn = ();
     type Error = extant_mballoc::Error;
+    type Prepared = ();
 
     fn load(&self, group: GroupNr) -> std::result::Result<Vec<u8>, extant_mballoc::Error> {
         self.loads.fetch_add(1, Ordering::Relaxed);
@@ -169,12 +171,16 @@ impl GroupStore for Disk {
         }
     }
 
+    fn prepare(&self, (): &mut (), _: GroupNr) -> std::result::Result<(), extant_mballoc::Error> {
+        Ok(())
+    }
+
     fn mark(
         &self,
         (): &mut (),
         group: GroupNr,
-        _: u32,
-        _: u32,
+        (): &(),
+        _: Range<u32>,
         _: bool,
     ) -> std::result::Result<(), extant_mballoc::Error> {
         Err(extant_mballoc::Error::Invalid { detail: format!("group {} is marked, and nothing should be", group.0) })

@@ -1,5 +1,6 @@
 //! A disk in memory that judges every mark: nothing is handed out twice, nothing before its commit, no metadata at all.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -117,6 +118,7 @@ impl ModelStore {
 impl GroupStore for ModelStore {
     type Txn = Txn;
     type Error = TestError;
+    type Prepared = GroupNr;
 
     fn load(&self, group: GroupNr) -> Result<Vec<u8>, TestError> {
         self.loads.fetch_add(1, Ordering::Relaxed);
@@ -137,27 +139,35 @@ impl GroupStore for ModelStore {
         self.damaged.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn prepare(&self, _: &mut Txn, group: GroupNr) -> Result<(), TestError> {
+    fn prepare(&self, _: &mut Txn, group: GroupNr) -> Result<GroupNr, TestError> {
         if self.fail_prepares.load(Ordering::Relaxed) == u64::from(group.0) {
             return Err(TestError::Io);
         }
         self.dawdle();
-        Ok(())
+        Ok(group)
     }
 
-    fn mark(&self, txn: &mut Txn, group: GroupNr, start: u32, len: u32, used: bool) -> Result<(), TestError> {
+    fn mark(
+        &self,
+        txn: &mut Txn,
+        group: GroupNr,
+        prepared: &GroupNr,
+        range: Range<u32>,
+        used: bool,
+    ) -> Result<(), TestError> {
+        assert_eq!(*prepared, group);
         if self.fail_marks.load(Ordering::Relaxed) {
             return Err(TestError::Io);
         }
         self.marks.fetch_add(1, Ordering::Relaxed);
         txn.groups.insert(group.0);
         let mut blocks = self.groups[group.0 as usize].lock();
-        for (i, b) in blocks.iter_mut().enumerate().skip(start as usize).take(len as usize) {
+        for (i, b) in blocks.iter_mut().enumerate().take(range.end as usize).skip(range.start as usize) {
             let (from, to) = if used { (Block::Free, Block::Used) } else { (Block::Used, Block::Pending) };
             assert_eq!(*b, from, "block {i} of {group}, used={used}");
             *b = to;
         }
-        assert!(start as usize + len as usize <= blocks.len() && len > 0);
+        assert!(range.end as usize <= blocks.len() && !range.is_empty());
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Measurements, run by hand: `cargo test --release -p extant-mballoc -- --ignored --nocapture`. Wall time: compare
 //! within one run only.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::clock::Clock;
@@ -16,10 +17,14 @@ struct Nothing;
 impl GroupStore for Nothing {
     type Txn = ();
     type Error = Error;
+    type Prepared = ();
     fn load(&self, _: GroupNr) -> Result<Vec<u8>, Error> {
         Ok(vec![0; 4096])
     }
-    fn mark(&self, _: &mut (), _: GroupNr, _: u32, _: u32, _: bool) -> Result<(), Error> {
+    fn prepare(&self, (): &mut (), _: GroupNr) -> Result<(), Error> {
+        Ok(())
+    }
+    fn mark(&self, (): &mut (), _: GroupNr, (): &(), _: Range<u32>, _: bool) -> Result<(), Error> {
         Ok(())
     }
 }
