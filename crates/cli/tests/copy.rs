@@ -546,7 +546,23 @@ fn files_are_read_to_their_end() {
     fsck_clean(&image);
 }
 
-/// Attributes that cannot be read are not none.
+/// The image of [`Dir::image`], in which the attributes of a file, a link and a directory cannot be read.
+fn without_attributes(dir: &Dir) -> String {
+    let damaged = dir.image("ext4", &["-b", "1024"]);
+    let names = ["/big", "/link", "/etc"];
+    for name in names {
+        let set = ["xattr", "set", "-P", "trusted.large", &"x".repeat(600), &format!("{damaged}:{name}")];
+        extant(&set).ok();
+    }
+    for name in names {
+        let stat = debugfs(&damaged, &format!("stat {name}"));
+        let block = stat.split("File ACL: ").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("a block");
+        patch(&damaged, block.parse::<u64>().expect("a number") * 1024, &[0; 4]);
+    }
+    damaged
+}
+
+/// Attributes that cannot be read are not none; everything else is copied.
 #[test]
 fn attributes_that_cannot_be_read_are_missed() {
     if !common::loop_mounts_work() {
@@ -554,28 +570,44 @@ fn attributes_that_cannot_be_read_are_missed() {
         return;
     }
     let dir = Dir::new();
-    let (damaged, image, mnt) = (dir.image("ext4", &["-b", "1024"]), dir.empty_image("a.img", &[]), dir.text("mnt"));
+    let (damaged, image, mnt) = (without_attributes(&dir), dir.empty_image("a.img", &[]), dir.text("mnt"));
     std::fs::create_dir(&mnt).expect("directory");
-    for name in ["/big", "/link"] {
-        let set = ["xattr", "set", "-P", "trusted.large", &"x".repeat(600), &format!("{damaged}:{name}")];
-        extant(&set).ok();
-    }
-    for name in ["/big", "/link"] {
-        let stat = debugfs(&damaged, &format!("stat {name}"));
-        let block = stat.split("File ACL: ").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("a block");
-        patch(&damaged, block.parse::<u64>().expect("a number") * 1024, &[0; 4]);
-    }
     tool("mount", &["-o", "loop,ro", &damaged, &mnt]);
     let tried = std::panic::catch_unwind(|| {
-        for name in ["big", "link"] {
+        for name in ["big", "link", "etc"] {
             let ran = extant(&["cp", "-a", &format!("{mnt}/{name}"), &format!("{image}:/{name}")]);
             ran.fails(8, &[&format!("mnt/{name}: extended attributes: ")]);
         }
         assert!(extant(&["cat", &image, "/big"]).out == big(), "the content is there");
+        assert!(debugfs(&image, "stat /link").contains("Fast link dest: \"etc/passwd\""), "the link is there");
+        assert!(debugfs(&image, "stat /etc").contains("Mode:  0755"), "the directory has its mode");
     });
     common::umount(&[&mnt]);
     tried.unwrap();
     fsck_clean(&image);
+}
+
+/// The same out of an image; several names of one link remain one.
+#[test]
+fn attributes_that_cannot_be_read_stay_in_the_image() {
+    let dir = Dir::new();
+    let (damaged, image, out) = (without_attributes(&dir), dir.empty_image("a.img", &[]), dir.text("out"));
+    tool("debugfs", &["-w", "-R", "ln /link /again", &damaged]);
+    tool("debugfs", &["-w", "-R", "sif /link links_count 2", &damaged]);
+    for to in [&format!("{image}:/out"), &out] {
+        let ran = extant(&["cp", "-r", &format!("{damaged}:/"), to]);
+        let said = ran.fails(8, &["disk.img: /etc: ", "disk.img: /again: ", "disk.img: /big: attributes at block"]);
+        assert!(!said.contains("/link"), "told once: {said}");
+    }
+    fsck_clean(&image);
+    assert!(debugfs(&image, "stat /out/again").contains("Links: 2"));
+    assert!(debugfs(&image, "stat /out/etc").contains("Mode:  0755"), "the directory has its mode");
+    assert!(extant(&["cat", &image, "/out/big"]).out == big(), "the content is there");
+    assert_eq!(std::fs::read_link(dir.path("out/link")).expect("a link").to_str(), Some("etc/passwd"));
+    assert!(std::fs::metadata(dir.path("out/etc")).expect("a directory").mode() & 0o777 == 0o755);
+    let inode = |name: &str| dir.path("out").join(name).symlink_metadata().expect("a link").ino();
+    assert_eq!(inode("link"), inode("again"));
+    assert!(std::fs::read(dir.path("out/big")).expect("a file") == big(), "the content is there");
 }
 
 /// What an ordinary user may see, and not bring in, is counted.

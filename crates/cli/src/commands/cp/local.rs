@@ -86,7 +86,7 @@ impl LocalSource<'_> {
                 // Whoever is to write into it is waited for where a signal ends that.
                 let fd = openat(dir, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
                 let stat = fstat(&fd)?;
-                Ok(Entry { stat, fd: Some(File::from(fd)), stream: true, target: Vec::new(), xattrs: Vec::new() })
+                Ok(Entry { stat, fd: Some(File::from(fd)), stream: true, target: Vec::new(), xattrs: Ok(Vec::new()) })
             }
             Some(kind @ (FileType::Regular | FileType::Directory)) => {
                 // A fifo that took the file's place must not make us wait.
@@ -96,7 +96,7 @@ impl LocalSource<'_> {
                 let fd = openat(dir, path, flags, Mode::empty())?;
                 // What is open counts, should it have changed since.
                 let stat = fstat(&fd)?;
-                Ok(Entry { stat, fd: Some(File::from(fd)), stream: false, target: Vec::new(), xattrs: Vec::new() })
+                Ok(Entry { stat, fd: Some(File::from(fd)), stream: false, target: Vec::new(), xattrs: Ok(Vec::new()) })
             }
             kind => {
                 let target = match kind {
@@ -107,10 +107,10 @@ impl LocalSource<'_> {
                 let whole = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(path);
                 let whole = if path.is_absolute() || dir.as_raw_fd() < 0 { path } else { &whole };
                 let list = match listed(|buf| llistxattr(whole, buf)) {
-                    Err(Errno::NOENT) => Vec::new(),
-                    list => list.map_err(unread)?,
+                    Err(Errno::NOENT) => Ok(Vec::new()),
+                    list => list,
                 };
-                let xattrs = self.wanted(&list, |name, buf| lgetxattr(whole, name, buf))?;
+                let xattrs = list.and_then(|list| self.wanted(&list, |name, buf| lgetxattr(whole, name, buf)));
                 Ok(Entry { stat, fd: None, stream: false, target, xattrs })
             }
         }
@@ -120,7 +120,7 @@ impl LocalSource<'_> {
         &self,
         list: &[u8],
         get: impl Fn(&OsStr, &mut [u8]) -> std::result::Result<usize, Errno>,
-    ) -> Step<Xattrs> {
+    ) -> std::result::Result<Xattrs, Errno> {
         let mut xattrs = Vec::new();
         for name in list.split(|b| *b == 0).filter(|n| !n.is_empty()) {
             let privileged = name.starts_with(b"trusted.") || name == b"security.capability";
@@ -137,7 +137,7 @@ impl LocalSource<'_> {
                 Ok(len) => value.truncate(len),
                 // Removed meanwhile, or only listed.
                 Err(Errno::NODATA | Errno::OPNOTSUPP) => continue,
-                Err(e) => return Err(unread(e)),
+                Err(e) => return Err(e),
             }
             xattrs.push((name.to_vec(), value));
         }
@@ -169,8 +169,8 @@ pub struct Entry {
     /// A fifo or a device whose content is copied.
     stream: bool,
     target: Vec<u8>,
-    /// Of what has no descriptor.
-    xattrs: Xattrs,
+    /// Of what has no descriptor; why they could not be read is told when they are wanted.
+    xattrs: std::result::Result<Xattrs, Errno>,
 }
 
 impl Entry {
@@ -231,7 +231,13 @@ impl Source for LocalSource<'_> {
 
     fn parent(&self, below: &Entry, id: Id) -> Step<Entry> {
         let fd = directory_above(below.file()?.as_fd(), id)?;
-        Ok(Entry { stat: fstat(&fd)?, fd: Some(File::from(fd)), stream: false, target: Vec::new(), xattrs: Vec::new() })
+        Ok(Entry {
+            stat: fstat(&fd)?,
+            fd: Some(File::from(fd)),
+            stream: false,
+            target: Vec::new(),
+            xattrs: Ok(Vec::new()),
+        })
     }
 
     fn target(&self, link: &Entry) -> Step<Vec<u8>> {
@@ -239,9 +245,9 @@ impl Source for LocalSource<'_> {
     }
 
     fn xattrs(&self, entry: &Entry) -> Step<Xattrs> {
-        let Some(file) = &entry.fd else { return Ok(entry.xattrs.clone()) };
+        let Some(file) = &entry.fd else { return entry.xattrs.clone().map_err(unread) };
         let list = listed(|buf| flistxattr(file, buf)).map_err(unread)?;
-        self.wanted(&list, |name, buf| fgetxattr(file, name, buf))
+        self.wanted(&list, |name, buf| fgetxattr(file, name, buf)).map_err(unread)
     }
 
     fn read(&self, entry: &Entry, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content> {

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use extant_ondisk::inode::FileType;
 
 use super::progress::Progress;
-use super::side::{Content, Id, Node, Sink, Source, Trouble};
+use super::side::{Content, Id, Node, Sink, Source, Trouble, Xattrs};
 use super::stream;
 use crate::args::CpArgs;
 use crate::failure::{Failure, OPERATIONAL, Result};
@@ -279,10 +279,9 @@ impl<'a, S: Sink> Copy<'a, S> {
             up.to = Some(self.sink.parent(&to, up.to_id).map_err(|e| e.at(|| self.sink.show(&tree.to)))?);
         }
         // Last, because filling it changes its times.
-        let xattrs = source.xattrs(&from).map_err(|e| e.at(|| source.show(&tree.from)));
-        Ok(xattrs.and_then(|xattrs| {
-            self.sink.finish_directory(to, &node, &xattrs).map_err(|e| e.at(|| self.sink.show(&tree.to)))
-        }))
+        let (xattrs, missed) = readable(source.xattrs(&from).map_err(|e| e.at(|| source.show(&tree.from))));
+        let finished = self.sink.finish_directory(to, &node, &xattrs).map_err(|e| e.at(|| self.sink.show(&tree.to)));
+        Ok(finished.and(missed))
     }
 
     fn directory<R: Source>(&mut self, source: &R, node: &Node, item: &Item<'_, S::Dir>) -> Result<S::Dir> {
@@ -329,12 +328,13 @@ impl<'a, S: Sink> Copy<'a, S> {
                 return self.say(|| source.show(item.from), item.to);
             }
         }
+        let here = |e: Trouble| e.at(|| source.show(item.from));
+        // Without them it is worth having nevertheless.
+        let (xattrs, missed) = readable(source.xattrs(entry).map_err(here));
         let made = match node.kind {
-            FileType::Regular => Some(self.regular(source, entry, node, item)?),
+            FileType::Regular => Some(self.regular(source, entry, node, &xattrs, item)?),
             kind => {
-                let here = |e: Trouble| e.at(|| source.show(item.from));
                 let target = if kind == FileType::Symlink { source.target(entry).map_err(here)? } else { Vec::new() };
-                let xattrs = source.xattrs(entry).map_err(here)?;
                 let made = self.sink.special(item.parent, item.name, node, &target, &xattrs).map_err(at)?;
                 if kind == FileType::Symlink {
                     self.symlinks.extend(made);
@@ -346,17 +346,22 @@ impl<'a, S: Sink> Copy<'a, S> {
             self.made.insert(id);
             self.links.insert(key, Made { id, place: item.place, name: item.name.to_vec() });
         }
-        if made.is_some() { self.say(|| source.show(item.from), item.to) } else { Ok(()) }
+        if made.is_some() {
+            self.say(|| source.show(item.from), item.to)?;
+        }
+        missed
     }
 
-    fn regular<R: Source>(&self, source: &R, entry: &R::Entry, node: &Node, item: &Item<'_, S::Dir>) -> Result<Id> {
+    fn regular<R: Source>(
+        &self,
+        source: &R,
+        entry: &R::Entry,
+        node: &Node,
+        xattrs: &Xattrs,
+        item: &Item<'_, S::Dir>,
+    ) -> Result<Id> {
         let here = |e: Trouble| e.at(|| source.show(item.from));
         let at = |e: Trouble| e.at(|| self.sink.show(item.to));
-        // Without them the content is worth having nevertheless.
-        let (xattrs, missed) = match source.xattrs(entry) {
-            Ok(xattrs) => (xattrs, None),
-            Err(e) => (Vec::new(), Some(here(e))),
-        };
         self.progress.file(item.name, node.size);
         let same = self.shares(source).then_some(node.id);
         let file = self.sink.file(item.parent, item.name, item.named, same).map_err(at)?;
@@ -366,10 +371,10 @@ impl<'a, S: Sink> Copy<'a, S> {
             self.sink.write(&file, offset, data).map_err(at)
         });
         let Content { size, shrank } = read.map_err(here)?;
-        let id = self.sink.finish_file(file, &Node { size, ..node.clone() }, &xattrs).map_err(at)?;
+        let id = self.sink.finish_file(file, &Node { size, ..node.clone() }, xattrs).map_err(at)?;
         match shrank {
             true => Err(here(Trouble::here(format!("shrank while it was read, to {size} bytes")))),
-            false => missed.map_or(Ok(id), Err),
+            false => Ok(id),
         }
     }
 
@@ -394,6 +399,14 @@ impl<'a, S: Sink> Copy<'a, S> {
             }
             Err(e) => Err(e),
         }
+    }
+}
+
+/// The attributes that there are to copy, and what is to be said of those that there are not, once all else is copied.
+fn readable(xattrs: Result<Xattrs>) -> (Xattrs, Result<()>) {
+    match xattrs {
+        Ok(xattrs) => (xattrs, Ok(())),
+        Err(e) => (Xattrs::new(), Err(e)),
     }
 }
 
