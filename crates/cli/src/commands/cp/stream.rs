@@ -3,13 +3,14 @@
 //! # Locking
 //! None.
 
-use std::io::{Read, Stdout};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
 use rustix::event::PollFlags;
-use rustix::fs::{Mode, fstat};
+use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, umask};
 
@@ -22,7 +23,7 @@ use crate::signals::{Input, Stop};
 
 /// Prints files of images, one after the other, until a signal comes.
 pub fn out(from: &[Place], stop: &Stop, images: &mut Images) -> Result<()> {
-    let out = Out::new(stop);
+    let out = Out::new(io::stdout(), stop)?;
     let done = each(from, |place| match place {
         Place::Inside(spec, path) => images.get(spec).and_then(|fs| print(&ImageSource::new(fs), path, &out)),
         Place::Local(_) => Ok(()),
@@ -46,26 +47,33 @@ fn print(source: &ImageSource, path: &[u8], out: &Out) -> Result<()> {
 
 /// The standard output.
 struct Out<'a> {
-    to: Stdout,
-    /// Bytes that can be written without a wait, once it is ready.
+    to: OwnedFd,
+    /// Bytes to write at once, so that once it is ready nothing is waited for.
     step: usize,
     stop: &'a Stop,
 }
 
 impl Out<'_> {
-    fn new(stop: &Stop) -> Out<'_> {
-        let to = std::io::stdout();
-        let file = fstat(&to).is_ok_and(|stat| FileType::from_mode(stat.st_mode as u16) == Some(FileType::Regular));
-        Out { to, step: if file { CHUNK_BYTES } else { libc::PIPE_BUF }, stop }
+    fn new(to: impl AsFd, stop: &Stop) -> io::Result<Out<'_>> {
+        let kind = fstat(&to).ok().and_then(|stat| FileType::from_mode(stat.st_mode as u16));
+        let pipe = if kind == Some(FileType::Fifo) { unwaiting(&to) } else { None };
+        let whole = pipe.is_some() || kind == Some(FileType::Regular);
+        let to = pipe.map_or_else(|| to.as_fd().try_clone_to_owned(), Ok)?;
+        Ok(Out { to, step: if whole { CHUNK_BYTES } else { libc::PIPE_BUF }, stop })
+    }
+
+    /// One write, of as much as there is room for.
+    fn write_some(&self, data: &[u8]) -> std::result::Result<usize, Errno> {
+        rustix::io::write(&self.to, &data[..data.len().min(self.step)])
     }
 
     fn write(&self, mut data: &[u8]) -> Result<()> {
         while !data.is_empty() {
             self.stop.wait_for(&self.to, PollFlags::OUT)?;
-            match rustix::io::write(&self.to, &data[..data.len().min(self.step)]) {
+            match self.write_some(data) {
                 Ok(n) => data = &data[n..],
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(e) => return Err(std::io::Error::from(e).into()),
+                Err(e) => return Err(io::Error::from(e).into()),
             }
         }
         Ok(())
@@ -83,9 +91,17 @@ impl Out<'_> {
     }
 }
 
+/// The pipe once more, so that a write takes what there is room for and does not wait for more: a signal right before
+/// it would go unnoticed. The flag is the open description's, and that of `pipe` is also others', who do not expect it.
+/// None where there is no /proc, or it is not ours to open.
+fn unwaiting(pipe: &impl AsFd) -> Option<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
+    open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
 /// Copies standard input into a file of the sink; returns how long it is.
 pub fn fill<S: Sink>(sink: &S, file: &S::File, at: &dyn Fn() -> String, stop: &Stop) -> Result<u64> {
-    let mut stdin = Input::new(std::io::stdin(), stop);
+    let mut stdin = Input::new(io::stdin(), stop);
     let mut buf = vec![0; CHUNK_BYTES];
     let mut size = 0;
     loop {
@@ -119,5 +135,34 @@ pub fn node(size: u64) -> Node {
         mtime: now,
         device: None,
         id: (0, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::fcntl_getfl;
+    use rustix::pipe::{fcntl_setpipe_size, pipe};
+
+    use super::*;
+
+    /// Counted, not timed: one write fills the pipe, and the next does not wait.
+    #[test]
+    fn a_write_takes_all_the_room_in_a_pipe() {
+        let (read, write) = pipe().expect("pipe");
+        let room = fcntl_setpipe_size(&write, 1 << 16).expect("size");
+        let stop = Stop::default();
+        let out = Out::new(&write, &stop).expect("output");
+        let data: Vec<u8> = (0..room + 100).map(|i| (i % 251) as u8).collect();
+        assert_eq!(out.write_some(&data), Ok(room));
+        assert_eq!(out.write_some(&data[room..]), Err(Errno::AGAIN));
+        assert!(!fcntl_getfl(&write).expect("flags").contains(OFlags::NONBLOCK), "others' writes wait as before");
+        let mut half = vec![0; room / 2];
+        let mut from = std::fs::File::from(read);
+        from.read_exact(&mut half).expect("read");
+        assert_eq!((half == data[..room / 2], out.write_some(&data[room..])), (true, Ok(100)));
+        drop((out, write));
+        let mut rest = Vec::new();
+        from.read_to_end(&mut rest).expect("read");
+        assert!(rest == data[room / 2..]);
     }
 }
