@@ -5,7 +5,8 @@
 //! `destroy`) → let go of the image → say how it went ([`crate::status`]).
 //!
 //! A block device is mounted as `fuseblk` by root: then umount(2) waits for the server, and syncfs(2) works. The kernel
-//! claims the device itself for such a mount, so ours ends right before it.
+//! claims the device itself for such a mount, so ours ends right before it. If there is no mount in the end, the device
+//! is only written to once it is claimed again; a device that is somebody else's by then is left as it is ([`Claim`]).
 //!
 //! SIGTERM, SIGINT and SIGHUP unmount. A mount that is busy is detached instead, and is served until its last user has
 //! gone; another signal then makes everything durable that the kernel has handed over, and ends at once, leaving an
@@ -21,12 +22,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use extant_block::BlockDevice;
-use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
+use extant_block::BioFlags;
+use extant_block::device::{BlockDevice, Engine, FileDevice, IoMode, OpenOptions};
 use extant_fs::{Filesystem, JournalDevice, Mounted};
 use extant_fuse::{Errno, FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
+use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::process::{getegid, geteuid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -73,12 +75,12 @@ pub fn serve(job: Job) -> Result<()> {
     if !job.config.no_sandbox {
         sandbox::prepare();
     }
-    let (fs, kind) = open(&job, root)?;
+    let (fs, claim) = open(&job, root)?;
     // Later it could not be opened any more.
     let stats = job.stats.as_ref().and_then(|(file, _)| create_stats(file));
     let probe = job.stats.as_ref().map(|(_, recorded)| Probe::start(&fs, *recorded));
     let shared = Arc::clone(&fs);
-    let result = run(&job, root, fs, kind);
+    let result = run(&job, root, fs, claim);
     if let (Some(probe), Some(file), Some((path, _))) = (probe, stats, &job.stats) {
         write_stats(probe, &shared, file, path);
     }
@@ -134,8 +136,56 @@ fn write_stats(probe: Probe, fs: &Filesystem, mut file: File, path: &Path) {
     }
 }
 
-/// Opens the image and mounts the file system in this process.
-fn open(job: &Job, root: bool) -> Result<(Mounted, MountKind)> {
+/// Our claim on a block device, between its replay and the kernel's own claim for a mount of it.
+struct Claim {
+    spec: ImageSpec,
+    access: Access,
+    claimed: Arc<dyn BlockDevice>,
+    /// What the file system has.
+    dev: Arc<dyn BlockDevice>,
+}
+
+impl Claim {
+    /// Lets go of it for `mount`. Should that fail, the file system is ended here: whoever was faster may have the
+    /// device, or have had it, and then nothing more is written to it.
+    fn lend<T>(self, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
+        let Claim { spec, access, claimed, dev } = self;
+        let before = super_block(&*dev);
+        drop(claimed);
+        let failed = match mount() {
+            Err(e) if !fs.is_read_only() => e,
+            done => return done,
+        };
+        let claimed = open_whole(&spec, &access).and_then(|claimed| match super_block(&*dev)? == before? {
+            true => Ok(claimed),
+            false => Err(Failure::op(format!("{}: somebody else has changed it", spec.shown()))),
+        });
+        let ended = match claimed {
+            Ok(_held) => fs.unmount().map_err(|e| format!("{}: unmount: {e}", spec.shown())),
+            Err(e) => {
+                fs.cut_off();
+                Err(format!("{}; nothing more is written to it, and it may need recovery", e.message))
+            }
+        };
+        match ended {
+            Ok(()) => Err(failed),
+            Err(e) => {
+                failed.print();
+                Err(Failure::new(failed.status, e))
+            }
+        }
+    }
+}
+
+/// As it is on the device.
+fn super_block(dev: &dyn BlockDevice) -> Result<[u8; SUPERBLOCK_SIZE]> {
+    let mut sb = [0; SUPERBLOCK_SIZE];
+    dev.read_at(SUPERBLOCK_OFFSET, &mut sb, BioFlags::META)?;
+    Ok(sb)
+}
+
+/// Opens the image and mounts the file system in this process. The claim: of what is to be a `fuseblk` mount.
+fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     let as_mount = |e: Failure| if e.status == USAGE { e } else { e.with_status(MOUNT) };
     let config = &job.config;
     let block = job.spec.is_block_device();
@@ -145,14 +195,11 @@ fn open(job: &Job, root: bool) -> Result<(Mounted, MountKind)> {
     let mut access =
         Access { read_only: config.fs.read_only, io, engine: config.engine, offset: config.offset, exclusive: true };
     // Held while a replay may write, and let go of when the kernel is about to claim it.
-    let claim: Option<Arc<dyn BlockDevice>> = if fuseblk {
-        let claim = open_whole(&job.spec, &access).map_err(as_mount)?;
-        access.exclusive = false;
-        Some(claim)
-    } else {
-        None
-    };
+    let how = Access { engine: Engine::Psync, ..access.clone() };
+    let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };
+    access.exclusive = !fuseblk;
     let dev = open_device(&job.spec, &access).map_err(as_mount)?;
+    let claim = claimed.map(|claimed| Claim { spec: job.spec.clone(), access: how, claimed, dev: dev.clone() });
     let mut options = config.fs.clone();
     if let Some(path) = &config.journal_path {
         let open = OpenOptions { read_only: true, engine: Engine::Psync, ..OpenOptions::default() };
@@ -165,9 +212,7 @@ fn open(job: &Job, root: bool) -> Result<(Mounted, MountKind)> {
     options.mounted_on = Some(job.dir.to_string_lossy().into_owned());
     options.write_through_bytes = (!block && io == IoMode::Buffered).then_some(WRITE_THROUGH_BYTES);
     let fs = image::mount(dev, options).map_err(as_mount)?;
-    drop(claim);
-    let kind = if fuseblk { MountKind::FuseBlk { blksize: fs.block_size() } } else { MountKind::Fuse };
-    Ok((fs, kind))
+    Ok((fs, claim))
 }
 
 /// The mount on the directory, from its beginning to its end, and what the file system's unmount came to.
@@ -176,13 +221,14 @@ fn run(
     job: &Job,
     root: bool,
     fs: Mounted,
-    kind: MountKind,
+    claim: Option<Claim>,
 ) -> Result<(Option<ServerStatus>, std::result::Result<(), String>)> {
     let config = &job.config;
     let image = job.spec.shown();
     // Dropped on the way, the mount ends: what it marked is unmarked.
     let give_up = |message: String| Failure::new(MOUNT, message);
     let mut fuse = config.fuse.clone();
+    let kind = if claim.is_some() { MountKind::FuseBlk { blksize: fs.block_size() } } else { MountKind::Fuse };
     fuse.kind = kind;
     fuse.fsname = match kind {
         // The kernel opens it.
@@ -201,9 +247,13 @@ fn run(
     };
     // Resolved before there is a mount on it: to look into it takes a server that serves.
     let dir = mount_table::absolute(&job.dir);
-    let session = match Session::mount(server.clone(), &job.dir, &fuse) {
-        Ok(session) => session,
-        Err(e) => return Err(give_up(format!("{image}: {}", explain(&e)))),
+    let mount = || {
+        let mounted = Session::mount(server.clone(), &job.dir, &fuse);
+        mounted.map_err(|e| give_up(format!("{image}: {}", explain(&e))))
+    };
+    let session = match claim {
+        Some(claim) => claim.lend(server.filesystem(), mount)?,
+        None => mount()?,
     };
     server.set_notifier(session.notifier());
     server.set_hold(session.hold());
@@ -338,4 +388,105 @@ fn end_at_once(server: &Weak<FsServer>) {
         let _ = server.filesystem().sync();
     }
     std::process::exit(SYSTEM.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::process::Command;
+
+    use extant_testkit::oracle::{MkfsOptions, make_image};
+
+    use super::*;
+
+    /// An image on a loop device, for as long as it is there.
+    struct Loop {
+        _dir: tempfile::TempDir,
+        spec: ImageSpec,
+    }
+
+    impl Loop {
+        fn new() -> Loop {
+            let dir = tempfile::tempdir().expect("directory");
+            let image = make_image(dir.path(), &MkfsOptions::new("ext4", 16 << 20)).expect("image");
+            let made = Command::new("losetup").args(["-f", "--show"]).arg(image).output().expect("losetup");
+            let path = String::from_utf8(made.stdout).expect("a path").trim().into();
+            Loop { _dir: dir, spec: ImageSpec { path, partition: None } }
+        }
+
+        fn job(&self) -> Job {
+            Job {
+                spec: self.spec.clone(),
+                dir: "/nowhere".into(),
+                config: MountConfig::parse(&[], false).expect("options"),
+                options: String::new(),
+                verbose: false,
+                background: false,
+                stats: None,
+            }
+        }
+
+        /// As somebody else would have it.
+        fn claim(&self) -> Result<Arc<dyn BlockDevice>> {
+            open_whole(&self.spec, &Access::tool(false))
+        }
+
+        fn bytes(&self) -> Vec<u8> {
+            std::fs::read(&self.spec.path).expect("read")
+        }
+    }
+
+    impl Drop for Loop {
+        fn drop(&mut self) {
+            let _ = Command::new("losetup").arg("-d").arg(&self.spec.path).status();
+        }
+    }
+
+    /// What `mount` fails with, and whether the bytes of the device are then the ones that it left; and its end.
+    fn failed(device: &Loop, mount: impl FnOnce()) -> (Failure, bool, Vec<u8>) {
+        let (fs, claim) = open(&device.job(), true).expect("mounted");
+        let left = Cell::new(Vec::new());
+        let lent = claim.expect("a claim").lend(&fs, || {
+            mount();
+            left.set(device.bytes());
+            Err::<(), _>(Failure::new(MOUNT, "refused"))
+        });
+        let e = lent.expect_err("no mount");
+        drop(fs);
+        let now = device.bytes();
+        (e, left.take() == now, now)
+    }
+
+    fn needs_recovery(bytes: &[u8]) -> bool {
+        let sb = &bytes[SUPERBLOCK_OFFSET as usize..];
+        u32::from_le_bytes([sb[96], sb[97], sb[98], sb[99]]) & 4 != 0
+    }
+
+    #[test]
+    fn a_mount_that_fails_leaves_alone_what_is_somebody_elses() {
+        if !geteuid().is_root() || !extant_testkit::mount::loop_mounts_work() {
+            eprintln!("skipped: needs loop devices");
+            return;
+        }
+        let device = Loop::new();
+        // Nobody was there: as if there had been no mount.
+        let (e, same, now) = failed(&device, || {});
+        assert_eq!((e.status, e.message.as_str(), same, needs_recovery(&now)), (MOUNT, "refused", false, false));
+        // Somebody has it.
+        let mut other = None;
+        let (e, same, _) = failed(&device, || other = device.claim().ok());
+        assert!(other.is_some() && same, "written to: {}", e.message);
+        assert!(e.message.contains("in use") && e.message.contains("nothing more is written"), "{}", e.message);
+        assert_eq!(e.status, MOUNT);
+        drop(other);
+        // Somebody had it, and has changed it.
+        let (e, same, _) = failed(&device, || {
+            let other = device.claim().expect("claimed");
+            let mut sb = super_block(&*other).expect("read");
+            sb[120..126].copy_from_slice(b"theirs");
+            other.write_at(SUPERBLOCK_OFFSET, &[&sb], BioFlags::FUA).expect("written");
+        });
+        assert!(same, "written to: {}", e.message);
+        assert!(e.message.contains("changed") && e.message.contains("nothing more is written"), "{}", e.message);
+    }
 }

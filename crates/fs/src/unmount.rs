@@ -181,8 +181,9 @@ impl Filesystem {
         how
     }
 
-    /// Nothing more is written, and nothing more can be changed.
-    pub(crate) fn cut_off(&self) {
+    /// As [`Mounted::abandon`], for all who share the file system: nothing more is written, and nothing more can be
+    /// changed. Who unmounts is told so.
+    pub fn cut_off(&self) {
         self.cut_off_and_end(Err(cut()));
     }
 
