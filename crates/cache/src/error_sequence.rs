@@ -5,6 +5,9 @@
 //! Where openers cannot be told apart but processes can (a FUSE server that is spared OPEN),
 //! [`ErrorSequence::check_for`] tells each of them once; one that opened the file later is told, too, which is no lie.
 //!
+//! Some of them cannot be told apart either: [`ErrorSequence::check_unknown`] tells all of these until something has
+//! been written after one was told. Who is told twice asks for nothing that he has not lost; who is never told does.
+//!
 //! An error counts from the moment it is recorded. An opener from before is told at its next check; whoever opens after
 //! it is told only if nobody was yet, so that an error is never lost between two openers.
 //!
@@ -31,6 +34,18 @@ struct Last<E> {
     error: Option<E>,
     /// Who has been told of it without being an opener.
     told: HashSet<u64>,
+    unknown: Unknown,
+}
+
+/// What those know of the last error who cannot be told apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Unknown {
+    #[default]
+    Nothing,
+    /// One has been told, and the others may not have been.
+    Some,
+    /// Since then something was written.
+    Enough,
 }
 
 /// More than this are forgotten, and told again.
@@ -44,7 +59,7 @@ impl<E: Clone> Default for ErrorSequence<E> {
     fn default() -> Self {
         ErrorSequence {
             counter: AtomicU64::new(SEEN),
-            last: Mutex::new(&CLASS, Last { error: None, told: HashSet::default() }),
+            last: Mutex::new(&CLASS, Last { error: None, told: HashSet::default(), unknown: Unknown::Nothing }),
         }
     }
 }
@@ -55,6 +70,7 @@ impl<E: Clone> ErrorSequence<E> {
         let mut last = self.last.lock();
         last.error = Some(error);
         last.told.clear();
+        last.unknown = Unknown::Nothing;
         let now = self.counter.load(Ordering::Relaxed);
         // One that nobody has seen yet needs no number of its own.
         if now & SEEN != 0 {
@@ -111,6 +127,32 @@ impl<E: Clone> ErrorSequence<E> {
         }
         if last.told.insert(who) { last.error.clone() } else { None }
     }
+
+    /// As [`ErrorSequence::check_for`], for an asker who may be anybody.
+    pub fn check_unknown(&self) -> Option<E> {
+        if self.counter.load(Ordering::Acquire) == SEEN {
+            return None;
+        }
+        let mut last = self.last.lock();
+        self.counter.fetch_or(SEEN, Ordering::AcqRel);
+        if last.unknown == Unknown::Enough {
+            return None;
+        }
+        last.unknown = Unknown::Some;
+        last.error.clone()
+    }
+
+    /// Something of it was written: for [`ErrorSequence::check_unknown`].
+    pub fn written(&self) {
+        // As it was made.
+        if self.counter.load(Ordering::Acquire) == SEEN {
+            return;
+        }
+        let mut last = self.last.lock();
+        if last.unknown == Unknown::Some {
+            last.unknown = Unknown::Enough;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -143,5 +185,22 @@ mod tests {
         assert_eq!((s.check_for(1), s.check_for(1), s.check_for(2)), (Some("first"), None, Some("first")));
         s.record("second");
         assert_eq!((s.check_for(1), s.check_for(1)), (Some("second"), None));
+    }
+    #[test]
+    fn who_cannot_be_told_apart_is_told_until_something_is_written() {
+        let s = ErrorSequence::default();
+        s.written();
+        assert_eq!(s.check_unknown(), None);
+        s.record("first");
+        // Nobody knows of it yet.
+        s.written();
+        assert_eq!(
+            (s.check_unknown(), s.check_unknown(), s.check_for(1)),
+            (Some("first"), Some("first"), Some("first"))
+        );
+        s.written();
+        assert_eq!((s.check_unknown(), s.check_for(2)), (None, Some("first")));
+        s.record("second");
+        assert_eq!((s.check_unknown(), s.check_unknown(), s.unseen()), (Some("second"), Some("second"), None));
     }
 }

@@ -4,10 +4,11 @@
 mod common;
 
 use common::*;
+use extant_base::sync::Waiter;
 use extant_block::BioFlags;
 use extant_block::BlockDevice;
 use extant_block::device::Catch;
-use extant_fs::{MountOptions, OnError, WriteFlags};
+use extant_fs::{Asker, MountOptions, OnError, WriteFlags};
 
 #[test]
 fn a_failed_write_shows_nothing_of_a_deleted_file() {
@@ -186,5 +187,41 @@ fn a_lost_write_does_not_take_the_promise_of_a_newer_one() {
             let found = content_of(&scene.disk.after_cut(), "f").expect("there");
             assert_eq!(found, [if again == "write" { 3 } else { 2 }; BLOCK as usize], "{again}");
         }
+    });
+}
+
+/// Those whom the server cannot tell apart (process 0) are all told, until one of them may have written again.
+#[test]
+fn nobody_who_cannot_be_told_apart_is_left_out() {
+    bounded(|| {
+        let scene = Disk::new(64, EXT4).mount(production());
+        let f = create(&scene, "mine");
+        scene.fsync(&f, false).expect("fsync");
+        scene.disk.held.catch(Catch::fail(EIO).writes().data());
+        put(&scene, &f, 0, &[1; 100_000]);
+        let fsync = |process| {
+            let waiter = Waiter::new();
+            let tell = waiter.clone();
+            let done = Box::new(move |r: extant_fs::Result<()>| tell.set(r));
+            scene.fsync_async_for(&f, Asker::Process(process), false, done);
+            waiter.wait()
+        };
+        let sync = || {
+            let waiter = Waiter::new();
+            let tell = waiter.clone();
+            scene.sync_async_for(Asker::Process(0), Box::new(move |r| tell.set(r)));
+            waiter.wait()
+        };
+        let lost = [fsync(0), fsync(0), sync(), sync(), fsync(7)];
+        scene.disk.held.clear();
+        let once = fsync(7);
+        assert!(lost.iter().all(|r| r.is_err()) && once.is_ok(), "{lost:?}, {once:?}");
+        put(&scene, &f, 0, &[2; 100_000]);
+        let again = [fsync(0), fsync(0), sync(), fsync(8)];
+        assert_eq!(again.each_ref().map(|r| r.is_ok()), [true, true, true, false], "{again:?}");
+        scene.disk.held.catch(Catch::fail(EIO).writes().data());
+        put(&scene, &f, 0, &[3; 100_000]);
+        assert!(fsync(0).is_err() && fsync(0).is_err() && sync().is_err());
+        scene.disk.held.clear();
     });
 }

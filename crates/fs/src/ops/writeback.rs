@@ -682,6 +682,8 @@ impl Filesystem {
             match settled {
                 Ok(()) => {
                     inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Written);
+                    inode.errors.written();
+                    self.errors.written();
                     self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
                 }
                 Err(e) => self.lose(inode, &piece, e),

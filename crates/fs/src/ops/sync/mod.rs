@@ -47,7 +47,8 @@ pub enum Asker {
     Thread,
     /// An open file ([`Filesystem::opener`]).
     Opener(Arc<Opener>),
-    /// A process, where the server does not know of open files.
+    /// A process, where the server does not know of open files; 0: one of those that it cannot see, outside of its PID
+    /// namespace, which are told until data was written after one of them was.
     Process(u32),
 }
 
@@ -57,6 +58,7 @@ impl Asker {
         let lost = match self {
             Asker::Thread => errors.check_for(1 << 32 | thread),
             Asker::Opener(opener) => errors.check(opener),
+            Asker::Process(0) => errors.check_unknown(),
             Asker::Process(id) => errors.check_for(u64::from(*id)),
         };
         lost.map_or(Ok(()), Err)

@@ -99,7 +99,7 @@ impl Client {
             tell.set(r);
         };
         // Each is told of whatever was lost, and none takes that from the client's thread.
-        let who = Asker::Process((self.nr as u32) << 16 | self.asked.len() as u32);
+        let who = Asker::Process((self.nr as u32 + 1) << 16 | self.asked.len() as u32);
         self.fs.fsync_async_for(inode, who, data, Box::new(done));
         self.asked.push((answer, client, node));
     }
