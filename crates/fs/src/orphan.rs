@@ -9,7 +9,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use extant_base::hash::HashMap;
+use extant_base::hash::{HashMap, HashSet};
 use extant_base::sync::{LockClass, Mutex};
 use extant_cache::BufKind;
 use extant_journal::Handle;
@@ -39,6 +39,8 @@ struct State {
     list: Vec<Arc<Inode>>,
     /// Free slots of the orphan file, last first.
     free: Vec<(u32, u32)>,
+    /// Files that still have blocks which a truncation failed to remove, also where no log has them recorded.
+    cut_short: HashSet<InodeNr>,
     /// The orphan file's checksum seed and physical blocks.
     file: Option<(Option<ChecksumSeed>, Vec<BlockNr>)>,
 }
@@ -47,7 +49,8 @@ pub(crate) struct Orphans(Mutex<State>);
 
 impl Orphans {
     pub(crate) fn new() -> Orphans {
-        Orphans(Mutex::new(&CLASS, State { place: HashMap::default(), list: Vec::new(), free: Vec::new(), file: None }))
+        let (place, cut_short) = (HashMap::default(), HashSet::default());
+        Orphans(Mutex::new(&CLASS, State { place, list: Vec::new(), free: Vec::new(), cut_short, file: None }))
     }
 
     /// Sets up the orphan file, whose slots are all free (clean-up has run).
@@ -71,6 +74,16 @@ impl Orphans {
         let mut s = self.0.lock();
         s.free.retain(|place| *place != (block, slot));
         s.place.insert(ino, Place::File { block, slot });
+    }
+
+    /// The truncation of this file has left blocks behind its end. It is forgotten once another takes them, or the
+    /// inode is freed.
+    pub(crate) fn note_cut_short(&self, ino: InodeNr) {
+        self.0.lock().cut_short.insert(ino);
+    }
+
+    pub(crate) fn is_cut_short(&self, ino: InodeNr) -> bool {
+        self.0.lock().cut_short.contains(&ino)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -165,6 +178,7 @@ impl Filesystem {
     /// the inode.
     pub(crate) fn orphan_remove(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         let mut s = self.orphans.0.lock();
+        s.cut_short.remove(&inode.ino);
         let Some(place) = s.place.get(&inode.ino).copied() else { return Ok(()) };
         match place {
             Place::File { block, slot } => {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use extant_block::BioOp;
 use extant_block::device::{Fault, FaultyDevice, MemDevice};
-use extant_fs::{Cred, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, SetAttr, WriteFlags};
+use extant_fs::{
+    Cred, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, OnError, SetAttr, WriteFlags,
+};
 
 const OLD: u8 = 0xAA;
 const NEW: u8 = 0xBB;
@@ -147,6 +149,8 @@ fn what_was_cut_off_does_not_come_back_when_the_tail_has_been_read() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+const ALLOCATE: FallocateMode = FallocateMode::Allocate { keep_size: false };
+
 type Grow = fn(&Filesystem, &InodeRef) -> extant_fs::Result<()>;
 
 /// The size does not move over a tail whose zeros did not reach the device, and whoever moves it is told.
@@ -180,6 +184,99 @@ fn a_file_does_not_grow_over_a_tail_that_cannot_be_written() {
             }
             drop(f);
             let _ = fs.unmount();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Nor where the data that was to replace it is lost, and the file grows then.
+#[test]
+fn what_was_cut_off_does_not_come_back_when_the_data_over_it_is_lost() {
+    let grows: [(&str, Grow); 3] = [
+        ("write through behind", |fs, f| {
+            fs.write(f, 2 * BLOCK, &[NEW; THROUGH as usize], WriteFlags::default()).map(drop)
+        }),
+        ("truncate up", |fs, f| fs.setattr(f, &SetAttr { size: Some(20_000), ..SetAttr::default() }).map(drop)),
+        ("allocate", |fs, f| fs.fallocate(f, ALLOCATE, 2 * BLOCK, 20_000)),
+    ];
+    let mut wrong = Vec::new();
+    for before in [false, true] {
+        for (what, grow) in grows {
+            let disk = Arc::new(tools::made(&["-b", "4096", "-t", "ext4"], "32M"));
+            let faulty = Arc::new(FaultyDevice::new(disk.clone()));
+            let fs = Filesystem::mount(faulty.clone(), options()).expect("mounted");
+            let f = make(&fs, b"f");
+            fs.write(&f, 0, &[OLD; 3 * BLOCK as usize], WriteFlags::default()).expect("write");
+            fs.fsync(&f, false).expect("fsync");
+            resize(&fs, &f, CUT);
+            write(&fs, &f, CUT, 2 * BLOCK);
+            faulty.inject(Fault::eio().op(BioOp::Write).data().once());
+            if before {
+                fs.fsync(&f, false).expect_err("it is lost");
+            }
+            let grown = grow(&fs, &f);
+            assert!(faulty.injected() > 0, "{what}: nothing failed");
+            let _ = fs.sync();
+            let mut now = vec![0; fs.getattr(&f).size as usize];
+            assert_eq!(fs.read(&f, 0, &mut now).expect("read"), now.len());
+            // What did not grow shows in this mount what is there in place of what is lost.
+            for (when, content) in [("now", grown.map(|()| now).unwrap_or_default()), ("after a cut", after_cut(&disk))] {
+                if content.iter().skip(CUT as usize).any(|b| *b == OLD) {
+                    wrong.push(format!("{what}, lost before it: {before}: what was cut off came back {when}"));
+                }
+            }
+            drop(f);
+            let _ = fs.unmount();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A truncation that could not remove the blocks has cut the file all the same: whoever makes it longer removes them
+/// first, or fails.
+#[test]
+fn what_a_truncation_could_not_remove_does_not_come_back() {
+    let grows: [(&str, Grow); 3] = [
+        ("write far behind", |fs, f| fs.write(f, 60 * BLOCK, &[NEW], WriteFlags::default()).map(drop)),
+        ("truncate up", |fs, f| fs.setattr(f, &SetAttr { size: Some(60 * BLOCK), ..SetAttr::default() }).map(drop)),
+        ("allocate", |fs, f| fs.fallocate(f, ALLOCATE, 0, 60 * BLOCK)),
+    ];
+    let mut wrong = Vec::new();
+    for kind in ["ext4", "ext3", "ext2"] {
+        for (what, grow) in grows {
+            if kind != "ext4" && what == "allocate" {
+                continue; // needs extents
+            }
+            let (disk, fs) = mounted(kind);
+            let f = make(&fs, b"f");
+            // More pieces than the inode has room for.
+            for block in (0..60).step_by(2) {
+                fs.write(&f, block * BLOCK, &[OLD; BLOCK as usize], WriteFlags::default()).expect("write");
+            }
+            drop(f);
+            fs.unmount().expect("unmount");
+            let faulty = Arc::new(FaultyDevice::new(disk.clone()));
+            let errors = Some(OnError::Continue);
+            let fs = Filesystem::mount(faulty.clone(), MountOptions { errors, ..options() }).expect("mounted");
+            let f = fs.walk(b"f", true).expect("there");
+            let cut = |size| fs.setattr(&f, &SetAttr { size: Some(size), ..SetAttr::default() });
+            faulty.inject(Fault::eio().op(BioOp::Read));
+            cut(0).expect_err("its map cannot be read");
+            assert_eq!(fs.getattr(&f).size, 0, "{kind}");
+            grow(&fs, &f).expect_err("nor can it now");
+            faulty.clear();
+            grow(&fs, &f).expect("it can be read");
+            fs.sync().expect("sync");
+            let mut content = vec![0; fs.getattr(&f).size as usize];
+            assert_eq!(fs.read(&f, 0, &mut content).expect("read"), content.len());
+            assert!(content.len() as u64 >= 60 * BLOCK, "{kind}, {what}");
+            if content.contains(&OLD) {
+                wrong.push(format!("{kind}, {what}: what was cut off came back"));
+            }
+            drop(f);
+            fs.unmount().expect("unmount");
+            let (status, said) = tools::e2fsck(&disk, &["-fn"]);
+            assert!(status == 0, "{kind}, {what}: {said}");
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -46,18 +46,30 @@ impl Filesystem {
 
     /// Called before the size on disk moves to `to` for another reason than that the data before it is written: nothing
     /// behind the old one may be uncovered that an earlier truncation cut off. Writeback needs no such care, for it
-    /// writes the blocks of a file in order.
+    /// writes the blocks of a file in order; only past a block whose data is lost it may go, as past a hole.
     pub(crate) fn settle_disk_size(&self, inode: &Arc<Inode>, to: u64) -> Result<()> {
         let size = inode.meta.read().desc.size;
         if size >= to || size.is_multiple_of(u64::from(self.geo.block_size)) {
             return Ok(());
+        }
+        let block = size >> self.geo.block_bits;
+        // Its data leaves memory after the size on disk has passed it, or when it is lost.
+        if !inode.pages.block_dirty(block) && inode.meta.read().desc.size == size {
+            let end = (block + 1) << self.geo.block_bits;
+            self.zero_range_cached(inode, size, end.min(inode.size()))?;
         }
         self.settle_tail(inode, size)
     }
 
     /// Called before the file grows over its end: what the last block holds behind it becomes part of the file then. It
     /// is zero in memory; on the device it may be anything, also where the block is clean, for it may have been read.
+    /// And whole blocks there, which a truncation could not remove, go first.
     pub(crate) fn settle_end(&self, inode: &Arc<Inode>) -> Result<()> {
+        if self.orphans.is_cut_short(inode.ino) {
+            let _wb = inode.wb.lock();
+            inode.writes.wait();
+            self.finish_truncate(inode)?;
+        }
         let size = inode.size();
         if size.is_multiple_of(u64::from(self.geo.block_size)) {
             return Ok(());

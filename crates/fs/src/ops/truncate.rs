@@ -38,7 +38,6 @@ impl Filesystem {
         if !new.is_multiple_of(bs) && new < old {
             self.zero_range_cached(inode, new, old.min(new.div_ceil(bs) * bs))?;
         }
-        let first = new.div_ceil(bs);
         self.transact(credits::TRUNCATE_BEGIN, |handle| {
             self.orphan_add(handle, inode)?;
             // The size on disk also when it grows, because data before the new end waits to be written: what lies
@@ -46,13 +45,8 @@ impl Filesystem {
             // `ext4_setattr` likewise).
             self.write_both_sizes(handle, inode, new)
         })?;
-        self.drop_pages(inode, first);
-        if first <= u64::from(LAST_BLOCK.0) {
-            let handle = self.remove_blocks(inode, LogicalBlock(first as u32), LAST_BLOCK)?;
-            self.end_truncate(handle, inode)
-        } else {
-            self.end_truncate(self.start(credits::TRUNCATE_END)?, inode)
-        }
+        self.drop_pages(inode, new.div_ceil(bs));
+        self.finish_truncate(inode)
     }
 
     fn end_truncate(&self, mut handle: Handle, inode: &Arc<Inode>) -> Result<()> {
@@ -66,10 +60,15 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// Ends a truncation that a crash interrupted: blocks after the size go.
+    /// Ends a truncation, also one that a crash or an error interrupted: blocks after the size go.
     pub(crate) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         let first = inode.size().div_ceil(u64::from(self.geo.block_size));
-        let handle = self.remove_blocks(inode, LogicalBlock(first.min(u64::from(LAST_BLOCK.0)) as u32), LAST_BLOCK)?;
+        let handle = if first <= u64::from(LAST_BLOCK.0) {
+            let removed = self.remove_blocks(inode, LogicalBlock(first as u32), LAST_BLOCK);
+            removed.inspect_err(|_| self.orphans.note_cut_short(inode.ino))?
+        } else {
+            self.start(credits::TRUNCATE_END)?
+        };
         self.end_truncate(handle, inode)
     }
 
