@@ -228,6 +228,15 @@ fn no_image(dir: &Dir, name: &[u8]) -> Step<()> {
     }
 }
 
+/// Closes what was written: a file system of another machine, or in user space, may find out only now that it has no
+/// room. Whatever it says, the descriptor is gone.
+pub fn closed(fd: OwnedFd) -> std::result::Result<(), Errno> {
+    match nix::unistd::close(fd) {
+        Ok(()) | Err(nix::Error::EINTR) => Ok(()),
+        Err(e) => Err(Errno::from_raw_os_error(e as i32)),
+    }
+}
+
 fn times(node: &Node) -> Timestamps {
     let spec = |t: Timestamp| Timespec { tv_sec: t.seconds, tv_nsec: t.nanos.into() };
     Timestamps { last_access: spec(node.atime), last_modification: spec(node.mtime) }
@@ -299,6 +308,7 @@ impl Sink for LocalSink {
         if self.may_change(&stat) {
             self.finish(&file, node, xattrs)?;
         }
+        closed(file.into())?;
         Ok(id(&stat))
     }
 

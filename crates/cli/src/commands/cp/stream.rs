@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, umask};
 
 use super::inside::ImageSource;
+use super::local_sink::closed;
 use super::side::{Node, Sink, Source};
 use super::{CHUNK_BYTES, Images};
 use crate::failure::{Failure, OPERATIONAL, Result, each};
@@ -28,6 +29,7 @@ pub fn out(from: &[Place], stop: &Stop, images: &mut Images) -> Result<()> {
         Place::Inside(spec, path) => images.get(spec).and_then(|fs| print(&ImageSource::new(fs), path, &out)),
         Place::Local(_) => Ok(()),
     })?;
+    closed(out.to).map_err(io::Error::from)?;
     if done { Ok(()) } else { Err(Failure::silent(OPERATIONAL)) }
 }
 
