@@ -540,6 +540,10 @@ fn files_are_read_to_their_end() {
     tool("mkfifo", &[&fifo]);
     tool("bash", &["-c", &format!("(sleep 0.2; echo y) > {fifo} & {program} cp {fifo} {}; wait", at("/y"))]);
     assert_eq!(extant(&["cat", &image, "/y"]).ok(), "y\n");
+    // A socket cannot be read by its name.
+    let socket = dir.text("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
+    extant(&["cp", &socket, &at("/socket")]).fails(8, &["socket: No such device or address"]);
     // With -r it is copied itself.
     extant(&["cp", "-r", &fifo, &at("/fifo")]).ok();
     assert!(debugfs(&image, "stat /fifo").contains("Type: FIFO"));
@@ -594,6 +598,7 @@ fn attributes_that_cannot_be_read_stay_in_the_image() {
     let (damaged, image, out) = (without_attributes(&dir), dir.empty_image("a.img", &[]), dir.text("out"));
     tool("debugfs", &["-w", "-R", "ln /link /again", &damaged]);
     tool("debugfs", &["-w", "-R", "sif /link links_count 2", &damaged]);
+    tool("debugfs", &["-w", "-R", "sif /big mode 0100660", &damaged]);
     for to in [&format!("{image}:/out"), &out] {
         let ran = extant(&["cp", "-r", &format!("{damaged}:/"), to]);
         let said = ran.fails(8, &["disk.img: /etc: ", "disk.img: /again: ", "disk.img: /big: attributes at block"]);
@@ -608,6 +613,8 @@ fn attributes_that_cannot_be_read_stay_in_the_image() {
     let inode = |name: &str| dir.path("out").join(name).symlink_metadata().expect("a link").ino();
     assert_eq!(inode("link"), inode("again"));
     assert!(std::fs::read(dir.path("out/big")).expect("a file") == big(), "the content is there");
+    // Of an ACL, too, which may have kept the group out.
+    assert_eq!(std::fs::metadata(dir.path("out/big")).expect("a file").mode() & 0o777, 0o600);
 }
 
 /// What an ordinary user may see, and not bring in, is counted.

@@ -88,6 +88,8 @@ impl LocalSource<'_> {
                 let stat = fstat(&fd)?;
                 Ok(Entry { stat, fd: Some(File::from(fd)), stream: true, target: Vec::new(), xattrs: Ok(Vec::new()) })
             }
+            // Nothing can be read of it by name.
+            Some(FileType::Socket) if follow => Err(Errno::NXIO.into()),
             Some(kind @ (FileType::Regular | FileType::Directory)) => {
                 // A fifo that took the file's place must not make us wait.
                 let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;

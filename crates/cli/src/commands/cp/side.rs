@@ -39,6 +39,12 @@ impl Node {
     pub fn is_dir(&self) -> bool {
         self.kind == FileType::Directory
     }
+
+    /// The same without its ACL, which there may be: its mask, which looks like the group's permissions then, must not
+    /// become those. The group gets what everybody gets.
+    pub fn guarded(&self) -> Node {
+        Node { mode: self.mode & !(0o70 & !((self.mode & 0o7) << 3)), ..self.clone() }
+    }
 }
 
 /// Extended attributes by full name.

@@ -280,6 +280,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         }
         // Last, because filling it changes its times.
         let (xattrs, missed) = readable(source.xattrs(&from).map_err(|e| e.at(|| source.show(&tree.from))));
+        let node = if missed.is_err() { node.guarded() } else { node };
         let finished = self.sink.finish_directory(to, &node, &xattrs).map_err(|e| e.at(|| self.sink.show(&tree.to)));
         Ok(finished.and(missed))
     }
@@ -331,6 +332,13 @@ impl<'a, S: Sink> Copy<'a, S> {
         let here = |e: Trouble| e.at(|| source.show(item.from));
         // Without them it is worth having nevertheless.
         let (xattrs, missed) = readable(source.xattrs(entry).map_err(here));
+        let guarded;
+        let node = if missed.is_err() {
+            guarded = node.guarded();
+            &guarded
+        } else {
+            node
+        };
         let made = match node.kind {
             FileType::Regular => Some(self.regular(source, entry, node, &xattrs, item)?),
             kind => {
