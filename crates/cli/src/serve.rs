@@ -8,7 +8,7 @@
 //! claims the device itself for such a mount, so ours ends right before it. If there is no mount in the end, the device
 //! is only written to once it is claimed again; a device that is somebody else's by then is left as it is ([`Claim`]).
 //!
-//! SIGTERM, SIGINT and SIGHUP unmount. A mount that is busy is detached instead, and is served until its last user has
+//! SIGTERM, SIGINT and SIGHUP (not under nohup(1)) unmount. A mount that is busy is detached instead, and is served until its last user has
 //! gone; another signal then makes everything durable that the kernel has handed over, and ends at once, leaving an
 //! image that needs recovery. (Pages that were written through a mapping or with `-o writeback_cache`, and that the
 //! kernel still holds, are lost then.)
@@ -31,7 +31,6 @@ use extant_lab::measure::engine::Probe;
 use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::process::{getegid, geteuid};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cgroup;
@@ -41,6 +40,7 @@ use crate::log;
 use crate::mount_options::MountConfig;
 use crate::mount_table;
 use crate::sandbox;
+use crate::signals;
 use crate::status::ServerStatus;
 use crate::text::shown;
 
@@ -339,7 +339,7 @@ fn go_into_background() {
 }
 
 fn watch_signals(unmounter: Unmounter, server: Weak<FsServer>) -> std::io::Result<signal_hook::iterator::Handle> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let mut signals = Signals::new(signals::ending())?;
     let handle = signals.handle();
     extant_base::task::spawn("extant-signals", move || {
         let mut detached = false;
@@ -347,10 +347,11 @@ fn watch_signals(unmounter: Unmounter, server: Weak<FsServer>) -> std::io::Resul
             if detached {
                 end_at_once(&server);
             }
+            // Who unmounts waits for what is kept back, and writers that wait keep a mount busy.
+            thaw(&server);
             // By somebody else; or it is being unmounted, and who signals again insists.
             if !unmounter.is_mounted() {
                 detached = true;
-                thaw(&server);
                 continue;
             }
             match unmounter.unmount(false) {
@@ -358,7 +359,6 @@ fn watch_signals(unmounter: Unmounter, server: Weak<FsServer>) -> std::io::Resul
                 // The process that unmounts may look where this one may not: it has found no mount of ours.
                 Err(FuseError::Unmount { errno: Errno::INVAL, .. }) => {
                     detached = true;
-                    thaw(&server);
                     continue;
                 }
                 Err(_) => {}
@@ -368,7 +368,6 @@ fn watch_signals(unmounter: Unmounter, server: Weak<FsServer>) -> std::io::Resul
                 Ok(()) => {
                     warn(&format!("{dir} is busy: detached, and served until its last user is gone"));
                     detached = true;
-                    thaw(&server);
                 }
                 Err(e) => warn(&plain_text(&format!("{dir} cannot be unmounted: {e}"))),
             }

@@ -1,6 +1,6 @@
 //! SIGINT, SIGTERM and SIGHUP, for commands that end what they are doing instead of dying in the middle.
 //!
-//! Main types: [`Stop`]; [`Input`], which ends a read that waits. The exit status is what a shell reports of a program
+//! Main types: [`Stop`]; [`ending`], which signals; [`Input`], which ends a read that waits. The exit status is what a shell reports of a program
 //! that the signal ended: 128 and its number.
 //! Commands that only read have no handler: the signal itself ends them, which a shell reports alike.
 //!
@@ -21,6 +21,15 @@ use crate::failure::{Failure, Result};
 /// What a shell adds to the number of a signal.
 const SHELL_SIGNAL: u8 = 128;
 
+/// The signals that end us. Who ignores SIGHUP for us (nohup(1)) wants us to outlive the terminal; that a shell ignores
+/// SIGINT for what it puts into the background says less: whoever sends it to us by our number means us.
+pub fn ending() -> impl Iterator<Item = i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    let hangs_up = ignored.unwrap_or(0) & 1 << (SIGHUP - 1) == 0;
+    [SIGINT, SIGTERM].into_iter().chain(hangs_up.then_some(SIGHUP))
+}
+
 /// Whether somebody wants us to end.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicUsize>);
@@ -29,11 +38,17 @@ impl Stop {
     /// Listens from now on.
     pub fn watch() -> Stop {
         let stop = Stop::default();
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in ending() {
             // Without a handler an interruption leaves an image that needs recovery: no reason to refuse.
             let _ = signal_hook::flag::register_usize(signal, stop.0.clone(), signal as usize);
         }
         stop
+    }
+
+    /// As if `signal` had come.
+    #[cfg(test)]
+    pub fn come(&self, signal: i32) {
+        self.0.store(signal as usize, Ordering::Relaxed);
     }
 
     /// The failure to end with, once a signal has come.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 use common::{
@@ -385,7 +385,10 @@ fn signals_end_commands() {
     let dir = Dir::new();
     let image = dir.empty_image("a.img", &[]);
     for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
-        let mut child = Command::new(extant_path())
+        // Whatever these tests were started with.
+        let mut child = Command::new("env")
+            .arg("--default-signal=HUP")
+            .arg(extant_path())
             .args(["cp", "-", &format!("{image}:/streamed")])
             .stdin(Stdio::piped())
             .stderr(Stdio::null())
@@ -403,6 +406,33 @@ fn signals_end_commands() {
         assert_eq!(child.wait().expect("ended").code(), Some(status));
         fsck_clean(&image);
     }
+}
+
+/// Under nohup(1) the end of the terminal is not the end of the command.
+#[test]
+fn a_hang_up_that_is_ignored_stays_so() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let dir = Dir::new();
+    let image = dir.empty_image("a.img", &[]);
+    let mut child = Command::new("env")
+        .arg("--ignore-signal=HUP")
+        .arg(extant_path())
+        .args(["script", "-v", &image])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut pipe = child.stdin.take().expect("pipe");
+    pipe.write_all(b"mkdir /before\n").expect("written");
+    // It has its handlers: it has begun.
+    let mut said = [0];
+    child.stderr.as_mut().expect("pipe").read_exact(&mut said).expect("said");
+    kill_process(Pid::from_child(&child), Signal::HUP).expect("signal");
+    pipe.write_all(b"mkdir /after\n").expect("written");
+    drop(pipe);
+    assert_eq!(child.wait().expect("ended").code(), Some(0));
+    extant(&["stat", &image, "/after"]).ok();
+    fsck_clean(&image);
 }
 
 /// Also while nothing comes in, and while nobody takes what goes out.
@@ -505,12 +535,13 @@ fn a_list_for_programs_is_whole_even_if_an_image_is_missing() {
     let none = dir.text("none.img");
     for args in [
         &["find", "--json", &none, &image, "-name", "big"][..],
+        &["du", "--json", &none, &format!("{image}:/big")],
         &["xattr", "list", "--json", &format!("{none}:/x"), &format!("{image}:/big")],
     ] {
         let ran = extant(args);
         assert_eq!(ran.code, Some(8), "{ran:?}");
         assert!(ran.err.contains("none.img: No such file"), "{}", ran.err);
         let list: serde_json::Value = serde_json::from_slice(&ran.out).expect("JSON");
-        assert_eq!(list.as_array().expect("a list").len(), usize::from(args[0] == "find"), "{list}");
+        assert_eq!(list.as_array().expect("a list").len(), usize::from(args[0] != "xattr"), "{list}");
     }
 }

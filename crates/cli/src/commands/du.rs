@@ -19,8 +19,7 @@ pub fn run(args: &DuArgs, images: &mut Images) -> Result<()> {
     let mut counting = Counting { args, records: Records::new(args.format)?, counted: HashSet::new() };
     let mut report = Report::default();
     for path in &args.paths {
-        let file = images.file_or_image(path)?;
-        let done = counting.file(&file, &mut report);
+        let done = images.file_or_image(path).and_then(|file| counting.file(&file, &mut report));
         report.note(done)?;
     }
     counting.records.end()?;

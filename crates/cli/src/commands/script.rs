@@ -104,8 +104,12 @@ struct Script<'a> {
 
 impl Script<'_> {
     fn lines(&mut self, input: &mut dyn Read) -> Result<()> {
-        for (number, line) in (1u64..).zip(BufReader::new(input).split(b'\n')) {
+        let mut lines = BufReader::new(input).split(b'\n');
+        for number in 1u64.. {
+            let line = lines.next();
+            // After the line: a signal that has ended who writes the script is ours, too, and this no end of it.
             self.stop.check().map_err(|e| self.failed(number, e))?;
+            let Some(line) = line else { break };
             let line = line.map_err(|e| Failure::op(format!("{}: {e}", self.name)))?;
             if self.args.verbose {
                 let _ = writeln!(std::io::stderr(), "{number}: {}", shown(&line));
@@ -169,5 +173,41 @@ impl Script<'_> {
             Line::Get(args) => commands::cp::get(args, &self.fs, self.stop),
         }?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::args::PartitionArg;
+
+    /// Some lines, and then the signal that ends who writes them and us.
+    struct Ended<'a>(&'a [u8], &'a Stop);
+
+    impl Read for Ended<'_> {
+        fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() {
+                self.1.come(signal_hook::consts::SIGINT);
+            }
+            self.0.read(buf)
+        }
+    }
+
+    #[test]
+    fn a_script_that_a_signal_cut_off_is_not_done() {
+        let dir = tempfile::tempdir().expect("directory");
+        let image = dir.path().join("a.img");
+        let made = std::process::Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&image).arg("8m").status();
+        assert!(made.expect("mke2fs").success());
+        let partition = PartitionArg { partition: None };
+        let args = ScriptArgs { image: image.clone().into(), file: None, atomic: false, verbose: false, partition };
+        let stop = Stop::default();
+        let fs = open_image(&ImageSpec::parse(image.as_os_str(), None), false).expect("mounted");
+        let mut script = Script { args: &args, name: "lines", fs: fs.clone(), stop: &stop, done: 0 };
+        let ended = script.lines(&mut Ended(b"mkdir /a\n", &stop)).expect_err("cut off");
+        assert_eq!((ended.status, script.done), (130, 1));
+        close(&fs).expect("unmounted");
     }
 }

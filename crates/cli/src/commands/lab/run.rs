@@ -13,9 +13,9 @@ use extant_base::clock::Clock;
 use extant_lab::measure::Recorded;
 use extant_lab::result::Identity;
 use extant_lab::run::{Config, Summary};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGINT;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, mention};
 use crate::mount_options::MountConfig;
 use crate::{signals, size};
 
@@ -205,8 +205,8 @@ pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Resu
     let output = args.output.clone().unwrap_or_else(|| default_output(&args.workload));
     if args.how.plan {
         let identity = check(args)?;
-        println!("{}: {} rounds", args.workload, args.how.rounds);
-        identity.iter().for_each(|(name, value)| println!("    {name}: {value}"));
+        mention(&format!("{}: {} rounds", args.workload, args.how.rounds));
+        identity.iter().for_each(|(name, value)| mention(&format!("    {name}: {value}")));
         return Ok((output, true));
     }
     let config = config(args, &output, command)?;
@@ -240,7 +240,7 @@ static SIGNAL: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 /// True once the user wants an end.
 pub fn watch_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in signals::ending() {
         signal_hook::flag::register_usize(signal, SIGNAL.clone(), signal as usize)?;
         signal_hook::flag::register(signal, stop.clone())?;
     }
