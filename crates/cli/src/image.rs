@@ -301,6 +301,16 @@ fn no_loop_device(spec: &ImageSpec, offset: u64, len: Option<u64>) -> Result<()>
     }
 }
 
+/// That no loop device could write to the image file of a mount that begins at byte `offset` of it, if one is given.
+/// Its name is whatever whoever mounted it said: anything else than a file is left alone.
+pub fn refuse_loop_device(spec: &ImageSpec, offset: Option<u64>) -> Result<()> {
+    if !spec.path.metadata().is_ok_and(|m| m.is_file()) {
+        return Ok(());
+    }
+    let (start, len) = if let Some(offset) = offset { (offset, None) } else { place(&spec.canonical())? };
+    no_loop_device(spec, start, len)
+}
+
 fn may_only_be_read(spec: &ImageSpec, e: &DeviceError) -> bool {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     let refused = |e: &std::io::Error| matches!(e.kind(), PermissionDenied | ReadOnlyFilesystem);

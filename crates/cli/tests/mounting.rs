@@ -466,6 +466,10 @@ fn a_remount_turns_writing_off_and_on() {
     let table = std::fs::read_to_string("/proc/mounts").expect("table");
     let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
     assert!(line.contains(" ro,nosuid,nodev,noexec"), "{line}");
+    // Somebody else may write by now.
+    let device = tool("losetup", &["-f", "--show", &image]).trim().to_owned();
+    remount("remount,rw").fails(32, &["in use by /dev/loop"]);
+    tool("losetup", &["-d", &device]);
     remount("remount,rw").ok();
     std::fs::write(format!("{mnt}/yes"), "x").expect("writable");
     let Some(done) = with_helpers(

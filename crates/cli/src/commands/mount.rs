@@ -22,7 +22,7 @@ use rustix::process::geteuid;
 use crate::args::{MountArgs, MountHelper, UnmountArgs};
 use crate::commands::unmount;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, mention, plain, plain_text, warn};
-use crate::image::ImageSpec;
+use crate::image::{self, ImageSpec};
 use crate::mount_options::MountConfig;
 use crate::mount_table::{self, Mount};
 use crate::namespace;
@@ -144,8 +144,13 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
     if read_only && said == Some("rw") {
         return Err(failed("it was mounted read-only with norecovery: unmount it, and mount it again"));
     }
-    if !read_only && ImageSpec::parse(mount.source.as_os_str(), None).is_read_only_device() {
+    let spec = ImageSpec::parse(mount.source.as_os_str(), None);
+    if !read_only && spec.is_read_only_device() {
         return Err(failed("cannot remount read-write: the device is write-protected"));
+    }
+    if said == Some("rw") {
+        // It may have come while nothing was written here.
+        image::refuse_loop_device(&spec, config.offset).map_err(|e| e.with_status(MOUNT))?;
     }
     let kernel = || match root.then(|| extant_fuse::remount(dir, &config.fuse)) {
         Some(Err(FuseError::Mount { errno: Errno::BUSY, .. })) => Err(failed("busy: a file in it is open for writing")),
