@@ -8,10 +8,10 @@
 //! claims the device itself for such a mount, so ours ends right before it. If there is no mount in the end, the device
 //! is only written to once it is claimed again; a device that is somebody else's by then is left as it is ([`Claim`]).
 //!
-//! SIGTERM, SIGINT and SIGHUP (not under nohup(1)) unmount. A mount that is busy is detached instead, and is served until its last user has
-//! gone; another signal then makes everything durable that the kernel has handed over, and ends at once, leaving an
-//! image that needs recovery. (Pages that were written through a mapping or with `-o writeback_cache`, and that the
-//! kernel still holds, are lost then.)
+//! SIGTERM, SIGINT and, but under nohup(1), SIGHUP unmount. A mount that is busy is detached instead, and is served
+//! until its last user has gone; another signal then makes everything durable that the kernel has handed over, and ends
+//! at once, leaving an image that needs recovery. (Pages that were written through a mapping or with
+//! `-o writeback_cache`, and that the kernel still holds, are lost then.)
 //!
 //! # Locking
 //! None.

@@ -1,7 +1,7 @@
 //! SIGINT, SIGTERM and SIGHUP, for commands that end what they are doing instead of dying in the middle.
 //!
-//! Main types: [`Stop`]; [`ending`], which signals; [`Input`], which ends a read that waits. The exit status is what a shell reports of a program
-//! that the signal ended: 128 and its number.
+//! Main types: [`Stop`]; [`ending`], which signals; [`Input`], which ends a read that waits. The exit status is what a
+//! shell reports of a program that the signal ended: 128 and its number.
 //! Commands that only read have no handler: the signal itself ends them, which a shell reports alike.
 //!
 //! # Locking

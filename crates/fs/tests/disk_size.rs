@@ -220,7 +220,8 @@ fn what_was_cut_off_does_not_come_back_when_the_data_over_it_is_lost() {
             let mut now = vec![0; fs.getattr(&f).size as usize];
             assert_eq!(fs.read(&f, 0, &mut now).expect("read"), now.len());
             // What did not grow shows in this mount what is there in place of what is lost.
-            for (when, content) in [("now", grown.map(|()| now).unwrap_or_default()), ("after a cut", after_cut(&disk))] {
+            let now = grown.map(|()| now).unwrap_or_default();
+            for (when, content) in [("now", now), ("after a cut", after_cut(&disk))] {
                 if content.iter().skip(CUT as usize).any(|b| *b == OLD) {
                     wrong.push(format!("{what}, lost before it: {before}: what was cut off came back {when}"));
                 }
