@@ -440,12 +440,14 @@ fn an_aborted_connection_ends_the_server_and_detaches() {
         eprintln!("SKIPPED: no fusectl");
         return m.stop();
     }
+    m.fs.unmounter.set(m.unmounter.clone()).ok().expect("once");
     fs::write(abort, "1").expect("aborted");
     if fusectl_is_ours {
         let _ = Command::new("umount").arg("/sys/fs/fuse/connections").status();
     }
     m.server.take().expect("once").join().expect("no panic").expect("ended");
     assert_eq!(m.fs.counts.destroy.load(Ordering::Relaxed), 1);
+    assert!(m.fs.mounted_at_destroy.load(Ordering::Acquire), "the device is the kernel's until all is written");
     assert!(!m.unmounter.is_mounted());
 }
 

@@ -242,10 +242,11 @@ impl<S: Server> Session<S> {
         drop(main);
         let failed = ends.iter().find_map(|e| if let End::Failed(errno) = e { Some(*errno) } else { None });
         let gone = ends.contains(&End::Unmounted) || self.shared.destroyed.load(Ordering::Acquire);
+        // Before the mount goes, and with it the kernel's claim on the device: somebody else may write to it then.
+        self.shared.destroy_once();
         if !gone {
             self.detach_if_dead();
         }
-        self.shared.destroy_once();
         match failed {
             Some(errno) if !gone => Err(FuseError::Read { errno }),
             _ => Ok(()),
@@ -273,8 +274,8 @@ impl<S: Server> Session<S> {
 impl<S: Server> Drop for Session<S> {
     fn drop(&mut self) {
         if self.channel.take().is_some() {
-            self.detach_if_dead();
             self.shared.destroy_once();
+            self.detach_if_dead();
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use extant_base::clock::{Clock, Timespec};
@@ -57,6 +58,9 @@ pub struct MemFs {
     pub counts: Counts,
     pub entry_valid: Duration,
     pub destroy_takes: Duration,
+    /// Looked at by `destroy`.
+    pub unmounter: OnceLock<Unmounter>,
+    pub mounted_at_destroy: AtomicBool,
     destroyed: AtomicBool,
 }
 
@@ -100,6 +104,8 @@ impl MemFs {
             counts: Counts::default(),
             entry_valid: FOREVER,
             destroy_takes: Duration::ZERO,
+            unmounter: OnceLock::new(),
+            mounted_at_destroy: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
         }
     }
@@ -213,6 +219,8 @@ impl Server for MemFs {
 
     fn destroy(&self) {
         self.clock.sleep(self.destroy_takes);
+        let mounted = self.unmounter.get().is_some_and(Unmounter::is_mounted);
+        self.mounted_at_destroy.store(mounted, Ordering::Release);
         self.destroyed.store(true, Ordering::Release);
         bump(&self.counts.destroy);
     }
