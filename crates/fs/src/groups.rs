@@ -92,7 +92,7 @@ pub fn journal_zones(dev: &dyn BlockDevice, sb: &SuperBlock) -> Vec<(BlockNr, u6
 
 /// The blocks that a change of a group's bitmap touches. They stay in memory while this lives.
 pub struct Prepared {
-    bitmap: Arc<Buffer>,
+    pub bitmap: Arc<Buffer>,
     desc: (Arc<Buffer>, usize),
 }
 
@@ -283,6 +283,16 @@ impl Groups {
         Ok(buffer)
     }
 
+    /// Reads what a change of the group's block bitmap needs.
+    pub fn hold_blocks(&self, group: GroupNr) -> Result<Prepared> {
+        Ok(Prepared { bitmap: self.block_bitmap(group)?, desc: self.desc_buffer(group)? })
+    }
+
+    /// Reads what a change of the group's inode bitmap needs.
+    pub fn hold_inodes(&self, group: GroupNr) -> Result<Prepared> {
+        Ok(Prepared { bitmap: self.inode_bitmap(group)?, desc: self.desc_buffer(group)? })
+    }
+
     /// Errors of groups that allocations went on without, to be noted where no lock is held.
     pub fn take_damage(&self) -> Vec<Error> {
         if !self.has_damage.swap(false, Ordering::AcqRel) {
@@ -380,7 +390,7 @@ impl GroupStore for Groups {
     }
 
     fn prepare(&self, _handle: &mut Handle, group: GroupNr) -> Result<Prepared> {
-        Ok(Prepared { bitmap: self.block_bitmap(group)?, desc: self.desc_buffer(group)? })
+        self.hold_blocks(group)
     }
 
     fn mark(

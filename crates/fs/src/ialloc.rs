@@ -23,10 +23,11 @@ use extant_journal::Handle;
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::superblock::{DescChecksum, Geometry};
-use extant_ondisk::{GroupNr, InodeNr, bitmap};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
+use crate::groups::Prepared;
 use crate::inode::Inode;
 use crate::options::OnError;
 
@@ -57,6 +58,10 @@ fn take(geo: &Geometry, desc: &mut GroupDesc, bytes: &mut [u8], index: u32, is_d
     }
     desc.set_inode_bitmap_csum(bytes, geo);
     fresh
+}
+
+fn unmarked(ino: InodeNr, bitmap: BlockNr) -> Error {
+    Error::corrupt(Damage::InodeBitmap, "freed, but its bit is clear").of(ino).at(bitmap)
 }
 
 impl Filesystem {
@@ -185,6 +190,17 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Whether an inode number can be given back. While what is returned lives, [`Filesystem::free_inode_number`] does
+    /// not fail for want of it.
+    pub(crate) fn check_free_inode_number(&self, ino: InodeNr) -> Result<Prepared> {
+        let place = self.geo.inode_location(ino)?;
+        let held = self.groups.hold_inodes(place.group)?;
+        if !held.bitmap.read(|bytes| bitmap::test(bytes, place.index)) {
+            return Err(unmarked(ino, held.bitmap.block));
+        }
+        Ok(held)
+    }
+
     /// Gives an inode number back. 2 credits.
     pub(crate) fn free_inode_number(&self, handle: &mut Handle, ino: InodeNr, was_dir: bool) -> Result<()> {
         let place = self.geo.inode_location(ino)?;
@@ -192,9 +208,7 @@ impl Filesystem {
         let geo = &self.geo;
         self.groups.update_bitmap(handle, place.group, &buffer, |desc, bytes| {
             if !bitmap::test(bytes, place.index) {
-                return Err(Error::corrupt(Damage::InodeBitmap, "freed, but its bit is clear")
-                    .of(ino)
-                    .at(buffer.block));
+                return Err(unmarked(ino, buffer.block));
             }
             bitmap::clear(bytes, place.index);
             desc.free_inodes += 1;

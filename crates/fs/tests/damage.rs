@@ -358,6 +358,92 @@ fn an_inode_that_cannot_be_freed_leaves_errors_in_the_state() {
     assert_eq!((sb.raw().s_error_count.get(), sb.raw().s_last_error_ino.get()), (1, ino.0));
 }
 
+/// What a bitmap has to suffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Harm {
+    Unreadable,
+    WrongChecksum,
+    ClearBit,
+}
+
+/// An unlinked inode whose bitmap is bad, or that of its attributes' block, is lost space: the mount goes on, and the
+/// image says so.
+#[test]
+fn a_bitmap_that_keeps_an_inode_from_being_freed_costs_that_inode_only() {
+    let cred = Cred::default();
+    for of_inodes in [true, false] {
+        for harm in [Harm::Unreadable, Harm::WrongChecksum, Harm::ClearBit] {
+            let what = format!("{of_inodes}, {harm:?}");
+            // Without checksums a clear bit is all that is wrong.
+            let kind = if harm == Harm::ClearBit { KINDS[0] } else { &["-t", "ext4", "-b", "1024"] };
+            let dev = made(kind, |fs, root| {
+                fs.create(root, b"d", NewNode::directory(0o755), cred).expect("mkdir");
+                let f = fs.create(root, b"f", NewNode::file(0o644), cred).expect("create");
+                fs.set_xattr(&f, b"user.large", &[b'L'; 600], SetMode::Any).expect("xattr");
+            });
+            let (fs, root) = mount(&dev);
+            let ino = fs.lookup(&root, b"f").expect("there").ino;
+            drop(root);
+            fs.unmount().expect("unmount");
+            let sb = super_of(&dev);
+            let geo = sb.geometry();
+            let place = geo.inode_location(ino).expect("place");
+            let mut attributes = BlockNr(0);
+            edit_inode(&dev, ino, |slot| {
+                attributes = InodeDesc::parse(slot, ino, geo).expect("inode").file_acl;
+            });
+            let (nr, index) = if of_inodes {
+                (desc(&dev, geo, place.group).inode_bitmap, place.index)
+            } else {
+                let (group, index) = geo.group_of_block(attributes).expect("place");
+                (desc(&dev, geo, group).block_bitmap, index)
+            };
+            let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+            let mut bytes = block(&dev, geo, nr);
+            match harm {
+                Harm::Unreadable => {
+                    let at = nr.0 * u64::from(geo.block_size);
+                    faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + u64::from(geo.block_size)));
+                }
+                Harm::WrongChecksum => bytes[100] ^= 1,
+                Harm::ClearBit => {
+                    bitmap::clear(&mut bytes, index);
+                }
+            }
+            put(&dev, nr, &bytes);
+            let fs = Filesystem::mount(faulty.clone(), options()).expect("mounted");
+            let root = fs.root().expect("root");
+            let f = fs.lookup(&root, b"f").expect("there");
+            fs.unlink(&root, b"f").expect("the name goes");
+            drop(f);
+            fs.reap();
+            assert!(!fs.is_read_only(), "{what}");
+            let d = fs.lookup(&root, b"d").expect("there");
+            let mut g = fs.create(&d, b"g", NewNode::file(0o644), cred);
+            if of_inodes && harm == Harm::ClearBit && g.is_err() {
+                // The number is still somebody's, which is found out once.
+                g = fs.create(&d, b"g", NewNode::file(0o644), cred);
+            }
+            let g = g.unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_ne!(g.ino, ino, "{what}");
+            fs.fsync(&g, false).unwrap_or_else(|e| panic!("{what}: {e}"));
+            drop((root, d, g));
+            let _ = fs.unmount();
+            let sb = super_of(&dev);
+            assert!(sb.state().contains(FsState::ERROR), "{what}");
+            if of_inodes && harm == Harm::ClearBit {
+                // Whoever found the number taken has left its bit set, and it could be freed then.
+                continue;
+            }
+            // Still there, and an orphan.
+            edit_inode(&dev, ino, |slot| {
+                let inode = InodeDesc::parse(slot, ino, geo).expect("inode");
+                assert_eq!((inode.links, inode.file_acl), (0, attributes), "{what}");
+            });
+        }
+    }
+}
+
 #[test]
 fn the_superblock_says_what_is_damaged_and_where() {
     for kind in KINDS {

@@ -721,12 +721,7 @@ impl<S: GroupStore> Allocator<S> {
     /// after the transaction is durable. Double free, blocks outside the file system or of its own metadata:
     /// [`Error::Corrupt`], found before anything is changed.
     pub fn free(&self, txn: &mut S::Txn, start: BlockNr, len: u64) -> Result<FreedExtents, S::Error> {
-        let pieces = self.split(start, len)?;
-        if let Some((zone, _)) = self.zones.within(start.0, start.0 + len).next() {
-            let (group, _) = self.geometry.locate(BlockNr(zone)).unwrap_or_default();
-            let detail = format!("file system metadata in the {len} blocks to free from {}", start.0);
-            return Err(Error::corrupt(group, BlockNr(zone), detail).into());
-        }
+        let pieces = self.pieces_to_free(start, len)?;
         // Nothing of the first is marked if the second's bitmap cannot be read; and once it is, it is not read again.
         let mut prepared = Vec::with_capacity(pieces.len());
         for piece in &pieces {
@@ -749,6 +744,24 @@ impl<S: GroupStore> Allocator<S> {
         }
         trace_point!(ext4_mballoc_free, start = start.0, len = len);
         Ok(freed)
+    }
+
+    /// Whether [`Allocator::free`] would free these blocks now, for who changes something else first.
+    pub fn check_free(&self, start: BlockNr, len: u64) -> Result<(), S::Error> {
+        for piece in &self.pieces_to_free(start, len)? {
+            self.lock_to_free(piece)?;
+        }
+        Ok(())
+    }
+
+    fn pieces_to_free(&self, start: BlockNr, len: u64) -> crate::Result<Vec<Extent>> {
+        let pieces = self.split(start, len)?;
+        if let Some((zone, _)) = self.zones.within(start.0, start.0 + len).next() {
+            let (group, _) = self.geometry.locate(BlockNr(zone)).unwrap_or_default();
+            let detail = format!("file system metadata in the {len} blocks to free from {}", start.0);
+            return Err(Error::corrupt(group, BlockNr(zone), detail));
+        }
+        Ok(pieces)
     }
 
     /// Cuts a range at group borders.

@@ -12,14 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use extant_base::sync::atomic::Ordering;
+use extant_cache::Buffer;
 use extant_journal::Handle;
 use extant_ondisk::LogicalBlock;
 
 use crate::error::Result;
 use crate::filesystem::Filesystem;
+use crate::groups::Prepared;
 use crate::inode::Inode;
 use crate::ops::credits;
-use crate::xattr;
+use crate::xattr::{self, XattrSource};
 use crate::xattr_store::XattrView;
 
 /// Inodes that one call of [`Filesystem::reap`] frees at most.
@@ -166,6 +168,22 @@ impl Filesystem {
         }
     }
 
+    /// What can fail of an eviction besides its map, before the first change: a bitmap that cannot be read, or is
+    /// damaged, costs the inode, not the mount (Linux: `ext4_free_inode` leaks it likewise). Held, the blocks stay in
+    /// memory.
+    fn check_eviction(&self, inode: &Arc<Inode>) -> Result<(Prepared, Option<Prepared>, Arc<Buffer>)> {
+        let view = XattrView { fs: self, inode };
+        xattr::check(&view)?;
+        let number = self.check_free_inode_number(inode.ino)?;
+        let mut attributes = None;
+        if let Some(nr) = view.block_nr() {
+            self.alloc.check_free(nr, 1)?;
+            attributes = self.geo.group_of_block(nr).map(|(group, _)| self.groups.hold_blocks(group)).transpose()?;
+        }
+        let (table, _) = self.inode_slot(inode.ino)?;
+        Ok((number, attributes, table))
+    }
+
     fn free_inode(&self, inode: &Arc<Inode>) -> Result<()> {
         let _exclusive = inode.rw.write();
         let _wb = inode.wb.lock();
@@ -176,7 +194,7 @@ impl Filesystem {
             let maps = d.is_regular() || d.is_dir() || (d.is_symlink() && !d.is_fast_symlink(&self.geo));
             (d.is_dir(), maps, d.file_acl.0 != 0)
         };
-        xattr::check(&XattrView { fs: self, inode })?;
+        let _held = self.check_eviction(inode)?;
         let mut handle = if has_map {
             // Also promises that never became blocks.
             self.remove_blocks(inode, LogicalBlock(0), LogicalBlock(0xFFFF_FFFE))?
