@@ -175,6 +175,16 @@ impl DirView<'_> {
         }
     }
 
+    /// The block where a name was found, to be held while it must stay in memory.
+    pub(crate) fn hold_found(&self, found: &Found) -> Result<Arc<Buffer>> {
+        self.mine(self.buffer(found.lblk, BlockKind::Leaf))
+    }
+
+    /// The same of the block with `.` and `..`.
+    pub(crate) fn hold_first(&self) -> Result<Arc<Buffer>> {
+        self.mine(self.buffer(0, BlockKind::Any))
+    }
+
     pub(crate) fn dotdot(&self) -> Result<InodeNr> {
         self.mine(dir::dotdot(self, &self.params))
     }

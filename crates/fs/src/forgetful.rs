@@ -1,6 +1,6 @@
 //! A device for tests that takes the memory of a change away in its middle: when a block bitmap is read, everything
-//! leaves the memory that nobody holds, and from some such read on no bitmap and no block of a file, a directory or a
-//! map can be read.
+//! leaves the memory that nobody holds, and from some such read on no block bitmap, no inode and no block of a file, a
+//! directory or a map can be read.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
@@ -15,7 +15,7 @@ use crate::{Filesystem, MountOptions, Mounted};
 pub(crate) struct Forgetful {
     inner: Arc<MemDevice>,
     fs: OnceLock<Weak<Filesystem>>,
-    /// The block bitmaps, and where the files begin.
+    /// The block bitmaps, and where the inodes begin, and the files behind them.
     places: OnceLock<(Vec<Range<u64>>, u64)>,
     /// How often bitmaps can be read; 0: as often as anybody likes.
     reads_left: AtomicU32,
@@ -37,9 +37,8 @@ impl Forgetful {
             .map(|g| mounted.groups.with(g, |d| d.block_bitmap.0 << bits).expect("group"))
             .map(|at| at..at + block)
             .collect();
-        let tables = u64::from(mounted.geo.inode_table_blocks * mounted.geo.group_count());
         let table = mounted.groups.with(GroupNr(0), |d| d.inode_table.0).expect("group");
-        dev.places.set((bitmaps, (table + tables) << bits)).expect("once");
+        dev.places.set((bitmaps, table << bits)).expect("once");
         dev.fs.set(Arc::downgrade(&mounted.arc())).expect("once");
         (dev, mounted)
     }
@@ -88,9 +87,9 @@ impl BlockDevice for Forgetful {
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
         let len = buf.len() as u64;
-        let Some((bitmaps, files)) = self.places.get() else { return self.inner.read_at(offset, buf, flags) };
+        let Some((bitmaps, inodes)) = self.places.get() else { return self.inner.read_at(offset, buf, flags) };
         let of_bitmaps = bitmaps.iter().any(|bitmap| offset < bitmap.end && bitmap.start < offset + len);
-        if self.unreadable.load(Ordering::SeqCst) && (of_bitmaps || offset >= *files) {
+        if self.unreadable.load(Ordering::SeqCst) && (of_bitmaps || offset >= *inodes) {
             return Err(Error::io(self.name(), BioOp::Read, offset, len, std::io::Error::other("forgotten")));
         }
         self.inner.read_at(offset, buf, flags)?;

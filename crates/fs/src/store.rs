@@ -35,6 +35,12 @@ impl Filesystem {
         Ok((self.cache.get(block)?, place.offset))
     }
 
+    /// The table blocks of inodes that an operation will write. Got before its first change, and held until its handle
+    /// ends, they stay in memory: [`Filesystem::write_inode`] does not fail in the middle for want of them.
+    pub(crate) fn hold_slots<'a>(&self, inodes: impl IntoIterator<Item = &'a InodeRef>) -> Result<Vec<Arc<Buffer>>> {
+        inodes.into_iter().map(|inode| self.inode_slot(inode.ino).map(|(table, _)| table)).collect()
+    }
+
     /// The checksum seed of an inode's own blocks.
     pub(crate) fn inode_seed(&self, ino: InodeNr, generation: u32) -> Option<u32> {
         self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, generation).raw())
@@ -353,5 +359,117 @@ impl Filesystem {
             handle.freed(s, l);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_block::device::FaultyDevice;
+
+    use super::*;
+    use crate::dir_store::tests::{hide_from, spacious};
+    use crate::forgetful::Forgetful;
+    use crate::{Attr, Cred, NewNode, RenameFlags, SetAttr, SetMode, WriteFlags};
+
+    /// The tree of the test below.
+    struct Tree<'a> {
+        fs: &'a Filesystem,
+        d: InodeRef,
+        e: InodeRef,
+        file: InodeRef,
+        sub: InodeRef,
+        other: InodeRef,
+    }
+
+    type State = (Vec<Attr>, Vec<(Vec<u8>, u64)>);
+
+    impl Tree<'_> {
+        fn inodes(&self) -> [&InodeRef; 5] {
+            [&self.d, &self.e, &self.file, &self.sub, &self.other]
+        }
+
+        fn state(&self) -> State {
+            let mut names = Vec::new();
+            for dir in [&self.d, &self.e, &self.sub] {
+                let note = |item: crate::DirItem<'_>| {
+                    names.push((item.name.to_vec(), u64::from(item.ino.0)));
+                    true
+                };
+                self.fs.read_dir(dir, 0, note).expect("listed");
+            }
+            (self.inodes().map(|inode| self.fs.getattr(inode)).to_vec(), names)
+        }
+    }
+
+    /// Tries a change while one of the inodes that it writes is not to be had.
+    fn refuse(
+        tree: &Tree<'_>,
+        faulty: &FaultyDevice,
+        what: &str,
+        hidden: &[&InodeRef],
+        change: impl Fn() -> Result<()>,
+    ) {
+        for inode in hidden {
+            let before = tree.state();
+            hide_from(tree.fs, faulty, inode);
+            let failed = change();
+            faulty.clear();
+            assert!(matches!(failed, Err(Error::Device(_))), "{what} without {}: {failed:?}", inode.ino);
+            assert!(!tree.fs.is_read_only(), "{what} without {}: nothing was half done", inode.ino);
+            assert_eq!(tree.state(), before, "{what} without {}", inode.ino);
+        }
+    }
+
+    /// An inode in memory whose table block is not to be had: nothing that has to write it begins.
+    #[test]
+    fn what_cannot_be_written_is_not_begun() {
+        let (dev, faulty, fs) = spacious("dir_index");
+        let root = fs.root().expect("root");
+        let create = |dir: &InodeRef, name: &[u8], node| fs.create(dir, name, node, Cred::default()).expect("create");
+        let [d, e] = [b"d", b"e"].map(|name| create(&root, name, NewNode::directory(0o755)));
+        let file = create(&d, b"file", NewNode::file(0o644));
+        let sub = create(&d, b"sub", NewNode::directory(0o755));
+        let other = create(&e, b"other", NewNode::file(0o644));
+        fs.write(&file, 0, &[1; 5000], WriteFlags::default()).expect("write");
+        fs.sync().expect("sync");
+        let tree = Tree { fs: &fs, d, e, file, sub, other };
+        let Tree { d, e, file, sub, other, .. } = &tree;
+        let refuse = |what: &str, hidden: &[&InodeRef], change: &dyn Fn() -> Result<()>| {
+            refuse(&tree, &faulty, what, hidden, change);
+        };
+        let chown = SetAttr { uid: Some(4711), ..SetAttr::default() };
+        refuse("chown", &[file], &|| fs.setattr(file, &chown).map(drop));
+        let cut = SetAttr { size: Some(100), ..SetAttr::default() };
+        refuse("truncate", &[file], &|| fs.setattr(file, &cut).map(drop));
+        refuse("create", &[d], &|| fs.create(d, b"new", NewNode::file(0o644), Cred::default()).map(drop));
+        refuse("unlink", &[d, file], &|| fs.unlink(d, b"file"));
+        refuse("rmdir", &[d, sub], &|| fs.rmdir(d, b"sub"));
+        refuse("link", &[e, file], &|| fs.link(file, e, b"linked"));
+        let rename = |old: &[u8], new: &[u8], flags| fs.rename(d, old, e, new, flags);
+        refuse("rename", &[d, e, file], &|| rename(b"file", b"new", RenameFlags::default()));
+        refuse("replace", &[d, e, file, other], &|| rename(b"file", b"other", RenameFlags::default()));
+        refuse("move", &[d, e, sub], &|| rename(b"sub", b"new", RenameFlags::default()));
+        let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
+        refuse("exchange", &[d, e, sub, other], &|| rename(b"sub", b"other", exchange));
+        drop((tree, root));
+        fs.unmount().expect("unmount");
+        crate::tools::assert_clean(&dev);
+    }
+
+    /// The same where it has left the memory since the operation began.
+    #[test]
+    fn what_will_be_written_stays_in_memory() {
+        let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-I", "1024", "-N", "64"], "8M"));
+        let (forgetful, fs) = Forgetful::mount(dev.clone());
+        let root = fs.root().expect("root");
+        let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+        let (set, allocated) = forgetful.run(&fs, || fs.set_xattr(&f, b"user.large", &[b'L'; 900], SetMode::Any));
+        assert!(set.is_ok() && allocated && !fs.is_read_only(), "{set:?}");
+        let mkdir = || fs.create(&root, b"d", NewNode::directory(0o755), Cred::default());
+        let (made, allocated) = forgetful.run(&fs, mkdir);
+        assert!(made.is_ok() && allocated && !fs.is_read_only(), "{made:?}");
+        drop((root, f, made));
+        fs.unmount().expect("unmount");
+        crate::tools::assert_clean(&dev);
     }
 }

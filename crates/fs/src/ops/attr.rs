@@ -112,6 +112,8 @@ impl Filesystem {
             }
             return Ok(());
         }
+        // What can fail of writing the inode comes before the first change, to its size or anything else.
+        let _table = self.hold_slots([inode])?;
         let resized = match set.size {
             Some(size) => {
                 match inode.file_type() {

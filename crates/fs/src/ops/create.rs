@@ -156,6 +156,7 @@ impl Filesystem {
         if view.lookup(name)?.is_some() {
             return Err(Error::Exists);
         }
+        let _table = self.hold_slots([dir])?;
         self.transact_whole(credits::create(&view), |handle| {
             let inode = self.new_inode(handle, dir, name, node, cred)?;
             // The directory's flags may have changed since: a snapshot for this operation.

@@ -103,6 +103,7 @@ impl Filesystem {
             }
             self.check_project(dir, inode)?;
             self.may_change(inode, Change::Link)?;
+            let _tables = self.hold_slots([inode, dir])?;
             self.transact_whole(credits::link(&view), |handle| {
                 let now = self.now();
                 let from_nothing = {
@@ -164,6 +165,7 @@ impl Filesystem {
             }
             self.may_change(dir, Change::RemoveEntry)?;
             self.may_change(&inode, Change::Unlink)?;
+            let _tables = self.hold_slots([dir, &inode])?;
             self.transact_whole(credits::REMOVE_NAME, |handle| {
                 view.remove(handle, name, Some(&found))?;
                 let now = self.now();
@@ -215,6 +217,7 @@ impl Filesystem {
             if !below.is_empty()? {
                 return Err(Error::NotEmpty);
             }
+            let _tables = self.hold_slots([dir, &inode])?;
             self.transact_whole(credits::REMOVE_NAME, |handle| {
                 view.remove(handle, name, Some(&found))?;
                 let now = self.now();
@@ -301,6 +304,7 @@ impl Filesystem {
         if kill == 0 && !has_caps {
             return Ok(());
         }
+        let _table = self.hold_slots([inode])?;
         self.transact_whole(credits::CHMOD, |handle| {
             if has_caps {
                 self.edit_xattrs(handle, inode, |edit| xattr::remove(edit, b"security.capability"))?;

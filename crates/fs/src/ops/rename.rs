@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use extant_cache::Buffer;
 use extant_journal::Handle;
 use extant_ondisk::InodeNr;
 use extant_ondisk::time::Timestamp;
@@ -150,6 +151,9 @@ impl Filesystem {
             .collect();
         dirs.sort_by_key(|i| i.ino);
         let _moving: Vec<_> = dirs.iter().map(|d| d.rw.write_nested()).collect();
+        // What is changed behind the first change, and was read for it.
+        let _tables = self.hold_slots([old_dir, new_dir, &source].into_iter().chain(&target))?;
+        let _entries = (old_view.hold_found(&from)?, to.map(|to| new_view.hold_found(&to)).transpose()?);
         let result = match (&target, to) {
             (Some(target), Some(to)) if flags.exchange => {
                 self.exchange(&old_view, &new_view, (&from, &source), (&to, target))
@@ -228,7 +232,7 @@ impl Filesystem {
         if source.is_dir() && !same_dir && target.is_none() && !self.may_link_dir(new_dir, new_view) {
             return Err(Error::TooManyLinks);
         }
-        self.check_moves(source, same_dir)?;
+        let _dots = self.check_moves(source, same_dir)?;
         self.transact_whole(credits::rename(new_view, whiteout.is_some()), |handle| {
             // First what can fail for want of space: the whiteout, then the new name.
             let whiteout = match whiteout {
@@ -247,9 +251,10 @@ impl Filesystem {
                 }
                 return Err(e);
             }
-            // Adding may have moved the old entry or turned the directory into a tree: look again.
+            // Adding may have moved the old entry, which shows where it was, or turned the directory into a tree, whose
+            // root is no place for entries.
             let fresh = DirView::new(self, old_dir);
-            let hint = (!same_dir).then_some(from);
+            let hint = (fresh.params.is_indexed == old_view.params.is_indexed).then_some(from);
             let taken = match &whiteout {
                 None => fresh.remove(handle, old_name, hint),
                 Some(w) => fresh
@@ -291,13 +296,14 @@ impl Filesystem {
         })
     }
 
-    /// What a move needs of the directory that moves, read before anything changes.
-    fn check_moves(&self, inode: &InodeRef, same_dir: bool) -> Result<()> {
-        if inode.is_dir() && !same_dir {
-            let view = DirView::new(self, inode);
-            view.dotdot()?;
+    /// What a move needs of the directory that moves, read before anything changes, and to be held until it has.
+    fn check_moves(&self, inode: &InodeRef, same_dir: bool) -> Result<Option<Arc<Buffer>>> {
+        if !inode.is_dir() || same_dir {
+            return Ok(None);
         }
-        Ok(())
+        let view = DirView::new(self, inode);
+        view.dotdot()?;
+        view.hold_first().map(Some)
     }
 
     fn exchange(
@@ -318,8 +324,7 @@ impl Filesystem {
         if gains.is_some_and(|view| !self.may_link_dir(view.dir, view)) {
             return Err(Error::TooManyLinks);
         }
-        self.check_moves(source, same_dir)?;
-        self.check_moves(target, same_dir)?;
+        let _dots = (self.check_moves(source, same_dir)?, self.check_moves(target, same_dir)?);
         self.transact_whole(credits::EXCHANGE, |handle| {
             let now = self.now();
             let (source_type, target_type) = (source.file_type(), target.file_type());

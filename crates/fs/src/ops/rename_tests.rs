@@ -7,6 +7,7 @@ use extant_ondisk::inode::LINK_MAX;
 
 use super::*;
 
+use crate::forgetful::Forgetful;
 use crate::{MountOptions, Mounted};
 
 fn mounted() -> (Arc<MemDevice>, Mounted) {
@@ -66,4 +67,46 @@ fn a_loop_of_directories_is_noticed_after_a_few_steps() {
     assert!(matches!(r, Err(Error::Corrupt { .. })), "{r:?}");
     let looks = fs.cache.stats.hits.get() - before;
     assert!(looks < 100, "{looks} looks at blocks");
+}
+
+/// The old name's block, and that of the `..` of what moves, are still there when the new name's directory has grown,
+/// however short of memory the cache is meanwhile.
+#[test]
+fn a_rename_that_has_begun_reads_nothing_more() {
+    for features in ["dir_index", "^dir_index"] {
+        rename_short_of_memory(features);
+    }
+}
+
+fn rename_short_of_memory(features: &str) {
+    let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-N", "1024", "-O", features], "8M"));
+    let (forgetful, fs) = Forgetful::mount(dev.clone());
+    let root = fs.root().expect("root");
+    let [from, to] = [b"from".as_slice(), b"to"].map(|name| mkdir(&fs, &root, name));
+    let name = |i: u32| format!("{i:0>200}").into_bytes();
+    // All at first, so that the map of the other directory stays small.
+    for i in 0..60 {
+        mkdir(&fs, &from, &name(i));
+    }
+    let (mut moves, mut renames) = (0, 0);
+    for i in 0..60 {
+        // Where the map of the new directory cannot be read the block that it got goes back, and nothing has happened.
+        let go = |from: &InodeRef, old: &[u8], new: &[u8]| {
+            let rename = || fs.rename(from, old, &to, new, RenameFlags::default());
+            let (renamed, grown) = forgetful.run(&fs, rename);
+            assert!(!fs.is_read_only(), "{features}, {i}: {renamed:?}");
+            if renamed.is_err() {
+                rename().expect("again");
+            }
+            u32::from(grown && renamed.is_ok())
+        };
+        moves += go(&from, &name(i), &name(i));
+        // Another name in the same directory, in another leaf perhaps.
+        renames += go(&to, &name(i / 2), &name(1000 + i));
+        fs.rename(&to, &name(1000 + i), &to, &name(i / 2), RenameFlags::default()).expect("back");
+    }
+    assert!(renames > 0 && (moves > 0 || features == "^dir_index"), "{features}: {moves} and {renames}");
+    drop((root, from, to));
+    fs.unmount().expect("unmount");
+    crate::tools::assert_clean(&dev);
 }

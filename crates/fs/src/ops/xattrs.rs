@@ -34,6 +34,7 @@ impl Filesystem {
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             self.may_change(inode, Change::Xattr)?;
+            let _table = self.hold_slots([inode])?;
             self.transact_whole(credits::SET_XATTR, |handle| {
                 self.edit_xattrs(handle, inode, |edit| xattr::set(edit, name, value, mode))?;
                 inode.meta.write().desc.ctime = self.now();
@@ -49,6 +50,7 @@ impl Filesystem {
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             self.may_change(inode, Change::Xattr)?;
+            let _table = self.hold_slots([inode])?;
             self.transact_whole(credits::SET_XATTR, |handle| {
                 self.edit_xattrs(handle, inode, |edit| xattr::remove(edit, name))?;
                 inode.meta.write().desc.ctime = self.now();
