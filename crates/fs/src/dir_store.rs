@@ -15,7 +15,7 @@ use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::htree::{HashVersion, Hasher};
-use extant_ondisk::inode::{FileType, InodeFlags};
+use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
 use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
@@ -125,6 +125,18 @@ impl<'a> DirView<'a> {
         {
             held.push((lblk, buffer.clone()));
         }
+    }
+
+    /// Whether the inode can say how much the directory owns when it has grown by a block, with nodes to map it: what
+    /// writing it would find out when the block has been taken already.
+    fn check_room_in_inode(&self) -> Result<()> {
+        let geo = &self.fs.geo;
+        let nodes = self.dir.map.read().credits_for_insert(geo.block_size, 1);
+        let grown = self.dir.meta.read().desc.blocks + u64::from((1 + nodes) * (geo.block_size / 512));
+        if grown > InodeDesc::max_blocks(geo) {
+            return Err(extant_ondisk::Error::unsupported(format!("{} with {grown} sectors", self.dir.ino)).into());
+        }
+        Ok(())
     }
 
     fn buffer(&self, lblk: u32, kind: BlockKind) -> Result<Arc<Buffer>> {
@@ -281,6 +293,7 @@ impl DirStore for DirView<'_> {
 
     fn append(&self, handle: &mut Handle, kind: BlockKind, f: impl FnOnce(&mut [u8])) -> Result<u32> {
         let lblk = self.blocks();
+        self.check_room_in_inode()?;
         let view = self.fs.map_view(self.dir);
         let goal = match lblk.checked_sub(1) {
             Some(last) => BlockNr(self.physical(last)?.0 + 1),
@@ -290,20 +303,23 @@ impl DirStore for DirView<'_> {
         let mut map = self.dir.map.write();
         if let Err(e) = map.insert(&view, handle, LogicalBlock(lblk), block, 1, false) {
             drop(map);
-            self.fs.free_blocks(handle, block, 1)?;
+            let freed = self.fs.free_blocks(handle, block, 1);
+            self.fs.whole(handle, freed)?;
             return Err(e);
         }
         // The blocks of the map's own nodes are counted by the map; the directory block by it too.
         self.dir.absorb_map(&mut map, self.fs.geo.block_size);
         drop(map);
-        view.init(handle, block, |b| {
+        let filled = view.init(handle, block, |b| {
             f(b);
             dir::seal(&self.params, kind, b);
-        })?;
+        });
+        self.fs.whole(handle, filled)?;
         let size = u64::from(lblk + 1) << self.fs.geo.block_bits;
         self.dir.set_size(size);
         self.dir.meta.write().desc.size = size;
-        self.fs.write_inode_data(handle, self.dir)?;
+        let written = self.fs.write_inode_data(handle, self.dir);
+        self.fs.whole(handle, written)?;
         Ok(lblk)
     }
 

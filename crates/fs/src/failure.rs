@@ -114,4 +114,26 @@ mod tests {
         let (_, said) = crate::tools::e2fsck(&dev, &["-fn"]);
         assert!(!said.contains("Block bitmap differences"), "{said}");
     }
+
+    /// A directory that owns as much as its inode can say takes the names that it has room for, and no block more.
+    #[test]
+    fn a_directory_whose_inode_would_not_be_stored_does_not_grow() {
+        let dev = crate::tools::made(&["-t", "ext4", "-b", "1024", "-O", "^huge_file"], "16M");
+        let options = MountOptions { threads: false, ..MountOptions::default() };
+        let dev = Arc::new(crate::tools::edited(&dev, &["mkdir d", "sif d blocks 0xFFFFFFFF"]));
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let d = fs.walk(b"d", true).expect("there");
+        let create = |i: u32| fs.create(&d, format!("{i:0>100}").as_bytes(), NewNode::file(0o644), Cred::default());
+        let made = (0..20).take_while(|i| create(*i).is_ok()).count() as u32;
+        assert!((5..15).contains(&made), "{made} names");
+        let refused = create(made);
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+        fs.sync().expect("sync");
+        assert!(!fs.is_read_only() && d.size() == 1024);
+        assert_eq!((0..20).filter(|i| fs.lookup(&d, format!("{i:0>100}").as_bytes()).is_ok()).count() as u32, made);
+        drop(d);
+        fs.unmount().expect("unmount");
+        let (_, said) = crate::tools::e2fsck(&dev, &["-fn"]);
+        assert!(!said.contains("bitmap differences"), "{said}");
+    }
 }
