@@ -103,9 +103,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     if !read_only {
         fs.mark_mounted()?;
         fs.start_threads()?;
-        if let Err(e) = clean_orphans(&fs) {
-            fs.note_error(&e);
-        }
+        clean_orphans(&fs)?;
     }
     if !fs.root()?.is_dir() {
         return Err(Error::corrupt(Damage::Inode, "the root is no directory").of(InodeNr::ROOT));

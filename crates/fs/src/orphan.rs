@@ -16,7 +16,7 @@ use extant_journal::Handle;
 use extant_ondisk::csum::ChecksumSeed;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
 
-use crate::error::Result;
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::MapState;
@@ -53,11 +53,15 @@ impl Orphans {
         Orphans(Mutex::new(&CLASS, State { place, list: Vec::new(), free: Vec::new(), cut_short, file: None }))
     }
 
-    /// Sets up the orphan file, whose slots are all free (clean-up has run).
-    pub(crate) fn use_file(&self, seed: Option<ChecksumSeed>, blocks: Vec<BlockNr>, slots_per_block: u32) {
+    /// Sets up the orphan file. Slots that are in use, whatever for, and those of damaged blocks are not given away.
+    pub(crate) fn use_file(&self, file: &OrphanFile, slots_per_block: u32) {
+        let used: HashSet<(u32, u32)> = file.used.iter().map(|(block, slot, _)| (*block, *slot)).collect();
+        let whole = |b: &u32| file.damaged.iter().all(|(damaged, _)| damaged != b);
+        let slots = (0..file.blocks.len() as u32).rev().filter(whole);
+        let slots = slots.flat_map(|b| (0..slots_per_block).rev().map(move |i| (b, i)));
         let mut s = self.0.lock();
-        s.free = (0..blocks.len() as u32).rev().flat_map(|b| (0..slots_per_block).rev().map(move |i| (b, i))).collect();
-        s.file = Some((seed, blocks));
+        s.free = slots.filter(|place| !used.contains(place)).collect();
+        s.file = Some((file.seed, file.blocks.clone()));
     }
 
     /// Takes over the list found at mount, head first.
@@ -71,9 +75,7 @@ impl Orphans {
 
     /// Takes over a used slot of the orphan file found at mount.
     pub(crate) fn adopt_slot(&self, ino: InodeNr, block: u32, slot: u32) {
-        let mut s = self.0.lock();
-        s.free.retain(|place| *place != (block, slot));
-        s.place.insert(ino, Place::File { block, slot });
+        self.0.lock().place.insert(ino, Place::File { block, slot });
     }
 
     /// The truncation of this file has left blocks behind its end. It is forgotten once another takes them, or the
@@ -91,19 +93,29 @@ impl Orphans {
     }
 }
 
+/// An inode that is not in use is damage where a record names it.
+pub(crate) fn named_wrongly(e: Error) -> Error {
+    match e {
+        Error::Stale(ino) => Error::corrupt(Damage::Orphans, "not in use").of(ino),
+        e => e,
+    }
+}
+
 /// What the orphan file says.
 pub(crate) struct OrphanFile {
     pub seed: Option<ChecksumSeed>,
     pub blocks: Vec<BlockNr>,
     /// Block of the file, slot in it, and the orphan.
     pub used: Vec<(u32, u32, InodeNr)>,
+    /// Blocks of the file that say nothing, and what is wrong with them.
+    pub damaged: Vec<(u32, Error)>,
 }
 
 impl Filesystem {
     /// Reads the orphan file; `None` without one.
     pub(crate) fn read_orphan_file(&self) -> Result<Option<OrphanFile>> {
         let Some(ino) = self.sb.lock().orphan_file() else { return Ok(None) };
-        let inode = self.iget_own(ino)?;
+        let inode = self.iget_own(ino).map_err(named_wrongly)?;
         let seed = self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, inode.generation));
         let mut blocks = Vec::new();
         let view = self.map_view(&inode);
@@ -114,14 +126,17 @@ impl Filesystem {
             if blocks.len() <= 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         blocks.truncate(512);
-        let mut used = Vec::new();
+        let (mut used, mut damaged) = (Vec::new(), Vec::new());
         for (i, nr) in blocks.iter().enumerate() {
             let buffer = self.cache.get(*nr)?;
-            buffer.read(|b| orphan::verify(b, *nr, seed))?;
+            if let Err(e) = buffer.read(|b| orphan::verify(b, *nr, seed)) {
+                damaged.push((i as u32, e.into()));
+                continue;
+            }
             buffer.set_verified();
             buffer.read(|b| used.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
         }
-        Ok(Some(OrphanFile { seed, blocks, used }))
+        Ok(Some(OrphanFile { seed, blocks, used, damaged }))
     }
 
     /// Sets one slot of the orphan file. 1 credit.

@@ -29,6 +29,7 @@ use crate::draft::Draft;
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::fast_commit;
 use crate::filesystem::Filesystem;
+use crate::inode::InodeRef;
 use crate::ops::credits;
 use crate::options::{BorrowJournal, JournalDevice, MountOptions};
 use crate::super_block::{read_super_at, write_super};
@@ -179,7 +180,23 @@ pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> 
 }
 
 /// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
+///
+/// # Errors
+/// What is no damage, a device that does not read, say: the mount has been cut off then, and the next one finds the
+/// same orphans. Damage is noted, and costs the orphan that it is in, or hides those behind it on the list.
 pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
+    let mut found = Vec::new();
+    let cleaned = find_orphans(fs, &mut found).and_then(|()| end_orphans(fs, &mut found));
+    if cleaned.is_err() {
+        // While they are used: each would be deleted otherwise, also if what the list has behind it is not known.
+        fs.cut_off();
+    }
+    cleaned
+}
+
+/// Everything that is recorded is known on return, before the first of it goes: what is not would be forgotten with the
+/// next change of the list, and its slot of the orphan file given to another.
+fn find_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
     let (head, damaged) = {
         let sb = fs.sb.lock();
         (sb.last_orphan(), sb.state().contains(FsState::ERROR))
@@ -191,41 +208,65 @@ pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
         }
         return Ok(());
     }
-    let mut chain = Vec::new();
     let mut seen = HashSet::new();
     let mut next = head;
     while let Some(ino) = next {
-        if !fs.geo.contains_inode(ino) || !seen.insert(ino) {
-            return Err(Error::corrupt(Damage::Orphans, format!("on the list after {} others", chain.len())).of(ino));
-        }
-        let inode = fs.iget_orphan(ino)?;
+        let read = if fs.geo.contains_inode(ino) && seen.insert(ino) {
+            fs.iget_orphan(ino)
+        } else {
+            Err(Error::corrupt(Damage::Orphans, format!("on the list after {} others", found.len())).of(ino))
+        };
+        let Some(inode) = unless_damaged(fs, read)? else { break };
         next = match inode.meta.read().desc.dtime {
             0 => None,
             n => Some(InodeNr(n)),
         };
-        chain.push(inode);
+        found.push(inode);
     }
-    let mut slots = Vec::new();
-    if let Some(file) = fs.read_orphan_file()? {
-        fs.orphans.use_file(file.seed, file.blocks, orphan::slots_per_block(fs.geo.block_size as usize) as u32);
-        slots = file.used;
+    fs.orphans.adopt_list(found);
+    let Some(Some(file)) = unless_damaged(fs, fs.read_orphan_file())? else { return Ok(()) };
+    fs.orphans.use_file(&file, orphan::slots_per_block(fs.geo.block_size as usize) as u32);
+    for (_, e) in file.damaged {
+        fs.note_error(&e);
     }
-    fs.orphans.adopt_list(&chain);
-    let mut work = chain;
-    for (block, slot, ino) in slots {
-        if !fs.geo.contains_inode(ino) || !seen.insert(ino) {
-            return Err(Error::corrupt(Damage::Orphans, "in the orphan file, wrongly").of(ino));
+    let mut in_slots = Vec::new();
+    for (block, slot, ino) in file.used {
+        if fs.geo.contains_inode(ino) && seen.insert(ino) {
+            fs.orphans.adopt_slot(ino, block, slot);
+            in_slots.push(ino);
+        } else {
+            fs.note_error(&Error::corrupt(Damage::Orphans, "in the orphan file, wrongly").of(ino));
         }
-        fs.orphans.adopt_slot(ino, block, slot);
-        work.push(fs.iget_orphan(ino)?);
     }
-    for inode in work {
+    for ino in in_slots {
+        found.extend(unless_damaged(fs, fs.iget_orphan(ino))?);
+    }
+    Ok(())
+}
+
+/// Deletes or truncates them, until damage makes the mount read-only.
+fn end_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
+    while let Some(inode) = found.pop() {
+        if fs.is_read_only() {
+            return Ok(());
+        }
         if inode.links() == 0 {
             drop(inode); // the last reference: queued for eviction
         } else {
-            fs.finish_truncate(&inode)?;
+            unless_damaged(fs, fs.finish_truncate(&inode))?;
         }
     }
     fs.drain_evictions();
     Ok(())
+}
+
+/// `None` for damage, which is noted.
+fn unless_damaged<T>(fs: &Filesystem, r: Result<T>) -> Result<Option<T>> {
+    match r {
+        Err(e) if e.is_corruption() => {
+            fs.note_error(&e);
+            Ok(None)
+        }
+        r => r.map(Some),
+    }
 }

@@ -19,6 +19,7 @@ use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapStore};
+use crate::orphan;
 
 impl Filesystem {
     /// The table block of an inode and the offset of its slot.
@@ -111,7 +112,7 @@ impl Filesystem {
         if let Some(inode) = self.inodes.find(ino) {
             return Ok(inode);
         }
-        let desc = self.read_inode(ino)?;
+        let desc = self.read_inode(ino).map_err(orphan::named_wrongly)?;
         self.adopt_inode(ino, desc)
     }
 

@@ -1,0 +1,115 @@
+//! What a crash left half deleted or half truncated, found by a mount on a device that does not read all of it, or in
+//! an image where not all of it is whole.
+
+#[path = "common/tools.rs"]
+mod tools;
+
+use std::sync::Arc;
+
+use extant_block::device::{Fault, FaultyDevice, MemDevice};
+use extant_block::{BioFlags, BioOp, BlockDevice};
+use extant_fs::{Cred, Error, Filesystem, MountOptions, NewNode, OnError};
+use extant_ondisk::InodeNr;
+use extant_ondisk::group_desc::GroupDesc;
+use extant_ondisk::superblock::{SUPERBLOCK_SIZE, SuperBlock};
+
+/// Orphans in the file, and on the list.
+const KINDS: [&[&str]; 2] =
+    [&["-t", "ext4", "-b", "4096", "-O", "orphan_file"], &["-t", "ext4", "-b", "4096", "-O", "^orphan_file"]];
+const BLOCK: u64 = 4096;
+
+fn options(threads: bool) -> MountOptions {
+    MountOptions { threads, seed: Some(1), errors: Some(OnError::Continue), ..MountOptions::default() }
+}
+
+/// What a power cut leaves of two files that are unlinked and open, in two blocks of the inode table: in the log, or in
+/// its place.
+fn with_orphans(kind: &[&str], in_log: bool) -> (MemDevice, [InodeNr; 2]) {
+    let dev = Arc::new(tools::made(kind, "16M"));
+    let fs = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
+    let root = fs.root().expect("root");
+    let name = |i: usize| format!("f{i}");
+    let files: Vec<_> = (0..40)
+        .map(|i| fs.create(&root, name(i).as_bytes(), NewNode::file(0o644), Cred::default()).expect("create"))
+        .collect();
+    let orphans = [10, 39].map(|i| {
+        fs.unlink(&root, name(i).as_bytes()).expect("unlink");
+        files[i].ino
+    });
+    fs.sync().expect("sync");
+    assert!(in_log || fs.freeze().expect("frozen"));
+    let crashed = dev.snapshot();
+    fs.abandon();
+    (crashed, orphans)
+}
+
+fn super_of(dev: &dyn BlockDevice) -> SuperBlock {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    dev.read_at(1024, &mut bytes, BioFlags::empty()).expect("memory");
+    SuperBlock::decode(&bytes, 1024).expect("superblock")
+}
+
+/// Where the inode is on the device, in bytes.
+fn place_of(dev: &dyn BlockDevice, ino: InodeNr) -> u64 {
+    let sb = super_of(dev);
+    let geo = sb.geometry();
+    let place = geo.inode_location(ino).expect("place");
+    let (nr, offset) = geo.group_desc_block(place.group).expect("there");
+    let mut block = vec![0; BLOCK as usize];
+    dev.read_at(nr.0 * BLOCK, &mut block, BioFlags::empty()).expect("memory");
+    let desc = GroupDesc::decode(&block[offset..], place.group, geo).expect("descriptor");
+    (desc.inode_table.0 + u64::from(place.table_block)) * BLOCK + place.offset as u64
+}
+
+/// Changes the 128 bytes that every inode has.
+fn edit(dev: &MemDevice, ino: InodeNr, f: impl FnOnce(&mut [u8])) {
+    let at = place_of(dev, ino);
+    let mut block = vec![0; BLOCK as usize];
+    dev.read_at(at / BLOCK * BLOCK, &mut block, BioFlags::empty()).expect("memory");
+    f(&mut block[(at % BLOCK) as usize..][..128]);
+    dev.write_at(at / BLOCK * BLOCK, &[&block], BioFlags::empty()).expect("memory");
+}
+
+/// A mount that forgot one would leave it to nobody: e2fsck alone could free it.
+#[test]
+fn a_device_that_does_not_read_an_orphan_fails_the_mount() {
+    for kind in KINDS {
+        for threads in [false, true] {
+            for victim in 0..2 {
+                let (dev, orphans) = with_orphans(kind, true);
+                let at = place_of(&dev, orphans[victim]) / BLOCK * BLOCK;
+                let dev = Arc::new(dev);
+                let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+                faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + BLOCK));
+                let failed = Filesystem::mount(faulty.clone(), options(threads)).err();
+                assert!(matches!(failed, Some(Error::Mount { .. })), "{kind:?}, {threads}, {victim}: {failed:?}");
+                // The next one has all of it, whoever mounts: e2fsck -p as it comes before the kernel's.
+                let (code, said) = tools::e2fsck(&dev, &["-p"]);
+                assert!(code <= 1, "{kind:?}, {threads}, {victim}: {said}");
+                faulty.clear();
+                let fs = Filesystem::mount(faulty, options(threads)).expect("mounted");
+                assert_eq!(fs.inode_counts().1, 0, "{kind:?}, {threads}, {victim}");
+                fs.unmount().expect("unmount");
+                tools::assert_clean(&dev);
+            }
+        }
+    }
+}
+
+/// `errors=continue`: one orphan is damaged. The other goes, and the damaged one keeps its slot of the orphan file.
+#[test]
+fn a_damaged_orphan_does_not_keep_the_others() {
+    for (kind, in_file) in KINDS.into_iter().zip([true, false]) {
+        let (dev, [damaged, whole]) = with_orphans(kind, false);
+        let dev = Arc::new(dev);
+        edit(&dev, damaged, |slot| slot[4] ^= 0xEE);
+        let free = u64::from(super_of(&*dev).raw().s_free_inodes_count.get());
+        let fs = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
+        assert_eq!(fs.statfs().inodes_free, free + 1, "{kind:?}: {whole} is freed");
+        assert_eq!(fs.inode_counts().1, usize::from(in_file), "{kind:?}");
+        fs.unmount().expect("unmount");
+        let sb = super_of(&*dev);
+        assert_eq!(sb.raw().s_first_error_ino.get(), damaged.0, "{kind:?}");
+        assert_eq!(sb.last_orphan(), None, "{kind:?}: what was freed is on the list");
+    }
+}
