@@ -113,6 +113,10 @@ impl Filesystem {
             return Ok(inode);
         }
         let desc = self.read_inode(ino).map_err(orphan::named_wrongly)?;
+        if desc.links > 0 && !desc.has_map(&self.geo) {
+            // Linux: `ext4_orphan_get`. What stands where a map would be is a number or a text.
+            return Err(Error::corrupt(Damage::Orphans, "neither deleted nor with blocks to be cut off").of(ino));
+        }
         self.adopt_inode(ino, desc)
     }
 

@@ -11,7 +11,7 @@ use extant_block::{BioFlags, BioOp, BlockDevice};
 use extant_fs::{Cred, Error, Filesystem, MountOptions, NewNode, OnError};
 use extant_ondisk::InodeNr;
 use extant_ondisk::group_desc::GroupDesc;
-use extant_ondisk::superblock::{SUPERBLOCK_SIZE, SuperBlock};
+use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
 
 /// Orphans in the file, and on the list.
 const KINDS: [&[&str]; 2] =
@@ -111,5 +111,38 @@ fn a_damaged_orphan_does_not_keep_the_others() {
         let sb = super_of(&*dev);
         assert_eq!(sb.raw().s_first_error_ino.get(), damaged.0, "{kind:?}");
         assert_eq!(sb.last_orphan(), None, "{kind:?}: what was freed is on the list");
+    }
+}
+
+/// A device's number and a short symlink's text name blocks of others, if they are taken for pointers.
+#[test]
+fn an_orphan_without_a_map_is_not_cut_off() {
+    let kind = &["-t", "ext4", "-b", "4096", "-O", "^orphan_file,^extent,^64bit,^metadata_csum"][..];
+    let dev = tools::made(kind, "16M");
+    // The root's only block.
+    let victim: u32 = tools::debugfs(&dev, "bmap / 0").parse().expect("a block");
+    for links in [1, 0] {
+        let dev = Arc::new(tools::edited(&dev, &["mknod dev b 1 1", "symlink link target", "ssv state 1"]));
+        let inode_of = |name: &str| {
+            let said = tools::debugfs(&dev, &format!("stat {name}"));
+            let number = said.split_whitespace().nth(1).expect("Inode: N");
+            InodeNr(number.parse().unwrap_or_else(|_| panic!("{said}")))
+        };
+        for name in ["dev", "link"] {
+            let dev = Arc::new(dev.snapshot());
+            let ino = inode_of(name);
+            edit(&dev, ino, |slot| {
+                slot[40..44].copy_from_slice(&victim.to_le_bytes());
+                slot[26] = links;
+            });
+            let dev = Arc::new(tools::edited(&dev, &[&format!("ssv last_orphan {}", ino.0)]));
+            let fs = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
+            fs.unmount().expect("unmount");
+            let used = tools::debugfs(&dev, &format!("testb {victim}"));
+            assert!(used.contains("marked in use"), "{name}, {links} links: {used}");
+            let (_, said) = tools::e2fsck(&dev, &["-fn"]);
+            assert!(!said.contains("bitmap differences"), "{name}, {links} links: {said}");
+            assert_eq!(super_of(&*dev).state().contains(FsState::ERROR), links > 0, "{name}");
+        }
     }
 }

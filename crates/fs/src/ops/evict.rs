@@ -191,8 +191,7 @@ impl Filesystem {
         let (is_dir, has_map, has_xattr) = {
             let m = inode.meta.read();
             let d = &m.desc;
-            let maps = d.is_regular() || d.is_dir() || (d.is_symlink() && !d.is_fast_symlink(&self.geo));
-            (d.is_dir(), maps, d.file_acl.0 != 0)
+            (d.is_dir(), d.has_map(&self.geo), d.file_acl.0 != 0)
         };
         let _held = self.check_eviction(inode)?;
         let mut handle = if has_map {

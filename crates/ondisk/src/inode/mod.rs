@@ -230,6 +230,12 @@ impl InodeDesc {
             && !self.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
     }
 
+    /// Whether `i_block` maps content, or may hold it in a map's place (Linux: `ext4_can_truncate`): neither a device
+    /// number nor a symlink's target.
+    pub fn has_map(&self, geometry: &Geometry) -> bool {
+        self.is_regular() || self.is_dir() || (self.is_symlink() && !self.is_fast_symlink(geometry))
+    }
+
     /// The target of a fast symlink.
     pub fn fast_symlink_target(&self, geometry: &Geometry) -> Option<&[u8]> {
         if !self.is_fast_symlink(geometry) {
