@@ -116,6 +116,7 @@ pub(crate) fn recover(
                     None => Arc::new(OverlayDevice::new(dev, journal, replay)),
                 };
                 let mut fresh = read_super_at(&*view, 1024)?;
+                fresh.copy_errors_from(sb);
                 fresh.set_needs_recovery(false);
                 *sb = fresh;
                 return Ok((view, None));
@@ -127,10 +128,8 @@ pub(crate) fn recover(
                 replay = Replay::load(&journal, &*dev, &mut |_| {})?;
             }
             replay.apply(&mut journal, &*dev, Accept::WholeOnly, &mut |_| {})?;
-            // Replay may have rewritten the superblock, features included; what it recorded of errors is kept.
-            let mut fresh = read_super_at(&*dev, 1024)?;
-            fresh.copy_errors_from(sb);
-            *sb = fresh;
+            // Replay may have rewritten the superblock, features included; what it said of errors it still says.
+            *sb = read_super_at(&*dev, 1024)?;
         }
         JournalState::LiveButUnflagged if writable => {
             wipe(&mut journal, &*dev)?;

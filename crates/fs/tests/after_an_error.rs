@@ -3,15 +3,21 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::*;
-use extant_block::device::{Catch, MemDevice};
-use extant_block::{BioFlags, BlockDevice};
+use extant_block::device::{Catch, Fault, FaultyDevice, MemDevice};
+use extant_block::{BioFlags, BioOp, BlockDevice};
 use extant_fs::{Error, Filesystem, InodeRef, MountOptions, NewNode, OnError, WriteFlags, probe_superblock};
 use extant_ondisk::superblock::FsState;
 
 /// A mount with a directory whose block is damaged.
 fn damaged(errors: OnError) -> Scene {
-    let disk = Disk::new(64, EXT4);
+    damaged_of(EXT4, errors)
+}
+
+fn damaged_of(kind: &[&str], errors: OnError) -> Scene {
+    let disk = Disk::new(64, kind);
     let needle = "a-name-that-is-nowhere-else";
     {
         let scene = disk.mount(production());
@@ -141,6 +147,38 @@ fn the_image_remembers_an_error_at_once() {
                 seen.iter().any(|(error, count)| *error && *count > 0),
                 "{errors:?}: after a power cut the superblock says (error, count) {seen:?}"
             );
+        }
+    });
+}
+
+/// `errors=continue`: the log has a superblock that is older than the error. It must not come over what the image says,
+/// not even until the mount goes on.
+#[test]
+fn a_replay_does_not_take_an_error_back() {
+    bounded(|| {
+        let descriptors = BLOCK..2 * BLOCK;
+        let faults = [Fault::eio().op(BioOp::Flush), Fault::eio().op(BioOp::Read).range(descriptors)];
+        for fault in faults {
+            let scene = damaged_of(&["-t", "ext4", "-b", "4096", "-O", "^orphan_file"], OnError::Continue);
+            // The head of the list of orphans is in the superblock.
+            let _open = create(&scene, "open");
+            scene.unlink(&scene.root().expect("root"), b"open").expect("unlink");
+            scene.sync_names().expect("logged");
+            look_at_the_damage(&scene);
+            let cut = Arc::new(scene.disk.crash.durable().expect("state"));
+            let told = |dev: &MemDevice| {
+                let sb = probe_superblock(dev).expect("superblock").0;
+                (sb.state().contains(FsState::ERROR), sb.error_count(), sb.raw().s_first_error_ino.get())
+            };
+            let before = told(&cut);
+            assert!(before.0 && before.1 == 1 && before.2 > 0, "{before:?}");
+            let faulty = Arc::new(FaultyDevice::new(cut.clone()));
+            faulty.inject(fault);
+            assert!(Filesystem::mount(faulty, production()).is_err());
+            assert_eq!(told(&cut), before);
+            let read_only = MountOptions { read_only: true, ..production() };
+            let fs = Filesystem::mount(cut, read_only).expect("mounted");
+            assert!(fs.superblock().state().contains(FsState::ERROR));
         }
     });
 }

@@ -14,8 +14,8 @@
 //!
 //! What it does not do: apply fast commits (it reads them, and does not empty a log that goes on in them; `extant-fs`
 //! turns them into a transaction, for which [`Replay::move_tail`] makes room), treat orphan inodes, touch the
-//! needs_recovery flag or `s_state`; after `apply` the caller re-reads the superblock and does these. It does not know
-//! the cache.
+//! needs_recovery flag or `s_state` (but that errors which the superblock has at home stay); after `apply` the caller
+//! re-reads the superblock and does these. It does not know the cache.
 //!
 //! Memory: one map entry per distinct block in the log and a window of at most 1 MiB; copies stay in the log
 //! until they are wanted. Fast commits are in memory, at most as much as their area holds.

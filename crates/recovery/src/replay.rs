@@ -4,10 +4,13 @@
 //! None.
 
 use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{JournalSuperBlock, Tid};
+use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 
 use crate::error::{Error, Result};
 use crate::file::JournalFile;
+use crate::locate::read_super;
 use crate::scan::{Phase, Progress, Replay};
 
 /// Bytes written home at once.
@@ -37,7 +40,8 @@ impl Replay {
     }
 
     /// Writes every copy home, in block order, makes that durable, and only then marks the log empty. May fail or be
-    /// cut off anywhere: load and apply again.
+    /// cut off anywhere: load and apply again. Errors that the superblock has at home stay there: they are told past
+    /// the log, whose copy may be older.
     ///
     /// `s_errno` stays in the journal's superblock: the caller records it in the file system, then clears it.
     ///
@@ -86,6 +90,11 @@ impl Replay {
     ) -> Result<()> {
         let size = journal.block_size() as usize;
         let most = (WRITE_BYTES / size).max(1);
+        let super_block = BlockNr(SUPERBLOCK_OFFSET / size as u64);
+        let told = match self.blocks.contains_key(&super_block) {
+            true => super_of(home)?,
+            false => None,
+        };
         let mut buf = vec![0; most.min(self.blocks.len().max(1)) * size];
         let mut copies = self.blocks.iter().peekable();
         let mut done = 0u64;
@@ -97,6 +106,9 @@ impl Replay {
                 let data = &mut buf[count * size..(count + 1) * size];
                 journal.read(copy.log_block, data)?;
                 copy.restore(data);
+                if let Some(told) = told.as_ref().filter(|_| first.0 + count as u64 == super_block.0) {
+                    keep_errors(told, &mut data[SUPERBLOCK_OFFSET as usize % size..][..SUPERBLOCK_SIZE]);
+                }
                 count += 1;
             }
             progress(Progress { phase: Phase::Write, done, total });
@@ -105,6 +117,24 @@ impl Replay {
         }
         progress(Progress { phase: Phase::Write, done, total });
         Ok(())
+    }
+}
+
+/// `None`: it is of no use.
+fn super_of(home: &dyn BlockDevice) -> Result<Option<SuperBlock>> {
+    match read_super(home) {
+        Ok(sb) => Ok(Some(sb)),
+        Err(e @ Error::Device(_)) => Err(e),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Puts the errors that `told` knows into the copy of a superblock (Linux: `ext4_load_journal` does so after the
+/// replay, which a crash may come before).
+fn keep_errors(told: &SuperBlock, copy: &mut [u8]) {
+    if let Ok(mut sb) = SuperBlock::decode(copy, SUPERBLOCK_OFFSET) {
+        sb.copy_errors_from(told);
+        sb.encode_into(copy);
     }
 }
 
