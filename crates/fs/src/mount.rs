@@ -93,7 +93,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     } else {
         (dev, None)
     };
-    read_only = check_after_replay(&sb, read_only)?;
+    read_only = check_after_replay(&sb, &*dev, read_only)?;
 
     let options = MountOptions { seed: Some(seed), ..options };
     let fs = assemble(dev, sb, journal_file, *borrowed, options, read_only)?;

@@ -56,9 +56,10 @@ impl Found {
     }
 }
 
-/// Replay may have brought other features. Whether the mount has to be read-only, which for writing is an error: what
-/// was replayed stays.
-pub(crate) fn check_after_replay(sb: &SuperBlock, read_only: bool) -> Result<bool> {
+/// Replay may have brought other features, and another size. Whether the mount has to be read-only, which for writing
+/// is an error: what was replayed stays.
+pub(crate) fn check_after_replay(sb: &SuperBlock, dev: &dyn BlockDevice, read_only: bool) -> Result<bool> {
+    sb.geometry().check_device_size(dev.size_bytes())?;
     match features::check(sb)? {
         MountMode::ReadOnly { reasons } if !read_only => {
             Err(Error::Unsupported(Unsupported::WritingAfterReplay { reasons }))

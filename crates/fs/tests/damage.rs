@@ -591,3 +591,33 @@ fn a_link_that_finds_no_room_leaves_no_inode_without_a_record() {
     fs.unmount().expect("unmount");
     tools::assert_clean(&dev);
 }
+
+/// The log has the superblock of a file system that grew, as the kernel grows it online; the device is the old one.
+#[test]
+fn a_file_system_that_outgrows_its_device_in_the_log_is_refused() {
+    // One group, so no backups: what looks like a superblock is the one, or its copy in the log, and bears no checksum.
+    let dev = made(&["-t", "ext4", "-b", "4096", "-O", "^orphan_file,^metadata_csum"], |_, _| {});
+    let (fs, root) = mount(&dev);
+    let _open = fs.create(&root, b"open", NewNode::file(0o644), Cred::default()).expect("create");
+    // The head of the list of orphans is in the superblock.
+    fs.unlink(&root, b"open").expect("unlink");
+    fs.sync_names().expect("logged");
+    let crashed = Arc::new(dev.snapshot());
+    let geo = fs.geometry().clone();
+    let mut copies = 0;
+    for nr in (1..geo.blocks_count).map(BlockNr) {
+        let mut bytes = block(&crashed, &geo, nr);
+        let copy = &mut bytes[1024..][..SUPERBLOCK_SIZE];
+        if SuperBlock::decode(copy, 1024).is_ok() {
+            copy[4..8].copy_from_slice(&(2 * geo.blocks_count as u32).to_le_bytes());
+            put(&crashed, nr, &bytes);
+            copies += 1;
+        }
+    }
+    assert!(copies > 0);
+    for read_only in [true, false] {
+        let options = MountOptions { read_only, ..options() };
+        let refused = Filesystem::mount(crashed.clone(), options).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(refused.contains("on a device of"), "{read_only}: {refused:?}");
+    }
+}
