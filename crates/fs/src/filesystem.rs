@@ -435,9 +435,10 @@ impl Filesystem {
         });
     }
 
-    /// The same by who freezes or closes the mount, once he has written the superblock.
+    /// The same by who freezes or closes the mount, once he has written the superblock: he holds `s_umount` and nothing
+    /// else, and waits for whoever has the log, because nobody writes them later.
     pub(crate) fn write_kept_errors(&self) {
-        self.journal.alone(|| self.write_unwritten_errors());
+        self.journal.alone_at_last(|| self.write_unwritten_errors());
     }
 
     /// The caller holds the log.

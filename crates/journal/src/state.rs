@@ -584,10 +584,19 @@ impl Journal {
     /// caller may have a handle open.
     pub fn alone(&self, f: impl FnOnce()) -> bool {
         let Some(log) = self.log.try_lock() else { return false };
+        self.run_alone(log, f);
+        true
+    }
+
+    /// The same for a caller who has no handle open, nor a lock that comes after the log: waits for who has it.
+    pub fn alone_at_last(&self, f: impl FnOnce()) {
+        self.run_alone(self.log.lock(), f);
+    }
+
+    fn run_alone(&self, log: MutexGuard<'_, Log>, f: impl FnOnce()) {
         self.home_io.settle();
         f();
         self.let_go(log, None);
-        true
     }
 
     pub fn is_aborted(&self) -> bool {

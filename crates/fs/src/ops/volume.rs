@@ -254,3 +254,52 @@ impl Filesystem {
         emptied
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use extant_base::clock::Clock;
+    use extant_base::sync::Waiter;
+    use extant_base::task;
+    use extant_ondisk::superblock::FsState;
+
+    use super::*;
+    use crate::error::Damage;
+    use crate::super_block::read_super_at;
+    use crate::{MountOptions, OnError};
+
+    /// Somebody has the log when a frozen mount that has met damage becomes read-only: the last that it writes waits
+    /// for him, because nobody would write it later.
+    #[test]
+    fn what_a_frozen_mount_met_is_told_whoever_has_the_log() {
+        let dev = Arc::new(crate::tools::made(&["-t", "ext4"], "16M"));
+        let options = MountOptions { errors: Some(OnError::Continue), ..MountOptions::default() };
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        assert!(fs.freeze().expect("frozen"));
+        fs.note_error(&Error::corrupt(Damage::Directory, "met while it is frozen"));
+        let (has_it, lets_go) = (Waiter::new(), Waiter::new());
+        let holder = {
+            let (fs, has_it, lets_go) = (Arc::clone(&fs), has_it.clone(), lets_go.clone());
+            let holds = move || {
+                fs.journal.alone(|| {
+                    has_it.set(());
+                    lets_go.wait();
+                })
+            };
+            task::spawn("holder", holds).expect("thread")
+        };
+        has_it.wait();
+        let remount = {
+            let fs = Arc::clone(&fs);
+            task::spawn("remount", move || fs.remount(true)).expect("thread")
+        };
+        Clock::real().sleep(Duration::from_millis(100));
+        lets_go.set(());
+        assert!(holder.join().expect("joined"));
+        remount.join().expect("joined").expect("read-only");
+        assert!(read_super_at(&*dev, 1024).expect("superblock").state().contains(FsState::ERROR));
+        fs.unmount().expect("unmount");
+    }
+}
