@@ -123,16 +123,18 @@ impl Filesystem {
         if writable {
             self.closing.store(true, Ordering::SeqCst);
             result = result.and_then(|()| self.close_clean());
-            // What was met meanwhile has still to be told.
-            if result.is_ok() {
-                self.write_kept_errors();
-                result = self.state.acknowledge();
-            } else {
+            if result.is_err() {
                 self.closing.store(false, Ordering::SeqCst);
                 self.tell_kept_errors();
             }
         }
-        result
+        // What was met meanwhile has still to be told, and nothing after it, also if the mount has failed: the device
+        // may be somebody else's then.
+        self.closing.store(true, Ordering::SeqCst);
+        if self.state.may_write_superblock() {
+            self.write_kept_errors();
+        }
+        result.and_then(|()| self.state.acknowledge())
     }
 
     /// Whether it has been unmounted, or cut off; waits for who is at it.

@@ -246,17 +246,19 @@ fn an_unmount_that_cannot_begin_ends_the_mount() {
     });
 }
 
-/// An image with a directory `dir` whose block is damaged.
+/// An image with directories `dir` and `other` whose blocks are damaged.
 fn with_damage(args: &[&str]) -> Arc<MemDevice> {
     let dev = device(args);
     let needle = "a-name-that-is-nowhere-else";
     {
         let fs = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
         let root = fs.root().expect("root");
-        let dir = fs.create(&root, b"dir", NewNode::directory(0o755), Cred::default()).expect("mkdir");
-        fs.create(&dir, needle.as_bytes(), NewNode::file(0o644), Cred::default()).expect("create");
+        for name in [b"dir".as_slice(), b"other"] {
+            let dir = fs.create(&root, name, NewNode::directory(0o755), Cred::default()).expect("mkdir");
+            fs.create(&dir, needle.as_bytes(), NewNode::file(0o644), Cred::default()).expect("create");
+        }
     }
-    // The directory's block, and its copy in the log, which nobody looks at.
+    // The directories' blocks, and their copies in the log, which nobody looks at.
     for (n, block) in bytes_of(&dev).chunks(BLOCK as usize).enumerate() {
         if block.windows(needle.len()).any(|w| w == needle.as_bytes()) {
             dev.write_at(n as u64 * BLOCK, &[&[0xEE; BLOCK as usize]], BioFlags::empty()).expect("memory");
@@ -266,7 +268,11 @@ fn with_damage(args: &[&str]) -> Arc<MemDevice> {
 }
 
 fn meet_damage(fs: &Filesystem) {
-    let dir = fs.lookup(&fs.root().expect("root"), b"dir").expect("dir");
+    meet_damage_in(fs, "dir");
+}
+
+fn meet_damage_in(fs: &Filesystem, name: &str) {
+    let dir = fs.lookup(&fs.root().expect("root"), name.as_bytes()).expect("dir");
     fs.lookup(&dir, b"x").expect_err("a damaged block");
 }
 
@@ -323,6 +329,32 @@ fn damage_met_while_frozen_is_written_when_it_is_not() {
             }
             assert_eq!(fs.unmount().is_ok(), goes_on, "{errors:?}, {then}");
             assert!(has_error(&*dev), "{errors:?}, {then}");
+        }
+    }
+}
+
+/// Whoever still holds the file system of a mount that failed and was unmounted may read it. The device may be somebody
+/// else's by then.
+#[test]
+fn damage_met_after_an_unmount_writes_nothing() {
+    for errors in [OnError::RemountReadOnly, OnError::Continue] {
+        for first in ["dir", "none"] {
+            let dev = with_damage(EXT4);
+            let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+            let options = MountOptions { errors: Some(errors), ..options(true) };
+            let fs = Filesystem::mount(faulty.clone(), options).expect("mounted");
+            if first == "dir" {
+                meet_damage(&fs);
+            } else {
+                // The unmount fails instead.
+                try_create(&fs, "f").expect("create");
+                faulty.inject(Fault::eio().op(BioOp::Flush).once());
+            }
+            assert_eq!(fs.unmount().is_err(), first == "none" || errors == OnError::RemountReadOnly);
+            assert!(has_error(&*dev), "{errors:?}, {first}");
+            let before = bytes_of(&dev);
+            meet_damage_in(&fs, "other");
+            assert!(bytes_of(&dev) == before, "{errors:?}, {first}: written after the unmount");
         }
     }
 }
