@@ -15,7 +15,7 @@ use std::sync::Arc;
 use extant_base::sync::MutexGuard;
 use extant_block::{AlignedBuf, BioFlags, BlockDevice};
 use extant_ondisk::BlockNr;
-use extant_ondisk::features::{self, MountMode};
+use extant_ondisk::features::{self, Compat, MountMode};
 use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock, backup_candidates};
 
 use crate::error::{Damage, Error, Result, Unsupported};
@@ -44,7 +44,11 @@ impl Found {
                 )));
             }
             let name = dev.name();
-            messages.say(format_args!("{name}: {primary}; using the backup superblock at block {block}, read-only"));
+            // The primary alone tells whether it had to be.
+            let has_log = self.sb.compat().contains(Compat::HAS_JOURNAL);
+            let log = if has_log { "; the log is not replayed, and what it has is missing" } else { "" };
+            messages
+                .say(format_args!("{name}: {primary}; using the backup superblock at block {block}, read-only{log}"));
         }
         if let MountMode::ReadOnly { reasons } = features::check(&self.sb)?
             && !read_only
