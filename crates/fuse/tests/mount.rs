@@ -440,7 +440,7 @@ fn an_aborted_connection_ends_the_server_and_detaches() {
         eprintln!("SKIPPED: no fusectl");
         return m.stop();
     }
-    m.fs.unmounter.set(m.unmounter.clone()).ok().expect("once");
+    m.fs.unmounter.set(m.unmounter.clone()).expect("once");
     fs::write(abort, "1").expect("aborted");
     if fusectl_is_ours {
         let _ = Command::new("umount").arg("/sys/fs/fuse/connections").status();
