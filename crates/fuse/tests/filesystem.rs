@@ -288,6 +288,31 @@ fn holes_are_found_also_below_dirty_pages() {
     expect_clean(&b.image).expect("clean");
 }
 
+/// Once an OPEN was answered that none is needed, the kernel tells of no file that it was closed.
+#[test]
+fn files_that_nobody_tells_the_end_of_are_not_counted_as_open() {
+    if !can_mount() {
+        return;
+    }
+    for no_open in [true, false] {
+        let b = bench();
+        let server = ServerOptions { no_open, ..ServerOptions::default() };
+        let mut m = b.serve(&Setup { server, ..Setup::default() });
+        fs::write(m.at("f"), b"x").expect("write");
+        fs::read(m.at("f")).expect("read");
+        const O_TMPFILE: i32 = 0o20_200_000;
+        for _ in 0..100 {
+            let f = fs::OpenOptions::new().write(true).custom_flags(O_TMPFILE).open(&m.path).expect("tmpfile");
+            f.write_all_at(b"content", 0).expect("write");
+            f.sync_all().expect("fsync");
+        }
+        let closed = eventually(|| m.server().open_count() == 0);
+        assert!(closed, "{} files are open (no_open {no_open})", m.server().open_count());
+        m.end().expect("unmounted");
+        expect_clean(&b.image).expect("clean");
+    }
+}
+
 #[test]
 fn many_fsyncs_share_commits_and_unmount_waits_for_them() {
     if !can_mount() {

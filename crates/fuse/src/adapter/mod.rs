@@ -134,6 +134,11 @@ impl FsServer {
         self.nodes.counts()
     }
 
+    /// Open files that the kernel names by a handle of theirs.
+    pub fn open_count(&self) -> usize {
+        self.openers.count()
+    }
+
     fn node(&self, nodeid: u64) -> Result<InodeRef, Errno> {
         self.nodes.get(nodeid).ok_or(Errno::STALE)
     }

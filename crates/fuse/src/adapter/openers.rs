@@ -36,6 +36,10 @@ impl Openers {
         }
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.open.lock().len()
+    }
+
     /// Who asks: the open file, or without one the process.
     pub(super) fn asker(&self, handle: u64, process: u32) -> Asker {
         match self.open.lock().get(&handle) {

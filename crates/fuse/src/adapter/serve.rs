@@ -116,7 +116,9 @@ impl FsServer {
     fn answer_create(&self, inode: InodeRef, reply: ReplyCreate) {
         let Some(nodeid) = nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
         let entry = self.entry(nodeid, &inode);
-        let handle = self.openers.add(self.fs.opener(&inode));
+        // With `no_open` the kernel, once it knows, does not tell that it was closed.
+        let closes = !self.no_open.load(Ordering::Relaxed);
+        let handle = if closes { self.openers.add(self.fs.opener(&inode)) } else { 0 };
         self.nodes.add(nodeid, inode);
         if reply.ok(&entry, handle, OpenFlags::KEEP_CACHE).is_err() {
             self.nodes.forget(nodeid, 1);
