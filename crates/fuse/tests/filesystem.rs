@@ -313,6 +313,58 @@ fn files_that_nobody_tells_the_end_of_are_not_counted_as_open() {
     }
 }
 
+/// What a device would hold if the power went now, after its log was replayed.
+fn after_a_power_cut(b: &Bench) -> extant_fs::Mounted {
+    let copy = b.image.with_extension("copy");
+    fs::copy(&b.image, &copy).expect("copied");
+    let device = extant_block::device::FileDevice::open(&copy, Default::default()).expect("image opened");
+    let fs = extant_fs::Filesystem::mount(std::sync::Arc::new(device), Setup::default().fs);
+    fs.unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn with_sync_a_change_of_attributes_is_durable_when_it_returns() {
+    if !can_mount() {
+        return;
+    }
+    use rustix::fs::{FallocateFlags, XattrFlags, fallocate, removexattr, setxattr};
+    let mut lost = Vec::new();
+    for no_open in [true, false] {
+        let b = bench();
+        let server = ServerOptions { sync: true, no_open, ..ServerOptions::default() };
+        let mut setup = Setup { server, ..Setup::default() };
+        setup.fs.commit_interval_s = 3600;
+        let mut m = b.serve(&setup);
+        let f = fs::File::create(m.at("f")).expect("create");
+        f.write_all_at(&[1; 10_000], 0).expect("write");
+        let mut expect = |what, durable: &dyn Fn(&extant_fs::Filesystem, &extant_fs::InodeRef) -> bool| {
+            let cut = after_a_power_cut(&b);
+            let inode = cut.lookup(&cut.root().expect("root"), b"f").expect("there");
+            if !durable(&cut, &inode) {
+                lost.push((what, no_open));
+            }
+            // Whatever became of this one, the next is by itself.
+            f.sync_all().expect("fsync");
+        };
+        setxattr(m.at("f"), "user.a", b"1", XattrFlags::empty()).expect("setxattr");
+        expect("setxattr", &|fs, inode| fs.get_xattr(inode, b"user.a").is_ok());
+        removexattr(m.at("f"), "user.a").expect("removexattr");
+        expect("removexattr", &|fs, inode| fs.get_xattr(inode, b"user.a").is_err());
+        fallocate(&f, FallocateFlags::empty(), 0, 100_000).expect("fallocate");
+        expect("fallocate", &|fs, inode| fs.getattr(inode).size == 100_000);
+        let chattr = std::process::Command::new("chattr").arg("+d").arg(m.at("f")).status().expect("chattr");
+        assert!(chattr.success());
+        const NODUMP: u32 = 0x40;
+        expect("chattr", &|fs, inode| fs.getattr(inode).flags & NODUMP != 0);
+        drop(fs::File::create(m.at("f")).expect("truncated"));
+        expect("O_TRUNC", &|fs, inode| fs.getattr(inode).size == 0);
+        drop(f);
+        m.end().expect("unmounted");
+        expect_clean(&b.image).expect("clean");
+    }
+    assert!(lost.is_empty(), "lost, and whether with no_open: {lost:?}");
+}
+
 #[test]
 fn many_fsyncs_share_commits_and_unmount_waits_for_them() {
     if !can_mount() {

@@ -159,10 +159,14 @@ impl FsServer {
         }
         let set = SetFlags { privileged: req.uid == 0, ..set };
         let Some(notifier) = self.notifier.lock().clone() else { return reply.nosys() };
+        let sync = self.options.sync;
         let answer = move |fs: &Filesystem, inode: &InodeRef, reply: ReplyIoctl| {
             check!(reply, fs.set_flags(inode, set));
             // The kernel does not know that the time of change has moved.
             let _ = notifier.inval_inode(ino, ATTRIBUTES_ONLY, 0);
+            if sync {
+                check!(reply, fs.fsync(inode, false));
+            }
             reply.ok(0, &[]);
         };
         if set.flags.is_none_or(|f| f & !attr.flags & InodeFlags::IMMUTABLE.bits() == 0) {
@@ -215,6 +219,11 @@ impl FsServer {
     /// With `dirsync` the caller waits until what changed in a directory is durable.
     fn after_change(&self) -> Result<(), Error> {
         if self.options.dirsync { self.fs.sync_names() } else { Ok(()) }
+    }
+
+    /// With `sync` the caller waits until what changed of an inode is durable.
+    fn after_change_of(&self, inode: &InodeRef) -> Result<(), Error> {
+        if self.options.sync { self.fs.fsync(inode, false) } else { Ok(()) }
     }
 
     fn list(&self, dir: &InodeRef, offset: u64, mut reply: ReplyDir) {
@@ -376,9 +385,7 @@ impl Server for FsServer {
             check!(reply, self.fs.drop_privileges(&inode, self.is_member(req, &inode)));
         }
         let attr = check!(reply, self.with_space(caller(req), || self.fs.setattr(&inode, &wanted)));
-        if self.options.sync {
-            check!(reply, self.fs.fsync(&inode, false));
-        }
+        check!(reply, self.after_change_of(&inode));
         reply.ok(&convert::attr(&attr, self.options.uid, self.options.gid), self.options.attr_timeout);
     }
 
@@ -446,6 +453,7 @@ impl Server for FsServer {
         if flags & O_TRUNC != 0 {
             let set = FsSetAttr { size: Some(0), kill_privileges: kill_suidgid, ..FsSetAttr::default() };
             check!(reply, self.taking_privileges(ino, &inode, kill_suidgid, || self.fs.setattr(&inode, &set)));
+            check!(reply, self.after_change_of(&inode));
         }
         let handle = self.openers.add(self.fs.opener(&inode));
         let reads = flags & O_ACCMODE != O_WRONLY;
@@ -481,9 +489,7 @@ impl Server for FsServer {
         while args.cached && n < data.len() {
             n += check!(reply, write(n));
         }
-        if self.options.sync {
-            check!(reply, self.fs.fsync(&inode, false));
-        }
+        check!(reply, self.after_change_of(&inode));
         reply.ok(n as u32);
     }
 
@@ -536,7 +542,7 @@ impl Server for FsServer {
             let set = FsSetAttr { mode: Some(mode), ..FsSetAttr::default() };
             check!(reply, self.fs.setattr(&inode, &set));
         }
-        reply.ok();
+        empty(reply, self.after_change_of(&inode));
     }
 
     fn getxattr(&self, _req: &Request, ino: u64, name: &[u8], reply: ReplyXattr) {
@@ -568,7 +574,8 @@ impl Server for FsServer {
             return reply.nosys();
         }
         let inode = check!(reply, self.node(ino));
-        empty(reply, self.fs.remove_xattr(&inode, name));
+        let done = self.fs.remove_xattr(&inode, name);
+        empty(reply, done.and_then(|()| self.after_change_of(&inode)));
     }
 
     fn opendir(&self, _req: &Request, ino: u64, _flags: u32, reply: ReplyOpen) {
@@ -602,6 +609,7 @@ impl Server for FsServer {
                 if inode.file_type() == Some(FileType::Regular) && args.flags & O_TRUNC != 0 {
                     let set = FsSetAttr { size: Some(0), kill_privileges: args.kill_suidgid, ..FsSetAttr::default() };
                     check!(reply, self.fs.setattr(&inode, &set));
+                    check!(reply, self.after_change_of(&inode));
                 }
                 inode
             }
@@ -663,7 +671,8 @@ impl Server for FsServer {
             let drop = || self.fs.drop_privileges(&inode, self.is_member(req, &inode));
             check!(reply, self.taking_privileges(ino, &inode, true, drop));
         }
-        empty(reply, self.with_space(caller(req), || self.fs.fallocate(&inode, mode, args.offset, args.length)));
+        let done = self.with_space(caller(req), || self.fs.fallocate(&inode, mode, args.offset, args.length));
+        empty(reply, done.and_then(|()| self.after_change_of(&inode)));
     }
 
     fn ioctl(&self, req: &Request, ino: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
