@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 
@@ -284,6 +284,104 @@ fn holes_are_found_also_below_dirty_pages() {
     assert_eq!(seek(rustix::fs::SeekFrom::Data((1 << 20) + 4096)), Ok(2 << 20));
     assert_eq!(seek(rustix::fs::SeekFrom::Data((2 << 20) + 4096)), Err(rustix::io::Errno::NXIO));
     drop(f);
+    m.end().expect("unmounted");
+    expect_clean(&b.image).expect("clean");
+}
+
+/// A shared mapping writes to a file without anybody being asked: its pages are known to the kernel alone.
+#[test]
+fn holes_are_found_also_below_pages_of_a_shared_mapping() {
+    if !can_mount() {
+        return;
+    }
+    let script = r#"
+import mmap, os, sys
+P = 4096
+for name in ["sparse", "preallocated"]:
+    fd = os.open(sys.argv[1] + "/" + name, os.O_RDWR | os.O_CREAT)
+    if name == "sparse":
+        os.ftruncate(fd, 64 * P)
+    else:
+        os.posix_fallocate(fd, 0, 64 * P)
+    os.pwrite(fd, b"d" * P, 0)
+    pages = mmap.mmap(fd, 64 * P)
+    def at(offset, whence):
+        try:
+            return os.lseek(fd, offset * P, whence) / P
+        except OSError as e:
+            return e.errno
+    found = [at(1, os.SEEK_DATA)]
+    pages[20 * P] = 1
+    found += [at(1, os.SEEK_DATA), at(20, os.SEEK_HOLE), at(21, os.SEEK_DATA)]
+    pages[1 * P] = 1
+    found += [at(0, os.SEEK_HOLE), at(1, os.SEEK_HOLE), at(2, os.SEEK_HOLE)]
+    # Between two pages of data nothing is left of the hole.
+    pages[22 * P] = 1
+    found += [at(21, os.SEEK_DATA)]
+    pages[21 * P] = 1
+    found += [at(20, os.SEEK_HOLE)]
+    pages[63 * P] = 1
+    found += [at(23, os.SEEK_DATA), at(63, os.SEEK_HOLE)]
+    print(name, *(int(n) for n in found))
+"#;
+    for writeback_cache in [false, true] {
+        let b = bench();
+        let server = ServerOptions { writeback_cache, ..ServerOptions::default() };
+        let mut m = b.serve(&Setup { server, ..Setup::default() });
+        let out = std::process::Command::new("python3").args(["-c", script]).arg(&m.path).output().expect("python3");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let found = "6 20 21 6 2 2 2 22 23 63 64";
+        let expected = format!("sparse {found}\npreallocated {found}\n");
+        assert_eq!(String::from_utf8_lossy(&out.stdout), expected, "writeback {writeback_cache}");
+        m.end().expect("unmounted");
+        expect_clean(&b.image).expect("clean");
+    }
+}
+
+/// What is dirty cannot be written then, and lseek(2) changes nothing: it does not wait for the thaw.
+#[test]
+fn a_frozen_mount_says_where_holes_are() {
+    if !can_mount() {
+        return;
+    }
+    let script = r#"
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 1 << 20)
+pages = mmap.mmap(fd, 1 << 20)
+pages[4096] = 1
+print("dirty", flush=True)
+sys.stdin.readline()
+print(os.lseek(fd, 0, os.SEEK_HOLE), flush=True)
+sys.stdin.readline()
+print(os.lseek(fd, 0, os.SEEK_DATA), flush=True)
+"#;
+    let b = bench();
+    let mut m = b.serve(&Setup::default());
+    let mut child = std::process::Command::new("python3")
+        .args(["-c", script])
+        .arg(m.at("f"))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3");
+    let (mut tell, said) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+    let (line, lines) = std::sync::mpsc::channel();
+    let reader = extant_base::task::spawn("reader", move || {
+        std::io::BufReader::new(said).lines().for_each(|l| line.send(l.expect("text")).expect("awaited"));
+    })
+    .expect("thread");
+    let next = || lines.recv_timeout(std::time::Duration::from_secs(20)).ok();
+    assert_eq!(next().as_deref(), Some("dirty"));
+    assert_eq!(m.server().filesystem().freeze().ok(), Some(true));
+    tell.write_all(b"\n").expect("told");
+    let frozen = next();
+    m.server().filesystem().thaw();
+    tell.write_all(b"\n").expect("told");
+    let thawed = next();
+    assert!(child.wait().expect("ended").success());
+    reader.join().expect("no panic");
+    assert_eq!((frozen.as_deref(), thawed.as_deref()), (Some("0"), Some("4096")));
     m.end().expect("unmounted");
     expect_clean(&b.image).expect("clean");
 }

@@ -111,9 +111,9 @@ impl FsServer {
         &self.fs
     }
 
-    /// The session's way to talk to the kernel unasked ([`Session::notifier`](crate::Session::notifier)). With the
-    /// writeback cache, SEEK_DATA and SEEK_HOLE need it to have dirty pages written first; without it the kernel
-    /// answers them by itself, seeing no holes.
+    /// The session's way to talk to the kernel unasked ([`Session::notifier`](crate::Session::notifier)). SEEK_DATA and
+    /// SEEK_HOLE need it to have dirty pages of holes written first; without it the kernel answers them by itself,
+    /// seeing no holes.
     pub fn set_notifier(&self, notifier: Notifier) {
         *self.notifier.lock() = Some(notifier);
     }

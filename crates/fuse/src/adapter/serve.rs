@@ -288,10 +288,46 @@ fn open_for(flags: u32) -> OpenFor {
     OpenFor { write: flags & O_ACCMODE != 0, append: flags & O_APPEND != 0, truncate: flags & O_TRUNC != 0 }
 }
 
-fn seek(fs: &Filesystem, inode: &InodeRef, offset: u64, what: Seek, reply: ReplyLseek) {
-    match fs.seek(inode, offset, what) {
+fn answer_seek(reply: ReplyLseek, found: Result<u64, Error>) {
+    match found {
         Ok(at) => reply.ok(at),
         Err(e) => reply.error(errno(&e)),
+    }
+}
+
+/// The hole that an answer to lseek(2) rests on: where it begins and ends. None of an answer without one.
+fn hole(fs: &Filesystem, inode: &InodeRef, offset: u64, what: Seek, found: &Result<u64, Error>) -> Option<(u64, u64)> {
+    let size = fs.getattr(inode).size;
+    let hole = match (what, found) {
+        (Seek::Data, Ok(at)) => (offset, *at),
+        (Seek::Data, Err(Error::NoSuchOffset)) => (offset, size),
+        (Seek::Hole, Ok(at)) => (*at, fs.seek(inode, *at, Seek::Data).unwrap_or(size)),
+        (_, Err(_)) => return None,
+    };
+    (hole.0 < hole.1).then_some(hole)
+}
+
+/// lseek(2) once more, after the kernel has written what is dirty in the holes that the answer rests on: `first` and
+/// those behind it, if that turns out to be none.
+fn seek_below(
+    fs: &Filesystem,
+    inode: &InodeRef,
+    (offset, what): (u64, Seek),
+    first: (u64, u64),
+    write: impl Fn(u64, u64),
+) -> Result<u64, Error> {
+    let (start, mut end) = first;
+    write(start, end);
+    loop {
+        let found = fs.seek(inode, offset, what);
+        match hole(fs, inode, offset, what, &found) {
+            // Each is behind those before, so that this ends.
+            Some(next) if what == Seek::Hole && next.0 >= end => {
+                write(next.0, next.1);
+                end = next.1;
+            }
+            _ => return found,
+        }
     }
 }
 
@@ -648,16 +684,33 @@ impl Server for FsServer {
             SEEK_HOLE => Seek::Hole,
             _ => return reply.error(Errno::INVAL),
         };
-        if !self.writeback.load(Ordering::Relaxed) {
-            return seek(&self.fs, &inode, offset, what, reply);
+        // What is dirty in the kernel's cache (without `writeback_cache`, of a shared mapping) is a hole to us, and
+        // only dropping it from there makes the kernel write it. Its writes need workers, so none may wait for them.
+        let collects = self.writeback.load(Ordering::Relaxed);
+        let mut first = None;
+        if !collects {
+            let found = self.fs.seek(&inode, offset, what);
+            first = hole(&self.fs, &inode, offset, what, &found);
+            // While the mount is frozen, what the kernel writes is kept back.
+            if first.is_none() || self.fs.is_read_only() || self.fs.is_frozen() {
+                return answer_seek(reply, found);
+            }
         }
-        // What is dirty in the kernel's cache is a hole to us, and only dropping it from there makes the kernel write
-        // it. Its writes need workers, so none may wait for them.
         let Some(notifier) = self.notifier.lock().clone() else { return reply.nosys() };
         let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
         self.helper.submit(Box::new(move || {
-            let _ = notifier.inval_inode(ino, 0, 0);
-            seek(&fs, &inode, offset, what, reply);
+            let write = |start: u64, end: u64| {
+                let _ = notifier.inval_inode(ino, start as i64, (end - start) as i64);
+            };
+            let found = match first {
+                Some(first) => seek_below(&fs, &inode, (offset, what), first, write),
+                // The size, too, is the kernel's.
+                None => {
+                    write(0, 0);
+                    fs.seek(&inode, offset, what)
+                }
+            };
+            answer_seek(reply, found);
             drop((inode, fs));
             drop(ticket);
         }));
