@@ -5,7 +5,8 @@
 //! `detached.rs` (replies sent later), `helper.rs` (threads that may wait).
 //!
 //! What the kernel does and this does not: permissions (by mode, owner and ACL), the page cache and its writeback, the
-//! cache of names and attributes, which never expires, because nobody else changes the device; locks; copying ranges.
+//! cache of names and attributes, which never expires (but for attributes of directories), because nobody else changes
+//! the device; locks; copying ranges.
 //! Open files have no state here: while one is open the kernel keeps its inode, so handles are all 0.
 //!
 //! # Locking
@@ -45,6 +46,10 @@ use crate::types::{Attr, Entry, Request};
 
 static RESULT_CLASS: LockClass = LockClass::new("fuse unmount result", 2);
 static NOTIFIER_CLASS: LockClass = LockClass::new("fuse notifier", 2);
+
+/// A change of names changes a directory's attributes. The kernel then knows that those it has are no longer true, but
+/// would believe an answer from before, that is still on its way, for as long as this says.
+const DIRECTORY_VALID: Duration = Duration::from_secs(1);
 
 /// For how long after an unlink space may be expected to come, and how often and after what pauses it is looked for.
 const SPACE_HOPE_NS: u64 = 500_000_000;
@@ -186,6 +191,12 @@ impl FsServer {
         convert::attr(&self.fs.getattr(inode), self.options.uid, self.options.gid)
     }
 
+    /// How long the kernel may believe an inode's attributes.
+    fn attr_valid(&self, inode: &InodeRef) -> Duration {
+        let longest = if inode.is_dir() { DIRECTORY_VALID } else { Duration::MAX };
+        self.options.attr_timeout.min(longest)
+    }
+
     fn entry(&self, nodeid: u64, inode: &InodeRef) -> Entry {
         Entry {
             nodeid,
@@ -193,7 +204,7 @@ impl FsServer {
             generation: if nodeid == ROOT_ID { 0 } else { u64::from(inode.generation) },
             attr: self.attr(inode),
             entry_valid: self.options.entry_timeout,
-            attr_valid: self.options.attr_timeout,
+            attr_valid: self.attr_valid(inode),
         }
     }
 
@@ -250,3 +261,6 @@ impl FsServer {
         *self.unmount_result.lock() = Some(result);
     }
 }
+
+#[cfg(test)]
+mod tests;

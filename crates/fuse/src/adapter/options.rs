@@ -34,7 +34,8 @@ pub struct ServerOptions {
     pub sync: bool,
     /// So is a change of names.
     pub dirsync: bool,
-    /// How long the kernel may believe names, attributes, and that there is no such name.
+    /// How long the kernel may believe names, attributes (of a directory: for a second at most), and that there is no
+    /// such name.
     pub entry_timeout: Duration,
     pub attr_timeout: Duration,
     pub negative_timeout: Duration,

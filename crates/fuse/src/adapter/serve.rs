@@ -394,12 +394,12 @@ impl Server for FsServer {
 
     fn getattr(&self, _req: &Request, ino: u64, _fh: Option<u64>, reply: ReplyAttr) {
         let inode = check!(reply, self.node(ino));
-        reply.ok(&self.attr(&inode), self.options.attr_timeout);
+        reply.ok(&self.attr(&inode), self.attr_valid(&inode));
     }
 
     fn statx(&self, _req: &Request, ino: u64, _fh: Option<u64>, reply: ReplyStatx) {
         let inode = check!(reply, self.node(ino));
-        reply.ok(&self.attr(&inode), self.options.attr_timeout);
+        reply.ok(&self.attr(&inode), self.attr_valid(&inode));
     }
 
     fn setattr(&self, req: &Request, ino: u64, set: &SetAttr, reply: ReplyAttr) {
@@ -422,7 +422,7 @@ impl Server for FsServer {
         }
         let attr = check!(reply, self.with_space(caller(req), || self.fs.setattr(&inode, &wanted)));
         check!(reply, self.after_change_of(&inode));
-        reply.ok(&convert::attr(&attr, self.options.uid, self.options.gid), self.options.attr_timeout);
+        reply.ok(&convert::attr(&attr, self.options.uid, self.options.gid), self.attr_valid(&inode));
     }
 
     fn readlink(&self, _req: &Request, ino: u64, reply: ReplyData) {

@@ -1,0 +1,157 @@
+//! Answers that are on their way to the kernel while what they tell of changes.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use extant_base::clock::Clock;
+use extant_base::sync::{LockClass, Mutex};
+use extant_base::task;
+use extant_block::device::{FileDevice, OpenOptions};
+use extant_fs::{Atime, Filesystem, MountOptions as FsOptions};
+use extant_testkit::kinds::kind;
+use extant_testkit::mount::{fuse_works, loop_mounts_work};
+use extant_testkit::oracle::make_image;
+use rustix::fs::{AtFlags, CWD, StatxFlags, stat, statx};
+
+use super::{FsServer, ServerOptions};
+use crate::transport::reply::*;
+use crate::types::*;
+use crate::{Config, InitOffer, MountOptions, Server, Session};
+
+static CLASS: LockClass = LockClass::new("test slow answer", 900);
+
+/// How long an attribute that is valid for a second is waited for, on a busy machine.
+const GENEROUS: u64 = 20_000_000_000;
+
+/// The next GETATTR for an inode, which is answered with what was true when it came, and late.
+struct Slow {
+    ino: u64,
+    computed: Sender<()>,
+    go: Receiver<()>,
+}
+
+struct Late {
+    inner: FsServer,
+    slow: Mutex<Option<Slow>>,
+}
+
+impl Server for Late {
+    fn init(&self, offer: &InitOffer) -> Config {
+        self.inner.init(offer)
+    }
+
+    fn negotiated(&self, granted: &Config) {
+        self.inner.negotiated(granted);
+    }
+
+    fn destroy(&self) {
+        self.inner.destroy();
+    }
+
+    fn lookup(&self, req: &Request, parent: u64, name: &[u8], reply: ReplyEntry) {
+        self.inner.lookup(req, parent, name, reply);
+    }
+
+    fn forget(&self, batch: &[Forget]) {
+        self.inner.forget(batch);
+    }
+
+    fn getattr(&self, req: &Request, ino: u64, fh: Option<u64>, reply: ReplyAttr) {
+        let slow = {
+            let mut slow = self.slow.lock();
+            if slow.as_ref().is_some_and(|s| s.ino == ino) { slow.take() } else { None }
+        };
+        let Some(slow) = slow else { return self.inner.getattr(req, ino, fh, reply) };
+        let inode = self.inner.node(ino).expect("known");
+        let (attr, valid) = (self.inner.attr(&inode), self.inner.attr_valid(&inode));
+        slow.computed.send(()).expect("awaited");
+        slow.go.recv().expect("told");
+        reply.ok(&attr, valid);
+    }
+
+    fn mknod(&self, req: &Request, parent: u64, name: &[u8], args: &MknodArgs, reply: ReplyEntry) {
+        self.inner.mknod(req, parent, name, args, reply);
+    }
+
+    fn mkdir(&self, req: &Request, parent: u64, name: &[u8], args: &MknodArgs, reply: ReplyEntry) {
+        self.inner.mkdir(req, parent, name, args, reply);
+    }
+
+    fn getxattr(&self, req: &Request, ino: u64, name: &[u8], reply: ReplyXattr) {
+        self.inner.getxattr(req, ino, name, reply);
+    }
+}
+
+/// Asks the server, whatever the kernel knows.
+fn ask(path: &Path) {
+    statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).expect("statx");
+}
+
+/// Runs `test` with the mount and a way to have `change` done while an answer about `path` is on its way.
+fn mounted(test: impl FnOnce(&Late, &Path, &dyn Fn(&Path, &dyn Fn()))) {
+    if !(loop_mounts_work() && fuse_works()) {
+        eprintln!("SKIPPED: mounting needs root and /dev/fuse");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let image = make_image(dir.path(), &kind("ext4", "", None, 4096).options).expect("image");
+    let mnt = dir.path().join("mnt");
+    std::fs::create_dir(&mnt).expect("mount point");
+    let device = Arc::new(FileDevice::open(&image, OpenOptions::default()).expect("image opened"));
+    let options = FsOptions { seed: Some(7), atime: Atime::Never, ..FsOptions::default() };
+    let fs = Filesystem::mount(device, options).unwrap_or_else(|e| panic!("{e}"));
+    let inner = FsServer::new(fs, ServerOptions::default()).expect("root");
+    let late = Arc::new(Late { inner, slow: Mutex::new(&CLASS, None) });
+    let session = Session::mount(late.clone(), &mnt, &MountOptions::default()).expect("mounted");
+    late.inner.set_notifier(session.notifier());
+    let unmounter = session.unmounter();
+    let thread = task::spawn("session", move || session.run()).expect("thread");
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        test(&late, &mnt, &|path, change| {
+            let (computed, wait) = channel();
+            let (tell, go) = channel();
+            *late.slow.lock() = Some(Slow { ino: stat(path).expect("stat").st_ino, computed, go });
+            std::thread::scope(|s| {
+                s.spawn(|| ask(path));
+                wait.recv().expect("asked");
+                change();
+                tell.send(()).expect("awaited");
+            });
+        });
+    }));
+    let clock = Clock::real();
+    let end = clock.now_ns() + GENEROUS;
+    while unmounter.unmount(false).is_err() && clock.now_ns() < end {
+        clock.sleep(std::time::Duration::from_millis(10));
+    }
+    let _ = unmounter.unmount(true);
+    thread.join().expect("no panic").expect("served");
+    if let Err(e) = done {
+        std::panic::resume_unwind(e);
+    }
+}
+
+#[test]
+fn an_answer_from_before_a_new_name_does_not_stay_true_of_the_directory() {
+    mounted(|late, mnt, meanwhile| {
+        let d = mnt.join("d");
+        std::fs::create_dir(&d).expect("mkdir");
+        meanwhile(&d, &|| std::fs::create_dir(d.join("sub")).expect("mkdir"));
+        let inode = late.inner.node(std::fs::metadata(&d).expect("stat").ino()).expect("known");
+        let is = late.inner.attr(&inode);
+        assert_eq!(is.nlink, 3);
+        let clock = Clock::real();
+        let end = clock.now_ns() + GENEROUS;
+        loop {
+            let seen = stat(&d).expect("stat");
+            let seen = (seen.st_nlink, seen.st_mtime, seen.st_mtime_nsec);
+            if seen == (3, is.mtime.sec, u64::from(is.mtime.nsec)) {
+                return;
+            }
+            assert!(clock.now_ns() < end, "the kernel shows {seen:?} of {is:?}");
+            clock.sleep(std::time::Duration::from_millis(50));
+        }
+    });
+}
