@@ -79,6 +79,9 @@ const FS_IOC_GETVERSION: [u32; 2] = [0x8008_7601, 0x8004_7601];
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 
+/// How the names of ACLs begin.
+const ACLS: &[u8] = b"system.posix_acl_";
+
 /// To the notification that drops what the kernel caches of an inode: no content.
 const ATTRIBUTES_ONLY: i64 = -1;
 
@@ -203,6 +206,14 @@ impl FsServer {
     fn forget_attributes(&self, ino: u64) {
         if let Some(notifier) = self.notifier.lock().clone() {
             let _ = notifier.inval_inode(ino, ATTRIBUTES_ONLY, 0);
+        }
+    }
+
+    /// An ACL may have changed the mode. The kernel then knows that what it has is no longer true, but would believe an
+    /// answer from before, that is still on its way, forever.
+    fn note_acl(&self, ino: u64, name: &[u8]) {
+        if name.starts_with(ACLS) {
+            self.forget_attributes(ino);
         }
     }
 
@@ -571,14 +582,16 @@ impl Server for FsServer {
             XATTR_REPLACE => SetMode::Replace,
             _ => return reply.error(Errno::INVAL),
         };
-        check!(reply, self.with_space(caller(req), || self.fs.set_xattr(&inode, name, value, mode)));
-        if args.kill_sgid
+        let mut done = self.with_space(caller(req), || self.fs.set_xattr(&inode, name, value, mode));
+        if done.is_ok()
+            && args.kill_sgid
             && let Some(mode) = convert::without_sgid(self.fs.getattr(&inode).mode)
         {
             let set = FsSetAttr { mode: Some(mode), ..FsSetAttr::default() };
-            check!(reply, self.fs.setattr(&inode, &set));
+            done = self.fs.setattr(&inode, &set).map(|_| ());
         }
-        empty(reply, self.after_change_of(&inode));
+        self.note_acl(ino, name);
+        empty(reply, done.and_then(|()| self.after_change_of(&inode)));
     }
 
     fn getxattr(&self, _req: &Request, ino: u64, name: &[u8], reply: ReplyXattr) {
@@ -611,6 +624,7 @@ impl Server for FsServer {
         }
         let inode = check!(reply, self.node(ino));
         let done = self.fs.remove_xattr(&inode, name);
+        self.note_acl(ino, name);
         empty(reply, done.and_then(|()| self.after_change_of(&inode)));
     }
 

@@ -1,6 +1,6 @@
 //! Answers that are on their way to the kernel while what they tell of changes.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,7 +13,7 @@ use extant_fs::{Atime, Filesystem, MountOptions as FsOptions};
 use extant_testkit::kinds::kind;
 use extant_testkit::mount::{fuse_works, loop_mounts_work};
 use extant_testkit::oracle::make_image;
-use rustix::fs::{AtFlags, CWD, StatxFlags, stat, statx};
+use rustix::fs::{AtFlags, CWD, StatxFlags, XattrFlags, setxattr, stat, statx};
 
 use super::{FsServer, ServerOptions};
 use crate::transport::reply::*;
@@ -79,6 +79,14 @@ impl Server for Late {
         self.inner.mkdir(req, parent, name, args, reply);
     }
 
+    fn setattr(&self, req: &Request, ino: u64, set: &SetAttr, reply: ReplyAttr) {
+        self.inner.setattr(req, ino, set, reply);
+    }
+
+    fn setxattr(&self, req: &Request, ino: u64, name: &[u8], value: &[u8], args: &SetxattrArgs, reply: ReplyEmpty) {
+        self.inner.setxattr(req, ino, name, value, args, reply);
+    }
+
     fn getxattr(&self, req: &Request, ino: u64, name: &[u8], reply: ReplyXattr) {
         self.inner.getxattr(req, ino, name, reply);
     }
@@ -131,6 +139,23 @@ fn mounted(test: impl FnOnce(&Late, &Path, &dyn Fn(&Path, &dyn Fn()))) {
     if let Err(e) = done {
         std::panic::resume_unwind(e);
     }
+}
+
+/// An ACL of nothing but the three classes of a mode is stored as that mode. Whoever lost a right by it must not keep
+/// it because somebody asked for the attributes at the same time.
+#[test]
+fn an_answer_from_before_an_acl_does_not_bring_the_mode_back() {
+    const ACL: &str = "system.posix_acl_access";
+    // Version 2; then tag, permissions and an id that says nothing: rw for the owner, r for the group.
+    let entry = |tag: u16, may: u16| [tag.to_le_bytes(), may.to_le_bytes(), [0xff; 2], [0xff; 2]].concat();
+    let acl = |others| [2u32.to_le_bytes().to_vec(), entry(1, 6), entry(4, 4), entry(0x20, others)].concat();
+    mounted(|_, mnt, meanwhile| {
+        let f = mnt.join("f");
+        drop(std::fs::File::create(&f).expect("created"));
+        std::fs::set_permissions(&f, PermissionsExt::from_mode(0o666)).expect("chmod");
+        meanwhile(&f, &|| setxattr(&f, ACL, &acl(0), XattrFlags::empty()).expect("setxattr"));
+        assert_eq!(stat(&f).expect("stat").st_mode & 0o7777, 0o640);
+    });
 }
 
 #[test]
