@@ -131,7 +131,12 @@ impl<I: AddressSpaceOps> Table<I> {
             && let Some(dirty) = self.list(from).and_then(|list| list.remove(&ino))
             && let Some(list) = self.list(to)
         {
+            let since = dirty.since_ns;
             list.insert(ino, dirty);
+            // Who has made it dirty just now finds it listed, and leaves this as it is.
+            if to != For::Completion {
+                self.oldest_ns = self.oldest_ns.min(since);
+            }
         }
         to
     }

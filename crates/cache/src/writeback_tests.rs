@@ -252,6 +252,36 @@ fn an_inode_is_listed_for_what_it_has_under_every_schedule() {
     assert!(runs > 1_000, "{runs} schedules");
 }
 
+/// An inode of which nothing but a completion was waited for is dirtied while that comes: it will be due.
+#[test]
+fn an_inode_that_is_dirtied_while_its_last_write_arrives_will_be_due() {
+    let two_threads = || {
+        let clock = Clock::virtual_at(0);
+        let flusher = flusher(&clock, 40, 1_000);
+        let all = inodes(&flusher, 1);
+        all[0].dirty(BLOCK);
+        all[0].take();
+        assert!(flusher.dirty_after(1, 0..1, 1).is_empty());
+        // Nothing is due, nor will be: no later round looks at the inodes.
+        clock.advance(Duration::from_secs(5));
+        assert_eq!(flusher.step(), 0);
+        let inode = all[0].clone();
+        let writes = task::spawn("tests", move || inode.dirty(BLOCK)).expect("spawned");
+        all[0].arrive();
+        writes.join().expect("joined");
+        clock.advance(Duration::from_secs(5));
+        assert_eq!(flusher.step(), 1, "forgotten");
+        all[0].arrive();
+        assert_eq!((flusher.dirty_bytes(), flusher.dirty_inodes()), (0, 0));
+    };
+    let runs =
+        sim::search(&Options { steps_max: 10_000, processors: 2, ..Options::new(0) }, 2, two_threads, |outcome| {
+            let forks = outcome.forks;
+            outcome.result.unwrap_or_else(|e| panic!("{forks:?}: {e}"));
+        });
+    assert!(runs > 20, "{runs} schedules");
+}
+
 /// Over the limit a writer waits for what is on its way, and not longer than he must; who is alone writes.
 #[test]
 fn a_writer_over_the_limit_waits_or_writes() {
