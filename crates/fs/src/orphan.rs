@@ -1,6 +1,7 @@
 //! Inodes that a crash must clean up: unlinked but open, or being truncated (Linux: fs/ext4/orphan.c).
 //!
-//! Main type: [`Orphans`]. An orphan is recorded either in a slot of the orphan file (feature `orphan_file`) or, when
+//! Main types: [`Orphans`]; [`Over`], for which reason an inode needs its record no longer: it has one for both reasons,
+//! which stays until neither is left. An orphan is recorded either in a slot of the orphan file (feature `orphan_file`) or, when
 //! that is full or absent, on the list that starts at `s_last_orphan` and goes on through `i_dtime`.
 //!
 //! # Locking
@@ -39,8 +40,9 @@ struct State {
     list: Vec<Arc<Inode>>,
     /// Free slots of the orphan file, last first.
     free: Vec<(u32, u32)>,
-    /// Files that still have blocks which a truncation failed to remove, also where no log has them recorded.
-    cut_short: HashSet<InodeNr>,
+    /// Files whose truncation has begun and not ended, because it is under way, or has failed to remove the blocks. Also
+    /// where no log has them recorded.
+    cut: HashSet<InodeNr>,
     /// The orphan file's checksum seed and physical blocks.
     file: Option<(Option<ChecksumSeed>, Vec<BlockNr>)>,
 }
@@ -49,8 +51,8 @@ pub(crate) struct Orphans(Mutex<State>);
 
 impl Orphans {
     pub(crate) fn new() -> Orphans {
-        let (place, cut_short) = (HashMap::default(), HashSet::default());
-        Orphans(Mutex::new(&CLASS, State { place, list: Vec::new(), free: Vec::new(), cut_short, file: None }))
+        let (place, cut) = (HashMap::default(), HashSet::default());
+        Orphans(Mutex::new(&CLASS, State { place, list: Vec::new(), free: Vec::new(), cut, file: None }))
     }
 
     /// Sets up the orphan file. Slots that are in use, whatever for, and those of damaged blocks are not given away.
@@ -78,14 +80,14 @@ impl Orphans {
         self.0.lock().place.insert(ino, Place::File { block, slot });
     }
 
-    /// The truncation of this file has left blocks behind its end. It is forgotten once another takes them, or the
-    /// inode is freed.
-    pub(crate) fn note_cut_short(&self, ino: InodeNr) {
-        self.0.lock().cut_short.insert(ino);
+    /// A truncation of this file begins: it is over with [`Over::Truncation`], or when the inode is freed.
+    pub(crate) fn note_cut(&self, ino: InodeNr) {
+        self.0.lock().cut.insert(ino);
     }
 
+    /// To whoever has the inode's lock: a truncation of this file has left blocks behind its end.
     pub(crate) fn is_cut_short(&self, ino: InodeNr) -> bool {
-        self.0.lock().cut_short.contains(&ino)
+        self.0.lock().cut.contains(&ino)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -99,6 +101,17 @@ pub(crate) fn named_wrongly(e: Error) -> Error {
         Error::Stale(ino) => Error::corrupt(Damage::Orphans, "not in use").of(ino),
         e => e,
     }
+}
+
+/// Which reason for a record is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// It has a name.
+    Nameless,
+    /// No blocks are left behind its end.
+    Truncation,
+    /// It is being freed.
+    All,
 }
 
 /// What the orphan file says.
@@ -189,11 +202,24 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Takes the inode off; nothing if it is not recorded. 2 credits. Its `dtime` is 0 afterwards; the caller writes
-    /// the inode.
-    pub(crate) fn orphan_remove(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
+    /// Takes the inode off, if nothing else needs the record; nothing if it is not recorded. 2 credits. Its `dtime` is 0
+    /// afterwards; the caller writes the inode.
+    ///
+    /// A truncation has the inode's lock, but who takes its last name or gives it its first has not: who counts the link
+    /// first and then comes here is seen by the other, or sees him.
+    pub(crate) fn orphan_remove(&self, handle: &mut Handle, inode: &Arc<Inode>, over: Over) -> Result<()> {
         let mut s = self.orphans.0.lock();
-        s.cut_short.remove(&inode.ino);
+        if over != Over::Nameless {
+            s.cut.remove(&inode.ino);
+        }
+        let needed = match over {
+            Over::Nameless => s.cut.contains(&inode.ino),
+            Over::Truncation => inode.links() == 0,
+            Over::All => false,
+        };
+        if needed {
+            return Ok(());
+        }
         let Some(place) = s.place.get(&inode.ino).copied() else { return Ok(()) };
         match place {
             Place::File { block, slot } => {
@@ -265,7 +291,7 @@ mod tests {
             let (_, _, free) = recorded(&fs);
             let (listed, taken) = if free == 0 { (1, 0) } else { (0, 1) };
             try_all(Filesystem::orphan_add, (1, listed, free - taken));
-            try_all(Filesystem::orphan_remove, (0, 0, free));
+            try_all(|fs, handle, inode| fs.orphan_remove(handle, inode, Over::All), (0, 0, free));
             drop((root, f));
             fs.unmount().expect("unmount");
             crate::tools::assert_clean(&dev);

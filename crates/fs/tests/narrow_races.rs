@@ -13,7 +13,7 @@ use extant_base::clock::Clock;
 use extant_base::{sim, task};
 use extant_block::BlockDevice;
 use extant_block::device::{CrashDevice, LateDevice, Lateness, MemDevice};
-use extant_fs::{FallocateMode, Filesystem, InodeRef, MountOptions, Seek, SetAttr};
+use extant_fs::{Cred, FallocateMode, Filesystem, InodeRef, MountOptions, Seek, SetAttr};
 
 const SCHEDULES: u64 = 120;
 /// One after the other in each schedule.
@@ -213,4 +213,65 @@ fn times_of_a_freed_inode_are_not_written_over_the_next_one() {
         let (code, said) = tools::e2fsck(&dev, &["-fn"]);
         if code == 0 { Ok(()) } else { Err(format!("seed {seed}: {said}")) }
     }));
+}
+
+/// In each schedule: a file that one thread cuts while `other` takes its name, or gives it its first; and what a power
+/// cut leaves, right after that and in the end, is whole once it has been mounted.
+fn cut_while(tmpfile: bool, other: fn(&Filesystem, &InodeRef)) {
+    // So many pieces that the truncation takes several handles.
+    let image = image(16, &["-t", "ext4", "-b", "1024", "-J", "size=1"], &[]);
+    let options = || MountOptions { threads: false, seed: Some(1), ..production() };
+    all_right((0..SCHEDULES).map(|seed| {
+        let dev = Arc::new(image.snapshot());
+        let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+        let f = match tmpfile {
+            true => fs.tmpfile(&fs.root().expect("root"), 0o600, Cred::default()).expect("tmpfile"),
+            false => create(&fs, "f"),
+        };
+        for block in (0..2000).step_by(2) {
+            put(&fs, &f, block * 1024, &[7; 1024]);
+        }
+        fs.fsync(&f, false).expect("fsync");
+        let (shared, cut, device) = (Arc::clone(&fs), f.clone(), dev.clone());
+        let strategy = sim::Strategy::Priorities { changes: 2, steps: 400 };
+        let outcome = sim::run(&sim::Options { strategy, ..sim::Options::new(seed) }, move || {
+            let (fs, f) = (Arc::clone(&shared), cut.clone());
+            let cuts = task::spawn("truncate", move || {
+                fs.setattr(&f, &SetAttr { size: Some(100), ..SetAttr::default() }).expect("truncate");
+            });
+            other(&shared, &cut);
+            shared.sync_names().expect("commit");
+            let middle = device.snapshot();
+            cuts.expect("thread").join().expect("joined");
+            middle
+        });
+        let middle = outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        fs.sync().expect("sync");
+        let (recorded, nameless) = (fs.inode_counts().1, fs.getattr(&f).nlink == 0);
+        drop(f);
+        let after = dev.snapshot();
+        fs.abandon();
+        if recorded != usize::from(nameless) {
+            return Err(format!("seed {seed}: {recorded} recorded, nameless: {nameless}"));
+        }
+        for crashed in [middle, after] {
+            let dev = Arc::new(crashed);
+            Filesystem::mount(dev.clone(), options()).expect("mounted").unmount().expect("unmount");
+            let (code, said) = tools::e2fsck(&dev, &["-fn"]);
+            if code != 0 {
+                return Err(format!("seed {seed}: {said}"));
+            }
+        }
+        Ok(())
+    }));
+}
+
+#[test]
+fn a_file_that_loses_its_name_while_it_is_cut_stays_recorded() {
+    cut_while(false, |fs, _| fs.unlink(&fs.root().expect("root"), b"f").expect("unlink"));
+}
+
+#[test]
+fn a_file_that_gets_its_first_name_while_it_is_cut_stays_recorded() {
+    cut_while(true, |fs, f| fs.link(f, &fs.root().expect("root"), b"f").expect("link"));
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use extant_block::device::{Fault, FaultyDevice, MemDevice};
 use extant_block::{BioFlags, BioOp, BlockDevice};
-use extant_fs::{Cred, Error, Filesystem, MountOptions, NewNode, OnError};
+use extant_fs::{Cred, Error, Filesystem, MountOptions, NewNode, OnError, SetAttr, WriteFlags};
 use extant_ondisk::InodeNr;
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
@@ -143,6 +143,36 @@ fn an_orphan_without_a_map_is_not_cut_off() {
             let (_, said) = tools::e2fsck(&dev, &["-fn"]);
             assert!(!said.contains("bitmap differences"), "{name}, {links} links: {said}");
             assert_eq!(super_of(&*dev).state().contains(FsState::ERROR), links > 0, "{name}");
+        }
+    }
+}
+
+/// A truncation has a record, too, and takes only its own away.
+#[test]
+fn a_truncated_file_without_a_name_stays_recorded() {
+    for kind in KINDS {
+        for named in [true, false] {
+            let dev = Arc::new(tools::made(kind, "16M"));
+            let fs = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
+            let root = fs.root().expect("root");
+            let f = match named {
+                true => fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create"),
+                false => fs.tmpfile(&root, 0o600, Cred::default()).expect("tmpfile"),
+            };
+            fs.write(&f, 0, &[1; 40_000], WriteFlags::default()).expect("write");
+            fs.sync().expect("sync");
+            if named {
+                fs.unlink(&root, b"f").expect("unlink");
+            }
+            for size in [10_000, 0, 5000] {
+                fs.setattr(&f, &SetAttr { size: Some(size), ..SetAttr::default() }).expect("truncate");
+                assert_eq!(fs.inode_counts().1, 1, "{kind:?}, named: {named}");
+            }
+            fs.sync().expect("sync");
+            let crashed = Arc::new(dev.snapshot());
+            fs.abandon();
+            Filesystem::mount(crashed.clone(), options(false)).expect("mounted").unmount().expect("unmount");
+            tools::assert_clean(&crashed);
         }
     }
 }

@@ -16,11 +16,12 @@ use extant_cache::Buffer;
 use extant_journal::Handle;
 use extant_ondisk::LogicalBlock;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::groups::Prepared;
 use crate::inode::Inode;
 use crate::ops::credits;
+use crate::orphan::Over;
 use crate::xattr::{self, XattrSource};
 use crate::xattr_store::XattrView;
 
@@ -165,6 +166,10 @@ impl Filesystem {
             // The orphan record stays: the next mount tries again.
             self.note_failed_eviction(inode.ino, &e);
             self.inodes.put_back(inode.clone());
+            // Whoever made the mount writable meanwhile has looked for such inodes, and may have come before.
+            if matches!(e, Error::ReadOnly) {
+                self.queue_eviction(inode.clone());
+            }
         }
     }
 
@@ -213,7 +218,7 @@ impl Filesystem {
         if has_xattr {
             self.edit_xattrs(handle, inode, |edit| xattr::release_all(edit))?;
         }
-        self.orphan_remove(handle, inode)?;
+        self.orphan_remove(handle, inode, Over::All)?;
         {
             let mut m = inode.meta.write();
             m.desc.dtime = (self.now().seconds.max(1)) as u32;

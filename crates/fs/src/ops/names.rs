@@ -20,6 +20,7 @@ use crate::inode::{Inode, InodeRef};
 use crate::map::MapState;
 use crate::ops::credits;
 use crate::ops::flags::Change;
+use crate::orphan::Over;
 use crate::xattr;
 use crate::xattr_store::XattrView;
 
@@ -122,14 +123,14 @@ impl Filesystem {
                     // The link was counted while an unlink elsewhere may have taken the last name, which then was not
                     // the last link: it is now. And a link elsewhere may have been the first name without counting as
                     // that: then the inode is no orphan any more.
-                    let known = if from_nothing { self.orphan_remove(handle, inode) } else { Ok(()) };
+                    let known = if from_nothing { self.orphan_remove(handle, inode, Over::Nameless) } else { Ok(()) };
                     let undone = known.and_then(|()| self.drop_link(handle, inode, now));
                     self.whole(handle, undone)?;
                     return Err(e);
                 }
                 let done = (|| {
                     if from_nothing {
-                        self.orphan_remove(handle, inode)?;
+                        self.orphan_remove(handle, inode, Over::Nameless)?;
                     }
                     self.write_inode(handle, inode)?;
                     self.stamp_dir(handle, dir, now)

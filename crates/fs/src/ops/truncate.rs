@@ -17,6 +17,7 @@ use crate::inode::Inode;
 use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::ops::mapping::LAST_BLOCK;
+use crate::orphan::Over;
 
 impl Filesystem {
     /// Sets the size; the caller holds the inode's lock exclusively. Times are the caller's.
@@ -38,6 +39,7 @@ impl Filesystem {
         if !new.is_multiple_of(bs) && new < old {
             self.zero_range_cached(inode, new, old.min(new.div_ceil(bs) * bs))?;
         }
+        self.orphans.note_cut(inode.ino);
         self.transact(credits::TRUNCATE_BEGIN, |handle| {
             self.orphan_add(handle, inode)?;
             // The size on disk also when it grows, because data before the new end waits to be written: what lies
@@ -54,7 +56,7 @@ impl Filesystem {
             if !handle.has_credits(credits::TRUNCATE_END) {
                 handle.restart(credits::TRUNCATE_END)?;
             }
-            self.orphan_remove(handle, inode)?;
+            self.orphan_remove(handle, inode, Over::Truncation)?;
             self.write_inode_data(handle, inode)
         })(&mut handle);
         self.end(handle, r)
@@ -64,8 +66,8 @@ impl Filesystem {
     pub(crate) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         let first = inode.size().div_ceil(u64::from(self.geo.block_size));
         let handle = if first <= u64::from(LAST_BLOCK.0) {
-            let removed = self.remove_blocks(inode, LogicalBlock(first as u32), LAST_BLOCK);
-            removed.inspect_err(|_| self.orphans.note_cut_short(inode.ino))?
+            self.orphans.note_cut(inode.ino);
+            self.remove_blocks(inode, LogicalBlock(first as u32), LAST_BLOCK)?
         } else {
             self.start(credits::TRUNCATE_END)?
         };

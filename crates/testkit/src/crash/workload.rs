@@ -412,10 +412,14 @@ impl Workload {
             return Ok(());
         }
         let inode = self.inode(path)?;
+        self.resize(&inode, path, id, to)
+    }
+
+    fn resize(&mut self, inode: &InodeRef, path: &str, id: NodeId, to: u64) -> Done {
         let set = SetAttr { size: Some(to), ..SetAttr::default() };
         self.run(format!("truncate {path} (node {id}) to {to}"), |w| {
             w.change(id, w.sized(to));
-            w.fs.setattr(&inode, &set).map(|_| ())
+            w.fs.setattr(inode, &set).map(|_| ())
         })
     }
 
@@ -642,7 +646,7 @@ impl Workload {
         Ok(())
     }
 
-    /// A file that was kept open is written to, synced or not, and closed.
+    /// A file that was kept open is written to or cut, synced or not, and closed.
     fn let_go(&mut self) -> Done {
         if self.open.is_empty() {
             return self.background();
@@ -652,6 +656,10 @@ impl Workload {
         if self.rng.one_in(2) {
             let size = self.history.nodes[id as usize].size;
             self.write_to(&inode, "(open)", id, size, 5_000)?;
+        }
+        if self.rng.one_in(2) {
+            let to = self.rng.below(self.history.nodes[id as usize].size + 1);
+            self.resize(&inode, "(open)", id, to)?;
         }
         if self.rng.one_in(2) {
             self.run(format!("fsync of open node {id}"), |w| w.fs.fsync(&inode, false))?;

@@ -609,10 +609,20 @@ impl Client {
         let Some(at) = self.some_file(rng) else { return };
         let (id, path) = (self.files[at].id, self.files[at].path.clone());
         let (dir, name) = self.dir_of(&path);
+        let kept = (rng.below(3) == 0).then(|| self.files[at].inode.clone());
         if self.op(format!("unlink {path} (node {id})"), None, &[], |c| c.fs.unlink(&dir, name.as_bytes())).is_some() {
             self.rename_names(|n| _ = n.paths.remove(&path));
             self.touch(id);
             self.drop_name(id);
+            if let Some(inode) = kept.filter(|inode| inode.links() == 0) {
+                // Open for a while yet, and cut: it stays an orphan.
+                let size = Some(rng.below(self.fs.getattr(&inode).size + 1));
+                let set = SetAttr { size, ..SetAttr::default() };
+                self.op(format!("truncate open node {id} to {size:?}"), None, &[], |c| c.fs.setattr(&inode, &set));
+                if rng.below(2) == 0 {
+                    self.op(format!("fsync of open node {id}"), None, &[], |c| c.fs.fsync(&inode, false));
+                }
+            }
         }
     }
 
