@@ -63,6 +63,19 @@ impl MountState {
         Err(Error::lost(None, self.first.lock().clone().unwrap_or(Error::ReadOnly)))
     }
 
+    /// To who makes something durable: whether there may be anything to write for it. One look: between two a mount that
+    /// fails would be read-only and not failed, and what it never wrote called durable.
+    ///
+    /// # Errors
+    /// As [`MountState::acknowledge`].
+    pub(crate) fn writes(&self) -> Result<bool> {
+        match self.code.load(Ordering::Acquire) {
+            RUNNING => Ok(true),
+            FAILED | CUT_OFF => self.acknowledge().map(|()| false),
+            _ => Ok(false),
+        }
+    }
+
     /// The superblock is this mount's to write.
     pub(crate) fn may_write_superblock(&self) -> bool {
         matches!(self.code.load(Ordering::Acquire), RUNNING | FAILED)
@@ -113,5 +126,25 @@ impl MountState {
             FAILED => {}
             _ => self.code.store(CLOSED, Ordering::Release),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_makes_something_durable_looks_once() {
+        let asks = |state: &MountState| (state.writes().ok(), state.acknowledge().is_ok());
+        let (running, failed, cut, closed) =
+            (MountState::new(false), MountState::new(false), MountState::new(false), MountState::new(false));
+        failed.fail(&Error::NoSpace);
+        cut.cut_off(&Error::NoSpace);
+        closed.close();
+        assert_eq!(asks(&running), (Some(true), true));
+        assert_eq!((asks(&failed), asks(&cut)), ((None, false), (None, false)));
+        assert_eq!((asks(&closed), asks(&MountState::new(true))), ((Some(false), true), (Some(false), true)));
+        assert!(running.remount(true));
+        assert_eq!(asks(&running), (Some(false), true));
     }
 }

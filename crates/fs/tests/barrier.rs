@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::*;
 use extant_base::clock::Clock;
 use extant_block::device::Catch;
-use extant_fs::MountOptions;
+use extant_fs::{MountOptions, NewNode};
 
 /// A file of two blocks, durable, with a part of its first block overwritten in memory.
 fn overwritten() -> (Scene, extant_fs::InodeRef) {
@@ -156,5 +156,20 @@ fn an_fsync_does_not_wait_for_writes_that_begin_after_it() {
         result.expect("nothing failed");
         assert_eq!(content_of(&scene.disk.after_cut_at(events), "db").expect("there")[1000], 2);
         second.join().0.expect("nothing failed");
+    });
+}
+
+/// The names in a directory are its data.
+#[test]
+fn an_fdatasync_of_a_directory_covers_its_names() {
+    bounded(|| {
+        let scene = Disk::new(64, EXT4).mount(production());
+        let root = scene.root().expect("root");
+        let dir = scene.create(&root, b"dir", NewNode::directory(0o755), Default::default()).expect("mkdir");
+        scene.fsync(&dir, false).expect("fsync");
+        drop(scene.create(&dir, b"new", NewNode::file(0o644), Default::default()).expect("create"));
+        scene.fsync(&dir, true).expect("fdatasync");
+        let cut = scene.disk.after_cut();
+        cut.walk(b"dir/new", true).expect("the name is there");
     });
 }

@@ -72,9 +72,9 @@ pub(crate) enum Scope<'a> {
 }
 
 impl Inode {
-    /// The transaction that an fsync waits for.
+    /// The transaction that an fsync waits for. The names in a directory are its data, and move with its times only.
     fn synced_by(&self, datasync: bool) -> Tid {
-        let tid = if datasync { &self.datasync_tid } else { &self.sync_tid };
+        let tid = if datasync && !self.is_dir() { &self.datasync_tid } else { &self.sync_tid };
         Tid(tid.load(Ordering::Acquire))
     }
 }
@@ -93,11 +93,9 @@ impl Filesystem {
     /// Makes everything durable that was written in the scope before the call, then calls `done`: with an error if the
     /// journal or the mount stopped first. Lost data is the caller's to ask for.
     pub(crate) fn barrier(&self, scope: Scope<'_>, done: Done) {
-        if let Err(e) = self.state.acknowledge() {
-            return done(Err(e));
-        }
-        if self.is_read_only() {
-            return done(Ok(()));
+        match self.state.writes() {
+            Ok(true) => {}
+            nothing => return done(nothing.map(drop)),
         }
         let fs = self.arc();
         match scope {
@@ -148,8 +146,7 @@ impl Filesystem {
 
     /// The barrier of one inode by a thread that waits, holds nothing, and does what is left to do for it itself.
     fn barrier_here(&self, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
-        self.state.acknowledge()?;
-        if self.is_read_only() {
+        if !self.state.writes()? {
             return Ok(());
         }
         let mut written = vec![inode.clone()];
@@ -226,9 +223,10 @@ impl Filesystem {
     /// to: an error concerns the file that it is about, or all of them. Possibly on other threads, and before this
     /// returns. `who` asks for all of them: an [`Asker::Opener`] has opened one, and is refused where there are more.
     pub fn fsync_many(&self, inodes: &[InodeRef], who: Asker, datasync: bool, done: DoneEach) {
-        if let Err(e) = self.state.acknowledge() {
-            return (0..inodes.len()).for_each(|at| done(at, Err(e.clone())));
-        }
+        let writes = match self.state.writes() {
+            Ok(writes) => writes,
+            Err(e) => return (0..inodes.len()).for_each(|at| done(at, Err(e.clone()))),
+        };
         let mut asked: BTreeMap<InodeNr, (Arc<Inode>, Vec<usize>)> = BTreeMap::new();
         for (at, inode) in inodes.iter().enumerate() {
             if !std::ptr::eq(inode.fs.as_ptr(), self) {
@@ -254,7 +252,7 @@ impl Filesystem {
                 }
             }
         };
-        if self.is_read_only() {
+        if !writes {
             return tell(Ok(()));
         }
         let (fs, all) = (self.arc(), unique.clone());
