@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use extant_base::{sim, task};
 use extant_block::device::MemDevice;
 use extant_ondisk::inode::LINK_MAX;
 
@@ -109,4 +110,40 @@ fn rename_short_of_memory(features: &str) {
     drop((root, from, to));
     fs.unmount().expect("unmount");
     crate::tools::assert_clean(&dev);
+}
+
+/// Who looks for a loop reads directories above without their locks, while names are added there: what he sees half way
+/// is no damage.
+#[test]
+fn a_directory_above_that_grows_meanwhile_is_not_damaged() {
+    let dev = crate::tools::made(&["-t", "ext4", "-b", "1024"], "8M");
+    let name = |i: u32| format!("{i:0>200}").into_bytes();
+    let mut wrong = Vec::new();
+    for seed in 0..600 {
+        let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::new(dev.snapshot()), options).expect("mounted");
+        let p = mkdir(&fs, &fs.root().expect("root"), b"p");
+        let [a, b] = [b"a", b"b"].map(|name| mkdir(&fs, &p, name));
+        drop(mkdir(&fs, &a, b"d"));
+        for i in 0..24 {
+            drop(mkdir(&fs, &p, &name(i)));
+        }
+        assert!(fs.freeze().expect("everything is home") && fs.thaw());
+        fs.cache.drop_clean();
+        let strategy = sim::Strategy::Priorities { changes: 1, steps: 120 };
+        let shared = Arc::clone(&fs);
+        let outcome = sim::run(&sim::Options { strategy, ..sim::Options::new(seed) }, move || {
+            let (fs, above) = (shared.clone(), p.clone());
+            let grows = task::spawn("grows", move || (100..108).for_each(|i| drop(mkdir(&fs, &above, &name(i)))));
+            shared.rename(&a, b"d", &b, b"d", RenameFlags::default()).map_err(|e| e.to_string())?;
+            grows.expect("thread").join().expect("joined");
+            Ok::<(), String>(())
+        });
+        let renamed = outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        if renamed.is_err() || fs.stats.errors.get() > 0 {
+            wrong.push((seed, renamed));
+        }
+        fs.abandon();
+    }
+    assert!(wrong.is_empty(), "{} of 600 schedules: {:?}", wrong.len(), wrong.first());
 }
