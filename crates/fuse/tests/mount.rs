@@ -451,6 +451,22 @@ fn an_aborted_connection_ends_the_server_and_detaches() {
     assert!(!m.unmounter.is_mounted());
 }
 
+/// MNT_FORCE ends the connection first, and then finds that it may not unmount.
+#[test]
+fn a_mount_that_was_busy_when_it_was_forced_does_not_stay() {
+    if !can_mount() {
+        return;
+    }
+    let mut m = start(MemFs::new(Config::default()), &MountOptions::default());
+    let open = fs::File::create(m.at("f")).expect("created");
+    let forced = rustix::mount::unmount(&m.path, rustix::mount::UnmountFlags::FORCE);
+    assert_eq!(forced, Err(rustix::io::Errno::BUSY));
+    m.server.take().expect("once").join().expect("no panic").expect("ended");
+    assert_eq!(m.fs.counts.destroy.load(Ordering::Relaxed), 1);
+    assert!(!m.unmounter.is_mounted());
+    drop(open);
+}
+
 #[test]
 fn a_session_that_never_runs_leaves_nothing_behind() {
     if !can_mount() {

@@ -5,7 +5,7 @@
 //! The end: for `fuseblk` the kernel sends DESTROY while umount(2) waits. The worker that gets it stops all others from
 //! calling the server, lets the server `destroy`, and only then answers. For `fuse` the kernel closes the connection
 //! (ENODEV) without a word; the workers end and `destroy` runs last. If the connection is aborted through sysfs
-//! (ECONNABORTED) the dead mount is detached too.
+//! (ECONNABORTED), or by MNT_FORCE while somebody uses the mount (ENODEV, too), the dead mount is detached as well.
 //!
 //! Which of the workers wait for requests is the business of `pool`, and on which processor, of `follow`.
 //!
@@ -241,10 +241,12 @@ impl<S: Server> Session<S> {
         }
         drop(main);
         let failed = ends.iter().find_map(|e| if let End::Failed(errno) = e { Some(*errno) } else { None });
-        let gone = ends.contains(&End::Unmounted) || self.shared.destroyed.load(Ordering::Acquire);
+        let destroyed = self.shared.destroyed.load(Ordering::Acquire);
+        let gone = destroyed || ends.contains(&End::Unmounted);
         // Before the mount goes, and with it the kernel's claim on the device: somebody else may write to it then.
         self.shared.destroy_once();
-        if !gone {
+        // Also what ended with ENODEV: after MNT_FORCE a mount that is busy stays, dead.
+        if !destroyed {
             self.detach_if_dead();
         }
         match failed {
