@@ -247,6 +247,8 @@ fn run(
     };
     // Resolved before there is a mount on it: to look into it takes a server that serves.
     let dir = mount_table::absolute(&job.dir);
+    // From the mount on a signal unmounts: one that comes before the thread is there waits for it.
+    let signals = Signals::new(signals::ending());
     let mount = || {
         let mounted = Session::mount(server.clone(), &job.dir, &fuse);
         mounted.map_err(|e| give_up(format!("{image}: {}", explain(&e))))
@@ -265,7 +267,7 @@ fn run(
     {
         warn(&format!("{image}: the server keeps more privileges than it needs: {e}"));
     }
-    let signals = watch_signals(unmounter, Arc::downgrade(&server));
+    let signals = signals.and_then(|signals| watch_signals(signals, unmounter, Arc::downgrade(&server)));
     if let Err(e) = &signals {
         warn(&format!("{image}: signals will not unmount: {}", plain(e)));
     }
@@ -338,8 +340,11 @@ fn go_into_background() {
     }
 }
 
-fn watch_signals(unmounter: Unmounter, server: Weak<FsServer>) -> std::io::Result<signal_hook::iterator::Handle> {
-    let mut signals = Signals::new(signals::ending())?;
+fn watch_signals(
+    mut signals: Signals,
+    unmounter: Unmounter,
+    server: Weak<FsServer>,
+) -> std::io::Result<signal_hook::iterator::Handle> {
     let handle = signals.handle();
     extant_base::task::spawn("extant-signals", move || {
         let mut detached = false;
