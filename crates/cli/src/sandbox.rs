@@ -14,8 +14,8 @@
 //! - **No privileges** but [`KEPT`], which are about time and memory: CAP_SYS_NICE (a worker that steps aside for its
 //!   client comes back from SCHED_IDLE with it) and CAP_SYS_RESOURCE (a worker says with it that the kernel's writeback
 //!   waits for it).
-//! - **No files** (Landlock, Linux 5.13): nothing is opened for writing but the run folder's, /dev/fuse and /dev/null,
-//!   and nothing read but what is [`READABLE`]. What was open before stays open.
+//! - **No files** (Landlock, Linux 5.13): nothing is opened for writing but the run folder's, /dev/fuse, /dev/null and
+//!   the block device of the mount, and nothing read but what is [`READABLE`]. What was open before stays open.
 //!
 //! seccomp reaches all threads at once. Landlock and capabilities are each thread's own: those that start before the
 //! mount stands begin with giving them up ([`prepare`]), those that start later inherit.
@@ -32,7 +32,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -136,7 +136,7 @@ const X32_OWN: [libc::c_long; 6] = [520, 521, 528, 539, 540, 545];
 const TIOCSTI: u64 = 0x5412;
 
 /// What [`crate::main`] does under the name [`AGENT`].
-pub fn run_agent(dir: &std::path::Path) -> Result<(), Failure> {
+pub fn run_agent(dir: &Path) -> Result<(), Failure> {
     // Who ends the server by a signal to its group or session wants an unmount, which is ours to do.
     let _stop = Stop::watch();
     let _ = std::fs::write("/proc/self/comm", AGENT);
@@ -145,8 +145,9 @@ pub fn run_agent(dir: &std::path::Path) -> Result<(), Failure> {
 }
 
 /// To be called before the first thread is started: from now on each begins with giving up what is its own to give up.
-pub fn prepare() {
-    let _ = FILES.set(allowed_files().ok());
+/// `device`: what may be opened once more, to be claimed.
+pub fn prepare(device: Option<&Path>) {
+    let _ = FILES.set(allowed_files(device).ok());
     extant_base::task::at_start(|| {
         // Who cannot is told of once, by `enter`.
         let _ = drop_capabilities();
@@ -179,7 +180,7 @@ fn drop_capabilities() -> Result<(), String> {
     set_capabilities(None, less).map_err(kept)
 }
 
-fn allowed_files() -> Result<RulesetCreated, String> {
+fn allowed_files(device: Option<&Path>) -> Result<RulesetCreated, String> {
     // Up to truncation; what came later is about sockets and ioctls, of which the devices' are needed.
     const KNOWN: ABI = ABI::V3;
     let failed = |e: landlock::RulesetError| e.to_string();
@@ -192,7 +193,8 @@ fn allowed_files() -> Result<RulesetCreated, String> {
         .map_err(failed)?;
     let folder = status::own_directory().map(|(_, dir)| dir);
     let readable = READABLE.iter().map(|p| (PathBuf::from(p), read));
-    let files = WRITABLE_FILES.iter().map(|p| (PathBuf::from(p), AccessFs::ReadFile | AccessFs::WriteFile));
+    let files = WRITABLE_FILES.iter().map(Path::new).chain(device);
+    let files = files.map(|p| (p.to_path_buf(), AccessFs::ReadFile | AccessFs::WriteFile));
     for (path, access) in readable.chain(files).chain(folder.map(|dir| (dir, in_folder))) {
         // What is not there needs no rule. A right that is none of a file's is left out by the crate.
         if let Ok(fd) = PathFd::new(&path) {
@@ -279,7 +281,7 @@ mod tests {
             assert!(KEPT.contains(caps.permitted | caps.effective | caps.inheritable));
         };
         let (go, wait) = std::sync::mpsc::channel::<()>();
-        prepare();
+        prepare(None);
         // One that is there before.
         let before = extant_base::task::spawn("before", move || {
             wait.recv().expect("told");

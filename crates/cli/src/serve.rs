@@ -21,15 +21,18 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use extant_base::clock::Clock;
 use extant_block::BioFlags;
 use extant_block::device::{BlockDevice, Engine, FileDevice, IoMode, OpenOptions};
 use extant_fs::{Filesystem, JournalDevice, Mounted};
 use extant_fuse::{Errno, FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
-use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{getegid, geteuid};
 use signal_hook::iterator::Signals;
 
@@ -73,7 +76,7 @@ pub fn serve(job: Job) -> Result<()> {
     let _ = std::fs::write("/proc/self/comm", "extant");
     let root = geteuid().is_root();
     if !job.config.no_sandbox {
-        sandbox::prepare();
+        sandbox::prepare((root && job.spec.is_block_device()).then_some(&*job.spec.path));
     }
     let (fs, claim) = open(&job, root)?;
     // Later it could not be opened any more.
@@ -136,11 +139,12 @@ fn write_stats(probe: Probe, fs: &Filesystem, mut file: File, path: &Path) {
     }
 }
 
-/// Our claim on a block device, between its replay and the kernel's own claim for a mount of it.
+/// Our claim on a block device: before the kernel's own claim for a mount of it, and after that if the mount ends in
+/// the middle.
 struct Claim {
     spec: ImageSpec,
     access: Access,
-    claimed: Arc<dyn BlockDevice>,
+    claimed: Option<Arc<dyn BlockDevice>>,
     /// What the file system has.
     dev: Arc<dyn BlockDevice>,
 }
@@ -148,24 +152,16 @@ struct Claim {
 impl Claim {
     /// Lets go of it for `mount`. Should that fail, the file system is ended here: whoever was faster may have the
     /// device, or have had it, and then nothing more is written to it.
-    fn lend<T>(self, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
-        let Claim { spec, access, claimed, dev } = self;
-        let before = super_block(&*dev);
-        drop(claimed);
+    fn lend<T>(&mut self, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = super_block(&*self.dev);
+        self.claimed = None;
         let failed = match mount() {
             Err(e) if !fs.is_read_only() => e,
             done => return done,
         };
-        let claimed = open_whole(&spec, &access).and_then(|claimed| match super_block(&*dev)? == before? {
-            true => Ok(claimed),
-            false => Err(Failure::op(format!("{}: somebody else has changed it", spec.shown()))),
-        });
-        let ended = match claimed {
-            Ok(_held) => fs.unmount().map_err(|e| format!("{}: unmount: {e}", spec.shown())),
-            Err(e) => {
-                fs.cut_off();
-                Err(format!("{}; nothing more is written to it, and it may need recovery", e.message))
-            }
+        let ended = match self.again(fs, || Ok(super_block(&*self.dev)? == before?)) {
+            Ok(_held) => fs.unmount().map_err(|e| format!("{}: unmount: {e}", self.spec.shown())),
+            Err(e) => Err(e.message),
         };
         match ended {
             Ok(()) => Err(failed),
@@ -175,6 +171,49 @@ impl Claim {
             }
         }
     }
+
+    /// Claims it once more. If somebody else has it, or has had it (it is not the `same`), the file system is cut off.
+    fn again(&self, fs: &Filesystem, same: impl FnOnce() -> Result<bool>) -> Result<Arc<dyn BlockDevice>> {
+        let again = open_whole(&self.spec, &self.access).and_then(|claimed| match same()? {
+            true => Ok(claimed),
+            false => Err(Failure::op(format!("{}: somebody else has changed it", self.spec.shown()))),
+        });
+        again.map_err(|e| {
+            fs.cut_off();
+            Failure { message: format!("{}; nothing more is written to it, and it may need recovery", e.message), ..e }
+        })
+    }
+
+    /// The kernel has ended the mount by force, and perhaps let go of the device, while there is more to write to it.
+    /// A mount that stays, dead, has it still. What is returned is to be held until the file system is unmounted.
+    fn regain(&self, fs: &Filesystem, is_mounted: impl Fn() -> bool) -> Option<Arc<dyn BlockDevice>> {
+        let clock = Clock::real();
+        while !fs.is_read_only() {
+            // First the connection ends, then the mount, then the claim.
+            let over = clock.now_ns() > FORCED_PATIENCE_NS;
+            if !is_mounted() && (over || self.is_free()) {
+                return self.again(fs, || self.is_ours(fs)).inspect_err(Failure::print).ok();
+            }
+            if over {
+                return None;
+            }
+            clock.sleep(Duration::from_millis(2));
+        }
+        None
+    }
+
+    /// Nobody has mounted or checked it since.
+    fn is_ours(&self, fs: &Filesystem) -> Result<bool> {
+        // What is written past the log.
+        let of_mount = |sb: &SuperBlock| (sb.mount_count(), sb.mount_time(), sb.incompat(), sb.state());
+        let (found, _) = extant_fs::probe_superblock(&*self.dev).map_err(|e| Failure::op(e.to_string()))?;
+        Ok(of_mount(&found) == of_mount(&fs.superblock()))
+    }
+
+    fn is_free(&self) -> bool {
+        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+        rustix::fs::open(&self.spec.path, flags, Mode::empty()).is_ok()
+    }
 }
 
 /// As it is on the device.
@@ -183,6 +222,9 @@ fn super_block(dev: &dyn BlockDevice) -> Result<[u8; SUPERBLOCK_SIZE]> {
     dev.read_at(SUPERBLOCK_OFFSET, &mut sb, BioFlags::META)?;
     Ok(sb)
 }
+
+/// How long an unmount by force may take after it has ended the connection.
+const FORCED_PATIENCE_NS: u64 = 500_000_000;
 
 /// Opens the image and mounts the file system in this process. The claim: of what is to be a `fuseblk` mount.
 fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
@@ -199,7 +241,8 @@ fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };
     access.exclusive = !fuseblk;
     let dev = open_device(&job.spec, &access).map_err(as_mount)?;
-    let claim = claimed.map(|claimed| Claim { spec: job.spec.clone(), access: how, claimed, dev: dev.clone() });
+    let lent = claimed.is_some().then(|| (job.spec.clone(), dev.clone()));
+    let claim = lent.map(|(spec, dev)| Claim { spec, access: how, claimed, dev });
     let mut options = config.fs.clone();
     if let Some(path) = &config.journal_path {
         let open = OpenOptions { read_only: true, engine: Engine::Psync, ..OpenOptions::default() };
@@ -254,7 +297,12 @@ fn run(
         mounted.map_err(|e| give_up(format!("{image}: {}", explain(&e))))
     };
     let session = match claim {
-        Some(claim) => claim.lend(server.filesystem(), mount)?,
+        Some(mut claim) => {
+            let mut session = claim.lend(server.filesystem(), mount)?;
+            let (server, unmounter) = (server.clone(), session.unmounter());
+            session.when_lost(move || Box::new(claim.regain(server.filesystem(), || unmounter.is_mounted())));
+            session
+        }
         None => mount()?,
     };
     server.set_notifier(session.notifier());
@@ -399,6 +447,7 @@ mod tests {
     use std::cell::Cell;
     use std::process::Command;
 
+    use extant_fs::{Cred, NewNode};
     use extant_testkit::oracle::{MkfsOptions, make_image};
 
     use super::*;
@@ -464,6 +513,51 @@ mod tests {
     fn needs_recovery(bytes: &[u8]) -> bool {
         let sb = &bytes[SUPERBLOCK_OFFSET as usize..];
         u32::from_le_bytes([sb[96], sb[97], sb[98], sb[99]]) & 4 != 0
+    }
+
+    /// What is on the device once a mount with something to write has been ended by force, after `between`; and whether
+    /// anything was written since.
+    fn forced(device: &Loop, still_mounted: bool, between: impl FnOnce()) -> (bool, Vec<u8>) {
+        let (fs, claim) = open(&device.job(), true).expect("mounted");
+        let root = fs.root().expect("root");
+        drop(fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create"));
+        drop(root);
+        let mut claim = claim.expect("a claim");
+        // The kernel's own is left out: it is gone.
+        claim.lend(&fs, || Ok(())).expect("lent");
+        between();
+        let before = device.bytes();
+        let held = claim.regain(&fs, || still_mounted);
+        let _ = fs.unmount();
+        drop((held, fs));
+        let after = device.bytes();
+        (before == after, after)
+    }
+
+    #[test]
+    fn a_mount_that_is_forced_leaves_alone_what_is_somebody_elses() {
+        if !geteuid().is_root() || !extant_testkit::mount::loop_mounts_work() {
+            eprintln!("skipped: needs loop devices");
+            return;
+        }
+        let device = Loop::new();
+        // Nobody was there, and the mount is gone; or it stays, and has the device.
+        for still_mounted in [false, true] {
+            let (same, now) = forced(&device, still_mounted, || {});
+            assert_eq!((same, needs_recovery(&now)), (false, false), "{still_mounted}");
+            let _ = Command::new("debugfs").args(["-w", "-R", "rm new"]).arg(&device.spec.path).output();
+        }
+        // Somebody has it.
+        let mut other = None;
+        let (same, _) = forced(&device, false, || other = device.claim().ok());
+        assert!(other.is_some() && same, "written to");
+        drop(other);
+        // Somebody had it.
+        let (same, _) = forced(&device, false, || {
+            let checked = Command::new("e2fsck").args(["-fy"]).arg(&device.spec.path).output().expect("e2fsck");
+            assert!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
+        });
+        assert!(same, "written to");
     }
 
     #[test]

@@ -354,6 +354,33 @@ fn block_devices() {
     fsck_clean(&place.image);
 }
 
+/// MNT_FORCE ends the kernel's part, and its claim on the device; the server claims it, and writes what it has.
+#[test]
+fn what_is_forced_off_a_device_is_written_all_the_same() {
+    if !common::loop_mounts_work() {
+        eprintln!("skipped: needs loop devices");
+        return;
+    }
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    let device = tool("losetup", &["-f", "--show", &place.image]).trim().to_owned();
+    let args = ["mount", "-f", &device, &place.mnt];
+    let mut server = Command::new(extant_path()).args(args).stdin(Stdio::null()).spawn().expect("started");
+    let tried = std::panic::catch_unwind(|| {
+        wait_until("the mount", || place.mounted());
+        std::fs::write(place.at("new"), vec![7; 3 << 20]).expect("write");
+        rustix::mount::unmount(&place.mnt, rustix::mount::UnmountFlags::FORCE).expect("forced");
+    });
+    if place.mounted() {
+        run("umount", &["-l", &place.mnt]);
+    }
+    let ended = server.wait().expect("ended");
+    tool("losetup", &["-d", &device]);
+    tried.unwrap();
+    assert!(ended.success(), "{ended:?}");
+    fsck_clean(&place.image);
+    assert!(extant(&["cat", &place.image, "new"]).out == vec![7; 3 << 20]);
+}
+
 /// What others read from the device while it is mounted: the label, and the blocks of a file, which become a swap file.
 #[test]
 fn what_a_device_shows_while_it_is_mounted() {

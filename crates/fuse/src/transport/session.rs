@@ -12,6 +12,7 @@
 //! # Locking
 //! `fuse gate`, see [`super`]; `fuse kept` (2), what is kept back.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
@@ -168,7 +169,11 @@ pub struct Session<S: Server> {
     unmounter: Unmounter,
     workers: usize,
     clone_fd: bool,
+    lost: Option<WhenLost>,
 }
+
+/// See [`Session::when_lost`].
+type WhenLost = Box<dyn FnOnce() -> Box<dyn Any> + Send>;
 
 impl<S: Server> Session<S> {
     /// Mounts at `mountpoint` and negotiates. Requests of others wait until [`run`](Session::run).
@@ -193,6 +198,7 @@ impl<S: Server> Session<S> {
             unmounter,
             workers,
             clone_fd: options.clone_fd,
+            lost: None,
         })
     }
 
@@ -220,6 +226,12 @@ impl<S: Server> Session<S> {
         Hold(shared)
     }
 
+    /// What to do once the connection has ended without the kernel's DESTROY, right before the server's `destroy`; what
+    /// it returns is kept until that is over. A `fuseblk` mount that is ended by force has no claim on its device then.
+    pub fn when_lost(&mut self, f: impl FnOnce() -> Box<dyn Any> + Send + 'static) {
+        self.lost = Some(Box::new(f));
+    }
+
     /// Serves until the mount is gone; the calling thread is one of the workers. When it returns, the server's
     /// `destroy` has run, whatever the result.
     pub fn run(mut self) -> Result<(), FuseError> {
@@ -243,8 +255,10 @@ impl<S: Server> Session<S> {
         let failed = ends.iter().find_map(|e| if let End::Failed(errno) = e { Some(*errno) } else { None });
         let destroyed = self.shared.destroyed.load(Ordering::Acquire);
         let gone = destroyed || ends.contains(&End::Unmounted);
+        let kept = self.lost.take().filter(|_| !destroyed).map(|lost| lost());
         // Before the mount goes, and with it the kernel's claim on the device: somebody else may write to it then.
         self.shared.destroy_once();
+        drop(kept);
         // Also what ended with ENODEV: after MNT_FORCE a mount that is busy stays, dead.
         if !destroyed {
             self.detach_if_dead();
