@@ -1,8 +1,9 @@
 //! Inodes that a crash must clean up: unlinked but open, or being truncated (Linux: fs/ext4/orphan.c).
 //!
-//! Main types: [`Orphans`]; [`Over`], for which reason an inode needs its record no longer: it has one for both reasons,
-//! which stays until neither is left. An orphan is recorded either in a slot of the orphan file (feature `orphan_file`) or, when
-//! that is full or absent, on the list that starts at `s_last_orphan` and goes on through `i_dtime`.
+//! Main types: [`Orphans`]; [`Over`], for which reason an inode needs its record no longer: it has one for both
+//! reasons, which stays until neither is left. An orphan is recorded either in a slot of the orphan file (feature
+//! `orphan_file`) or, when that is full or absent, on the list that starts at `s_last_orphan` and goes on through
+//! `i_dtime`.
 //!
 //! # Locking
 //! `orphans` (55), under the map lock and above inode metas.
@@ -40,8 +41,8 @@ struct State {
     list: Vec<Arc<Inode>>,
     /// Free slots of the orphan file, last first.
     free: Vec<(u32, u32)>,
-    /// Files whose truncation has begun and not ended, because it is under way, or has failed to remove the blocks. Also
-    /// where no log has them recorded.
+    /// Files whose truncation has begun and not ended, because it is under way, or has failed to remove the blocks.
+    /// Also where no log has them recorded.
     cut: HashSet<InodeNr>,
     /// The orphan file's checksum seed and physical blocks.
     file: Option<(Option<ChecksumSeed>, Vec<BlockNr>)>,
@@ -202,11 +203,11 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Takes the inode off, if nothing else needs the record; nothing if it is not recorded. 2 credits. Its `dtime` is 0
-    /// afterwards; the caller writes the inode.
+    /// Takes the inode off, if nothing else needs the record; nothing if it is not recorded. 2 credits. Its `dtime` is
+    /// 0 afterwards; the caller writes the inode.
     ///
-    /// A truncation has the inode's lock, but who takes its last name or gives it its first has not: who counts the link
-    /// first and then comes here is seen by the other, or sees him.
+    /// A truncation has the inode's lock, but who takes its last name or gives it its first has not: who counts the
+    /// link first and then comes here is seen by the other, or sees him.
     pub(crate) fn orphan_remove(&self, handle: &mut Handle, inode: &Arc<Inode>, over: Over) -> Result<()> {
         let mut s = self.orphans.0.lock();
         if over != Over::Nameless {

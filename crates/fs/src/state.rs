@@ -63,8 +63,8 @@ impl MountState {
         Err(Error::lost(None, self.first.lock().clone().unwrap_or(Error::ReadOnly)))
     }
 
-    /// To who makes something durable: whether there may be anything to write for it. One look: between two a mount that
-    /// fails would be read-only and not failed, and what it never wrote called durable.
+    /// To who makes something durable: whether there may be anything to write for it. One look: between two a mount
+    /// that fails would be read-only and not failed, and what it never wrote called durable.
     ///
     /// # Errors
     /// As [`MountState::acknowledge`].
