@@ -73,15 +73,20 @@ fn a_fakeroot_mount_takes_any_owner_and_mode_from_anybody() {
     assert!(stat.contains("User:    12   Group:    34") && stat.contains("Mode:  06755"), "{stat}");
 }
 
-/// Runs a script with mount(8)'s helpers installed, where nobody else sees them.
+/// Runs a script with mount(8)'s helpers installed, where nobody else sees them. What other tests have mounted is not
+/// kept there: their unmounts would wait for the script.
 fn with_helpers(dir: &Dir, script: &str, args: &[&str]) -> Option<Ran> {
     let links = dir.text("helpers");
     std::fs::create_dir_all(&links).expect("directory");
     for name in ["mount.fuse.extant", "mount.fuseblk.extant", "umount.fuse.extant", "umount.fuseblk.extant"] {
         let _ = std::os::unix::fs::symlink(extant_path(), format!("{links}/{name}"));
     }
-    let whole = format!("set -e; mount --bind $1 $(readlink -f /sbin); shift; {script}");
-    let all = [&["--mount", "sh", "-c", &whole, "sh", &links], args].concat();
+    let others = "awk -v own=$1 '$3 ~ /extant/ && index($2, own) != 1 { print $2 }' /proc/self/mounts";
+    let whole = format!(
+        "set -e; {others} | xargs -r umount -i -l; shift; mount --bind $1 $(readlink -f /sbin); shift; {script}"
+    );
+    let own = dir.text("");
+    let all = [&["--mount", "sh", "-c", &whole, "sh", &own, &links], args].concat();
     if run("unshare", &["--mount", "true"]).code != Some(0) {
         eprintln!("skipped: no mount namespaces");
         return None;
