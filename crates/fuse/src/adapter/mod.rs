@@ -2,12 +2,13 @@
 //!
 //! Main types: [`FsServer`], [`ServerOptions`]. Inside: `serve.rs` (the operations), `nodes.rs` (what the kernel
 //! knows), `errno.rs` (the error numbers), `convert.rs` (values), `control.rs` (what is asked of the mount as a whole),
-//! `detached.rs` (replies sent later), `helper.rs` (threads that may wait).
+//! `detached.rs` (replies sent later), `helper.rs` (threads that may wait), `openers.rs` (open files).
 //!
 //! What the kernel does and this does not: permissions (by mode, owner and ACL), the page cache and its writeback, the
 //! cache of names and attributes, which never expires (but for attributes of directories), because nobody else changes
 //! the device; locks; copying ranges.
-//! Open files have no state here: while one is open the kernel keeps its inode, so handles are all 0.
+//! While a file is open the kernel keeps its inode. So all that is kept of it is which errors its opener was told of
+//! (`openers.rs`), and with `no_open` not that: its handles are all 0.
 //!
 //! # Locking
 //! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2) and `fuse helper`
