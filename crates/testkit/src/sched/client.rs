@@ -615,10 +615,11 @@ impl Client {
             self.touch(id);
             self.drop_name(id);
             if let Some(inode) = kept.filter(|inode| inode.links() == 0) {
-                // Open for a while yet, and cut: it stays an orphan.
-                let size = Some(rng.below(self.fs.getattr(&inode).size + 1));
-                let set = SetAttr { size, ..SetAttr::default() };
-                self.op(format!("truncate open node {id} to {size:?}"), None, &[], |c| c.fs.setattr(&inode, &set));
+                // Open for a while yet, and cut: it stays an orphan. Its name may come back.
+                let to = rng.below(self.fs.getattr(&inode).size + 1);
+                let set = SetAttr { size: Some(to), ..SetAttr::default() };
+                let what = self.sized(to);
+                self.op(format!("truncate open node {id} to {to}"), Some(id), &[what], |c| c.fs.setattr(&inode, &set));
                 if rng.below(2) == 0 {
                     self.op(format!("fsync of open node {id}"), None, &[], |c| c.fs.fsync(&inode, false));
                 }
