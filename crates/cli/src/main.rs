@@ -23,6 +23,7 @@
 
 mod args;
 mod cgroup;
+mod claim;
 mod commands;
 mod failure;
 mod formats;

@@ -78,6 +78,41 @@ impl Drop for Place {
     }
 }
 
+/// The same of a loop device with the image.
+struct OnDevice {
+    place: Place,
+    /// Until it is let go of.
+    device: Option<String>,
+}
+
+impl OnDevice {
+    fn new(kind: &str, args: &[&str]) -> Option<(OnDevice, String)> {
+        if !common::loop_mounts_work() {
+            eprintln!("skipped: needs loop devices");
+            return None;
+        }
+        let place = Place::new(kind, args)?;
+        let device = tool("losetup", &["-f", "--show", &place.image]).trim().to_owned();
+        Some((OnDevice { place, device: Some(device.clone()) }, device))
+    }
+
+    /// What was written to the device is in the image.
+    fn let_go(&mut self) {
+        if self.place.mounted() {
+            run("umount", &["-l", &self.place.mnt]);
+        }
+        if let Some(device) = self.device.take() {
+            tool("losetup", &["-d", &device]);
+        }
+    }
+}
+
+impl Drop for OnDevice {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
 fn signal(child: &Child, name: &str) {
     tool("kill", &["-s", name, &child.id().to_string()]);
 }
@@ -320,49 +355,35 @@ fn an_unmount_that_loses_data_fails() {
 /// Root mounts a block device as fuseblk; then even umount(8) waits for the server.
 #[test]
 fn block_devices() {
-    if !common::loop_mounts_work() {
-        eprintln!("skipped: needs loop devices");
-        return;
-    }
-    let Some(place) = Place::new("ext4", &[]) else { return };
-    let device = tool("losetup", &["-f", "--show", &place.image]).trim().to_owned();
-    let tried = std::panic::catch_unwind(|| {
-        for round in 0..3 {
-            extant(&["mount", &device, &place.mnt]).ok();
-            let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
-            let line = mounts.lines().find(|l| l.contains(&place.mnt)).expect("the mount").to_owned();
-            assert!(line.starts_with(&format!("{device} {} fuseblk.extant ", place.mnt)), "{line}");
-            extant(&["ls", &device]).fails(8, &[&device, "in use: mounted on "]);
-            std::fs::write(place.at(&format!("new{round}")), "new").expect("write");
-            tool("sync", &["-f", &place.at("big")]);
-            if round == 0 {
-                umount(&[&place.mnt]);
-            } else {
-                extant(&["unmount", &place.mnt]).ok();
-            }
-            fsck_clean(&device);
-            assert_eq!(extant(&["cat", &device, &format!("new{round}")]).ok(), "new");
+    let Some((mut on, device)) = OnDevice::new("ext4", &[]) else { return };
+    let place = &on.place;
+    for round in 0..3 {
+        extant(&["mount", &device, &place.mnt]).ok();
+        let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let line = mounts.lines().find(|l| l.contains(&place.mnt)).expect("the mount").to_owned();
+        assert!(line.starts_with(&format!("{device} {} fuseblk.extant ", place.mnt)), "{line}");
+        extant(&["ls", &device]).fails(8, &[&device, "in use: mounted on "]);
+        std::fs::write(place.at(&format!("new{round}")), "new").expect("write");
+        tool("sync", &["-f", &place.at("big")]);
+        if round == 0 {
+            umount(&[&place.mnt]);
+        } else {
+            extant(&["unmount", &place.mnt]).ok();
         }
-        extant(&["mount", "-o", "ro", &device, &place.mnt]).ok();
-        extant(&["unmount", &device]).ok();
-    });
-    if place.mounted() {
-        run("umount", &["-l", &place.mnt]);
+        fsck_clean(&device);
+        assert_eq!(extant(&["cat", &device, &format!("new{round}")]).ok(), "new");
     }
-    tool("losetup", &["-d", &device]);
-    tried.unwrap();
-    fsck_clean(&place.image);
+    extant(&["mount", "-o", "ro", &device, &place.mnt]).ok();
+    extant(&["unmount", &device]).ok();
+    on.let_go();
+    fsck_clean(&on.place.image);
 }
 
 /// MNT_FORCE ends the kernel's part, and its claim on the device; the server claims it, and writes what it has.
 #[test]
 fn what_is_forced_off_a_device_is_written_all_the_same() {
-    if !common::loop_mounts_work() {
-        eprintln!("skipped: needs loop devices");
-        return;
-    }
-    let Some(place) = Place::new("ext4", &[]) else { return };
-    let device = tool("losetup", &["-f", "--show", &place.image]).trim().to_owned();
+    let Some((mut on, device)) = OnDevice::new("ext4", &[]) else { return };
+    let place = &on.place;
     let args = ["mount", "-f", &device, &place.mnt];
     let mut server = Command::new(extant_path()).args(args).stdin(Stdio::null()).spawn().expect("started");
     let tried = std::panic::catch_unwind(|| {
@@ -370,12 +391,14 @@ fn what_is_forced_off_a_device_is_written_all_the_same() {
         std::fs::write(place.at("new"), vec![7; 3 << 20]).expect("write");
         rustix::mount::unmount(&place.mnt, rustix::mount::UnmountFlags::FORCE).expect("forced");
     });
-    if place.mounted() {
+    // Whatever became of it, the server ends with the mount.
+    if tried.is_err() && place.mounted() {
         run("umount", &["-l", &place.mnt]);
     }
     let ended = server.wait().expect("ended");
-    tool("losetup", &["-d", &device]);
     tried.unwrap();
+    on.let_go();
+    let place = &on.place;
     assert!(ended.success(), "{ended:?}");
     fsck_clean(&place.image);
     assert!(extant(&["cat", &place.image, "new"]).out == vec![7; 3 << 20]);
@@ -384,12 +407,8 @@ fn what_is_forced_off_a_device_is_written_all_the_same() {
 /// What others read from the device while it is mounted: the label, and the blocks of a file, which become a swap file.
 #[test]
 fn what_a_device_shows_while_it_is_mounted() {
-    if !common::loop_mounts_work() {
-        eprintln!("skipped: needs loop devices");
-        return;
-    }
-    let Some(place) = Place::new("ext4", &["-b", "4096"]) else { return };
-    let device = tool("losetup", &["-f", "--show", &place.image]).trim().to_owned();
+    let Some((mut on, device)) = OnDevice::new("ext4", &["-b", "4096"]) else { return };
+    let place = &on.place;
     let (swap, holes) = (place.at("swap"), place.at("holes"));
     let tried = std::panic::catch_unwind(|| {
         extant(&["mount", &device, &place.mnt]).ok();
@@ -426,11 +445,9 @@ fn what_a_device_shows_while_it_is_mounted() {
         told
     });
     run("swapoff", &[&swap]);
-    if place.mounted() {
-        run("umount", &["-l", &place.mnt]);
-    }
-    tool("losetup", &["-d", &device]);
     let told = tried.unwrap();
+    on.let_go();
+    let place = &on.place;
     let blocks = tool("debugfs", &["-R", "blocks /swap", &place.image]);
     // Behind the end there is nothing.
     let blocks: Vec<&str> = blocks.split_whitespace().chain(["0"]).collect();
