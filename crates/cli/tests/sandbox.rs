@@ -29,6 +29,17 @@ fn place(dir: &Dir) -> Mounted {
     Mounted(mnt)
 }
 
+/// A place to mount on, in a directory of somebody else's who lets nobody in.
+fn in_a_closed_directory(dir: &Dir) -> Mounted {
+    let home = dir.text("home");
+    std::fs::create_dir(&home).expect("directory");
+    let mnt = Mounted(format!("{home}/mnt"));
+    std::fs::create_dir(&mnt.0).expect("directory");
+    tool("chown", &["65534:65534", &home]);
+    std::fs::set_permissions(&home, PermissionsExt::from_mode(0o700)).expect("mode");
+    mnt
+}
+
 fn skipped() -> bool {
     let skip = !fuse_works() || !geteuid().is_root();
     if skip {
@@ -54,14 +65,15 @@ fn threads(pid: i32) -> BTreeSet<(String, String, u64, u64)> {
     status.map(|s| (of(&s, "NoNewPrivs"), of(&s, "Seccomp"), hex(&s, "CapEff"), hex(&s, "CapPrm"))).collect()
 }
 
+/// A thread begins with giving its privileges up: one that has not had a processor yet still has them.
 #[track_caller]
 fn confined(pid: i32) {
-    let threads = threads(pid);
-    assert!(!threads.is_empty());
-    for (no_new_privs, seccomp, effective, permitted) in threads {
-        assert_eq!((no_new_privs.as_str(), seccomp.as_str()), ("1", "2"));
-        assert_eq!((effective | permitted) & !KEPT, 0, "{effective:x} {permitted:x}");
-    }
+    wait_until("that the last thread begins", || {
+        let threads = threads(pid);
+        assert!(!threads.is_empty());
+        assert!(threads.iter().all(|(no_new_privs, seccomp, ..)| no_new_privs == "1" && seccomp == "2"), "{threads:?}");
+        threads.iter().all(|(.., effective, permitted)| (effective | permitted) & !KEPT == 0)
+    });
 }
 
 fn end_by_signal(pid: i32, mnt: &str) {
@@ -137,16 +149,30 @@ fn a_mount_in_a_closed_directory_ends_at_a_signal() {
     }
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
-    let home = dir.text("home");
-    std::fs::create_dir(&home).expect("directory");
-    let mnt = Mounted(format!("{home}/mnt"));
-    std::fs::create_dir(&mnt.0).expect("directory");
-    tool("chown", &["65534:65534", &home]);
-    std::fs::set_permissions(&home, PermissionsExt::from_mode(0o700)).expect("mode");
+    let mnt = in_a_closed_directory(&dir);
     let pid = server(&extant(&["mount", "-v", &image, &mnt.0]).ok());
     std::fs::write(format!("{}/new", mnt.0), "new").expect("written");
     end_by_signal(pid, &mnt.0);
     assert_eq!(extant(&["cat", &image, "new"]).ok(), "new");
+    fsck_clean(&image);
+}
+
+/// Nor does he leave it there when it is dead.
+#[test]
+fn a_dead_mount_in_a_closed_directory_does_not_stay() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let mnt = in_a_closed_directory(&dir);
+    extant(&["mount", &image, &mnt.0]).ok();
+    let open = std::fs::File::create(format!("{}/open", mnt.0)).expect("created");
+    let forced = rustix::mount::unmount(&mnt.0, rustix::mount::UnmountFlags::FORCE);
+    assert_eq!(forced, Err(rustix::io::Errno::BUSY));
+    wait_until("the end of the mount", || !is_mount_point(Path::new(&mnt.0)));
+    drop(open);
+    assert_eq!(extant(&["cat", &image, "open"]).ok(), "");
     fsck_clean(&image);
 }
 
