@@ -200,7 +200,8 @@ impl Filesystem {
         }
         self.stopping.store(true, Ordering::Release);
         // Before anybody who waits goes on, at the gate or for a handle. Nothing is marked on the device: where it was
-        // frozen, the next mount finds it clean.
+        // frozen, the next mount finds it clean; nor what is found out later, of a mount that has failed.
+        self.closing.store(true, Ordering::SeqCst);
         self.state.cut_off(&cut());
         self.journal.stop();
         self.journal.thaw();

@@ -444,6 +444,53 @@ fn a_bitmap_that_keeps_an_inode_from_being_freed_costs_that_inode_only() {
     }
 }
 
+/// A block of attributes that another inode has, too, is not freed with the one: nothing is asked of its bitmap.
+#[test]
+fn attributes_that_are_shared_need_no_bitmap_at_an_eviction() {
+    let cred = Cred::default();
+    let dev = made(KINDS[0], |fs, root| {
+        let f = fs.create(root, b"f", NewNode::file(0o644), cred).expect("create");
+        fs.set_xattr(&f, b"user.large", &[b'L'; 600], SetMode::Any).expect("xattr");
+        fs.create(root, b"g", NewNode::file(0o644), cred).expect("create");
+    });
+    let (fs, root) = mount(&dev);
+    let inos = [b"f", b"g"].map(|name| fs.lookup(&root, name).expect("there").ino);
+    drop(root);
+    fs.unmount().expect("unmount");
+    let sb = super_of(&dev);
+    let geo = sb.geometry();
+    let mut of_f = Vec::new();
+    edit_inode(&dev, inos[0], |slot| of_f.extend_from_slice(slot));
+    edit_inode(&dev, inos[1], |slot| {
+        // i_blocks and i_file_acl_lo.
+        for field in [28..32, 104..108] {
+            slot[field.clone()].copy_from_slice(&of_f[field]);
+        }
+    });
+    let attributes = InodeDesc::parse(&of_f, inos[0], geo).expect("inode").file_acl;
+    let mut bytes = block(&dev, geo, attributes);
+    bytes[4] = 2; // h_refcount
+    put(&dev, attributes, &bytes);
+    let (group, index) = geo.group_of_block(attributes).expect("place");
+    let nr = desc(&dev, geo, group).block_bitmap;
+    let mut bytes = block(&dev, geo, nr);
+    bitmap::clear(&mut bytes, index);
+    put(&dev, nr, &bytes);
+    for (name, freed) in [("f", true), ("g", false)] {
+        let (fs, root) = mount(&dev);
+        fs.unlink(&root, name.as_bytes()).expect("unlinked");
+        fs.reap();
+        drop(root);
+        let _ = fs.unmount();
+        assert_eq!(super_of(&dev).state().contains(FsState::ERROR), !freed, "{name}");
+        let ino = inos[usize::from(!freed)];
+        edit_inode(&dev, ino, |slot| {
+            let inode = InodeDesc::parse(slot, ino, geo).expect("inode");
+            assert_eq!((inode.links, inode.file_acl.0 != 0), (0, !freed), "{name}");
+        });
+    }
+}
+
 #[test]
 fn the_superblock_says_what_is_damaged_and_where() {
     for kind in KINDS {

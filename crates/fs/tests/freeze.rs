@@ -359,6 +359,29 @@ fn damage_met_after_an_unmount_writes_nothing() {
     }
 }
 
+/// Who cuts a mount off does so because the device may be somebody else's: also one that has failed, running or frozen.
+#[test]
+fn damage_met_after_a_mount_was_cut_off_writes_nothing() {
+    for errors in [OnError::RemountReadOnly, OnError::Continue] {
+        for first in ["damage", "frozen, damage", "none"] {
+            let dev = with_damage(EXT4);
+            let options = MountOptions { errors: Some(errors), ..options(true) };
+            let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+            if first.starts_with("frozen") {
+                assert!(fs.freeze().expect("frozen"));
+            }
+            if first.ends_with("damage") {
+                meet_damage(&fs);
+            }
+            fs.cut_off();
+            let before = bytes_of(&dev);
+            meet_damage_in(&fs, "other");
+            assert!(fs.unmount().is_err());
+            assert!(bytes_of(&dev) == before, "{errors:?}, {first}: written after the end");
+        }
+    }
+}
+
 /// `errors=remount-ro`, and the mount fails while it is being turned read-only: the journal knows, and the image.
 #[test]
 fn a_mount_that_fails_on_its_way_to_read_only_says_so() {

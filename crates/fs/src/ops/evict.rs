@@ -22,7 +22,7 @@ use crate::groups::Prepared;
 use crate::inode::Inode;
 use crate::ops::credits;
 use crate::orphan::Over;
-use crate::xattr::{self, XattrSource};
+use crate::xattr;
 use crate::xattr_store::XattrView;
 
 /// Inodes that one call of [`Filesystem::reap`] frees at most.
@@ -178,12 +178,12 @@ impl Filesystem {
     /// memory.
     fn check_eviction(&self, inode: &Arc<Inode>) -> Result<(Prepared, Option<Prepared>, Arc<Buffer>)> {
         let view = XattrView { fs: self, inode };
-        xattr::check(&view)?;
+        let block = xattr::check(&view)?;
         let number = self.check_free_inode_number(inode.ino)?;
         let mut attributes = None;
-        if let Some(nr) = view.block_nr() {
-            self.alloc.check_free(nr, 1)?;
+        if let Some(nr) = block {
             attributes = self.geo.group_of_block(nr).map(|(group, _)| self.groups.hold_blocks(group)).transpose()?;
+            self.alloc.check_free(nr, 1)?;
         }
         let (table, _) = self.inode_slot(inode.ino)?;
         Ok((number, attributes, table))

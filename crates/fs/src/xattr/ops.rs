@@ -61,15 +61,10 @@ pub fn remove<S: XattrStore>(store: &mut S, full_name: &[u8]) -> Result<(), S> {
 }
 
 /// Whether all attributes can be understood, and so be let go of: a value may be in an inode of its own, which a
-/// feature that is not supported would have to free.
-pub fn check<S: XattrSource>(store: &S) -> Result<(), S> {
-    let area = store.inode_area().map_err(XattrError::Store)?;
-    inode_area::decode(&area, store.ino())?;
-    if let Some(nr) = store.block_nr() {
-        let bytes = store.read_block(nr).map_err(XattrError::Store)?;
-        XattrBlock::parse(&bytes, nr, store.checksum_seed())?.to_list()?;
-    }
-    Ok(())
+/// feature that is not supported would have to free. And the block that goes with the inode, as no other one shares it.
+pub fn check<S: XattrSource>(store: &S) -> Result<Option<BlockNr>, S> {
+    let old = load(store)?.old;
+    Ok(old.and_then(|(nr, refcount)| (refcount <= 1).then_some(nr)))
 }
 
 /// Leaves the xattr block, at the end of an inode's life. Attributes in the inode die with it.
