@@ -9,6 +9,8 @@
 //! # Locking
 //! None.
 
+use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +18,15 @@ use extant_base::clock::Clock;
 use extant_block::BioFlags;
 use extant_block::device::BlockDevice;
 use extant_fs::Filesystem;
-use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
+use extant_ondisk::superblock::{FsState, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 use rustix::fs::{Mode, OFlags};
 
 use crate::failure::{Failure, Result};
 use crate::image::{Access, ImageSpec, open_whole};
+use crate::mount_table;
+
+/// Held, nobody else has the device.
+type Held = Box<dyn Any + Send>;
 
 /// How long an unmount by force may take after it has ended the connection.
 const FORCED_PATIENCE_NS: u64 = 500_000_000;
@@ -50,7 +56,8 @@ impl Claim {
             Err(e) if !self.access.read_only => e,
             done => return done,
         };
-        let ended = match self.again(fs, || Ok(super_block(&*self.dev)? == before?)) {
+        let same = || Ok(super_block(&*self.dev)? == before?);
+        let ended = match self.unless_foreign(fs, self.again(), same) {
             Ok(_held) => fs.unmount().map_err(|e| format!("{}: unmount: {e}", self.spec.shown())),
             Err(e) => Err(e.message),
         };
@@ -63,43 +70,61 @@ impl Claim {
         }
     }
 
-    /// Claims it once more. If somebody else has it, or has had it (it is not the `same`), the file system is cut off.
-    fn again(&self, fs: &Filesystem, same: impl FnOnce() -> Result<bool>) -> Result<Arc<dyn BlockDevice>> {
-        let again = open_whole(&self.spec, &self.access).and_then(|claimed| match same()? {
-            true => Ok(claimed),
+    /// Claims it once more.
+    fn again(&self) -> Result<Held> {
+        Ok(Box::new(open_whole(&self.spec, &self.access)?))
+    }
+
+    /// `held`, if there is a claim to hold and nobody else has had the device: it is the `same`. If not, the file
+    /// system is cut off.
+    fn unless_foreign(&self, fs: &Filesystem, held: Result<Held>, same: impl FnOnce() -> Result<bool>) -> Result<Held> {
+        let held = held.and_then(|held| match same()? {
+            true => Ok(held),
             false => Err(Failure::op(format!("{}: somebody else has changed it", self.spec.shown()))),
         });
-        again.map_err(|e| {
+        held.map_err(|e| {
             fs.cut_off();
             Failure { message: format!("{}; nothing more is written to it, and it may need recovery", e.message), ..e }
         })
     }
 
-    /// The kernel has ended the mount by force, and perhaps let go of the device, while there is more to write to it.
-    /// A mount that stays, dead, has it still. What is returned is to be held until the file system is unmounted.
-    pub fn regain(&self, fs: &Filesystem, is_mounted: impl Fn() -> bool) -> Option<Arc<dyn BlockDevice>> {
+    /// The kernel has ended the connection by force, and perhaps let go of the device, while there is more to write to
+    /// it. `pin` keeps our mount, if it is still seen. What is returned is to be held until the file system is
+    /// unmounted.
+    pub fn regain(&self, fs: &Filesystem, pin: impl FnOnce() -> Option<OwnedFd>) -> Option<Held> {
         // A mount that has failed is read-only, too, but still writes why.
         if self.access.read_only {
             return None;
         }
         let clock = Clock::real();
-        loop {
-            // First the connection ends, then the mount, then the claim.
-            let over = clock.now_ns() > FORCED_PATIENCE_NS;
-            if !is_mounted() && (over || self.is_free()) {
-                return self.again(fs, || self.is_ours(fs)).inspect_err(Failure::print).ok();
-            }
-            if over {
-                return None;
-            }
+        // First the connection ends, then the mount, then the claim.
+        let mut free = self.is_free();
+        while !free && clock.now_ns() < FORCED_PATIENCE_NS {
             clock.sleep(Duration::from_millis(2));
+            free = self.is_free();
         }
+        let held = match if free { None } else { pin() } {
+            // A mount that is in use stays, dead, and has it still.
+            Some(root) => Ok(Box::new(root) as Held),
+            // Not at its place, but where it was bound to.
+            None if !free && self.is_mounted() => Ok(Box::new(()) as Held),
+            None => self.again(),
+        };
+        self.unless_foreign(fs, held, || self.is_ours(fs)).inspect_err(Failure::print).ok()
+    }
+
+    /// As ours is, anywhere that is seen from here.
+    fn is_mounted(&self) -> bool {
+        let Ok(device) = rustix::fs::stat(&self.spec.path).map(|st| st.st_rdev) else { return false };
+        let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+        mount_table::read().is_ok_and(|all| all.iter().any(|m| m.is_extant() && m.device == device))
     }
 
     /// Nobody has mounted or checked it since.
     fn is_ours(&self, fs: &Filesystem) -> Result<bool> {
-        // What is written past the log.
-        let of_mount = |sb: &SuperBlock| (sb.mount_count(), sb.mount_time(), sb.incompat(), sb.state());
+        // What is written past the log. That there was an error we may know, and not have been free to say.
+        let valid = |sb: &SuperBlock| sb.state().contains(FsState::VALID);
+        let of_mount = |sb: &SuperBlock| (sb.mount_count(), sb.mount_time(), sb.incompat(), valid(sb));
         let (found, _) = extant_fs::probe_superblock(&*self.dev).map_err(|e| Failure::op(e.to_string()))?;
         Ok(of_mount(&found) == of_mount(&fs.superblock()))
     }
@@ -120,6 +145,7 @@ fn super_block(dev: &dyn BlockDevice) -> Result<[u8; SUPERBLOCK_SIZE]> {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::fs::File;
     use std::process::Command;
 
     use extant_fs::{Cred, NewNode};
@@ -194,8 +220,8 @@ mod tests {
     }
 
     /// What is on the device once a mount with something to write has been ended by force, after `between`; and whether
-    /// anything was written since.
-    fn forced(device: &Loop, still_mounted: bool, between: impl FnOnce()) -> (bool, Vec<u8>) {
+    /// anything was written since. `pinned`: as if it stayed.
+    fn forced(device: &Loop, pinned: bool, between: impl FnOnce()) -> (bool, Vec<u8>) {
         let (fs, claim) = open(&device.job(), true).expect("mounted");
         let root = fs.root().expect("root");
         drop(fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create"));
@@ -205,7 +231,7 @@ mod tests {
         claim.lend(&fs, || Ok(())).expect("lent");
         between();
         let before = device.bytes();
-        let held = claim.regain(&fs, || still_mounted);
+        let held = claim.regain(&fs, || File::open("/dev/null").ok().filter(|_| pinned).map(OwnedFd::from));
         let _ = fs.unmount();
         drop((held, fs));
         let after = device.bytes();
@@ -219,23 +245,36 @@ mod tests {
             return;
         }
         let device = Loop::new();
-        // Nobody was there, and the mount is gone; or it stays, and has the device.
-        for still_mounted in [false, true] {
-            let (same, now) = forced(&device, still_mounted, || {});
-            assert_eq!((same, needs_recovery(&now)), (false, false), "{still_mounted}");
-            let _ = Command::new("debugfs").args(["-w", "-R", "rm new"]).arg(&device.spec.path).output();
+        let debugfs = |args: &str| {
+            let _ = Command::new("debugfs").args(["-w", "-R", args]).arg(&device.spec.path).output();
+        };
+        // Nobody was there: the mount is gone, or only we know of an error; or it stays, and has the device.
+        for still in ["gone", "error", "mounted"] {
+            let mut kernels = None;
+            let (same, now) = forced(&device, still == "mounted", || match still {
+                "mounted" => kernels = device.claim().ok(),
+                "error" => debugfs("ssv state 3"),
+                _ => {}
+            });
+            assert_eq!((same, needs_recovery(&now), kernels.is_some()), (false, false, still == "mounted"), "{still}");
+            drop(kernels);
+            debugfs("rm new");
         }
         // Somebody has it.
         let mut other = None;
         let (same, _) = forced(&device, false, || other = device.claim().ok());
         assert!(other.is_some() && same, "written to");
-        drop(other);
-        // Somebody had it.
-        let (same, _) = forced(&device, false, || {
-            let checked = Command::new("e2fsck").args(["-fy"]).arg(&device.spec.path).output().expect("e2fsck");
-            assert!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
-        });
-        assert!(same, "written to");
+        drop(other.take());
+        // Somebody had it, and let go of it, or has mounted it where we were.
+        for mounted in [false, true] {
+            let (same, _) = forced(&device, mounted, || {
+                let checked = Command::new("e2fsck").args(["-fy"]).arg(&device.spec.path).output().expect("e2fsck");
+                assert!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
+                other = if mounted { device.claim().ok() } else { None };
+            });
+            assert!(same && other.is_some() == mounted, "written to");
+            drop(other.take());
+        }
     }
 
     #[test]

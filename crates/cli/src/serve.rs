@@ -207,7 +207,7 @@ fn run(
         Some(mut claim) => {
             let mut session = claim.lend(server.filesystem(), mount)?;
             let (server, unmounter) = (server.clone(), session.unmounter());
-            session.when_lost(move || Box::new(claim.regain(server.filesystem(), || unmounter.is_mounted())));
+            session.when_lost(move || Box::new(claim.regain(server.filesystem(), || unmounter.pin())));
             session
         }
         None => mount()?,

@@ -404,6 +404,34 @@ fn what_is_forced_off_a_device_is_written_all_the_same() {
     assert!(extant(&["cat", &place.image, "new"]).out == vec![7; 3 << 20]);
 }
 
+/// Forced off one of two places, the mount is dead at the other, and there the kernel has the device still.
+#[test]
+fn what_is_forced_off_one_of_two_places_is_written_all_the_same() {
+    let Some((mut on, device)) = OnDevice::new("ext4", &[]) else { return };
+    let place = &on.place;
+    let other = place.dir.text("other");
+    std::fs::create_dir(&other).expect("directory");
+    let args = ["mount", "-f", &device, &place.mnt];
+    let mut server = Command::new(extant_path()).args(args).stdin(Stdio::null()).spawn().expect("started");
+    let tried = std::panic::catch_unwind(|| {
+        wait_until("the mount", || place.mounted());
+        tool("mount", &["--bind", &place.mnt, &other]);
+        std::fs::write(place.at("new"), vec![7; 3 << 20]).expect("write");
+        rustix::mount::unmount(&place.mnt, rustix::mount::UnmountFlags::FORCE).expect("forced");
+    });
+    if tried.is_err() && place.mounted() {
+        run("umount", &["-l", &place.mnt]);
+    }
+    let ended = server.wait().expect("ended");
+    run("umount", &["-l", &other]);
+    tried.unwrap();
+    on.let_go();
+    let place = &on.place;
+    assert!(ended.success(), "{ended:?}");
+    fsck_clean(&place.image);
+    assert!(extant(&["cat", &place.image, "new"]).out == vec![7; 3 << 20]);
+}
+
 /// What others read from the device while it is mounted: the label, and the blocks of a file, which become a swap file.
 #[test]
 fn what_a_device_shows_while_it_is_mounted() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use extant_base::clock::Clock;
-use extant_base::sync::atomic::Ordering;
+use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::task::{self, JoinHandle};
 use extant_fuse::{Config, FuseError, MountKind, MountMethod, MountOptions, Notifier, Session, Unmounter, mount};
 use memfs::MemFs;
@@ -465,6 +465,60 @@ fn a_mount_that_was_busy_when_it_was_forced_does_not_stay() {
     assert_eq!(m.fs.counts.destroy.load(Ordering::Relaxed), 1);
     assert!(!m.unmounter.is_mounted());
     drop(open);
+}
+
+/// What must not wait for operations that have not returned: the device of a forced mount may be somebody else's.
+#[test]
+fn a_lost_connection_is_told_of_while_a_worker_is_in_an_operation() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let fs = Arc::new(MemFs::new(Config::default()));
+    let mut session = Session::mount(fs.clone(), dir.path(), &MountOptions::default()).expect("mounted");
+    let unmounter = session.unmounter();
+    let (told, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (tell, held) = (told.clone(), AddAtDrop(gone.clone()));
+    session.when_lost(move || {
+        tell.fetch_add(1, Ordering::Relaxed);
+        Box::new(held)
+    });
+    let server = task::spawn("server", move || session.run()).expect("thread");
+    fs.statfs_waits.store(true, Ordering::Release);
+    let path = dir.path().to_owned();
+    let client = task::spawn("client", move || rustix::fs::statfs(&path)).expect("thread");
+    wait_for(|| fs.counts.statfs.load(Ordering::Relaxed) == 1);
+    let forced = rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::FORCE);
+    assert_eq!(forced, Err(rustix::io::Errno::BUSY));
+    wait_for(|| told.load(Ordering::Relaxed) == 1);
+    assert!(client.join().expect("no panic").is_err());
+    assert_eq!((fs.counts.destroy.load(Ordering::Relaxed), gone.load(Ordering::Relaxed)), (0, 0));
+    fs.statfs_waits.store(false, Ordering::Release);
+    server.join().expect("no panic").expect("ended");
+    let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    assert_eq!((of(&fs.counts.destroy), of(&told), of(&gone)), (1, 1, 1));
+    assert!(!unmounter.is_mounted());
+}
+
+struct AddAtDrop(Arc<AtomicU64>);
+
+impl Drop for AddAtDrop {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_mount_stays_while_it_is_pinned() {
+    if !can_mount() {
+        return;
+    }
+    let mut m = start(MemFs::new(Config::default()), &MountOptions::default());
+    let pin = m.unmounter.pin().expect("mounted");
+    assert!(matches!(m.unmounter.unmount(false), Err(FuseError::Unmount { errno: Errno::BUSY, .. })));
+    drop(pin);
+    m.stop();
+    assert!(m.unmounter.pin().is_none());
 }
 
 #[test]

@@ -705,9 +705,13 @@ impl Server for FsServer {
         if !collects {
             let found = self.fs.seek(&inode, offset, what);
             first = hole(&self.fs, &inode, offset, what, &found);
-            // While the mount is frozen, what the kernel writes is kept back.
-            if first.is_none() || self.fs.is_read_only() || self.fs.is_frozen() {
+            if first.is_none() || self.fs.is_read_only() {
                 return answer_seek(reply, found);
+            }
+            // What the kernel writes is kept back. Whatever may be data is taken for it, as if there were no holes.
+            if self.fs.is_frozen() {
+                let size = self.fs.getattr(&inode).size;
+                return reply.ok(if what == Seek::Data { offset } else { size });
             }
         }
         let Some(notifier) = self.notifier.lock().clone() else { return reply.nosys() };

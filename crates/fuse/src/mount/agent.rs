@@ -1,8 +1,9 @@
 //! Unmounting by another process, for a server that has given up the right to do it itself.
 //!
 //! The agent is a process that never sees the image. It knows one mount, and takes that one down when it is asked
-//! through its standard input; it ends when nobody can ask any more. A request is one byte, `u` or (lazily) `z`; an
-//! answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok` is also the first thing that it says: it is ready.
+//! through its standard input; it ends when nobody can ask any more. A request is one byte, `u`, or (lazily) `z`, or
+//! (so, if it is dead) `d`; an answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok` is also the first thing
+//! that it says: it is ready.
 //!
 //! Main types: [`Agent`], the server's side; [`serve_agent`], the whole of the other process.
 //!
@@ -16,13 +17,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use extant_base::sync::{LockClass, Mutex};
 use rustix::io::Errno;
 
-use super::Unmounter;
+use super::{Unmounter, is_dead};
 use crate::error::FuseError;
 
 static CLASS: LockClass = LockClass::new("fuse agent", 3);
 
 const UNMOUNT: u8 = b'u';
 const LAZY: u8 = b'z';
+const DEAD: u8 = b'd';
 
 /// What fusermount3 says is shorter.
 const ANSWER_MAX: u64 = 4096;
@@ -56,10 +58,18 @@ impl Agent {
     }
 
     pub(super) fn unmount(&self, path: &Path, lazy: bool) -> Result<(), FuseError> {
+        self.ask(path, if lazy { LAZY } else { UNMOUNT })
+    }
+
+    pub(super) fn detach_if_dead(&self, path: &Path) -> Result<(), FuseError> {
+        self.ask(path, DEAD)
+    }
+
+    fn ask(&self, path: &Path, request: u8) -> Result<(), FuseError> {
         let failed = |what: String| Err(FuseError::Fusermount { path: path.into(), what });
         let mut pipes = self.pipes.lock();
         let (ask, answers) = &mut *pipes;
-        let asked = ask.write_all(&[if lazy { LAZY } else { UNMOUNT }]).and_then(|()| ask.flush());
+        let asked = ask.write_all(&[request]).and_then(|()| ask.flush());
         let said = match asked.and_then(|()| answer(answers)) {
             Ok(said) => said,
             Err(e) => return failed(format!("the process that was to unmount is gone: {e}")),
@@ -96,6 +106,8 @@ fn answer_all(mount: &Unmounter, mut ask: impl Read, mut say: impl Write) -> io:
     while ask.read_exact(&mut request).is_ok() {
         let done = match request[0] {
             UNMOUNT | LAZY if mount.is_mounted() => mount.unmount(request[0] == LAZY),
+            DEAD if mount.is_mounted() && is_dead(&mount.path) => mount.unmount(true),
+            DEAD => Ok(()),
             // Another one has come in its place, or none.
             _ => Err(FuseError::Unmount { path: mount.path.clone(), errno: Errno::INVAL }),
         };
@@ -121,9 +133,9 @@ mod tests {
         // As if another mount were there now.
         let mut gone = Unmounter::new(dir.path().into());
         gone.device = Some((0, u32::MAX));
-        answer_all(&gone, &b"uzx"[..], &mut said).expect("written");
+        answer_all(&gone, &b"uzdx"[..], &mut said).expect("written");
         let inval = format!("errno {}\n", libc::EINVAL);
-        assert_eq!(String::from_utf8_lossy(&said), format!("said no mount there\n{inval}{inval}{inval}"));
+        assert_eq!(String::from_utf8_lossy(&said), format!("said no mount there\n{inval}{inval}ok\n{inval}"));
     }
 
     #[test]

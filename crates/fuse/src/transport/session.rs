@@ -5,12 +5,13 @@
 //! The end: for `fuseblk` the kernel sends DESTROY while umount(2) waits. The worker that gets it stops all others from
 //! calling the server, lets the server `destroy`, and only then answers. For `fuse` the kernel closes the connection
 //! (ENODEV) without a word; the workers end and `destroy` runs last. If the connection is aborted through sysfs
-//! (ECONNABORTED), or by MNT_FORCE while somebody uses the mount (ENODEV, too), the dead mount is detached as well.
+//! (ECONNABORTED), or by MNT_FORCE while somebody uses the mount (ENODEV, too), the dead mount is detached as well. The
+//! first worker that finds it lost says so ([`Session::when_lost`]); others may still be in operations then.
 //!
 //! Which of the workers wait for requests is the business of `pool`, and on which processor, of `follow`.
 //!
 //! # Locking
-//! `fuse gate`, see [`super`]; `fuse kept` (2), what is kept back.
+//! `fuse gate`, see [`super`]; `fuse kept` (2), what is kept back; `fuse lost` (2), what is to be done once.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,6 +42,7 @@ use crate::sys;
 
 static GATE_CLASS: LockClass = LockClass::new("fuse gate", 1);
 static KEPT_CLASS: LockClass = LockClass::new("fuse kept", 2);
+static LOST_CLASS: LockClass = LockClass::new("fuse lost", 2);
 
 /// More than there are processors, for those that sleep are replaced; parked ones cost a stack and no time.
 const WORKERS_MIN: usize = 8;
@@ -61,7 +63,13 @@ pub(super) struct Shared<S> {
     /// Requests that would change something are kept back.
     holding: AtomicBool,
     kept: Mutex<Vec<(Arc<Channel>, Vec<u8>)>>,
+    when_lost: Mutex<Option<WhenLost>>,
 }
+
+/// See [`Session::when_lost`].
+type WhenLost = Box<dyn FnOnce() -> Held + Send>;
+/// Until the server's `destroy` is over.
+type Held = Box<dyn Any + Send>;
 
 /// Keeps back what would change something, without keeping a worker with it: for as long as a mount is frozen.
 #[derive(Clone)]
@@ -118,6 +126,7 @@ impl<S: Server> Shared<S> {
             destroyed: AtomicBool::new(false),
             holding: AtomicBool::new(false),
             kept: Mutex::new(&KEPT_CLASS, Vec::new()),
+            when_lost: Mutex::new(&LOST_CLASS, None),
         }
     }
 
@@ -134,6 +143,12 @@ impl<S: Server> Shared<S> {
         {
             self.poison();
         }
+    }
+
+    /// The connection has ended. The kernel's DESTROY, had there been one, would have been answered by now.
+    fn lost(&self) -> Option<Held> {
+        let when_lost = self.when_lost.lock().take();
+        when_lost.filter(|_| !self.destroyed.load(Ordering::Acquire)).map(|f| f())
     }
 
     fn poison(&self) {
@@ -169,11 +184,7 @@ pub struct Session<S: Server> {
     unmounter: Unmounter,
     workers: usize,
     clone_fd: bool,
-    lost: Option<WhenLost>,
 }
-
-/// See [`Session::when_lost`].
-type WhenLost = Box<dyn FnOnce() -> Box<dyn Any> + Send>;
 
 impl<S: Server> Session<S> {
     /// Mounts at `mountpoint` and negotiates. Requests of others wait until [`run`](Session::run).
@@ -198,7 +209,6 @@ impl<S: Server> Session<S> {
             unmounter,
             workers,
             clone_fd: options.clone_fd,
-            lost: None,
         })
     }
 
@@ -226,10 +236,11 @@ impl<S: Server> Session<S> {
         Hold(shared)
     }
 
-    /// What to do once the connection has ended without the kernel's DESTROY, right before the server's `destroy`; what
-    /// it returns is kept until that is over. A `fuseblk` mount that is ended by force has no claim on its device then.
-    pub fn when_lost(&mut self, f: impl FnOnce() -> Box<dyn Any> + Send + 'static) {
-        self.lost = Some(Box::new(f));
+    /// What to do as soon as the connection has ended without the kernel's DESTROY, once and before the server's
+    /// `destroy`, though perhaps beside operations that have not returned; what it returns is kept until all is over. A
+    /// `fuseblk` mount that is ended by force has no claim on its device then.
+    pub fn when_lost(&mut self, f: impl FnOnce() -> Box<dyn Any + Send> + Send + 'static) {
+        *self.shared.when_lost.lock() = Some(Box::new(f));
     }
 
     /// Serves until the mount is gone; the calling thread is one of the workers. When it returns, the server's
@@ -246,22 +257,25 @@ impl<S: Server> Session<S> {
                 Err(_) => break,
             }
         }
-        let mut ends = vec![work(&self.shared, 0, &main)];
+        let (end, mut held) = work(&self.shared, 0, &main);
+        let mut ends = vec![end];
         for t in threads {
             // A worker catches the panics of the server; one of its own counts as a failure to read.
-            ends.push(t.join().unwrap_or(End::Failed(Errno::IO)));
+            let (end, also_held) = t.join().unwrap_or((End::Failed(Errno::IO), None));
+            ends.push(end);
+            held = held.or(also_held);
         }
         drop(main);
         let failed = ends.iter().find_map(|e| if let End::Failed(errno) = e { Some(*errno) } else { None });
         let destroyed = self.shared.destroyed.load(Ordering::Acquire);
         let gone = destroyed || ends.contains(&End::Unmounted);
-        let kept = self.lost.take().filter(|_| !destroyed).map(|lost| lost());
+        held = held.or_else(|| self.shared.lost());
         // Before the mount goes, and with it the kernel's claim on the device: somebody else may write to it then.
         self.shared.destroy_once();
-        drop(kept);
+        drop(held);
         // Also what ended with ENODEV: after MNT_FORCE a mount that is busy stays, dead.
         if !destroyed {
-            self.detach_if_dead();
+            self.unmounter.detach_if_dead();
         }
         match failed {
             Some(errno) if !gone => Err(FuseError::Read { errno }),
@@ -277,21 +291,13 @@ impl<S: Server> Session<S> {
         }
         main.clone()
     }
-
-    /// Our mount may be gone by now and another server's be in its place, with the same device number: only a dead one
-    /// is detached.
-    fn detach_if_dead(&self) {
-        if self.unmounter.is_mounted() && mount::is_dead(self.unmounter.path()) {
-            let _ = self.unmounter.unmount(true);
-        }
-    }
 }
 
 impl<S: Server> Drop for Session<S> {
     fn drop(&mut self) {
         if self.channel.take().is_some() {
             self.shared.destroy_once();
-            self.detach_if_dead();
+            self.unmounter.detach_if_dead();
         }
     }
 }
@@ -337,12 +343,13 @@ fn handshake<S: Server>(channel: &Channel, server: &S, options: &MountOptions) -
     }
 }
 
-/// A worker: reads and handles requests until the connection ends.
-pub(super) fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {
+/// A worker: reads and handles requests until the connection ends. And what is to be held, if he is who finds it lost.
+pub(super) fn work<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> (End, Option<Held>) {
     let end = serve(shared, me, channel);
     // Whoever is parked finds out for himself.
     shared.pool.dismiss();
-    end
+    let held = if matches!(end, End::Failed(_)) { None } else { shared.lost() };
+    (end, held)
 }
 
 fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> End {

@@ -22,6 +22,7 @@ pub struct Counts {
     pub init: AtomicU64,
     pub destroy: AtomicU64,
     pub poisoned: AtomicU64,
+    pub statfs: AtomicU64,
     pub syncfs: AtomicU64,
     pub open: AtomicU64,
     pub opendir: AtomicU64,
@@ -58,6 +59,7 @@ pub struct MemFs {
     pub counts: Counts,
     pub entry_valid: Duration,
     pub destroy_takes: Duration,
+    pub statfs_waits: AtomicBool,
     /// Looked at by `destroy`.
     pub unmounter: OnceLock<Unmounter>,
     pub mounted_at_destroy: AtomicBool,
@@ -104,6 +106,7 @@ impl MemFs {
             counts: Counts::default(),
             entry_valid: FOREVER,
             destroy_takes: Duration::ZERO,
+            statfs_waits: AtomicBool::new(false),
             unmounter: OnceLock::new(),
             mounted_at_destroy: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
@@ -398,6 +401,10 @@ impl Server for MemFs {
     }
 
     fn statfs(&self, _: &Request, _: u64, reply: ReplyStatfs) {
+        bump(&self.counts.statfs);
+        while self.statfs_waits.load(Ordering::Acquire) {
+            self.clock.sleep(Duration::from_millis(2));
+        }
         let st = Statfs {
             blocks: 1000,
             bfree: 400,
