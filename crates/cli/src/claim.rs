@@ -10,7 +10,6 @@
 //! None.
 
 use std::any::Any;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use extant_block::device::BlockDevice;
 use extant_fs::Filesystem;
 use extant_ondisk::superblock::{FsState, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::failure::{Failure, Result};
 use crate::image::{Access, ImageSpec, open_whole};
@@ -57,7 +57,8 @@ impl Claim {
             done => return done,
         };
         let same = || Ok(super_block(&*self.dev)? == before?);
-        let ended = match self.unless_foreign(fs, self.again(), same) {
+        let again = open_whole(&self.spec, &self.access).map(|claimed| Box::new(claimed) as Held);
+        let ended = match self.unless_foreign(fs, again, same) {
             Ok(_held) => fs.unmount().map_err(|e| format!("{}: unmount: {e}", self.spec.shown())),
             Err(e) => Err(e.message),
         };
@@ -68,11 +69,6 @@ impl Claim {
                 Err(Failure::new(failed.status, e))
             }
         }
-    }
-
-    /// Claims it once more.
-    fn again(&self) -> Result<Held> {
-        Ok(Box::new(open_whole(&self.spec, &self.access)?))
     }
 
     /// `held`, if there is a claim to hold and nobody else has had the device: it is the `same`. If not, the file
@@ -89,35 +85,46 @@ impl Claim {
     }
 
     /// The kernel has ended the connection by force, and perhaps let go of the device, while there is more to write to
-    /// it. `pin` keeps our mount, if it is still seen. What is returned is to be held until the file system is
-    /// unmounted.
-    pub fn regain(&self, fs: &Filesystem, pin: impl FnOnce() -> Option<OwnedFd>) -> Option<Held> {
+    /// it. What is returned is to be held until the file system is unmounted.
+    pub fn regain(&self, fs: &Filesystem) -> Option<Held> {
         // A mount that has failed is read-only, too, but still writes why.
         if self.access.read_only {
             return None;
         }
         let clock = Clock::real();
-        // First the connection ends, then the mount, then the claim.
-        let mut free = self.is_free();
-        while !free && clock.now_ns() < FORCED_PATIENCE_NS {
+        let held = loop {
+            // First the connection ends, then the mount, then the kernel's claim.
+            let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+            if let Ok(claimed) = rustix::fs::open(&self.spec.path, flags, Mode::empty()) {
+                break Ok(Box::new(claimed) as Held);
+            }
+            if clock.now_ns() > FORCED_PATIENCE_NS {
+                let failed = || Failure::op(format!("{}: somebody else has it", self.spec.shown()));
+                break self.dead_mount().ok_or_else(failed);
+            }
             clock.sleep(Duration::from_millis(2));
-            free = self.is_free();
-        }
-        let held = match if free { None } else { pin() } {
-            // A mount that is in use stays, dead, and has it still.
-            Some(root) => Ok(Box::new(root) as Held),
-            // Not at its place, but where it was bound to.
-            None if !free && self.is_mounted() => Ok(Box::new(()) as Held),
-            None => self.again(),
         };
         self.unless_foreign(fs, held, || self.is_ours(fs)).inspect_err(Failure::print).ok()
     }
 
-    /// As ours is, anywhere that is seen from here.
-    fn is_mounted(&self) -> bool {
-        let Ok(device) = rustix::fs::stat(&self.spec.path).map(|st| st.st_rdev) else { return false };
-        let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-        mount_table::read().is_ok_and(|all| all.iter().any(|m| m.is_extant() && m.device == device))
+    /// A mount that is in use stays, dead, and has the device still: wherever it is bound to, or seen no more. Where it
+    /// is seen, it cannot go while it is held.
+    fn dead_mount(&self) -> Option<Held> {
+        let device = rustix::fs::stat(&self.spec.path).ok()?.st_rdev;
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let shown = format!("{major}:{minor}");
+        let seen = mount_table::read().ok()?.into_iter().filter(|m| m.is_extant() && m.device == shown);
+        let dead = seen.filter_map(|m| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let root = rustix::fs::open(&m.dir, flags, Mode::empty()).ok()?;
+            matches!(rustix::fs::fstatfs(&root), Err(Errno::NOTCONN | Errno::CONNABORTED)).then_some(root)
+        });
+        if let Some(root) = dead.into_iter().next() {
+            return Some(Box::new(root));
+        }
+        // The number as it is in the kernel (Linux: fuse_ctl_add_conn). There is none once the file system is gone.
+        let connection = format!("/sys/fs/fuse/connections/{}", u64::from(major) << 20 | u64::from(minor));
+        rustix::fs::stat(connection).is_ok().then(|| Box::new(()) as Held)
     }
 
     /// Nobody has mounted or checked it since.
@@ -125,13 +132,10 @@ impl Claim {
         // What is written past the log. That there was an error we may know, and not have been free to say.
         let valid = |sb: &SuperBlock| sb.state().contains(FsState::VALID);
         let of_mount = |sb: &SuperBlock| (sb.mount_count(), sb.mount_time(), sb.incompat(), valid(sb));
+        // What is being written just now is one or the other.
+        let before = of_mount(&fs.superblock());
         let (found, _) = extant_fs::probe_superblock(&*self.dev).map_err(|e| Failure::op(e.to_string()))?;
-        Ok(of_mount(&found) == of_mount(&fs.superblock()))
-    }
-
-    fn is_free(&self) -> bool {
-        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-        rustix::fs::open(&self.spec.path, flags, Mode::empty()).is_ok()
+        Ok([before, of_mount(&fs.superblock())].contains(&of_mount(&found)))
     }
 }
 
@@ -145,7 +149,6 @@ fn super_block(dev: &dyn BlockDevice) -> Result<[u8; SUPERBLOCK_SIZE]> {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::fs::File;
     use std::process::Command;
 
     use extant_fs::{Cred, NewNode};
@@ -175,7 +178,8 @@ mod tests {
             Job {
                 spec: self.spec.clone(),
                 dir: "/nowhere".into(),
-                config: MountConfig::parse(&[], false).expect("options"),
+                // The journal does not write by itself.
+                config: MountConfig::parse(&["commit=600".into()], false).expect("options"),
                 options: String::new(),
                 verbose: false,
                 background: false,
@@ -220,8 +224,8 @@ mod tests {
     }
 
     /// What is on the device once a mount with something to write has been ended by force, after `between`; and whether
-    /// anything was written since. `pinned`: as if it stayed.
-    fn forced(device: &Loop, pinned: bool, between: impl FnOnce()) -> (bool, Vec<u8>) {
+    /// anything was written since.
+    fn forced(device: &Loop, between: impl FnOnce()) -> (bool, Vec<u8>) {
         let (fs, claim) = open(&device.job(), true).expect("mounted");
         let root = fs.root().expect("root");
         drop(fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create"));
@@ -231,7 +235,7 @@ mod tests {
         claim.lend(&fs, || Ok(())).expect("lent");
         between();
         let before = device.bytes();
-        let held = claim.regain(&fs, || File::open("/dev/null").ok().filter(|_| pinned).map(OwnedFd::from));
+        let held = claim.regain(&fs);
         let _ = fs.unmount();
         drop((held, fs));
         let after = device.bytes();
@@ -248,33 +252,28 @@ mod tests {
         let debugfs = |args: &str| {
             let _ = Command::new("debugfs").args(["-w", "-R", args]).arg(&device.spec.path).output();
         };
-        // Nobody was there: the mount is gone, or only we know of an error; or it stays, and has the device.
-        for still in ["gone", "error", "mounted"] {
-            let mut kernels = None;
-            let (same, now) = forced(&device, still == "mounted", || match still {
-                "mounted" => kernels = device.claim().ok(),
-                "error" => debugfs("ssv state 3"),
-                _ => {}
+        // Nobody was there; and once only one of us knows of an error.
+        for error in [false, true] {
+            let (same, now) = forced(&device, || {
+                if error {
+                    debugfs("ssv state 3");
+                    assert_eq!(device.bytes()[SUPERBLOCK_OFFSET as usize + 58], 3);
+                }
             });
-            assert_eq!((same, needs_recovery(&now), kernels.is_some()), (false, false, still == "mounted"), "{still}");
-            drop(kernels);
+            assert_eq!((same, needs_recovery(&now)), (false, false), "{error}");
             debugfs("rm new");
         }
         // Somebody has it.
         let mut other = None;
-        let (same, _) = forced(&device, false, || other = device.claim().ok());
+        let (same, _) = forced(&device, || other = device.claim().ok());
         assert!(other.is_some() && same, "written to");
         drop(other.take());
-        // Somebody had it, and let go of it, or has mounted it where we were.
-        for mounted in [false, true] {
-            let (same, _) = forced(&device, mounted, || {
-                let checked = Command::new("e2fsck").args(["-fy"]).arg(&device.spec.path).output().expect("e2fsck");
-                assert!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
-                other = if mounted { device.claim().ok() } else { None };
-            });
-            assert!(same && other.is_some() == mounted, "written to");
-            drop(other.take());
-        }
+        // Somebody had it.
+        let (same, _) = forced(&device, || {
+            let checked = Command::new("e2fsck").args(["-fy"]).arg(&device.spec.path).output().expect("e2fsck");
+            assert!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
+        });
+        assert!(same, "written to");
     }
 
     #[test]

@@ -206,8 +206,8 @@ fn run(
     let session = match claim {
         Some(mut claim) => {
             let mut session = claim.lend(server.filesystem(), mount)?;
-            let (server, unmounter) = (server.clone(), session.unmounter());
-            session.when_lost(move || Box::new(claim.regain(server.filesystem(), || unmounter.pin())));
+            let server = server.clone();
+            session.when_lost(move || Box::new(claim.regain(server.filesystem())));
             session
         }
         None => mount()?,

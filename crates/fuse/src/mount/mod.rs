@@ -17,11 +17,11 @@ mod fusermount;
 
 use std::ffi::CString;
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, stat, statfs, statx};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, stat, statfs, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid};
@@ -288,11 +288,8 @@ pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
 
 /// The device number of the file system at `path`, without asking the server.
 fn device_of(path: &Path) -> Result<(u32, u32), Errno> {
-    device_at(CWD, path, AtFlags::NO_AUTOMOUNT)
-}
-
-fn device_at(dir: impl AsFd, path: impl rustix::path::Arg, flags: AtFlags) -> Result<(u32, u32), Errno> {
-    let st = statx(dir, path, flags | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let st = statx(CWD, path, flags, StatxFlags::TYPE)?;
     Ok((st.stx_dev_major, st.stx_dev_minor))
 }
 
@@ -343,15 +340,6 @@ impl Unmounter {
             None => Ok(()),
         }
         .unwrap_or_default();
-    }
-
-    /// Keeps the kernel from letting go of it, as an open file does, for as long as what is returned is open. None if
-    /// it is not seen at its mount point.
-    pub fn pin(&self) -> Option<OwnedFd> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(&self.path, flags, Mode::empty()).ok()?;
-        let device = device_at(&root, c"", AtFlags::EMPTY_PATH).ok();
-        (device.is_some() && device == self.device).then_some(root)
     }
 
     /// From now on `agent` unmounts, for this one and all its clones. The first counts.
