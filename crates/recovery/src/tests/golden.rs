@@ -355,9 +355,10 @@ fn kernel_crash_image(dir: &TempDir, mkfs_options: &str, mount_options: &str, wo
     crashed
 }
 
+/// At the end a little: after much, in a small log, everything may be in its place already.
 const WORK: &str = "mkdir d; for i in $(seq 200); do mkdir d/$i; echo hello $i > d/$i/f; done; sync -f .; \
     rm -r d/[3-9]*; for i in $(seq 100); do echo new $i > n$i; ln -s $(printf 'x%.0s' $(seq 100)) l$i; done; \
-    sync n100; mv d e; rm n5*; dd if=/dev/urandom of=big bs=1k count=2000 2>/dev/null; sync big";
+    sync n100; mv d e; rm n5*; dd if=/dev/urandom of=big bs=1k count=2000 2>/dev/null; sync big; mkdir f; sync f";
 
 #[test]
 fn logs_of_the_kernel_replay_as_with_e2fsck() {
