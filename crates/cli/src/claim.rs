@@ -95,14 +95,15 @@ impl Claim {
         let held = loop {
             // First the connection ends, then the mount, then the kernel's claim.
             let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-            if let Ok(claimed) = rustix::fs::open(&self.spec.path, flags, Mode::empty()) {
-                break Ok(Box::new(claimed) as Held);
+            match rustix::fs::open(&self.spec.path, flags, Mode::empty()) {
+                Ok(claimed) => break Ok(Box::new(claimed) as Held),
+                Err(Errno::BUSY) if clock.now_ns() <= FORCED_PATIENCE_NS => clock.sleep(Duration::from_millis(2)),
+                Err(Errno::BUSY) => {
+                    let failed = || Failure::op(format!("{}: somebody else has it", self.spec.shown()));
+                    break self.dead_mount().ok_or_else(failed);
+                }
+                Err(e) => break Err(Failure::io(&self.spec.path, e)),
             }
-            if clock.now_ns() > FORCED_PATIENCE_NS {
-                let failed = || Failure::op(format!("{}: somebody else has it", self.spec.shown()));
-                break self.dead_mount().ok_or_else(failed);
-            }
-            clock.sleep(Duration::from_millis(2));
         };
         self.unless_foreign(fs, held, || self.is_ours(fs)).inspect_err(Failure::print).ok()
     }
@@ -113,13 +114,13 @@ impl Claim {
         let device = rustix::fs::stat(&self.spec.path).ok()?.st_rdev;
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let shown = format!("{major}:{minor}");
-        let seen = mount_table::read().ok()?.into_iter().filter(|m| m.is_extant() && m.device == shown);
-        let dead = seen.filter_map(|m| {
+        let all = mount_table::read().unwrap_or_default();
+        let dead = all.iter().filter(|m| m.is_extant() && m.device == shown).find_map(|m| {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let root = rustix::fs::open(&m.dir, flags, Mode::empty()).ok()?;
             matches!(rustix::fs::fstatfs(&root), Err(Errno::NOTCONN | Errno::CONNABORTED)).then_some(root)
         });
-        if let Some(root) = dead.into_iter().next() {
+        if let Some(root) = dead {
             return Some(Box::new(root));
         }
         // The number as it is in the kernel (Linux: fuse_ctl_add_conn). There is none once the file system is gone.
@@ -166,12 +167,16 @@ mod tests {
     }
 
     impl Loop {
-        fn new() -> Loop {
+        fn new() -> Option<Loop> {
+            if !rustix::process::geteuid().is_root() || !extant_testkit::mount::loop_mounts_work() {
+                eprintln!("skipped: needs loop devices");
+                return None;
+            }
             let dir = tempfile::tempdir().expect("directory");
             let image = make_image(dir.path(), &MkfsOptions::new("ext4", 16 << 20)).expect("image");
             let made = Command::new("losetup").args(["-f", "--show"]).arg(image).output().expect("losetup");
             let path = String::from_utf8(made.stdout).expect("a path").trim().into();
-            Loop { _dir: dir, spec: ImageSpec { path, partition: None } }
+            Some(Loop { _dir: dir, spec: ImageSpec { path, partition: None } })
         }
 
         fn job(&self) -> Job {
@@ -244,11 +249,7 @@ mod tests {
 
     #[test]
     fn a_mount_that_is_forced_leaves_alone_what_is_somebody_elses() {
-        if !rustix::process::geteuid().is_root() || !extant_testkit::mount::loop_mounts_work() {
-            eprintln!("skipped: needs loop devices");
-            return;
-        }
-        let device = Loop::new();
+        let Some(device) = Loop::new() else { return };
         let debugfs = |args: &str| {
             let _ = Command::new("debugfs").args(["-w", "-R", args]).arg(&device.spec.path).output();
         };
@@ -278,11 +279,7 @@ mod tests {
 
     #[test]
     fn a_mount_that_fails_leaves_alone_what_is_somebody_elses() {
-        if !rustix::process::geteuid().is_root() || !extant_testkit::mount::loop_mounts_work() {
-            eprintln!("skipped: needs loop devices");
-            return;
-        }
-        let device = Loop::new();
+        let Some(device) = Loop::new() else { return };
         // Nobody was there: as if there had been no mount.
         let (e, same, now) = failed(&device, || {});
         assert_eq!((e.status, e.message.as_str(), same, needs_recovery(&now)), (MOUNT, "refused", false, false));

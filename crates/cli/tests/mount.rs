@@ -387,24 +387,25 @@ fn force(mnt: &str, flags: UnmountFlags) {
     assert!(matches!(forced, Ok(()) | Err(rustix::io::Errno::BUSY)), "{forced:?}");
 }
 
-/// MNT_FORCE ends the kernel's part, and its claim on the device; the server claims it, and writes what it has.
-#[test]
-fn what_is_forced_off_a_device_is_written_all_the_same() {
+/// All that a mount of a block device has is written, once `off` has forced it off; what that returns is kept until
+/// then.
+fn is_written_all_the_same<T>(off: impl FnOnce(&Place) -> T) {
     let Some((mut on, device)) = OnDevice::new("ext4", &[]) else { return };
     let place = &on.place;
     let args = ["mount", "-f", &device, &place.mnt];
     let mut server = Command::new(extant_path()).args(args).stdin(Stdio::null()).spawn().expect("started");
-    let tried = std::panic::catch_unwind(|| {
+    let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         wait_until("the mount", || place.mounted());
         std::fs::write(place.at("new"), vec![7; 3 << 20]).expect("write");
-        force(&place.mnt, UnmountFlags::empty());
-    });
+        off(place)
+    }));
     // Whatever became of it, the server ends with the mount.
     if tried.is_err() && place.mounted() {
         run("umount", &["-l", &place.mnt]);
     }
     let ended = server.wait().expect("ended");
-    tried.unwrap();
+    drop(tried.unwrap());
+    run("umount", &["-l", &place.dir.text("other")]);
     on.let_go();
     let place = &on.place;
     assert!(ended.success(), "{ended:?}");
@@ -412,53 +413,36 @@ fn what_is_forced_off_a_device_is_written_all_the_same() {
     assert!(extant(&["cat", &place.image, "new"]).out == vec![7; 3 << 20]);
 }
 
+/// MNT_FORCE ends the kernel's part, and its claim on the device; the server claims it, and writes what it has.
+#[test]
+fn what_is_forced_off_a_device_is_written_all_the_same() {
+    is_written_all_the_same(|place| force(&place.mnt, UnmountFlags::empty()));
+}
+
 /// Forced off one place, a mount is dead at another that it was bound to, or where nobody sees it: there the kernel has
 /// the device still.
 #[test]
 fn what_is_forced_off_a_device_that_stays_in_use_is_written_all_the_same() {
-    for bound in [true, false] {
-        let Some((mut on, device)) = OnDevice::new("ext4", &[]) else { return };
-        let place = &on.place;
-        let (other, connections) = (place.dir.text("other"), "/sys/fs/fuse/connections");
+    is_written_all_the_same(|place| {
+        let other = place.dir.text("other");
         std::fs::create_dir(&other).expect("directory");
-        let args = ["mount", "-f", &device, &place.mnt];
-        let mut server = Command::new(extant_path()).args(args).stdin(Stdio::null()).spawn().expect("started");
-        let mut in_use = None;
-        let mut told_of_connections = false;
-        let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            wait_until("the mount", || place.mounted());
-            let mut flags = UnmountFlags::empty();
-            if bound {
-                tool("mount", &["--bind", &place.mnt, &other]);
-            } else {
-                in_use = Some(std::fs::File::open(place.at("big")).expect("open"));
-                told_of_connections = std::fs::read_dir(connections).is_ok_and(|mut all| all.next().is_none())
-                    && run("mount", &["-t", "fusectl", "none", connections]).code == Some(0);
-                flags = UnmountFlags::DETACH;
-                if std::fs::read_dir(connections).is_ok_and(|mut all| all.next().is_none()) {
-                    eprintln!("skipped: without fusectl nobody knows of a mount that is not seen");
-                    in_use = None;
-                }
-            }
-            std::fs::write(place.at("new"), vec![7; 3 << 20]).expect("write");
-            force(&place.mnt, flags);
-        }));
-        if tried.is_err() && place.mounted() {
-            run("umount", &["-l", &place.mnt]);
-        }
-        let ended = server.wait().expect("ended");
-        if bound {
-            run("umount", &["-l", &other]);
-        } else if told_of_connections {
-            umount(&[connections]);
-        }
-        drop(in_use);
-        tried.unwrap();
-        on.let_go();
-        let place = &on.place;
-        assert!(ended.success(), "{ended:?}");
-        fsck_clean(&place.image);
-        assert!(extant(&["cat", &place.image, "new"]).out == vec![7; 3 << 20]);
+        tool("mount", &["--bind", &place.mnt, &other]);
+        force(&place.mnt, UnmountFlags::empty());
+    });
+    let connections = "/sys/fs/fuse/connections";
+    let mounted = !is_mount_point(Path::new(connections))
+        && run("mount", &["-t", "fusectl", "none", connections]).code == Some(0);
+    if is_mount_point(Path::new(connections)) {
+        is_written_all_the_same(|place| {
+            let in_use = std::fs::File::open(place.at("big")).expect("open");
+            force(&place.mnt, UnmountFlags::DETACH);
+            in_use
+        });
+    } else {
+        eprintln!("skipped: without fusectl nobody knows of a mount that is not seen");
+    }
+    if mounted {
+        umount(&[connections]);
     }
 }
 

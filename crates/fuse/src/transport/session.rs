@@ -145,7 +145,7 @@ impl<S: Server> Shared<S> {
         }
     }
 
-    /// The connection has ended. The kernel's DESTROY, had there been one, would have been answered by now.
+    /// The connection has ended. But for an abort in its middle, a DESTROY would have been answered by now.
     fn lost(&self) -> Option<Held> {
         let when_lost = self.when_lost.lock().take();
         when_lost.filter(|_| !self.destroyed.load(Ordering::Acquire)).map(|f| f())
