@@ -20,6 +20,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::trace::{Kind, Trace};
+use super::watchdog::{Kept, Watched};
 use super::{Failure, Options, Outcome, Strategy, Waiting};
 use crate::clock::Timespec;
 use crate::rng::Rng;
@@ -73,7 +74,7 @@ struct Thread {
 struct Gate {
     open: AtomicBool,
     /// Set by the thread itself before it waits the first time.
-    thread: Mutex<Option<std::thread::Thread>>,
+    thread: Mutex<Option<(std::thread::Thread, Watched)>>,
 }
 
 impl Gate {
@@ -85,7 +86,7 @@ impl Gate {
 
     fn open(&self) {
         self.open.store(true, Ordering::Release);
-        if let Some(t) = self.thread.lock().as_ref() {
+        if let Some((t, _)) = self.thread.lock().as_ref() {
             t.unpark();
         }
     }
@@ -523,7 +524,7 @@ pub(crate) struct Task {
 impl Task {
     /// The body of the thread of the operating system.
     pub(crate) fn run<T>(self, f: impl FnOnce() -> T) -> std::thread::Result<T> {
-        *self.gate.thread.lock() = Some(std::thread::current());
+        *self.gate.thread.lock() = Some((std::thread::current(), Watched::current()));
         self.gate.pass();
         ME.with(|m| *m.borrow_mut() = Some(self.me.clone()));
         let result = catch_unwind(AssertUnwindSafe(f));
@@ -781,13 +782,13 @@ pub(super) fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + 
     gate.open();
 
     let mut st = core.state.lock();
-    let (mut seen, mut since) = (core.progress.load(Ordering::Relaxed), std::time::Instant::now());
+    let (mut kept, pause) = (Kept::default(), options.watchdog / 20);
     while st.over.is_none() {
-        core.ended.wait_for(&mut st, options.watchdog.min(Duration::from_secs(1)));
-        let progress = core.progress.load(Ordering::Relaxed);
-        if progress != seen {
-            (seen, since) = (progress, std::time::Instant::now());
-        } else if st.over.is_none() && since.elapsed() >= options.watchdog {
+        core.ended.wait_for(&mut st, pause);
+        let holder = st.threads[st.current].gate.thread.lock();
+        let time = kept.look(core.progress.load(Ordering::Relaxed), holder.as_ref().map(|(_, watched)| watched), pause);
+        drop(holder);
+        if st.over.is_none() && time >= options.watchdog {
             let thread = st.threads[st.current].name.clone();
             let last = st.trace.last_of(st.current);
             st.over = Some(Err(Failure::Stuck { thread, last }));

@@ -34,6 +34,7 @@
 
 mod core;
 mod trace;
+mod watchdog;
 
 #[cfg(test)]
 mod tests;
@@ -75,7 +76,8 @@ pub struct Options {
     pub path: Vec<u32>,
     /// More steps than that are a [`Failure::Livelock`].
     pub steps_max: u64,
-    /// A thread that keeps the baton for so long in real time is [`Failure::Stuck`].
+    /// A thread that keeps the baton and computes or waits for so long is [`Failure::Stuck`]. That it waits for a
+    /// processor or a disk does not count.
     pub watchdog: Duration,
     /// Keep the whole trace, not only its fingerprint and its end.
     pub trace: bool,

@@ -1,6 +1,7 @@
 //! The same seed gives the same run; every kind of end is told.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -237,6 +238,20 @@ fn who_waits_outside_of_the_scheduler_is_named() {
     });
     let Err(Failure::Stuck { thread, last }) = outcome.result else { panic!("{:?}", outcome.result) };
     assert!(thread == "blind" && last.contains("runs"), "{thread}: {last}");
+}
+
+#[test]
+fn who_computes_without_end_is_named() {
+    static ENOUGH: AtomicBool = AtomicBool::new(false);
+    let options = Options { watchdog: Duration::from_millis(300), ..Options::new(1) };
+    let outcome = run(&options, || {
+        while !ENOUGH.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    });
+    ENOUGH.store(true, Ordering::Relaxed);
+    let Err(Failure::Stuck { thread, .. }) = outcome.result else { panic!("{:?}", outcome.result) };
+    assert_eq!(thread, "root");
 }
 
 #[test]

@@ -1,0 +1,106 @@
+//! How long one thread has kept the baton, as far as that is its own doing.
+//!
+//! Main type: [`Kept`]. A thread that waits for something the scheduler does not know, or computes without end, is to
+//! be named; one that has not begun, or waits for a processor or a disk, is not: a busy machine may let it wait longer
+//! than any bound. What it does not do: it ends nothing, and names nobody.
+//!
+//! # Locking
+//! None: it belongs to the one who watches.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A thread of the operating system, as others find it: its directory in /proc, if there is one.
+pub(super) struct Watched(Option<PathBuf>);
+
+impl Watched {
+    pub(super) fn current() -> Watched {
+        Watched(std::fs::read_link("/proc/thread-self").ok())
+    }
+
+    /// Its state, and what it has computed (proc_pid_stat(5); the first number of `schedstat`, nanoseconds).
+    fn seen(&self) -> Option<(char, Duration)> {
+        let directory = PathBuf::from("/proc").join(self.0.as_ref()?);
+        let stat = std::fs::read_to_string(directory.join("stat")).ok()?;
+        let computed = std::fs::read_to_string(directory.join("schedstat")).ok()?;
+        let ns = computed.split_ascii_whitespace().next()?.parse().ok()?;
+        Some((state(&stat)?, Duration::from_nanos(ns)))
+    }
+}
+
+/// The state follows the name, which is in parentheses and may have some of its own.
+fn state(stat: &str) -> Option<char> {
+    stat[stat.rfind(')')? + 1..].trim_start().chars().next()
+}
+
+/// What was seen of the thread that has the baton since somebody last came back to the scheduler.
+#[derive(Default)]
+pub(super) struct Kept {
+    progress: u64,
+    /// What it had computed at the last look.
+    computed: Option<Duration>,
+    time: Duration,
+}
+
+impl Kept {
+    /// Another look, so long after the last one: for how long the holder has computed or waited. `progress` is a count
+    /// that changes with each return to the scheduler; the holder is unknown before it has begun.
+    pub(super) fn look(&mut self, progress: u64, holder: Option<&Watched>, after: Duration) -> Duration {
+        if progress != self.progress {
+            *self = Kept { progress, ..Kept::default() };
+        } else if let Some(holder) = holder {
+            // Where nothing can be seen, real time has to do.
+            self.count(holder.seen().unwrap_or(('S', Duration::ZERO)), after);
+        }
+        self.time
+    }
+
+    fn count(&mut self, (state, computed): (char, Duration), after: Duration) {
+        if let Some(before) = self.computed.replace(computed) {
+            self.time += match state {
+                'S' => after,
+                'R' => computed.saturating_sub(before),
+                _ => Duration::ZERO,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn after(looks: &[(char, u32)]) -> Duration {
+        let mut kept = Kept::default();
+        looks.iter().for_each(|&(state, computed)| kept.count((state, computed * SECOND), SECOND));
+        kept.time
+    }
+
+    #[test]
+    fn only_waits_and_what_is_computed_count() {
+        assert_eq!(after(&[('S', 0); 5]), 4 * SECOND, "it sleeps: the looks count");
+        assert_eq!(after(&[('R', 0); 50]), Duration::ZERO, "it waits for a processor");
+        assert_eq!(after(&[('D', 0); 50]), Duration::ZERO, "it waits for a disk");
+        assert_eq!(after(&[('R', 2), ('R', 2), ('R', 5), ('S', 6)]), 4 * SECOND, "it computed, then slept");
+    }
+
+    #[test]
+    fn progress_begins_anew_and_who_has_not_begun_keeps_nothing() {
+        let mut kept = Kept::default();
+        let me = Watched::current();
+        kept.count(('S', Duration::ZERO), SECOND);
+        kept.count(('S', Duration::ZERO), SECOND);
+        assert_eq!(kept.look(0, None, SECOND), SECOND);
+        assert_eq!(kept.look(1, Some(&me), SECOND), Duration::ZERO);
+        assert_eq!(kept.look(1, None, SECOND), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_the_system_says_of_a_thread_is_understood() {
+        assert_eq!(state("7 (a) R (b) S 1 1"), Some('S'));
+        assert_eq!(state("cut off"), None);
+        assert_eq!(Watched::current().seen().expect("seen").0, 'R');
+    }
+}
