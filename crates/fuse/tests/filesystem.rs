@@ -136,12 +136,15 @@ fn all_lookups_are_given_back() {
             fs::write(m.at(&format!("d{d}/file-{i}")), b"x").expect("write");
         }
     }
-    for d in 0..4 {
-        for e in fs::read_dir(m.at(&format!("d{d}"))).expect("list") {
-            e.expect("entry").metadata().expect("stat");
+    // Whoever drops the machine's caches meanwhile gives them back early.
+    assert!(eventually(|| {
+        for d in 0..4 {
+            for e in fs::read_dir(m.at(&format!("d{d}"))).expect("list") {
+                e.expect("entry").metadata().expect("stat");
+            }
         }
-    }
-    assert!(m.server().node_counts().0 > 1000);
+        m.server().node_counts().0 > 1000
+    }));
     let flags = rustix::mount::MountFlags::empty();
     eventually(|| {
         rustix::mount::mount_remount(&m.path, flags, c"").expect("remount");
