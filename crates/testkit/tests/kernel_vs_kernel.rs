@@ -3,7 +3,12 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use extant_base::clock::Clock;
+use extant_base::task;
 use extant_testkit::differential::{MountFn, Plan, alternates, kernel, reads, writes};
 use extant_testkit::kinds::{kind, matrix};
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
@@ -69,17 +74,27 @@ fn copies_of_a_mount_are_waited_for() {
     let mount = LoopMount::new(&image, &mnt, "").unwrap();
     std::fs::write(mnt.join("file"), vec![1; 1 << 20]).unwrap();
     let mut other = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "sh", "-c", "echo there; exec sleep 1"])
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo there; exec cat"])
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut there = String::new();
     BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut there).unwrap();
+    // Not that the process has ended: it gives its mounts back before anybody can wait for it.
+    let let_go = Arc::new(AtomicBool::new(false));
+    let (keeps, lets_go) = (other.stdin.take(), let_go.clone());
+    let other_ends = task::spawn("lets go", move || {
+        Clock::real().sleep(Duration::from_secs(1));
+        lets_go.store(true, Ordering::SeqCst);
+        drop(keeps);
+    })
+    .unwrap();
     Box::new(mount).unmount().unwrap();
-    let ended = other.try_wait().unwrap();
+    assert!(let_go.load(Ordering::SeqCst), "another process still had the mount");
     expect_clean(&image).unwrap();
+    other_ends.join().unwrap();
     other.wait().unwrap();
-    assert!(ended.is_some(), "it still had the mount");
 }
 
 #[test]
