@@ -104,6 +104,15 @@ fn close(fs: &Filesystem) -> Result<()> {
     Ok(())
 }
 
+/// `None` for damage: the mount that follows says what it is. What was not read it would not miss, but the changes of
+/// those that are recorded there would be passed over.
+fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
+    match r {
+        Err(e @ Error::Device(_)) => Err(e),
+        r => Ok(r.ok()),
+    }
+}
+
 /// Finds a bit in a range of a bitmap.
 type Find = fn(&[u8], std::ops::Range<u32>) -> Option<u32>;
 
@@ -164,12 +173,11 @@ impl<'a> Applier<'a> {
         let mut orphans = BTreeMap::new();
         let mut next = fs.superblock().last_orphan();
         while let Some(ino) = next.filter(|ino| fs.geo.contains_inode(*ino) && !orphans.contains_key(ino)) {
-            // The mount that follows says what is wrong with it.
-            let Ok(InodeDesc { dtime, .. }) = fs.read_inode(ino) else { break };
+            let Some(InodeDesc { dtime, .. }) = unless_damaged(fs.read_inode(ino))? else { break };
             orphans.insert(ino, dtime);
             next = (dtime != 0).then_some(InodeNr(dtime));
         }
-        if let Ok(Some(file)) = fs.read_orphan_file() {
+        if let Some(Some(file)) = unless_damaged(fs.read_orphan_file())? {
             orphans.extend(file.used.into_iter().map(|(_, _, ino)| (ino, 0)));
         }
         Ok(Applier {

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
-use extant_block::device::{CrashDevice, CrashMode, MemDevice};
-use extant_block::{BioFlags, BlockDevice};
+use extant_block::device::{CrashDevice, CrashMode, Fault, FaultyDevice, MemDevice};
+use extant_block::{BioFlags, BioOp, BlockDevice};
 use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode, SetMode, WriteFlags};
 use extant_ondisk::csum::crc32c;
@@ -358,11 +358,16 @@ const DIR: u32 = 14;
 /// Not in use.
 const NEW: u32 = 20;
 
-fn pristine() -> MemDevice {
+/// An empty image with room for fast commits, and these features.
+fn made(features: &str) -> MemDevice {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("a.img");
-    sh(&format!("mke2fs -q -F -t ext4 -b 1024 -O fast_commit -J size=4 {} 16M", path.display()));
-    let dev = Arc::new(MemDevice::load(&path).expect("loaded"));
+    sh(&format!("mke2fs -q -F -t ext4 -b 1024 -O fast_commit,{features} -J size=4 {} 16M", path.display()));
+    MemDevice::load(&path).expect("loaded")
+}
+
+fn pristine() -> MemDevice {
+    let dev = Arc::new(made("^orphan_file"));
     let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
     let root = fs.root().expect("root");
     let file = fs.create(&root, b"file", NewNode::file(0o644), Cred::default()).expect("file");
@@ -525,6 +530,46 @@ fn fast_commits_by_hand_are_replayed() {
     {
         let said = sh(&format!("debugfs -R 'testb {block}' {} 2>/dev/null", path.display()));
         assert_eq!(said.contains("marked in use"), marked, "{said}");
+    }
+}
+
+/// A file without a name is linked and fsynced after the newest full commit: only the records of orphans say that it is
+/// in use. Every request fails, by itself and with the two behind it: what cannot be read ahead is read again.
+#[test]
+fn a_request_that_fails_takes_no_name_from_a_linked_orphan() {
+    for features in ["^orphan_file", "orphan_file"] {
+        let dev = Arc::new(made(features));
+        let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+        let orphan = fs.tmpfile(&fs.root().expect("root"), 0o600, Cred::default()).expect("file without a name");
+        fs.write(&orphan, 0, &[9; 3000], WriteFlags::default()).expect("written");
+        fs.freeze().expect("frozen");
+        let mut image = ByHand::over(&dev);
+        let mut desc = image.desc(orphan.ino.0);
+        (desc.links, desc.dtime) = (1, 0);
+        image.name(4, 2, orphan.ino.0, b"linked");
+        image.inode(orphan.ino.0, |new| *new = desc);
+        let image = image.finish();
+        let wanted = tree(image.clone());
+        assert!(wanted["/linked"].contains("nlink 1 0:0 3000 bytes"), "{features}: {wanted:?}");
+        for (op, times) in [(BioOp::Read, 1), (BioOp::Read, 3), (BioOp::Write, 1), (BioOp::Write, 3), (BioOp::Flush, 1)]
+        {
+            let mut failed = 0;
+            for n in 0.. {
+                let who = format!("{features}, {op:?} {n}, {times} times");
+                let dev = Arc::new(image.snapshot());
+                let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+                faulty.inject(Fault::eio().op(op).after(n).times(times));
+                if let Err(e) = Filesystem::mount(faulty.clone(), options()).and_then(|fs| fs.unmount()) {
+                    assert!(e.to_string().contains("Input/output error"), "{who}: {e}");
+                    failed += 1;
+                }
+                assert_same(&tree(dev.clone()), &wanted, &who);
+                if faulty.injected() == 0 {
+                    break;
+                }
+            }
+            assert!(failed > 0, "{features}, {op:?}");
+        }
     }
 }
 
