@@ -19,6 +19,8 @@ pub(crate) static TAG_SWAP: LockClass = LockClass::new("block tag swap", 805);
 pub(crate) static TAG_LEDGER: LockClass = LockClass::new("block tag ledger", 806);
 /// One thread that waits for a tag.
 pub(crate) static TAG_SLEEPER: LockClass = LockClass::new("block tag sleeper", 807);
+/// What waits at a [`crate::device::GateDevice`], and how much has passed it.
+pub(crate) static GATE: LockClass = LockClass::new("block gate", 815);
 /// Bios that a [`crate::device::LateDevice`] has not passed on yet.
 pub(crate) static LATE: LockClass = LockClass::new("block late", 835);
 /// Rules of a [`crate::device::HeldDevice`], and what it holds.

@@ -3,6 +3,7 @@
 //! Main type: [`Claim`]. Such a device is opened exclusively by us while a replay may write, then by the kernel for as
 //! long as it is mounted. Where there is no mount in the end, or it ends by force, there is more to write and the claim
 //! is nobody's: it is only written to once it is claimed again, and left as it is if it is somebody else's by then.
+//! While that is not known, a [`GateDevice`] keeps back what would be written.
 //!
 //! What it does not do: image files, which have locks; a claim that ends as it should, with the mount.
 //!
@@ -15,8 +16,9 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_block::BioFlags;
-use extant_block::device::BlockDevice;
+use extant_block::device::{BlockDevice, GateDevice, Shut};
 use extant_fs::Filesystem;
+use extant_ondisk::features::Incompat;
 use extant_ondisk::superblock::{FsState, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -38,27 +40,31 @@ pub struct Claim {
     access: Access,
     claimed: Option<Arc<dyn BlockDevice>>,
     /// What the file system has.
-    dev: Arc<dyn BlockDevice>,
+    dev: Arc<GateDevice>,
 }
 
 impl Claim {
     /// `claimed` is the device at `spec`, opened with this `access`, and `dev` what the file system on it has.
-    pub fn new(spec: ImageSpec, access: Access, claimed: Arc<dyn BlockDevice>, dev: Arc<dyn BlockDevice>) -> Claim {
+    pub fn new(spec: ImageSpec, access: Access, claimed: Arc<dyn BlockDevice>, dev: Arc<GateDevice>) -> Claim {
         Claim { spec, access, claimed: Some(claimed), dev }
     }
 
     /// Lets go of it for `mount`. Should that fail, the file system is ended here: whoever was faster may have the
     /// device, or have had it, and then nothing more is written to it.
     pub fn lend<T>(&mut self, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
+        let shut = self.dev.shut();
         let before = super_block(&*self.dev);
         self.claimed = None;
         let failed = match mount() {
             Err(e) if !self.access.read_only => e,
-            done => return done,
+            done => {
+                shut.open();
+                return done;
+            }
         };
         let same = || Ok(super_block(&*self.dev)? == before?);
         let again = open_whole(&self.spec, &self.access).map(|claimed| Box::new(claimed) as Held);
-        let ended = match self.unless_foreign(fs, again, same) {
+        let ended = match self.unless_foreign(fs, shut, again, same) {
             Ok(_held) => fs.unmount().map_err(|e| format!("{}: unmount: {e}", self.spec.shown())),
             Err(e) => Err(e.message),
         };
@@ -71,17 +77,32 @@ impl Claim {
         }
     }
 
-    /// `held`, if there is a claim to hold and nobody else has had the device: it is the `same`. If not, the file
-    /// system is cut off.
-    fn unless_foreign(&self, fs: &Filesystem, held: Result<Held>, same: impl FnOnce() -> Result<bool>) -> Result<Held> {
+    /// `held`, if there is a claim to hold and nobody else has had the device: it is the `same`, and may be written to
+    /// again. If not, the file system is cut off.
+    fn unless_foreign(
+        &self,
+        fs: &Filesystem,
+        shut: Shut<'_>,
+        held: Result<Held>,
+        same: impl FnOnce() -> Result<bool>,
+    ) -> Result<Held> {
         let held = held.and_then(|held| match same()? {
             true => Ok(held),
             false => Err(Failure::op(format!("{}: somebody else has changed it", self.spec.shown()))),
         });
-        held.map_err(|e| {
-            fs.cut_off();
-            Failure { message: format!("{}; nothing more is written to it, and it may need recovery", e.message), ..e }
-        })
+        match held {
+            Ok(held) => {
+                shut.open();
+                Ok(held)
+            }
+            Err(e) => {
+                // Those first that wait there: they hold what a cut waits for.
+                drop(shut);
+                fs.cut_off();
+                let message = format!("{}; nothing more is written to it, and it may need recovery", e.message);
+                Err(Failure { message, ..e })
+            }
+        }
     }
 
     /// The kernel has ended the connection by force, and perhaps let go of the device, while there is more to write to
@@ -91,6 +112,9 @@ impl Claim {
         if self.access.read_only {
             return None;
         }
+        // Who has the superblock's lock may be about to write.
+        let ours = of_mount(&fs.superblock());
+        let shut = self.dev.shut();
         let clock = Clock::real();
         let held = loop {
             // First the connection ends, then the mount, then the kernel's claim.
@@ -105,7 +129,7 @@ impl Claim {
                 Err(e) => break Err(Failure::io(&self.spec.path, e)),
             }
         };
-        self.unless_foreign(fs, held, || self.is_ours(fs)).inspect_err(Failure::print).ok()
+        self.unless_foreign(fs, shut, held, || self.is_still(ours)).inspect_err(Failure::print).ok()
     }
 
     /// A mount that is in use stays, dead, and has the device still: wherever it is bound to, or seen no more. Where it
@@ -129,15 +153,18 @@ impl Claim {
     }
 
     /// Nobody has mounted or checked it since.
-    fn is_ours(&self, fs: &Filesystem) -> Result<bool> {
-        // What is written past the log. That there was an error we may know, and not have been free to say.
-        let valid = |sb: &SuperBlock| sb.state().contains(FsState::VALID);
-        let of_mount = |sb: &SuperBlock| (sb.mount_count(), sb.mount_time(), sb.incompat(), valid(sb));
-        // What is being written just now is one or the other.
-        let before = of_mount(&fs.superblock());
+    fn is_still(&self, ours: OfMount) -> Result<bool> {
         let (found, _) = extant_fs::probe_superblock(&*self.dev).map_err(|e| Failure::op(e.to_string()))?;
-        Ok([before, of_mount(&fs.superblock())].contains(&of_mount(&found)))
+        Ok(of_mount(&found) == ours)
     }
+}
+
+/// What a mount, or a check, changes of a superblock past the log.
+type OfMount = (u16, i64, Incompat, bool);
+
+/// That there was an error we may know, and not have been free to say.
+fn of_mount(sb: &SuperBlock) -> OfMount {
+    (sb.mount_count(), sb.mount_time(), sb.incompat(), sb.state().contains(FsState::VALID))
 }
 
 /// As it is on the device.
@@ -275,6 +302,33 @@ mod tests {
             assert!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
         });
         assert!(same, "written to");
+    }
+
+    /// Until it is known whose it is, who wants something durable waits, and is then told that it is not.
+    #[test]
+    fn a_mount_that_is_forced_writes_nothing_meanwhile() {
+        let Some(device) = Loop::new() else { return };
+        let (fs, claim) = open(&device.job(), true).expect("mounted");
+        let root = fs.root().expect("root");
+        drop(fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create"));
+        drop(root);
+        let mut claim = claim.expect("a claim");
+        claim.lend(&fs, || Ok(())).expect("lent");
+        let other = device.claim().expect("claimed");
+        let (before, held, synced) = std::thread::scope(|threads| {
+            let regain = threads.spawn(|| claim.regain(&fs));
+            while !claim.dev.is_shut() && !regain.is_finished() {
+                std::thread::yield_now();
+            }
+            let before = device.bytes();
+            let synced = fs.sync();
+            (before, regain.join().expect("no panic"), synced)
+        });
+        assert!(held.is_none() && synced.is_err(), "{synced:?}");
+        assert!(fs.unmount().is_err());
+        drop(fs);
+        assert!(before == device.bytes(), "written to");
+        drop(other);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
+use extant_block::device::{Engine, FileDevice, GateDevice, IoMode, OpenOptions};
 use extant_fs::{Filesystem, JournalDevice, Mounted};
 use extant_fuse::{Errno, FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use extant_lab::measure::Recorded;
@@ -148,8 +148,12 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     let how = Access { engine: Engine::Psync, ..access.clone() };
     let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };
     access.exclusive = !fuseblk;
-    let dev = open_device(&job.spec, &access).map_err(as_mount)?;
-    let claim = claimed.map(|claimed| Claim::new(job.spec.clone(), how, claimed, dev.clone()));
+    let mut dev = open_device(&job.spec, &access).map_err(as_mount)?;
+    let claim = claimed.map(|claimed| {
+        let gate = Arc::new(GateDevice::new(dev.clone()));
+        dev = gate.clone();
+        Claim::new(job.spec.clone(), how, claimed, gate)
+    });
     let mut options = config.fs.clone();
     if let Some(path) = &config.journal_path {
         let open = OpenOptions { read_only: true, engine: Engine::Psync, ..OpenOptions::default() };

@@ -3,7 +3,8 @@
 //! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory) and [`FileDevice`] (image files and block
 //! devices); the wrappers [`CrashDevice`] (what a power cut could leave), [`FaultyDevice`] (requests that fail),
 //! [`HeldDevice`] (requests that stand still until they are told to go on), [`TracedDevice`] (records of requests),
-//! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change).
+//! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`GateDevice`] (changes
+//! that wait while nobody knows whose the device is).
 //!
 //! What it does not do: queueing and merging ([`crate::queue`]).
 //!
@@ -14,6 +15,7 @@
 mod crash;
 mod faulty;
 mod file;
+mod gate;
 mod held;
 mod late;
 mod mem;
@@ -28,6 +30,7 @@ pub use crash::{CrashDevice, CrashEvent, CrashMode};
 pub use faulty::{Fault, FaultAction, FaultyDevice};
 pub use file::{Engine, FileDevice, IoMode, LoopDevice, OpenOptions};
 pub use file::{has_writer, is_locked, same_image_in_use, unmount, writing_loop_device};
+pub use gate::{GateDevice, Shut};
 pub use held::{Catch, HeldDevice, Request};
 pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;

@@ -2,6 +2,7 @@
 
 mod crash;
 mod file;
+mod gate;
 mod held;
 pub(crate) mod model;
 mod wrappers;
