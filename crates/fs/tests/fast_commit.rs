@@ -1,7 +1,9 @@
 //! Fast commits, as the kernel writes them: what is found after Extant's replay is what was there before the power cut,
 //! what the kernel and e2fsck find after theirs, and it stays so wherever the power goes during the replay.
 
-use std::collections::BTreeMap;
+#[path = "common/tree.rs"]
+mod tree;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -9,7 +11,6 @@ use std::sync::Arc;
 use extant_base::rng::Rng;
 use extant_block::device::{CrashDevice, CrashMode, Fault, FaultyDevice, MemDevice};
 use extant_block::{BioFlags, BioOp, BlockDevice};
-use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode, SetMode, WriteFlags};
 use extant_ondisk::csum::crc32c;
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
@@ -18,6 +19,8 @@ use extant_ondisk::superblock::SUPERBLOCK_SIZE;
 use extant_ondisk::{BlockNr, InodeNr};
 use extant_recovery::Replay;
 use extant_recovery::locate::{journal_inode, open_journal, read_super};
+
+use tree::{Tree, assert_same, tree};
 
 fn options() -> MountOptions {
     MountOptions { threads: false, seed: Some(1), ..MountOptions::default() }
@@ -49,47 +52,6 @@ impl Drop for KernelMount {
 fn kernel_mounts_work() -> bool {
     let uid = Command::new("id").arg("-u").output().expect("id").stdout;
     uid == b"0\n" && Path::new("/dev/loop-control").exists()
-}
-
-/// What a test sees of a tree: by path, everything but the times of directories, which fast commits do not have.
-type Tree = BTreeMap<String, String>;
-
-fn tree(dev: Arc<dyn BlockDevice>) -> Tree {
-    let fs = Filesystem::mount(dev, MountOptions { read_only: true, ..options() }).expect("mounted");
-    let mut all = Tree::new();
-    let mut walk = Walk::new(&fs, b"/", fs.root().expect("root"));
-    while let Some(visit) = walk.next() {
-        let Visit::Name(inode) = visit.expect("readable") else { continue };
-        let attr = fs.getattr(&inode);
-        let mut what = format!("{} {:o} nlink {} {}:{}", attr.ino, attr.mode, attr.nlink, attr.uid, attr.gid);
-        match attr.mode & 0o170_000 {
-            0o040_000 => {}
-            0o120_000 => what += &format!(" -> {}", fs.read_link(&inode).expect("target").escape_ascii()),
-            0o100_000 => {
-                let mut content = vec![0; attr.size as usize];
-                assert_eq!(fs.read(&inode, 0, &mut content).expect("read"), content.len());
-                let crc = crc32c(0, &content);
-                what += &format!(" {} bytes {crc:x} blocks {} {:?}", attr.size, attr.blocks, attr.mtime);
-            }
-            _ => what += &format!(" {:?}", attr.rdev),
-        }
-        let path = String::from_utf8_lossy(walk.path()).into_owned();
-        // e2fsck puts there what was unlinked: it knows no last name.
-        if !path.starts_with("/lost+found") {
-            all.insert(path, what);
-        }
-    }
-    all
-}
-
-fn assert_same(found: &Tree, wanted: &Tree, who: &str) {
-    let differ: Vec<String> = wanted
-        .keys()
-        .chain(found.keys())
-        .filter(|path| wanted.get(*path) != found.get(*path))
-        .map(|path| format!("{path}: {:?}\n   wanted {:?}", found.get(path), wanted.get(path)))
-        .collect();
-    assert!(differ.is_empty(), "{who}:\n{}", differ.join("\n"));
 }
 
 fn e2fsck(image: &Path, args: &str) -> (i32, String) {

@@ -1,0 +1,102 @@
+//! Each request of a mount that has something to recover fails, and of the unmount behind it: the mount may fail, but
+//! the next one has everything, and what it has not cleaned up the image says.
+//!
+//! One thread. What a power cut left of files, names, attributes, a truncation and orphans is in the log: of a journal
+//! of the image's own, with its orphans in the file or on the list; or of one that it was lent. By itself, and with the
+//! two requests behind it: what cannot be read ahead, and neighbours that cannot be written together, go one by one.
+
+#[path = "common/tools.rs"]
+mod tools;
+#[path = "common/tree.rs"]
+mod tree;
+
+use std::sync::Arc;
+
+use extant_block::BioOp;
+use extant_block::device::{Fault, FaultyDevice, MemDevice};
+use extant_fs::{Cred, Filesystem, MountOptions, NewNode, OnError, SetAttr, SetMode, WriteFlags, probe_superblock};
+use extant_ondisk::superblock::FsState;
+
+use tree::{assert_same, tree};
+
+const KINDS: [&[&str]; 5] = [
+    &["-t", "ext4", "-b", "4096", "-O", "orphan_file"],
+    &["-t", "ext4", "-b", "4096", "-O", "^orphan_file"],
+    &["-t", "ext3", "-b", "1024"],
+    &["-t", "ext2", "-b", "1024"],
+    &["-t", "ext4", "-b", "4096", "-O", "^has_journal"],
+];
+
+fn options(errors: OnError) -> MountOptions {
+    MountOptions { threads: false, seed: Some(1), errors: Some(errors), ..MountOptions::default() }
+}
+
+/// Nothing of it is in its place yet but the data.
+fn after_a_power_cut(kind: &[&str]) -> MemDevice {
+    let dev = Arc::new(tools::made(kind, "24M"));
+    let fs = Filesystem::mount(dev.clone(), options(OnError::Continue)).expect("mounted");
+    let root = fs.root().expect("root");
+    let dir = fs.create(&root, b"dir", NewNode::directory(0o755), Cred::default()).expect("directory");
+    let name = |i: usize| format!("file-with-a-rather-long-name-{i}");
+    let of = |i: usize| if i.is_multiple_of(2) { &root } else { &dir };
+    let files: Vec<_> = (0..60)
+        .map(|i| {
+            let f = fs.create(of(i), name(i).as_bytes(), NewNode::file(0o644), Cred::default()).expect("file");
+            fs.write(&f, 3000 * i as u64, &[i as u8; 20_000], WriteFlags::default()).expect("written");
+            f
+        })
+        .collect();
+    fs.sync().expect("sync");
+    fs.set_xattr(&files[3], b"user.name", &[7; 600], SetMode::Any).expect("attribute");
+    fs.setattr(&files[5], &SetAttr { size: Some(100), ..SetAttr::default() }).expect("truncated");
+    fs.rename(&root, name(2).as_bytes(), &dir, b"moved", Default::default()).expect("moved");
+    for i in [10, 33, 40, 59] {
+        fs.unlink(of(i), name(i).as_bytes()).expect("unlinked");
+    }
+    let nameless = fs.tmpfile(&root, 0o600, Cred::default()).expect("file");
+    fs.write(&nameless, 0, &[9; 30_000], WriteFlags::default()).expect("written");
+    fs.sync().expect("sync");
+    let cut = dev.snapshot();
+    fs.abandon();
+    cut
+}
+
+#[test]
+fn a_request_that_fails_during_a_recovery_loses_nothing() {
+    for kind in KINDS {
+        let image = after_a_power_cut(kind);
+        let whole = Arc::new(image.snapshot());
+        Filesystem::mount(whole.clone(), options(OnError::Continue)).expect("mounted").unmount().expect("unmounted");
+        tools::assert_clean(&whole);
+        let wanted = tree(whole);
+        assert_eq!(wanted.len(), 57, "{kind:?}");
+        for errors in [OnError::Continue, OnError::RemountReadOnly] {
+            for (op, times) in
+                [(BioOp::Read, 1), (BioOp::Read, 3), (BioOp::Write, 1), (BioOp::Write, 3), (BioOp::Flush, 1)]
+            {
+                let mut failed = 0;
+                for n in 0.. {
+                    let who = format!("{kind:?}, {errors:?}: {op:?} {n}, {times} times");
+                    let dev = Arc::new(image.snapshot());
+                    let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+                    faulty.inject(Fault::eio().op(op).after(n).times(times));
+                    let told = Filesystem::mount(faulty.clone(), options(errors)).and_then(|fs| fs.unmount());
+                    failed += u32::from(told.is_err());
+                    let next = Filesystem::mount(dev.clone(), options(OnError::Continue)).and_then(|fs| fs.unmount());
+                    assert!(next.is_ok(), "{who}: {told:?}, then {next:?}");
+                    assert_same(&tree(dev.clone()), &wanted, &format!("{who}: {told:?}"));
+                    // A sample: e2fsck takes longer than all else.
+                    let (sb, _) = probe_superblock(&*dev).expect("superblock");
+                    if n.is_multiple_of(5) && !sb.state().contains(FsState::ERROR) {
+                        tools::assert_clean(&dev);
+                    }
+                    if faulty.injected() == 0 {
+                        assert!(told.is_ok(), "{who}: {told:?}");
+                        break;
+                    }
+                }
+                assert!(failed > 0, "{kind:?}, {errors:?}: {op:?}");
+            }
+        }
+    }
+}
