@@ -33,6 +33,7 @@ use crate::ops::sync::policy::SyncPolicy;
 use crate::ops::writeback::Completed;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
+use crate::recover::CleanUp;
 use crate::reserve::Reserve;
 use crate::state::MountState;
 use crate::super_block::{read_super_at, write_super};
@@ -106,6 +107,7 @@ pub struct Filesystem {
     pub(crate) flusher: Arc<Flusher<Inode>>,
     pub(crate) sync_policy: Box<dyn SyncPolicy>,
     pub(crate) orphans: Orphans,
+    pub(crate) clean_up: CleanUp,
     pub(crate) renames: Mutex<()>,
     /// For each group, where in it a free inode is looked for; see [`crate::ialloc`].
     pub(crate) inode_hints: Vec<AtomicU32>,
@@ -365,6 +367,11 @@ impl Filesystem {
 
     /// As [`Filesystem::record_error`]; `of` is the inode that was worked on, if the error itself names none.
     pub(crate) fn record_error_of(&self, e: &Error, of: Option<InodeNr>) {
+        if self.clean_up.fails(e) {
+            // Nor is what was done of it.
+            self.journal.stop();
+            return;
+        }
         let (ino, block) = e.place();
         let ino = ino.or(of);
         let block = block.or_else(|| Some(BlockNr(e.device_offset()? >> self.geo.block_bits)));

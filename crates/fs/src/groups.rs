@@ -81,13 +81,19 @@ impl FlexSums {
 }
 
 /// The blocks of the journal inside the file system, and those that map it: no file's, like the system zones. None of a
-/// journal that cannot be found, which only mounts that do not write put up with.
-pub fn journal_zones(dev: &dyn BlockDevice, sb: &SuperBlock) -> Vec<(BlockNr, u64)> {
-    let Some(ino) = sb.journal_inode() else { return Vec::new() };
-    let found = journal_inode(dev, sb, ino).and_then(|inode| journal_blocks(dev, sb, ino, &inode));
-    let Ok((map, nodes)) = found else { return Vec::new() };
+/// journal that is damaged, which only mounts that do not write put up with.
+///
+/// # Errors
+/// The device does not read it, which says nothing of whose the blocks are.
+pub fn journal_zones(dev: &dyn BlockDevice, sb: &SuperBlock) -> Result<Vec<(BlockNr, u64)>> {
+    let Some(ino) = sb.journal_inode() else { return Ok(Vec::new()) };
+    let (map, nodes) = match journal_inode(dev, sb, ino).and_then(|inode| journal_blocks(dev, sb, ino, &inode)) {
+        Err(e @ extant_recovery::Error::Device(_)) => return Err(e.into()),
+        Err(_) => return Ok(Vec::new()),
+        Ok(found) => found,
+    };
     let runs = map.runs().map(|(start, len)| (start, u64::from(len)));
-    runs.chain(nodes.into_iter().map(|node| (node, 1))).collect()
+    Ok(runs.chain(nodes.into_iter().map(|node| (node, 1))).collect())
 }
 
 /// The blocks that a change of a group's bitmap touches. They stay in memory while this lives.

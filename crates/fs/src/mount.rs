@@ -38,7 +38,7 @@ use crate::ops::sync::asks::Asks;
 use crate::ops::writeback::Completed;
 use crate::options::{DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
-use crate::recover::{clean_orphans, lend_journal, log_of, recover};
+use crate::recover::{CleanUp, clean_orphans, lend_journal, log_of, recover};
 use crate::reserve::Reserve;
 use crate::state::MountState;
 use crate::super_block::{check_after_replay, find_super, read_super_at};
@@ -201,7 +201,7 @@ fn allocator(
     };
     let mut alloc = Allocator::new(groups.clone(), geometry, &groups.summaries(), options)?;
     alloc.protect(groups.system_zones()?);
-    alloc.protect(journal_zones(dev, sb));
+    alloc.protect(journal_zones(dev, sb)?);
     Ok(alloc)
 }
 
@@ -271,6 +271,7 @@ impl Parts {
             borrowed: self.lent,
             flusher: Flusher::new(options.clock.clone(), flusher_options),
             orphans: Orphans::new(),
+            clean_up: CleanUp::default(),
             renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
             state: MountState::new(self.read_only),
             gate: Gate::new(),

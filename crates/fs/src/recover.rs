@@ -12,9 +12,10 @@
 //! Nobody else has the file system yet.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use extant_base::rng::Rng;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
 use extant_journal::LogLocation;
@@ -178,6 +179,25 @@ pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> 
     Ok(LogLocation { superblock, blocks: Arc::new(file.map().blocks().collect()) })
 }
 
+/// What a device that does not read does to a mount that cleans up: see [`clean_orphans`].
+#[derive(Default)]
+pub(crate) struct CleanUp {
+    under_way: AtomicBool,
+    failed: OnceLock<Error>,
+}
+
+impl CleanUp {
+    /// Whether this ends a mount that cleans up. It is not told to the image then: the orphans of one with errors are
+    /// not to be trusted, and would be forgotten by the next mount.
+    pub(crate) fn fails(&self, e: &Error) -> bool {
+        let fails = matches!(e, Error::Device(_)) && self.under_way.load(Ordering::Acquire);
+        if fails {
+            let _ = self.failed.set(e.clone()); // the first it is
+        }
+        fails
+    }
+}
+
 /// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
 ///
 /// # Errors
@@ -185,7 +205,9 @@ pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> 
 /// same orphans. Damage is noted, and costs the orphan that it is in, or hides those behind it on the list.
 pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
     let mut found = Vec::new();
+    fs.clean_up.under_way.store(true, Ordering::Release);
     let cleaned = find_orphans(fs, &mut found).and_then(|()| end_orphans(fs, &mut found));
+    fs.clean_up.under_way.store(false, Ordering::Release);
     if cleaned.is_err() {
         // While they are used: each would be deleted otherwise, also if what the list has behind it is not known.
         fs.cut_off();
@@ -203,6 +225,8 @@ fn find_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
     if damaged {
         // As the kernel: the list of a damaged file system is not to be trusted.
         if head.is_some() {
+            let said = format_args!("{}: it has errors: its list of orphans is cleared, not cleaned up", fs.image());
+            fs.options.messages.say(said);
             fs.transact(credits::SUPER, |h| fs.modify_superblock(h, |sb| sb.set_last_orphan(None)))?;
         }
         return Ok(());
@@ -256,7 +280,8 @@ fn end_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
         }
     }
     fs.drain_evictions();
-    Ok(())
+    // Who frees an inode has nobody to tell.
+    fs.clean_up.failed.get().map_or(Ok(()), |e| Err(e.clone()))
 }
 
 /// `None` for damage, which is noted.

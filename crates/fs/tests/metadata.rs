@@ -12,8 +12,8 @@ mod tools;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use extant_block::device::MemDevice;
-use extant_block::{BioFlags, BlockDevice};
+use extant_block::device::{Fault, FaultyDevice, MemDevice};
+use extant_block::{BioFlags, BioOp, BlockDevice};
 use extant_fs::{
     Cred, Damage, Error, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, RenameFlags, SetAttr, SetMode,
     WriteFlags,
@@ -464,6 +464,41 @@ fn nor_does_anything_else() {
             let wrong = compare(&image, &dev, &[dir, link, attributed]);
             assert!(wrong.is_empty(), "{kind:?}: {what}: {}", wrong.join("\n"));
         }
+    }
+}
+
+/// Which blocks are the journal's is read at the mount. If they cannot be, they are not taken for everybody's.
+#[test]
+fn a_request_that_fails_gives_the_journal_to_no_file() {
+    for kind in [KINDS[0], KINDS[3]] {
+        let base = made(kind);
+        let (name, to) = Image::new(&base).victims().pop().expect("a victim");
+        assert_eq!(name, "log");
+        assert!(bend(&Image::new(&base), ino_of(&base, b"flat"), Bend::Root, to));
+        let before = Image::new(&base).block(to);
+        let mut failed = 0;
+        for n in 0.. {
+            let dev = Arc::new(base.snapshot());
+            let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+            faulty.inject(Fault::eio().op(BioOp::Read).after(n).once());
+            let errors = Some(extant_fs::OnError::Continue);
+            match Filesystem::mount(faulty.clone(), MountOptions { errors, ..options() }) {
+                Err(_) => failed += 1,
+                Ok(fs) => {
+                    let root = fs.root().expect("root");
+                    let written = fs.lookup(&root, b"flat").and_then(|f| write_all(&fs, &f, WriteFlags::default()));
+                    assert!(written.is_err(), "{kind:?}, read {n}");
+                    drop(root);
+                    let _ = fs.unmount();
+                }
+            }
+            let after = Image::new(&dev).block(to);
+            assert!(after == before || !after.windows(MARK.len()).any(|w| w == MARK), "{kind:?}, read {n}");
+            if faulty.injected() == 0 {
+                break;
+            }
+        }
+        assert!(failed > 0, "{kind:?}");
     }
 }
 

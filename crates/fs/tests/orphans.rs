@@ -9,9 +9,9 @@ use std::sync::Arc;
 use extant_block::device::{Fault, FaultyDevice, MemDevice};
 use extant_block::{BioFlags, BioOp, BlockDevice};
 use extant_fs::{Cred, Error, Filesystem, MountOptions, NewNode, OnError, SetAttr, WriteFlags};
-use extant_ondisk::InodeNr;
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
+use extant_ondisk::{GroupNr, InodeNr};
 
 /// Orphans in the file, and on the list.
 const KINDS: [&[&str]; 2] =
@@ -32,6 +32,7 @@ fn with_orphans(kind: &[&str], in_log: bool) -> (MemDevice, [InodeNr; 2]) {
     let files: Vec<_> = (0..40)
         .map(|i| fs.create(&root, name(i).as_bytes(), NewNode::file(0o644), Cred::default()).expect("create"))
         .collect();
+    files.iter().for_each(|f| assert_eq!(fs.write(f, 0, &[1; 5000], WriteFlags::default()).expect("written"), 5000));
     let orphans = [10, 39].map(|i| {
         fs.unlink(&root, name(i).as_bytes()).expect("unlink");
         files[i].ino
@@ -49,16 +50,19 @@ fn super_of(dev: &dyn BlockDevice) -> SuperBlock {
     SuperBlock::decode(&bytes, 1024).expect("superblock")
 }
 
-/// Where the inode is on the device, in bytes.
-fn place_of(dev: &dyn BlockDevice, ino: InodeNr) -> u64 {
+fn desc_of(dev: &dyn BlockDevice, group: GroupNr) -> GroupDesc {
     let sb = super_of(dev);
     let geo = sb.geometry();
-    let place = geo.inode_location(ino).expect("place");
-    let (nr, offset) = geo.group_desc_block(place.group).expect("there");
+    let (nr, offset) = geo.group_desc_block(group).expect("there");
     let mut block = vec![0; BLOCK as usize];
     dev.read_at(nr.0 * BLOCK, &mut block, BioFlags::empty()).expect("memory");
-    let desc = GroupDesc::decode(&block[offset..], place.group, geo).expect("descriptor");
-    (desc.inode_table.0 + u64::from(place.table_block)) * BLOCK + place.offset as u64
+    GroupDesc::decode(&block[offset..], group, geo).expect("descriptor")
+}
+
+/// Where the inode is on the device, in bytes.
+fn place_of(dev: &dyn BlockDevice, ino: InodeNr) -> u64 {
+    let place = super_of(dev).geometry().inode_location(ino).expect("place");
+    (desc_of(dev, place.group).inode_table.0 + u64::from(place.table_block)) * BLOCK + place.offset as u64
 }
 
 /// Changes the 128 bytes that every inode has.
@@ -73,26 +77,67 @@ fn edit(dev: &MemDevice, ino: InodeNr, f: impl FnOnce(&mut [u8])) {
 /// A mount that forgot one would leave it to nobody: e2fsck alone could free it.
 #[test]
 fn a_device_that_does_not_read_an_orphan_fails_the_mount() {
-    for kind in KINDS {
-        for threads in [false, true] {
-            for victim in 0..2 {
-                let (dev, orphans) = with_orphans(kind, true);
-                let at = place_of(&dev, orphans[victim]) / BLOCK * BLOCK;
-                let dev = Arc::new(dev);
-                let faulty = Arc::new(FaultyDevice::new(dev.clone()));
-                faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + BLOCK));
-                let failed = Filesystem::mount(faulty.clone(), options(threads)).err();
-                assert!(matches!(failed, Some(Error::Mount { .. })), "{kind:?}, {threads}, {victim}: {failed:?}");
-                // The next one has all of it, whoever mounts: e2fsck -p as it comes before the kernel's.
-                let (code, said) = tools::e2fsck(&dev, &["-p"]);
-                assert!(code <= 1, "{kind:?}, {threads}, {victim}: {said}");
-                faulty.clear();
-                let fs = Filesystem::mount(faulty, options(threads)).expect("mounted");
-                assert_eq!(fs.inode_counts().1, 0, "{kind:?}, {threads}, {victim}");
-                fs.unmount().expect("unmount");
-                tools::assert_clean(&dev);
-            }
+    let modes =
+        [OnError::Continue, OnError::RemountReadOnly].map(|errors| [false, true].map(|threads| (errors, threads)));
+    for (kind, (errors, threads)) in KINDS.iter().flat_map(|kind| modes.as_flattened().iter().map(move |m| (kind, *m)))
+    {
+        // The orphans, and where it says that their blocks and numbers are in use.
+        for victim in 0..4 {
+            let who = format!("{kind:?}, {errors:?}, {threads}, {victim}");
+            let options = MountOptions { errors: Some(errors), ..options(threads) };
+            let (dev, orphans) = with_orphans(kind, true);
+            let at = match victim {
+                2 => desc_of(&dev, GroupNr(0)).block_bitmap.0 * BLOCK,
+                3 => desc_of(&dev, GroupNr(0)).inode_bitmap.0 * BLOCK,
+                _ => place_of(&dev, orphans[victim]) / BLOCK * BLOCK,
+            };
+            let dev = Arc::new(dev);
+            let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+            faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + BLOCK));
+            let failed = Filesystem::mount(faulty.clone(), options.clone()).err();
+            assert!(matches!(failed, Some(Error::Mount { .. })), "{who}: {failed:?}");
+            // The next one has all of it, whoever mounts: e2fsck -p as it comes before the kernel's.
+            let (code, said) = tools::e2fsck(&dev, &["-p"]);
+            assert!(code <= 1, "{who}: {said}");
+            faulty.clear();
+            let fs = Filesystem::mount(faulty, options).expect("mounted");
+            assert_eq!(fs.inode_counts().1, 0, "{who}");
+            fs.unmount().expect("unmount");
+            tools::assert_clean(&dev);
         }
+    }
+}
+
+/// Nor does it forget that a truncation has not ended, which uncovers what was cut off as soon as the file grows.
+#[test]
+fn a_device_that_does_not_read_what_a_truncation_frees_fails_the_mount() {
+    let kind = ["-t", "ext4", "-b", "4096", "-O", "^orphan_file,^metadata_csum,^64bit"];
+    for errors in [OnError::Continue, OnError::RemountReadOnly] {
+        let made = Arc::new(tools::made(&kind, "16M"));
+        let fs = Filesystem::mount(made.clone(), options(false)).expect("mounted");
+        let f = fs.create(&fs.root().expect("root"), b"f", NewNode::file(0o644), Cred::default()).expect("create");
+        fs.write(&f, 0, &[1; 40_000], WriteFlags::default()).expect("written");
+        let ino = f.ino;
+        drop(f);
+        fs.unmount().expect("unmount");
+        let cut = ["sif f size 4096", &format!("ssv last_orphan {}", ino.0)];
+        let dev = Arc::new(tools::edited(&made, &cut));
+        let at = desc_of(&*dev, GroupNr(0)).block_bitmap.0 * BLOCK;
+        let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+        faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + BLOCK));
+        let options = MountOptions { errors: Some(errors), ..options(false) };
+        let failed = Filesystem::mount(faulty.clone(), options.clone()).err();
+        assert!(matches!(failed, Some(Error::Mount { .. })), "{errors:?}: {failed:?}");
+        faulty.clear();
+        let fs = Filesystem::mount(faulty, options).expect("mounted");
+        let f = fs.walk(b"f", true).expect("there");
+        fs.setattr(&f, &SetAttr { size: Some(40_000), ..SetAttr::default() }).expect("grown");
+        let mut content = vec![9; 40_000];
+        assert_eq!(fs.read(&f, 0, &mut content).expect("read"), 40_000);
+        assert!(content[..4096].iter().all(|b| *b == 1) && content[4096..].iter().all(|b| *b == 0), "{errors:?}");
+        drop(f);
+        fs.unmount().expect("unmount");
+        tools::assert_clean(&dev);
     }
 }
 

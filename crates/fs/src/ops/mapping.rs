@@ -315,8 +315,8 @@ impl Filesystem {
                 }
                 // The map is consistent, and what it lost is told to e2fsck.
                 Err(e) => {
-                    handle.finish();
                     self.note_cut_short(&e);
+                    handle.finish();
                     return Err(e);
                 }
             }
