@@ -104,6 +104,11 @@ impl<E: Clone> ErrorSequence<E> {
         self.last.lock().error.clone()
     }
 
+    /// Whether there is an error of which nobody has been told.
+    pub fn is_unseen(&self) -> bool {
+        self.counter.load(Ordering::Acquire) & SEEN == 0
+    }
+
     /// The newest error, if nobody has been told of it; now somebody has.
     pub fn unseen(&self) -> Option<E> {
         let last = self.last.lock();
@@ -166,7 +171,9 @@ mod tests {
         assert_eq!((s.check(&a), s.newest()), (None, None));
         s.record("first");
         assert_eq!(s.newest(), Some("first"), "which tells nobody");
+        assert!(s.is_unseen());
         assert_eq!((s.check(&a), s.check(&a)), (Some("first"), None));
+        assert!(!s.is_unseen());
         assert_eq!((s.check(&b), s.check(&b)), (Some("first"), None));
         assert_eq!(s.check(&s.opener()), None, "opened after it was seen");
         s.record("second");

@@ -1,7 +1,7 @@
 //! The inodes in memory (Linux: the inode hash, fs/inode.c).
 //!
 //! Main type: [`InodeTable`]. An inode stays in the table while it is used, dirty, or merely cached; the memory budget
-//! takes merely cached ones.
+//! takes merely cached ones, but none whose data was lost before somebody has been told.
 //!
 //! # Locking
 //! One lock per shard (`inode table`, 30: taken while a directory's `inode` lock is held), never held across I/O.
@@ -85,11 +85,13 @@ impl Shard {
             turns -= 1;
             let Some(ino) = self.queue.pop_front() else { break };
             let Some((inode, referenced)) = self.map.get(&ino) else { continue };
-            // Dirty inodes are held by the flusher, used ones by their users: the count tells both.
+            // Dirty inodes are held by the flusher, used ones by their users: the count tells both. With it would go
+            // that data was lost of which nobody has been told.
             let idle = !referenced.swap(false, Ordering::Relaxed)
                 && inode.users() == 0
                 && Arc::strong_count(inode) == 1
                 && inode.pages.dirty_bytes() == 0
+                && !inode.errors.is_unseen()
                 && inode.meta.try_read().is_some_and(|m| !m.lazy_times && m.desc.links > 0);
             let bytes = inode.pages.bytes();
             if idle && bytes <= most {

@@ -8,7 +8,7 @@ use extant_base::sync::Waiter;
 use extant_block::BioFlags;
 use extant_block::BlockDevice;
 use extant_block::device::Catch;
-use extant_fs::{Asker, MountOptions, OnError, WriteFlags};
+use extant_fs::{Asker, MountOptions, OnError, RenameFlags, WriteFlags};
 
 #[test]
 fn a_failed_write_shows_nothing_of_a_deleted_file() {
@@ -223,5 +223,55 @@ fn nobody_who_cannot_be_told_apart_is_left_out() {
         put(&scene, &f, 0, &[3; 100_000]);
         assert!(fsync(0).is_err() && fsync(0).is_err() && sync().is_err());
         scene.disk.held.clear();
+    });
+}
+
+/// Memory is short, and the file is closed: who fsyncs it later is told nevertheless.
+#[test]
+fn a_file_does_not_leave_memory_before_anybody_was_told() {
+    bounded(|| {
+        let scene = Disk::new(64, EXT4).mount(production());
+        let f = create(&scene, "f");
+        scene.sync().expect("sync");
+        put(&scene, &f, 0, &[1; 8000]);
+        drop(f);
+        scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
+        // This tells who syncs everything, not who asks for the file.
+        scene.sync().expect_err("lost");
+        for _ in 0..3 {
+            scene.budget().shrink_all();
+        }
+        let f = scene.walk(b"f", true).expect("there");
+        let told = scene.fsync(&f, false);
+        assert!(told.is_err(), "fsync {told:?}, {:?}", content_of(&scene.disk.after_cut(), "f").map(|c| c.len()));
+        // Then it may go like any other.
+        drop(f);
+        for _ in 0..3 {
+            scene.budget().shrink_all();
+        }
+        assert_eq!(scene.inode_counts().0, 0);
+    });
+}
+
+/// Without an fsync: the old file, or the new one whole. A rename that cannot have the one keeps the other.
+#[test]
+fn a_rename_over_a_file_fails_with_the_data_that_it_writes() {
+    bounded(|| {
+        let scene = Disk::new(64, EXT4).mount(production());
+        put(&scene, &create(&scene, "f"), 0, &[1; 8000]);
+        scene.sync().expect("sync");
+        put(&scene, &create(&scene, "g"), 0, &[2; 8000]);
+        scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
+        let root = scene.root().expect("root");
+        let renamed = scene.rename(&root, b"g", &root, b"f", RenameFlags::default());
+        scene.sync_names().expect("logged");
+        let found = content_of(&scene.disk.after_cut(), "f").expect("there");
+        assert!(found == [1; 8000], "rename {renamed:?}, {} bytes", found.len());
+        assert!(renamed.is_err());
+        // Written again it is as good as any other.
+        put(&scene, &scene.walk(b"g", true).expect("there"), 0, &[2; 8000]);
+        scene.rename(&root, b"g", &root, b"f", RenameFlags::default()).expect("renamed");
+        scene.sync_names().expect("logged");
+        assert!(content_of(&scene.disk.after_cut(), "f").expect("there") == [2; 8000]);
     });
 }

@@ -56,13 +56,16 @@ impl Filesystem {
             }
         }
         // Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old
-        // or the new content, not an empty file (Linux: auto_da_alloc). No lock is held meanwhile: nobody waits for it
-        // who renames something else. What is written behind it is newer than the rename.
+        // or the new content, not an empty file (Linux: auto_da_alloc). If it cannot be written, the old one stays
+        // (Linux goes on). No lock is held meanwhile: nobody waits for it who renames something else. What is written
+        // behind it is newer than the rename.
         let mut written = None;
         while let Some(source) =
             self.retry_no_space(|| self.rename_once(old_dir, old_name, new_dir, new_name, flags, written))?
         {
+            let losses = source.pages.losses();
             self.write_and_wait(&source);
+            source.lost_since(losses)?;
             written = Some(source.ino);
         }
         self.reap();
