@@ -202,7 +202,8 @@ fn choose_partition(
     let mut with_ext = Vec::new();
     for p in partitions {
         let (start, len) = place_of(p);
-        if has_magic(&OffsetDevice::new(whole.clone(), start, len)?) {
+        // One that does not answer may be another of them.
+        if shows_magic(&OffsetDevice::new(whole.clone(), start, len)?)? {
             with_ext.push((p.number, (start, len)));
         }
     }
@@ -317,12 +318,18 @@ fn may_only_be_read(spec: &ImageSpec, e: &DeviceError) -> bool {
     matches!(e, DeviceError::Open { source, .. } if refused(source)) && std::fs::File::open(&spec.path).is_ok()
 }
 
-/// Whether an ext superblock, good or bad, is where it should be.
+/// Whether an ext superblock, good or bad, is where it should be, and can be read.
 pub fn has_magic(dev: &dyn BlockDevice) -> bool {
+    shows_magic(dev).unwrap_or(false)
+}
+
+fn shows_magic(dev: &dyn BlockDevice) -> Result<bool> {
     let mut sb = [0; SUPERBLOCK_SIZE];
-    dev.size_bytes() >= SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64
-        && dev.read_at(SUPERBLOCK_OFFSET, &mut sb, BioFlags::META).is_ok()
-        && u16::from_le_bytes([sb[56], sb[57]]) == MAGIC
+    if dev.size_bytes() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
+        return Ok(false);
+    }
+    dev.read_at(SUPERBLOCK_OFFSET, &mut sb, BioFlags::META)?;
+    Ok(u16::from_le_bytes([sb[56], sb[57]]) == MAGIC)
 }
 
 pub fn partitions(dev: &dyn BlockDevice) -> Result<Vec<Partition>> {
@@ -423,7 +430,42 @@ pub fn at(fs: &Filesystem, path: &[u8], e: Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use extant_block::device::{Fault, FaultyDevice, MemDevice};
+
     use super::*;
+
+    /// Nor is another one taken for the only one because it does not answer.
+    #[test]
+    fn of_two_file_systems_none_is_chosen() {
+        let faulty = Arc::new(FaultyDevice::new(Arc::new(MemDevice::new(4 << 20))));
+        let partition = |number| Partition {
+            number,
+            start: u64::from(number) << 20,
+            len: 1 << 20,
+            type_name: "Linux".into(),
+            label: String::new(),
+        };
+        let both = [partition(1), partition(2)];
+        let spec = ImageSpec { path: "disk.img".into(), partition: None };
+        let whole: Arc<dyn BlockDevice> = faulty.clone();
+        let choose = || choose_partition(&spec, &whole, &both).map(|(number, _)| number).map_err(|e| e.message);
+        for (found, said) in [(0, "none of its partitions"), (1, ""), (2, "with 2 ext2/3/4 file systems")] {
+            if found > 0 {
+                let mut sector = [0; 512];
+                sector[56..58].copy_from_slice(&MAGIC.to_le_bytes());
+                let at = both[found - 1].start + SUPERBLOCK_OFFSET;
+                faulty.write_at(at, &[&sector], BioFlags::empty()).expect("written");
+            }
+            match choose() {
+                Ok(number) => assert_eq!((found, number), (1, 1)),
+                Err(e) => assert!(found != 1 && e.contains(said), "{e}"),
+            }
+        }
+        let at = both[0].start + SUPERBLOCK_OFFSET;
+        faulty.inject(Fault::eio().range(at..at + 1));
+        let said = choose().expect_err("unread");
+        assert!(said.contains("Input/output error"), "{said}");
+    }
 
     #[test]
     fn partitions_in_names() {
