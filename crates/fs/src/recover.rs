@@ -208,6 +208,8 @@ pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
     fs.clean_up.under_way.store(true, Ordering::Release);
     let cleaned = find_orphans(fs, &mut found).and_then(|()| end_orphans(fs, &mut found));
     fs.clean_up.under_way.store(false, Ordering::Release);
+    // Who frees an inode has nobody to tell.
+    let cleaned = cleaned.and_then(|()| fs.clean_up.failed.get().map_or(Ok(()), |e| Err(e.clone())));
     if cleaned.is_err() {
         // While they are used: each would be deleted otherwise, also if what the list has behind it is not known.
         fs.cut_off();
@@ -280,8 +282,7 @@ fn end_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
         }
     }
     fs.drain_evictions();
-    // Who frees an inode has nobody to tell.
-    fs.clean_up.failed.get().map_or(Ok(()), |e| Err(e.clone()))
+    Ok(())
 }
 
 /// `None` for damage, which is noted.
