@@ -8,7 +8,7 @@ use extant_base::sync::Waiter;
 use extant_block::BioFlags;
 use extant_block::BlockDevice;
 use extant_block::device::Catch;
-use extant_fs::{Asker, MountOptions, OnError, RenameFlags, WriteFlags};
+use extant_fs::{Asker, FallocateMode, InodeRef, MountOptions, OnError, RenameFlags, Result, SetAttr, WriteFlags};
 
 #[test]
 fn a_failed_write_shows_nothing_of_a_deleted_file() {
@@ -273,5 +273,43 @@ fn a_rename_over_a_file_fails_with_the_data_that_it_writes() {
         scene.rename(&root, b"g", &root, b"f", RenameFlags::default()).expect("renamed");
         scene.sync_names().expect("logged");
         assert!(content_of(&scene.disk.after_cut(), "f").expect("there") == [2; 8000]);
+    });
+}
+
+/// What sets the size again, and is fsynced, is durable, and the file does not become shorter once it has left memory.
+#[test]
+fn a_size_that_is_asked_for_after_data_was_lost_is_on_disk() {
+    bounded(|| {
+        type Ask = fn(&Scene, &InodeRef, u64) -> Result<()>;
+        let asks: [(&str, Ask); 3] = [
+            ("fallocate", |fs, f, size| fs.fallocate(f, FallocateMode::Allocate { keep_size: false }, 0, size)),
+            ("zero", |fs, f, size| fs.fallocate(f, FallocateMode::ZeroRange { keep_size: false }, size - 1000, 1000)),
+            ("truncate", |fs, f, size| fs.setattr(f, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)),
+        ];
+        for (old, (what, ask)) in [0, 100, BLOCK].into_iter().flat_map(|old| asks.map(|ask| (old, ask))) {
+            let scene = Disk::new(64, EXT4).mount(production());
+            let f = create(&scene, "f");
+            put(&scene, &f, 0, &vec![1; old as usize]);
+            scene.sync().expect("sync");
+            // From the next block on, or the old end would be written again.
+            put(&scene, &f, old.next_multiple_of(BLOCK), &[1; 8000]);
+            let size = scene.getattr(&f).size;
+            scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
+            scene.fsync(&f, false).expect_err("lost");
+            ask(&scene, &f, size).unwrap_or_else(|e| panic!("{what}: {e}"));
+            scene.fsync(&f, false).expect("durable");
+            let wanted = [vec![1; old as usize], vec![0; (size - old) as usize]].concat();
+            let cut = content_of(&scene.disk.after_cut(), "f").expect("there");
+            assert!(cut == wanted, "{what}, from {old}: {} bytes after a power cut", cut.len());
+            drop(f);
+            for _ in 0..3 {
+                scene.budget().shrink_all();
+            }
+            assert_eq!(scene.getattr(&scene.walk(b"f", true).expect("there")).size, size, "{what}, from {old}");
+            let disk = scene.disk.clone();
+            // Who ends the mount is told of the loss, too.
+            scene.unmount().expect_err("lost");
+            assert_eq!(complaints(disk.crash.state_keeping(disk.crash.write_log(), |_| true).expect("state")), None);
+        }
     });
 }

@@ -124,7 +124,7 @@ impl Filesystem {
                 if set.kill_privileges {
                     self.kill_privileges(inode)?;
                 }
-                if size != inode.size() {
+                if size != inode.size() || self.is_left_behind(inode) {
                     self.truncate_locked(inode, size)?;
                 } else if size.div_ceil(u64::from(self.geo.block_size)) << (self.geo.block_bits - 9)
                     < inode.meta.read().desc.blocks

@@ -2,7 +2,8 @@
 //! yet, or that were there before (Linux: `i_disksize`).
 //!
 //! Who moves it: writeback, when data is on the device ([`Filesystem::write_disk_size`]); a truncation, both sizes at
-//! once ([`Filesystem::write_both_sizes`]). Who uncovers bytes behind the size on disk, or maps blocks there, first has
+//! once ([`Filesystem::write_both_sizes`]). It stays behind where data was lost, until somebody asks for that size
+//! again. Who uncovers bytes behind the size on disk, or maps blocks there, first has
 //! the rest of the last block zeroed on the device: behind the size on disk ([`Filesystem::settle_disk_size`]), and
 //! behind the end of the file where that moves ([`Filesystem::settle_end`]).
 //!
@@ -42,6 +43,12 @@ impl Filesystem {
         inode.set_size(new);
         inode.meta.write().desc.size = new;
         self.write_inode_data(handle, inode)
+    }
+
+    /// Whether the size on disk is behind for good: data over it was lost, and nothing is on its way that would move
+    /// it.
+    pub(super) fn is_left_behind(&self, inode: &Inode) -> bool {
+        inode.pages.dirty_bytes() == 0 && inode.writes.is_idle() && inode.meta.read().desc.size < inode.size()
     }
 
     /// Called before the size on disk moves to `to` for another reason than that the data before it is written: nothing

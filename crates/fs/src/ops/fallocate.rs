@@ -78,8 +78,13 @@ impl Filesystem {
     pub(super) fn preallocate(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
         let bits = self.geo.block_bits;
         let old = inode.size();
-        if !keep_size && end > old {
+        let grows = !keep_size && end > old;
+        // Linux: `ext4_fallocate` asks for `i_disksize`.
+        let catches_up = !keep_size && !grows && self.is_left_behind(inode);
+        if grows || catches_up {
             self.settle_disk_size(inode, end)?;
+        }
+        if grows {
             self.settle_end(inode)?;
         }
         let mut lblk = (pos >> bits) as u32;
@@ -98,8 +103,10 @@ impl Filesystem {
             };
             lblk = lblk.saturating_add(n);
         }
-        if !keep_size && end > old {
+        if grows {
             self.transact(credits::DISK_SIZE, |handle| self.write_both_sizes(handle, inode, end))?;
+        } else if catches_up {
+            self.transact(credits::DISK_SIZE, |handle| self.write_disk_size(handle, inode, end))?;
         }
         Ok(())
     }
