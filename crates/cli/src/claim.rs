@@ -112,9 +112,11 @@ impl Claim {
         if self.access.read_only {
             return None;
         }
-        // Who has the superblock's lock may be about to write.
-        let ours = of_mount(&fs.superblock());
+        // An unmount may be under way, which changes it: as it was, or, unless who has its lock waits at the gate now,
+        // as it is.
+        let mut ours = vec![of_mount(&fs.superblock())];
         let shut = self.dev.shut();
+        ours.extend(fs.try_superblock().map(|sb| of_mount(&sb)));
         let clock = Clock::real();
         let held = loop {
             // First the connection ends, then the mount, then the kernel's claim.
@@ -129,7 +131,7 @@ impl Claim {
                 Err(e) => break Err(Failure::io(&self.spec.path, e)),
             }
         };
-        self.unless_foreign(fs, shut, held, || self.is_still(ours)).inspect_err(Failure::print).ok()
+        self.unless_foreign(fs, shut, held, || self.is_still(&ours)).inspect_err(Failure::print).ok()
     }
 
     /// A mount that is in use stays, dead, and has the device still: wherever it is bound to, or seen no more. Where it
@@ -153,9 +155,9 @@ impl Claim {
     }
 
     /// Nobody has mounted or checked it since.
-    fn is_still(&self, ours: OfMount) -> Result<bool> {
+    fn is_still(&self, ours: &[OfMount]) -> Result<bool> {
         let (found, _) = extant_fs::probe_superblock(&*self.dev).map_err(|e| Failure::op(e.to_string()))?;
-        Ok(of_mount(&found) == ours)
+        Ok(ours.contains(&of_mount(&found)))
     }
 }
 
@@ -304,10 +306,17 @@ mod tests {
         assert!(same, "written to");
     }
 
-    /// Until it is known whose it is, who wants something durable waits, and is then told that it is not.
+    /// Until it is known whose it is, who wants something durable waits, and is then told that it is not; also an
+    /// unmount that was under way.
     #[test]
     fn a_mount_that_is_forced_writes_nothing_meanwhile() {
         let Some(device) = Loop::new() else { return };
+        for ask in [|fs: &Filesystem| fs.sync(), |fs: &Filesystem| fs.unmount()] {
+            writes_nothing_meanwhile(&device, ask);
+        }
+    }
+
+    fn writes_nothing_meanwhile(device: &Loop, ask: fn(&Filesystem) -> extant_fs::Result<()>) {
         let (fs, claim) = open(&device.job(), true).expect("mounted");
         let root = fs.root().expect("root");
         drop(fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create"));
@@ -321,7 +330,7 @@ mod tests {
                 std::thread::yield_now();
             }
             let before = device.bytes();
-            let synced = fs.sync();
+            let synced = ask(&fs);
             (before, regain.join().expect("no panic"), synced)
         });
         assert!(held.is_none() && synced.is_err(), "{synced:?}");

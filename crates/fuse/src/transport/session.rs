@@ -6,7 +6,8 @@
 //! calling the server, lets the server `destroy`, and only then answers. For `fuse` the kernel closes the connection
 //! (ENODEV) without a word; the workers end and `destroy` runs last. If the connection is aborted through sysfs
 //! (ECONNABORTED), or by MNT_FORCE while somebody uses the mount (ENODEV, too), the dead mount is detached as well. The
-//! first worker that finds it lost says so ([`Session::when_lost`]); others may still be in operations then.
+//! first worker that finds it lost says so ([`Session::when_lost`]); others may still be in operations then, or one in
+//! `destroy`.
 //!
 //! Which of the workers wait for requests is the business of `pool`, and on which processor, of `follow`.
 //!
@@ -60,10 +61,12 @@ pub(super) struct Shared<S> {
     /// Set once, before the gates are passed for DESTROY: from then on no worker calls the server.
     stopping: AtomicBool,
     destroyed: AtomicBool,
+    /// The server's `destroy` is over: it has nothing more to do.
+    over: AtomicBool,
     /// Requests that would change something are kept back.
     holding: AtomicBool,
     kept: Mutex<Vec<(Arc<Channel>, Vec<u8>)>>,
-    when_lost: Mutex<Option<WhenLost>>,
+    pub(super) when_lost: Mutex<Option<WhenLost>>,
 }
 
 /// See [`Session::when_lost`].
@@ -124,6 +127,7 @@ impl<S: Server> Shared<S> {
             gates: (0..=workers).map(|_| Gate(Mutex::new(&GATE_CLASS, ()))).collect(),
             stopping: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             holding: AtomicBool::new(false),
             kept: Mutex::new(&KEPT_CLASS, Vec::new()),
             when_lost: Mutex::new(&LOST_CLASS, None),
@@ -138,17 +142,19 @@ impl<S: Server> Shared<S> {
     fn destroy_once(&self) {
         // What was kept back is refused: nobody waits for it any more.
         self.stopping.store(true, Ordering::Release);
-        if !self.destroyed.swap(true, Ordering::AcqRel)
-            && catch_unwind(AssertUnwindSafe(|| self.server.destroy())).is_err()
-        {
+        if self.destroyed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if catch_unwind(AssertUnwindSafe(|| self.server.destroy())).is_err() {
             self.poison();
         }
+        self.over.store(true, Ordering::Release);
     }
 
-    /// The connection has ended. But for an abort in its middle, a DESTROY would have been answered by now.
+    /// The connection has ended: as it should, once DESTROY was answered, or before, perhaps in the middle of it.
     fn lost(&self) -> Option<Held> {
         let when_lost = self.when_lost.lock().take();
-        when_lost.filter(|_| !self.destroyed.load(Ordering::Acquire)).map(|f| f())
+        when_lost.filter(|_| !self.over.load(Ordering::Acquire)).map(|f| f())
     }
 
     fn poison(&self) {
@@ -236,9 +242,9 @@ impl<S: Server> Session<S> {
         Hold(shared)
     }
 
-    /// What to do as soon as the connection has ended without the kernel's DESTROY, once and before the server's
-    /// `destroy`, though perhaps beside operations that have not returned; what it returns is kept until all is over. A
-    /// `fuseblk` mount that is ended by force has no claim on its device then.
+    /// What to do as soon as the connection has ended without an answer to the kernel's DESTROY, once, and before the
+    /// server's `destroy` is over, though perhaps beside it, or beside operations that have not returned; what it
+    /// returns is kept until all is over. A `fuseblk` mount that is ended by force has no claim on its device then.
     pub fn when_lost(&mut self, f: impl FnOnce() -> Box<dyn Any + Send> + Send + 'static) {
         *self.shared.when_lost.lock() = Some(Box::new(f));
     }

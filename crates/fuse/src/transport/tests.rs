@@ -2,10 +2,13 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
+use extant_base::clock::Clock;
 use extant_base::rng::Rng;
-use extant_base::sync::atomic::{AtomicU64, Ordering};
-use rustix::io::{Errno, read};
+use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use extant_base::task;
+use rustix::io::{Errno, read, write};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -13,6 +16,7 @@ use super::buffer::Buffer;
 use super::channel::Channel;
 use super::dispatch::{Flow, dispatch};
 use super::init::{Negotiated, negotiate};
+use super::session::{End, Shared, work};
 use crate::abi::*;
 use crate::server::{Config, InitOffer, Server};
 use crate::transport::reply::*;
@@ -218,4 +222,56 @@ fn no_message_however_short_or_wild_hurts() {
         }
         assert!(!destroy || opcode == 38);
     }
+}
+
+/// Takes until it has been told that the connection is lost, or long enough.
+struct Leaving {
+    told: Arc<AtomicBool>,
+    begun: AtomicBool,
+    told_in_time: AtomicBool,
+}
+
+impl Server for Leaving {
+    fn destroy(&self) {
+        self.begun.store(true, Ordering::Release);
+        let clock = Clock::real();
+        while !self.told.load(Ordering::Acquire) && clock.now_ns() < 5_000_000_000 {
+            clock.sleep(Duration::from_millis(1));
+        }
+        self.told_in_time.store(self.told.load(Ordering::Acquire), Ordering::Release);
+    }
+}
+
+/// The kernel gives up a DESTROY that it has sent, and with it the device that the server still writes to.
+#[test]
+fn a_connection_that_is_lost_during_destroy_is_told_of_at_once() {
+    let told = Arc::new(AtomicBool::new(false));
+    let server = Leaving { told: told.clone(), begun: AtomicBool::new(false), told_in_time: AtomicBool::new(false) };
+    let server = Arc::new(server);
+    let shared = Arc::new(Shared::new(server.clone(), agreed(Config::default()), 2));
+    *shared.when_lost.lock() = Some(Box::new(move || {
+        told.store(true, Ordering::Release);
+        Box::new(())
+    }));
+    let channel = || {
+        let (a, b) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets");
+        (Arc::new(Channel::new(a)), b)
+    };
+    let ((first, kernel), (second, gone)) = (channel(), channel());
+    write(&kernel, &message(38, 0, &[])).expect("sent");
+    let worker = |me, channel: Arc<Channel>| {
+        let shared = shared.clone();
+        task::spawn("worker", move || work(&shared, me, &channel)).expect("thread")
+    };
+    let leaving = worker(0, first);
+    while !server.begun.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    drop(gone);
+    let (end, held) = worker(1, second).join().expect("no panic");
+    assert_eq!((end, held.is_some()), (End::Aborted, true));
+    drop(kernel);
+    assert_eq!(leaving.join().expect("no panic").0, End::Aborted);
+    assert!(server.told_in_time.load(Ordering::Acquire), "the server was not told");
 }
