@@ -2,7 +2,8 @@
 //!
 //! The kernel answers fsfreeze(8) itself for FUSE, and refuses; so the server is told by an ioctl of our own. What the
 //! kernel has of files that is not written (`writeback_cache`, shared mappings) it hands over before, as it does when
-//! it freezes a file system itself.
+//! it freezes a file system itself. Of a `fuseblk` mount all of it; for others its syncfs(2) does not wait, and what a
+//! server that is slow has not taken by then comes after the thaw: fsync what has to be in a copy.
 //!
 //! # Locking
 //! None.
