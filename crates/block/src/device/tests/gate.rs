@@ -84,8 +84,7 @@ fn a_gate_is_shut_once_nothing_is_under_way() {
     held.catch(Catch::hold());
     write(&*gate, 1, &ended);
     let changing = changes(&gate);
-    // The discard is not something that is held.
-    assert!(held.wait_held(4, LONG));
+    assert!(held.wait_held(1 + changing.len(), LONG));
     let shutting = {
         let gate = gate.clone();
         task::spawn("shut", move || gate.shut().open()).expect("thread")
