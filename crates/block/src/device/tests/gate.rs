@@ -100,6 +100,10 @@ fn a_gate_is_shut_once_nothing_is_under_way() {
     for t in changing {
         t.join().expect("no panic").expect("carried out");
     }
+    // It is not under way any more before its completion runs.
+    while ended.lock().is_empty() {
+        std::thread::yield_now();
+    }
     assert_eq!(*ended.lock(), [(1, true, false)]);
 }
 
