@@ -1,5 +1,5 @@
 #!/bin/sh
-# Everything that must hold before a change lands: lint and the tests of every crate.
+# Everything that must hold before a change lands: lint, the tests of every crate, the demonstration.
 # The last line adds up what cargo test counted.
 set -u
 cd "$(dirname "$0")/.."
@@ -16,6 +16,8 @@ run() {
 }
 # --no-fail-fast: one failure must not hide the others.
 run cargo test --locked --workspace --no-fail-fast
+# What a newcomer runs first, up to the speeds.
+run env EXTANT=target/debug/extant scripts/demo.sh --no-speeds
 
 awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
      END { printf "%d passed, %d failed, %d ignored\n", passed, failed, ignored }' "$log"
