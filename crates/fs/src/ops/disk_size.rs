@@ -45,10 +45,13 @@ impl Filesystem {
         self.write_inode_data(handle, inode)
     }
 
-    /// Whether the size on disk is behind for good: data over it was lost, and nothing is on its way that would move
-    /// it.
+    /// Whether the size on disk is behind for good: data over it was lost, and none is on its way that would move it.
+    /// Only the last block's moves it to the end of the file; what else is dirty does not get it there.
     pub(super) fn is_left_behind(&self, inode: &Inode) -> bool {
-        inode.pages.dirty_bytes() == 0 && inode.writes.is_idle() && inode.meta.read().desc.size < inode.size()
+        let size = inode.size();
+        let is_behind = || inode.meta.read().desc.size < size;
+        // Again behind the block, which leaves memory after the size has moved.
+        is_behind() && !inode.pages.block_dirty((size - 1) >> self.geo.block_bits) && is_behind()
     }
 
     /// Called before the size on disk moves to `to` for another reason than that the data before it is written: nothing
