@@ -262,22 +262,28 @@ fn a_file_does_not_leave_memory_before_anybody_was_told() {
 #[test]
 fn a_rename_over_a_file_fails_with_the_data_that_it_writes() {
     bounded(|| {
-        let scene = Disk::new(64, EXT4).mount(production());
-        put(&scene, &create(&scene, "f"), 0, &[1; 8000]);
-        scene.sync().expect("sync");
-        put(&scene, &create(&scene, "g"), 0, &[2; 8000]);
-        scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
-        let root = scene.root().expect("root");
-        let renamed = scene.rename(&root, b"g", &root, b"f", RenameFlags::default());
-        scene.sync_names().expect("logged");
-        let found = content_of(&scene.disk.after_cut(), "f").expect("there");
-        assert!(found == [1; 8000], "rename {renamed:?}, {} bytes", found.len());
-        assert!(renamed.is_err());
-        // Written again it is as good as any other.
-        put(&scene, &scene.walk(b"g", true).expect("there"), 0, &[2; 8000]);
-        scene.rename(&root, b"g", &root, b"f", RenameFlags::default()).expect("renamed");
-        scene.sync_names().expect("logged");
-        assert!(content_of(&scene.disk.after_cut(), "f").expect("there") == [2; 8000]);
+        // By the rename itself, or before it: then nobody has been told of it who knows the file.
+        for before in [false, true] {
+            let scene = Disk::new(64, EXT4).mount(production());
+            put(&scene, &create(&scene, "f"), 0, &[1; 8000]);
+            scene.sync().expect("sync");
+            put(&scene, &create(&scene, "g"), 0, &[2; 8000]);
+            scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
+            if before {
+                scene.sync().expect_err("lost");
+            }
+            let root = scene.root().expect("root");
+            let renamed = scene.rename(&root, b"g", &root, b"f", RenameFlags::default());
+            scene.sync_names().expect("logged");
+            let found = content_of(&scene.disk.after_cut(), "f").expect("there");
+            assert!(found == [1; 8000], "lost {before}: rename {renamed:?}, {} bytes", found.len());
+            assert!(renamed.is_err());
+            // Written again it is as good as any other.
+            put(&scene, &scene.walk(b"g", true).expect("there"), 0, &[2; 8000]);
+            scene.rename(&root, b"g", &root, b"f", RenameFlags::default()).expect("renamed");
+            scene.sync_names().expect("logged");
+            assert!(content_of(&scene.disk.after_cut(), "f").expect("there") == [2; 8000]);
+        }
     });
 }
 

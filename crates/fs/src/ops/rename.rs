@@ -56,8 +56,8 @@ impl Filesystem {
             }
         }
         // Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old
-        // or the new content, not an empty file (Linux: auto_da_alloc). If it cannot be written, the old one stays
-        // (Linux goes on). No lock is held meanwhile: nobody waits for it who renames something else. What is written
+        // or the new content, not an empty file (Linux: auto_da_alloc). If it cannot be written, or was lost already and
+        // nobody knows, the old one stays (Linux goes on), and this tells of it. No lock is held meanwhile: nobody waits for it who renames something else. What is written
         // behind it is newer than the rename.
         let mut written = None;
         while let Some(source) =
@@ -65,7 +65,8 @@ impl Filesystem {
         {
             let losses = source.pages.losses();
             self.write_and_wait(&source);
-            source.lost_since(losses)?;
+            let lost = source.lost_since(losses);
+            lost.and(source.errors.unseen().map_or(Ok(()), Err))?;
             written = Some(source.ino);
         }
         self.reap();
@@ -122,11 +123,9 @@ impl Filesystem {
             }
             None => self.may_change(new_dir, Change::AddEntry)?,
         }
-        match &target {
-            Some(_) if !flags.exchange && !source.pages.is_empty() && written != Some(source.ino) => {
-                return Ok(Some(source));
-            }
-            _ => {}
+        let replaces = target.is_some() && !flags.exchange;
+        if replaces && written != Some(source.ino) && (!source.pages.is_empty() || source.errors.is_unseen()) {
+            return Ok(Some(source));
         }
         self.check_project(new_dir, &source)?;
         if let Some(target) = target.as_ref().filter(|_| flags.exchange) {
