@@ -318,7 +318,10 @@ impl Filesystem {
     pub(crate) fn end<T>(&self, handle: Handle, r: Result<T>) -> Result<T> {
         use Error::{Aborted, Corrupt, Device, Journal, Unsupported};
         match &r {
-            Err(e @ (Corrupt { .. } | Device(_) | Journal(_) | Aborted { .. } | Unsupported(_))) => handle.fail(e),
+            Err(e @ (Corrupt { .. } | Device(_) | Journal(_) | Aborted { .. } | Unsupported(_))) => {
+                self.gives_up(e);
+                handle.fail(e);
+            }
             _ => handle.finish(),
         }
         r
@@ -372,9 +375,7 @@ impl Filesystem {
 
     /// As [`Filesystem::record_error`]; `of` is the inode that was worked on, if the error itself names none.
     pub(crate) fn record_error_of(&self, e: &Error, of: Option<InodeNr>) {
-        if self.clean_up.fails(e) {
-            // Nor is what was done of it.
-            self.journal.stop();
+        if self.gives_up(e) {
             return;
         }
         let (ino, block) = e.place();
@@ -390,6 +391,16 @@ impl Filesystem {
             // As the kernel: what was not durable when the damage was found never is.
             self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
         }
+    }
+
+    /// Whether a mount that cleans up ends by this error ([`recover::CleanUp`]). Then nothing that is not durable ever
+    /// is, and the next one finds the same orphans: called before the handle ends that met it.
+    fn gives_up(&self, e: &Error) -> bool {
+        let fails = self.clean_up.fails(e);
+        if fails {
+            self.journal.give_up(&extant_journal::Error::Aborted { cause: e.to_string() });
+        }
+        fails
     }
 
     /// Errors are for later: while the mount is frozen nothing is written, and nobody writes the superblock besides an

@@ -208,8 +208,8 @@ pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
     fs.clean_up.under_way.store(true, Ordering::Release);
     let cleaned = find_orphans(fs, &mut found).and_then(|()| end_orphans(fs, &mut found));
     fs.clean_up.under_way.store(false, Ordering::Release);
-    // Who frees an inode has nobody to tell.
-    let cleaned = cleaned.and_then(|()| fs.clean_up.failed.get().map_or(Ok(()), |e| Err(e.clone())));
+    // Who frees an inode has nobody to tell; and what comes after it comes of it.
+    let cleaned = fs.clean_up.failed.get().map_or(cleaned, |e| Err(e.clone()));
     if cleaned.is_err() {
         // While they are used: each would be deleted otherwise, also if what the list has behind it is not known.
         fs.cut_off();
@@ -295,3 +295,7 @@ fn unless_damaged<T>(fs: &Filesystem, r: Result<T>) -> Result<Option<T>> {
         r => r.map(Some),
     }
 }
+
+#[cfg(test)]
+#[path = "recover_tests.rs"]
+mod tests;

@@ -5,8 +5,11 @@
 mod tools;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use extant_block::device::{Fault, FaultyDevice, MemDevice};
+use extant_base::clock::Clock;
+use extant_base::task;
+use extant_block::device::{Catch, Fault, FaultyDevice, HeldDevice, MemDevice};
 use extant_block::{BioFlags, BioOp, BlockDevice};
 use extant_fs::{Cred, Error, Filesystem, MountOptions, NewNode, OnError, SetAttr, WriteFlags};
 use extant_ondisk::group_desc::GroupDesc;
@@ -108,21 +111,27 @@ fn a_device_that_does_not_read_an_orphan_fails_the_mount() {
     }
 }
 
+/// A file of ten blocks that is to be cut to one, and where the bitmap of its blocks is.
+fn with_truncation() -> (MemDevice, u64) {
+    let kind = ["-t", "ext4", "-b", "4096", "-O", "^orphan_file,^metadata_csum,^64bit"];
+    let made = Arc::new(tools::made(&kind, "16M"));
+    let fs = Filesystem::mount(made.clone(), options(false)).expect("mounted");
+    let f = fs.create(&fs.root().expect("root"), b"f", NewNode::file(0o644), Cred::default()).expect("create");
+    fs.write(&f, 0, &[1; 40_000], WriteFlags::default()).expect("written");
+    let ino = f.ino;
+    drop(f);
+    fs.unmount().expect("unmount");
+    let dev = tools::edited(&made, &["sif f size 4096", &format!("ssv last_orphan {}", ino.0)]);
+    let bitmap = desc_of(&dev, GroupNr(0)).block_bitmap.0 * BLOCK;
+    (dev, bitmap)
+}
+
 /// Nor does it forget that a truncation has not ended, which uncovers what was cut off as soon as the file grows.
 #[test]
 fn a_device_that_does_not_read_what_a_truncation_frees_fails_the_mount() {
-    let kind = ["-t", "ext4", "-b", "4096", "-O", "^orphan_file,^metadata_csum,^64bit"];
     for errors in [OnError::Continue, OnError::RemountReadOnly] {
-        let made = Arc::new(tools::made(&kind, "16M"));
-        let fs = Filesystem::mount(made.clone(), options(false)).expect("mounted");
-        let f = fs.create(&fs.root().expect("root"), b"f", NewNode::file(0o644), Cred::default()).expect("create");
-        fs.write(&f, 0, &[1; 40_000], WriteFlags::default()).expect("written");
-        let ino = f.ino;
-        drop(f);
-        fs.unmount().expect("unmount");
-        let cut = ["sif f size 4096", &format!("ssv last_orphan {}", ino.0)];
-        let dev = Arc::new(tools::edited(&made, &cut));
-        let at = desc_of(&*dev, GroupNr(0)).block_bitmap.0 * BLOCK;
+        let (dev, at) = with_truncation();
+        let dev = Arc::new(dev);
         let faulty = Arc::new(FaultyDevice::new(dev.clone()));
         faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + BLOCK));
         let options = MountOptions { errors: Some(errors), ..options(false) };
@@ -139,6 +148,32 @@ fn a_device_that_does_not_read_what_a_truncation_frees_fails_the_mount() {
         fs.unmount().expect("unmount");
         tools::assert_clean(&dev);
     }
+}
+
+/// Nor does what it has done of it become durable by a commit that waits for it already: as disks do, this one tries
+/// for a while.
+#[test]
+fn a_truncation_that_a_read_fails_late_leaves_nothing_behind() {
+    let (dev, at) = with_truncation();
+    let dev = Arc::new(dev);
+    let held = Arc::new(HeldDevice::new(dev.clone()).expect("thread"));
+    held.catch(Catch::hold().reads().range(at..at + BLOCK));
+    let options = MountOptions { commit_interval_s: 1, ..options(true) };
+    let mount = {
+        let (held, options) = (held.clone(), options.clone());
+        task::spawn("mount", move || Filesystem::mount(held, options).err()).expect("thread")
+    };
+    assert!(held.wait_held(1, Duration::from_secs(60)), "the bitmap is not read");
+    // The transaction is due.
+    Clock::real().sleep(Duration::from_millis(1500));
+    held.fail(held.held()[0].id, 5);
+    let failed = mount.join();
+    assert!(matches!(failed, Ok(Some(Error::Mount { .. }))), "{failed:?}");
+    held.let_go();
+    let fs = Filesystem::mount(held, options).expect("mounted");
+    assert_eq!(fs.walk(b"f", true).map(|f| fs.getattr(&f).blocks).expect("there"), BLOCK / 512);
+    fs.unmount().expect("unmount");
+    tools::assert_clean(&dev);
 }
 
 /// `errors=continue`: one orphan is damaged. The other goes, and the damaged one keeps its slot of the orphan file.

@@ -97,7 +97,7 @@ impl Journal {
             let noted = log.errno_noted();
             drop(log);
             // Somebody may have aborted between the two.
-            if noted || !self.is_aborted() {
+            if noted || !self.tells_abort() {
                 break;
             }
             let Some(again) = self.log.try_lock() else { break };
@@ -184,15 +184,14 @@ impl Journal {
     /// Before the log is let go of: after an error, or if somebody else has aborted the journal meanwhile, the next
     /// mount must learn of it.
     fn note_abort(&self, log: &mut Log, error: Option<&Error>) {
-        let aborted = {
+        {
             let mut s = self.state.lock();
             match error {
                 Some(e) if s.aborted.is_none() => self.set_aborted(&mut s, e),
                 _ => {}
             }
-            s.aborted.is_some()
-        };
-        if aborted {
+        }
+        if self.tells_abort() {
             log.note_errno(&*self.dev);
         }
     }

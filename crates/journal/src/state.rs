@@ -136,6 +136,8 @@ pub(crate) struct State {
     pub back: Back,
     /// The first error, which stopped the journal for good.
     pub aborted: Option<Error>,
+    /// The device is told nothing of it ([`Journal::give_up`]).
+    pub given_up: bool,
     pub stop: bool,
 }
 
@@ -252,6 +254,7 @@ impl Journal {
                     commit_ns: 0,
                     back: Back::default(),
                     aborted: None,
+                    given_up: false,
                     stop: false,
                 },
             ),
@@ -558,6 +561,20 @@ impl Journal {
         self.tell_aborted(error);
     }
 
+    /// As [`Journal::abort`] where the next mount is to find all as it was, and nothing that it would learn of: neither
+    /// the log is marked, nor does the file system hear of it.
+    pub fn give_up(&self, error: &Error) {
+        {
+            let mut s = self.state.lock();
+            if s.aborted.is_some() {
+                return;
+            }
+            s.given_up = true;
+            self.set_aborted(&mut s, error);
+        }
+        self.fail_waiters();
+    }
+
     pub(crate) fn set_aborted(&self, s: &mut State, error: &Error) {
         s.aborted = Some(error.clone());
         s.locked = false;
@@ -575,8 +592,16 @@ impl Journal {
         if let Some(log) = self.log.try_lock() {
             self.let_go(log, None);
         }
-        self.hooks.aborted(error);
+        if self.tells_abort() {
+            self.hooks.aborted(error);
+        }
         self.fail_waiters();
+    }
+
+    /// It has been aborted, and others are to know.
+    pub(crate) fn tells_abort(&self) -> bool {
+        let s = self.state.lock();
+        s.aborted.is_some() && !s.given_up
     }
 
     /// Runs `f` while no block is written home, unless one is: false then, and [`Hooks::log_free`] follows. For writes

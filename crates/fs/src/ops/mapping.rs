@@ -306,7 +306,9 @@ impl Filesystem {
                 // What failed in the middle must still be written with the inode.
                 r
             };
-            self.write_inode_data(&mut handle, inode)?;
+            if let Err(e) = self.write_inode_data(&mut handle, inode) {
+                return self.end(handle, Err(e));
+            }
             match progress {
                 Ok(Progress::Done) => return Ok(handle),
                 Ok(Progress::Stopped { at }) => {

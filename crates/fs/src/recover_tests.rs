@@ -1,0 +1,41 @@
+//! Cleaning up after a crash on a device that reads less and less.
+
+use std::sync::Arc;
+
+use extant_block::device::MemDevice;
+use extant_ondisk::superblock::FsState;
+
+use super::{clean_orphans, read_super_at};
+use crate::error::Error;
+use crate::forgetful::Forgetful;
+use crate::ops::credits;
+use crate::{Cred, Filesystem, MountOptions, NewNode, WriteFlags};
+
+/// The inode cannot be stored whose blocks are half freed: the next mount finds it as it was, and is told of no damage
+/// for which it would forget the orphans.
+#[test]
+fn an_orphan_that_cannot_be_stored_is_left_to_the_next_mount() {
+    let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-O", "^orphan_file"], "8M"));
+    let (forgetful, fs) = Forgetful::mount(dev.clone());
+    let f = fs.create(&fs.root().expect("root"), b"f", NewNode::file(0o644), Cred::default()).expect("create");
+    fs.write(&f, 0, &[1; 20 << 10], WriteFlags::default()).expect("written");
+    fs.fsync(&f, false).expect("fsync");
+    let cut = fs.transact(credits::SUPER + credits::INODE, |handle| {
+        f.set_size(1 << 10);
+        f.meta.write().desc.size = 1 << 10;
+        fs.write_inode_data(handle, &f)?;
+        fs.modify_superblock(handle, |sb| sb.set_last_orphan(Some(f.ino)))
+    });
+    cut.expect("recorded");
+    let (cleaned, met) = forgetful.run(&fs, || clean_orphans(&fs.arc()));
+    assert!(met, "a block was freed");
+    assert!(matches!(cleaned, Err(Error::Device(_))), "{cleaned:?}");
+    let left: MemDevice = dev.snapshot();
+    assert!(!read_super_at(&left, 1024).expect("superblock").state().contains(FsState::ERROR));
+    let left = Arc::new(left);
+    let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+    let again = Filesystem::mount(left.clone(), options).expect("mounted");
+    assert_eq!(again.getattr(&again.walk(b"f", true).expect("there")).blocks, 2);
+    again.unmount().expect("unmount");
+    crate::tools::assert_clean(&left);
+}
