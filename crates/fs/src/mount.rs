@@ -181,6 +181,11 @@ fn allocator(
     reserve: &Reserve,
     options: &MountOptions,
 ) -> Result<Allocator<Groups>> {
+    let zones = match journal_zones(dev, sb) {
+        // Nothing is written there, and who asks for that saves what can be read.
+        Err(Error::Device(_)) if options.no_recovery => Vec::new(),
+        zones => zones?,
+    };
     let geo = sb.geometry();
     let geometry = extant_mballoc::Geometry {
         blocks_count: geo.blocks_count,
@@ -201,7 +206,7 @@ fn allocator(
     };
     let mut alloc = Allocator::new(groups.clone(), geometry, &groups.summaries(), options)?;
     alloc.protect(groups.system_zones()?);
-    alloc.protect(journal_zones(dev, sb)?);
+    alloc.protect(zones);
     Ok(alloc)
 }
 

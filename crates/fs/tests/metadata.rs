@@ -502,6 +502,22 @@ fn a_request_that_fails_gives_the_journal_to_no_file() {
     }
 }
 
+/// Except where nothing is to be changed and the log left alone: what can be read is to be had.
+#[test]
+fn a_journal_that_cannot_be_read_does_not_keep_the_files() {
+    let base = made(KINDS[3]);
+    let said = tools::debugfs(&base, "stat <8>");
+    let node = said.split("(IND):").nth(1).and_then(|s| s.split(|c: char| !c.is_ascii_digit()).next());
+    let at = node.and_then(|n| n.parse::<u64>().ok()).unwrap_or_else(|| panic!("{said}")) << 10;
+    let faulty = Arc::new(FaultyDevice::new(base));
+    faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + 1024));
+    assert!(Filesystem::mount(faulty.clone(), options()).is_err());
+    let fs = Filesystem::mount(faulty, MountOptions { no_recovery: true, ..options() }).expect("mounted");
+    let mut content = [0; 1000];
+    let flat = fs.walk(b"flat", true).expect("there");
+    assert_eq!(fs.read(&flat, 0, &mut content).map(|n| (n, content)).expect("read"), (1000, [1; 1000]));
+}
+
 /// The journal, and what else the file system keeps in inodes of its own, has no name and no handle.
 #[test]
 fn the_file_systems_own_inodes_are_nobodys() {
