@@ -207,12 +207,13 @@ pub(crate) fn clean_orphans(fs: &Arc<Filesystem>) -> Result<()> {
     let mut found = Vec::new();
     fs.clean_up.under_way.store(true, Ordering::Release);
     let cleaned = find_orphans(fs, &mut found).and_then(|()| end_orphans(fs, &mut found));
-    fs.clean_up.under_way.store(false, Ordering::Release);
     // Who frees an inode has nobody to tell; and what comes after it comes of it.
     let cleaned = fs.clean_up.failed.get().map_or(cleaned, |e| Err(e.clone()));
-    if cleaned.is_err() {
-        // While they are used: each would be deleted otherwise, also if what the list has behind it is not known.
-        fs.cut_off();
+    match cleaned {
+        Ok(()) => fs.clean_up.under_way.store(false, Ordering::Release),
+        // While they are used: each would be deleted otherwise, also if what the list has behind it is not known. And
+        // while it is under way, for a thread may have another one in hand.
+        Err(_) => fs.cut_off(),
     }
     cleaned
 }

@@ -56,9 +56,9 @@ impl Filesystem {
             }
         }
         // Replacing a file by one whose data waits to be written: the data goes first, so that a crash leaves the old
-        // or the new content, not an empty file (Linux: auto_da_alloc). If it cannot be written, or was lost already and
-        // nobody knows, the old one stays (Linux goes on), and this tells of it. No lock is held meanwhile: nobody waits for it who renames something else. What is written
-        // behind it is newer than the rename.
+        // or the new content, not an empty file (Linux: auto_da_alloc). If it cannot be written, or was lost before and
+        // nobody has been told, the old one stays (Linux goes on). No lock is held meanwhile: nobody waits for it who
+        // renames something else. What is written behind it is newer than the rename.
         let mut written = None;
         while let Some(source) =
             self.retry_no_space(|| self.rename_once(old_dir, old_name, new_dir, new_name, flags, written))?
@@ -66,6 +66,7 @@ impl Filesystem {
             let losses = source.pages.losses();
             self.write_and_wait(&source);
             let lost = source.lost_since(losses);
+            // Whoever renames has been told.
             lost.and(source.errors.unseen().map_or(Ok(()), Err))?;
             written = Some(source.ino);
         }
