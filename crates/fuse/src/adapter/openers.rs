@@ -15,14 +15,26 @@ use nix::unistd::{Pid, getpgid};
 
 static CLASS: LockClass = LockClass::new("fuse openers", 151);
 
+/// The first PID namespace. Linux: include/linux/proc_ns.h.
+const PROC_PID_INIT_INO: u64 = 0xefff_fffc;
+/// A thread of the kernel's. Linux: include/linux/sched.h.
+const PF_KTHREAD: u32 = 0x0020_0000;
+
 pub(super) struct Openers {
     next: AtomicU64,
     open: Mutex<HashMap<u64, Arc<Opener>>>,
+    /// The kernel's own threads have numbers here: in the first PID namespace alone.
+    sees_kernel: bool,
 }
 
 impl Openers {
     pub(super) fn new() -> Openers {
-        Openers { next: AtomicU64::new(1), open: Mutex::new(&CLASS, HashMap::default()) }
+        let namespace = rustix::fs::stat("/proc/self/ns/pid");
+        Openers {
+            next: AtomicU64::new(1),
+            open: Mutex::new(&CLASS, HashMap::default()),
+            sees_kernel: namespace.is_ok_and(|namespace| namespace.st_ino == PROC_PID_INIT_INO),
+        }
     }
 
     pub(super) fn add(&self, opener: Arc<Opener>) -> u64 {
@@ -44,21 +56,36 @@ impl Openers {
     /// Who asks: the open file, or without one the process. A thread of the kernel's asks for many of them (Linux:
     /// `aio_fsync_work`), as one that cannot be seen.
     pub(super) fn asker(&self, handle: u64, process: u32) -> Asker {
-        match self.open.lock().get(&handle) {
-            Some(opener) => Asker::Opener(opener.clone()),
-            None if is_of_kernel(process) => Asker::Process(0),
+        let opener = self.open.lock().get(&handle).cloned();
+        match opener {
+            Some(opener) => Asker::Opener(opener),
+            None if self.sees_kernel && is_of_kernel(process) => Asker::Process(0),
             None => Asker::Process(process),
         }
     }
 }
 
-/// Threads of the kernel's are in no process group.
+/// Threads of the kernel's are in no process group; nor is an init that made itself none, and what it starts. One that
+/// cannot be looked at (hidepid) is taken for the kernel's.
 fn is_of_kernel(thread: u32) -> bool {
     getpgid(Some(Pid::from_raw(thread as i32))).is_ok_and(|group| group.as_raw() == 0)
+        && flags(thread).is_none_or(|flags| flags & PF_KTHREAD != 0)
+}
+
+/// What the kernel says of a thread (proc_pid_stat(5)).
+fn flags(thread: u32) -> Option<u32> {
+    let stat = std::fs::read(format!("/proc/{thread}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name may hold anything.
+    let (_name, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(6)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::process::Command;
+
     use super::*;
 
     /// Who was told is not told again: but another one for whom the same thread asks would not be told at all.
@@ -73,8 +100,39 @@ mod tests {
         assert_eq!((asks(me), asks(0)), (me, 0));
         if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
             assert_eq!(asks(2), 0);
+            // The init process of some systems is in no group, and with it all that it starts.
+            assert_eq!(asks(1), 1);
         }
         let handle = openers.add(Arc::default());
         assert!(matches!(openers.asker(handle, me), Asker::Opener(_)));
+    }
+    /// What the process with this number is in its own PID namespace, with its group outside: for there is no way back.
+    #[test]
+    #[ignore = "a_process_whose_group_is_outside_of_the_namespace_is_somebody runs it in a process of its own"]
+    fn inside() {
+        assert_eq!(getpgid(None).expect("a group").as_raw(), 0);
+        let me = std::process::id();
+        match Openers::new().asker(0, me) {
+            Asker::Process(id) => assert_eq!(id, me),
+            other => panic!("{other:?}"),
+        }
+        println!("it is somebody");
+    }
+
+    #[test]
+    fn a_process_whose_group_is_outside_of_the_namespace_is_somebody() {
+        let unshare = |command: &[&OsStr]| Command::new("unshare").arg("-Urpf").args(command).output();
+        if !unshare(&["true".as_ref()]).is_ok_and(|done| done.status.success()) {
+            eprintln!("skipped: no PID namespaces");
+            return;
+        }
+        let exe = std::env::current_exe().expect("this test");
+        let mut command = vec![exe.as_os_str()];
+        let args = ["--exact", "adapter::openers::tests::inside", "--ignored", "--nocapture", "--test-threads=1"];
+        command.extend(args.map(OsStr::new));
+        let done = unshare(&command).expect("started");
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
+        assert!(said.contains("it is somebody"), "{said}");
     }
 }
