@@ -23,7 +23,7 @@ use extant_ondisk::superblock::{FsState, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Sup
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, MOUNT, Result};
 use crate::image::{Access, ImageSpec, open_whole};
 use crate::mount_table;
 
@@ -49,20 +49,26 @@ impl Claim {
         Claim { spec, access, claimed: Some(claimed), dev }
     }
 
-    /// Lets go of it for `mount`. Should that fail, the file system is ended here: whoever was faster may have the
-    /// device, or have had it, and then nothing more is written to it.
+    /// Lets go of it for `mount`. Should that fail, the file system is ended here. Whoever was faster may have the
+    /// device, or have had it: then nothing more is written to it, and a mount that is there is dropped again.
     pub fn lend<T>(&mut self, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
         let shut = self.dev.shut();
         let before = super_block(&*self.dev);
         self.claimed = None;
-        let failed = match mount() {
-            Err(e) if !self.access.read_only => e,
-            done => {
-                shut.open();
-                return done;
-            }
-        };
+        let mounted = mount();
+        if self.access.read_only {
+            shut.open();
+            return mounted;
+        }
         let same = || Ok(super_block(&*self.dev)? == before?);
+        let failed = match mounted {
+            // The kernel has the claim. Dropped, the mount ends, which waits at the gate as long as that is shut.
+            Ok(mounted) => match self.unless_foreign(fs, shut, Ok(Box::new(())), same) {
+                Ok(_) => return Ok(mounted),
+                Err(e) => return Err(e.with_status(MOUNT)),
+            },
+            Err(e) => e,
+        };
         let again = open_whole(&self.spec, &self.access).map(|claimed| Box::new(claimed) as Held);
         let ended = match self.unless_foreign(fs, shut, again, same) {
             Ok(_held) => fs.unmount().map_err(|e| format!("{}: unmount: {e}", self.spec.shown())),
@@ -185,7 +191,6 @@ mod tests {
     use extant_testkit::oracle::{MkfsOptions, make_image};
 
     use super::*;
-    use crate::failure::MOUNT;
     use crate::mount_options::MountConfig;
     use crate::serve::{Job, open};
 
@@ -224,6 +229,14 @@ mod tests {
         /// As somebody else would have it.
         fn claim(&self) -> Result<Arc<dyn BlockDevice>> {
             open_whole(&self.spec, &Access::tool(false))
+        }
+
+        /// Somebody else has it for a moment, and changes it.
+        fn make_theirs(&self) {
+            let other = self.claim().expect("claimed");
+            let mut sb = super_block(&*other).expect("read");
+            sb[120..126].copy_from_slice(b"theirs");
+            other.write_at(SUPERBLOCK_OFFSET, &[&sb], BioFlags::FUA).expect("written");
         }
 
         fn bytes(&self) -> Vec<u8> {
@@ -354,13 +367,35 @@ mod tests {
         assert_eq!(e.status, MOUNT);
         drop(other);
         // Somebody had it, and has changed it.
-        let (e, same, _) = failed(&device, || {
-            let other = device.claim().expect("claimed");
-            let mut sb = super_block(&*other).expect("read");
-            sb[120..126].copy_from_slice(b"theirs");
-            other.write_at(SUPERBLOCK_OFFSET, &[&sb], BioFlags::FUA).expect("written");
-        });
+        let (e, same, _) = failed(&device, || device.make_theirs());
         assert!(same, "written to: {}", e.message);
         assert!(e.message.contains("changed") && e.message.contains("nothing more is written"), "{}", e.message);
+    }
+
+    /// The kernel has it then, but somebody else has had it before.
+    #[test]
+    fn a_mount_that_succeeds_leaves_alone_what_is_somebody_elses() {
+        let Some(device) = Loop::new() else { return };
+        let (fs, claim) = open(&device.job(), true).expect("mounted");
+        let mut left = Vec::new();
+        let lent = claim.expect("a claim").lend(&fs, || {
+            device.make_theirs();
+            left = device.bytes();
+            Ok(Session(&fs))
+        });
+        let e = lent.map(drop).expect_err("refused");
+        assert!(e.message.contains("changed") && e.message.contains("nothing more is written"), "{}", e.message);
+        assert_eq!(e.status, MOUNT);
+        drop(fs);
+        assert!(left == device.bytes(), "written to");
+    }
+
+    /// Dropped, it unmounts what it serves.
+    struct Session<'a>(&'a Filesystem);
+
+    impl Drop for Session<'_> {
+        fn drop(&mut self) {
+            let _ = self.0.unmount();
+        }
     }
 }
