@@ -423,6 +423,25 @@ fn a_mount_whose_server_was_killed_is_replaced() {
     assert_eq!(names(&path).len(), 0, "nothing is mounted any more");
 }
 
+/// What the kernel calls the connection of a mount that is served (Linux: fuse_ctl_add_conn).
+fn connection(path: &Path) -> u64 {
+    let device = fs::metadata(path).expect("stat").dev();
+    u64::from(rustix::fs::major(device)) << 20 | u64::from(rustix::fs::minor(device))
+}
+
+/// False, with a line that says so, where the kernel does not show its connections.
+fn abort(connection: u64) -> bool {
+    let dir = tempfile::tempdir().expect("directory");
+    if rustix::mount::mount("none", dir.path(), "fusectl", MountFlags::empty(), None).is_err() {
+        eprintln!("SKIPPED: no fusectl");
+        return false;
+    }
+    let aborted = fs::write(dir.path().join(connection.to_string()).join("abort"), "1");
+    rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).expect("unmounted");
+    aborted.expect("aborted");
+    true
+}
+
 #[test]
 fn an_aborted_connection_ends_the_server_and_detaches() {
     if !can_mount() {
@@ -430,20 +449,10 @@ fn an_aborted_connection_ends_the_server_and_detaches() {
     }
     let mut m = start(MemFs::new(Config::default()), &MountOptions::default());
     fs::write(m.at("f"), "x").expect("written");
-    let minor = rustix::fs::minor(fs::metadata(&m.path).expect("stat").dev());
-    let abort = PathBuf::from(format!("/sys/fs/fuse/connections/{minor}/abort"));
-    let fusectl_is_ours = !abort.exists();
-    if fusectl_is_ours {
-        let _ = Command::new("mount").args(["-t", "fusectl", "none", "/sys/fs/fuse/connections"]).status();
-    }
-    if !abort.exists() {
-        eprintln!("SKIPPED: no fusectl");
-        return m.stop();
-    }
+    let connection = connection(&m.path);
     m.fs.unmounter.set(m.unmounter.clone()).expect("once");
-    fs::write(abort, "1").expect("aborted");
-    if fusectl_is_ours {
-        let _ = Command::new("umount").arg("/sys/fs/fuse/connections").status();
+    if !abort(connection) {
+        return m.stop();
     }
     m.server.take().expect("once").join().expect("no panic").expect("ended");
     assert_eq!(m.fs.counts.destroy.load(Ordering::Relaxed), 1);
@@ -500,6 +509,49 @@ fn a_lost_connection_is_told_of_while_a_worker_is_in_an_operation() {
     assert_eq!((of(&fs.counts.destroy), of(&told), of(&gone)), (1, 1, 1));
     assert!(!unmounter.is_mounted());
     drop(busy);
+}
+
+/// The kernel lets go of the device then, to which an unmount that is under way still writes.
+#[test]
+fn a_connection_that_is_lost_during_destroy_is_told_of_by_another_worker() {
+    if !can_mount() {
+        return;
+    }
+    let Some(device) = Loop::new() else { return };
+    let dir = tempfile::tempdir().expect("directory");
+    let fs = Arc::new(MemFs::new(Config::default()));
+    let options = MountOptions {
+        kind: MountKind::FuseBlk { blksize: 1024 },
+        fsname: device.device.clone(),
+        workers: Some(1),
+        ..MountOptions::default()
+    };
+    let mut session = Session::mount(fs.clone(), dir.path(), &options).expect("mounted");
+    let unmounter = session.unmounter();
+    let (told, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (tell, held) = (told.clone(), AddAtDrop(gone.clone()));
+    session.when_lost(move || {
+        tell.fetch_add(1, Ordering::Relaxed);
+        Box::new(held)
+    });
+    let server = task::spawn("server", move || session.run()).expect("thread");
+    let connection = connection(dir.path());
+    fs.destroy_waits.store(true, Ordering::Release);
+    // Another test's child may have it open until it has passed exec.
+    let umount = task::spawn("umount", move || wait_for(|| unmounter.unmount(false).is_ok())).expect("thread");
+    wait_for(|| fs.destroying.load(Ordering::Acquire));
+    let aborted = abort(connection);
+    if aborted {
+        wait_for(|| told.load(Ordering::Relaxed) == 1);
+    }
+    let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    assert_eq!((of(&fs.counts.destroy), of(&gone)), (0, 0));
+    fs.destroy_waits.store(false, Ordering::Release);
+    umount.join().expect("no panic");
+    server.join().expect("no panic").expect("ended");
+    assert_eq!((of(&fs.counts.destroy), of(&told)), (1, u64::from(aborted)));
+    // What is not called is dropped, too.
+    assert_eq!(of(&gone), 1);
 }
 
 struct AddAtDrop(Arc<AtomicU64>);

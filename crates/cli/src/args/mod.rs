@@ -121,7 +121,7 @@ Options (-o), separated by commas:
   writeback_cache no_writeback_cache   let the kernel delay writes: small ones become many times
                                faster, but a full disk is told at close or fsync (off)
   no_open=0|1                  spare OPEN and RELEASE
-  workers=N                    threads that serve
+  workers=N                    threads that serve, of a block device two at least
   dirty=SIZE                   so much data may wait for the device before writers do (half of
                                cache=)
   mb_policy=NAME es_policy=NAME   block allocation; what leaves the extent cache

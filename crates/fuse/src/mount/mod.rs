@@ -84,6 +84,7 @@ pub struct MountOptions {
     /// Largest READ, bytes; the kernel's default otherwise.
     pub max_read: Option<u32>,
     /// Worker threads; by default one per processor, at least 8, at most 16. Those that are not needed are parked.
+    /// `fuseblk` has two at least, for [`Session::when_lost`](crate::Session::when_lost).
     pub workers: Option<usize>,
     /// Each worker reads through its own descriptor.
     pub clone_fd: bool,

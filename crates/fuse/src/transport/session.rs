@@ -208,7 +208,9 @@ impl<S: Server> Session<S> {
             }
         };
         unmounter.tune(options);
-        let workers = options.workers.unwrap_or_else(|| task::processors().clamp(WORKERS_MIN, WORKERS_MAX)).max(1);
+        // While one serves DESTROY, another one has to see the connection end.
+        let least = if matches!(options.kind, MountKind::FuseBlk { .. }) { 2 } else { 1 };
+        let workers = options.workers.unwrap_or_else(|| task::processors().clamp(WORKERS_MIN, WORKERS_MAX)).max(least);
         Ok(Session {
             shared: Arc::new(Shared::new(server, agreed, workers)),
             channel: Some(Arc::new(channel)),
@@ -254,11 +256,17 @@ impl<S: Server> Session<S> {
     pub fn run(mut self) -> Result<(), FuseError> {
         let Some(main) = self.channel.take() else { return Ok(()) };
         let mut threads = Vec::with_capacity(self.workers);
+        let is_told = self.shared.when_lost.lock().is_some();
         for i in 1..self.workers {
             let shared = self.shared.clone();
             let channel = self.channel_for_worker(&main);
             match task::spawn(&format!("fuse-{i}"), move || work(&shared, i, &channel)) {
                 Ok(t) => threads.push(t),
+                // Nobody would see the connection end: dropped, the mount ends.
+                Err(source) if is_told && threads.is_empty() => {
+                    self.channel = Some(main);
+                    return Err(FuseError::Thread { source });
+                }
                 // Fewer workers serve as well; the mount is there already.
                 Err(_) => break,
             }

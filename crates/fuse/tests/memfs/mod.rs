@@ -59,6 +59,8 @@ pub struct MemFs {
     pub counts: Counts,
     pub entry_valid: Duration,
     pub destroy_takes: Duration,
+    pub destroy_waits: AtomicBool,
+    pub destroying: AtomicBool,
     pub statfs_waits: AtomicBool,
     /// Looked at by `destroy`.
     pub unmounter: OnceLock<Unmounter>,
@@ -106,6 +108,8 @@ impl MemFs {
             counts: Counts::default(),
             entry_valid: FOREVER,
             destroy_takes: Duration::ZERO,
+            destroy_waits: AtomicBool::new(false),
+            destroying: AtomicBool::new(false),
             statfs_waits: AtomicBool::new(false),
             unmounter: OnceLock::new(),
             mounted_at_destroy: AtomicBool::new(false),
@@ -221,7 +225,11 @@ impl Server for MemFs {
     }
 
     fn destroy(&self) {
+        self.destroying.store(true, Ordering::Release);
         self.clock.sleep(self.destroy_takes);
+        while self.destroy_waits.load(Ordering::Acquire) {
+            self.clock.sleep(Duration::from_millis(1));
+        }
         let mounted = self.unmounter.get().is_some_and(Unmounter::is_mounted);
         self.mounted_at_destroy.store(mounted, Ordering::Release);
         self.destroyed.store(true, Ordering::Release);
