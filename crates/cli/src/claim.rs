@@ -54,6 +54,9 @@ impl Claim {
     pub fn lend<T>(&mut self, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
         let shut = self.dev.shut();
         let before = super_block(&*self.dev);
+        if let Ok(before) = &before {
+            self.dev.remember(SUPERBLOCK_OFFSET, before);
+        }
         self.claimed = None;
         let mounted = mount();
         if self.access.read_only {
@@ -118,11 +121,8 @@ impl Claim {
         if self.access.read_only {
             return None;
         }
-        // An unmount may be under way, which changes it: as it was, or, unless who has its lock waits at the gate now,
-        // as it is.
-        let mut ours = vec![of_mount(&fs.superblock())];
+        // Before anything of the file system is asked for: an unmount that is under way has its locks.
         let shut = self.dev.shut();
-        ours.extend(fs.try_superblock().map(|sb| of_mount(&sb)));
         let clock = Clock::real();
         let held = loop {
             // First the connection ends, then the mount, then the kernel's claim.
@@ -137,7 +137,7 @@ impl Claim {
                 Err(e) => break Err(Failure::io(&self.spec.path, e)),
             }
         };
-        self.unless_foreign(fs, shut, held, || self.is_still(&ours)).inspect_err(Failure::print).ok()
+        self.unless_foreign(fs, shut, held, || self.is_still()).inspect_err(Failure::print).ok()
     }
 
     /// A mount that is in use stays, dead, and has the device still: wherever it is bound to, or seen no more. Where it
@@ -160,19 +160,20 @@ impl Claim {
         rustix::fs::stat(connection).is_ok().then(|| Box::new(()) as Held)
     }
 
-    /// Nobody has mounted or checked it since.
-    fn is_still(&self, ours: &[OfMount]) -> Result<bool> {
-        let (found, _) = extant_fs::probe_superblock(&*self.dev).map_err(|e| Failure::op(e.to_string()))?;
-        Ok(ours.contains(&of_mount(&found)))
+    /// Nobody has mounted or checked it since: it holds the superblock that we wrote last.
+    fn is_still(&self) -> Result<bool> {
+        let found = of_mount(&super_block(&*self.dev)?);
+        Ok(found.is_some() && self.dev.remembered().iter().any(|ours| of_mount(ours) == found))
     }
 }
 
 /// What a mount, or a check, changes of a superblock past the log.
 type OfMount = (u16, i64, Incompat, bool);
 
-/// That there was an error we may know, and not have been free to say.
-fn of_mount(sb: &SuperBlock) -> OfMount {
-    (sb.mount_count(), sb.mount_time(), sb.incompat(), sb.state().contains(FsState::VALID))
+/// That there was an error, or what a label says, is none of it. None: it is no superblock.
+fn of_mount(bytes: &[u8]) -> Option<OfMount> {
+    let sb = SuperBlock::decode(bytes, SUPERBLOCK_OFFSET).ok()?;
+    Some((sb.mount_count(), sb.mount_time(), sb.incompat(), sb.state().contains(FsState::VALID)))
 }
 
 /// As it is on the device.
@@ -187,12 +188,16 @@ mod tests {
     use std::cell::Cell;
     use std::process::Command;
 
+    use extant_block::device::{Catch, Engine, HeldDevice, IoMode};
     use extant_fs::{Cred, NewNode};
     use extant_testkit::oracle::{MkfsOptions, make_image};
 
     use super::*;
+    use crate::image::{self, open_device};
     use crate::mount_options::MountConfig;
     use crate::serve::{Job, open};
+
+    const LONG: Duration = Duration::from_secs(20);
 
     /// An image on a loop device, for as long as it is there.
     struct Loop {
@@ -202,12 +207,16 @@ mod tests {
 
     impl Loop {
         fn new() -> Option<Loop> {
+            Loop::with("ext4")
+        }
+
+        fn with(format: &'static str) -> Option<Loop> {
             if !rustix::process::geteuid().is_root() || !extant_testkit::mount::loop_mounts_work() {
                 eprintln!("skipped: needs loop devices");
                 return None;
             }
             let dir = tempfile::tempdir().expect("directory");
-            let image = make_image(dir.path(), &MkfsOptions::new("ext4", 16 << 20)).expect("image");
+            let image = make_image(dir.path(), &MkfsOptions::new(format, 32 << 20)).expect("image");
             let made = Command::new("losetup").args(["-f", "--show"]).arg(image).output().expect("losetup");
             let path = String::from_utf8(made.stdout).expect("a path").trim().into();
             Some(Loop { _dir: dir, spec: ImageSpec { path, partition: None } })
@@ -351,6 +360,74 @@ mod tests {
         drop(fs);
         assert!(before == device.bytes(), "written to");
         drop(other);
+    }
+
+    /// The journal that an image has only while it is mounted is given back in many writes: the superblock's lock is
+    /// held throughout.
+    #[test]
+    fn a_mount_that_is_forced_stops_where_it_is_giving_a_journal_back() {
+        let Some(device) = Loop::with("ext2") else { return };
+        for theirs in [false, true] {
+            let (before, after, unmounted) = giving_back(&device, theirs);
+            assert_eq!(unmounted, !theirs);
+            // What was under way has arrived, and nothing after it.
+            let superblock = SUPERBLOCK_OFFSET as usize..SUPERBLOCK_OFFSET as usize + SUPERBLOCK_SIZE;
+            let decoded =
+                |bytes: &[u8]| SuperBlock::decode(&bytes[superblock.clone()], SUPERBLOCK_OFFSET).expect("whole");
+            assert!(before[superblock.clone()] != after[superblock.clone()]);
+            assert_eq!(decoded(&after).journal_under_way().is_some(), theirs);
+            let rest = |bytes: &[u8]| [&bytes[..superblock.start], &bytes[superblock.end..]].concat();
+            assert_eq!(rest(&before) == rest(&after), theirs);
+            let checked = Command::new("e2fsck").arg("-p").arg(&device.spec.path).output().expect("e2fsck");
+            assert_eq!(checked.status.code(), Some(i32::from(theirs)), "{checked:?}");
+        }
+    }
+
+    /// The bytes of the device while the first write of the superblock is under way that gives back a journal, and once
+    /// the mount has been ended by force in its midst; and whether the unmount succeeded.
+    fn giving_back(device: &Loop, theirs: bool) -> (Vec<u8>, Vec<u8>, bool) {
+        let job = device.job();
+        let how = Access { engine: Engine::Psync, io: IoMode::Direct, ..Access::tool(false) };
+        let claimed = open_whole(&job.spec, &how).expect("claimed");
+        let below = open_device(&job.spec, &Access { exclusive: false, ..how.clone() }).expect("opened");
+        let held = Arc::new(HeldDevice::new(below).expect("thread"));
+        let gate = Arc::new(GateDevice::new(held.clone()));
+        let fs = image::mount(gate.clone(), job.config.fs.clone()).expect("mounted");
+        assert!(fs.has_borrowed_journal());
+        let mut claim = Claim::new(job.spec.clone(), how, claimed, gate.clone());
+        claim.lend(&fs, || Ok(())).expect("lent");
+        let superblock = SUPERBLOCK_OFFSET..SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64;
+        held.catch(Catch::hold().writes().range(superblock));
+        let found = std::thread::scope(|threads| {
+            let unmount = threads.spawn(|| fs.unmount());
+            loop {
+                assert!(held.wait_held(1, LONG), "the unmount writes the superblock");
+                let request = held.held()[0];
+                // Not what the journal writes home.
+                if request.flags.contains(BioFlags::FUA) {
+                    break;
+                }
+                held.release(request.id);
+            }
+            let other = theirs.then(|| device.claim().expect("claimed"));
+            let before = device.bytes();
+            let regain = threads.spawn(|| claim.regain(&fs));
+            let clock = Clock::real();
+            while !gate.is_shut() && clock.now_ns() < LONG.as_nanos() as u64 {
+                std::thread::yield_now();
+            }
+            let is_shut = gate.is_shut();
+            held.let_go();
+            let again = regain.join().expect("no panic");
+            let unmounted = unmount.join().expect("no panic").is_ok();
+            let after = device.bytes();
+            assert!(is_shut, "the gate was open");
+            assert_eq!(again.is_none(), theirs);
+            drop(other);
+            (before, after, unmounted)
+        });
+        drop(fs);
+        found
     }
 
     #[test]

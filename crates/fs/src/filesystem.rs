@@ -191,11 +191,6 @@ impl Filesystem {
         self.sb.lock().clone()
     }
 
-    /// As [`Filesystem::superblock`], unless somebody has it in hand, who may be writing it just now.
-    pub fn try_superblock(&self) -> Option<SuperBlock> {
-        self.sb.try_lock().map(|sb| sb.clone())
-    }
-
     /// The memory that all caches of the mount share.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget

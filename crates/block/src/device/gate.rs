@@ -3,7 +3,8 @@
 //! Shut ([`GateDevice::shut`]; Linux: `blk_mq_freeze_queue`), nothing is under way any more, and whatever comes waits,
 //! until it may go on, or is refused for good ([`Shut`]). Reads pass always.
 //!
-//! What it does not do: find out whose the device is.
+//! What it does not do: find out whose the device is. It helps: what it was told to remember ([`GateDevice::remember`])
+//! the device still holds, unless somebody else has written there.
 //!
 //! # Locking
 //! One lock (`block gate`), released before the device below or a completion is called.
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use extant_base::sync::{Condvar, Mutex};
 
 use super::{BlockDevice, IoStats, Limits};
-use crate::bio::{Bio, BioFlags, BioOp, Completion};
+use crate::bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion};
 use crate::error::{Error, Result};
 use crate::ranks::GATE;
 
@@ -31,6 +32,23 @@ struct State {
     /// What has passed and not ended.
     under_way: usize,
     waiting: Vec<Bio>,
+    remembered: Option<Remembered>,
+}
+
+/// A range of the device, and what it may hold: the last that was written, and what failed since.
+struct Remembered {
+    offset: u64,
+    may_hold: Vec<Vec<u8>>,
+}
+
+impl Remembered {
+    /// What a write to `offset` leaves in the range, if it covers it.
+    fn of_write<'a>(&self, offset: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
+        let before = self.offset.checked_sub(offset)?;
+        let len = self.may_hold.first()?.len();
+        let bytes: Vec<u8> = pieces.flatten().copied().skip(before as usize).take(len).collect();
+        (bytes.len() == len).then_some(bytes)
+    }
 }
 
 struct Gate {
@@ -39,21 +57,39 @@ struct Gate {
 }
 
 /// A request that has passed: dropped, it has ended.
-struct UnderWay(Arc<Gate>);
+struct UnderWay {
+    gate: Arc<Gate>,
+    /// What it leaves in the range that is remembered.
+    leaves: Option<Vec<u8>>,
+    succeeded: bool,
+}
 
 impl UnderWay {
-    fn begin(gate: &Arc<Gate>, state: &mut State) -> UnderWay {
+    fn begin<'a>(gate: &Arc<Gate>, state: &mut State, offset: u64, pieces: impl Iterator<Item = &'a [u8]>) -> UnderWay {
         state.under_way += 1;
-        UnderWay(gate.clone())
+        let leaves = state.remembered.as_ref().and_then(|range| range.of_write(offset, pieces));
+        UnderWay { gate: gate.clone(), leaves, succeeded: false }
+    }
+
+    fn end<T>(mut self, result: &Result<T>) {
+        self.succeeded = result.is_ok();
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
+        let mut state = self.gate.state.lock();
+        if let (Some(range), Some(bytes)) = (&mut state.remembered, self.leaves.take()) {
+            if self.succeeded {
+                range.may_hold.clear();
+            }
+            if !range.may_hold.contains(&bytes) {
+                range.may_hold.push(bytes);
+            }
+        }
         state.under_way -= 1;
         if state.under_way == 0 && state.way != Way::Open {
-            self.0.change.notify_all();
+            self.gate.change.notify_all();
         }
     }
 }
@@ -81,6 +117,17 @@ impl GateDevice {
             self.gate.change.wait(&mut state);
         }
         Shut(self)
+    }
+
+    /// From now on remembers what is written to the range from `offset` on, which holds `bytes`, in one write.
+    pub fn remember(&self, offset: u64, bytes: &[u8]) {
+        self.gate.state.lock().remembered = Some(Remembered { offset, may_hold: vec![bytes.to_vec()] });
+    }
+
+    /// What the remembered range holds, unless somebody else has written there; after a write that failed, one of
+    /// these. Shut, it does not change.
+    pub fn remembered(&self) -> Vec<Vec<u8>> {
+        self.gate.state.lock().remembered.as_ref().map_or_else(Vec::new, |range| range.may_hold.clone())
     }
 
     /// Whether something would wait.
@@ -112,9 +159,11 @@ impl GateDevice {
         let mut state = self.gate.state.lock();
         match state.way {
             Way::Open => {
-                let (under_way, end_io) = (UnderWay::begin(&self.gate, &mut state), bio.end_io);
+                let vecs = if let BioData::Write(vecs) = &bio.data { &vecs[..] } else { &[] };
+                let pieces = vecs.iter().map(BioVec::bytes);
+                let (under_way, end_io) = (UnderWay::begin(&self.gate, &mut state, bio.offset, pieces), bio.end_io);
                 bio.end_io = Box::new(move |done: Completion| {
-                    drop(under_way);
+                    under_way.end(&done.result);
                     end_io.end_io(done);
                 });
             }
@@ -132,9 +181,9 @@ impl GateDevice {
         Some(bio)
     }
 
-    /// A request that waits, and its thread with it.
-    fn pass(&self, send: impl FnOnce() -> Result<()>) -> Result<()> {
-        let _under_way = {
+    /// A request that waits, and its thread with it; what it writes, if so.
+    fn pass(&self, offset: u64, pieces: &[&[u8]], send: impl FnOnce() -> Result<()>) -> Result<()> {
+        let under_way = {
             let mut state = self.gate.state.lock();
             while state.way == Way::Shut {
                 self.gate.change.wait(&mut state);
@@ -142,9 +191,11 @@ impl GateDevice {
             if state.way == Way::Refused {
                 return Err(self.refusal());
             }
-            UnderWay::begin(&self.gate, &mut state)
+            UnderWay::begin(&self.gate, &mut state, offset, pieces.iter().copied())
         };
-        send()
+        let result = send();
+        under_way.end(&result);
+        result
     }
 }
 
@@ -210,19 +261,19 @@ impl BlockDevice for GateDevice {
     }
 
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
-        self.pass(|| self.inner.write_at(offset, pieces, flags))
+        self.pass(offset, pieces, || self.inner.write_at(offset, pieces, flags))
     }
 
     fn flush(&self) -> Result<()> {
-        self.pass(|| self.inner.flush())
+        self.pass(0, &[], || self.inner.flush())
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.pass(|| self.inner.discard(offset, len))
+        self.pass(offset, &[], || self.inner.discard(offset, len))
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
-        self.pass(|| self.inner.write_zeroes(offset, len, flags))
+        self.pass(offset, &[], || self.inner.write_zeroes(offset, len, flags))
     }
 
     fn stats(&self) -> IoStats {

@@ -136,3 +136,40 @@ fn what_waits_and_what_comes_is_refused() {
     assert_eq!(*ended.lock(), [(1, false, false), (2, false, false)]);
     assert_eq!((first_bytes(&*gate), mem.stats().writes), (vec![0; 8], 0));
 }
+
+/// By whatever way it was written, and what a failed write may have left.
+#[test]
+fn a_gate_remembers_what_it_let_through() {
+    let held = Arc::new(HeldDevice::new(Arc::new(MemDevice::new(8 * 512))).expect("thread"));
+    let gate = Arc::new(GateDevice::new(held.clone()));
+    assert!(gate.remembered().is_empty());
+    gate.remember(512, &[0; 512]);
+    let holds = |expected: &[u8]| {
+        // Nothing is under way any more.
+        gate.shut().open();
+        assert_eq!(gate.remembered(), expected.iter().map(|byte| vec![*byte; 512]).collect::<Vec<_>>());
+    };
+    holds(&[0]);
+    let ended = Ended::new(Mutex::new(&ENDED, Vec::new()));
+    for beside in [0, 2] {
+        write(&*gate, beside, &ended);
+    }
+    holds(&[0]);
+    write(&*gate, 1, &ended);
+    holds(&[1]);
+    gate.write_at(0, &[&[7; 512 + 100], &[7; 412], &[8; 512]], NONE).expect("written");
+    holds(&[7]);
+    held.catch(Catch::fail(5).writes().times(2));
+    for _ in 0..2 {
+        gate.write_at(512, &[&[9; 512]], NONE).expect_err("failed");
+    }
+    holds(&[7, 9]);
+    gate.write_at(512, &[&[6; 512]], NONE).expect("written");
+    holds(&[6]);
+    // What waits has not been written, nor will what is refused be.
+    let shut = gate.shut();
+    write(&*gate, 1, &ended);
+    assert_eq!(gate.remembered(), [vec![6; 512]]);
+    drop(shut);
+    assert_eq!(gate.remembered(), [vec![6; 512]]);
+}
