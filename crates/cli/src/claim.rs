@@ -155,7 +155,8 @@ impl Claim {
         if let Some(root) = dead {
             return Some(Box::new(root));
         }
-        // The number as it is in the kernel (Linux: fuse_ctl_add_conn). There is none once the file system is gone.
+        // The number as it is in the kernel (Linux: fuse_ctl_add_conn). There is none once the file system is gone, and
+        // nothing here keeps that from going: see docs/crash-consistency.md.
         let connection = format!("/sys/fs/fuse/connections/{}", u64::from(major) << 20 | u64::from(minor));
         rustix::fs::stat(connection).is_ok().then(|| Box::new(()) as Held)
     }
