@@ -106,6 +106,7 @@ mod tests {
         let handle = openers.add(Arc::default());
         assert!(matches!(openers.asker(handle, me), Asker::Opener(_)));
     }
+
     /// What the process with this number is in its own PID namespace, with its group outside: for there is no way back.
     #[test]
     #[ignore = "a_process_whose_group_is_outside_of_the_namespace_is_somebody runs it in a process of its own"]
