@@ -120,31 +120,43 @@ impl<E: Clone> ErrorSequence<E> {
 
     /// As [`ErrorSequence::check`], for an asker with a number of its own.
     pub fn check_for(&self, who: u64) -> Option<E> {
+        self.tell(Some(who), true)
+    }
+
+    /// As [`ErrorSequence::check_for`], for an asker who may be anybody.
+    pub fn check_unknown(&self) -> Option<E> {
+        self.tell(None, true)
+    }
+
+    /// As [`ErrorSequence::check_for`], or with `None` as [`ErrorSequence::check_unknown`], for somebody who may pass it
+    /// on to nobody: it remains one that nobody has seen.
+    pub fn hint_to(&self, who: Option<u64>) -> Option<E> {
+        self.tell(who, false)
+    }
+
+    fn tell(&self, who: Option<u64>, seen: bool) -> Option<E> {
         // As it was made: there has never been an error.
         if self.counter.load(Ordering::Acquire) == SEEN {
             return None;
         }
         let mut last = self.last.lock();
-        let now = self.counter.load(Ordering::Relaxed) | SEEN;
-        self.counter.store(now, Ordering::Release);
-        if last.told.len() >= TOLD_MAX {
-            last.told.clear();
+        if seen {
+            self.counter.fetch_or(SEEN, Ordering::AcqRel);
         }
-        if last.told.insert(who) { last.error.clone() } else { None }
-    }
-
-    /// As [`ErrorSequence::check_for`], for an asker who may be anybody.
-    pub fn check_unknown(&self) -> Option<E> {
-        if self.counter.load(Ordering::Acquire) == SEEN {
-            return None;
-        }
-        let mut last = self.last.lock();
-        self.counter.fetch_or(SEEN, Ordering::AcqRel);
-        if last.unknown == Unknown::Enough {
-            return None;
-        }
-        last.unknown = Unknown::Some;
-        last.error.clone()
+        let news = match who {
+            Some(who) => {
+                if last.told.len() >= TOLD_MAX {
+                    last.told.clear();
+                }
+                last.told.insert(who)
+            }
+            None if last.unknown == Unknown::Enough => false,
+            None => {
+                last.unknown = Unknown::Some;
+                true
+            }
+        };
+        if news { last.error.clone() } else { None }
     }
 
     /// Something of it was written: for [`ErrorSequence::check_unknown`].
@@ -193,6 +205,17 @@ mod tests {
         s.record("second");
         assert_eq!((s.check_for(1), s.check_for(1)), (Some("second"), None));
     }
+
+    #[test]
+    fn who_may_tell_nobody_takes_nothing_from_others() {
+        let s = ErrorSequence::default();
+        assert_eq!((s.hint_to(Some(1)), s.hint_to(None)), (None, None));
+        s.record("first");
+        assert_eq!((s.hint_to(Some(1)), s.hint_to(Some(1)), s.hint_to(None)), (Some("first"), None, Some("first")));
+        assert!(s.is_unseen());
+        assert_eq!((s.check(&s.opener()), s.is_unseen()), (Some("first"), false));
+    }
+
     #[test]
     fn who_cannot_be_told_apart_is_told_until_something_is_written() {
         let s = ErrorSequence::default();

@@ -97,18 +97,28 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
 
     let options = MountOptions { seed: Some(seed), ..options };
     let fs = assemble(dev, sb, journal_file, *borrowed, options, read_only)?;
+    match begin(&fs, read_only) {
+        Ok(()) => Ok(fs),
+        Err(e) => {
+            // What it has begun is the next one's, who may come at once.
+            fs.cut_off();
+            Err(e)
+        }
+    }
+}
 
-    // For writing: the mark that the image is in use, durable before the first change; the threads; and only then
-    // what a crash left half deleted, which changes things like any other operation.
+/// For writing: the mark that the image is in use, durable before the first change; the threads; and only then what a
+/// crash left half deleted, which changes things like any other operation.
+fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
     if !read_only {
         fs.mark_mounted()?;
         fs.start_threads()?;
-        clean_orphans(&fs)?;
+        clean_orphans(fs)?;
     }
     if !fs.root()?.is_dir() {
         return Err(Error::corrupt(Damage::Inode, "the root is no directory").of(InodeNr::ROOT));
     }
-    Ok(fs)
+    Ok(())
 }
 
 /// Mounts an image in order to change it behind everybody's back: no log, no marks, no orphans, no threads.

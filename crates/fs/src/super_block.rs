@@ -135,6 +135,9 @@ impl Filesystem {
     pub(crate) fn note_totals(&self) -> MutexGuard<'_, SuperBlock> {
         let (blocks, inodes) = self.groups.totals();
         let orphans = self.orphans.len();
+        // Without a log nothing on the device says of unlinked files that they are to be freed.
+        let whole = || !self.inodes.all().iter().any(|inode| inode.links() == 0);
+        let becomes_clean = !self.has_log && self.was_clean && whole();
         let mut sb = self.sb.lock();
         sb.set_free_blocks(blocks);
         sb.set_free_inodes(u32::try_from(inodes).unwrap_or(u32::MAX));
@@ -142,7 +145,7 @@ impl Filesystem {
         if orphans == 0 {
             sb.set_orphan_present(false);
         }
-        if !self.has_log && self.was_clean {
+        if becomes_clean {
             let state = sb.state() | FsState::VALID;
             sb.set_state(state);
         }

@@ -5,7 +5,9 @@ mod common;
 
 use common::*;
 use extant_block::device::Catch;
-use extant_fs::{Cred, Error, NewNode, RenameFlags, SetAttr, SetFlags, SetTime, WriteFlags};
+use extant_fs::{
+    Cred, Error, Filesystem, InodeRef, NewNode, RenameFlags, Result, SetAttr, SetFlags, SetMode, SetTime, WriteFlags,
+};
 use extant_ondisk::inode::InodeFlags;
 
 fn set(scene: &Scene, inode: &extant_fs::InodeRef, flags: InodeFlags) {
@@ -27,6 +29,37 @@ fn what_is_written_to_a_synchronous_file_is_durable() {
             let cut = scene.disk.after_cut();
             let there = content_of(&cut, "f").expect("there") == b"written";
             assert_eq!(there, synchronous, "{:?}", options.write_through_bytes);
+        }
+    }
+}
+
+#[test]
+fn what_a_synchronous_file_is_given_is_durable() {
+    type Give = fn(&Scene, &InodeRef) -> Result<()>;
+    let given: [(&str, Give); 3] = [
+        ("set", |fs, f| fs.set_xattr(f, b"user.new", b"1", SetMode::Any)),
+        ("removed", |fs, f| fs.remove_xattr(f, b"user.old")),
+        ("privileges", |fs, f| fs.drop_privileges(f, true)),
+    ];
+    for (what, give) in given {
+        for synchronous in [true, false] {
+            let scene = Disk::new(64, EXT4).mount(production());
+            let f = create(&scene, "f");
+            scene.set_xattr(&f, b"user.old", b"1", SetMode::Any).expect("set");
+            chmod(&scene, &f, 0o4755).expect("chmod");
+            if synchronous {
+                set(&scene, &f, InodeFlags::SYNC);
+            }
+            scene.sync().expect("sync");
+            let state = |fs: &Filesystem| {
+                let f = fs.walk(b"f", true).expect("there");
+                (fs.list_xattrs(&f).expect("names"), fs.getattr(&f).mode)
+            };
+            let before = state(&scene);
+            give(&scene, &f).expect("given");
+            let after = state(&scene);
+            assert_ne!(before, after, "{what}");
+            assert_eq!(state(&scene.disk.after_cut()), if synchronous { after } else { before }, "{what}");
         }
     }
 }

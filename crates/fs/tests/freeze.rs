@@ -551,6 +551,31 @@ fn what_loses_its_last_user_while_read_only_is_freed_when_it_is_not() {
     }
 }
 
+/// Without a journal nothing is recorded of such files: the image is not called clean while there are any.
+#[test]
+fn without_a_journal_an_image_with_unlinked_files_is_not_clean() {
+    for threads in [true, false] {
+        let dev = device(EXT2);
+        let options = MountOptions { borrow_journal: BorrowJournal::Never, ..options(threads) };
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let is_clean = || probe_superblock(&*dev).expect("superblock").0.state().contains(FsState::VALID);
+        let f = create(&fs, "f");
+        put(&fs, &f, 0, &[7; 100_000]);
+        unlink(&fs, "f");
+        assert!(fs.freeze().expect("frozen"));
+        assert!(!is_clean(), "frozen");
+        assert!(fs.thaw());
+        fs.remount(true).expect("read-only");
+        assert!(!is_clean(), "read-only");
+        fs.remount(false).expect("writable");
+        drop(f);
+        fs.remount(true).expect("read-only");
+        assert!(is_clean());
+        fs.unmount().expect("unmount");
+        common::tools::assert_clean(&dev);
+    }
+}
+
 /// What only an unlinked file has to be written waits for nobody, and nobody for it.
 #[test]
 fn an_unlinked_file_keeps_nobody_at_a_frozen_mount() {

@@ -259,6 +259,31 @@ fn a_file_does_not_leave_memory_before_anybody_was_told() {
 }
 
 /// Without an fsync: the old file, or the new one whole. A rename that cannot have the one keeps the other.
+/// Of a sync for a process the kernel may pass on nothing: umount(8) asks for one, and sync(2).
+#[test]
+fn who_ends_a_mount_is_told_also_of_what_a_sync_was_told() {
+    bounded(|| {
+        type End = fn(&Scene) -> Result<()>;
+        let ends: [(&str, End); 3] = [
+            ("freeze", |fs| fs.freeze().map(drop)),
+            ("read-only", |fs| fs.remount(true)),
+            ("unmount", |fs| fs.unmount()),
+        ];
+        for (what, end) in ends {
+            for process in [0, 77] {
+                let scene = Disk::new(64, EXT4).mount(production());
+                put(&scene, &create(&scene, "f"), 0, &[1; 8000]);
+                scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
+                let waiter = Waiter::new();
+                let tell = waiter.clone();
+                scene.sync_async_for(Asker::Process(process), Box::new(move |r| tell.set(r)));
+                waiter.wait().expect_err("lost");
+                end(&scene).expect_err(what);
+            }
+        }
+    });
+}
+
 #[test]
 fn a_rename_over_a_file_fails_with_the_data_that_it_writes() {
     bounded(|| {

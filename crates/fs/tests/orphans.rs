@@ -176,6 +176,25 @@ fn a_truncation_that_a_read_fails_late_leaves_nothing_behind() {
     tools::assert_clean(&dev);
 }
 
+/// The root is looked at last. Nobody works on after it: neither what the clean-up had begun, nor a thread that has the
+/// device.
+#[test]
+fn a_mount_that_fails_behind_the_clean_up_has_ended() {
+    let (dev, _) = with_orphans(KINDS[1], false);
+    let dev = Arc::new(dev);
+    let turn = || edit(&dev, InodeNr::ROOT, |slot| slot[1] ^= 0xC0); // a directory, a file
+    turn();
+    let shared = Arc::new(FaultyDevice::new(dev.clone()));
+    let failed = Filesystem::mount(shared.clone(), options(true)).err();
+    assert!(matches!(failed, Some(Error::Mount { .. })), "{failed:?}");
+    assert_eq!(Arc::strong_count(&shared), 1, "somebody has it still");
+    turn();
+    let fs = Filesystem::mount(shared, options(true)).expect("mounted");
+    assert_eq!(fs.inode_counts().1, 0);
+    fs.unmount().expect("unmount");
+    tools::assert_clean(&dev);
+}
+
 /// `errors=continue`: one orphan is damaged. The other goes, and the damaged one keeps its slot of the orphan file.
 #[test]
 fn a_damaged_orphan_does_not_keep_the_others() {

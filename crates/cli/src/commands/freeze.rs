@@ -25,7 +25,7 @@ pub fn run(args: &FreezeArgs, what: Control) -> Result<()> {
     };
     let root = File::open(&mount.dir).map_err(|e| Failure::io(&mount.dir, e).with_status(MOUNT))?;
     if what == Control::Freeze {
-        // An error is told to who wrote, as ever; the freeze is about what the server has.
+        // What the kernel has that is not written; the server itself tells of an error.
         let _ = rustix::fs::syncfs(&root);
     }
     control(&root, what).map_err(|e| match e {

@@ -181,7 +181,7 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
 fn tell_server(dir: &Path, read_only: bool) -> Result<std::result::Result<(), Errno>> {
     let root = File::open(dir).map_err(|e| Failure::io(dir, e).with_status(MOUNT))?;
     if read_only {
-        // What the kernel has that is not written; an error is told to who wrote, as ever.
+        // What the kernel has that is not written; the server itself tells of an error.
         let _ = rustix::fs::syncfs(&root);
     }
     Ok(extant_fuse::control(&root, if read_only { Control::ReadOnly } else { Control::ReadWrite }))

@@ -281,11 +281,14 @@ impl Filesystem {
     /// file (Linux: `setattr_should_drop_sgid`).
     pub fn drop_privileges(&self, inode: &InodeRef, member: bool) -> Result<()> {
         let _change = self.begin_change()?;
-        let _exclusive = inode.rw.write();
-        // The change itself would be refused, and must not leave this behind.
-        self.may_change(inode, Change::Preallocate)?;
-        let others = if member { 0 } else { S_ISGID };
-        self.kill_bits(inode, privileges(inode.mode()) | inode.mode() & others)
+        {
+            let _exclusive = inode.rw.write();
+            // The change itself would be refused, and must not leave this behind.
+            self.may_change(inode, Change::Preallocate)?;
+            let others = if member { 0 } else { S_ISGID };
+            self.kill_bits(inode, privileges(inode.mode()) | inode.mode() & others)?;
+        }
+        self.honour_sync(&[inode])
     }
 
     /// Drops the set-user-id bit, the set-group-id bit where it means what it says, and file capabilities: the content

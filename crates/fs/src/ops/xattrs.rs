@@ -41,7 +41,8 @@ impl Filesystem {
                 let written = self.write_inode(handle, inode);
                 self.whole(handle, written)
             })
-        })
+        })?;
+        self.honour_sync(&[inode])
     }
 
     /// Removes attribute `name`; [`Error::NoAttribute`] if it is not there.
@@ -57,7 +58,8 @@ impl Filesystem {
                 let written = self.write_inode(handle, inode);
                 self.whole(handle, written)
             })
-        })
+        })?;
+        self.honour_sync(&[inode])
     }
 }
 

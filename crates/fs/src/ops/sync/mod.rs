@@ -286,11 +286,21 @@ impl Filesystem {
     }
 
     /// Starts a sync on behalf of somebody, who is told once of data of any file that was lost (Linux: the error
-    /// sequence of the super block, which syncfs(2) reads).
+    /// sequence of the super block, which syncfs(2) reads). Of a process nobody knows whether it is told: the kernel
+    /// asks for sync(2) and umount(8), too, and passes nothing on (Linux: `sync_filesystem`). So who freezes or ends the
+    /// mount is told all the same.
     pub fn sync_async_for(&self, who: Asker, done: Done) {
         let fs = self.arc();
         let thread = shard_index() as u64;
-        self.barrier(Scope::All, Box::new(move |r| done(who.check(&fs.errors, thread).and(r))));
+        let told = move |r: Result<()>| {
+            let lost = match who {
+                Asker::Process(0) => fs.errors.hint_to(None),
+                Asker::Process(id) => fs.errors.hint_to(Some(u64::from(id))),
+                who => who.check(&fs.errors, thread).err(),
+            };
+            done(lost.map_or(r, Err));
+        };
+        self.barrier(Scope::All, Box::new(told));
     }
 
     pub(crate) fn wait_for(&self, ask: impl FnOnce(Done)) -> Result<()> {
