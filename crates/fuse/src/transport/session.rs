@@ -309,10 +309,11 @@ impl<S: Server> Session<S> {
 
 impl<S: Server> Drop for Session<S> {
     fn drop(&mut self) {
-        if self.channel.take().is_some() {
-            self.shared.destroy_once();
-            self.unmounter.detach_if_dead();
-        }
+        let Some(channel) = self.channel.take() else { return };
+        // Open as long: what is dead anybody may unmount, and have the device.
+        self.shared.destroy_once();
+        drop(channel);
+        self.unmounter.detach_if_dead();
     }
 }
 
