@@ -17,7 +17,7 @@ run() {
 # --no-fail-fast: one failure must not hide the others.
 run cargo test --locked --workspace --no-fail-fast
 # What a newcomer runs first, up to the speeds.
-run env EXTANT=target/debug/extant scripts/demo.sh --no-speeds
+run env EXTANT="${CARGO_TARGET_DIR:-target}/debug/extant" scripts/demo.sh --no-speeds
 
 awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
      END { printf "%d passed, %d failed, %d ignored\n", passed, failed, ignored }' "$log"

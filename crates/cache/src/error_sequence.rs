@@ -128,8 +128,8 @@ impl<E: Clone> ErrorSequence<E> {
         self.tell(None, true)
     }
 
-    /// As [`ErrorSequence::check_for`], or with `None` as [`ErrorSequence::check_unknown`], for somebody who may pass it
-    /// on to nobody: it remains one that nobody has seen.
+    /// As [`ErrorSequence::check_for`], or with `None` as [`ErrorSequence::check_unknown`], for somebody who may pass
+    /// it on to nobody: it remains one that nobody has seen.
     pub fn hint_to(&self, who: Option<u64>) -> Option<E> {
         self.tell(who, false)
     }

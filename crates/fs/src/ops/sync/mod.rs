@@ -287,8 +287,8 @@ impl Filesystem {
 
     /// Starts a sync on behalf of somebody, who is told once of data of any file that was lost (Linux: the error
     /// sequence of the super block, which syncfs(2) reads). Of a process nobody knows whether it is told: the kernel
-    /// asks for sync(2) and umount(8), too, and passes nothing on (Linux: `sync_filesystem`). So who freezes or ends the
-    /// mount is told all the same.
+    /// asks for sync(2) and umount(8), too, and passes nothing on (Linux: `sync_filesystem`). So who freezes or ends
+    /// the mount is told all the same.
     pub fn sync_async_for(&self, who: Asker, done: Done) {
         let fs = self.arc();
         let thread = shard_index() as u64;
