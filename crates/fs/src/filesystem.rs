@@ -388,7 +388,7 @@ impl Filesystem {
         }
     }
 
-    /// Whether a mount that cleans up ends by this error ([`recover::CleanUp`]). Then nothing that is not durable ever
+    /// Whether a mount that cleans up ends by this error ([`CleanUp`]). Then nothing that is not durable ever
     /// is, and the next one finds the same orphans: called before the handle ends that met it.
     fn gives_up(&self, e: &Error) -> bool {
         let fails = self.clean_up.fails(e);

@@ -486,12 +486,7 @@ fn a_lost_connection_is_told_of_while_a_worker_is_in_an_operation() {
     let fs = Arc::new(MemFs::new(Config::default()));
     let mut session = Session::mount(fs.clone(), dir.path(), &MountOptions::default()).expect("mounted");
     let unmounter = session.unmounter();
-    let (told, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (tell, held) = (told.clone(), AddAtDrop(gone.clone()));
-    session.when_lost(move || {
-        tell.fetch_add(1, Ordering::Relaxed);
-        Box::new(held)
-    });
+    let (told, gone) = count_when_lost(&mut session);
     let server = task::spawn("server", move || session.run()).expect("thread");
     fs.statfs_waits.store(true, Ordering::Release);
     let path = dir.path().to_owned();
@@ -528,12 +523,7 @@ fn a_connection_that_is_lost_during_destroy_is_told_of_by_another_worker() {
     };
     let mut session = Session::mount(fs.clone(), dir.path(), &options).expect("mounted");
     let unmounter = session.unmounter();
-    let (told, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (tell, held) = (told.clone(), AddAtDrop(gone.clone()));
-    session.when_lost(move || {
-        tell.fetch_add(1, Ordering::Relaxed);
-        Box::new(held)
-    });
+    let (told, gone) = count_when_lost(&mut session);
     let server = task::spawn("server", move || session.run()).expect("thread");
     let connection = connection(dir.path());
     fs.destroy_waits.store(true, Ordering::Release);
@@ -552,6 +542,17 @@ fn a_connection_that_is_lost_during_destroy_is_told_of_by_another_worker() {
     assert_eq!((of(&fs.counts.destroy), of(&told)), (1, u64::from(aborted)));
     // What is not called is dropped, too.
     assert_eq!(of(&gone), 1);
+}
+
+/// How often the session has told that its connection is lost, and how often it has let go of what it was given then.
+fn count_when_lost(session: &mut Session<MemFs>) -> (Arc<AtomicU64>, Arc<AtomicU64>) {
+    let (told, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (tell, held) = (told.clone(), AddAtDrop(gone.clone()));
+    session.when_lost(move || {
+        tell.fetch_add(1, Ordering::Relaxed);
+        Box::new(held)
+    });
+    (told, gone)
 }
 
 struct AddAtDrop(Arc<AtomicU64>);
