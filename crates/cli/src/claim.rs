@@ -219,8 +219,8 @@ mod tests {
             let dir = tempfile::tempdir().expect("directory");
             let image = make_image(dir.path(), &MkfsOptions::new(format, 32 << 20)).expect("image");
             let made = Command::new("losetup").args(["-f", "--show"]).arg(image).output().expect("losetup");
-            let path = String::from_utf8(made.stdout).expect("a path").trim().into();
-            Some(Loop { _dir: dir, spec: ImageSpec { path, partition: None } })
+            let path = String::from_utf8(made.stdout).expect("a path");
+            Some(Loop { _dir: dir, spec: ImageSpec::whole(path.trim()) })
         }
 
         fn job(&self) -> Job {

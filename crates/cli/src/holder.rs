@@ -32,7 +32,7 @@ pub struct Holder {
 pub fn find(spec: &ImageSpec) -> Holder {
     let path = mount_table::absolute(&spec.path);
     let wanted = ImageSpec { path: path.clone(), ..spec.clone() }.source();
-    let touches = |m: &Mount| spec.partition.is_none() || m.source == path || m.source == wanted;
+    let touches = |m: &Mount| spec.partition().is_none() || m.source == path || m.source == wanted;
     let mounts = mount_table::read().unwrap_or_default();
     let mounts = mounts.into_iter().filter(|m| m.is_extant() && m.is_trusted() && m.is_of(&path) && touches(m));
     Holder { mounts: mounts.map(|m| m.dir).collect(), processes: processes(&path) }

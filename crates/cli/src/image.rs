@@ -1,7 +1,8 @@
 //! Which image, which part of it, opened how.
 //!
-//! Main types: [`ImageSpec`] (`IMAGE` or `IMAGE@N`), [`Access`]. [`open_device`] answers with the device of the file
-//! system itself: the whole image, or a partition of it. [`open_image`] mounts it in this process.
+//! Main types: [`ImageSpec`] (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`), [`Part`], [`Access`]. [`open_device`] opens the
+//! device of the file system itself: the whole image, or a part of it. [`open_image`] mounts it in this process. What a
+//! command's options say of its images ([`ImageArgs`]) has its effect here.
 //!
 //! An image whose last server is about to end is waited for; one that is mounted is refused, with who has it
 //! ([`crate::holder`]).
@@ -10,6 +11,7 @@
 //! None.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -26,6 +28,7 @@ use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted};
 use extant_ondisk::partition::{Partition, read_table};
 use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
+use crate::args::ImageArgs;
 use crate::failure::{Failure, OPERATIONAL, Result, warn};
 use crate::formats;
 use crate::holder;
@@ -37,34 +40,75 @@ use crate::text::shown;
 /// keeps them anyway, and a second copy in folios would only cost.
 pub const WRITE_THROUGH_BYTES: u64 = 65536;
 
-/// An image, and perhaps a partition of it.
+/// Which part of an image holds the file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Part {
+    /// The whole image, or its only partition with ext2/3/4.
+    #[default]
+    Any,
+    Partition(u32),
+    /// From this byte on.
+    Offset(u64),
+}
+
+impl Part {
+    /// What two options say; the parser of the command line refuses both at once.
+    pub fn from_options(partition: Option<u32>, offset: Option<u64>) -> Part {
+        partition.map(Part::Partition).or(offset.map(Part::Offset)).unwrap_or_default()
+    }
+}
+
+/// As a mount option.
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Any => Ok(()),
+            Part::Partition(number) => write!(f, "partition={number}"),
+            Part::Offset(offset) => write!(f, "offset={offset}"),
+        }
+    }
+}
+
+/// An image, and the part of it that is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSpec {
     pub path: PathBuf,
-    pub partition: Option<u32>,
+    pub part: Part,
 }
 
 impl ImageSpec {
-    /// Takes `IMAGE` or `IMAGE@N`; a file whose name really ends in `@N` is taken as it is. `partition` comes from an
-    /// option and goes before.
-    pub fn parse(arg: &OsStr, partition: Option<u32>) -> ImageSpec {
-        if let Some((path, number)) = split_partition(arg)
-            && !Path::new(arg).exists()
-        {
-            return ImageSpec { path, partition: partition.or(Some(number)) };
+    /// All of the image at `path`.
+    pub fn whole(path: impl Into<PathBuf>) -> ImageSpec {
+        ImageSpec { path: path.into(), part: Part::Any }
+    }
+
+    /// Takes `IMAGE`, `IMAGE@N` or `IMAGE?offset=N`; a file whose name really ends like that is taken as it is.
+    pub fn parse(arg: &OsStr) -> ImageSpec {
+        match split_part(arg) {
+            Some((path, part)) if !Path::new(arg).exists() => ImageSpec { path, part },
+            _ => ImageSpec::whole(arg),
         }
-        ImageSpec { path: arg.into(), partition }
+    }
+
+    /// The image, of which `part` is meant unless the name itself says which.
+    pub fn or(self, part: Part) -> ImageSpec {
+        if self.part == Part::Any { ImageSpec { part, ..self } } else { self }
+    }
+
+    pub fn partition(&self) -> Option<u32> {
+        if let Part::Partition(number) = self.part { Some(number) } else { None }
     }
 
     /// As on the command line, fit for a message.
     pub fn shown(&self) -> String {
-        shown(self.source().as_os_str().as_bytes())
+        let source = shown(self.source().as_os_str().as_bytes());
+        if let Part::Offset(offset) = self.part { format!("{source}?offset={offset}") } else { source }
     }
 
     /// What the kernel shows as the source of its mount, and unmounting goes by.
     pub fn source(&self) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
-        if let Some(number) = self.partition {
+        if let Some(number) = self.partition() {
             name.push(format!("@{number}"));
         }
         name.into()
@@ -72,14 +116,15 @@ impl ImageSpec {
 
     /// A partition of a block device for which the kernel has a device of its own, as that device.
     pub fn resolved(self) -> ImageSpec {
-        let own = self.partition.filter(|_| self.is_block_device()).and_then(|n| partition_device(&self.path, n));
-        own.map_or(self, |path| ImageSpec { path, partition: None })
+        let own = self.partition().filter(|_| self.is_block_device()).and_then(|n| partition_device(&self.path, n));
+        own.map_or(self, ImageSpec::whole)
     }
 
     /// The same for all ways to write its name; the only partition that can be meant has its number.
     pub fn canonical(&self) -> ImageSpec {
         let path = self.path.canonicalize().unwrap_or(self.path.clone());
-        ImageSpec { path, partition: self.partition.or_else(|| only_partition(self)) }
+        let only = if self.part == Part::Any { only_partition(self) } else { None };
+        ImageSpec { path, part: only.map_or(self.part, Part::Partition) }
     }
 
     /// A block device that the kernel refuses to write; opening it does not tell.
@@ -95,11 +140,15 @@ impl ImageSpec {
     }
 }
 
-fn split_partition(arg: &OsStr) -> Option<(PathBuf, u32)> {
+fn split_part(arg: &OsStr) -> Option<(PathBuf, Part)> {
     let bytes = arg.as_bytes();
-    let at = bytes.iter().rposition(|b| *b == b'@').filter(|at| *at > 0)?;
-    let number = std::str::from_utf8(&bytes[at + 1..]).ok()?.parse().ok()?;
-    Some((OsStr::from_bytes(&bytes[..at]).into(), number))
+    let at = bytes.iter().rposition(|b| matches!(b, b'@' | b'?')).filter(|at| *at > 0)?;
+    let end = std::str::from_utf8(&bytes[at..]).ok()?;
+    let part = match end.strip_prefix("?offset=") {
+        Some(offset) => Part::Offset(size::parse(offset).ok()?),
+        None => Part::Partition(end.strip_prefix('@')?.parse().ok()?),
+    };
+    Some((OsStr::from_bytes(&bytes[..at]).into(), part))
 }
 
 /// The kernel's device for partition `number` of the block device at `disk`.
@@ -119,8 +168,6 @@ pub struct Access {
     pub read_only: bool,
     pub io: IoMode,
     pub engine: Engine,
-    /// Bytes before the file system, instead of a partition.
-    pub offset: Option<u64>,
     /// Claim a block device (O_EXCL).
     pub exclusive: bool,
 }
@@ -128,25 +175,15 @@ pub struct Access {
 impl Access {
     /// For the tools: through the page cache, nothing in flight.
     pub fn tool(read_only: bool) -> Access {
-        Access { read_only, io: IoMode::Buffered, engine: Engine::Psync, offset: None, exclusive: true }
+        Access { read_only, io: IoMode::Buffered, engine: Engine::Psync, exclusive: true }
     }
 }
 
 /// The device that holds the file system.
 pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
-    match (access.offset, spec.partition) {
-        (Some(_), Some(_)) => return Err(Failure::usage("an offset and a partition exclude each other")),
-        (Some(offset), None) => {
-            if offset >= look(spec)?.size_bytes() {
-                return Err(Failure::op(format!("{}: offset {offset} is past the end", spec.shown())));
-            }
-            return open_window(spec, access, offset, None);
-        }
-        (None, Some(number)) => {
-            let (start, len) = find_partition(&*look(spec)?, number)?;
-            return open_window(spec, access, start, Some(len));
-        }
-        (None, None) => {}
+    if spec.part != Part::Any {
+        let (start, len) = place(spec)?;
+        return open_window(spec, access, start, len);
     }
     let whole = look(spec)?;
     if has_magic(&*whole) {
@@ -160,7 +197,7 @@ pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDev
         return open_whole(spec, access);
     }
     let (number, (start, len)) = choose_partition(spec, &whole, &partitions)?;
-    open_window(&ImageSpec { partition: Some(number), ..spec.clone() }, access, start, Some(len))
+    open_window(&ImageSpec { part: Part::Partition(number), ..spec.clone() }, access, start, Some(len))
 }
 
 /// The partition that is meant where none is named, if there is one.
@@ -175,9 +212,22 @@ fn only_partition(spec: &ImageSpec) -> Option<u32> {
 
 /// Where in the image file its file system is: the first byte, and how many; `None` for all.
 pub fn place(spec: &ImageSpec) -> Result<(u64, Option<u64>)> {
-    let Some(number) = spec.partition else { return Ok((0, None)) };
-    let (start, len) = find_partition(&*look(spec)?, number)?;
-    Ok((start, Some(len)))
+    match spec.part {
+        Part::Any => Ok((0, None)),
+        Part::Partition(number) => find_partition(&*look(spec)?, number).map(|(start, len)| (start, Some(len))),
+        Part::Offset(offset) => {
+            let failed = |what: &str| {
+                Failure::op(format!("{}: offset {offset} {what}", shown(spec.path.as_os_str().as_bytes())))
+            };
+            if !offset.is_multiple_of(512) {
+                return Err(failed("is no multiple of 512"));
+            }
+            if offset >= look(spec)?.size_bytes() {
+                return Err(failed("is past the end"));
+            }
+            Ok((offset, None))
+        }
+    }
 }
 
 /// The image from its first byte on, whoever has it: for a look at its partitions.
@@ -241,10 +291,7 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
         exclusive: access.exclusive,
         offset,
         len,
-        shown_as: (spec.partition.is_some() || offset > 0).then(|| match spec.partition {
-            Some(_) => spec.shown(),
-            None => format!("{}+{offset}", spec.shown()),
-        }),
+        shown_as: (spec.part != Part::Any).then(|| spec.shown()),
         ..OpenOptions::default()
     };
     if !access.read_only && !spec.is_block_device() {
@@ -302,13 +349,13 @@ fn no_loop_device(spec: &ImageSpec, offset: u64, len: Option<u64>) -> Result<()>
     }
 }
 
-/// That no loop device could write to the image file of a mount that begins at byte `offset` of it, if one is given.
-/// Its name is whatever whoever mounted it said: anything else than a file is left alone.
-pub fn refuse_loop_device(spec: &ImageSpec, offset: Option<u64>) -> Result<()> {
+/// That no loop device could write to the image file of a mount. Its name is whatever whoever mounted it said: anything
+/// else than a file is left alone.
+pub fn refuse_loop_device(spec: &ImageSpec) -> Result<()> {
     if !spec.path.metadata().is_ok_and(|m| m.is_file()) {
         return Ok(());
     }
-    let (start, len) = if let Some(offset) = offset { (offset, None) } else { place(&spec.canonical())? };
+    let (start, len) = place(&spec.canonical())?;
     no_loop_device(spec, start, len)
 }
 
@@ -372,12 +419,33 @@ pub fn list(partitions: &[Partition]) -> String {
     out
 }
 
+impl ImageArgs {
+    /// The image that `arg` names, and which part of it.
+    pub fn spec(&self, arg: &OsStr) -> ImageSpec {
+        ImageSpec::parse(arg).or(self.part())
+    }
+
+    /// Which part of an image is meant whose name does not say.
+    pub fn part(&self) -> Part {
+        Part::from_options(self.partition, self.offset)
+    }
+
+    /// How a command of these options opens an image.
+    pub fn access(&self, read_only: bool) -> Access {
+        Access::tool(read_only)
+    }
+
+    /// How a command of these options mounts an image in this process.
+    pub fn mount_options(&self, read_only: bool) -> MountOptions {
+        MountOptions { read_only, ..MountOptions::default() }
+    }
+}
+
 /// Mounts in this process. An image that needs recovery and is only read is replayed in memory.
-pub fn open_image(spec: &ImageSpec, read_only: bool) -> Result<Mounted> {
-    let dev = open_device(spec, &Access::tool(read_only))?;
+pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<Mounted> {
+    let dev = open_device(spec, &how.access(read_only))?;
     let through = (!spec.is_block_device()).then_some(WRITE_THROUGH_BYTES);
-    let options = MountOptions { read_only, write_through_bytes: through, ..MountOptions::default() };
-    mount(dev, options)
+    mount(dev, MountOptions { write_through_bytes: through, ..how.mount_options(read_only) })
 }
 
 /// [`Filesystem::mount`], with its messages on standard error and a plain word for what is no file system at all.
@@ -446,7 +514,7 @@ mod tests {
             label: String::new(),
         };
         let both = [partition(1), partition(2)];
-        let spec = ImageSpec { path: "disk.img".into(), partition: None };
+        let spec = ImageSpec::whole("disk.img");
         let whole: Arc<dyn BlockDevice> = faulty.clone();
         let choose = || choose_partition(&spec, &whole, &both).map(|(number, _)| number).map_err(|e| e.message);
         for (found, said) in [(0, "none of its partitions"), (1, ""), (2, "with 2 ext2/3/4 file systems")] {
@@ -468,16 +536,22 @@ mod tests {
     }
 
     #[test]
-    fn partitions_in_names() {
-        let spec = |s: &str| ImageSpec::parse(OsStr::new(s), None);
-        assert_eq!(spec("no/such.img"), ImageSpec { path: "no/such.img".into(), partition: None });
-        assert_eq!(spec("no/such.img@2"), ImageSpec { path: "no/such.img".into(), partition: Some(2) });
-        assert_eq!(spec("a@b"), ImageSpec { path: "a@b".into(), partition: None });
-        assert_eq!(spec("@2"), ImageSpec { path: "@2".into(), partition: None });
-        assert_eq!(ImageSpec::parse(OsStr::new("x@2"), Some(3)).partition, Some(3));
+    fn a_name_tells_the_part_of_an_image() {
+        let spec = |s: &str| ImageSpec::parse(OsStr::new(s));
+        for whole in ["no/such.img", "a@b", "@2", "?offset=512", "a?offset=x", "a?offset=512@", "a?b@x"] {
+            assert_eq!(spec(whole), ImageSpec::whole(whole));
+        }
+        let (path, part) = ("no/such.img".into(), Part::Partition(2));
+        assert_eq!(spec("no/such.img@2"), ImageSpec { path, part });
+        let (path, part) = ("a@2".into(), Part::Offset(1 << 20));
+        assert_eq!(spec("a@2?offset=1M"), ImageSpec { path, part });
+        assert_eq!(spec("x@2").or(Part::Offset(512)).part, Part::Partition(2));
+        assert_eq!(spec("x").or(Part::Offset(512)).shown(), "x?offset=512");
         let dir = tempfile::tempdir().expect("directory");
-        let named = dir.path().join("x@2");
-        std::fs::write(&named, b"").expect("file");
-        assert_eq!(ImageSpec::parse(named.as_os_str(), None), ImageSpec { path: named, partition: None });
+        for name in ["x@2", "x?offset=512"] {
+            let named = dir.path().join(name);
+            std::fs::write(&named, b"").expect("file");
+            assert_eq!(ImageSpec::parse(named.as_os_str()), ImageSpec::whole(named));
+        }
     }
 }

@@ -145,7 +145,7 @@ pub fn find(path: &Path) -> Result<Option<Mount>> {
     {
         return Ok(Some(mount));
     }
-    let spec = ImageSpec::parse(path.as_os_str(), None);
+    let spec = ImageSpec::parse(path.as_os_str());
     let image = ImageSpec { path: absolute(&spec.path), ..spec }.resolved().source();
     let path = absolute(path);
     let mounts = read()?;

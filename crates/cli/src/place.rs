@@ -1,4 +1,5 @@
-//! Arguments of `cp` and of the commands that change an image: a path of the host, or `IMAGE:PATH`, `IMAGE@N:PATH`.
+//! Arguments of `cp` and of the commands that change an image: a path of the host, or `IMAGE:PATH`, `IMAGE@N:PATH`,
+//! `IMAGE?offset=N:PATH`.
 //!
 //! # Locking
 //! None.
@@ -28,7 +29,7 @@ impl Place {
             return local();
         }
         let colons = || bytes.iter().enumerate().filter(|(i, b)| **b == b':' && *i > 0).map(|(i, _)| i);
-        let spec = |at: usize| ImageSpec::parse(OsStr::from_bytes(&bytes[..at]), None);
+        let spec = |at: usize| ImageSpec::parse(OsStr::from_bytes(&bytes[..at]));
         let inside = |at: usize| Place::Inside(spec(at), bytes[at + 1..].to_vec());
         let is_image = |at: &usize| {
             let meta = spec(*at).path.metadata();
@@ -55,9 +56,9 @@ impl Place {
 
 /// An image and paths in it, of a command that is told `IMAGE PATH...`; `IMAGE:PATH...` means the same, as everywhere
 /// else.
-pub fn in_image(image: &OsStr, paths: &[OsString], partition: Option<u32>) -> (ImageSpec, Vec<OsString>) {
+pub fn in_image(image: &OsStr, paths: &[OsString]) -> (ImageSpec, Vec<OsString>) {
     let Place::Inside(spec, first) = Place::parse(image) else {
-        return (ImageSpec::parse(image, partition), paths.to_vec());
+        return (ImageSpec::parse(image), paths.to_vec());
     };
     let path = |inner: Vec<u8>| OsString::from_vec(if inner.is_empty() { b"/".to_vec() } else { inner });
     let more = paths.iter().map(|p| match Place::parse(p) {
@@ -65,7 +66,7 @@ pub fn in_image(image: &OsStr, paths: &[OsString], partition: Option<u32>) -> (I
         _ => p.clone(),
     });
     let all = std::iter::once(path(first)).chain(more).collect();
-    (ImageSpec { partition: partition.or(spec.partition), ..spec }, all)
+    (spec, all)
 }
 
 /// The one path of a command that takes one; without any the root.
@@ -83,6 +84,7 @@ pub fn the_path(paths: &[OsString]) -> Result<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::Part;
 
     #[test]
     fn an_image_and_its_path_may_be_one_word() {
@@ -95,13 +97,13 @@ mod tests {
             word
         };
         let words = |ends: &[&str]| ends.iter().map(OsString::from).collect::<Vec<_>>();
-        let (spec, paths) = in_image(&image, &words(&["/x"]), None);
-        assert_eq!((spec.path.as_os_str(), spec.partition, paths), (image.as_os_str(), None, words(&["/x"])));
-        let (spec, paths) = in_image(&word("@2:/x"), &[word("@2:/y:z"), "/v".into(), word("@3:/w")], None);
-        assert_eq!((spec.path.as_os_str(), spec.partition), (image.as_os_str(), Some(2)));
+        let (spec, paths) = in_image(&image, &words(&["/x"]));
+        assert_eq!((spec, paths), (ImageSpec::whole(&image), words(&["/x"])));
+        let (spec, paths) = in_image(&word("@2:/x"), &[word("@2:/y:z"), "/v".into(), word("@3:/w")]);
+        assert_eq!((spec.path.as_os_str(), spec.part), (image.as_os_str(), Part::Partition(2)));
         let other = word("@3:/w").into_string().expect("UTF-8");
         assert_eq!(paths, words(&["/x", "/y:z", "/v", &other]));
-        assert_eq!(in_image(&word(":"), &[], Some(1)).1, words(&["/"]));
+        assert_eq!(in_image(&word(":"), &[]).1, words(&["/"]));
     }
 
     #[test]
@@ -111,14 +113,15 @@ mod tests {
         std::fs::write(path("a.img"), b"").expect("file");
         std::fs::write(path("b:c"), b"").expect("file");
         let parse = |s: String| Place::parse(OsStr::new(&s));
-        let inside = |image: &str, partition, inner: &str| {
-            Place::Inside(ImageSpec { path: image.into(), partition }, inner.as_bytes().to_vec())
+        let inside = |image: &str, part, inner: &str| {
+            Place::Inside(ImageSpec { path: image.into(), part }, inner.as_bytes().to_vec())
         };
-        assert_eq!(parse(path("a.img:/etc")), inside(&path("a.img"), None, "/etc"));
-        assert_eq!(parse(path("a.img@2:x:y")), inside(&path("a.img"), Some(2), "x:y"));
-        assert_eq!(parse(path("a.img:")), inside(&path("a.img"), None, ""));
+        assert_eq!(parse(path("a.img:/etc")), inside(&path("a.img"), Part::Any, "/etc"));
+        assert_eq!(parse(path("a.img@2:x:y")), inside(&path("a.img"), Part::Partition(2), "x:y"));
+        assert_eq!(parse(path("a.img?offset=512:/x")), inside(&path("a.img"), Part::Offset(512), "/x"));
+        assert_eq!(parse(path("a.img:")), inside(&path("a.img"), Part::Any, ""));
         assert_eq!(parse(path("b:c")), Place::Local(path("b:c").into_bytes()));
-        assert_eq!(parse("no.img:/x".into()), inside("no.img", None, "/x"));
+        assert_eq!(parse("no.img:/x".into()), inside("no.img", Part::Any, "/x"));
         assert_eq!(parse("no:x".into()), Place::Local(b"no:x".to_vec()));
         assert_eq!(parse(":/x".into()), Place::Local(b":/x".to_vec()));
     }

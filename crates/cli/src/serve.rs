@@ -33,7 +33,7 @@ use signal_hook::iterator::Signals;
 use crate::cgroup;
 use crate::claim::Claim;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
-use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_whole};
+use crate::image::{self, Access, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device, open_whole};
 use crate::log;
 use crate::mount_options::MountConfig;
 use crate::mount_table;
@@ -142,8 +142,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     // A part of a device, too: the kernel then claims the whole of it.
     let fuseblk = block && root;
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
-    let mut access =
-        Access { read_only: config.fs.read_only, io, engine: config.engine, offset: config.offset, exclusive: true };
+    let mut access = Access { read_only: config.fs.read_only, io, engine: config.engine, exclusive: true };
     // Held while a replay may write, and let go of when the kernel is about to claim it.
     let how = Access { engine: Engine::Psync, ..access.clone() };
     let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };
@@ -193,8 +192,7 @@ fn run(
     fuse.allow_other = config.allow_other.unwrap_or(root);
     fuse.default_permissions = config.checks_permissions();
     let mut options = server_options(config, root);
-    let whole = job.spec.partition.is_none() && config.offset.is_none();
-    options.bmap = whole && matches!(kind, MountKind::FuseBlk { .. });
+    options.bmap = job.spec.part == Part::Any && matches!(kind, MountKind::FuseBlk { .. });
     let server = match FsServer::new(fs, options) {
         Ok(server) => Arc::new(server),
         Err(e) => return Err(give_up(format!("{image}: {e}"))),

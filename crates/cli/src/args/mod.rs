@@ -29,7 +29,8 @@ use crate::record::Format;
   extant cp -r site/ disk.img@2:/var/www
   extant mount disk.img /mnt && extant unmount /mnt
 
-An image is a file or a block device. IMAGE@N is its partition N; the only one with ext2/3/4 need not be named.
+An image is a file or a block device. IMAGE@N is its partition N; the only one with ext2/3/4 need not be named. \
+IMAGE?offset=BYTES is a file system that begins there.
 
 Exit status: 0, 1 (usage; a script's line that failed), 8 (the image or the system said no), 128 and its number for a signal \
 (SIGINT 130, SIGTERM 143), 141 (nobody reads the output). mount and unmount: those of mount(8).")]
@@ -50,25 +51,25 @@ pub enum Command {
     Freeze(FreezeArgs),
     /// End `extant freeze`
     Thaw(FreezeArgs),
-    Info(InfoArgs),
-    Ls(LsArgs),
-    Cat(CatArgs),
-    Stat(StatArgs),
-    Tree(TreeArgs),
-    Find(FindArgs),
-    Du(DuArgs),
-    Df(DfArgs),
-    Cp(CpArgs),
-    Rm(RmArgs),
-    Mkdir(MkdirArgs),
-    Ln(LnArgs),
-    Mv(MvArgs),
-    Chmod(ChmodArgs),
-    Chown(ChownArgs),
-    Mknod(MknodArgs),
-    Touch(TouchArgs),
-    Xattr(XattrArgs),
-    Script(ScriptArgs),
+    Info(OnImage<InfoArgs>),
+    Ls(OnImage<LsArgs>),
+    Cat(OnImage<CatArgs>),
+    Stat(OnImage<StatArgs>),
+    Tree(OnImage<TreeArgs>),
+    Find(OnImage<FindArgs>),
+    Du(OnImage<DuArgs>),
+    Df(OnImage<DfArgs>),
+    Cp(OnImage<CpArgs>),
+    Rm(OnImage<RmArgs>),
+    Mkdir(OnImage<MkdirArgs>),
+    Ln(OnImage<LnArgs>),
+    Mv(OnImage<MvArgs>),
+    Chmod(OnImage<ChmodArgs>),
+    Chown(OnImage<ChownArgs>),
+    Mknod(OnImage<MknodArgs>),
+    Touch(OnImage<TouchArgs>),
+    Xattr(OnImage<XattrArgs>),
+    Script(OnImage<ScriptArgs>),
     Lab(LabArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
@@ -280,8 +281,6 @@ pub struct InfoArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub partition: PartitionArg,
 }
 
 /// List a directory
@@ -319,8 +318,6 @@ pub struct LsArgs {
     pub help: Option<bool>,
     #[command(flatten)]
     pub format: Format,
-    #[command(flatten)]
-    pub partition: PartitionArg,
 }
 
 /// Print files
@@ -334,8 +331,6 @@ pub struct CatArgs {
     pub image: OsString,
     /// Paths in the image
     pub paths: Vec<OsString>,
-    #[command(flatten)]
-    pub partition: PartitionArg,
 }
 
 /// Everything about one file; symbolic links are not followed
@@ -350,8 +345,6 @@ pub struct StatArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub partition: PartitionArg,
 }
 
 /// Draw a directory tree
@@ -369,8 +362,6 @@ pub struct TreeArgs {
     pub levels: Option<u32>,
     #[command(flatten)]
     pub format: Format,
-    #[command(flatten)]
-    pub partition: PartitionArg,
 }
 
 /// Copy files into an image, out of one, or from one to another
@@ -439,9 +430,23 @@ pub struct ManArgs {
     pub dir: Option<PathBuf>,
 }
 
+// A command that names images: its own arguments, and the options that all such commands have. No doc comment on either
+// type: it would become the help text of each command.
 #[derive(Args, Debug)]
-pub struct PartitionArg {
-    /// Partition of a whole-disk image
-    #[arg(long, value_name = "N")]
+pub struct OnImage<A: Args> {
+    #[command(flatten)]
+    pub verb: A,
+    #[command(flatten)]
+    pub how: ImageArgs,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Image")]
+pub struct ImageArgs {
+    /// Partition of a whole disk; IMAGE@N says it for one image
+    #[arg(long, value_name = "N", conflicts_with = "offset", global = true)]
     pub partition: Option<u32>,
+    /// Where the file system begins; IMAGE?offset=BYTES says it for one image
+    #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse, global = true)]
+    pub offset: Option<u64>,
 }

@@ -392,8 +392,6 @@ pub struct ScriptArgs {
     /// Say each line before it is done
     #[arg(short, long)]
     pub verbose: bool,
-    #[command(flatten)]
-    pub partition: super::PartitionArg,
 }
 
 /// A line of a script.

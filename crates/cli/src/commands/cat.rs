@@ -8,20 +8,21 @@ use std::os::unix::ffi::OsStrExt;
 
 use extant_fs::Filesystem;
 
+use super::verb::Images;
 use crate::args::CatArgs;
 use crate::failure::{Failure, OPERATIONAL, Result, each};
-use crate::image::{self, open_image};
+use crate::image;
 use crate::place::in_image;
 use crate::text::Output;
 
 const READ_BYTES: usize = 1 << 20;
 
-pub fn run(args: &CatArgs) -> Result<()> {
-    let (spec, paths) = in_image(&args.image, &args.paths, args.partition.partition);
+pub fn run(args: &CatArgs, images: &mut Images) -> Result<()> {
+    let (spec, paths) = in_image(&args.image, &args.paths);
     if paths.is_empty() {
         return Err(Failure::usage(format!("which files of {}?", spec.shown())));
     }
-    let fs = open_image(&spec, true)?;
+    let fs = images.image(&spec)?;
     let mut out = Output::new();
     let done = each(&paths, |path| cat(&fs, path.as_bytes(), &mut out))?;
     out.flush()?;

@@ -18,26 +18,26 @@ use extant_recovery::locate::open_journal;
 use extant_recovery::{JournalState, Replay, journal_state};
 use serde_json::{Value, json};
 
-use crate::args::InfoArgs;
+use crate::args::{ImageArgs, InfoArgs};
 use crate::failure::{Failure, Result};
 use crate::formats;
-use crate::image::{self, Access, ImageSpec, has_magic, look, open_device};
+use crate::image::{self, ImageSpec, Part, has_magic, look, open_device};
 use crate::record::escaped;
 use crate::size::human;
 use crate::text::{self, Output};
 
-pub fn run(args: &InfoArgs) -> Result<()> {
-    let spec = ImageSpec::parse(&args.image, args.partition.partition);
-    let access = Access::tool(true);
+pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
+    let spec = how.spec(&args.image);
+    let access = how.access(true);
     let whole = look(&spec)?;
     let whole_size = whole.size_bytes();
-    if spec.partition.is_none() && !has_magic(&*whole) {
+    if spec.part == Part::Any && !has_magic(&*whole) {
         if let Some(format) = formats::identify(&*whole) {
             return Err(format.refuse(&spec.shown()));
         }
         let partitions = image::partitions(&*whole)?;
         if !partitions.is_empty() {
-            return print_partitions(args, &whole, &partitions);
+            return print_partitions(args, &spec, &whole, &partitions);
         }
     }
     drop(whole);
@@ -45,14 +45,14 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     let (sb, backup) = match probe_superblock(&*dev) {
         Ok(found) => found,
         // Says it better.
-        Err(e) => return Err(image::mount(dev, read_only()).err().unwrap_or_else(|| Failure::op(e.to_string()))),
+        Err(e) => return Err(image::mount(dev, read_only(how)).err().unwrap_or_else(|| Failure::op(e.to_string()))),
     };
     let facts = Facts {
         spec: &spec,
-        size: if spec.partition.is_some() { dev.size_bytes() } else { whole_size },
+        size: if spec.part != Part::Any { dev.size_bytes() } else { whole_size },
         backup,
         journal: Journal::look(&dev, &sb),
-        space: image::mount(dev.clone(), read_only()).ok().map(|fs| fs.statfs()),
+        space: image::mount(dev.clone(), read_only(how)).ok().map(|fs| fs.statfs()),
         sb,
     };
     let mut out = Output::new();
@@ -65,12 +65,16 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     Ok(())
 }
 
-fn read_only() -> MountOptions {
-    MountOptions { read_only: true, threads: false, ..MountOptions::default() }
+fn read_only(how: &ImageArgs) -> MountOptions {
+    MountOptions { threads: false, ..how.mount_options(true) }
 }
 
-fn print_partitions(args: &InfoArgs, whole: &Arc<dyn BlockDevice>, partitions: &[Partition]) -> Result<()> {
-    let spec = ImageSpec::parse(&args.image, None);
+fn print_partitions(
+    args: &InfoArgs,
+    spec: &ImageSpec,
+    whole: &Arc<dyn BlockDevice>,
+    partitions: &[Partition],
+) -> Result<()> {
     let mut out = Output::new();
     let mut rows = Vec::new();
     if !args.json {
@@ -212,8 +216,10 @@ impl Facts<'_> {
         let sb = &self.sb;
         let bs = u64::from(sb.block_size);
         writeln!(out, "Image:       {}", self.spec.shown())?;
-        if let Some(n) = self.spec.partition {
-            writeln!(out, "Partition:   {n}")?;
+        match self.spec.part {
+            Part::Any => {}
+            Part::Partition(n) => writeln!(out, "Partition:   {n}")?,
+            Part::Offset(offset) => writeln!(out, "Offset:      {offset}")?,
         }
         writeln!(out, "Size:        {} ({} bytes)", human(self.size), self.size)?;
         write!(out, "File system: {}", generation(sb))?;
@@ -298,7 +304,8 @@ impl Facts<'_> {
         };
         json!({
             "image": self.spec.shown(),
-            "partition": self.spec.partition,
+            "partition": self.spec.partition(),
+            "offset": if let Part::Offset(offset) = self.spec.part { Some(offset) } else { None },
             "size": self.size,
             "filesystem": {
                 "type": generation(sb),

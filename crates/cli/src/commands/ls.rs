@@ -9,16 +9,17 @@ use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Attr, Error, Filesystem, InodeRef};
 use extant_ondisk::inode::FileType;
 
+use super::verb::Images;
 use crate::args::LsArgs;
 use crate::failure::{Failure, OPERATIONAL, Result};
-use crate::image::{self, open_image};
+use crate::image;
 use crate::place::{in_image, the_path};
 use crate::record::{self, Records};
 use crate::{size, text};
 
-pub fn run(args: &LsArgs) -> Result<()> {
-    let (spec, paths) = in_image(&args.image, args.path.as_slice(), args.partition.partition);
-    let fs = open_image(&spec, true)?;
+pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
+    let (spec, paths) = in_image(&args.image, args.path.as_slice());
+    let fs = images.image(&spec)?;
     let path = the_path(&paths)?;
     let long = args.long || args.numeric;
     // As ls(1): a link named on the command line is followed, unless it is to be described.
@@ -33,7 +34,7 @@ pub fn run(args: &LsArgs) -> Result<()> {
     }
     let failed = lister.failed;
     lister.records.end()?;
-    if failed { Err(Failure::silent(OPERATIONAL)) } else { image::refuse_damage([&*fs]) }
+    if failed { Err(Failure::silent(OPERATIONAL)) } else { image::refuse_damage([&fs]) }
 }
 
 struct Lister<'a> {

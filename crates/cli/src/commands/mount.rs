@@ -22,7 +22,7 @@ use rustix::process::geteuid;
 use crate::args::{MountArgs, MountHelper, UnmountArgs};
 use crate::commands::unmount;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, mention, plain, plain_text, warn};
-use crate::image::{self, ImageSpec};
+use crate::image::{self, ImageSpec, Part};
 use crate::mount_options::MountConfig;
 use crate::mount_table::{self, Mount};
 use crate::namespace;
@@ -41,9 +41,10 @@ pub fn run(args: MountArgs) -> Result<()> {
         return Err(Failure::usage(format!("where? `extant mount {} DIRECTORY`", shown(args.image.as_bytes()))));
     };
     let dir = mount_table::absolute(dir);
-    let mut spec = ImageSpec::parse(&args.image, config.partition);
-    if spec.partition.is_some() && config.offset.is_some() {
-        return Err(Failure::usage("an offset and a partition exclude each other"));
+    let part = Part::from_options(config.partition, config.offset);
+    let mut spec = ImageSpec::parse(&args.image).or(part);
+    if part != Part::Any && part != spec.part {
+        return Err(Failure::usage(format!("{}: the name and an option ({part}) exclude each other", spec.shown())));
     }
     // The server leaves our directory, and unmounting goes by the image's whole name.
     spec.path = spec.path.canonicalize().map_err(|e| {
@@ -144,13 +145,13 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
     if read_only && said == Some("rw") {
         return Err(failed("it was mounted read-only with norecovery: unmount it, and mount it again"));
     }
-    let spec = ImageSpec::parse(mount.source.as_os_str(), None);
+    let spec = ImageSpec::parse(mount.source.as_os_str()).or(Part::from_options(config.partition, config.offset));
     if !read_only && spec.is_read_only_device() {
         return Err(failed("cannot remount read-write: the device is write-protected"));
     }
     if said == Some("rw") {
         // It may have come while nothing was written here.
-        image::refuse_loop_device(&spec, config.offset).map_err(|e| e.with_status(MOUNT))?;
+        image::refuse_loop_device(&spec).map_err(|e| e.with_status(MOUNT))?;
     }
     let kernel = || match root.then(|| extant_fuse::remount(dir, &config.fuse)) {
         Some(Err(FuseError::Mount { errno: Errno::BUSY, .. })) => Err(failed("busy: a file in it is open for writing")),
@@ -221,8 +222,8 @@ fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
     for options in &args.options {
         command.arg("-o").arg(options);
     }
-    if let Some(number) = job.spec.partition {
-        command.arg("-o").arg(format!("partition={number}"));
+    if job.spec.part != Part::Any {
+        command.arg("-o").arg(job.spec.part.to_string());
     }
     if args.sloppy {
         command.arg("-s");

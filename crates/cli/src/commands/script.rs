@@ -21,15 +21,15 @@ use extant_block::device::{FileDevice, OpenOptions};
 use extant_fs::{Draft, Filesystem, MountOptions};
 
 use super::verb::Images;
-use crate::args::{Line, ScriptArgs};
+use crate::args::{ImageArgs, Line, ScriptArgs};
 use crate::commands;
 use crate::failure::{Failure, Result, USAGE, both, warn};
-use crate::image::{self, Access, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_image};
+use crate::image::{self, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_image};
 use crate::signals::{Input, Stop};
 use crate::text::shown;
 
-pub fn run(args: &ScriptArgs) -> Result<()> {
-    let spec = ImageSpec::parse(&args.image, args.partition.partition);
+pub fn run(args: &ScriptArgs, how: &ImageArgs) -> Result<()> {
+    let spec = how.spec(&args.image);
     let (name, input): (String, OwnedFd) = match &args.file {
         Some(path) if path != OsStr::new("-") => {
             let file = std::fs::File::open(path).map_err(|e| Failure::io(path, e))?;
@@ -44,9 +44,9 @@ pub fn run(args: &ScriptArgs) -> Result<()> {
     let stop = Stop::watch();
     let mut input = Input::new(input, &stop);
     if args.atomic {
-        return at_once(args, &spec, &name, &mut input, &stop);
+        return at_once(args, how, &spec, &name, &mut input, &stop);
     }
-    let fs = open_image(&spec, false)?;
+    let fs = open_image(&spec, how, false)?;
     let ran = Script { args, name: &name, fs: fs.clone(), stop: &stop, done: 0 }.lines(&mut input);
     let closed = close(&fs);
     both(ran, closed)?;
@@ -59,9 +59,16 @@ fn close(fs: &Filesystem) -> Result<()> {
 }
 
 /// All lines or none: on a draft of the image, which is committed in the end.
-fn at_once(args: &ScriptArgs, spec: &ImageSpec, name: &str, input: &mut dyn Read, stop: &Stop) -> Result<()> {
-    let base = open_device(spec, &Access::tool(false))?;
-    let options = || MountOptions { write_through_bytes: Some(WRITE_THROUGH_BYTES), ..MountOptions::default() };
+fn at_once(
+    args: &ScriptArgs,
+    how: &ImageArgs,
+    spec: &ImageSpec,
+    name: &str,
+    input: &mut dyn Read,
+    stop: &Stop,
+) -> Result<()> {
+    let base = open_device(spec, &how.access(false))?;
+    let options = || MountOptions { write_through_bytes: Some(WRITE_THROUGH_BYTES), ..how.mount_options(false) };
     // Replays what a crash has left, and refuses what cannot be written.
     close(&*image::mount(base.clone(), options())?)?;
     let draft = Arc::new(Draft::new(base.clone(), side(base.size_bytes())?));
@@ -181,7 +188,6 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::args::PartitionArg;
 
     /// Some lines, and then the signal that ends who writes them and us.
     struct Ended<'a>(&'a [u8], &'a Stop);
@@ -201,10 +207,9 @@ mod tests {
         let image = dir.path().join("a.img");
         let made = std::process::Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&image).arg("8m").status();
         assert!(made.expect("mke2fs").success());
-        let partition = PartitionArg { partition: None };
-        let args = ScriptArgs { image: image.clone().into(), file: None, atomic: false, verbose: false, partition };
+        let args = ScriptArgs { image: image.clone().into(), file: None, atomic: false, verbose: false };
         let stop = Stop::default();
-        let fs = open_image(&ImageSpec::parse(image.as_os_str(), None), false).expect("mounted");
+        let fs = open_image(&ImageSpec::whole(&image), &ImageArgs::default(), false).expect("mounted");
         let mut script = Script { args: &args, name: "lines", fs: fs.clone(), stop: &stop, done: 0 };
         let ended = script.lines(&mut Ended(b"mkdir /a\n", &stop)).expect_err("cut off");
         assert_eq!((ended.status, script.done), (130, 1));

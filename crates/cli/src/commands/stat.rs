@@ -7,22 +7,23 @@ use std::io::Write;
 
 use extant_ondisk::inode::{FileType, InodeFlags};
 
+use super::verb::Images;
 use crate::args::StatArgs;
 use crate::failure::{Failure, Result};
-use crate::image::{self, open_image};
+use crate::image;
 use crate::place::{in_image, the_path};
 use crate::record;
 use crate::text::{self, Output};
 
-pub fn run(args: &StatArgs) -> Result<()> {
-    let (spec, paths) = in_image(&args.image, args.path.as_slice(), args.partition.partition);
+pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
+    let (spec, paths) = in_image(&args.image, args.path.as_slice());
     if paths.is_empty() {
         let image = spec.shown();
         return Err(Failure::usage(format!(
             "of which file? `extant stat {image} /`; of the image: `extant info {image}`"
         )));
     }
-    let fs = open_image(&spec, true)?;
+    let fs = images.image(&spec)?;
     let path = the_path(&paths)?;
     let failed = |e| image::at(&fs, path, e);
     let inode = fs.walk(path, false).map_err(failed)?;

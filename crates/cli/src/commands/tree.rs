@@ -9,15 +9,16 @@ use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Error, Filesystem, InodeRef};
 use extant_ondisk::inode::FileType;
 
+use super::verb::Images;
 use crate::args::TreeArgs;
 use crate::failure::{Failure, OPERATIONAL, Result};
-use crate::image::{self, open_image};
+use crate::image;
 use crate::place::{in_image, the_path};
 use crate::record::{self, Records};
 
-pub fn run(args: &TreeArgs) -> Result<()> {
-    let (spec, paths) = in_image(&args.image, args.path.as_slice(), args.partition.partition);
-    let fs = open_image(&spec, true)?;
+pub fn run(args: &TreeArgs, images: &mut Images) -> Result<()> {
+    let (spec, paths) = in_image(&args.image, args.path.as_slice());
+    let fs = images.image(&spec)?;
     let path = the_path(&paths)?;
     let top = fs.walk(path, true).map_err(|e| image::at(&fs, path, e))?;
     if !top.is_dir() {
@@ -35,7 +36,7 @@ pub fn run(args: &TreeArgs) -> Result<()> {
         writeln!(drawing.records.out, "\n{dirs}, {files}")?;
     }
     drawing.records.end()?;
-    if drawing.failed { Err(Failure::silent(OPERATIONAL)) } else { image::refuse_damage([&*fs]) }
+    if drawing.failed { Err(Failure::silent(OPERATIONAL)) } else { image::refuse_damage([&fs]) }
 }
 
 struct Drawing<'a> {

@@ -148,7 +148,7 @@ fn explain(mount: &Mount, e: &FuseError) -> String {
 fn wait(mount: &Mount, mut watch: Option<Watch>, force: bool) -> Result<()> {
     let image = shown(&mount.source);
     let failed = |message: String| Err(Failure::new(SYSTEM, message));
-    let spec = ImageSpec::parse(mount.source.as_os_str(), None);
+    let spec = ImageSpec::parse(mount.source.as_os_str());
     // Of a server that leaves no word, the lock tells.
     let place = image::place(&spec).unwrap_or((0, None));
     let patience_ns = match &watch {

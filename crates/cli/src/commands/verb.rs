@@ -18,6 +18,7 @@ use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Cred, Error, Filesystem, InodeRef, Mounted};
 use rustix::process::{getegid, geteuid};
 
+use crate::args::ImageArgs;
 use crate::failure::{Failure, OPERATIONAL, Result, both};
 use crate::image::{self, ImageSpec, open_image};
 use crate::place::Place;
@@ -26,6 +27,7 @@ use crate::text::shown;
 
 /// The images that a command works on.
 pub struct Images {
+    how: ImageArgs,
     read_only: bool,
     open: Vec<(ImageSpec, Mounted)>,
     /// Arguments are paths in this one.
@@ -40,18 +42,18 @@ pub struct File {
 }
 
 impl Images {
-    pub fn for_reading() -> Images {
-        Images { read_only: true, open: Vec::new(), only: None, stop: Stop::default() }
+    pub fn for_reading(how: &ImageArgs) -> Images {
+        Images { how: how.clone(), read_only: true, open: Vec::new(), only: None, stop: Stop::default() }
     }
 
     /// Signals end the command between two files; what was done stays.
-    pub fn for_writing() -> Images {
-        Images { read_only: false, open: Vec::new(), only: None, stop: Stop::watch() }
+    pub fn for_writing(how: &ImageArgs) -> Images {
+        Images { how: how.clone(), read_only: false, open: Vec::new(), only: None, stop: Stop::watch() }
     }
 
     /// Arguments are paths in `fs`, which the caller closes.
     pub fn inside(fs: Arc<Filesystem>, stop: Stop) -> Images {
-        Images { read_only: false, open: Vec::new(), only: Some(fs), stop }
+        Images { how: ImageArgs::default(), read_only: false, open: Vec::new(), only: Some(fs), stop }
     }
 
     pub fn file(&mut self, arg: &OsStr) -> Result<File> {
@@ -76,7 +78,7 @@ impl Images {
                 let (image, path) = (image.shown(), shown(arg.as_bytes()));
                 return Err(Failure::op(format!("{path}: no image; in {image} it is {image}:{path}")));
             }
-            let fs = self.image(&ImageSpec::parse(arg, None))?;
+            let fs = self.image(&ImageSpec::parse(arg))?;
             return Ok(File { fs, path: b"/".to_vec() });
         }
         let file = self.file(arg)?;
@@ -84,12 +86,14 @@ impl Images {
         Ok(File { path, ..file })
     }
 
+    /// The image that a name means: opened, if it is not yet, as the command's options say.
     pub fn image(&mut self, spec: &ImageSpec) -> Result<Arc<Filesystem>> {
+        let spec = &spec.clone().or(self.how.part());
         let wanted = spec.canonical();
         if let Some((_, fs)) = self.open.iter().find(|(open, _)| *open == wanted) {
             return Ok(Arc::clone(fs));
         }
-        let mounted = open_image(spec, self.read_only)?;
+        let mounted = open_image(spec, &self.how, self.read_only)?;
         let fs = Arc::clone(&mounted);
         self.open.push((wanted, mounted));
         Ok(fs)

@@ -9,16 +9,16 @@ use std::os::unix::ffi::OsStrExt;
 use extant_fs::SetMode;
 
 use super::verb::{File, Images, Report};
-use crate::args::{XattrArgs, XattrCommand};
+use crate::args::{ImageArgs, XattrArgs, XattrCommand};
 use crate::failure::{Failure, Result};
 use crate::record::{self, Records};
 use crate::text::Output;
 
 /// Opened as what is done needs it.
-pub fn images(args: &XattrArgs) -> Images {
+pub fn images(args: &XattrArgs, how: &ImageArgs) -> Images {
     match args.command {
-        XattrCommand::List { .. } | XattrCommand::Get { .. } => Images::for_reading(),
-        XattrCommand::Set { .. } | XattrCommand::Remove { .. } => Images::for_writing(),
+        XattrCommand::List { .. } | XattrCommand::Get { .. } => Images::for_reading(how),
+        XattrCommand::Set { .. } | XattrCommand::Remove { .. } => Images::for_writing(how),
     }
 }
 

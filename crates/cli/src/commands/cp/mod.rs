@@ -30,7 +30,7 @@ use self::local::LocalSource;
 use self::local_sink::LocalSink;
 use self::side::Sink;
 use self::tree::Copy;
-use crate::args::CpArgs;
+use crate::args::{CpArgs, ImageArgs};
 use crate::failure::{Failure, OPERATIONAL, Result, both};
 use crate::image::{self, ImageSpec, open_image};
 use crate::place::Place;
@@ -40,7 +40,7 @@ use crate::text::shown;
 /// Bytes moved at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-pub fn run(args: &CpArgs) -> Result<()> {
+pub fn run(args: &CpArgs, how: &ImageArgs) -> Result<()> {
     let places: Vec<Place> = args.paths.iter().map(|arg| Place::parse(arg)).collect();
     let Some((to, from)) = places.split_last() else { return Err(Failure::usage("nothing to copy")) };
     if from.iter().any(|place| !place.is_in_image()) && !to.is_in_image() {
@@ -58,13 +58,14 @@ pub fn run(args: &CpArgs) -> Result<()> {
         None => Owner::Caller,
     };
     let stop = Stop::watch();
-    let mut images = Images::default();
+    let mut images = Images { how: how.clone(), ..Images::default() };
     let copied = match to {
         Place::Local(_) if to.is_stream() => stream::out(from, &stop, &mut images),
         Place::Local(path) => copy_all(args, from, &LocalSink::new(args.privileges), path, &stop, &mut images),
         Place::Inside(spec, path) => {
-            let fs = open_image(spec, false)?;
-            images.add(spec, Arc::clone(&fs));
+            let spec = spec.clone().or(how.part());
+            let fs = open_image(&spec, how, false)?;
+            images.add(&spec, Arc::clone(&fs));
             let sink = ImageSink::new(Arc::clone(&fs), owner);
             copy_all(args, from, &sink, path, &stop, &mut images)
         }
@@ -93,7 +94,7 @@ pub fn put(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
 pub fn get(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
     let Some((to, from)) = args.paths.split_last() else { return Err(Failure::usage("nothing to copy")) };
     let mut images = Images::default();
-    let spec = ImageSpec { path: fs.image().into(), partition: None };
+    let spec = ImageSpec::whole(fs.image());
     images.add(&spec, fs.clone());
     let from: Vec<Place> = from.iter().map(|path| Place::Inside(spec.clone(), path.as_bytes().to_vec())).collect();
     if to == "-" {
@@ -106,6 +107,7 @@ pub fn get(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
 /// files are the same.
 #[derive(Default)]
 struct Images {
+    how: ImageArgs,
     open: Vec<(ImageSpec, Arc<Filesystem>)>,
     /// Those that this opened.
     own: Vec<Mounted>,
@@ -118,11 +120,12 @@ impl Images {
 
     /// For reading, unless it is open already.
     fn get(&mut self, spec: &ImageSpec) -> Result<Arc<Filesystem>> {
+        let spec = &spec.clone().or(self.how.part());
         let wanted = spec.canonical();
         if let Some((_, fs)) = self.open.iter().find(|(open, _)| *open == wanted) {
             return Ok(fs.clone());
         }
-        let own = open_image(spec, true)?;
+        let own = open_image(spec, &self.how, true)?;
         let fs = Arc::clone(&own);
         self.own.push(own);
         self.add(spec, fs.clone());
