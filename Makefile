@@ -2,7 +2,7 @@
 CARGO ?= cargo
 OUT ?= target/bench
 
-.PHONY: help demo check test lint soak bench fuzz dist install uninstall deb deny deps clean-demo
+.PHONY: help build demo check test lint soak bench fuzz dist install uninstall deb deny deps clean-demo
 
 # Where `make install` puts things; DESTDIR in front of all of it. /sbin is where mount(8) looks for helpers.
 PREFIX ?= /usr/local
@@ -10,7 +10,11 @@ SBINDIR ?= /sbin
 DESTDIR ?=
 EXTANT ?= target/release/extant
 
+# Where rustup puts cargo, also in a shell that does not know yet.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
 help:
+	@echo "make build    the program: target/release/extant"
 	@echo "make demo     build, then: an image, a mount, a power cut, a replay, and speeds beside the kernel's"
 	@echo "make check    in a minute: format, tidy, clippy and unit tests of the packages changed since BASE (upstream, or HEAD)"
 	@echo "make test     lint, every test of the workspace"
@@ -20,7 +24,7 @@ help:
 	@echo "make bench    the table of speeds: kernel ext4, fuse2fs, Extant (root)"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS (60)"
 	@echo "make dist     a static binary, manual pages, completions and mount helpers: target/dist, and a tarball of it"
-	@echo "make install  the binary and all that belongs to it (PREFIX, SBINDIR, DESTDIR)"
+	@echo "make install  what 'make build' made, its manual pages, completions and mount helpers (PREFIX, SBINDIR, DESTDIR)"
 	@echo "make deb      a Debian package of the same in target/dist"
 
 deps:
@@ -56,15 +60,15 @@ bench: deps
 fuzz:
 	@scripts/fuzz.sh
 
-# EXTANT names a binary that is there already; otherwise the release build is made.
+build: deps
+	$(CARGO) build --locked --release -p extant-cli --bin extant
+
+# Installs what is built and never builds: root need not have a toolchain, and leaves no files of its own in target/.
 install: $(EXTANT)
 	@scripts/install.sh "$(EXTANT)" "$(DESTDIR)" "$(PREFIX)" "$(SBINDIR)"
 
-target/release/extant: FORCE
-	$(CARGO) build --locked --release -p extant-cli --bin extant
-
-.PHONY: FORCE
-FORCE:
+$(EXTANT):
+	@echo "$@ is not there: run 'make build' first, without sudo" >&2; exit 1
 
 uninstall:
 	@scripts/install.sh --remove "$(DESTDIR)" "$(PREFIX)" "$(SBINDIR)"

@@ -13,7 +13,6 @@ trap 'rm -rf "$stage"' EXIT
 chmod 755 "$stage"
 # Where Debian has it whether / and /usr are one or not.
 "$top/scripts/install.sh" "$binary" "$stage" /usr /usr/sbin
-strip --strip-unneeded "$stage/usr/bin/extant" 2>/dev/null || true
 find "$stage/usr/share/man" -name '*.[18]' -exec gzip -9n {} +
 doc=$stage/usr/share/doc/extant
 mkdir -p "$doc" "$stage/DEBIAN"

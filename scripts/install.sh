@@ -17,6 +17,8 @@ if [ "$what" = --remove ]; then
 fi
 
 install -D -m 755 "$what" "$bin/extant"
+# Debug information is four fifths of it. Without binutils it stays.
+strip --strip-unneeded "$bin/extant" 2>/dev/null || true
 mkdir -p "$dest$sbin" "$man/man1" "$man/man8"
 for name in $helpers; do
     ln -sf "$prefix/bin/extant" "$dest$sbin/$name"

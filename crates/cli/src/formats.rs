@@ -1,6 +1,7 @@
 //! What an image is that is no ext file system, by its magic bytes, and what to do with it.
 //!
-//! Main types: [`Format`], the table [`FORMATS`]; [`identify`] looks.
+//! Main types: [`Format`], the table [`FORMATS`]; [`identify`] looks, and [`nothing_found`] says what to try where no
+//! magic is known.
 //!
 //! What it does not do: read any of these. A magic says what something is called, not that it is intact.
 //!
@@ -8,6 +9,7 @@
 //! None.
 
 use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 
 use crate::failure::Failure;
 
@@ -140,15 +142,40 @@ pub fn identify_unpartitioned(dev: &dyn BlockDevice) -> Option<&'static Format> 
     identify(dev).or_else(|| matches(&ISO, &head(dev)).then_some(&ISO))
 }
 
-/// What to do with a device that nobody has made anything of, as far as its head tells.
-pub fn advice_for_blank(dev: &dyn BlockDevice) -> String {
-    if dev.size_bytes() == 0 {
-        return format!("; it is empty, 'mke2fs -t ext4 {} SIZE' makes one", dev.name());
+/// Where file systems without a partition table around them begin: behind 63 sectors, and at whole mebibytes.
+fn other_places() -> impl Iterator<Item = u64> {
+    [63 * 512].into_iter().chain((1..=64).map(|mib| mib << 20))
+}
+
+/// Where a primary superblock of ext is, if it is not where the device begins.
+fn begins_elsewhere(dev: &dyn BlockDevice) -> Option<u64> {
+    other_places().find(|start| {
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        let at = start + SUPERBLOCK_OFFSET;
+        at + SUPERBLOCK_SIZE as u64 <= dev.size_bytes()
+            && dev.read_at(at, &mut bytes, BioFlags::META).is_ok()
+            && SuperBlock::decode(&bytes, at).is_ok_and(|sb| sb.raw().s_block_group_nr.get() == 0)
+    })
+}
+
+/// What was looked for on a device on which nothing was found, and what to try next. A command that overwrites is named
+/// for an image file without any data alone: everything else may be a damaged disk whose files can still be saved.
+pub fn nothing_found(dev: &dyn BlockDevice) -> String {
+    let image = dev.name();
+    let is_whole_file = || std::fs::metadata(image).is_ok_and(|m| m.is_file() && m.len() == dev.size_bytes());
+    if matches!(dev.next_data(0), Ok(None)) && is_whole_file() {
+        let size = if dev.size_bytes() == 0 { " SIZE" } else { "" };
+        return format!("the file is empty; 'mke2fs -t ext4 {image}{size}' makes a file system in it");
     }
-    let head = head(dev);
-    match !head.is_empty() && head.iter().all(|byte| *byte == 0) {
-        true => format!("; it begins with zeros alone, 'mke2fs -t ext4 {}' makes one", dev.name()),
-        false => String::new(),
+    let looked = "no superblock at byte 1024, no backup superblock, no partition table";
+    match begins_elsewhere(dev) {
+        Some(start) => format!(
+            "{looked}; but a file system begins at byte {start}: 'extant mount -o ro,offset={start} {image} DIR' mounts it"
+        ),
+        None => format!(
+            "{looked}; if it begins further in, '-o offset=BYTES' (mount) or '--offset BYTES' says where; 'extant info' \
+             lists the partitions of a disk, and testdisk(8) searches for lost ones"
+        ),
     }
 }
 

@@ -25,7 +25,7 @@ use extant_block::device::{
 };
 use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
 use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted};
-use extant_ondisk::partition::{Partition, read_table};
+use extant_ondisk::partition::{Partition, Source, Table, read_table};
 use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use crate::args::ImageArgs;
@@ -192,11 +192,16 @@ pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDev
     if let Some(format) = formats::identify(&*whole) {
         return Err(format.refuse(&spec.shown()));
     }
-    let partitions = partitions(&*whole)?;
-    if partitions.is_empty() {
+    let table = partition_table(&*whole)?;
+    // A backup GPT may be older than a file system that fills the disk since, and whose first blocks are lost.
+    let stale = || table.source == Source::BackupGpt && extant_fs::probe_superblock(&*whole).is_ok();
+    if table.partitions.is_empty() || stale() {
         return open_whole(spec, access);
     }
-    let (number, (start, len)) = choose_partition(spec, &whole, &partitions)?;
+    if table.source == Source::BackupGpt {
+        warn(&format!("{}: {BACKUP_GPT}", spec.shown()));
+    }
+    let (number, (start, len)) = choose_partition(spec, &whole, &table.partitions)?;
     open_window(&ImageSpec { part: Part::Partition(number), ..spec.clone() }, access, start, Some(len))
 }
 
@@ -206,7 +211,7 @@ fn only_partition(spec: &ImageSpec) -> Option<u32> {
     if has_magic(&*whole) || formats::identify(&*whole).is_some() {
         return None;
     }
-    let (number, _) = choose_partition(spec, &whole, &partitions(&*whole).ok()?).ok()?;
+    let (number, _) = choose_partition(spec, &whole, &partition_table(&*whole).ok()?.partitions).ok()?;
     Some(number)
 }
 
@@ -379,20 +384,24 @@ fn shows_magic(dev: &dyn BlockDevice) -> Result<bool> {
     Ok(u16::from_le_bytes([sb[56], sb[57]]) == MAGIC)
 }
 
-pub fn partitions(dev: &dyn BlockDevice) -> Result<Vec<Partition>> {
+/// What a disk whose first sectors are damaged is told about.
+pub const BACKUP_GPT: &str = "the partition table at the start is damaged; using its backup at the end of the disk";
+
+/// The partitions of a whole disk, and where they are listed.
+pub fn partition_table(dev: &dyn BlockDevice) -> Result<Table> {
     let read = |offset: u64, buf: &mut [u8]| {
         offset.checked_add(buf.len() as u64).is_some_and(|end| end <= dev.size_bytes())
             && dev.read_at(offset, buf, BioFlags::META).is_ok()
     };
     if dev.size_bytes() < 512 {
-        return Ok(Vec::new());
+        return Ok(Table { partitions: Vec::new(), source: Source::None });
     }
     read_table(dev.size_bytes(), read).map_err(|e| Failure::op(format!("{}: {e}", dev.name())))
 }
 
 /// Where partition `number` is, in bytes: start and length.
 fn find_partition(dev: &dyn BlockDevice, number: u32) -> Result<(u64, u64)> {
-    let partitions = partitions(dev)?;
+    let Table { partitions, .. } = partition_table(dev)?;
     let image = dev.name();
     let Some(found) = partitions.iter().find(|p| p.number == number) else {
         return Err(Failure::op(if partitions.is_empty() {
@@ -459,10 +468,7 @@ pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted
             if let Some(format) = formats::identify_unpartitioned(&*looked_at) {
                 return format.refuse(image);
             }
-            let next = formats::advice_for_blank(&*looked_at);
-            return Failure::op(format!(
-                "{image}: no ext2/3/4 file system (no superblock at byte 1024, no backup){next}"
-            ));
+            return Failure::op(format!("{image}: no ext2/3/4 file system: {}", formats::nothing_found(&*looked_at)));
         }
         explain(e)
     })

@@ -60,3 +60,99 @@ fn everything_is_installed_and_runs() {
     let left = tool("find", &[&dest, "!", "-type", "d"]);
     assert_eq!(left, "");
 }
+
+/// A directory of programs to be the whole PATH of a script: the usual ones, and others that do what the text says.
+fn programs(dir: &Dir, others: &[(&str, &str)]) -> String {
+    let bin = dir.path("bin");
+    let _ = std::fs::remove_dir_all(&bin);
+    std::fs::create_dir(&bin).expect("directory");
+    for name in [
+        "sh", "cat", "cut", "dirname", "env", "grep", "head", "id", "mktemp", "rm", "sed", "sort", "tail", "tr",
+        "chmod",
+    ] {
+        let at = tool("sh", &["-c", &format!("command -v {name}")]);
+        std::os::unix::fs::symlink(at.trim(), bin.join(name)).expect("link");
+    }
+    for (name, does) in others {
+        std::fs::write(bin.join(name), format!("#!/bin/sh\n{does}\n")).expect("program");
+        std::fs::set_permissions(bin.join(name), PermissionsExt::from_mode(0o755)).expect("mode");
+    }
+    bin.to_str().expect("UTF-8").to_owned()
+}
+
+/// What `make deps` does on a machine with an old toolchain or none, in which `answer` answers the question.
+#[test]
+fn deps_install_a_toolchain_by_the_first_way_that_there_is() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install-deps.sh");
+    let dir = Dir::new();
+    let (home, done) = (dir.text("home"), dir.text("done"));
+    let tools = ["mke2fs", "e2fsck", "debugfs", "fusermount3", "fuse2fs", "fio", "fuser", "setfattr", "setfacl", "cc"];
+    let more = ["python3", "tar", "losetup", "findmnt", "sfdisk", "fakeroot"];
+    let gets_cargo = |how: &str| {
+        // Both programs, whichever way it is.
+        let bin = dir.text("bin");
+        format!(
+            "echo {how} \"$@\" >> {done}\ncd {bin}\n[ -e rustup ] || printf '#!/bin/sh\\n' > rustup\n\
+             printf '#!/bin/sh\\necho cargo 1.99.0\\n' > cargo\nchmod 755 cargo rustup"
+        )
+    };
+    let policy = |package: &str, version: &str| format!("[ $2 != {package} ] || echo '  Candidate: {version}'");
+    let attempt = |answer: &str, others: &[(&str, String)]| {
+        let _ = std::fs::remove_file(&done);
+        let there = tools.iter().chain(&more).map(|name| (*name, ""));
+        let all: Vec<(&str, &str)> = there.chain(others.iter().map(|(name, does)| (*name, &does[..]))).collect();
+        let (path, home) = (format!("PATH={}", programs(&dir, &all)), format!("HOME={home}"));
+        let answer = format!("EXTANT_RUST={answer}");
+        let ran = run("/usr/bin/env", &["-i", &path, &home, &answer, "sh", script.to_str().expect("UTF-8")]);
+        (ran, std::fs::read_to_string(&done).unwrap_or_default())
+    };
+    let apt = || ("apt-get", gets_cargo("apt-get"));
+    let curl =
+        || ("curl", format!("while [ $1 != -o ]; do shift; done\ncat > $2 <<'E'\n{}\nE", gets_cargo("installer")));
+
+    let (ran, _) = attempt("", &[("cargo", "echo cargo 1.99.0".into())]);
+    assert_eq!((ran.code, &ran.err[..]), (Some(0), ""));
+    for (cargo, found) in [(None, "no Rust toolchain"), (Some("echo cargo 1.63.0"), "the Rust toolchain is 1.63.0")] {
+        let old: Vec<(&str, String)> = cargo.into_iter().map(|does| ("cargo", does.to_owned())).collect();
+        for answer in ["", "no"] {
+            let others = [&old[..], &[apt(), curl()]].concat();
+            let (ran, did) = attempt(answer, &others);
+            ran.fails(1, &[found, "or newer is needed", "EXTANT_RUST=yes", "https://rustup.rs"]);
+            assert_eq!(did, "", "nothing is installed without a yes");
+        }
+    }
+    for (way, others, wanted) in [
+        ("rustup is there", vec![("rustup", gets_cargo("rustup")), apt(), curl()], "rustup toolchain install stable"),
+        (
+            "the distribution has rustup",
+            vec![("apt-cache", policy("rustup", "1.27")), apt(), curl()],
+            "install -y --no-install-recommends rustup\n",
+        ),
+        ("its rustc is new enough", vec![("apt-cache", policy("rustc", "1.90.0")), apt(), curl()], "rustc cargo"),
+        ("its rustc is too old", vec![("apt-cache", policy("rustc", "1.63.0")), apt(), curl()], "installer -y"),
+        ("no apt", vec![curl()], "installer -y"),
+    ] {
+        let (ran, did) = attempt("yes", &others);
+        assert!(did.contains(wanted), "{way}: {did}{}", ran.err);
+        assert_eq!(ran.code, Some(0), "{way}: {}", ran.err);
+    }
+}
+
+/// root seldom has a toolchain: what is built is installed, stripped, and nothing is built.
+#[test]
+fn install_needs_no_toolchain() {
+    let dir = Dir::new();
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (top, dest) = (top.to_str().expect("UTF-8"), format!("DESTDIR={}", dir.text("dest")));
+    let install = |binary: &str| {
+        let args = ["-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "make", "-s", "-C", top, "install", &dest, binary];
+        run("/usr/bin/env", &args)
+    };
+    let missing = dir.text("not-built");
+    install(&format!("EXTANT={missing}")).fails(2, &[&missing, "run 'make build' first, without sudo"]);
+    install(&format!("EXTANT={}", extant_path().display())).ok();
+    let installed = dir.text("dest/usr/local/bin/extant");
+    assert!(run(&installed, &["--version"]).ok().starts_with("extant "));
+    let sections = tool("readelf", &["-S", &installed]);
+    assert!(!sections.contains(".debug_line") && !sections.contains(".symtab"), "{sections}");
+}

@@ -27,18 +27,76 @@ fn all_fail(dir: &Dir, image: &str, words: &[&str]) {
 fn not_an_image() {
     let dir = Dir::new();
     let file = dir.text("zeroes.img");
-    std::fs::write(&file, vec![0; 1 << 20]).expect("file");
-    let make = format!("'mke2fs -t ext4 {file}' makes one");
-    all_fail(&dir, &file, &["extant: ", "zeroes.img: no ext2/3/4 file system", &make]);
     std::fs::write(&file, "text").expect("file");
-    all_fail(&dir, &file, &["zeroes.img: no ext2/3/4 file system"]);
+    all_fail(&dir, &file, &["zeroes.img: no ext2/3/4 file system", "no backup superblock, no partition table"]);
     std::fs::write(&file, "").expect("file");
-    all_fail(&dir, &file, &["zeroes.img: no ext2/3/4 file system", "it is empty, 'mke2fs"]);
+    let make = format!("the file is empty; 'mke2fs -t ext4 {file} SIZE' makes a file system in it");
+    all_fail(&dir, &file, &["extant: ", "zeroes.img: no ext2/3/4 file system", &make]);
+    std::fs::File::options().write(true).open(&file).expect("file").set_len(1 << 20).expect("a hole");
+    all_fail(&dir, &file, &[&format!("'mke2fs -t ext4 {file}' makes a file system in it")]);
     let missing = dir.text("missing.img");
     all_fail(&dir, &missing, &["missing.img: No such file or directory"]);
     let directory = dir.text("a.dir");
     std::fs::create_dir(&directory).expect("directory");
     all_fail(&dir, &directory, &["a.dir: neither a file nor a block device"]);
+}
+
+/// Zeroes at the start of a file are what an accident leaves: the rest may be all that somebody has.
+#[test]
+fn no_command_that_overwrites_is_named_while_the_file_has_data() {
+    let dir = Dir::new();
+    let (image, file) = (dir.image("ext4", &[]), dir.text("hurt.img"));
+    let whole = std::fs::read(&image).expect("image");
+    let fails = |args: &[&str], words: &[&str]| {
+        let said = extant(args).fails(8, words);
+        assert!(!said.contains("mke2fs"), "{said}");
+    };
+    // Written zeroes; a file system at a place that nothing tells; the table of a disk gone, and a partition of it.
+    std::fs::write(&file, vec![0; 4 << 20]).expect("file");
+    let searched = ["no superblock at byte 1024", "'-o offset=BYTES'", "extant info", "testdisk"];
+    for verb in ["ls", "info", "tree"] {
+        fails(&[verb, &file], &searched);
+    }
+    for start in [1 << 20, 63 * 512, 3 << 20] {
+        std::fs::write(&file, [&vec![0; start], &whole[..]].concat()).expect("file");
+        let found = format!("begins at byte {start}: 'extant mount -o ro,offset={start} {file} DIR' mounts it");
+        fails(&["ls", &file], &[&found]);
+    }
+    std::fs::write(&file, [&vec![0; (1 << 20) + 4096], &whole[..]].concat()).expect("file");
+    fails(&["ls", &file], &searched);
+    whole_disk(&file, &image);
+    patch(&file, 0, &[0; 512]);
+    fails(&["ls", &file], &["no partition table"]);
+    whole_disk(&file, &image);
+    fails(&["ls", &format!("{file}@1")], &["hurt.img@1: no ext2/3/4 file system"]);
+}
+
+#[test]
+fn partitions_are_found_in_the_backup_gpt() {
+    let dir = Dir::new();
+    let (image, disk) = (dir.image("ext4", &[]), dir.text("disk.gpt"));
+    let whole = std::fs::read(&image).expect("image");
+    let file = std::fs::File::create(&disk).expect("disk");
+    file.set_len(160 << 20).expect("size");
+    let table = dir.text("table");
+    std::fs::write(&table, "label: gpt\nstart=2048,size=131072,name=one\nstart=133120,size=131072,name=two\n")
+        .expect("table");
+    tool("sh", &["-c", &format!("PATH=$PATH:/usr/sbin:/sbin sfdisk -q {disk} < {table}")]);
+    for start in [2048, 133120] {
+        patch(&disk, start * 512, &whole);
+    }
+    // The whole table at the start, and its first sector alone.
+    let (_, healthy) = (extant(&["info", "--json", &disk]).ok(), extant(&["info", &disk]).ok());
+    assert!(!healthy.contains("damaged"), "{healthy}");
+    for (sectors, said) in [(1, false), (34, true)] {
+        patch(&disk, 0, &vec![0; sectors * 512]);
+        let info = extant(&["info", &disk]).ok();
+        assert!(info.contains("\"one\"") && info.contains("\"two\""), "{info}");
+        assert_eq!(info.contains("using its backup at the end of the disk"), said, "{info}");
+        assert_eq!(extant(&["cat", &format!("{disk}@2"), "/etc/passwd"]).ok(), "root:x:0:0::/root:/bin/sh\n");
+    }
+    assert!(extant(&["info", "--json", &disk]).ok().contains("\"backup-gpt\""));
+    extant(&["ls", &disk]).fails(8, &["using its backup at the end of the disk", "2 ext2/3/4 file systems"]);
 }
 
 /// What people take for an image gets its name, and the next command.

@@ -1,6 +1,6 @@
 //! Partition tables, so that a whole-disk image can be opened: MBR with its extended chain, and GPT.
 //!
-//! Main types: [`read_table`] (finds the partitions), [`Partition`].
+//! Main types: [`read_table`] (finds the partitions), [`Table`], [`Partition`].
 //! It does not write tables. An ext file system that fills the whole device may have boot code with the MBR signature
 //! in front of it: look for a superblock first.
 //!
@@ -24,6 +24,28 @@ pub struct Partition {
     pub label: String,
 }
 
+/// Where a table was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// There is no table.
+    None,
+    /// The first sector and, if there is an extended partition, its chain.
+    Mbr,
+    /// The GPT at the start of the device.
+    Gpt,
+    /// The copy of the GPT at the end of the device: the one at the start is damaged or gone.
+    BackupGpt,
+}
+
+/// A device's partitions, and which table lists them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// In the order of the table.
+    pub partitions: Vec<Partition>,
+    /// Which table that is.
+    pub source: Source,
+}
+
 const SECTOR: u64 = 512;
 /// Logical partitions followed before the chain is taken for broken.
 const LOGICAL_MAX: usize = 128;
@@ -40,22 +62,24 @@ type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
 /// Finds the partitions of a device of `device_len` bytes; none when it has no table. `read` fills a buffer from a byte
 /// offset and returns false when it cannot.
 ///
-/// Sectors are taken to be 512 bytes; a GPT made for sectors of 4096 is found too.
+/// Sectors are taken to be 512 bytes; a GPT made for sectors of 4096 is found too. Without an MBR in the first sector,
+/// either copy of a GPT is used: its checksums prove that it is one, and the first sectors of a disk are what an
+/// accident overwrites.
 ///
 /// # Errors
 /// `Corrupt` when there is a table but it contradicts itself (both GPT copies bad, a chain of logical partitions that
 /// loops) or cannot be read.
-pub fn read_table(device_len: u64, mut read: impl FnMut(u64, &mut [u8]) -> bool) -> Result<Vec<Partition>> {
+pub fn read_table(device_len: u64, mut read: impl FnMut(u64, &mut [u8]) -> bool) -> Result<Table> {
     let read: Read<'_> = &mut read;
     let mut sector = [0; SECTOR as usize];
     if device_len < SECTOR || !read(0, &mut sector) {
         return Err(Error::corrupt(Structure::PartitionTable, 0u32, "cannot be read"));
     }
-    let Some(entries) = mbr_entries(&sector) else { return Ok(Vec::new()) };
-    // Boot code that happens to end in the signature has nonsense here.
-    if entries.iter().any(|entry| entry.status & 0x7f != 0) {
-        return Ok(Vec::new());
-    }
+    // Boot code that happens to end in the signature has nonsense in the entries.
+    let plausible = |entries: &[MbrEntry; 4]| entries.iter().all(|entry| entry.status & 0x7f == 0);
+    let Some(entries) = mbr_entries(&sector).filter(plausible) else {
+        return Ok(read_gpt(device_len, read).unwrap_or(Table { partitions: Vec::new(), source: Source::None }));
+    };
     if entries.iter().any(|entry| entry.kind == MBR_TYPE_GPT) {
         return read_gpt(device_len, read);
     }
@@ -71,7 +95,8 @@ pub fn read_table(device_len: u64, mut read: impl FnMut(u64, &mut [u8]) -> bool)
     if let Some((start, sectors)) = extended {
         read_logical(device_len, read, start, sectors, &mut found)?;
     }
-    Ok(found)
+    let source = if found.is_empty() { Source::None } else { Source::Mbr };
+    Ok(Table { partitions: found, source })
 }
 
 /// Keeps a partition if it is on the device; one that ends behind it is cut, as Linux does with truncated images.
@@ -155,13 +180,13 @@ fn read_logical(
 }
 
 /// Reads the GPT from its first header, or from the copy at the end of the device.
-fn read_gpt(device_len: u64, read: Read<'_>) -> Result<Vec<Partition>> {
+fn read_gpt(device_len: u64, read: Read<'_>) -> Result<Table> {
     let mut reason = String::from("device too short");
     for sector_size in [SECTOR, 4096] {
         let Some(last) = (device_len / sector_size).checked_sub(1) else { continue };
-        for lba in [1, last] {
+        for (lba, source) in [(1, Source::Gpt), (last, Source::BackupGpt)] {
             match read_gpt_copy(device_len, read, sector_size, lba) {
-                Ok(found) => return Ok(found),
+                Ok(partitions) => return Ok(Table { partitions, source }),
                 // The first reason is about the place where a header was most likely to be.
                 Err(Bad::Damaged(why)) if sector_size == SECTOR => reason = why,
                 Err(_) => {}
@@ -308,6 +333,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn parse(disk: &[u8]) -> Result<Vec<Partition>> {
+        table(disk).map(|table| table.partitions)
+    }
+
+    fn table(disk: &[u8]) -> Result<Table> {
         read_table(disk.len() as u64, |offset, buffer| {
             let from = disk.get(offset as usize..).and_then(|rest| rest.get(..buffer.len()));
             from.map(|from| buffer.copy_from_slice(from)).is_some()
@@ -410,10 +439,26 @@ mod tests {
             let unit = sector as u64 / 512;
             assert_eq!(places(&found), [(1, 40 * unit, 40 * unit), (3, 80 * unit, 71 * unit)]);
             assert_eq!((found[0].type_name.as_str(), found[0].label.as_str()), ("Linux", "hi"));
+            assert_eq!(table(&disk).unwrap().source, Source::Gpt);
             disk[sector + 30] ^= 1;
-            assert_eq!(parse(&disk).unwrap(), found);
+            assert_eq!(table(&disk), Ok(Table { partitions: found, source: Source::BackupGpt }));
             disk[190 * sector] ^= 1;
             assert!(parse(&disk).unwrap_err().to_string().contains("no valid GPT"));
+        }
+    }
+
+    #[test]
+    fn gpt_is_found_after_the_first_sectors_are_overwritten() {
+        for sector in [512, 4096] {
+            let whole = gpt_disk(sector);
+            let found = parse(&whole).unwrap();
+            for (overwritten, source) in [(1, Source::Gpt), (20, Source::BackupGpt)] {
+                for byte in [0, 0xe5] {
+                    let mut disk = whole.clone();
+                    disk[..overwritten * sector].fill(byte);
+                    assert_eq!(table(&disk), Ok(Table { partitions: found.clone(), source }));
+                }
+            }
         }
     }
 

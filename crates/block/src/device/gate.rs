@@ -260,6 +260,10 @@ impl BlockDevice for GateDevice {
         self.inner.read_at(offset, buf, flags)
     }
 
+    fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        self.inner.next_data(offset)
+    }
+
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
         self.pass(offset, pieces, || self.inner.write_at(offset, pieces, flags))
     }

@@ -106,6 +106,12 @@ pub trait BlockDevice: Send + Sync {
     /// Reads and waits. `buf` needs no alignment (an unaligned one may cost a copy).
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()>;
 
+    /// The first byte at or after `offset` that may hold something else than zeroes; `None` if there is none. A device
+    /// that does not know its holes says `offset`.
+    fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        Ok((offset < self.size_bytes()).then_some(offset))
+    }
+
     /// Writes the pieces one after the other and waits. Durable on return only with `FUA`. Without data, a `PREFLUSH`
     /// or `FUA` is a flush.
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()>;

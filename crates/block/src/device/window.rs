@@ -88,6 +88,11 @@ impl BlockDevice for OffsetDevice {
         self.inner.read_at(self.start + offset, buf, flags)
     }
 
+    fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        let found = self.inner.next_data(self.start.saturating_add(offset))?;
+        Ok(found.map(|at| at - self.start).filter(|at| *at < self.len))
+    }
+
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
         let len = total_len(pieces);
         check_range(self, BioOp::Write, offset, len)?;
@@ -169,6 +174,10 @@ impl BlockDevice for ReadOnlyDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
         self.counters.read(buf.len() as u64);
         self.inner.read_at(offset, buf, flags)
+    }
+
+    fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        self.inner.next_data(offset)
     }
 
     fn write_at(&self, _offset: u64, _pieces: &[&[u8]], _flags: BioFlags) -> Result<()> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use extant_block::BlockDevice;
 use extant_fs::{MountOptions, StatFs, probe_superblock};
 use extant_ondisk::features::{self, Incompat, MountMode};
-use extant_ondisk::partition::Partition;
+use extant_ondisk::partition::{Source, Table};
 use extant_ondisk::superblock::{FsState, SuperBlock};
 use extant_recovery::locate::open_journal;
 use extant_recovery::{JournalState, Replay, journal_state};
@@ -35,9 +35,9 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
         if let Some(format) = formats::identify(&*whole) {
             return Err(format.refuse(&spec.shown()));
         }
-        let partitions = image::partitions(&*whole)?;
-        if !partitions.is_empty() {
-            return print_partitions(args, &spec, &whole, &partitions);
+        let table = image::partition_table(&*whole)?;
+        if !table.partitions.is_empty() {
+            return print_partitions(args, &spec, &whole, &table);
         }
     }
     drop(whole);
@@ -69,17 +69,16 @@ fn read_only(how: &ImageArgs) -> MountOptions {
     MountOptions { threads: false, ..how.mount_options(true) }
 }
 
-fn print_partitions(
-    args: &InfoArgs,
-    spec: &ImageSpec,
-    whole: &Arc<dyn BlockDevice>,
-    partitions: &[Partition],
-) -> Result<()> {
+fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevice>, table: &Table) -> Result<()> {
+    let Table { partitions, source } = table;
     let mut out = Output::new();
     let mut rows = Vec::new();
     if !args.json {
         writeln!(out, "Image:       {}", spec.shown())?;
         writeln!(out, "Size:        {} ({} bytes)", human(whole.size_bytes()), whole.size_bytes())?;
+        if *source == Source::BackupGpt {
+            writeln!(out, "Table:       {}", image::BACKUP_GPT)?;
+        }
         writeln!(out, "Contents:    {} partitions\n", partitions.len())?;
         writeln!(out, "{}", image::list(partitions))?;
     }
@@ -101,7 +100,13 @@ fn print_partitions(
         }));
     }
     if args.json {
-        let all = json!({ "image": spec.shown(), "size": whole.size_bytes(), "partitions": rows });
+        let kind = match source {
+            Source::None => Value::Null,
+            Source::Mbr => "mbr".into(),
+            Source::Gpt => "gpt".into(),
+            Source::BackupGpt => "backup-gpt".into(),
+        };
+        let all = json!({ "image": spec.shown(), "size": whole.size_bytes(), "table": kind, "partitions": rows });
         writeln!(out, "{}", escaped(&format!("{all:#}")))?;
     }
     out.flush()?;

@@ -350,6 +350,19 @@ impl BlockDevice for FileCore {
         self.read(offset, buf).map_err(|e| self.error(BioOp::Read, offset, len, e))
     }
 
+    fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        if offset >= self.size {
+            return Ok(None);
+        }
+        let found = match psync::next_data(&self.data, self.start + offset) {
+            // Past the last hole there is nothing.
+            Ok(None) => return Ok(None),
+            Ok(Some(at)) => at - self.start,
+            Err(e) => return Err(self.error(BioOp::Read, offset, self.size - offset, e)),
+        };
+        Ok((found < self.size).then_some(found))
+    }
+
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
         let len = total_len(pieces);
         check_range(self, BioOp::Write, offset, len)?;
@@ -441,6 +454,10 @@ impl BlockDevice for FileDevice {
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
         self.core.read_at(offset, buf, flags)
+    }
+
+    fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        self.core.next_data(offset)
     }
 
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {

@@ -102,6 +102,17 @@ pub(super) fn fdatasync(file: &File) -> io::Result<()> {
     }
 }
 
+/// The first byte from `at` on that is not in a hole, as SEEK_DATA says. A file system that does not know its holes, and
+/// a block device, say `at`.
+pub(super) fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(at)),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// `Ok(false)`: not supported here.
 pub(super) fn fallocate(file: &File, mode: FallocateFlags, at: u64, len: u64) -> io::Result<bool> {
     loop {

@@ -56,6 +56,34 @@ fn what_is_not_an_image_is_refused() {
 }
 
 #[test]
+fn next_data_finds_what_is_not_a_hole() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    let file = std::fs::File::create(&path).expect("created");
+    file.set_len(16 << 20).expect("a hole");
+    let open = |offset, len| FileDevice::open(&path, OpenOptions { offset, len, ..OpenOptions::read_only() });
+    let next = |offset, len, at| open(offset, len).expect("opened").next_data(at).expect("found");
+    // On a file system that does not know its holes all of it is data.
+    if next(0, None, 0).is_none() {
+        std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], 8 << 20).expect("written");
+        assert_eq!(next(0, None, 0), Some(8 << 20));
+        assert_eq!(next(0, None, (8 << 20) + 1), Some((8 << 20) + 1));
+        assert_eq!(next(0, None, 9 << 20), None);
+        assert_eq!(next(4 << 20, Some(8 << 20), 0), Some(4 << 20), "counted from the window's start");
+        assert_eq!(next(0, Some(4 << 20), 0), None, "data behind the window is not the window's");
+        let whole = Arc::new(open(0, None).expect("opened"));
+        let window = OffsetDevice::new(whole.clone(), 4 << 20, 8 << 20).expect("inside");
+        assert_eq!(
+            (window.next_data(0), ReadOnlyDevice::new(whole.clone()).next_data(0)),
+            (Ok(Some(4 << 20)), Ok(Some(8 << 20)))
+        );
+        assert_eq!(OffsetDevice::new(whole, 0, 4 << 20).expect("inside").next_data(0), Ok(None));
+    }
+    assert_eq!(MemDevice::new(4096).next_data(512), Ok(Some(512)), "a device that does not know says so");
+    assert_eq!(MemDevice::new(4096).next_data(4096), Ok(None));
+}
+
+#[test]
 fn a_file_that_became_shorter_does_not_read_as_zeroes() {
     each_way(|io, engine| {
         let dir = tempfile::tempdir().expect("a directory");
