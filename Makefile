@@ -60,7 +60,8 @@ bench: deps
 fuzz:
 	@scripts/fuzz.sh
 
-build: deps
+build:
+	@scripts/install-deps.sh --build
 	$(CARGO) build --locked --release -p extant-cli --bin extant
 
 # Installs what is built and never builds: root need not have a toolchain, and leaves no files of its own in target/.

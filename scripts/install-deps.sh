@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what the tests, the demo and the bench need, where it is missing: a Rust toolchain and packages of the distribution.
 # Prints nothing if everything is there. A toolchain is installed after a question, which EXTANT_RUST=yes or =no answers.
+# With --build, only what a build needs.
 set -u
 cd "$(dirname "$0")/.."
 
@@ -58,7 +59,7 @@ install_rust() {
         say "installing the packages rustc, cargo, rustfmt and rust-clippy"
         apt_install rustc cargo rustfmt rust-clippy
     else
-        say "installing the stable toolchain with the installer of https://rustup.rs into ${CARGO_HOME:-$HOME/.cargo}"
+        say "installing the stable toolchain with the installer of https://rustup.rs into ${CARGO_HOME:-${HOME:-}/.cargo}"
         command -v curl >/dev/null 2>&1 || apt_install curl ca-certificates || return 1
         installer=$(mktemp) || return 1
         curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs -o "$installer" &&
@@ -69,7 +70,7 @@ install_rust() {
     fi
 }
 
-PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+PATH="$PATH:${CARGO_HOME:-${HOME:-}/.cargo}/bin"
 version=$(cargo_version)
 if [ -z "$version" ] || ! new_enough "$version"; then
     found="no Rust toolchain"
@@ -96,6 +97,8 @@ fi
 # command:Debian package
 wanted="mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs fusermount3:fuse3 fuse2fs:fuse2fs fio:fio fuser:psmisc
 setfattr:attr setfacl:acl cc:build-essential python3:python3 tar:tar losetup:mount findmnt:util-linux sfdisk:fdisk fakeroot:fakeroot"
+
+[ "${1:-}" != --build ] || wanted="cc:build-essential"
 
 PATH="$PATH:/usr/sbin:/sbin"
 missing_packages() {

@@ -138,6 +138,23 @@ fn deps_install_a_toolchain_by_the_first_way_that_there_is() {
     }
 }
 
+/// `make build` is for those who may not install packages, too.
+#[test]
+fn build_needs_a_compiler_and_no_other_package() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install-deps.sh");
+    let dir = Dir::new();
+    let asked = dir.text("asked");
+    let apt = format!("echo \"$@\" >> {asked}");
+    let bin = programs(&dir, &[("cargo", "echo cargo 1.99.0"), ("cc", ""), ("apt-get", &apt)]);
+    let deps =
+        |what: &str| run("/usr/bin/env", &["-i", &format!("PATH={bin}"), "sh", script.to_str().expect("UTF-8"), what]);
+    assert_eq!((deps("--build").code, std::fs::exists(&asked).expect("asked")), (Some(0), false));
+    let cc = format!("{bin}/cc");
+    std::fs::remove_file(cc).expect("removed");
+    deps("--build").fails(1, &["could not install: build-essential"]);
+    assert!(std::fs::read_to_string(&asked).expect("asked").contains("build-essential"));
+}
+
 /// root seldom has a toolchain: what is built is installed, stripped, and nothing is built.
 #[test]
 fn install_needs_no_toolchain() {
