@@ -102,8 +102,8 @@ pub(super) fn fdatasync(file: &File) -> io::Result<()> {
     }
 }
 
-/// The first byte from `at` on that is not in a hole, as SEEK_DATA says. A file system that does not know its holes, and
-/// a block device, say `at`.
+/// The first byte from `at` on that is not in a hole, as SEEK_DATA says. A file system that does not know its holes
+/// says `at`, and so does a block device.
 pub(super) fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
         Ok(found) => Ok(Some(found)),
