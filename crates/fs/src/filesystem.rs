@@ -38,12 +38,12 @@ use crate::reserve::Reserve;
 use crate::state::MountState;
 use crate::super_block::{read_super_at, write_super};
 use crate::threads::Threads;
+use crate::xattr::SharedBlocks;
 
 pub(crate) static UMOUNT_CLASS: LockClass = LockClass::new("s_umount", 4);
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
-pub(crate) static XATTR_CLASS: LockClass = LockClass::new("shared attributes", 77);
 
 /// What a file system says about itself (statvfs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,8 +148,8 @@ pub struct Filesystem {
     /// What the budget knows of the allocator's memory.
     pub(crate) buddy_bytes: AtomicUsize,
     pub(crate) overhead: u64,
-    /// Excludes two inodes from leaving one shared attribute block at once.
-    pub(crate) shared_xattr: Mutex<()>,
+    /// Attribute blocks that other inodes may join.
+    pub(crate) shared_xattr: Arc<SharedBlocks>,
     pub(crate) hash: crate::dir_store::HashSettings,
     /// Counts of operations.
     pub stats: FsStats,

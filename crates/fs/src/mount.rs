@@ -310,7 +310,7 @@ impl Parts {
             random: AtomicU64::new(options.seed.unwrap_or_default()),
             overhead: self.overhead,
             buddy_bytes: AtomicUsize::new(0),
-            shared_xattr: Mutex::new(&filesystem::XATTR_CLASS, ()),
+            shared_xattr: Arc::default(),
             stats: Default::default(),
             options,
         });

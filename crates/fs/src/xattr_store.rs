@@ -3,7 +3,8 @@
 //! Main types: [`XattrView`] (reading), [`XattrEdit`] (changing, under a handle).
 //!
 //! # Locking
-//! The caller holds the inode's `inode` lock. Inside: inode meta (60), buffers (80).
+//! The caller holds the inode's `inode` lock, and for changes of the block `shared attributes` (77). Inside: inode meta
+//! (60), buffers (80).
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::xattr::{XattrError, XattrSource, XattrStore};
+use crate::xattr::{Joinable, SharedBlocks, XattrError, XattrSource, XattrStore};
 
 pub(crate) struct XattrView<'a> {
     pub fs: &'a Filesystem,
@@ -64,6 +65,10 @@ impl XattrSource for XattrView<'_> {
 
     fn checksum_seed(&self) -> Option<u32> {
         self.fs.geo.metadata_csum.then(|| self.fs.geo.seed.raw())
+    }
+
+    fn shared(&self) -> &Arc<SharedBlocks> {
+        &self.fs.shared_xattr
     }
 
     fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>> {
@@ -125,6 +130,9 @@ impl XattrSource for XattrEdit<'_> {
     fn checksum_seed(&self) -> Option<u32> {
         self.view.checksum_seed()
     }
+    fn shared(&self) -> &Arc<SharedBlocks> {
+        self.view.shared()
+    }
     fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>> {
         self.view.value_inode(ino, len)
     }
@@ -184,13 +192,11 @@ impl XattrStore for XattrEdit<'_> {
         Ok(())
     }
 
-    fn update_block(&mut self, nr: BlockNr, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<()> {
+    fn update_block(&mut self, nr: BlockNr, _held: &Joinable, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<()> {
         if !self.view.fs.may_be_owned(nr, 1) {
             return Err(not_theirs(self.view.inode, nr));
         }
         let buffer = self.view.fs.cache.get(nr)?;
-        // The lock of shared blocks: two inodes must not leave the same block at once.
-        let _shared = self.view.fs.shared_xattr.lock();
         let mut copy = buffer.read(<[u8]>::to_vec);
         if change(&mut copy) {
             self.changed = true;

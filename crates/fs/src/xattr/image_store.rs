@@ -4,10 +4,11 @@ use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use extant_ondisk::{BlockNr, InodeNr};
 
-use super::{XattrSource, XattrStore};
+use super::{Joinable, SharedBlocks, XattrSource, XattrStore};
 
 /// The fields of the superblock that matter here.
 pub(super) struct Geometry {
@@ -18,6 +19,7 @@ pub(super) struct Geometry {
     desc_size: u64,
     first_data_block: u64,
     pub seed: Option<u32>,
+    shared: Arc<SharedBlocks>,
 }
 
 fn le32(b: &[u8], at: usize) -> u32 {
@@ -55,6 +57,7 @@ impl Geometry {
             desc_size: if incompat & 0x80 != 0 { u64::from(le16(&sb, 0xFE)) } else { 32 },
             first_data_block: u64::from(le32(&sb, 0x14)),
             seed: (ro_compat & 0x400 != 0).then_some(seed),
+            shared: Arc::default(),
         }
     }
 
@@ -164,6 +167,10 @@ impl XattrSource for ImageInode<'_> {
         self.g.seed
     }
 
+    fn shared(&self) -> &Arc<SharedBlocks> {
+        &self.g.shared
+    }
+
     fn value_inode(&self, _ino: InodeNr, _len: usize) -> Result<Vec<u8>, Self::Error> {
         unreachable!("no image here has values in inodes")
     }
@@ -205,7 +212,12 @@ impl XattrStore for ImageInode<'_> {
         self.g.file.write_all_at(bytes, nr.0 * self.g.block_size as u64).unwrap();
         Ok(())
     }
-    fn update_block(&mut self, nr: BlockNr, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<(), String> {
+    fn update_block(
+        &mut self,
+        nr: BlockNr,
+        _held: &Joinable,
+        change: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<(), String> {
         let mut bytes = self.read_block(nr)?;
         if change(&mut bytes) {
             self.init_block(nr, &bytes)?;

@@ -1,22 +1,24 @@
-//! Extended attributes and POSIX ACLs of an inode: where they go, how shared blocks are left, how ACL and mode agree.
+//! Extended attributes and POSIX ACLs of an inode: where they go, how inodes share blocks, how ACL and mode agree.
 //!
 //! Main types: [`XattrSource`] (what reading needs of an inode), [`XattrStore`] (what changing needs, within a handle),
-//! [`XattrError`], [`SetMode`]. Functions: [`get`], [`list`], [`set`], [`remove`], [`release_all`] with names and
-//! values as the system calls pass them; [`get_acl`], [`chmod_acl`], [`set_inherited`] for the rest of
-//! `fs`.
+//! [`SharedBlocks`] (which blocks other inodes may join), [`XattrError`], [`SetMode`]. Functions: [`get`], [`list`],
+//! [`set`], [`remove`], [`release_all`] with names and values as the system calls pass them; [`get_acl`],
+//! [`chmod_acl`], [`set_inherited`] for the rest of `fs`.
 //!
-//! An attribute goes into the inode when it fits there, else into the inode's one xattr block, which may be shared with
-//! other inodes (`h_refcount`). Extant never shares a block itself, but leaves one properly: change one that is shared
-//! and the inode gets a copy; the last one out frees the block.
+//! An attribute goes into the inode when it fits there, else into the inode's one xattr block. Inodes with equal lists
+//! share a block, up to 1024 of them (`h_refcount`; Linux: `ext4_xattr_block_set`). An inode whose list changes joins
+//! a block that has the new list, if the index knows one; else it changes its block in place, if no other inode refers
+//! to it; else it gets a new block. The last reference that goes frees the block. Count and `i_file_acl` change in one
+//! transaction, so they agree after a crash.
 //!
 //! What it does not do: decide who may read or set what (`trusted.` needs CAP_SYS_ADMIN, `user.` only on files and
 //! directories, S_ISGID after an ACL change): the caller knows the credentials. Write values into inodes of their own
 //! (`ea_inode`): they are only read. Times: the caller sets ctime.
 //!
 //! # Locking
-//! None taken here. The caller holds the inode's lock (shared for reading, exclusive for changing) and, for changes, an
-//! open handle with [`CREDITS`]. [`XattrStore::update_block`] holds the block's own lock around its closure, because
-//! the other inodes that share the block may leave it at the same time.
+//! The caller holds the inode's lock (shared for reading, exclusive for changing) and, for changes, an open handle with
+//! [`CREDITS`]. `shared attributes` (77, see [`shared`]) is held around each change of a count, because other inodes
+//! join and leave the block at the same time.
 
 mod acl;
 #[cfg(test)]
@@ -26,11 +28,15 @@ mod image_store;
 mod ops;
 #[cfg(test)]
 mod oracle_tests;
+mod shared;
 #[cfg(test)]
 mod tests;
 
 pub use acl::{AclKind, chmod_acl, get_acl, set_inherited};
 pub use ops::{check, get, get_raw, list, release_all, remove, set};
+pub use shared::{Joinable, SharedBlocks};
+
+use std::sync::Arc;
 
 use extant_ondisk::acl::AclError;
 use extant_ondisk::xattr::NoSpace;
@@ -38,7 +44,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 
 /// Metadata blocks that one change dirties at most: the inode; old and new xattr block; bitmap and group descriptor of
 /// the new block; bitmap and group descriptor of the old one (which is also one revoke); the superblock, for the
-/// `ext_attr` feature.
+/// `ext_attr` feature. An inode that joins a block instead dirties that one, and no bitmap for it.
 pub const CREDITS: u32 = 8;
 
 /// What reading attributes needs of an inode.
@@ -62,6 +68,8 @@ pub trait XattrSource {
     fn block_size(&self) -> usize;
     /// The checksum seed of a file system with `metadata_csum`.
     fn checksum_seed(&self) -> Option<u32>;
+    /// The blocks of this file system that other inodes may join.
+    fn shared(&self) -> &Arc<SharedBlocks>;
     /// The value of `len` bytes that an inode of its own holds (`ea_inode`).
     fn value_inode(&self, ino: InodeNr, len: usize) -> Result<Vec<u8>, Self::Error>;
 }
@@ -74,13 +82,21 @@ pub trait XattrStore: XattrSource {
     fn set_mode(&mut self, mode: u16) -> Result<(), Self::Error>;
     /// Sets `i_file_acl`, and adds or subtracts one block (cluster) of `i_blocks` when it changes from or to None.
     fn set_block_nr(&mut self, nr: Option<BlockNr>) -> Result<(), Self::Error>;
-    /// Allocates a block near the inode, below 2^48, and sets the `ext_attr` feature if it is missing.
+    /// Allocates a block near the inode, below 2^48, and sets the `ext_attr` feature if it is missing: a block that is
+    /// joined was allocated so.
     fn allocate_block(&mut self) -> Result<BlockNr, Self::Error>;
     /// Writes a block that was just allocated; its old content is not read.
     fn init_block(&mut self, nr: BlockNr, bytes: &[u8]) -> Result<(), Self::Error>;
-    /// Calls `change` on the block's content, exclusive of every other `update_block` of that block. The block joins
-    /// the transaction only if `change` returns true: a block that is freed next must not be journalled first.
-    fn update_block(&mut self, nr: BlockNr, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<(), Self::Error>;
+    /// Calls `change` on the block's content. The caller holds the index of shared blocks, so that no other inode
+    /// changes the block, and has made sure that an inode refers to it. The block joins the transaction only if
+    /// `change` returns true: a block that is freed next must not be journalled first. After an error `change` was not
+    /// called.
+    fn update_block(
+        &mut self,
+        nr: BlockNr,
+        held: &Joinable,
+        change: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<(), Self::Error>;
     /// Frees a block that nobody refers to any more, and revokes it.
     fn free_block(&mut self, nr: BlockNr) -> Result<(), Self::Error>;
 }

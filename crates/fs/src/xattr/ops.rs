@@ -1,8 +1,8 @@
 //! Get, list, set, remove: the inode first, then the block.
 
 use extant_ondisk::xattr::{
-    EntryList, EntryRef, HEADER_LEN, NAME_LEN_MAX, Name, NoSpace, VALUE_SIZE_MAX, XattrBlock, drop_reference,
-    inode_area,
+    EntryList, EntryRef, HEADER_LEN, NAME_LEN_MAX, Name, NoSpace, References, VALUE_SIZE_MAX, XattrBlock,
+    add_reference, drop_reference, inode_area,
 };
 use extant_ondisk::{BlockNr, Error as OnDiskError};
 
@@ -33,7 +33,7 @@ pub fn list<S: XattrSource>(store: &S) -> Result<Vec<Vec<u8>>, S> {
     }
     if let Some(nr) = store.block_nr() {
         let bytes = store.read_block(nr).map_err(XattrError::Store)?;
-        for e in XattrBlock::parse(&bytes, nr, store.checksum_seed())?.entries {
+        for e in noted(store, nr, &bytes)?.entries {
             add(e.name);
         }
     }
@@ -64,7 +64,7 @@ pub fn remove<S: XattrStore>(store: &mut S, full_name: &[u8]) -> Result<(), S> {
 /// feature that is not supported would have to free. And the block that goes with the inode, as no other one shares it.
 pub fn check<S: XattrSource>(store: &S) -> Result<Option<BlockNr>, S> {
     let old = load(store)?.old;
-    Ok(old.and_then(|(nr, refcount)| (refcount <= 1).then_some(nr)))
+    Ok(old.and_then(|(nr, references)| (references.count <= 1).then_some(nr)))
 }
 
 /// Leaves the xattr block, at the end of an inode's life. Attributes in the inode die with it.
@@ -91,8 +91,15 @@ pub fn get_raw<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u
     }
     let Some(nr) = store.block_nr() else { return Ok(None) };
     let bytes = store.read_block(nr).map_err(XattrError::Store)?;
-    let block = XattrBlock::parse(&bytes, nr, store.checksum_seed())?;
+    let block = noted(store, nr, &bytes)?;
     block.entries.iter().find(|e| e.name == name).map(|e| value_of(store, e)).transpose()
+}
+
+/// The inode's block, which other inodes may join once it has been read.
+fn noted<'a, S: XattrSource>(store: &S, nr: BlockNr, bytes: &'a [u8]) -> Result<XattrBlock<'a>, S> {
+    let block = XattrBlock::parse(bytes, nr, store.checksum_seed())?;
+    store.shared().note(nr, block.references());
+    Ok(block)
 }
 
 fn value_of<S: XattrSource>(store: &S, entry: &EntryRef<'_>) -> Result<Vec<u8>, S> {
@@ -108,8 +115,8 @@ struct Loaded {
     area: Vec<u8>,
     inode: EntryList,
     block: EntryList,
-    /// Number and refcount of the present block.
-    old: Option<(BlockNr, u32)>,
+    /// Number and header of the present block.
+    old: Option<(BlockNr, References)>,
 }
 
 fn load<S: XattrSource>(store: &S) -> Result<Loaded, S> {
@@ -119,7 +126,7 @@ fn load<S: XattrSource>(store: &S) -> Result<Loaded, S> {
     if let Some(nr) = store.block_nr() {
         let bytes = store.read_block(nr).map_err(XattrError::Store)?;
         let block = XattrBlock::parse(&bytes, nr, store.checksum_seed())?;
-        loaded.old = Some((nr, block.refcount));
+        loaded.old = Some((nr, block.references()));
         loaded.block = block.to_list()?;
     }
     Ok(loaded)
@@ -148,14 +155,14 @@ pub(super) fn set_raw<S: XattrStore>(store: &mut S, name: Name<'_>, value: &[u8]
     if inode_area::encode(&grown, &mut l.area).is_ok() {
         if in_block {
             l.block.remove(name);
-            write_block_list(store, l.old, &l.block)?;
+            write_block_list(store, &l.block)?;
         }
         return store.write_inode_area(&l.area).map_err(XattrError::Store);
     }
     if !l.block.set(name, value) {
         return Err(too_long());
     }
-    write_block_list(store, l.old, &l.block)?;
+    write_block_list(store, &l.block)?;
     if in_inode {
         l.inode.remove(name);
         write_inode_list(store, &l.inode, l.area)?;
@@ -185,7 +192,7 @@ pub(super) fn set_all_raw<S: XattrStore>(store: &mut S, attributes: &[(Name<'_>,
     }
     // First what may find no space.
     if in_block {
-        write_block_list(store, l.old, &l.block)?;
+        write_block_list(store, &l.block)?;
     }
     if in_inode {
         write_inode_list(store, &l.inode, l.area)?;
@@ -198,7 +205,7 @@ pub(super) fn remove_raw<S: XattrStore>(store: &mut S, name: Name<'_>) -> Result
     let mut l = load(store)?;
     let in_block = l.block.remove(name);
     if in_block {
-        write_block_list(store, l.old, &l.block)?;
+        write_block_list(store, &l.block)?;
     }
     let in_inode = l.inode.remove(name);
     if in_inode {
@@ -213,9 +220,9 @@ fn write_inode_list<S: XattrStore>(store: &mut S, list: &EntryList, mut area: Ve
     store.write_inode_area(&area).map_err(XattrError::Store)
 }
 
-/// Makes `list` the content of the inode's block: in place when the inode is alone in it, in a new block when it is
-/// shared or there was none, in no block when the list is empty.
-fn write_block_list<S: XattrStore>(store: &mut S, old: Option<(BlockNr, u32)>, list: &EntryList) -> Result<(), S> {
+/// Makes `list` the content of the inode's block: in a block that has it already, else in place when the inode is alone
+/// in its block, else in a new block; in no block when the list is empty.
+fn write_block_list<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<(), S> {
     let ino = store.ino();
     if list.is_empty() {
         return release_all(store);
@@ -224,44 +231,112 @@ fn write_block_list<S: XattrStore>(store: &mut S, old: Option<(BlockNr, u32)>, l
     if needed > available {
         return Err(XattrError::NoSpace { ino, source: NoSpace { needed, available } });
     }
-    let seed = store.checksum_seed();
-    let mut bytes = vec![0; store.block_size()];
-    let no_space = |source| XattrError::NoSpace { ino, source };
-    // Nobody else can gain a reference to a block that only this inode, which is locked, refers to.
-    if let Some((nr, 1)) = old {
-        XattrBlock::encode(list, 1, &mut bytes, nr, seed).map_err(no_space)?;
-        return store
-            .update_block(nr, &mut |content| {
-                // A length that differs would be the implementer's mistake; the checksum would then be wrong.
-                let same = content.len() == bytes.len();
-                if same {
-                    content.copy_from_slice(&bytes);
-                }
-                same
-            })
-            .map_err(XattrError::Store);
-    }
-    let nr = store.allocate_block().map_err(XattrError::Store)?;
-    XattrBlock::encode(list, 1, &mut bytes, nr, seed).map_err(no_space)?;
-    store.init_block(nr, &bytes).map_err(XattrError::Store)?;
-    if let Some((old, _)) = old {
+    let old = store.block_nr();
+    let nr = match join(store, list)? {
+        Some(nr) if Some(nr) == old => return Ok(()),
+        Some(nr) => nr,
+        None if rewrite(store, list)? => return Ok(()),
+        None => {
+            let nr = store.allocate_block().map_err(XattrError::Store)?;
+            let mut bytes = vec![0; store.block_size()];
+            let no_space = |source| XattrError::NoSpace { ino, source };
+            XattrBlock::encode(list, 1, &mut bytes, nr, store.checksum_seed()).map_err(no_space)?;
+            store.init_block(nr, &bytes).map_err(XattrError::Store)?;
+            nr
+        }
+    };
+    if let Some(old) = old {
         release_block(store, old)?;
     }
-    store.set_block_nr(Some(nr)).map_err(XattrError::Store)
+    store.set_block_nr(Some(nr)).map_err(XattrError::Store)?;
+    // Not before an inode refers to it. One that was joined is in the index already, or full.
+    store.shared().note(nr, References { count: 1, hash: XattrBlock::hash_of(list) });
+    Ok(())
 }
 
-/// Gives one reference back, and the block itself with the last one. The count is read again under the block's lock:
-/// another inode may have left since it was loaded.
-fn release_block<S: XattrStore>(store: &mut S, nr: BlockNr) -> Result<(), S> {
-    let seed = store.checksum_seed();
-    let mut remaining: std::result::Result<u32, OnDiskError> = Ok(1);
+/// Takes a reference to a block that has `list`; the inode's own block needs none. A block that cannot be read, or is
+/// damaged, is not joined: the inodes that refer to it report that.
+fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr>, S> {
+    let (seed, hash) = (store.checksum_seed(), XattrBlock::hash_of(list));
+    let shared = store.shared().clone();
+    let has_list = |bytes: &[u8], nr| {
+        let block = XattrBlock::parse(bytes, nr, seed);
+        block.is_ok_and(|block| block.hash == hash && block.holds(list))
+    };
+    for nr in shared.candidates(hash) {
+        // Before the index is held: reading and comparing lets other threads go on.
+        if !store.read_block(nr).is_ok_and(|bytes| has_list(&bytes, nr)) {
+            continue;
+        }
+        if store.block_nr() == Some(nr) {
+            return Ok(Some(nr));
+        }
+        let mut held = shared.hold();
+        // The last reference may have gone meanwhile, and the block may be another's.
+        if !held.contains(nr, hash) {
+            continue;
+        }
+        let mut joined = None;
+        let change = &mut |bytes: &mut [u8]| {
+            joined = has_list(bytes, nr).then(|| add_reference(bytes, nr, seed).ok().flatten()).flatten();
+            joined.is_some()
+        };
+        store.update_block(nr, &held, change).map_err(XattrError::Store)?;
+        if let Some(references) = joined {
+            held.note(nr, references);
+            return Ok(Some(nr));
+        }
+    }
+    Ok(None)
+}
+
+/// Makes `list` the content of the inode's block if no other inode refers to it; whether that is so.
+fn rewrite<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<bool, S> {
+    let Some(nr) = store.block_nr() else { return Ok(false) };
+    let (ino, seed, shared) = (store.ino(), store.checksum_seed(), store.shared().clone());
+    let mut new = vec![0; store.block_size()];
+    XattrBlock::encode(list, 1, &mut new, nr, seed).map_err(|source| XattrError::NoSpace { ino, source })?;
+    // Others join while the index is not held.
+    let mut held = shared.hold();
+    let mut before: std::result::Result<References, OnDiskError> = Ok(References { count: 0, hash: 0 });
     store
-        .update_block(nr, &mut |bytes| {
-            remaining = drop_reference(bytes, nr, seed);
-            matches!(remaining, Ok(left) if left > 0)
+        .update_block(nr, &held, &mut |bytes| {
+            before = References::read(bytes, nr, seed);
+            // A length that differs would be the implementer's mistake; the checksum would then be wrong.
+            let alone = before.as_ref().is_ok_and(|b| b.count == 1) && bytes.len() == new.len();
+            if alone {
+                bytes.copy_from_slice(&new);
+            }
+            alone
         })
         .map_err(XattrError::Store)?;
-    if remaining? == 0 {
+    let before = before?;
+    if before.count == 1 {
+        held.forget(nr, before.hash);
+        held.note(nr, References { count: 1, hash: XattrBlock::hash_of(list) });
+    }
+    Ok(before.count == 1)
+}
+
+/// Gives one reference back, and the block itself with the last one, which nobody can join any more then.
+fn release_block<S: XattrStore>(store: &mut S, nr: BlockNr) -> Result<(), S> {
+    let (seed, shared) = (store.checksum_seed(), store.shared().clone());
+    let mut left: std::result::Result<References, OnDiskError> = Ok(References { count: 0, hash: 0 });
+    {
+        let mut held = shared.hold();
+        store
+            .update_block(nr, &held, &mut |bytes| {
+                left = drop_reference(bytes, nr, seed);
+                matches!(left, Ok(left) if left.count > 0)
+            })
+            .map_err(XattrError::Store)?;
+        match left {
+            Ok(left) if left.count > 0 => held.note(nr, left),
+            Ok(left) => held.forget(nr, left.hash),
+            Err(_) => {}
+        }
+    }
+    if left?.count == 0 {
         store.free_block(nr).map_err(XattrError::Store)?;
     }
     Ok(())

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use extant_ondisk::xattr::XattrBlock;
 use extant_ondisk::{BlockNr, InodeNr};
@@ -22,6 +23,7 @@ pub(super) struct Disk {
     /// Blocks that joined the transaction and that were freed, in order.
     pub journalled: Vec<u64>,
     pub freed: Vec<u64>,
+    shared: Arc<SharedBlocks>,
 }
 
 /// One inode in memory.
@@ -32,11 +34,13 @@ pub(super) struct MemInode {
     pub area: Vec<u8>,
     pub block: Option<BlockNr>,
     pub disk: Rc<RefCell<Disk>>,
+    shared: Arc<SharedBlocks>,
 }
 
 impl MemInode {
     pub fn new(ino: u32, mode: u16, area_len: usize, disk: &Rc<RefCell<Disk>>) -> MemInode {
-        MemInode { ino, mode, area: vec![0; area_len], block: None, disk: disk.clone() }
+        let shared = disk.borrow().shared.clone();
+        MemInode { ino, mode, area: vec![0; area_len], block: None, disk: disk.clone(), shared }
     }
 }
 
@@ -62,6 +66,10 @@ impl XattrSource for MemInode {
     }
     fn checksum_seed(&self) -> Option<u32> {
         SEED
+    }
+
+    fn shared(&self) -> &Arc<SharedBlocks> {
+        &self.shared
     }
 
     fn value_inode(&self, _ino: InodeNr, _len: usize) -> Result<Vec<u8>, Self::Error> {
@@ -97,7 +105,12 @@ impl XattrStore for MemInode {
         self.disk.borrow_mut().blocks.insert(nr.0, bytes.to_vec());
         Ok(())
     }
-    fn update_block(&mut self, nr: BlockNr, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<(), String> {
+    fn update_block(
+        &mut self,
+        nr: BlockNr,
+        _held: &Joinable,
+        change: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<(), String> {
         let mut d = self.disk.borrow_mut();
         let block = d.blocks.get_mut(&nr.0).ok_or("update of a free block")?;
         if change(block) {
@@ -284,4 +297,149 @@ fn inline_data_stays_in_the_inode_and_is_not_listed() {
     set(&mut inode, b"user.s", b"", SetMode::Any).unwrap();
     assert_eq!(list(&inode).unwrap(), [b"user.s".to_vec(), b"user.big".to_vec()]);
     assert_eq!(inode_area::decode(&inode.area, InodeNr(12)).unwrap().get(data), Some(&[9; 30][..]));
+}
+
+/// Inodes without room of their own for attributes.
+fn inodes(count: u32, disk: &Rc<RefCell<Disk>>) -> Vec<MemInode> {
+    (0..count).map(|i| MemInode::new(12 + i, 0o100644, 0, disk)).collect()
+}
+
+fn set_any(inode: &mut MemInode, name: &[u8], value: &[u8]) {
+    set(inode, name, value, SetMode::Any).unwrap();
+}
+
+#[test]
+fn inodes_with_equal_attributes_share_a_block() {
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let mut all = inodes(3, &disk);
+    for (inode, order) in
+        all.iter_mut().zip([[&b"user.x"[..], b"user.yy"], [b"user.yy", b"user.x"], [b"user.x", b"user.yy"]])
+    {
+        for name in order {
+            set_any(inode, name, name);
+        }
+    }
+    assert!(all.iter().all(|i| i.block == all[0].block), "whatever came first");
+    check_refcounts(&all);
+    let shared = all[0].block;
+    set_any(&mut all[0], b"user.x", b"other");
+    assert_ne!(all[0].block, shared);
+    assert_eq!(get(&all[1], b"user.x").unwrap(), b"user.x", "a change leaves the others alone");
+    check_refcounts(&all);
+    // Back again: it joins the others, and its own block goes.
+    set_any(&mut all[0], b"user.x", b"user.x");
+    assert_eq!((all[0].block, disk.borrow().blocks.len()), (shared, 1));
+    check_refcounts(&all);
+    // Without room for another block it can still join.
+    remove(&mut all[0], b"user.x").unwrap();
+    disk.borrow_mut().full = true;
+    set_any(&mut all[0], b"user.x", b"user.x");
+    all.iter_mut().for_each(|i| release_all(i).unwrap());
+    assert!(disk.borrow().blocks.is_empty());
+}
+
+#[test]
+fn block_is_shared_by_1024_inodes_at_most() {
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let mut all = inodes(1026, &disk);
+    for inode in &mut all[..1025] {
+        set_any(inode, b"user.x", b"1");
+    }
+    assert_eq!(disk.borrow().blocks.len(), 2);
+    check_refcounts(&all);
+    assert_ne!(all[1024].block, all[0].block, "the first is full");
+    // The full block has a place again, and another inode takes it.
+    remove(&mut all[7], b"user.x").unwrap();
+    let first = all[0].block;
+    release_all(&mut all[1024]).unwrap();
+    set_any(&mut all[1025], b"user.x", b"1");
+    assert_eq!(all[1025].block, first);
+    check_refcounts(&all);
+}
+
+#[test]
+fn freed_block_is_not_joined() {
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let mut all = inodes(2, &disk);
+    set_any(&mut all[0], b"user.x", b"1");
+    let first = all[0].block;
+    release_all(&mut all[0]).unwrap();
+    set_any(&mut all[1], b"user.x", b"1");
+    assert_ne!(all[1].block, first);
+    check_refcounts(&all);
+}
+
+#[test]
+fn block_that_was_joined_since_it_was_read_is_copied() {
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let mut all = inodes(2, &disk);
+    set_any(&mut all[0], b"user.x", b"1");
+    let first = all[0].block;
+    set_any(&mut all[0], b"user.x", b"2");
+    assert_eq!(all[0].block, first, "changed in place while one inode refers to it");
+    set_any(&mut all[1], b"user.x", b"1");
+    assert_ne!(all[1].block, first, "its old content is not found");
+    set_any(&mut all[1], b"user.x", b"2");
+    assert_eq!(all[1].block, first);
+    set_any(&mut all[0], b"user.x", b"3");
+    assert_ne!(all[0].block, first);
+    assert_eq!(get(&all[1], b"user.x").unwrap(), b"2");
+    check_refcounts(&all);
+}
+
+#[test]
+fn attributes_that_were_read_are_shared() {
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let mut all = inodes(3, &disk);
+    set_any(&mut all[0], b"user.x", b"1");
+    // As after a mount: nothing is known of the blocks.
+    disk.borrow_mut().shared = Arc::default();
+    all[0].shared = disk.borrow().shared.clone();
+    let mut late: Vec<_> = (0..2).map(|i| MemInode::new(50 + i, 0o100644, 0, &disk)).collect();
+    set_any(&mut late[0], b"user.x", b"1");
+    assert_ne!(late[0].block, all[0].block);
+    release_all(&mut late[0]).unwrap();
+    get(&all[0], b"user.x").unwrap();
+    set_any(&mut late[1], b"user.x", b"1");
+    assert_eq!(late[1].block, all[0].block);
+}
+
+#[test]
+fn equal_hashes_are_not_equal_attributes() {
+    use extant_ondisk::xattr::entry_hash;
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let (one, other) = ([1, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0]);
+    assert_eq!(entry_hash(b"x", &one), entry_hash(b"x", &other));
+    let mut all = inodes(3, &disk);
+    set_any(&mut all[0], b"user.x", &one);
+    set_any(&mut all[1], b"user.x", &other);
+    set_any(&mut all[2], b"user.x", &one);
+    assert!(all[0].block != all[1].block && all[0].block == all[2].block);
+    check_refcounts(&all);
+}
+
+#[test]
+fn block_with_a_hash_of_zero_is_not_shared() {
+    use extant_ondisk::xattr::entry_hash;
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let value = [0, 0, b'x', 0];
+    assert_eq!(entry_hash(b"x", &value), 0);
+    let mut all = inodes(2, &disk);
+    all.iter_mut().for_each(|i| set_any(i, b"user.x", &value));
+    assert_ne!(all[0].block, all[1].block);
+    check_refcounts(&all);
+}
+
+#[test]
+fn damaged_block_is_not_joined() {
+    let disk = Rc::new(RefCell::new(Disk::default()));
+    let mut all = inodes(2, &disk);
+    set_any(&mut all[0], b"user.x", b"1");
+    let first = all[0].block.unwrap();
+    disk.borrow_mut().blocks.get_mut(&first.0).unwrap()[500] ^= 1;
+    let damaged = disk.borrow().blocks[&first.0].clone();
+    set_any(&mut all[1], b"user.x", b"1");
+    assert_ne!(all[1].block, Some(first));
+    assert_eq!(disk.borrow().blocks[&first.0], damaged);
+    assert!(get(&all[0], b"user.x").is_err(), "who has it is told");
 }

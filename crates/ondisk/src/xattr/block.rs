@@ -90,6 +90,28 @@ impl<'a> XattrBlock<'a> {
         EntryList::from_refs(&self.entries)
     }
 
+    /// What the header says.
+    pub fn references(&self) -> References {
+        References { count: self.refcount, hash: self.hash }
+    }
+
+    /// Whether the block says the same as `list`, in whatever order that has them.
+    pub fn holds(&self, list: &EntryList) -> bool {
+        let mut sorted = list.clone();
+        sorted.sort_for_block();
+        let same = |e: &EntryRef<'_>, own: &super::Entry| {
+            e.outside.is_none() && e.name == own.name() && e.value == own.value.as_slice()
+        };
+        self.entries.len() == sorted.len() && self.entries.iter().zip(sorted.iter()).all(|(e, own)| same(e, own))
+    }
+
+    /// The `h_hash` that a block with `list` has.
+    pub fn hash_of(list: &EntryList) -> u32 {
+        let mut sorted = list.clone();
+        sorted.sort_for_block();
+        block_hash(sorted.iter().map(|e| entry_hash(&e.suffix, &e.value)))
+    }
+
     /// Writes `list`, sorted, as the whole content of the block, with hashes and (given a seed) checksum. On
     /// [`NoSpace`] nothing is written.
     pub fn encode(
@@ -130,13 +152,54 @@ fn seal(block: &mut [u8], nr: BlockNr, seed: Option<u32>) {
     }
 }
 
-/// Takes one inode's reference away, in place. The references that remain; at 0 the block is left as it is and the
-/// caller frees (and revokes) it.
-pub fn drop_reference(block: &mut [u8], nr: BlockNr, seed: Option<u32>) -> Result<u32> {
-    let remaining = header(block, nr, seed)?.h_refcount.get() - 1;
-    if remaining > 0 {
-        block[4..8].copy_from_slice(&remaining.to_le_bytes());
-        seal(block, nr, seed);
+/// How many inodes refer to a block, and by which hash its equals are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct References {
+    /// `h_refcount`.
+    pub count: u32,
+    /// `h_hash`; 0 means "never share".
+    pub hash: u32,
+}
+
+impl References {
+    /// What the header of a block says.
+    ///
+    /// # Errors
+    /// The header, or the block's checksum, is damaged.
+    pub fn read(block: &[u8], nr: BlockNr, seed: Option<u32>) -> Result<References> {
+        let h = header(block, nr, seed)?;
+        Ok(References { count: h.h_refcount.get(), hash: h.h_hash.get() })
     }
-    Ok(remaining)
+
+    /// Whether another inode may refer to the block.
+    pub fn may_grow(&self) -> bool {
+        self.hash != 0 && self.count < REFCOUNT_MAX
+    }
+
+    fn write(self, block: &mut [u8], nr: BlockNr, seed: Option<u32>) -> References {
+        block[4..8].copy_from_slice(&self.count.to_le_bytes());
+        seal(block, nr, seed);
+        self
+    }
+}
+
+/// Adds one inode's reference, in place, and returns what there are then; `None`, and no change, for a block that no
+/// other inode may refer to.
+///
+/// # Errors
+/// Those of [`References::read`].
+pub fn add_reference(block: &mut [u8], nr: BlockNr, seed: Option<u32>) -> Result<Option<References>> {
+    let now = References::read(block, nr, seed)?;
+    Ok(now.may_grow().then(|| References { count: now.count + 1, ..now }.write(block, nr, seed)))
+}
+
+/// Takes one inode's reference away, in place, and returns what remain. At 0 the block is left as it is, and the caller
+/// frees and revokes it.
+///
+/// # Errors
+/// Those of [`References::read`].
+pub fn drop_reference(block: &mut [u8], nr: BlockNr, seed: Option<u32>) -> Result<References> {
+    let now = References::read(block, nr, seed)?;
+    let left = References { count: now.count - 1, ..now };
+    Ok(if left.count > 0 { left.write(block, nr, seed) } else { left })
 }

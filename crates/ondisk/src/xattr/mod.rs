@@ -33,7 +33,7 @@ mod name;
 #[cfg(test)]
 mod tests;
 
-pub use block::{HEADER_LEN, REFCOUNT_MAX, XattrBlock, block_checksum, drop_reference};
+pub use block::{HEADER_LEN, REFCOUNT_MAX, References, XattrBlock, add_reference, block_checksum, drop_reference};
 pub use entry::EntryRef;
 pub use hash::{block_hash, entry_hash, entry_hash_signed};
 pub use list::{Entry, EntryList};

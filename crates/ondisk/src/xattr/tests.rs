@@ -103,10 +103,10 @@ fn block_header_rules() {
     assert_eq!((parsed.refcount, parsed.hash != 0), (3, true));
     assert!(XattrBlock::parse(&block, BlockNr(1235), SEED).is_err(), "a moved block needs a new checksum");
     assert!(XattrBlock::parse(&block, BlockNr(1235), None).is_ok());
-    assert_eq!(drop_reference(&mut block, NR, SEED).unwrap(), 2);
-    assert_eq!(drop_reference(&mut block, NR, SEED).unwrap(), 1);
+    assert_eq!(drop_reference(&mut block, NR, SEED).unwrap().count, 2);
+    assert_eq!(drop_reference(&mut block, NR, SEED).unwrap().count, 1);
     assert_eq!(XattrBlock::parse(&block, NR, SEED).unwrap().refcount, 1);
-    assert_eq!(drop_reference(&mut block, NR, SEED).unwrap(), 0);
+    assert_eq!(drop_reference(&mut block, NR, SEED).unwrap().count, 0);
     for (at, value) in [(0, 1), (8, 2), (4, 0)] {
         let mut bad = block.clone();
         bad[at] = value;
@@ -114,6 +114,34 @@ fn block_header_rules() {
     }
     assert!(XattrBlock::parse(&block[..20], NR, None).is_err());
     assert!(XattrBlock::parse(&block[..32], NR, None).is_err(), "no terminator");
+}
+
+#[test]
+fn references_stop_at_the_most_that_a_block_may_have() {
+    let mut block = vec![0; 1024];
+    XattrBlock::encode(&list(&[(b"a", b"1")]), REFCOUNT_MAX - 1, &mut block, NR, SEED).unwrap();
+    assert_eq!(add_reference(&mut block, NR, SEED).unwrap().map(|r| r.count), Some(REFCOUNT_MAX));
+    let full = block.clone();
+    assert_eq!(add_reference(&mut block, NR, SEED).unwrap(), None);
+    assert_eq!(block, full, "nothing was written");
+    XattrBlock::parse(&block, NR, SEED).unwrap();
+    // A hash of 0 says that nobody may share it.
+    assert_eq!(entry_hash(b"", b""), 0);
+    XattrBlock::encode(&list(&[(b"", b"")]), 1, &mut block, NR, SEED).unwrap();
+    assert_eq!(add_reference(&mut block, NR, SEED).unwrap(), None);
+}
+
+#[test]
+fn equal_lists_are_recognized_in_any_order() {
+    let (one, other) = (list(&[(b"bb", b"2"), (b"a", b"1")]), list(&[(b"a", b"1"), (b"bb", b"2")]));
+    let mut block = vec![0; 1024];
+    XattrBlock::encode(&one, 1, &mut block, NR, SEED).unwrap();
+    let parsed = XattrBlock::parse(&block, NR, SEED).unwrap();
+    assert!(parsed.holds(&one) && parsed.holds(&other));
+    assert_eq!((XattrBlock::hash_of(&one), XattrBlock::hash_of(&other)), (parsed.hash, parsed.hash));
+    for differs in [&[(&b"a"[..], &b"1"[..])][..], &[(b"a", b"1"), (b"bb", b"3")], &[(b"a", b"1"), (b"bc", b"2")]] {
+        assert!(!parsed.holds(&list(differs)), "{differs:?}");
+    }
 }
 
 #[test]

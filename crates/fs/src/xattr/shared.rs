@@ -1,0 +1,149 @@
+//! Which attribute blocks another inode may join (Linux: fs/mbcache.c, `ext4_xattr_block_cache_find`).
+//!
+//! Main types: [`SharedBlocks`], the index of one mount from `h_hash` to blocks; [`Joinable`], the index while it is
+//! held.
+//!
+//! The index is a hint about content and the truth about life. A block that it names is referred to by an inode, so
+//! its content may be compared and its count may grow; which blocks are equal only their bytes say. For that, a block
+//! leaves the index before its last reference goes and before its content changes, and both happen with the index held
+//! exclusively. A block enters the index when an inode that refers to it, and is locked, was read or written. A block
+//! with as many references as it may have is not in the index.
+//!
+//! The index has a fixed number of places ([`SETS`] × [`WAYS`], 256 KiB, allocated with the first entry). A new entry
+//! pushes out the one of its set that was joined or entered longest ago; a block that is forgotten is only not shared.
+//! So one search looks at [`WAYS`] blocks at most, whatever hashes an image was made with.
+//!
+//! What it does not do: read or change blocks.
+//!
+//! # Locking
+//! `shared attributes` (77) guards the index, and every change of a reference count or of the content of a block that
+//! the index may name. Reading an attribute takes it shared, and exclusively when the block was not in the index.
+
+use extant_base::hash::shard_of;
+use extant_base::sync::{LockClass, RwLock, RwLockWriteGuard};
+use extant_ondisk::BlockNr;
+use extant_ondisk::xattr::References;
+
+static CLASS: LockClass = LockClass::new("shared attributes", 77);
+
+const SET_BITS: u32 = 11;
+/// Hashes fall into so many sets.
+const SETS: usize = 1 << SET_BITS;
+/// Blocks of one set.
+const WAYS: usize = 8;
+
+/// `h_hash` and block; a hash of 0, which no block in the index has, is a free place.
+type Set = [(u32, BlockNr); WAYS];
+
+const FREE: (u32, BlockNr) = (0, BlockNr(0));
+
+/// The index of one mount.
+pub struct SharedBlocks {
+    joinable: RwLock<Joinable>,
+}
+
+impl Default for SharedBlocks {
+    fn default() -> SharedBlocks {
+        SharedBlocks { joinable: RwLock::new(&CLASS, Joinable { sets: Vec::new() }) }
+    }
+}
+
+impl SharedBlocks {
+    /// An inode that is locked refers to `nr`, whose header says `references`: from here on others may join.
+    pub fn note(&self, nr: BlockNr, references: References) {
+        if references.may_grow() && !self.joinable.read().contains(nr, references.hash) {
+            self.joinable.write().note(nr, references);
+        }
+    }
+
+    /// Blocks of this hash, the newest first. Each may have left the index again.
+    pub fn candidates(&self, hash: u32) -> Vec<BlockNr> {
+        let joinable = self.joinable.read();
+        let set = joinable.sets.get(set_of(hash)).into_iter().flatten();
+        set.filter(|(h, _)| *h == hash && hash != 0).map(|(_, nr)| *nr).collect()
+    }
+
+    /// Holds the index: no count changes, and no block in the index changes or is freed, but by the caller.
+    pub fn hold(&self) -> RwLockWriteGuard<'_, Joinable> {
+        self.joinable.write()
+    }
+}
+
+fn set_of(hash: u32) -> usize {
+    shard_of(u64::from(hash), SET_BITS)
+}
+
+/// The index, held.
+pub struct Joinable {
+    sets: Vec<Set>,
+}
+
+impl Joinable {
+    /// Whether the block may be joined.
+    pub fn contains(&self, nr: BlockNr, hash: u32) -> bool {
+        self.sets.get(set_of(hash)).is_some_and(|set| hash != 0 && set.contains(&(hash, nr)))
+    }
+
+    /// Makes the index say of `nr` what its header says: joinable or not.
+    pub fn note(&mut self, nr: BlockNr, references: References) {
+        if !references.may_grow() {
+            return self.forget(nr, references.hash);
+        }
+        if self.sets.is_empty() {
+            self.sets = vec![[FREE; WAYS]; SETS];
+        }
+        let entry = (references.hash, nr);
+        let set = &mut self.sets[set_of(references.hash)];
+        let at = set.iter().position(|e| *e == entry).or_else(|| set.iter().position(|e| *e == FREE));
+        let at = at.unwrap_or(WAYS - 1);
+        set[at] = entry;
+        set[..=at].rotate_right(1);
+    }
+
+    /// Nobody joins `nr` from here on.
+    pub fn forget(&mut self, nr: BlockNr, hash: u32) {
+        let Some(set) = self.sets.get_mut(set_of(hash)) else { return };
+        for entry in set.iter_mut().filter(|e| **e == (hash, nr)) {
+            *entry = FREE;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_ondisk::xattr::REFCOUNT_MAX;
+
+    use super::*;
+
+    fn named(shared: &SharedBlocks, hash: u32) -> Vec<u64> {
+        shared.candidates(hash).into_iter().map(|nr| nr.0).collect()
+    }
+
+    #[test]
+    fn index_names_blocks_that_another_inode_may_join() {
+        let shared = SharedBlocks::default();
+        for (nr, count, hash) in [(1, 1, 7), (2, REFCOUNT_MAX, 7), (3, REFCOUNT_MAX - 1, 7), (4, 1, 0), (5, 1, 8)] {
+            shared.note(BlockNr(nr), References { count, hash });
+        }
+        assert_eq!(named(&shared, 7), [3, 1], "one is full");
+        assert_eq!(named(&shared, 0), [0; 0], "a hash of 0 is never shared");
+        shared.hold().forget(BlockNr(1), 7);
+        shared.hold().note(BlockNr(3), References { count: REFCOUNT_MAX, hash: 7 });
+        assert_eq!(named(&shared, 7), [0; 0]);
+        assert_eq!(named(&shared, 8), [5]);
+    }
+
+    #[test]
+    fn index_is_bounded_and_forgets_the_block_that_was_noted_longest_ago() {
+        let shared = SharedBlocks::default();
+        for nr in 1..=1000 {
+            shared.note(BlockNr(nr), References { count: 1, hash: 7 });
+            shared.hold().note(BlockNr(1), References { count: 1, hash: 7 });
+        }
+        assert_eq!(named(&shared, 7), [1, 1000, 999, 998, 997, 996, 995, 994]);
+        for hash in 0..100_000 {
+            shared.note(BlockNr(5000), References { count: 1, hash });
+        }
+        assert_eq!(shared.hold().sets.len(), SETS);
+    }
+}
