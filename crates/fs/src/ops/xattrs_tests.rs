@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use extant_base::{sim, task};
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::BlockNr;
@@ -10,7 +11,7 @@ use extant_ondisk::xattr::XattrBlock;
 
 use crate::ops::no_space::tests::take_all;
 use crate::tools::{assert_clean, debugfs, edited, made};
-use crate::{Cred, Error, Filesystem, MountOptions, Mounted, NewNode, SetAttr, SetMode};
+use crate::{BorrowJournal, Cred, Error, Filesystem, MountOptions, Mounted, NewNode, SetAttr, SetMode};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -152,4 +153,59 @@ fn a_mode_whose_list_finds_no_block_stays() {
     drop((f, g));
     fs.unmount().expect("unmount");
     assert_clean(&dev);
+}
+
+/// One thread takes the last reference of a block away again and again, in all ways, while another wants to join it.
+#[test]
+fn joining_a_block_excludes_freeing_it() {
+    // Without a journal a commit brings blocks home: one that is freed can be read again as it was.
+    let images = ["ext4", "ext2"].map(|kind| made(&["-t", kind, "-b", "1024", "-I", "128"], "16M"));
+    let mut shared = 0;
+    for seed in 0..100 {
+        let dev = Arc::new(images[seed as usize % 2].snapshot());
+        let strategy = sim::Strategy::Random { preempt_permille: 300 };
+        let work = dev.clone();
+        let outcome = sim::run(&sim::Options { strategy, ..sim::Options::new(seed) }, move || {
+            let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+            let options = MountOptions { borrow_journal: BorrowJournal::Never, ..options };
+            let fs = Filesystem::mount(work, options).expect("mounted");
+            let root = fs.root().expect("root");
+            let make = |name: &[u8]| fs.create(&root, name, NewNode::file(0o664), Cred::default()).expect("create");
+            let [f, g] = [b"f", b"g"].map(|name| make(name));
+            let other = {
+                let (fs, f, root) = (Arc::clone(&fs), f.clone(), root.clone());
+                task::spawn("other", move || {
+                    for users in [1, 2, 1, 1] {
+                        fs.set_xattr(&f, ACCESS, &naming(users), SetMode::Any).expect("set");
+                        fs.sync().expect("sync");
+                        if users == 1 {
+                            fs.remove_xattr(&f, ACCESS).expect("removed");
+                        }
+                    }
+                    fs.set_xattr(&f, ACCESS, &naming(1), SetMode::Any).expect("set");
+                    drop(f);
+                    fs.unlink(&root, b"f").expect("unlink");
+                    fs.reap();
+                })
+                .expect("thread")
+            };
+            drop(f);
+            let mut together = 0;
+            for users in [1, 2, 1, 1, 2, 1, 2] {
+                fs.set_xattr(&g, ACCESS, &naming(users), SetMode::Any).expect("set");
+                assert_eq!(fs.get_xattr(&g, ACCESS).expect("list"), naming(users));
+                let block = g.meta.read().desc.file_acl;
+                let found = fs.lookup(&root, b"f").ok();
+                together += u32::from(found.is_some_and(|f| f.meta.read().desc.file_acl == block));
+            }
+            other.join().expect("joined");
+            assert_eq!(fs.get_xattr(&g, ACCESS).expect("list"), naming(2));
+            drop((root, g));
+            fs.unmount().expect("unmount");
+            together
+        });
+        shared += outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert_clean(&dev);
+    }
+    assert!(shared > 10, "{shared} times in one block");
 }
