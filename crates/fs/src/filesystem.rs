@@ -221,6 +221,11 @@ impl Filesystem {
         self.alloc.statistics()
     }
 
+    /// How often an inode came to share another's block of attributes.
+    pub fn attribute_blocks_joined(&self) -> u64 {
+        self.shared_xattr.joined.get()
+    }
+
     /// What waits to be written: bytes of data that are not on the device, and blocks that are promised to such as has
     /// no place yet.
     pub fn delayed(&self) -> (u64, u64) {

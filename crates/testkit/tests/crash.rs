@@ -62,6 +62,7 @@ fn explore_image(name: &str, seed: u64, ops: usize, states: usize, preen: bool) 
     }
     if image.has_journal() && std::env::var("EXTANT_CRASH_SEED").is_err() {
         assert!(recording.logged > u64::from(image.log_blocks()), "the log never wrapped");
+        assert!(recording.joined > 10, "files shared a block of attributes {} times", recording.joined);
     }
     if image.borrows && std::env::var("EXTANT_CRASH_STATE").is_err() {
         let what = Explore::mounts(&recording, 120);

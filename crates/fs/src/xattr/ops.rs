@@ -284,6 +284,7 @@ fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr
         store.update_block(nr, &held, change).map_err(XattrError::Store)?;
         if let Some(references) = joined {
             held.note(nr, references);
+            shared.joined.inc();
             return Ok(Some(nr));
         }
     }

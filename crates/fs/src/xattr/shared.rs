@@ -19,6 +19,7 @@
 //! `shared attributes` (77) guards the index, and every change of a reference count or of the content of a block that
 //! the index may name. Reading an attribute takes it shared, and exclusively when the block was not in the index.
 
+use extant_base::counter::Counter;
 use extant_base::hash::shard_of;
 use extant_base::sync::{LockClass, RwLock, RwLockWriteGuard};
 use extant_ondisk::BlockNr;
@@ -40,11 +41,13 @@ const FREE: (u32, BlockNr) = (0, BlockNr(0));
 /// The index of one mount.
 pub struct SharedBlocks {
     joinable: RwLock<Joinable>,
+    /// How often an inode has joined a block.
+    pub joined: Counter,
 }
 
 impl Default for SharedBlocks {
     fn default() -> SharedBlocks {
-        SharedBlocks { joinable: RwLock::new(&CLASS, Joinable { sets: Vec::new() }) }
+        SharedBlocks { joinable: RwLock::new(&CLASS, Joinable { sets: Vec::new() }), joined: Counter::new() }
     }
 }
 

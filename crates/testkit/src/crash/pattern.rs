@@ -47,6 +47,11 @@ pub fn bytes(file: u32, version: u32, from: u64, to: u64) -> Vec<u8> {
     buf
 }
 
+/// The value of an attribute that many files have, as of an ACL: it goes into a block, which they share.
+pub fn label(which: u32) -> Vec<u8> {
+    bytes(u32::MAX, which, 0, 200)
+}
+
 /// True when eight bytes at `offset` (of the image or of a file, both are aligned alike) are poison.
 pub fn is_poison(bytes: &[u8], offset: u64) -> bool {
     !bytes.is_empty() && bytes.iter().enumerate().all(|(i, b)| *b == POISON[((offset + i as u64) % 8) as usize])

@@ -3,7 +3,7 @@
 //! It has what crashes like to break: appends, overwrites and sparse writes at odd offsets; truncation both ways, and
 //! growth behind the cut; holes, preallocation and zeroed ranges; renames over existing files with and without an fsync
 //! before, and such as leave a whiteout; files that are unlinked while open; files without a name; attributes in the
-//! inode and in a block of their own; directories that grow over many blocks and go again, so that their blocks become
+//! inode, in a block of their own and in one that files share; directories that grow over many blocks and go again, so that their blocks become
 //! data; remounts; every kind of sync; and the background's work in between.
 //!
 //! # Locking
@@ -47,6 +47,8 @@ pub struct Recording {
     pub logged: u64,
     pub commits: u64,
     pub checkpoints: u64,
+    /// How often a file came to share a block of attributes.
+    pub joined: u64,
 }
 
 /// How Extant is mounted in crash tests. The budget is the least it accepts.
@@ -92,6 +94,7 @@ pub fn record(
         logged: w.logged,
         commits: w.commits,
         checkpoints: w.checkpoints,
+        joined: w.joined,
     })
 }
 
@@ -121,6 +124,8 @@ pub struct Workload {
     pub logged: u64,
     pub commits: u64,
     pub checkpoints: u64,
+    /// How often a file came to share a block of attributes.
+    pub joined: u64,
 }
 
 type Done = Result<(), String>;
@@ -150,6 +155,7 @@ impl Workload {
             logged: 0,
             commits: 0,
             checkpoints: 0,
+            joined: 0,
         })
     }
 
@@ -190,7 +196,8 @@ impl Workload {
             72..73 => self.rename_dir(),
             73..75 => self.symlink(),
             75..78 => self.tmpfile(),
-            78..81 => self.attribute(),
+            78..80 => self.attribute(),
+            80..81 => self.label(),
             81..90 => self.fsync(),
             90..92 => self.sync(),
             92..93 => self.fsync_dir(),
@@ -767,15 +774,32 @@ impl Workload {
                     n.attrs.remove(&id);
                 }
             });
+            self.touch(id);
         } else {
             let len = if self.rng.one_in(2) { 1 + self.rng.below(30) } else { 100 + self.rng.below(150) };
             let value = pattern::bytes(id, self.op_nr() as u32, 0, len);
-            self.run(format!("set attribute of {path}, {len} bytes"), |w| {
-                w.fs.set_xattr(&inode, &name, &value, SetMode::Any)
-            })?;
-            self.rename_names(|n| _ = n.attrs.entry(id).or_default().insert(name, value));
+            self.set_attribute(&path, id, &inode, name, value)?;
         }
+        Ok(())
+    }
+
+    fn set_attribute(&mut self, path: &str, id: NodeId, inode: &InodeRef, name: Vec<u8>, value: Vec<u8>) -> Done {
+        self.run(format!("set attribute of {path}, {} bytes", value.len()), |w| {
+            w.fs.set_xattr(inode, &name, &value, SetMode::Any)
+        })?;
+        self.rename_names(|n| _ = n.attrs.entry(id).or_default().insert(name, value));
         self.touch(id);
+        Ok(())
+    }
+
+    /// Some files get the same attribute.
+    fn label(&mut self) -> Done {
+        let value = pattern::label(self.rng.below(2) as u32);
+        for _ in 0..1 + self.rng.below(4) {
+            let Some((path, id)) = self.some_file() else { return self.create() };
+            let inode = self.inode(&path)?;
+            self.set_attribute(&path, id, &inode, b"user.a0".to_vec(), value.clone())?;
+        }
         Ok(())
     }
 
@@ -862,6 +886,7 @@ impl Workload {
         self.logged += s.blocks.get();
         self.commits += s.commits.get();
         self.checkpoints += s.checkpoints.get();
+        self.joined += self.fs.attribute_blocks_joined();
     }
 
     fn unmount(&mut self) -> Done {

@@ -854,8 +854,12 @@ impl Client {
             return;
         }
         let len = if rng.one_in(2) { 1 + rng.below(30) } else { 100 + rng.below(150) };
-        let value = pattern::bytes(self.pattern_of(id), self.op_nr() as u32, 0, len);
-        let text = format!("set attribute of node {id}, {len} bytes");
+        let value = match rng.below(3) {
+            // Files of all clients share a block then.
+            0 => pattern::label(rng.below(2) as u32),
+            _ => pattern::bytes(self.pattern_of(id), self.op_nr() as u32, 0, len),
+        };
+        let text = format!("set attribute of node {id}, {} bytes", value.len());
         if self.op(text, Some(id), &[], |c| c.fs.set_xattr(&inode, &name, &value, SetMode::Any)).is_some() {
             self.rename_names(|n| _ = n.attrs.entry(id).or_default().insert(name, value));
             self.touch(id);
