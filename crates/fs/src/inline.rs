@@ -33,7 +33,7 @@ impl Filesystem {
     /// The bytes of `i_block`, and those behind it.
     fn inline_parts(&self, inode: &Arc<Inode>) -> Result<([u8; 60], Vec<u8>)> {
         let first = inode.meta.read().desc.i_block;
-        let rest = xattr::get_raw(&XattrView { fs: self, inode }, DATA).map_err(Error::from)?;
+        let rest = xattr::get_in_inode(&XattrView { fs: self, inode }, DATA).map_err(Error::from)?;
         Ok((first, rest.unwrap_or_default()))
     }
 

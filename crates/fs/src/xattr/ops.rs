@@ -82,20 +82,24 @@ fn parse_name<'a, S: XattrSource>(store: &S, full: &'a [u8]) -> Result<Name<'a>,
     Ok(name)
 }
 
-/// The stored bytes of an attribute, for callers inside `fs`.
-pub fn get_raw<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
+/// The stored bytes of an attribute that lies in the inode itself. Needs no lock.
+pub fn get_in_inode<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
     let area = store.inode_area().map_err(XattrError::Store)?;
-    let in_inode = inode_area::parse_area(&area, store.ino())?;
-    if let Some(e) = in_inode.iter().find(|e| e.name == name) {
-        return value_of(store, e).map(Some);
-    }
-    let Some(nr) = store.block_nr() else { return Ok(None) };
+    let entries = inode_area::parse_area(&area, store.ino())?;
+    entries.iter().find(|e| e.name == name).map(|e| value_of(store, e)).transpose()
+}
+
+/// The stored bytes of an attribute.
+pub(super) fn get_raw<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
+    let in_inode = get_in_inode(store, name)?;
+    let Some(nr) = store.block_nr().filter(|_| in_inode.is_none()) else { return Ok(in_inode) };
     let bytes = store.read_block(nr).map_err(XattrError::Store)?;
     let block = noted(store, nr, &bytes)?;
     block.entries.iter().find(|e| e.name == name).map(|e| value_of(store, e)).transpose()
 }
 
-/// The inode's block, which other inodes may join once it has been read.
+/// The inode's block, which other inodes may join once it has been read: the inode is locked, so the block is not freed
+/// meanwhile.
 fn noted<'a, S: XattrSource>(store: &S, nr: BlockNr, bytes: &'a [u8]) -> Result<XattrBlock<'a>, S> {
     let block = XattrBlock::parse(bytes, nr, store.checksum_seed())?;
     store.shared().note(nr, block.references());
@@ -232,26 +236,29 @@ fn write_block_list<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<()
         return Err(XattrError::NoSpace { ino, source: NoSpace { needed, available } });
     }
     let old = store.block_nr();
-    let nr = match join(store, list)? {
-        Some(nr) if Some(nr) == old => return Ok(()),
-        Some(nr) => nr,
-        None if rewrite(store, list)? => return Ok(()),
-        None => {
-            let nr = store.allocate_block().map_err(XattrError::Store)?;
-            let mut bytes = vec![0; store.block_size()];
-            let no_space = |source| XattrError::NoSpace { ino, source };
-            XattrBlock::encode(list, 1, &mut bytes, nr, store.checksum_seed()).map_err(no_space)?;
-            store.init_block(nr, &bytes).map_err(XattrError::Store)?;
-            nr
-        }
-    };
+    if let Some(nr) = join(store, list)? {
+        return if old == Some(nr) { Ok(()) } else { move_to(store, old, nr) };
+    }
+    if rewrite(store, list)? {
+        return Ok(());
+    }
+    let nr = store.allocate_block().map_err(XattrError::Store)?;
+    let mut bytes = vec![0; store.block_size()];
+    let no_space = |source| XattrError::NoSpace { ino, source };
+    XattrBlock::encode(list, 1, &mut bytes, nr, store.checksum_seed()).map_err(no_space)?;
+    store.init_block(nr, &bytes).map_err(XattrError::Store)?;
+    move_to(store, old, nr)?;
+    // Not before an inode refers to it.
+    store.shared().note(nr, References { count: 1, hash: XattrBlock::hash_of(list) });
+    Ok(())
+}
+
+/// Makes the inode refer to `new`, which counts it already, instead of `old`.
+fn move_to<S: XattrStore>(store: &mut S, old: Option<BlockNr>, new: BlockNr) -> Result<(), S> {
     if let Some(old) = old {
         release_block(store, old)?;
     }
-    store.set_block_nr(Some(nr)).map_err(XattrError::Store)?;
-    // Not before an inode refers to it. One that was joined is in the index already, or full.
-    store.shared().note(nr, References { count: 1, hash: XattrBlock::hash_of(list) });
-    Ok(())
+    store.set_block_nr(Some(new)).map_err(XattrError::Store)
 }
 
 /// Takes a reference to a block that has `list`; the inode's own block needs none. A block that cannot be read, or is
@@ -281,11 +288,14 @@ fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr
             joined = has_list(bytes, nr).then(|| add_reference(bytes, nr, seed).ok().flatten()).flatten();
             joined.is_some()
         };
-        store.update_block(nr, &held, change).map_err(XattrError::Store)?;
-        if let Some(references) = joined {
-            held.note(nr, references);
-            shared.joined.inc();
-            return Ok(Some(nr));
+        let updated = store.update_block(nr, &held, change);
+        match joined.filter(|_| updated.is_ok()) {
+            Some(references) => {
+                held.note(nr, references);
+                shared.joined.inc();
+                return Ok(Some(nr));
+            }
+            None => held.forget(nr, hash),
         }
     }
     Ok(None)
