@@ -56,6 +56,33 @@ fn a_tree_survives_in_and_out() {
     }
 }
 
+/// A tree with labels or ACLs takes a block for each different one, not for each file.
+#[test]
+fn copied_files_with_equal_attributes_share_a_block() {
+    let dir = Dir::new();
+    let (tree, image) = (dir.text("labelled"), dir.empty_image("a.img", &["-I", "128"]));
+    let make =
+        format!("mkdir {tree} && cd {tree} && touch a b c d && setfattr -n user.label -v {} a b c", "x".repeat(500));
+    tool("sh", &["-c", &make]);
+    extant(&["cp", "-r", &tree, &format!("{image}:/in")]).ok();
+    extant(&["cp", "-r", &format!("{image}:/in"), &format!("{image}:/again")]).ok();
+    let block_of = |path: &str| {
+        let stat = debugfs(&image, &format!("stat {path}"));
+        stat.split("File ACL: ").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("a block").to_owned()
+    };
+    let shared = block_of("/in/a");
+    assert_ne!(shared, "0");
+    for path in ["/in/b", "/in/c", "/again/a", "/again/b", "/again/c"] {
+        assert_eq!(block_of(path), shared, "{path}");
+    }
+    assert_eq!(block_of("/again/d"), "0");
+    fsck_clean(&image);
+    extant(&["rm", "-r", &format!("{image}:/in")]).ok();
+    fsck_clean(&image);
+    let value = extant(&["xattr", "get", "user.label", &format!("{image}:/again/c")]).ok();
+    assert_eq!(value.trim_end(), "x".repeat(500));
+}
+
 #[test]
 fn where_a_copy_goes() {
     let dir = Dir::new();

@@ -3,8 +3,8 @@
 //! It has what crashes like to break: appends, overwrites and sparse writes at odd offsets; truncation both ways, and
 //! growth behind the cut; holes, preallocation and zeroed ranges; renames over existing files with and without an fsync
 //! before, and such as leave a whiteout; files that are unlinked while open; files without a name; attributes in the
-//! inode, in a block of their own and in one that files share; directories that grow over many blocks and go again, so that their blocks become
-//! data; remounts; every kind of sync; and the background's work in between.
+//! inode, in a block of their own and in one that files share; directories that grow over many blocks and go again, so
+//! that their blocks become data; remounts; every kind of sync; and the background's work in between.
 //!
 //! # Locking
 //! None: one thread, virtual time.
