@@ -352,7 +352,7 @@ impl Server for FsServer {
             no_opendir: o.no_opendir,
             readdirplus: o.readdirplus,
             readdirplus_auto: true,
-            posix_acl: o.posix_acl && o.xattrs,
+            posix_acl: o.posix_acl && o.xattrs && self.fs.has_acls(),
             export_support: o.export_support,
             cache_symlinks: true,
             handle_killpriv: true,
