@@ -80,7 +80,7 @@ pub enum Command {
 ///
 /// Returns once the mount can be used; a process in the background serves it until it is unmounted.
 #[derive(Args, Debug)]
-#[command(after_help = mount_help())]
+#[command(after_help = MOUNT_HELP, after_long_help = mount_help())]
 pub struct MountArgs {
     /// Image file or block device; IMAGE@N for a partition (not needed for a remount)
     pub image: OsString,
@@ -118,18 +118,19 @@ pub struct MountArgs {
     pub background_server: bool,
 }
 
-/// What `extant help mount` says after the arguments: what most people look for first.
-fn mount_help() -> String {
-    format!(
-        "Examples:
+/// The examples of a mount, and what it exits with.
+const MOUNT_HELP: &str = "Examples:
   extant mount disk.img /mnt
   extant mount -r -o noatime disk.img /mnt
   extant mount -o partition=2,cache=64M whole-disk.img /mnt
-  extant mount -f -v disk.img /mnt        (stay in the foreground; Ctrl-C unmounts)
+  extant mount -f -v disk.img /mnt        # in the foreground; Ctrl-C unmounts
 
-{}Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed).",
-        mount_options::help::on_screen()
-    )
+Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed).";
+
+/// What `extant help mount` says after the arguments: the words of `-o` between examples and exit status.
+fn mount_help() -> String {
+    let (examples, status) = MOUNT_HELP.split_once("\n\n").expect("two parts");
+    format!("{examples}\n\n{}{status}", mount_options::help::on_screen())
 }
 
 /// mount(8) helper: mounts SOURCE on TARGET
@@ -142,7 +143,10 @@ fn mount_help() -> String {
 #[command(after_help = "Example of fstab:
   /srv/disk.img  /mnt/disk  fuse.extant  allow_other,noatime,nofail  0  0
 
-Options: see extant-mount(1). The kernel's loop driver heeds no locks: it lets root mount an image that is mounted here.")]
+'extant help mount' lists the options. The kernel's loop driver heeds no locks: it lets root mount an image that is mounted \
+here.
+
+Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed).")]
 pub struct MountHelper {
     pub source: OsString,
     pub target: PathBuf,
