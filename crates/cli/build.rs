@@ -1,5 +1,5 @@
-//! Stamps the commit, its day, whether files had changed, and the build profile into the binary: what `extant --version`,
-//! the manual pages and results of the lab say.
+//! Stamps the commit, its day, whether files had changed, and the build profile into the binary: what
+//! `extant --version`, the manual pages and results of the lab say.
 
 use std::process::Command;
 

@@ -148,7 +148,9 @@ here.
 
 Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed).")]
 pub struct MountHelper {
+    /// Image file or block device; IMAGE@N for a partition
     pub source: OsString,
+    /// Where to mount it
     pub target: PathBuf,
     /// Ignore options that are not known
     #[arg(short)]
@@ -168,7 +170,7 @@ pub struct MountHelper {
     /// The mount namespace to work in (/proc/PID/ns/mnt)
     #[arg(short = 'N')]
     pub namespace: Option<PathBuf>,
-    /// Mount options
+    /// Mount options, separated by commas
     #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
     pub options: Vec<String>,
 }

@@ -1,6 +1,6 @@
 //! The words of `-o`, printed: for `extant help mount`, for the manual pages, for completions.
 //!
-//! Main items: [`on_screen`], [`rows`], [`completions`].
+//! Main items: [`on_screen`], [`rows`], [`words`], [`completions`].
 //!
 //! # Locking
 //! None.
@@ -88,19 +88,22 @@ pub fn on_screen() -> String {
     out
 }
 
+/// Each word with an effect: its name, what its value is, the values if they are few, and its text.
+pub fn words() -> impl Iterator<Item = (&'static str, &'static str, Vec<&'static str>, &'static str)> {
+    let words = WORDS.iter().filter(|word| word.has_effect());
+    words.flat_map(|word| word.names.iter().map(|name| (*name, word.value, word.choices(), word.text)))
+}
+
 /// Each word with an effect once for each of its values, as it is typed up to where the caller goes on, and its text.
 pub fn completions() -> Vec<(String, &'static str)> {
     let mut all = Vec::new();
-    for word in WORDS.iter().filter(|word| word.has_effect()) {
-        for name in word.names {
-            let choices = word.choices();
-            if word.value.is_empty() || word.value.starts_with('[') {
-                all.push(((*name).to_owned(), word.text));
-            } else if choices.is_empty() {
-                all.push((format!("{name}="), word.text));
-            }
-            all.extend(choices.iter().map(|choice| (format!("{name}={choice}"), word.text)));
+    for (name, value, choices, text) in words() {
+        if !value.starts_with('=') {
+            all.push((name.to_owned(), text));
+        } else if choices.is_empty() {
+            all.push((format!("{name}="), text));
         }
+        all.extend(choices.iter().map(|choice| (format!("{name}={choice}"), text)));
     }
     all
 }

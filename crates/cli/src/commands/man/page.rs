@@ -132,8 +132,7 @@ impl Text {
         let mut in_examples = false;
         // What a paragraph's next line is added to.
         let mut open: Option<String> = None;
-        let mut lines = text.lines().chain([""]).peekable();
-        while let Some(line) = lines.next() {
+        for line in text.lines().chain([""]) {
             let status = line.strip_prefix("Exit status: ");
             if line.is_empty() || status.is_some() || line.starts_with("Example") {
                 parts.notes.extend(open.take());
@@ -224,7 +223,7 @@ mod tests {
     fn a_folded_example_is_the_same_command() {
         let line = "extant one 'two three' four";
         assert_eq!(fold(line, 40), [line]);
-        assert_eq!(fold(line, 20), ["extant one \\", "    'two three' \\", "    four"]);
+        assert_eq!(fold(line, 19), ["extant one \\", "    'two three' \\", "    four"]);
         assert_eq!(fold("'one two three four'", 8), ["'one two three four'"], "a quoted text stays whole");
     }
 
