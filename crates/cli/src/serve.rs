@@ -212,9 +212,13 @@ fn run(
     fuse.default_permissions = config.checks_permissions();
     let mut options = server_options(config, root);
     options.bmap = job.spec.part == Part::Any && matches!(kind, MountKind::FuseBlk { .. });
+    let options_root = options.root.clone();
     let server = match FsServer::new(fs, options) {
         Ok(server) => Arc::new(server),
-        Err(e) => return Err(give_up(format!("{image}: {e}"))),
+        Err(e) => {
+            let at = options_root.map(|root| format!(": X-mount.subdir={}", shown(&root))).unwrap_or_default();
+            return Err(give_up(format!("{image}{at}: {e}")));
+        }
     };
     // Resolved before there is a mount on it: to look into it takes a server that serves.
     let dir = mount_table::absolute(&job.dir);
@@ -274,6 +278,7 @@ fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
     let mine = !root && !config.fakeroot;
     options.uid = config.uid.or(mine.then(|| geteuid().as_raw()));
     options.gid = config.gid.or(mine.then(|| getegid().as_raw()));
+    options.root = config.subdir.as_ref().map(|dir| dir.as_os_str().as_bytes().to_vec());
     options.writeback_cache = config.writeback_cache.unwrap_or(options.writeback_cache);
     // A kernel that enforces ACLs checks everything.
     options.posix_acl = config.checks_permissions();

@@ -257,3 +257,40 @@ fn unmount_tries_each_and_fails_with_the_worst() {
     assert!(!is_mount_point(Path::new(&a)) && !is_mount_point(Path::new(&b)));
     extant(&["unmount"]).fails(1, &["DIR"]);
 }
+
+/// Not what is beside it, by any way out.
+#[test]
+fn a_subdirectory_is_all_that_a_mount_of_it_shows() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    let word = |path: &str| format!("X-mount.subdir={path}");
+    extant(&["mount", "-o", &word("etc/deep"), &image, &mnt]).ok();
+    let names = || {
+        let mut names: Vec<_> =
+            std::fs::read_dir(&mnt).expect("listed").map(|e| e.expect("entry").file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(), ["er"]);
+    assert_eq!(std::fs::read_to_string(format!("{mnt}/er/file")).expect("read"), "deep\n");
+    std::fs::rename(format!("{mnt}/er/file"), format!("{mnt}/moved")).expect("renamed");
+    std::fs::hard_link(format!("{mnt}/moved"), format!("{mnt}/er/linked")).expect("linked");
+    std::fs::create_dir(format!("{mnt}/er/new")).expect("made");
+    let beside = std::fs::metadata(format!("{mnt}/..")).expect("there");
+    assert_eq!(beside.ino(), std::fs::metadata(dir.path(".")).expect("there").ino(), "the host's directory");
+    tool("sync", &["-f", &mnt]);
+    extant(&["mount", "-o", &format!("remount,ro,{}", word("etc")), &image, &mnt]).fails(32, &["cannot change"]);
+    extant(&["unmount", &mnt]).ok();
+    fsck_clean(&image);
+    assert_eq!(extant(&["cat", &image, "/etc/deep/moved"]).ok(), "deep\n");
+    for (path, why) in [("etc/none", "No such file"), ("etc/passwd", "Not a directory")] {
+        let said = extant(&["mount", "-o", &word(path), &image, &mnt]).fails(32, &[path]);
+        assert!(said.to_lowercase().contains(&why.to_lowercase()), "{said}");
+        assert!(!is_mount_point(Path::new(&mnt)));
+    }
+    fsck_clean(&image);
+}

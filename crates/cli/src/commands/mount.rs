@@ -123,14 +123,16 @@ fn mount_args(image: OsString, dir: PathBuf, options: Vec<String>) -> MountArgs 
     }
 }
 
-/// What root's fstab allows and mount(8) has not passed on: what it takes for its default is not ours.
+/// What fstab says and mount(8) has not passed on: what it takes for its default is not ours, which only root's mounts
+/// get; and what part of the image is to be seen.
 fn from_fstab(source: &OsStr, target: &Path) -> String {
-    if !geteuid().is_root() {
-        return String::new();
-    }
+    let root = geteuid().is_root();
     let listed = mount_table::fstab_options(&mount_table::absolute(Path::new(source)), &mount_table::absolute(target));
     let listed = listed.unwrap_or_default();
-    let allowed: Vec<&str> = listed.split(',').filter(|o| matches!(*o, "suid" | "dev")).collect();
+    let allowed: Vec<&str> = listed
+        .split(',')
+        .filter(|o| root && matches!(*o, "suid" | "dev") || o.starts_with("X-mount.subdir="))
+        .collect();
     allowed.join(",")
 }
 

@@ -50,6 +50,8 @@ pub struct MountConfig {
     pub said_rw: bool,
     /// The directory is made if there is none, with this mode.
     pub mkdir: Option<u32>,
+    /// The directory of the image that is mounted instead of its root.
+    pub subdir: Option<PathBuf>,
     /// What is not as a word of the kernel's would have it: to be said once.
     pub notes: Vec<String>,
 }
@@ -77,6 +79,7 @@ impl Default for MountConfig {
             cache_given: false,
             said_rw: false,
             mkdir: None,
+            subdir: None,
             notes: Vec::new(),
         }
     }

@@ -400,6 +400,17 @@ pub static WORDS: &[Word] = &[
         }),
         "make the directory if there is none (755)",
     ),
+    admin(
+        &["X-mount.subdir"],
+        "=DIRECTORY",
+        Mount,
+        Sets(|c, value| {
+            c.subdir = Some(value.into());
+            Ok(())
+        }),
+        "mount this directory of the image, and nothing else of it (here and in fstab, for mount(8) does not pass it on from \
+         its command line)",
+    ),
     // ---- For measurements ----
     lab(
         &["io"],
@@ -652,7 +663,7 @@ pub static WORDS: &[Word] = &[
         "an operation on a mount that is there; mount(8) has it",
     ),
     refused(
-        &["X-mount.subdir", "X-mount.owner", "X-mount.group", "X-mount.mode", "X-mount.idmap", "X-mount.auto-fstypes"],
+        &["X-mount.owner", "X-mount.group", "X-mount.mode", "X-mount.idmap", "X-mount.auto-fstypes"],
         "=VALUE",
         Mount,
         "mount(8) does this, for root: mount -t fuse.extant -o ... IMAGE DIRECTORY",
