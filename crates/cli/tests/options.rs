@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
-use common::{Dir, extant, fsck_clean, run, tool, umount};
+use common::{Dir, extant, extant_path, fsck_clean, run, tool, umount};
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
 use rustix::process::geteuid;
 
@@ -292,5 +292,29 @@ fn a_subdirectory_is_all_that_a_mount_of_it_shows() {
         assert!(said.to_lowercase().contains(&why.to_lowercase()), "{said}");
         assert!(!is_mount_point(Path::new(&mnt)));
     }
+    fsck_clean(&image);
+}
+
+/// mount(8) keeps this word to itself, and shows everything.
+#[test]
+fn the_helper_takes_the_subdirectory_from_fstab() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir, "mnt");
+    std::fs::write(dir.path("fstab"), format!("{image} {mnt} fuse.extant nofail,X-mount.subdir=etc/deep 0 0\n"))
+        .expect("written");
+    let helper = dir.text("mount.fuse.extant");
+    std::os::unix::fs::symlink(extant_path(), &helper).expect("link");
+    // In a mount namespace of its own, whose /etc/fstab is another.
+    let script = format!(
+        "mount --bind {fstab} /etc/fstab && {helper} {image} {mnt} -o rw && ls {mnt} && {extant} unmount {mnt}",
+        fstab = dir.text("fstab"),
+        extant = extant_path().display()
+    );
+    let ran = run("unshare", &["-m", "--propagation", "private", "sh", "-ec", &script]);
+    assert_eq!(ran.ok(), "er\n");
     fsck_clean(&image);
 }
