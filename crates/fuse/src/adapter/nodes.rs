@@ -1,7 +1,8 @@
 //! The inodes that the kernel knows, and how often it was told of each.
 //!
-//! Main types: [`Nodes`]. A nodeid is the inode's number, except that the directory shown as the root (inode 2, unless a
-//! subdirectory was asked for) is nodeid 1, as the protocol wants it; inode 1 (bad blocks) has no name and so no nodeid.
+//! Main types: [`Nodes`]. A nodeid is the inode's number, except that the directory shown as the root (inode 2, unless
+//! a subdirectory was asked for) is nodeid 1, as the protocol wants it; inode 1 (bad blocks) has no name and so no
+//! nodeid.
 //!
 //! As long as an entry is here, it holds an [`InodeRef`]: an unlinked inode keeps its content, and its number is not
 //! given to another, until the kernel has forgotten all that it was told.
