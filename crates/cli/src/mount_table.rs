@@ -120,7 +120,7 @@ pub fn fstab_options(source: &Path, dir: &Path) -> Option<String> {
         let mut fields = line.split(|b| b.is_ascii_whitespace()).filter(|f| !f.is_empty());
         let (from, at) = (unescape(fields.next()?), unescape(fields.next()?));
         let options = fields.nth(1)?;
-        (absolute(&from) == source && absolute(&at) == dir).then(|| String::from_utf8_lossy(options).into_owned())
+        (absolute(&from) == source && absolute(&at) == dir).then(|| unescape(options).to_string_lossy().into_owned())
     })
 }
 

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use extant_block::device::{Engine, FileDevice, GateDevice, IoMode, OpenOptions};
-use extant_fs::{Filesystem, JournalDevice, Mounted};
+use extant_fs::{Filesystem, JournalDevice, Mounted, probe_superblock};
 use extant_fuse::{Errno, FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
@@ -35,7 +35,7 @@ use crate::claim::Claim;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
 use crate::image::{self, Access, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device, open_whole};
 use crate::log;
-use crate::mount_options::MountConfig;
+use crate::mount_options::{self, MountConfig};
 use crate::mount_table;
 use crate::sandbox;
 use crate::signals;
@@ -154,6 +154,25 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
         Claim::new(job.spec.clone(), how, claimed, gate)
     });
     let mut options = config.fs.clone();
+    let image = job.spec.shown();
+    if let Ok((sb, _)) = probe_superblock(&*dev) {
+        // Where nothing is to be replayed, the journal has no contents to be spared.
+        if options.no_recovery && !options.read_only {
+            if sb.needs_recovery() {
+                return Err(Failure::new(
+                    MOUNT,
+                    format!(
+                        "{image}: its journal has to be replayed before anything is written, and norecovery forbids \
+                         that: mount with ro,norecovery, or without norecovery"
+                    ),
+                ));
+            }
+            options.no_recovery = false;
+        }
+        for note in config.notes.iter().chain(&mount_options::notes_on(&sb, options.errors.is_none())) {
+            warn(&format!("{image}: {note}"));
+        }
+    }
     if let Some(path) = &config.journal_path {
         let open = OpenOptions { read_only: true, engine: Engine::Psync, ..OpenOptions::default() };
         let device = FileDevice::open(path, open).map_err(|e| as_mount(e.into()))?;
@@ -193,9 +212,13 @@ fn run(
     fuse.default_permissions = config.checks_permissions();
     let mut options = server_options(config, root);
     options.bmap = job.spec.part == Part::Any && matches!(kind, MountKind::FuseBlk { .. });
+    let options_root = options.root.clone();
     let server = match FsServer::new(fs, options) {
         Ok(server) => Arc::new(server),
-        Err(e) => return Err(give_up(format!("{image}: {e}"))),
+        Err(e) => {
+            let at = options_root.map(|root| format!(": X-mount.subdir={}", shown(&root))).unwrap_or_default();
+            return Err(give_up(format!("{image}{at}: {e}")));
+        }
     };
     // Resolved before there is a mount on it: to look into it takes a server that serves.
     let dir = mount_table::absolute(&job.dir);
@@ -255,6 +278,7 @@ fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
     let mine = !root && !config.fakeroot;
     options.uid = config.uid.or(mine.then(|| geteuid().as_raw()));
     options.gid = config.gid.or(mine.then(|| getegid().as_raw()));
+    options.root = config.subdir.as_ref().map(|dir| dir.as_os_str().as_bytes().to_vec());
     options.writeback_cache = config.writeback_cache.unwrap_or(options.writeback_cache);
     // A kernel that enforces ACLs checks everything.
     options.posix_acl = config.checks_permissions();

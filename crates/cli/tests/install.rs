@@ -51,7 +51,11 @@ fn everything_is_installed_and_runs() {
         assert!(std::fs::read_to_string(&page).expect("page").contains("mount.fuse.extant"), "{page}");
     }
     let page = std::fs::read_to_string(format!("{dest}/usr/share/man/man1/extant-mount.1")).expect("page");
-    assert!(page.contains("allow_other"), "{page}");
+    assert!(page.contains("allow_other") && page.contains("grpid"), "{page}");
+    let page = std::fs::read_to_string(format!("{dest}/usr/share/man/man8/mount.fuse.extant.8")).expect("page");
+    assert!(page.contains("grpid") && page.contains("FILES") && !page.contains("EXTRA"), "{page}");
+    let completion = std::fs::read_to_string(format!("{dest}/usr/share/bash-completion/completions/extant"));
+    assert!(completion.expect("completion").contains("errors=remount-ro"));
     tool("bash", &["-n", &format!("{dest}/usr/share/bash-completion/completions/extant")]);
     for name in ["zsh/site-functions/_extant", "fish/vendor_completions.d/extant.fish"] {
         assert!(std::fs::read_to_string(format!("{dest}/usr/share/{name}")).expect("completion").contains("unmount"));

@@ -522,11 +522,12 @@ impl Filesystem {
         let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks());
         // As the kernel: what a write of theirs could get.
         let available = free.saturating_sub(self.reserve.root_blocks + self.reserve.pool_blocks);
+        let overhead = if self.options.count_overhead == Some(true) { 0 } else { self.overhead };
         let uuid = sb.uuid();
         let half = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
         StatFs {
             block_size: self.geo.block_size,
-            blocks: self.geo.blocks_count.saturating_sub(self.overhead),
+            blocks: self.geo.blocks_count.saturating_sub(overhead),
             blocks_free: free,
             blocks_available: available,
             inodes: u64::from(self.geo.inodes_count),
@@ -558,7 +559,7 @@ pub(crate) struct JournalHooks {
 impl Hooks for JournalHooks {
     fn released(&self, freed: Vec<(BlockNr, u32)>) {
         if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            if fs.options.discard {
+            if fs.options.discard == Some(true) {
                 let block = u64::from(fs.geo.block_size);
                 for (start, len) in &freed {
                     // A device that cannot loses nothing by it.

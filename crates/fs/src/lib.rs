@@ -81,8 +81,8 @@ pub use ops::{
     Cred, DirItem, FallocateMode, NewNode, OpenFor, RenameFlags, Seek, SetAttr, SetFlags, SetTime, WriteFlags,
 };
 pub use options::{
-    Atime, BorrowJournal, DIRTY_BYTES_MIN, JournalDevice, Messages, MountOptions, OnError, POLICIES, PolicyOption,
-    QUEUE_DEPTH_MAX,
+    Atime, BadValue, BorrowJournal, COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, JournalDevice, Messages, MountOptions, OnError,
+    POLICIES, PolicyOption, QUEUE_DEPTH_MAX,
 };
 pub use reserve::Caller;
 pub use super_block::probe_superblock;

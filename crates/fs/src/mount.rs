@@ -36,7 +36,7 @@ use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::EsCache;
 use crate::ops::sync::asks::Asks;
 use crate::ops::writeback::Completed;
-use crate::options::{DIRTY_BYTES_MIN, MountOptions, OnError};
+use crate::options::{COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::recover::{CleanUp, clean_orphans, lend_journal, log_of, recover};
 use crate::reserve::Reserve;
@@ -95,7 +95,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     };
     read_only = check_after_replay(&sb, &*dev, read_only)?;
 
-    let options = MountOptions { seed: Some(seed), ..options };
+    let options = MountOptions { seed: Some(seed), ..options }.with_defaults_of(&sb, dev.name());
     let fs = assemble(dev, sb, journal_file, *borrowed, options, read_only)?;
     match begin(&fs, read_only) {
         Ok(()) => Ok(fs),
@@ -133,7 +133,7 @@ pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) 
         return Err(Error::Unsupported(Unsupported::Journal { detail }));
     }
     sb.geometry().check_device_size(dev.size_bytes())?;
-    let options = MountOptions { threads: false, discard: false, ..options.clone() };
+    let options = MountOptions { threads: false, discard: Some(false), ..options.clone() };
     assemble(dev, sb, None, false, options, false)
 }
 
@@ -223,7 +223,7 @@ fn allocator(
 fn journal_options(options: &MountOptions, budget: &Budget, read_only: bool) -> extant_journal::Options {
     extant_journal::Options {
         clock: options.clock.clone(),
-        commit_interval_ns: u64::from(options.commit_interval_s.max(1)) * 1_000_000_000,
+        commit_interval_ns: u64::from(options.commit_interval_s.unwrap_or(COMMIT_INTERVAL_S).max(1)) * 1_000_000_000,
         pinned_bytes_max: budget.limit() / 4,
         checkpoint_blocks: options.checkpoint_blocks,
         threaded: options.threads && !read_only,

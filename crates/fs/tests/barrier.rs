@@ -75,7 +75,7 @@ fn an_acknowledgement_tells_of_an_overwrite_that_fails_in_flight() {
 /// The flusher takes everything that is due at once; the first inode keeps it busy.
 fn busy_flusher(disk: Disk, files: usize, len: usize) -> Scene {
     let clock = Clock::virtual_at(1_700_000_000);
-    let options = MountOptions { clock: clock.clone(), commit_interval_s: 10_000, ..production() };
+    let options = MountOptions { clock: clock.clone(), commit_interval_s: Some(10_000), ..production() };
     let scene = disk.mount(options);
     // Whoever writes into unwritten blocks waits for the device.
     let first = create(&scene, "first");

@@ -158,7 +158,7 @@ fn a_truncation_that_a_read_fails_late_leaves_nothing_behind() {
     let dev = Arc::new(dev);
     let held = Arc::new(HeldDevice::new(dev.clone()).expect("thread"));
     held.catch(Catch::hold().reads().range(at..at + BLOCK));
-    let options = MountOptions { commit_interval_s: 1, ..options(true) };
+    let options = MountOptions { commit_interval_s: Some(1), ..options(true) };
     let mount = {
         let (held, options) = (held.clone(), options.clone());
         task::spawn("mount", move || Filesystem::mount(held, options).err()).expect("thread")

@@ -56,7 +56,7 @@ fn data_that_has_reached_unwritten_blocks_is_read_and_kept() {
 fn an_fsync_waits_until_unwritten_blocks_are_converted() {
     bounded(|| {
         let clock = Clock::virtual_at(1_700_000_000);
-        let options = MountOptions { clock: clock.clone(), commit_interval_s: 10_000, ..production() };
+        let options = MountOptions { clock: clock.clone(), commit_interval_s: Some(10_000), ..production() };
         let scene = Disk::new(64, GROUPS).mount(options);
         let (f, other, third) = (create(&scene, "log"), create(&scene, "other"), create(&scene, "third"));
         preallocate(&scene, &f, 0, 16 * BLOCK);

@@ -435,7 +435,7 @@ fn with_sync_a_change_of_attributes_is_durable_when_it_returns() {
         let b = bench();
         let server = ServerOptions { sync: true, no_open, ..ServerOptions::default() };
         let mut setup = Setup { server, ..Setup::default() };
-        setup.fs.commit_interval_s = 3600;
+        setup.fs.commit_interval_s = Some(3600);
         let mut m = b.serve(&setup);
         let f = fs::File::create(m.at("f")).expect("create");
         f.write_all_at(&[1; 10_000], 0).expect("write");

@@ -16,7 +16,7 @@ const REQUIRED: &[&str] = &["mod.rs", "vanilla.rs", "contract.rs"];
 const NOT_IDEAS: &[&str] = &["new", "improved", "better", "fast", "v1", "v2", "v3", "old"];
 
 /// Where the mount's tables of policies are.
-const CHOSEN: &str = "crates/fs/src/options.rs";
+const CHOSEN: &str = "crates/fs/src/options/mod.rs";
 /// Where `fs` gives an enum another name.
 const RENAMED: &str = "crates/fs/src/lib.rs";
 

@@ -17,6 +17,7 @@ pub use self::verbs::{
     ScriptArgs, TouchArgs, XattrArgs, XattrCommand,
 };
 use crate::commands::lab::LabArgs;
+use crate::mount_options;
 use crate::record::Format;
 
 /// Mount, inspect and change ext2/3/4 images, and copy in and out of them, without root.
@@ -79,73 +80,21 @@ pub enum Command {
 ///
 /// Returns once the mount can be used; a process in the background serves it until it is unmounted.
 #[derive(Args, Debug)]
-#[command(after_help = concat!("Examples:
-  extant mount disk.img /mnt
-  extant mount -o ro,noatime disk.img /mnt
-  extant mount -o partition=2,cache=64M whole-disk.img /mnt
-  extant mount -f -v disk.img /mnt        (stay in the foreground; Ctrl-C unmounts)
-
-Options (-o), separated by commas:
-", "  ro rw                        read-only; read and write (the default)
-  cache=SIZE                   memory for cached blocks, files and names (256M, or a quarter of
-                               what the control group may have if that is less)
-  commit=SECONDS               how much work a crash may take (5)
-  data=ordered|writeback       both: file data before the metadata that points to it
-  journal=borrow|none          what an image without a journal gets while it is mounted (a
-                               borrowed one, if it was cleanly unmounted)
-  noatime relatime strictatime nodiratime lazytime   access times (relatime; what the kernel's
-                               cache answers moves none, unless no_open=0 or strictatime is given)
-  sync dirsync                 a write, or only a change of names, is durable before it returns
-  discard                      tell the device of freed blocks (an image file shrinks); fstrim(8)
-                               works, too
-  remount,ro remount,rw        change a mount that is there (root: the kernel's view of it as
-                               well, and suid, dev, exec, symfollow and their opposites; what else
-                               would differ is refused). One that began read-only gives way to
-                               another if it is not busy
-  errors=continue|remount-ro   when the image turns out to be damaged
-  norecovery noload            do not replay the journal; implies ro
-  io=direct|buffered           past the host's page cache, or through it
-  engine=psync|io_uring        how the image is read and written
-  partition=N offset=BYTES     where the file system is in the image
-  loop                         taken and not needed: an image file is mounted as it is. With
-                               mount(8), which then makes a loop device, it is a block device
-  allow_other                  let other users in (the default for root)
-  default_permissions          check modes and owners (default) / no_default_permissions
-  uid=N gid=N                  show all files as owned by N (default without root: you)
-  resuid=N resgid=N            who besides root may use the reserved blocks (as in the image)
-  fakeroot                     show the owners as they are in the image, and check nothing: chown
-                               and chmod as if root (mknod of a device stays the kernel's to
-                               refuse)
-  no_xattr                     no attributes and no ACLs: a fifth fewer requests for small files
-  no_sandbox                   the server keeps its privileges, and may open files, start programs
-                               and use the network
-  writeback_cache no_writeback_cache   let the kernel delay writes: small ones become many times
-                               faster, but a full disk is told at close or fsync (off)
-  no_open=0|1                  spare OPEN and RELEASE
-  workers=N                    threads that serve, of a block device two at least
-  dirty=SIZE                   so much data may wait for the device before writers do (half of
-                               cache=)
-  mb_policy=NAME es_policy=NAME   block allocation; what leaves the extent cache
-  mb_locality_groups=N         sets of chunks for small files, of which a thread uses one; one for
-                               each processor else
-  tag_policy=NAME queue_depth=N   who gets the next request tag, and how many there are (1 to
-                               4096, 128)
-  sync_policy=NAME             whose data an fsync carries along
-  seed=N                       of what is drawn by lot (where directories go): the same each time
-  suid nosuid dev nodev exec noexec   as mount(8), but nosuid and nodev are the default: an image
-                               may be anybody's. Root's suid and dev count here and in fstab;
-                               mount(8) does not pass them on from its command line
-  nosymfollow                  symbolic links in it are not followed (root)
-
-Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed)."))]
+#[command(after_help = MOUNT_HELP, after_long_help = mount_help())]
 pub struct MountArgs {
     /// Image file or block device; IMAGE@N for a partition (not needed for a remount)
     pub image: OsString,
     /// Where to mount it
     pub dir: Option<PathBuf>,
-    /// Mount options
-    #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
+    /// Mount options, separated by commas
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS", allow_hyphen_values = true)]
     pub options: Vec<String>,
+    /// Read-only, as -o ro
+    #[arg(short = 'r', long, overrides_with = "read_write")]
+    pub read_only: bool,
+    /// For reading and writing, as -o rw (the default)
+    #[arg(short = 'w', long = "rw", visible_alias = "read-write", overrides_with = "read_only")]
+    pub read_write: bool,
     /// Serve in the foreground
     #[arg(short, long)]
     pub foreground: bool,
@@ -169,6 +118,21 @@ pub struct MountArgs {
     pub background_server: bool,
 }
 
+/// The examples of a mount, and what it exits with.
+const MOUNT_HELP: &str = "Examples:
+  extant mount disk.img /mnt
+  extant mount -r -o noatime disk.img /mnt
+  extant mount -o partition=2,cache=64M whole-disk.img /mnt
+  extant mount -f -v disk.img /mnt        # in the foreground; Ctrl-C unmounts
+
+Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed).";
+
+/// What `extant help mount` says after the arguments: the words of `-o` between examples and exit status.
+fn mount_help() -> String {
+    let (examples, status) = MOUNT_HELP.split_once("\n\n").expect("two parts");
+    format!("{examples}\n\n{}{status}", mount_options::help::on_screen())
+}
+
 /// mount(8) helper: mounts SOURCE on TARGET
 ///
 /// mount(8) calls it for the types fuse.extant and fuseblk.extant, and umount(8) its sibling umount.fuse.extant, with
@@ -179,9 +143,14 @@ pub struct MountArgs {
 #[command(after_help = "Example of fstab:
   /srv/disk.img  /mnt/disk  fuse.extant  allow_other,noatime,nofail  0  0
 
-Options: see extant-mount(1). The kernel's loop driver heeds no locks: it lets root mount an image that is mounted here.")]
+'extant help mount' lists the options. The kernel's loop driver heeds no locks: it lets root mount an image that is mounted \
+here.
+
+Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed).")]
 pub struct MountHelper {
+    /// Image file or block device; IMAGE@N for a partition
     pub source: OsString,
+    /// Where to mount it
     pub target: PathBuf,
     /// Ignore options that are not known
     #[arg(short)]
@@ -201,7 +170,7 @@ pub struct MountHelper {
     /// The mount namespace to work in (/proc/PID/ns/mnt)
     #[arg(short = 'N')]
     pub namespace: Option<PathBuf>,
-    /// Mount options
+    /// Mount options, separated by commas
     #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
     pub options: Vec<String>,
 }
@@ -246,12 +215,17 @@ pub struct UnmountHelper {
 #[command(visible_alias = "umount")]
 #[command(after_help = "Examples:
   extant unmount /mnt
+  extant unmount /mnt/a /mnt/b
   extant unmount disk.img && e2fsck -fn disk.img
 
-Exit status: 0, 1 (usage), 2 (not everything is in the image, or nobody can tell), 32 (busy, or not mounted).")]
+Of several each is tried.
+
+Exit status: 0, 1 (usage), 2 (not everything is in the image, or nobody can tell), 32 (busy, or not mounted); of several, \
+the highest.")]
 pub struct UnmountArgs {
-    /// The directory, or the image that is mounted on it
-    pub dir: PathBuf,
+    /// Directories, or the images that are mounted on them
+    #[arg(required = true, value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
     /// Detach at once, even if busy, and do not wait
     #[arg(short, long)]
     pub lazy: bool,

@@ -8,9 +8,10 @@
 //! None.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,7 +31,13 @@ use crate::serve::{self, Job, MOUNTED};
 use crate::status::Watch;
 use crate::text::shown;
 
-pub fn run(args: MountArgs) -> Result<()> {
+pub fn run(mut args: MountArgs) -> Result<()> {
+    // The switches are words, and as mount(8) has it, the last.
+    for (said, word) in [(args.read_only, "ro"), (args.read_write, "rw")] {
+        if said {
+            args.options.push(word.to_owned());
+        }
+    }
     let mut config = MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
     if config.remount {
         // The image may have another name by now, or none.
@@ -40,6 +47,9 @@ pub fn run(args: MountArgs) -> Result<()> {
     let Some(dir) = &args.dir else {
         return Err(Failure::usage(format!("where? `extant mount {} DIRECTORY`", shown(args.image.as_bytes()))));
     };
+    if let Some(mode) = config.mkdir {
+        make_directory(dir, mode)?;
+    }
     let dir = mount_table::absolute(dir);
     let part = Part::from_options(config.partition, config.offset);
     let mut spec = ImageSpec::parse(&args.image).or(part);
@@ -76,6 +86,12 @@ pub fn run(args: MountArgs) -> Result<()> {
     start_server(&args, &job)
 }
 
+/// As mount(8) does it for `X-mount.mkdir`, which it does not pass on; the mode is that of the last directory.
+fn make_directory(dir: &Path, mode: u32) -> Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(mode).create(dir);
+    made.map_err(|e| Failure::io(dir, e).with_status(MOUNT))
+}
+
 /// As mount(8) calls its helpers.
 pub fn run_helper(args: MountHelper) -> Result<()> {
     namespace::enter(args.namespace.as_deref())?;
@@ -95,6 +111,8 @@ fn mount_args(image: OsString, dir: PathBuf, options: Vec<String>) -> MountArgs 
         image,
         dir: Some(dir),
         options,
+        read_only: false,
+        read_write: false,
         foreground: false,
         verbose: false,
         sloppy: false,
@@ -105,14 +123,16 @@ fn mount_args(image: OsString, dir: PathBuf, options: Vec<String>) -> MountArgs 
     }
 }
 
-/// What root's fstab allows and mount(8) has not passed on: what it takes for its default is not ours.
+/// What fstab says and mount(8) has not passed on: what it takes for its default is not ours, which only root's mounts
+/// get; and what part of the image is to be seen.
 fn from_fstab(source: &OsStr, target: &Path) -> String {
-    if !geteuid().is_root() {
-        return String::new();
-    }
+    let root = geteuid().is_root();
     let listed = mount_table::fstab_options(&mount_table::absolute(Path::new(source)), &mount_table::absolute(target));
     let listed = listed.unwrap_or_default();
-    let allowed: Vec<&str> = listed.split(',').filter(|o| matches!(*o, "suid" | "dev")).collect();
+    let allowed: Vec<&str> = listed
+        .split(',')
+        .filter(|o| root && matches!(*o, "suid" | "dev") || o.starts_with("X-mount.subdir="))
+        .collect();
     allowed.join(",")
 }
 
@@ -142,7 +162,8 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
     let config = read(&now)?;
     let read_only = config.fs.read_only;
     let said = options.iter().flat_map(|list| list.split(',')).rfind(|option| matches!(*option, "ro" | "rw"));
-    if read_only && said == Some("rw") {
+    let began = read(&[recorded.clone().unwrap_or_default()])?.fs;
+    if began.read_only && began.no_recovery && said == Some("rw") {
         return Err(failed("it was mounted read-only with norecovery: unmount it, and mount it again"));
     }
     let spec = ImageSpec::parse(mount.source.as_os_str()).or(Part::from_options(config.partition, config.offset));
@@ -170,10 +191,9 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
     }
     let mut options = options.to_vec();
     options.insert(0, recorded.unwrap_or_default());
-    let began_read_only = read(&options[..1])?.fs.read_only;
     match tell_server(dir, false)? {
         Ok(()) => kernel(),
-        Err(Errno::ROFS) if began_read_only => mount_for_writing(&mount, &options),
+        Err(Errno::ROFS) if began.read_only => mount_for_writing(&mount, &options),
         Err(e) => Err(refused(e)),
     }
 }
@@ -204,7 +224,7 @@ fn mount_for_writing(old: &Mount, options: &[String]) -> Result<()> {
         let options = options.iter().map(|list| without_remount(list)).collect();
         run(mount_args(old.source.clone().into_os_string(), old.dir.clone(), options))
     };
-    unmount::run(&UnmountArgs { dir: old.dir.clone(), lazy: false, force: false, verbose: false })?;
+    unmount::run(&UnmountArgs { dirs: vec![old.dir.clone()], lazy: false, force: false, verbose: false })?;
     again(options).inspect_err(|_| {
         // As it was; why it cannot be more is what the caller is told.
         let _ = again(&options[..1]);

@@ -40,10 +40,25 @@ const FORCED_PATIENCE_NS: u64 = 60_000_000_000;
 /// How long a server that leaves no word is waited for: what keeps the image locked may be another one by now.
 const WORDLESS_PATIENCE_NS: u64 = 120_000_000_000;
 
+/// Each is tried; what the others came to is told, the highest status is what it came to as a whole.
 pub fn run(args: &UnmountArgs) -> Result<()> {
-    let name = shown(&args.dir);
-    let Some(mount) = mount_table::find(&args.dir)? else {
-        let missing = args.dir.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    let mut worst = Ok(());
+    for dir in &args.dirs {
+        let Err(e) = one(dir, args) else { continue };
+        if args.dirs.len() == 1 {
+            return Err(e);
+        }
+        e.print();
+        let before = worst.as_ref().map_or_else(|e: &Failure| e.status, |()| 0);
+        worst = Err(Failure::silent(e.status.max(before)));
+    }
+    worst
+}
+
+fn one(dir: &Path, args: &UnmountArgs) -> Result<()> {
+    let name = shown(dir);
+    let Some(mount) = mount_table::find(dir)? else {
+        let missing = dir.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
         let what = if missing { "no such file or directory, and not mounted" } else { "not mounted" };
         return Err(Failure::new(MOUNT, format!("{name}: {what}")));
     };
@@ -88,7 +103,7 @@ pub fn run_helper(args: UnmountHelper) -> Result<()> {
     if args.fake {
         return Ok(());
     }
-    run(&UnmountArgs { dir: args.dir, lazy: args.lazy, force: args.force, verbose: args.verbose })
+    run(&UnmountArgs { dirs: vec![args.dir], lazy: args.lazy, force: args.force, verbose: args.verbose })
 }
 
 /// Paths and texts are other people's: fit for a terminal.

@@ -85,6 +85,8 @@ struct Parent<'a> {
     flags: InodeFlags,
     projid: u32,
     default_acl: Option<&'a Acl>,
+    /// Its group is that of all that is made in it ([`crate::MountOptions::group_of_directory`]).
+    hands_down_group: bool,
 }
 
 /// What a new inode begins with.
@@ -101,16 +103,17 @@ struct Inherited {
 /// What becomes of the `mode` (with its file type) that `cred` asks for in a directory (Linux: `inode_init_owner`,
 /// `ext4_mask_flags`, `posix_acl_create`).
 ///
-/// A set-group-ID directory gives its group, and itself to directories. A default ACL replaces the umask, and narrows
+/// A set-group-ID directory gives its group, and itself to directories. Where every directory gives its group, the bit
+/// is not handed down (Linux: `EXT4_MOUNT_GRPID` in `__ext4_new_inode`). A default ACL replaces the umask, and narrows
 /// the mode. Flags go as far as the kind of file can have them. The project goes where the directory says so.
 fn inherit(parent: &Parent<'_>, mode: u16, cred: Cred) -> Inherited {
     let kind = FileType::from_mode(mode);
-    let hands_down_group = parent.mode & S_ISGID != 0;
-    let sgid = if hands_down_group && kind == Some(FileType::Directory) { S_ISGID } else { 0 };
+    let set_group_id = parent.mode & S_ISGID != 0 && !parent.hands_down_group;
+    let sgid = if set_group_id && kind == Some(FileType::Directory) { S_ISGID } else { 0 };
     let hands_down_project = parent.flags.contains(InodeFlags::PROJINHERIT);
     Inherited {
         acl: acl::inherit(parent.default_acl, mode | sgid, cred.umask),
-        gid: if hands_down_group { parent.gid } else { cred.gid },
+        gid: if set_group_id || parent.hands_down_group { parent.gid } else { cred.gid },
         flags: parent.flags & InodeFlags::INHERITED & InodeFlags::allowed_for(kind),
         projid: if hands_down_project { parent.projid } else { 0 },
     }
@@ -191,12 +194,14 @@ impl Filesystem {
         let is_dir = kind == FileType::Directory;
         let default_acl = match kind {
             FileType::Symlink => None,
+            _ if !self.has_acls() => None,
             _ => xattr::get_acl(&XattrView { fs: self, inode: dir }, AclKind::Default)?,
         };
         let parent = {
             let m = dir.meta.read();
             let InodeDesc { mode, gid, flags, projid, .. } = m.desc;
-            Parent { mode, gid, flags, projid, default_acl: default_acl.as_ref() }
+            let hands_down_group = self.options.group_of_directory == Some(true);
+            Parent { mode, gid, flags, projid, default_acl: default_acl.as_ref(), hands_down_group }
         };
         let Inherited { acl, gid, mut flags, projid } = inherit(&parent, node.mode, cred);
         let (ino, fresh) = self.allocate_inode(handle, dir, is_dir, name)?;

@@ -7,7 +7,7 @@ use super::*;
 const CRED: Cred = Cred { uid: 1000, gid: 100, umask: 0o022 };
 
 fn parent(mode: u16, flags: InodeFlags) -> Parent<'static> {
-    Parent { mode, gid: 7, flags, projid: 42, default_acl: None }
+    Parent { mode, gid: 7, flags, projid: 42, default_acl: None, hands_down_group: false }
 }
 
 #[test]
@@ -23,6 +23,18 @@ fn set_group_id_gives_the_group_and_goes_to_directories_alone() {
     for (asked, mode) in [(0o040777, 0o042755), (0o100666, 0o100644), (0o120777, 0o120777), (0o102755, 0o102755)] {
         let made = inherit(&parent, asked, CRED);
         assert_eq!((made.acl.mode, made.gid), (mode, 7), "{asked:o}");
+    }
+}
+
+/// Linux: `EXT4_MOUNT_GRPID` in `__ext4_new_inode`, which leaves the mode alone.
+#[test]
+fn group_of_directory_goes_to_all_and_the_bit_to_none() {
+    for mode in [0o040775, 0o042775] {
+        let parent = Parent { hands_down_group: true, ..parent(mode, InodeFlags::empty()) };
+        for (asked, mode) in [(0o040777, 0o040755), (0o100666, 0o100644), (0o120777, 0o120777)] {
+            let made = inherit(&parent, asked, CRED);
+            assert_eq!((made.acl.mode, made.gid), (mode, 7), "{asked:o}");
+        }
     }
 }
 

@@ -11,9 +11,31 @@ use crate::ops::flags::Change;
 use crate::xattr::{self, SetMode};
 use crate::xattr_store::XattrView;
 
+/// How the names of ACLs begin.
+const ACLS: &[u8] = b"system.posix_acl_";
+/// How the names of users' attributes begin.
+const USERS: &[u8] = b"user.";
+
 impl Filesystem {
+    /// Whether ACLs have an effect here: [`crate::MountOptions::acls`], or what the superblock says.
+    pub fn has_acls(&self) -> bool {
+        self.options.acls != Some(false)
+    }
+
+    /// Whether this mount knows attributes of this name.
+    fn check_namespace(&self, name: &[u8]) -> Result<()> {
+        if !self.has_acls() && name.starts_with(ACLS) {
+            return Err(Error::NotSupported("ACLs, on a mount with noacl"));
+        }
+        if self.options.user_xattrs == Some(false) && name.starts_with(USERS) {
+            return Err(Error::NotSupported("attributes of users, on a mount with nouser_xattr"));
+        }
+        Ok(())
+    }
+
     /// The value of attribute `name` (with prefix: `user.mime_type`).
     pub fn get_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<Vec<u8>> {
+        self.check_namespace(name)?;
         let _shared = inode.rw.read();
         self.watch(xattr::get(&XattrView { fs: self, inode }, name).map_err(Error::from))
     }
@@ -21,15 +43,18 @@ impl Filesystem {
     /// All names, in storage order.
     pub fn list_xattrs(&self, inode: &InodeRef) -> Result<Vec<Vec<u8>>> {
         let _shared = inode.rw.read();
-        self.watch(xattr::list(&XattrView { fs: self, inode }).map_err(Error::from))
+        let mut names = self.watch(xattr::list(&XattrView { fs: self, inode }).map_err(Error::from))?;
+        names.retain(|name| self.check_namespace(name).is_ok());
+        Ok(names)
     }
 
     /// Sets attribute `name` (with prefix).
     ///
     /// # Errors
     /// [`Error::Exists`] and [`Error::NoAttribute`] by `mode`; [`Error::NoSpace`] where inode and block are full;
-    /// [`Error::NotSupported`] for a prefix that the format does not have.
+    /// [`Error::NotSupported`] for a prefix that the format or this mount does not have.
     pub fn set_xattr(&self, inode: &InodeRef, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
+        self.check_namespace(name)?;
         let _change = self.begin_change()?;
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();
@@ -47,6 +72,7 @@ impl Filesystem {
 
     /// Removes attribute `name`; [`Error::NoAttribute`] if it is not there.
     pub fn remove_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<()> {
+        self.check_namespace(name)?;
         let _change = self.begin_change()?;
         self.retry_no_space(|| {
             let _exclusive = inode.rw.write();

@@ -35,7 +35,7 @@ use extant_fs::{Caller, Cred, Filesystem, InodeRef, Mounted};
 use self::detached::Outstanding;
 pub use self::errno::errno;
 use self::helper::Helper;
-use self::nodes::{Nodes, ino_of, nodeid_of};
+use self::nodes::Nodes;
 use self::openers::Openers;
 pub use self::options::ServerOptions;
 use crate::Errno;
@@ -87,11 +87,16 @@ impl FsServer {
     /// Takes the file system over: [`Server::destroy`](crate::Server::destroy) unmounts it.
     ///
     /// # Errors
-    /// The root directory cannot be read.
+    /// The directory that is to be the root cannot be read, or is none.
     pub fn new(fs: Mounted, options: ServerOptions) -> extant_fs::Result<FsServer> {
-        let root = fs.root()?;
-        let nodes = Nodes::new();
-        nodes.add(ROOT_ID, root);
+        let root = match &options.root {
+            Some(path) => fs.walk(path, true)?,
+            None => fs.root()?,
+        };
+        if !root.is_dir() {
+            return Err(extant_fs::Error::NotDirectory);
+        }
+        let nodes = Nodes::new(root);
         Ok(FsServer {
             fs,
             options,
@@ -155,7 +160,7 @@ impl FsServer {
         if let Some(inode) = self.nodes.get(nodeid) {
             return Ok(inode);
         }
-        let ino = ino_of(nodeid).ok_or(Errno::STALE)?;
+        let ino = self.nodes.ino_of(nodeid).ok_or(Errno::STALE)?;
         if ino.0 < self.fs.geometry().first_ino || !self.fs.geometry().contains_inode(ino) {
             return Err(Errno::STALE);
         }
@@ -211,7 +216,7 @@ impl FsServer {
 
     /// Tells the kernel of an inode, and counts it unless that fails.
     fn answer_entry(&self, inode: InodeRef, reply: ReplyEntry) {
-        let Some(nodeid) = nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
+        let Some(nodeid) = self.nodes.nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
         let entry = self.entry(nodeid, &inode);
         // Counted first: the kernel may forget before this thread goes on.
         self.nodes.add(nodeid, inode);

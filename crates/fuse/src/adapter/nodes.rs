@@ -1,7 +1,8 @@
 //! The inodes that the kernel knows, and how often it was told of each.
 //!
-//! Main types: [`Nodes`]. A nodeid is the inode's number, except that the root directory (inode 2) is nodeid 1, as the
-//! protocol wants it; inode 1 (bad blocks) has no name and so no nodeid.
+//! Main types: [`Nodes`]. A nodeid is the inode's number, except that the directory shown as the root (inode 2, unless
+//! a subdirectory was asked for) is nodeid 1, as the protocol wants it; inode 1 (bad blocks) has no name and so no
+//! nodeid.
 //!
 //! As long as an entry is here, it holds an [`InodeRef`]: an unlinked inode keeps its content, and its number is not
 //! given to another, until the kernel has forgotten all that it was told.
@@ -33,25 +34,30 @@ struct Slot(Mutex<Shard>);
 
 pub(super) struct Nodes {
     shards: Vec<Slot>,
-}
-
-/// The nodeid of an inode; `None` for inode 1.
-pub(super) fn nodeid_of(ino: InodeNr) -> Option<u64> {
-    match ino {
-        InodeNr::ROOT => Some(ROOT_ID),
-        InodeNr(1) => None,
-        InodeNr(n) => Some(u64::from(n)),
-    }
-}
-
-/// The inode that a nodeid can only mean.
-pub(super) fn ino_of(nodeid: u64) -> Option<InodeNr> {
-    if nodeid == ROOT_ID { Some(InodeNr::ROOT) } else { u32::try_from(nodeid).ok().map(InodeNr) }
+    root: InodeNr,
 }
 
 impl Nodes {
-    pub(super) fn new() -> Nodes {
-        Nodes { shards: (0..1 << SHARD_BITS).map(|_| Slot(Mutex::new(&CLASS, Shard::default()))).collect() }
+    /// The kernel knows `root` from the beginning.
+    pub(super) fn new(root: InodeRef) -> Nodes {
+        let shards = (0..1 << SHARD_BITS).map(|_| Slot(Mutex::new(&CLASS, Shard::default()))).collect();
+        let nodes = Nodes { shards, root: root.ino };
+        nodes.add(ROOT_ID, root);
+        nodes
+    }
+
+    /// The nodeid of an inode; `None` for inode 1.
+    pub(super) fn nodeid_of(&self, ino: InodeNr) -> Option<u64> {
+        match ino {
+            ino if ino == self.root => Some(ROOT_ID),
+            InodeNr(1) => None,
+            InodeNr(n) => Some(u64::from(n)),
+        }
+    }
+
+    /// The inode that a nodeid can only mean.
+    pub(super) fn ino_of(&self, nodeid: u64) -> Option<InodeNr> {
+        if nodeid == ROOT_ID { Some(self.root) } else { u32::try_from(nodeid).ok().map(InodeNr) }
     }
 
     fn shard(&self, nodeid: u64) -> &Mutex<Shard> {

@@ -26,6 +26,9 @@ pub struct ServerOptions {
     /// The kernel may be told where files are on its device (FIBMAP, swap files): the image is the device, from its
     /// first byte.
     pub bmap: bool,
+    /// The directory that is shown as the root, as a path in the image; symbolic links are followed. `None`: the root
+    /// of the image.
+    pub root: Option<Vec<u8>>,
     /// Owner and group that every inode shows. The image keeps its own: what is created gets the owner (group) that the
     /// image has for the directory, changing the owner to the one shown does nothing, and to another is refused.
     pub uid: Option<u32>,
@@ -56,6 +59,7 @@ impl Default for ServerOptions {
             posix_acl: true,
             export_support: true,
             bmap: false,
+            root: None,
             uid: None,
             gid: None,
             sync: false,

@@ -20,8 +20,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::FsServer;
 use super::convert::{self, permissions};
 use super::errno::errno;
-use super::nodes::nodeid_of;
 use crate::Errno;
+use crate::abi::ROOT_ID;
 use crate::server::{Config, InitOffer, Server};
 use crate::transport::dirbuf::DirAdd;
 use crate::transport::reply::*;
@@ -117,7 +117,7 @@ impl FsServer {
     }
 
     fn answer_create(&self, inode: InodeRef, reply: ReplyCreate) {
-        let Some(nodeid) = nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
+        let Some(nodeid) = self.nodes.nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
         let entry = self.entry(nodeid, &inode);
         // With `no_open` the kernel, once it knows, does not tell that it was closed.
         let closes = !self.no_open.load(Ordering::Relaxed);
@@ -258,7 +258,7 @@ impl FsServer {
         let listed = self.fs.read_dir(dir, offset, |e| {
             let (ino, next) = (u64::from(e.ino.0), e.next_cookie);
             let plain = |reply: &mut ReplyDirPlus| reply.add_plain(ino, next, convert::dirent_kind(e.kind), e.name);
-            let added = match (nodeid_of(e.ino), e.name) {
+            let added = match (self.nodes.nodeid_of(e.ino), e.name) {
                 (_, b"." | b"..") | (None, _) => plain(&mut reply),
                 (Some(nodeid), _) => match self.fs.iget(e.ino) {
                     Ok(inode) => {
@@ -352,8 +352,9 @@ impl Server for FsServer {
             no_opendir: o.no_opendir,
             readdirplus: o.readdirplus,
             readdirplus_auto: true,
-            posix_acl: o.posix_acl && o.xattrs,
-            export_support: o.export_support,
+            posix_acl: o.posix_acl && o.xattrs && self.fs.has_acls(),
+            // By number what is outside of a subdirectory could be had.
+            export_support: o.export_support && o.root.is_none(),
             cache_symlinks: true,
             handle_killpriv: true,
             time_gran: if coarse_times { 1_000_000_000 } else { 1 },
@@ -385,6 +386,8 @@ impl Server for FsServer {
     fn lookup(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEntry) {
         let found = match name {
             b"." => return self.answer_entry(check!(reply, self.node_by_number(parent)), reply),
+            // Above it there is nothing that the mount shows.
+            b".." if parent == ROOT_ID => self.node(parent).map_err(|_| Error::NotFound),
             b".." => self.fs.parent(&check!(reply, self.node_by_number(parent))),
             _ => self.fs.lookup(&check!(reply, self.node(parent)), name),
         };

@@ -57,7 +57,7 @@ impl EngineOptions {
             match (name, value) {
                 ("cache", size) => options.fs.cache_bytes = extant_base::size::parse(size)?.max(8 << 20),
                 ("dirty", size) => options.fs.dirty_bytes = Some(extant_base::size::parse(size)?),
-                ("commit", seconds) => options.fs.commit_interval_s = seconds.parse().map_err(|_| wrong())?,
+                ("commit", seconds) => options.fs.commit_interval_s = Some(seconds.parse().map_err(|_| wrong())?),
                 // Data is on the device before its map, whatever is asked for.
                 ("data", "ordered" | "writeback") => {}
                 ("mb_locality_groups", n) => {
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn options() {
         let o = EngineOptions::parse("cache=64M,commit=30,io=memory,mb_policy=vanilla").unwrap();
-        assert_eq!((o.fs.cache_bytes, o.fs.commit_interval_s, o.memory), (64 << 20, 30, true));
+        assert_eq!((o.fs.cache_bytes, o.fs.commit_interval_s, o.memory), (64 << 20, Some(30), true));
         assert_eq!((o.fs.alloc_policy, o.fs.write_through_bytes), (extant_fs::AllocPolicy::Vanilla, None));
         assert_eq!(EngineOptions::parse("").unwrap().fs.write_through_bytes, Some(65536));
         assert_eq!(EngineOptions::parse("slow=5").unwrap().slow, 0.05);

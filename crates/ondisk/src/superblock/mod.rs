@@ -53,6 +53,61 @@ bitflags::bitflags! {
     }
 }
 
+bitflags::bitflags! {
+    /// `s_default_mount_opts`: options of each mount (`tune2fs -o`; Linux: `EXT4_DEFM_*`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct DefaultMountOpts: u32 {
+        /// Print what is mounted.
+        const DEBUG = 0x0001;
+        /// New files get the group of their directory.
+        const BSDGROUPS = 0x0002;
+        /// Attributes of users; the kernel has them without this bit, too.
+        const XATTR_USER = 0x0004;
+        /// ACLs; likewise.
+        const ACL = 0x0008;
+        /// Owners have 16 bits.
+        const UID16 = 0x0010;
+        /// File data goes through the journal...
+        const JMODE_DATA = 0x0020;
+        /// ...or before the metadata that points to it; both bits: in any order.
+        const JMODE_ORDERED = 0x0040;
+        /// The device's cache is not flushed.
+        const NOBARRIER = 0x0100;
+        /// Pointers are checked against the file system's own blocks.
+        const BLOCK_VALIDITY = 0x0200;
+        /// Freed blocks are discarded.
+        const DISCARD = 0x0400;
+        /// Blocks are chosen at the write.
+        const NODELALLOC = 0x0800;
+        const _ = !0;
+    }
+}
+
+impl DefaultMountOpts {
+    /// The words of ext4(5) that the bits stand for, in the order in which the kernel takes them. Bits that it does not
+    /// know stand for none.
+    pub fn words(self) -> impl Iterator<Item = &'static str> {
+        let data = match (self.contains(DefaultMountOpts::JMODE_DATA), self.contains(DefaultMountOpts::JMODE_ORDERED)) {
+            (true, true) => Some("data=writeback"),
+            (true, false) => Some("data=journal"),
+            (false, true) => Some("data=ordered"),
+            (false, false) => None,
+        };
+        let plain = [
+            (DefaultMountOpts::DEBUG, "debug"),
+            (DefaultMountOpts::BSDGROUPS, "grpid"),
+            (DefaultMountOpts::XATTR_USER, "user_xattr"),
+            (DefaultMountOpts::ACL, "acl"),
+            (DefaultMountOpts::UID16, "nouid32"),
+            (DefaultMountOpts::BLOCK_VALIDITY, "block_validity"),
+            (DefaultMountOpts::DISCARD, "discard"),
+            (DefaultMountOpts::NOBARRIER, "nobarrier"),
+            (DefaultMountOpts::NODELALLOC, "nodelalloc"),
+        ];
+        plain.into_iter().filter(move |(bit, _)| self.contains(*bit)).map(|(_, word)| word).chain(data)
+    }
+}
+
 /// What to do when an error is found (`s_errors`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorBehaviour {
@@ -317,9 +372,15 @@ impl SuperBlock {
         self.flags().contains(SuperFlags::UNSIGNED_HASH)
     }
 
-    /// Default mount options (`tune2fs -o`), as stored.
-    pub fn default_mount_opts(&self) -> u32 {
-        self.raw.s_default_mount_opts.get()
+    /// Options of each mount, as bits (`tune2fs -o`).
+    pub fn default_mount_opts(&self) -> DefaultMountOpts {
+        DefaultMountOpts::from_bits_retain(self.raw.s_default_mount_opts.get())
+    }
+
+    /// Options of each mount, as text (`tune2fs -E mount_opts=`), which wins over the bits; bytes that are not UTF-8
+    /// are replaced.
+    pub fn mount_options(&self) -> String {
+        text(&self.raw.s_mount_opts)
     }
 
     /// Mounts since the last check.

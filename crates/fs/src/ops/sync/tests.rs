@@ -21,7 +21,7 @@ fn mounted() -> (Arc<HeldDevice>, crate::Mounted) {
     let dev = crate::tools::made(&["-t", "ext4", "-b", "1024"], "16M");
     let held = Arc::new(HeldDevice::new(Arc::new(dev)).expect("held"));
 
-    let options = MountOptions { commit_interval_s: 3600, seed: Some(1), ..MountOptions::default() };
+    let options = MountOptions { commit_interval_s: Some(3600), seed: Some(1), ..MountOptions::default() };
     (held.clone(), Filesystem::mount(held, options).expect("mounted"))
 }
 

@@ -1,4 +1,12 @@
 //! What a mount can be told.
+//!
+//! Main type: [`MountOptions`]. A field that is `None` leaves the choice to the superblock, which has its own words
+//! for that (`words.rs`).
+//!
+//! # Locking
+//! None.
+
+mod words;
 
 use std::fmt;
 use std::io::Write;
@@ -11,6 +19,7 @@ pub use extant_block::queue::QUEUE_DEPTH_MAX;
 use extant_block::queue::{Queue, TagConfig, TagPolicyKind};
 use extant_mballoc::Policy as AllocPolicy;
 
+pub use self::words::BadValue;
 use crate::map::es::EsPolicyKind;
 use crate::ops::sync::policy::SyncPolicyKind;
 
@@ -130,6 +139,10 @@ pub static POLICIES: [PolicyOption; 4] = [
     },
 ];
 
+/// What [`MountOptions::commit_interval_s`] is where neither a caller nor the image says (Linux:
+/// `JBD2_DEFAULT_MAX_COMMIT_AGE`).
+pub const COMMIT_INTERVAL_S: u32 = 5;
+
 /// What [`MountOptions::dirty_bytes`] is at least.
 pub const DIRTY_BYTES_MIN: u64 = 16 << 10;
 
@@ -145,8 +158,9 @@ pub struct MountOptions {
     /// So much data may be dirty or on its way before writers wait for the device (Linux: `vm.dirty_bytes`); half of
     /// it is what background writeback lets be. `None`: half of the cache.
     pub dirty_bytes: Option<u64>,
-    /// Seconds after which changes are committed at the latest (Linux: `commit=`).
-    pub commit_interval_s: u32,
+    /// Seconds after which changes are committed at the latest (Linux: `commit=`). `None`: as the superblock says, or
+    /// [`COMMIT_INTERVAL_S`].
+    pub commit_interval_s: Option<u32>,
     /// With so many blocks of the log in use, blocks are sent home: what a replay reads is not much more. `None`: half
     /// of the log.
     pub checkpoint_blocks: Option<u32>,
@@ -164,6 +178,15 @@ pub struct MountOptions {
     pub resgid: Option<u32>,
     /// `None`: as the superblock says.
     pub errors: Option<OnError>,
+    /// A new file gets the group of its directory, not that of its creator (Linux: `grpid`). `None`: as the superblock
+    /// says, or not.
+    pub group_of_directory: Option<bool>,
+    /// `statfs` counts the file system's own blocks, too (Linux: `minixdf`). `None`: as the superblock says, or not.
+    pub count_overhead: Option<bool>,
+    /// ACLs can be seen, set and inherited (Linux: `acl`). `None`: as the superblock says, or so.
+    pub acls: Option<bool>,
+    /// Attributes of users can be seen and set (Linux: `user_xattr`). `None`: as the superblock says, or so.
+    pub user_xattrs: Option<bool>,
     /// Keep clean file data in the page cache. Off under FUSE, where the kernel keeps it.
     pub keep_clean: bool,
     /// Writes of at least this many bytes, and overwrites, go to the device at once instead of waiting in folios. For
@@ -182,8 +205,9 @@ pub struct MountOptions {
     pub queue_depth: u32,
     /// Whose data an fsync carries along.
     pub sync_policy: SyncPolicyKind,
-    /// Blocks that are freed are discarded, once the transaction that freed them is durable.
-    pub discard: bool,
+    /// Blocks that are freed are discarded, once the transaction that freed them is durable. `None`: as the superblock
+    /// says, or not.
+    pub discard: Option<bool>,
     /// Where the times of inodes, and of what is done at intervals, come from.
     pub clock: Clock,
     /// Background threads. Without them (tests, tools) waiting does the work itself.
@@ -203,7 +227,7 @@ impl Default for MountOptions {
             no_recovery: false,
             cache_bytes: 256 << 20,
             dirty_bytes: None,
-            commit_interval_s: 5,
+            commit_interval_s: None,
             checkpoint_blocks: None,
             borrow_journal: BorrowJournal::default(),
             journal_device: None,
@@ -212,6 +236,10 @@ impl Default for MountOptions {
             resuid: None,
             resgid: None,
             errors: None,
+            group_of_directory: None,
+            count_overhead: None,
+            acls: None,
+            user_xattrs: None,
             keep_clean: true,
             write_through_bytes: None,
             alloc_policy: AllocPolicy::default(),
@@ -220,7 +248,7 @@ impl Default for MountOptions {
             tag_policy: TagPolicyKind::default(),
             queue_depth: TagConfig::default().depth,
             sync_policy: SyncPolicyKind::default(),
-            discard: false,
+            discard: None,
             clock: Clock::real(),
             threads: true,
             mounted_on: None,

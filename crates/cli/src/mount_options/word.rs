@@ -1,0 +1,138 @@
+//! One word of `-o`, and how it is found.
+//!
+//! Main types: [`Word`], [`Fate`] (what becomes of it), [`Audience`], [`Origin`].
+//!
+//! What it does not do: list the words ([`super::table`]).
+//!
+//! # Locking
+//! None.
+
+use super::MountConfig;
+use super::table::WORDS;
+
+/// For whom a word is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Whoever mounts an image in order to use it.
+    Administrator,
+    /// Whoever measures, compares or debugs.
+    Researcher,
+}
+
+/// Where a word is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// ext4(5), or the kernel's driver without its manual. These may stand in a superblock.
+    Ext4,
+    /// The options of mount(8) for all file systems.
+    Mount,
+    /// libfuse, fuse2fs, or the kernel's FUSE.
+    Fuse,
+    Extant,
+}
+
+/// What becomes of a word.
+#[derive(Clone, Copy)]
+pub enum Fate {
+    /// The engine has it ([`extant_fs::MountOptions::set_word`]).
+    Engines,
+    /// It names a policy of the engine's ([`extant_fs::POLICIES`]).
+    Policy,
+    /// It has this effect. The value is "" where there is none.
+    Sets(fn(&mut MountConfig, &str) -> Result<(), String>),
+    /// A flag that the kernel heeds by itself.
+    Kernel(fn(&mut MountConfig)),
+    /// Taken, and nothing comes of it: the text says why that is right.
+    Ignored,
+    /// The text says why, and what to do.
+    Refused,
+}
+
+/// A row of [`WORDS`].
+pub struct Word {
+    /// The word, and others that mean the same. One that ends in `*` stands for all that begin so.
+    pub names: &'static [&'static str],
+    /// "" for none, "=WHAT", or "[=WHAT]" if it may be left away.
+    pub value: &'static str,
+    pub origin: Origin,
+    pub audience: Audience,
+    pub fate: Fate,
+    /// What it does; why it does nothing; why it is refused.
+    pub text: &'static str,
+}
+
+impl Word {
+    /// Whether it changes the mount.
+    pub fn has_effect(&self) -> bool {
+        !matches!(self.fate, Fate::Ignored | Fate::Refused)
+    }
+
+    /// Whether a superblock may say it (`tune2fs -E mount_opts=`): the kernel takes its driver's own words from there.
+    /// Not what decides how the image is opened, or leads out of it.
+    pub fn may_be_in_superblock(&self) -> bool {
+        self.origin == Origin::Ext4
+            && !self.names.iter().any(|name| matches!(*name, "sb" | "journal_path" | "journal_dev" | "norecovery"))
+    }
+
+    /// As it is written: `commit=SECONDS`.
+    pub fn written(&self, name: &str) -> String {
+        format!("{name}{}", self.value)
+    }
+
+    /// The values that there are; empty: any, or none.
+    pub fn choices(&self) -> Vec<&'static str> {
+        if matches!(self.fate, Fate::Policy) {
+            let policy = extant_fs::POLICIES.iter().find(|policy| self.names.contains(&policy.table.option));
+            return policy.map_or_else(Vec::new, |policy| policy.table.rows.iter().map(|row| row.name).collect());
+        }
+        let value = self.value.trim_matches(['[', '=', ']']);
+        let literal = |c: char| !c.is_ascii_uppercase();
+        if !value.is_empty() && value.chars().all(literal) { value.split('|').collect() } else { Vec::new() }
+    }
+
+    /// Whether `value` has the form that the word takes.
+    pub fn check_form(&self, value: Option<&str>) -> Result<(), String> {
+        let optional = self.value.starts_with('[');
+        match value {
+            None if self.value.is_empty() || optional => Ok(()),
+            None => Err(format!("a value is missing: {}", self.written(self.names[0]))),
+            Some(_) if self.value.is_empty() => Err("it takes no value".into()),
+            Some(value) => {
+                let choices = self.choices();
+                // The engine and the policies name theirs.
+                if matches!(self.fate, Fate::Ignored) && !choices.is_empty() && !choices.contains(&value) {
+                    return Err(format!("'{value}' is none of {}", choices.join(", ")));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The row of the word `name`.
+pub fn find(name: &str) -> Option<&'static Word> {
+    let exact = WORDS.iter().find(|word| word.names.contains(&name));
+    exact.or_else(|| {
+        // mount(8) has its own there: one that is not in the table may be one that it has learned since.
+        let begins = |pattern: &&str| pattern.strip_suffix('*').is_some_and(|begin| name.starts_with(begin));
+        WORDS.iter().find(|word| word.names.iter().any(begins) && !name.starts_with("X-mount."))
+    })
+}
+
+/// What an unknown word may have been meant to be, as it is written up to its value. Never the opposite: a word with a
+/// "no" in front is compared with such words alone, and by what follows the "no".
+pub fn nearest(name: &str) -> Option<String> {
+    /// Of what `strsim` calls alike: two words with half their letters in common are not.
+    const ALIKE: f64 = 0.85;
+    let stem = |word: &str| word.strip_prefix("no").map(|stem| stem.trim_start_matches('_').to_owned());
+    let alike = |known: &str| match (stem(name), stem(known)) {
+        (Some(a), Some(b)) => strsim::jaro_winkler(&a, &b),
+        (None, None) => strsim::jaro_winkler(name, known),
+        _ => 0.0,
+    };
+    let known = WORDS.iter().filter(|word| !matches!(word.fate, Fate::Refused));
+    let known = known.flat_map(|word| word.names.iter().map(move |name| (word, *name)));
+    let rated = known.filter(|(_, name)| !name.ends_with('*')).map(|(word, name)| (alike(name), word, name));
+    let best = rated.filter(|(alike, ..)| *alike > ALIKE).max_by(|a, b| a.0.total_cmp(&b.0));
+    best.map(|(_, word, name)| format!("{name}{}", if word.value.starts_with('=') { "=" } else { "" }))
+}

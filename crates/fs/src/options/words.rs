@@ -1,0 +1,160 @@
+//! The words of ext4(5) that are the engine's, and those that stand in the superblock.
+//!
+//! Main types: none; [`MountOptions::set_word`] reads one word, and [`MountOptions::with_defaults_of`] fills in what
+//! the superblock says (Linux: `ext4_set_def_opts` and `parse_apply_sb_mount_options`, fs/ext4/super.c).
+//!
+//! What it does not do: know the words that mean nothing to the engine. A superblock may have those, too; a program
+//! that wants to report them asks [`SuperBlock::default_mount_opts`] and [`SuperBlock::mount_options`].
+//!
+//! # Locking
+//! None.
+
+use std::fmt;
+
+use extant_ondisk::superblock::SuperBlock;
+
+use super::{MountOptions, OnError};
+
+/// The value of a word that is none, and what it may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadValue {
+    /// As it was given; `None`: the word had no value and needs one, or had one and takes none.
+    pub value: Option<String>,
+    /// What the word takes.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(f, "'{value}' is not {}", self.expected),
+            None => write!(f, "it takes {}", self.expected),
+        }
+    }
+}
+
+impl std::error::Error for BadValue {}
+
+/// The kernel's limit would overflow its clock; a day is more than anybody loses on purpose.
+const COMMIT_MAX_S: u32 = 86400;
+
+impl MountOptions {
+    /// Sets what `word` of ext4(5) stands for. `None`: the engine has no such word.
+    pub fn set_word(&mut self, word: &str, value: Option<&str>) -> Option<Result<(), BadValue>> {
+        self.try_set(word, value).transpose()
+    }
+
+    /// `Ok(None)`: not a word of the engine's.
+    fn try_set(&mut self, word: &str, value: Option<&str>) -> Result<Option<()>, BadValue> {
+        let bare = || match value {
+            None => Ok(()),
+            Some(_) => Err(BadValue { value: None, expected: "no value" }),
+        };
+        match word {
+            "grpid" | "bsdgroups" => bare().map(|()| self.group_of_directory = Some(true)),
+            "nogrpid" | "sysvgroups" => bare().map(|()| self.group_of_directory = Some(false)),
+            "minixdf" => bare().map(|()| self.count_overhead = Some(true)),
+            "bsddf" => bare().map(|()| self.count_overhead = Some(false)),
+            "acl" => bare().map(|()| self.acls = Some(true)),
+            "noacl" => bare().map(|()| self.acls = Some(false)),
+            "user_xattr" => bare().map(|()| self.user_xattrs = Some(true)),
+            "nouser_xattr" => bare().map(|()| self.user_xattrs = Some(false)),
+            "discard" => bare().map(|()| self.discard = Some(true)),
+            "nodiscard" => bare().map(|()| self.discard = Some(false)),
+            "resuid" => owner(value).map(|uid| self.resuid = Some(uid)),
+            "resgid" => owner(value).map(|gid| self.resgid = Some(gid)),
+            "commit" => seconds(value).map(|seconds| self.commit_interval_s = seconds),
+            "errors" => on_error(value).map(|errors| self.errors = Some(errors)),
+            _ => return Ok(None),
+        }
+        .map(Some)
+    }
+
+    /// These options, and where they leave something to the superblock, what that says. A superblock's text that has a
+    /// bad value is left out as a whole, as the kernel does.
+    pub(crate) fn with_defaults_of(self, sb: &SuperBlock, image: &str) -> MountOptions {
+        let mut defaults = MountOptions::default();
+        for word in sb.default_mount_opts().words() {
+            let (word, value) = split(word);
+            // The engine's are good, and the others are not its business.
+            let _ = defaults.set_word(word, value);
+        }
+        let text = sb.mount_options();
+        let mut with_text = defaults.clone();
+        let bad = text.split(',').find_map(|option| {
+            let (word, value) = split(option);
+            with_text.set_word(word, value)?.err().map(|e| (option, e))
+        });
+        match bad {
+            None => defaults = with_text,
+            Some((option, e)) => self.messages.say(format_args!(
+                "{image}: the mount options in its superblock, '{text}', are ignored: '{option}': {e}; tune2fs -E \
+                 mount_opts= sets others"
+            )),
+        }
+        MountOptions {
+            commit_interval_s: self.commit_interval_s.or(defaults.commit_interval_s),
+            resuid: self.resuid.or(defaults.resuid),
+            resgid: self.resgid.or(defaults.resgid),
+            errors: self.errors.or(defaults.errors),
+            group_of_directory: self.group_of_directory.or(defaults.group_of_directory),
+            count_overhead: self.count_overhead.or(defaults.count_overhead),
+            acls: self.acls.or(defaults.acls),
+            user_xattrs: self.user_xattrs.or(defaults.user_xattrs),
+            discard: self.discard.or(defaults.discard),
+            ..self
+        }
+    }
+}
+
+fn split(option: &str) -> (&str, Option<&str>) {
+    option.split_once('=').map_or((option, None), |(word, value)| (word, Some(value)))
+}
+
+fn number(value: Option<&str>, max: u32, expected: &'static str) -> Result<u32, BadValue> {
+    let number = value.and_then(|value| value.parse().ok()).filter(|number| *number <= max);
+    number.ok_or_else(|| BadValue { value: value.map(str::to_owned), expected })
+}
+
+fn owner(value: Option<&str>) -> Result<u32, BadValue> {
+    number(value, u32::MAX - 1, "a number from 0 to 4294967294")
+}
+
+/// 0 stands for the default, as in the kernel.
+fn seconds(value: Option<&str>) -> Result<Option<u32>, BadValue> {
+    let seconds = number(value, COMMIT_MAX_S, "a number of seconds from 0 to 86400")?;
+    Ok(Some(if seconds == 0 { super::COMMIT_INTERVAL_S } else { seconds }))
+}
+
+fn on_error(value: Option<&str>) -> Result<OnError, BadValue> {
+    match value {
+        Some("continue") => Ok(OnError::Continue),
+        // No machine is stopped by a process in user space; no more changes are made in either case.
+        Some("remount-ro" | "panic") => Ok(OnError::RemountReadOnly),
+        _ => Err(BadValue { value: value.map(str::to_owned), expected: "one of continue, remount-ro, panic" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_sets_its_field_and_a_bad_value_is_refused() {
+        let mut o = MountOptions::default();
+        for word in ["grpid", "minixdf", "noacl", "nouser_xattr", "discard"] {
+            assert_eq!(o.set_word(word, None), Some(Ok(())), "{word}");
+            assert!(matches!(o.set_word(word, Some("1")), Some(Err(_))), "{word}=1");
+        }
+        assert_eq!((o.group_of_directory, o.count_overhead, o.discard), (Some(true), Some(true), Some(true)));
+        assert_eq!((o.acls, o.user_xattrs), (Some(false), Some(false)));
+        assert_eq!(o.set_word("sysvgroups", None), Some(Ok(())));
+        assert_eq!(o.group_of_directory, Some(false));
+        assert_eq!(o.set_word("errors", Some("panic")), Some(Ok(())));
+        assert_eq!(o.errors, Some(OnError::RemountReadOnly));
+        for (word, value) in [("errors", Some("no")), ("errors", None), ("resuid", Some("-1")), ("commit", Some("x"))] {
+            assert!(matches!(o.set_word(word, value), Some(Err(_))), "{word} {value:?}");
+        }
+        assert_eq!(o.set_word("stripe", Some("16")), None);
+    }
+}
