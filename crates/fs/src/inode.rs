@@ -12,7 +12,7 @@
 //! `inode` (20) → `inode writeback` (25) → journal handle → `folio` (40) → `map` (50) → `orphans` (55) →
 //! `inode meta` (60). Two inodes: parent before child, else lower number first, through the nested calls.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
@@ -76,6 +76,40 @@ pub struct Inode {
     pub(crate) last_alloc_group: AtomicU32,
     /// Where the last buffered read ended: readahead goes on from there.
     pub(crate) read_end: AtomicU64,
+    /// What listings of this directory have met.
+    pub(crate) listings: Listings,
+}
+
+/// What a directory's listings have met since its inode was loaded.
+///
+/// A listing takes several calls, and a call that meets damage still has names to give. The error is due at the end of
+/// the listing, in another call, whose cookie need not tell.
+#[derive(Default)]
+pub(crate) struct Listings {
+    /// The first damage that hid names.
+    damage: OnceLock<Box<Error>>,
+    /// One has begun at the first name.
+    begun: AtomicBool,
+}
+
+impl Listings {
+    /// Whether it is the first: then it is news to the superblock and the log, too.
+    pub fn note_damage(&self, e: &Error) -> bool {
+        self.damage.set(Box::new(e.clone())).is_ok()
+    }
+
+    pub fn damage(&self) -> Option<&Error> {
+        self.damage.get().map(|e| &**e)
+    }
+
+    pub fn note_beginning(&self) {
+        self.begun.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether damage in front of any cookie would have been met.
+    pub fn have_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed)
+    }
 }
 
 /// What stat(2) shows.
@@ -147,6 +181,7 @@ impl Inode {
             closed: AtomicBool::new(false),
             last_alloc_group: AtomicU32::new(u32::MAX),
             read_end: AtomicU64::new(0),
+            listings: Listings::default(),
         })
     }
 

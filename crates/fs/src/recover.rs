@@ -40,7 +40,9 @@ impl From<extant_recovery::Error> for Error {
         match e {
             extant_recovery::Error::Device(d) => Error::Device(d),
             extant_recovery::Error::Format(f) => f.into(),
-            extant_recovery::Error::FastCommits { .. } | extant_recovery::Error::NoJournal { .. } => {
+            extant_recovery::Error::FastCommits { .. }
+            | extant_recovery::Error::NoJournal { .. }
+            | extant_recovery::Error::TooMuch { .. } => {
                 Error::Unsupported(Unsupported::Journal { detail: e.to_string() })
             }
             extant_recovery::Error::Map { block, detail } => {

@@ -21,6 +21,9 @@ use crate::inode::InodeRef;
 
 /// More than any tree of three index levels is used for; bounds memory.
 const ENTRIES_MAX: usize = 50_000_000;
+/// With so many names, and with each doubling, a directory is searched for names that come again. A map that leads to
+/// one block many times gives its names as often: a small image could take any memory.
+const REPEATED_CHECK: usize = 65_536;
 
 /// Directories on the way down that stay in use; one further up is got again by its number.
 const OPEN_MAX: usize = 64;
@@ -38,9 +41,13 @@ pub struct Name {
 
 impl Filesystem {
     /// The entries of `dir`, sorted by their bytes, without `.` and `..`.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the listing cannot go on, or most of its names are repeated.
     pub fn list(&self, dir: &InodeRef) -> Result<Vec<Name>> {
-        let mut entries = Vec::new();
+        let mut entries: Vec<Name> = Vec::new();
         let mut cookie = 0;
+        let mut check_at = REPEATED_CHECK;
         loop {
             let mut left = 4096;
             let next = self.read_dir(dir, cookie, |item| {
@@ -56,6 +63,17 @@ impl Filesystem {
             // The end: nothing was held back. A cookie that does not move would be a loop.
             if left > 0 || next == cookie {
                 break;
+            }
+            if entries.len() >= check_at {
+                let all = entries.len();
+                entries.sort_by(|a, b| a.name.cmp(&b.name));
+                entries.dedup_by(|a, b| a.name == b.name);
+                // A few: a name that was removed and made again meanwhile comes twice.
+                if entries.len() < all / 2 {
+                    let detail = format!("{all} entries with {} names", entries.len());
+                    return Err(Error::corrupt(Damage::Directory, detail).of(dir.ino));
+                }
+                check_at = entries.len() * 2;
             }
             // More names than inodes and links can explain.
             if entries.len() > ENTRIES_MAX {

@@ -84,13 +84,23 @@ fn edit_inode(dev: &MemDevice, ino: InodeNr, f: impl FnOnce(&mut [u8])) {
 
 /// The physical block of the first logical one.
 fn first_block(dev: &MemDevice, ino: InodeNr) -> BlockNr {
+    mapped(dev, ino, 0)
+}
+
+/// The physical block of a logical one that the inode's own pointers or extents lead to.
+fn mapped(dev: &MemDevice, ino: InodeNr, lblk: u32) -> BlockNr {
     let mut found = None;
     edit_inode(dev, ino, |slot| {
         let inode = InodeDesc::parse(slot, ino, super_of(dev).geometry()).expect("inode");
-        let pointer = u32::from_le_bytes(inode.i_block[..4].try_into().expect("4 bytes"));
-        found = Some(match inode.has_extents() {
-            true => NodeRef::parse(&inode.i_block, 0).expect("root").extent(0).expect("mapped").pblk,
-            false => BlockNr(u64::from(pointer)),
+        found = Some(if inode.has_extents() {
+            let root = NodeRef::parse(&inode.i_block, 0).expect("root");
+            let all = (0..root.len()).map(|i| root.extent(i).expect("an extent"));
+            let of = |e: &extant_ondisk::extent::Extent| (e.lblk.0..e.lblk.0 + e.len).contains(&lblk);
+            let extent = all.clone().find(of).expect("mapped");
+            BlockNr(extent.pblk.0 + u64::from(lblk - extent.lblk.0))
+        } else {
+            let pointer = &inode.i_block[lblk as usize * 4..][..4];
+            BlockNr(u64::from(u32::from_le_bytes(pointer.try_into().expect("4 bytes"))))
         });
     });
     found.expect("found")
@@ -114,6 +124,77 @@ fn names(fs: &Filesystem, dir: &InodeRef) -> Vec<String> {
     names.retain(|n| n != "." && n != ".." && n != "lost+found");
     names.sort();
     names
+}
+
+/// One pass over `dir` from `cookie` on, `at_once` names a call as a reader with a small buffer: the names, and how it
+/// ended.
+fn listed(fs: &Filesystem, dir: &InodeRef, mut cookie: u64, at_once: usize) -> (Vec<(String, u64)>, Option<Error>) {
+    let mut all = Vec::new();
+    loop {
+        let before = all.len();
+        let step = fs.read_dir(dir, cookie, |e| {
+            let room = all.len() < before + at_once;
+            if room {
+                all.push((String::from_utf8_lossy(e.name).into_owned(), e.next_cookie));
+            }
+            room
+        });
+        match (step, all.len() == before) {
+            (Err(e), _) => return (all, Some(e)),
+            (Ok(_), true) => return (all, None),
+            (Ok(next), false) => cookie = next,
+        }
+    }
+}
+
+/// A backup that deletes what it does not see any more must not take a damaged directory for a smaller one.
+#[test]
+fn listing_of_a_damaged_directory_ends_with_the_error() {
+    let cred = Cred::default();
+    // One block, several with an index, several without.
+    let linear: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "^dir_index"];
+    let kinds = [(KINDS[0], 5), (KINDS[1], 5), (KINDS[2], 5), (KINDS[1], 600), (KINDS[2], 150), (linear, 150)];
+    for (kind, names) in kinds {
+        let dev = made(kind, |fs, root| {
+            let dir = fs.create(root, b"dir", NewNode::directory(0o755), cred).expect("mkdir");
+            for i in 0..names {
+                fs.create(&dir, format!("{i:0>40}").as_bytes(), NewNode::file(0o644), cred).expect("create");
+            }
+        });
+        let (fs, root) = mount(&dev);
+        let dir = fs.lookup(&root, b"dir").expect("there");
+        let (whole, end) = listed(&fs, &dir, 0, 7);
+        assert_eq!((whole.len(), end.is_none()), (names + 2, true), "{kind:?}");
+        let (ino, last) = (dir.ino, whole.last().expect("names").1);
+        // A leaf, or the only block.
+        let leaf = dir.size() / u64::from(fs.block_size()) - 1;
+        drop((dir, root));
+        fs.unmount().expect("unmount");
+        let nr = mapped(&dev, ino, leaf as u32);
+        let mut bytes = block(&dev, super_of(&dev).geometry(), nr);
+        // The length of the first entry.
+        bytes[4..6].copy_from_slice(&[3, 0]);
+        put(&dev, nr, &bytes);
+        for at_once in [1, 7, 100_000] {
+            let (fs, root) = mount(&dev);
+            let dir = fs.iget(ino).expect("there");
+            let (seen, end) = listed(&fs, &dir, 0, at_once);
+            assert!(seen.len() < whole.len(), "{kind:?}");
+            assert!(matches!(end, Some(Error::Corrupt { ino: Some(of), .. }) if of == ino), "{kind:?}: {end:?}");
+            for cookie in [whole[0].1, whole[whole.len() / 2].1, last] {
+                assert!(listed(&fs, &dir, cookie, at_once).1.is_some(), "{kind:?}: from {cookie}");
+            }
+            assert_eq!(fs.stats.errors.get(), 1, "{kind:?}: counted once");
+            drop((dir, root));
+            let _ = fs.unmount();
+            // A reader that comes to a fresh mount with a cookie from behind the damage.
+            let (fs, root) = mount(&dev);
+            let dir = fs.iget(ino).expect("there");
+            assert!(listed(&fs, &dir, last, at_once).1.is_some(), "{kind:?}");
+            drop((dir, root));
+            let _ = fs.unmount();
+        }
+    }
 }
 
 #[test]

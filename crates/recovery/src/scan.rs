@@ -18,12 +18,19 @@ use extant_ondisk::jbd2::{
     LogRange, Tid, descriptor_tags, revoke_records, unescape, v1_checksum,
 };
 
-use crate::error::{Damage, Result};
+use crate::error::{Damage, Error, Result};
 use crate::file::{JournalFile, Window};
 
 /// Bytes read ahead when every block of the log is looked at, and when copies are skipped.
 const WINDOW_BYTES: usize = 1 << 20;
 const SKIPPING_WINDOW_BYTES: usize = 64 << 10;
+
+/// The most copies that are remembered at once: 8 GiB of metadata in blocks of 4 KiB, and 120 MiB of memory. The
+/// largest journal that mke2fs makes has five times as many blocks, but commits a quarter of them at most in one
+/// transaction, and most of them more than once.
+const COPIES_MAX: usize = 1 << 21;
+/// The most findings that are kept. One is enough to refuse a log.
+const DAMAGE_MAX: usize = 1000;
 
 /// The newest copy of a block in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +96,7 @@ pub struct Replay {
     pub commit_time: Option<(u64, u32)>,
     /// The error that had aborted the journal, as a negative Linux error number, or 0.
     pub errno: i32,
-    /// What is wrong with the log.
+    /// What is wrong with the log: the first thousand findings.
     pub damage: Vec<Damage>,
     /// The fast commits that go on where the log ends, ahead of transaction [`end`](Self::end).
     pub fast_commits: Vec<FastCommit>,
@@ -100,8 +107,19 @@ pub struct Replay {
 impl Replay {
     /// Reads the log of `journal`, which belongs to the file system on `home`. Writes nothing.
     ///
-    /// Errors: only what stops the reading. A broken log is described in [`damage`](Self::damage).
+    /// Errors: only what stops the reading, and a log with more blocks to replay than memory is given to. A broken log
+    /// is described in [`damage`](Self::damage).
     pub fn load(journal: &JournalFile, home: &dyn BlockDevice, progress: &mut dyn FnMut(Progress)) -> Result<Replay> {
+        Replay::load_bounded(journal, home, COPIES_MAX, progress)
+    }
+
+    /// [`Replay::load`], with another bound on the copies.
+    pub(crate) fn load_bounded(
+        journal: &JournalFile,
+        home: &dyn BlockDevice,
+        copies_max: usize,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Replay> {
         let sb = journal.super_block();
         let mut replay = Replay {
             live: sb.is_live(),
@@ -122,7 +140,7 @@ impl Replay {
         if !replay.live {
             return Ok(replay);
         }
-        let mut scan = Scan::new(journal, replay);
+        let mut scan = Scan::new(journal, copies_max, replay);
         scan.run(progress)?;
         let revoke_blocks = std::mem::take(&mut scan.revoke_blocks);
         replay = scan.replay;
@@ -155,7 +173,7 @@ impl Replay {
         for (done, (log_block, tid)) in revoke_blocks.iter().enumerate() {
             progress(Progress { phase: Phase::Revoke, done: done as u64, total: revoke_blocks.len() as u64 });
             let Ok(records) = revoke_records(&format, window.block(*log_block)?) else {
-                self.damage.push(Damage::Revoke { tid: *tid, log_block: *log_block });
+                note(&mut self.damage, Damage::Revoke { tid: *tid, log_block: *log_block });
                 continue;
             };
             for block in records {
@@ -197,17 +215,23 @@ impl Replay {
         self.blocks.retain(|block, copy| {
             let (tid, block, log_block) = (copy.tid, *block, copy.log_block);
             if !copy.valid {
-                damage.push(Damage::Copy { tid, block, log_block });
+                note(damage, Damage::Copy { tid, block, log_block });
             } else if block.0 >= home_blocks {
-                damage.push(Damage::HomeOutOfRange { tid, block, log_block });
+                note(damage, Damage::HomeOutOfRange { tid, block, log_block });
             } else if !journal.is_external() && journal.map().contains(block) {
                 // It would change the log while it is replayed; no file system journals its journal.
-                damage.push(Damage::HomeInJournal { tid, block, log_block });
+                note(damage, Damage::HomeInJournal { tid, block, log_block });
             } else {
                 return true;
             }
             false
         });
+    }
+}
+
+fn note(damage: &mut Vec<Damage>, found: Damage) {
+    if damage.len() < DAMAGE_MAX {
+        damage.push(found);
     }
 }
 
@@ -221,6 +245,7 @@ struct Scan<'a> {
     journal: &'a JournalFile,
     format: LogFormat,
     log: LogRange,
+    copies_max: usize,
     async_commit: bool,
     replay: Replay,
     /// Positions of revoke blocks in counted transactions.
@@ -243,12 +268,13 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    fn new(journal: &'a JournalFile, replay: Replay) -> Scan<'a> {
+    fn new(journal: &'a JournalFile, copies_max: usize, replay: Replay) -> Scan<'a> {
         let sb = journal.super_block();
         Scan {
             journal,
             format: sb.format(),
             log: sb.log(),
+            copies_max,
             async_commit: sb.incompat.contains(IncompatFeatures::ASYNC_COMMIT),
             revoke_blocks: Vec::new(),
             at: sb.start,
@@ -325,6 +351,9 @@ impl<'a> Scan<'a> {
                 }
             }
             self.pending_broken |= !valid;
+            if self.pending.len() + self.replay.blocks.len() >= self.copies_max {
+                return Err(Error::TooMuch { copies: self.copies_max });
+            }
             self.pending.push((tag.block, LogCopy { log_block, tid: self.tid, escaped: tag.is_escaped(), valid }));
         }
         Ok(Step::Continue)

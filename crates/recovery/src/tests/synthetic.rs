@@ -81,6 +81,29 @@ fn every_format_replays() {
     }
 }
 
+/// Memory is not up to the log's author.
+#[test]
+fn a_log_with_too_many_blocks_is_refused_and_findings_are_bounded() {
+    for csum in ALL {
+        let mut w = LogWriter::new(BS, 1000, 4000, csum, false);
+        w.start_here();
+        // Each block again and again: ten transactions, a hundred blocks.
+        for round in 0..10 {
+            w.transaction(&copies(&(0..100).map(|b| (100 + b, round)).collect::<Vec<_>>()));
+        }
+        let journal = w.open();
+        let bounded = |max| Replay::load_bounded(&journal, journal.device().as_ref(), max, &mut |_| {});
+        assert_eq!(bounded(200).unwrap().blocks.len(), 100);
+        assert!(matches!(bounded(199), Err(Error::TooMuch { copies: 199 })));
+        // Past the end of the device, each of them.
+        let mut w = LogWriter::new(BS, 1000, 4000, csum, false);
+        w.start_here();
+        w.transaction(&copies(&(0..2000).map(|b| (1 << 20 | b, 1)).collect::<Vec<_>>()));
+        let replay = load(&w);
+        assert_eq!((replay.damage.len(), replay.blocks.len()), (1000, 0));
+    }
+}
+
 #[test]
 fn the_log_goes_round_and_numbers_wrap() {
     for csum in ALL {
