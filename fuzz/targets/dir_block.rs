@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: &[u8]| {
     let mut data = data;
     let flags = extant_fuzz::byte(&mut data);
-    let format = DirBlockFormat { has_filetype: flags & 1 != 0, has_csum: flags & 2 != 0, inodes_count: 5000 };
+    let format = DirBlockFormat { has_filetype: flags & 1 != 0, has_csum: flags & 2 != 0, inodes_count: 5000, encrypted: flags & 4 != 0 };
     let name = extant_fuzz::take(&mut data, usize::from(flags) % 255 + 1);
     let mut block = extant_fuzz::take(&mut data, 1024);
     let mut offsets = Vec::new();

@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
     let format = DxFormat { has_csum: flags & 1 != 0 };
     let at = usize::from(extant_fuzz::byte(&mut data));
     let block = extant_fuzz::take(&mut data, 1024);
-    let _ = DirBlockFormat { has_filetype: true, has_csum: false, inodes_count: 5000 }.dots(&block);
+    let _ = DirBlockFormat { has_filetype: true, has_csum: false, inodes_count: 5000, encrypted: false }.dots(&block);
     let Some(shape) = shape_of(&block) else { return };
     if let Ok((_, node)) = format.root(&block) {
         let i = node.search(0x1234_5678);

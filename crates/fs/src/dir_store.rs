@@ -20,6 +20,7 @@ use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::dir::{self, BlockKind, DirError, DirParams, DirStore, Found};
+use crate::encrypted;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -62,14 +63,15 @@ impl Filesystem {
         DirParams {
             has_csum: self.hash.has_csum && !flags.contains(InodeFlags::INLINE_DATA),
             has_filetype: self.hash.filetype,
-            // An index of folded names is walked as if there were none.
-            has_dir_index: self.hash.dir_index && !flags.contains(InodeFlags::CASEFOLD),
+            // An index of folded or encrypted names is walked as if there were none.
+            has_dir_index: self.hash.dir_index && !flags.intersects(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT),
             has_large_dir: self.hash.large_dir,
             is_indexed: flags.contains(InodeFlags::INDEX),
             hash_version: self.hash.version,
             hash_seed: self.hash.seed,
             inode_seed: self.geo.seed.for_inode(dir.ino, dir.generation),
             inodes_count: self.geo.inodes_count,
+            encrypted: flags.contains(InodeFlags::ENCRYPT),
         }
     }
 }
@@ -167,18 +169,21 @@ impl DirView<'_> {
     }
 
     pub(crate) fn lookup(&self, name: &[u8]) -> Result<Option<Found>> {
+        if self.params.encrypted {
+            return self.mine(self.lookup_shown(name, |stored| encrypted::name(stored) == name));
+        }
         if self.dir.meta.read().desc.flags.contains(InodeFlags::CASEFOLD) {
-            return self.mine(self.lookup_folded(name));
+            let wanted = fold(name);
+            return self.mine(self.lookup_shown(name, |stored| fold(stored) == wanted));
         }
         self.mine(dir::lookup(self, &self.params, name))
     }
 
-    /// A name of a directory that finds its names in any case.
-    fn lookup_folded(&self, name: &[u8]) -> Result<Option<Found>> {
-        let wanted = fold(name);
+    /// A name of a directory that finds its names in any case, or shows them in other letters than it stores.
+    fn lookup_shown(&self, name: &[u8], means: impl Fn(&[u8]) -> bool) -> Result<Option<Found>> {
         let mut same = None;
         let listed = dir::readdir(self, &self.params, 0, |entry| {
-            if entry.name == name || fold(entry.name) == wanted {
+            if entry.name == name || means(entry.name) {
                 same = Some(entry.name.to_vec());
             }
             same.is_none()

@@ -120,8 +120,8 @@ pub enum Unsupported {
         /// A whole sentence, for messages.
         detail: String,
     },
-    /// The inode's content is kept in another way than in blocks that can be read.
-    #[error("{ino} is encrypted")]
+    /// The inode's content is encrypted (ENOKEY).
+    #[error("{ino} is encrypted, and there is no key")]
     Content {
         /// The encrypted inode.
         ino: InodeNr,

@@ -11,6 +11,7 @@
 //! The sums are atomics, changed under the descriptor's lock. One lock per descriptor (`group descriptor`, 72), taken
 //! under the allocator's group lock (70) and above buffers (80).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -106,6 +107,9 @@ pub struct Groups {
     pub cache: Arc<BufferCache>,
     pub geo: Geometry,
     descs: Vec<Mutex<GroupDesc>>,
+    /// Those whose descriptors are damaged, of an image that is rescued; what stands for them has no blocks and no
+    /// inodes.
+    lost: BTreeMap<GroupNr, Error>,
     flexes: Vec<FlexSums>,
     dirs: AtomicI64,
     /// What [`Groups::take_damage`] tells.
@@ -114,9 +118,10 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Reads and checks every descriptor.
-    pub fn load(cache: Arc<BufferCache>, geo: Geometry) -> Result<Groups> {
+    /// Reads and checks every descriptor. With `rescue` a damaged one costs its group, and not all of them.
+    pub fn load(cache: Arc<BufferCache>, geo: Geometry, rescue: bool) -> Result<Groups> {
         let mut descs = Vec::with_capacity(geo.group_count() as usize);
+        let mut lost = BTreeMap::new();
         let per_block = geo.descs_per_block().max(1);
         for group in geo.groups() {
             let (block, offset) = geo.group_desc_block(group).ok_or_else(|| {
@@ -125,8 +130,17 @@ impl Groups {
             if group.0 % per_block == 0 && geo.first_meta_bg.is_none() {
                 cache.readahead(block, (geo.desc_blocks - group.0 / per_block).min(64));
             }
-            let buffer = cache.get(block)?;
-            let desc = buffer.read(|bytes| GroupDesc::decode(&bytes[offset..], group, &geo))?;
+            let read = |block| {
+                let buffer = cache.get(block)?;
+                Ok(buffer.read(|bytes| GroupDesc::decode(&bytes[offset..], group, &geo))?)
+            };
+            let desc = match read(block) {
+                Err(e) if rescue => {
+                    lost.insert(group, e);
+                    GroupDesc::parse(&vec![0; geo.desc_size], group, &geo)?
+                }
+                desc => desc?,
+            };
             descs.push(Mutex::new(&DESC_CLASS, desc));
         }
         let flexes = descs.len().div_ceil(geo.groups_per_flex.max(1) as usize);
@@ -134,12 +148,13 @@ impl Groups {
             cache,
             geo,
             descs,
+            lost,
             flexes: (0..flexes).map(|_| FlexSums::default()).collect(),
             dirs: AtomicI64::new(0),
             damage: Mutex::new(&DAMAGE_CLASS, Vec::new()),
             has_damage: AtomicBool::new(false),
         };
-        for group in groups.geo.groups() {
+        for group in groups.geo.groups().filter(|group| !groups.lost.contains_key(group)) {
             let counts = groups.with(group, Counts::of)?;
             groups.note(group, Counts::default(), counts);
         }
@@ -186,6 +201,9 @@ impl Groups {
     }
 
     fn desc(&self, group: GroupNr) -> Result<&Mutex<GroupDesc>> {
+        if let Some(why) = self.lost.get(&group) {
+            return Err(why.clone());
+        }
         self.descs
             .get(group.0 as usize)
             .ok_or_else(|| Error::corrupt(Damage::GroupDescriptor, format!("{group} does not exist")))
@@ -314,6 +332,9 @@ impl Groups {
         let mut open = [(BlockNr(0), 0u64); 3];
         for group in self.geo.groups() {
             zones.extend(self.geo.base_metadata(group).ranges().map(|(start, len)| (start, u64::from(len))));
+            if self.lost.contains_key(&group) {
+                continue;
+            }
             let (b, i, t) = self.with(group, |d| (d.block_bitmap, d.inode_bitmap, d.inode_table))?;
             let kinds = [(b, 1), (i, 1), (t, u64::from(self.geo.inode_table_blocks))];
             for ((start, len), open) in kinds.into_iter().zip(&mut open) {

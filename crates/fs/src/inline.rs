@@ -62,8 +62,12 @@ impl Filesystem {
         let damaged = |detail: String| Error::corrupt(Damage::Directory, detail).of(dir.ino);
         let (parent, first) = first.split_at(PARENT_LEN);
         let parent = u32::from_le_bytes(parent.try_into().expect("4 bytes"));
-        let format =
-            DirBlockFormat { has_filetype: self.geo.filetype, has_csum: false, inodes_count: self.geo.inodes_count };
+        let format = DirBlockFormat {
+            has_filetype: self.geo.filetype,
+            has_csum: false,
+            inodes_count: self.geo.inodes_count,
+            encrypted: false,
+        };
         let mut block = vec![0; self.geo.block_size as usize];
         format.init_dots(&mut block, dir.ino.0, parent);
         for part in [first, &rest].into_iter().filter(|part| !part.is_empty()) {

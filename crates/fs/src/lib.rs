@@ -31,9 +31,11 @@
 #![warn(missing_docs)]
 
 mod borrow;
+mod copies;
 mod dir;
 mod dir_store;
 mod draft;
+mod encrypted;
 mod error;
 mod failure;
 mod fast_commit;
@@ -51,6 +53,7 @@ mod mount;
 mod ops;
 mod options;
 mod orphan;
+mod patched;
 pub mod path;
 mod recover;
 mod reserve;
@@ -66,6 +69,7 @@ pub mod walk;
 mod xattr;
 mod xattr_store;
 
+pub use copies::{probe_superblock, probe_superblock_at};
 pub use draft::Draft;
 pub use error::{Damage, Error, Result, Unsupported};
 pub use extant_cache::Opener;
@@ -85,6 +89,5 @@ pub use options::{
     POLICIES, PolicyOption, QUEUE_DEPTH_MAX,
 };
 pub use reserve::Caller;
-pub use super_block::probe_superblock;
 pub use unmount::Mounted;
 pub use xattr::SetMode;

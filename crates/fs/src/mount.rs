@@ -1,7 +1,7 @@
 //! Mounting (Linux: `ext4_fill_super`, fs/ext4/super.c).
 //!
-//! The order of a mount is the body of the function `mount` below; its steps are in `super_block.rs` (is this a file
-//! system that can be mounted so?), `recover.rs` (what a crash left, and which journal) and `threads.rs`. The other end
+//! The order of a mount is the body of the function `mount` below; its steps are in `copies.rs` (is this a file system
+//! that can be mounted so, and which copies of its metadata are used?), `recover.rs` (what a crash left, and which journal) and `threads.rs`. The other end
 //! is `unmount.rs`. Each step leaves an image that the next mount, the kernel or e2fsck can take from there: a crash
 //! between any two of them is one during the replay, or one of an image that says it needs recovery.
 //!
@@ -27,6 +27,7 @@ use extant_ondisk::superblock::{ErrorBehaviour, FsState, SuperBlock};
 use extant_recovery::JournalFile;
 
 use crate::borrow;
+use crate::copies::Copies;
 use crate::dir_store::HashSettings;
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::{self, Filesystem, JournalHooks};
@@ -38,10 +39,10 @@ use crate::ops::sync::asks::Asks;
 use crate::ops::writeback::Completed;
 use crate::options::{COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
-use crate::recover::{CleanUp, clean_orphans, lend_journal, log_of, recover};
+use crate::recover::{CleanUp, Use, clean_orphans, lend_journal, log_of, recover};
 use crate::reserve::Reserve;
 use crate::state::MountState;
-use crate::super_block::{check_after_replay, find_super, read_super_at};
+use crate::super_block::{check_after_replay, read_super_at};
 use crate::threads::Threads;
 use crate::unmount::Mounted;
 
@@ -73,30 +74,97 @@ impl Filesystem {
 /// `borrowed`: set as soon as the image has been lent a journal, which a mount that fails afterwards takes back.
 fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) -> Result<Arc<Filesystem>> {
     // The superblock, or a backup if nothing is to be written: is the image one that can be mounted as was asked?
-    let mut read_only = options.read_only || options.no_recovery || dev.read_only();
-    let found = find_super(&*dev)?;
-    found.check(&*dev, read_only, &options.messages)?;
-    let (mut sb, is_backup) = (found.sb, found.backup.is_some());
+    let read_only = options.read_only || options.no_recovery || options.rescue || dev.read_only();
+    let copies = Copies::find(&*dev, options.superblock, options.rescue)?;
+    copies.check(&*dev, read_only, &options.messages)?;
+    let seed = seed_of(&options);
+    let options = MountOptions { seed: Some(seed), ..options };
+    if read_only {
+        return begun(open_for_reading(&copies, dev, options)?, true);
+    }
+    open_for_writing(&copies, dev.clone(), options, borrowed).map_err(|e| copies.advise(dev, e))
+}
+
+fn open_for_writing(
+    copies: &Copies,
+    dev: Arc<dyn BlockDevice>,
+    options: MountOptions,
+    borrowed: &mut bool,
+) -> Result<Arc<Filesystem>> {
+    let mut sb = copies.sb.clone();
 
     // A journal for an image without one. From here on it is like any other's.
-    let seed = seed_of(&options);
     let mut has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
-    if !has_journal && !read_only {
-        *borrowed = lend_journal(&dev, &mut sb, &options, &mut Rng::new(seed ^ BORROW_SEED))?;
+    if !has_journal {
+        *borrowed = lend_journal(&dev, &mut sb, &options, &mut Rng::new(seed_of(&options) ^ BORROW_SEED))?;
         has_journal = *borrowed;
     }
 
-    // What the last mount logged and did not write home: afterwards `sb` is as replayed, and for a mount that writes
-    // nothing `dev` is a view of the device on which everything is home.
-    let (dev, journal_file) = if has_journal && !options.no_recovery && !is_backup {
-        recover(dev, &mut sb, &options, !read_only)?
-    } else {
-        (dev, None)
+    // What the last mount logged and did not write home: afterwards `sb` is as replayed.
+    let (dev, journal_file) = match has_journal {
+        true => recover(dev, &mut sb, &options, Use::Write)?,
+        false => (dev, None),
     };
-    read_only = check_after_replay(&sb, &*dev, read_only)?;
+    check_after_replay(&sb, &*dev, false, &copies.sb)?;
+    let options = options.with_defaults_of(&sb, dev.name());
+    begun(assemble(dev, sb, journal_file, *borrowed, options, false)?, false)
+}
 
-    let options = MountOptions { seed: Some(seed), ..options }.with_defaults_of(&sb, dev.name());
-    let fs = assemble(dev, sb, journal_file, *borrowed, options, read_only)?;
+/// Mounts what is only read: what is damaged of the metadata that has copies is read from those.
+fn open_for_reading(copies: &Copies, dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
+    let (mut dev, mut sb) = (dev, copies.sb.clone());
+    // An image as it should be is not read twice for this.
+    let mut examined = copies.are_needed(&*dev);
+    if examined {
+        dev = copies.examine(dev, &mut sb, &options.messages)?.dev;
+    }
+    loop {
+        let opened = open_replayed(copies, dev.clone(), sb.clone(), options.clone());
+        match opened {
+            Err(e) if !examined && (e.is_corruption() || matches!(e, Error::Device(_))) => {
+                let with_copies = copies.examine(dev, &mut sb, &options.messages)?;
+                if !with_copies.patched {
+                    return Err(e);
+                }
+                (dev, examined) = (with_copies.dev, true);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// One attempt of [`open_for_reading`]: on a view of the device on which everything that was logged is home.
+fn open_replayed(
+    copies: &Copies,
+    dev: Arc<dyn BlockDevice>,
+    mut sb: SuperBlock,
+    options: MountOptions,
+) -> Result<Arc<Filesystem>> {
+    let before = sb.clone();
+    let (mut view, mut journal_file) = (dev.clone(), None);
+    if sb.compat().contains(Compat::HAS_JOURNAL) && !options.no_recovery {
+        let usage = if copies.backup.is_some() { Use::ReadOfBackup } else { Use::Read };
+        (view, journal_file) = match recover(dev.clone(), &mut sb, &options, usage) {
+            Ok(recovered) => recovered,
+            // What says whether the log had to be replayed is damaged, or so is the log.
+            Err(e) if options.rescue || copies.backup.is_some() => {
+                let (name, has_log) = (dev.name(), sb.needs_recovery() || usage == Use::ReadOfBackup);
+                let lost = if has_log { "and what it has is missing" } else { "and needs not be" };
+                options.messages.say(format_args!("{name}: {e}; the log is not replayed, {lost}"));
+                (dev, None)
+            }
+            Err(e) => return Err(e),
+        };
+    }
+    if !options.rescue {
+        check_after_replay(&sb, &*view, true, &before)?;
+    }
+    let options = options.with_defaults_of(&sb, view.name());
+    assemble(view, sb, journal_file, false, options, true)
+}
+
+/// The mount, ready to be used, or cut off.
+fn begun(fs: Arc<Filesystem>, read_only: bool) -> Result<Arc<Filesystem>> {
     match begin(&fs, read_only) {
         Ok(()) => Ok(fs),
         Err(e) => {
@@ -115,10 +183,18 @@ fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
         fs.start_threads()?;
         clean_orphans(fs)?;
     }
-    if !fs.root()?.is_dir() {
-        return Err(Error::corrupt(Damage::Inode, "the root is no directory").of(InodeNr::ROOT));
+    let root = match fs.root() {
+        Ok(root) if !root.is_dir() => Err(Error::corrupt(Damage::Inode, "the root is no directory").of(InodeNr::ROOT)),
+        root => root.map(drop),
+    };
+    match root {
+        Err(e) if fs.options.rescue => {
+            let image = fs.image();
+            fs.options.messages.say(format_args!("{image}: {e}; files can be read by their numbers"));
+            Ok(())
+        }
+        root => root,
     }
-    Ok(())
 }
 
 /// Mounts an image in order to change it behind everybody's back: no log, no marks, no orphans, no threads.
@@ -151,7 +227,7 @@ fn assemble(
     let geo = sb.geometry().clone();
     let budget = Budget::new(options.cache_bytes.max(CACHE_BYTES_MIN));
     let cache = BufferCache::new(dev.clone(), geo.block_size, geo.blocks_count, budget.clone());
-    let groups = Arc::new(Groups::load(cache.clone(), geo.clone())?);
+    let groups = Arc::new(Groups::load(cache.clone(), geo.clone(), options.rescue)?);
     let reserve = Reserve::new(&sb, &options);
     let alloc = allocator(&groups, &*dev, &sb, &reserve, &options)?;
 
@@ -193,7 +269,7 @@ fn allocator(
 ) -> Result<Allocator<Groups>> {
     let zones = match journal_zones(dev, sb) {
         // Nothing is written there, and who asks for that saves what can be read.
-        Err(Error::Device(_)) if options.no_recovery => Vec::new(),
+        Err(Error::Device(_)) if options.no_recovery || options.rescue => Vec::new(),
         zones => zones?,
     };
     let geo = sb.geometry();

@@ -78,20 +78,32 @@ pub(crate) fn lend_journal(
     Ok(refused.is_none())
 }
 
+/// What a mount means to do with the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Replay onto the device.
+    Write,
+    /// Replay into memory.
+    Read,
+    /// As `Read`, where the superblock that says whether the log has to be replayed is lost: the log itself says it.
+    ReadOfBackup,
+}
+
 /// What the journal of the image asks for, done. Returns the device to go on with (an overlay when nothing may be
 /// written) and the journal, empty.
 pub(crate) fn recover(
     dev: Arc<dyn BlockDevice>,
     sb: &mut SuperBlock,
     options: &MountOptions,
-    writable: bool,
+    usage: Use,
 ) -> Result<(Arc<dyn BlockDevice>, Option<JournalFile>)> {
+    let (writable, of_backup) = (usage == Use::Write, usage == Use::ReadOfBackup);
     let journal = match (sb.external_journal(), options.journal_device.as_ref()) {
         (Some(uuid), Some(JournalDevice(device))) => {
             Some(JournalFile::open_external(device.clone(), sb.geometry().block_size, uuid)?)
         }
         // What needs no replay is read without it.
-        (Some(_), None) if !sb.needs_recovery() => return Ok((dev, None)),
+        (Some(_), None) if !sb.needs_recovery() && !of_backup => return Ok((dev, None)),
         (Some(_), None) => {
             let detail =
                 "the journal, which has to be replayed, is on another device: name it (-o journal_path=)".into();
@@ -105,22 +117,48 @@ pub(crate) fn recover(
         }
         return Ok((dev, None));
     };
-    match journal_state(journal.super_block(), sb.needs_recovery()) {
+    match journal_state(journal.super_block(), sb.needs_recovery() || of_backup) {
         JournalState::Live => {
             let mut replay = Replay::load(&journal, &*dev, &mut |_| {})?;
-            replay.check()?;
+            match replay.check() {
+                Err(e) if options.rescue => {
+                    let (name, e, n) = (dev.name(), Error::from(e), replay.transactions);
+                    options.messages.say(format_args!("{name}: {e}; {n} transactions of the log are whole, and used"));
+                }
+                checked => checked?,
+            }
+            if of_backup {
+                let (name, n) = (dev.name(), replay.transactions);
+                options
+                    .messages
+                    .say(format_args!("{name}: the log has {n} transactions, which are replayed in memory"));
+            }
             let draft = match replay.fast_commits.is_empty() {
                 true => None,
-                false => Some(apply_fast_commits(&dev, &journal, &replay, options)?),
+                false => match apply_fast_commits(&dev, &journal, &replay, options) {
+                    Err(e) if options.rescue => {
+                        options.messages.say(format_args!("{}: {e}; without the log's fast commits", dev.name()));
+                        None
+                    }
+                    draft => Some(draft?),
+                },
             };
             if !writable {
                 let view: Arc<dyn BlockDevice> = match draft {
                     Some(draft) => draft,
                     None => Arc::new(OverlayDevice::new(dev, journal, replay)),
                 };
-                let mut fresh = read_super_at(&*view, 1024)?;
+                let mut fresh = match read_super_at(&*view, 1024) {
+                    Err(_) if options.rescue => sb.clone(),
+                    fresh => fresh?,
+                };
                 fresh.copy_errors_from(sb);
                 fresh.set_needs_recovery(false);
+                if fresh.blocks_count >= sb.blocks_count && fresh.raw().s_blocks_count_lo == sb.raw().s_blocks_count_lo
+                {
+                    // Of the other groups no descriptor is left.
+                    fresh.cut_to(sb.group_count);
+                }
                 *sb = fresh;
                 return Ok((view, None));
             }

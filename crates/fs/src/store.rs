@@ -15,7 +15,7 @@ use extant_mballoc::{Request, RequestFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
-use crate::error::{Damage, Error, Result, Unsupported};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapStore};
@@ -72,6 +72,22 @@ impl Filesystem {
         Ok(inode)
     }
 
+    /// The inode with this number, for tools that know it: also one of the file system's own, and if the mount is to
+    /// rescue what there is, one that is deleted.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] for an inode that is not in use.
+    pub fn iget_by_number(&self, ino: InodeNr) -> Result<InodeRef> {
+        match self.iget_own(ino) {
+            // The mount never becomes writable, so that nothing is freed when its last user lets go.
+            Err(Error::Stale(_)) if self.options.rescue => {
+                let desc = self.read_inode(ino)?;
+                self.adopt_inode(ino, desc)
+            }
+            found => found,
+        }
+    }
+
     /// As [`Filesystem::iget`], for what a name in `dir` says: a name of nothing is damage.
     pub(crate) fn iget_named(&self, dir: &Inode, ino: InodeNr) -> Result<InodeRef> {
         self.iget(ino).map_err(|e| match e {
@@ -125,9 +141,6 @@ impl Filesystem {
         let (buffer, offset) = self.inode_slot(ino)?;
         let size = self.geo.inode_size;
         let desc = buffer.read(|b| InodeDesc::decode(&b[offset..offset + size], ino, &self.geo))?;
-        if desc.flags.contains(InodeFlags::ENCRYPT) {
-            return Err(Error::Unsupported(Unsupported::Content { ino }));
-        }
         if desc.file_type().is_none() {
             return Err(Error::Stale(ino));
         }

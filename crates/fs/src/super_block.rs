@@ -1,10 +1,11 @@
-//! The superblock at both ends of a mount: found and checked, and written (Linux: `ext4_load_super`,
+//! The superblock at both ends of a mount: read and checked, and written (Linux: `ext4_load_super`,
 //! `ext4_commit_super`, fs/ext4/super.c).
 //!
-//! Main type: [`Found`]. Which features allow what is decided in [`extant_ondisk::features`]; what follows from that
-//! for this mount is decided here.
+//! Which features allow what is decided in [`extant_ondisk::features`]; what follows from that for this mount is decided
+//! here.
 //!
-//! What it does not do: changes under a handle ([`Filesystem::modify_superblock`]).
+//! What it does not do: choose among copies ([`crate::copies`]); changes under a handle
+//! ([`Filesystem::modify_superblock`]).
 //!
 //! # Locking
 //! [`write_super`] takes none: its callers see to it that no transaction holds the block. `superblock` (75) in the
@@ -15,61 +16,28 @@ use std::sync::Arc;
 use extant_base::sync::MutexGuard;
 use extant_block::{AlignedBuf, BioFlags, BlockDevice};
 use extant_ondisk::BlockNr;
-use extant_ondisk::features::{self, Compat, MountMode};
-use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock, backup_candidates};
+use extant_ondisk::features::{self, MountMode};
+use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
 
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
-use crate::options::Messages;
 
-/// Where the superblock that is used came from.
-pub(crate) struct Found {
-    pub sb: SuperBlock,
-    /// A backup's block, when the primary cannot be used, and what is wrong with the primary.
-    pub backup: Option<(u64, Error)>,
-}
-
-impl Found {
-    /// Whether the image can be mounted as was asked.
-    ///
-    /// # Errors
-    /// For writing: only a backup is left, or a feature that can only be read. In any case: a feature that cannot
-    /// even be read, a device that is too small.
-    pub fn check(&self, dev: &dyn BlockDevice, read_only: bool, messages: &Messages) -> Result<()> {
-        if let Some((block, primary)) = &self.backup {
-            if !read_only {
-                return Err(primary.clone().advised(&format!(
-                    "the backup superblock at block {block} is good: mount read-only (-o ro) to use it, or let \
-                     e2fsck repair the image"
-                )));
-            }
-            let name = dev.name();
-            // The primary alone tells whether it had to be.
-            let has_log = self.sb.compat().contains(Compat::HAS_JOURNAL);
-            let log = if has_log { "; the log is not replayed, and what it has is missing" } else { "" };
-            messages
-                .say(format_args!("{name}: {primary}; using the backup superblock at block {block}, read-only{log}"));
-        }
-        if let MountMode::ReadOnly { reasons } = features::check(&self.sb)?
-            && !read_only
-        {
-            return Err(Error::Unsupported(Unsupported::Writing { reasons }));
-        }
-        self.sb.geometry().check_device_size(dev.size_bytes())?;
-        Ok(())
+/// Replay may have brought other features, and another size. A mount that writes cannot become read-only by it: what
+/// was replayed stays. `before`: the superblock as it was, of which the size has been judged.
+pub(crate) fn check_after_replay(
+    sb: &SuperBlock,
+    dev: &dyn BlockDevice,
+    read_only: bool,
+    before: &SuperBlock,
+) -> Result<()> {
+    if sb.geometry().blocks_count != before.geometry().blocks_count {
+        sb.geometry().check_device_size(dev.size_bytes())?;
     }
-}
-
-/// Replay may have brought other features, and another size. Whether the mount has to be read-only, which for writing
-/// is an error: what was replayed stays.
-pub(crate) fn check_after_replay(sb: &SuperBlock, dev: &dyn BlockDevice, read_only: bool) -> Result<bool> {
-    sb.geometry().check_device_size(dev.size_bytes())?;
     match features::check(sb)? {
         MountMode::ReadOnly { reasons } if !read_only => {
             Err(Error::Unsupported(Unsupported::WritingAfterReplay { reasons }))
         }
-        MountMode::ReadOnly { .. } => Ok(true),
-        MountMode::ReadWrite => Ok(read_only),
+        _ => Ok(()),
     }
 }
 
@@ -80,33 +48,6 @@ pub(crate) fn read_super_at(dev: &dyn BlockDevice, offset: u64) -> Result<SuperB
     let mut bytes = [0u8; SUPERBLOCK_SIZE];
     dev.read_at(offset, &mut bytes, BioFlags::META)?;
     Ok(SuperBlock::decode(&bytes, offset)?)
-}
-
-/// The primary superblock, or the first backup that is one of this image.
-pub(crate) fn find_super(dev: &dyn BlockDevice) -> Result<Found> {
-    let primary = match read_super_at(dev, 1024) {
-        Ok(sb) => return Ok(Found { sb, backup: None }),
-        Err(e @ (Error::Device(_) | Error::Unsupported(_))) => return Err(e),
-        Err(e) => e,
-    };
-    for (offset, block_size) in backup_candidates() {
-        let Ok(sb) = read_super_at(dev, offset) else { continue };
-        let (geo, block) = (sb.geometry(), BlockNr(offset / u64::from(block_size)));
-        // A stale superblock inside a file must not be taken for a backup.
-        let fits = geo.block_size == block_size && geo.check_device_size(dev.size_bytes()).is_ok();
-        let there = geo.group_of_block(block).is_some_and(|(g, at)| at == 0 && geo.has_super_backup(g));
-        if fits && there {
-            return Ok(Found { sb, backup: Some((block.0, primary)) });
-        }
-    }
-    Err(primary)
-}
-
-/// For tools that only want to look: the superblock, and the block of the backup that it came from, if so.
-pub fn probe_superblock(dev: &dyn BlockDevice) -> Result<(SuperBlock, Option<u64>)> {
-    let f = find_super(dev)?;
-    let backup = f.backup.map(|(b, _)| b);
-    Ok((f.sb, backup))
 }
 
 /// Writes the primary superblock, durably. Only while no transaction can hold its block.

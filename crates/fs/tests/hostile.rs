@@ -17,9 +17,10 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_base::task;
-use extant_block::device::MemDevice;
+use extant_block::device::{MemDevice, OffsetDevice};
 use extant_block::{BioFlags, BlockDevice};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode, SetMode, WriteFlags};
+use extant_ondisk::InodeNr;
 
 /// mke2fs arguments, and whether the image is left as a crash leaves it.
 const KINDS: [(&[&str], bool); 8] = [
@@ -151,6 +152,7 @@ fn case(dev: &MemDevice, seed: u64) -> u32 {
         assert_eq!((stats.writes, stats.write_zeroes, stats.discards), (0, 0, 0), "a read-only mount wrote");
         assert_eq!(copy.first_difference(&before).expect("compared"), None);
     }
+    rescue(dev, seed);
     let copy = Arc::new(dev.snapshot());
     if let Ok(fs) = Filesystem::mount(copy.clone(), options(false, seed)) {
         reached = 2;
@@ -168,6 +170,32 @@ fn case(dev: &MemDevice, seed: u64) -> u32 {
         let _ = fs.unmount();
     }
     reached
+}
+
+/// The image as one to be rescued, and in one case of four without its end: nothing is written, and whatever is refused
+/// otherwise comes back as well.
+fn rescue(dev: &MemDevice, seed: u64) {
+    let whole = dev.size_bytes();
+    let len = if seed.is_multiple_of(4) { (whole / 97 * (seed % 97) + 8192) & !4095 } else { whole };
+    let short: Arc<dyn BlockDevice> = Arc::new(OffsetDevice::new(Arc::new(dev.snapshot()), 0, len).expect("a part"));
+    let copy = Arc::new(dev.snapshot());
+    for dev in [copy.clone(), short] {
+        for superblock in [None, Some(8193 * 1024)] {
+            let options = MountOptions { rescue: true, superblock, ..options(false, seed) };
+            let Ok(fs) = Filesystem::mount(dev.clone(), options) else { continue };
+            exercise::look_around(&fs);
+            for ino in (1..40).map(InodeNr) {
+                if let Ok(inode) = fs.iget_by_number(ino) {
+                    let _ = fs.read(&inode, 0, &mut [0; 8192]);
+                }
+            }
+            assert!(fs.is_read_only());
+            let _ = fs.unmount();
+        }
+    }
+    let stats = copy.stats();
+    assert_eq!((stats.writes, stats.write_zeroes, stats.discards), (0, 0, 0), "a mount that rescues wrote");
+    assert_eq!(copy.first_difference(dev).expect("compared"), None);
 }
 
 /// The most memory that this process ever had, in KiB.

@@ -216,16 +216,16 @@ impl Incompat {
         .union(Incompat::LARGE_DIR);
     /// What Extant can read but not write: xattr values in inodes have their own reference counts; multi-mount
     /// protection needs a writer that beats its heart; data in inodes has to move out when it grows; names that are
-    /// found in any case are hashed as folded.
-    pub const READ_ONLY: Incompat =
-        Incompat::EA_INODE.union(Incompat::MMP).union(Incompat::INLINE_DATA).union(Incompat::CASEFOLD);
+    /// found in any case are hashed as folded; encrypted files need a key, and only what is not encrypted is read.
+    pub const READ_ONLY: Incompat = Incompat::EA_INODE
+        .union(Incompat::MMP)
+        .union(Incompat::INLINE_DATA)
+        .union(Incompat::CASEFOLD)
+        .union(Incompat::ENCRYPT);
     /// Every bit this code knows the meaning of. A superblock with another one is not decoded at all, because the bit
     /// may change what its fields mean.
-    pub const KNOWN: Incompat = Incompat::READ_WRITE
-        .union(Incompat::READ_ONLY)
-        .union(Incompat::COMPRESSION)
-        .union(Incompat::DIRDATA)
-        .union(Incompat::ENCRYPT);
+    pub const KNOWN: Incompat =
+        Incompat::READ_WRITE.union(Incompat::READ_ONLY).union(Incompat::COMPRESSION).union(Incompat::DIRDATA);
 
     /// The names of the set bits as e2fsprogs prints them, lowest bit first.
     pub fn names(self) -> Vec<String> {

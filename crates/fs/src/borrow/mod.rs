@@ -101,7 +101,7 @@ pub(crate) fn borrow(
     };
     let cache = BufferCache::new(dev.clone(), sb.block_size, sb.blocks_count, Budget::new(CACHE_BYTES));
     let planned = (|| {
-        let groups = Groups::load(cache.clone(), sb.geometry().clone())?;
+        let groups = Groups::load(cache.clone(), sb.geometry().clone(), false)?;
         if !inode_is_blank(&**dev, sb)? {
             return Ok(Err("inode 8 is in use".into()));
         }
@@ -254,7 +254,7 @@ pub(crate) fn settle(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Result<
     Release::plan(&**dev, sb, &map, &nodes, Trust::Interrupted)?.write(&**dev, sb.block_size)?;
     let cache = BufferCache::new(dev.clone(), sb.block_size, sb.blocks_count, Budget::new(CACHE_BYTES));
     dev.flush()?;
-    let (free, _) = Groups::load(cache, sb.geometry().clone())?.totals();
+    let (free, _) = Groups::load(cache, sb.geometry().clone(), false)?.totals();
     sb.clear_journal();
     sb.set_free_blocks(free);
     if clean {
@@ -280,7 +280,7 @@ pub(crate) fn undo(dev: &Arc<dyn BlockDevice>) -> Result<()> {
         return Ok(());
     }
     let cache = BufferCache::new(dev.clone(), sb.block_size, sb.blocks_count, Budget::new(CACHE_BYTES));
-    sb.set_free_blocks(Groups::load(cache, sb.geometry().clone())?.totals().0);
+    sb.set_free_blocks(Groups::load(cache, sb.geometry().clone(), false)?.totals().0);
     sb.set_orphan_present(false);
     give_back(dev, &mut sb).map(|_| ())
 }

@@ -19,7 +19,7 @@ fn found(lblk: u32, entry: &Dirent<'_>) -> Found {
 /// The store's, and [`DirError::Corrupt`] when the name was not found and a block where it might have been is damaged.
 /// With a damaged index, all leaves are searched one after the other.
 pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<Option<Found>, S::Error> {
-    if !dirent::name_is_legal(name) {
+    if !params.encrypted && !dirent::name_is_legal(name) {
         return Ok(None);
     }
     if !params.uses_index() {

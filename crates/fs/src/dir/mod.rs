@@ -128,11 +128,18 @@ pub struct DirParams {
     pub inode_seed: ChecksumSeed,
     /// Entries with inode numbers above this are damage.
     pub inodes_count: u32,
+    /// Names are ciphertext, and not found by their hash.
+    pub encrypted: bool,
 }
 
 impl DirParams {
     fn leaf_format(&self) -> DirBlockFormat {
-        DirBlockFormat { has_filetype: self.has_filetype, has_csum: self.has_csum, inodes_count: self.inodes_count }
+        DirBlockFormat {
+            has_filetype: self.has_filetype,
+            has_csum: self.has_csum,
+            inodes_count: self.inodes_count,
+            encrypted: self.encrypted,
+        }
     }
 
     fn dx_format(&self) -> DxFormat {

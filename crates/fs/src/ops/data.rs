@@ -17,6 +17,7 @@ use extant_cache::WriteRefused;
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
+use crate::encrypted;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
@@ -51,6 +52,7 @@ impl Filesystem {
         if kind != Some(FileType::Regular) {
             return Err(Error::Invalid("not a regular file"));
         }
+        encrypted::check_readable(inode)?;
         let n = {
             let _shared = inode.rw.read();
             let size = inode.size();
@@ -89,14 +91,23 @@ impl Filesystem {
         let last = missing.len() - 1;
         for (i, (from, to)) in missing.into_iter().enumerate() {
             let start = (pos + from as u64) / bs * bs;
-            let mut stop = (pos + to as u64).div_ceil(bs) * bs;
+            let wanted = (pos + to as u64).div_ceil(bs) * bs;
+            let mut stop = wanted;
             if sequential && i == last {
                 // Up to what is in memory: it may be newer than the device, and on its way there.
                 let ahead = (stop + READAHEAD_BYTES).min(size.div_ceil(bs) * bs);
                 stop = inode.pages.next_uptodate(stop / bs, ahead / bs) * bs;
             }
             let mut fresh = AlignedBuf::zeroed((stop - start) as usize);
-            self.read_device(inode, start, &mut fresh)?;
+            if let Err(e) = self.read_device(inode, start, &mut fresh) {
+                if stop == wanted {
+                    return Err(e);
+                }
+                // What nobody asked for must not keep what was from being read.
+                stop = wanted;
+                fresh = AlignedBuf::zeroed((stop - start) as usize);
+                self.read_device(inode, start, &mut fresh)?;
+            }
             if stop > size {
                 // The device may hold anything after the end of the file.
                 fresh[(size.max(start) - start) as usize..].fill(0);

@@ -14,6 +14,7 @@
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{FileType, InodeFlags};
 
+use crate::encrypted;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
@@ -107,7 +108,9 @@ impl Filesystem {
     }
 
     /// What a file with such flags can be opened for: [`Error::NotPermitted`] if not for this.
+    /// [`Error::Unsupported`] if its content is encrypted.
     pub fn may_open(&self, inode: &InodeRef, how: OpenFor) -> Result<()> {
+        encrypted::check_readable(inode)?;
         if how.truncate {
             self.may_change(inode, Change::Truncate)?;
         }

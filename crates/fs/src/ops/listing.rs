@@ -8,6 +8,7 @@ use extant_ondisk::inode::FileType;
 
 use crate::dir;
 use crate::dir_store::DirView;
+use crate::encrypted;
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
@@ -61,7 +62,15 @@ impl Filesystem {
         let _shared = dir.rw.read();
         let view = DirView::new(self, dir);
         let listed = self.watch(dir::readdir(&view, &view.params, cookie, |e| {
-            f(DirItem { ino: e.ino, kind: e.file_type, name: e.name, next_cookie: e.next_cookie })
+            let shown;
+            let name = match view.params.encrypted && e.name != b"." && e.name != b".." {
+                true => {
+                    shown = encrypted::name(e.name);
+                    &shown
+                }
+                false => e.name,
+            };
+            f(DirItem { ino: e.ino, kind: e.file_type, name, next_cookie: e.next_cookie })
         }))?;
         if let Some(damage) = listed.damage {
             let damage = damage.of(dir.ino);

@@ -14,6 +14,7 @@ use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::dir_store::DirView;
+use crate::encrypted;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
@@ -257,7 +258,8 @@ impl Filesystem {
                 return Err(Error::Invalid("not a symbolic link"));
             }
             if let Some(target) = m.desc.fast_symlink_target(&self.geo) {
-                return Ok(target.to_vec());
+                let is_encrypted = encrypted::is_encrypted(&m.desc);
+                return Ok(if is_encrypted { encrypted::target(target) } else { target.to_vec() });
             }
             m.desc.size as usize
         };
@@ -272,6 +274,9 @@ impl Filesystem {
         }
         let buffer = self.cache.get(block)?;
         let target = buffer.read(|b| b[..size].to_vec());
+        if encrypted::is_encrypted(&inode.meta.read().desc) {
+            return Ok(encrypted::target(&target));
+        }
         // Linux ends the target at a NUL.
         Ok(target.split(|b| *b == 0).next().unwrap_or_default().to_vec())
     }

@@ -153,6 +153,12 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Mount without replaying the journal; implies `read_only`.
     pub no_recovery: bool,
+    /// Read what there is of a damaged image: believe what is plausible, go on without the log, without groups and past
+    /// the end of a device that is too short. What is hurt fails when it is used. Implies `read_only`.
+    pub rescue: bool,
+    /// The byte where the superblock to use begins, one of the copies; descriptors are taken from beside it first. For
+    /// reading (Linux: `sb=`).
+    pub superblock: Option<u64>,
     /// The memory budget, in bytes.
     pub cache_bytes: u64,
     /// So much data may be dirty or on its way before writers wait for the device (Linux: `vm.dirty_bytes`); half of
@@ -225,6 +231,8 @@ impl Default for MountOptions {
         MountOptions {
             read_only: false,
             no_recovery: false,
+            rescue: false,
+            superblock: None,
             cache_bytes: 256 << 20,
             dirty_bytes: None,
             commit_interval_s: None,

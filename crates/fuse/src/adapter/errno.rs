@@ -7,13 +7,14 @@
 //! # Locking
 //! None.
 
-use extant_fs::Error;
+use extant_fs::{Error, Unsupported};
 use rustix::io::Errno;
 
 /// What the caller of a system call gets to see.
 pub fn errno(error: &Error) -> Errno {
     match error {
         Error::Corrupt { .. } => Errno::UCLEAN,
+        Error::Unsupported(Unsupported::Content { .. }) => Errno::NOKEY,
         Error::Unsupported(_) | Error::NotSupported(_) => Errno::OPNOTSUPP,
         Error::Device(e) => device(e),
         Error::NoSpace | Error::NoSpaceUntilCommit | Error::NoInodes => Errno::NOSPC,

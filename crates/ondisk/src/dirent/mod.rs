@@ -150,6 +150,8 @@ pub struct DirBlockFormat {
     pub has_csum: bool,
     /// Inode numbers above this are damage.
     pub inodes_count: u32,
+    /// Names are ciphertext (fscrypt): any bytes but those of `.` and `..`.
+    pub encrypted: bool,
 }
 
 impl DirBlockFormat {
@@ -507,7 +509,7 @@ impl<'a> Iterator for Entries<'a> {
         if entry.ino > self.format.inodes_count {
             return damage("inode number is out of range");
         }
-        if entry.is_used() && !name_is_legal(entry.name) {
+        if entry.is_used() && !name_is_legal(entry.name) && !(self.format.encrypted && !entry.name.is_empty()) {
             return damage("the name is empty or has a slash or NUL");
         }
         Some(Ok(entry))

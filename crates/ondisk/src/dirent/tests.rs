@@ -11,7 +11,7 @@ fn seed(generation: u32) -> ChecksumSeed {
 }
 
 fn format(has_filetype: bool, has_csum: bool) -> DirBlockFormat {
-    DirBlockFormat { has_filetype, has_csum, inodes_count: 1_000_000 }
+    DirBlockFormat { has_filetype, has_csum, inodes_count: 1_000_000, encrypted: false }
 }
 
 /// The used entries of a block as name → inode; panics when the chain is broken.

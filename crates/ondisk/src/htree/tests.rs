@@ -99,7 +99,7 @@ fn only_the_families_stand_on_disk() {
 }
 
 fn dots() -> DirBlockFormat {
-    DirBlockFormat { has_filetype: true, has_csum: true, inodes_count: 1000 }
+    DirBlockFormat { has_filetype: true, has_csum: true, inodes_count: 1000, encrypted: false }
 }
 
 fn new_root(format: DxFormat, size: usize) -> Vec<u8> {

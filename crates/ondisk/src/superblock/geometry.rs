@@ -255,6 +255,47 @@ impl Geometry {
         Some((block, (group.0 % per_block) as usize * self.desc_size))
     }
 
+    /// The copies of the descriptor block with this index, the primary first. `backups` are the groups whose copies of
+    /// the whole table may be used ([`Geometry::backup_groups`], or some of them); a block that follows `meta_bg` has
+    /// its copies in its own metagroup and needs none.
+    pub fn desc_block_copies<'a>(&'a self, index: u32, backups: &'a [GroupNr]) -> impl Iterator<Item = BlockNr> + 'a {
+        let per_block = self.descs_per_block();
+        let in_metagroup = self.first_meta_bg.is_some_and(|first| index >= first);
+        let metagroup = index.saturating_mul(per_block);
+        let own = [1, per_block - 1].map(|place| GroupNr(metagroup.saturating_add(place)));
+        let own = own.into_iter().filter(move |group| in_metagroup && group.0 > metagroup);
+        let whole = backups.iter().copied().filter(move |_| !in_metagroup);
+        let behind = if in_metagroup { 0 } else { u64::from(index) };
+        let copies = own.chain(whole).filter(|group| group.0 < self.group_count).map(move |group| {
+            let has_super = u64::from(self.has_super_backup(group));
+            BlockNr(self.first_block_of_group(group).0 + has_super + behind)
+        });
+        self.desc_table_block(index).into_iter().chain(copies.filter(|block| self.contains(*block)))
+    }
+
+    /// Where versions of `mke2fs` put a group's block bitmap, inode bitmap and inode table if nothing is in the way:
+    /// behind the copies of superblock and descriptors, those of a flex group side by side. With fewer groups than a
+    /// flex group has, older versions left room for all.
+    pub fn default_tables(&self, group: GroupNr) -> [[BlockNr; 3]; 2] {
+        let flex = self.groups_per_flex.max(1);
+        let (first, place) = (GroupNr(group.0 - group.0 % flex), u64::from(group.0 % flex));
+        let base = self.base_metadata(first).ranges().map(|(start, count)| start.0 + u64::from(count)).max();
+        let start = base.unwrap_or(self.first_block_of_group(first).0);
+        let table = u64::from(self.inode_table_blocks);
+        let there = flex.min(self.group_count.saturating_sub(first.0));
+        [there, flex]
+            .map(u64::from)
+            .map(|count| [start + place, start + count + place, start + 2 * count + place * table].map(BlockNr))
+    }
+
+    /// The layout of the first `groups` groups alone: what is known of an image whose descriptors end there.
+    pub fn cut_to(&mut self, groups: u32) {
+        if groups < self.group_count {
+            self.blocks_count = self.first_block_of_group(GroupNr(groups)).0;
+            self.group_count = groups;
+        }
+    }
+
     /// The superblock copy, descriptor blocks and reserved descriptor blocks at the start of a group.
     /// (Linux: `ext4_num_base_meta_clusters`, fs/ext4/balloc.c.)
     pub fn base_metadata(&self, group: GroupNr) -> BaseMetadata {
@@ -397,13 +438,25 @@ fn is_power_of(mut number: u32, base: u32) -> bool {
 }
 
 /// Places to look for a backup when the primary superblock is bad and the block size unknown: byte offset and the block
-/// size that would put one there, nearest first, for groups of the usual size (8 blocks per byte of a block).
-pub fn backup_candidates() -> impl Iterator<Item = (u64, u32)> {
+/// size that would put one there. Groups of the usual size (8 blocks per byte of a block) come first, nearest first;
+/// then the last group of a device of `device_bytes` (`sparse_super2`); then the second group for other sizes of groups
+/// (`mke2fs -g`, `bigalloc`).
+pub fn backup_candidates(device_bytes: u64) -> impl Iterator<Item = (u64, u32)> {
     const GROUPS: [u64; 10] = [1, 3, 5, 7, 9, 25, 27, 49, 81, 125];
-    GROUPS.into_iter().flat_map(|group| {
-        (10..=16).map(move |bits| 1u64 << bits).map(move |block_size| {
-            let first_data_block = u64::from(block_size == 1024);
-            ((group * 8 * block_size + first_data_block) * block_size, block_size as u32)
-        })
-    })
+    const GROUP_BLOCKS_LOG2: std::ops::RangeInclusive<u32> = 8..=25;
+    let sizes = || (10..=16).map(|bits| 1u64 << bits);
+    let place = |block_size: u64, block: u64| {
+        let first_data_block = u64::from(block_size == 1024);
+        ((block + first_data_block) * block_size, block_size as u32)
+    };
+    let usual = GROUPS.into_iter().flat_map(move |group| sizes().map(move |size| place(size, group * 8 * size)));
+    let last = sizes().filter_map(move |size| {
+        let blocks = (device_bytes / size).checked_sub(u64::from(size == 1024) + 1)?;
+        Some(place(size, blocks / (8 * size) * (8 * size)))
+    });
+    let odd = GROUP_BLOCKS_LOG2.flat_map(move |log2| sizes().map(move |size| place(size, 1 << log2)));
+    usual
+        .chain(last)
+        .chain(odd)
+        .filter(move |(at, _)| at.checked_add(super::SUPERBLOCK_SIZE as u64).is_some_and(|end| end <= device_bytes))
 }

@@ -185,6 +185,26 @@ impl SuperBlock {
     /// # Ok::<(), extant_ondisk::Error>(())
     /// ```
     pub fn decode(bytes: &[u8], place: u64) -> Result<SuperBlock> {
+        SuperBlock::decode_unless(bytes, place, &mut Err)
+    }
+
+    /// Decodes a superblock for a reader that wants whatever can still be read: a wrong checksum and incompatible
+    /// features that nobody here knows are returned beside it instead of failing. What the layout is computed from is
+    /// checked as ever.
+    ///
+    /// # Errors
+    /// As for [`SuperBlock::decode`], but for those two.
+    pub fn decode_damaged(bytes: &[u8], place: u64) -> Result<(SuperBlock, Vec<Error>)> {
+        let mut passed = Vec::new();
+        let superblock = SuperBlock::decode_unless(bytes, place, &mut |error| {
+            passed.push(error);
+            Ok(())
+        })?;
+        Ok((superblock, passed))
+    }
+
+    /// `doubt` decides whether a wrong checksum or an unknown feature ends the decoding.
+    fn decode_unless(bytes: &[u8], place: u64, doubt: &mut dyn FnMut(Error) -> Result<()>) -> Result<SuperBlock> {
         let bad = |detail: String| Error::corrupt(Structure::SuperBlock, place, detail);
         let Ok((raw, _)) = RawSuperBlock::read_from_prefix(bytes) else {
             return Err(bad(format!("{} bytes, {SUPERBLOCK_SIZE} needed", bytes.len())));
@@ -194,8 +214,11 @@ impl SuperBlock {
         }
         let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
         let unknown = incompat.difference(Incompat::KNOWN);
-        if !unknown.is_empty() {
+        if unknown.contains(Incompat::JOURNAL_DEV) {
             return Err(refusal(unknown));
+        }
+        if !unknown.is_empty() {
+            doubt(refusal(unknown))?;
         }
         let ro_compat = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
         if ro_compat.contains(RoCompat::METADATA_CSUM) {
@@ -204,7 +227,7 @@ impl SuperBlock {
             }
             let (stored, computed) = (raw.s_checksum.get(), raw.compute_checksum());
             if stored != computed {
-                return Err(bad(format!("checksum {stored:#010x}, computed {computed:#010x}")));
+                doubt(bad(format!("checksum {stored:#010x}, computed {computed:#010x}")))?;
             }
         }
         let geometry = validate(&raw, incompat, ro_compat, &bad)?;
@@ -242,6 +265,11 @@ impl SuperBlock {
     /// The layout, which does not change.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// As [`Geometry::cut_to`]; the fields stay as they are.
+    pub fn cut_to(&mut self, groups: u32) {
+        self.geometry.cut_to(groups);
     }
 
     /// Bits that never stop a mount, unknown ones included.

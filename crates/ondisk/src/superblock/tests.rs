@@ -162,7 +162,7 @@ fn backups_follow_the_rule() {
     });
     assert_eq!(list(&two.unwrap()), [2]);
     assert_eq!(
-        backup_candidates().take(4).collect::<Vec<_>>(),
+        backup_candidates(1 << 40).take(4).collect::<Vec<_>>(),
         [(8193 * 1024, 1024), (16384 * 2048, 2048), (32768 * 4096, 4096), (65536 * 8192, 8192)]
     );
 }

@@ -174,6 +174,7 @@ pub(super) fn params(has_csum: bool, has_dir_index: bool, hash_version: HashVers
         hash_seed: [1, 2, 3, 4],
         inode_seed: ChecksumSeed::from_raw(7).for_inode(InodeNr(12), 34),
         inodes_count: INODES,
+        encrypted: false,
     }
 }
 

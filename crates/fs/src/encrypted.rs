@@ -1,0 +1,90 @@
+//! What a mount without keys shows of encrypted files (Linux: fs/crypto/): names and link targets in letters that any
+//! system takes, the content not at all.
+//!
+//! A name is its ciphertext in base64url. One that would become longer than a name may be is cut, and ends in a checksum
+//! of the rest. The kernel shows other letters; neither form is kept anywhere.
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::csum::crc32c;
+
+use crate::error::{Error, Result, Unsupported};
+use crate::inode::Inode;
+use extant_ondisk::inode::{InodeDesc, InodeFlags};
+
+/// So many bytes of ciphertext become 252 letters.
+const WHOLE_MAX: usize = 189;
+/// So many stay of a longer one, as 240 letters.
+const CUT: usize = 180;
+/// Bytes before the ciphertext of a link's target: its length.
+const LINK_HEADER: usize = 2;
+
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+fn letters(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+    for piece in bytes.chunks(3) {
+        let number = piece.iter().fold(0u32, |n, b| n << 8 | u32::from(*b)) << (8 * (3 - piece.len()));
+        let letter = |i: usize| LETTERS[(number >> (18 - 6 * i)) as usize & 63];
+        out.extend((0..=piece.len()).map(letter));
+    }
+    out
+}
+
+/// What is shown for a name.
+pub(crate) fn name(ciphertext: &[u8]) -> Vec<u8> {
+    if ciphertext.len() <= WHOLE_MAX {
+        return letters(ciphertext);
+    }
+    let (shown, rest) = ciphertext.split_at(CUT);
+    let mut out = letters(shown);
+    out.extend(format!(".{:08x}", crc32c(!0, rest)).bytes());
+    out
+}
+
+/// What is shown for a link's target, as it is stored.
+pub(crate) fn target(stored: &[u8]) -> Vec<u8> {
+    name(stored.get(LINK_HEADER..).unwrap_or_default())
+}
+
+/// Whether names in this directory, or the content of this file, are encrypted.
+pub(crate) fn is_encrypted(desc: &InodeDesc) -> bool {
+    desc.flags.contains(InodeFlags::ENCRYPT)
+}
+
+/// That the content can be read.
+///
+/// # Errors
+/// [`Unsupported::Content`]: there is no key.
+pub(crate) fn check_readable(inode: &Inode) -> Result<()> {
+    let meta = inode.meta.read();
+    match is_encrypted(&meta.desc) && meta.desc.is_regular() {
+        true => Err(Error::Unsupported(Unsupported::Content { ino: inode.ino })),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_names_are_legal_and_tell_ciphertexts_apart() {
+        assert_eq!(letters(b""), b"");
+        assert_eq!(letters(b"\0"), b"AA");
+        assert_eq!(letters(b"\xff\xff"), b"__8");
+        assert_eq!(letters(b"any carnal pleas"), b"YW55IGNhcm5hbCBwbGVhcw");
+        let mut shown = std::collections::HashSet::new();
+        for len in 1..=255 {
+            for last in [0, b'/', 255] {
+                let mut ciphertext = vec![b'/'; len];
+                ciphertext[len - 1] = last;
+                let name = name(&ciphertext);
+                assert!(extant_ondisk::dirent::name_is_legal(&name), "{len}: {name:?}");
+                shown.insert(name);
+            }
+        }
+        assert_eq!(shown.len(), 255 * 3);
+    }
+}
