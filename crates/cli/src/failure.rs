@@ -12,6 +12,8 @@ use extant_block::Error as DeviceError;
 pub const USAGE: u8 = 1;
 /// `mount`: no memory, no process; `unmount`: the server could not write everything.
 pub const SYSTEM: u8 = 2;
+/// Something in an image that is rescued is hurt (fsck's "errors left uncorrected").
+pub const HURT: u8 = 4;
 /// The image or the system said no (fsck's "operational error").
 pub const OPERATIONAL: u8 = 8;
 /// `mount` and `unmount` failed.
@@ -56,6 +58,11 @@ impl Failure {
         Failure { status, ..self }
     }
 
+    /// Whether it concerns one file or image, and the command goes on with the others.
+    fn is_of_one(&self) -> bool {
+        matches!(self.status, OPERATIONAL | HURT)
+    }
+
     pub fn print(&self) {
         if !self.message.is_empty() {
             warn(&self.message);
@@ -63,19 +70,45 @@ impl Failure {
     }
 }
 
-/// Does all of them: an operational error of one is said, and the rest is done all the same.
-pub fn each<T>(all: impl IntoIterator<Item = T>, mut f: impl FnMut(T) -> Result<()>) -> Result<bool> {
-    let mut all_done = true;
-    for one in all {
-        match f(one) {
-            Err(e) if e.status == OPERATIONAL => {
-                e.print();
-                all_done = false;
+/// Complaints of one command, which goes on after them.
+#[derive(Default)]
+pub struct Report {
+    /// The status to end with.
+    worst: u8,
+}
+
+impl Report {
+    /// Complains about what concerns one file; passes on what ends everything.
+    pub fn note(&mut self, result: Result<()>) -> Result<()> {
+        self.note_by(result, |e| e.print())
+    }
+
+    /// As [`Report::note`], `say` being how it is said.
+    pub fn note_by(&mut self, result: Result<()>, say: impl FnOnce(&Failure)) -> Result<()> {
+        match result {
+            Err(e) if e.is_of_one() => {
+                say(&e);
+                self.count(&e);
+                Ok(())
             }
-            other => other?,
+            other => other,
         }
     }
-    Ok(all_done)
+
+    /// Complains, and goes on.
+    pub fn complain(&mut self, e: Failure) {
+        e.print();
+        self.count(&e);
+    }
+
+    /// Something has failed of which somebody has complained.
+    pub fn count(&mut self, e: &Failure) {
+        self.worst = self.worst.max(e.status);
+    }
+
+    pub fn end(self) -> Result<()> {
+        if self.worst == 0 { Ok(()) } else { Err(Failure::silent(self.worst)) }
+    }
 }
 
 /// What a command comes to, and what closing its images comes to: both are said, the status is the command's.

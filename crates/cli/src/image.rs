@@ -24,12 +24,14 @@ use extant_block::device::{
     Engine, FileDevice, IoMode, OffsetDevice, OpenOptions, same_image_in_use, writing_loop_device,
 };
 use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
-use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted};
+use extant_fs::{Error, Filesystem, InodeRef, Messages, MountOptions, Mounted, probe_superblock_at};
+use extant_ondisk::InodeNr;
 use extant_ondisk::partition::{Partition, Source, Table, read_table};
 use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use crate::args::ImageArgs;
-use crate::failure::{Failure, OPERATIONAL, Result, warn};
+use crate::content::Missing;
+use crate::failure::{Failure, HURT, OPERATIONAL, Result, warn};
 use crate::formats;
 use crate::holder;
 use crate::opened;
@@ -170,12 +172,14 @@ pub struct Access {
     pub engine: Engine,
     /// Claim a block device (O_EXCL).
     pub exclusive: bool,
+    /// The superblock to use is named: whatever else the image begins with does not count.
+    pub by_superblock: bool,
 }
 
 impl Access {
     /// For the tools: through the page cache, nothing in flight.
     pub fn tool(read_only: bool) -> Access {
-        Access { read_only, io: IoMode::Buffered, engine: Engine::Psync, exclusive: true }
+        Access { read_only, io: IoMode::Buffered, engine: Engine::Psync, exclusive: true, by_superblock: false }
     }
 }
 
@@ -186,7 +190,7 @@ pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDev
         return open_window(spec, access, start, len);
     }
     let whole = look(spec)?;
-    if has_magic(&*whole) {
+    if access.by_superblock || has_magic(&*whole) {
         return open_whole(spec, access);
     }
     if let Some(format) = formats::identify(&*whole) {
@@ -441,17 +445,26 @@ impl ImageArgs {
 
     /// How a command of these options opens an image.
     pub fn access(&self, read_only: bool) -> Access {
-        Access::tool(read_only)
+        Access { by_superblock: self.sb.is_some(), ..Access::tool(read_only) }
     }
 
     /// How a command of these options mounts an image in this process.
     pub fn mount_options(&self, read_only: bool) -> MountOptions {
-        MountOptions { read_only, ..MountOptions::default() }
+        let superblock = self.sb.map(|kib| kib << 10);
+        MountOptions { read_only, rescue: self.rescue, superblock, ..MountOptions::default() }
+    }
+
+    /// The same for an image that a command writes to, while it reads others as these options say.
+    pub fn for_destination(&self) -> ImageArgs {
+        ImageArgs { sb: None, rescue: false, ..self.clone() }
     }
 }
 
 /// Mounts in this process. An image that needs recovery and is only read is replayed in memory.
 pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<Mounted> {
+    if how.rescue && !read_only {
+        return Err(Failure::usage("--rescue reads: it is for commands that change nothing"));
+    }
     let dev = open_device(spec, &how.access(read_only))?;
     let through = (!spec.is_block_device()).then_some(WRITE_THROUGH_BYTES);
     mount(dev, MountOptions { write_through_bytes: through, ..how.mount_options(read_only) })
@@ -460,19 +473,28 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<
 /// [`Filesystem::mount`], with its messages on standard error and a plain word for what is no file system at all.
 pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
     let looked_at = dev.clone();
+    let (superblock, rescue) = (options.superblock, options.rescue);
     let options = MountOptions { messages: Messages::to_stderr("extant"), ..options };
     Filesystem::mount(dev, options).map_err(|e| {
         let corrupt = matches!(&e, Error::Mount { source, .. } if source.is_corruption());
-        if corrupt && !has_magic(&*looked_at) && extant_fs::probe_superblock(&*looked_at).is_err() {
+        let found = || probe_superblock_at(&*looked_at, superblock, rescue).is_ok();
+        if corrupt && superblock.is_none() && !has_magic(&*looked_at) && !found() {
             let image = looked_at.name();
             if let Some(format) = formats::identify_unpartitioned(&*looked_at) {
                 return format.refuse(image);
             }
             return Failure::op(format!("{image}: no ext2/3/4 file system: {}", formats::nothing_found(&*looked_at)));
         }
-        explain(e)
+        let mut failure = explain(e);
+        if corrupt && !rescue && !failure.message.contains("mount read-only (-o ro)") {
+            failure.message.push_str(NEXT_STEP);
+        }
+        failure
     })
 }
+
+/// What to do about damage that keeps an image from being mounted.
+const NEXT_STEP: &str = "; --rescue (a mount: -o rescue) reads what is there, 'e2fsck -fn' shows what is damaged";
 
 /// An error of the engine that already names the image.
 fn explain(e: Error) -> Failure {
@@ -494,12 +516,47 @@ fn is_damaged(fs: &Filesystem) -> bool {
 
 /// The failure of a command that found damage on its way: names may be missing from what it did.
 pub fn refuse_damage<'a>(images: impl IntoIterator<Item = &'a Arc<Filesystem>>) -> Result<()> {
-    if images.into_iter().any(|fs| is_damaged(fs)) { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
+    let damaged = images.into_iter().filter(|fs| is_damaged(fs));
+    match damaged.map(|fs| if fs.rescues() { HURT } else { OPERATIONAL }).max() {
+        None => Ok(()),
+        Some(status) => Err(Failure::silent(status)),
+    }
+}
+
+/// What an error of a file in the image comes to: if the image is rescued, damage is what was to be expected.
+pub fn status_of(fs: &Filesystem, e: &Error) -> u8 {
+    let hurt = e.is_corruption() || matches!(e, Error::Device(_) | Error::Unsupported(_));
+    if fs.rescues() && hurt { HURT } else { OPERATIONAL }
+}
+
+/// The inode at `path`, as [`Filesystem::walk`] finds it. `<N>` stands for inode N, as in debugfs, and a path may begin
+/// with it; a file of that name is found with a slash in front.
+pub fn walk(fs: &Filesystem, path: &[u8], follow: bool) -> std::result::Result<InodeRef, Error> {
+    let number = path.strip_prefix(b"<").and_then(|rest| {
+        let end = rest.iter().position(|b| *b == b'>')?;
+        let number: u32 = std::str::from_utf8(&rest[..end]).ok()?.parse().ok()?;
+        let below = &rest[end + 1..];
+        (below.is_empty() || below.starts_with(b"/")).then_some((number, below))
+    });
+    let Some((number, below)) = number else { return fs.walk(path, follow) };
+    let inode = fs.iget_by_number(InodeNr(number))?;
+    // What begins with a slash would be counted from the root.
+    let below = below.iter().position(|b| *b != b'/').map_or(&b""[..], |at| &below[at..]);
+    if below.is_empty() { Ok(inode) } else { fs.walk_at(&inode, below, follow) }
+}
+
+/// What is said of a file of which only a part could be read.
+pub fn hurt(fs: &Filesystem, path: &[u8], missing: &Missing) -> Failure {
+    Failure::new(HURT, format!("{}: {}: {missing}", fs.image(), shown(path)))
 }
 
 /// The failure of an operation on `path` in the image.
 pub fn at(fs: &Filesystem, path: &[u8], e: Error) -> Failure {
-    Failure::op(format!("{}: {}: {e}", fs.image(), shown(path)))
+    let advice = match e {
+        Error::Stale(_) if !fs.rescues() => " (of a deleted file, --rescue may still read something)",
+        _ => "",
+    };
+    Failure::new(status_of(fs, &e), format!("{}: {}: {e}{advice}", fs.image(), shown(path)))
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod args;
 mod cgroup;
 mod claim;
 mod commands;
+mod content;
 mod failure;
 mod formats;
 mod holder;

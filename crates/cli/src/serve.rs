@@ -142,7 +142,9 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     // A part of a device, too: the kernel then claims the whole of it.
     let fuseblk = block && root;
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
-    let mut access = Access { read_only: config.fs.read_only, io, engine: config.engine, exclusive: true };
+    let by_superblock = config.fs.superblock.is_some();
+    let mut access =
+        Access { read_only: config.fs.read_only, io, engine: config.engine, exclusive: true, by_superblock };
     // Held while a replay may write, and let go of when the kernel is about to claim it.
     let how = Access { engine: Engine::Psync, ..access.clone() };
     let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };

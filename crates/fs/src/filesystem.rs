@@ -186,6 +186,11 @@ impl Filesystem {
         self.state.is_read_only()
     }
 
+    /// Whether it is mounted to read what there is of a damaged image ([`MountOptions::rescue`]).
+    pub fn rescues(&self) -> bool {
+        self.options.rescue
+    }
+
     /// The superblock as it is in memory.
     pub fn superblock(&self) -> SuperBlock {
         self.sb.lock().clone()

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::rng::Rng;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::{Budget, BufferCache, ErrorSequence, Flusher, FlusherOptions, Shrinker};
@@ -73,6 +73,12 @@ impl Filesystem {
 
 /// `borrowed`: set as soon as the image has been lent a journal, which a mount that fails afterwards takes back.
 fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) -> Result<Arc<Filesystem>> {
+    // What is said on the way of an image that is rescued is damage, which a program may ask for.
+    let said = Arc::new(AtomicU64::new(0));
+    let options = match options.rescue {
+        true => MountOptions { messages: options.messages.clone().counted(said.clone()), ..options },
+        false => options,
+    };
     // The superblock, or a backup if nothing is to be written: is the image one that can be mounted as was asked?
     let read_only = options.read_only || options.no_recovery || options.rescue || dev.read_only();
     let copies = Copies::find(&*dev, options.superblock, options.rescue)?;
@@ -80,7 +86,11 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     let seed = seed_of(&options);
     let options = MountOptions { seed: Some(seed), ..options };
     if read_only {
-        return begun(open_for_reading(&copies, dev, options)?, true);
+        let fs = begun(open_for_reading(&copies, dev, options)?, true)?;
+        if fs.options.rescue {
+            fs.stats.errors.add(said.load(Ordering::Relaxed));
+        }
+        return Ok(fs);
     }
     open_for_writing(&copies, dev.clone(), options, borrowed).map_err(|e| copies.advise(dev, e))
 }

@@ -33,7 +33,7 @@ use crate::record::Format;
 An image is a file or a block device. IMAGE@N is its partition N; the only one with ext2/3/4 need not be named. \
 IMAGE?offset=BYTES is a file system that begins there.
 
-Exit status: 0, 1 (usage; a script's line that failed), 8 (the image or the system said no), 128 and its number for a signal \
+Exit status: 0, 1 (usage; a script's line that failed), 4 (--rescue: something is hurt), 8 (the image or the system said no), 128 and its number for a signal \
 (SIGINT 130, SIGTERM 143), 141 (nobody reads the output). mount and unmount: those of mount(8).")]
 pub struct Cli {
     #[command(subcommand)]
@@ -307,10 +307,13 @@ pub struct CatArgs {
     pub paths: Vec<OsString>,
 }
 
-/// Everything about one file; symbolic links are not followed
+/// Everything about one file, its extents included; symbolic links are not followed
+///
+/// Extents are counted in blocks. A path may be <N>, as in debugfs: the file with inode number N.
 #[derive(Args, Debug)]
-#[command(after_help = "Example:
-  extant stat disk.img /bin/su")]
+#[command(after_help = "Examples:
+  extant stat disk.img /bin/su
+  extant stat 'disk.img:<12>'")]
 pub struct StatArgs {
     /// Image file or block device; or IMAGE:PATH
     pub image: OsString,
@@ -423,4 +426,10 @@ pub struct ImageArgs {
     /// Where the file system begins; IMAGE?offset=BYTES says it for one image
     #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse, global = true)]
     pub offset: Option<u64>,
+    /// Use the copy of the superblock at block N, in units of 1 KiB as in ext4(5): 131072 is block 32768 of 4 KiB
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1 << 50), global = true)]
+    pub sb: Option<u64>,
+    /// Read what there is of a damaged image; exit status 4 if anything is hurt
+    #[arg(long, global = true)]
+    pub rescue: bool,
 }

@@ -10,12 +10,11 @@ use extant_fs::Filesystem;
 
 use super::verb::Images;
 use crate::args::CatArgs;
-use crate::failure::{Failure, OPERATIONAL, Result, each};
+use crate::content::{self, Ended};
+use crate::failure::{Failure, Report, Result};
 use crate::image;
 use crate::place::in_image;
 use crate::text::Output;
-
-const READ_BYTES: usize = 1 << 20;
 
 pub fn run(args: &CatArgs, images: &mut Images) -> Result<()> {
     let (spec, paths) = in_image(&args.image, &args.paths);
@@ -24,22 +23,40 @@ pub fn run(args: &CatArgs, images: &mut Images) -> Result<()> {
     }
     let fs = images.image(&spec)?;
     let mut out = Output::new();
-    let done = each(&paths, |path| cat(&fs, path.as_bytes(), &mut out))?;
+    let mut report = Report::default();
+    for path in &paths {
+        report.note(cat(&fs, path.as_bytes(), &mut out))?;
+    }
     out.flush()?;
-    if done { Ok(()) } else { Err(Failure::silent(OPERATIONAL)) }
+    report.end()?;
+    image::refuse_damage([&fs])
 }
 
 fn cat(fs: &Filesystem, path: &[u8], out: &mut Output) -> Result<()> {
     let failed = |e| image::at(fs, path, e);
-    let inode = fs.walk(path, true).map_err(failed)?;
-    let mut buf = vec![0; READ_BYTES];
+    let inode = image::walk(fs, path, true).map_err(failed)?;
     let mut pos = 0;
-    loop {
-        let n = fs.read(&inode, pos, &mut buf).map_err(failed)?;
-        if n == 0 {
-            return Ok(());
-        }
-        out.write_all(&buf[..n])?;
-        pos += n as u64;
+    let read = content::read(fs, &inode, &mut |offset, data| {
+        zeroes(out, offset - pos)?;
+        pos = offset + data.len() as u64;
+        Ok(out.write_all(data)?)
+    });
+    let missing = match read {
+        Ok(missing) => missing,
+        Err(Ended::Write(e)) => return Err(e),
+        Err(Ended::Read(e)) => return Err(failed(e)),
+    };
+    zeroes(out, fs.getattr(&inode).size.saturating_sub(pos))?;
+    missing.map_or(Ok(()), |missing| Err(image::hurt(fs, path, &missing)))
+}
+
+/// A hole.
+fn zeroes(out: &mut Output, mut len: u64) -> Result<()> {
+    let zeroes = [0; 65536];
+    while len > 0 {
+        let n = len.min(zeroes.len() as u64);
+        out.write_all(&zeroes[..n as usize])?;
+        len -= n;
     }
+    Ok(())
 }

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use extant_block::BlockDevice;
-use extant_fs::{MountOptions, StatFs, probe_superblock};
+use extant_fs::{MountOptions, StatFs, probe_superblock, probe_superblock_at};
 use extant_ondisk::features::{self, Incompat, MountMode};
 use extant_ondisk::partition::{Source, Table};
 use extant_ondisk::superblock::{FsState, SuperBlock};
@@ -31,7 +31,7 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     let access = how.access(true);
     let whole = look(&spec)?;
     let whole_size = whole.size_bytes();
-    if spec.part == Part::Any && !has_magic(&*whole) {
+    if spec.part == Part::Any && !access.by_superblock && !has_magic(&*whole) {
         if let Some(format) = formats::identify(&*whole) {
             return Err(format.refuse(&spec.shown()));
         }
@@ -42,17 +42,19 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     }
     drop(whole);
     let dev = open_device(&spec, &access)?;
-    let (sb, backup) = match probe_superblock(&*dev) {
+    let named = read_only(how);
+    let (sb, backup) = match probe_superblock_at(&*dev, named.superblock, named.rescue) {
         Ok(found) => found,
         // Says it better.
         Err(e) => return Err(image::mount(dev, read_only(how)).err().unwrap_or_else(|| Failure::op(e.to_string()))),
     };
+    let mounted = image::mount(dev.clone(), named);
     let facts = Facts {
         spec: &spec,
         size: if spec.part != Part::Any { dev.size_bytes() } else { whole_size },
         backup,
         journal: Journal::look(&dev, &sb),
-        space: image::mount(dev.clone(), read_only(how)).ok().map(|fs| fs.statfs()),
+        space: mounted.as_ref().ok().map(|fs| fs.statfs()),
         sb,
     };
     let mut out = Output::new();
@@ -62,7 +64,7 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
         facts.print(&mut out)?;
     }
     out.flush()?;
-    Ok(())
+    image::refuse_damage(mounted.iter().filter(|fs| fs.rescues()).map(|fs| &**fs))
 }
 
 fn read_only(how: &ImageArgs) -> MountOptions {
@@ -199,7 +201,7 @@ impl Facts<'_> {
     /// Whether Extant can write it; else why not.
     fn support(&self) -> String {
         if let Err(e) = self.sb.geometry().check_device_size(self.size) {
-            return format!("none ({e})");
+            return format!("read-only ({e})");
         }
         match features::check(&self.sb) {
             Ok(MountMode::ReadWrite) if self.backup.is_some() => "read-only (the primary superblock is damaged)".into(),

@@ -11,7 +11,7 @@ use extant_ondisk::inode::FileType;
 
 use super::verb::Images;
 use crate::args::LsArgs;
-use crate::failure::{Failure, OPERATIONAL, Result};
+use crate::failure::{Report, Result};
 use crate::image;
 use crate::place::{in_image, the_path};
 use crate::record::{self, Records};
@@ -24,17 +24,18 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
     let long = args.long || args.numeric;
     // As ls(1): a link named on the command line is followed, unless it is to be described.
     let follow = !(long || args.format.json) || path.ends_with(b"/");
-    let inode = fs.walk(path, follow).map_err(|e| image::at(&fs, path, e))?;
-    let mut lister = Lister { fs: &fs, records: Records::new(args.format)?, args, long, failed: false };
+    let inode = image::walk(&fs, path, follow).map_err(|e| image::at(&fs, path, e))?;
+    let mut lister = Lister { fs: &fs, records: Records::new(args.format)?, args, long, report: Report::default() };
     if inode.is_dir() {
         lister.tree(path, inode)?;
     } else {
         let row = lister.row(&inode, path)?;
         lister.print(&[row])?;
     }
-    let failed = lister.failed;
-    lister.records.end()?;
-    if failed { Err(Failure::silent(OPERATIONAL)) } else { image::refuse_damage([&fs]) }
+    let Lister { records, report, .. } = lister;
+    records.end()?;
+    report.end()?;
+    image::refuse_damage([&fs])
 }
 
 struct Lister<'a> {
@@ -43,7 +44,7 @@ struct Lister<'a> {
     args: &'a LsArgs,
     /// Everything about each, not only names.
     long: bool,
-    failed: bool,
+    report: Report,
 }
 
 /// A line: everything before the name as columns.
@@ -55,8 +56,7 @@ struct Row {
 
 impl Lister<'_> {
     fn complain(&mut self, path: &[u8], e: Error) {
-        image::at(self.fs, path, e).print();
-        self.failed = true;
+        self.report.complain(image::at(self.fs, path, e));
     }
 
     fn tree(&mut self, path: &[u8], top: InodeRef) -> Result<()> {
@@ -76,7 +76,7 @@ impl Lister<'_> {
                 Ok(_) => {}
                 // Of a name, its directory's list has said it; of a directory that cannot be read, too.
                 Err(e) if e.is_corruption() => self.complain(walk.path(), e),
-                Err(_) => self.failed = true,
+                Err(e) => self.report.count(&image::at(fs, walk.path(), e)),
             }
         }
         Ok(())
@@ -116,10 +116,7 @@ impl Lister<'_> {
             match self.fs.lookup(dir, &entry.name) {
                 Ok(inode) => match self.row(&inode, &shown) {
                     Ok(row) => rows.push(row),
-                    Err(e) => {
-                        e.print();
-                        self.failed = true;
-                    }
+                    Err(e) => self.report.note(Err(e))?,
                 },
                 Err(e) => {
                     rows.push(Row { columns: vec!["?".into(); 7], name: shown, target: None });

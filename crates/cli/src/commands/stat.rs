@@ -5,11 +5,13 @@
 
 use std::io::Write;
 
+use extant_fs::{Attr, Error, FileExtent, Filesystem, InodeRef};
 use extant_ondisk::inode::{FileType, InodeFlags};
+use serde_json::{Value, json};
 
 use super::verb::Images;
 use crate::args::StatArgs;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Report, Result};
 use crate::image;
 use crate::place::{in_image, the_path};
 use crate::record;
@@ -26,32 +28,90 @@ pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
     let fs = images.image(&spec)?;
     let path = the_path(&paths)?;
     let failed = |e| image::at(&fs, path, e);
-    let inode = fs.walk(path, false).map_err(failed)?;
-    let attr = fs.getattr(&inode);
-    let mut out = Output::new();
-    let flags = InodeFlags::from_bits_retain(attr.flags);
-    let flag_names: Vec<String> = flags.iter_names().map(|(name, _)| name.to_lowercase()).collect();
-    if args.json {
-        let mut record = record::file(&fs, path, &inode).map_err(failed)?;
-        record.insert("block_size".into(), attr.block_size.into());
-        record.insert("generation".into(), attr.generation.into());
-        record.insert("flags".into(), flag_names.into());
-        let mut xattrs = Vec::new();
-        for name in fs.list_xattrs(&inode).map_err(failed)? {
-            let value = fs.get_xattr(&inode, &name).map_err(failed)?;
-            let mut xattr = record::name("name", &name);
-            xattr.append(&mut record::name("value", &value));
-            xattrs.push(serde_json::Value::from(xattr));
-        }
-        record.insert("xattrs".into(), xattrs.into());
-        writeln!(out, "{}", record::escaped(&format!("{:#}", serde_json::Value::from(record))))?;
-        return Ok(out.flush()?);
+    let inode = image::walk(&fs, path, false).map_err(failed)?;
+    let mut report = Report::default();
+    // What is hurt of it keeps nothing else from being shown.
+    let mut extents = Vec::new();
+    if let Err(e) = fs.extents(&inode, |extent| extents.push(extent)) {
+        report.complain(failed(e));
     }
+    let xattrs = xattrs(&fs, &inode).unwrap_or_else(|e| {
+        report.complain(failed(e));
+        Vec::new()
+    });
+    let out = Output::new();
+    if args.json {
+        print_json(&fs, path, &inode, &xattrs, &extents, out, &mut report)?;
+    } else {
+        print(&fs, path, &inode, &xattrs, &extents, out, &mut report)?;
+    }
+    report.end()?;
+    image::refuse_damage([&fs])
+}
+
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn xattrs(fs: &Filesystem, inode: &InodeRef) -> std::result::Result<Xattrs, Error> {
+    let names = fs.list_xattrs(inode)?;
+    names.into_iter().map(|name| fs.get_xattr(inode, &name).map(|value| (name, value))).collect()
+}
+
+fn flag_names(attr: &Attr) -> Vec<String> {
+    let flags = InodeFlags::from_bits_retain(attr.flags);
+    flags.iter_names().map(|(name, _)| name.to_lowercase()).collect()
+}
+
+fn print_json(
+    fs: &Filesystem,
+    path: &[u8],
+    inode: &InodeRef,
+    xattrs: &Xattrs,
+    extents: &[FileExtent],
+    mut out: Output,
+    report: &mut Report,
+) -> Result<()> {
+    let attr = fs.getattr(inode);
+    let mut record = record::file(fs, path, inode).unwrap_or_else(|e| {
+        report.complain(image::at(fs, path, e));
+        record::path(path)
+    });
+    record.insert("block_size".into(), attr.block_size.into());
+    record.insert("generation".into(), attr.generation.into());
+    record.insert("flags".into(), flag_names(&attr).into());
+    let xattrs = xattrs.iter().map(|(name, value)| {
+        let mut xattr = record::name("name", name);
+        xattr.append(&mut record::name("value", value));
+        Value::from(xattr)
+    });
+    record.insert("xattrs".into(), xattrs.collect::<Vec<_>>().into());
+    let extents = extents
+        .iter()
+        .map(|e| json!({ "logical": e.logical, "physical": e.physical.0, "length": e.len, "unwritten": e.unwritten }));
+    record.insert("extents".into(), extents.collect::<Vec<_>>().into());
+    writeln!(out, "{}", record::escaped(&format!("{:#}", Value::from(record))))?;
+    Ok(out.flush()?)
+}
+
+fn print(
+    fs: &Filesystem,
+    path: &[u8],
+    inode: &InodeRef,
+    xattrs: &Xattrs,
+    extents: &[FileExtent],
+    mut out: Output,
+    report: &mut Report,
+) -> Result<()> {
+    let attr = fs.getattr(inode);
     out.write_all(b"  File: ")?;
     out.name(path)?;
     if inode.file_type() == Some(FileType::Symlink) {
-        out.write_all(b" -> ")?;
-        out.name(&fs.read_link(&inode).map_err(failed)?)?;
+        match fs.read_link(inode) {
+            Ok(target) => {
+                out.write_all(b" -> ")?;
+                out.name(&target)?;
+            }
+            Err(e) => report.complain(image::at(fs, path, e)),
+        }
     }
     writeln!(out)?;
     let (size, blocks, kind) = (attr.size, attr.blocks, text::kind(attr.mode));
@@ -69,13 +129,18 @@ pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
     if let Some(birth) = attr.crtime {
         writeln!(out, " Birth: {}", text::exact(birth))?;
     }
-    writeln!(out, " Flags: {:#x} {}", attr.flags, flag_names.join(" "))?;
-    for name in fs.list_xattrs(&inode).map_err(failed)? {
-        let value = fs.get_xattr(&inode, &name).map_err(failed)?;
+    writeln!(out, " Flags: {:#x} {}", attr.flags, flag_names(&attr).join(" "))?;
+    for (name, value) in xattrs {
         out.write_all(b" Xattr: ")?;
-        out.name(&name)?;
+        out.name(name)?;
         writeln!(out, " ({} bytes)", value.len())?;
     }
-    out.flush()?;
-    Ok(())
+    if !extents.is_empty() {
+        writeln!(out, "Extent: {:>12} {:>12} {:>10}", "logical", "physical", "length")?;
+    }
+    for FileExtent { logical, physical, len, unwritten } in extents {
+        let flags = if *unwritten { "  unwritten" } else { "" };
+        writeln!(out, "        {logical:>12} {:>12} {len:>10}{flags}", physical.0)?;
+    }
+    Ok(out.flush()?)
 }

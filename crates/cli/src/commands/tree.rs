@@ -11,7 +11,7 @@ use extant_ondisk::inode::FileType;
 
 use super::verb::Images;
 use crate::args::TreeArgs;
-use crate::failure::{Failure, OPERATIONAL, Result};
+use crate::failure::{Report, Result};
 use crate::image;
 use crate::place::{in_image, the_path};
 use crate::record::{self, Records};
@@ -20,11 +20,12 @@ pub fn run(args: &TreeArgs, images: &mut Images) -> Result<()> {
     let (spec, paths) = in_image(&args.image, args.path.as_slice());
     let fs = images.image(&spec)?;
     let path = the_path(&paths)?;
-    let top = fs.walk(path, true).map_err(|e| image::at(&fs, path, e))?;
+    let top = image::walk(&fs, path, true).map_err(|e| image::at(&fs, path, e))?;
     if !top.is_dir() {
         return Err(image::at(&fs, path, Error::NotDirectory));
     }
-    let mut drawing = Drawing { fs: &fs, records: Records::new(args.format)?, directories: 0, files: 0, failed: false };
+    let mut drawing =
+        Drawing { fs: &fs, records: Records::new(args.format)?, directories: 0, files: 0, report: Report::default() };
     if drawing.records.is_plain() {
         drawing.records.path(path)?;
     }
@@ -35,8 +36,10 @@ pub fn run(args: &TreeArgs, images: &mut Images) -> Result<()> {
         let files = plural(drawing.files, "other file", "other files");
         writeln!(drawing.records.out, "\n{dirs}, {files}")?;
     }
-    drawing.records.end()?;
-    if drawing.failed { Err(Failure::silent(OPERATIONAL)) } else { image::refuse_damage([&fs]) }
+    let Drawing { records, report, .. } = drawing;
+    records.end()?;
+    report.end()?;
+    image::refuse_damage([&fs])
 }
 
 struct Drawing<'a> {
@@ -44,13 +47,12 @@ struct Drawing<'a> {
     records: Records,
     directories: u64,
     files: u64,
-    failed: bool,
+    report: Report,
 }
 
 impl Drawing<'_> {
     fn complain(&mut self, path: &[u8], e: Error) {
-        image::at(self.fs, path, e).print();
-        self.failed = true;
+        self.report.complain(image::at(self.fs, path, e));
     }
 
     fn draw(&mut self, path: &[u8], top: InodeRef, levels: u32) -> Result<()> {

@@ -19,7 +19,8 @@ use extant_fs::{Cred, Error, Filesystem, InodeRef, Mounted};
 use rustix::process::{getegid, geteuid};
 
 use crate::args::ImageArgs;
-use crate::failure::{Failure, OPERATIONAL, Result, both};
+pub use crate::failure::Report;
+use crate::failure::{Failure, Result, both};
 use crate::image::{self, ImageSpec, open_image};
 use crate::place::Place;
 use crate::signals::Stop;
@@ -125,7 +126,7 @@ impl File {
     }
 
     pub fn walk(&self, follow: bool) -> Result<InodeRef> {
-        self.fs.walk(&self.path, follow || self.path.ends_with(b"/")).map_err(|e| self.failed(e))
+        image::walk(&self.fs, &self.path, follow || self.path.ends_with(b"/")).map_err(|e| self.failed(e))
     }
 
     /// The directory that it is in, and its name there.
@@ -170,30 +171,6 @@ pub fn caller() -> Cred {
     let mask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(mask);
     Cred { uid: geteuid().as_raw(), gid: getegid().as_raw(), umask: mask.bits() as u16 }
-}
-
-/// Complaints of one command.
-#[derive(Default)]
-pub struct Report {
-    failed: bool,
-}
-
-impl Report {
-    /// Complains about what concerns one file; passes on what ends everything.
-    pub fn note(&mut self, result: Result<()>) -> Result<()> {
-        match result {
-            Err(e) if e.status == OPERATIONAL => {
-                e.print();
-                self.failed = true;
-                Ok(())
-            }
-            other => other,
-        }
-    }
-
-    pub fn end(self) -> Result<()> {
-        if self.failed { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
-    }
 }
 
 /// Calls `f` for a file, and with `recursive` for everything below it, directories before what they contain. The last

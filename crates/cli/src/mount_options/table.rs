@@ -234,6 +234,29 @@ pub static WORDS: &[Word] = &[
         "do not replay the journal: read-only, unless rw is said, too, and the image was cleanly unmounted",
     ),
     admin(
+        &["rescue"],
+        "",
+        Extant,
+        Sets(|c, _| {
+            c.fs.rescue = true;
+            Ok(())
+        }),
+        "read what there is of a damaged image, without its log or lost block groups; what is hurt is an error when it is \
+         used; always read-only",
+    ),
+    admin(
+        &["sb"],
+        "=N",
+        Ext4,
+        Sets(|c, value| {
+            // As in ext4(5): units of 1 KiB, whatever the size of blocks.
+            let kib: u64 = value.parse().ok().filter(|n| (1..1 << 50).contains(n)).ok_or("no number of a block")?;
+            c.fs.superblock = Some(kib << 10);
+            Ok(())
+        }),
+        "use the superblock in block N, counted in units of 1 KiB, and the descriptors beside it (with ro)",
+    ),
+    admin(
         &["journal_path"],
         "=DEVICE",
         Ext4,
@@ -632,7 +655,6 @@ pub static WORDS: &[Word] = &[
     ),
     ignored(&["no_default_opts"], "", Fuse, "fuse2fs's; each default has a word that takes it back"),
     // ---- Refused ----
-    refused(&["sb"], "=N", Ext4, "the first good backup is used by itself where the primary superblock is damaged"),
     refused(&["journal_dev"], "=NUMBER", Ext4, "name the journal's device by its path: journal_path="),
     refused(&["usrquota", "grpquota", "prjquota", "quota"], "", Ext4, QUOTA),
     refused(&["usrjquota", "grpjquota", "jqfmt"], "=NAME", Ext4, QUOTA),

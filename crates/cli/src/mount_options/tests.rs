@@ -112,6 +112,15 @@ fn norecovery_is_read_only_unless_writing_is_asked_for() {
     }
 }
 
+#[test]
+fn rescue_is_read_only_and_a_superblock_is_counted_in_kib() {
+    let c = parse("rw,rescue,sb=131072").unwrap();
+    assert_eq!((c.fs.rescue, c.fs.read_only, c.fuse.read_only, c.fs.superblock), (true, true, true, Some(128 << 20)));
+    for wrong in ["sb=0", "sb=x", "sb=18446744073709551615", "sb"] {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+}
+
 /// As their manuals have them.
 const EXT4_5: &str = "acl noacl bsddf minixdf check=none nocheck debug errors=continue errors=remount-ro errors=panic \
     grpid bsdgroups nogrpid sysvgroups grpquota noquota quota usrquota nouid32 oldalloc orlov resgid=0 resuid=0 sb=131072 \

@@ -50,4 +50,4 @@ pub use fallocate::FallocateMode;
 pub use flags::{OpenFor, SetFlags};
 pub use listing::DirItem;
 pub use rename::RenameFlags;
-pub use seek::Seek;
+pub use seek::{FileExtent, Seek};

@@ -3,7 +3,7 @@
 //! # Locking
 //! `inode` shared; not while data on its way is waited for.
 
-use extant_ondisk::inode::FileType;
+use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
 use crate::error::{Error, Result};
@@ -11,6 +11,19 @@ use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::map::es::EsState;
 use crate::ops::mapping::LAST_BLOCK;
+
+/// Blocks of a file that lie side by side on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileExtent {
+    /// The first of them, counted from the start of the file.
+    pub logical: u64,
+    /// Where it is on the device.
+    pub physical: BlockNr,
+    /// How many there are.
+    pub len: u64,
+    /// They hold nothing yet, and read as zeros.
+    pub unwritten: bool,
+}
 
 /// What lseek(2) looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +80,54 @@ impl Filesystem {
             at += u64::from(n);
         }
         if what == Seek::Hole { Ok(size.min(pos.max(end << bits))) } else { Err(Error::NoSuchOffset) }
+    }
+
+    /// Calls `f` with each run of blocks that the file has, in order; of one whose content is in its inode there is none.
+    ///
+    /// # Errors
+    /// The map cannot be read: `f` has been called with what lies in front of the damage.
+    pub fn extents(&self, inode: &InodeRef, mut f: impl FnMut(FileExtent)) -> Result<()> {
+        let _shared = inode.rw.read();
+        let (size, flags) = {
+            let meta = inode.meta.read();
+            if !meta.desc.has_map(&self.geo) || self.is_inline(inode) {
+                return Ok(());
+            }
+            (meta.desc.size, meta.desc.flags)
+        };
+        // Blocks that are kept behind the end; indirect blocks have none, and many steps lie between their holes.
+        let most = if flags.contains(InodeFlags::EXTENTS) { u64::MAX } else { size.div_ceil(1 << self.geo.block_bits) };
+        let end = most.min(u64::from(LAST_BLOCK.0) + 1);
+        let (mut at, mut open) = (0, None::<FileExtent>);
+        while at < end {
+            let (n, state) = match self.status(inode, LogicalBlock(at as u32), (end - at) as u32) {
+                Ok(found) => found,
+                Err(e) => {
+                    open.into_iter().for_each(f);
+                    return self.watch(Err(e));
+                }
+            };
+            let len = u64::from(n);
+            let next = match state {
+                EsState::Written(physical) => Some(FileExtent { logical: at, physical, len, unwritten: false }),
+                EsState::Unwritten(physical) => Some(FileExtent { logical: at, physical, len, unwritten: true }),
+                EsState::Hole | EsState::Delayed => None,
+            };
+            open = match (open, next) {
+                (Some(last), Some(next))
+                    if last.unwritten == next.unwritten && last.physical.0 + last.len == next.physical.0 =>
+                {
+                    Some(FileExtent { len: last.len + next.len, ..last })
+                }
+                (last, next) => {
+                    last.into_iter().for_each(&mut f);
+                    next
+                }
+            };
+            at += len;
+        }
+        open.into_iter().for_each(f);
+        Ok(())
     }
 
     /// The device's block behind block `lblk` of the file, once what is on its way to the disk is there: nothing where

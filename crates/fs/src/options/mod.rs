@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use extant_base::clock::Clock;
 use extant_base::policy::{Table, Unknown};
+use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::BlockDevice;
 pub use extant_block::queue::QUEUE_DEPTH_MAX;
 use extant_block::queue::{Queue, TagConfig, TagPolicyKind};
@@ -74,6 +75,14 @@ impl Messages {
     pub fn to_stderr(program: &'static str) -> Messages {
         Messages::new(move |message| {
             let _ = writeln!(std::io::stderr(), "{program}: {message}");
+        })
+    }
+
+    /// The same, and each is counted.
+    pub(crate) fn counted(self, count: Arc<AtomicU64>) -> Messages {
+        Messages::new(move |message| {
+            count.fetch_add(1, Ordering::Relaxed);
+            self.say(format_args!("{message}"));
         })
     }
 

@@ -509,7 +509,8 @@ impl<'a> Iterator for Entries<'a> {
         if entry.ino > self.format.inodes_count {
             return damage("inode number is out of range");
         }
-        if entry.is_used() && !name_is_legal(entry.name) && !(self.format.encrypted && !entry.name.is_empty()) {
+        let may_be_any = self.format.encrypted && !entry.name.is_empty();
+        if entry.is_used() && !may_be_any && !name_is_legal(entry.name) {
             return damage("the name is empty or has a slash or NUL");
         }
         Some(Ok(entry))

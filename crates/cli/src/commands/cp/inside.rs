@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
-use extant_fs::{Cred, Damage, Error, Filesystem, InodeRef, NewNode, Seek, SetAttr, SetMode, SetTime, WriteFlags};
+use extant_fs::{Cred, Damage, Error, Filesystem, InodeRef, NewNode, SetAttr, SetMode, SetTime, WriteFlags};
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
 use rustix::process::{getegid, geteuid};
 
-use super::CHUNK_BYTES;
 use super::side::{Content, Id, Node, Sink, Source, Step, Trouble, Xattrs};
-use crate::failure::{Failure, Result};
+use crate::content::{self, Ended};
+use crate::failure::{Failure, HURT, Result};
+use crate::image;
 use crate::text::shown;
 
 /// An inode's number is all that there is to tell it.
@@ -32,6 +33,14 @@ impl ImageSource {
     pub fn new(fs: Arc<Filesystem>) -> ImageSource {
         ImageSource { fs }
     }
+
+    /// What goes wrong with a file of this image.
+    fn here<T>(&self, r: std::result::Result<T, Error>) -> Step<T> {
+        r.map_err(|e| match image::status_of(&self.fs, &e) {
+            HURT => Trouble::Hurt(e.to_string()),
+            _ => e.into(),
+        })
+    }
 }
 
 impl Source for ImageSource {
@@ -42,13 +51,13 @@ impl Source for ImageSource {
     }
 
     fn top(&self, path: &[u8], follow: bool) -> Step<InodeRef> {
-        Ok(self.fs.walk(path, follow || path.ends_with(b"/"))?)
+        self.here(image::walk(&self.fs, path, follow || path.ends_with(b"/")))
     }
 
     fn node(&self, entry: &InodeRef) -> Step<Node> {
         let attr = self.fs.getattr(entry);
         let Some(kind) = entry.file_type() else {
-            return Err(Error::corrupt(Damage::Inode, format!("mode {:#o}", attr.mode)).of(attr.ino).into());
+            return self.here(Err(Error::corrupt(Damage::Inode, format!("mode {:#o}", attr.mode)).of(attr.ino)));
         };
         Ok(Node {
             kind,
@@ -65,25 +74,25 @@ impl Source for ImageSource {
     }
 
     fn names(&self, dir: &InodeRef) -> Step<Vec<Vec<u8>>> {
-        Ok(self.fs.list(dir)?.into_iter().map(|e| e.name).collect())
+        Ok(self.here(self.fs.list(dir))?.into_iter().map(|e| e.name).collect())
     }
 
     fn child(&self, dir: &InodeRef, name: &[u8]) -> Step<InodeRef> {
-        Ok(self.fs.lookup(dir, name)?)
+        self.here(self.fs.lookup(dir, name))
     }
 
     fn parent(&self, _below: &InodeRef, id: Id) -> Step<InodeRef> {
-        by_id(&self.fs, id)
+        self.here(self.fs.iget(InodeNr(id.1 as u32)))
     }
 
     fn target(&self, link: &InodeRef) -> Step<Vec<u8>> {
-        Ok(self.fs.read_link(link)?)
+        self.here(self.fs.read_link(link))
     }
 
     fn xattrs(&self, entry: &InodeRef) -> Step<Xattrs> {
-        let names = self.fs.list_xattrs(entry)?;
+        let names = self.here(self.fs.list_xattrs(entry))?;
         let with_value = |name: Vec<u8>| {
-            let value = self.fs.get_xattr(entry, &name)?;
+            let value = self.here(self.fs.get_xattr(entry, &name))?;
             Ok((name, value))
         };
         names.into_iter().map(with_value).collect()
@@ -91,30 +100,13 @@ impl Source for ImageSource {
 
     fn read(&self, file: &InodeRef, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content> {
         if file.is_dir() {
-            return Err(Error::IsDirectory.into());
+            return self.here(Err(Error::IsDirectory));
         }
-        let size = self.fs.getattr(file).size;
-        let mut buf = vec![0; CHUNK_BYTES];
-        let mut pos = 0;
-        while pos < size {
-            pos = match self.fs.seek(file, pos, Seek::Data) {
-                Ok(data) => data,
-                Err(Error::NoSuchOffset) => break,
-                Err(e) => return Err(e.into()),
-            };
-            let end = self.fs.seek(file, pos, Seek::Hole)?.min(size);
-            while pos < end {
-                let want = (end - pos).min(buf.len() as u64) as usize;
-                let n = self.fs.read(file, pos, &mut buf[..want])?;
-                if n == 0 {
-                    let what = format!("nothing to read at byte {pos} of {size}");
-                    return Err(Error::corrupt(Damage::Map, what).of(file.ino).into());
-                }
-                write(pos, &buf[..n]).map_err(Trouble::Said)?;
-                pos += n as u64;
-            }
+        match content::read(&self.fs, file, write) {
+            Ok(missing) => Ok(Content { size: self.fs.getattr(file).size, shrank: false, missing }),
+            Err(Ended::Write(e)) => Err(Trouble::Said(e)),
+            Err(Ended::Read(e)) => self.here(Err(e)),
         }
-        Ok(Content { size, shrank: false })
     }
 
     fn show(&self, path: &[u8]) -> String {

@@ -263,7 +263,7 @@ impl Source for LocalSource<'_> {
                 self.stop.check().map_err(Trouble::Said)?;
                 let n = read?;
                 if n == 0 {
-                    return Ok(Content { size: pos, shrank: false });
+                    return Ok(Content { size: pos, shrank: false, missing: None });
                 }
                 write(pos, &buf[..n]).map_err(Trouble::Said)?;
                 pos += n as u64;
@@ -305,8 +305,8 @@ impl Source for LocalSource<'_> {
         }
         let now = fstat(file)?.st_size as u64;
         Ok(match now < size && pos <= size {
-            true => Content { size: now.max(written), shrank: true },
-            false => Content { size: pos, shrank: false },
+            true => Content { size: now.max(written), shrank: true, missing: None },
+            false => Content { size: pos, shrank: false, missing: None },
         })
     }
 
@@ -347,9 +347,11 @@ mod tests {
                 bytes += data.len() as u64;
                 Ok(())
             });
-            (content.expect("read"), bytes)
+            let Content { size, shrank, missing } = content.expect("read");
+            assert!(missing.is_none());
+            ((size, shrank), bytes)
         };
-        let content = |size, shrank| Content { size, shrank };
+        let content = |size: u64, shrank: bool| (size, shrank);
         assert_eq!(read_after(&|_| {}), (content(5000, false), 5000));
         assert_eq!(read_after(&|file| file.set_len(1000).expect("cut")), (content(1000, true), 1000));
         assert_eq!(read_after(&|file| file.set_len(0).expect("emptied")), (content(0, true), 0));

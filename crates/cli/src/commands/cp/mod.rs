@@ -31,7 +31,7 @@ use self::local_sink::LocalSink;
 use self::side::Sink;
 use self::tree::Copy;
 use crate::args::{CpArgs, ImageArgs};
-use crate::failure::{Failure, OPERATIONAL, Result, both};
+use crate::failure::{Failure, Result, both};
 use crate::image::{self, ImageSpec, open_image};
 use crate::place::Place;
 use crate::signals::Stop;
@@ -64,7 +64,7 @@ pub fn run(args: &CpArgs, how: &ImageArgs) -> Result<()> {
         Place::Local(path) => copy_all(args, from, &LocalSink::new(args.privileges), path, &stop, &mut images),
         Place::Inside(spec, path) => {
             let spec = spec.clone().or(how.part());
-            let fs = open_image(&spec, how, false)?;
+            let fs = open_image(&spec, &how.for_destination(), false)?;
             images.add(&spec, Arc::clone(&fs));
             let sink = ImageSink::new(Arc::clone(&fs), owner);
             copy_all(args, from, &sink, path, &stop, &mut images)
@@ -161,7 +161,6 @@ fn copy_each<S: Sink>(
     }
     let local = LocalSource::new(stop);
     let mut copy = Copy::new(sink, args, stop);
-    let mut failed = false;
     for place in from {
         let copied = match place {
             Place::Local(_) if place.is_stream() => copy.stream(to, into_dir),
@@ -170,16 +169,8 @@ fn copy_each<S: Sink>(
                 images.get(spec).and_then(|fs| copy.source(&ImageSource::new(fs), path, to, into_dir))
             }
         };
-        match copied {
-            Ok(whole) => failed |= !whole,
-            Err(e) if e.status == OPERATIONAL => {
-                e.print();
-                failed = true;
-            }
-            Err(e) => return Err(e),
-        }
+        copy.went_well(copied)?;
     }
-    copy.end();
     local.end();
-    if failed { Err(Failure::silent(OPERATIONAL)) } else { Ok(()) }
+    copy.end()
 }

@@ -14,7 +14,8 @@ use extant_ondisk::inode::{DeviceNr, FileType};
 use extant_ondisk::time::Timestamp;
 use rustix::io::Errno;
 
-use crate::failure::{Failure, Result, plain};
+use crate::content::Missing;
+use crate::failure::{Failure, HURT, Result, plain};
 
 /// Which file it is, on its side (device and inode number).
 pub type Id = (u64, u64);
@@ -51,11 +52,13 @@ impl Node {
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What was read of a file.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Content {
     pub size: u64,
     /// Meanwhile it has become shorter than it was.
     pub shrank: bool,
+    /// What of it cannot be read, where the rest is wanted all the same.
+    pub missing: Option<Missing>,
 }
 
 /// Why something cannot be copied.
@@ -63,6 +66,8 @@ pub struct Content {
 pub enum Trouble {
     /// The cause; the place is put in front of it.
     Here(String),
+    /// The same, in an image that is rescued.
+    Hurt(String),
     /// Complete.
     Said(Failure),
 }
@@ -77,6 +82,7 @@ impl Trouble {
     pub fn at(self, place: impl FnOnce() -> String) -> Failure {
         match self {
             Trouble::Here(cause) => Failure::op(format!("{}: {cause}", place())),
+            Trouble::Hurt(cause) => Failure::new(HURT, format!("{}: {cause}", place())),
             Trouble::Said(failure) => failure,
         }
     }

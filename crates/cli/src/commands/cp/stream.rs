@@ -16,21 +16,25 @@ use rustix::process::{getegid, geteuid, umask};
 
 use super::inside::ImageSource;
 use super::local_sink::closed;
-use super::side::{Node, Sink, Source};
+use super::side::{Content, Node, Sink, Source, Trouble};
 use super::{CHUNK_BYTES, Images};
-use crate::failure::{Failure, OPERATIONAL, Result, each};
+use crate::failure::{Failure, Report, Result};
 use crate::place::Place;
 use crate::signals::{Input, Stop};
 
 /// Prints files of images, one after the other, until a signal comes.
 pub fn out(from: &[Place], stop: &Stop, images: &mut Images) -> Result<()> {
     let out = Out::new(io::stdout(), stop)?;
-    let done = each(from, |place| match place {
-        Place::Inside(spec, path) => images.get(spec).and_then(|fs| print(&ImageSource::new(fs), path, &out)),
-        Place::Local(_) => Ok(()),
-    })?;
+    let mut report = Report::default();
+    for place in from {
+        let printed = match place {
+            Place::Inside(spec, path) => images.get(spec).and_then(|fs| print(&ImageSource::new(fs), path, &out)),
+            Place::Local(_) => Ok(()),
+        };
+        report.note(printed)?;
+    }
     closed(out.to).map_err(io::Error::from)?;
-    if done { Ok(()) } else { Err(Failure::silent(OPERATIONAL)) }
+    report.end()
 }
 
 fn print(source: &ImageSource, path: &[u8], out: &Out) -> Result<()> {
@@ -43,8 +47,9 @@ fn print(source: &ImageSource, path: &[u8], out: &Out) -> Result<()> {
         pos = offset + data.len() as u64;
         out.write(data)
     });
-    done.map_err(|e| e.at(at))?;
-    out.zeroes(size.saturating_sub(pos))
+    let Content { missing, .. } = done.map_err(|e| e.at(at))?;
+    out.zeroes(size.saturating_sub(pos))?;
+    missing.map_or(Ok(()), |missing| Err(Trouble::Hurt(missing.to_string()).at(at)))
 }
 
 /// The standard output.

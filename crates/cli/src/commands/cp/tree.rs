@@ -16,7 +16,7 @@ use super::progress::Progress;
 use super::side::{Content, Id, Node, Sink, Source, Trouble, Xattrs};
 use super::stream;
 use crate::args::CpArgs;
-use crate::failure::{Failure, OPERATIONAL, Result};
+use crate::failure::{Failure, Report, Result};
 use crate::opened;
 use crate::signals::Stop;
 use crate::text::{Output, shown};
@@ -55,6 +55,7 @@ pub struct Copy<'a, S: Sink> {
     /// What was made and has several names, or is a symbolic link: a later source must not get at it by its name.
     made: HashSet<Id>,
     symlinks: HashSet<Id>,
+    report: Report,
 }
 
 /// A directory that is being copied.
@@ -102,11 +103,14 @@ impl<'a, S: Sink> Copy<'a, S> {
             links: HashMap::new(),
             made: HashSet::new(),
             symlinks: HashSet::new(),
+            report: Report::default(),
         }
     }
 
-    pub fn end(&self) {
+    /// What all of it comes to.
+    pub fn end(self) -> Result<()> {
         self.progress.end();
+        self.report.end()
     }
 
     fn place(&mut self, parent: Option<usize>, name: &[u8]) -> usize {
@@ -126,8 +130,8 @@ impl<'a, S: Sink> Copy<'a, S> {
         path
     }
 
-    /// Copies one source. False: something in it failed, and was complained about.
-    pub fn source<R: Source>(&mut self, source: &R, path: &[u8], to: &[u8], into_dir: bool) -> Result<bool> {
+    /// Copies one source. What of it fails is complained about.
+    pub fn source<R: Source>(&mut self, source: &R, path: &[u8], to: &[u8], into_dir: bool) -> Result<()> {
         self.seen.clear();
         let here = |e: Trouble| e.at(|| source.show(path));
         let top = source.top(path, !self.recursive).map_err(here)?;
@@ -163,7 +167,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         }
         let item = Item { parent: &parent, place, name: &name, from: path, to: &whole_path, named: true };
         if !node.is_dir() {
-            return self.file(source, &top, &node, &item).map(|()| true);
+            return self.file(source, &top, &node, &item);
         }
         let dir = self.directory(source, &node, &item)?;
         drop(parent);
@@ -173,7 +177,7 @@ impl<'a, S: Sink> Copy<'a, S> {
     }
 
     /// Copies standard input.
-    pub fn stream(&mut self, to: &[u8], into_dir: bool) -> Result<bool> {
+    pub fn stream(&mut self, to: &[u8], into_dir: bool) -> Result<()> {
         if into_dir {
             return Err(Failure::op(format!("{}: is a directory; standard input needs a name", self.sink.show(to))));
         }
@@ -182,13 +186,12 @@ impl<'a, S: Sink> Copy<'a, S> {
         let at = || self.sink.show(to);
         let parent = self.sink.top(&parent).map_err(|e| e.at(at))?;
         if self.args.no_clobber && self.sink.look(&parent, &name).map_err(|e| e.at(at))?.is_some() {
-            return Ok(true);
+            return Ok(());
         }
         let file = self.sink.file(&parent, &name, true, None).map_err(|e| e.at(at))?;
         let size = stream::fill(self.sink, &file, &at, self.stop)?;
         self.sink.finish_file(file, &stream::node(size), &Vec::new()).map_err(|e| e.at(at))?;
-        self.say(|| "-".into(), to)?;
-        Ok(true)
+        self.say(|| "-".into(), to)
     }
 
     /// Both sides lie in one image.
@@ -226,8 +229,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         node: Node,
         to: S::Dir,
         place: usize,
-    ) -> Result<bool> {
-        let mut whole = true;
+    ) -> Result<()> {
         self.enter(source, &mut tree, (from, node), to, place)?;
         while let Some(level) = tree.levels.last_mut() {
             tree.from.truncate(level.from_len);
@@ -235,15 +237,15 @@ impl<'a, S: Sink> Copy<'a, S> {
             match level.names.next() {
                 Some(name) => {
                     let copied = self.step(source, &mut tree, &name);
-                    whole &= self.went_well(copied)?;
+                    self.went_well(copied)?;
                 }
                 None => {
                     let finished = self.leave(source, &mut tree)?;
-                    whole &= self.went_well(finished)?;
+                    self.went_well(finished)?;
                 }
             }
         }
-        Ok(whole)
+        Ok(())
     }
 
     /// Copies one name of the directory at hand.
@@ -378,9 +380,10 @@ impl<'a, S: Sink> Copy<'a, S> {
             self.progress.at(offset + data.len() as u64);
             self.sink.write(&file, offset, data).map_err(at)
         });
-        let Content { size, shrank } = read.map_err(here)?;
+        let Content { size, shrank, missing } = read.map_err(here)?;
         let id = self.sink.finish_file(file, &Node { size, ..node.clone() }, xattrs).map_err(at)?;
         match shrank {
+            _ if missing.is_some() => Err(here(Trouble::Hurt(missing.map(|m| m.to_string()).unwrap_or_default()))),
             true => Err(here(Trouble::here(format!("shrank while it was read, to {size} bytes")))),
             false => Ok(id),
         }
@@ -398,15 +401,9 @@ impl<'a, S: Sink> Copy<'a, S> {
     }
 
     /// Complains about what concerns one file; passes on what ends everything.
-    fn went_well(&self, result: Result<()>) -> Result<bool> {
-        match result {
-            Ok(()) => Ok(true),
-            Err(e) if e.status == OPERATIONAL => {
-                self.progress.aside(|| e.print());
-                Ok(false)
-            }
-            Err(e) => Err(e),
-        }
+    pub fn went_well(&mut self, result: Result<()>) -> Result<()> {
+        let progress = &self.progress;
+        self.report.note_by(result, |e| progress.aside(|| e.print()))
     }
 }
 

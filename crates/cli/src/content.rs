@@ -1,0 +1,114 @@
+//! Reading a file out of an image, hurt ones included.
+//!
+//! Main function: [`read`]. Of an image that is rescued, what a damaged map or a device does not give is left out, and
+//! counted in [`Missing`].
+//!
+//! # Locking
+//! None.
+
+use std::fmt;
+
+use extant_fs::{Damage, Error, Filesystem, InodeRef, Seek};
+
+use crate::failure::Failure;
+
+/// Bytes moved at once.
+pub const CHUNK_BYTES: usize = 1 << 20;
+/// Blocks of which the map says nothing, one after the other, until the rest of the file is given up.
+const UNMAPPED_MAX: u64 = 1 << 22;
+
+/// What could not be read of a file.
+#[derive(Debug)]
+pub struct Missing {
+    pub bytes: u64,
+    /// The first error.
+    pub why: Error,
+}
+
+impl Missing {
+    fn add(missing: &mut Option<Missing>, bytes: u64, why: Error) {
+        missing.get_or_insert(Missing { bytes: 0, why }).bytes += bytes;
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes cannot be read, and are zeros in the copy: {}", self.bytes, self.why)
+    }
+}
+
+/// Why reading ended.
+pub enum Ended {
+    /// The file cannot be read.
+    Read(Error),
+    /// What takes the data does not.
+    Write(Failure),
+}
+
+impl From<Error> for Ended {
+    fn from(e: Error) -> Ended {
+        Ended::Read(e)
+    }
+}
+
+/// Calls `write` with offset and bytes of all data of a regular file; what is left out reads as zeros.
+pub fn read(
+    fs: &Filesystem,
+    file: &InodeRef,
+    write: &mut dyn FnMut(u64, &[u8]) -> Result<(), Failure>,
+) -> Result<Option<Missing>, Ended> {
+    let attr = fs.getattr(file);
+    let (size, block) = (attr.size, u64::from(attr.block_size));
+    // What nobody has the key of is not hurt, and none of it can be read.
+    let passes = |e: &Error| fs.rescues() && (e.is_corruption() || matches!(e, Error::Device(_)));
+    let (mut missing, mut unmapped) = (None, 0);
+    let mut buf = vec![0; CHUNK_BYTES];
+    let mut pos = 0;
+    while pos < size {
+        pos = match fs.seek(file, pos, Seek::Data) {
+            Ok(data) => data,
+            Err(Error::NoSuchOffset) => break,
+            Err(e) if passes(&e) => {
+                unmapped += 1;
+                let next = if unmapped > UNMAPPED_MAX { size } else { (pos / block + 1) * block };
+                Missing::add(&mut missing, next.min(size) - pos, e);
+                pos = next;
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let end = match fs.seek(file, pos, Seek::Hole) {
+            Err(e) if passes(&e) => (pos / block + 1) * block,
+            end => end?,
+        };
+        let end = end.min(size);
+        while pos < end {
+            let want = (end - pos).min(buf.len() as u64) as usize;
+            match fs.read(file, pos, &mut buf[..want]) {
+                Ok(0) => {
+                    let what = format!("nothing to read at byte {pos} of {size}");
+                    return Err(Error::corrupt(Damage::Map, what).of(file.ino).into());
+                }
+                Ok(n) => {
+                    write(pos, &buf[..n]).map_err(Ended::Write)?;
+                    pos += n as u64;
+                }
+                // Block by block what of it there is.
+                Err(e) if passes(&e) => {
+                    let stop = pos + want as u64;
+                    while pos < stop {
+                        let n = ((pos / block + 1) * block).min(stop) - pos;
+                        let piece = &mut buf[..n as usize];
+                        match fs.read(file, pos, piece) {
+                            Ok(n) => write(pos, &piece[..n]).map_err(Ended::Write)?,
+                            Err(e) => Missing::add(&mut missing, n, e),
+                        }
+                        pos += n;
+                    }
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+    Ok(missing)
+}
