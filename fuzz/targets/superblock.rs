@@ -19,7 +19,8 @@ fuzz_target!(|data: &[u8]| {
     }
     let mut raw = RawSuperBlock::read_from_bytes(&bytes).expect("1024 bytes");
     raw.s_checksum = raw.compute_checksum().into();
-    let Ok(superblock) = SuperBlock::decode(raw.as_bytes(), 0) else { return };
+    let Ok((superblock, _)) = SuperBlock::decode_damaged(raw.as_bytes(), 0) else { return };
+    let _ = SuperBlock::decode(raw.as_bytes(), 0);
     let _ = features::check(&superblock);
     let geometry = superblock.geometry();
     let last = geometry.group_count() - 1;
@@ -27,10 +28,14 @@ fuzz_target!(|data: &[u8]| {
         geometry.base_metadata(group);
         geometry.group_desc_block(group);
         geometry.super_location(group);
+        geometry.default_tables(group);
     }
     for ino in [0, 1, 2, 11, geometry.inodes_count, u32::MAX] {
         let _ = geometry.inode_location(InodeNr(ino));
     }
     let _ = geometry.check_device_size(8 << 20);
     geometry.overhead_blocks();
+    let mut cut = geometry.clone();
+    cut.cut_to(last / 2 + 1);
+    cut.overhead_blocks();
 });

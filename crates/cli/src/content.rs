@@ -10,7 +10,7 @@ use std::fmt;
 
 use extant_fs::{Damage, Error, Filesystem, InodeRef, Seek};
 
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 
 /// Bytes moved at once.
 pub const CHUNK_BYTES: usize = 1 << 20;
@@ -33,7 +33,7 @@ impl Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes cannot be read, and are zeros in the copy: {}", self.bytes, self.why)
+        write!(f, "{} bytes cannot be read, and are zeros instead: {}", self.bytes, self.why)
     }
 }
 
@@ -55,7 +55,7 @@ impl From<Error> for Ended {
 pub fn read(
     fs: &Filesystem,
     file: &InodeRef,
-    write: &mut dyn FnMut(u64, &[u8]) -> Result<(), Failure>,
+    write: &mut dyn FnMut(u64, &[u8]) -> failure::Result<()>,
 ) -> Result<Option<Missing>, Ended> {
     let attr = fs.getattr(file);
     let (size, block) = (attr.size, u64::from(attr.block_size));

@@ -194,7 +194,7 @@ pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDev
         return open_whole(spec, access);
     }
     if let Some(format) = formats::identify(&*whole) {
-        return Err(format.refuse(&spec.shown()));
+        return Err(overwritten(&*whole, format.refuse(&spec.shown())));
     }
     let table = partition_table(&*whole)?;
     // A backup GPT may be older than a file system that fills the disk since, and whose first blocks are lost.
@@ -207,6 +207,18 @@ pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDev
     }
     let (number, (start, len)) = choose_partition(spec, &whole, &table.partitions)?;
     open_window(&ImageSpec { part: Part::Partition(number), ..spec.clone() }, access, start, Some(len))
+}
+
+/// What is said of an image that begins like another format, which may have been written over an ext file system.
+pub fn overwritten(dev: &dyn BlockDevice, mut refused: Failure) -> Failure {
+    if let Ok((sb, Some(block))) = extant_fs::probe_superblock(dev) {
+        let kib = block << sb.geometry().block_bits >> 10;
+        let more =
+            format!("; a copy of an ext superblock is at block {block} of it: --sb {kib} (a mount: -o ro,sb={kib})");
+        refused.message.push_str(&more);
+        refused.message.push_str(" reads what was there");
+    }
+    refused
 }
 
 /// The partition that is meant where none is named, if there is one.

@@ -198,10 +198,13 @@ fn a_missing_helper_is_named_with_its_package() {
 fn truncated() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
-    std::fs::File::options().write(true).open(&image).expect("open").set_len(20 << 20).expect("cut");
-    for args in [&["ls", &image][..], &["cat", &image, "/x"], &["stat", &image, "/"], &["tree", &image]] {
-        extant(args).fails(8, &["disk.img: ", "device"]);
+    std::fs::File::options().write(true).open(&image).expect("open").set_len(40 << 20).expect("cut");
+    // What is there is read, with a warning; the files behind the end fail, and nothing is written.
+    for args in [&["ls", &image][..], &["stat", &image, "/"], &["tree", &image]] {
+        let ran = extant(args);
+        assert!(ran.code == Some(0) && ran.err.contains("behind the device's end is lost"), "{args:?}: {ran:?}");
     }
+    extant(&["cp", &dir.text("src/empty"), &format!("{image}:/x")]).fails(8, &["disk.img: ", "on a device of"]);
     // Its superblock can be looked at.
     assert_eq!(extant(&["info", &image]).code, Some(0));
 }
@@ -216,9 +219,7 @@ fn damaged_superblock() {
     // Reading goes on with a backup; writing does not.
     let ls = extant(&["ls", &image]);
     assert_eq!(ls.code, Some(0), "{}", ls.err);
-    for said in ["using the backup superblock", "the log is not replayed"] {
-        assert!(ls.err.contains(said), "{}", ls.err);
-    }
+    assert!(ls.err.contains("using the backup superblock"), "{}", ls.err);
     let file = dir.text("src/empty");
     extant(&["cp", &file, &format!("{image}:/x")]).fails(8, &["disk.img: superblock at byte 1024: checksum", "backup"]);
 }
@@ -240,9 +241,9 @@ fn unknown_features() {
     all_fail(&dir, &image, &["disk.img: unsupported: feature FEATURE_I21"]);
     patch(&image, 1024 + 0x60, &before);
     let before = set(0x60, 0x1_0000);
-    extant(&["ls", &image]).fails(8, &["disk.img: unsupported: feature encrypt"]);
+    assert_eq!(extant(&["ls", &image]).code, Some(0));
     let info = extant(&["info", &image]).ok();
-    assert!(info.contains("Extant:      none (unsupported: feature encrypt)"), "{info}");
+    assert!(info.contains("Extant:      read-only (encrypt)"), "{info}");
     patch(&image, 1024 + 0x60, &before);
 
     set(0x64, 1 << 28);

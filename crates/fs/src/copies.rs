@@ -108,8 +108,8 @@ impl Copies {
     /// Whether the image can be mounted as was asked, and what is to be said of it.
     ///
     /// # Errors
-    /// For writing: only a backup is left, a feature that can only be read, a device that is too small. Unless the image
-    /// is to be rescued: a feature that cannot even be read.
+    /// For writing: only a backup is left, a feature that can only be read, a device that is too small. Unless the
+    /// image is to be rescued: a feature that cannot even be read.
     pub(crate) fn check(&self, dev: &dyn BlockDevice, read_only: bool, messages: &Messages) -> Result<()> {
         let name = dev.name();
         if let Some(Backup { block, primary }) = &self.backup {
@@ -196,8 +196,8 @@ impl Copies {
         Ok(Examined { dev, patched })
     }
 
-    /// For a mount that writes, and was refused because of damage: that copies of group descriptors are good, if it lies
-    /// in those.
+    /// For a mount that writes, and was refused because of damage: that copies of group descriptors are good, if it
+    /// lies in those.
     pub(crate) fn advise(&self, dev: Arc<dyn BlockDevice>, refused: Error) -> Error {
         let good = |examined: Result<Examined>| examined.is_ok_and(|e| e.patched);
         if refused.is_corruption() && good(self.examine(dev, &mut self.sb.clone(), &Messages::default())) {
@@ -308,11 +308,9 @@ impl Look<'_> {
         if let Some(more) = mended.len().checked_sub(SAID_MAX).filter(|n| *n > 0) {
             found.said.push(format!("group descriptors: {more} more places with damage"));
         }
-        match (found.lost.len(), found.lost.first_key_value()) {
-            (n @ 1.., Some((group, why))) => {
-                found.said.push(format!("{why}; of {n} groups, group {group} the first, nothing is known"));
-            }
-            _ => {}
+        if let Some((group, why)) = found.lost.first_key_value() {
+            let n = found.lost.len();
+            found.said.push(format!("{why}; of {n} groups, group {group} the first, nothing is known"));
         }
         Ok(found)
     }

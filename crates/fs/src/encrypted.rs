@@ -1,8 +1,8 @@
 //! What a mount without keys shows of encrypted files (Linux: fs/crypto/): names and link targets in letters that any
 //! system takes, the content not at all.
 //!
-//! A name is its ciphertext in base64url. One that would become longer than a name may be is cut, and ends in a checksum
-//! of the rest. The kernel shows other letters; neither form is kept anywhere.
+//! A name is its ciphertext in base64url. One that would become longer than a name may be is cut, and ends in a
+//! checksum of the rest. The kernel shows other letters; neither form is kept anywhere.
 //!
 //! # Locking
 //! None.

@@ -64,6 +64,8 @@ pub struct Inode {
     /// The newest transactions that changed the inode at all, and in a way that its data needs.
     pub(crate) sync_tid: AtomicU32,
     pub(crate) datasync_tid: AtomicU32,
+    /// That its content cannot be read has been said.
+    pub(crate) hurt: AtomicBool,
     /// Made without a name (O_TMPFILE): may get its first one.
     pub(crate) linkable: AtomicBool,
     /// Data that was lost on its way to the device.
@@ -175,6 +177,7 @@ impl Inode {
             size: AtomicU64::new(size),
             sync_tid: AtomicU32::new(tid),
             datasync_tid: AtomicU32::new(tid),
+            hurt: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
             errors: ErrorSequence::default(),
             users: AtomicU32::new(0),

@@ -1,9 +1,10 @@
 //! Mounting (Linux: `ext4_fill_super`, fs/ext4/super.c).
 //!
 //! The order of a mount is the body of the function `mount` below; its steps are in `copies.rs` (is this a file system
-//! that can be mounted so, and which copies of its metadata are used?), `recover.rs` (what a crash left, and which journal) and `threads.rs`. The other end
-//! is `unmount.rs`. Each step leaves an image that the next mount, the kernel or e2fsck can take from there: a crash
-//! between any two of them is one during the replay, or one of an image that says it needs recovery.
+//! that can be mounted so, and which copies of its metadata are used?), `recover.rs` (what a crash left, and which
+//! journal) and `threads.rs`. The other end is `unmount.rs`. Each step leaves an image that the next mount, the kernel
+//! or e2fsck can take from there: a crash between any two of them is one during the replay, or one of an image that
+//! says it needs recovery.
 //!
 //! Main type: `Parts`, what the steps make and the mounted [`Filesystem`] is made of.
 //!

@@ -1,8 +1,8 @@
 //! The superblock at both ends of a mount: read and checked, and written (Linux: `ext4_load_super`,
 //! `ext4_commit_super`, fs/ext4/super.c).
 //!
-//! Which features allow what is decided in [`extant_ondisk::features`]; what follows from that for this mount is decided
-//! here.
+//! Which features allow what is decided in [`extant_ondisk::features`]; what follows from that for this mount is
+//! decided here.
 //!
 //! What it does not do: choose among copies ([`crate::copies`]); changes under a handle
 //! ([`Filesystem::modify_superblock`]).

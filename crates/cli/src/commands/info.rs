@@ -33,7 +33,7 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     let whole_size = whole.size_bytes();
     if spec.part == Part::Any && !access.by_superblock && !has_magic(&*whole) {
         if let Some(format) = formats::identify(&*whole) {
-            return Err(format.refuse(&spec.shown()));
+            return Err(image::overwritten(&*whole, format.refuse(&spec.shown())));
         }
         let table = image::partition_table(&*whole)?;
         if !table.partitions.is_empty() {
@@ -53,6 +53,7 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
         spec: &spec,
         size: if spec.part != Part::Any { dev.size_bytes() } else { whole_size },
         backup,
+        asked: how.sb.is_some(),
         journal: Journal::look(&dev, &sb),
         space: mounted.as_ref().ok().map(|fs| fs.statfs()),
         sb,
@@ -164,6 +165,8 @@ struct Facts<'a> {
     size: u64,
     sb: SuperBlock,
     backup: Option<u64>,
+    /// The backup is the one that was asked for.
+    asked: bool,
     journal: Journal,
     space: Option<StatFs>,
 }
@@ -204,7 +207,9 @@ impl Facts<'_> {
             return format!("read-only ({e})");
         }
         match features::check(&self.sb) {
-            Ok(MountMode::ReadWrite) if self.backup.is_some() => "read-only (the primary superblock is damaged)".into(),
+            Ok(MountMode::ReadWrite) if self.backup.is_some() && !self.asked => {
+                "read-only (the primary superblock is damaged)".into()
+            }
             Ok(MountMode::ReadWrite) => "read and write".into(),
             Ok(MountMode::ReadOnly { reasons }) => format!("read-only ({})", reasons.join(", ")),
             Err(e) => format!("none ({e})"),
@@ -245,7 +250,8 @@ impl Facts<'_> {
             writeln!(out, "Errors:      {} found, first {first}, last {last}", sb.error_count())?;
         }
         if let Some(block) = self.backup {
-            writeln!(out, "Superblock:  the primary is damaged; this is the backup at block {block}")?;
+            let why = if self.asked { "" } else { "the primary is damaged; " };
+            writeln!(out, "Superblock:  {why}this is the backup at block {block}")?;
         }
         writeln!(out, "Extant:      {}", self.support())?;
         writeln!(out, "Features:    {}", self.features().join(" "))?;

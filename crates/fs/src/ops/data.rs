@@ -68,6 +68,15 @@ impl Filesystem {
         Ok(n)
     }
 
+    /// Somebody was told that this file cannot be read where he cannot be told why: that is said, once, if the image is
+    /// one that is rescued. Damage has been reported in any case.
+    pub fn report_hurt(&self, inode: &InodeRef, e: &Error) {
+        let unread = matches!(e, Error::Device(_)) && self.options.rescue;
+        if unread && !inode.hurt.swap(true, Ordering::Relaxed) {
+            self.options.messages.say(format_args!("{}: {}: {e}", self.image(), inode.ino));
+        }
+    }
+
     /// The caller holds the inode's lock, shared at least, and the range lies within the file.
     pub(crate) fn read_locked(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
         if let Some(content) = self.inline_content(inode)? {

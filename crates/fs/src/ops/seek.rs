@@ -82,7 +82,8 @@ impl Filesystem {
         if what == Seek::Hole { Ok(size.min(pos.max(end << bits))) } else { Err(Error::NoSuchOffset) }
     }
 
-    /// Calls `f` with each run of blocks that the file has, in order; of one whose content is in its inode there is none.
+    /// Calls `f` with each run of blocks that the file has, in order; of one whose content is in its inode there is
+    /// none, and those of the journal are not shown.
     ///
     /// # Errors
     /// The map cannot be read: `f` has been called with what lies in front of the damage.
@@ -90,7 +91,8 @@ impl Filesystem {
         let _shared = inode.rw.read();
         let (size, flags) = {
             let meta = inode.meta.read();
-            if !meta.desc.has_map(&self.geo) || self.is_inline(inode) {
+            let is_journal = self.own_inodes.journal == Some(inode.ino);
+            if is_journal || !meta.desc.has_map(&self.geo) || self.is_inline(inode) {
                 return Ok(());
             }
             (meta.desc.size, meta.desc.flags)

@@ -519,7 +519,8 @@ impl Server for FsServer {
             if buffer.len() < size {
                 *buffer = AlignedBuf::zeroed(size.next_power_of_two().max(128 << 10));
             }
-            let n = check!(reply, self.fs.read(&inode, args.offset, &mut buffer[..size]));
+            let read = self.fs.read(&inode, args.offset, &mut buffer[..size]);
+            let n = check!(reply, read.inspect_err(|e| self.fs.report_hurt(&inode, e)));
             reply.ok(&buffer[..n]);
         });
     }
