@@ -4,8 +4,9 @@
 #[path = "common/tools.rs"]
 mod tools;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use extant_base::sync::{LockClass, Mutex};
 use extant_block::device::{Fault, FaultyDevice, MemDevice};
 use extant_block::{BioFlags, BlockDevice};
 use extant_fs::{
@@ -14,6 +15,8 @@ use extant_fs::{
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET};
 use extant_ondisk::{BlockNr, GroupNr};
+
+static SAID_CLASS: LockClass = LockClass::new("said", 250);
 
 /// mke2fs arguments and size. Each has at least two groups.
 const KINDS: [(&[&str], &str); 13] = [
@@ -50,9 +53,9 @@ fn image(args: &[&str], size: &str) -> MemDevice {
 
 /// A mount, and what it says.
 fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> (extant_fs::Result<Mounted>, Arc<Mutex<Vec<String>>>) {
-    let said = Arc::new(Mutex::new(Vec::new()));
+    let said = Arc::new(Mutex::new(&SAID_CLASS, Vec::new()));
     let heard = Arc::clone(&said);
-    let messages = Messages::new(move |line| heard.lock().expect("unpoisoned").push(line.to_owned()));
+    let messages = Messages::new(move |line| heard.lock().push(line.to_owned()));
     let options = MountOptions { threads: false, seed: Some(1), messages, ..options };
     (Filesystem::mount(dev, options), said)
 }
@@ -103,7 +106,7 @@ fn files_are_read_through_backups_of_superblock_and_descriptors() {
             let (fs, said) = mount(dev.clone(), reading());
             let fs = fs.unwrap_or_else(|e| panic!("{args:?}: {e}"));
             assert_whole(&fs, &format!("{args:?} without the first {end} blocks"));
-            let said = said.lock().expect("unpoisoned").join("\n");
+            let said = said.lock().join("\n");
             assert!(said.contains("using the backup superblock at block"), "{args:?}: {said}");
             assert!(said.contains("using those of the copy in block"), "{args:?}: {said}");
             let (writing, _) = mount(dev, MountOptions::default());
@@ -133,7 +136,7 @@ fn each_descriptor_block_is_taken_from_a_copy_that_is_whole() {
                 continue;
             }
             assert_whole(&fs.unwrap_or_else(|e| panic!("{args:?}: {e}")), &format!("{args:?} without {at}"));
-            let said = said.lock().expect("unpoisoned").join("\n");
+            let said = said.lock().join("\n");
             let names = format!("group descriptors in block {}: group descriptor: group ", at.0);
             assert!(said.contains(&names), "{args:?}: {said}");
             let (writing, _) = mount(dev, MountOptions::default());
@@ -167,7 +170,7 @@ fn descriptors_that_the_device_does_not_read_come_from_a_copy() {
     faulty.inject(Fault::eio().range(4096..8192));
     let (fs, said) = mount(faulty, reading());
     assert_whole(&fs.expect("mounted"), "an unreadable descriptor block");
-    assert!(said.lock().expect("unpoisoned").join("\n").contains("using those of the copy in block 32769"));
+    assert!(said.lock().join("\n").contains("using those of the copy in block 32769"));
 }
 
 #[test]
@@ -176,14 +179,14 @@ fn the_superblock_that_is_asked_for_is_used() {
     let at = |block: u64| MountOptions { superblock: Some(block * 4096), ..reading() };
     let (fs, said) = mount(dev.clone(), at(32768));
     assert_whole(&fs.expect("mounted"), "the copy of group 1");
-    let said = said.lock().expect("unpoisoned").join("\n");
+    let said = said.lock().join("\n");
     assert!(said.contains("using the backup superblock at block 32768, as asked"), "{said}");
     assert!(said.contains("using those of the copy in block 32769"), "{said}");
     assert_eq!(probe_superblock_at(&*dev, Some(32768 * 4096), false).expect("found").1, Some(32768));
     // The primary's own place is no backup, and may be written.
     let (fs, said) =
         mount(dev.clone(), MountOptions { superblock: Some(SUPERBLOCK_OFFSET), ..MountOptions::default() });
-    assert!(!fs.expect("mounted").is_read_only() && said.lock().expect("unpoisoned").is_empty());
+    assert!(!fs.expect("mounted").is_read_only() && said.lock().is_empty());
     for (wrong, why) in [(1, "magic"), (32767, "magic"), (1 << 40, "too small")] {
         let refused = mount(dev.clone(), at(wrong)).0.err().map(|e| e.to_string()).unwrap_or_default();
         assert!(refused.contains(why), "{wrong}: {refused}");
@@ -214,7 +217,7 @@ fn a_log_is_replayed_when_only_a_backup_superblock_is_left() {
         let mut buf = [0; 15];
         let n = fs.read(&fs.walk(b"/logged", true).expect("replayed"), 0, &mut buf).expect("read");
         assert_eq!(&buf[..n], b"only in the log", "{args:?}");
-        let said = said.lock().expect("unpoisoned").join("\n");
+        let said = said.lock().join("\n");
         assert!(said.contains("which are replayed in memory"), "{said}");
         assert_eq!(crashed.first_difference(&before).expect("compared"), None);
     }
@@ -230,7 +233,7 @@ fn a_backup_superblock_does_without_a_journal_that_cannot_be_found() {
     zero(&dev, 0, 4096);
     let (fs, said) = mount(dev, reading());
     assert_whole(&fs.expect("mounted"), "without a journal");
-    let said = said.lock().expect("unpoisoned").join("\n");
+    let said = said.lock().join("\n");
     assert!(said.contains("the log is not replayed, and what it has is missing"), "{said}");
 }
 
@@ -239,6 +242,6 @@ fn a_clean_image_is_mounted_without_a_word() {
     for (args, size) in KINDS {
         let (fs, said) = mount(Arc::new(image(args, size)), reading());
         assert_whole(&fs.expect("mounted"), &format!("{args:?}"));
-        assert!(said.lock().expect("unpoisoned").is_empty(), "{args:?}: {said:?}");
+        assert!(said.lock().is_empty(), "{args:?}: {said:?}");
     }
 }

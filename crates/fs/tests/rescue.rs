@@ -4,8 +4,9 @@
 #[path = "common/tools.rs"]
 mod tools;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use extant_base::sync::{LockClass, Mutex};
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
 use extant_fs::{
@@ -15,6 +16,8 @@ use extant_fs::{
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::Geometry;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
+
+static SAID_CLASS: LockClass = LockClass::new("said", 250);
 
 const FILES: usize = 40;
 const FILE_BYTES: usize = 1 << 20;
@@ -43,11 +46,11 @@ fn filled(args: &[&str]) -> MemDevice {
 
 /// A mount that rescues, and what it says.
 fn rescued(dev: &Arc<MemDevice>) -> (extant_fs::Result<Mounted>, String) {
-    let said = Arc::new(Mutex::new(Vec::new()));
+    let said = Arc::new(Mutex::new(&SAID_CLASS, Vec::new()));
     let heard = Arc::clone(&said);
-    let messages = Messages::new(move |line| heard.lock().expect("unpoisoned").push(line.to_owned()));
+    let messages = Messages::new(move |line| heard.lock().push(line.to_owned()));
     let fs = Filesystem::mount(dev.clone(), MountOptions { rescue: true, messages, ..options() });
-    let said = said.lock().expect("unpoisoned").join("\n");
+    let said = said.lock().join("\n");
     (fs, said)
 }
 
