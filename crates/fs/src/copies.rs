@@ -32,6 +32,9 @@ use crate::super_block::read_super_at;
 
 /// Copies of a descriptor block that are looked at; without `sparse_super` every group has one.
 const COPIES_MAX: usize = 12;
+/// Groups that may be lost. Of an image with more, those behind are not looked for: only a field of the superblock says
+/// that they exist, and each costs memory.
+const LOST_MAX: usize = 1 << 16;
 /// Messages about descriptors; what is beyond is counted.
 const SAID_MAX: usize = 8;
 
@@ -285,7 +288,7 @@ impl Look<'_> {
         let mut mended: Vec<Mended> = Vec::new();
         for index in 0..geo.desc_blocks {
             let Some(home) = geo.desc_table_block(index) else { break };
-            if !self.is_on_device(home) {
+            if !self.is_on_device(home) || found.lost.len() > LOST_MAX {
                 // Behind the end of the device there are no more.
                 found.groups = index * per_block;
                 break;

@@ -283,6 +283,32 @@ fn a_lost_group_costs_its_files() {
     let _ = fs.statfs();
 }
 
+/// A superblock that claims two million groups, on a device that has room for none of them: what a mount takes is
+/// bounded by the device.
+#[test]
+fn groups_that_only_the_superblock_vouches_for_cost_nothing() {
+    let dev = Arc::new(tools::made(&["-t", "ext4", "-b", "4096", "-O", "^metadata_csum,^resize_inode,64bit"], "32M"));
+    let mut bytes = vec![0; 4096];
+    dev.read_at(0, &mut bytes, BioFlags::empty()).expect("memory");
+    let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[1024 + at..][..4].try_into().expect("four"));
+    let groups = 2_000_000u64;
+    let per_group = 16u32;
+    let blocks = groups * u64::from(word(&bytes, 0x20));
+    for (at, value) in
+        [(0x00, groups as u32 * per_group), (0x28, per_group), (0x04, blocks as u32), (0x150, (blocks >> 32) as u32)]
+    {
+        bytes[1024 + at..][..4].copy_from_slice(&value.to_le_bytes());
+    }
+    dev.write_at(0, &[&bytes], BioFlags::empty()).expect("memory");
+    assert_eq!(u64::from(geometry(&dev).group_count), groups);
+    let (fs, said) = rescued(&dev);
+    let fs = fs.expect("mounted");
+    assert!(fs.geometry().group_count < 100_000, "{} groups; {said}", fs.geometry().group_count);
+    assert!(fs.fixed_bytes() < 64 << 20, "{} bytes", fs.fixed_bytes());
+    let plain = Filesystem::mount(dev, MountOptions { read_only: true, ..options() });
+    assert!(plain.is_err(), "no copy of the descriptors is whole");
+}
+
 #[test]
 fn a_superblock_with_a_bad_checksum_or_unknown_features_is_believed() {
     // One group: no backup.
