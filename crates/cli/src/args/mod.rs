@@ -18,6 +18,7 @@ pub use self::verbs::{
 };
 use crate::commands::lab::LabArgs;
 use crate::mount_options;
+use crate::owner::Given;
 use crate::record::Format;
 
 /// Mount, inspect and change ext2/3/4 images, and copy in and out of them, without root.
@@ -374,17 +375,14 @@ pub struct CpArgs {
     /// Say what is copied
     #[arg(short, long)]
     pub verbose: bool,
-    /// Whom everything that is copied into an image is to belong to
-    #[arg(long, value_name = "UID:GID", value_parser = owner)]
-    pub owner: Option<(u32, u32)>,
+    #[command(flatten)]
+    pub owner: OwnerArg,
+    /// Follow symbolic links to directories that are in the image where the source has a directory
+    #[arg(long)]
+    pub keep_directory_symlink: bool,
     /// Out of an image, copy set-ID bits, devices, and attributes of security and trusted
     #[arg(long)]
     pub privileges: bool,
-}
-
-fn owner(text: &str) -> Result<(u32, u32), String> {
-    let ids = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
-    ids.ok_or_else(|| format!("'{text}' is not UID:GID, two numbers"))
 }
 
 /// Print the completions of a shell
@@ -402,6 +400,15 @@ pub struct CompletionsArgs {
   extant man ~/.local/share/man/man1")]
 pub struct ManArgs {
     pub dir: Option<PathBuf>,
+}
+
+// No doc comment, see below.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct OwnerArg {
+    /// Whom everything that is made in an image is to belong to: numbers, or names that this host knows. Otherwise it
+    /// belongs to the caller if that is root, and else to whom its directory belongs to
+    #[arg(long, value_name = "USER:GROUP", value_parser = Given::parse)]
+    pub owner: Option<Given>,
 }
 
 // A command that names images: its own arguments, and the options that all such commands have. No doc comment on either
@@ -423,4 +430,9 @@ pub struct ImageArgs {
     /// Where the file system begins; IMAGE?offset=BYTES says it for one image
     #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse, global = true)]
     pub offset: Option<u64>,
+    /// Where random numbers begin that a change draws (generations of inodes, groups of directories): the same number
+    /// on copies of an image leaves the same image. SOURCE_DATE_EPOCH sets one, too, and is the newest time that is
+    /// written
+    #[arg(long, value_name = "N", global = true)]
+    pub seed: Option<u64>,
 }

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::OwnerArg;
+use crate::owner::Given;
 use crate::record::Format;
 
 /// `-h` is taken: by human-readable sizes or by links that are not followed.
@@ -62,6 +64,8 @@ pub struct MkdirArgs {
     /// Say what is made
     #[arg(short, long)]
     pub verbose: bool,
+    #[command(flatten)]
+    pub owner: OwnerArg,
 }
 
 /// Make a hard or symbolic link
@@ -85,6 +89,8 @@ pub struct LnArgs {
     /// Take LINK for a name even if it leads to a directory
     #[arg(short, long)]
     pub no_dereference: bool,
+    #[command(flatten)]
+    pub owner: OwnerArg,
 }
 
 /// Rename files and directories within an image
@@ -138,7 +144,8 @@ pub struct ChmodArgs {
 #[command(disable_help_flag = true)]
 pub struct ChownArgs {
     /// USER:GROUP
-    pub owner: String,
+    #[arg(value_parser = Given::parse)]
+    pub owner: Given,
     /// What to change, as IMAGE:PATH
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub paths: Vec<OsString>,
@@ -193,6 +200,8 @@ pub struct MknodArgs {
     /// Mode, as chmod takes it
     #[arg(short, long)]
     pub mode: Option<String>,
+    #[command(flatten)]
+    pub owner: OwnerArg,
 }
 
 /// Set times; make files that are not there
@@ -225,6 +234,8 @@ pub struct TouchArgs {
     pub date: Option<String>,
     #[arg(short = 't', conflicts_with = "date", help = "[[CC]YY]MMDDhhmm[.ss], UTC")]
     pub stamp: Option<String>,
+    #[command(flatten)]
+    pub owner: OwnerArg,
     #[command(flatten)]
     pub help: LongHelp,
 }
@@ -392,6 +403,8 @@ pub struct ScriptArgs {
     /// Say each line before it is done
     #[arg(short, long)]
     pub verbose: bool,
+    #[command(flatten)]
+    pub owner: OwnerArg,
 }
 
 /// A line of a script.

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use extant_block::BlockDevice;
-use extant_fs::{MountOptions, StatFs, probe_superblock};
+use extant_fs::{StatFs, probe_superblock};
 use extant_ondisk::features::{self, Incompat, MountMode};
 use extant_ondisk::partition::{Source, Table};
 use extant_ondisk::superblock::{FsState, SuperBlock};
@@ -45,14 +45,16 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     let (sb, backup) = match probe_superblock(&*dev) {
         Ok(found) => found,
         // Says it better.
-        Err(e) => return Err(image::mount(dev, read_only(how)).err().unwrap_or_else(|| Failure::op(e.to_string()))),
+        Err(e) => {
+            return Err(image::mount(dev, how.mount_options(true)?).err().unwrap_or_else(|| Failure::op(e.to_string())));
+        }
     };
     let facts = Facts {
         spec: &spec,
         size: if spec.part != Part::Any { dev.size_bytes() } else { whole_size },
         backup,
         journal: Journal::look(&dev, &sb),
-        space: image::mount(dev.clone(), read_only(how)).ok().map(|fs| fs.statfs()),
+        space: image::mount(dev.clone(), how.mount_options(true)?).ok().map(|fs| fs.statfs()),
         sb,
     };
     let mut out = Output::new();
@@ -63,10 +65,6 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     }
     out.flush()?;
     Ok(())
-}
-
-fn read_only(how: &ImageArgs) -> MountOptions {
-    MountOptions { threads: false, ..how.mount_options(true) }
 }
 
 fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevice>, table: &Table) -> Result<()> {
