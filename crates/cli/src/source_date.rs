@@ -1,7 +1,9 @@
 //! `SOURCE_DATE_EPOCH`: the moment that a reproducible build calls now (reproducible-builds.org).
 //!
-//! An image that is changed under it has no time in it that is newer, and draws what is drawn by lot from the same seed,
-//! so that the same commands on copies of one image leave the same bytes.
+//! While it is set, no newer time is written, and random numbers begin at a seed that it gives: the same commands on
+//! copies of one image leave the same bytes.
+//!
+//! Main type: [`SourceDate`].
 //!
 //! # Locking
 //! None.

@@ -1,5 +1,5 @@
-//! The one place with `unsafe`: an ioctl, a scheduling policy, and who the kernel says that we are, for which there is no
-//! safe wrapper.
+//! The one place with `unsafe`: an ioctl, a scheduling policy, and the kernel's word on who we are, for which there are
+//! no safe wrappers.
 //!
 //! # Locking
 //! None.
@@ -61,8 +61,8 @@ pub fn control(dir: impl AsFd, what: Control) -> Result<()> {
     }
 }
 
-/// The effective user as the kernel knows it. Under fakeroot(1) the C library's geteuid(2) says root, and shows our files
-/// as root's; mount(2) and the peers of a mount go by this one.
+/// The effective user as the kernel knows it. Under fakeroot(1) the C library's geteuid(2) says root; mount(2) and the
+/// peers of a mount go by this one.
 pub fn kernel_uid() -> Uid {
     // SAFETY: takes no argument and cannot fail.
     Uid::from_raw(unsafe { libc::syscall(libc::SYS_geteuid) } as u32)

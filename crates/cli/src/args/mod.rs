@@ -258,21 +258,24 @@ pub struct InfoArgs {
     pub json: bool,
 }
 
-/// List a directory
+/// List directories
 ///
-/// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name. With
-/// -R, -0 and --json give whole paths.
+/// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name. Of
+/// several paths, files come first, and each directory has a heading. With -R or several paths, -0 and --json give
+/// whole paths.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant ls disk.img
   extant ls -lh disk.img /etc
+  extant ls -lt disk.img /var/log /tmp
   extant ls -R -0 disk.img /home | xargs -0 printf '%s\\n'")]
 #[command(disable_help_flag = true)]
 pub struct LsArgs {
     /// Image file or block device; or IMAGE:PATH
     pub image: OsString,
-    /// Path in the image [default: /]
-    pub path: Option<OsString>,
+    /// Paths in the image [default: /]
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<OsString>,
     /// Long format
     #[arg(short)]
     pub long: bool,
@@ -282,6 +285,21 @@ pub struct LsArgs {
     /// Subdirectories too
     #[arg(short = 'R', long)]
     pub recursive: bool,
+    /// Directories themselves, not what is in them
+    #[arg(short = 'd', long)]
+    pub directory: bool,
+    /// The newest first
+    #[arg(short = 't')]
+    pub time: bool,
+    /// The largest first
+    #[arg(short = 'S', conflicts_with = "time")]
+    pub size: bool,
+    /// The other way round
+    #[arg(short, long)]
+    pub reverse: bool,
+    /// Inode numbers
+    #[arg(short, long)]
+    pub inode: bool,
     /// For fingers that are used to them: all names are listed anyway, one a line, with numbers for owners
     #[arg(short = 'a', short_aliases = ['A', '1'], hide = true, action = clap::ArgAction::Count)]
     pub usual: u8,
@@ -355,7 +373,13 @@ pub struct TreeArgs {
   tar c dir | extant cp - disk.img:/dir.tar
 
 Images are not trusted: what is copied out of one gets no set-user-ID and set-group-ID bits, device files are left out, and so are \
-attributes of security and trusted, unless --privileges asks for them. That takes root.")]
+attributes of security and trusted, unless --privileges asks for them. That takes root.
+
+Under fakeroot(1) a copy stores the owners, modes and devices that fakeroot shows, as if by root. A statically linked extant cannot see \
+them.
+
+SOURCE_DATE_EPOCH, in seconds since 1970, makes a copy reproducible: no later time is stored, access times are those of modification, and \
+the same copy into copies of one image leaves the same bytes.")]
 pub struct CpArgs {
     /// What to copy, and last where to
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]

@@ -295,14 +295,16 @@ pub struct DfArgs {
 
 /// Search for files
 ///
-/// Tests, which all must hold: -name, -iname and -path PATTERN, -type fdlcbps, -size [+-]N[cwbkMG], -links, -inum,
-/// -uid,
-/// -gid and -mtime [+-]N, -perm [-/]MODE, -empty; ! before one turns it round. -maxdepth N and -mindepth N. -print0 (or
-/// -0) ends paths with NUL.
+/// The words are those of find(1). Tests: -name, -iname and -path PATTERN, -type fdlcbps, -size [+-]N[cwbkMG], -links,
+/// -inum, -uid, -gid and -mtime [+-]N, -user and -group NAME, -perm [-/]MODE, -newer FILE (of the host, or
+/// IMAGE:PATH), -empty. All must hold; -o is or, ! negates the next one, and parentheses group. -prune leaves out what is
+/// below a directory. -maxdepth N and -mindepth N. -print0 (or -0) ends paths with NUL.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant find disk.img -name '*.conf' -type f
   extant find disk.img:/usr -perm -4000
+  extant find disk.img -newer stamp -type f
+  extant find disk.img -path /proc -prune -o -name '*.so' -print
   extant find disk.img:/var -size +10M -print0 | xargs -0 printf '%s\\n'")]
 pub struct FindArgs {
     /// Print JSON

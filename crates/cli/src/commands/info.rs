@@ -46,7 +46,9 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
         Ok(found) => found,
         // Says it better.
         Err(e) => {
-            return Err(image::mount(dev, how.mount_options(true)?).err().unwrap_or_else(|| Failure::op(e.to_string())));
+            return Err(image::mount(dev, how.mount_options(true)?)
+                .err()
+                .unwrap_or_else(|| Failure::op(e.to_string())));
         }
     };
     let facts = Facts {

@@ -45,9 +45,8 @@ pub struct Cred {
 }
 
 impl Cred {
-    /// The same caller where files are shown as the caller's own, whoever the image says that they belong to (a mount or
-    /// a tool without privilege): what is created then belongs to whom its directory belongs to. `uid`, `gid`: which of
-    /// the two is shown so.
+    /// The same caller, without privilege: a mount or a tool shows all files as the caller's own, whatever the image
+    /// says. What such a caller creates gets the owner (`uid`) and the group (`gid`) of its directory.
     #[must_use]
     pub fn of_directory(self, dir: &Attr, uid: bool, gid: bool) -> Cred {
         Cred { uid: if uid { dir.uid } else { self.uid }, gid: if gid { dir.gid } else { self.gid }, ..self }

@@ -212,8 +212,8 @@ pub struct MountOptions {
     pub clock: Clock,
     /// Background threads. Without them (tests, tools) waiting does the work itself.
     pub threads: bool,
-    /// Counts as a mount in the superblock (`s_mnt_count`, `s_mtime`, by which e2fsck decides when to look again). A tool
-    /// that changes an image and leaves does not.
+    /// Counts as a mount in the superblock (`s_mnt_count`, `s_mtime`): e2fsck's intervals go by that. A tool that
+    /// changes an image and leaves does not count.
     pub counted: bool,
     /// Shown as `s_last_mounted`.
     pub mounted_on: Option<String>,
