@@ -297,8 +297,8 @@ pub struct DfArgs {
 ///
 /// The words are those of find(1). Tests: -name, -iname and -path PATTERN, -type fdlcbps, -size [+-]N[cwbkMG], -links,
 /// -inum, -uid, -gid and -mtime [+-]N, -user and -group NAME, -perm [-/]MODE, -newer FILE (of the host, or
-/// IMAGE:PATH), -empty. All must hold; -o is or, ! negates the next one, and parentheses group. -prune leaves out what is
-/// below a directory. -maxdepth N and -mindepth N. -print0 (or -0) ends paths with NUL.
+/// IMAGE:PATH), -empty. All must hold; -o is or, ! negates the next one, and parentheses group. -prune leaves out what
+/// is below a directory. -maxdepth N and -mindepth N. -print0 (or -0) ends paths with NUL.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant find disk.img -name '*.conf' -type f
