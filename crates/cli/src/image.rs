@@ -36,6 +36,7 @@ use crate::formats;
 use crate::holder;
 use crate::opened;
 use crate::size;
+use crate::source_date::SourceDate;
 use crate::text::shown;
 
 /// Writes of at least this many bytes go straight to an image file that is opened through the page cache: the host
@@ -461,9 +462,22 @@ impl ImageArgs {
     }
 
     /// How a command of these options mounts an image in this process.
-    pub fn mount_options(&self, read_only: bool) -> MountOptions {
-        let superblock = self.sb.map(|kib| kib << 10);
-        MountOptions { read_only, rescue: self.rescue, superblock, ..MountOptions::default() }
+    pub fn mount_options(&self, read_only: bool) -> Result<MountOptions> {
+        let date = SourceDate::from_environment()?;
+        Ok(MountOptions {
+            read_only,
+            rescue: self.rescue,
+            superblock: self.sb.map(|kib| kib << 10),
+            // A change by itself is no reason to look at the image sooner, as with debugfs.
+            counted: false,
+            // One command, one thread: it waits for what it does, and has no others to start and to wait for. Nothing
+            // depends on who was faster then, either.
+            threads: false,
+            locality_groups: 1,
+            clock: date.map_or_else(Clock::real, SourceDate::clock),
+            seed: self.seed.or(date.map(SourceDate::seed)),
+            ..MountOptions::default()
+        })
     }
 
     /// The same for an image that a command writes to, while it reads others as these options say.
@@ -479,7 +493,7 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<
     }
     let dev = open_device(spec, &how.access(read_only))?;
     let through = (!spec.is_block_device()).then_some(WRITE_THROUGH_BYTES);
-    mount(dev, MountOptions { write_through_bytes: through, ..how.mount_options(read_only) })
+    mount(dev, MountOptions { write_through_bytes: through, ..how.mount_options(read_only)? })
 }
 
 /// [`Filesystem::mount`], with its messages on standard error and a plain word for what is no file system at all.

@@ -4,9 +4,10 @@
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
 //! (`-o`), [`serve`] (the process behind a mount), [`sandbox`] (what it gives up), [`status`] (how an unmount learns
 //! how it went), [`mount_table`] (what the kernel has mounted), [`namespace`] (`-N`), [`holder`] (who has an image),
-//! [`opened`] (which images we have), [`cgroup`] (how much memory there may be), [`log`] (messages of a server in the
-//! background), [`place`] (`IMAGE:PATH`), [`formats`] (what is no ext), [`signals`], [`record`] (JSON), [`mode`],
-//! [`when`], [`size`], [`text`] and [`failure`].
+//! [`opened`] (which images we have), [`owner`] (whom files belong to), [`cgroup`] (how much memory there may be),
+//! [`log`] (messages of a server in the background), [`place`] (`IMAGE:PATH`), [`formats`] (what is no ext),
+//! [`source_date`] (reproducible images), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`size`], [`text`] and
+//! [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
@@ -36,11 +37,13 @@ mod mount_options;
 mod mount_table;
 mod namespace;
 mod opened;
+mod owner;
 mod place;
 mod record;
 mod sandbox;
 mod serve;
 mod signals;
+mod source_date;
 mod status;
 mod text;
 mod when;

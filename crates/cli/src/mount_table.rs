@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::process::geteuid;
+use extant_fuse::kernel_uid;
 
 use crate::failure::{Failure, MOUNT, Result};
 use crate::image::ImageSpec;
@@ -37,7 +37,7 @@ impl Mount {
 
     /// What it says of itself is to be believed: whoever mounts may name any source.
     pub fn is_trusted(&self) -> bool {
-        self.user_id.is_some_and(|uid| uid == 0 || uid == geteuid().as_raw())
+        self.user_id.is_some_and(|uid| uid == 0 || uid == kernel_uid().as_raw())
     }
 
     /// Of the same file system: a bind mount of it, or in another namespace. The number alone does not tell, for the
@@ -190,7 +190,7 @@ mod tests {
         assert!(part.is_of(Path::new("/img/a")) && part.is_of(Path::new("/img/a@12")));
         assert!(!part.is_of(Path::new("/img/a@1")) && !part.is_of(Path::new("/img")));
         for (user_id, believed) in
-            [(Some(0), true), (Some(geteuid().as_raw()), true), (Some(4711), false), (None, false)]
+            [(Some(0), true), (Some(kernel_uid().as_raw()), true), (Some(4711), false), (None, false)]
         {
             assert_eq!(Mount { user_id, ..mount.clone() }.is_trusted(), believed);
         }

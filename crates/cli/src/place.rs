@@ -57,16 +57,34 @@ impl Place {
 /// An image and paths in it, of a command that is told `IMAGE PATH...`; `IMAGE:PATH...` means the same, as everywhere
 /// else.
 pub fn in_image(image: &OsStr, paths: &[OsString]) -> (ImageSpec, Vec<OsString>) {
-    let Place::Inside(spec, first) = Place::parse(image) else {
+    let Place::Inside(spec, _) = Place::parse(image) else {
         return (ImageSpec::parse(image), paths.to_vec());
     };
-    let path = |inner: Vec<u8>| OsString::from_vec(if inner.is_empty() { b"/".to_vec() } else { inner });
-    let more = paths.iter().map(|p| match Place::parse(p) {
-        Place::Inside(other, inner) if other == spec => path(inner),
-        _ => p.clone(),
-    });
-    let all = std::iter::once(path(first)).chain(more).collect();
+    let word = |(file, word): ((ImageSpec, Vec<u8>), &OsStr)| {
+        if file.0 == spec { OsString::from_vec(file.1) } else { word.to_owned() }
+    };
+    let words = std::iter::once(image).chain(paths.iter().map(OsString::as_os_str));
+    let all = in_images(image, paths).into_iter().zip(words).map(word).collect();
     (spec, all)
+}
+
+/// As [`in_image`], where files of other images may be named, too: `IMAGE:PATH OTHER:PATH`. Without any path, the root.
+pub fn in_images(image: &OsStr, paths: &[OsString]) -> Vec<(ImageSpec, Vec<u8>)> {
+    let inner = |path: Vec<u8>| if path.is_empty() { b"/".to_vec() } else { path };
+    match Place::parse(image) {
+        Place::Inside(spec, first) => {
+            let more = paths.iter().map(|path| match Place::parse(path) {
+                Place::Inside(other, path) => (other, inner(path)),
+                Place::Local(path) => (spec.clone(), path),
+            });
+            std::iter::once((spec.clone(), inner(first))).chain(more).collect()
+        }
+        Place::Local(_) => {
+            let spec = ImageSpec::parse(image);
+            let all = paths.iter().map(|path| (spec.clone(), path.as_bytes().to_vec()));
+            if paths.is_empty() { vec![(spec, b"/".to_vec())] } else { all.collect() }
+        }
+    }
 }
 
 /// The one path of a command that takes one; without any the root.
@@ -104,6 +122,10 @@ mod tests {
         let other = word("@3:/w").into_string().expect("UTF-8");
         assert_eq!(paths, words(&["/x", "/y:z", "/v", &other]));
         assert_eq!(in_image(&word(":"), &[]).1, words(&["/"]));
+        let each = in_images(&word("@2:/x"), &[word("@3:/w"), "/v".into()]);
+        let each: Vec<_> = each.iter().map(|(spec, path)| (spec.partition(), path.as_slice())).collect();
+        assert_eq!(each, [(Some(2), &b"/x"[..]), (Some(3), b"/w"), (Some(2), b"/v")]);
+        assert_eq!(in_images(&image, &[]), [(ImageSpec::whole(&image), b"/".to_vec())]);
     }
 
     #[test]

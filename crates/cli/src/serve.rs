@@ -23,11 +23,10 @@ use std::sync::{Arc, Weak};
 
 use extant_block::device::{Engine, FileDevice, GateDevice, IoMode, OpenOptions};
 use extant_fs::{Filesystem, JournalDevice, Mounted, probe_superblock};
-use extant_fuse::{Errno, FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter};
+use extant_fuse::{Errno, FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter, kernel_gid, kernel_uid};
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use rustix::process::{getegid, geteuid};
 use signal_hook::iterator::Signals;
 
 use crate::cgroup;
@@ -69,7 +68,7 @@ pub fn serve(job: Job) -> Result<()> {
     enough_files()?;
     // Started as /proc/self/exe, it would be called "exe" by whoever lists processes.
     let _ = std::fs::write("/proc/self/comm", "extant");
-    let root = geteuid().is_root();
+    let root = kernel_uid().is_root();
     if !job.config.no_sandbox {
         sandbox::prepare((root && job.spec.is_block_device()).then_some(&*job.spec.path));
     }
@@ -278,8 +277,8 @@ fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
     let mut options = ServerOptions::default();
     // Without privilege everything is the caller's, unless the image's owners are wanted.
     let mine = !root && !config.fakeroot;
-    options.uid = config.uid.or(mine.then(|| geteuid().as_raw()));
-    options.gid = config.gid.or(mine.then(|| getegid().as_raw()));
+    options.uid = config.uid.or(mine.then(|| kernel_uid().as_raw()));
+    options.gid = config.gid.or(mine.then(|| kernel_gid().as_raw()));
     options.root = config.subdir.as_ref().map(|dir| dir.as_os_str().as_bytes().to_vec());
     options.writeback_cache = config.writeback_cache.unwrap_or(options.writeback_cache);
     // A kernel that enforces ACLs checks everything.

@@ -28,6 +28,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use extant_fuse::kernel_uid;
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat, renameat, statat,
     unlinkat,
@@ -43,7 +44,7 @@ fn directories(uid: u32) -> Vec<PathBuf> {
         return vec!["/run/extant".into()];
     }
     let mut dirs = Vec::new();
-    if uid == geteuid().as_raw()
+    if uid == kernel_uid().as_raw()
         && let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR")
         && Path::new(&runtime).is_absolute()
     {
@@ -59,8 +60,10 @@ fn directories(uid: u32) -> Vec<PathBuf> {
 fn open_private(dir: &Path, uid: u32) -> Option<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = openat(CWD, dir, flags, Mode::empty()).ok()?;
-    let private = |fd: &OwnedFd| fstat(fd).is_ok_and(|st| st.st_uid == uid && st.st_mode & 0o077 == 0);
-    if !private(&fd) && fstat(&fd).is_ok_and(|st| st.st_uid == uid && st.st_mode & 0o022 == 0) {
+    // Under fakeroot(1) our own files are shown as those of the user that geteuid(2) names.
+    let owner = if uid == kernel_uid().as_raw() { geteuid().as_raw() } else { uid };
+    let private = |fd: &OwnedFd| fstat(fd).is_ok_and(|st| st.st_uid == owner && st.st_mode & 0o077 == 0);
+    if !private(&fd) && fstat(&fd).is_ok_and(|st| st.st_uid == owner && st.st_mode & 0o022 == 0) {
         let _ = fchmod(&fd, Mode::RWXU);
     }
     private(&fd).then_some(fd)
@@ -68,7 +71,7 @@ fn open_private(dir: &Path, uid: u32) -> Option<OwnedFd> {
 
 /// The directory of this user, made if there is none yet.
 pub fn own_directory() -> Option<(OwnedFd, PathBuf)> {
-    let uid = geteuid().as_raw();
+    let uid = kernel_uid().as_raw();
     directories(uid).into_iter().find_map(|dir| {
         let _ = mkdirat(CWD, &dir, Mode::RWXU);
         open_private(&dir, uid).map(|fd| (fd, dir))

@@ -413,7 +413,7 @@ fn options_of_cp() {
     assert_eq!(debugfs(&image, "cat /in/sub/file"), "one");
     extant(&["cp", "-a", &format!("{from}/."), &to]).ok();
     assert_eq!(debugfs(&image, "cat /in/sub/file"), "two");
-    extant(&["cp", "--owner", "root", &from, &to]).fails(1, &["'root' is not UID:GID"]);
+    extant(&["cp", "--owner", "no-such-user", &from, &to]).fails(1, &["this host knows no such user"]);
     extant(&["cp", "--owner", "1:1", &at("/in/sub/file"), &dir.text("out")]).fails(1, &["into an image"]);
 
     let mut child = std::process::Command::new(common::extant_path())
@@ -675,4 +675,36 @@ fn attributes_that_are_left_out_are_counted() {
     assert_eq!((copied.code, copied.err.as_str()), (Some(0), "extant: attributes that only root copies: 2 left out\n"));
     extant(&["cp", "-a", &files, &format!("{image}:/whole")]).ok();
     assert_eq!(extant(&["xattr", "list", &format!("{image}:/whole/one")]).ok(), "security.capability\n");
+}
+
+/// As cp(1) of coreutils 9.3: usr-merged trees. Without it a directory does not take a link's place.
+#[test]
+fn links_to_directories_are_kept_on_demand() {
+    let dir = Dir::new();
+    let image = dir.empty_image("i.img", &[]);
+    let at = |path: &str| format!("{image}:{path}");
+    std::fs::create_dir_all(dir.path("l/lib/modules")).expect("directories");
+    std::fs::write(dir.path("l/lib/modules/x"), "m").expect("file");
+    extant(&["mkdir", "-p", &at("/usr/lib")]).ok();
+    extant(&["ln", "-s", "usr/lib", &at("/lib")]).ok();
+    let from = format!("{}/.", dir.text("l"));
+    extant(&["cp", "-r", &from, &at("/")]).fails(8, &["something that is no directory is in the way"]);
+    extant(&["cp", "-r", "--keep-directory-symlink", &from, &at("/")]).ok();
+    assert_eq!(extant(&["cat", &at("/usr/lib/modules/x")]).ok(), "m");
+    assert!(extant(&["ls", "-ld", &at("/lib")]).ok().contains("lib -> usr/lib"));
+    // One that leads to none is in the way, and so is one that came with the sources.
+    extant(&["ln", "-sfn", "nowhere", &at("/lib")]).ok();
+    extant(&["cp", "-r", "--keep-directory-symlink", &from, &at("/")]).fails(8, &["no directory is in the way"]);
+    std::fs::create_dir_all(dir.path("m")).expect("directory");
+    std::os::unix::fs::symlink("/usr", dir.path("m/etc")).expect("link");
+    std::fs::create_dir_all(dir.path("n/etc/evil")).expect("directory");
+    let (m, n) = (format!("{}/.", dir.text("m")), format!("{}/.", dir.text("n")));
+    extant(&["cp", "-r", "--keep-directory-symlink", &m, &n, &at("/")]).fails(8, &["no directory is in the way"]);
+    assert!(!extant(&["ls", &at("/usr")]).ok().contains("evil"));
+    // Nor does a link lead a directory into itself.
+    extant(&["mkdir", "-p", &at("/s/d/e"), &at("/t")]).ok();
+    extant(&["ln", "-s", "/s/d/e", &at("/t/d")]).ok();
+    extant(&["cp", "-r", "--keep-directory-symlink", &at("/s/."), &at("/t")]).fails(8, &["leads into the directory"]);
+    extant(&["cp", "-r", "--keep-directory-symlink", &at("/s"), &dir.text("out")]).fails(1, &["into an image"]);
+    fsck_clean(&image);
 }

@@ -45,7 +45,7 @@ fn an_image_and_a_path_may_be_one_word() {
     assert_eq!(extant(&["stat", &word("/etc")]).ok(), extant(&["stat", &image, "/etc"]).ok());
     assert_eq!(extant(&["tree", &word("/etc")]).ok(), extant(&["tree", &image, "/etc"]).ok());
     extant(&["ls", &word("/nothing")]).fails(8, &["disk.img: /nothing: no such file"]);
-    extant(&["ls", &word("/etc"), "/etc"]).fails(1, &["one path at a time: /etc or /etc"]);
+    extant(&["stat", &word("/etc"), "/etc"]).fails(1, &["one path at a time: /etc or /etc"]);
     extant(&["stat", &image]).fails(1, &["of which file?", "extant info"]);
     extant(&["cat", &image]).fails(1, &["which files of"]);
     // A path of the host's behind an image is not meant as one.

@@ -52,8 +52,12 @@ pub(crate) fn read_super_at(dev: &dyn BlockDevice, offset: u64) -> Result<SuperB
 
 /// Writes the primary superblock, durably. Only while no transaction can hold its block.
 pub(crate) fn write_super(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usize)) -> Result<()> {
+    write_super_with(dev, sb, place, BioFlags::PREFLUSH | BioFlags::FUA)
+}
+
+fn write_super_with(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usize), flags: BioFlags) -> Result<()> {
     let bs = u64::from(sb.geometry().block_size);
-    let flags = BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA;
+    let flags = flags | BioFlags::META | BioFlags::SYNC;
     let unit = u64::from(dev.limits().logical_block);
     let at = place.0.0 * bs + place.1 as u64;
     let mut bytes = [0u8; SUPERBLOCK_SIZE];
@@ -104,15 +108,19 @@ impl Filesystem {
         if sb.orphan_file().is_some() && self.has_log {
             sb.set_orphan_present(true);
         }
-        write_super(&*self.dev, sb, self.sb_place)
+        // Nothing has to be durable before it: one flush for it and for all that was written earlier.
+        write_super_with(&*self.dev, sb, self.sb_place, BioFlags::empty())?;
+        Ok(self.dev.flush()?)
     }
 
     /// The mount in the superblock: how often, when, where; and that the image is in use from here on.
     pub(crate) fn mark_mounted(&self) -> Result<()> {
         let mut sb = self.sb.lock();
-        let count = sb.mount_count();
-        sb.set_mount_count(count.saturating_add(1));
-        sb.set_mount_time(self.now().seconds);
+        if self.options.counted {
+            let count = sb.mount_count();
+            sb.set_mount_count(count.saturating_add(1));
+            sb.set_mount_time(self.now().seconds);
+        }
         if let Some(dir) = &self.options.mounted_on {
             sb.set_last_mounted(dir.as_bytes());
         }

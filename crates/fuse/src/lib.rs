@@ -32,7 +32,7 @@ pub use error::{FuseError, Undelivered};
 pub use mount::{Agent, MountKind, MountMethod, MountOptions, Unmounter, force_unmount, remount, serve_agent, unmount};
 pub use rustix::io::Errno;
 pub use server::{Config, InitOffer, Server};
-pub use sys::{Control, control};
+pub use sys::{Control, control, kernel_gid, kernel_uid};
 pub use transport::dirbuf::{DirAdd, DirBuf};
 pub use transport::notify::Notifier;
 pub use transport::reply::*;

@@ -1,4 +1,5 @@
-//! The one place with `unsafe`: an ioctl and a scheduling policy that no safe wrapper offers.
+//! The one place with `unsafe`: an ioctl, a scheduling policy, and the kernel's word on who we are, for which there are
+//! no safe wrappers.
 //!
 //! # Locking
 //! None.
@@ -9,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result};
 use rustix::ioctl::{NoArg, Opcode, Setter, ioctl, opcode};
-use rustix::process::Pid;
+use rustix::process::{Gid, Pid, Uid};
 
 /// Linux: `FUSE_DEV_IOC_CLONE`, include/uapi/linux/fuse.h: _IOR(229, 0, uint32_t).
 const FUSE_DEV_IOC_CLONE: Opcode = opcode::read::<u32>(229, 0);
@@ -40,10 +41,10 @@ pub enum Control {
 }
 
 impl Control {
-    pub(crate) const FREEZE: u32 = opcode::none(0xEB, 1);
-    pub(crate) const THAW: u32 = opcode::none(0xEB, 2);
-    pub(crate) const READ_ONLY: u32 = opcode::none(0xEB, 3);
-    pub(crate) const READ_WRITE: u32 = opcode::none(0xEB, 4);
+    pub(crate) const FREEZE: u32 = opcode::none(0xEB, 1) as u32;
+    pub(crate) const THAW: u32 = opcode::none(0xEB, 2) as u32;
+    pub(crate) const READ_ONLY: u32 = opcode::none(0xEB, 3) as u32;
+    pub(crate) const READ_WRITE: u32 = opcode::none(0xEB, 4) as u32;
 }
 
 /// Tells the server of the mount whose root `dir` is.
@@ -52,12 +53,25 @@ pub fn control(dir: impl AsFd, what: Control) -> Result<()> {
     // mount.
     unsafe {
         match what {
-            Control::Freeze => ioctl(dir, NoArg::<{ Control::FREEZE }>::new()),
-            Control::Thaw => ioctl(dir, NoArg::<{ Control::THAW }>::new()),
-            Control::ReadOnly => ioctl(dir, NoArg::<{ Control::READ_ONLY }>::new()),
-            Control::ReadWrite => ioctl(dir, NoArg::<{ Control::READ_WRITE }>::new()),
+            Control::Freeze => ioctl(dir, NoArg::<{ Control::FREEZE as Opcode }>::new()),
+            Control::Thaw => ioctl(dir, NoArg::<{ Control::THAW as Opcode }>::new()),
+            Control::ReadOnly => ioctl(dir, NoArg::<{ Control::READ_ONLY as Opcode }>::new()),
+            Control::ReadWrite => ioctl(dir, NoArg::<{ Control::READ_WRITE as Opcode }>::new()),
         }
     }
+}
+
+/// The effective user as the kernel knows it. Under fakeroot(1) the C library's geteuid(2) says root; mount(2) and the
+/// peers of a mount go by this one.
+pub fn kernel_uid() -> Uid {
+    // SAFETY: takes no argument and cannot fail.
+    Uid::from_raw(unsafe { libc::syscall(libc::SYS_geteuid) } as u32)
+}
+
+/// As [`kernel_uid`], the effective group.
+pub fn kernel_gid() -> Gid {
+    // SAFETY: takes no argument and cannot fail.
+    Gid::from_raw(unsafe { libc::syscall(libc::SYS_getegid) } as u32)
 }
 
 /// Gives a thread of this process (None: the calling one) the policy SCHED_IDLE, or SCHED_OTHER again. Only with a

@@ -132,8 +132,19 @@ impl Journal {
         log.homeward = Some(Homeward { last, durable: false });
     }
 
-    /// Ends what is under way and writes home until no more than `keep` stays, waiting for all of it.
+    /// Ends what is under way and writes home until no more than `keep` stays, waiting for all of it; then the space in
+    /// the log may be used again.
     pub(crate) fn free_up(&self, log: &mut Log, keep: Keep) -> Result<()> {
+        self.bring_home(log, keep, true)
+    }
+
+    /// Ends what is under way and writes everything home, durably. No space in the log may be used again before the
+    /// caller has marked it empty: its superblock stays as it is.
+    pub(crate) fn empty(&self, log: &mut Log) -> Result<()> {
+        self.bring_home(log, Keep::NOTHING, false)
+    }
+
+    fn bring_home(&self, log: &mut Log, keep: Keep, reuse: bool) -> Result<()> {
         loop {
             if let Some(homeward) = log.homeward.take() {
                 self.stats.checkpoints_waited.inc();
@@ -143,7 +154,7 @@ impl Journal {
                 }
                 // Home is durable; only now may the log space be used again, and the superblock must say so first.
                 log.move_tail(homeward.last);
-                if let Some(disk) = &log.disk {
+                if let (Some(disk), true) = (&log.disk, reuse) {
                     disk.write_superblock(&*self.dev, BioFlags::FUA)?;
                 }
                 self.retire(log, homeward.last);

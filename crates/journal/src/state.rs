@@ -14,7 +14,6 @@ use extant_cache::{Buffer, BufferCache, IoWait};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::Tid;
 
-use crate::checkpoint::Keep;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::log::{Log, LogLocation};
@@ -636,10 +635,8 @@ impl Journal {
         }
         let r = self.commit().and_then(|()| {
             let mut log = self.log.lock();
-            let emptied = self
-                .free_up(&mut log, Keep::NOTHING)
-                .and_then(|()| Ok(self.dev.flush()?))
-                .and_then(|()| log.mark_empty(&*self.dev));
+            let emptied =
+                self.empty(&mut log).and_then(|()| Ok(self.dev.flush()?)).and_then(|()| log.mark_empty(&*self.dev));
             self.let_go(log, None);
             emptied
         });

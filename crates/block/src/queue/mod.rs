@@ -129,6 +129,11 @@ impl Queue {
 }
 
 impl Path {
+    /// The flags of a write without a flush before it that would have nothing to do.
+    fn needed(&self, flags: BioFlags) -> BioFlags {
+        if self.flushed.is_so() { flags.difference(BioFlags::PREFLUSH) } else { flags }
+    }
+
     fn count(&self, bio: &Bio) {
         match bio.op {
             BioOp::Read => self.counters.read(bio.len),
@@ -230,10 +235,11 @@ impl BlockDevice for Queue {
         self.path.flushed.is_so()
     }
 
-    fn submit(&self, bio: Bio) {
+    fn submit(&self, mut bio: Bio) {
         if let Err(e) = self.check(&bio) {
             return bio.complete(Err(e));
         }
+        bio.flags = self.path.needed(bio.flags);
         if bio.op == BioOp::Flush && self.is_flushed() {
             return bio.complete(Ok(()));
         }
@@ -268,6 +274,7 @@ impl BlockDevice for Queue {
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
         let len = total_len(pieces);
         check_range(self, BioOp::Write, offset, len)?;
+        let flags = self.path.needed(flags);
         self.path.counters.write(len, flags);
         self.write_with(flags, |inner| inner.write_at(offset, pieces, flags))
     }
@@ -291,6 +298,7 @@ impl BlockDevice for Queue {
 
     fn write_zeroes(&self, offset: u64, len: u64, flags: BioFlags) -> Result<()> {
         check_range(self, BioOp::WriteZeroes, offset, len)?;
+        let flags = self.path.needed(flags);
         self.path.counters.write_zeroes(flags);
         self.write_with(flags, |inner| inner.write_zeroes(offset, len, flags))
     }

@@ -18,6 +18,7 @@ pub use self::verbs::{
 };
 use crate::commands::lab::LabArgs;
 use crate::mount_options;
+use crate::owner::Given;
 use crate::record::Format;
 
 /// Mount, inspect and change ext2/3/4 images, and copy in and out of them, without root.
@@ -257,21 +258,24 @@ pub struct InfoArgs {
     pub json: bool,
 }
 
-/// List a directory
+/// List directories
 ///
-/// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name. With
-/// -R, -0 and --json give whole paths.
+/// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name. Of
+/// several paths, files come first, and each directory has a heading. With -R or several paths, -0 and --json give
+/// whole paths.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant ls disk.img
   extant ls -lh disk.img /etc
+  extant ls -lt disk.img /var/log /tmp
   extant ls -R -0 disk.img /home | xargs -0 printf '%s\\n'")]
 #[command(disable_help_flag = true)]
 pub struct LsArgs {
     /// Image file or block device; or IMAGE:PATH
     pub image: OsString,
-    /// Path in the image [default: /]
-    pub path: Option<OsString>,
+    /// Paths in the image [default: /]
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<OsString>,
     /// Long format
     #[arg(short)]
     pub long: bool,
@@ -281,6 +285,21 @@ pub struct LsArgs {
     /// Subdirectories too
     #[arg(short = 'R', long)]
     pub recursive: bool,
+    /// Directories themselves, not what is in them
+    #[arg(short = 'd', long)]
+    pub directory: bool,
+    /// The newest first
+    #[arg(short = 't')]
+    pub time: bool,
+    /// The largest first
+    #[arg(short = 'S', conflicts_with = "time")]
+    pub size: bool,
+    /// The other way round
+    #[arg(short, long)]
+    pub reverse: bool,
+    /// Inode numbers
+    #[arg(short, long)]
+    pub inode: bool,
     /// For fingers that are used to them: all names are listed anyway, one a line, with numbers for owners
     #[arg(short = 'a', short_aliases = ['A', '1'], hide = true, action = clap::ArgAction::Count)]
     pub usual: u8,
@@ -357,7 +376,13 @@ pub struct TreeArgs {
   tar c dir | extant cp - disk.img:/dir.tar
 
 Images are not trusted: what is copied out of one gets no set-user-ID and set-group-ID bits, device files are left out, and so are \
-attributes of security and trusted, unless --privileges asks for them. That takes root.")]
+attributes of security and trusted, unless --privileges asks for them. That takes root.
+
+Under fakeroot(1) a copy stores the owners, modes and devices that fakeroot shows, as if by root. A statically linked extant cannot see \
+them.
+
+SOURCE_DATE_EPOCH, in seconds since 1970, makes a copy reproducible: no later time is stored, access times are those of modification, and \
+the same copy into copies of one image leaves the same bytes.")]
 pub struct CpArgs {
     /// What to copy, and last where to
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
@@ -377,17 +402,14 @@ pub struct CpArgs {
     /// Say what is copied
     #[arg(short, long)]
     pub verbose: bool,
-    /// Whom everything that is copied into an image is to belong to
-    #[arg(long, value_name = "UID:GID", value_parser = owner)]
-    pub owner: Option<(u32, u32)>,
+    #[command(flatten)]
+    pub owner: OwnerArg,
+    /// Follow symbolic links to directories that are in the image where the source has a directory
+    #[arg(long)]
+    pub keep_directory_symlink: bool,
     /// Out of an image, copy set-ID bits, devices, and attributes of security and trusted
     #[arg(long)]
     pub privileges: bool,
-}
-
-fn owner(text: &str) -> Result<(u32, u32), String> {
-    let ids = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
-    ids.ok_or_else(|| format!("'{text}' is not UID:GID, two numbers"))
 }
 
 /// Print the completions of a shell
@@ -405,6 +427,15 @@ pub struct CompletionsArgs {
   extant man ~/.local/share/man/man1")]
 pub struct ManArgs {
     pub dir: Option<PathBuf>,
+}
+
+// No doc comment, see below.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct OwnerArg {
+    /// Whom everything that is made in an image is to belong to: numbers, or names that this host knows. Otherwise it
+    /// belongs to the caller if that is root, and else to whom its directory belongs to
+    #[arg(long, value_name = "USER:GROUP", value_parser = Given::parse)]
+    pub owner: Option<Given>,
 }
 
 // A command that names images: its own arguments, and the options that all such commands have. No doc comment on either
@@ -432,4 +463,9 @@ pub struct ImageArgs {
     /// Read what there is of a damaged image; exit status 4 if anything is hurt
     #[arg(long, global = true)]
     pub rescue: bool,
+    /// Where random numbers begin that a change draws (generations of inodes, groups of directories): the same number
+    /// on copies of an image leaves the same image. SOURCE_DATE_EPOCH sets one, too, and is the newest time that is
+    /// written
+    #[arg(long, value_name = "N", global = true)]
+    pub seed: Option<u64>,
 }

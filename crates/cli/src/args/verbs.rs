@@ -11,6 +11,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::OwnerArg;
+use crate::owner::Given;
 use crate::record::Format;
 
 /// `-h` is taken: by human-readable sizes or by links that are not followed.
@@ -62,6 +64,8 @@ pub struct MkdirArgs {
     /// Say what is made
     #[arg(short, long)]
     pub verbose: bool,
+    #[command(flatten)]
+    pub owner: OwnerArg,
 }
 
 /// Make a hard or symbolic link
@@ -85,6 +89,8 @@ pub struct LnArgs {
     /// Take LINK for a name even if it leads to a directory
     #[arg(short, long)]
     pub no_dereference: bool,
+    #[command(flatten)]
+    pub owner: OwnerArg,
 }
 
 /// Rename files and directories within an image
@@ -138,7 +144,8 @@ pub struct ChmodArgs {
 #[command(disable_help_flag = true)]
 pub struct ChownArgs {
     /// USER:GROUP
-    pub owner: String,
+    #[arg(value_parser = Given::parse)]
+    pub owner: Given,
     /// What to change, as IMAGE:PATH
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub paths: Vec<OsString>,
@@ -193,6 +200,8 @@ pub struct MknodArgs {
     /// Mode, as chmod takes it
     #[arg(short, long)]
     pub mode: Option<String>,
+    #[command(flatten)]
+    pub owner: OwnerArg,
 }
 
 /// Set times; make files that are not there
@@ -225,6 +234,8 @@ pub struct TouchArgs {
     pub date: Option<String>,
     #[arg(short = 't', conflicts_with = "date", help = "[[CC]YY]MMDDhhmm[.ss], UTC")]
     pub stamp: Option<String>,
+    #[command(flatten)]
+    pub owner: OwnerArg,
     #[command(flatten)]
     pub help: LongHelp,
 }
@@ -284,14 +295,16 @@ pub struct DfArgs {
 
 /// Search for files
 ///
-/// Tests, which all must hold: -name, -iname and -path PATTERN, -type fdlcbps, -size [+-]N[cwbkMG], -links, -inum,
-/// -uid,
-/// -gid and -mtime [+-]N, -perm [-/]MODE, -empty; ! before one turns it round. -maxdepth N and -mindepth N. -print0 (or
-/// -0) ends paths with NUL.
+/// The words are those of find(1). Tests: -name, -iname and -path PATTERN, -type fdlcbps, -size [+-]N[cwbkMG], -links,
+/// -inum, -uid, -gid and -mtime [+-]N, -user and -group NAME, -perm [-/]MODE, -newer FILE (of the host, or
+/// IMAGE:PATH), -empty. All must hold; -o is or, ! negates the next one, and parentheses group. -prune leaves out what
+/// is below a directory. -maxdepth N and -mindepth N. -print0 (or -0) ends paths with NUL.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant find disk.img -name '*.conf' -type f
   extant find disk.img:/usr -perm -4000
+  extant find disk.img -newer stamp -type f
+  extant find disk.img -path /proc -prune -o -name '*.so' -print
   extant find disk.img:/var -size +10M -print0 | xargs -0 printf '%s\\n'")]
 pub struct FindArgs {
     /// Print JSON
@@ -392,6 +405,8 @@ pub struct ScriptArgs {
     /// Say each line before it is done
     #[arg(short, long)]
     pub verbose: bool,
+    #[command(flatten)]
+    pub owner: OwnerArg,
 }
 
 /// A line of a script.

@@ -6,13 +6,14 @@
 use extant_fs::SetAttr;
 use extant_ondisk::inode::FileType;
 
-use super::verb::{Images, Report, caller, each};
+use super::verb::{Images, Report, each};
 use crate::args::ChmodArgs;
 use crate::failure::Result;
+use crate::owner::umask;
 use crate::{image, mode};
 
 pub fn run(args: &ChmodArgs, images: &mut Images) -> Result<()> {
-    let umask = caller().umask;
+    let umask = umask();
     // A mode that is none is found before anything has changed.
     mode::apply(&args.mode, 0, umask)?;
     let mut report = Report::default();

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use extant_block::BlockDevice;
-use extant_fs::{MountOptions, StatFs, probe_superblock, probe_superblock_at};
+use extant_fs::{StatFs, probe_superblock, probe_superblock_at};
 use extant_ondisk::features::{self, Incompat, MountMode};
 use extant_ondisk::partition::{Source, Table};
 use extant_ondisk::superblock::{FsState, SuperBlock};
@@ -42,11 +42,13 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     }
     drop(whole);
     let dev = open_device(&spec, &access)?;
-    let named = read_only(how);
+    let named = how.mount_options(true)?;
     let (sb, backup) = match probe_superblock_at(&*dev, named.superblock, named.rescue) {
         Ok(found) => found,
         // Says it better.
-        Err(e) => return Err(image::mount(dev, read_only(how)).err().unwrap_or_else(|| Failure::op(e.to_string()))),
+        Err(e) => {
+            return Err(image::mount(dev, named).err().unwrap_or_else(|| Failure::op(e.to_string())));
+        }
     };
     let mounted = image::mount(dev.clone(), named);
     let facts = Facts {
@@ -66,10 +68,6 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     }
     out.flush()?;
     image::refuse_damage(mounted.iter().filter(|fs| fs.rescues()).map(|fs| &**fs))
-}
-
-fn read_only(how: &ImageArgs) -> MountOptions {
-    MountOptions { threads: false, ..how.mount_options(true) }
 }
 
 fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevice>, table: &Table) -> Result<()> {

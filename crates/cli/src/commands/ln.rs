@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use extant_fs::{Error, NewNode};
 
-use super::verb::{Images, caller};
+use super::verb::Images;
 use crate::args::LnArgs;
 use crate::failure::{Failure, Result};
+use crate::owner::umask;
 
 pub fn run(args: &LnArgs, images: &mut Images) -> Result<()> {
     let mut link = images.file(&args.link)?;
@@ -49,7 +50,7 @@ pub fn run(args: &LnArgs, images: &mut Images) -> Result<()> {
         Some(inode) => link.fs.link(&inode, &dir, name).map_err(failed),
         None => {
             let node = NewNode::symlink(args.target.as_bytes());
-            link.fs.create(&dir, name, node, caller()).map(drop).map_err(failed)
+            images.owner(&args.owner).create(&link.fs, &dir, name, node, umask()).map(drop).map_err(failed)
         }
     }
 }

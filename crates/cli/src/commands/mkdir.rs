@@ -5,10 +5,11 @@
 
 use extant_fs::{Error, NewNode, SetAttr};
 
-use super::verb::{File, Images, Report, caller};
+use super::verb::{File, Images, Report};
 use crate::args::MkdirArgs;
 use crate::failure::Result;
 use crate::mode;
+use crate::owner::{Owner, umask};
 
 pub fn run(args: &MkdirArgs, images: &mut Images) -> Result<()> {
     if let Some(mode) = &args.mode {
@@ -19,24 +20,23 @@ pub fn run(args: &MkdirArgs, images: &mut Images) -> Result<()> {
     for path in &args.paths {
         let file = images.file(path)?;
         images.stop.check()?;
-        let made = one(args, &file);
+        let made = one(args, &file, images.owner(&args.owner));
         report.note(made)?;
     }
     report.end()
 }
 
-fn one(args: &MkdirArgs, file: &File) -> Result<()> {
+fn one(args: &MkdirArgs, file: &File, owner: Owner) -> Result<()> {
     let failed = |e| file.failed(e);
     if args.parents && file.as_dir().is_some() {
         return Ok(());
     }
-    let cred = caller();
     if args.parents {
         let above = &file.path[..file.path.len() - trailing(&file.path)];
-        file.fs.make_dirs(above, 0o777, cred).map_err(failed)?;
+        owner.make_dirs(&file.fs, above, umask()).map_err(failed)?;
     }
     let (dir, name) = file.parent()?;
-    let inode = match file.fs.create(&dir, name, NewNode::directory(0o777), cred) {
+    let inode = match owner.create(&file.fs, &dir, name, NewNode::directory(0o777), umask()) {
         Err(Error::Exists) if args.parents && file.as_dir().is_some() => return Ok(()),
         other => other.map_err(failed)?,
     };

@@ -6,10 +6,11 @@
 use extant_fs::{NewNode, SetAttr};
 use extant_ondisk::inode::{DeviceNr, FileType};
 
-use super::verb::{Images, caller};
+use super::verb::Images;
 use crate::args::{MknodArgs, NodeKind};
 use crate::failure::{Failure, Result};
 use crate::mode;
+use crate::owner::umask;
 
 pub fn run(args: &MknodArgs, images: &mut Images) -> Result<()> {
     let (kind, device) = match (args.kind, args.major, args.minor) {
@@ -25,7 +26,7 @@ pub fn run(args: &MknodArgs, images: &mut Images) -> Result<()> {
     let file = images.file(&args.path)?;
     let (dir, name) = file.parent_of_file()?;
     let node = NewNode { mode: kind.mode_bits() | 0o666, rdev: device, target: None };
-    let inode = file.fs.create(&dir, name, node, caller()).map_err(|e| file.failed(e))?;
+    let inode = images.owner(&args.owner).create(&file.fs, &dir, name, node, umask()).map_err(|e| file.failed(e))?;
     if mode.is_some() {
         let set = SetAttr { mode, ..SetAttr::default() };
         file.fs.setattr(&inode, &set).map_err(|e| file.failed(e))?;

@@ -16,9 +16,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use extant_fuse::{Control, Errno, FuseError};
+use extant_fuse::{Control, Errno, FuseError, kernel_uid};
 use extant_lab::measure::Recorded;
-use rustix::process::geteuid;
 
 use crate::args::{MountArgs, MountHelper, UnmountArgs};
 use crate::commands::unmount;
@@ -126,7 +125,7 @@ fn mount_args(image: OsString, dir: PathBuf, options: Vec<String>) -> MountArgs 
 /// What fstab says and mount(8) has not passed on: what it takes for its default is not ours, which only root's mounts
 /// get; and what part of the image is to be seen.
 fn from_fstab(source: &OsStr, target: &Path) -> String {
-    let root = geteuid().is_root();
+    let root = kernel_uid().is_root();
     let listed = mount_table::fstab_options(&mount_table::absolute(Path::new(source)), &mount_table::absolute(target));
     let listed = listed.unwrap_or_default();
     let allowed: Vec<&str> = listed
@@ -145,7 +144,7 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
     let Some(mount) = mount_table::find_at(dir)?.filter(Mount::is_extant) else {
         return Err(failed("no mount of extant's to remount"));
     };
-    let root = geteuid().is_root();
+    let root = kernel_uid().is_root();
     let recorded = Watch::open(&mount.device, mount.user_id.unwrap_or(0)).and_then(|mut watch| watch.options());
     let known = recorded.clone().or_else(|| mount_table::fstab_options(&mount.source, dir)).unwrap_or_default();
     // What is not said stays as it is.
@@ -214,7 +213,7 @@ fn tell_server(dir: &Path, read_only: bool) -> Result<std::result::Result<(), Er
 fn mount_for_writing(old: &Mount, options: &[String]) -> Result<()> {
     let name = shown(old.dir.as_os_str().as_bytes());
     let failed = |what: &str| Failure::new(MOUNT, format!("{name}: it was mounted read-only{what}"));
-    if old.user_id != Some(geteuid().as_raw()) {
+    if old.user_id != Some(kernel_uid().as_raw()) {
         return Err(failed(" by somebody else, who alone may do this"));
     }
     if mount_table::read()?.iter().any(|other| other.dir != old.dir && other.is_same(old)) {

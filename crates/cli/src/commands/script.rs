@@ -25,6 +25,7 @@ use crate::args::{ImageArgs, Line, ScriptArgs};
 use crate::commands;
 use crate::failure::{Failure, Result, USAGE, both, warn};
 use crate::image::{self, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_image};
+use crate::owner::Owner;
 use crate::signals::{Input, Stop};
 use crate::text::shown;
 
@@ -68,11 +69,11 @@ fn at_once(
     stop: &Stop,
 ) -> Result<()> {
     let base = open_device(spec, &how.access(false))?;
-    let options = || MountOptions { write_through_bytes: Some(WRITE_THROUGH_BYTES), ..how.mount_options(false) };
+    let options = MountOptions { write_through_bytes: Some(WRITE_THROUGH_BYTES), ..how.mount_options(false)? };
     // Replays what a crash has left, and refuses what cannot be written.
-    close(&*image::mount(base.clone(), options())?)?;
+    close(&*image::mount(base.clone(), options.clone())?)?;
     let draft = Arc::new(Draft::new(base.clone(), side(base.size_bytes())?));
-    let fs = image::mount(draft.clone(), options())?;
+    let fs = image::mount(draft.clone(), options.clone())?;
     let refused = |e: extant_fs::Error| Failure::op(format!("{}: {e}", spec.shown()));
     if fs.has_borrowed_journal() || fs.superblock().journal_inode().is_none() {
         let _ = fs.unmount();
@@ -89,7 +90,7 @@ fn at_once(
     draft.commit().map_err(refused)?;
     drop(draft);
     // It is done, whatever happens now; this brings it from the journal to its place.
-    close(&*image::mount(base, options())?)
+    close(&*image::mount(base, options)?)
 }
 
 /// Where a draft's changes lie: a file without a name, which takes as much space as they do.
@@ -165,7 +166,8 @@ impl Script<'_> {
                 _ => first.trim_start_matches("error: ").to_owned(),
             })
         })?;
-        let images = &mut Images::inside(self.fs.clone(), self.stop.clone());
+        let owner = Owner::default().within(self.args.owner.owner);
+        let images = &mut Images::inside(self.fs.clone(), owner, self.stop.clone());
         match &parsed {
             Line::Rm(args) => commands::rm::run(args, images),
             Line::Mkdir(args) => commands::mkdir::run(args, images),
@@ -176,7 +178,7 @@ impl Script<'_> {
             Line::Mknod(args) => commands::mknod::run(args, images),
             Line::Touch(args) => commands::touch::run(args, images),
             Line::Xattr(args) => commands::xattr::run(args, images),
-            Line::Put(args) => commands::cp::put(args, &self.fs, self.stop),
+            Line::Put(args) => commands::cp::put(args, owner, &self.fs, self.stop),
             Line::Get(args) => commands::cp::get(args, &self.fs, self.stop),
         }?;
         Ok(true)
@@ -188,6 +190,7 @@ mod tests {
     use std::io;
 
     use super::*;
+    use crate::args::OwnerArg;
 
     /// Some lines, and then the signal that ends who writes them and us.
     struct Ended<'a>(&'a [u8], &'a Stop);
@@ -207,7 +210,13 @@ mod tests {
         let image = dir.path().join("a.img");
         let made = std::process::Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&image).arg("8m").status();
         assert!(made.expect("mke2fs").success());
-        let args = ScriptArgs { image: image.clone().into(), file: None, atomic: false, verbose: false };
+        let args = ScriptArgs {
+            image: image.clone().into(),
+            file: None,
+            atomic: false,
+            verbose: false,
+            owner: OwnerArg::default(),
+        };
         let stop = Stop::default();
         let fs = open_image(&ImageSpec::whole(&image), &ImageArgs::default(), false).expect("mounted");
         let mut script = Script { args: &args, name: "lines", fs: fs.clone(), stop: &stop, done: 0 };

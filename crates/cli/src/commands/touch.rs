@@ -6,9 +6,10 @@
 use extant_fs::{Error, NewNode, SetAttr, SetTime};
 use extant_ondisk::inode::FileType;
 
-use super::verb::{File, Images, Report, caller};
+use super::verb::{File, Images, Report};
 use crate::args::TouchArgs;
 use crate::failure::Result;
+use crate::owner::{Owner, umask};
 use crate::when;
 
 pub fn run(args: &TouchArgs, images: &mut Images) -> Result<()> {
@@ -21,20 +22,20 @@ pub fn run(args: &TouchArgs, images: &mut Images) -> Result<()> {
     for path in &args.paths {
         let file = images.file(path)?;
         images.stop.check()?;
-        let touched = one(args, &file, time);
+        let touched = one(args, &file, images.owner(&args.owner), time);
         report.note(touched)?;
     }
     report.end()
 }
 
-fn one(args: &TouchArgs, file: &File, time: SetTime) -> Result<()> {
+fn one(args: &TouchArgs, file: &File, owner: Owner, time: SetTime) -> Result<()> {
     let failed = |e| file.failed(e);
     let inode = match file.fs.walk(&file.path, !args.no_dereference) {
         Err(Error::NotFound) if args.no_create || args.no_dereference => return Ok(()),
         Err(Error::NotFound) => {
             let place = led_to(file)?;
             let (dir, name) = place.parent_of_file()?;
-            file.fs.create(&dir, name, NewNode::file(0o666), caller()).map_err(failed)?
+            owner.create(&file.fs, &dir, name, NewNode::file(0o666), umask()).map_err(failed)?
         }
         other => other.map_err(failed)?,
     };

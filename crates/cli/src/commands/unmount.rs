@@ -15,8 +15,7 @@ use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
 use extant_block::device::has_writer;
-use extant_fuse::{Errno, FuseError};
-use rustix::process::geteuid;
+use extant_fuse::{Errno, FuseError, kernel_uid};
 
 use crate::args::{UnmountArgs, UnmountHelper};
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, mention, plain_text, warn};
@@ -130,7 +129,7 @@ fn answers(dir: &Path) -> bool {
 /// Unmounts. What is busy only in passing is given a moment: a program that has been started and not run yet still has
 /// the files of the one that starts it. `deaf`: nobody will answer what the kernel asks on the way.
 fn take_down(mount: &Mount, lazy: bool, deaf: bool) -> std::result::Result<(), FuseError> {
-    let force = deaf && geteuid().is_root();
+    let force = deaf && kernel_uid().is_root();
     let down =
         || if force { extant_fuse::force_unmount(&mount.dir, lazy) } else { extant_fuse::unmount(&mount.dir, lazy) };
     let clock = Clock::real();

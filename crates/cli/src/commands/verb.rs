@@ -15,13 +15,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_fs::walk::{Visit, Walk};
-use extant_fs::{Cred, Error, Filesystem, InodeRef, Mounted};
-use rustix::process::{getegid, geteuid};
+use extant_fs::{Error, Filesystem, InodeRef, Mounted};
 
-use crate::args::ImageArgs;
+use crate::args::{ImageArgs, OwnerArg};
 pub use crate::failure::Report;
 use crate::failure::{Failure, Result, both};
 use crate::image::{self, ImageSpec, open_image};
+use crate::owner::Owner;
 use crate::place::Place;
 use crate::signals::Stop;
 use crate::text::shown;
@@ -33,6 +33,8 @@ pub struct Images {
     open: Vec<(ImageSpec, Mounted)>,
     /// Arguments are paths in this one.
     only: Option<Arc<Filesystem>>,
+    /// Whom what the command creates belongs to, where its own arguments do not say.
+    owner: Owner,
     pub stop: Stop,
 }
 
@@ -44,17 +46,36 @@ pub struct File {
 
 impl Images {
     pub fn for_reading(how: &ImageArgs) -> Images {
-        Images { how: how.clone(), read_only: true, open: Vec::new(), only: None, stop: Stop::default() }
+        Images {
+            how: how.clone(),
+            read_only: true,
+            open: Vec::new(),
+            only: None,
+            owner: Owner::default(),
+            stop: Stop::default(),
+        }
     }
 
     /// Signals end the command between two files; what was done stays.
     pub fn for_writing(how: &ImageArgs) -> Images {
-        Images { how: how.clone(), read_only: false, open: Vec::new(), only: None, stop: Stop::watch() }
+        Images {
+            how: how.clone(),
+            read_only: false,
+            open: Vec::new(),
+            only: None,
+            owner: Owner::default(),
+            stop: Stop::watch(),
+        }
     }
 
     /// Arguments are paths in `fs`, which the caller closes.
-    pub fn inside(fs: Arc<Filesystem>, stop: Stop) -> Images {
-        Images { how: ImageArgs::default(), read_only: false, open: Vec::new(), only: Some(fs), stop }
+    pub fn inside(fs: Arc<Filesystem>, owner: Owner, stop: Stop) -> Images {
+        Images { how: ImageArgs::default(), read_only: false, open: Vec::new(), only: Some(fs), owner, stop }
+    }
+
+    /// Whom what the command creates belongs to.
+    pub fn owner(&self, args: &OwnerArg) -> Owner {
+        self.owner.within(args.owner)
     }
 
     pub fn file(&mut self, arg: &OsStr) -> Result<File> {
@@ -164,13 +185,6 @@ impl File {
     pub fn shown(&self) -> String {
         format!("{}: {}", self.fs.image(), shown(&self.path))
     }
-}
-
-/// Whom new files belong to, and their mode's mask.
-pub fn caller() -> Cred {
-    let mask = rustix::process::umask(rustix::fs::Mode::empty());
-    rustix::process::umask(mask);
-    Cred { uid: geteuid().as_raw(), gid: getegid().as_raw(), umask: mask.bits() as u16 }
 }
 
 /// Calls `f` for a file, and with `recursive` for everything below it, directories before what they contain. The last

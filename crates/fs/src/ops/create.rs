@@ -24,7 +24,7 @@ use crate::dir;
 use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeRef};
+use crate::inode::{Attr, Inode, InodeRef};
 use crate::map::{MapRoot, MapStore};
 use crate::ops::credits;
 use crate::ops::evict::note_abandoned;
@@ -42,6 +42,15 @@ pub struct Cred {
     pub gid: u32,
     /// Applied to the mode of what is created, unless the directory has a default ACL.
     pub umask: u16,
+}
+
+impl Cred {
+    /// The same caller, without privilege: a mount or a tool shows all files as the caller's own, whatever the image
+    /// says. What such a caller creates gets the owner (`uid`) and the group (`gid`) of its directory.
+    #[must_use]
+    pub fn of_directory(self, dir: &Attr, uid: bool, gid: bool) -> Cred {
+        Cred { uid: if uid { dir.uid } else { self.uid }, gid: if gid { dir.gid } else { self.gid }, ..self }
+    }
 }
 
 /// What to create.

@@ -227,6 +227,9 @@ pub struct MountOptions {
     pub clock: Clock,
     /// Background threads. Without them (tests, tools) waiting does the work itself.
     pub threads: bool,
+    /// Counts as a mount in the superblock (`s_mnt_count`, `s_mtime`): e2fsck's intervals go by that. A tool that
+    /// changes an image and leaves does not count.
+    pub counted: bool,
     /// Shown as `s_last_mounted`.
     pub mounted_on: Option<String>,
     /// Seed for inode generations and directory placement; drawn from the clock when `None`.
@@ -268,6 +271,7 @@ impl Default for MountOptions {
             discard: None,
             clock: Clock::real(),
             threads: true,
+            counted: true,
             mounted_on: None,
             seed: None,
             messages: Messages::default(),

@@ -11,13 +11,12 @@
 
 use extant_base::sync::atomic::Ordering;
 use extant_fs::LABEL_MAX;
-use rustix::process::geteuid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::FsServer;
 use super::errno::errno;
 use crate::Errno;
-use crate::sys::Control;
+use crate::sys::{Control, kernel_uid};
 use crate::transport::reply::ReplyIoctl;
 use crate::types::{IoctlArgs, Request};
 
@@ -42,7 +41,7 @@ impl FsServer {
                 | Control::READ_ONLY
                 | Control::READ_WRITE
         );
-        if changes && req.uid != 0 && req.uid != geteuid().as_raw() {
+        if changes && req.uid != 0 && req.uid != kernel_uid().as_raw() {
             reply.error(Errno::PERM);
             return None;
         }

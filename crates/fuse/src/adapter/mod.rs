@@ -231,16 +231,10 @@ impl FsServer {
         if self.dont_mask.load(Ordering::Relaxed) {
             cred.umask = (umask & 0o777) as u16;
         }
-        if self.options.uid.is_some() || self.options.gid.is_some() {
-            let stored = self.fs.getattr(dir);
-            if self.options.uid.is_some() {
-                cred.uid = stored.uid;
-            }
-            if self.options.gid.is_some() {
-                cred.gid = stored.gid;
-            }
+        match (self.options.uid.is_some(), self.options.gid.is_some()) {
+            (false, false) => cred,
+            (uid, gid) => cred.of_directory(&self.fs.getattr(dir), uid, gid),
         }
-        cred
     }
 
     /// Ends a freeze, if there is one, after what the controller has begun: of a mount that was detached from its

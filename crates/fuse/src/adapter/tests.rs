@@ -172,7 +172,7 @@ fn an_answer_from_before_a_new_name_does_not_stay_true_of_the_directory() {
         loop {
             let seen = stat(&d).expect("stat");
             let seen = (seen.st_nlink, seen.st_mtime, seen.st_mtime_nsec);
-            if seen == (3, is.mtime.sec, u64::from(is.mtime.nsec)) {
+            if seen == (3, is.mtime.sec, i64::from(is.mtime.nsec)) {
                 return;
             }
             assert!(clock.now_ns() < end, "the kernel shows {seen:?} of {is:?}");

@@ -24,11 +24,10 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, stat, statfs, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::process::{getegid, geteuid};
 
 pub use self::agent::{Agent, serve_agent};
 use crate::error::FuseError;
-use crate::sys;
+use crate::sys::{self, kernel_gid, kernel_uid};
 
 /// What is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -137,7 +136,7 @@ impl MountOptions {
             if !blksize.is_power_of_two() || blksize < 512 {
                 return bad("blksize", "not a power of two of at least 512");
             }
-            if self.method == MountMethod::Fusermount || !geteuid().is_root() {
+            if self.method == MountMethod::Fusermount || !kernel_uid().is_root() {
                 return bad("fuseblk", "only root can mount a block device through FUSE");
             }
         }
@@ -196,7 +195,7 @@ pub(crate) fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Mounted
     let direct = match options.method {
         MountMethod::Direct => true,
         MountMethod::Fusermount => false,
-        MountMethod::Auto => geteuid().is_root(),
+        MountMethod::Auto => kernel_uid().is_root(),
     };
     if direct {
         match mount_direct(&path, options) {
@@ -219,8 +218,8 @@ fn mount_direct(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseErro
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={}{}",
         fd.as_raw_fd(),
-        geteuid().as_raw(),
-        getegid().as_raw(),
+        kernel_uid().as_raw(),
+        kernel_gid().as_raw(),
         options.fuse_options()
     );
     let kind = match options.kind {

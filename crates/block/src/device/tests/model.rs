@@ -73,6 +73,7 @@ pub fn run(dev: &dyn BlockDevice, requests: &[Op], discards_zero: bool) {
                 let n = n.min(SECTORS - at);
                 let (offset, data) = (at * 512, content(at, n * 512, fill));
                 let flags = BioFlags::from_bits_truncate(flags);
+                let needless = if dev.is_flushed() { BioFlags::PREFLUSH } else { BioFlags::empty() };
                 let parts = split(&data, pieces);
                 if bio {
                     // Unaligned on purpose: the memory starts seven bytes into its buffer.
@@ -91,7 +92,7 @@ pub fn run(dev: &dyn BlockDevice, requests: &[Op], discards_zero: bool) {
                 model[offset as usize..][..data.len()].copy_from_slice(&data);
                 expected.writes += 1;
                 expected.write_bytes += n * 512;
-                expected.flushes += u64::from(flags.bits().count_ones());
+                expected.flushes += u64::from(flags.difference(needless).bits().count_ones());
             }
             Op::Read { at, len } => {
                 let len = len.min(SIZE - at) as usize;

@@ -5,15 +5,16 @@
 
 use std::sync::Arc;
 
-use extant_fs::{Cred, Damage, Error, Filesystem, InodeRef, NewNode, SetAttr, SetMode, SetTime, WriteFlags};
+use extant_fs::{Damage, Error, Filesystem, InodeRef, NewNode, SetAttr, SetMode, SetTime, WriteFlags};
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
-use rustix::process::{getegid, geteuid};
 
 use super::side::{Content, Id, Node, Sink, Source, Step, Trouble, Xattrs};
 use crate::content::{self, Ended};
 use crate::failure::{Failure, HURT, Result};
 use crate::image;
+use crate::owner::{Given, Owner};
+use crate::source_date::SourceDate;
 use crate::text::shown;
 
 /// An inode's number is all that there is to tell it.
@@ -114,32 +115,22 @@ impl Source for ImageSource {
     }
 }
 
-/// Whom what is brought in belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// Whom it belongs to where it comes from.
-    Kept,
-    /// Whoever runs this.
-    Caller,
-    Given {
-        uid: u32,
-        gid: u32,
-    },
-}
-
 pub struct ImageSink {
     fs: Arc<Filesystem>,
-    cred: Cred,
     owner: Owner,
+    /// Files belong to whom they belong to where they come from, unless the command line names somebody.
+    keeps_owners: bool,
+    /// The newest time that is stored.
+    date: Option<SourceDate>,
 }
 
 impl ImageSink {
-    pub fn new(fs: Arc<Filesystem>, owner: Owner) -> ImageSink {
-        let (uid, gid) = match owner {
-            Owner::Given { uid, gid } => (uid, gid),
-            _ => (geteuid().as_raw(), getegid().as_raw()),
-        };
-        ImageSink { fs, cred: Cred { uid, gid, umask: 0 }, owner }
+    pub fn new(fs: Arc<Filesystem>, owner: Owner, keeps_owners: bool) -> Result<ImageSink> {
+        Ok(ImageSink { fs, owner, keeps_owners, date: SourceDate::from_environment()? })
+    }
+
+    fn create(&self, parent: &InodeRef, name: &[u8], node: NewNode<'_>) -> Step<InodeRef> {
+        Ok(self.owner.create(&self.fs, parent, name, node, 0)?)
     }
 
     fn find(&self, parent: &InodeRef, name: &[u8]) -> Step<Option<InodeRef>> {
@@ -163,17 +154,19 @@ impl ImageSink {
             self.fs.setattr(inode, &SetAttr { size, ..SetAttr::default() })?;
         }
         let link = node.kind == FileType::Symlink;
-        let owner = match self.owner {
-            Owner::Kept => Some((node.uid, node.gid)),
-            Owner::Given { uid, gid } => Some((uid, gid)),
-            Owner::Caller => None,
+        let kept = Given { uid: Some(node.uid), gid: Some(node.gid) };
+        let owner = self.owner.given().or(if self.keeps_owners { kept } else { Given::default() });
+        let (atime, mtime) = match self.date {
+            // Reading moves the one: then it is another each time.
+            Some(date) => (date.clamp(node.mtime), date.clamp(node.mtime)),
+            None => (node.atime, node.mtime),
         };
         let set = SetAttr {
             mode: (!link).then_some(node.mode),
-            uid: owner.map(|o| o.0),
-            gid: owner.map(|o| o.1),
-            atime: Some(SetTime::At(node.atime)),
-            mtime: Some(SetTime::At(node.mtime)),
+            uid: owner.uid,
+            gid: owner.gid,
+            atime: Some(SetTime::At(atime)),
+            mtime: Some(SetTime::At(mtime)),
             ..SetAttr::default()
         };
         self.fs.setattr(inode, &set)?;
@@ -215,11 +208,21 @@ impl Sink for ImageSink {
         Ok(found.map(|inode| (inode.file_type().unwrap_or(FileType::Regular), id(&inode))))
     }
 
-    fn directory(&self, parent: &InodeRef, name: &[u8]) -> Step<InodeRef> {
-        match self.find(parent, name)? {
+    fn directory(&self, parent: &InodeRef, name: &[u8], follow: bool) -> Step<InodeRef> {
+        let found = match self.find(parent, name)? {
+            // It cannot lead out of the image.
+            Some(link) if follow && link.file_type() == Some(FileType::Symlink) => {
+                self.fs.walk_at(parent, name, true).map(Some).or_else(|e| match e {
+                    Error::NotFound => Ok(Some(link)),
+                    e => Err(e),
+                })?
+            }
+            found => found,
+        };
+        match found {
             Some(inode) if inode.is_dir() => Ok(inode),
             Some(_) => Err(Trouble::here("something that is no directory is in the way")),
-            None => Ok(self.fs.create(parent, name, NewNode::directory(0o700), self.cred)?),
+            None => self.create(parent, name, NewNode::directory(0o700)),
         }
     }
 
@@ -250,7 +253,7 @@ impl Sink for ImageSink {
                 Ok(inode)
             }
             Some(_) => Err(Trouble::here("something that is no regular file is in the way")),
-            None => Ok(self.fs.create(parent, name, NewNode::file(0o600), self.cred)?),
+            None => self.create(parent, name, NewNode::file(0o600)),
         }
     }
 
@@ -284,7 +287,7 @@ impl Sink for ImageSink {
             FileType::Symlink => NewNode::symlink(target),
             kind => NewNode { mode: kind.mode_bits() | node.mode, rdev: node.device, target: None },
         };
-        let inode = self.fs.create(parent, name, new, self.cred)?;
+        let inode = self.create(parent, name, new)?;
         self.attributes(&inode, node, None, xattrs).map(Some)
     }
 

@@ -281,7 +281,8 @@ impl Sink for LocalSink {
         }
     }
 
-    fn directory(&self, parent: &Dir, name: &[u8]) -> Step<Dir> {
+    /// Nothing is followed on the host.
+    fn directory(&self, parent: &Dir, name: &[u8], _follow: bool) -> Step<Dir> {
         match mkdirat(&parent.fd, os(name), Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(e) => return Err(e.into()),

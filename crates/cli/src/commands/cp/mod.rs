@@ -25,7 +25,7 @@ use extant_fs::{Filesystem, Mounted};
 use extant_ondisk::inode::FileType;
 use rustix::process::geteuid;
 
-use self::inside::{ImageSink, ImageSource, Owner};
+use self::inside::{ImageSink, ImageSource};
 use self::local::LocalSource;
 use self::local_sink::LocalSink;
 use self::side::Sink;
@@ -33,6 +33,7 @@ use self::tree::Copy;
 use crate::args::{CpArgs, ImageArgs};
 use crate::failure::{Failure, Result, both};
 use crate::image::{self, ImageSpec, open_image};
+use crate::owner::Owner;
 use crate::place::Place;
 use crate::signals::Stop;
 use crate::text::shown;
@@ -51,12 +52,13 @@ pub fn run(args: &CpArgs, how: &ImageArgs) -> Result<()> {
     if from.iter().filter(|place| place.is_stream()).count() > 1 {
         return Err(Failure::usage("standard input can be copied once"));
     }
-    let owner = match args.owner {
-        Some((uid, gid)) if to.is_in_image() => Owner::Given { uid, gid },
-        Some(_) => return Err(Failure::usage("--owner is for files that are copied into an image")),
-        None if args.archive || args.preserve || geteuid().is_root() => Owner::Kept,
-        None => Owner::Caller,
-    };
+    for (given, option) in
+        [(args.owner.owner.is_some(), "--owner"), (args.keep_directory_symlink, "--keep-directory-symlink")]
+    {
+        if given && !to.is_in_image() {
+            return Err(Failure::usage(format!("{option} is for files that are copied into an image")));
+        }
+    }
     let stop = Stop::watch();
     let mut images = Images { how: how.clone(), ..Images::default() };
     let copied = match to {
@@ -66,7 +68,7 @@ pub fn run(args: &CpArgs, how: &ImageArgs) -> Result<()> {
             let spec = spec.clone().or(how.part());
             let fs = open_image(&spec, &how.for_destination(), false)?;
             images.add(&spec, Arc::clone(&fs));
-            let sink = ImageSink::new(Arc::clone(&fs), owner);
+            let sink = ImageSink::new(Arc::clone(&fs), Owner::default().within(args.owner.owner), keeps_owners(args))?;
             copy_all(args, from, &sink, path, &stop, &mut images)
         }
     };
@@ -74,19 +76,19 @@ pub fn run(args: &CpArgs, how: &ImageArgs) -> Result<()> {
     image::refuse_damage(images.open.iter().map(|(_, fs)| fs))
 }
 
+/// Whether files keep the owners that they have where they come from.
+fn keeps_owners(args: &CpArgs) -> bool {
+    args.archive || args.preserve || geteuid().is_root()
+}
+
 /// A script's `put`: the last argument is a path in `fs`, the others are the host's.
-pub fn put(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
-    let owner = match args.owner {
-        Some((uid, gid)) => Owner::Given { uid, gid },
-        None if args.archive || args.preserve || geteuid().is_root() => Owner::Kept,
-        None => Owner::Caller,
-    };
+pub fn put(args: &CpArgs, owner: Owner, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
     let Some((to, from)) = args.paths.split_last() else { return Err(Failure::usage("nothing to copy")) };
     let from: Vec<Place> = from.iter().map(|path| Place::Local(path.as_bytes().to_vec())).collect();
     if from.iter().any(Place::is_stream) {
         return Err(Failure::usage("the standard input is the script's"));
     }
-    let sink = ImageSink::new(fs.clone(), owner);
+    let sink = ImageSink::new(fs.clone(), owner.within(args.owner.owner), keeps_owners(args))?;
     copy_each(args, &from, &sink, to.as_bytes(), stop, &mut Images::default())
 }
 

@@ -145,8 +145,9 @@ pub trait Sink {
     fn is_within(&self, dir: &Self::Dir, id: Id) -> Step<bool>;
     /// What is called `name` there, not followed.
     fn look(&self, dir: &Self::Dir, name: &[u8]) -> Step<Option<(FileType, Id)>>;
-    /// A directory, which may be there; its attributes come last, so nobody else can look in.
-    fn directory(&self, parent: &Self::Dir, name: &[u8]) -> Step<Self::Dir>;
+    /// A directory, which may be there; its attributes come last, so nobody else can look in. `follow`: what a symbolic
+    /// link leads to counts as it.
+    fn directory(&self, parent: &Self::Dir, name: &[u8], follow: bool) -> Step<Self::Dir>;
     /// The directory `id` again, in which `below` is.
     fn parent(&self, below: &Self::Dir, id: Id) -> Step<Self::Dir>;
     /// A regular file, emptied if it is there. `named`: by the user, not by the source. `source`: what must not be

@@ -296,7 +296,15 @@ impl<'a, S: Sink> Copy<'a, S> {
                 return Err(at(Trouble::here("it is the same file")));
             }
         }
-        let dir = self.sink.directory(item.parent, item.name).map_err(at)?;
+        let mut follow = self.args.keep_directory_symlink;
+        if follow && let Some((FileType::Symlink, id)) = self.sink.look(item.parent, item.name).map_err(at)? {
+            // One that came with the sources may lead anywhere.
+            follow = !self.symlinks.contains(&id);
+        }
+        let dir = self.sink.directory(item.parent, item.name, follow).map_err(at)?;
+        if follow && self.shares(source) && self.sink.is_within(&dir, node.id).map_err(at)? {
+            return Err(at(Trouble::here("it leads into the directory that is copied")));
+        }
         self.say(|| source.show(item.from), item.to)?;
         Ok(dir)
     }

@@ -1,0 +1,111 @@
+//! `extant find`: searches for files by name, kind, size and the like.
+//!
+//! Main types: [`Search`] (where to begin, and how to print), [`Expression`] (what must hold). The words are those of
+//! find(1); nothing is executed: `-print0` is for xargs.
+//!
+//! # Locking
+//! None.
+
+mod expression;
+mod test;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use extant_fs::walk::{Visit, Walk};
+use extant_fs::{Filesystem, InodeRef};
+
+use self::expression::{Expression, Outcome, parse};
+use self::test::Candidate;
+use super::verb::{File, Images, Report};
+use crate::args::FindArgs;
+use crate::failure::{Failure, Result};
+use crate::image;
+use crate::record::{self, Format, Records};
+
+/// What was asked for.
+struct Search {
+    expression: Expression,
+    depth_max: usize,
+    depth_min: usize,
+    format: Format,
+}
+
+pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
+    let begins = |word: &OsString| word.as_bytes().starts_with(b"-") || word == "!" || word == "(" || word == ")";
+    let paths = args.words.iter().take_while(|word| !begins(word)).count();
+    let (paths, words) = args.words.split_at(paths);
+    if paths.is_empty() {
+        return Err(Failure::usage("find needs an image: IMAGE or IMAGE:PATH"));
+    }
+    let mut search = parse(words, images)?;
+    search.format = Format { json: args.json || search.format.json, null: args.null || search.format.null };
+    let mut records = Records::new(search.format)?;
+    let mut report = Report::default();
+    for path in paths {
+        // One that cannot be opened does not cut the list short.
+        let searched = images.file_or_image(path).and_then(|file| search.file(&file, &mut records, &mut report));
+        report.note(searched)?;
+    }
+    records.end()?;
+    report.end()
+}
+
+impl Search {
+    fn file(&self, file: &File, records: &mut Records, report: &mut Report) -> Result<()> {
+        let fs = &file.fs;
+        let top = file.walk(false)?;
+        let name = file.name().unwrap_or(b"/");
+        let pruned = self.visit(fs, &file.path, name, 0, &top, records, report)?;
+        let mut walk = Walk::new(fs, &file.path, top);
+        if self.depth_max == 0 || pruned {
+            walk.skip();
+        }
+        while let Some(visit) = walk.next() {
+            match visit {
+                Ok(Visit::Name(inode)) => {
+                    let pruned = self.visit(fs, walk.path(), walk.name(), walk.depth(), &inode, records, report)?;
+                    if walk.depth() >= self.depth_max || pruned {
+                        walk.skip();
+                    }
+                }
+                Ok(Visit::Left(_)) => {}
+                Err(e) => report.note(Err(image::at(fs, walk.path(), e)))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// True: what is below it is left out.
+    #[allow(clippy::too_many_arguments)] // one file, and where it goes
+    fn visit(
+        &self,
+        fs: &Filesystem,
+        path: &[u8],
+        name: &[u8],
+        depth: usize,
+        inode: &InodeRef,
+        records: &mut Records,
+        report: &mut Report,
+    ) -> Result<bool> {
+        if depth < self.depth_min {
+            return Ok(false);
+        }
+        let candidate = Candidate { fs, path, name, inode, attr: fs.getattr(inode) };
+        let mut outcome = Outcome::default();
+        if let Err(e) = self.expression.holds(&candidate, &mut outcome) {
+            report.note(Err(image::at(fs, path, e)))?;
+        }
+        for _ in 0..outcome.prints {
+            if !self.format.json {
+                records.path(path)?;
+                continue;
+            }
+            match record::file(fs, path, inode) {
+                Ok(record) => records.value(&record.into())?,
+                Err(e) => report.note(Err(image::at(fs, path, e)))?,
+            }
+        }
+        Ok(outcome.pruned)
+    }
+}

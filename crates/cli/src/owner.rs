@@ -1,0 +1,141 @@
+//! Whom files of an image belong to: what a command line says, and whom new files belong to where it says nothing.
+//!
+//! Main types: [`Given`] (`USER:GROUP`), [`Owner`] (the rule for what a command creates).
+//!
+//! What it does not do: permissions. Whoever may write the image file may change everything in it.
+//!
+//! # Locking
+//! None.
+
+use extant_fs::{Cred, Error, Filesystem, InodeRef, NewNode, SetAttr};
+use nix::unistd::{Group, User};
+use rustix::process::{getegid, geteuid};
+
+/// An owner, a group, or both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+}
+
+impl Given {
+    /// `USER`, `USER:GROUP`, `:GROUP`, `USER:` (the user's own group); numbers, or names of this host.
+    pub fn parse(text: &str) -> Result<Given, String> {
+        let wrong = |what: &str| format!("'{text}' is no owner (USER:GROUP): {what}");
+        let (user, group) = match text.split_once(':') {
+            Some((user, group)) => (user, Some(group)),
+            None => (text, None),
+        };
+        let known = match user.parse::<u32>() {
+            _ if user.is_empty() => None,
+            Ok(uid) => Some((uid, None)),
+            Err(_) => {
+                let found =
+                    User::from_name(user).ok().flatten().ok_or_else(|| wrong("this host knows no such user"))?;
+                Some((found.uid.as_raw(), Some(found.gid.as_raw())))
+            }
+        };
+        let gid = match group {
+            None => None,
+            Some("") => match known {
+                Some((_, Some(gid))) => Some(gid),
+                _ => return Err(wrong("no group is known for it")),
+            },
+            Some(group) => match group.parse() {
+                Ok(gid) => Some(gid),
+                Err(_) => {
+                    let found = Group::from_name(group).ok().flatten();
+                    Some(found.ok_or_else(|| wrong("this host knows no such group"))?.gid.as_raw())
+                }
+            },
+        };
+        let given = Given { uid: known.map(|(uid, _)| uid), gid };
+        if given == Given::default() { Err(wrong("nobody is named")) } else { Ok(given) }
+    }
+
+    /// These, and what they leave open from `rest`.
+    pub fn or(self, rest: Given) -> Given {
+        Given { uid: self.uid.or(rest.uid), gid: self.gid.or(rest.gid) }
+    }
+}
+
+/// Whom what a command creates belongs to: the same as through a mount by the same user, unless the command line says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    given: Given,
+}
+
+impl Owner {
+    /// What the command line says.
+    pub fn given(&self) -> Given {
+        self.given
+    }
+
+    /// The same, where an inner command line says nothing else.
+    pub fn within(self, inner: Option<Given>) -> Owner {
+        Owner { given: inner.unwrap_or_default().or(self.given) }
+    }
+
+    /// Who creates something in `dir`.
+    pub fn cred(&self, fs: &Filesystem, dir: &InodeRef, umask: u16) -> Cred {
+        let caller = Cred { uid: geteuid().as_raw(), gid: getegid().as_raw(), umask };
+        let mine = !geteuid().is_root();
+        let cred = if mine { caller.of_directory(&fs.getattr(dir), true, true) } else { caller };
+        Cred { uid: self.given.uid.unwrap_or(cred.uid), gid: self.given.gid.unwrap_or(cred.gid), ..cred }
+    }
+
+    pub fn create(
+        &self,
+        fs: &Filesystem,
+        dir: &InodeRef,
+        name: &[u8],
+        node: NewNode<'_>,
+        umask: u16,
+    ) -> Result<InodeRef, Error> {
+        let inode = fs.create(dir, name, node, self.cred(fs, dir, umask))?;
+        // A set-group-ID directory gives its own group, but not where another one is named.
+        if self.given.gid.is_some_and(|gid| gid != fs.getattr(&inode).gid) {
+            fs.setattr(&inode, &SetAttr { gid: self.given.gid, ..SetAttr::default() })?;
+        }
+        Ok(inode)
+    }
+
+    /// The directory at `path`; those on the way that are not there are made.
+    pub fn make_dirs(&self, fs: &Filesystem, path: &[u8], umask: u16) -> Result<InodeRef, Error> {
+        let mut at = fs.root()?;
+        for part in path.split(|b| *b == b'/').filter(|p| !p.is_empty()) {
+            let next = match fs.walk_at(&at, part, true) {
+                Err(Error::NotFound) => self.create(fs, &at, part, NewNode::directory(0o777), umask)?,
+                other => other?,
+            };
+            at = if next.is_dir() { next } else { return Err(Error::NotDirectory) };
+        }
+        Ok(at)
+    }
+}
+
+/// The mask of the modes of new files.
+pub fn umask() -> u16 {
+    let mask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(mask);
+    mask.bits() as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_numbers_or_names() {
+        let given = |uid, gid| Ok(Given { uid, gid });
+        assert_eq!(Given::parse("0"), given(Some(0), None));
+        assert_eq!(Given::parse("1000:100"), given(Some(1000), Some(100)));
+        assert_eq!(Given::parse(":7"), given(None, Some(7)));
+        assert_eq!(Given::parse("root"), given(Some(0), None));
+        assert_eq!(Given::parse("root:"), given(Some(0), Some(0)));
+        assert_eq!(Given::parse("root:root"), given(Some(0), Some(0)));
+        for bad in ["", ":", "0:", "no-such-user-here", "0:no-such-group", "-1"] {
+            assert!(Given::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

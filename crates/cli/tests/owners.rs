@@ -1,0 +1,155 @@
+//! Whom what a command creates in an image belongs to.
+
+mod common;
+
+use common::{Dir, debugfs, extant, fsck_clean, run, tool};
+
+/// Owner and group in the image.
+fn owner(image: &str, path: &str) -> (u32, u32) {
+    let stat: serde_json::Value = serde_json::from_slice(&extant(&["stat", "--json", image, path]).out).expect("JSON");
+    let id = |key: &str| stat[key].as_u64().expect("a number") as u32;
+    (id("uid"), id("gid"))
+}
+
+/// An image with a directory of 7:8, and one of 7:9 that hands its group down, that everybody may write; and a copy of
+/// the program that everybody may start.
+fn image_for_all(dir: &Dir) -> (String, String) {
+    use std::os::unix::fs::PermissionsExt;
+    let image = dir.empty_image("i.img", &[]);
+    extant(&["mkdir", "--owner", "7:8", &format!("{image}:/d")]).ok();
+    extant(&["mkdir", "-m", "2755", "--owner", "7:9", &format!("{image}:/s")]).ok();
+    let program = dir.text("extant");
+    common::copy_program(&program);
+    for (name, mode) in [(".", 0o777), ("i.img", 0o666)] {
+        std::fs::set_permissions(dir.path(name), PermissionsExt::from_mode(mode)).expect("mode");
+    }
+    (image, program)
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: needs root, to become somebody else");
+    }
+    root
+}
+
+const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65533", "--clear-groups"];
+
+#[test]
+fn new_files_belong_to_whom_their_directory_belongs_to() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let (image, program) = image_for_all(&dir);
+    std::fs::write(dir.path("file"), "text").expect("file");
+    std::fs::write(dir.path("lines"), "mkdir -p /d/m/n\nput file /d/put\n").expect("script");
+    let as_nobody = |args: &[&str]| {
+        let done = std::process::Command::new("setpriv")
+            .args(NOBODY)
+            .arg(&program)
+            .args(args)
+            .current_dir(dir.path("."))
+            .output()
+            .expect("setpriv");
+        assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    let at = |path: &str| format!("{image}:{path}");
+    as_nobody(&["mkdir", "-p", &at("/d/x/y")]);
+    as_nobody(&["touch", &at("/d/x/touched"), &at("/s/touched"), &at("/top")]);
+    as_nobody(&["ln", "-s", "x", &at("/d/link")]);
+    as_nobody(&["mknod", &at("/d/fifo"), "p"]);
+    as_nobody(&["cp", "file", &at("/d/copied")]);
+    as_nobody(&["script", &image, "lines"]);
+    let of_directory = ["x", "x/y", "x/touched", "link", "fifo", "copied", "m", "m/n", "put"];
+    for name in of_directory {
+        assert_eq!(owner(&image, &format!("/d/{name}")), (7, 8), "{name}");
+    }
+    assert_eq!((owner(&image, "/s/touched"), owner(&image, "/top")), ((7, 9), (0, 0)));
+    // What is kept is kept, and what is named is named.
+    as_nobody(&["cp", "-p", "file", &at("/d/kept")]);
+    assert_eq!(owner(&image, "/d/kept"), (0, 0));
+    as_nobody(&["touch", "--owner", "root:", &at("/d/given")]);
+    as_nobody(&["touch", "--owner", ":5", &at("/d/group")]);
+    assert_eq!((owner(&image, "/d/given"), owner(&image, "/d/group")), ((0, 0), (7, 5)));
+    fsck_clean(&image);
+}
+
+/// The rule has one owner: what a mount without privilege creates, a verb creates.
+#[test]
+fn a_verb_and_a_mount_give_new_files_the_same_owner() {
+    if !is_root() || !std::path::Path::new("/dev/fuse").exists() {
+        return;
+    }
+    let dir = Dir::new();
+    let (image, _) = image_for_all(&dir);
+    let mnt = dir.text("mnt");
+    std::fs::create_dir(&mnt).expect("directory");
+    // As the server of a user without privilege shows it.
+    if extant(&["mount", "-o", "uid=4711,gid=4712", &image, &mnt]).code != Some(0) {
+        eprintln!("skipped: cannot mount");
+        return;
+    }
+    std::fs::write(format!("{mnt}/d/mounted"), "x").expect("written");
+    std::fs::write(format!("{mnt}/s/mounted"), "x").expect("written");
+    extant(&["unmount", &mnt]).ok();
+    assert_eq!((owner(&image, "/d/mounted"), owner(&image, "/s/mounted")), ((7, 8), (7, 9)));
+}
+
+#[test]
+fn every_verb_that_creates_takes_names_of_owners() {
+    let dir = Dir::new();
+    let image = dir.empty_image("i.img", &[]);
+    std::fs::write(dir.path("file"), "text").expect("file");
+    let at = |path: &str| format!("{image}:{path}");
+    let given = ["--owner", "daemon:bin"];
+    let lines = dir.text("lines");
+    std::fs::write(&lines, "mkdir /e\ntouch --owner 3 /e/f\n").expect("script");
+    let verbs: [(&str, &[&str]); 6] = [
+        ("mkdir", &["-p", &at("/d/sub")]),
+        ("touch", &[&at("/d/touched")]),
+        ("ln", &["-s", "x", &at("/d/link")]),
+        ("mknod", &[&at("/d/null"), "c", "1", "3"]),
+        ("cp", &[&dir.text("file"), &at("/d/copied")]),
+        ("script", &[&image, &lines]),
+    ];
+    for (verb, args) in verbs {
+        extant(&[&[verb], &given[..], args].concat()).ok();
+    }
+    let id = |kind: &str, name: &str| -> u32 {
+        tool("getent", &[kind, name]).split(':').nth(2).and_then(|id| id.parse().ok()).expect("a number")
+    };
+    let wanted = (id("passwd", "daemon"), id("group", "bin"));
+    for name in ["/d", "/d/sub", "/d/touched", "/d/link", "/d/null", "/d/copied", "/e"] {
+        assert_eq!(owner(&image, name), wanted, "{name}");
+    }
+    assert_eq!(owner(&image, "/e/f"), (3, wanted.1), "a line says more than its script");
+    extant(&["touch", "--owner", "no-such-user", &at("/x")]).fails(1, &["this host knows no such user"]);
+    fsck_clean(&image);
+}
+
+/// A root file system that a user without privilege builds under fakeroot is stored as fakeroot shows it.
+#[test]
+fn copies_store_what_fakeroot_shows() {
+    if !is_root() || run("fakeroot", &["true"]).code != Some(0) {
+        eprintln!("skipped: needs fakeroot");
+        return;
+    }
+    let dir = Dir::new();
+    let (image, program) = image_for_all(&dir);
+    let script = format!(
+        "cd {0} && mkdir r && echo s > r/shadow && cp /bin/true r/su && chown 0:42 r/shadow && chmod 640 r/shadow &&
+         chown 0:0 r/su && chmod 4755 r/su && mknod r/null c 1 3 && {program} cp -r r/. {image}:/ &&
+         {program} touch {image}:/d/touched",
+        dir.text(".")
+    );
+    let user = [&NOBODY[..], &["fakeroot", "bash", "-c", &script]].concat();
+    run("setpriv", &user).ok();
+    let look = |path: &str| debugfs(&image, &format!("stat {path}"));
+    assert!(look("/shadow").contains("Mode:  0640") && owner(&image, "/shadow") == (0, 42));
+    assert!(look("/su").contains("Mode:  04755"), "{}", look("/su"));
+    assert!(look("/null").contains("Type: character special"), "{}", look("/null"));
+    assert_eq!((owner(&image, "/su"), owner(&image, "/d/touched")), ((0, 0), (0, 0)), "the caller is root there");
+    fsck_clean(&image);
+}
