@@ -21,15 +21,16 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_block::device::{
-    Engine, FileDevice, IoMode, OffsetDevice, OpenOptions, same_image_in_use, writing_loop_device,
+    Engine, FileDevice, IoMode, Locking, OffsetDevice, OpenOptions, same_image_in_use, writing_loop_device,
 };
 use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
-use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted};
+use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted, probe_superblock};
 use extant_ondisk::partition::{Partition, Source, Table, read_table};
-use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::args::ImageArgs;
-use crate::failure::{Failure, OPERATIONAL, Result, warn};
+use crate::failure::{Failure, OPERATIONAL, Result, plain_text, warn};
 use crate::formats;
 use crate::holder;
 use crate::opened;
@@ -170,12 +171,26 @@ pub struct Access {
     pub engine: Engine,
     /// Claim a block device (O_EXCL).
     pub exclusive: bool,
+    pub claim: Claim,
+}
+
+/// What becomes of an image that somebody else has, or may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is refused.
+    Required,
+    /// As [`Claim::Required`], but what is on a host that cannot lock files is written all the same (`--no-lock`).
+    IfPossible,
+    /// It is read beside him, and who he is is said.
+    OrBeside,
+    /// As there, without a word.
+    None,
 }
 
 impl Access {
     /// For the tools: through the page cache, nothing in flight.
     pub fn tool(read_only: bool) -> Access {
-        Access { read_only, io: IoMode::Buffered, engine: Engine::Psync, exclusive: true }
+        Access { read_only, io: IoMode::Buffered, engine: Engine::Psync, exclusive: true, claim: Claim::Required }
     }
 }
 
@@ -240,12 +255,18 @@ pub fn look(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions {
         io: IoMode::Buffered,
         engine: Engine::Psync,
-        lock: false,
+        lock: Locking::None,
         exclusive: false,
         allow_mounted: true,
         ..OpenOptions::read_only()
     };
     Ok(Arc::new(FileDevice::open(&spec.path, options)?))
+}
+
+/// The superblock of the image's file system, whoever has it.
+pub fn super_block_beside(spec: &ImageSpec) -> Result<SuperBlock> {
+    let dev = open_device(spec, &Access { claim: Claim::None, ..Access::tool(true) })?;
+    Ok(probe_superblock(&*dev).map_err(explain)?.0)
 }
 
 /// The only partition with an ext file system, if there is one: its number and place.
@@ -294,6 +315,12 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
         io: access.io,
         engine: access.engine,
         exclusive: access.exclusive,
+        lock: match access.claim {
+            Claim::Required | Claim::OrBeside => Locking::Required,
+            Claim::IfPossible => Locking::IfPossible,
+            Claim::None => Locking::None,
+        },
+        allow_mounted: access.claim == Claim::None,
         offset,
         len,
         shown_as: (spec.part != Part::Any).then(|| spec.shown()),
@@ -301,6 +328,7 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
     };
     if !access.read_only && !spec.is_block_device() {
         no_loop_device(spec, offset, len)?;
+        lift_file_size_limit();
     }
     let image = spec.shown();
     let only_read =
@@ -312,9 +340,16 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
             Ok(_) if !access.read_only && spec.is_read_only_device() => return Err(only_read()),
             Ok(dev) => {
                 opened::remember(dev.host_file()?, access.read_only);
+                say_unguarded(&dev, access.read_only);
                 return Ok(Arc::new(dev));
             }
             Err(e @ DeviceError::Busy { .. }) => e,
+            Err(e @ DeviceError::NoLocks { .. }) => {
+                let e = plain_text(&e.to_string());
+                return Err(Failure::op(format!(
+                    "{e}; if nobody else uses it, --no-lock (-o no_lock of a mount) writes it all the same"
+                )));
+            }
             Err(e) if !access.read_only && may_only_be_read(spec, &e) => return Err(only_read()),
             Err(e) => return Err(e.into()),
         };
@@ -328,6 +363,25 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
             told = true;
         }
         clock.sleep(Duration::from_millis(20));
+    }
+}
+
+/// What else keeps others away and is missing here is said once, when the image is opened.
+fn say_unguarded(dev: &FileDevice, read_only: bool) {
+    let while_what = if read_only { "while it is read" } else { "while it is written" };
+    for why in dev.unguarded() {
+        let why = plain_text(why);
+        warn(&format!("{}: {why}: see to it that nobody else writes it {while_what}", dev.name()));
+    }
+}
+
+/// A user's own limit on the size of files (`ulimit -Sf`) is for what he makes; an image is there already. Nobody is
+/// hindered from lifting it, up to the hard one.
+fn lift_file_size_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_FSIZE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_FSIZE, hard, hard);
     }
 }
 
@@ -441,7 +495,8 @@ impl ImageArgs {
 
     /// How a command of these options opens an image.
     pub fn access(&self, read_only: bool) -> Access {
-        Access::tool(read_only)
+        let claim = if self.no_lock { Claim::IfPossible } else { Claim::Required };
+        Access { claim, ..Access::tool(read_only) }
     }
 
     /// How a command of these options mounts an image in this process.

@@ -5,7 +5,7 @@
 //! (`-o`), [`serve`] (the process behind a mount), [`sandbox`] (what it gives up), [`status`] (how an unmount learns
 //! how it went), [`mount_table`] (what the kernel has mounted), [`namespace`] (`-N`), [`holder`] (who has an image),
 //! [`opened`] (which images we have), [`cgroup`] (how much memory there may be), [`log`] (messages of a server in the
-//! background), [`place`] (`IMAGE:PATH`), [`formats`] (what is no ext), [`signals`], [`record`] (JSON), [`mode`],
+//! background), [`place`] (`IMAGE:PATH`), [`program`] (this one, started again), [`formats`] (what is no ext), [`signals`], [`record`] (JSON), [`mode`],
 //! [`when`], [`size`], [`text`] and [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
@@ -36,6 +36,7 @@ mod mount_table;
 mod namespace;
 mod opened;
 mod place;
+mod program;
 mod record;
 mod sandbox;
 mod serve;
@@ -67,6 +68,7 @@ use crate::commands::verb::Images;
 use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
+    signals::survive_file_size_limit();
     let args: Vec<OsString> = std::env::args_os().collect();
     let name = args.first().and_then(|a| Path::new(a).file_name()).unwrap_or(OsStr::new("extant"));
     let result = match name.to_str() {

@@ -1,4 +1,5 @@
-//! What the kernel has mounted, for unmounting: `/proc/self/mountinfo`.
+//! What the kernel has mounted, for unmounting: `/proc/self/mountinfo`. Without /proc, a mount of ours is found by its
+//! directory.
 //!
 //! # Locking
 //! None.
@@ -7,6 +8,7 @@ use std::collections::HashSet;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::process::geteuid;
 
 use crate::failure::{Failure, MOUNT, Result};
@@ -165,7 +167,30 @@ pub fn find(path: &Path) -> Result<Option<Mount>> {
 
 /// The mount on top at `dir`, an absolute path without symbolic links. Asks nothing of what is mounted there.
 pub fn find_at(dir: &Path) -> Result<Option<Mount>> {
-    Ok(read()?.into_iter().rfind(|m| m.dir == dir))
+    match read() {
+        Ok(all) => Ok(all.into_iter().rfind(|m| m.dir == dir)),
+        Err(e) if proc_is_missing() => without_table(dir).ok_or(e).map(Some),
+        Err(e) => Err(e),
+    }
+}
+
+fn proc_is_missing() -> bool {
+    !Path::new("/proc/self").exists()
+}
+
+/// What the directory itself says of a mount of ours on it, where /proc is missing. Of what, only the server knows; that
+/// it is ours, its file tells ([`crate::status`]).
+fn without_table(dir: &Path) -> Option<Mount> {
+    let stat = statx(CWD, dir, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE).ok()?;
+    stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT).then(|| Mount {
+        device: format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor),
+        dir: dir.into(),
+        options: String::new(),
+        super_options: String::new(),
+        fs_type: "fuse.extant".into(),
+        source: dir.into(),
+        user_id: Some(geteuid().as_raw()),
+    })
 }
 
 #[cfg(test)]

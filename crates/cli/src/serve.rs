@@ -33,7 +33,7 @@ use signal_hook::iterator::Signals;
 use crate::cgroup;
 use crate::claim::Claim;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
-use crate::image::{self, Access, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device, open_whole};
+use crate::image::{self, Access, Claim, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device, open_whole};
 use crate::log;
 use crate::mount_options::{self, MountConfig};
 use crate::mount_table;
@@ -97,13 +97,22 @@ pub fn serve(job: Job) -> Result<()> {
 
 /// What the caller had open and passed on by accident: it would stay open as long as the mount.
 pub fn let_go_of_files() {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
-    let open: Vec<i32> = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    let open: Vec<i32> = match std::fs::read_dir("/proc/self/fd") {
+        Ok(entries) => entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect(),
+        // Without /proc, all that it may have.
+        Err(_) => {
+            let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((FILES_TRIED, 0));
+            (0..limit.min(FILES_TRIED) as i32).collect()
+        }
+    };
     for fd in open.into_iter().filter(|fd| *fd > 2) {
         // The directory's own is closed by now. Nothing of ours is open yet.
         let _ = nix::unistd::close(fd);
     }
 }
+
+/// Highest number of an open file that is tried where nobody tells which are open.
+const FILES_TRIED: u64 = 1 << 16;
 
 /// The device, its flush, a ring, and a descriptor of /dev/fuse for each worker.
 const FILES_LEAST: u64 = 64;
@@ -142,7 +151,13 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     // A part of a device, too: the kernel then claims the whole of it.
     let fuseblk = block && root;
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
-    let mut access = Access { read_only: config.fs.read_only, io, engine: config.engine, exclusive: true };
+    let mut access = Access {
+        read_only: config.fs.read_only,
+        io,
+        engine: config.engine,
+        exclusive: true,
+        claim: if config.no_lock { Claim::IfPossible } else { Claim::Required },
+    };
     // Held while a replay may write, and let go of when the kernel is about to claim it.
     let how = Access { engine: Engine::Psync, ..access.clone() };
     let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };

@@ -423,4 +423,7 @@ pub struct ImageArgs {
     /// Where the file system begins; IMAGE?offset=BYTES says it for one image
     #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse, global = true)]
     pub offset: Option<u64>,
+    /// Write it also where files cannot be locked; nobody else may use it then
+    #[arg(long, global = true)]
+    pub no_lock: bool,
 }

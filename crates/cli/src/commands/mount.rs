@@ -27,6 +27,7 @@ use crate::image::{self, ImageSpec, Part};
 use crate::mount_options::MountConfig;
 use crate::mount_table::{self, Mount};
 use crate::namespace;
+use crate::program;
 use crate::serve::{self, Job, MOUNTED};
 use crate::status::Watch;
 use crate::text::shown;
@@ -237,7 +238,7 @@ fn without_remount(list: &str) -> String {
 
 fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
     let system = |what: &str, e: std::io::Error| Failure::new(SYSTEM, format!("{what}: {}", plain(&e)));
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(program::itself());
     command.arg0("extant").args(["mount", "--background-server"]);
     for options in &args.options {
         command.arg("-o").arg(options);
