@@ -32,7 +32,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use crate::args::ImageArgs;
 use crate::failure::{Failure, OPERATIONAL, Result, plain_text, warn};
 use crate::formats;
-use crate::holder;
+use crate::holder::{self, Holder};
 use crate::opened;
 use crate::size;
 use crate::text::shown;
@@ -181,7 +181,7 @@ pub enum Claim {
     Required,
     /// As [`Claim::Required`], but what is on a host that cannot lock files is written all the same (`--no-lock`).
     IfPossible,
-    /// It is read beside him, and who he is is said.
+    /// It is read beside him ([`crate::beside`]).
     OrBeside,
     /// As there, without a word.
     None,
@@ -196,13 +196,18 @@ impl Access {
 
 /// The device that holds the file system.
 pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
+    open_or_beside(spec, access).map(|(dev, _)| dev)
+}
+
+/// As [`open_device`], and beside whom it is opened, if [`Claim::OrBeside`] says that it may be.
+pub fn open_or_beside(spec: &ImageSpec, access: &Access) -> Result<(Arc<dyn BlockDevice>, Option<Holder>)> {
     if spec.part != Part::Any {
         let (start, len) = place(spec)?;
         return open_window(spec, access, start, len);
     }
     let whole = look(spec)?;
     if has_magic(&*whole) {
-        return open_whole(spec, access);
+        return open_window(spec, access, 0, None);
     }
     if let Some(format) = formats::identify(&*whole) {
         return Err(format.refuse(&spec.shown()));
@@ -211,7 +216,7 @@ pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDev
     // A backup GPT may be older than a file system that fills the disk since, and whose first blocks are lost.
     let stale = || table.source == Source::BackupGpt && extant_fs::probe_superblock(&*whole).is_ok();
     if table.partitions.is_empty() || stale() {
-        return open_whole(spec, access);
+        return open_window(spec, access, 0, None);
     }
     if table.source == Source::BackupGpt {
         warn(&format!("{}: {BACKUP_GPT}", spec.shown()));
@@ -265,6 +270,7 @@ pub fn look(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
 
 /// The superblock of the image's file system, whoever has it.
 pub fn super_block_beside(spec: &ImageSpec) -> Result<SuperBlock> {
+    // Nobody is kept away, and nobody is asked.
     let dev = open_device(spec, &Access { claim: Claim::None, ..Access::tool(true) })?;
     Ok(probe_superblock(&*dev).map_err(explain)?.0)
 }
@@ -301,7 +307,7 @@ fn choose_partition(
 
 /// The image from its first byte on.
 pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
-    open_window(spec, access, 0, None)
+    open_window(spec, access, 0, None).map(|(dev, _)| dev)
 }
 
 /// How long somebody who has the image, and whose mount is gone, is given to end.
@@ -309,7 +315,12 @@ const ENDING_PATIENCE_NS: u64 = 3_000_000_000;
 /// After which a person is told what is waited for.
 const ENDING_WORD_NS: u64 = 300_000_000;
 
-fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>) -> Result<Arc<dyn BlockDevice>> {
+fn open_window(
+    spec: &ImageSpec,
+    access: &Access,
+    offset: u64,
+    len: Option<u64>,
+) -> Result<(Arc<dyn BlockDevice>, Option<Holder>)> {
     let options = OpenOptions {
         read_only: access.read_only,
         io: access.io,
@@ -341,7 +352,7 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
             Ok(dev) => {
                 opened::remember(dev.host_file()?, access.read_only);
                 say_unguarded(&dev, access.read_only);
-                return Ok(Arc::new(dev));
+                return Ok((Arc::new(dev), None));
             }
             Err(e @ DeviceError::Busy { .. }) => e,
             Err(e @ DeviceError::NoLocks { .. }) => {
@@ -355,7 +366,11 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
         };
         // A server lets go of the image after its mount is gone: who has just unmounted need not know.
         let who = holder::find(spec);
-        if !who.may_be_ending() || busy.to_string().contains("mounted by") || clock.now_ns() > ENDING_PATIENCE_NS {
+        if !who.may_be_ending() || clock.now_ns() > ENDING_PATIENCE_NS {
+            if access.claim == Claim::OrBeside {
+                let (dev, _) = open_window(spec, &Access { claim: Claim::None, ..access.clone() }, offset, len)?;
+                return Ok((dev, Some(who)));
+            }
             return Err(who.explain(&spec.shown(), busy));
         }
         if !told && clock.now_ns() > ENDING_WORD_NS && std::io::stderr().is_terminal() {
@@ -514,8 +529,12 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<
 
 /// [`Filesystem::mount`], with its messages on standard error and a plain word for what is no file system at all.
 pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
+    mount_quietly(dev, MountOptions { messages: Messages::to_stderr("extant"), ..options })
+}
+
+/// As [`mount`], without its messages.
+pub fn mount_quietly(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
     let looked_at = dev.clone();
-    let options = MountOptions { messages: Messages::to_stderr("extant"), ..options };
     Filesystem::mount(dev, options).map_err(|e| {
         let corrupt = matches!(&e, Error::Mount { source, .. } if source.is_corruption());
         if corrupt && !has_magic(&*looked_at) && extant_fs::probe_superblock(&*looked_at).is_err() {

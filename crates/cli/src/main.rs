@@ -3,7 +3,7 @@
 //! This crate parses arguments and prints; everything else is done by the crates below. One file per sub-command in
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
 //! (`-o`), [`serve`] (the process behind a mount), [`sandbox`] (what it gives up), [`status`] (how an unmount learns
-//! how it went), [`mount_table`] (what the kernel has mounted), [`namespace`] (`-N`), [`holder`] (who has an image),
+//! how it went), [`mount_table`] (what the kernel has mounted), [`namespace`] (`-N`), [`holder`] (who has an image), [`beside`] (a look at it nevertheless),
 //! [`opened`] (which images we have), [`cgroup`] (how much memory there may be), [`log`] (messages of a server in the
 //! background), [`place`] (`IMAGE:PATH`), [`program`] (this one, started again), [`formats`] (what is no ext), [`signals`], [`record`] (JSON), [`mode`],
 //! [`when`], [`size`], [`text`] and [`failure`].
@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod beside;
 mod cgroup;
 mod claim;
 mod commands;
@@ -112,13 +113,13 @@ fn run(command: Command) -> Result<()> {
         Command::Freeze(args) => commands::freeze::run(&args, Control::Freeze),
         Command::Thaw(args) => commands::freeze::run(&args, Control::Thaw),
         Command::Info(args) => commands::info::run(&args.verb, &args.how),
-        Command::Ls(args) => commands::ls::run(&args.verb, &mut Images::for_reading(&args.how)),
+        Command::Ls(args) => Images::for_looking(&args.how).with(|images| commands::ls::run(&args.verb, images)),
         Command::Cat(args) => commands::cat::run(&args.verb, &mut Images::for_reading(&args.how)),
-        Command::Stat(args) => commands::stat::run(&args.verb, &mut Images::for_reading(&args.how)),
-        Command::Tree(args) => commands::tree::run(&args.verb, &mut Images::for_reading(&args.how)),
-        Command::Find(args) => Images::for_reading(&args.how).with(|images| commands::find::run(&args.verb, images)),
-        Command::Du(args) => Images::for_reading(&args.how).with(|images| commands::du::run(&args.verb, images)),
-        Command::Df(args) => Images::for_reading(&args.how).with(|images| commands::df::run(&args.verb, images)),
+        Command::Stat(args) => Images::for_looking(&args.how).with(|images| commands::stat::run(&args.verb, images)),
+        Command::Tree(args) => Images::for_looking(&args.how).with(|images| commands::tree::run(&args.verb, images)),
+        Command::Find(args) => Images::for_looking(&args.how).with(|images| commands::find::run(&args.verb, images)),
+        Command::Du(args) => Images::for_looking(&args.how).with(|images| commands::du::run(&args.verb, images)),
+        Command::Df(args) => Images::for_looking(&args.how).with(|images| commands::df::run(&args.verb, images)),
         Command::Cp(args) => commands::cp::run(&args.verb, &args.how),
         Command::Rm(args) => Images::for_writing(&args.how).with(|images| commands::rm::run(&args.verb, images)),
         Command::Mkdir(args) => Images::for_writing(&args.how).with(|images| commands::mkdir::run(&args.verb, images)),

@@ -33,7 +33,7 @@ use signal_hook::iterator::Signals;
 use crate::cgroup;
 use crate::claim::Claim;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
-use crate::image::{self, Access, Claim, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device, open_whole};
+use crate::image::{self, Access, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device, open_whole};
 use crate::log;
 use crate::mount_options::{self, MountConfig};
 use crate::mount_table;
@@ -156,7 +156,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
         io,
         engine: config.engine,
         exclusive: true,
-        claim: if config.no_lock { Claim::IfPossible } else { Claim::Required },
+        claim: if config.no_lock { image::Claim::IfPossible } else { image::Claim::Required },
     };
     // Held while a replay may write, and let go of when the kernel is about to claim it.
     let how = Access { engine: Engine::Psync, ..access.clone() };

@@ -19,6 +19,7 @@ use extant_fs::{Cred, Error, Filesystem, InodeRef, Mounted};
 use rustix::process::{getegid, geteuid};
 
 use crate::args::ImageArgs;
+use crate::beside::{self, Beside};
 use crate::failure::{Failure, OPERATIONAL, Result, both};
 use crate::image::{self, ImageSpec, open_image};
 use crate::place::Place;
@@ -29,7 +30,10 @@ use crate::text::shown;
 pub struct Images {
     how: ImageArgs,
     read_only: bool,
+    /// Those that somebody else has mounted are read, too.
+    looks: bool,
     open: Vec<(ImageSpec, Mounted)>,
+    beside: Vec<Beside>,
     /// Arguments are paths in this one.
     only: Option<Arc<Filesystem>>,
     pub stop: Stop,
@@ -43,17 +47,26 @@ pub struct File {
 
 impl Images {
     pub fn for_reading(how: &ImageArgs) -> Images {
-        Images { how: how.clone(), read_only: true, open: Vec::new(), only: None, stop: Stop::default() }
+        Images::new(how.clone(), true, Stop::default())
+    }
+
+    /// Names and attributes, also of images that are in use.
+    pub fn for_looking(how: &ImageArgs) -> Images {
+        Images { looks: true, ..Images::for_reading(how) }
+    }
+
+    fn new(how: ImageArgs, read_only: bool, stop: Stop) -> Images {
+        Images { how, read_only, looks: false, open: Vec::new(), beside: Vec::new(), only: None, stop }
     }
 
     /// Signals end the command between two files; what was done stays.
     pub fn for_writing(how: &ImageArgs) -> Images {
-        Images { how: how.clone(), read_only: false, open: Vec::new(), only: None, stop: Stop::watch() }
+        Images::new(how.clone(), false, Stop::watch())
     }
 
     /// Arguments are paths in `fs`, which the caller closes.
     pub fn inside(fs: Arc<Filesystem>, stop: Stop) -> Images {
-        Images { how: ImageArgs::default(), read_only: false, open: Vec::new(), only: Some(fs), stop }
+        Images { only: Some(fs), ..Images::new(ImageArgs::default(), false, stop) }
     }
 
     pub fn file(&mut self, arg: &OsStr) -> Result<File> {
@@ -93,7 +106,13 @@ impl Images {
         if let Some((_, fs)) = self.open.iter().find(|(open, _)| *open == wanted) {
             return Ok(Arc::clone(fs));
         }
-        let mounted = open_image(spec, &self.how, self.read_only)?;
+        let mounted = if self.looks {
+            let (mounted, beside) = beside::open_image(spec, &self.how)?;
+            self.beside.extend(beside);
+            mounted
+        } else {
+            open_image(spec, &self.how, self.read_only)?
+        };
         let fs = Arc::clone(&mounted);
         self.open.push((wanted, mounted));
         Ok(fs)
@@ -113,6 +132,7 @@ impl Images {
     pub fn with(mut self, command: impl FnOnce(&mut Images) -> Result<()>) -> Result<()> {
         let done = command(&mut self);
         let closed = self.close();
+        self.beside.iter().for_each(Beside::end);
         both(done, closed)?;
         image::refuse_damage(self.open.iter().map(|(_, fs)| &**fs))
     }
