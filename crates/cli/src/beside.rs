@@ -1,9 +1,9 @@
 //! Images that are read beside whoever has them mounted, for commands that only look at names and attributes.
 //!
-//! Main type: [`Beside`]. What he has committed is seen, the log replayed in memory, as in a read-only mount; what he has
-//! not is in his memory alone. The device changes meanwhile: blocks go home, and the log goes on. Nothing goes home before
-//! it is committed, so as long as the log has not grown since it was read, all that was seen belongs together; if it has,
-//! that is said.
+//! Main type: [`Beside`]. What he has committed is seen, the log replayed in memory, as in a read-only mount; what he
+//! has not is in his memory alone. The device changes meanwhile: blocks go home, and the log goes on. Nothing goes
+//! home before it is committed, so as long as the log has not grown since it was read, all that was seen belongs
+//! together; if it has, that is said.
 //!
 //! What it does not do: content. What is read of a file beside its writer is of no use to anybody.
 //!
@@ -65,15 +65,20 @@ pub fn open(spec: &ImageSpec, how: &ImageArgs) -> Result<(Arc<dyn BlockDevice>, 
 }
 
 impl Beside {
-    /// To be called when everything is read: says so if it may not belong together.
+    /// Whether it was written since; what was seen may not belong together then. `None`: there is no log that tells.
+    fn has_moved(&self) -> Option<bool> {
+        Some(log_end(&self.dev)? != self.log?)
+    }
+
+    /// To be called when everything is read.
     pub fn end(&self) {
-        let now = log_end(&self.dev);
-        if now.is_none() || now != self.log {
-            let image = self.dev.name();
-            warn(&format!(
-                "{image}: it was written while it was read: what is shown may be partly older and partly newer"
-            ));
-        }
+        let was = match self.has_moved() {
+            Some(false) => return,
+            Some(true) => "it was written",
+            None => "it has no log that tells whether it was written",
+        };
+        let image = self.dev.name();
+        warn(&format!("{image}: {was} while it was read: what is shown may be partly older and partly newer"));
     }
 }
 
@@ -83,4 +88,42 @@ fn log_end(dev: &Arc<dyn BlockDevice>) -> Option<LogEnd> {
     let journal = open_journal(dev.clone(), &sb).ok()??;
     let replay = Replay::load(&journal, &**dev, &mut |_| {}).ok()?;
     Some((replay.next_tid(), replay.fast_commits.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_fs::{Cred, Filesystem, NewNode};
+    use extant_testkit::oracle::{MkfsOptions, make_image};
+
+    use super::*;
+
+    fn create(fs: &Filesystem, name: &[u8]) {
+        let root = fs.root().expect("root");
+        drop(fs.create(&root, name, NewNode::file(0o644), Cred::default()).expect("created"));
+    }
+
+    #[test]
+    fn what_is_committed_shows_and_what_is_written_meanwhile_is_told() {
+        let dir = tempfile::tempdir().expect("directory");
+        let spec = ImageSpec::whole(make_image(dir.path(), &MkfsOptions::new("ext4", 32 << 20)).expect("image"));
+        let how = ImageArgs::default();
+        let writer = image::open_image(&spec, &how, false).expect("mounted");
+        create(&writer, b"committed");
+        writer.sync().expect("synced");
+        create(&writer, b"in memory");
+        let look = || {
+            let (fs, beside) = open_image(&spec, &how).expect("beside");
+            let has = |path: &[u8]| fs.walk(path, true).is_ok();
+            ((has(b"/committed"), has(b"/in memory")), beside.expect("somebody has it"))
+        };
+        let (shown, beside) = look();
+        assert_eq!((shown, beside.has_moved()), ((true, false), Some(false)));
+        writer.sync().expect("synced");
+        assert_eq!(beside.has_moved(), Some(true), "there was a commit");
+        let (shown, beside) = look();
+        assert_eq!((shown, beside.has_moved()), ((true, true), Some(false)));
+        writer.unmount().expect("unmounted");
+        drop(writer);
+        assert!(open_image(&spec, &how).expect("free").1.is_none(), "nobody has it any more");
+    }
 }

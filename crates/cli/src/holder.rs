@@ -35,13 +35,24 @@ pub struct Holder {
 /// than a descriptor to tell what they do with it.
 pub fn find(spec: &ImageSpec) -> Holder {
     let path = mount_table::absolute(&spec.path);
+    let (start, len) = image::place(spec).unwrap_or((0, None));
+    let kernel = range_in_use(&path, start, len).ok().flatten();
+    Holder { mounts: mounts(spec), kernel, processes: processes(&path) }
+}
+
+/// Whether the server of a mount of ours has these bytes of an image file: not one that has died and left its mount.
+pub fn is_served(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
+    is_locked(&spec.path, start, len).unwrap_or(false) && !mounts(spec).is_empty()
+}
+
+/// Where it is mounted by us.
+fn mounts(spec: &ImageSpec) -> Vec<PathBuf> {
+    let path = mount_table::absolute(&spec.path);
     let wanted = ImageSpec { path: path.clone(), ..spec.clone() }.source();
     let touches = |m: &Mount| spec.partition().is_none() || m.source == path || m.source == wanted;
     let mounts = mount_table::read().unwrap_or_default();
     let mounts = mounts.into_iter().filter(|m| m.is_extant() && m.is_trusted() && m.is_of(&path) && touches(m));
-    let (start, len) = image::place(spec).unwrap_or((0, None));
-    let kernel = range_in_use(&path, start, len).ok().flatten();
-    Holder { mounts: mounts.map(|m| m.dir).collect(), kernel, processes: processes(&path) }
+    mounts.map(|m| m.dir).collect()
 }
 
 /// Who has a partition of a disk of several, if anybody: one that nobody has locked or mounted is nobody's, whoever has

@@ -335,11 +335,18 @@ fn open_window(
         offset,
         len,
         shown_as: (spec.part != Part::Any).then(|| spec.shown()),
-        ..OpenOptions::default()
     };
     if !access.read_only && !spec.is_block_device() {
         no_loop_device(spec, offset, len)?;
         lift_file_size_limit();
+    }
+    let beside = |who| {
+        let (dev, _) = open_window(spec, &Access { claim: Claim::None, ..access.clone() }, offset, len)?;
+        Ok((dev, Some(who)))
+    };
+    // He keeps it for longer than a lock is waited for.
+    if access.claim == Claim::OrBeside && holder::is_served(spec, offset, len) {
+        return beside(holder::find(spec));
     }
     let image = spec.shown();
     let only_read =
@@ -367,11 +374,10 @@ fn open_window(
         // A server lets go of the image after its mount is gone: who has just unmounted need not know.
         let who = holder::find(spec);
         if !who.may_be_ending() || clock.now_ns() > ENDING_PATIENCE_NS {
-            if access.claim == Claim::OrBeside {
-                let (dev, _) = open_window(spec, &Access { claim: Claim::None, ..access.clone() }, offset, len)?;
-                return Ok((dev, Some(who)));
-            }
-            return Err(who.explain(&spec.shown(), busy));
+            return match access.claim {
+                Claim::OrBeside => beside(who),
+                _ => Err(who.explain(&spec.shown(), busy)),
+            };
         }
         if !told && clock.now_ns() > ENDING_WORD_NS && std::io::stderr().is_terminal() {
             warn(&format!("{}: waiting for {} to let go of it", spec.shown(), who.processes()));

@@ -3,10 +3,11 @@
 //! This crate parses arguments and prints; everything else is done by the crates below. One file per sub-command in
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
 //! (`-o`), [`serve`] (the process behind a mount), [`sandbox`] (what it gives up), [`status`] (how an unmount learns
-//! how it went), [`mount_table`] (what the kernel has mounted), [`namespace`] (`-N`), [`holder`] (who has an image), [`beside`] (a look at it nevertheless),
-//! [`opened`] (which images we have), [`cgroup`] (how much memory there may be), [`log`] (messages of a server in the
-//! background), [`place`] (`IMAGE:PATH`), [`program`] (this one, started again), [`formats`] (what is no ext), [`signals`], [`record`] (JSON), [`mode`],
-//! [`when`], [`size`], [`text`] and [`failure`].
+//! how it went), [`mount_table`] (what the kernel has mounted), [`namespace`] (`-N`), [`holder`] (who has an image),
+//! [`beside`] (a look at it nevertheless), [`opened`] (which images we have), [`cgroup`] (how much memory there may
+//! be), [`log`] (messages of a server in the background), [`place`] (`IMAGE:PATH`), [`program`] (this one, started
+//! again), [`formats`] (what is no ext), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`size`], [`text`] and
+//! [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
@@ -82,13 +83,15 @@ fn main() -> ExitCode {
         Some(sandbox::AGENT) => sandbox::run_agent(Path::new(args.get(1).map_or(OsStr::new(""), |dir| dir))),
         _ => parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command))),
     };
-    match result {
+    let status = match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.print();
             ExitCode::from(failure.status)
         }
-    }
+    };
+    log::end();
+    status
 }
 
 /// `None`: help or the version was asked for, and printed.

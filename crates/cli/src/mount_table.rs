@@ -13,6 +13,7 @@ use rustix::process::geteuid;
 
 use crate::failure::{Failure, MOUNT, Result};
 use crate::image::ImageSpec;
+use crate::status::Watch;
 use crate::text;
 
 /// One mount.
@@ -178,18 +179,25 @@ fn proc_is_missing() -> bool {
     !Path::new("/proc/self").exists()
 }
 
-/// What the directory itself says of a mount of ours on it, where /proc is missing. Of what, only the server knows; that
-/// it is ours, its file tells ([`crate::status`]).
-fn without_table(dir: &Path) -> Option<Mount> {
+/// The device number of what is mounted on `dir`, if anything is. Asks nothing of it.
+pub fn device_at(dir: &Path) -> Option<String> {
     let stat = statx(CWD, dir, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE).ok()?;
-    stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT).then(|| Mount {
-        device: format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor),
+    let mounted = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    mounted.then(|| format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor))
+}
+
+/// What the directory itself says of a mount of ours on it, where /proc is missing. That it is ours, the file of its
+/// server tells; of what, only he knows.
+fn without_table(dir: &Path) -> Option<Mount> {
+    let (device, me) = (device_at(dir)?, geteuid().as_raw());
+    Watch::open(&device, me).is_some().then(|| Mount {
+        device,
         dir: dir.into(),
         options: String::new(),
         super_options: String::new(),
         fs_type: "fuse.extant".into(),
         source: dir.into(),
-        user_id: Some(geteuid().as_raw()),
+        user_id: Some(me),
     })
 }
 

@@ -255,7 +255,11 @@ fn run(
     server.set_notifier(session.notifier());
     server.set_hold(session.hold());
     let unmounter = session.unmounter();
-    let device = mount_table::find_at(&dir).ok().flatten().filter(|m| m.is_extant()).map(|m| m.device);
+    let device = match mount_table::find_at(&dir) {
+        Ok(mount) => mount.filter(|m| m.is_extant()).map(|m| m.device),
+        // Without a table: what is there is ours, or was.
+        Err(_) => mount_table::device_at(&dir),
+    };
     let status = device.as_deref().and_then(|device| ServerStatus::create(device, &job.options));
     if !config.no_sandbox
         && let Err(e) = sandbox::enter(&unmounter)
@@ -267,7 +271,7 @@ fn run(
         warn(&format!("{image}: signals will not unmount: {}", plain(e)));
     }
     if job.background {
-        go_into_background();
+        go_into_background(&image);
     } else if job.verbose {
         let dir = shown(job.dir.as_os_str().as_bytes());
         warn(&format!("{image} mounted on {dir}; to end, unmount it or press Ctrl-C"));
@@ -321,7 +325,7 @@ fn explain(e: &FuseError) -> String {
 }
 
 /// Says that the mount is there and lets go of everything that is the caller's: terminal, directory, standard streams.
-fn go_into_background() {
+fn go_into_background(image: &str) {
     // Not a group leader, so this cannot fail; and if it did, only a hang-up of the terminal would tell.
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir("/");
@@ -330,7 +334,7 @@ fn go_into_background() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
-        if !log::take_standard_error() && !log::to_own_file() {
+        if !log::take_standard_error(image) {
             let _ = rustix::stdio::dup2_stderr(&null);
         }
     }
@@ -387,5 +391,6 @@ fn end_at_once(server: &Weak<FsServer>) {
     if let Some(server) = server.upgrade() {
         let _ = server.filesystem().sync();
     }
+    log::end();
     std::process::exit(SYSTEM.into());
 }

@@ -4,8 +4,8 @@
 //! small file, named after the mount's device number, into a directory of its user:
 //!
 //! - `/run/extant` for root; else, and where that cannot be, `$XDG_RUNTIME_DIR/extant`, `/run/user/UID/extant` or
-//!   `/tmp/extant-UID`. Who is root in a user namespace alone is outside somebody else, by whose number it goes. It must
-//!   be a directory (no link to one) that belongs to the user and that nobody else can enter, and is used through
+//!   `/tmp/extant-UID`. Who is root in a user namespace alone is outside somebody else, by whose number it goes. It
+//!   must be a directory (no link to one) that belongs to the user and that nobody else can enter, and is used through
 //!   one descriptor: in `/tmp` anybody can be first to make one of that name;
 //! - first line: `serving`, with the mount's options on the next (a remount asks what is in effect); then `unmounted`,
 //!   or `failed` with the error on the lines that follow;
@@ -156,6 +156,14 @@ fn alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> R {
     let result = f();
     let _ = flock(dir, FlockOperation::Unlock);
     result
+}
+
+/// As [`alone_in`], if nobody else is: a lock is not waited for.
+pub fn if_alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> Option<R> {
+    flock(dir, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let result = f();
+    let _ = flock(dir, FlockOperation::Unlock);
+    Some(result)
 }
 
 /// The side of who unmounts.

@@ -24,6 +24,7 @@ use crate::args::{MountArgs, MountHelper, UnmountArgs};
 use crate::commands::unmount;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, mention, plain, plain_text, warn};
 use crate::image::{self, ImageSpec, Part};
+use crate::log;
 use crate::mount_options::MountConfig;
 use crate::mount_table::{self, Mount};
 use crate::namespace;
@@ -263,6 +264,7 @@ fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
         if args.verbose {
             let dir = shown(job.dir.as_os_str().as_bytes());
             mention(&format!("{} mounted on {dir}, served by process {}", job.spec.shown(), child.id()));
+            mention(&format!("its messages go {}", log::where_messages_go()));
         }
         return Ok(());
     }

@@ -1,8 +1,9 @@
 //! `extant unmount`: unmounts, and waits for the server's end.
 //!
 //! See [`crate::status`] for how it learns of it. Where the server can leave no word, the image itself is the witness:
-//! while it is mounted its superblock says so, and that goes last, when everything is written. The server ends when the last mount namespace has let go of the
-//! mount: where another one keeps it, there is nothing to wait for. With `--force` a server gets a moment to answer.
+//! while it is mounted its superblock says so, and that goes last, when everything is written. The server ends when
+//! the last mount namespace has let go of the mount: where another one keeps it, there is nothing to wait for. With
+//! `--force` a server gets a moment to answer.
 //!
 //! # Locking
 //! None.

@@ -8,7 +8,8 @@
 //! An open image excludes other writers: of a file's bytes by a lock of the open file description, of a block device by
 //! O_EXCL. One that the kernel has mounted is refused ([`same_image_in_use`]).
 //!
-//! Where the host has no locks, no /proc or no /sys, reading goes on, and [`FileDevice::unguarded`] says what is missing.
+//! Where the host has no locks, no /proc or no /sys, reading goes on, and [`FileDevice::unguarded`] says what is
+//! missing.
 //!
 //! What it does not do: partitions beyond a byte window, growing an open image.
 //!
