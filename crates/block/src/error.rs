@@ -65,6 +65,16 @@ pub enum Error {
         /// What the system answered.
         source: Arc<std::io::Error>,
     },
+    /// An image file that is to be written, where the host cannot lock files.
+    #[error(
+        "{device}: files cannot be locked here ({source}), so nothing keeps another program from writing it as well"
+    )]
+    NoLocks {
+        /// The path, or [`OpenOptions::shown_as`](crate::device::OpenOptions::shown_as).
+        device: String,
+        /// What the system answered.
+        source: Arc<std::io::Error>,
+    },
     /// Somebody else uses the device.
     #[error("{device}: in use: {by}")]
     Busy {

@@ -11,9 +11,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use extant_block::Error as DeviceError;
+use extant_block::device::{KernelMount, is_locked, range_in_use};
+use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::image::ImageSpec;
+use crate::image::{self, ImageSpec};
 use crate::mount_table::{self, Mount};
 use crate::text::shown;
 
@@ -23,6 +25,8 @@ const PROCESSES_MAX: usize = 3;
 #[derive(Debug, Default)]
 pub struct Holder {
     mounts: Vec<PathBuf>,
+    /// As the kernel's own driver has it.
+    kernel: Option<KernelMount>,
     /// Number and name.
     processes: Vec<(u32, String)>,
 }
@@ -31,11 +35,35 @@ pub struct Holder {
 /// than a descriptor to tell what they do with it.
 pub fn find(spec: &ImageSpec) -> Holder {
     let path = mount_table::absolute(&spec.path);
+    let (start, len) = image::place(spec).unwrap_or((0, None));
+    let kernel = range_in_use(&path, start, len).ok().flatten();
+    Holder { mounts: mounts(spec), kernel, processes: processes(&path) }
+}
+
+/// Whether the server of a mount of ours has these bytes of an image file: not one that has died and left its mount.
+pub fn is_served(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
+    is_locked(&spec.path, start, len).unwrap_or(false) && !mounts(spec).is_empty()
+}
+
+/// Where it is mounted by us.
+fn mounts(spec: &ImageSpec) -> Vec<PathBuf> {
+    let path = mount_table::absolute(&spec.path);
     let wanted = ImageSpec { path: path.clone(), ..spec.clone() }.source();
     let touches = |m: &Mount| spec.partition().is_none() || m.source == path || m.source == wanted;
     let mounts = mount_table::read().unwrap_or_default();
     let mounts = mounts.into_iter().filter(|m| m.is_extant() && m.is_trusted() && m.is_of(&path) && touches(m));
-    Holder { mounts: mounts.map(|m| m.dir).collect(), processes: processes(&path) }
+    mounts.map(|m| m.dir).collect()
+}
+
+/// Who has a partition of a disk of several, if anybody: one that nobody has locked or mounted is nobody's, whoever has
+/// another one.
+pub fn find_of_partition(spec: &ImageSpec) -> Option<Holder> {
+    let spec = spec.clone().resolved();
+    let (start, len) = image::place(&spec).ok()?;
+    let locked = !spec.is_block_device() && is_locked(&spec.path, start, len).unwrap_or(false);
+    let holder = find(&spec);
+    // A mount on a block device is the kernel's, too.
+    (locked || holder.kernel.is_some()).then_some(holder)
 }
 
 fn processes(path: &Path) -> Vec<(u32, String)> {
@@ -59,7 +87,9 @@ impl Holder {
     /// Perhaps a server whose mount is gone already; nobody else lets go of an image soon.
     pub fn may_be_ending(&self) -> bool {
         let server = |(_, name): &(u32, String)| name.starts_with("extant") || name == "exe";
-        self.mounts.is_empty() && (self.processes.is_empty() || self.processes.iter().any(server))
+        self.mounts.is_empty()
+            && self.kernel.is_none()
+            && (self.processes.is_empty() || self.processes.iter().any(server))
     }
 
     /// "process 12 (extant)", and more.
@@ -71,20 +101,39 @@ impl Holder {
         }
     }
 
+    /// Its mount, or who else has it: "mounted on /mnt, served by process 12 (extant)".
+    pub fn who(&self) -> String {
+        match (self.mounts.last(), &self.kernel) {
+            (Some(dir), _) => {
+                format!("mounted on {}, served by {}", shown(dir.as_os_str().as_bytes()), self.processes())
+            }
+            (None, Some(kernel)) => shown(kernel.to_string().as_bytes()),
+            (None, None) => format!("{} has it", self.processes()),
+        }
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let path = |path: &Path| path.to_string_lossy().into_owned();
+        let kernel = self.kernel.as_ref().filter(|_| self.mounts.is_empty());
+        let one = |(pid, name): &(u32, String)| json!({ "pid": pid, "name": name });
+        json!({
+            "mounted_on": self.mounts.last().map(|dir| path(dir)).or_else(|| kernel?.at.clone()),
+            "by_kernel": kernel.is_some(),
+            "through": kernel.and_then(|kernel| kernel.through.as_deref()).map(path),
+            "processes": self.processes.iter().map(one).collect::<Vec<_>>(),
+        })
+    }
+
     /// The message for `image`, which could not be had.
     pub fn explain(&self, image: &str, busy: DeviceError) -> Failure {
-        if let Some(dir) = self.mounts.last() {
-            let dir = shown(dir.as_os_str().as_bytes());
-            let by = self.processes();
-            return Failure::op(format!(
-                "{image}: in use: mounted on {dir}, served by {by}: use it there, or unmount it"
-            ));
-        }
+        let who = self.who();
         match busy {
-            DeviceError::Busy { by, .. } if self.processes.is_empty() || by.starts_with("mounted") => {
+            _ if !self.mounts.is_empty() => Failure::op(format!("{image}: in use: {who}: use it there, or unmount it")),
+            DeviceError::Busy { by, .. } if self.processes.is_empty() && self.kernel.is_none() => {
                 Failure::op(format!("{image}: in use: {by}"))
             }
-            _ => Failure::op(format!("{image}: in use: {} has it", self.processes())),
+            _ => Failure::op(format!("{image}: in use: {who}")),
         }
     }
 }

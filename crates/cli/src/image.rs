@@ -21,19 +21,20 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_block::device::{
-    Engine, FileDevice, IoMode, OffsetDevice, OpenOptions, same_image_in_use, writing_loop_device,
+    Engine, FileDevice, IoMode, Locking, OffsetDevice, OpenOptions, same_image_in_use, writing_loop_device,
 };
 use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
 use extant_fs::{Error, Filesystem, InodeRef, Messages, MountOptions, Mounted, probe_superblock_at};
 use extant_ondisk::InodeNr;
 use extant_ondisk::partition::{Partition, Source, Table, read_table};
-use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::args::ImageArgs;
 use crate::content::Missing;
-use crate::failure::{Failure, HURT, OPERATIONAL, Result, warn};
+use crate::failure::{Failure, HURT, OPERATIONAL, Result, plain_text, warn};
 use crate::formats;
-use crate::holder;
+use crate::holder::{self, Holder};
 use crate::opened;
 use crate::size;
 use crate::source_date::SourceDate;
@@ -175,24 +176,44 @@ pub struct Access {
     pub exclusive: bool,
     /// The superblock to use is named: whatever else the image begins with does not count.
     pub by_superblock: bool,
+    pub claim: Claim,
+}
+
+/// What becomes of an image that another process has, or may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is refused.
+    Required,
+    /// As [`Claim::Required`], but what is on a host that cannot lock files is written all the same (`--no-lock`).
+    IfPossible,
+    /// It is read beside that process ([`crate::beside`]).
+    OrBeside,
+    /// As [`Claim::OrBeside`], without a word.
+    None,
 }
 
 impl Access {
     /// For the tools: through the page cache, nothing in flight.
     pub fn tool(read_only: bool) -> Access {
-        Access { read_only, io: IoMode::Buffered, engine: Engine::Psync, exclusive: true, by_superblock: false }
+        let (io, engine) = (IoMode::Buffered, Engine::Psync);
+        Access { read_only, io, engine, exclusive: true, by_superblock: false, claim: Claim::Required }
     }
 }
 
 /// The device that holds the file system.
 pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
+    open_or_beside(spec, access).map(|(dev, _)| dev)
+}
+
+/// As [`open_device`], and beside whom it is opened, if [`Claim::OrBeside`] says that it may be.
+pub fn open_or_beside(spec: &ImageSpec, access: &Access) -> Result<(Arc<dyn BlockDevice>, Option<Holder>)> {
     if spec.part != Part::Any {
         let (start, len) = place(spec)?;
         return open_window(spec, access, start, len);
     }
     let whole = look(spec)?;
     if access.by_superblock || has_magic(&*whole) {
-        return open_whole(spec, access);
+        return open_window(spec, access, 0, None);
     }
     if let Some(format) = formats::identify(&*whole) {
         return Err(overwritten(&*whole, format.refuse(&spec.shown())));
@@ -201,7 +222,7 @@ pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDev
     // A backup GPT may be older than a file system that fills the disk since, and whose first blocks are lost.
     let stale = || table.source == Source::BackupGpt && extant_fs::probe_superblock(&*whole).is_ok();
     if table.partitions.is_empty() || stale() {
-        return open_whole(spec, access);
+        return open_window(spec, access, 0, None);
     }
     if table.source == Source::BackupGpt {
         warn(&format!("{}: {BACKUP_GPT}", spec.shown()));
@@ -257,12 +278,19 @@ pub fn look(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions {
         io: IoMode::Buffered,
         engine: Engine::Psync,
-        lock: false,
+        lock: Locking::None,
         exclusive: false,
         allow_mounted: true,
         ..OpenOptions::read_only()
     };
     Ok(Arc::new(FileDevice::open(&spec.path, options)?))
+}
+
+/// The superblock of the image's file system, whoever has it.
+pub fn super_block_beside(spec: &ImageSpec) -> Result<SuperBlock> {
+    // Nobody is kept away, and nobody is asked.
+    let dev = open_device(spec, &Access { claim: Claim::None, ..Access::tool(true) })?;
+    Ok(extant_fs::probe_superblock(&*dev).map_err(explain)?.0)
 }
 
 /// The only partition with an ext file system, if there is one: its number and place.
@@ -297,7 +325,7 @@ fn choose_partition(
 
 /// The image from its first byte on.
 pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
-    open_window(spec, access, 0, None)
+    open_window(spec, access, 0, None).map(|(dev, _)| dev)
 }
 
 /// How long somebody who has the image, and whose mount is gone, is given to end.
@@ -305,19 +333,38 @@ const ENDING_PATIENCE_NS: u64 = 3_000_000_000;
 /// After which a person is told what is waited for.
 const ENDING_WORD_NS: u64 = 300_000_000;
 
-fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>) -> Result<Arc<dyn BlockDevice>> {
+fn open_window(
+    spec: &ImageSpec,
+    access: &Access,
+    offset: u64,
+    len: Option<u64>,
+) -> Result<(Arc<dyn BlockDevice>, Option<Holder>)> {
     let options = OpenOptions {
         read_only: access.read_only,
         io: access.io,
         engine: access.engine,
         exclusive: access.exclusive,
+        lock: match access.claim {
+            Claim::Required | Claim::OrBeside => Locking::Required,
+            Claim::IfPossible => Locking::IfPossible,
+            Claim::None => Locking::None,
+        },
+        allow_mounted: access.claim == Claim::None,
         offset,
         len,
         shown_as: (spec.part != Part::Any).then(|| spec.shown()),
-        ..OpenOptions::default()
     };
     if !access.read_only && !spec.is_block_device() {
         no_loop_device(spec, offset, len)?;
+        lift_file_size_limit();
+    }
+    let beside = |who| {
+        let (dev, _) = open_window(spec, &Access { claim: Claim::None, ..access.clone() }, offset, len)?;
+        Ok((dev, Some(who)))
+    };
+    // He keeps it for longer than a lock is waited for.
+    if access.claim == Claim::OrBeside && holder::is_served(spec, offset, len) {
+        return beside(holder::find(spec));
     }
     let image = spec.shown();
     let only_read =
@@ -329,22 +376,51 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
             Ok(_) if !access.read_only && spec.is_read_only_device() => return Err(only_read()),
             Ok(dev) => {
                 opened::remember(dev.host_file()?, access.read_only);
-                return Ok(Arc::new(dev));
+                say_unguarded(&dev, access.read_only);
+                return Ok((Arc::new(dev), None));
             }
             Err(e @ DeviceError::Busy { .. }) => e,
+            Err(e @ DeviceError::NoLocks { .. }) => {
+                let e = plain_text(&e.to_string());
+                return Err(Failure::op(format!(
+                    "{e}; if nobody else uses it, --no-lock (-o no_lock of a mount) writes it all the same"
+                )));
+            }
             Err(e) if !access.read_only && may_only_be_read(spec, &e) => return Err(only_read()),
             Err(e) => return Err(e.into()),
         };
         // A server lets go of the image after its mount is gone: who has just unmounted need not know.
         let who = holder::find(spec);
-        if !who.may_be_ending() || busy.to_string().contains("mounted by") || clock.now_ns() > ENDING_PATIENCE_NS {
-            return Err(who.explain(&spec.shown(), busy));
+        if !who.may_be_ending() || clock.now_ns() > ENDING_PATIENCE_NS {
+            return match access.claim {
+                Claim::OrBeside => beside(who),
+                _ => Err(who.explain(&spec.shown(), busy)),
+            };
         }
         if !told && clock.now_ns() > ENDING_WORD_NS && std::io::stderr().is_terminal() {
             warn(&format!("{}: waiting for {} to let go of it", spec.shown(), who.processes()));
             told = true;
         }
         clock.sleep(Duration::from_millis(20));
+    }
+}
+
+/// What else keeps others away and is missing here is said once, when the image is opened.
+fn say_unguarded(dev: &FileDevice, read_only: bool) {
+    let while_what = if read_only { "while it is read" } else { "while it is written" };
+    for why in dev.unguarded() {
+        let why = plain_text(why);
+        warn(&format!("{}: {why}: see to it that nobody else writes it {while_what}", dev.name()));
+    }
+}
+
+/// A user's own limit on the size of files (`ulimit -Sf`) is for what he makes; an image is there already. Nobody is
+/// hindered from lifting it, up to the hard one.
+fn lift_file_size_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_FSIZE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_FSIZE, hard, hard);
     }
 }
 
@@ -458,7 +534,8 @@ impl ImageArgs {
 
     /// How a command of these options opens an image.
     pub fn access(&self, read_only: bool) -> Access {
-        Access { by_superblock: self.sb.is_some(), ..Access::tool(read_only) }
+        let claim = if self.no_lock { Claim::IfPossible } else { Claim::Required };
+        Access { claim, by_superblock: self.sb.is_some(), ..Access::tool(read_only) }
     }
 
     /// How a command of these options mounts an image in this process.
@@ -498,9 +575,13 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<
 
 /// [`Filesystem::mount`], with its messages on standard error and a plain word for what is no file system at all.
 pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
+    mount_quietly(dev, MountOptions { messages: Messages::to_stderr("extant"), ..options })
+}
+
+/// As [`mount`], without its messages.
+pub fn mount_quietly(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
     let looked_at = dev.clone();
     let (superblock, rescue) = (options.superblock, options.rescue);
-    let options = MountOptions { messages: Messages::to_stderr("extant"), ..options };
     Filesystem::mount(dev, options).map_err(|e| {
         let corrupt = matches!(&e, Error::Mount { source, .. } if source.is_corruption());
         let found = || probe_superblock_at(&*looked_at, superblock, rescue).is_ok();

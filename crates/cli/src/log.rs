@@ -2,59 +2,146 @@
 //!
 //! What the layers below say on standard error (an image found damaged, a journal aborted) must reach somebody. The
 //! standard error becomes a pipe; a thread takes its lines to `/dev/log` (syslog(3), journald). Where there is no such
-//! socket they go to `extant.log` in the run folder of the user ([`crate::status`]).
+//! socket they go to `extant.log` in the run folder of the user ([`crate::status`]), each with its time, the process
+//! and the image. That file, which all servers of the user share, becomes `extant.log.1` when it is long; the one
+//! before goes.
 //!
-//! # Locking
-//! None.
+//! Main functions: [`take_standard_error`], [`end`]; [`where_messages_go`], for people.
+//!
+//! # Locking `log thread` (961), a leaf. flock on the run folder, never waited for: a log that hangs must not make the
+//! file system hang.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 
-use rustix::fs::{Mode, OFlags, openat};
+use extant_base::clock::Clock;
+use extant_base::sync::{LockClass, Mutex};
+use extant_base::task::{self, JoinHandle};
+use rustix::fs::{Mode, OFlags, openat, renameat};
 
-use crate::status;
+use crate::{status, text};
 
 /// Longer lines are cut: datagrams have a limit.
 const LINE_MAX: u64 = 2000;
 /// Facility daemon, severity warning.
 const PRIORITY: u32 = 3 << 3 | 4;
-
-/// Takes over the standard error. False: there is no log, and nothing was changed.
-pub fn take_standard_error() -> bool {
-    let Some((socket, lines)) = connect() else { return false };
-    let name = format!("<{PRIORITY}>extant[{}]: ", std::process::id());
-    extant_base::task::spawn("extant-log", move || forward(lines, |line| send(&socket, &name, line))).is_ok()
-}
-
-/// A longer log is begun anew.
+/// A longer file is begun anew, bytes.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Takes the standard error into a file. False: there is no place for it.
-pub fn to_own_file() -> bool {
-    let Some((dir, _)) = status::own_directory() else { return false };
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(file) = openat(&dir, "extant.log", flags, Mode::RUSR | Mode::WUSR) else { return false };
-    let file = File::from(file);
-    if file.metadata().is_ok_and(|m| m.len() > FILE_MAX) {
-        let _ = file.set_len(0);
+const FILE: &str = "extant.log";
+const OLDER_FILE: &str = "extant.log.1";
+const SOCKET: &str = "/dev/log";
+
+static CLASS: LockClass = LockClass::new("log thread", 961);
+static THREAD: Mutex<Option<JoinHandle<()>>> = Mutex::new(&CLASS, None);
+
+/// Takes over the standard error of the server of `image`. False: there is no place for it, and nothing was changed.
+pub fn take_standard_error(image: &str) -> bool {
+    let Some(log) = Log::find(image) else { return false };
+    let Ok((read, write)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return false };
+    let Ok(thread) = task::spawn("extant-log", move || forward(File::from(read), |line| log.write(line))) else {
+        return false;
+    };
+    let taken = rustix::stdio::dup2_stderr(&write).is_ok();
+    if taken {
+        *THREAD.lock() = Some(thread);
     }
-    rustix::stdio::dup2_stderr(&file).is_ok()
+    taken
 }
 
-fn connect() -> Option<(UnixDatagram, File)> {
-    let socket = UnixDatagram::unbound().ok()?;
-    socket.connect("/dev/log").ok()?;
-    // A log that hangs must not make the file system hang.
-    socket.set_nonblocking(true).ok()?;
-    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
-    rustix::stdio::dup2_stderr(&write).ok()?;
-    Some((socket, read.into()))
+/// Lets go of the standard error, once all that was said there is where it goes. What is said later is lost.
+pub fn end() {
+    let Some(thread) = THREAD.lock().take() else { return };
+    // The last who could write into the pipe.
+    let quiet =
+        File::options().write(true).open("/dev/null").is_ok_and(|null| rustix::stdio::dup2_stderr(null).is_ok());
+    if quiet {
+        let _ = thread.join();
+    }
 }
 
-fn send(socket: &UnixDatagram, name: &str, line: &[u8]) {
-    let line = line.strip_prefix(b"extant: ").unwrap_or(line);
-    let _ = socket.send(&[name.as_bytes(), line].concat());
+/// Where the messages of a server of ours go once it is in the background.
+pub fn where_messages_go() -> String {
+    match Place::find() {
+        Some(Place::System(_)) => "to the system's log (journalctl -t extant, or a file in /var/log)".into(),
+        Some(Place::Folder(_, dir)) => format!("to {}", text::shown(dir.join(FILE).as_os_str().as_encoded_bytes())),
+        None => format!("nowhere: there is no {SOCKET}, and no folder for a file"),
+    }
+}
+
+/// What there is here.
+enum Place {
+    System(UnixDatagram),
+    Folder(OwnedFd, std::path::PathBuf),
+}
+
+impl Place {
+    fn find() -> Option<Place> {
+        let system = || {
+            let socket = UnixDatagram::unbound().ok()?;
+            socket.connect(SOCKET).ok()?;
+            // A log that hangs must not make the file system hang.
+            socket.set_nonblocking(true).ok()?;
+            Some(Place::System(socket))
+        };
+        system().or_else(|| status::own_directory().map(|(fd, dir)| Place::Folder(fd, dir)))
+    }
+}
+
+struct Log {
+    place: Place,
+    /// Before each line, behind its time.
+    name: String,
+    image: String,
+}
+
+impl Log {
+    fn find(image: &str) -> Option<Log> {
+        let name = format!("extant[{}]: ", task::process_id());
+        Some(Log { place: Place::find()?, name, image: image.to_owned() })
+    }
+
+    fn write(&self, line: &[u8]) {
+        let line = line.strip_prefix(b"extant: ").unwrap_or(line);
+        match &self.place {
+            Place::System(socket) => {
+                let priority = format!("<{PRIORITY}>");
+                let _ = socket.send(&[priority.as_bytes(), self.name.as_bytes(), line].concat());
+            }
+            Place::Folder(dir, _) => {
+                let time = text::utc(Clock::real().wall().sec);
+                // Most messages begin with it.
+                let image =
+                    if line.starts_with(self.image.as_bytes()) { String::new() } else { format!("{}: ", self.image) };
+                let line = [time.as_bytes(), b" ", self.name.as_bytes(), image.as_bytes(), line, b"\n"].concat();
+                let _ = append(dir, &line);
+            }
+        }
+    }
+}
+
+/// Adds a line to the file in `dir`, opened anew: another server may have begun another one.
+fn append(dir: &OwnedFd, line: &[u8]) -> std::io::Result<()> {
+    let open = || {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(dir, FILE, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+    };
+    let is_full = |file: &File| Ok::<_, std::io::Error>(file.metadata()?.len() > FILE_MAX);
+    let mut file = open()?;
+    if is_full(&file)? {
+        // One of those who find it full; whoever cannot, or comes later, writes into what is there.
+        status::if_alone_in(dir, || {
+            if is_full(&open()?)? {
+                renameat(dir, FILE, dir, OLDER_FILE)?;
+            }
+            Ok::<_, std::io::Error>(())
+        })
+        .transpose()?;
+        file = open()?;
+    }
+    file.write_all(line)
 }
 
 /// Calls `send` for each line, until nobody can write any more.
@@ -85,5 +172,42 @@ mod tests {
         let long = "x".repeat(LINE_MAX as usize + 5);
         forward(format!("one\n\ntwo \n{long}\nlast").as_bytes(), |line| seen.push(line.len()));
         assert_eq!(seen, [3, 3, LINE_MAX as usize, 5, 4]);
+    }
+
+    #[test]
+    fn a_line_of_the_file_has_its_time_process_and_image() {
+        let top = tempfile::tempdir().expect("directory");
+        let dir = OwnedFd::from(File::open(top.path()).expect("opened"));
+        let log = Log {
+            place: Place::Folder(dir, top.path().into()),
+            name: "extant[7]: ".into(),
+            image: "/img/disk.img".into(),
+        };
+        log.write(b"extant: /img/disk.img: inode 12: damaged");
+        log.write(b"the journal was aborted");
+        let text = std::fs::read_to_string(top.path().join(FILE)).expect("written");
+        let lines: Vec<&str> = text.lines().collect();
+        for (line, rest) in
+            lines.iter().zip(["/img/disk.img: inode 12: damaged", "/img/disk.img: the journal was aborted"])
+        {
+            let (time, said) = line.split_once(' ').expect("two parts");
+            assert_eq!(said, format!("extant[7]: {rest}"));
+            assert!(time.parse::<jiff::Timestamp>().is_ok() && time.ends_with('Z') && time.len() == 20, "{time}");
+        }
+        assert_eq!(lines.len(), 2);
+    }
+
+    #[test]
+    fn the_file_is_bounded_while_it_is_written() {
+        let top = tempfile::tempdir().expect("directory");
+        let dir = OwnedFd::from(File::open(top.path()).expect("opened"));
+        let line = [b'x'; LINE_MAX as usize];
+        let len = |name| top.path().join(name).metadata().map_or(0, |m| m.len());
+        for _ in 0..3 * FILE_MAX / LINE_MAX {
+            append(&dir, &line).expect("written");
+            assert!(len(FILE) <= FILE_MAX + LINE_MAX && len(OLDER_FILE) <= FILE_MAX + LINE_MAX);
+        }
+        assert!(len(OLDER_FILE) > FILE_MAX, "the one before is kept");
+        assert_eq!(std::fs::read_dir(top.path()).expect("read").count(), 2);
     }
 }

@@ -4,9 +4,10 @@
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
 //! (`-o`), [`serve`] (the process behind a mount), [`sandbox`] (what it gives up), [`status`] (how an unmount learns
 //! how it went), [`mount_table`] (what the kernel has mounted), [`namespace`] (`-N`), [`holder`] (who has an image),
-//! [`opened`] (which images we have), [`owner`] (whom files belong to), [`cgroup`] (how much memory there may be),
-//! [`log`] (messages of a server in the background), [`place`] (`IMAGE:PATH`), [`formats`] (what is no ext),
-//! [`source_date`] (reproducible images), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`size`], [`text`] and
+//! [`beside`] (a look at it nevertheless), [`opened`] (which images we have), [`owner`] (whom files belong to),
+//! [`cgroup`] (how much memory there may be), [`log`] (messages of a server in the background), [`place`]
+//! (`IMAGE:PATH`), [`program`] (this one, started again), [`formats`] (what is no ext), [`source_date`] (reproducible
+//! images), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`size`], [`text`] and
 //! [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod beside;
 mod cgroup;
 mod claim;
 mod commands;
@@ -39,6 +41,7 @@ mod namespace;
 mod opened;
 mod owner;
 mod place;
+mod program;
 mod record;
 mod sandbox;
 mod serve;
@@ -71,6 +74,7 @@ use crate::commands::verb::Images;
 use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
+    signals::survive_file_size_limit();
     let args: Vec<OsString> = std::env::args_os().collect();
     let name = args.first().and_then(|a| Path::new(a).file_name()).unwrap_or(OsStr::new("extant"));
     let result = match name.to_str() {
@@ -83,13 +87,15 @@ fn main() -> ExitCode {
         Some(sandbox::AGENT) => sandbox::run_agent(Path::new(args.get(1).map_or(OsStr::new(""), |dir| dir))),
         _ => parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command))),
     };
-    match result {
+    let status = match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.print();
             ExitCode::from(failure.status)
         }
-    }
+    };
+    log::end();
+    status
 }
 
 /// `None`: help or the version was asked for, and printed.
@@ -114,13 +120,13 @@ fn run(command: Command) -> Result<()> {
         Command::Freeze(args) => commands::freeze::run(&args, Control::Freeze),
         Command::Thaw(args) => commands::freeze::run(&args, Control::Thaw),
         Command::Info(args) => commands::info::run(&args.verb, &args.how),
-        Command::Ls(args) => commands::ls::run(&args.verb, &mut Images::for_reading(&args.how)),
+        Command::Ls(args) => Images::for_looking(&args.how).with(|images| commands::ls::run(&args.verb, images)),
         Command::Cat(args) => commands::cat::run(&args.verb, &mut Images::for_reading(&args.how)),
-        Command::Stat(args) => commands::stat::run(&args.verb, &mut Images::for_reading(&args.how)),
-        Command::Tree(args) => commands::tree::run(&args.verb, &mut Images::for_reading(&args.how)),
-        Command::Find(args) => Images::for_reading(&args.how).with(|images| commands::find::run(&args.verb, images)),
-        Command::Du(args) => Images::for_reading(&args.how).with(|images| commands::du::run(&args.verb, images)),
-        Command::Df(args) => Images::for_reading(&args.how).with(|images| commands::df::run(&args.verb, images)),
+        Command::Stat(args) => Images::for_looking(&args.how).with(|images| commands::stat::run(&args.verb, images)),
+        Command::Tree(args) => Images::for_looking(&args.how).with(|images| commands::tree::run(&args.verb, images)),
+        Command::Find(args) => Images::for_looking(&args.how).with(|images| commands::find::run(&args.verb, images)),
+        Command::Du(args) => Images::for_looking(&args.how).with(|images| commands::du::run(&args.verb, images)),
+        Command::Df(args) => Images::for_looking(&args.how).with(|images| commands::df::run(&args.verb, images)),
         Command::Cp(args) => commands::cp::run(&args.verb, &args.how),
         Command::Rm(args) => Images::for_writing(&args.how).with(|images| commands::rm::run(&args.verb, images)),
         Command::Mkdir(args) => Images::for_writing(&args.how).with(|images| commands::mkdir::run(&args.verb, images)),

@@ -1,4 +1,5 @@
-//! What the kernel has mounted, for unmounting: `/proc/self/mountinfo`.
+//! What the kernel has mounted, for unmounting: `/proc/self/mountinfo`. Without /proc, a mount of ours is found by its
+//! directory.
 //!
 //! # Locking
 //! None.
@@ -8,9 +9,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use extant_fuse::kernel_uid;
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 
 use crate::failure::{Failure, MOUNT, Result};
 use crate::image::ImageSpec;
+use crate::status::Watch;
 use crate::text;
 
 /// One mount.
@@ -165,7 +168,37 @@ pub fn find(path: &Path) -> Result<Option<Mount>> {
 
 /// The mount on top at `dir`, an absolute path without symbolic links. Asks nothing of what is mounted there.
 pub fn find_at(dir: &Path) -> Result<Option<Mount>> {
-    Ok(read()?.into_iter().rfind(|m| m.dir == dir))
+    match read() {
+        Ok(all) => Ok(all.into_iter().rfind(|m| m.dir == dir)),
+        Err(e) if proc_is_missing() => without_table(dir).ok_or(e).map(Some),
+        Err(e) => Err(e),
+    }
+}
+
+fn proc_is_missing() -> bool {
+    !Path::new("/proc/self").exists()
+}
+
+/// The device number of what is mounted on `dir`, if anything is. Asks nothing of it.
+pub fn device_at(dir: &Path) -> Option<String> {
+    let stat = statx(CWD, dir, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE).ok()?;
+    let mounted = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    mounted.then(|| format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor))
+}
+
+/// What the directory itself says of a mount of ours on it, where /proc is missing. That it is ours, the file of its
+/// server tells; of what, only he knows.
+fn without_table(dir: &Path) -> Option<Mount> {
+    let (device, me) = (device_at(dir)?, kernel_uid().as_raw());
+    Watch::open(&device, me).is_some().then(|| Mount {
+        device,
+        dir: dir.into(),
+        options: String::new(),
+        super_options: String::new(),
+        fs_type: "fuse.extant".into(),
+        source: dir.into(),
+        user_id: Some(me),
+    })
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ use seccompiler::{
 };
 
 use crate::failure::Failure;
+use crate::program;
 use crate::signals::Stop;
 use crate::status;
 
@@ -159,7 +160,7 @@ pub fn prepare(device: Option<&Path>) {
 /// from now on. Err: what could not be done, with everything else done.
 pub fn enter(unmounter: &Unmounter) -> Result<(), String> {
     // First: without it there would be no way to end at a signal.
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(program::itself());
     command.arg0(AGENT).arg(unmounter.path()).current_dir("/").process_group(0);
     let agent = Agent::start(command).map_err(|e| format!("no process to unmount with: {e}"))?;
     unmounter.delegate(agent);

@@ -96,13 +96,22 @@ pub fn serve(job: Job) -> Result<()> {
 
 /// What the caller had open and passed on by accident: it would stay open as long as the mount.
 pub fn let_go_of_files() {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
-    let open: Vec<i32> = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    let open: Vec<i32> = match std::fs::read_dir("/proc/self/fd") {
+        Ok(entries) => entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect(),
+        // Without /proc, all that it may have.
+        Err(_) => {
+            let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((FILES_TRIED, 0));
+            (0..limit.min(FILES_TRIED) as i32).collect()
+        }
+    };
     for fd in open.into_iter().filter(|fd| *fd > 2) {
         // The directory's own is closed by now. Nothing of ours is open yet.
         let _ = nix::unistd::close(fd);
     }
 }
+
+/// Highest number of an open file that is tried where nobody tells which are open.
+const FILES_TRIED: u64 = 1 << 16;
 
 /// The device, its flush, a ring, and a descriptor of /dev/fuse for each worker.
 const FILES_LEAST: u64 = 64;
@@ -141,9 +150,14 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     // A part of a device, too: the kernel then claims the whole of it.
     let fuseblk = block && root;
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
-    let by_superblock = config.fs.superblock.is_some();
-    let mut access =
-        Access { read_only: config.fs.read_only, io, engine: config.engine, exclusive: true, by_superblock };
+    let mut access = Access {
+        read_only: config.fs.read_only,
+        io,
+        engine: config.engine,
+        exclusive: true,
+        by_superblock: config.fs.superblock.is_some(),
+        claim: if config.no_lock { image::Claim::IfPossible } else { image::Claim::Required },
+    };
     // Held while a replay may write, and let go of when the kernel is about to claim it.
     let how = Access { engine: Engine::Psync, ..access.clone() };
     let claimed = if fuseblk { Some(open_whole(&job.spec, &how).map_err(as_mount)?) } else { None };
@@ -241,7 +255,11 @@ fn run(
     server.set_notifier(session.notifier());
     server.set_hold(session.hold());
     let unmounter = session.unmounter();
-    let device = mount_table::find_at(&dir).ok().flatten().filter(|m| m.is_extant()).map(|m| m.device);
+    let device = match mount_table::find_at(&dir) {
+        Ok(mount) => mount.filter(|m| m.is_extant()).map(|m| m.device),
+        // Without a table: what is there is ours, or was.
+        Err(_) => mount_table::device_at(&dir),
+    };
     let status = device.as_deref().and_then(|device| ServerStatus::create(device, &job.options));
     if !config.no_sandbox
         && let Err(e) = sandbox::enter(&unmounter)
@@ -253,7 +271,7 @@ fn run(
         warn(&format!("{image}: signals will not unmount: {}", plain(e)));
     }
     if job.background {
-        go_into_background();
+        go_into_background(&image);
     } else if job.verbose {
         let dir = shown(job.dir.as_os_str().as_bytes());
         warn(&format!("{image} mounted on {dir}; to end, unmount it or press Ctrl-C"));
@@ -307,7 +325,7 @@ fn explain(e: &FuseError) -> String {
 }
 
 /// Says that the mount is there and lets go of everything that is the caller's: terminal, directory, standard streams.
-fn go_into_background() {
+fn go_into_background(image: &str) {
     // Not a group leader, so this cannot fail; and if it did, only a hang-up of the terminal would tell.
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir("/");
@@ -316,7 +334,7 @@ fn go_into_background() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
-        if !log::take_standard_error() && !log::to_own_file() {
+        if !log::take_standard_error(image) {
             let _ = rustix::stdio::dup2_stderr(&null);
         }
     }
@@ -373,5 +391,6 @@ fn end_at_once(server: &Weak<FsServer>) {
     if let Some(server) = server.upgrade() {
         let _ = server.filesystem().sync();
     }
+    log::end();
     std::process::exit(SYSTEM.into());
 }

@@ -10,11 +10,11 @@
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::failure::{Failure, Result};
 
@@ -28,6 +28,13 @@ pub fn ending() -> impl Iterator<Item = i32> {
     let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     let hangs_up = ignored.unwrap_or(0) & 1 << (SIGHUP - 1) == 0;
     [SIGINT, SIGTERM].into_iter().chain(hangs_up.then_some(SIGHUP))
+}
+
+/// A write past the limit on the size of files (`ulimit -f`) is to fail with an error, as one past the end of the disk
+/// does, and not to end the process.
+pub fn survive_file_size_limit() {
+    // A handler: that it is ignored, all that we start would inherit.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
 /// Whether somebody wants us to end.

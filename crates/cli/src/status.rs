@@ -3,7 +3,8 @@
 //! umount(2) on a FUSE mount does not wait for the server, and has no way to pass its error on. So the server writes a
 //! small file, named after the mount's device number, into a directory of its user:
 //!
-//! - `/run/extant` for root; else `$XDG_RUNTIME_DIR/extant`, else `/run/user/UID/extant`, else `/tmp/extant-UID`; it
+//! - `/run/extant` for root; else, and where that cannot be, `$XDG_RUNTIME_DIR/extant`, `/run/user/UID/extant` or
+//!   `/tmp/extant-UID`. Who is root in a user namespace alone is outside somebody else, by whose number it goes. It
 //!   must be a directory (no link to one) that belongs to the user and that nobody else can enter, and is used through
 //!   one descriptor: in `/tmp` anybody can be first to make one of that name;
 //! - first line: `serving`, with the mount's options on the next (a remount asks what is in effect); then `unmounted`,
@@ -12,7 +13,8 @@
 //!   gets the lock knows that the server is done; if the file then still says `serving`, it died.
 //!
 //! The server removes the file when all went well; who waits has it open already. Without such a directory there is no
-//! file; an unmount can then wait for the lock on the image, but how it went is not known.
+//! file; an unmount then waits for the lock on the image, and looks whether that says of itself that it is complete
+//! ([`crate::commands::unmount`]).
 //!
 //! The same directory has what the server says when there is no log ([`crate::log`]).
 //!
@@ -40,19 +42,37 @@ const STATUS_MAX: u64 = 4096;
 
 /// The directories where the server of user `uid` may keep its file, best first.
 fn directories(uid: u32) -> Vec<PathBuf> {
+    let outside = outside_of_namespace(uid);
+    let mut dirs: Vec<PathBuf> = Vec::new();
     if uid == 0 {
-        return vec!["/run/extant".into()];
+        dirs.push("/run/extant".into());
     }
-    let mut dirs = Vec::new();
-    if uid == kernel_uid().as_raw()
+    // Root's may be that of the user who has become root.
+    if outside != 0
+        && uid == kernel_uid().as_raw()
         && let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR")
         && Path::new(&runtime).is_absolute()
     {
         dirs.push(Path::new(&runtime).join("extant"));
     }
-    dirs.push(format!("/run/user/{uid}/extant").into());
-    dirs.push(format!("/tmp/extant-{uid}").into());
+    dirs.push(format!("/run/user/{outside}/extant").into());
+    dirs.push(format!("/tmp/extant-{outside}").into());
     dirs
+}
+
+/// Who user `uid` of our user namespace is in the one around it, where the names in /run and /tmp were given.
+fn outside_of_namespace(uid: u32) -> u32 {
+    mapped(uid, &std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default()).unwrap_or(uid)
+}
+
+/// By a map of user numbers (user_namespaces(7)).
+fn mapped(uid: u32, map: &str) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
+        let (inside, outside, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let within = uid.checked_sub(inside).filter(|within| *within < count)?;
+        outside.checked_add(within)
+    })
 }
 
 /// Opens `dir` if it is a directory of `uid`'s own. What is asked is the directory that is then used, whatever becomes
@@ -141,6 +161,14 @@ fn alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> R {
     result
 }
 
+/// As [`alone_in`], if nobody else is: a lock is not waited for.
+pub fn if_alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> Option<R> {
+    flock(dir, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let result = f();
+    let _ = flock(dir, FlockOperation::Unlock);
+    Some(result)
+}
+
 /// The side of who unmounts.
 #[derive(Debug)]
 pub struct Watch {
@@ -156,7 +184,7 @@ pub enum Ended {
     Failed(String),
     /// Without a word: killed.
     Died,
-    /// There was nobody to ask.
+    /// There was nobody to ask, and the image does not tell.
     Unknown,
 }
 
@@ -267,6 +295,14 @@ mod tests {
             assert_eq!(watch.options().as_deref(), Some("new"));
             new.finish(Ok(()));
         }
+    }
+
+    #[test]
+    fn root_of_a_user_namespace_goes_by_its_number_outside() {
+        let map = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!((mapped(0, map), mapped(1, map), mapped(65536, map)), (Some(1000), Some(100_000), Some(165_535)));
+        assert_eq!((mapped(65537, map), mapped(0, ""), mapped(0, "0 x 1")), (None, None, None));
+        assert_eq!(mapped(4711, "0 0 4294967295"), Some(4711));
     }
 
     #[test]

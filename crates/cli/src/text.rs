@@ -128,6 +128,12 @@ pub fn second(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
 }
 
+/// `2024-02-29T12:34:56Z`.
+pub fn utc(seconds: i64) -> String {
+    let (year, month, day, hour, minute, second) = civil(seconds);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 /// `9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d`.
 pub fn uuid(bytes: &[u8; 16]) -> String {
     let hex = |range: std::ops::Range<usize>| -> String { bytes[range].iter().map(|b| format!("{b:02x}")).collect() };

@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{Dir, extant, extant_path, fsck_clean, in_time, run, wait_until};
+use common::{Dir, Unmounted, extant, extant_path, fsck_clean, in_time, run, wait_until};
 use extant_base::sync::{LockClass, Mutex, MutexGuard};
 use extant_testkit::mount::{fuse_works, is_mount_point};
 use rustix::process::geteuid;
@@ -22,21 +22,9 @@ fn alone() -> Option<MutexGuard<'static, ()>> {
     Some(ONE.lock())
 }
 
-/// Unmounted at the end, whatever happens.
-struct Unmounted(String);
-
-impl Drop for Unmounted {
-    fn drop(&mut self) {
-        if is_mount_point(Path::new(&self.0)) {
-            run("umount", &["-i", "-l", &self.0]);
-        }
-    }
-}
-
 fn place(dir: &Dir) -> (String, Unmounted) {
-    let mnt = dir.text("mnt");
-    std::fs::create_dir(&mnt).expect("directory");
-    (mnt.clone(), Unmounted(mnt))
+    let mount = Unmounted::at(dir, "mnt");
+    (mount.0.clone(), mount)
 }
 
 /// A process with a mount namespace of its own, made when all that is mounted now was mounted.

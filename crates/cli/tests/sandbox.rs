@@ -50,7 +50,11 @@ fn skipped() -> bool {
 
 /// "… served by process 12".
 fn server(said: &str) -> i32 {
-    said.trim().rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("the number of the server")
+    said.lines()
+        .next()
+        .and_then(|line| line.rsplit(' ').next())
+        .and_then(|pid| pid.parse().ok())
+        .expect("the number of the server")
 }
 
 /// Of each thread of a process: NoNewPrivs, Seccomp, CapEff and CapPrm.

@@ -468,4 +468,7 @@ pub struct ImageArgs {
     /// written
     #[arg(long, value_name = "N", global = true)]
     pub seed: Option<u64>,
+    /// Write it also where files cannot be locked; nobody else may use it then
+    #[arg(long, global = true)]
+    pub no_lock: bool,
 }

@@ -19,19 +19,20 @@ use extant_recovery::{JournalState, Replay, journal_state};
 use serde_json::{Value, json};
 
 use crate::args::{ImageArgs, InfoArgs};
+use crate::beside;
 use crate::failure::{Failure, Result};
 use crate::formats;
-use crate::image::{self, ImageSpec, Part, has_magic, look, open_device};
+use crate::holder::{self, Holder};
+use crate::image::{self, ImageSpec, Part, has_magic, look};
 use crate::record::escaped;
 use crate::size::human;
 use crate::text::{self, Output};
 
 pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     let spec = how.spec(&args.image);
-    let access = how.access(true);
     let whole = look(&spec)?;
     let whole_size = whole.size_bytes();
-    if spec.part == Part::Any && !access.by_superblock && !has_magic(&*whole) {
+    if spec.part == Part::Any && how.sb.is_none() && !has_magic(&*whole) {
         if let Some(format) = formats::identify(&*whole) {
             return Err(image::overwritten(&*whole, format.refuse(&spec.shown())));
         }
@@ -41,7 +42,7 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
         }
     }
     drop(whole);
-    let dev = open_device(&spec, &access)?;
+    let (dev, beside) = beside::open(&spec, how)?;
     let named = how.mount_options(true)?;
     let (sb, backup) = match probe_superblock_at(&*dev, named.superblock, named.rescue) {
         Ok(found) => found,
@@ -50,7 +51,9 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
             return Err(image::mount(dev, named).err().unwrap_or_else(|| Failure::op(e.to_string())));
         }
     };
-    let mounted = image::mount(dev.clone(), named);
+    // What damage there seems to be may be a change that is under way.
+    let mounted =
+        if beside.is_some() { image::mount_quietly(dev.clone(), named) } else { image::mount(dev.clone(), named) };
     let facts = Facts {
         spec: &spec,
         size: if spec.part != Part::Any { dev.size_bytes() } else { whole_size },
@@ -58,6 +61,7 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
         asked: how.sb.is_some(),
         journal: Journal::look(&dev, &sb),
         space: mounted.as_ref().ok().map(|fs| fs.statfs()),
+        holder: beside.as_ref().map(|beside| &beside.holder),
         sb,
     };
     let mut out = Output::new();
@@ -86,10 +90,12 @@ fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevi
     for p in partitions {
         let part = extant_block::device::OffsetDevice::new(whole.clone(), p.start, p.len & !4095);
         let found = part.ok().and_then(|dev| probe_superblock(&dev).ok()).map(|(sb, _)| sb);
+        let holder = holder::find_of_partition(&ImageSpec { part: Part::Partition(p.number), ..spec.clone() });
         if let (Some(sb), false) = (&found, args.json) {
             let label = text::shown(sb.volume_name().as_bytes());
             let label = if label.is_empty() { label } else { format!(" \"{label}\"") };
-            writeln!(out, "Partition {}: {}{label}, {}", p.number, generation(sb), state(sb))?;
+            let state = holder.as_ref().map_or_else(|| state(sb), Holder::who);
+            writeln!(out, "Partition {}: {}{label}, {state}", p.number, generation(sb))?;
         }
         rows.push(json!({
             "number": p.number,
@@ -98,6 +104,7 @@ fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevi
             "type": p.type_name,
             "label": p.label,
             "filesystem": found.as_ref().map(generation),
+            "in_use": holder.as_ref().map(Holder::json),
         }));
     }
     if args.json {
@@ -167,6 +174,8 @@ struct Facts<'a> {
     asked: bool,
     journal: Journal,
     space: Option<StatFs>,
+    /// Who has it.
+    holder: Option<&'a Holder>,
 }
 
 /// The name that fits the features.
@@ -240,7 +249,11 @@ impl Facts<'_> {
             out.write_all(b"\"")?;
         }
         writeln!(out, ", UUID {}", text::uuid(&sb.uuid()))?;
-        writeln!(out, "State:       {}", state(sb))?;
+        match self.holder {
+            // It says of itself what it would after a crash.
+            Some(holder) => writeln!(out, "State:       in use: {}", holder.who())?,
+            None => writeln!(out, "State:       {}", state(sb))?,
+        }
         if sb.error_count() > 0 {
             let raw = sb.raw();
             let (first, last) = (raw.s_first_error_time.get().into(), raw.s_last_error_time.get().into());
@@ -318,6 +331,7 @@ impl Facts<'_> {
             "partition": self.spec.partition(),
             "offset": if let Part::Offset(offset) = self.spec.part { Some(offset) } else { None },
             "size": self.size,
+            "in_use": self.holder.map(Holder::json),
             "filesystem": {
                 "type": generation(sb),
                 "label": sb.volume_name(),

@@ -23,9 +23,11 @@ use crate::args::{MountArgs, MountHelper, UnmountArgs};
 use crate::commands::unmount;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, mention, plain, plain_text, warn};
 use crate::image::{self, ImageSpec, Part};
+use crate::log;
 use crate::mount_options::MountConfig;
 use crate::mount_table::{self, Mount};
 use crate::namespace;
+use crate::program;
 use crate::serve::{self, Job, MOUNTED};
 use crate::status::Watch;
 use crate::text::shown;
@@ -236,7 +238,7 @@ fn without_remount(list: &str) -> String {
 
 fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
     let system = |what: &str, e: std::io::Error| Failure::new(SYSTEM, format!("{what}: {}", plain(&e)));
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(program::itself());
     command.arg0("extant").args(["mount", "--background-server"]);
     for options in &args.options {
         command.arg("-o").arg(options);
@@ -261,6 +263,7 @@ fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
         if args.verbose {
             let dir = shown(job.dir.as_os_str().as_bytes());
             mention(&format!("{} mounted on {dir}, served by process {}", job.spec.shown(), child.id()));
+            mention(&format!("its messages go {}", log::where_messages_go()));
         }
         return Ok(());
     }

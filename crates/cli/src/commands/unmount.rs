@@ -1,11 +1,14 @@
 //! `extant unmount`: unmounts, and waits for the server's end.
 //!
-//! See [`crate::status`] for how it learns of it. The server ends when the last mount namespace has let go of the
-//! mount: where another one keeps it, there is nothing to wait for. With `--force` a server gets a moment to answer.
+//! See [`crate::status`] for how it learns of it. Where the server can leave no word, the image itself is the witness:
+//! while it is mounted its superblock says so, and that goes last, when everything is written. The server ends when
+//! the last mount namespace has let go of the mount: where another one keeps it, there is nothing to wait for. With
+//! `--force` a server gets a moment to answer.
 //!
 //! # Locking
 //! None.
 
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +19,7 @@ use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
 use extant_block::device::has_writer;
 use extant_fuse::{Errno, FuseError, kernel_uid};
+use extant_ondisk::superblock::FsState;
 
 use crate::args::{UnmountArgs, UnmountHelper};
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, mention, plain_text, warn};
@@ -69,6 +73,7 @@ fn one(dir: &Path, args: &UnmountArgs) -> Result<()> {
     }
     // Before: afterwards the server may be done with it.
     let watch = Watch::open(&mount.device, mount.user_id.unwrap_or(0));
+    let witness = Witness::new(&mount);
     let deaf = args.force && !answers(&mount.dir);
     take_down(&mount, args.lazy, deaf).map_err(|e| Failure::new(MOUNT, explain(&mount, &e)))?;
     if args.lazy {
@@ -82,14 +87,14 @@ fn one(dir: &Path, args: &UnmountArgs) -> Result<()> {
         ));
     }
     // One of several places where it is seen (a bind mount): its server goes on.
-    let elsewhere = mount_table::read()?.into_iter().find(|other| other.is_same(&mount));
+    let elsewhere = mount_table::read().unwrap_or_default().into_iter().find(|other| other.is_same(&mount));
     if let Some(other) = elsewhere {
         if args.verbose {
             mention(&format!("{} is still mounted on {}", shown(&mount.source), shown(&other.dir)));
         }
         return Ok(());
     }
-    wait(&mount, watch, args.force)?;
+    wait(&mount, watch, &witness, args.force)?;
     if args.verbose {
         mention(&format!("{} unmounted from {}", shown(&mount.source), shown(&mount.dir)));
     }
@@ -159,12 +164,9 @@ fn explain(mount: &Mount, e: &FuseError) -> String {
 }
 
 /// Waits until the server is done, saying so when it takes long.
-fn wait(mount: &Mount, mut watch: Option<Watch>, force: bool) -> Result<()> {
+fn wait(mount: &Mount, mut watch: Option<Watch>, witness: &Witness, force: bool) -> Result<()> {
     let image = shown(&mount.source);
     let failed = |message: String| Err(Failure::new(SYSTEM, message));
-    let spec = ImageSpec::parse(mount.source.as_os_str());
-    // Of a server that leaves no word, the lock tells.
-    let place = image::place(&spec).unwrap_or((0, None));
     let patience_ns = match &watch {
         _ if force => FORCED_PATIENCE_NS,
         Some(_) => u64::MAX,
@@ -176,7 +178,7 @@ fn wait(mount: &Mount, mut watch: Option<Watch>, force: bool) -> Result<()> {
     let ended = loop {
         let ended = match &mut watch {
             Some(watch) => watch.poll(),
-            None => is_free(&spec, place).then_some(Ended::Unknown),
+            None => witness.ended(),
         };
         if let Some(ended) = ended {
             break ended;
@@ -220,8 +222,83 @@ fn wait(mount: &Mount, mut watch: Option<Watch>, force: bool) -> Result<()> {
     }
 }
 
-/// Whether no server writes this place in the image: it would have locked it. One that we may not look at counts as
-/// free.
-fn is_free(spec: &ImageSpec, (start, len): (u64, Option<u64>)) -> bool {
-    !has_writer(&spec.path, start, len).unwrap_or(false)
+/// The image of a mount, for the end of a server that leaves no word.
+struct Witness {
+    spec: ImageSpec,
+    place: (u64, Option<u64>),
+    /// Nothing is written through the mount.
+    read_only: bool,
+    /// What it said before the unmount.
+    before: Option<InUse>,
+}
+
+impl Witness {
+    /// To be called before the unmount.
+    fn new(mount: &Mount) -> Witness {
+        let spec = ImageSpec::parse(mount.source.as_os_str());
+        let place = image::place(&spec).unwrap_or((0, None));
+        let read_only = mount.super_options.split(',').any(|option| option == "ro");
+        let before = InUse::of(&spec);
+        Witness { spec, place, read_only, before }
+    }
+
+    /// How the server has ended; `None` while it is at work, as far as that can be told: it has the image locked.
+    fn ended(&self) -> Option<Ended> {
+        let locked = has_writer(&self.spec.path, self.place.0, self.place.1);
+        if matches!(locked, Ok(true)) {
+            return None;
+        }
+        let complete = || Some(self.before?.is_over(InUse::of(&self.spec)?));
+        match locked {
+            _ if self.read_only || complete() == Some(true) => Some(Ended::Unmounted),
+            // Then only the image tells, as long as it can be looked at.
+            Err(e) if e.kind() == ErrorKind::Unsupported => (complete().is_none()).then_some(Ended::Unknown),
+            _ => Some(Ended::Unknown),
+        }
+    }
+}
+
+/// What a superblock says while the image is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct InUse {
+    needs_recovery: bool,
+    not_valid: bool,
+}
+
+impl InUse {
+    /// Read beside whoever has the image.
+    fn of(spec: &ImageSpec) -> Option<InUse> {
+        let sb = image::super_block_beside(spec).ok()?;
+        Some(InUse { needs_recovery: sb.needs_recovery(), not_valid: !sb.state().contains(FsState::VALID) })
+    }
+
+    /// Whether what said so is gone `now`: of an image with a log that it needs recovery, else that it is not valid.
+    fn is_over(self, now: InUse) -> bool {
+        match self {
+            InUse { needs_recovery: true, .. } => !now.needs_recovery,
+            InUse { not_valid, .. } => not_valid && now == InUse { needs_recovery: false, not_valid: false },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_tells_of_a_clean_end_only_if_it_told_of_its_use() {
+        let says = |needs_recovery, not_valid| InUse { needs_recovery, not_valid };
+        assert!(says(true, false).is_over(says(false, false)));
+        // It was no better before.
+        assert!(says(true, true).is_over(says(false, true)));
+        assert!(says(false, true).is_over(says(false, false)));
+        for (before, now) in [
+            (says(true, false), says(true, false)),
+            (says(false, true), says(false, true)),
+            (says(false, true), says(true, false)),
+            (says(false, false), says(false, false)),
+        ] {
+            assert!(!before.is_over(now), "{before:?} {now:?}");
+        }
+    }
 }

@@ -18,6 +18,7 @@ use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Error, Filesystem, InodeRef, Mounted};
 
 use crate::args::{ImageArgs, OwnerArg};
+use crate::beside::{self, Beside};
 pub use crate::failure::Report;
 use crate::failure::{Failure, Result, both};
 use crate::image::{self, ImageSpec, open_image};
@@ -30,7 +31,10 @@ use crate::text::shown;
 pub struct Images {
     how: ImageArgs,
     read_only: bool,
+    /// Those that somebody else has mounted are read, too.
+    looks: bool,
     open: Vec<(ImageSpec, Mounted)>,
+    beside: Vec<Beside>,
     /// Arguments are paths in this one.
     only: Option<Arc<Filesystem>>,
     /// Whom what the command creates belongs to, where its own arguments do not say.
@@ -46,31 +50,27 @@ pub struct File {
 
 impl Images {
     pub fn for_reading(how: &ImageArgs) -> Images {
-        Images {
-            how: how.clone(),
-            read_only: true,
-            open: Vec::new(),
-            only: None,
-            owner: Owner::default(),
-            stop: Stop::default(),
-        }
+        Images::new(how.clone(), true, Stop::default())
+    }
+
+    /// Names and attributes, also of images that are in use.
+    pub fn for_looking(how: &ImageArgs) -> Images {
+        Images { looks: true, ..Images::for_reading(how) }
+    }
+
+    fn new(how: ImageArgs, read_only: bool, stop: Stop) -> Images {
+        let (open, beside) = (Vec::new(), Vec::new());
+        Images { how, read_only, looks: false, open, beside, only: None, owner: Owner::default(), stop }
     }
 
     /// Signals end the command between two files; what was done stays.
     pub fn for_writing(how: &ImageArgs) -> Images {
-        Images {
-            how: how.clone(),
-            read_only: false,
-            open: Vec::new(),
-            only: None,
-            owner: Owner::default(),
-            stop: Stop::watch(),
-        }
+        Images::new(how.clone(), false, Stop::watch())
     }
 
     /// Arguments are paths in `fs`, which the caller closes.
     pub fn inside(fs: Arc<Filesystem>, owner: Owner, stop: Stop) -> Images {
-        Images { how: ImageArgs::default(), read_only: false, open: Vec::new(), only: Some(fs), owner, stop }
+        Images { only: Some(fs), owner, ..Images::new(ImageArgs::default(), false, stop) }
     }
 
     /// Whom what the command creates belongs to.
@@ -115,7 +115,13 @@ impl Images {
         if let Some((_, fs)) = self.open.iter().find(|(open, _)| *open == wanted) {
             return Ok(Arc::clone(fs));
         }
-        let mounted = open_image(spec, &self.how, self.read_only)?;
+        let mounted = if self.looks {
+            let (mounted, beside) = beside::open_image(spec, &self.how)?;
+            self.beside.extend(beside);
+            mounted
+        } else {
+            open_image(spec, &self.how, self.read_only)?
+        };
         let fs = Arc::clone(&mounted);
         self.open.push((wanted, mounted));
         Ok(fs)
@@ -135,6 +141,7 @@ impl Images {
     pub fn with(mut self, command: impl FnOnce(&mut Images) -> Result<()>) -> Result<()> {
         let done = command(&mut self);
         let closed = self.close();
+        self.beside.iter().for_each(Beside::end);
         both(done, closed)?;
         image::refuse_damage(self.open.iter().map(|(_, fs)| &**fs))
     }

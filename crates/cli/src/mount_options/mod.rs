@@ -39,6 +39,8 @@ pub struct MountConfig {
     pub no_xattr: bool,
     /// The server keeps its privileges.
     pub no_sandbox: bool,
+    /// An image file is written where files cannot be locked, too.
+    pub no_lock: bool,
     pub writeback_cache: Option<bool>,
     pub no_open: Option<bool>,
     /// The device or image of a journal that is not in the image.
@@ -72,6 +74,7 @@ impl Default for MountConfig {
             fakeroot: false,
             no_xattr: false,
             no_sandbox: false,
+            no_lock: false,
             writeback_cache: None,
             no_open: None,
             journal_path: None,

@@ -403,6 +403,16 @@ pub static WORDS: &[Word] = &[
         "the kernel delays no write (the default)",
     ),
     admin(
+        &["no_lock"],
+        "",
+        Extant,
+        Sets(|c, _| {
+            c.no_lock = true;
+            Ok(())
+        }),
+        "write an image file also where files cannot be locked: nobody else may use it then",
+    ),
+    admin(
         &["no_xattr"],
         "",
         Extant,

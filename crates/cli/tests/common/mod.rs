@@ -224,3 +224,23 @@ pub fn whole_disk(path: &str, image: &str) {
 pub fn loop_mounts_work() -> bool {
     extant_testkit::mount::loop_mounts_work()
 }
+
+/// Unmounted at the end, whatever happens.
+pub struct Unmounted(pub String);
+
+impl Unmounted {
+    /// A directory of this name, to mount on.
+    pub fn at(dir: &Dir, name: &str) -> Unmounted {
+        let mnt = dir.text(name);
+        std::fs::create_dir(&mnt).expect("directory");
+        Unmounted(mnt)
+    }
+}
+
+impl Drop for Unmounted {
+    fn drop(&mut self) {
+        if extant_testkit::mount::is_mount_point(Path::new(&self.0)) {
+            run("umount", &["-i", "-l", &self.0]);
+        }
+    }
+}

@@ -137,9 +137,11 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
 
 /// Servers lock the image that they serve.
 fn in_use(path: &Path) -> std::result::Result<(), String> {
-    match extant_block::device::is_locked(path) {
+    match extant_block::device::is_locked(path, 0, None) {
         Ok(false) => Ok(()),
         Ok(true) => Err(format!("{} is in use by another process", path.display())),
+        // Where it cannot be told, the mount says so.
+        Err(e) if e.kind() == std::io::ErrorKind::Unsupported => Ok(()),
         Err(_) => Err(format!("{} cannot be read", path.display())),
     }
 }

@@ -15,32 +15,61 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fs, io};
+use std::{fmt, fs, io};
 
 use extant_base::clock::Clock;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+/// How the kernel uses an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelMount {
+    /// The loop device, or the partition of one, that is in between.
+    pub through: Option<PathBuf>,
+    /// The directory; `None` where the table of mounts cannot be read.
+    pub at: Option<String>,
+}
+
+impl fmt::Display for KernelMount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let through = self.through.as_deref().unwrap_or(Path::new("")).display();
+        match (&self.at, &self.through) {
+            (Some(at), None) => write!(f, "mounted by the kernel at {at}"),
+            (Some(at), Some(_)) => write!(f, "mounted by the kernel through {through} at {at}"),
+            (None, _) => write!(f, "attached to {through} (without {MOUNTS} nobody knows whether it is mounted)"),
+        }
+    }
+}
+
 /// Says who uses the image or block device at `path`, or `None`. Answers for what this process can see; a path that
 /// cannot be looked at is not in use.
 ///
 /// # Errors
-/// The table of mounts cannot be read: nobody knows.
-pub fn same_image_in_use(path: &Path) -> io::Result<Option<String>> {
+/// Neither the table of mounts nor the loop devices can be read: nobody knows.
+pub fn same_image_in_use(path: &Path) -> io::Result<Option<KernelMount>> {
     range_in_use(path, 0, None)
 }
 
 /// As [`same_image_in_use`], of some bytes of it: `len` from `start` on, or all from there.
-pub(super) fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Result<Option<String>> {
+///
+/// # Errors
+/// As there.
+pub fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Result<Option<KernelMount>> {
     let Ok(meta) = fs::metadata(path) else { return Ok(None) };
-    let mounts = fs::read(MOUNTS).map_err(|e| io::Error::other(format!("{MOUNTS}: {e}")))?;
+    let mounts = fs::read(MOUNTS);
+    let at = |number: &[u8]| mounts.as_deref().ok().and_then(|mounts| mount_point(mounts, number));
     if meta.file_type().is_block_device() {
         let rdev = meta.rdev();
         let number = format!("{}:{}", rustix::fs::major(rdev), rustix::fs::minor(rdev));
-        if let Some(dir) = mount_point(&mounts, number.as_bytes()) {
-            return Ok(Some(format!("mounted by the kernel at {dir}")));
+        if let Some(dir) = at(number.as_bytes()) {
+            return Ok(Some(KernelMount { through: None, at: Some(dir) }));
         }
+    } else if let Err(e) = &mounts
+        && fs::read_dir(LOOPS).is_err()
+    {
+        // Of a block device, the claim tells: what is mounted is nobody else's.
+        return Err(io::Error::new(e.kind(), format!("{MOUNTS} and {LOOPS}: {e}")));
     }
     for Loop { dir, name, base } in loops_on(&meta) {
         // The loop device itself, and its partitions: their folders are named after it.
@@ -53,15 +82,17 @@ pub(super) fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Res
                 continue;
             }
             let Ok(number) = fs::read_to_string(device.join("dev")) else { continue };
-            if let Some(at) = mount_point(&mounts, number.trim().as_bytes()) {
-                let device = device.file_name().unwrap_or_default().to_string_lossy();
-                return Ok(Some(format!("mounted by the kernel through /dev/{device} at {at}")));
+            let at = at(number.trim().as_bytes());
+            if at.is_some() || mounts.is_err() {
+                let through = device.file_name().map(|name| Path::new("/dev").join(name));
+                return Ok(Some(KernelMount { through, at }));
             }
         }
     }
     Ok(None)
 }
 
+const LOOPS: &str = "/sys/block";
 const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// A loop device that has the image.
@@ -76,7 +107,7 @@ struct Loop {
 /// Without sysfs nobody knows of any.
 fn loops_on(image: &fs::Metadata) -> impl Iterator<Item = Loop> {
     let image = (image.dev(), image.ino());
-    fs::read_dir("/sys/block").into_iter().flatten().flatten().filter_map(move |entry| {
+    fs::read_dir(LOOPS).into_iter().flatten().flatten().filter_map(move |entry| {
         let name = entry.file_name().into_string().ok().filter(|name| name.starts_with("loop"))?;
         let dir = entry.path();
         let backing = fs::read(dir.join("loop/backing_file")).ok()?;

@@ -52,6 +52,12 @@ pub(super) fn lock(file: &File, range: Range, exclusive: bool) -> io::Result<boo
     }
 }
 
+/// Whether an error of a lock says that the host cannot lock this file at all: the file system has no locks, or its
+/// server does not answer for them, or the kernel (another one that plays Linux, say) does not know them.
+pub(super) fn is_missing(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL))
+}
+
 /// Lets go of all that `file` has.
 pub(super) fn unlock(file: &File) {
     if let Ok(request) = WHOLE.request(libc::F_UNLCK) {
@@ -59,18 +65,18 @@ pub(super) fn unlock(file: &File) {
     }
 }
 
-/// Whether anybody has any byte of the image file at `path`.
+/// Whether anybody has any of `len` bytes (`None`: all) from `start` on of the image file at `path`.
 ///
 /// # Errors
-/// It cannot be opened for reading.
-pub fn is_locked(path: &Path) -> io::Result<bool> {
-    is_refused(path, WHOLE, libc::F_WRLCK)
+/// It cannot be opened for reading, or the host cannot lock files ([`io::ErrorKind::Unsupported`]).
+pub fn is_locked(path: &Path, start: u64, len: Option<u64>) -> io::Result<bool> {
+    is_refused(path, Range { start, len }, libc::F_WRLCK)
 }
 
 /// Whether anybody may write `len` bytes (`None`: all) from `start` on of the image file at `path`.
 ///
 /// # Errors
-/// It cannot be opened for reading.
+/// As [`is_locked`].
 pub fn has_writer(path: &Path, start: u64, len: Option<u64>) -> io::Result<bool> {
     is_refused(path, Range { start, len }, libc::F_RDLCK)
 }
@@ -79,6 +85,9 @@ pub fn has_writer(path: &Path, start: u64, len: Option<u64>) -> io::Result<bool>
 fn is_refused(path: &Path, range: Range, kind: libc::c_int) -> io::Result<bool> {
     let file = File::open(path)?;
     let mut request = range.request(kind)?;
-    fcntl(&file, FcntlArg::F_OFD_GETLK(&mut request))?;
+    fcntl(&file, FcntlArg::F_OFD_GETLK(&mut request)).map_err(|e| match io::Error::from(e) {
+        e if is_missing(&e) => io::Error::new(io::ErrorKind::Unsupported, e),
+        e => e,
+    })?;
     Ok(libc::c_int::from(request.l_type) != libc::F_UNLCK)
 }

@@ -8,6 +8,9 @@
 //! An open image excludes other writers: of a file's bytes by a lock of the open file description, of a block device by
 //! O_EXCL. One that the kernel has mounted is refused ([`same_image_in_use`]).
 //!
+//! Where the host has no locks, no /proc or no /sys, reading goes on, and [`FileDevice::unguarded`] says what is
+//! missing.
+//!
 //! What it does not do: partitions beyond a byte window, growing an open image.
 //!
 //! # Locking
@@ -32,9 +35,9 @@ use extant_base::task;
 use rustix::fs::FallocateFlags;
 
 use self::flush::{FlushStream, SharedPoison};
-pub use self::in_use::{LoopDevice, same_image_in_use, unmount, writing_loop_device};
+pub use self::in_use::{KernelMount, LoopDevice, range_in_use, same_image_in_use, unmount, writing_loop_device};
 pub use self::lock::{has_writer, is_locked};
-pub use self::open::OpenOptions;
+pub use self::open::{Locking, OpenOptions};
 use self::uring::Ring;
 use super::{BlockDevice, IoCounters, IoStats, Limits, check_range, submit_inline, total_len, zero_in_steps};
 use crate::bio::{Bio, BioFlags, BioOp};
@@ -88,6 +91,7 @@ pub struct FileDevice {
     // First, so that what is in flight ends before the file is closed.
     ring: Option<Ring>,
     core: Arc<FileCore>,
+    unguarded: Vec<String>,
 }
 
 impl FileDevice {
@@ -95,7 +99,8 @@ impl FileDevice {
     ///
     /// # Errors
     /// [`Error::Busy`] when another process has it open for writing (or this call wants to write and somebody reads),
-    /// or when the kernel has it mounted; [`Error::Open`] for everything else.
+    /// or when the kernel has it mounted; [`Error::NoLocks`] when it is to be written and the host cannot lock files
+    /// ([`Locking`]); [`Error::Open`] for everything else.
     ///
     /// ```
     /// use extant_block::device::{BlockDevice, FileDevice, OpenOptions};
@@ -127,7 +132,7 @@ impl FileDevice {
         let name = options.shown_as.clone().unwrap_or_else(|| path.display().to_string());
         let opened = open::open(path, &name, options, create)?;
         let poison = flush::new_poison();
-        let stream_file = open::reopen(&opened.data, options.read_only).map_err(|e| Error::open(&name, e))?;
+        let stream_file = open::reopen(&opened.data, path, options.read_only).map_err(|e| Error::open(&name, e))?;
         let core = Arc::new(FileCore {
             stream: FlushStream::new(stream_file, poison.clone()),
             name,
@@ -148,16 +153,22 @@ impl FileDevice {
             Engine::Psync => None,
             // A kernel or container that refuses the ring is no reason to refuse the image.
             Engine::IoUring => {
-                open::reopen(&core.data, core.read_only).and_then(|file| Ring::new(core.clone(), file)).ok()
+                open::reopen(&core.data, path, core.read_only).and_then(|file| Ring::new(core.clone(), file)).ok()
             }
         };
-        Ok(FileDevice { ring, core })
+        Ok(FileDevice { ring, core, unguarded: opened.unguarded })
     }
 
     /// Which file of the host it is, whatever has become of its name: the numbers of its device and of its inode.
     pub fn host_file(&self) -> Result<(u64, u64)> {
         let meta = self.core.data.metadata().map_err(|e| Error::open(&self.core.name, e))?;
         Ok((meta.dev(), meta.ino()))
+    }
+
+    /// What else keeps others away from an open image, and could not be had here: the reasons, for whoever answers for
+    /// it. Empty in general.
+    pub fn unguarded(&self) -> &[String] {
+        &self.unguarded
     }
 
     /// What carries out `submit`, after any fallback.

@@ -8,10 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
-use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, OFlags, SeekFrom, StatxFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Resource, getrlimit};
 
 use super::in_use::{range_in_use, same_image_in_use};
-use super::lock::{Range, lock};
+use super::lock::{Range, is_missing, lock};
 use super::{Engine, IoMode};
 use crate::device::Limits;
 use crate::error::{Error, Result};
@@ -35,10 +36,22 @@ pub struct OpenOptions {
     /// Claim a block device that is opened for writing (O_EXCL). Without it, somebody else must hold the claim: the
     /// opener itself through another descriptor, or the kernel, which claims the device of a `fuseblk` mount.
     pub exclusive: bool,
-    /// Claim the bytes of an image file. Without it, only for a look: what is read may change meanwhile.
-    pub lock: bool,
+    /// Claim the bytes of an image file.
+    pub lock: Locking,
     /// What messages call it, instead of its path.
     pub shown_as: Option<String>,
+}
+
+/// How the bytes of an image file are claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locking {
+    /// By a lock. Where the host cannot lock files (NFS without lockd, say), they are only read.
+    Required,
+    /// By a lock where the host can lock files, and not at all where it cannot. What somebody else has locked is
+    /// refused all the same.
+    IfPossible,
+    /// Not at all: for a look. What is read may change meanwhile.
+    None,
 }
 
 impl Default for OpenOptions {
@@ -51,7 +64,7 @@ impl Default for OpenOptions {
             len: None,
             allow_mounted: false,
             exclusive: true,
-            lock: true,
+            lock: Locking::Required,
             shown_as: None,
         }
     }
@@ -72,6 +85,7 @@ pub(super) struct Opened {
     pub start: u64,
     pub size: u64,
     pub limits: Limits,
+    pub unguarded: Vec<String>,
 }
 
 /// A claim, and a lock, outlives its owner for some moments: the kernel keeps the files of an io_uring after the ring
@@ -104,7 +118,7 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
         false => failed(e),
     };
     // Only for the message.
-    let mounted = || same_image_in_use(path).ok().flatten();
+    let mounted = || same_image_in_use(path).ok().flatten().map(|by| by.to_string());
     let tries = if block_device { CLAIM_TRIES } else { 0 };
     let opened =
         until_free(tries, || pause_unless(mounted()), || open_data(path, options, block_device, create.is_some()));
@@ -116,9 +130,14 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     if meta.file_type().is_block_device() != block_device || !(block_device || meta.is_file()) {
         return Err(failed(io::Error::other("replaced while it was being opened")));
     }
+    if !options.read_only && !block_device {
+        let len = meta.len().max(create.unwrap_or(0));
+        within_limit(options.len.map_or(len, |len| options.offset.saturating_add(len))).map_err(failed)?;
+    }
+    let mut unguarded = Vec::new();
     let range = Range { start: options.offset, len: options.len };
-    if !block_device && options.lock {
-        let mounted = || range_in_use(path, options.offset, options.len).ok().flatten();
+    if !block_device && options.lock != Locking::None {
+        let mounted = || range_in_use(path, options.offset, options.len).ok().flatten().map(|by| by.to_string());
         let locked = until_free(
             CLAIM_TRIES,
             || pause_unless(mounted()),
@@ -127,16 +146,23 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
                 false => Err(io::Error::from_raw_os_error(libc::EBUSY)),
             },
         );
-        locked.map_err(|e| held(e, mounted(), "locked by another process or another opener"))?;
+        match locked {
+            Ok(()) => {}
+            Err(e) if !is_missing(&e) => return Err(held(e, mounted(), "locked by another process or another opener")),
+            Err(e) if options.read_only || options.lock == Locking::IfPossible => {
+                unguarded.push(format!("files cannot be locked here ({e})"));
+            }
+            Err(e) => return Err(Error::NoLocks { device: name.to_owned(), source: e.into() }),
+        }
     }
     // Asked after the lock, so that two of our own cannot both pass.
     if !(options.read_only && options.allow_mounted) {
         match range_in_use(path, options.offset, options.len) {
-            Ok(None) => {}
-            Ok(Some(by)) => return Err(busy(name, by)),
+            Ok(Some(by)) if by.at.is_some() || !options.read_only => return Err(busy(name, by.to_string())),
+            Ok(_) => {}
             // Who only reads harms nobody.
             Err(_) if options.read_only => {}
-            Err(e) => return Err(failed(e)),
+            Err(e) => unguarded.push(format!("nobody knows whether the kernel has it mounted ({e})")),
         }
     }
     if let Some(size) = create
@@ -156,7 +182,19 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     if !start.is_multiple_of(u64::from(limits.logical_block)) {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "offset is not a multiple of the block size")));
     }
-    Ok(Opened { data, io, block_device, start, size, limits })
+    Ok(Opened { data, io, block_device, start, size, limits, unguarded })
+}
+
+/// Fails where a write below byte `end` of a file would: halfway, and with a signal that ends the process.
+fn within_limit(end: u64) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if limit < end => {
+            let what =
+                format!("it ends at byte {end}, and this process may write files only up to byte {limit} (ulimit -f)");
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, what))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Opens again while EBUSY is the answer, up to `tries` times, and as long as `wait` says that it may change.
@@ -239,15 +277,26 @@ fn limits(file: &File, meta: &Metadata, io: IoMode, block_device: bool) -> io::R
     })
 }
 
-/// Another open file description of what `file` has open: it has its own memory of which write-back errors it has
-/// reported, so that a flush on it never misses one because somebody else was told first.
-pub(super) fn reopen(file: &File, read_only: bool) -> io::Result<File> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    match std::fs::OpenOptions::new().read(true).write(!read_only).custom_flags(libc::O_CLOEXEC).open(path) {
-        Ok(again) => Ok(again),
-        // No /proc: share the description.
-        Err(_) => file.try_clone(),
-    }
+/// Another open file description of what `file`, opened at `path`, has open: it has its own memory of which write-back
+/// errors it has reported, so that a flush on it never misses one because somebody else was told first.
+pub(super) fn reopen(file: &File, path: &Path, read_only: bool) -> io::Result<File> {
+    let open = |path: &Path, more| {
+        let mut how = std::fs::OpenOptions::new();
+        how.read(true).write(!read_only).custom_flags(libc::O_CLOEXEC | more).open(path)
+    };
+    let number = format!("/proc/self/fd/{}", file.as_raw_fd());
+    open(Path::new(&number), 0)
+        .or_else(|_| {
+            // Without /proc by its name, if that still is the same; a fifo that has it by now must not make us wait.
+            let again = open(path, libc::O_NONBLOCK)?;
+            let (meta, other) = (file.metadata()?, again.metadata()?);
+            if (meta.dev(), meta.ino()) != (other.dev(), other.ino()) {
+                return file.try_clone();
+            }
+            fcntl_setfl(&again, fcntl_getfl(&again)? - OFlags::NONBLOCK)?;
+            Ok(again)
+        })
+        .or_else(|_| file.try_clone())
 }
 
 #[cfg(test)]

@@ -166,16 +166,16 @@ fn two_partitions_of_one_file_can_be_written_and_no_byte_twice() {
         }
     }
     FileDevice::open(&path, part(3 << 20, None)).expect("behind both");
-    FileDevice::open(&path, OpenOptions { lock: false, ..OpenOptions::read_only() }).expect("a look");
-    assert!(is_locked(&path).expect("readable"));
+    FileDevice::open(&path, OpenOptions { lock: Locking::None, ..OpenOptions::read_only() }).expect("a look");
+    assert!(is_locked(&path, 0, None).expect("readable"));
     let written = |start, len| has_writer(&path, start, len).expect("readable");
     assert!(written(0, None) && written(1 << 20, Some(512)) && !written(3 << 20, None));
     drop(second);
     assert!(!written(2 << 20, Some(1 << 20)), "the first has none of it");
     drop(first);
-    assert!(!is_locked(&path).expect("readable"));
+    assert!(!is_locked(&path, 0, None).expect("readable"));
     let reader = FileDevice::open(&path, OpenOptions::read_only()).expect("who only reads");
-    assert!(is_locked(&path).expect("readable") && !written(0, None));
+    assert!(is_locked(&path, 0, None).expect("readable") && !written(0, None));
     assert_eq!(reader.host_file().expect("open"), {
         let meta = path.metadata().expect("there");
         (meta.dev(), meta.ino())
@@ -207,7 +207,7 @@ fn an_image_that_the_kernel_has_mounted_is_refused() {
         return;
     }
     cleanup.0.push(("umount", vec![mount_s.to_owned()]));
-    let by = same_image_in_use(&image).expect("a table").expect("in use");
+    let by = same_image_in_use(&image).expect("a table").expect("in use").to_string();
     assert_eq!(by, format!("mounted by the kernel through {lo} at {mount_s}"));
     for options in [OpenOptions::default(), OpenOptions::read_only()] {
         assert!(matches!(FileDevice::open(&image, options), Err(Error::Busy { by: b, .. }) if b == by));

@@ -22,7 +22,7 @@ use rustix::fs::{
     openat, readlinkat, seek, statat,
 };
 use rustix::io::Errno;
-use rustix::process::geteuid;
+use rustix::process::{fchdir, geteuid};
 
 use super::CHUNK_BYTES;
 use super::side::{Content, Id, Node, Source, Step, Trouble, Xattrs};
@@ -105,14 +105,14 @@ impl LocalSource<'_> {
                     Some(FileType::Symlink) => readlinkat(dir, path, Vec::new())?.into_bytes(),
                     _ => Vec::new(),
                 };
-                // There is no descriptor of it that has attributes; without /proc they are left out.
-                let whole = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(path);
-                let whole = if path.is_absolute() || dir.as_raw_fd() < 0 { path } else { &whole };
-                let list = match listed(|buf| llistxattr(whole, buf)) {
-                    Err(Errno::NOENT) => Ok(Vec::new()),
-                    list => list,
-                };
-                let xattrs = list.and_then(|list| self.wanted(&list, |name, buf| lgetxattr(whole, name, buf)));
+                // There is no descriptor of it that has attributes.
+                let xattrs = within(dir, path, |path| {
+                    let list = match listed(|buf| llistxattr(path, buf)) {
+                        Err(Errno::NOENT) => Ok(Vec::new()),
+                        list => list,
+                    };
+                    list.and_then(|list| self.wanted(&list, |name, buf| lgetxattr(path, name, buf)))
+                });
                 Ok(Entry { stat, fd: None, stream: false, target, xattrs })
             }
         }
@@ -145,6 +145,27 @@ impl LocalSource<'_> {
         }
         Ok(xattrs)
     }
+}
+
+/// Calls `f` with a name of what `path` from `dir` on names, for calls that take no descriptor of a directory. Without
+/// /proc we are there meanwhile: nobody else in this process goes by its directory.
+fn within<R>(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    f: impl FnOnce(&Path) -> std::result::Result<R, Errno>,
+) -> std::result::Result<R, Errno> {
+    if path.is_absolute() || dir.as_raw_fd() < 0 {
+        return f(path);
+    }
+    let number = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string());
+    if number.exists() {
+        return f(&number.join(path));
+    }
+    let here = openat(CWD, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    fchdir(dir)?;
+    let result = f(path);
+    fchdir(here)?;
+    result
 }
 
 /// Attributes that are there, and cannot be read.

@@ -1,0 +1,129 @@
+//! Images that are read beside whoever has them mounted, for commands that only look at names and attributes.
+//!
+//! Main type: [`Beside`]. What he has committed is seen, the log replayed in memory, as in a read-only mount; what he
+//! has not is in his memory alone. The device changes meanwhile: blocks go home, and the log goes on. Nothing goes
+//! home before it is committed, so as long as the log has not grown since it was read, all that was seen belongs
+//! together; if it has, that is said.
+//!
+//! What it does not do: content. What is read of a file beside its writer is of no use to anybody.
+//!
+//! # Locking
+//! None.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_block::BlockDevice;
+use extant_fs::{Mounted, probe_superblock};
+use extant_ondisk::jbd2::Tid;
+use extant_recovery::Replay;
+use extant_recovery::locate::open_journal;
+
+use crate::args::ImageArgs;
+use crate::failure::{Result, warn};
+use crate::holder::Holder;
+use crate::image::{self, Access, Claim, ImageSpec, open_or_beside};
+
+/// How often an image that changes meanwhile is mounted again, should it not fit together.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// An image that is in use, and how far its log went when it was opened.
+pub struct Beside {
+    dev: Arc<dyn BlockDevice>,
+    log: Option<LogEnd>,
+    pub holder: Holder,
+}
+
+/// The log's next transaction, and fast commits since the last.
+type LogEnd = (Tid, usize);
+
+/// Mounts an image in this process, read-only, whoever has it; who has it is said.
+pub fn open_image(spec: &ImageSpec, how: &ImageArgs) -> Result<(Mounted, Option<Beside>)> {
+    let (dev, beside) = open(spec, how)?;
+    let options = how.mount_options(true)?;
+    let Some(mut beside) = beside else { return Ok((image::mount(dev, options)?, None)) };
+    for _ in 1..TRIES {
+        match image::mount_quietly(dev.clone(), options.clone()) {
+            Ok(fs) => return Ok((fs, Some(beside))),
+            Err(_) => Clock::real().sleep(PAUSE),
+        }
+        beside.log = log_end(&dev);
+    }
+    Ok((image::mount_quietly(dev, options)?, Some(beside)))
+}
+
+/// The device of an image, whoever has it; who has it is said.
+pub fn open(spec: &ImageSpec, how: &ImageArgs) -> Result<(Arc<dyn BlockDevice>, Option<Beside>)> {
+    let access = Access { claim: Claim::OrBeside, ..how.access(true) };
+    let (dev, holder) = open_or_beside(spec, &access)?;
+    let Some(holder) = holder else { return Ok((dev, None)) };
+    warn(&format!("{}: {}: what is not committed yet does not show", dev.name(), holder.who()));
+    let log = log_end(&dev);
+    Ok((dev.clone(), Some(Beside { dev, log, holder })))
+}
+
+impl Beside {
+    /// Whether it was written since; what was seen may not belong together then. `None`: there is no log that tells.
+    fn has_moved(&self) -> Option<bool> {
+        Some(log_end(&self.dev)? != self.log?)
+    }
+
+    /// To be called when everything is read.
+    pub fn end(&self) {
+        let was = match self.has_moved() {
+            Some(false) => return,
+            Some(true) => "it was written",
+            None => "it has no log that tells whether it was written",
+        };
+        let image = self.dev.name();
+        warn(&format!("{image}: {was} while it was read: what is shown may be partly older and partly newer"));
+    }
+}
+
+/// `None` where there is no log to tell.
+fn log_end(dev: &Arc<dyn BlockDevice>) -> Option<LogEnd> {
+    let (sb, _) = probe_superblock(&**dev).ok()?;
+    let journal = open_journal(dev.clone(), &sb).ok()??;
+    let replay = Replay::load(&journal, &**dev, &mut |_| {}).ok()?;
+    Some((replay.next_tid(), replay.fast_commits.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_fs::{Cred, Filesystem, NewNode};
+    use extant_testkit::oracle::{MkfsOptions, make_image};
+
+    use super::*;
+
+    fn create(fs: &Filesystem, name: &[u8]) {
+        let root = fs.root().expect("root");
+        drop(fs.create(&root, name, NewNode::file(0o644), Cred::default()).expect("created"));
+    }
+
+    #[test]
+    fn what_is_committed_shows_and_what_is_written_meanwhile_is_told() {
+        let dir = tempfile::tempdir().expect("directory");
+        let spec = ImageSpec::whole(make_image(dir.path(), &MkfsOptions::new("ext4", 32 << 20)).expect("image"));
+        let how = ImageArgs::default();
+        let writer = image::open_image(&spec, &how, false).expect("mounted");
+        create(&writer, b"committed");
+        writer.sync().expect("synced");
+        create(&writer, b"in memory");
+        let look = || {
+            let (fs, beside) = open_image(&spec, &how).expect("beside");
+            let has = |path: &[u8]| fs.walk(path, true).is_ok();
+            ((has(b"/committed"), has(b"/in memory")), beside.expect("somebody has it"))
+        };
+        let (shown, beside) = look();
+        assert_eq!((shown, beside.has_moved()), ((true, false), Some(false)));
+        writer.sync().expect("synced");
+        assert_eq!(beside.has_moved(), Some(true), "there was a commit");
+        let (shown, beside) = look();
+        assert_eq!((shown, beside.has_moved()), ((true, true), Some(false)));
+        writer.unmount().expect("unmounted");
+        drop(writer);
+        assert!(open_image(&spec, &how).expect("free").1.is_none(), "nobody has it any more");
+    }
+}

@@ -1,0 +1,114 @@
+//! Images that somebody has mounted: they can be asked, and nobody reads or writes what is in their files.
+
+mod common;
+
+use common::{Dir, Unmounted, debugfs, extant, fsck_clean, loop_mounts_work, tool, umount, whole_disk};
+use extant_testkit::mount::fuse_works;
+
+fn skipped() -> bool {
+    let skipped = !fuse_works();
+    if skipped {
+        eprintln!("skipped: needs /dev/fuse");
+    }
+    skipped
+}
+
+/// It succeeded, and said who has the image.
+#[track_caller]
+fn answers(args: &[&str], who: &[&str]) -> String {
+    let ran = extant(args);
+    assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.err);
+    assert!(who.iter().all(|word| ran.err.contains(word)), "{args:?}: {}", ran.err);
+    String::from_utf8(ran.out).expect("UTF-8")
+}
+
+#[test]
+fn a_mounted_image_answers_what_is_in_it_and_who_has_it() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.empty_image("disk.img", &[]);
+    let mnt = Unmounted::at(&dir, "mnt");
+    let said = extant(&["mount", "-v", "-o", "commit=600", &image, &mnt.0]).ok();
+    let pid = said.lines().next().and_then(|line| line.rsplit(' ').next()).expect("a number").to_owned();
+    assert!(said.contains("\nits messages go "), "{said}");
+    let file = format!("{}/new", mnt.0);
+    std::fs::write(&file, "new").expect("written");
+    tool("sync", &[&file]);
+    let server = format!("served by process {pid} (extant)");
+    let who = ["disk.img: mounted on ", &mnt.0, &server, "not committed yet does not show"];
+    let path = format!("{image}:/new");
+    for args in [&["ls", &image][..], &["ls", "-l", &image], &["tree", &image], &["find", &image]] {
+        assert!(answers(args, &who).contains("new"), "{args:?}");
+    }
+    assert!(answers(&["stat", &path], &who).contains("Size: 3"));
+    for args in [["df", &image], ["du", &image]] {
+        assert!(!answers(&args, &who).is_empty());
+    }
+    let info = answers(&["info", &image], &who);
+    assert!(info.contains(&format!("State:       in use: mounted on {}, {server}", mnt.0)), "{info}");
+    let json = answers(&["info", "--json", &image], &who);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let holder = &json["in_use"];
+    assert_eq!((&holder["mounted_on"], &holder["by_kernel"]), (&mnt.0.as_str().into(), &false.into()), "{json}");
+    assert_eq!(holder["processes"][0]["pid"].to_string(), pid);
+    // What is in its files is read and written through the mount alone.
+    let out = dir.text("out");
+    for args in [&["cat", &path][..], &["cp", &path, &out], &["cp", &out, &path], &["rm", &path]] {
+        std::fs::write(&out, "out").expect("written");
+        extant(args).fails(8, &["disk.img: in use: mounted on ", &mnt.0, "use it there"]);
+    }
+    extant(&["unmount", &mnt.0]).ok();
+    let info = extant(&["info", &image]).ok();
+    assert!(info.contains("State:       clean"), "{info}");
+    fsck_clean(&image);
+}
+
+#[test]
+fn info_of_a_disk_says_which_of_its_partitions_are_mounted() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let (image, disk) = (dir.empty_image("disk.img", &[]), dir.text("whole.img"));
+    whole_disk(&disk, &image);
+    let mnt = Unmounted::at(&dir, "mnt");
+    extant(&["mount", &format!("{disk}@5"), &mnt.0]).ok();
+    let info = extant(&["info", &disk]).ok();
+    let line = |number: u32| {
+        let start = format!("Partition {number}: ");
+        info.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("{info}"))
+    };
+    assert_eq!(line(2), "Partition 2: ext4, clean");
+    assert!(line(5).contains(&format!("mounted on {}, served by process ", mnt.0)), "{info}");
+    let json: serde_json::Value = serde_json::from_str(&extant(&["info", "--json", &disk]).ok()).expect("JSON");
+    let in_use = |number: u64| {
+        let all = json["partitions"].as_array().expect("partitions");
+        all.iter().find(|p| p["number"] == number).expect("there")["in_use"]["mounted_on"].clone()
+    };
+    assert_eq!((in_use(2), in_use(5)), (serde_json::Value::Null, mnt.0.as_str().into()));
+    extant(&["unmount", &mnt.0]).ok();
+}
+
+#[test]
+fn an_image_that_the_kernel_has_mounted_answers_too() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs root and loop devices");
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.empty_image("disk.img", &[]);
+    let mnt = Unmounted::at(&dir, "mnt");
+    tool("mount", &["-o", "loop", &image, &mnt.0]);
+    std::fs::write(format!("{}/new", mnt.0), "new").expect("written");
+    tool("sync", &["-f", &mnt.0]);
+    let who = ["disk.img: mounted by the kernel through /dev/loop", &mnt.0];
+    assert!(answers(&["ls", &image], &who).contains("new"));
+    let json: serde_json::Value = serde_json::from_str(&answers(&["info", "--json", &image], &who)).expect("JSON");
+    let holder = &json["in_use"];
+    assert_eq!((&holder["mounted_on"], &holder["by_kernel"]), (&mnt.0.as_str().into(), &true.into()), "{json}");
+    extant(&["cat", &image, "new"]).fails(8, &["in use: mounted by the kernel through /dev/loop"]);
+    umount(&[&mnt.0]);
+    assert!(debugfs(&image, "ls /").contains("new"));
+}
