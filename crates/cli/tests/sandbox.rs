@@ -203,7 +203,7 @@ fn an_ordinary_users_mount_ends_too_and_nobody_denies_him_the_word_of_it() {
         user "$2" --version >/dev/null && : <>/dev/fuse || exit 77
         set -e
         for end in signal unmount; do
-            said=$(user "$2" mount -v /mnt/disk.img /mnt/mnt)
+            said=$(user "$2" mount -v /mnt/disk.img /mnt/mnt | head -n 1)
             server=${said##* }
             grep -h -E '^(NoNewPrivs|Seccomp|CapEff|CapPrm):' /proc/$server/task/*/status | sort -u
             user sh -c "echo $end > /mnt/mnt/$end"
