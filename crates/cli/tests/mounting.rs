@@ -647,8 +647,8 @@ fn a_server_that_does_not_answer_is_unmounted_by_force() {
     fsck_clean(&image);
 }
 
-/// Where no word is left of how the server ended, the image tells: by the lock and the superblock of this partition, not
-/// of another.
+/// Where a server has left no word of how it ended, the image tells: by the lock and the superblock of this partition,
+/// not of another.
 #[test]
 fn one_partition_does_not_wait_for_another() {
     if skipped() {
