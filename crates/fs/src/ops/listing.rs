@@ -32,8 +32,8 @@ impl Filesystem {
     /// changes meanwhile.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] at the end of a directory in which damage hides names: from the call that has no name to
-    /// give, after all names that can be read, whatever its cookie. The damage is counted once, when it is met
+    /// [`crate::Error::Corrupt`] at the end of a directory in which damage hides names: from the call that has no
+    /// name to give, after all names that can be read, whatever its cookie. The damage is counted once, when it is met
     /// ([`crate::FsStats::errors`]). At once where the listing cannot go on behind the damage.
     pub fn read_dir(&self, dir: &InodeRef, cookie: u64, mut f: impl FnMut(DirItem<'_>) -> bool) -> Result<u64> {
         self.check_dir(dir)?;
