@@ -3,6 +3,9 @@
 //! # Locking
 //! None.
 
+// The comments of arguments are help texts, in which brackets mean what they mean in every help text.
+#![allow(rustdoc::invalid_html_tags)]
+
 mod verbs;
 
 use std::ffi::OsString;
