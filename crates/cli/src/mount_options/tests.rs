@@ -232,9 +232,19 @@ fn what_acts_otherwise_than_the_kernels_is_noted() {
 /// What an image says of its mounts must not open files of the host, or make programs of it privileged.
 #[test]
 fn no_word_that_reaches_out_of_the_image_may_be_in_a_superblock() {
-    for word in
-        ["suid", "dev", "allow_other", "no_sandbox", "journal_path", "journal_dev", "sb", "norecovery", "uid", "io"]
-    {
+    for word in [
+        "suid",
+        "dev",
+        "allow_other",
+        "no_sandbox",
+        "no_lock",
+        "journal_path",
+        "journal_dev",
+        "sb",
+        "norecovery",
+        "uid",
+        "io",
+    ] {
         assert!(!find(word).expect("a row").may_be_in_superblock(), "{word}");
     }
     for word in ["grpid", "acl", "nodelalloc", "errors", "commit", "usrquota", "stripe"] {
