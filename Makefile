@@ -56,6 +56,7 @@ bench: deps
 	$(CARGO) build --locked --release -p extant-testkit --bin smallfiles
 	mkdir -p $(OUT)
 	scripts/bench.py --json $(OUT)/bench.json --table $(OUT)/bench.md $(BENCH_ARGS)
+	scripts/bench_chart.py $(OUT)/bench.json $(OUT)/speed.svg
 
 fuzz:
 	@scripts/fuzz.sh

@@ -36,7 +36,7 @@ pub fn diagnostics(name: &str) -> &'static [Row] {
              system's log, as 'extant', facility daemon: journalctl -t extant, or grep extant /var/log/syslog.",
         ),
         ("extant.log", "Elsewhere it writes to this file in the run folder; see FILES."),
-        ("", "With --foreground all messages go to the standard error."),
+        ("", "extant mount -v says which. With --foreground all messages go to the standard error."),
     ]
 }
 
@@ -48,10 +48,15 @@ pub fn files(name: &str) -> &'static [Row] {
     &[
         (
             "/run/extant, $XDG_RUNTIME_DIR/extant, /run/user/UID/extant, /tmp/extant-UID",
-            "The run folder: the first for root, for others the first of the rest that there is. For each mount it has a file \
-             named after the mount's device, which says with what options it is served, and in the end what it came to.",
+            "The run folder: the first that the server can make and that is the user's own; the first of all is for root. For \
+             each mount it has a file named after the mount's device, which says with what options it is served, and in the \
+             end what it came to.",
         ),
-        ("RUN FOLDER/extant.log", "Messages of servers in the background where there is no system log."),
+        (
+            "RUN FOLDER/extant.log, RUN FOLDER/extant.log.1",
+            "Messages of servers in the background where there is no system log, each with its time (UTC), the server's \
+             process and the image. Past 1 MiB the first becomes the second.",
+        ),
         ("/etc/fstab", "Lines of type fuse.extant; root's suid and dev are taken from there."),
         (
             "/sbin/mount.fuse.extant, /sbin/umount.fuse.extant",
@@ -65,9 +70,15 @@ pub fn environment(name: &str) -> &'static [Row] {
     const RUNTIME: Row = ("XDG_RUNTIME_DIR", "Where the run folder of a user other than root is.");
     const TEMPORARY: Row = ("TMPDIR", "Where the copy of what 'extant script --atomic' changes is kept (/tmp).");
     const COLOR: Row = ("NO_COLOR", "If it is set, help has no colors.");
+    const DATE: Row = (
+        "SOURCE_DATE_EPOCH",
+        "The newest time that is stored, in seconds since 1970; random numbers begin at it unless --seed is given.",
+    );
     match name {
-        "extant" => const { &[RUNTIME, TEMPORARY, COLOR] },
-        "extant-script" => const { &[TEMPORARY] },
+        "extant" => const { &[RUNTIME, TEMPORARY, DATE, COLOR] },
+        "extant-script" => const { &[TEMPORARY, DATE] },
+        "extant-cp" | "extant-mkdir" | "extant-ln" | "extant-mknod" | "extant-touch" | "extant-mv" | "extant-rm"
+        | "extant-chmod" | "extant-chown" | "extant-xattr" => const { &[DATE] },
         "extant-mount" | "extant-unmount" | "mount.fuse.extant" => const { &[RUNTIME] },
         _ => &[],
     }
