@@ -9,8 +9,8 @@
 //! Main functions: [`take_standard_error`], [`end`]; [`where_messages_go`], for people.
 //!
 //! # Locking
-//! `log thread` (961), a leaf. flock on the run folder, never waited for: a log that hangs must not make the file system
-//! hang.
+//! `log thread` (961), a leaf. flock on the run folder, never waited for: a log that hangs must not make the file
+//! system hang.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
