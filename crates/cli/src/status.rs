@@ -75,13 +75,18 @@ fn mapped(uid: u32, map: &str) -> Option<u32> {
     })
 }
 
+/// The owner that fstat(2) shows of files of user `uid`. Under fakeroot(1), our own files belong to the user that
+/// geteuid(2) names.
+fn shown_owner(uid: u32) -> u32 {
+    if uid == kernel_uid().as_raw() { geteuid().as_raw() } else { uid }
+}
+
 /// Opens `dir` if it is a directory of `uid`'s own. What is asked is the directory that is then used, whatever becomes
 /// of its name. One of ours that others may enter (an older version made such) is closed to them.
 fn open_private(dir: &Path, uid: u32) -> Option<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = openat(CWD, dir, flags, Mode::empty()).ok()?;
-    // Under fakeroot(1) our own files are shown as those of the user that geteuid(2) names.
-    let owner = if uid == kernel_uid().as_raw() { geteuid().as_raw() } else { uid };
+    let owner = shown_owner(uid);
     let private = |fd: &OwnedFd| fstat(fd).is_ok_and(|st| st.st_uid == owner && st.st_mode & 0o077 == 0);
     if !private(&fd) && fstat(&fd).is_ok_and(|st| st.st_uid == owner && st.st_mode & 0o022 == 0) {
         let _ = fchmod(&fd, Mode::RWXU);
@@ -196,7 +201,7 @@ impl Watch {
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let file = openat(&dir, device, flags, Mode::empty()).ok()?;
             let st = fstat(&file).ok()?;
-            let sound = st.st_uid == uid && FileType::from_raw_mode(st.st_mode) == FileType::RegularFile;
+            let sound = st.st_uid == shown_owner(uid) && FileType::from_raw_mode(st.st_mode) == FileType::RegularFile;
             sound.then(|| Watch { file: file.into(), dir, name: device.to_owned() })
         })
     }

@@ -153,3 +153,29 @@ fn copies_store_what_fakeroot_shows() {
     assert_eq!((owner(&image, "/su"), owner(&image, "/d/touched")), ((0, 0), (0, 0)), "the caller is root there");
     fsck_clean(&image);
 }
+
+/// Under fakeroot a mount is still the user's: fusermount(1) makes it, and its end is reported.
+#[test]
+fn a_mount_under_fakeroot_is_unmounted_cleanly() {
+    if !is_root() || run("fakeroot", &["true"]).code != Some(0) {
+        eprintln!("skipped: needs fakeroot");
+        return;
+    }
+    let dir = Dir::new();
+    let (image, program) = image_for_all(&dir);
+    let script = format!(
+        "cd {0} && mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse || exit 77
+         exec setpriv {1} fakeroot bash -c 'mkdir mnt && {program} mount {image} mnt && touch mnt/made && \
+         {program} unmount mnt'",
+        dir.text("."),
+        NOBODY.join(" ")
+    );
+    let done = run("unshare", &["-m", "--propagation", "private", "bash", "-c", &script]);
+    if done.code == Some(77) {
+        eprintln!("skipped: needs /dev/fuse and a mount namespace ({})", done.err);
+        return;
+    }
+    done.ok();
+    assert_eq!(owner(&image, "/made"), (0, 0));
+    fsck_clean(&image);
+}
