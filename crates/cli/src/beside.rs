@@ -1,9 +1,9 @@
-//! Images that are read beside whoever has them mounted, for commands that only look at names and attributes.
+//! Images that are read while another process has them mounted, for commands that only look at names and attributes.
 //!
-//! Main type: [`Beside`]. What he has committed is seen, the log replayed in memory, as in a read-only mount; what he
-//! has not is in his memory alone. The device changes meanwhile: blocks go home, and the log goes on. Nothing goes
-//! home before it is committed, so as long as the log has not grown since it was read, all that was seen belongs
-//! together; if it has, that is said.
+//! Main type: [`Beside`]. The look sees what the writer has committed, with the log replayed in memory, as in a
+//! read-only mount. Changes that are not committed are in the writer's memory alone. The device changes meanwhile:
+//! blocks go home, and the log goes on. Nothing goes home before it is committed, so as long as the log has not grown
+//! since it was read, all that was seen belongs together; if it has, that is said.
 //!
 //! What it does not do: content. What is read of a file beside its writer is of no use to anybody.
 //!
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_committed_shows_and_what_is_written_meanwhile_is_told() {
+    fn look_shows_committed_changes_and_reports_later_writes() {
         let dir = tempfile::tempdir().expect("directory");
         let spec = ImageSpec::whole(make_image(dir.path(), &MkfsOptions::new("ext4", 32 << 20)).expect("image"));
         let how = ImageArgs::default();

@@ -59,7 +59,7 @@ pub fn read(
 ) -> Result<Option<Missing>, Ended> {
     let attr = fs.getattr(file);
     let (size, block) = (attr.size, u64::from(attr.block_size));
-    // What nobody has the key of is not hurt, and none of it can be read.
+    // A file without its key is not hurt, and none of it can be read.
     let passes = |e: &Error| fs.rescues() && (e.is_corruption() || matches!(e, Error::Device(_)));
     let (mut missing, mut unmapped) = (None, 0);
     let mut buf = vec![0; CHUNK_BYTES];

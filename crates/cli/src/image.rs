@@ -288,7 +288,7 @@ pub fn look(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
 
 /// The superblock of the image's file system, whoever has it.
 pub fn super_block_beside(spec: &ImageSpec) -> Result<SuperBlock> {
-    // Nobody is kept away, and nobody is asked.
+    // No lock is taken, and none is looked for.
     let dev = open_device(spec, &Access { claim: Claim::None, ..Access::tool(true) })?;
     Ok(extant_fs::probe_superblock(&*dev).map_err(explain)?.0)
 }

@@ -186,8 +186,8 @@ pub fn device_at(dir: &Path) -> Option<String> {
     mounted.then(|| format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor))
 }
 
-/// What the directory itself says of a mount of ours on it, where /proc is missing. That it is ours, the file of its
-/// server tells; of what, only he knows.
+/// A mount of ours on `dir`, found by the directory's device where /proc is missing. The status file of its server
+/// shows that it is ours; the image is unknown.
 fn without_table(dir: &Path) -> Option<Mount> {
     let (device, me) = (device_at(dir)?, kernel_uid().as_raw());
     Watch::open(&device, me).is_some().then(|| Mount {

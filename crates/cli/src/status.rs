@@ -60,7 +60,8 @@ fn directories(uid: u32) -> Vec<PathBuf> {
     dirs
 }
 
-/// Who user `uid` of our user namespace is in the one around it, where the names in /run and /tmp were given.
+/// The number that user `uid` of our user namespace has in the namespace around it, where the names in /run and /tmp
+/// were given.
 fn outside_of_namespace(uid: u32) -> u32 {
     mapped(uid, &std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default()).unwrap_or(uid)
 }

@@ -93,7 +93,7 @@ fn where_files_cannot_be_locked_an_image_is_read_and_written_only_on_request() {
     }
 }
 
-/// Somebody else's lock counts, whatever was said.
+/// A lock of another process counts, whatever the options say.
 #[test]
 fn an_image_that_is_locked_is_not_written_without_a_lock() {
     if !fuse_works() {
@@ -179,7 +179,7 @@ fn without_proc_an_image_is_mounted_and_unmounted() {
     let dir = Dir::new();
     let Some(root) = root(&dir) else { return };
     let image = format!("{root}/i.img");
-    // Nobody knows what is mounted there: it is left alone.
+    // It is unknown what is mounted there: it is left alone.
     run("chroot", &[&root, "/x", "unmount", "/m"]).fails(8, &["/proc/self/mountinfo"]);
     std::fs::create_dir(format!("{root}/tmp")).expect("directory");
     let ran = script(&format!(

@@ -53,7 +53,7 @@ fn a_mounted_image_answers_what_is_in_it_and_who_has_it() {
     let holder = &json["in_use"];
     assert_eq!((&holder["mounted_on"], &holder["by_kernel"]), (&mnt.0.as_str().into(), &false.into()), "{json}");
     assert_eq!(holder["processes"][0]["pid"].to_string(), pid);
-    // What is in its files is read and written through the mount alone.
+    // The content of its files is read and written through the mount alone.
     let out = dir.text("out");
     for args in [&["cat", &path][..], &["cp", &path, &out], &["cp", &out, &path], &["rm", &path]] {
         std::fs::write(&out, "out").expect("written");

@@ -34,7 +34,7 @@ fn several_paths_are_listed_as_ls_lists_them() {
     assert_eq!(ls(&["-d", &image, "/b", "/a"]), "/a\n/b\n");
     assert_eq!(ls(&["-d", &image]), "/\n");
     assert_eq!(ls(&["-0", &image, "/b", "/a/sub"]), "/a/sub/three\0/b/four\0");
-    // What cannot be listed is named, and the rest is listed.
+    // A directory that cannot be listed is named, and the rest is listed.
     let some = extant(&["ls", &image, "/nothing", "/b"]);
     assert_eq!(String::from_utf8_lossy(&some.out), "/b:\nfour\n");
     some.fails(8, &["/nothing: no such file"]);

@@ -67,7 +67,7 @@ fn new_files_belong_to_whom_their_directory_belongs_to() {
         assert_eq!(owner(&image, &format!("/d/{name}")), (7, 8), "{name}");
     }
     assert_eq!((owner(&image, "/s/touched"), owner(&image, "/top")), ((7, 9), (0, 0)));
-    // What is kept is kept, and what is named is named.
+    // Files that are kept are whole, and the others are named.
     as_nobody(&["cp", "-p", "file", &at("/d/kept")]);
     assert_eq!(owner(&image, "/d/kept"), (0, 0));
     as_nobody(&["touch", "--owner", "root:", &at("/d/given")]);

@@ -367,7 +367,7 @@ fn a_deleted_file_is_read_by_number() {
 
 /// As fscrypt leaves it, as far as a mount without a key can tell: flags, names of any bytes, a context.
 #[test]
-fn what_is_not_encrypted_is_read_and_the_rest_has_names() {
+fn plain_files_of_an_encrypted_image_are_read_and_the_rest_has_names() {
     let dev = tools::made(&["-t", "ext4", "-b", "4096", "-O", "encrypt"], "32M");
     let dev = tools::edited(&dev, &["mkdir /secret", "write /etc/hostname /secret/name", "write /etc/hostname /plain"]);
     let dev = Arc::new(tools::edited(&dev, &["sif /secret flags 0x80800", "sif /secret/name flags 0x80800"]));

@@ -174,7 +174,7 @@ struct Facts<'a> {
     asked: bool,
     journal: Journal,
     space: Option<StatFs>,
-    /// Who has it.
+    /// The process that has it.
     holder: Option<&'a Holder>,
 }
 

@@ -41,7 +41,7 @@ fn options() {
 }
 
 #[test]
-fn what_a_remount_leaves_alone() {
+fn remount_leaves_other_options_alone() {
     let same = |a: &str, b: &str, root| parse(a).unwrap().fixed(root) == parse(b).unwrap().fixed(root);
     assert!(same("cache=64M,relatime", "commit=5,cache=67108864,ro,remount", false));
     assert!(same("noexec,nosymfollow", "suid,dev", true) && !same("noexec", "exec", false));
@@ -218,7 +218,7 @@ fn no_suggestion_is_the_opposite_of_what_was_typed() {
 }
 
 #[test]
-fn what_acts_otherwise_than_the_kernels_is_noted() {
+fn word_that_acts_unlike_the_kernels_is_noted() {
     for option in ["errors=panic", "data=journal", "data_err=abort"] {
         let c = parse(option).unwrap();
         assert_eq!(c.notes.len(), 1, "{option}");

@@ -13,9 +13,9 @@ use super::table::WORDS;
 /// For whom a word is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Whoever mounts an image in order to use it.
+    /// A user who mounts an image in order to use it.
     Administrator,
-    /// Whoever measures, compares or debugs.
+    /// A user who measures, compares or debugs.
     Researcher,
 }
 

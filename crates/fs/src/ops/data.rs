@@ -68,8 +68,8 @@ impl Filesystem {
         Ok(n)
     }
 
-    /// Somebody was told that this file cannot be read where he cannot be told why: that is said, once, if the image is
-    /// one that is rescued. Damage has been reported in any case.
+    /// A caller got an error for this file that cannot say why. If the image is rescued, the reason goes to the
+    /// messages, once. Damage has been reported in any case.
     pub fn report_hurt(&self, inode: &InodeRef, e: &Error) {
         let unread = matches!(e, Error::Device(_)) && self.options.rescue;
         if unread && !inode.hurt.swap(true, Ordering::Relaxed) {
@@ -112,7 +112,7 @@ impl Filesystem {
                 if stop == wanted {
                     return Err(e);
                 }
-                // What nobody asked for must not keep what was from being read.
+                // A failed readahead must not fail the read that was asked for.
                 stop = wanted;
                 fresh = AlignedBuf::zeroed((stop - start) as usize);
                 self.read_device(inode, start, &mut fresh)?;

@@ -103,7 +103,7 @@ impl Joinable {
         set[..=at].rotate_right(1);
     }
 
-    /// Nobody joins `nr` from here on.
+    /// No inode joins `nr` from here on.
     pub fn forget(&mut self, nr: BlockNr, hash: u32) {
         let Some(set) = self.sets.get_mut(set_of(hash)) else { return };
         for entry in set.iter_mut().filter(|e| **e == (hash, nr)) {
