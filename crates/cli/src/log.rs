@@ -6,7 +6,7 @@
 //! and the image. That file, which all servers of the user share, becomes `extant.log.1` when it is long; the one
 //! before goes.
 //!
-//! Main functions: [`take_standard_error`], [`end`]; [`where_messages_go`], for people.
+//! Main functions: [`Log::find`], [`take_standard_error`], [`end`]; [`where_messages_go`], for people.
 //!
 //! # Locking
 //! `log thread` (961), a leaf. flock on the run folder, never waited for: a log that hangs must not make the file
@@ -38,9 +38,8 @@ const SOCKET: &str = "/dev/log";
 static CLASS: LockClass = LockClass::new("log thread", 961);
 static THREAD: Mutex<Option<JoinHandle<()>>> = Mutex::new(&CLASS, None);
 
-/// Takes over the standard error of the server of `image`. False: there is no place for it, and nothing was changed.
-pub fn take_standard_error(image: &str) -> bool {
-    let Some(log) = Log::find(image) else { return false };
+/// Takes over the standard error. False: that failed, and nothing was changed.
+pub fn take_standard_error(log: Log) -> bool {
     let Ok((read, write)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return false };
     let Ok(thread) = task::spawn("extant-log", move || forward(File::from(read), |line| log.write(line))) else {
         return false;
@@ -91,7 +90,8 @@ impl Place {
     }
 }
 
-struct Log {
+/// An open place for messages. Found before the sandbox, which lets nobody connect.
+pub struct Log {
     place: Place,
     /// Before each line, behind its time.
     name: String,
@@ -99,7 +99,8 @@ struct Log {
 }
 
 impl Log {
-    fn find(image: &str) -> Option<Log> {
+    /// For the messages of the server of `image`.
+    pub fn find(image: &str) -> Option<Log> {
         let name = format!("extant[{}]: ", task::process_id());
         Some(Log { place: Place::find()?, name, image: image.to_owned() })
     }

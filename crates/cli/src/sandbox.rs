@@ -1,16 +1,15 @@
 //! What the process behind a mount gives up once the mount stands: an image may be anybody's, and should a mistake of
 //! ours let it take the process over, it is to find little.
 //!
-//! What remains to it: the image (its open descriptors), the mount (/dev/fuse), and of the system what [`READABLE`]
-//! names, the run folder ([`crate::status`]) and local sockets, which the log needs. In detail:
+//! What remains to it: the image (its open descriptors), the mount (/dev/fuse), the log's socket (connected before), and
+//! of the system what [`READABLE`] names and the run folder ([`crate::status`]). In detail:
 //!
-//! - **No new programs.** no_new_privs, and a seccomp filter that answers EPERM to execve and execveat, to fork and to
-//!   any clone that is not a thread (so to new namespaces), to sockets other than AF_UNIX, to all that mounts, unmounts
-//!   or changes the root, to ptrace and what looks into other processes, to a second io_uring, and to the calls for
-//!   modules, kexec, BPF, perf, userfaultfd, keys, handles, clocks, quotas, swap and reboot ([`DENIED`]); TIOCSTI too,
-//!   which types into the user's terminal. It is a list of what is denied. One of what is allowed would be shorter on
-//!   paper, but what the C library, the allocator and the runtime call differs with their versions and the machine, and
-//!   a call that is missing would hit a mount that is in use.
+//! - **Few system calls.** no_new_privs, and a seccomp filter that allows what the server needs ([`ALLOWED`], and
+//!   [`checked`] with some arguments only). It answers EPERM to everything else, numbers of later kernels among them. So
+//!   there are no programs, processes, namespaces, sockets or mounts. Modes, owners, times and attributes of the host's
+//!   files stay as they are. No other process gets a signal or other limits, no memory becomes code, and there is no
+//!   second io_uring; the one that is there takes four operations (`extant_block`). A call in the ABI of i386 ends the
+//!   process.
 //! - **No privileges** but [`KEPT`], which are about time and memory: CAP_SYS_NICE (a worker that steps aside for its
 //!   client comes back from SCHED_IDLE with it) and CAP_SYS_RESOURCE (a worker says with it that the kernel's writeback
 //!   waits for it).
@@ -23,9 +22,9 @@
 //! Unmounting at a signal takes a privilege, or the set-user-ID program fusermount3. A second process does that, and
 //! only that, for this mount alone ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
 //!
-//! What it does not do: it is no container. Files that are open, signals to other processes of the user, memory and
-//! processor time are not restricted. An io_uring could open files and sockets where seccomp does not look: Landlock
-//! holds there, the filter for sockets does not. A kernel without one of the three gets the others, and a warning.
+//! What it does not do: it is no container. Files that are open, attributes of files by their names, memory and
+//! processor time are not restricted. With CAP_SYS_NICE the server may move other processes between processors, or give
+//! them the policy SCHED_IDLE. A kernel without one of the three gets the others, and a warning.
 //!
 //! # Locking
 //! None.
@@ -38,8 +37,8 @@ use std::sync::OnceLock;
 
 use extant_fuse::{Agent, Unmounter};
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
-    RulesetCreatedAttr, RulesetStatus,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use seccompiler::{
@@ -65,76 +64,127 @@ const WRITABLE_FILES: [&str; 2] = ["/dev/fuse", "/dev/null"];
 /// Which files may be opened. None before [`prepare`], and where the kernel has no Landlock.
 static FILES: OnceLock<Option<RulesetCreated>> = OnceLock::new();
 
-/// Calls that a server has no use for, whatever their arguments.
-const DENIED: &[libc::c_long] = &[
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_kcmp,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_chroot,
-    libc::SYS_open_tree,
-    libc::SYS_move_mount,
-    libc::SYS_fsopen,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fspick,
-    libc::SYS_mount_setattr,
-    libc::SYS_setns,
-    libc::SYS_unshare,
-    libc::SYS_kexec_load,
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
-    libc::SYS_userfaultfd,
-    libc::SYS_fanotify_init,
-    libc::SYS_add_key,
-    libc::SYS_request_key,
-    libc::SYS_keyctl,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_io_uring_setup,
-    libc::SYS_acct,
-    libc::SYS_quotactl,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
-    libc::SYS_reboot,
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_clock_adjtime,
-    libc::SYS_adjtimex,
-    libc::SYS_sethostname,
-    libc::SYS_setdomainname,
-    libc::SYS_syslog,
-    libc::SYS_vhangup,
+/// System calls that the server needs, with any arguments. From Linux 5.11 on the kernel answers these from a bitmap,
+/// without running the filter.
+const ALLOWED: &[libc::c_long] = &[
+    // The image, the FUSE device and the files of the run folder.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_lseek,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_fallocate,
+    libc::SYS_ftruncate,
+    libc::SYS_flock,
+    libc::SYS_io_uring_enter,
+    libc::SYS_ppoll,
+    libc::SYS_recvfrom,
+    libc::SYS_close,
+    libc::SYS_dup3,
+    libc::SYS_pipe2,
+    // Names: Landlock decides which files.
+    libc::SYS_openat,
+    libc::SYS_unlinkat,
+    libc::SYS_getdents64,
+    // Names: reveal attributes and the targets of links, of all files.
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_readlinkat,
+    // Memory.
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    // Threads. Those that start before the filter may give up their privileges after it.
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_capget,
+    libc::SYS_capset,
+    libc::SYS_landlock_restrict_self,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    // Signals to this process.
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    // Clocks, numbers.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_getcpu,
+    libc::SYS_getrandom,
+    libc::SYS_getrusage,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_getpgid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_fork,
+    libc::SYS_dup2,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_vfork,
+    libc::SYS_poll,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_kexec_file_load,
+    libc::SYS_readlink,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_iopl,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_ioperm,
+    libc::SYS_time,
+    #[cfg(not(target_arch = "riscv64"))]
+    libc::SYS_renameat,
+    #[cfg(target_arch = "riscv64")]
+    libc::SYS_renameat2,
 ];
 
-/// x86-64 kernels with the x32 ABI take each call under a second number, and a few under a third.
-#[cfg(target_arch = "x86_64")]
-const X32: libc::c_long = 0x4000_0000;
-/// execve, ptrace, kexec_load, process_vm_readv, process_vm_writev, execveat. Linux:
-/// arch/x86/entry/syscalls/syscall_64.tbl.
-#[cfg(target_arch = "x86_64")]
-const X32_OWN: [libc::c_long; 6] = [520, 521, 528, 539, 540, 545];
+/// The flags of a thread, as glibc passes them to clone. musl adds [`CLONE_DETACHED`](libc::CLONE_DETACHED).
+const THREAD: i32 = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_SETTLS
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_CLEARTID;
 
-/// Of another type in each C library. Linux: include/uapi/asm-generic/ioctls.h.
-const TIOCSTI: u64 = 0x5412;
+/// FUSE_DEV_IOC_CLONE, BLKDISCARD, BLKSSZGET, BLKPBSZGET, BLKGETSIZE64. Linux: include/uapi/linux/{fuse,fs}.h.
+const IOCTLS: [u64; 5] = [0x8004_e500, 0x1277, 0x1268, 0x127b, 0x8008_1272];
+
+/// Not F_SETOWN, which has the kernel send signals to any process.
+const FCNTLS: [i32; 7] = [
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_GETLK,
+];
+
+/// Linux: include/uapi/linux/prctl.h.
+const PR_SET_IO_FLUSHER: i32 = 57;
+const PR_GET_IO_FLUSHER: i32 = 58;
+
+/// The last gives a mapping a name, for readers of /proc.
+const PRCTLS: [i32; 5] =
+    [libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS, PR_SET_IO_FLUSHER, PR_GET_IO_FLUSHER, libc::PR_SET_VMA];
 
 /// What [`crate::main`] does under the name [`AGENT`].
 pub fn run_agent(dir: &Path) -> Result<(), Failure> {
@@ -182,20 +232,22 @@ fn drop_capabilities() -> Result<(), String> {
 }
 
 fn allowed_files(device: Option<&Path>) -> Result<RulesetCreated, String> {
-    // Up to truncation; what came later is about sockets and ioctls, of which the devices' are needed.
-    const KNOWN: ABI = ABI::V3;
+    const KNOWN: ABI = ABI::V6;
     let failed = |e: landlock::RulesetError| e.to_string();
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let in_folder = read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))
+        // No TCP, no abstract sockets and no signals to others, whatever a way around the filter may be.
+        .and_then(|rules| rules.handle_access(AccessNet::from_all(KNOWN)))
+        .and_then(|rules| rules.scope(Scope::from_all(KNOWN)))
         .and_then(Ruleset::create)
         .map_err(failed)?;
     let folder = status::own_directory().map(|(_, dir)| dir);
     let readable = READABLE.iter().map(|p| (PathBuf::from(p), read));
     let files = WRITABLE_FILES.iter().map(Path::new).chain(device);
-    let files = files.map(|p| (p.to_path_buf(), AccessFs::ReadFile | AccessFs::WriteFile));
+    let files = files.map(|p| (p.to_path_buf(), AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev));
     for (path, access) in readable.chain(files).chain(folder.map(|dir| (dir, in_folder))) {
         // What is not there needs no rule. A right that is none of a file's is left out by the crate.
         if let Ok(fd) = PathFd::new(&path) {
@@ -218,37 +270,55 @@ fn confine_files() -> Result<(), String> {
 
 fn filter_calls() -> Result<(), String> {
     let not = |e: &dyn std::fmt::Display| format!("system calls are not filtered: {e}");
-    for program in filters().map_err(|e| not(&e))? {
-        apply_filter_all_threads(&program).map_err(|e| not(&e))?;
-    }
-    Ok(())
+    let filter = filter(std::process::id()).map_err(|e| not(&e))?;
+    apply_filter_all_threads(&filter).map_err(|e| not(&e))
 }
 
-/// One for each answer.
-fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
-    let when = |arg, op, value| {
-        SeccompRule::new(vec![SeccompCondition::new(arg, SeccompCmpArgLen::Dword, op, value)?]).map(|rule| vec![rule])
+/// Of three parts, each of which ends where the next begins: the calls whose arguments matter come first, because the
+/// kernel runs the filter for them. `process`: this one.
+fn filter(process: u32) -> Result<BpfProgram, seccompiler::BackendError> {
+    let compile = |rules, answer: SeccompAction| -> Result<BpfProgram, seccompiler::BackendError> {
+        let refuse = SeccompAction::Errno(libc::EPERM as u32);
+        SeccompFilter::new(rules, refuse, answer, std::env::consts::ARCH.try_into()?)?.try_into()
     };
-    let not_a_thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64);
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, Vec::new())).collect();
-    rules.insert(libc::SYS_clone, when(0, not_a_thread, 0)?);
-    rules.insert(libc::SYS_socket, when(0, SeccompCmpOp::Ne, libc::AF_UNIX as u64)?);
-    rules.insert(libc::SYS_ioctl, when(1, SeccompCmpOp::Eq, TIOCSTI)?);
+    let always = |calls: &[libc::c_long]| calls.iter().map(|call| (*call, Vec::new())).collect();
+    let mut filter = compile(checked(process)?, SeccompAction::Allow)?;
+    // Instead of each part's last instruction, which refuses all other calls.
+    filter.pop();
+    filter.extend(compile(always(ALLOWED), SeccompAction::Allow)?);
+    filter.pop();
     // Its flags are in memory, where a filter cannot look. The C library takes this answer for an old kernel, and calls
     // clone.
-    let mut missing = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-    #[cfg(target_arch = "x86_64")]
-    {
-        let again: Vec<_> = rules.iter().map(|(call, when)| (call | X32, when.clone())).collect();
-        rules.extend(again);
-        rules.extend(X32_OWN.map(|call| (call | X32, Vec::new())));
-        missing.insert(libc::SYS_clone3 | X32, Vec::new());
-    }
-    let compile = |rules, errno: i32| -> Result<BpfProgram, seccompiler::BackendError> {
-        let arch = std::env::consts::ARCH.try_into()?;
-        SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno as u32), arch)?.try_into()
-    };
-    Ok([compile(rules, libc::EPERM)?, compile(missing, libc::ENOSYS)?])
+    filter.extend(compile(always(&[libc::SYS_clone3]), SeccompAction::Errno(libc::ENOSYS as u32))?);
+    Ok(filter)
+}
+
+/// System calls that the server needs with some arguments only.
+fn checked(process: u32) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
+    use SeccompCmpArgLen::{Dword, Qword};
+    use SeccompCmpOp::{Eq, MaskedEq};
+    let rule = |arg, len, op, value| SeccompRule::new(vec![SeccompCondition::new(arg, len, op, value)?]);
+    let one_of = |arg, values: &[u64]| values.iter().map(|v| rule(arg, Dword, Eq, *v)).collect::<Result<Vec<_>, _>>();
+    let numbers = |values: &[i32]| values.iter().map(|v| *v as u32 as u64).collect::<Vec<_>>();
+    let no_code = || rule(2, Dword, MaskedEq(libc::PROT_EXEC as u64), 0);
+    let own_limits = SeccompRule::new(vec![
+        SeccompCondition::new(0, Dword, Eq, 0)?,
+        // They are read, not set.
+        SeccompCondition::new(2, Qword, Eq, 0)?,
+    ])?;
+    Ok(BTreeMap::from([
+        (libc::SYS_mmap, vec![no_code()?]),
+        (libc::SYS_mprotect, vec![no_code()?]),
+        (libc::SYS_ioctl, one_of(1, &IOCTLS)?),
+        // To the peer alone: no address.
+        (libc::SYS_sendto, vec![rule(4, Qword, Eq, 0)?]),
+        (libc::SYS_clone, one_of(0, &numbers(&[THREAD, THREAD | libc::CLONE_DETACHED]))?),
+        (libc::SYS_fcntl, one_of(1, &numbers(&FCNTLS))?),
+        (libc::SYS_sched_setscheduler, one_of(1, &numbers(&[libc::SCHED_OTHER, libc::SCHED_IDLE]))?),
+        (libc::SYS_prctl, one_of(0, &numbers(&PRCTLS))?),
+        (libc::SYS_tgkill, one_of(0, &[process.into()])?),
+        (libc::SYS_prlimit64, vec![own_limits]),
+    ]))
 }
 
 #[cfg(test)]
@@ -275,7 +345,7 @@ mod tests {
             #[allow(deprecated)]
             let unshared = rustix::thread::unshare(rustix::thread::UnshareFlags::NEWUSER);
             refused("unshare", os(unshared));
-            UnixDatagram::unbound().expect("the log's socket");
+            refused("socket", UnixDatagram::unbound().err());
             extant_base::task::spawn("more", || ()).expect("started").join().expect("a thread");
             std::fs::read("/proc/self/stat").expect("where clients run");
             let caps = capabilities(None).expect("asked");

@@ -261,6 +261,13 @@ fn run(
         Err(_) => mount_table::device_at(&dir),
     };
     let status = device.as_deref().and_then(|device| ServerStatus::create(device, &job.options));
+    // Neither is possible inside the sandbox.
+    let log = if job.background {
+        leave_session();
+        log::Log::find(&image)
+    } else {
+        None
+    };
     if !config.no_sandbox
         && let Err(e) = sandbox::enter(&unmounter)
     {
@@ -271,7 +278,7 @@ fn run(
         warn(&format!("{image}: signals will not unmount: {}", plain(e)));
     }
     if job.background {
-        go_into_background(&image);
+        go_into_background(log);
     } else if job.verbose {
         let dir = shown(job.dir.as_os_str().as_bytes());
         warn(&format!("{image} mounted on {dir}; to end, unmount it or press Ctrl-C"));
@@ -324,17 +331,21 @@ fn explain(e: &FuseError) -> String {
     }
 }
 
-/// Says that the mount is there and lets go of everything that is the caller's: terminal, directory, standard streams.
-fn go_into_background(image: &str) {
+/// Leaves the caller's terminal and directory.
+fn leave_session() {
     // Not a group leader, so this cannot fail; and if it did, only a hang-up of the terminal would tell.
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir("/");
+}
+
+/// Says that the mount is there and lets go of the caller's standard streams.
+fn go_into_background(log: Option<log::Log>) {
     let _ = std::io::stdout().write_all(MOUNTED);
     let _ = std::io::stdout().flush();
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
-        if !log::take_standard_error(image) {
+        if !log.is_some_and(log::take_standard_error) {
             let _ = rustix::stdio::dup2_stderr(&null);
         }
     }

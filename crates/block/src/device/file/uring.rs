@@ -30,6 +30,7 @@ use std::sync::Arc;
 use extant_base::sync::atomic::Ordering;
 use extant_base::sync::{Mutex, MutexGuard};
 use extant_base::task::{self, JoinHandle};
+use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::{FileCore, flush, psync};
@@ -116,16 +117,7 @@ pub(super) struct Ring {
 impl Ring {
     /// Fails where the kernel refuses io_uring. `sync_file` is another open file description of the same file.
     pub fn new(core: Arc<FileCore>, sync_file: File) -> io::Result<Ring> {
-        let build = |all: bool| {
-            let mut b = IoUring::builder();
-            b.setup_cqsize(CQ_ENTRIES).setup_clamp();
-            if all {
-                b.setup_submit_all();
-            }
-            b.build(SQ_ENTRIES)
-        };
-        // Submit-all came with Linux 5.18; without it, an entry in error ends a batch, which `tell_kernel` continues.
-        let uring = build(true).or_else(|_| build(false))?;
+        let uring = make_ring()?;
         if (uring.params().cq_entries() as usize) < SLOTS_MAX + 2 {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
@@ -166,6 +158,34 @@ impl Ring {
             self.shared.start_all(ready, on_reaper);
         }
     }
+}
+
+/// A ring that takes the operations of this module alone, and no registration. A process that an intruder has taken over
+/// could otherwise open files and sockets through it, which no seccomp filter sees.
+///
+/// The files are not registered: a ring lets go of those some time after it was closed, and with them of the lock on
+/// the image.
+fn make_ring() -> io::Result<IoUring> {
+    let build = |all: bool, restricted: bool| {
+        let mut b = IoUring::builder();
+        b.setup_cqsize(CQ_ENTRIES).setup_clamp();
+        if all {
+            b.setup_submit_all();
+        }
+        if restricted {
+            b.setup_r_disabled();
+        }
+        let ring = b.build(SQ_ENTRIES)?;
+        if restricted {
+            let codes = [opcode::Nop::CODE, opcode::Readv::CODE, opcode::Writev::CODE, opcode::Fsync::CODE];
+            ring.submitter().register_restrictions(&mut codes.map(Restriction::sqe_op))?;
+            ring.submitter().register_enable_rings()?;
+        }
+        Ok(ring)
+    };
+    // Submit-all came with Linux 5.18; without it, an entry in error ends a batch, which `tell_kernel` continues.
+    // Restrictions came with 5.10.
+    build(true, true).or_else(|_: io::Error| build(false, true)).or_else(|_| build(false, false))
 }
 
 fn check_range_of(core: &FileCore, bio: &Bio) -> crate::error::Result<()> {
@@ -532,5 +552,39 @@ impl Drop for Ring {
         {
             let _ = reaper.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn results(ring: &mut IoUring, entries: &[squeue::Entry]) -> Vec<i32> {
+        let one = |entry: &squeue::Entry| {
+            // SAFETY: the entries of these tests refer to no memory.
+            unsafe { ring.submission().push(entry).expect("room") };
+            ring.submit_and_wait(1).expect("submitted");
+            ring.completion().next().expect("a completion").result()
+        };
+        entries.iter().map(one).collect()
+    }
+
+    #[test]
+    fn ring_refuses_operations_that_the_engine_does_not_use() {
+        let Ok(mut ring) = make_ring() else {
+            eprintln!("skipped: no io_uring");
+            return;
+        };
+        let root = types::Fd(libc::AT_FDCWD);
+        let refused = [
+            opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
+            opcode::OpenAt::new(root, c"/etc/passwd".as_ptr()).build(),
+            opcode::UnlinkAt::new(root, c"/nothing".as_ptr()).build(),
+            opcode::Close::new(types::Fd(-1)).build(),
+            opcode::Nop::new().build().flags(squeue::Flags::ASYNC),
+        ];
+        assert_eq!(results(&mut ring, &refused), [-libc::EACCES; 5]);
+        assert_eq!(results(&mut ring, &[opcode::Nop::new().build()]), [0]);
+        assert!(ring.submitter().register_files(&[0]).is_err(), "it registers files");
     }
 }
