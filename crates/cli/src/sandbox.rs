@@ -1,15 +1,15 @@
 //! What the process behind a mount gives up once the mount stands: an image may be anybody's, and should a mistake of
 //! ours let it take the process over, it is to find little.
 //!
-//! What remains to it: the image (its open descriptors), the mount (/dev/fuse), the log's socket (connected before), and
-//! of the system what [`READABLE`] names and the run folder ([`crate::status`]). In detail:
+//! What remains to it: the image (its open descriptors), the mount (/dev/fuse), the log's socket (connected before),
+//! and of the system what [`READABLE`] names and the run folder ([`crate::status`]). In detail:
 //!
 //! - **Few system calls.** no_new_privs, and a seccomp filter that allows what the server needs ([`ALLOWED`], and
-//!   [`checked`] with some arguments only). It answers EPERM to everything else, numbers of later kernels among them. So
-//!   there are no programs, processes, namespaces, sockets or mounts. Modes, owners, times and attributes of the host's
-//!   files stay as they are. No other process gets a signal or other limits, no memory becomes code, and there is no
-//!   second io_uring; the one that is there takes four operations (`extant_block`). A call in the ABI of i386 ends the
-//!   process.
+//!   [`checked`] with some arguments only). It answers EPERM to everything else, numbers of later kernels among them.
+//!   So there are no programs, processes, namespaces, sockets or mounts. Modes, owners, times and attributes of the
+//!   host's files stay as they are. No other process gets a signal or other limits, no memory becomes code, and there
+//!   is no second io_uring; the one that is there takes four operations (`extant_block`). A call in the ABI of i386
+//!   ends the process.
 //! - **No privileges** but [`KEPT`], which are about time and memory: CAP_SYS_NICE (a worker that steps aside for its
 //!   client comes back from SCHED_IDLE with it) and CAP_SYS_RESOURCE (a worker says with it that the kernel's writeback
 //!   waits for it).
@@ -98,6 +98,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
+    libc::SYS_fstatfs,
     libc::SYS_readlinkat,
     // Memory.
     libc::SYS_brk,

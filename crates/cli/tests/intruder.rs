@@ -63,6 +63,7 @@ const LET_THROUGH: &[libc::c_long] = &[
     libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
+    libc::SYS_fstatfs,
     libc::SYS_readlink,
     libc::SYS_readlinkat,
     libc::SYS_brk,

@@ -160,8 +160,8 @@ impl Ring {
     }
 }
 
-/// A ring that takes the operations of this module alone, and no registration. A process that an intruder has taken over
-/// could otherwise open files and sockets through it, which no seccomp filter sees.
+/// A ring that takes the operations of this module alone, and no registration. A process that an intruder has taken
+/// over could otherwise open files and sockets through it, which no seccomp filter sees.
 ///
 /// The files are not registered: a ring lets go of those some time after it was closed, and with them of the lock on
 /// the image.
