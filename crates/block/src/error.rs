@@ -18,7 +18,7 @@ pub enum Error {
         offset: u64,
         /// How far it reaches, in bytes.
         len: u64,
-        /// What the system answered.
+        /// The answer of the system.
         source: Arc<std::io::Error>,
     },
     /// The request reaches past the end of the device.
@@ -62,7 +62,7 @@ pub enum Error {
     Open {
         /// The path, or [`OpenOptions::shown_as`](crate::device::OpenOptions::shown_as).
         device: String,
-        /// What the system answered.
+        /// The answer of the system.
         source: Arc<std::io::Error>,
     },
     /// An image file that is to be written, where the host cannot lock files.
@@ -72,7 +72,7 @@ pub enum Error {
     NoLocks {
         /// The path, or [`OpenOptions::shown_as`](crate::device::OpenOptions::shown_as).
         device: String,
-        /// What the system answered.
+        /// The answer of the system.
         source: Arc<std::io::Error>,
     },
     /// Somebody else uses the device.

@@ -162,13 +162,16 @@ fn begins_elsewhere(dev: &dyn BlockDevice) -> Option<u64> {
 /// for an image file without any data alone: everything else may be a damaged disk whose files can still be saved.
 pub fn nothing_found(dev: &dyn BlockDevice) -> String {
     let image = dev.name();
-    let is_whole_file = || std::fs::metadata(image).is_ok_and(|m| m.is_file() && m.len() == dev.size_bytes());
+    // A part of an image has a name that is no file's.
+    let file = std::fs::metadata(image).ok();
+    let is_whole_file = || file.as_ref().is_some_and(|m| m.is_file() && m.len() == dev.size_bytes());
     if matches!(dev.next_data(0), Ok(None)) && is_whole_file() {
         let size = if dev.size_bytes() == 0 { " SIZE" } else { "" };
         return format!("the file is empty; 'mke2fs -t ext4 {image}{size}' makes a file system in it");
     }
-    let looked = "no superblock at byte 1024, no backup superblock, no partition table";
-    match begins_elsewhere(dev) {
+    let table = if file.is_some() { ", no partition table" } else { "" };
+    let looked = format!("no superblock at byte 1024, no backup superblock{table}");
+    match begins_elsewhere(dev).filter(|_| file.is_some()) {
         Some(start) => format!(
             "{looked}; but a file system begins at byte {start}: 'extant mount -o ro,offset={start} {image} DIR' mounts it"
         ),

@@ -10,13 +10,15 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use common::{Dir, extant, fsck_clean, run};
+use extant_base::clock::Clock;
 use extant_testkit::mount::{fuse_works, is_mount_point};
 use landlock::{AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rustix::process::geteuid;
 
@@ -24,6 +26,8 @@ const EPERM: i64 = -(libc::EPERM as i64);
 const ENOSYS: i64 = -(libc::ENOSYS as i64);
 /// An argument that no system call takes for an address, a descriptor, a length or flags.
 const BAD: u64 = u64::MAX;
+/// How long a call may take, even on a busy machine.
+const CALL_NS_MAX: u64 = 20_000_000_000;
 /// Past the last number that any kernel has.
 const NUMBERS: i64 = 1024;
 /// The numbers of the x32 ABI.
@@ -148,9 +152,21 @@ impl Intruder {
         let regs = libc::user_regs_struct { rdi, rsi, rdx, r10, r8, r9, rax, orig_rax, rip, ..self.regs };
         ptrace::setregs(self.thread, regs).expect("registers");
         ptrace::step(self.thread, None).expect("stepped");
-        let stopped = waitpid(self.thread, None).expect("waited");
+        let stopped = self.wait(number);
         assert!(matches!(stopped, WaitStatus::Stopped(_, Signal::SIGTRAP)), "call {number}: {stopped:?}");
         ptrace::getregs(self.thread).expect("registers").rax as i64
+    }
+
+    /// Waits for the thread to stop. A call that blocks has been let through, and fails the test instead of hanging it.
+    fn wait(&self, number: i64) -> WaitStatus {
+        let clock = Clock::real();
+        loop {
+            match waitpid(self.thread, Some(WaitPidFlag::WNOHANG)).expect("waited") {
+                WaitStatus::StillAlive => clock.sleep(Duration::from_micros(20)),
+                stopped => return stopped,
+            }
+            assert!(clock.now_ns() < CALL_NS_MAX, "call {number} blocks");
+        }
     }
 
     /// Puts `bytes` where the thread can pass them to the kernel.

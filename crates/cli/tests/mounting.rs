@@ -7,27 +7,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, in_time, run, tool, umount, wait_until, whole_disk};
+use common::{
+    Dir, Ran, Unmounted, debugfs, extant, extant_path, fsck_clean, in_time, run, tool, umount, wait_until, whole_disk,
+};
 use extant_base::clock::Clock;
 use extant_base::task;
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-/// Directories that are unmounted at the end, whatever happens.
-struct Mounts(Vec<String>);
-
-impl Drop for Mounts {
-    fn drop(&mut self) {
-        for dir in self.0.iter().filter(|dir| is_mount_point(Path::new(dir))) {
-            run("umount", &["-i", "-l", dir]);
-        }
-    }
-}
-
-fn place(dir: &Dir, name: &str) -> (String, Mounts) {
-    let mnt = dir.text(name);
-    std::fs::create_dir(&mnt).expect("directory");
-    (mnt.clone(), Mounts(vec![mnt]))
+/// A directory to mount on, and what unmounts it at the end.
+fn place(dir: &Dir, name: &str) -> (String, Unmounted) {
+    let mount = Unmounted::at(dir, name);
+    (mount.0.clone(), mount)
 }
 
 fn skipped() -> bool {

@@ -5,25 +5,14 @@ mod common;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
-use common::{Dir, extant, extant_path, fsck_clean, run, tool, umount};
+use common::{Dir, Unmounted, extant, extant_path, fsck_clean, run, tool, umount};
 use extant_testkit::mount::{fuse_works, is_mount_point, loop_mounts_work};
 use rustix::process::geteuid;
 
-/// Directories that are unmounted at the end, whatever happens.
-struct Mounts(Vec<String>);
-
-impl Drop for Mounts {
-    fn drop(&mut self) {
-        for dir in self.0.iter().filter(|dir| is_mount_point(Path::new(dir))) {
-            run("umount", &["-i", "-l", dir]);
-        }
-    }
-}
-
-fn place(dir: &Dir, name: &str) -> (String, Mounts) {
-    let mnt = dir.text(name);
-    std::fs::create_dir(&mnt).expect("directory");
-    (mnt.clone(), Mounts(vec![mnt]))
+/// A directory to mount on, and what unmounts it at the end.
+fn place(dir: &Dir, name: &str) -> (String, Unmounted) {
+    let mount = Unmounted::at(dir, name);
+    (mount.0.clone(), mount)
 }
 
 fn skipped() -> bool {
@@ -227,7 +216,7 @@ fn mount_has_the_switches_of_mount_8() {
         extant(&["unmount", &mnt]).ok();
     }
     let made = dir.text("a/b");
-    let _mounts = Mounts(vec![made.clone()]);
+    let _mount = Unmounted(made.clone());
     extant(&["mount", "-o", "X-mount.mkdir=700", &image, &made]).ok();
     extant(&["unmount", &made]).ok();
     assert_eq!(std::fs::metadata(&made).expect("made").mode() & 0o777, 0o700);

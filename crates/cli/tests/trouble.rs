@@ -85,7 +85,8 @@ fn no_command_that_overwrites_is_named_while_the_file_has_data() {
     patch(&file, 0, &[0; 512]);
     fails(&["ls", &file], &["no partition table"]);
     whole_disk(&file, &image);
-    fails(&["ls", &format!("{file}@1")], &["hurt.img@1: no ext2/3/4 file system"]);
+    fails(&["ls", &format!("{file}@1")], &["hurt.img@1: no ext2/3/4 file system: no superblock at byte 1024"]);
+    assert!(!extant(&["ls", &format!("{file}@1")]).err.contains("no partition table"), "there is one");
 }
 
 #[test]

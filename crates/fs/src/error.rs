@@ -239,7 +239,7 @@ pub enum Error {
     /// The system has no thread to give.
     #[error("cannot start a thread: {source}")]
     Thread {
-        /// What the system answered.
+        /// The answer of the system.
         source: Arc<std::io::Error>,
     },
     /// An image that cannot be mounted, with its name in front.

@@ -131,7 +131,7 @@ const MOUNT_HELP: &str = "Examples:
 
 Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed).";
 
-/// What `extant help mount` says after the arguments: the words of `-o` between examples and exit status.
+/// The end of `extant help mount`: the words of `-o` between examples and exit status.
 fn mount_help() -> String {
     let (examples, status) = MOUNT_HELP.split_once("\n\n").expect("two parts");
     format!("{examples}\n\n{}{status}", mount_options::help::on_screen())

@@ -233,14 +233,24 @@ fn mount_for_writing(old: &Mount, options: &[String]) -> Result<()> {
 }
 
 fn without_remount(list: &str) -> String {
-    list.split(',').filter(|option| *option != "remount").collect::<Vec<_>>().join(",")
+    without(list, |word| word == "remount")
+}
+
+/// The words of `-o` except those that name a part of the image. [`ImageSpec`] owns that fact: if the kernel has a
+/// device for the partition, the server opens it whole.
+fn without_part(list: &str) -> String {
+    without(list, |word| word.starts_with("partition=") || word.starts_with("offset="))
+}
+
+fn without(list: &str, leave_out: impl Fn(&str) -> bool) -> String {
+    list.split(',').filter(|word| !leave_out(word)).collect::<Vec<_>>().join(",")
 }
 
 fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
     let system = |what: &str, e: std::io::Error| Failure::new(SYSTEM, format!("{what}: {}", plain(&e)));
     let mut command = Command::new(program::itself());
     command.arg0("extant").args(["mount", "--background-server"]);
-    for options in &args.options {
+    for options in args.options.iter().map(|options| without_part(options)).filter(|options| !options.is_empty()) {
         command.arg("-o").arg(options);
     }
     if job.spec.part != Part::Any {
@@ -272,5 +282,17 @@ fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
         // It has said why.
         Some(code) if code != 0 => Err(Failure::silent(code)),
         _ => Err(Failure::new(SYSTEM, format!("the server ended before it had mounted: {status}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_is_told_the_part_once() {
+        assert_eq!(without_part("ro,partition=2,noatime"), "ro,noatime");
+        assert_eq!(without_part("offset=1M"), "");
+        assert_eq!(without_part("ro,io=direct"), "ro,io=direct");
     }
 }

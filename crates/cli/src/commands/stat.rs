@@ -30,7 +30,7 @@ pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
     let failed = |e| image::at(&fs, path, e);
     let inode = image::walk(&fs, path, false).map_err(failed)?;
     let mut report = Report::default();
-    // What is hurt of it keeps nothing else from being shown.
+    // Damage of one part does not keep the others from being shown.
     let mut extents = Vec::new();
     if let Err(e) = fs.extents(&inode, |extent| extents.push(extent)) {
         report.complain(failed(e));
@@ -39,17 +39,27 @@ pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
         report.complain(failed(e));
         Vec::new()
     });
+    let file = Described { fs: &fs, path, inode: &inode, xattrs, extents };
     let out = Output::new();
     if args.json {
-        print_json(&fs, path, &inode, &xattrs, &extents, out, &mut report)?;
+        file.print_json(out, &mut report)?
     } else {
-        print(&fs, path, &inode, &xattrs, &extents, out, &mut report)?;
+        file.print(out, &mut report)?
     }
     report.end()?;
     image::refuse_damage([&fs])
 }
 
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A file, with all that could be read of it.
+struct Described<'a> {
+    fs: &'a Filesystem,
+    path: &'a [u8],
+    inode: &'a InodeRef,
+    xattrs: Xattrs,
+    extents: Vec<FileExtent>,
+}
 
 fn xattrs(fs: &Filesystem, inode: &InodeRef) -> std::result::Result<Xattrs, Error> {
     let names = fs.list_xattrs(inode)?;
@@ -61,86 +71,74 @@ fn flag_names(attr: &Attr) -> Vec<String> {
     flags.iter_names().map(|(name, _)| name.to_lowercase()).collect()
 }
 
-fn print_json(
-    fs: &Filesystem,
-    path: &[u8],
-    inode: &InodeRef,
-    xattrs: &Xattrs,
-    extents: &[FileExtent],
-    mut out: Output,
-    report: &mut Report,
-) -> Result<()> {
-    let attr = fs.getattr(inode);
-    let mut record = record::file(fs, path, inode).unwrap_or_else(|e| {
-        report.complain(image::at(fs, path, e));
-        record::path(path)
-    });
-    record.insert("block_size".into(), attr.block_size.into());
-    record.insert("generation".into(), attr.generation.into());
-    record.insert("flags".into(), flag_names(&attr).into());
-    let xattrs = xattrs.iter().map(|(name, value)| {
-        let mut xattr = record::name("name", name);
-        xattr.append(&mut record::name("value", value));
-        Value::from(xattr)
-    });
-    record.insert("xattrs".into(), xattrs.collect::<Vec<_>>().into());
-    let extents = extents
-        .iter()
-        .map(|e| json!({ "logical": e.logical, "physical": e.physical.0, "length": e.len, "unwritten": e.unwritten }));
-    record.insert("extents".into(), extents.collect::<Vec<_>>().into());
-    writeln!(out, "{}", record::escaped(&format!("{:#}", Value::from(record))))?;
-    Ok(out.flush()?)
-}
+impl Described<'_> {
+    fn print_json(&self, mut out: Output, report: &mut Report) -> Result<()> {
+        let Described { fs, path, inode, xattrs, extents } = self;
+        let attr = fs.getattr(inode);
+        let mut record = record::file(fs, path, inode).unwrap_or_else(|e| {
+            report.complain(image::at(fs, path, e));
+            record::path(path)
+        });
+        record.insert("block_size".into(), attr.block_size.into());
+        record.insert("generation".into(), attr.generation.into());
+        record.insert("flags".into(), flag_names(&attr).into());
+        let xattrs = xattrs.iter().map(|(name, value)| {
+            let mut xattr = record::name("name", name);
+            xattr.append(&mut record::name("value", value));
+            Value::from(xattr)
+        });
+        record.insert("xattrs".into(), xattrs.collect::<Vec<_>>().into());
+        let extents = extents.iter().map(
+            |e| json!({ "logical": e.logical, "physical": e.physical.0, "length": e.len, "unwritten": e.unwritten }),
+        );
+        record.insert("extents".into(), extents.collect::<Vec<_>>().into());
+        writeln!(out, "{}", record::escaped(&format!("{:#}", Value::from(record))))?;
+        Ok(out.flush()?)
+    }
 
-fn print(
-    fs: &Filesystem,
-    path: &[u8],
-    inode: &InodeRef,
-    xattrs: &Xattrs,
-    extents: &[FileExtent],
-    mut out: Output,
-    report: &mut Report,
-) -> Result<()> {
-    let attr = fs.getattr(inode);
-    out.write_all(b"  File: ")?;
-    out.name(path)?;
-    if inode.file_type() == Some(FileType::Symlink) {
-        match fs.read_link(inode) {
-            Ok(target) => {
-                out.write_all(b" -> ")?;
-                out.name(&target)?;
+    fn print(&self, mut out: Output, report: &mut Report) -> Result<()> {
+        let Described { fs, path, inode, xattrs, extents } = self;
+        let attr = fs.getattr(inode);
+        out.write_all(b"  File: ")?;
+        out.name(path)?;
+        if inode.file_type() == Some(FileType::Symlink) {
+            match fs.read_link(inode) {
+                Ok(target) => {
+                    out.write_all(b" -> ")?;
+                    out.name(&target)?;
+                }
+                Err(e) => report.complain(image::at(fs, path, e)),
             }
-            Err(e) => report.complain(image::at(fs, path, e)),
         }
+        writeln!(out)?;
+        let (size, blocks, kind) = (attr.size, attr.blocks, text::kind(attr.mode));
+        writeln!(out, "  Size: {size:<15} Blocks: {blocks:<10} Block size: {:<6} {kind}", attr.block_size)?;
+        write!(out, " Inode: {:<15} Links: {:<11} Generation: {}", attr.ino.0, attr.nlink, attr.generation)?;
+        if let Some(dev) = attr.rdev {
+            write!(out, "  Device type: {},{}", dev.major, dev.minor)?;
+        }
+        writeln!(out)?;
+        let mode = text::mode(attr.mode);
+        writeln!(out, "Access: ({:04o}/{mode})  Uid: {}  Gid: {}", attr.mode & 0o7777, attr.uid, attr.gid)?;
+        writeln!(out, "Access: {}", text::exact(attr.atime))?;
+        writeln!(out, "Modify: {}", text::exact(attr.mtime))?;
+        writeln!(out, "Change: {}", text::exact(attr.ctime))?;
+        if let Some(birth) = attr.crtime {
+            writeln!(out, " Birth: {}", text::exact(birth))?;
+        }
+        writeln!(out, " Flags: {:#x} {}", attr.flags, flag_names(&attr).join(" "))?;
+        for (name, value) in xattrs {
+            out.write_all(b" Xattr: ")?;
+            out.name(name)?;
+            writeln!(out, " ({} bytes)", value.len())?;
+        }
+        if !extents.is_empty() {
+            writeln!(out, "Extent: {:>12} {:>12} {:>10}", "logical", "physical", "length")?;
+        }
+        for FileExtent { logical, physical, len, unwritten } in extents {
+            let flags = if *unwritten { "  unwritten" } else { "" };
+            writeln!(out, "        {logical:>12} {:>12} {len:>10}{flags}", physical.0)?;
+        }
+        Ok(out.flush()?)
     }
-    writeln!(out)?;
-    let (size, blocks, kind) = (attr.size, attr.blocks, text::kind(attr.mode));
-    writeln!(out, "  Size: {size:<15} Blocks: {blocks:<10} Block size: {:<6} {kind}", attr.block_size)?;
-    write!(out, " Inode: {:<15} Links: {:<11} Generation: {}", attr.ino.0, attr.nlink, attr.generation)?;
-    if let Some(dev) = attr.rdev {
-        write!(out, "  Device type: {},{}", dev.major, dev.minor)?;
-    }
-    writeln!(out)?;
-    let mode = text::mode(attr.mode);
-    writeln!(out, "Access: ({:04o}/{mode})  Uid: {}  Gid: {}", attr.mode & 0o7777, attr.uid, attr.gid)?;
-    writeln!(out, "Access: {}", text::exact(attr.atime))?;
-    writeln!(out, "Modify: {}", text::exact(attr.mtime))?;
-    writeln!(out, "Change: {}", text::exact(attr.ctime))?;
-    if let Some(birth) = attr.crtime {
-        writeln!(out, " Birth: {}", text::exact(birth))?;
-    }
-    writeln!(out, " Flags: {:#x} {}", attr.flags, flag_names(&attr).join(" "))?;
-    for (name, value) in xattrs {
-        out.write_all(b" Xattr: ")?;
-        out.name(name)?;
-        writeln!(out, " ({} bytes)", value.len())?;
-    }
-    if !extents.is_empty() {
-        writeln!(out, "Extent: {:>12} {:>12} {:>10}", "logical", "physical", "length")?;
-    }
-    for FileExtent { logical, physical, len, unwritten } in extents {
-        let flags = if *unwritten { "  unwritten" } else { "" };
-        writeln!(out, "        {logical:>12} {:>12} {len:>10}{flags}", physical.0)?;
-    }
-    Ok(out.flush()?)
 }

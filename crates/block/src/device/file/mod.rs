@@ -165,8 +165,7 @@ impl FileDevice {
         Ok((meta.dev(), meta.ino()))
     }
 
-    /// What else keeps others away from an open image, and could not be had here: the reasons, for whoever answers for
-    /// it. Empty in general.
+    /// The protections of an open image that this host could not give, as reasons for a message. Usually empty.
     pub fn unguarded(&self) -> &[String] {
         &self.unguarded
     }

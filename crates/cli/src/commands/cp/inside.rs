@@ -35,7 +35,7 @@ impl ImageSource {
         ImageSource { fs }
     }
 
-    /// What goes wrong with a file of this image.
+    /// The failure of a file of this image.
     fn here<T>(&self, r: std::result::Result<T, Error>) -> Step<T> {
         r.map_err(|e| match image::status_of(&self.fs, &e) {
             HURT => Trouble::Hurt(e.to_string()),

@@ -57,7 +57,7 @@ pub struct Content {
     pub size: u64,
     /// Meanwhile it has become shorter than it was.
     pub shrank: bool,
-    /// What of it cannot be read, where the rest is wanted all the same.
+    /// The part that cannot be read, if the rest is wanted all the same.
     pub missing: Option<Missing>,
 }
 

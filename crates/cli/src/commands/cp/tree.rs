@@ -107,7 +107,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         }
     }
 
-    /// What all of it comes to.
+    /// The result of the whole copy.
     pub fn end(self) -> Result<()> {
         self.progress.end();
         self.report.end()

@@ -1,4 +1,4 @@
-//! What find is to look for: tests, joined by -a, -o, ! and parentheses, and the actions -print and -prune.
+//! The expression of find: tests, joined by -a, -o, ! and parentheses, and the actions -print and -prune.
 //!
 //! Main types: [`Expression`], [`Outcome`] (what its actions came to). As in find(1), `!` binds most tightly, then -a,
 //! which need not be written, then -o; and an expression that prints nothing itself prints what it holds for.
@@ -33,11 +33,11 @@ pub enum Expression {
     Prune,
 }
 
-/// What an expression has done to a file.
+/// The effects of an expression on a file.
 #[derive(Default)]
 pub struct Outcome {
     pub prints: usize,
-    /// What is below it is left out.
+    /// The walk leaves out everything below it.
     pub pruned: bool,
 }
 
