@@ -17,7 +17,7 @@ use extant_base::clock::Clock;
 use extant_testkit::mount::{fuse_works, is_mount_point};
 use landlock::{AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 use nix::sys::ptrace;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rustix::process::geteuid;
@@ -120,6 +120,17 @@ struct Intruder {
     memory: File,
     stack: Vec<u8>,
     scratch: u64,
+    /// The server goes on as if nothing had happened.
+    left: bool,
+}
+
+/// A server that a failed test leaves in a system call would keep its mount, and with it the test, from ending.
+impl Drop for Intruder {
+    fn drop(&mut self) {
+        if !self.left {
+            let _ = kill(self.thread, Signal::SIGKILL);
+        }
+    }
 }
 
 impl Intruder {
@@ -140,7 +151,7 @@ impl Intruder {
         let scratch = (regs.rsp - 1024) & !15;
         let mut stack = vec![0; Self::SCRATCH];
         memory.read_exact_at(&mut stack, scratch).expect("stack");
-        Intruder { thread, regs, memory, stack, scratch }
+        Intruder { thread, regs, memory, stack, scratch, left: false }
     }
 
     /// What system call `number` answers.
@@ -177,10 +188,11 @@ impl Intruder {
         self.scratch
     }
 
-    fn leave(self) {
+    fn leave(mut self) {
         self.memory.write_all_at(&self.stack, self.scratch).expect("stack");
         ptrace::setregs(self.thread, self.regs).expect("registers");
         ptrace::detach(self.thread, None).expect("detached");
+        self.left = true;
     }
 }
 
