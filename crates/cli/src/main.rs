@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Some("umount.fuse.extant" | "umount.fuseblk.extant" | "umount.extant") => {
             parse::<UnmountHelper>(args).and_then(|helper| helper.map_or(Ok(()), commands::unmount::run_helper))
         }
-        Some(sandbox::AGENT) => sandbox::run_agent(Path::new(args.get(1).map_or(OsStr::new(""), |dir| dir))),
+        Some(sandbox::AGENT) => sandbox::run_agent(&args[1..]),
         _ => parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command))),
     };
     let status = match result {

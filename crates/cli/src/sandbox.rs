@@ -30,6 +30,7 @@
 //! None.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -187,13 +188,18 @@ const PR_GET_IO_FLUSHER: i32 = 58;
 const PRCTLS: [i32; 5] =
     [libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS, PR_SET_IO_FLUSHER, PR_GET_IO_FLUSHER, libc::PR_SET_VMA];
 
-/// What [`crate::main`] does under the name [`AGENT`].
-pub fn run_agent(dir: &Path) -> Result<(), Failure> {
+/// What [`crate::main`] does under the name [`AGENT`]. `args`: the mount point's path, the major and the minor number of
+/// the mount's device.
+pub fn run_agent(args: &[OsString]) -> Result<(), Failure> {
+    let number = |arg: &OsString| arg.to_str()?.parse().ok();
+    let [dir, major, minor] = args else { return Err(Failure::usage("not to be called by hand")) };
+    let (dir, device) = (Path::new(dir), number(major).zip(number(minor)));
+    let device = device.ok_or(Failure::usage("not the numbers of a device"))?;
     // Who ends the server by a signal to its group or session wants an unmount, which is ours to do.
     let _stop = Stop::watch();
     let _ = std::fs::write("/proc/self/comm", AGENT);
     crate::serve::let_go_of_files();
-    extant_fuse::serve_agent(dir).map_err(|e| Failure::io(dir, e))
+    extant_fuse::serve_agent(dir, device).map_err(|e| Failure::io(dir, e))
 }
 
 /// To be called before the first thread is started: from now on each begins with giving up what is its own to give up.
@@ -211,8 +217,10 @@ pub fn prepare(device: Option<&Path>) {
 /// from now on. Err: what could not be done, with everything else done.
 pub fn enter(unmounter: &Unmounter) -> Result<(), String> {
     // First: without it there would be no way to end at a signal.
+    let (major, minor) = unmounter.device().ok_or("no process to unmount with: the device is unknown")?;
     let mut command = Command::new(program::itself());
-    command.arg0(AGENT).arg(unmounter.path()).current_dir("/").process_group(0);
+    command.arg0(AGENT).arg(unmounter.path()).args([major, minor].map(|n| n.to_string()));
+    command.current_dir("/").process_group(0);
     let agent = Agent::start(command).map_err(|e| format!("no process to unmount with: {e}"))?;
     unmounter.delegate(agent);
     // seccomp last: it would stop the others.

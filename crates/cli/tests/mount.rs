@@ -205,6 +205,23 @@ fn an_image_has_one_writer() {
 }
 
 #[test]
+fn unmount_finds_an_image_whose_name_is_not_utf_8() {
+    use std::os::unix::ffi::OsStrExt;
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    let image = place.dir.path("").join(std::ffi::OsStr::from_bytes(b"od\xffd, \\name.img"));
+    std::fs::rename(&place.image, &image).expect("renamed");
+    let extant = |args: &[&std::ffi::OsStr]| Command::new(extant_path()).args(args).output().expect("started");
+    let mounted = extant(&["mount".as_ref(), image.as_ref(), place.mnt.as_ref()]);
+    assert_eq!((mounted.status.code(), &*mounted.stderr), (Some(0), &b""[..]));
+    std::fs::write(place.at("new"), "new").expect("written");
+    let unmounted = extant(&["unmount".as_ref(), image.as_ref()]);
+    let said = String::from_utf8_lossy(&unmounted.stderr);
+    assert_eq!((unmounted.status.code(), place.mounted()), (Some(0), false), "{said}");
+    std::fs::rename(&image, &place.image).expect("renamed");
+    fsck_clean(&place.image);
+}
+
+#[test]
 fn a_busy_mount_stays() {
     let Some(place) = Place::new("ext4", &[]) else { return };
     place.mount(&[]).ok();

@@ -334,7 +334,7 @@ fn fuseblk_delivers_syncfs_and_umount_waits_for_destroy() {
         fs.destroy_takes = takes;
         let options = MountOptions {
             kind: MountKind::FuseBlk { blksize: 1024 },
-            fsname: device.device.clone(),
+            fsname: device.device.clone().into(),
             allow_other: true,
             ..MountOptions::default()
         };
@@ -517,7 +517,7 @@ fn a_connection_that_is_lost_during_destroy_is_told_of_by_another_worker() {
     let fs = Arc::new(MemFs::new(Config::default()));
     let options = MountOptions {
         kind: MountKind::FuseBlk { blksize: 1024 },
-        fsname: device.device.clone(),
+        fsname: device.device.clone().into(),
         workers: Some(1),
         ..MountOptions::default()
     };

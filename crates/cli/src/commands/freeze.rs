@@ -8,22 +8,22 @@
 //! # Locking
 //! None.
 
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 
 use extant_fuse::{Control, Errno, control};
 
 use crate::args::FreezeArgs;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain};
-use crate::mount_table::{self, Mount};
+use crate::mount_table;
 use crate::text::shown;
 
 pub fn run(args: &FreezeArgs, what: Control) -> Result<()> {
     let name = shown(args.dir.as_os_str().as_bytes());
-    let Some(mount) = mount_table::find(&args.dir)?.filter(Mount::is_extant) else {
+    let Some(found) = mount_table::find(&args.dir)?.filter(|found| found.mount.is_extant()) else {
         return Err(Failure::new(MOUNT, format!("{name}: no mount of extant's")));
     };
-    let root = File::open(&mount.dir).map_err(|e| Failure::io(&mount.dir, e).with_status(MOUNT))?;
+    let root = found.point.open_root(found.top);
+    let root = root.map_err(|e| Failure::io(found.point.path(), std::io::Error::from(e)).with_status(MOUNT))?;
     if what == Control::Freeze {
         // What the kernel has that is not written; the server itself tells of an error.
         let _ = rustix::fs::syncfs(&root);

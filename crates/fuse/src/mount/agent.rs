@@ -1,7 +1,7 @@
 //! Unmounting by another process, for a server that has given up the right to do it itself.
 //!
-//! The agent is a process that never sees the image. It knows one mount, and takes that one down when it is asked
-//! through its standard input; it ends when nobody can ask any more. A request is one byte, `u`, or (lazily) `z`, or
+//! The agent is a process that never sees the image. It knows one mount, by its path and its device, and takes that one
+//! down when it is asked through its standard input; it ends when nobody can ask any more. A request is one byte, `u`, or (lazily) `z`, or
 //! (so, if it is dead) `d`; an answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok` is also the first thing
 //! that it says: it is ready.
 //!
@@ -17,7 +17,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use extant_base::sync::{LockClass, Mutex};
 use rustix::io::Errno;
 
-use super::{Unmounter, is_dead};
+use super::Unmounter;
 use crate::error::FuseError;
 
 static CLASS: LockClass = LockClass::new("fuse agent", 3);
@@ -94,9 +94,9 @@ fn answer(from: &mut impl BufRead) -> io::Result<String> {
     }
 }
 
-/// Takes the mount at `path` down whenever standard input asks for it, until it ends.
-pub fn serve_agent(path: &Path) -> io::Result<()> {
-    answer_all(&Unmounter::new(path.into()), io::stdin().lock(), io::stdout().lock())
+/// Takes the mount of `device` at `path` down whenever standard input asks for it, until it ends.
+pub fn serve_agent(path: &Path, device: (u32, u32)) -> io::Result<()> {
+    answer_all(&Unmounter::new(path.into(), Some(device)), io::stdin().lock(), io::stdout().lock())
 }
 
 fn answer_all(mount: &Unmounter, mut ask: impl Read, mut say: impl Write) -> io::Result<()> {
@@ -105,10 +105,8 @@ fn answer_all(mount: &Unmounter, mut ask: impl Read, mut say: impl Write) -> io:
     let mut request = [0];
     while ask.read_exact(&mut request).is_ok() {
         let done = match request[0] {
-            UNMOUNT | LAZY if mount.is_mounted() => mount.unmount(request[0] == LAZY),
-            DEAD if mount.is_mounted() && is_dead(&mount.path) => mount.unmount(true),
-            DEAD => Ok(()),
-            // Another one has come in its place, or none.
+            UNMOUNT | LAZY => mount.unmount_here(request[0] == LAZY),
+            DEAD => mount.detach_if_dead_here(),
             _ => Err(FuseError::Unmount { path: mount.path.clone(), errno: Errno::INVAL }),
         };
         match done {
@@ -131,8 +129,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let mut said = Vec::new();
         // As if another mount were there now.
-        let mut gone = Unmounter::new(dir.path().into());
-        gone.device = Some((0, u32::MAX));
+        let gone = Unmounter::new(dir.path().into(), Some((0, u32::MAX)));
         answer_all(&gone, &b"uzdx"[..], &mut said).expect("written");
         let inval = format!("errno {}\n", libc::EINVAL);
         assert_eq!(String::from_utf8_lossy(&said), format!("said no mount there\n{inval}{inval}ok\n{inval}"));
