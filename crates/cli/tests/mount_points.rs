@@ -117,9 +117,8 @@ struct Ending(Child);
 
 impl Ending {
     fn new(dir: &Dir, image: &str) -> Ending {
-        let python = ["/usr/bin/python3", "/usr/local/bin/python3"].iter().find(|path| Path::new(path).exists());
         let name = dir.path("extant-ending");
-        let _ = symlink(python.expect("python3"), &name);
+        symlink(common::python(), &name).expect("link");
         let script = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX); \
                       print('locked', flush=True); sys.stdin.read()";
         let mut child = Command::new(name)

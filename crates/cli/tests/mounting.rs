@@ -105,6 +105,90 @@ fn umount_8_returns_when_everything_is_in_the_image() {
     }
 }
 
+/// The user who mounted waits for the lock of the server's status file, with every kind of lock: one is his as soon as
+/// the server has ended. That of its directory he has all along.
+#[test]
+fn unmount_by_root_does_not_wait_for_a_lock_of_the_user_who_mounted() {
+    if skipped() {
+        return;
+    }
+    for killed in [false, true] {
+        let dir = Dir::new();
+        let image = dir.empty_image("disk.img", &[]);
+        std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o755)).expect("mode");
+        let (mnt, _mounts) = place(&dir, "mnt");
+        tool("chown", &["65534", &image, &mnt]);
+        let program = dir.text("extant");
+        common::copy_program(&program);
+        let mounted = as_nobody(&["env", "-u", "XDG_RUNTIME_DIR", &program, "mount", "-v", &image, &mnt]);
+        if mounted.err.contains("fusermount3") {
+            return eprintln!("skipped: an ordinary user cannot mount: {}", mounted.err);
+        }
+        let said = mounted.ok();
+        let server = said.lines().next().and_then(|line| line.rsplit(' ').next()).expect("a number").to_owned();
+        let table = std::fs::read_to_string("/proc/thread-self/mountinfo").expect("table");
+        let line = table.lines().find(|line| line.contains(&mnt)).expect("mounted");
+        let word = format!("/tmp/extant-65534/{}", line.split(' ').nth(2).expect("a device"));
+        let mut locker = Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", common::python(), "-c", LOCKER, &word])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut said = String::new();
+        let out = locker.stdout.take().expect("piped");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut said).expect("said");
+        assert_eq!(said, "waiting\n");
+        if killed {
+            tool("kill", &["-s", "STOP", &server]);
+        }
+        let at = mnt.clone();
+        let unmount = task::spawn("unmount", move || in_time(&["unmount", &at])).expect("started");
+        if killed {
+            wait_until("the unmount", || !is_mount_point(Path::new(&mnt)));
+            tool("kill", &["-s", "KILL", &server]);
+        }
+        let unmounted = unmount.join().expect("ended");
+        drop(locker.stdin.take());
+        assert!(locker.wait().expect("waited").success());
+        if killed {
+            unmounted.fails(2, &["disk.img: the server had died"]);
+        } else {
+            unmounted.ok();
+            fsck_clean(&image);
+        }
+    }
+}
+
+/// Says "waiting" when each lock is waited for, or had, by a process of its own.
+const LOCKER: &str = "
+import fcntl, os, signal, struct, sys, time
+path = sys.argv[1]
+F_OFD_SETLKW = 38
+lock = struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0)
+locks = [
+    lambda: fcntl.flock(os.open(os.path.dirname(path), os.O_RDONLY), fcntl.LOCK_EX),
+    lambda: fcntl.flock(os.open(path, os.O_RDWR), fcntl.LOCK_EX),
+    lambda: fcntl.lockf(os.open(path, os.O_RDWR), fcntl.LOCK_EX),
+    lambda: fcntl.fcntl(os.open(path, os.O_RDWR), F_OFD_SETLKW, lock),
+]
+children = []
+for take in locks:
+    child = os.fork()
+    if child == 0:
+        take()
+        signal.pause()
+    children.append(child)
+def sleeps(child):
+    return open(f'/proc/{child}/stat').read().rsplit(') ', 1)[1][0] == 'S'
+while not all(sleeps(child) for child in children):
+    time.sleep(0.01)
+print('waiting', flush=True)
+sys.stdin.read()
+for child in children:
+    os.kill(child, signal.SIGKILL)
+";
+
 #[test]
 fn a_mount_is_told_where_and_needs_no_type() {
     if skipped() {

@@ -43,7 +43,8 @@ const NAMESPACE_PATIENCE_NS: u64 = 4_000_000_000;
 const ANSWER_PATIENCE_NS: u64 = 3_000_000_000;
 /// ...and one that has answered, to write everything.
 const FORCED_PATIENCE_NS: u64 = 60_000_000_000;
-/// How long a server that leaves no word is waited for: what keeps the image locked may be another one by now.
+/// How long a server is waited for that leaves no word, or whose word another user writes: what keeps the image or the
+/// word locked may be another process by now.
 const WORDLESS_PATIENCE_NS: u64 = 120_000_000_000;
 
 /// Each is tried; what the others came to is told, the highest status is what it came to as a whole.
@@ -181,8 +182,8 @@ fn wait(mount: &Mount, mut watch: Option<Watch>, witness: &Witness, force: bool)
     let failed = |message: String| Err(Failure::new(SYSTEM, message));
     let patience_ns = match &watch {
         _ if force => FORCED_PATIENCE_NS,
-        Some(_) => u64::MAX,
-        None => WORDLESS_PATIENCE_NS,
+        Some(_) if mount.user_id.is_none_or(|uid| uid == kernel_uid().as_raw()) => u64::MAX,
+        _ => WORDLESS_PATIENCE_NS,
     };
     let clock = Clock::real();
     let mut pause = Duration::from_millis(1);

@@ -9,6 +9,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::fcntl::{FcntlArg, fcntl};
@@ -83,7 +84,8 @@ pub fn has_writer(path: &Path, start: u64, len: Option<u64>) -> io::Result<bool>
 
 /// Whether a lock of this kind would be refused.
 fn is_refused(path: &Path, range: Range, kind: libc::c_int) -> io::Result<bool> {
-    let file = File::open(path)?;
+    // A fifo that has its name by now must not make us wait.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let mut request = range.request(kind)?;
     fcntl(&file, FcntlArg::F_OFD_GETLK(&mut request)).map_err(|e| match io::Error::from(e) {
         e if is_missing(&e) => io::Error::new(io::ErrorKind::Unsupported, e),
