@@ -377,7 +377,7 @@ fn block_devices() {
     let place = &on.place;
     for round in 0..3 {
         extant(&["mount", &device, &place.mnt]).ok();
-        let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let mounts = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("mounts");
         let line = mounts.lines().find(|l| l.contains(&place.mnt)).expect("the mount").to_owned();
         assert!(line.starts_with(&format!("{device} {} fuseblk.extant ", place.mnt)), "{line}");
         extant(&["cat", &device, "big"]).fails(8, &[&device, "in use: mounted on "]);

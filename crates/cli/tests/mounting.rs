@@ -64,20 +64,15 @@ fn a_fakeroot_mount_takes_any_owner_and_mode_from_anybody() {
     assert!(stat.contains("User:    12   Group:    34") && stat.contains("Mode:  06755"), "{stat}");
 }
 
-/// Runs a script with mount(8)'s helpers installed, where nobody else sees them. What other tests have mounted is not
-/// kept there: their unmounts would wait for the script.
+/// Runs a script with mount(8)'s helpers installed, where nobody else sees them.
 fn with_helpers(dir: &Dir, script: &str, args: &[&str]) -> Option<Ran> {
     let links = dir.text("helpers");
     std::fs::create_dir_all(&links).expect("directory");
     for name in ["mount.fuse.extant", "mount.fuseblk.extant", "umount.fuse.extant", "umount.fuseblk.extant"] {
         let _ = std::os::unix::fs::symlink(extant_path(), format!("{links}/{name}"));
     }
-    let others = "awk -v own=$1 '$3 ~ /extant/ && index($2, own) != 1 { print $2 }' /proc/self/mounts";
-    let whole = format!(
-        "set -e; {others} | xargs -r umount -i -l; shift; mount --bind $1 $(readlink -f /sbin); shift; {script}"
-    );
-    let own = dir.text("");
-    let all = [&["--mount", "sh", "-c", &whole, "sh", &own, &links], args].concat();
+    let whole = format!("set -e; mount --bind $1 $(readlink -f /sbin); shift; {script}");
+    let all = [&["--mount", "sh", "-c", &whole, "sh", &links], args].concat();
     if run("unshare", &["--mount", "true"]).code != Some(0) {
         eprintln!("skipped: no mount namespaces");
         return None;
@@ -272,7 +267,7 @@ fn a_partition_of_a_device_is_a_block_device_to_the_kernel() {
         let part = format!("{device}@2");
         let tried = std::panic::catch_unwind(|| {
             extant(&["mount", "-o", "loop", &part, &mnt]).ok();
-            let table = std::fs::read_to_string("/proc/mounts").expect("table");
+            let table = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("table");
             let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
             assert!(line.contains(" fuseblk.extant "), "{line}");
             std::fs::write(format!("{mnt}/{partitioned}"), "x").expect("written");
@@ -543,7 +538,7 @@ fn a_remount_turns_writing_off_and_on() {
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     // As after an unmount, while it is mounted.
     fsck_clean(&image);
-    let table = std::fs::read_to_string("/proc/mounts").expect("table");
+    let table = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("table");
     let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
     assert!(line.contains(" ro,nosuid,nodev,noexec"), "{line}");
     // Somebody else may write by now.
@@ -572,7 +567,7 @@ fn a_remount_turns_writing_off_and_on() {
     drop(open);
     remount("remount,rw").ok();
     std::fs::write(format!("{mnt}/then"), "x").expect("writable");
-    let table = std::fs::read_to_string("/proc/mounts").expect("table");
+    let table = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("table");
     let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted");
     assert!(line.contains(" rw,nosuid,nodev,noexec"), "{line}");
     extant(&["unmount", &mnt]).ok();
@@ -631,7 +626,7 @@ fn words_of_fstab_are_taken_and_mistakes_answered_in_a_line() {
     ] {
         extant(&["mount", "-o", options, &image, &mnt]).ok();
         std::fs::write(format!("{mnt}/new"), options).expect("written");
-        let table = std::fs::read_to_string("/proc/mounts").expect("table");
+        let table = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("table");
         let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
         assert_eq!(line.contains("nosuid") && line.contains("nodev"), options != "dev,suid", "{line}");
         assert_eq!(line.contains("dirsync"), options.contains("dirsync"), "{line}");
@@ -778,7 +773,7 @@ fn a_remount_changes_what_it_says_or_fails() {
     let image = dir.image("ext4", &[]);
     let (mnt, _mounts) = place(&dir, "mnt");
     let line = || {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("table");
+        let table = std::fs::read_to_string("/proc/thread-self/mountinfo").expect("table");
         table.lines().find(|line| line.contains(&mnt)).expect("mounted").to_owned()
     };
     extant(&["mount", "-o", "noatime,commit=60,sync,cache=64M", &image, &mnt]).ok();
