@@ -367,6 +367,10 @@ fn open_window(
         return beside(holder::find(spec));
     }
     let image = spec.shown();
+    if access.read_only && access.claim == Claim::Required && holder::is_written(spec, offset, len) {
+        let (device, by) = (image.clone(), "a mount that writes it".to_owned());
+        return Err(holder::find(spec).explain(&image, DeviceError::Busy { device, by }));
+    }
     let only_read =
         || Failure::op(format!("{image}: may only be read; 'extant mount -o ro {image} DIR' mounts it read-only"));
     let clock = Clock::real();
