@@ -188,8 +188,8 @@ const PR_GET_IO_FLUSHER: i32 = 58;
 const PRCTLS: [i32; 5] =
     [libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS, PR_SET_IO_FLUSHER, PR_GET_IO_FLUSHER, libc::PR_SET_VMA];
 
-/// What [`crate::main`] does under the name [`AGENT`]. `args`: the mount point's path, the major and the minor number of
-/// the mount's device.
+/// What [`crate::main`] does under the name [`AGENT`]. `args`: the mount point's path, the major and the minor number
+/// of the mount's device.
 pub fn run_agent(args: &[OsString]) -> Result<(), Failure> {
     let number = |arg: &OsString| arg.to_str()?.parse().ok();
     let [dir, major, minor] = args else { return Err(Failure::usage("not to be called by hand")) };

@@ -1,8 +1,8 @@
 //! The process behind a mount.
 //!
-//! Order: resolve the mount point, once → open the image (which claims it) → mount the file system (replay and all) → mount on the directory → say so →
-//! give up what is not needed any more ([`crate::sandbox`]) → serve → the file system's unmount (in the server's
-//! `destroy`) → let go of the image → say how it went ([`crate::status`]).
+//! Order: resolve the mount point, once → open the image (which claims it) → mount the file system (replay and all) →
+//! mount on the directory → say so → give up what is not needed any more ([`crate::sandbox`]) → serve → the file
+//! system's unmount (in the server's `destroy`) → let go of the image → say how it went ([`crate::status`]).
 //!
 //! A block device is mounted as `fuseblk` by root: then umount(2) waits for the server, and syncfs(2) works. The kernel
 //! claims the device itself for such a mount, so ours ends right before it ([`Claim`]).

@@ -9,9 +9,9 @@
 //!   one descriptor: in `/tmp` anybody can be first to make one of that name;
 //! - first line: `serving`, with the mount's options on the next (a remount asks what is in effect); then `unmounted`,
 //!   or `failed` with the error on the lines that follow;
-//! - the server has it locked from the moment it has its name until it has let go of the image, or has died. The lock is
-//!   one of a process (fcntl), so the kernel says whose it is: the server has ended when that process has no lock any
-//!   more, whoever else has one then. If the file then still says `serving`, the server died.
+//! - the server has it locked from the moment it has its name until it has let go of the image, or has died. The lock
+//!   is one of a process (fcntl), so the kernel says whose it is: the server has ended when that process has no lock
+//!   any more, whoever else has one then. If the file then still says `serving`, the server died.
 //!
 //! The server removes the file when all went well; who waits has it open already. Without such a directory there is no
 //! file; an unmount then waits for the lock on the image, and looks whether that says of itself that it is complete
@@ -22,8 +22,8 @@
 //! The kernel gives a mount's number away again before its server has ended, so two servers may meet at one name: who
 //! gives or takes a name has the directory locked meanwhile.
 //!
-//! Another user's file tells what that user likes, and its lock may be anybody's from the beginning: an unmount does not
-//! wait for it without end ([`crate::commands::unmount`]), nor for a lock on another user's directory.
+//! Another user's file tells what that user likes, and its lock may be anybody's from the beginning: an unmount does
+//! not wait for it without end ([`crate::commands::unmount`]), nor for a lock on another user's directory.
 //!
 //! # Locking
 //! fcntl's of the file, as above; the directory's (flock), for two system calls.

@@ -1,5 +1,5 @@
-//! The one place with `unsafe`: an ioctl, a scheduling policy, a thread's own working directory, and the kernel's word on
-//! who we are, for which there are no safe wrappers.
+//! The one place with `unsafe`: an ioctl, a scheduling policy, a thread's own working directory, and the kernel's word
+//! on who we are, for which there are no safe wrappers.
 //!
 //! # Locking
 //! None.

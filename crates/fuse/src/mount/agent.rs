@@ -1,9 +1,9 @@
 //! Unmounting by another process, for a server that has given up the right to do it itself.
 //!
-//! The agent is a process that never sees the image. It knows one mount, by its path and its device, and takes that one
-//! down when it is asked through its standard input; it ends when nobody can ask any more. A request is one byte, `u`, or (lazily) `z`, or
-//! (so, if it is dead) `d`; an answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok` is also the first thing
-//! that it says: it is ready.
+//! The agent is a process that never sees the image. It knows one mount, by its path and its device, and takes that
+//! one down when it is asked through its standard input; it ends when nobody can ask any more. A request is one byte,
+//! `u`, or (lazily) `z`, or (so, if it is dead) `d`; an answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok`
+//! is also the first thing that it says: it is ready.
 //!
 //! Main types: [`Agent`], the server's side; [`serve_agent`], the whole of the other process.
 //!

@@ -191,7 +191,8 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
 
 const LOCKED: &str = "locked by another process or another opener";
 
-/// The file, opened and claimed again for writing beside locks of those who may only read it; `None` if there are others.
+/// The file, opened and claimed again for writing beside locks of those who may only read it; `None` if there are
+/// others.
 fn pass_readers(data: File, path: &Path, options: &OpenOptions, range: Range) -> io::Result<Option<File>> {
     let reading = reopen(&data, path, true)?;
     // Whether others have it open for writing can only be asked while we have not.

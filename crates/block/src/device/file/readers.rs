@@ -1,7 +1,7 @@
 //! Locks of readers that a writer need not heed.
 //!
-//! Anybody who may read a file may lock it for reading, all of it and for ever. Such a lock must not keep the owner of an
-//! image from it. A lock for writing proves that its holder may write; a lock for reading proves nothing, and yet
+//! Anybody who may read a file may lock it for reading, all of it and for ever. Such a lock must not keep the owner of
+//! an image from it. A lock for writing proves that its holder may write; a lock for reading proves nothing, and yet
 //! serious holders have nothing else: Extant's own readers, and QEMU, which locks single bytes for reading when it
 //! writes. So a lock for reading counts if its holder could have one for writing:
 //!
