@@ -138,6 +138,8 @@ impl Filesystem {
             }
         }
         self.evict_queued(u32::MAX, false);
+        // Those that were not due when they were met.
+        self.write_errors();
         !self.stopping.load(Ordering::Acquire)
     }
 
