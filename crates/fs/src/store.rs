@@ -166,6 +166,12 @@ impl Filesystem {
                 return damaged(format!("a directory of {} bytes with blocks for {most}", desc.size));
             }
         }
+        // What lies behind the size is not looked at: such a directory would be shorter than it is, or empty.
+        let whole = desc.size > 0 && desc.size.is_multiple_of(u64::from(self.geo.block_size));
+        let inline = desc.flags.contains(InodeFlags::INLINE_DATA);
+        if desc.is_dir() && desc.links > 0 && !whole && !inline && !self.options.rescue {
+            return damaged(format!("a directory of {} bytes, which are no whole blocks", desc.size));
+        }
         Ok(())
     }
 

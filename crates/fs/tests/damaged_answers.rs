@@ -360,6 +360,129 @@ fn change(dev: &MemDevice, change: Change) -> (Answers, u64) {
     (answers, errors)
 }
 
+/// Damage with the right checksums: what contradicts itself.
+struct Contradiction {
+    what: &'static str,
+    of: &'static str,
+    edit: fn(&mut [u8], u64),
+}
+
+/// Where the attributes in an inode begin: behind their magic number.
+fn first_attribute(slot: &[u8]) -> usize {
+    128 + usize::from(u16::from_le_bytes([slot[128], slot[129]])) + 4
+}
+
+/// Each takes the bytes of an inode, and the size of a block.
+const CONTRADICTIONS: &[Contradiction] = &[
+    Contradiction { what: "a directory of no bytes", of: "few", edit: |slot, _| slot[4..8].fill(0) },
+    Contradiction {
+        what: "a directory of less than a block",
+        of: "few",
+        edit: |slot, bs| slot[4..8].copy_from_slice(&(bs as u32 - 4).to_le_bytes()),
+    },
+    Contradiction {
+        what: "a directory with a block and a half",
+        of: "few",
+        edit: |slot, bs| slot[4..8].copy_from_slice(&(bs as u32 * 3 / 2).to_le_bytes()),
+    },
+    Contradiction {
+        what: "a directory that ends with a hole",
+        of: "few",
+        edit: |slot, bs| slot[4..8].copy_from_slice(&(bs as u32 * 2).to_le_bytes()),
+    },
+    Contradiction {
+        what: "a directory that is a hole",
+        of: "few",
+        edit: |slot, _| match slot[40..42] == [0x0A, 0xF3] {
+            true => slot[42..44].fill(0),
+            false => slot[40..44].fill(0),
+        },
+    },
+    Contradiction { what: "a fast target that ends early", of: "fast", edit: |slot, _| slot[43] = 0 },
+    Contradiction { what: "a fast target without end", of: "fast", edit: |slot, _| slot[4] = 30 },
+    Contradiction { what: "a slow target without end", of: "slow", edit: |slot, _| slot[4] = 250 },
+    Contradiction { what: "a target of no bytes", of: "fast", edit: |slot, _| slot[4] = 0 },
+    Contradiction {
+        what: "a slow target without a block",
+        of: "slow",
+        edit: |slot, _| match slot[40..42] == [0x0A, 0xF3] {
+            true => slot[42..44].fill(0),
+            false => slot[40..44].fill(0),
+        },
+    },
+    Contradiction {
+        what: "an attribute whose value lies outside",
+        of: "file",
+        edit: |slot, _| {
+            let at = first_attribute(slot);
+            slot[at + 2..at + 4].copy_from_slice(&[0xF0, 0x7F]);
+        },
+    },
+    Contradiction {
+        what: "an attribute with a long name",
+        of: "file",
+        edit: |slot, _| {
+            let at = first_attribute(slot);
+            slot[at] = 255;
+        },
+    },
+    Contradiction {
+        what: "an attribute in an inode of its own, without the feature",
+        of: "file",
+        edit: |slot, _| {
+            let at = first_attribute(slot);
+            slot[at + 4..at + 8].copy_from_slice(&13u32.to_le_bytes());
+        },
+    },
+    Contradiction {
+        what: "an ACL of another version",
+        of: "guarded",
+        edit: |slot, _| {
+            let at = first_attribute(slot);
+            let value = at - 4 + 4 + usize::from(u16::from_le_bytes([slot[at + 2], slot[at + 3]]));
+            slot[value] = 7;
+        },
+    },
+    Contradiction {
+        what: "an ACL that ends early",
+        of: "hands-down",
+        edit: |slot, _| {
+            let at = first_attribute(slot);
+            slot[at + 8] -= 2;
+        },
+    },
+];
+
+#[test]
+fn what_contradicts_itself_is_not_believed() {
+    let mut lies = Vec::new();
+    for kind in KINDS {
+        let dev = made(kind, fill);
+        let truth = ask_all(&dev);
+        let changed: Vec<Answers> = CHANGES.iter().map(|(_, f)| change(&dev, *f).0).collect();
+        for Contradiction { what, of, edit } in CONTRADICTIONS {
+            let copy = Arc::new(dev.snapshot());
+            let ino = {
+                let (fs, root) = mount(&Arc::new(dev.snapshot()));
+                fs.lookup(&root, of.as_bytes()).expect("there").ino
+            };
+            edit_inode(&copy, ino, |slot| edit(slot, u64::from(super_of(&dev).geometry().block_size)));
+            let what = format!("{kind:?}: {what}");
+            let mut found = ask_all(&copy);
+            // The size is what was changed, and is shown.
+            found.insert(format!("stat {of}"), truth[&format!("stat {of}")].clone());
+            let mut errors = judge(&what, &truth, &found, &mut lies);
+            for ((action, f), truth) in CHANGES.iter().zip(&changed) {
+                errors += judge(&format!("{what}: {action}"), truth, &change(&copy, *f).0, &mut lies);
+            }
+            if errors == 0 {
+                lies.push(format!("{what}: nobody noticed"));
+            }
+        }
+    }
+    assert!(lies.is_empty(), "{}:\n{}", lies.len(), lies[..lies.len().min(20)].join("\n"));
+}
+
 #[test]
 fn a_damaged_image_answers_with_the_truth_or_an_error() {
     let mut lies = Vec::new();
