@@ -294,6 +294,7 @@ impl Filesystem {
         let mut handle = self.start(credits)?;
         let r = change(&mut handle);
         handle.finish();
+        self.note_damaged_groups();
         r
     }
 
@@ -316,6 +317,7 @@ impl Filesystem {
             }
             _ => handle.finish(),
         }
+        self.note_damaged_groups();
         r
     }
 

@@ -754,6 +754,20 @@ impl<S: GroupStore> Allocator<S> {
         Ok(())
     }
 
+    /// Whether the block is free, or freed by a transaction that is not durable yet: whoever thinks that it is theirs
+    /// is wrong. Of a group that cannot be used nothing is known.
+    pub fn is_known_free(&self, block: BlockNr) -> bool {
+        let Some((group, index)) = self.geometry.locate(block) else { return false };
+        let Ok(inner) = self.lock_loaded(group, true) else { return false };
+        let free = inner.buddy.as_ref().and_then(|b| b.next_free(index)) == Some(index);
+        free || inner.held().is_some_and(|h| h.overlaps(index, 1))
+    }
+
+    /// Whether a group's bitmap has been found bad: none of its blocks are handed out or freed any more.
+    pub fn is_bad(&self, group: GroupNr) -> bool {
+        self.group_ref(group).is_none_or(|g| g.has(BAD))
+    }
+
     fn pieces_to_free(&self, start: BlockNr, len: u64) -> crate::Result<Vec<Extent>> {
         let pieces = self.split(start, len)?;
         if let Some((zone, _)) = self.zones.within(start.0, start.0 + len).next() {
