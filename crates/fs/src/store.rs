@@ -13,7 +13,7 @@ use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_mballoc::{Request, RequestFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
-use extant_ondisk::{BlockNr, GroupNr, InodeNr};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
@@ -350,14 +350,22 @@ impl MapStore for MapView<'_> {
     }
 
     fn check_in_use(&self, block: BlockNr) -> Result<()> {
-        // A bitmap that is damaged says nothing of the block; one that the device does not give now is not held against
-        // its group.
-        if let Some((group, _)) = self.fs.geo.group_of_block(block)
-            && let Err(e) = self.fs.groups.block_bitmap(group)
-        {
-            return if e.is_corruption() { Ok(()) } else { Err(e) };
-        }
-        if self.fs.alloc.is_known_free(block) {
+        let in_bitmap = match self.fs.geo.group_of_block(block).filter(|_| self.gives_up) {
+            // A map that is damaged may lead anywhere. A bitmap that is damaged, too, says nothing; whether it is one
+            // finds out who uses it.
+            Some((group, index)) => match self.fs.groups.block_bitmap(group) {
+                Ok(bitmap) => {
+                    bitmap.read(|bytes| !bitmap::is_clear(bytes, index..index + 1)) || {
+                        let _ = self.fs.alloc.check_free(block, 1);
+                        self.fs.alloc.is_bad(group)
+                    }
+                }
+                Err(e) if e.is_corruption() => true,
+                Err(e) => return Err(e),
+            },
+            None => true,
+        };
+        if !in_bitmap || self.fs.alloc.is_known_free(block) {
             let detail = "a block of the map is free";
             return Err(Error::corrupt(Damage::Map, detail).of(self.ino).at(block));
         }

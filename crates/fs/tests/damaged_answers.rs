@@ -398,6 +398,11 @@ const CONTRADICTIONS: &[Contradiction] = &[
             false => slot[40..44].fill(0),
         },
     },
+    Contradiction {
+        what: "an indexed directory that lost its end",
+        of: "many",
+        edit: |slot, bs| slot[4..8].copy_from_slice(&(bs as u32 * 3).to_le_bytes()),
+    },
     Contradiction { what: "a fast target that ends early", of: "fast", edit: |slot, _| slot[43] = 0 },
     Contradiction { what: "a fast target without end", of: "fast", edit: |slot, _| slot[4] = 30 },
     Contradiction { what: "a slow target without end", of: "slow", edit: |slot, _| slot[4] = 250 },

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use damaged::*;
-use extant_block::device::MemDevice;
+use extant_block::device::{CrashDevice, MemDevice};
 use extant_fs::{Cred, Filesystem, InodeRef, NewNode, SetAttr, SetMode, WriteFlags};
 use extant_ondisk::group_desc::GroupFlags;
 use extant_ondisk::inode::InodeDesc;
@@ -285,6 +285,48 @@ fn a_file_in_a_group_without_a_bitmap_can_be_removed_and_cut() {
                 fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
             }
             assert_no_worse(&before, &dev, &what);
+        }
+    }
+}
+
+/// A power cut at any moment of it leaves an image whose next mount goes on, and which has lost nothing of others.
+#[test]
+fn removing_a_file_with_wild_pointers_survives_power_cuts() {
+    for kind in [EXTENTS, POINTERS] {
+        let whole = made(kind, fill);
+        let (sb, node) = (super_of(&whole), node_of(&whole, ino_of(&whole, "f")));
+        let mut bytes = block(&whole, sb.geometry(), node);
+        for place in [3, 4, 20] {
+            let at = if kind == EXTENTS { 12 + 12 * place + 8 } else { 8 * place };
+            bytes[at..at + 4].copy_from_slice(&0x7FFF_FFF0u32.to_le_bytes());
+        }
+        put(&whole, node, &bytes);
+        let crash = Arc::new(CrashDevice::from_image(&whole));
+        let fs = Filesystem::mount(crash.clone(), options()).expect("mounted");
+        let root = fs.root().expect("root");
+        fs.unlink(&root, b"f").expect("unlink");
+        fs.sync().expect("sync");
+        // What takes the place of what was freed.
+        let new = fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create");
+        write(&fs, &new, 0..200, 3);
+        fs.fsync(&new, false).expect("fsync");
+        drop((new, root));
+        fs.unmount().expect("unmount");
+        let events = crash.write_log();
+        assert!(events > 10, "{events} requests");
+        for at in 0..=events {
+            let what = format!("{kind:?}: cut at {at} of {events}");
+            let dev = Arc::new(crash.state_keeping(at, |_| false).expect("state"));
+            let (fs, root) = mount(&dev);
+            fs.step();
+            let other = fs.lookup(&root, b"other").unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(content(&fs, &other).iter().all(|b| *b == 2), "{what}");
+            if let Ok(new) = fs.lookup(&root, b"new") {
+                assert!(content(&fs, &new).iter().all(|b| *b == 3), "{what}");
+            }
+            drop((other, root));
+            let _ = fs.unmount();
+            assert_eq!(findings(&dev).unmarked, BTreeSet::new(), "{what}");
         }
     }
 }

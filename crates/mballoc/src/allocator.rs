@@ -754,11 +754,12 @@ impl<S: GroupStore> Allocator<S> {
         Ok(())
     }
 
-    /// Whether the block is free, or freed by a transaction that is not durable yet: whoever thinks that it is theirs
-    /// is wrong. Of a group that cannot be used nothing is known.
+    /// Whether the block is known to be free, or freed by a transaction that is not durable yet: whoever thinks that it
+    /// is theirs is wrong. Reads nothing: of a group whose bitmap is not in memory, only the latter is known.
     pub fn is_known_free(&self, block: BlockNr) -> bool {
-        let Some((group, index)) = self.geometry.locate(block) else { return false };
-        let Ok(inner) = self.lock_loaded(group, true) else { return false };
+        let Some((nr, index)) = self.geometry.locate(block) else { return false };
+        let Some(group) = self.group_ref(nr) else { return false };
+        let inner = group.lock();
         let free = inner.buddy.as_ref().and_then(|b| b.next_free(index)) == Some(index);
         free || inner.held().is_some_and(|h| h.overlaps(index, 1))
     }
