@@ -3,9 +3,9 @@
 //!
 //! Main type: [`ErrorReports`], which knows what of it has still to be told, and how much may be told now. Every error
 //! is counted in the superblock in memory. The first of each kind is durable at once, for the next mount and e2fsck
-//! must know. Further ones reach the device with whatever writes the superblock next, or [`WRITE_INTERVAL_NS`] after
-//! the last write for their sake: whoever calls stat(2) on a damaged inode in a loop costs neither a flush nor a line of
-//! the log each time.
+//! must know. Further ones reach the device with the next write of the superblock, or [`WRITE_INTERVAL_NS`] after the
+//! last write for their sake: a program that calls stat(2) on a damaged inode in a loop causes neither a flush nor a
+//! line of the log each time.
 //!
 //! # Locking
 //! `error reports` (211), a leaf. [`Filesystem::record_error`] takes `superblock` (75), and releases it before the

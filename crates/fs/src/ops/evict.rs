@@ -176,9 +176,10 @@ impl Filesystem {
         }
     }
 
-    /// What can fail of an eviction besides its map, before the first change: a bitmap that cannot be read, or a damaged
-    /// one of inodes, costs the inode, not the mount (Linux: `ext4_free_inode` leaks it likewise). Damaged attributes go
-    /// with the inode, and their block is left to e2fsck if it cannot be freed. Held, the blocks stay in memory.
+    /// What can fail of an eviction besides its map, before the first change: a bitmap that cannot be read, or a
+    /// damaged one of inodes, costs the inode, not the mount (Linux: `ext4_free_inode` leaks it likewise). Damaged
+    /// attributes go with the inode, and their block is left to e2fsck if it cannot be freed. Held, the blocks stay in
+    /// memory.
     fn check_eviction(&self, inode: &Arc<Inode>) -> Result<(Prepared, Option<Prepared>, Arc<Buffer>)> {
         let number = self.check_free_inode_number(inode.ino)?;
         let view = XattrView { fs: self, inode };
