@@ -32,6 +32,9 @@ use crate::error::{Damage, Error, Result};
 static DESC_CLASS: LockClass = LockClass::new("group descriptor", 72);
 static DAMAGE_CLASS: LockClass = LockClass::new("group damage", 206);
 
+/// Errors that wait to be noted.
+const DAMAGE_MAX: usize = 64;
+
 /// What the placement of directories wants to know of some groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -317,7 +320,18 @@ impl Groups {
         Ok(Prepared { bitmap: self.inode_bitmap(group)?, desc: self.desc_buffer(group)? })
     }
 
-    /// Errors of groups that allocations went on without, to be noted where no lock is held.
+    /// Damage that something went on in spite of, to be noted where no lock is held. Beyond [`DAMAGE_MAX`] at a time it
+    /// is not remembered: a single map may be wrong in millions of places.
+    pub fn keep_damage(&self, e: Error) {
+        let mut damage = self.damage.lock();
+        if damage.len() < DAMAGE_MAX {
+            damage.push(e);
+        }
+        drop(damage);
+        self.has_damage.store(true, Ordering::Release);
+    }
+
+    /// What [`Groups::keep_damage`] has kept, and errors of groups that allocations went on without.
     pub fn take_damage(&self) -> Vec<Error> {
         if !self.has_damage.swap(false, Ordering::AcqRel) {
             return Vec::new();
@@ -412,8 +426,7 @@ impl GroupStore for Groups {
     }
 
     fn damaged(&self, _group: GroupNr, error: &Error) {
-        self.damage.lock().push(error.clone());
-        self.has_damage.store(true, Ordering::Release);
+        self.keep_damage(error.clone());
     }
 
     fn prepare(&self, _handle: &mut Handle, group: GroupNr) -> Result<Prepared> {
@@ -459,6 +472,7 @@ mod tests {
 
     use extant_base::{sim, task};
     use extant_mballoc::{Request, RequestFlags};
+    use extant_ondisk::InodeNr;
 
     use super::*;
     use crate::forgetful::Forgetful;
@@ -556,8 +570,9 @@ mod tests {
             assert_eq!((got.start.0, got.len), (start, len));
         }
         fs.sync().expect("sync");
-        let (freed, _) =
-            forgetful.run_until(&fs, 3, || fs.transact(8, |handle| fs.free_blocks(handle, BlockNr(border.0 - 3), 8)));
+        let (freed, _) = forgetful.run_until(&fs, 3, || {
+            fs.transact(8, |handle| fs.free_blocks(handle, InodeNr::ROOT, BlockNr(border.0 - 3), 8))
+        });
         assert!(freed.is_ok() && !fs.is_read_only(), "{freed:?}");
         assert_eq!(fs.alloc.free_blocks(), free);
         fs.unmount().expect("unmount");
@@ -616,7 +631,7 @@ mod tests {
                 let goal = fs.geo.first_block_of_group(group);
                 let mut handle = fs.start(8).expect("handle");
                 let got = fs.alloc.allocate(&mut handle, &Request::metadata(Some(goal), 1)).expect("space");
-                fs.free_blocks(&mut handle, got.start, 1).expect("freed");
+                fs.free_blocks(&mut handle, InodeNr::ROOT, got.start, 1).expect("freed");
                 handle.finish();
             }
         };

@@ -56,6 +56,7 @@ mod orphan;
 mod patched;
 pub mod path;
 mod recover;
+mod reports;
 mod reserve;
 mod state;
 mod store;
