@@ -19,8 +19,9 @@
 //! seccomp reaches all threads at once. Landlock and capabilities are each thread's own: those that start before the
 //! mount stands begin with giving them up ([`prepare`]), those that start later inherit.
 //!
-//! Unmounting at a signal takes a privilege, or the set-user-ID program fusermount3. A second process does that, and
-//! only that, for this mount alone ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
+//! Unmounting at a signal takes a privilege, or the set-user-ID program fusermount3; and to see in /proc whether a
+//! caller is privileged takes the right to trace it. A second process does these two things, and only these, for this
+//! mount alone ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
 //!
 //! What it does not do: it is no container. Files that are open, attributes of files by their names, memory and
 //! processor time are not restricted. With CAP_SYS_NICE the server may move other processes between processors, or give

@@ -223,7 +223,8 @@ fn run(
         MountKind::Fuse => job.spec.source().to_string_lossy().into_owned(),
     };
     fuse.read_only |= fs.is_read_only();
-    fuse.allow_other = config.allow_other.unwrap_or(root);
+    // Where nobody checks permissions, users who may enter may do everything.
+    fuse.allow_other = config.allow_other.unwrap_or(root && config.checks_permissions());
     fuse.default_permissions = config.checks_permissions();
     let mut options = server_options(config, root);
     options.bmap = job.spec.part == Part::Any && matches!(kind, MountKind::FuseBlk { .. });
@@ -254,6 +255,7 @@ fn run(
     };
     server.set_notifier(session.notifier());
     server.set_hold(session.hold());
+    server.set_callers(session.callers());
     let unmounter = session.unmounter();
     let device = match mount_table::find_at(&dir) {
         Ok(mount) => mount.filter(|m| m.is_extant()).map(|m| m.device),
