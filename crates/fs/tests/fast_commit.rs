@@ -586,7 +586,8 @@ fn nonsense_is_refused_and_nothing_is_written() {
 
 #[test]
 fn fast_commits_that_replace_the_root_directory_are_refused_before_anything_is_written() {
-    let cases: &[(&str, fn(&mut InodeDesc))] = &[
+    type Change = fn(&mut InodeDesc);
+    let cases: &[(&str, Change)] = &[
         ("a regular file", |desc| desc.mode = 0o100_755),
         ("a fifo", |desc| (desc.mode, desc.flags) = (0o10_755, InodeFlags::empty())),
         ("another directory", |desc| desc.mode = 0o40_755),
