@@ -19,8 +19,9 @@
 //! seccomp reaches all threads at once. Landlock and capabilities are each thread's own: those that start before the
 //! mount stands begin with giving them up ([`prepare`]), those that start later inherit.
 //!
-//! Unmounting at a signal takes a privilege, or the set-user-ID program fusermount3. A second process does that, and
-//! only that, for this mount alone ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
+//! Unmounting at a signal takes a privilege, or the set-user-ID program fusermount3; and to see in /proc whether a
+//! caller is privileged takes the right to trace it. A second process does these two things, and only these, for this
+//! mount alone ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
 //!
 //! What it does not do: it is no container. Files that are open, attributes of files by their names, memory and
 //! processor time are not restricted. With CAP_SYS_NICE the server may move other processes between processors, or give
@@ -334,8 +335,17 @@ fn checked(process: u32) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler:
 mod tests {
     use super::*;
     use std::io::ErrorKind::PermissionDenied;
-    use std::os::unix::net::UnixDatagram;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
     use std::process::Stdio;
+
+    /// What a process inside is told of those outside.
+    const OUTSIDE: &str = "EXTANT_TEST_OUTSIDE";
+
+    /// The abstract address of a socket for datagrams: a name is one socket's, whatever its kind.
+    fn datagram_address(name: &str) -> SocketAddr {
+        SocketAddr::from_abstract_name(format!("{name}-datagrams")).expect("a name")
+    }
 
     /// What each thread inside finds: of another process, for there is no way back.
     #[test]
@@ -381,13 +391,72 @@ mod tests {
         println!("all was refused");
     }
 
-    #[test]
-    fn what_is_given_up_is_refused_to_every_thread() {
+    /// Runs an ignored test in a process of its own.
+    fn run_inside(test: &str, outside: &str) {
         let exe = std::env::current_exe().expect("this test");
-        let args = ["--exact", "sandbox::tests::inside", "--ignored", "--nocapture", "--test-threads=1"];
-        let done = Command::new(exe).args(args).stdin(Stdio::null()).output().expect("started");
+        let name = format!("sandbox::tests::{test}");
+        let args = ["--exact", &name, "--ignored", "--nocapture", "--test-threads=1"];
+        let done = Command::new(exe).args(args).env(OUTSIDE, outside).stdin(Stdio::null()).output().expect("started");
         let said = String::from_utf8_lossy(&done.stdout);
         assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
         assert!(said.contains("all was refused"), "{said}");
+    }
+
+    #[test]
+    fn what_is_given_up_is_refused_to_every_thread() {
+        run_inside("inside", "");
+    }
+
+    /// Whether the kernel's Landlock has `rules`.
+    fn has_landlock(rules: impl FnOnce(Ruleset) -> Result<Ruleset, landlock::RulesetError>) -> bool {
+        rules(Ruleset::default().set_compatibility(CompatLevel::HardRequirement)).and_then(Ruleset::create).is_ok()
+    }
+
+    /// Without the filter of system calls, which refuses all of it before Landlock is asked.
+    #[test]
+    #[ignore = "landlock_alone_keeps_the_server_from_other_processes runs it in a process of its own"]
+    fn inside_landlock() {
+        let outside = std::env::var(OUTSIDE).expect("set");
+        let [port, name, process] = outside.split(' ').collect::<Vec<_>>().try_into().expect("three words");
+        let address = SocketAddr::from_abstract_name(name).expect("a name");
+        let process = rustix::process::Pid::from_raw(process.parse().expect("a number")).expect("a process");
+        let tcp = || std::net::TcpStream::connect(format!("127.0.0.1:{port}")).map(drop);
+        let stream = || UnixStream::connect_addr(&address).map(drop);
+        let datagram = || UnixDatagram::unbound()?.send_to_addr(b"x", &datagram_address(name)).map(drop);
+        let signal = || rustix::process::test_kill_process(process).map_err(std::io::Error::from);
+        let reached = [tcp(), stream(), datagram(), signal()];
+        assert!(reached.iter().all(Result::is_ok), "outside of the sandbox: {reached:?}");
+        prepare(None);
+        confine_files().expect("confined");
+        let refused = |what: &str, done: std::io::Result<()>| {
+            assert_eq!(done.as_ref().map_err(std::io::Error::kind).err(), Some(PermissionDenied), "{what}: {done:?}");
+        };
+        refused("a file", std::fs::read("/etc/passwd").map(drop));
+        if has_landlock(|rules| rules.handle_access(AccessNet::from_all(ABI::V4))) {
+            refused("TCP, connect", tcp());
+            refused("TCP, listen", std::net::TcpListener::bind("127.0.0.1:0").map(drop));
+        }
+        if has_landlock(|rules| rules.scope(Scope::from_all(ABI::V6))) {
+            refused("an abstract socket", stream());
+            refused("an abstract socket of datagrams", datagram());
+            refused("a signal", signal());
+            rustix::process::test_kill_process(rustix::process::getpid()).expect("a signal to itself");
+        }
+        println!("all was refused");
+    }
+
+    #[test]
+    fn landlock_alone_keeps_the_server_from_other_processes() {
+        if !has_landlock(|rules| rules.handle_access(AccessFs::from_all(ABI::V1))) {
+            eprintln!("skipped: no Landlock");
+            return;
+        }
+        let process = std::process::id();
+        let name = format!("extant-test-{process}");
+        let _stream = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).expect("a name")).expect("bound");
+        let _datagrams = UnixDatagram::bind_addr(&datagram_address(&name)).expect("bound");
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let port = tcp.local_addr().expect("bound").port();
+        run_inside("inside_landlock", &format!("{port} {name} {process}"));
     }
 }

@@ -224,7 +224,8 @@ fn run(
         MountKind::Fuse => job.spec.source().into(),
     };
     fuse.read_only |= fs.is_read_only();
-    fuse.allow_other = config.allow_other.unwrap_or(root);
+    // Where nobody checks permissions, users who may enter may do everything.
+    fuse.allow_other = config.allow_other.unwrap_or(root && config.checks_permissions());
     fuse.default_permissions = config.checks_permissions();
     let mut options = server_options(config, root);
     options.bmap = job.spec.part == Part::Any && matches!(kind, MountKind::FuseBlk { .. });
@@ -253,6 +254,7 @@ fn run(
     };
     server.set_notifier(session.notifier());
     server.set_hold(session.hold());
+    server.set_callers(session.callers());
     let unmounter = session.unmounter();
     // It would keep the file system busy that the mount point is in.
     drop(point);

@@ -17,6 +17,10 @@ use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain};
 use crate::mount_table;
 use crate::text::shown;
 
+/// The answer of a server that refuses a control of its mount.
+pub const NOT_PRIVILEGED: &str = "not permitted: run this as the user who mounted it; root also needs CAP_SYS_ADMIN, \
+                                  which the server looks up in its /proc";
+
 pub fn run(args: &FreezeArgs, what: Control) -> Result<()> {
     let name = shown(args.dir.as_os_str().as_bytes());
     let Some(found) = mount_table::find(&args.dir)?.filter(|found| found.mount.is_extant()) else {
@@ -31,7 +35,7 @@ pub fn run(args: &FreezeArgs, what: Control) -> Result<()> {
     control(&root, what).map_err(|e| match e {
         Errno::BUSY => Failure::new(MOUNT, format!("{name}: frozen already")),
         Errno::INVAL => Failure::new(MOUNT, format!("{name}: not frozen")),
-        Errno::PERM => Failure::new(USAGE, format!("{name}: only root and who mounted it may do this")),
+        Errno::PERM => Failure::new(USAGE, format!("{name}: {NOT_PRIVILEGED}")),
         e => Failure::new(SYSTEM, format!("{name}: {}", plain(&e.into()))),
     })
 }

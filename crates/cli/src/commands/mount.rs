@@ -20,6 +20,7 @@ use extant_lab::measure::Recorded;
 use rustix::fs::Mode;
 
 use crate::args::{MountArgs, MountHelper, UnmountArgs};
+use crate::commands::freeze::NOT_PRIVILEGED;
 use crate::commands::unmount;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, mention, plain, plain_text, warn};
 use crate::image::{self, ImageSpec, Part};
@@ -206,6 +207,7 @@ fn remount(point: MountPoint, options: &[String]) -> Result<()> {
     let refused = |e| match e {
         Errno::ROFS => failed("it was mounted read-only: unmount it, and mount it again"),
         Errno::BUSY => failed("busy: it is frozen; thaw it first"),
+        Errno::PERM => failed(NOT_PRIVILEGED),
         e => failed(&plain(&e.into())),
     };
     // Nobody may write who is not to, and nobody be refused who may.

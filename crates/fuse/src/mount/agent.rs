@@ -1,9 +1,10 @@
-//! Unmounting by another process, for a server that has given up the right to do it itself.
+//! Another process, which does what a server has given up the right to do: it unmounts, and looks at callers.
 //!
-//! The agent is a process that never sees the image. It knows one mount, by its path and its device, and takes that
-//! one down when it is asked through its standard input; it ends when nobody can ask any more. A request is one byte,
-//! `u`, or (lazily) `z`, or (so, if it is dead) `d`; an answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok`
-//! is also the first thing that it says: it is ready.
+//! The agent is a process that never sees the image. It knows one mount, by its path and its device, and takes that one
+//! down when it is asked through its standard input; it ends when nobody can ask any more. A request is one byte, `u`, or
+//! (lazily) `z`, or (so, if it is dead) `d`; or `p` and the number of a thread (four bytes): is that privileged over the
+//! mount? An answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok` is also the first thing that it says: it is
+//! ready.
 //!
 //! Main types: [`Agent`], the server's side; [`serve_agent`], the whole of the other process.
 //!
@@ -17,7 +18,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use extant_base::sync::{LockClass, Mutex};
 use rustix::io::Errno;
 
-use super::Unmounter;
+use super::{Unmounter, caller};
 use crate::error::FuseError;
 
 static CLASS: LockClass = LockClass::new("fuse agent", 3);
@@ -25,11 +26,12 @@ static CLASS: LockClass = LockClass::new("fuse agent", 3);
 const UNMOUNT: u8 = b'u';
 const LAZY: u8 = b'z';
 const DEAD: u8 = b'd';
+const PRIVILEGED: u8 = b'p';
 
 /// What fusermount3 says is shorter.
 const ANSWER_MAX: u64 = 4096;
 
-/// The process that unmounts for this one. Dropped, it ends.
+/// The process that unmounts, and looks at callers, for this one. Dropped, it ends.
 #[derive(Debug)]
 pub struct Agent {
     pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
@@ -65,12 +67,15 @@ impl Agent {
         self.ask(path, DEAD)
     }
 
+    /// An agent that is gone cannot tell: then it is not.
+    pub(super) fn is_privileged(&self, thread: u32) -> bool {
+        let [a, b, c, d] = thread.to_le_bytes();
+        self.exchange(&[PRIVILEGED, a, b, c, d]).is_ok_and(|said| said == "ok")
+    }
+
     fn ask(&self, path: &Path, request: u8) -> Result<(), FuseError> {
         let failed = |what: String| Err(FuseError::Fusermount { path: path.into(), what });
-        let mut pipes = self.pipes.lock();
-        let (ask, answers) = &mut *pipes;
-        let asked = ask.write_all(&[request]).and_then(|()| ask.flush());
-        let said = match asked.and_then(|()| answer(answers)) {
+        let said = match self.exchange(&[request]) {
             Ok(said) => said,
             Err(e) => return failed(format!("the process that was to unmount is gone: {e}")),
         };
@@ -83,6 +88,14 @@ impl Agent {
             Some(("said", what)) => failed(what.to_owned()),
             _ => failed(said),
         }
+    }
+
+    fn exchange(&self, request: &[u8]) -> io::Result<String> {
+        let mut pipes = self.pipes.lock();
+        let (ask, answers) = &mut *pipes;
+        ask.write_all(request)?;
+        ask.flush()?;
+        answer(answers)
     }
 }
 
@@ -107,6 +120,14 @@ fn answer_all(mount: &Unmounter, mut ask: impl Read, mut say: impl Write) -> io:
         let done = match request[0] {
             UNMOUNT | LAZY => mount.unmount_here(request[0] == LAZY),
             DEAD => mount.detach_if_dead_here(),
+            PRIVILEGED => {
+                let mut thread = [0; 4];
+                ask.read_exact(&mut thread)?;
+                match caller::is_privileged(u32::from_le_bytes(thread)) {
+                    true => Ok(()),
+                    false => Err(FuseError::Unmount { path: mount.path.clone(), errno: Errno::PERM }),
+                }
+            }
             _ => Err(FuseError::Unmount { path: mount.path.clone(), errno: Errno::INVAL }),
         };
         match done {

@@ -3,8 +3,8 @@
 //! Purpose: attach a /dev/fuse descriptor to a directory: by mount(2) where the process may (root, or root of a user
 //! namespace), else through the set-user-id helper fusermount3. A mount whose server died is replaced.
 //!
-//! Main types: [`MountPoint`], a directory that is resolved once; [`MountOptions`], [`Unmounter`]; [`Agent`], a process
-//! that unmounts for one that may not any more.
+//! Main types: [`MountPoint`], a directory that is resolved once; [`MountOptions`], [`Unmounter`]; [`Callers`], what they
+//! may do; [`Agent`], a process that does what the server may not do any more.
 //!
 //! What it does not do: it keeps no /etc/mtab and no table of mounts.
 //!
@@ -13,6 +13,7 @@
 
 mod agent;
 mod bdi;
+mod caller;
 mod fusermount;
 mod point;
 
@@ -27,6 +28,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 pub use self::agent::{Agent, serve_agent};
+pub use self::caller::Callers;
 use self::point::in_directory;
 pub use self::point::{MountPoint, Top, Unmounting};
 use crate::error::FuseError;
@@ -306,6 +308,11 @@ impl Unmounter {
         }
     }
 
+    /// Who looks at the callers of this mount.
+    pub(crate) fn callers(&self) -> Callers {
+        Callers { agent: Arc::clone(&self.agent) }
+    }
+
     /// Unmounts; EBUSY while it is in use, unless `lazy`; EINVAL when another mount is there, or none. For `fuseblk` it
     /// returns after the server's `destroy`.
     pub fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
@@ -336,7 +343,7 @@ impl Unmounter {
         }
     }
 
-    /// From now on `agent` unmounts, for this one and all its clones. The first counts.
+    /// From now on `agent` unmounts, and looks at callers, for this one and all its clones. The first counts.
     pub fn delegate(&self, agent: Agent) {
         let _ = self.agent.set(agent);
     }

@@ -37,7 +37,7 @@ use super::notify::Notifier;
 use super::pool::WorkerPool;
 use crate::abi::{InHeader, Opcode};
 use crate::error::FuseError;
-use crate::mount::{self, MountKind, MountOptions, MountPoint, Unmounter};
+use crate::mount::{self, Callers, MountKind, MountOptions, MountPoint, Unmounter};
 use crate::server::{Config, Server};
 use crate::sys;
 
@@ -241,6 +241,11 @@ impl<S: Server> Session<S> {
             Some(channel) => Notifier::new(channel),
             None => Notifier::default(),
         }
+    }
+
+    /// The way to find out what the callers of this mount may do.
+    pub fn callers(&self) -> Callers {
+        self.unmounter.callers()
     }
 
     /// The way to keep requests back while the file system is frozen.
