@@ -28,10 +28,12 @@ const HELD_BYTES: usize = 16 << 20;
 /// So many names may come a second time in a directory. A map that leads to one block many times gives its names as
 /// often, and an index that leads to one leaf: a small image could take any time.
 const REPEATED_MAX: usize = 65_536;
-/// So many directories may be reached a second time. Each block of names may belong to many directories that it names.
-const REACHED_AGAIN_MAX: usize = 65_536;
-/// No tree that a program has made is deeper: a path of so many names is sixteen times as long as Linux allows one.
-const DEPTH_MAX: usize = 32_768;
+/// So many directories may be reached a second time, before a walk ends: one block of names may belong to many
+/// directories, which it names.
+pub const REACHED_AGAIN_MAX: usize = 65_536;
+/// Directories further down are not entered: no tree that a program has made is deeper, for its paths would be sixteen
+/// times as long as Linux allows.
+pub const DEPTH_MAX: usize = 32_768;
 
 /// Directories on the way down that stay in use; one further up is got again by its number.
 const OPEN_MAX: usize = 64;
