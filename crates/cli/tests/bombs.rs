@@ -8,7 +8,6 @@ mod common;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, LazyLock};
 
@@ -24,16 +23,17 @@ const MOUNT_CACHE_KIB: u64 = 8 << 10;
 /// Steps of the search for what a harmless image needs.
 const STEP_KIB: usize = 4 << 10;
 
-/// A program with so much address space. The allocator takes memory when it needs some, and none in advance.
-fn limited(limit_kib: u64, program: &Path) -> Command {
+/// `extant` with so much address space. The allocator takes memory when it needs some, and none in advance.
+fn limited(limit_kib: Option<u64>) -> Command {
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("ulimit -v {limit_kib}; ulimit -c 0; exec timeout 120 \"$@\""), "sh"]);
-    command.arg(program).env("MIMALLOC_ARENA_RESERVE", "0").env("LC_ALL", "C").stdin(Stdio::null());
+    let limit = limit_kib.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    command.args(["-c", &format!("ulimit -v {limit}; ulimit -c 0; exec \"$@\""), "sh"]).arg(extant_path());
+    command.env("MIMALLOC_ARENA_RESERVE", "0").env("LC_ALL", "C").stdin(Stdio::null());
     command
 }
 
 fn limited_run(limit_kib: u64, args: &[&str]) -> Ran {
-    let done = limited(limit_kib, extant_path()).args(args).output().expect("started");
+    let done = limited(Some(limit_kib)).args(args).output().expect("started");
     Ran { code: done.status.code(), out: done.stdout, err: String::from_utf8_lossy(&done.stderr).into_owned() }
 }
 
@@ -43,25 +43,25 @@ fn harmless(dir: &Dir) -> String {
     image
 }
 
-/// The least address space, in KiB, in which this works.
-fn least_kib(works: impl Fn(u64) -> bool) -> u64 {
-    let limit = ((8 << 10)..(4 << 20)).step_by(STEP_KIB).find(|limit| works(*limit as u64));
-    limit.expect("it works with 4 GiB") as u64
-}
-
-/// What a command may have.
+/// What a command may have: the least in which one works on a harmless image, and more.
 static COMMAND_KIB: LazyLock<u64> = LazyLock::new(|| {
     let dir = Dir::new();
     let image = harmless(&dir);
-    least_kib(|limit| limited_run(limit, &["ls", &image]).code == Some(0)) + BESIDE_CACHE_KIB + CACHE_KIB
+    let works = |limit: &usize| limited_run(*limit as u64, &["ls", &image]).code == Some(0);
+    let least = ((8 << 10)..(1 << 20)).step_by(STEP_KIB).find(works).expect("it works with 1 GiB");
+    least as u64 + BESIDE_CACHE_KIB + CACHE_KIB
 });
 
 /// What the server of a mount may have.
 static SERVER_KIB: LazyLock<u64> = LazyLock::new(|| {
     let dir = Dir::new();
     let image = harmless(&dir);
-    let works = |limit| Server::start(&dir, &image, limit).is_ok_and(|server| server.list(".").0 == Some(0));
-    least_kib(works) + BESIDE_CACHE_KIB + MOUNT_CACHE_KIB
+    let server = Server::start(&dir, &image, None).expect("mounted");
+    assert_eq!(server.list("."), Some(0));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).expect("alive");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).expect("a peak");
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
+    peak + BESIDE_CACHE_KIB + MOUNT_CACHE_KIB
 });
 
 /// A mount whose server has a limit. It ends with the value.
@@ -72,11 +72,11 @@ struct Server {
 
 impl Server {
     /// The message, if it cannot be mounted.
-    fn start(dir: &Dir, image: &str, limit_kib: u64) -> Result<Server, String> {
+    fn start(dir: &Dir, image: &str, limit_kib: Option<u64>) -> Result<Server, String> {
         let at = dir.text("mnt");
         std::fs::create_dir_all(&at).expect("a mount point");
         let options = format!("ro,cache={MOUNT_CACHE_KIB}K");
-        let mut child = limited(limit_kib, extant_path())
+        let mut child = limited(limit_kib)
             .args(["mount", "-f", "-o", &options, image, &at])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -95,10 +95,9 @@ impl Server {
         Ok(Server { child, at })
     }
 
-    /// Lists what is below a path, with everything that stat(2) says, for two seconds: status, and what was said.
-    fn list(&self, path: &str) -> (Option<i32>, String) {
-        let ran = common::run("timeout", &["2", "find", &format!("{}/{path}", self.at), "-ls"]);
-        (ran.code, ran.err)
+    /// Lists what is below a path, with everything that stat(2) says, for two seconds.
+    fn list(&self, path: &str) -> Option<i32> {
+        common::run("timeout", &["2", "find", &format!("{}/{path}", self.at), "-ls"]).code
     }
 
     /// The server is alive, and ends as it should.
@@ -140,7 +139,7 @@ fn mount_stays_within(dir: &Dir, image: &str, refused: Option<&str>) {
         eprintln!("SKIPPED: no FUSE mounts here");
         return;
     }
-    match (Server::start(dir, image, *SERVER_KIB), refused) {
+    match (Server::start(dir, image, Some(*SERVER_KIB)), refused) {
         (Ok(server), None) => {
             server.list(".");
             server.ends(image);

@@ -30,7 +30,7 @@ const HELD_BYTES: usize = 16 << 20;
 const REPEATED_MAX: usize = 65_536;
 /// So many directories may be reached a second time, before a walk ends: one block of names may belong to many
 /// directories, which it names.
-pub const REACHED_AGAIN_MAX: usize = 65_536;
+pub const REACHED_AGAIN_MAX: usize = 4096;
 /// Directories further down are not entered: no tree that a program has made is deeper, for its paths would be sixteen
 /// times as long as Linux allows.
 pub const DEPTH_MAX: usize = 32_768;
