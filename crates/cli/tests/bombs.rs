@@ -418,10 +418,10 @@ fn a_file_that_repeats_one_block_is_described_within_memory() {
     let image = dir.text("file.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "1024", "-O", "^resize_inode", &image, "16M"]);
     let (_, block) = put(&dir, &image, "f", b"content");
-    map_to_one_block(&dir, &image, "/f", block, 16 << 30);
+    map_to_one_block(&dir, &image, "/f", block, 2 << 30);
     for args in [&["stat", &image, "/f"][..], &["stat", "--json", &image, "/f"]] {
         let ran = stays_within(args, 0, &[]);
-        assert!(ran.out.len() > 1 << 29, "{args:?}: every extent is printed, {} bytes", ran.out.len());
+        assert!(ran.out.len() > 1 << 26, "{args:?}: every extent is printed, {} bytes", ran.out.len());
     }
     mount_stays_within(&dir, &image, None);
 }
@@ -544,7 +544,7 @@ fn log_of_copies(dir: &Dir, copies: u32) -> String {
             // No UUID; the last of its block.
             let flags = if i + 1 == tags { 2u16 | 8 } else { 2 };
             // Behind the metadata of all groups, and the journal.
-            descriptor.extend((4_000_000 + home + i).to_be_bytes());
+            descriptor.extend((6_000_000 + home + i).to_be_bytes());
             descriptor.extend([0, 0]);
             descriptor.extend(flags.to_be_bytes());
         }
