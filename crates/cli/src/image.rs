@@ -655,6 +655,27 @@ pub fn walk(fs: &Filesystem, path: &[u8], follow: bool) -> std::result::Result<I
     if below.is_empty() { Ok(inode) } else { fs.walk_at(&inode, below, follow) }
 }
 
+/// Extended attributes by full name.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The values of one file's attributes are in memory together. Each of them may have an inode of its own.
+const XATTRS_BYTES_MAX: usize = 16 << 20;
+
+/// All attributes of a file.
+pub fn xattrs(fs: &Filesystem, inode: &InodeRef) -> std::result::Result<Xattrs, Error> {
+    let (mut xattrs, mut bytes) = (Xattrs::new(), 0);
+    for name in fs.list_xattrs(inode)? {
+        let value = fs.get_xattr(inode, &name)?;
+        bytes += name.len() + value.len();
+        if bytes > XATTRS_BYTES_MAX {
+            let detail = format!("more than {} MiB of attributes; 'xattr get' reads one", XATTRS_BYTES_MAX >> 20);
+            return Err(Error::NoMemory { detail });
+        }
+        xattrs.push((name, value));
+    }
+    Ok(xattrs)
+}
+
 /// What is said of a file of which only a part could be read.
 pub fn hurt(fs: &Filesystem, path: &[u8], missing: &Missing) -> Failure {
     Failure::new(HURT, format!("{}: {}: {missing}", fs.image(), shown(path)))

@@ -106,6 +106,10 @@ pub struct Prepared {
     desc: (Arc<Buffer>, usize),
 }
 
+/// As many groups as a file system of 2 TiB has with blocks of 1 KiB take 60 MiB. Only a larger one has more, unless its
+/// groups are smaller than a bitmap block can describe.
+const GROUPS_MAX: u64 = 1 << 18;
+
 pub struct Groups {
     pub cache: Arc<BufferCache>,
     pub geo: Geometry,
@@ -123,6 +127,14 @@ pub struct Groups {
 impl Groups {
     /// Reads and checks every descriptor. With `rescue` a damaged one costs its group, and not all of them.
     pub fn load(cache: Arc<BufferCache>, geo: Geometry, rescue: bool) -> Result<Groups> {
+        // However little of a group the image has: a descriptor of zeroes is a hole.
+        let full_size = (8 * u64::from(geo.block_size)) << geo.cluster_bits;
+        let most = (geo.blocks_count / full_size + 1).max(GROUPS_MAX);
+        if u64::from(geo.group_count()) > most {
+            let (count, size) = (geo.group_count(), geo.blocks_per_group);
+            let detail = format!("{count} groups of {size} blocks: no more than {most} are remembered");
+            return Err(Error::NoMemory { detail });
+        }
         let mut descs = Vec::with_capacity(geo.group_count() as usize);
         let mut lost = BTreeMap::new();
         let per_block = geo.descs_per_block().max(1);

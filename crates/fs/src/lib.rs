@@ -50,6 +50,7 @@ mod inode;
 mod inode_table;
 pub mod map;
 mod mount;
+pub mod number_set;
 mod ops;
 mod options;
 mod orphan;

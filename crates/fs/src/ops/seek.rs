@@ -90,10 +90,10 @@ impl Filesystem {
     /// The map cannot be read: `f` has been called with what lies in front of the damage.
     pub fn extents(&self, inode: &InodeRef, mut f: impl FnMut(FileExtent)) -> Result<()> {
         let _shared = inode.rw.read();
+        let is_own = self.own_inodes.journal == Some(inode.ino) || self.is_inline(inode);
         let (size, flags) = {
             let meta = inode.meta.read();
-            let is_journal = self.own_inodes.journal == Some(inode.ino);
-            if is_journal || !meta.desc.has_map(&self.geo) || self.is_inline(inode) {
+            if is_own || !meta.desc.has_map(&self.geo) {
                 return Ok(());
             }
             (meta.desc.size, meta.desc.flags)
