@@ -1,8 +1,8 @@
 //! Images that claim to hold very much, and some that do: whatever an image says, a command takes no more than 64 MiB
 //! beside its cache, and neither does the server of a mount.
 //!
-//! The judge is a limit on the address space (`ulimit -v`): what a harmless image needs, the cache, and 64 MiB. A program
-//! that wants more is refused it by the kernel, and aborts. Each image is a few MiB, mostly holes.
+//! The judge is a limit on the address space (`ulimit -v`): what a harmless image needs, the cache, and 64 MiB. A
+//! program that wants more is refused it by the kernel, and aborts. Each image is a few MiB, mostly holes.
 
 mod common;
 
