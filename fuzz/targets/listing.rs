@@ -33,9 +33,9 @@ static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
             })
             .expect("a map");
             if pieces.is_empty() {
-                // In its inode: the name is found there.
+                // In its inode, which lies in the sector that has the name.
                 let at = image.windows(6).position(|bytes| bytes == b"inline").expect("the name");
-                pieces.push((at as u64 & !127, 256));
+                pieces.push((at as u64 & !511, 512));
             }
             bases.push(Base { device: MemDevice::from_bytes(&image), pieces, path });
         }

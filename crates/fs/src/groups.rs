@@ -106,8 +106,8 @@ pub struct Prepared {
     desc: (Arc<Buffer>, usize),
 }
 
-/// As many groups as a file system of 2 TiB has with blocks of 1 KiB take 60 MiB. Only a larger one has more, unless its
-/// groups are smaller than a bitmap block can describe.
+/// As many groups as a file system of 2 TiB has with blocks of 1 KiB take 60 MiB. Only a larger one has more, unless
+/// its groups are smaller than a bitmap block can describe.
 const GROUPS_MAX: u64 = 1 << 18;
 
 pub struct Groups {

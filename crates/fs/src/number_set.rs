@@ -1,8 +1,8 @@
 //! A set of numbers that come in clusters, as inode numbers do, in bounded memory.
 //!
-//! Main type: [`NumberSet`]. Inodes of one kind lie together in the inode tables: a bit for each of 512 neighbours takes
-//! a hundredth of what a hash table takes. The directories of a file system of 2 TiB, made with the defaults of mke2fs,
-//! take 32 MiB at most.
+//! Main type: [`NumberSet`]. Inodes of one kind lie together in the inode tables: a bit for each of 512 neighbours
+//! takes a hundredth of what a hash table takes. The directories of a file system of 2 TiB, made with the defaults of
+//! mke2fs, take 32 MiB at most.
 //!
 //! # Locking
 //! None.

@@ -3,9 +3,9 @@
 //! Main types: [`Walk`] (depth first, names sorted, every directory once before and once after what is in it),
 //! [`Visit`], [`Name`]. [`Filesystem::list_after`] reads one directory.
 //!
-//! Neither the size of a tree nor a damaged image, in which a directory contains itself or has many names, decides about
-//! our memory: there is one path, a few open directories, and of the others the number and names that are still to come,
-//! up to a bound: of a directory with more names a part is read, and it is read again when that is used up.
+//! Neither the size of a tree nor a damaged image, in which a directory contains itself or has many names, decides
+//! about our memory: there is one path, a few open directories, and of the others the number and names that are still
+//! to come, up to a bound: of a directory with more names a part is read, and it is read again when that is used up.
 //!
 //! # Locking
 //! None held between calls.
@@ -124,8 +124,8 @@ impl Filesystem {
         Ok(names)
     }
 
-    /// The first entries of `dir` behind `after`, sorted by their bytes, without `.` and `..`: as many as fit in 24 MiB.
-    /// An entry that is there twice comes once.
+    /// The first entries of `dir` behind `after`, sorted by their bytes, without `.` and `..`: as many as fit in 24
+    /// MiB. An entry that is there twice comes once.
     ///
     /// # Errors
     /// [`Error::Corrupt`] where the listing cannot go on, or most of its names are repeated.

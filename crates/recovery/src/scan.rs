@@ -25,8 +25,8 @@ use crate::file::{JournalFile, Window};
 const WINDOW_BYTES: usize = 1 << 20;
 const SKIPPING_WINDOW_BYTES: usize = 64 << 10;
 
-/// The most copies that are remembered at once: 4 GiB of metadata in blocks of 4 KiB, and 50 MiB of memory. mke2fs makes
-/// journals of a quarter of these blocks unless it is told otherwise, and most blocks are in one more than once.
+/// The most copies that are remembered at once: 4 GiB of metadata in blocks of 4 KiB, and 50 MiB of memory. mke2fs
+/// makes journals of a quarter of these blocks unless it is told otherwise, and most blocks are in one more than once.
 const COPIES_MAX: usize = 1 << 20;
 /// The most revoke blocks: they are read a second time when all are known. A log of nothing else holds no more.
 const REVOKE_BLOCKS_MAX: usize = 1 << 20;

@@ -49,7 +49,11 @@ impl Counting<'_> {
                 }
             }
         }
-        Ok(if self.args.apparent { if inode.is_dir() { 0 } else { attr.size } } else { attr.blocks.saturating_mul(512) })
+        Ok(if self.args.apparent {
+            if inode.is_dir() { 0 } else { attr.size }
+        } else {
+            attr.blocks.saturating_mul(512)
+        })
     }
 
     fn line(&mut self, path: &[u8], bytes: u64) -> Result<()> {
