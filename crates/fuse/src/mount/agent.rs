@@ -1,10 +1,10 @@
 //! Another process, which does what a server has given up the right to do: it unmounts, and looks at callers.
 //!
-//! The agent is a process that never sees the image. It knows one mount, by its path and its device, and takes that one
-//! down when it is asked through its standard input; it ends when nobody can ask any more. A request is one byte, `u`, or
-//! (lazily) `z`, or (so, if it is dead) `d`; or `p` and the number of a thread (four bytes): is that privileged over the
-//! mount? An answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok` is also the first thing that it says: it is
-//! ready.
+//! The agent is a process that never sees the image. It knows one mount, by its path and its device, and takes that
+//! one down when it is asked through its standard input; it ends when nobody can ask any more. A request is one byte,
+//! `u`, or (lazily) `z`, or (so, if it is dead) `d`; or `p` and the number of a thread (four bytes): is that privileged
+//! over the mount? An answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok` is also the first thing that it
+//! says: it is ready.
 //!
 //! Main types: [`Agent`], the server's side; [`serve_agent`], the whole of the other process.
 //!

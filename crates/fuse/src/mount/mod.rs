@@ -3,8 +3,8 @@
 //! Purpose: attach a /dev/fuse descriptor to a directory: by mount(2) where the process may (root, or root of a user
 //! namespace), else through the set-user-id helper fusermount3. A mount whose server died is replaced.
 //!
-//! Main types: [`MountPoint`], a directory that is resolved once; [`MountOptions`], [`Unmounter`]; [`Callers`], what they
-//! may do; [`Agent`], a process that does what the server may not do any more.
+//! Main types: [`MountPoint`], a directory that is resolved once; [`MountOptions`], [`Unmounter`]; [`Callers`], what
+//! they may do; [`Agent`], a process that does what the server may not do any more.
 //!
 //! What it does not do: it keeps no /etc/mtab and no table of mounts.
 //!
