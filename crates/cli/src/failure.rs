@@ -153,7 +153,7 @@ pub fn usage_error(mut e: clap::Error) {
         _ => String::new(),
     };
     match std::error::Error::source(&e).map(ToString::to_string) {
-        // What a value's parser says, clap prints as it is.
+        // clap prints the message of a value's parser unchanged.
         Some(cause) if cause != plain(&cause) => {
             let (value, of) = (word(ContextKind::InvalidValue), word(ContextKind::InvalidArg));
             say(&format!("error: invalid value '{value}' for '{of}': {cause}"));

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use extant_block::Error as DeviceError;
-use extant_block::device::{KernelMount, is_locked, range_in_use};
+use extant_block::device::{KernelMount, has_writer, is_locked, range_in_use};
 use extant_fuse::mount::is_dead;
 use serde_json::{Value, json};
 
@@ -50,7 +50,11 @@ pub fn is_served(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
 /// that would keep another reader away.
 pub fn is_written(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
     let writes = |m: &Mount| !m.super_options.split(',').any(|option| option == "ro") && !is_dead(&m.dir);
-    is_locked(&spec.path, start, len).unwrap_or(false) && mounts_of(spec).iter().any(writes)
+    // Where it has a lock for writing, the next one to open the image is refused anyway, and a server that does not
+    // answer need not be asked.
+    let beside_readers =
+        is_locked(&spec.path, start, len).unwrap_or(false) && !has_writer(&spec.path, start, len).unwrap_or(false);
+    beside_readers && mounts_of(spec).iter().any(writes)
 }
 
 /// Where it is mounted by us.

@@ -189,7 +189,7 @@ const PR_GET_IO_FLUSHER: i32 = 58;
 const PRCTLS: [i32; 5] =
     [libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS, PR_SET_IO_FLUSHER, PR_GET_IO_FLUSHER, libc::PR_SET_VMA];
 
-/// What [`crate::main`] does under the name [`AGENT`]. `args`: the mount point's path, the major and the minor number
+/// The work of [`crate::main`] under the name [`AGENT`]. `args`: the mount point's path, the major and the minor number
 /// of the mount's device.
 pub fn run_agent(args: &[OsString]) -> Result<(), Failure> {
     let number = |arg: &OsString| arg.to_str()?.parse().ok();
@@ -339,7 +339,7 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
     use std::process::Stdio;
 
-    /// What a process inside is told of those outside.
+    /// The variable that tells a process inside of those outside.
     const OUTSIDE: &str = "EXTANT_TEST_OUTSIDE";
 
     /// The abstract address of a socket for datagrams: a name is one socket's, whatever its kind.
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_is_refused_to_every_thread() {
+    fn rights_that_were_given_up_are_refused_to_every_thread() {
         run_inside("inside", "");
     }
 

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_word_is_refused() {
+    fn lines_that_are_no_words_are_refused() {
         for (line, why) in [
             ("'a", UNPAIRED),
             ("\"a\\", UNPAIRED),

@@ -139,14 +139,23 @@ impl Intruder {
     fn enter(process: i32) -> Intruder {
         let thread = Pid::from_raw(process);
         ptrace::seize(thread, ptrace::Options::empty()).expect("traced");
-        ptrace::interrupt(thread).expect("interrupted");
-        let stopped = waitpid(thread, None).expect("waited");
-        assert!(matches!(stopped, WaitStatus::PtraceEvent(..) | WaitStatus::Stopped(..)), "{stopped:?}");
-        let regs = ptrace::getregs(thread).expect("registers");
         let memory = File::options().read(true).write(true).open(format!("/proc/{process}/mem")).expect("memory");
-        let mut code = [0; 2];
-        memory.read_exact_at(&mut code, regs.rip - 2).expect("code");
-        assert_eq!(code, [0x0f, 0x05], "the thread waits in a system call");
+        // The thread waits in a system call most of the time.
+        let clock = Clock::real();
+        let regs = loop {
+            ptrace::interrupt(thread).expect("interrupted");
+            let stopped = waitpid(thread, None).expect("waited");
+            assert!(matches!(stopped, WaitStatus::PtraceEvent(..) | WaitStatus::Stopped(..)), "{stopped:?}");
+            let regs = ptrace::getregs(thread).expect("registers");
+            let mut code = [0; 2];
+            memory.read_exact_at(&mut code, regs.rip - 2).expect("code");
+            if code == [0x0f, 0x05] {
+                break regs;
+            }
+            assert!(clock.now_ns() < CALL_NS_MAX, "the thread does not come to a system call");
+            ptrace::cont(thread, None).expect("continued");
+            clock.sleep(Duration::from_millis(1));
+        };
         // Below the part of the stack that a function may use without moving the pointer.
         let scratch = (regs.rsp - 1024) & !15;
         let mut stack = vec![0; Self::SCRATCH];

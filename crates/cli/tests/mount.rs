@@ -263,7 +263,7 @@ fn read_locks_of_those_who_may_only_read_an_image_do_not_block_its_mount() {
         fsck_clean(&place.image);
         assert_eq!(extant(&["cat", &place.image, command]).ok(), "new");
     }
-    // Whoever may write it counts: by a descriptor, or as its owner.
+    // The lock of a process that may write the file counts: by a descriptor, or as the file's owner.
     modes(0o755, 0o666);
     for (user, mode) in [("65534", "r+b"), ("0", "rb"), ("0", "r+b")] {
         for command in ["posix", "ofd"] {

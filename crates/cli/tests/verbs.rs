@@ -336,7 +336,6 @@ fn scripts() {
     fsck_clean(&image);
 }
 
-/// All lines or none, whatever the journal's format.
 /// Line breaks among them, which no other quoting can have in a line.
 #[test]
 fn a_script_names_files_with_any_bytes() {
@@ -356,6 +355,7 @@ fn a_script_names_files_with_any_bytes() {
     fsck_clean(&image);
 }
 
+/// All lines or none, whatever the journal's format.
 #[test]
 fn atomic_scripts() {
     for options in [&["-b", "1024"][..], &["-O", "^64bit,^metadata_csum", "-b", "4096"]] {

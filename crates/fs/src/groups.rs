@@ -345,7 +345,8 @@ impl Groups {
 
     /// What [`Groups::keep_damage`] has kept, and errors of groups that allocations went on without.
     pub fn take_damage(&self) -> Vec<Error> {
-        if !self.has_damage.swap(false, Ordering::AcqRel) {
+        // Asked at the start and the end of each handle: the line stays shared while nothing is wrong.
+        if !self.has_damage.load(Ordering::Acquire) || !self.has_damage.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
         std::mem::take(&mut *self.damage.lock())

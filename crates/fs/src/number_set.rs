@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 
 const BITS: u64 = 512;
-/// With 80 bytes each, 32 MiB. As many as the inodes of a file system of 2 TiB with one inode for each 16 KiB fill.
+/// With 72 bytes each, and what the tree needs beside them. As many as the inodes of a file system of 2 TiB with one
+/// inode for each 16 KiB fill.
 const CHUNKS_MAX: usize = 1 << 18;
 
 /// The numbers that were put in.

@@ -263,6 +263,10 @@ impl Filesystem {
     /// and nothing else, and waits for whoever has the log, because nobody writes them later.
     pub(crate) fn write_kept_errors(&self) {
         self.journal.alone_at_last(|| self.write_unwritten_errors());
+    }
+
+    /// The mount ends: messages that were suppressed, and not told of yet, are counted.
+    pub(crate) fn say_last_suppressed(&self) {
         let suppressed = std::mem::take(&mut self.reports.pace.lock().suppressed);
         self.say_suppressed(suppressed);
     }

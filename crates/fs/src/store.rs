@@ -333,7 +333,7 @@ impl MapStore for MapView<'_> {
 
     fn free_meta(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {
         // In this order: what is not freed keeps its place in the log.
-        for _ in self.fs.free_blocks(handle, self.ino, block, 1)? {
+        if !self.fs.free_blocks(handle, self.ino, block, 1)?.is_empty() {
             handle.forget(block);
         }
         Ok(())
@@ -356,7 +356,12 @@ impl MapStore for MapView<'_> {
             Some((group, index)) => match self.fs.groups.block_bitmap(group) {
                 Ok(bitmap) => {
                     bitmap.read(|bytes| !bitmap::is_clear(bytes, index..index + 1)) || {
-                        let _ = self.fs.alloc.check_free(block, 1);
+                        // Finds out whether the group is bad.
+                        if let Err(e) = self.fs.alloc.next_freeable(block, 1)
+                            && !Error::is_corruption(&e)
+                        {
+                            return Err(e);
+                        }
                         self.fs.alloc.is_bad(group)
                     }
                 }
@@ -461,33 +466,27 @@ impl Filesystem {
             return freed;
         }
         let (mut at, end) = (start.0, start.0 + u64::from(len));
-        while let Some((group, index)) = self.geo.group_of_block(BlockNr(at)).filter(|_| at < end) {
-            // Each group by itself, up to the block that is wrong.
+        while let Some((_, index)) = self.geo.group_of_block(BlockNr(at)).filter(|_| at < end) {
+            // Each group by itself, run by run: a map may name a great many blocks that are not its own.
             let stop = end.min(at - u64::from(index) + u64::from(self.geo.blocks_per_group));
-            match self.alloc.free(handle, BlockNr(at), stop - at) {
-                Ok(more) => {
+            let run = self.alloc.next_freeable(BlockNr(at), (stop - at) as u32);
+            let more = run.and_then(|run| match run {
+                Some((from, n)) => Ok(Some((from.0 + u64::from(n), self.alloc.free(handle, from, u64::from(n))?))),
+                None => Ok(None),
+            });
+            at = match more {
+                Ok(Some((next, more))) => {
                     freed.extend(more);
-                    at = stop;
+                    next
                 }
+                Ok(None) => stop,
                 Err(e) => {
-                    let e: Error = e;
-                    let wrong = e.place().1.map(|b| b.0).filter(|b| (at..stop).contains(b));
-                    let wrong = wrong.filter(|_| !self.alloc.is_bad(group));
-                    self.groups.keep_damage(e.of(owner));
-                    let Some(wrong) = wrong else {
-                        at = stop;
-                        continue;
-                    };
-                    if wrong > at {
-                        match self.alloc.free(handle, BlockNr(at), wrong - at) {
-                            Ok(more) => freed.extend(more),
-                            Err(e) => self.groups.keep_damage(Error::of(e, owner)),
-                        }
-                    }
-                    at = wrong + 1;
+                    self.groups.keep_damage(Error::of(e, owner));
+                    stop
                 }
-            }
+            };
         }
+        self.groups.keep_damage(why.of(owner));
         freed
     }
 }

@@ -134,6 +134,7 @@ impl Filesystem {
         if self.state.may_write_superblock() {
             self.write_kept_errors();
         }
+        self.say_last_suppressed();
         result.and_then(|()| self.state.acknowledge())
     }
 

@@ -209,7 +209,7 @@ impl XattrStore for XattrEdit<'_> {
         // In this order: what must not be freed keeps its place in the log.
         let freed = self.view.fs.free_blocks(self.handle, self.view.inode.ino, nr, 1)?;
         self.changed = true;
-        for _ in freed {
+        if !freed.is_empty() {
             self.handle.forget(nr);
         }
         Ok(())

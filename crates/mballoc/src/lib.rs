@@ -26,6 +26,7 @@
 mod allocator;
 mod buddy;
 mod error;
+mod free;
 mod geometry;
 mod group;
 pub mod group_choice;

@@ -40,6 +40,14 @@ impl RangeSet {
         (at < e).then_some((s, e - s))
     }
 
+    /// The first member from `from` on.
+    pub fn next(&self, from: u32) -> Option<u32> {
+        match self.containing(from) {
+            Some(_) => Some(from),
+            None => self.map.range(from..).next().map(|(&s, _)| s),
+        }
+    }
+
     pub fn overlaps(&self, start: u32, len: u32) -> bool {
         let end = start.saturating_add(len);
         self.map.range(..end).next_back().is_some_and(|(_, &e)| e > start)

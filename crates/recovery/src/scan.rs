@@ -28,7 +28,7 @@ const SKIPPING_WINDOW_BYTES: usize = 64 << 10;
 /// The most copies that are remembered at once: 4 GiB of metadata in blocks of 4 KiB, and 50 MiB of memory. mke2fs
 /// makes journals of a quarter of these blocks unless it is told otherwise, and most blocks are in one more than once.
 const COPIES_MAX: usize = 1 << 20;
-/// The most revoke blocks: they are read a second time when all are known. A log of nothing else holds no more.
+/// The most revoke blocks: their places are remembered, because they are read a second time when all are known.
 const REVOKE_BLOCKS_MAX: usize = 1 << 20;
 /// The most bytes of fast commits, whose records take five times as much memory. The kernel's area has 1 MiB unless
 /// mke2fs is told otherwise.

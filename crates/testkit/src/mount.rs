@@ -64,9 +64,11 @@ fn own_mounts() {
         return;
     }
     // What the host unmounts goes here, too, and nothing that is mounted here is seen there.
-    let _ = mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC);
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).expect("a slave of the host's");
     // Where the host passes nothing on, copies of its mounts would stay. Images wait for these.
-    let table = std::fs::read_to_string(MOUNTS).unwrap_or_default();
+    // Some image may have a name that is not UTF-8.
+    let table = std::fs::read(MOUNTS).unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
     for line in table.lines().rev().filter(|line| line.contains(".extant ")) {
         if let Some(dir) = line.split(' ').nth(1) {
             let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);

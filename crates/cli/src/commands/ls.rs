@@ -81,7 +81,7 @@ const ROWS_MAX: usize = 65_536;
 /// The memory of the names that are sorted at a time, if not by their bytes.
 const SORTED_BYTES: usize = 16 << 20;
 
-/// What a list is sorted by, in the order of ls(1): the newest first, the largest first. Then by name.
+/// The key of a list's order, as in ls(1): the newest first, the largest first. Equal ones go by name.
 type Order = (Reverse<(i64, u32)>, Reverse<u64>);
 
 fn order(args: &LsArgs, attr: Option<&Attr>) -> Order {

@@ -224,7 +224,7 @@ fn remount(point: MountPoint, options: &[String]) -> Result<()> {
     }
 }
 
-/// What the server of a mount says to a remount.
+/// Sends a remount to the mount's server, and returns the server's answer.
 fn tell_server(found: &Found, read_only: bool) -> Result<std::result::Result<(), Errno>> {
     let root = found.point.open_root(found.top);
     let root = root.map_err(|e| Failure::io(found.point.path(), std::io::Error::from(e)).with_status(MOUNT))?;

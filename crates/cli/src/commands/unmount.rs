@@ -20,7 +20,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
-use extant_block::device::has_writer;
+use extant_block::device::{has_writer, is_locked};
 use extant_fuse::{Errno, FuseError, Unmounting, kernel_uid};
 use extant_ondisk::superblock::FsState;
 
@@ -262,6 +262,11 @@ impl Witness {
             return None;
         }
         let complete = || Some(self.before?.is_over(InUse::of(&self.spec)?));
+        // Beside strangers' locks for reading a server has no other lock itself.
+        let beside_readers = || is_locked(&self.spec.path, self.place.0, self.place.1).unwrap_or(false);
+        if !self.read_only && locked.is_ok() && complete() == Some(false) && beside_readers() {
+            return None;
+        }
         match locked {
             _ if self.read_only || complete() == Some(true) => Some(Ended::Unmounted),
             // Then only the image tells, as long as it can be looked at.

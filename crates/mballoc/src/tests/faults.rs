@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use extant_base::rng::Rng;
 use extant_base::sync::atomic::Ordering;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
@@ -51,6 +52,39 @@ fn bad_frees_name_the_block_and_change_nothing() {
     a.release(&[(BlockNr(x.start.0 + 5), 1), (BlockNr(end), 5), (BlockNr(0), 1)]);
     assert_eq!(a.statistics().bad_releases, 4);
     assert_eq!(a.free_blocks(), store.count(Block::Free));
+}
+
+/// Of a run that is partly free and partly freed already, only the rest, and all of it.
+#[test]
+fn freeable_runs_are_the_blocks_that_can_be_freed_one_by_one() {
+    for seed in 0..20 {
+        let mut rng = Rng::new(seed);
+        let store = Arc::new(ModelStore::new(geometry(2, 256, 0)));
+        for _ in 0..20 {
+            let at = rng.below(250) as u32;
+            store.set(0, at, 1 + rng.below(6) as u32, Block::Used);
+        }
+        let a = allocator(&store, Options::default());
+        let start = a.geometry().first_data_block;
+        let can = |b: &u64| a.check_free(BlockNr(*b), 1).is_ok();
+        let mut txn = Txn::default();
+        for b in (start..start + 256).filter(can).collect::<Vec<_>>() {
+            if rng.one_in(3) {
+                a.free(&mut txn, BlockNr(b), 1).expect("used");
+            }
+        }
+        let wanted: Vec<u64> = (start..start + 256).filter(can).collect();
+        let (mut found, mut at, mut runs) = (Vec::new(), start, 0);
+        while let Some((from, n)) = a.next_freeable(BlockNr(at), (start + 256 - at) as u32).expect("loaded") {
+            assert!(from.0 >= at && n > 0);
+            found.extend(from.0..from.0 + u64::from(n));
+            at = from.0 + u64::from(n);
+            runs += 1;
+        }
+        assert_eq!(found, wanted, "seed {seed}");
+        let breaks = wanted.windows(2).filter(|w| w[1] != w[0] + 1).count();
+        assert_eq!(runs, if wanted.is_empty() { 0 } else { breaks + 1 }, "whole runs");
+    }
 }
 
 #[test]
