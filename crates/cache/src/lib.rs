@@ -18,6 +18,7 @@ mod buffer;
 mod error_sequence;
 mod folio;
 mod io_wait;
+pub mod reclaim;
 mod writeback;
 mod writes;
 
