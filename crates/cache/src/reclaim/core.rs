@@ -302,6 +302,15 @@ impl Core {
         }
     }
 
+    /// Chooses every clean frame that stands on a list.
+    pub(super) fn choose_all(&mut self, host: &mut dyn Host) {
+        for id in self.field.frames.listed() {
+            if self.field.frames.state(id).told() == State::CLEAN {
+                free(self, id, host);
+            }
+        }
+    }
+
     /// Frames that are with those who free them, on a list, and on none, for tests.
     #[cfg(test)]
     pub fn census(&self) -> [usize; 3] {

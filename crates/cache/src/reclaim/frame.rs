@@ -13,7 +13,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use extant_base::sync::atomic::{AtomicU8, Ordering};
+use extant_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// No frame.
 const NONE: u32 = u32::MAX;
@@ -31,14 +31,31 @@ pub(super) type ListId = u8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameId(u32);
 
-impl FrameId {
-    /// The number, for an atomic.
-    pub fn to_bits(self) -> u32 {
-        self.0
+/// The frame of something that may have none, readable without a lock. It is changed, and believed, under the lock of
+/// [`super::Reclaim`]; else it is a hint, good enough for [`Touches`].
+#[derive(Debug)]
+pub struct FrameCell(AtomicU32);
+
+impl Default for FrameCell {
+    fn default() -> FrameCell {
+        FrameCell(AtomicU32::new(NONE))
+    }
+}
+
+impl FrameCell {
+    pub fn get(&self) -> Option<FrameId> {
+        let id = self.0.load(Ordering::Relaxed);
+        (id != NONE).then_some(FrameId(id))
     }
 
-    pub fn from_bits(bits: u32) -> FrameId {
-        FrameId(bits)
+    pub fn set(&self, id: FrameId) {
+        self.0.store(id.0, Ordering::Relaxed);
+    }
+
+    /// It has none from now on.
+    pub fn take(&self) -> Option<FrameId> {
+        let id = self.0.swap(NONE, Ordering::Relaxed);
+        (id != NONE).then_some(FrameId(id))
     }
 }
 
@@ -170,6 +187,7 @@ impl Frames {
         };
         self.live += 1;
         self.touches.set(FrameId(id), 0);
+        self.touches.added.fetch_add(1, Ordering::Relaxed);
         FrameId(id)
     }
 
@@ -298,6 +316,19 @@ impl Frames {
         l.bytes += u64::from(slot.bytes);
     }
 
+    /// Every frame on a list.
+    pub fn listed(&self) -> Vec<FrameId> {
+        let mut all = Vec::new();
+        for list in &self.lists {
+            let mut at = list.tail;
+            while at != NONE {
+                all.push(FrameId(at));
+                at = self.slots[at as usize].prev;
+            }
+        }
+        all
+    }
+
     /// Every frame in use, for tests.
     #[cfg(test)]
     pub fn ids(&self) -> impl Iterator<Item = FrameId> + '_ {
@@ -309,11 +340,16 @@ impl Frames {
 const FIRST_CHUNK_BITS: u32 = 10;
 const CHUNKS: usize = 22;
 
+/// A use of a frame counts once in the time in which so many new frames come, as a power of two.
+const EPOCH_BITS: u32 = 6;
+
 /// How often each frame was used since a policy last looked, up to [`Touches::MOST`]. A use needs no lock: the table
 /// grows by chunks that never move.
 #[derive(Default)]
 pub struct Touches {
     chunks: [OnceLock<Box<[AtomicU8]>>; CHUNKS],
+    /// How many frames there have been.
+    added: AtomicU32,
 }
 
 impl Touches {
@@ -339,6 +375,22 @@ impl Touches {
         if was & Self::COUNT < Self::MOST {
             let _ = cell.compare_exchange(was, was + 1, Ordering::Relaxed, Ordering::Relaxed);
         }
+    }
+
+    /// The frame was used, and when it was last is in `last`: uses that follow each other closely are one. Sixteen
+    /// inodes that are read from one block, one after the other, do not make it a block that is used often.
+    #[inline]
+    pub fn touch_apart(&self, id: FrameId, last: &AtomicU32) {
+        let now = self.added.load(Ordering::Relaxed) >> EPOCH_BITS;
+        if last.load(Ordering::Relaxed) != now {
+            last.store(now, Ordering::Relaxed);
+            self.touch(id);
+        }
+    }
+
+    /// When it is, for [`Touches::touch_apart`].
+    pub fn now(&self) -> u32 {
+        self.added.load(Ordering::Relaxed) >> EPOCH_BITS
     }
 
     /// How often the frame was used.

@@ -9,10 +9,12 @@
 //! What it does not do: I/O. It neither writes nor waits; it says that something is to be written.
 
 mod core;
+mod engine;
 mod frame;
 mod ghost;
 mod policy;
 
 pub use self::core::{Answer, Class, Core, Counts, Host, Next, Reclaimer, Room, Victim, Why, Wrote};
-pub use self::frame::{FrameId, Key, OwnerId, State, Touches};
+pub use self::engine::{FrameOwner, Reclaim};
+pub use self::frame::{FrameCell, FrameId, Key, OwnerId, State, Touches};
 pub use self::policy::ReclaimPolicy;
