@@ -26,8 +26,7 @@ impl Arc {
     fn replace(&mut self, left_often: bool) {
         let once = self.queues.len(ONCE);
         let from_once = once > 0 && (once > self.once || left_often && once == self.once);
-        let (from, to) =
-            if from_once || self.queues.len(OFTEN) == 0 { (ONCE, LEFT_ONCE) } else { (OFTEN, LEFT_OFTEN) };
+        let (from, to) = if from_once || self.queues.len(OFTEN) == 0 { (ONCE, LEFT_ONCE) } else { (OFTEN, LEFT_OFTEN) };
         if let Some(item) = self.queues.oldest(from) {
             self.queues.push(to, item);
         }

@@ -1,8 +1,8 @@
-//! Who competes.
+//! The contestants.
 //!
-//! Main types: [`Contestant`] (by name), [`Cache`] (what each is), [`cache`].
+//! Main types: [`Contestant`] (their names), [`Cache`] (what each of them implements), [`cache`] (makes one).
 
-use extant_cache::reclaim::ReclaimPolicy;
+use extant_cache::reclaim::{Core, ReclaimPolicy};
 
 use super::super::belady::Belady;
 use super::arc::Arc;
@@ -19,32 +19,22 @@ extant_base::policies! {
         Proportional = "proportional", "the engine's: the same lists, scanned in proportion (mmotm, May 2013)";
         StallOnce = "stall-once", "the engine's: the same (Linux 3.11)";
         UsedOnce = "used-once", "the engine's: what was used once leaves first";
-        Lru = "lru", "what was used longest ago leaves";
-        Sieve = "sieve", "one queue, a hand that spares what was used (NSDI 2024)";
-        Arc = "arc", "used once and used often share by what is missed (FAST 2003)";
+        Lru = "lru", "the least recently used item leaves (CACM 1968)";
+        Sieve = "sieve", "one queue, and a hand that spares used items (NSDI 2024)";
+        Arc = "arc", "items used once and items used often share the cache by what is missed (FAST 2003)";
         S3Fifo = "s3-fifo", "a small queue, a main one, and ghosts (SOSP 2023)";
-        TinyLfu = "w-tinylfu", "what was used less often than what would go for it leaves (TOS 2017)";
-        Belady = "belady", "what is needed latest leaves, the future being known (1966)";
+        TinyLfu = "w-tinylfu", "of a new item and the one next to go, the one used less often leaves (TOS 2017)";
+        Belady = "belady", "the item whose next use is farthest away leaves; it knows the future (1966)";
     }
 }
 
 /// A cache at work.
 pub trait Cache {
-    /// The item is used; whether it was there. It is afterwards, and something else is not.
+    /// Uses the item; whether it was in the cache.
     fn access(&mut self, item: u32) -> bool;
 
-    /// Frames that were looked at to find some to free, where the policy counts that.
-    fn looks(&self) -> u64 {
-        0
-    }
-
-    /// Frames that were freed, where the policy counts that.
-    fn freed(&self) -> u64 {
-        0
-    }
-
-    /// Items in the cache, where the cache is not of the model's own making.
-    fn len(&self) -> Option<u64> {
+    /// The engine's frames, if the policy is one of the engine's.
+    fn core(&self) -> Option<&Core> {
         None
     }
 }

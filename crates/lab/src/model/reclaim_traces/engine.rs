@@ -75,15 +75,7 @@ impl Cache for Engine {
         false
     }
 
-    fn looks(&self) -> u64 {
-        self.zones[0].counts().scanned
-    }
-
-    fn freed(&self) -> u64 {
-        self.zones[0].counts().freed
-    }
-
-    fn len(&self) -> Option<u64> {
-        Some(self.zones[0].frames())
+    fn core(&self) -> Option<&Core> {
+        Some(&self.zones[0])
     }
 }

@@ -1,6 +1,9 @@
 //! The accesses.
 //!
-//! Main function: [`trace`]. Items are numbers; those of `copy` that are used once lie beyond the others.
+//! Main function: [`trace`]. Items are numbers. The streams of `copy` and `pairs` have numbers beyond the other items.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use extant_base::rng::Rng;
 
@@ -8,7 +11,7 @@ use super::super::zipf::{Zipf, shuffled};
 use crate::error::{Error, Result};
 use crate::workload::Parameters;
 
-const TRACES: &str = "zipf, scans, loop, copy, shift or files";
+const TRACES: &str = "zipf, scans, loop, copy, shift, files or pairs";
 /// Pages of a file.
 const FILE: u64 = 256;
 /// Of `scans`, one in so many accesses is a scan's, and each scan reads one in so many items.
@@ -16,8 +19,10 @@ const SCANS: u64 = 5;
 const SCAN: u64 = 16;
 /// Of `copy`, one in so many items is hot.
 const HOT: u64 = 20;
-/// How often `shift` changes what is popular.
+/// How often `shift` changes which items are popular.
 const QUARTERS: u64 = 4;
+/// Of `pairs`, one in so many accesses is the stream's.
+const PAIRS: u64 = 4;
 
 /// How many items the cache has room for.
 pub fn room(parameters: &Parameters) -> u64 {
@@ -65,6 +70,24 @@ pub fn trace(parameters: &Parameters, accesses: u64, rng: &mut Rng) -> Result<Ve
             while (all.len() as u64) < accesses {
                 let file = zipf.draw(rng);
                 all.extend((file * FILE..(file + 1) * FILE).map(|page| page as u32));
+            }
+        }
+        "pairs" => {
+            let zipf = Zipf::new(items, skew);
+            let within = parameters.get("within");
+            let mut again = BinaryHeap::new();
+            let mut next = items;
+            for i in 0..accesses {
+                if i % PAIRS != 0 {
+                    all.push(by_rank(zipf.draw(rng)));
+                } else if let Some(Reverse((_, item))) = again.peek().filter(|Reverse((due, _))| *due <= i) {
+                    all.push(*item);
+                    again.pop();
+                } else {
+                    all.push(next as u32);
+                    again.push(Reverse((i + rng.below(within), next as u32)));
+                    next += 1;
+                }
             }
         }
         other => return Err(Error::Usage(format!("trace={other}: {TRACES}"))),
