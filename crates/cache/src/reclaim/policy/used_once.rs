@@ -10,11 +10,11 @@
 //! - A frame is on a queue only while it is clean and nobody holds it. So nothing is looked at that cannot go, and what a
 //!   writer has dirtied and nobody used again counts with the small queue: a copy takes the frames of the copy, and the
 //!   lack of clean ones drives the flusher ([`Next::Drive`]) instead of the main queue.
-//! - While everything new is dirty, the main queue ages: of [`AGING`] bytes of new frames, one of the main queue is looked
-//!   at. Without that, a writer could not have the room of frames that have fallen out of use. What is new and clean needs
-//!   no such rule: what comes back goes to the main queue, and takes the place of what is not used there.
-//! - Of [`SPARED`] + 1 frames that are looked at, one goes. Where almost everything is used again, which of it leaves
-//!   matters less than to find it soon.
+//! - While all new frames are dirty, the main queue ages: for [`AGING`] bytes of new frames, the policy looks at one byte
+//!   of the main queue. Without that, a writer could not use the room of frames that have fallen out of use. Clean new
+//!   frames need no such rule: those that come back go to the main queue and push unused frames out of it.
+//! - Of [`SPARED`] + 1 frames that the policy looks at, it frees one. If nearly all frames are used again, the choice
+//!   among them matters little, and a longer search for an unused one costs more than it saves.
 //! - Memory of programs goes only when no clean data used once is left, and what left has come back, or nothing is dirty.
 //!
 //! # Locking
@@ -27,14 +27,14 @@ use super::super::ghost::Ghosts;
 const SMALL: u8 = 1;
 const MAIN: u8 = 2;
 
-/// The small queue and what is dirty and new may take one in so many bytes before the main queue gives. A tenth, as
-/// published, misses more of a hot set that just fits, beside a copy; with a thirtieth a small cache does not notice
-/// that something is used again at once (experiment 020).
+/// The small queue and dirty new data may take one in so many bytes before the main queue gives. With a tenth, as
+/// published, a copy takes more of a hot set that just fits. With a thirtieth, frames leave a small cache before their
+/// second use (experiment 020).
 const SMALL_SHARE: u64 = 16;
-/// Uses in the small queue that make a frame stay. With one, what is used in pairs fills the main queue, and loops that
-/// do not fit are hit less often (experiment 020).
+/// Uses in the small queue that make a frame stay. With one, data that is used twice in a row fills the main queue, and
+/// loops miss more (experiment 020).
 const PROMOTE: u8 = 2;
-/// Frames of the main queue that may be spared for each frame that is freed.
+/// Used frames of the main queue that may be spared for each frame that is freed.
 const SPARED: u64 = 3;
 /// Of so many bytes that are new, the main queue looks at one of its own.
 const AGING: u64 = 8;
@@ -53,7 +53,7 @@ pub(in crate::reclaim) struct UsedOnce {
     left: u64,
     /// Bytes of the main queue that may be looked at for its age.
     aging: u64,
-    /// Frames that may be spared now: what is not needed is kept for later, up to one for each frame.
+    /// Used frames that may be spared now: [`SPARED`] for each frame freed, and no more than there are frames.
     spare: u64,
     /// Bytes of programs' memory that may go, because as much of data came back.
     refaulted: u64,
@@ -159,6 +159,7 @@ impl UsedOnce {
             }
             *looks -= 1;
             field.scan();
+            // Programs' memory does not count: it leaves by a rule of its own, below.
             let program = field.class(id) == Class::Anonymous;
             if (program || self.spare > 0) && field.frames.touches().take_one(id) {
                 self.spare -= u64::from(!program);
