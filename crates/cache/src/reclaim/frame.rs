@@ -354,7 +354,7 @@ pub struct Touches {
 
 impl Touches {
     /// More uses than this count as this many: what was used often in the past has to be passed over this often.
-    pub const MOST: u8 = 2;
+    pub const MOST: u8 = 3;
     const COUNT: u8 = 0x0F;
     const PARKED: u8 = 0x80;
 
