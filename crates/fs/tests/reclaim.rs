@@ -46,7 +46,8 @@ fn no_more_goes_than_was_asked_for() {
     }
 }
 
-/// A file that is read again and again, beside a copy four times as large as the cache.
+/// A file that is read again and again, beside a copy four times as large as the cache. Threads: the test's, and those of
+/// the mount.
 #[test]
 fn a_copy_leaves_what_is_used_in_memory() {
     const HOT: u64 = 6 << 20;
@@ -85,10 +86,16 @@ fn a_copy_leaves_what_is_used_in_memory() {
         }
         let after = misses(10_000);
         let peak = fs.budget().peak();
-        println!("{}: {during} of {} during, {after} of 10000 after, {peak}, {:?}", policy.name(), copied * 256, fs.budget().reclaim().counts());
-        if policy == ReclaimPolicy::default() {
+        if policy != ReclaimPolicy::default() {
+            // Linux's lists know no more of a page than that it is young: that much of the hot file goes.
+            assert!(during > copied * 256 / 10, "{}: {during}", policy.name());
+        } else {
             assert!(during <= copied * 256 / 100 && after <= 10, "{during} during the copy, {after} after it");
-            assert!(peak <= CACHE + (1 << 20), "{peak} bytes");
+            // A write is charged when it is done, with 128 bytes a folio.
+            assert!(peak <= CACHE + (1 << 20) + 16 * 128, "{peak} bytes");
+            let counts = fs.budget().reclaim().counts();
+            assert_eq!((counts.dirty, counts.writeback, counts.wanted_data), (0, 0, 0));
+            assert!(counts.scanned + counts.scanned_direct <= 4 * (counts.freed + counts.freed_direct), "{counts:?}");
         }
     }
 }

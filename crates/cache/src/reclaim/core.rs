@@ -279,6 +279,8 @@ impl Core {
             self.field.counts.in_use += 1;
             self.field.frames.unlink(id);
             self.field.frames.unmark(id, State::DIRECT);
+            // What is in use is not looked at again as soon as what is new.
+            self.field.frames.mark(id, State::PROMOTED);
             self.policy.kept(&mut self.field, id);
         }
     }

@@ -37,7 +37,7 @@ const PROMOTE: u8 = 2;
 /// Used frames of the main queue that may be spared for each frame that is freed.
 const SPARED: u64 = 3;
 /// Of so many bytes that are new, the main queue looks at one of its own.
-const AGING: u64 = 8;
+const AGING: u64 = 32;
 /// Frames that a step looks at, in the background and for somebody who needs memory at once.
 const STEP: u32 = 128;
 const DIRECT: u64 = 32;
