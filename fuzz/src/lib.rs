@@ -53,6 +53,38 @@ fn image(kind: &str) -> Vec<u8> {
     bytes
 }
 
+/// As [`KINDS`]: directories that are listed by place and by hash, with checksums and without, and in their inodes.
+const DIRECTORY_KINDS: &[&str] = &[
+    "-t ext2 -b 1024 -O ^dir_index",
+    "-t ext4 -b 1024 -O ^metadata_csum,dir_index",
+    "-t ext4 -b 1024 -O ^metadata_csum,^dir_index,inline_data -I 256",
+    "-t ext4 -b 1024 -O metadata_csum,dir_index",
+];
+
+/// Images with a directory `large` of several blocks, indexed where the kind has an index, and a directory `small`.
+pub fn directories() -> Vec<Vec<u8>> {
+    let make = |kind: &&str| {
+        let dir = std::env::temp_dir().join(format!("extant-fuzz-{}", std::process::id()));
+        for i in 0..300 {
+            std::fs::create_dir_all(dir.join(format!("tree/large/a name of some length {i}"))).expect("directories");
+        }
+        std::fs::create_dir_all(dir.join("tree/small")).expect("directories");
+        std::fs::write(dir.join("tree/small/inline"), b"").expect("a file");
+        let path = dir.join("image");
+        let mut mke2fs = Command::new("mke2fs");
+        mke2fs.args(["-q", "-F", "-d"]).arg(dir.join("tree")).args(kind.split_whitespace()).arg(&path).arg("8M");
+        let status = mke2fs.status().expect("mke2fs");
+        assert!(status.success(), "mke2fs {kind}");
+        // It builds the index; 1: something was changed.
+        let status = Command::new("e2fsck").arg("-fyD").arg(&path).output().expect("e2fsck").status;
+        assert!(status.code().is_some_and(|code| code <= 1), "e2fsck {kind}");
+        let bytes = std::fs::read(&path).expect("the image");
+        std::fs::remove_dir_all(&dir).expect("removed");
+        bytes
+    };
+    DIRECTORY_KINDS.iter().map(make).collect()
+}
+
 /// The superblock of image `n`, counted round.
 pub fn superblock(n: u8) -> SuperBlock {
     let image = &IMAGES[usize::from(n) % IMAGES.len()];

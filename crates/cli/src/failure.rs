@@ -1,12 +1,19 @@
 //! How a command fails: a message and an exit status.
 //!
+//! All messages pass [`say`], [`mention`] or [`usage_error`]. A message may contain a path of the host, a name in an
+//! image or the words of another program, so control characters are replaced there: they could drive the terminal, or
+//! forge a line.
+//!
 //! # Locking
 //! None.
 
 use std::io;
 use std::path::Path;
 
+use clap::error::{ContextKind, ContextValue};
 use extant_block::Error as DeviceError;
+
+use crate::text::shown;
 
 /// Wrong arguments; for `mount` also missing permissions.
 pub const USAGE: u8 = 1;
@@ -27,13 +34,15 @@ pub struct Failure {
     pub status: u8,
     /// Without the leading `extant:`; empty when there is nothing left to say.
     pub message: String,
+    /// Lines to print below the message.
+    pub table: Vec<String>,
 }
 
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     pub fn new(status: u8, message: impl Into<String>) -> Failure {
-        Failure { status, message: message.into() }
+        Failure { status, message: message.into(), table: Vec::new() }
     }
 
     /// An operational error.
@@ -47,7 +56,7 @@ impl Failure {
 
     /// Everything has been said.
     pub fn silent(status: u8) -> Failure {
-        Failure { status, message: String::new() }
+        Failure::new(status, "")
     }
 
     pub fn io(path: &Path, e: impl Into<io::Error>) -> Failure {
@@ -66,6 +75,7 @@ impl Failure {
     pub fn print(&self) {
         if !self.message.is_empty() {
             warn(&self.message);
+            self.table.iter().for_each(|line| say(line));
         }
     }
 }
@@ -122,17 +132,58 @@ pub fn both(done: Result<()>, closed: Result<()>) -> Result<()> {
     }
 }
 
-/// Says something on stderr.
+/// Says something on stderr, as this program.
 pub fn warn(message: &str) {
+    say(&format!("extant: {message}"));
+}
+
+/// Prints one line on stderr.
+pub fn say(line: &str) {
     use std::io::Write;
     // Nobody listening is no reason to panic.
-    let _ = writeln!(io::stderr(), "extant: {message}");
+    let _ = writeln!(io::stderr(), "{}", shown(line.as_bytes()));
+}
+
+/// Says what is wrong with the command line. clap repeats words of it, which may be names that the user has not chosen.
+pub fn usage_error(mut e: clap::Error) {
+    let plain = |text: &str| shown(text.as_bytes());
+    let words: Vec<_> = e.context().map(|(kind, value)| (kind, value.clone())).collect();
+    let word = |kind: ContextKind| match words.iter().find(|(k, _)| *k == kind) {
+        Some((_, ContextValue::String(word))) => word.clone(),
+        _ => String::new(),
+    };
+    match std::error::Error::source(&e).map(ToString::to_string) {
+        // What a value's parser says, clap prints as it is.
+        Some(cause) if cause != plain(&cause) => {
+            let (value, of) = (word(ContextKind::InvalidValue), word(ContextKind::InvalidArg));
+            say(&format!("error: invalid value '{value}' for '{of}': {cause}"));
+            return say("For more information, try '--help'.");
+        }
+        _ => {}
+    }
+    let mut replaced = false;
+    for (kind, value) in words {
+        let value = match value {
+            ContextValue::String(word) if word != plain(&word) => ContextValue::String(plain(&word)),
+            ContextValue::Strings(words) if words.iter().any(|word| *word != plain(word)) => {
+                ContextValue::Strings(words.iter().map(|word| plain(word)).collect())
+            }
+            _ => continue,
+        };
+        e.insert(kind, value);
+        replaced = true;
+    }
+    if replaced {
+        // It repeats the word, too, with styles around it.
+        e.insert(ContextKind::Suggested, ContextValue::None);
+    }
+    let _ = e.print();
 }
 
 /// Says something on stdout that nobody has to hear: it is done, whether that can be said or not.
 pub fn mention(message: &str) {
     use std::io::Write;
-    let _ = writeln!(io::stdout(), "{message}");
+    let _ = writeln!(io::stdout(), "{}", shown(message.as_bytes()));
 }
 
 /// The error's words, without "(os error 2)".

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use extant_block::Error as DeviceError;
 use extant_block::device::{KernelMount, is_locked, range_in_use};
+use extant_fuse::mount::is_dead;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -45,14 +46,24 @@ pub fn is_served(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
     is_locked(&spec.path, start, len).unwrap_or(false) && !mounts(spec).is_empty()
 }
 
+/// Whether a mount of ours writes these bytes of an image file. Beside locks of strangers for reading it has no lock
+/// that would keep another reader away.
+pub fn is_written(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
+    let writes = |m: &Mount| !m.super_options.split(',').any(|option| option == "ro") && !is_dead(&m.dir);
+    is_locked(&spec.path, start, len).unwrap_or(false) && mounts_of(spec).iter().any(writes)
+}
+
 /// Where it is mounted by us.
 fn mounts(spec: &ImageSpec) -> Vec<PathBuf> {
+    mounts_of(spec).into_iter().map(|m| m.dir).collect()
+}
+
+fn mounts_of(spec: &ImageSpec) -> Vec<Mount> {
     let path = mount_table::absolute(&spec.path);
     let wanted = ImageSpec { path: path.clone(), ..spec.clone() }.source();
     let touches = |m: &Mount| spec.partition().is_none() || m.source == path || m.source == wanted;
     let mounts = mount_table::read().unwrap_or_default();
-    let mounts = mounts.into_iter().filter(|m| m.is_extant() && m.is_trusted() && m.is_of(&path) && touches(m));
-    mounts.map(|m| m.dir).collect()
+    mounts.into_iter().filter(|m| m.is_extant() && m.is_trusted() && m.is_of(&path) && touches(m)).collect()
 }
 
 /// Who has a partition of a disk of several, if anybody: one that nobody has locked or mounted is nobody's, whoever has

@@ -308,19 +308,18 @@ fn choose_partition(
         }
     }
     let image = spec.shown();
-    match with_ext.len() {
-        1 => Ok(with_ext.remove(0)),
-        0 => Err(Failure::op(format!(
+    let message = match with_ext.len() {
+        1 => return Ok(with_ext.remove(0)),
+        0 => format!(
             "{image}: a whole disk, but none of its partitions has an ext2/3/4 superblock at its byte 1024; \
-             --partition N, -o partition=N or {image}@N takes one nevertheless:\n{}",
-            list(partitions)
-        ))),
-        n => Err(Failure::op(format!(
+             --partition N, -o partition=N or {image}@N takes one nevertheless:"
+        ),
+        n => format!(
             "{image}: a whole disk with {n} ext2/3/4 file systems; choose a partition (--partition N, -o partition=N or \
-             {image}@N):\n{}",
-            list(partitions)
-        ))),
-    }
+             {image}@N):"
+        ),
+    };
+    Err(Failure { table: list(partitions), ..Failure::op(message) })
 }
 
 /// The image from its first byte on.
@@ -367,6 +366,10 @@ fn open_window(
         return beside(holder::find(spec));
     }
     let image = spec.shown();
+    if access.read_only && access.claim == Claim::Required && holder::is_written(spec, offset, len) {
+        let (device, by) = (image.clone(), "a mount that writes it".to_owned());
+        return Err(holder::find(spec).explain(&image, DeviceError::Busy { device, by }));
+    }
     let only_read =
         || Failure::op(format!("{image}: may only be read; 'extant mount -o ro {image} DIR' mounts it read-only"));
     let clock = Clock::real();
@@ -497,11 +500,11 @@ fn find_partition(dev: &dyn BlockDevice, number: u32) -> Result<(u64, u64)> {
     let Table { partitions, .. } = partition_table(dev)?;
     let image = dev.name();
     let Some(found) = partitions.iter().find(|p| p.number == number) else {
-        return Err(Failure::op(if partitions.is_empty() {
-            format!("{image}: partition {number} wanted, but there is no partition table")
-        } else {
-            format!("{image}: no partition {number}; there are:\n{}", list(&partitions))
-        }));
+        if partitions.is_empty() {
+            return Err(Failure::op(format!("{image}: partition {number} wanted, but there is no partition table")));
+        }
+        let table = list(&partitions);
+        return Err(Failure { table, ..Failure::op(format!("{image}: no partition {number}; there are:")) });
     };
     Ok(place_of(found))
 }
@@ -512,13 +515,13 @@ fn place_of(partition: &Partition) -> (u64, u64) {
 }
 
 /// A table of partitions: number, start, size, type, label.
-pub fn list(partitions: &[Partition]) -> String {
-    let mut out = format!("{:>4} {:>16} {:>10}  {}", "N", "START (bytes)", "SIZE", "TYPE");
+pub fn list(partitions: &[Partition]) -> Vec<String> {
+    let mut lines = vec![format!("{:>4} {:>16} {:>10}  {}", "N", "START (bytes)", "SIZE", "TYPE")];
     for p in partitions {
         let label = if p.label.is_empty() { String::new() } else { format!("  \"{}\"", shown(p.label.as_bytes())) };
-        out += &format!("\n{:>4} {:>16} {:>10}  {}{label}", p.number, p.start, size::human(p.len), p.type_name);
+        lines.push(format!("{:>4} {:>16} {:>10}  {}{label}", p.number, p.start, size::human(p.len), p.type_name));
     }
-    out
+    lines
 }
 
 impl ImageArgs {
@@ -575,7 +578,7 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<
 
 /// [`Filesystem::mount`], with its messages on standard error and a plain word for what is no file system at all.
 pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
-    mount_quietly(dev, MountOptions { messages: Messages::to_stderr("extant"), ..options })
+    mount_quietly(dev, MountOptions { messages: Messages::new(warn), ..options })
 }
 
 /// As [`mount`], without its messages.
@@ -650,6 +653,27 @@ pub fn walk(fs: &Filesystem, path: &[u8], follow: bool) -> std::result::Result<I
     // What begins with a slash would be counted from the root.
     let below = below.iter().position(|b| *b != b'/').map_or(&b""[..], |at| &below[at..]);
     if below.is_empty() { Ok(inode) } else { fs.walk_at(&inode, below, follow) }
+}
+
+/// Extended attributes by full name.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The values of one file's attributes are in memory together. Each of them may have an inode of its own.
+const XATTRS_BYTES_MAX: usize = 16 << 20;
+
+/// All attributes of a file.
+pub fn xattrs(fs: &Filesystem, inode: &InodeRef) -> std::result::Result<Xattrs, Error> {
+    let (mut xattrs, mut bytes) = (Xattrs::new(), 0);
+    for name in fs.list_xattrs(inode)? {
+        let value = fs.get_xattr(inode, &name)?;
+        bytes += name.len() + value.len();
+        if bytes > XATTRS_BYTES_MAX {
+            let detail = format!("more than {} MiB of attributes; 'xattr get' reads one", XATTRS_BYTES_MAX >> 20);
+            return Err(Error::NoMemory { detail });
+        }
+        xattrs.push((name, value));
+    }
+    Ok(xattrs)
 }
 
 /// What is said of a file of which only a part could be read.

@@ -7,7 +7,7 @@
 //! [`beside`] (a look at it nevertheless), [`opened`] (which images we have), [`owner`] (whom files belong to),
 //! [`cgroup`] (how much memory there may be), [`log`] (messages of a server in the background), [`place`]
 //! (`IMAGE:PATH`), [`program`] (this one, started again), [`formats`] (what is no ext), [`source_date`] (reproducible
-//! images), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`size`], [`text`] and
+//! images), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`words`] (of a script's line), [`size`], [`text`] and
 //! [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
@@ -22,6 +22,8 @@
 //! # Locking
 //! None.
 #![forbid(unsafe_code)]
+// Messages go through `failure`, output through `text::Output`.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod args;
 mod beside;
@@ -50,6 +52,7 @@ mod source_date;
 mod status;
 mod text;
 mod when;
+mod words;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -84,7 +87,7 @@ fn main() -> ExitCode {
         Some("umount.fuse.extant" | "umount.fuseblk.extant" | "umount.extant") => {
             parse::<UnmountHelper>(args).and_then(|helper| helper.map_or(Ok(()), commands::unmount::run_helper))
         }
-        Some(sandbox::AGENT) => sandbox::run_agent(Path::new(args.get(1).map_or(OsStr::new(""), |dir| dir))),
+        Some(sandbox::AGENT) => sandbox::run_agent(&args[1..]),
         _ => parse::<Cli>(args).and_then(|cli| cli.map_or(Ok(()), |cli| run(cli.command))),
     };
     let status = match result {
@@ -102,14 +105,16 @@ fn main() -> ExitCode {
 fn parse<P: Parser>(args: Vec<OsString>) -> Result<Option<P>> {
     match P::try_parse_from(args) {
         Ok(parsed) => Ok(Some(parsed)),
-        Err(e) => {
-            // To stdout for help, to stderr for mistakes.
-            let _ = e.print();
-            match e.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(None),
-                _ => Err(Failure::silent(failure::USAGE)),
+        Err(e) => match e.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                let _ = e.print();
+                Ok(None)
             }
-        }
+            _ => {
+                failure::usage_error(e);
+                Err(Failure::silent(failure::USAGE))
+            }
+        },
     }
 }
 

@@ -1,6 +1,9 @@
 //! What the kernel has mounted, for unmounting: `/proc/self/mountinfo`. Without /proc, a mount of ours is found by its
 //! directory.
 //!
+//! Main types: [`Mount`], one line of the table; [`Found`], a mount and the mount point that it is on top of, resolved
+//! once.
+//!
 //! # Locking
 //! None.
 
@@ -8,8 +11,7 @@ use std::collections::HashSet;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use extant_fuse::kernel_uid;
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use extant_fuse::{MountPoint, Top, kernel_uid};
 
 use crate::failure::{Failure, MOUNT, Result};
 use crate::image::ImageSpec;
@@ -19,7 +21,9 @@ use crate::text;
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// `major:minor`, which no other mount has at the same time.
+    /// Which no other mount has at the same time.
+    pub id: u64,
+    /// `major:minor`, which no other file system has at the same time.
     pub device: String,
     pub dir: PathBuf,
     /// Of the mount itself: `rw,nosuid`.
@@ -89,8 +93,10 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let dash = fields.iter().position(|f| *f == b"-")?;
     let text = |i: usize| fields.get(i).map(|f| String::from_utf8_lossy(f).into_owned());
     let super_options = text(dash + 3).unwrap_or_default();
+    let id = text(0)?.parse().ok()?;
     let user_id = super_options.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok());
     Some(Mount {
+        id,
         device: text(2)?,
         dir: unescape(fields.get(4)?),
         options: text(5)?,
@@ -132,71 +138,92 @@ pub fn absolute(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(|| in_its_directory(path)).unwrap_or_else(|| path.into())
 }
 
-/// `path` without symbolic links on the way to its last name. Asks nothing of what is mounted there.
+/// `path` without symbolic links on the way to its last name.
 fn in_its_directory(path: &Path) -> Option<PathBuf> {
     let parent = path.parent()?;
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     Some(parent.canonicalize().ok()?.join(path.file_name()?))
 }
 
+/// A mount, and where it is on top.
+#[derive(Debug)]
+pub struct Found {
+    pub mount: Mount,
+    pub point: MountPoint,
+    pub top: Top,
+}
+
 /// The mount on top at `path`, a directory; or, if it is an image, the newest mount of it by this user or by root.
 /// Fails when those are of several partitions of a disk that is named as a whole.
-pub fn find(path: &Path) -> Result<Option<Mount>> {
+pub fn find(path: &Path) -> Result<Option<Found>> {
     // First without a look at what is mounted there: its server may not answer.
-    if let Some(dir) = in_its_directory(path)
-        && let Some(mount) = find_at(&dir)?
+    if let Ok(point) = MountPoint::open(path)
+        && let Ok(found) = find_at(point)?
     {
-        return Ok(Some(mount));
+        return Ok(Some(found));
     }
     let spec = ImageSpec::parse(path.as_os_str());
     let image = ImageSpec { path: absolute(&spec.path), ..spec }.resolved().source();
-    let path = absolute(path);
     let mounts = read()?;
-    if let Some(mount) = mounts.iter().rfind(|m| m.dir == path) {
-        return Ok(Some(mount.clone()));
-    }
     let mut of: Vec<&Mount> = mounts.iter().filter(|m| m.is_extant() && m.is_trusted() && m.is_of(&image)).collect();
     let Some(newest) = of.pop() else { return Ok(None) };
-    if of.iter().all(|m| m.source == newest.source) {
-        return Ok(Some(newest.clone()));
-    }
     let shown = |path: &Path| text::shown(path.as_os_str().as_bytes());
     let one = |m: &Mount| format!("{} on {}", shown(&m.source), shown(&m.dir));
-    let all = of.into_iter().chain([newest]).map(one).collect::<Vec<_>>().join(", ");
-    Err(Failure::new(MOUNT, format!("{}: several partitions are mounted ({all}): name one", shown(&image))))
+    if of.iter().any(|m| m.source != newest.source) {
+        let all = of.into_iter().chain([newest]).map(one).collect::<Vec<_>>().join(", ");
+        return Err(Failure::new(
+            MOUNT,
+            format!("{}: several partitions are mounted ({all}): name one", shown(&image)),
+        ));
+    }
+    let found = MountPoint::open(&newest.dir).ok().map(find_at).transpose()?.and_then(std::result::Result::ok);
+    match found.filter(|found| found.mount.id == newest.id) {
+        Some(found) => Ok(Some(found)),
+        None => Err(Failure::new(MOUNT, format!("{}: another mount covers it: unmount that first", one(newest)))),
+    }
 }
 
-/// The mount on top at `dir`, an absolute path without symbolic links. Asks nothing of what is mounted there.
-pub fn find_at(dir: &Path) -> Result<Option<Mount>> {
-    match read() {
-        Ok(all) => Ok(all.into_iter().rfind(|m| m.dir == dir)),
-        Err(e) if proc_is_missing() => without_table(dir).ok_or(e).map(Some),
-        Err(e) => Err(e),
-    }
+/// The mount on top at `point`, or the point again. Asks nothing of what is mounted there.
+pub fn find_at(point: MountPoint) -> Result<std::result::Result<Found, MountPoint>> {
+    let Ok(top) = point.top() else { return Ok(Err(point)) };
+    let is = |m: &Mount| match top.id {
+        Some(id) => top.is_mount && m.id == id,
+        // Before Linux 5.8.
+        None => m.dir == point.path() && m.device == number(top.device),
+    };
+    let mount = match read() {
+        Ok(all) => all.into_iter().rfind(is),
+        Err(e) if proc_is_missing() => Some(without_table(&point, top).ok_or(e)?),
+        Err(e) => return Err(e),
+    };
+    Ok(match mount {
+        Some(mount) => Ok(Found { mount, point, top }),
+        None => Err(point),
+    })
 }
 
 fn proc_is_missing() -> bool {
     !Path::new("/proc/self").exists()
 }
 
-/// The device number of what is mounted on `dir`, if anything is. Asks nothing of it.
-pub fn device_at(dir: &Path) -> Option<String> {
-    let stat = statx(CWD, dir, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE).ok()?;
-    let mounted = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
-    mounted.then(|| format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor))
+/// A device's number as the table shows it.
+pub fn number((major, minor): (u32, u32)) -> String {
+    format!("{major}:{minor}")
 }
 
-/// A mount of ours on `dir`, found by the directory's device where /proc is missing. The status file of its server
-/// shows that it is ours; the image is unknown.
-fn without_table(dir: &Path) -> Option<Mount> {
-    let (device, me) = (device_at(dir)?, kernel_uid().as_raw());
-    Watch::open(&device, me).is_some().then(|| Mount {
+/// A mount of ours at `point`, found by the device on top where /proc is missing. The status file of its server shows
+/// that it is ours; the image is unknown.
+fn without_table(point: &MountPoint, top: Top) -> Option<Mount> {
+    let (device, me) = (number(top.device), kernel_uid().as_raw());
+    let ours = top.is_mount && Watch::open(&device, me).is_some();
+    ours.then(|| Mount {
+        id: top.id.unwrap_or(0),
         device,
-        dir: dir.into(),
+        dir: point.path().into(),
         options: String::new(),
         super_options: String::new(),
         fs_type: "fuse.extant".into(),
-        source: dir.into(),
+        source: point.path().into(),
         user_id: Some(me),
     })
 }
@@ -210,7 +237,7 @@ mod tests {
         let line = b"99 28 0:57 / /mnt/a\\040b rw,nosuid,nodev shared:7 - fuse.extant /img/x\\134y.img \
                      rw,user_id=1000,group_id=100,default_permissions";
         let mount = parse(line).unwrap();
-        assert_eq!(mount.device, "0:57");
+        assert_eq!((mount.id, mount.device.as_str()), (99, "0:57"));
         assert_eq!(mount.dir, Path::new("/mnt/a b"));
         assert_eq!(mount.source, Path::new("/img/x\\y.img"));
         assert_eq!((mount.user_id, mount.options.as_str()), (Some(1000), "rw,nosuid,nodev"));

@@ -19,8 +19,9 @@
 //! seccomp reaches all threads at once. Landlock and capabilities are each thread's own: those that start before the
 //! mount stands begin with giving them up ([`prepare`]), those that start later inherit.
 //!
-//! Unmounting at a signal takes a privilege, or the set-user-ID program fusermount3. A second process does that, and
-//! only that, for this mount alone ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
+//! Unmounting at a signal takes a privilege, or the set-user-ID program fusermount3; and to see in /proc whether a
+//! caller is privileged takes the right to trace it. A second process does these two things, and only these, for this
+//! mount alone ([`extant_fuse::Agent`], [`AGENT`]); it never sees the image.
 //!
 //! What it does not do: it is no container. Files that are open, attributes of files by their names, memory and
 //! processor time are not restricted. With CAP_SYS_NICE the server may move other processes between processors, or give
@@ -30,6 +31,7 @@
 //! None.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -187,13 +189,18 @@ const PR_GET_IO_FLUSHER: i32 = 58;
 const PRCTLS: [i32; 5] =
     [libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS, PR_SET_IO_FLUSHER, PR_GET_IO_FLUSHER, libc::PR_SET_VMA];
 
-/// What [`crate::main`] does under the name [`AGENT`].
-pub fn run_agent(dir: &Path) -> Result<(), Failure> {
+/// What [`crate::main`] does under the name [`AGENT`]. `args`: the mount point's path, the major and the minor number
+/// of the mount's device.
+pub fn run_agent(args: &[OsString]) -> Result<(), Failure> {
+    let number = |arg: &OsString| arg.to_str()?.parse().ok();
+    let [dir, major, minor] = args else { return Err(Failure::usage("not to be called by hand")) };
+    let (dir, device) = (Path::new(dir), number(major).zip(number(minor)));
+    let device = device.ok_or(Failure::usage("not the numbers of a device"))?;
     // Who ends the server by a signal to its group or session wants an unmount, which is ours to do.
     let _stop = Stop::watch();
     let _ = std::fs::write("/proc/self/comm", AGENT);
     crate::serve::let_go_of_files();
-    extant_fuse::serve_agent(dir).map_err(|e| Failure::io(dir, e))
+    extant_fuse::serve_agent(dir, device).map_err(|e| Failure::io(dir, e))
 }
 
 /// To be called before the first thread is started: from now on each begins with giving up what is its own to give up.
@@ -211,8 +218,10 @@ pub fn prepare(device: Option<&Path>) {
 /// from now on. Err: what could not be done, with everything else done.
 pub fn enter(unmounter: &Unmounter) -> Result<(), String> {
     // First: without it there would be no way to end at a signal.
+    let (major, minor) = unmounter.device().ok_or("no process to unmount with: the device is unknown")?;
     let mut command = Command::new(program::itself());
-    command.arg0(AGENT).arg(unmounter.path()).current_dir("/").process_group(0);
+    command.arg0(AGENT).arg(unmounter.path()).args([major, minor].map(|n| n.to_string()));
+    command.current_dir("/").process_group(0);
     let agent = Agent::start(command).map_err(|e| format!("no process to unmount with: {e}"))?;
     unmounter.delegate(agent);
     // seccomp last: it would stop the others.
@@ -326,8 +335,17 @@ fn checked(process: u32) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler:
 mod tests {
     use super::*;
     use std::io::ErrorKind::PermissionDenied;
-    use std::os::unix::net::UnixDatagram;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
     use std::process::Stdio;
+
+    /// What a process inside is told of those outside.
+    const OUTSIDE: &str = "EXTANT_TEST_OUTSIDE";
+
+    /// The abstract address of a socket for datagrams: a name is one socket's, whatever its kind.
+    fn datagram_address(name: &str) -> SocketAddr {
+        SocketAddr::from_abstract_name(format!("{name}-datagrams")).expect("a name")
+    }
 
     /// What each thread inside finds: of another process, for there is no way back.
     #[test]
@@ -373,13 +391,72 @@ mod tests {
         println!("all was refused");
     }
 
-    #[test]
-    fn what_is_given_up_is_refused_to_every_thread() {
+    /// Runs an ignored test in a process of its own.
+    fn run_inside(test: &str, outside: &str) {
         let exe = std::env::current_exe().expect("this test");
-        let args = ["--exact", "sandbox::tests::inside", "--ignored", "--nocapture", "--test-threads=1"];
-        let done = Command::new(exe).args(args).stdin(Stdio::null()).output().expect("started");
+        let name = format!("sandbox::tests::{test}");
+        let args = ["--exact", &name, "--ignored", "--nocapture", "--test-threads=1"];
+        let done = Command::new(exe).args(args).env(OUTSIDE, outside).stdin(Stdio::null()).output().expect("started");
         let said = String::from_utf8_lossy(&done.stdout);
         assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
         assert!(said.contains("all was refused"), "{said}");
+    }
+
+    #[test]
+    fn what_is_given_up_is_refused_to_every_thread() {
+        run_inside("inside", "");
+    }
+
+    /// Whether the kernel's Landlock has `rules`.
+    fn has_landlock(rules: impl FnOnce(Ruleset) -> Result<Ruleset, landlock::RulesetError>) -> bool {
+        rules(Ruleset::default().set_compatibility(CompatLevel::HardRequirement)).and_then(Ruleset::create).is_ok()
+    }
+
+    /// Without the filter of system calls, which refuses all of it before Landlock is asked.
+    #[test]
+    #[ignore = "landlock_alone_keeps_the_server_from_other_processes runs it in a process of its own"]
+    fn inside_landlock() {
+        let outside = std::env::var(OUTSIDE).expect("set");
+        let [port, name, process] = outside.split(' ').collect::<Vec<_>>().try_into().expect("three words");
+        let address = SocketAddr::from_abstract_name(name).expect("a name");
+        let process = rustix::process::Pid::from_raw(process.parse().expect("a number")).expect("a process");
+        let tcp = || std::net::TcpStream::connect(format!("127.0.0.1:{port}")).map(drop);
+        let stream = || UnixStream::connect_addr(&address).map(drop);
+        let datagram = || UnixDatagram::unbound()?.send_to_addr(b"x", &datagram_address(name)).map(drop);
+        let signal = || rustix::process::test_kill_process(process).map_err(std::io::Error::from);
+        let reached = [tcp(), stream(), datagram(), signal()];
+        assert!(reached.iter().all(Result::is_ok), "outside of the sandbox: {reached:?}");
+        prepare(None);
+        confine_files().expect("confined");
+        let refused = |what: &str, done: std::io::Result<()>| {
+            assert_eq!(done.as_ref().map_err(std::io::Error::kind).err(), Some(PermissionDenied), "{what}: {done:?}");
+        };
+        refused("a file", std::fs::read("/etc/passwd").map(drop));
+        if has_landlock(|rules| rules.handle_access(AccessNet::from_all(ABI::V4))) {
+            refused("TCP, connect", tcp());
+            refused("TCP, listen", std::net::TcpListener::bind("127.0.0.1:0").map(drop));
+        }
+        if has_landlock(|rules| rules.scope(Scope::from_all(ABI::V6))) {
+            refused("an abstract socket", stream());
+            refused("an abstract socket of datagrams", datagram());
+            refused("a signal", signal());
+            rustix::process::test_kill_process(rustix::process::getpid()).expect("a signal to itself");
+        }
+        println!("all was refused");
+    }
+
+    #[test]
+    fn landlock_alone_keeps_the_server_from_other_processes() {
+        if !has_landlock(|rules| rules.handle_access(AccessFs::from_all(ABI::V1))) {
+            eprintln!("skipped: no Landlock");
+            return;
+        }
+        let process = std::process::id();
+        let name = format!("extant-test-{process}");
+        let _stream = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).expect("a name")).expect("bound");
+        let _datagrams = UnixDatagram::bind_addr(&datagram_address(&name)).expect("bound");
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let port = tcp.local_addr().expect("bound").port();
+        run_inside("inside_landlock", &format!("{port} {name} {process}"));
     }
 }

@@ -1,8 +1,8 @@
 //! The process behind a mount.
 //!
-//! Order: open the image (which claims it) → mount the file system (replay and all) → mount on the directory → say so →
-//! give up what is not needed any more ([`crate::sandbox`]) → serve → the file system's unmount (in the server's
-//! `destroy`) → let go of the image → say how it went ([`crate::status`]).
+//! Order: resolve the mount point, once → open the image (which claims it) → mount the file system (replay and all) →
+//! mount on the directory → say so → give up what is not needed any more ([`crate::sandbox`]) → serve → the file
+//! system's unmount (in the server's `destroy`) → let go of the image → say how it went ([`crate::status`]).
 //!
 //! A block device is mounted as `fuseblk` by root: then umount(2) waits for the server, and syncfs(2) works. The kernel
 //! claims the device itself for such a mount, so ours ends right before it ([`Claim`]).
@@ -23,7 +23,9 @@ use std::sync::{Arc, Weak};
 
 use extant_block::device::{Engine, FileDevice, GateDevice, IoMode, OpenOptions};
 use extant_fs::{Filesystem, JournalDevice, Mounted, probe_superblock};
-use extant_fuse::{Errno, FsServer, FuseError, MountKind, ServerOptions, Session, Unmounter, kernel_gid, kernel_uid};
+use extant_fuse::{
+    Errno, FsServer, FuseError, MountKind, MountPoint, ServerOptions, Session, Unmounter, kernel_gid, kernel_uid,
+};
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -49,6 +51,7 @@ pub const MOUNTED: &[u8] = b"mounted\n";
 pub struct Job {
     /// With an absolute path.
     pub spec: ImageSpec,
+    /// The mount point's path, for messages.
     pub dir: PathBuf,
     pub config: MountConfig,
     /// What `config` was read from, for a remount to compare with.
@@ -60,11 +63,8 @@ pub struct Job {
     pub stats: Option<(PathBuf, Recorded)>,
 }
 
-/// Mounts and serves until the mount is gone.
-pub fn serve(job: Job) -> Result<()> {
-    if job.background {
-        let_go_of_files();
-    }
+/// Mounts at `point`, and serves until the mount is gone.
+pub fn serve(job: Job, point: MountPoint) -> Result<()> {
     enough_files()?;
     // Started as /proc/self/exe, it would be called "exe" by whoever lists processes.
     let _ = std::fs::write("/proc/self/comm", "extant");
@@ -77,7 +77,7 @@ pub fn serve(job: Job) -> Result<()> {
     let stats = job.stats.as_ref().and_then(|(file, _)| create_stats(file));
     let probe = job.stats.as_ref().map(|(_, recorded)| Probe::start(&fs, *recorded));
     let shared = Arc::clone(&fs);
-    let result = run(&job, root, fs, claim);
+    let result = run(&job, point, root, fs, claim);
     if let (Some(probe), Some(file), Some((path, _))) = (probe, stats, &job.stats) {
         write_stats(probe, &shared, file, path);
     }
@@ -105,7 +105,7 @@ pub fn let_go_of_files() {
         }
     };
     for fd in open.into_iter().filter(|fd| *fd > 2) {
-        // The directory's own is closed by now. Nothing of ours is open yet.
+        // The directory's own is closed by now.
         let _ = nix::unistd::close(fd);
     }
 }
@@ -206,6 +206,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
 #[allow(clippy::type_complexity)]
 fn run(
     job: &Job,
+    point: MountPoint,
     root: bool,
     fs: Mounted,
     claim: Option<Claim>,
@@ -219,11 +220,12 @@ fn run(
     fuse.kind = kind;
     fuse.fsname = match kind {
         // The kernel opens it.
-        MountKind::FuseBlk { .. } => job.spec.path.to_string_lossy().into_owned(),
-        MountKind::Fuse => job.spec.source().to_string_lossy().into_owned(),
+        MountKind::FuseBlk { .. } => job.spec.path.clone().into(),
+        MountKind::Fuse => job.spec.source().into(),
     };
     fuse.read_only |= fs.is_read_only();
-    fuse.allow_other = config.allow_other.unwrap_or(root);
+    // Where nobody checks permissions, users who may enter may do everything.
+    fuse.allow_other = config.allow_other.unwrap_or(root && config.checks_permissions());
     fuse.default_permissions = config.checks_permissions();
     let mut options = server_options(config, root);
     options.bmap = job.spec.part == Part::Any && matches!(kind, MountKind::FuseBlk { .. });
@@ -235,12 +237,10 @@ fn run(
             return Err(give_up(format!("{image}{at}: {e}")));
         }
     };
-    // Resolved before there is a mount on it: to look into it takes a server that serves.
-    let dir = mount_table::absolute(&job.dir);
     // From the mount on a signal unmounts: one that comes before the thread is there waits for it.
     let signals = Signals::new(signals::ending());
     let mount = || {
-        let mounted = Session::mount(server.clone(), &job.dir, &fuse);
+        let mounted = Session::mount_at(server.clone(), &point, &fuse);
         mounted.map_err(|e| give_up(format!("{image}: {}", explain(&e))))
     };
     let session = match claim {
@@ -254,13 +254,12 @@ fn run(
     };
     server.set_notifier(session.notifier());
     server.set_hold(session.hold());
+    server.set_callers(session.callers());
     let unmounter = session.unmounter();
-    let device = match mount_table::find_at(&dir) {
-        Ok(mount) => mount.filter(|m| m.is_extant()).map(|m| m.device),
-        // Without a table: what is there is ours, or was.
-        Err(_) => mount_table::device_at(&dir),
-    };
-    let status = device.as_deref().and_then(|device| ServerStatus::create(device, &job.options));
+    // It would keep the file system busy that the mount point is in.
+    drop(point);
+    let device = unmounter.device().map(mount_table::number);
+    let status = device.and_then(|device| ServerStatus::create(&device, &job.options));
     // Neither is possible inside the sandbox.
     let log = if job.background {
         leave_session();

@@ -9,8 +9,9 @@
 //!   one descriptor: in `/tmp` anybody can be first to make one of that name;
 //! - first line: `serving`, with the mount's options on the next (a remount asks what is in effect); then `unmounted`,
 //!   or `failed` with the error on the lines that follow;
-//! - it is locked (flock) from the moment it has its name until the server has let go of the image, or has died. Who
-//!   gets the lock knows that the server is done; if the file then still says `serving`, it died.
+//! - the server has it locked from the moment it has its name until it has let go of the image, or has died. The lock
+//!   is one of a process (fcntl), so the kernel says whose it is: the server has ended when that process has no lock
+//!   any more, whoever else has one then. If the file then still says `serving`, the server died.
 //!
 //! The server removes the file when all went well; who waits has it open already. Without such a directory there is no
 //! file; an unmount then waits for the lock on the image, and looks whether that says of itself that it is complete
@@ -21,16 +22,20 @@
 //! The kernel gives a mount's number away again before its server has ended, so two servers may meet at one name: who
 //! gives or takes a name has the directory locked meanwhile.
 //!
+//! Another user's file tells what that user likes, and its lock may be anybody's from the beginning: an unmount does
+//! not wait for it without end ([`crate::commands::unmount`]), nor for a lock on another user's directory.
+//!
 //! # Locking
-//! flock, as above; the directory's last, for two system calls.
+//! fcntl's of the file, as above; the directory's (flock), for two system calls.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use extant_fuse::kernel_uid;
+use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat, renameat, statat,
     unlinkat,
@@ -104,7 +109,19 @@ pub fn own_directory() -> Option<(OwnedFd, PathBuf)> {
     })
 }
 
-/// The server's side.
+/// A lock of a whole file.
+fn whole(kind: i32) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
+/// The server's side. While it has its file, the process must not open that again: it would lose the lock when it
+/// closes the other one.
 #[derive(Debug)]
 pub struct ServerStatus {
     file: File,
@@ -120,7 +137,7 @@ impl ServerStatus {
         let temporary = format!(".{device}.{}", std::process::id());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(&dir, &temporary, flags, Mode::RUSR | Mode::WUSR).ok()?);
-        let ready = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        let ready = fcntl(&file, FcntlArg::F_SETLK(&whole(libc::F_WRLCK))).is_ok()
             && file.write_all(format!("serving\n{options}\n").as_bytes()).is_ok()
             && alone_in(&dir, || renameat(&dir, &temporary, &dir, device)).is_ok();
         if !ready {
@@ -141,21 +158,23 @@ impl ServerStatus {
             .seek(SeekFrom::Start(0))
             .and_then(|_| self.file.write_all(text.as_bytes()))
             .and_then(|()| self.file.set_len(text.len() as u64));
+        // With the first descriptor that is closed, the lock goes. Only then is the directory waited for, which its
+        // owner may have locked.
+        let Ok(unlocked) = self.file.try_clone() else { return };
+        drop(self.file);
         if result.is_ok() && written.is_ok() {
-            remove(&self.file, &self.dir, &self.name);
+            alone_in(&self.dir, || remove(&unlocked, &self.dir, &self.name));
         }
     }
 }
 
 /// Removes the name of `file`, unless another mount has got the number, and with it the name.
 fn remove(file: &File, dir: &OwnedFd, name: &str) {
-    alone_in(dir, || {
-        if let (Ok(a), Ok(b)) = (file.metadata(), statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
-            && (a.dev(), a.ino()) == (b.st_dev, b.st_ino)
-        {
-            let _ = unlinkat(dir, name, AtFlags::empty());
-        }
-    });
+    if let (Ok(a), Ok(b)) = (file.metadata(), statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
+        && (a.dev(), a.ino()) == (b.st_dev, b.st_ino)
+    {
+        let _ = unlinkat(dir, name, AtFlags::empty());
+    }
 }
 
 /// Nobody else gives or takes a name in `dir` meanwhile: what has the name now still has it when it goes. A lock that
@@ -181,6 +200,8 @@ pub struct Watch {
     file: File,
     dir: OwnedFd,
     name: String,
+    /// The process that had the file locked at first.
+    server: Option<i32>,
 }
 
 /// How a server ended.
@@ -195,7 +216,7 @@ pub enum Ended {
 }
 
 impl Watch {
-    /// Opened before unmounting. `uid`: who mounted.
+    /// Opened before unmounting. `uid`: who mounted. `None`, too, where nobody can say who has a lock.
     pub fn open(device: &str, uid: u32) -> Option<Watch> {
         directories(uid).iter().find_map(|dir| {
             let dir = open_private(dir, uid)?;
@@ -203,13 +224,16 @@ impl Watch {
             let file = openat(&dir, device, flags, Mode::empty()).ok()?;
             let st = fstat(&file).ok()?;
             let sound = st.st_uid == shown_owner(uid) && FileType::from_raw_mode(st.st_mode) == FileType::RegularFile;
-            sound.then(|| Watch { file: file.into(), dir, name: device.to_owned() })
+            let server = holder(&file).ok()?;
+            sound.then(|| Watch { file: file.into(), dir, name: device.to_owned(), server })
         })
     }
 
     /// `None` while the server is at work.
     pub fn poll(&mut self) -> Option<Ended> {
-        flock(&self.file, FlockOperation::NonBlockingLockShared).ok()?;
+        if self.server.is_some() && holder(&self.file).ok()? == self.server {
+            return None;
+        }
         let (word, rest) = self.read();
         Some(match word.as_str() {
             "unmounted" => Ended::Unmounted,
@@ -234,32 +258,26 @@ impl Watch {
         (word.to_owned(), rest.trim_end().to_owned())
     }
 
-    /// Removes what a server that failed or died has left, if it is ours to remove.
+    /// Removes what a server that failed or died has left, if it is ours to remove. A lock on the directory, which may
+    /// be another user's, is not waited for: the next server of that number replaces the file.
     pub fn clear(self) {
-        remove(&self.file, &self.dir, &self.name);
+        if_alone_in(&self.dir, || remove(&self.file, &self.dir, &self.name));
     }
+}
+
+/// The process that may write `file` by its lock; 0 for one that is in another namespace of processes.
+fn holder(file: impl AsFd) -> nix::Result<Option<i32>> {
+    let mut lock = whole(libc::F_RDLCK);
+    // As an open file: among the locks of a process, its own would not count.
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
+    Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use extant_base::clock::Clock;
     use extant_base::task;
 
     use super::*;
-
-    /// How it ended. A test beside this one that is about to execute something holds all locks for a moment longer.
-    fn ended(watch: &mut Watch) -> Ended {
-        let clock = Clock::real();
-        loop {
-            match watch.poll() {
-                Some(ended) => return ended,
-                None if clock.now_ns() < 10_000_000_000 => clock.sleep(Duration::from_millis(1)),
-                None => panic!("it has ended"),
-            }
-        }
-    }
 
     #[test]
     fn a_server_is_waited_for() {
@@ -270,19 +288,19 @@ mod tests {
         assert_eq!(watch.poll(), None);
         assert_eq!(watch.options().as_deref(), Some("noatime,cache=64M"));
         server.finish(Ok(()));
-        assert_eq!(ended(&mut watch), Ended::Unmounted);
+        assert_eq!(watch.poll(), Some(Ended::Unmounted));
         assert_eq!(watch.options(), None);
         assert!(Watch::open(&device, uid).is_none());
 
         let server = ServerStatus::create(&device, "").expect("again");
         let mut watch = Watch::open(&device, uid).expect("the file is there");
         server.finish(Err("disk.img: no\nspace".into()));
-        assert_eq!(ended(&mut watch), Ended::Failed("disk.img: no\nspace".into()));
+        assert_eq!(watch.poll(), Some(Ended::Failed("disk.img: no\nspace".into())));
 
         let server = ServerStatus::create(&device, "").expect("replaces it");
         let mut watch = Watch::open(&device, uid).expect("the file is there");
         drop(server);
-        assert_eq!(ended(&mut watch), Ended::Died);
+        assert_eq!(watch.poll(), Some(Ended::Died));
         watch.clear();
         assert!(Watch::open(&device, uid).is_none());
     }

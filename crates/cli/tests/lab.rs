@@ -153,7 +153,7 @@ fn rounds_on_real_mounts_and_again() {
     assert_eq!(order(&all), order(&trials(&again)), "the same seed, the same order");
     assert_eq!(std::fs::read_dir(dir.text("")).expect("list").count(), 2, "images are gone");
     // Another test's may be there meanwhile.
-    let mounts = || std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let mounts = || std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("mounts");
     wait_until("the lab's mounts to go", || !mounts().contains("extant-lab-"));
 }
 
@@ -360,7 +360,7 @@ fn contestants_that_die_or_hang_fail_and_leave_nothing() {
             assert_eq!(failed, trial["contestant"]["label"] == "fake", "{trial}");
             assert!(!failed || trial["outcome"]["why"].as_str().is_some_and(|w| w.contains(why)), "{trial}");
         }
-        let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+        let mounts = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("mounts");
         assert!(!mounts.contains(&dir.text("m.img")), "{why}: nothing is left mounted");
     }
 }
@@ -386,7 +386,7 @@ fn an_interrupted_run_leaves_finished_trials_and_nothing_else() {
     assert_eq!(run.wait().expect("ended").code(), Some(130));
     assert!(trials(&out).iter().all(|t| t["outcome"]["state"] == "checked"));
     assert!(!Path::new(&dir.text("k.img")).exists(), "the image is gone");
-    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    let mounts = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("mounts");
     let loops = std::process::Command::new("losetup").arg("-a").output().expect("losetup").stdout;
     let image = dir.text("k.img");
     assert!(!mounts.contains(&image) && !String::from_utf8_lossy(&loops).contains(&image));
@@ -441,7 +441,7 @@ fn memory_is_the_same_for_all() {
     let tiny = ["--rounds=1", "--warmup=0", "--memory=4M", "-t", &kernel, "-t", &mount];
     extant(&small(&dir.text("tiny"), &engine, &tiny)).fails(8, &["out of memory"]);
     let loops = std::process::Command::new("losetup").arg("-a").output().expect("losetup").stdout;
-    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    let mounts = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("mounts");
     let root = dir.text("");
     assert!(!String::from_utf8_lossy(&loops).contains(&root) && !mounts.contains(&root), "{mounts}");
     for image in ["e.img", "k.img", "m.img"] {

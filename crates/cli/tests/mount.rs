@@ -204,6 +204,93 @@ fn an_image_has_one_writer() {
     fsck_clean(&place.image);
 }
 
+/// A process that has an image locked, by a descriptor that is opened as `mode` says.
+struct Locker(Child);
+
+impl Locker {
+    fn new(user: &str, image: &str, mode: &str, command: &str) -> Locker {
+        let script = "import fcntl, struct, sys; f = open(sys.argv[1], sys.argv[2]); \
+                      lock = struct.pack('hhqqi4x', fcntl.F_RDLCK, 0, 0, 0, 0); F_OFD_SETLK = 37; \
+                      fcntl.fcntl(f, F_OFD_SETLK if sys.argv[3] == 'ofd' else fcntl.F_SETLK, lock); \
+                      print('locked', flush=True); sys.stdin.read()";
+        let mut child = Command::new("setpriv")
+            .args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups", common::python()])
+            .args(["-c", script, image, mode, command])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut said = [0; 7];
+        child.stdout.take().expect("piped").read_exact(&mut said).expect("locked");
+        Locker(child)
+    }
+}
+
+impl Drop for Locker {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn read_locks_of_those_who_may_only_read_an_image_do_not_block_its_mount() {
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let modes = |dir: u32, image: u32| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(place.dir.path("."), PermissionsExt::from_mode(dir)).expect("mode");
+        std::fs::set_permissions(&place.image, PermissionsExt::from_mode(image)).expect("mode");
+    };
+    modes(0o755, 0o644);
+    let other = place.dir.text("other");
+    std::fs::create_dir(&other).expect("directory");
+    let file = place.dir.text("file");
+    std::fs::write(&file, "text").expect("written");
+    for command in ["posix", "ofd"] {
+        let _stranger = Locker::new("65534", &place.image, "rb", command);
+        place.mount(&[]).ok();
+        std::fs::write(place.at(command), "new").expect("written");
+        // All others are kept away as ever.
+        extant(&["mount", &place.image, &other]).fails(32, &["disk.img: in use: mounted on "]);
+        extant(&["mount", "-o", "ro", &place.image, &other]).fails(32, &["disk.img: in use: mounted on "]);
+        extant(&["cat", &place.image, "big"]).fails(8, &["disk.img: in use: mounted on "]);
+        extant(&["cp", &file, &format!("{}:/", place.image)]).fails(8, &["disk.img: in use: mounted on "]);
+        place.unmount().ok();
+        extant(&["cp", &file, &format!("{}:/", place.image)]).ok();
+        fsck_clean(&place.image);
+        assert_eq!(extant(&["cat", &place.image, command]).ok(), "new");
+    }
+    // Whoever may write it counts: by a descriptor, or as its owner.
+    modes(0o755, 0o666);
+    for (user, mode) in [("65534", "r+b"), ("0", "rb"), ("0", "r+b")] {
+        for command in ["posix", "ofd"] {
+            let _holder = Locker::new(user, &place.image, mode, command);
+            place.mount(&[]).fails(32, &["disk.img: in use"]);
+            assert!(!place.mounted());
+        }
+    }
+}
+
+#[test]
+fn unmount_finds_an_image_whose_name_is_not_utf_8() {
+    use std::os::unix::ffi::OsStrExt;
+    let Some(place) = Place::new("ext4", &[]) else { return };
+    let image = place.dir.path("").join(std::ffi::OsStr::from_bytes(b"od\xffd, \\name.img"));
+    std::fs::rename(&place.image, &image).expect("renamed");
+    let extant = |args: &[&std::ffi::OsStr]| Command::new(extant_path()).args(args).output().expect("started");
+    let mounted = extant(&["mount".as_ref(), image.as_ref(), place.mnt.as_ref()]);
+    assert_eq!((mounted.status.code(), &*mounted.stderr), (Some(0), &b""[..]));
+    std::fs::write(place.at("new"), "new").expect("written");
+    let unmounted = extant(&["unmount".as_ref(), image.as_ref()]);
+    let said = String::from_utf8_lossy(&unmounted.stderr);
+    assert_eq!((unmounted.status.code(), place.mounted()), (Some(0), false), "{said}");
+    std::fs::rename(&image, &place.image).expect("renamed");
+    fsck_clean(&place.image);
+}
+
 #[test]
 fn a_busy_mount_stays() {
     let Some(place) = Place::new("ext4", &[]) else { return };
@@ -360,7 +447,7 @@ fn block_devices() {
     let place = &on.place;
     for round in 0..3 {
         extant(&["mount", &device, &place.mnt]).ok();
-        let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let mounts = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("mounts");
         let line = mounts.lines().find(|l| l.contains(&place.mnt)).expect("the mount").to_owned();
         assert!(line.starts_with(&format!("{device} {} fuseblk.extant ", place.mnt)), "{line}");
         extant(&["cat", &device, "big"]).fails(8, &[&device, "in use: mounted on "]);

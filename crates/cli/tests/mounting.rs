@@ -64,20 +64,15 @@ fn a_fakeroot_mount_takes_any_owner_and_mode_from_anybody() {
     assert!(stat.contains("User:    12   Group:    34") && stat.contains("Mode:  06755"), "{stat}");
 }
 
-/// Runs a script with mount(8)'s helpers installed, where nobody else sees them. What other tests have mounted is not
-/// kept there: their unmounts would wait for the script.
+/// Runs a script with mount(8)'s helpers installed, where nobody else sees them.
 fn with_helpers(dir: &Dir, script: &str, args: &[&str]) -> Option<Ran> {
     let links = dir.text("helpers");
     std::fs::create_dir_all(&links).expect("directory");
     for name in ["mount.fuse.extant", "mount.fuseblk.extant", "umount.fuse.extant", "umount.fuseblk.extant"] {
         let _ = std::os::unix::fs::symlink(extant_path(), format!("{links}/{name}"));
     }
-    let others = "awk -v own=$1 '$3 ~ /extant/ && index($2, own) != 1 { print $2 }' /proc/self/mounts";
-    let whole = format!(
-        "set -e; {others} | xargs -r umount -i -l; shift; mount --bind $1 $(readlink -f /sbin); shift; {script}"
-    );
-    let own = dir.text("");
-    let all = [&["--mount", "sh", "-c", &whole, "sh", &own, &links], args].concat();
+    let whole = format!("set -e; mount --bind $1 $(readlink -f /sbin); shift; {script}");
+    let all = [&["--mount", "sh", "-c", &whole, "sh", &links], args].concat();
     if run("unshare", &["--mount", "true"]).code != Some(0) {
         eprintln!("skipped: no mount namespaces");
         return None;
@@ -104,6 +99,90 @@ fn umount_8_returns_when_everything_is_in_the_image() {
         assert!(debugfs(&format!("{copy}{i}"), &format!("stat /new{i}")).contains("Size: 8000000"));
     }
 }
+
+/// The user who mounted waits for the lock of the server's status file, with every kind of lock: one is his as soon as
+/// the server has ended. That of its directory he has all along.
+#[test]
+fn unmount_by_root_does_not_wait_for_a_lock_of_the_user_who_mounted() {
+    if skipped() {
+        return;
+    }
+    for killed in [false, true] {
+        let dir = Dir::new();
+        let image = dir.empty_image("disk.img", &[]);
+        std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o755)).expect("mode");
+        let (mnt, _mounts) = place(&dir, "mnt");
+        tool("chown", &["65534", &image, &mnt]);
+        let program = dir.text("extant");
+        common::copy_program(&program);
+        let mounted = as_nobody(&["env", "-u", "XDG_RUNTIME_DIR", &program, "mount", "-v", &image, &mnt]);
+        if mounted.err.contains("fusermount3") {
+            return eprintln!("skipped: an ordinary user cannot mount: {}", mounted.err);
+        }
+        let said = mounted.ok();
+        let server = said.lines().next().and_then(|line| line.rsplit(' ').next()).expect("a number").to_owned();
+        let table = std::fs::read_to_string("/proc/thread-self/mountinfo").expect("table");
+        let line = table.lines().find(|line| line.contains(&mnt)).expect("mounted");
+        let word = format!("/tmp/extant-65534/{}", line.split(' ').nth(2).expect("a device"));
+        let mut locker = Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", common::python(), "-c", LOCKER, &word])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut said = String::new();
+        let out = locker.stdout.take().expect("piped");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut said).expect("said");
+        assert_eq!(said, "waiting\n");
+        if killed {
+            tool("kill", &["-s", "STOP", &server]);
+        }
+        let at = mnt.clone();
+        let unmount = task::spawn("unmount", move || in_time(&["unmount", &at])).expect("started");
+        if killed {
+            wait_until("the unmount", || !is_mount_point(Path::new(&mnt)));
+            tool("kill", &["-s", "KILL", &server]);
+        }
+        let unmounted = unmount.join().expect("ended");
+        drop(locker.stdin.take());
+        assert!(locker.wait().expect("waited").success());
+        if killed {
+            unmounted.fails(2, &["disk.img: the server had died"]);
+        } else {
+            unmounted.ok();
+            fsck_clean(&image);
+        }
+    }
+}
+
+/// Says "waiting" when each lock is waited for, or had, by a process of its own.
+const LOCKER: &str = "
+import fcntl, os, signal, struct, sys, time
+path = sys.argv[1]
+F_OFD_SETLKW = 38
+lock = struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0)
+locks = [
+    lambda: fcntl.flock(os.open(os.path.dirname(path), os.O_RDONLY), fcntl.LOCK_EX),
+    lambda: fcntl.flock(os.open(path, os.O_RDWR), fcntl.LOCK_EX),
+    lambda: fcntl.lockf(os.open(path, os.O_RDWR), fcntl.LOCK_EX),
+    lambda: fcntl.fcntl(os.open(path, os.O_RDWR), F_OFD_SETLKW, lock),
+]
+children = []
+for take in locks:
+    child = os.fork()
+    if child == 0:
+        take()
+        signal.pause()
+    children.append(child)
+def sleeps(child):
+    return open(f'/proc/{child}/stat').read().rsplit(') ', 1)[1][0] == 'S'
+while not all(sleeps(child) for child in children):
+    time.sleep(0.01)
+print('waiting', flush=True)
+sys.stdin.read()
+for child in children:
+    os.kill(child, signal.SIGKILL)
+";
 
 #[test]
 fn a_mount_is_told_where_and_needs_no_type() {
@@ -188,7 +267,7 @@ fn a_partition_of_a_device_is_a_block_device_to_the_kernel() {
         let part = format!("{device}@2");
         let tried = std::panic::catch_unwind(|| {
             extant(&["mount", "-o", "loop", &part, &mnt]).ok();
-            let table = std::fs::read_to_string("/proc/mounts").expect("table");
+            let table = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("table");
             let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
             assert!(line.contains(" fuseblk.extant "), "{line}");
             std::fs::write(format!("{mnt}/{partitioned}"), "x").expect("written");
@@ -459,7 +538,7 @@ fn a_remount_turns_writing_off_and_on() {
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     // As after an unmount, while it is mounted.
     fsck_clean(&image);
-    let table = std::fs::read_to_string("/proc/mounts").expect("table");
+    let table = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("table");
     let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
     assert!(line.contains(" ro,nosuid,nodev,noexec"), "{line}");
     // Somebody else may write by now.
@@ -488,7 +567,7 @@ fn a_remount_turns_writing_off_and_on() {
     drop(open);
     remount("remount,rw").ok();
     std::fs::write(format!("{mnt}/then"), "x").expect("writable");
-    let table = std::fs::read_to_string("/proc/mounts").expect("table");
+    let table = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("table");
     let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted");
     assert!(line.contains(" rw,nosuid,nodev,noexec"), "{line}");
     extant(&["unmount", &mnt]).ok();
@@ -547,7 +626,7 @@ fn words_of_fstab_are_taken_and_mistakes_answered_in_a_line() {
     ] {
         extant(&["mount", "-o", options, &image, &mnt]).ok();
         std::fs::write(format!("{mnt}/new"), options).expect("written");
-        let table = std::fs::read_to_string("/proc/mounts").expect("table");
+        let table = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("table");
         let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
         assert_eq!(line.contains("nosuid") && line.contains("nodev"), options != "dev,suid", "{line}");
         assert_eq!(line.contains("dirsync"), options.contains("dirsync"), "{line}");
@@ -694,7 +773,7 @@ fn a_remount_changes_what_it_says_or_fails() {
     let image = dir.image("ext4", &[]);
     let (mnt, _mounts) = place(&dir, "mnt");
     let line = || {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("table");
+        let table = std::fs::read_to_string("/proc/thread-self/mountinfo").expect("table");
         table.lines().find(|line| line.contains(&mnt)).expect("mounted").to_owned()
     };
     extant(&["mount", "-o", "noatime,commit=60,sync,cache=64M", &image, &mnt]).ok();

@@ -1,5 +1,5 @@
-//! Mounts that another mount namespace has, too. A namespace is a copy of all that is mounted, so these tests have a
-//! program of their own, and one at a time: nobody else's mount is in two places meanwhile.
+//! Mounts that another mount namespace has, too. A namespace begins as a copy of all that is mounted; of what a test
+//! mounts, only a process of that test gets copies ([`extant_testkit::mount`]).
 
 mod common;
 
@@ -7,19 +7,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::{Dir, Unmounted, extant, extant_path, fsck_clean, in_time, run, wait_until};
-use extant_base::sync::{LockClass, Mutex, MutexGuard};
 use extant_testkit::mount::{fuse_works, is_mount_point};
 use rustix::process::geteuid;
 
-/// The only test that runs; `None` where it cannot.
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    static CLASS: LockClass = LockClass::new("alone", 0);
-    static ONE: Mutex<()> = Mutex::new(&CLASS, ());
-    if !fuse_works() || !geteuid().is_root() {
+fn skipped() -> bool {
+    let skip = !fuse_works() || !geteuid().is_root();
+    if skip {
         eprintln!("skipped: needs root and /dev/fuse");
-        return None;
     }
-    Some(ONE.lock())
+    skip
 }
 
 fn place(dir: &Dir) -> (String, Unmounted) {
@@ -32,8 +28,16 @@ struct Elsewhere(Child);
 
 impl Elsewhere {
     fn new() -> Option<Elsewhere> {
-        let mut child = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sleep", "300"])
+        Elsewhere::of("/proc/thread-self/ns/mnt")
+    }
+
+    /// A copy of another mount namespace.
+    fn of(namespace: &str) -> Option<Elsewhere> {
+        // Opened here, where "self" is the caller.
+        let namespace = std::fs::canonicalize(Path::new(namespace).parent().expect("a folder")).expect("a process");
+        let mut child = Command::new("nsenter")
+            .arg(format!("--mount={}/mnt", namespace.display()))
+            .args(["unshare", "--mount", "--propagation", "private", "sleep", "300"])
             .stdin(Stdio::null())
             .spawn()
             .expect("spawn");
@@ -68,7 +72,9 @@ impl Drop for Elsewhere {
 
 #[test]
 fn an_unmount_does_not_wait_for_another_mount_namespace() {
-    let Some(_alone) = alone() else { return };
+    if skipped() {
+        return;
+    }
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let (mnt, _mounts) = place(&dir);
@@ -83,10 +89,29 @@ fn an_unmount_does_not_wait_for_another_mount_namespace() {
     fsck_clean(&image);
 }
 
+/// Any program may make a mount namespace while a test has something mounted. The first thread's namespace is the one
+/// that the test program was started in.
+#[test]
+fn mounts_of_a_test_are_not_copied_into_the_namespaces_of_other_programs() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.image("ext4", &[]);
+    let (mnt, _mounts) = place(&dir);
+    extant(&["mount", &image, &mnt]).ok();
+    let Some(other) = Elsewhere::of(&format!("/proc/{0}/task/{0}/ns/mnt", std::process::id())) else { return };
+    assert!(is_mount_point(Path::new(&mnt)) && !other.has_mounted(&mnt));
+    in_time(&["unmount", &mnt]).ok();
+    fsck_clean(&image);
+}
+
 /// mount(8) and umount(8) leave it to their helpers to enter what `-N` names.
 #[test]
 fn helpers_work_in_the_mount_namespace_that_they_are_told() {
-    let Some(_alone) = alone() else { return };
+    if skipped() {
+        return;
+    }
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);
     let (mnt, _mounts) = place(&dir);

@@ -337,6 +337,25 @@ fn scripts() {
 }
 
 /// All lines or none, whatever the journal's format.
+/// Line breaks among them, which no other quoting can have in a line.
+#[test]
+fn a_script_names_files_with_any_bytes() {
+    let dir = Dir::new();
+    let image = dir.empty_image("disk.img", &[]);
+    let host = dir.text("on the\nhost");
+    std::fs::write(&host, "text").expect("file");
+    let lines = format!(
+        "mkdir $'/a\\nb\\'\\e[2J\\xff'\nput '{}'$'on the\\nhost' $'/a\\nb\\'\\033[2J\\377/\\t'\n",
+        dir.text("")
+    );
+    script(&image, &[], &lines).ok();
+    let found = extant(&["find", &image, "-type", "f", "-print0"]);
+    assert_eq!(found.out, b"/a\nb'\x1b[2J\xff/\t\0");
+    script(&image, &[], "mkdir $'/x\\q'\n").fails(1, &["line 1", "unknown escape"]);
+    script(&image, &[], "mkdir $'/x\n").fails(1, &["line 1", "without its pair"]);
+    fsck_clean(&image);
+}
+
 #[test]
 fn atomic_scripts() {
     for options in [&["-b", "1024"][..], &["-O", "^64bit,^metadata_csum", "-b", "4096"]] {

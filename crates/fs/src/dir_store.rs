@@ -311,7 +311,7 @@ impl DirStore for DirView<'_> {
         let mut map = self.dir.map.write();
         if let Err(e) = map.insert(&view, handle, LogicalBlock(lblk), block, 1, false) {
             drop(map);
-            let freed = self.fs.free_blocks(handle, block, 1);
+            let freed = self.fs.free_blocks(handle, self.dir.ino, block, 1);
             self.fs.whole(handle, freed)?;
             return Err(e);
         }

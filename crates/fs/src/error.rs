@@ -242,6 +242,12 @@ pub enum Error {
         /// The answer of the system.
         source: Arc<std::io::Error>,
     },
+    /// What is asked for would take more memory than there is for it, however much the image holds (ENOMEM).
+    #[error("{detail}")]
+    NoMemory {
+        /// Which limit is exceeded, and what to do about it.
+        detail: String,
+    },
     /// An image that cannot be mounted, with its name in front.
     #[error("{image}: {source}")]
     Mount {

@@ -391,6 +391,8 @@ impl<'a> Applier<'a> {
         let mut desc = InodeDesc::parse(&bytes, ino, &fs.geo)?;
         let same = match there {
             Some(old) if old.generation == desc.generation && old.file_type() == desc.file_type() => Some(old),
+            // Without its root there is no mount, which would be found when the replay has been written.
+            _ if ino == InodeNr::ROOT => return corrupt("this cannot replace the root directory".to_owned()),
             Some(other) => {
                 self.free(other)?;
                 None

@@ -28,16 +28,15 @@ use crate::groups::Groups;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::map::es::{EsCache, EsStats};
-use crate::ops::credits;
 use crate::ops::sync::asks::Asks;
 use crate::ops::sync::policy::SyncPolicy;
 use crate::ops::writeback::Completed;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::recover::CleanUp;
+use crate::reports::ErrorReports;
 use crate::reserve::Reserve;
 use crate::state::MountState;
-use crate::super_block::{read_super_at, write_super};
 use crate::threads::Threads;
 use crate::xattr::SharedBlocks;
 
@@ -121,9 +120,8 @@ pub struct Filesystem {
     pub(crate) frozen: AtomicBool,
     /// The unmount writes the superblock, and nobody after it.
     pub(crate) closing: AtomicBool,
-    /// Errors of which the superblock on the device, and the log, have still to be told.
-    pub(crate) errors_unwritten: AtomicBool,
-    pub(crate) errors_unlogged: AtomicBool,
+    /// Errors of which the superblock on the device, the log and the messages have still to tell.
+    pub(crate) reports: ErrorReports,
     pub(crate) on_error: OnError,
     pub(crate) evictions: Mutex<VecDeque<Arc<Inode>>>,
     pub(crate) evict_work: Condvar,
@@ -277,7 +275,7 @@ impl Filesystem {
     /// A handle, if it can be had without waiting.
     pub(crate) fn try_start(&self, credits: u32) -> Option<Handle> {
         self.before_handle().ok()?;
-        if self.errors_unlogged.load(Ordering::Acquire) {
+        if self.reports.is_unlogged() {
             return None;
         }
         self.journal.try_start(credits.min(self.journal.max_credits()))
@@ -291,23 +289,13 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The mount goes on after an error (`errors=continue`): a transaction has its fields, too, or a checkpoint of an
-    /// older superblock would take them off the device.
-    fn log_errors(&self) -> Result<()> {
-        if !self.errors_unlogged.load(Ordering::Acquire) || !self.errors_unlogged.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let mut handle = self.journal.start(credits::SUPER)?;
-        let r = self.modify_superblock(&mut handle, |_| ());
-        self.end(handle, r)
-    }
-
     /// Runs an operation's changes under a handle, which is finished however it ends: an operation that fails has taken
     /// back what it did, or called [`Filesystem::whole`]. Only a panic is neither, and aborts the journal.
     pub(crate) fn transact_whole<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
         let mut handle = self.start(credits)?;
         let r = change(&mut handle);
         handle.finish();
+        self.note_damaged_groups();
         r
     }
 
@@ -330,6 +318,7 @@ impl Filesystem {
             }
             _ => handle.finish(),
         }
+        self.note_damaged_groups();
         r
     }
 
@@ -353,150 +342,14 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Called with every error that comes up to an operation: if the image is at fault, `errors=` decides.
-    pub(crate) fn note_error(&self, e: &Error) {
-        if e.is_corruption() {
-            self.record_error(e);
-        }
-    }
-
-    /// A change was cut short by a device that did not read, and left blocks that nobody owns: harmless, but for e2fsck
-    /// to find, which looks only where it is told to (Linux: `ext4_std_error`).
-    pub(crate) fn note_cut_short(&self, e: &Error) {
-        if matches!(e, Error::Device(_)) {
-            self.record_error(e);
-        }
-    }
-
-    /// Groups that the allocator goes on without.
-    pub(crate) fn note_damaged_groups(&self) {
-        for e in self.groups.take_damage() {
-            self.record_error(&e);
-        }
-    }
-
-    pub(crate) fn record_error(&self, e: &Error) {
-        self.record_error_of(e, None);
-    }
-
-    /// As [`Filesystem::record_error`]; `of` is the inode that was worked on, if the error itself names none.
-    pub(crate) fn record_error_of(&self, e: &Error, of: Option<InodeNr>) {
-        if self.gives_up(e) {
-            return;
-        }
-        let (ino, block) = e.place();
-        let ino = ino.or(of);
-        let block = block.or_else(|| Some(BlockNr(e.device_offset()? >> self.geo.block_bits)));
-        self.stats.errors.inc();
-        extant_base::trace_point!(ext4_error; "image={} error={}", self.image(), e);
-        self.tell_superblock(e, ino, block);
-        self.options.messages.say(format_args!("{}: {}", self.image(), e));
-        // A mount that is read-only anyway has nothing that could be lost, and writes nothing.
-        let failed = self.on_error == OnError::RemountReadOnly && (self.fail(e) || self.state.has_failed());
-        if failed && !self.keeps_errors() {
-            // As the kernel: what was not durable when the damage was found never is.
-            self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
-        }
-    }
-
-    /// Whether a mount that cleans up ends by this error ([`CleanUp`]). Then nothing that is not durable ever
-    /// is, and the next one finds the same orphans: called before the handle ends that met it.
-    fn gives_up(&self, e: &Error) -> bool {
-        let fails = self.clean_up.fails(e);
-        if fails {
-            self.journal.give_up(&extant_journal::Error::Aborted { cause: e.to_string() });
-        }
-        fails
-    }
-
-    /// Errors are for later: while the mount is frozen nothing is written, and nobody writes the superblock besides an
-    /// unmount, or behind it.
-    fn keeps_errors(&self) -> bool {
-        self.is_frozen() || self.closing.load(Ordering::SeqCst)
-    }
-
-    /// The mount is not frozen any more, or goes on after all: what was met meanwhile is told.
-    pub(crate) fn tell_kept_errors(&self) {
-        self.write_errors();
-        if self.state.has_failed()
-            && let Err(e) = self.state.acknowledge()
-        {
-            self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
-        }
-    }
-
-    /// The superblock's error fields, in memory and on the device.
-    fn tell_superblock(&self, e: &Error, ino: Option<InodeNr>, block: Option<BlockNr>) {
-        let event = extant_ondisk::superblock::ErrorEvent {
-            time: self.now().seconds,
-            ino: ino.map_or(0, |i| i.0),
-            block: block.map_or(0, |b| b.0),
-            function: e.check(),
-            line: 0,
-            code: e.cause_code(),
-        };
-        self.sb.lock().record_error(&event);
-        if self.state.may_write_superblock() {
-            self.errors_unlogged.store(true, Ordering::Release);
-            self.errors_unwritten.store(true, Ordering::SeqCst);
-            self.write_errors();
-        }
-    }
-
-    /// Tells the superblock on the device of errors, at once, or when the commit or checkpoint ends that writes now:
-    /// whatever happens next, the next mount and e2fsck know. Only of that; what else has changed of it in memory
-    /// belongs to transactions. Best effort: a device that fails here has been reported already, and may be why.
-    ///
-    /// Nothing while [`Filesystem::keeps_errors`], or what is read here would come over what a thaw or an unmount
-    /// writes. That is looked at with the log in hand: a freeze and an unmount say so first and take the log then, so
-    /// none of this is under way when they write. What turns a mount writable again writes all of the superblock.
-    pub(crate) fn write_errors(&self) {
-        let unwritten = || self.errors_unwritten.load(Ordering::SeqCst);
-        let due = || unwritten() && !self.keeps_errors() && self.state.may_write_superblock();
-        // Whoever lets go of the log comes here again, so this must not be left to the second look alone.
-        if !due() {
-            return;
-        }
-        self.journal.alone(|| {
-            if due() {
-                self.write_unwritten_errors();
-            }
-        });
-    }
-
-    /// The same by who freezes or closes the mount, once he has written the superblock: he holds `s_umount` and nothing
-    /// else, and waits for whoever has the log, because nobody writes them later.
-    pub(crate) fn write_kept_errors(&self) {
-        self.journal.alone_at_last(|| self.write_unwritten_errors());
-    }
-
-    /// The caller holds the log.
-    fn write_unwritten_errors(&self) {
-        if self.errors_unwritten.swap(false, Ordering::SeqCst) {
-            let at = self.sb_place.0.0 * u64::from(self.geo.block_size) + self.sb_place.1 as u64;
-            if let Ok(mut on_disk) = read_super_at(&*self.dev, at) {
-                on_disk.copy_errors_from(&self.sb.lock());
-                let _ = write_super(&*self.dev, &on_disk, self.sb_place);
-            }
-        }
-    }
-
     /// From here on the mount is read-only, and acknowledges nothing any more that is not durable. The first reason
     /// counts.
-    fn fail(&self, e: &Error) -> bool {
+    pub(crate) fn fail(&self, e: &Error) -> bool {
         let first = self.state.fail(e);
         if first {
             self.options.messages.say(format_args!("{}: {e}; the mount is read-only from here on", self.image()));
         }
         first
-    }
-
-    /// Passes a result on, noting an error that blames the image.
-    pub(crate) fn watch<T>(&self, r: Result<T>) -> Result<T> {
-        if let Err(e) = &r {
-            self.note_error(e);
-        }
-        r
     }
 
     /// Stops trusting what is in memory (an operation panicked, say): nothing more reaches the log, the mount is
@@ -518,7 +371,7 @@ impl Filesystem {
         let e = Error::from(error);
         if self.fail(&e) {
             let block = e.device_offset().map(|at| BlockNr(at >> self.geo.block_bits));
-            self.tell_superblock(&e, None, block);
+            let _ = self.tell_superblock(&e, None, block); // said by `fail`
         }
     }
 

@@ -32,6 +32,9 @@ use crate::error::{Damage, Error, Result};
 static DESC_CLASS: LockClass = LockClass::new("group descriptor", 72);
 static DAMAGE_CLASS: LockClass = LockClass::new("group damage", 206);
 
+/// Errors that wait to be noted.
+const DAMAGE_MAX: usize = 64;
+
 /// What the placement of directories wants to know of some groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -103,6 +106,10 @@ pub struct Prepared {
     desc: (Arc<Buffer>, usize),
 }
 
+/// As many groups as a file system of 2 TiB has with blocks of 1 KiB take 60 MiB. Only a larger one has more, unless
+/// its groups are smaller than a bitmap block can describe.
+const GROUPS_MAX: u64 = 1 << 18;
+
 pub struct Groups {
     pub cache: Arc<BufferCache>,
     pub geo: Geometry,
@@ -120,6 +127,14 @@ pub struct Groups {
 impl Groups {
     /// Reads and checks every descriptor. With `rescue` a damaged one costs its group, and not all of them.
     pub fn load(cache: Arc<BufferCache>, geo: Geometry, rescue: bool) -> Result<Groups> {
+        // However little of a group the image has: a descriptor of zeroes is a hole.
+        let full_size = (8 * u64::from(geo.block_size)) << geo.cluster_bits;
+        let most = (geo.blocks_count / full_size + 1).max(GROUPS_MAX);
+        if u64::from(geo.group_count()) > most {
+            let (count, size) = (geo.group_count(), geo.blocks_per_group);
+            let detail = format!("{count} groups of {size} blocks: no more than {most} are remembered");
+            return Err(Error::NoMemory { detail });
+        }
         let mut descs = Vec::with_capacity(geo.group_count() as usize);
         let mut lost = BTreeMap::new();
         let per_block = geo.descs_per_block().max(1);
@@ -317,7 +332,18 @@ impl Groups {
         Ok(Prepared { bitmap: self.inode_bitmap(group)?, desc: self.desc_buffer(group)? })
     }
 
-    /// Errors of groups that allocations went on without, to be noted where no lock is held.
+    /// Damage that something went on in spite of, to be noted where no lock is held. Beyond [`DAMAGE_MAX`] at a time it
+    /// is not remembered: a single map may be wrong in millions of places.
+    pub fn keep_damage(&self, e: Error) {
+        let mut damage = self.damage.lock();
+        if damage.len() < DAMAGE_MAX {
+            damage.push(e);
+        }
+        drop(damage);
+        self.has_damage.store(true, Ordering::Release);
+    }
+
+    /// What [`Groups::keep_damage`] has kept, and errors of groups that allocations went on without.
     pub fn take_damage(&self) -> Vec<Error> {
         if !self.has_damage.swap(false, Ordering::AcqRel) {
             return Vec::new();
@@ -412,8 +438,7 @@ impl GroupStore for Groups {
     }
 
     fn damaged(&self, _group: GroupNr, error: &Error) {
-        self.damage.lock().push(error.clone());
-        self.has_damage.store(true, Ordering::Release);
+        self.keep_damage(error.clone());
     }
 
     fn prepare(&self, _handle: &mut Handle, group: GroupNr) -> Result<Prepared> {
@@ -459,6 +484,7 @@ mod tests {
 
     use extant_base::{sim, task};
     use extant_mballoc::{Request, RequestFlags};
+    use extant_ondisk::InodeNr;
 
     use super::*;
     use crate::forgetful::Forgetful;
@@ -556,8 +582,9 @@ mod tests {
             assert_eq!((got.start.0, got.len), (start, len));
         }
         fs.sync().expect("sync");
-        let (freed, _) =
-            forgetful.run_until(&fs, 3, || fs.transact(8, |handle| fs.free_blocks(handle, BlockNr(border.0 - 3), 8)));
+        let (freed, _) = forgetful.run_until(&fs, 3, || {
+            fs.transact(8, |handle| fs.free_blocks(handle, InodeNr::ROOT, BlockNr(border.0 - 3), 8))
+        });
         assert!(freed.is_ok() && !fs.is_read_only(), "{freed:?}");
         assert_eq!(fs.alloc.free_blocks(), free);
         fs.unmount().expect("unmount");
@@ -616,7 +643,7 @@ mod tests {
                 let goal = fs.geo.first_block_of_group(group);
                 let mut handle = fs.start(8).expect("handle");
                 let got = fs.alloc.allocate(&mut handle, &Request::metadata(Some(goal), 1)).expect("space");
-                fs.free_blocks(&mut handle, got.start, 1).expect("freed");
+                fs.free_blocks(&mut handle, InodeNr::ROOT, got.start, 1).expect("freed");
                 handle.finish();
             }
         };

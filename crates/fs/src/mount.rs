@@ -41,6 +41,7 @@ use crate::ops::writeback::Completed;
 use crate::options::{COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::recover::{CleanUp, Use, clean_orphans, lend_journal, log_of, recover};
+use crate::reports::ErrorReports;
 use crate::reserve::Reserve;
 use crate::state::MountState;
 use crate::super_block::{check_after_replay, read_super_at};
@@ -380,8 +381,7 @@ impl Parts {
             umount: Mutex::new(&filesystem::UMOUNT_CLASS, None),
             frozen: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            errors_unwritten: AtomicBool::new(false),
-            errors_unlogged: AtomicBool::new(false),
+            reports: ErrorReports::new(),
             on_error,
             evictions: Mutex::new(&filesystem::EVICT_CLASS, VecDeque::new()),
             evict_work: Condvar::new(),

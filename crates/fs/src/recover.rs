@@ -216,7 +216,7 @@ pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> 
         }
         superblock.set_csum(if geo.metadata_csum { LogCsum::V3 } else { superblock.csum() });
     }
-    Ok(LogLocation { superblock, blocks: Arc::new(file.map().blocks().collect()) })
+    Ok(LogLocation { superblock, map: Arc::new(file.map().clone()) })
 }
 
 /// What a device that does not read does to a mount that cleans up: see [`clean_orphans`].
@@ -237,6 +237,9 @@ impl CleanUp {
         fails
     }
 }
+
+/// What an inode takes while it is in use.
+const ORPHAN_BYTES: usize = 2048;
 
 /// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash.
 ///
@@ -274,6 +277,14 @@ fn find_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
         }
         return Ok(());
     }
+    let most = (fs.budget.limit() / 2) as usize / ORPHAN_BYTES;
+    let too_many = |found: &[InodeRef]| match found.len() < most {
+        true => Ok(()),
+        false => {
+            let detail = format!("more than {most} orphans: more memory is needed (cache=), or let e2fsck delete them");
+            Err(Error::NoMemory { detail })
+        }
+    };
     let mut seen = HashSet::new();
     let mut next = head;
     while let Some(ino) = next {
@@ -283,6 +294,7 @@ fn find_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
             Err(Error::corrupt(Damage::Orphans, format!("on the list after {} others", found.len())).of(ino))
         };
         let Some(inode) = unless_damaged(fs, read)? else { break };
+        too_many(found)?;
         next = match inode.meta.read().desc.dtime {
             0 => None,
             n => Some(InodeNr(n)),
@@ -305,6 +317,7 @@ fn find_orphans(fs: &Arc<Filesystem>, found: &mut Vec<InodeRef>) -> Result<()> {
         }
     }
     for ino in in_slots {
+        too_many(found)?;
         found.extend(unless_damaged(fs, fs.iget_orphan(ino))?);
     }
     Ok(())

@@ -13,7 +13,7 @@ use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_mballoc::{Request, RequestFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
-use extant_ondisk::{BlockNr, GroupNr, InodeNr};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
@@ -166,6 +166,12 @@ impl Filesystem {
                 return damaged(format!("a directory of {} bytes with blocks for {most}", desc.size));
             }
         }
+        // What lies behind the size is not looked at: such a directory would be shorter than it is, or empty.
+        let whole = desc.size > 0 && desc.size.is_multiple_of(u64::from(self.geo.block_size));
+        let inline = desc.flags.contains(InodeFlags::INLINE_DATA);
+        if desc.is_dir() && desc.links > 0 && !whole && !inline && !self.options.rescue {
+            return damaged(format!("a directory of {} bytes, which are no whole blocks", desc.size));
+        }
         Ok(())
     }
 
@@ -240,6 +246,8 @@ pub(crate) struct MapView<'a> {
     goal_group: GroupNr,
     /// The data blocks are metadata to the journal (directories, symlinks): freeing them needs revokes.
     journalled: bool,
+    /// The whole map goes, whatever is wrong with it.
+    gives_up: bool,
     /// The nodes that were read last, the newest first: who changes some of them has read them all before, and must not
     /// find in the middle that one has left the memory and cannot be read again.
     held: RefCell<[Option<Arc<Buffer>>; HELD]>,
@@ -251,7 +259,12 @@ const HELD: usize = 8;
 impl<'a> MapView<'a> {
     fn new(fs: &'a Filesystem, ino: InodeNr, regular: bool) -> MapView<'a> {
         let goal_group = GroupNr((ino.0 - 1) / fs.geo.inodes_per_group);
-        MapView { fs, ino, goal_group, journalled: !regular, held: RefCell::default() }
+        MapView { fs, ino, goal_group, journalled: !regular, gives_up: false, held: RefCell::default() }
+    }
+
+    /// The same for a map that goes as a whole: what it hides by damage is lost, and noted.
+    pub(crate) fn giving_up(self) -> MapView<'a> {
+        MapView { gives_up: true, ..self }
     }
 
     fn hold(&self, buffer: &Arc<Buffer>) {
@@ -319,17 +332,56 @@ impl MapStore for MapView<'_> {
     }
 
     fn free_meta(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {
-        handle.forget(block);
-        self.fs.free_blocks(handle, block, 1)
+        // In this order: what is not freed keeps its place in the log.
+        for _ in self.fs.free_blocks(handle, self.ino, block, 1)? {
+            handle.forget(block);
+        }
+        Ok(())
     }
 
     fn free_data(&self, handle: &mut Handle, start: BlockNr, len: u32) -> Result<()> {
+        let freed = self.fs.free_blocks(handle, self.ino, start, len)?;
         if self.journalled {
-            for i in 0..u64::from(len) {
-                handle.forget(BlockNr(start.0 + i));
+            for (start, len) in freed {
+                (0..u64::from(len)).for_each(|i| handle.forget(BlockNr(start.0 + i)));
             }
         }
-        self.fs.free_blocks(handle, start, len)
+        Ok(())
+    }
+
+    fn check_in_use(&self, block: BlockNr) -> Result<()> {
+        let in_bitmap = match self.fs.geo.group_of_block(block).filter(|_| self.gives_up) {
+            // A map that is damaged may lead anywhere. A bitmap that is damaged, too, says nothing; whether it is one
+            // finds out who uses it.
+            Some((group, index)) => match self.fs.groups.block_bitmap(group) {
+                Ok(bitmap) => {
+                    bitmap.read(|bytes| !bitmap::is_clear(bytes, index..index + 1)) || {
+                        let _ = self.fs.alloc.check_free(block, 1);
+                        self.fs.alloc.is_bad(group)
+                    }
+                }
+                Err(e) if e.is_corruption() => true,
+                Err(e) => return Err(e),
+            },
+            None => true,
+        };
+        if !in_bitmap || self.fs.alloc.is_known_free(block) {
+            let detail = "a block of the map is free";
+            return Err(Error::corrupt(Damage::Map, detail).of(self.ino).at(block));
+        }
+        Ok(())
+    }
+
+    fn gives_up(&self) -> bool {
+        self.gives_up
+    }
+
+    fn passes(&self, e: &Error) -> bool {
+        let passes = self.gives_up && e.is_corruption();
+        if passes {
+            self.fs.groups.keep_damage(e.clone().of(self.ino));
+        }
+        passes
     }
 
     fn has_credits(&self, handle: &mut Handle, blocks: u32) -> bool {
@@ -371,12 +423,72 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Frees blocks under `handle`; they can be allocated again once its transaction is durable.
-    pub(crate) fn free_blocks(&self, handle: &mut Handle, start: BlockNr, len: u32) -> Result<()> {
-        for (s, l) in self.alloc.free(handle, start, u64::from(len))? {
-            handle.freed(s, l);
+    /// Frees blocks of `owner` under `handle`; they can be allocated again once its transaction is durable. Returns
+    /// which.
+    ///
+    /// Some may not be freed: outside the file system, of its own metadata, free already, or in a group whose bitmap is
+    /// bad. They stay as they are, and the damage is noted once no lock is held: the owner gives them up, and e2fsck
+    /// finds those that nobody has (Linux: `ext4_free_blocks`, `mb_free_blocks`).
+    pub(crate) fn free_blocks(
+        &self,
+        handle: &mut Handle,
+        owner: InodeNr,
+        start: BlockNr,
+        len: u32,
+    ) -> Result<Vec<(BlockNr, u32)>> {
+        let freed = match self.alloc.free(handle, start, u64::from(len)) {
+            Err(e) if Error::is_corruption(&e) => self.free_some(handle, owner, start, len, e),
+            freed => freed?,
+        };
+        for (s, l) in &freed {
+            handle.freed(*s, *l);
         }
-        Ok(())
+        Ok(freed)
+    }
+
+    /// Those of the blocks that may be freed, where not all of them may.
+    fn free_some(
+        &self,
+        handle: &mut Handle,
+        owner: InodeNr,
+        start: BlockNr,
+        len: u32,
+        why: Error,
+    ) -> Vec<(BlockNr, u32)> {
+        let mut freed = Vec::new();
+        if !self.may_be_owned(start, u64::from(len)) {
+            self.groups.keep_damage(why.of(owner));
+            return freed;
+        }
+        let (mut at, end) = (start.0, start.0 + u64::from(len));
+        while let Some((group, index)) = self.geo.group_of_block(BlockNr(at)).filter(|_| at < end) {
+            // Each group by itself, up to the block that is wrong.
+            let stop = end.min(at - u64::from(index) + u64::from(self.geo.blocks_per_group));
+            match self.alloc.free(handle, BlockNr(at), stop - at) {
+                Ok(more) => {
+                    freed.extend(more);
+                    at = stop;
+                }
+                Err(e) => {
+                    let e: Error = e;
+                    let wrong = e.place().1.map(|b| b.0).filter(|b| (at..stop).contains(b));
+                    let wrong = wrong.filter(|_| !self.alloc.is_bad(group));
+                    self.groups.keep_damage(e.of(owner));
+                    let Some(wrong) = wrong else {
+                        at = stop;
+                        continue;
+                    };
+                    if wrong > at {
+                        match self.alloc.free(handle, BlockNr(at), wrong - at) {
+                            Ok(more) => freed.extend(more),
+                            Err(e) => self.groups.keep_damage(Error::of(e, owner)),
+                        }
+                    }
+                    at = wrong + 1;
+                }
+            }
+        }
+        freed
     }
 }
 

@@ -1,16 +1,16 @@
 //! Walking a directory tree, for embedding programs and tools.
 //!
 //! Main types: [`Walk`] (depth first, names sorted, every directory once before and once after what is in it),
-//! [`Visit`], [`Name`]. [`Filesystem::list`] reads one directory.
+//! [`Visit`], [`Name`]. [`Filesystem::list_after`] reads one directory.
 //!
-//! Neither the depth of a tree nor a damaged image, in which a directory contains itself or has many names, decides
-//! about our memory: there is one path, a few open directories, and of the others the number and the names that are
-//! still to come.
+//! Neither the size of a tree nor a damaged image, in which a directory contains itself or has many names, decides
+//! about our memory: there is one path, a few open directories, and of the others the number and names that are still
+//! to come, up to a bound: of a directory with more names a part is read, and it is read again when that is used up.
 //!
 //! # Locking
 //! None held between calls.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
@@ -18,12 +18,22 @@ use extant_ondisk::inode::FileType;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
+use crate::number_set::NumberSet;
+use crate::ops::DirItem;
 
-/// More than any tree of three index levels is used for; bounds memory.
-const ENTRIES_MAX: usize = 50_000_000;
-/// With so many names, and with each doubling, a directory is searched for names that come again. A map that leads to
-/// one block many times gives its names as often: a small image could take any memory.
-const REPEATED_CHECK: usize = 65_536;
+/// The memory that the names of a directory take which are read at a time: 200,000 names of ordinary length.
+const BATCH_BYTES: usize = 24 << 20;
+/// The memory that the names of all directories on the way down take, besides those of the last one.
+const HELD_BYTES: usize = 16 << 20;
+/// So many names may come a second time in a directory. A map that leads to one block many times gives its names as
+/// often, and an index that leads to one leaf: a small image could take any time.
+const REPEATED_MAX: usize = 65_536;
+/// So many directories may be reached a second time, before a walk ends: one block of names may belong to many
+/// directories, which it names.
+pub const REACHED_AGAIN_MAX: usize = 4096;
+/// Directories further down are not entered: no tree that a program has made is deeper, for its paths would be sixteen
+/// times as long as Linux allows.
+pub const DEPTH_MAX: usize = 32_768;
 
 /// Directories on the way down that stay in use; one further up is got again by its number.
 const OPEN_MAX: usize = 64;
@@ -39,50 +49,127 @@ pub struct Name {
     pub kind: Option<FileType>,
 }
 
+impl Name {
+    /// What it takes in memory, its place in a tree included.
+    fn bytes(&self) -> usize {
+        2 * size_of::<Name>() + self.name.len()
+    }
+}
+
+/// Names of a directory, in the order of their bytes.
+#[derive(Debug)]
+pub struct Names {
+    /// The first of those that were asked for.
+    pub names: Vec<Name>,
+    /// Whether others follow.
+    pub more: bool,
+}
+
+/// The first names behind one that was given, while a directory is read from its beginning to its end.
+struct Batch<'a> {
+    after: Option<&'a Name>,
+    names: BTreeMap<(Vec<u8>, InodeNr), Option<FileType>>,
+    bytes: usize,
+    bytes_max: usize,
+    more: bool,
+    /// Names that were offered, and those among them that came before.
+    offered: usize,
+    repeated: usize,
+}
+
+impl Batch<'_> {
+    fn offer(&mut self, item: &DirItem<'_>) {
+        if item.name == b"." || item.name == b".." {
+            return;
+        }
+        if self.after.is_some_and(|after| (item.name, item.ino) <= (&after.name[..], after.ino)) {
+            return;
+        }
+        self.offered += 1;
+        if self.more
+            && let Some(((last, ino), _)) = self.names.last_key_value()
+            && (item.name, item.ino) > (&last[..], *ino)
+        {
+            return;
+        }
+        let name = Name { name: item.name.to_vec(), ino: item.ino, kind: item.kind };
+        let bytes = name.bytes();
+        if self.names.insert((name.name, name.ino), name.kind).is_some() {
+            self.repeated += 1;
+            return;
+        }
+        self.bytes += bytes;
+        while self.bytes > self.bytes_max && self.names.len() > 1 {
+            if let Some(((name, ino), kind)) = self.names.pop_last() {
+                self.bytes -= Name { name, ino, kind }.bytes();
+                self.more = true;
+            }
+        }
+    }
+}
+
 impl Filesystem {
-    /// The entries of `dir`, sorted by their bytes, without `.` and `..`.
+    /// All entries of `dir`, sorted by their bytes, without `.` and `..`. For directories of any size:
+    /// [`Filesystem::list_after`].
+    ///
+    /// # Errors
+    /// As [`Filesystem::list_after`].
+    pub fn list(&self, dir: &InodeRef) -> Result<Vec<Name>> {
+        let Names { mut names, mut more } = self.list_after(dir, None)?;
+        while more {
+            let next = self.list_after(dir, names.last())?;
+            more = next.more;
+            names.extend(next.names);
+        }
+        Ok(names)
+    }
+
+    /// The first entries of `dir` behind `after`, sorted by their bytes, without `.` and `..`: as many as fit in 24
+    /// MiB. An entry that is there twice comes once.
     ///
     /// # Errors
     /// [`Error::Corrupt`] where the listing cannot go on, or most of its names are repeated.
-    pub fn list(&self, dir: &InodeRef) -> Result<Vec<Name>> {
-        let mut entries: Vec<Name> = Vec::new();
+    pub fn list_after(&self, dir: &InodeRef, after: Option<&Name>) -> Result<Names> {
+        self.list_within(dir, after, BATCH_BYTES)
+    }
+
+    fn list_within(&self, dir: &InodeRef, after: Option<&Name>, bytes_max: usize) -> Result<Names> {
+        let names = BTreeMap::new();
+        let mut batch = Batch { after, names, bytes: 0, bytes_max, more: false, offered: 0, repeated: 0 };
+        self.each_item(dir, |item| {
+            batch.offer(item);
+            if batch.repeated > REPEATED_MAX && batch.repeated > batch.names.len() {
+                let detail = format!("{} entries with {} names", batch.offered, batch.names.len());
+                return Err(Error::corrupt(Damage::Directory, detail).of(dir.ino));
+            }
+            Ok(())
+        })?;
+        let names = batch.names.into_iter().map(|((name, ino), kind)| Name { name, ino, kind }).collect();
+        Ok(Names { names, more: batch.more })
+    }
+
+    /// Calls `f` for every entry of `dir`, in the order in which the directory has them.
+    fn each_item(&self, dir: &InodeRef, mut f: impl FnMut(&DirItem<'_>) -> Result<()>) -> Result<()> {
         let mut cookie = 0;
-        let mut check_at = REPEATED_CHECK;
         loop {
+            // The directory is not locked all the time.
             let mut left = 4096;
+            let mut done = Ok(());
             let next = self.read_dir(dir, cookie, |item| {
-                if left == 0 {
+                if left == 0 || done.is_err() {
                     return false;
                 }
                 left -= 1;
-                if item.name != b"." && item.name != b".." {
-                    entries.push(Name { name: item.name.to_vec(), ino: item.ino, kind: item.kind });
-                }
+                done = f(&item);
                 true
             })?;
+            done?;
             // The end: nothing was held back. A cookie that does not move would be a loop.
             if left > 0 || next == cookie {
-                break;
-            }
-            if entries.len() >= check_at {
-                let all = entries.len();
-                entries.sort_by(|a, b| a.name.cmp(&b.name));
-                entries.dedup_by(|a, b| a.name == b.name);
-                // A few: a name that was removed and made again meanwhile comes twice.
-                if entries.len() < all / 2 {
-                    let detail = format!("{all} entries with {} names", entries.len());
-                    return Err(Error::corrupt(Damage::Directory, detail).of(dir.ino));
-                }
-                check_at = entries.len() * 2;
-            }
-            // More names than inodes and links can explain.
-            if entries.len() > ENTRIES_MAX {
-                return Err(Error::corrupt(Damage::Directory, format!("more than {ENTRIES_MAX} entries")).of(dir.ino));
+                return Ok(());
             }
             cookie = next;
         }
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(entries)
     }
 }
 
@@ -101,9 +188,27 @@ struct Level {
     ino: InodeNr,
     /// `None` far up.
     dir: Option<InodeRef>,
+    /// The names that come next, and the memory that they had in the beginning.
     rest: std::vec::IntoIter<Name>,
+    rest_bytes: usize,
+    /// The name that was visited last: those behind it that are not in `rest` are read again.
+    at: Option<Name>,
+    more: bool,
     /// The length of its path.
     path_len: usize,
+}
+
+impl Level {
+    fn take(&mut self, names: Names) {
+        self.rest_bytes = names.names.iter().map(Name::bytes).sum();
+        (self.rest, self.more) = (names.names.into_iter(), names.more);
+    }
+
+    /// Forgets the names that come next, which can be read again.
+    fn forget(&mut self) {
+        self.more |= self.rest.len() > 0;
+        (self.rest, self.rest_bytes) = (Vec::new().into_iter(), 0);
+    }
 }
 
 /// A walk under way. Not an iterator, because what it has come to is best asked of it: [`Walk::path`], [`Walk::name`],
@@ -116,14 +221,18 @@ pub struct Walk<'f> {
     name_at: usize,
     /// To be entered next.
     below: Option<InodeRef>,
-    seen: HashSet<InodeNr>,
+    seen: NumberSet,
+    reached_again: usize,
+    /// The memory of all names in `levels`.
+    held: usize,
 }
 
 impl<'f> Walk<'f> {
     /// Walks what is in `top`, whose path is `path`; a file contains nothing.
     pub fn new(fs: &'f Filesystem, path: &[u8], top: InodeRef) -> Walk<'f> {
         let below = Some(top).filter(|top| top.is_dir());
-        Walk { fs, levels: Vec::new(), path: path.to_vec(), name_at: path.len(), below, seen: HashSet::new() }
+        let (seen, levels) = (NumberSet::new(), Vec::new());
+        Walk { fs, levels, path: path.to_vec(), name_at: path.len(), below, seen, reached_again: 0, held: 0 }
     }
 
     /// The path of what was visited last.
@@ -148,7 +257,7 @@ impl<'f> Walk<'f> {
 
     /// For each directory from the top down to [`Walk::dir`], whether it has further names to visit.
     pub fn more(&self) -> impl Iterator<Item = bool> {
-        self.levels.iter().map(|level| level.rest.len() > 0)
+        self.levels.iter().map(|level| level.more || level.rest.len() > 0)
     }
 
     /// Leaves out what is in the directory that was just visited.
@@ -165,6 +274,9 @@ impl<'f> Walk<'f> {
         {
             return Some(Err(e));
         }
+        if let Err(e) = self.read_on() {
+            return Some(Err(e));
+        }
         let level = self.levels.last_mut()?;
         let path_len = level.path_len;
         match level.rest.next() {
@@ -174,6 +286,9 @@ impl<'f> Walk<'f> {
                     Ok(dir) => self.fs.lookup(dir, &entry.name),
                     Err(e) => Err(e),
                 };
+                if let Some(level) = self.levels.last_mut() {
+                    level.at = Some(entry);
+                }
                 Some(found.map(|inode| {
                     self.below = inode.is_dir().then(|| inode.clone());
                     Visit::Name(inode)
@@ -181,6 +296,21 @@ impl<'f> Walk<'f> {
             }
             None => Some(self.leave()),
         }
+    }
+
+    /// Reads further names of the directory at hand, if those that were read are used up.
+    fn read_on(&mut self) -> Result<()> {
+        let Some(level) = self.levels.last_mut().filter(|level| level.more && level.rest.len() == 0) else {
+            return Ok(());
+        };
+        self.held -= level.rest_bytes;
+        level.forget();
+        // Whatever becomes of it: it is not tried again.
+        level.more = false;
+        let dir = level.dir.clone().ok_or(Error::NotFound)?;
+        level.take(self.fs.list_after(&dir, level.at.as_ref())?);
+        self.held += level.rest_bytes;
+        Ok(())
     }
 
     fn point_at(&mut self, path_len: usize, name: &[u8]) {
@@ -193,20 +323,51 @@ impl<'f> Walk<'f> {
     }
 
     fn enter(&mut self, dir: InodeRef) -> Result<()> {
-        if !self.seen.insert(dir.ino) {
+        let ino = dir.ino;
+        match self.seen.insert(ino.0.into()) {
+            Some(true) => {}
             // Directories have one name.
-            return Err(Error::corrupt(Damage::Tree, "a directory that is reached a second time").of(dir.ino));
+            Some(false) if self.reached_again < REACHED_AGAIN_MAX => {
+                self.reached_again += 1;
+                return Err(Error::corrupt(Damage::Tree, "a directory that is reached a second time").of(ino));
+            }
+            Some(false) => {
+                self.levels.clear();
+                let detail = format!("more than {REACHED_AGAIN_MAX} directories are reached a second time; given up");
+                return Err(Error::corrupt(Damage::Tree, detail).of(ino));
+            }
+            None => {
+                let detail = "more directories than can be remembered; visit a smaller part of the tree".into();
+                return Err(Error::NoMemory { detail });
+            }
         }
-        let rest = self.fs.list(&dir)?.into_iter();
+        if self.levels.len() >= DEPTH_MAX {
+            let detail = format!("deeper than {DEPTH_MAX} directories; name one further down");
+            return Err(Error::NoMemory { detail });
+        }
+        let names = self.fs.list_after(&dir, None)?;
         if let Some(far) = self.levels.len().checked_sub(OPEN_MAX) {
             self.levels[far].dir = None;
         }
-        self.levels.push(Level { ino: dir.ino, dir: Some(dir), rest, path_len: self.path.len() });
+        for level in &mut self.levels {
+            if self.held <= HELD_BYTES {
+                break;
+            }
+            self.held -= level.rest_bytes;
+            level.forget();
+        }
+        let rest = Vec::new().into_iter();
+        let path_len = self.path.len();
+        let mut level = Level { ino, dir: Some(dir), rest, rest_bytes: 0, at: None, more: false, path_len };
+        level.take(names);
+        self.held += level.rest_bytes;
+        self.levels.push(level);
         Ok(())
     }
 
     fn leave(&mut self) -> Result<Visit> {
         let done = self.levels.pop().ok_or(Error::NotFound)?;
+        self.held -= done.rest_bytes;
         self.path.truncate(done.path_len);
         self.name_at = match self.levels.last() {
             Some(up) if up.path_len < done.path_len => {
@@ -232,4 +393,73 @@ impl<'f> Walk<'f> {
 
 fn level_dir(levels: &[Level]) -> Result<&InodeRef> {
     levels.last().and_then(|level| level.dir.as_ref()).ok_or(Error::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Cred, MountOptions, NewNode};
+
+    /// However little is remembered at a time, every name comes once, in order.
+    #[test]
+    fn names_read_in_parts_are_those_read_at_once() {
+        let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-N", "512"], "8M"));
+        let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+        let fs = Filesystem::mount(dev, options).expect("mounted");
+        let root = fs.root().expect("root");
+        for i in 0..300 {
+            let name = format!("{:03}", i * 7 % 300);
+            fs.create(&root, name.as_bytes(), NewNode::file(0o644), Cred::default()).expect("created");
+        }
+        let all = fs.list(&root).expect("listed");
+        assert!(all.len() == 301 && all.is_sorted_by(|a, b| a.name < b.name));
+        for bytes_max in [1, 1000, 10_000] {
+            let (mut parts, mut more) = (Vec::new(), true);
+            while more {
+                let names = fs.list_within(&root, parts.last(), bytes_max).expect("listed");
+                assert!(names.names.iter().map(Name::bytes).sum::<usize>() <= bytes_max.max(100));
+                more = names.more;
+                parts.extend(names.names);
+            }
+            assert_eq!(parts, all, "{bytes_max} bytes at a time");
+        }
+        drop(root);
+        fs.unmount().expect("unmounted");
+    }
+
+    /// A walk that has forgotten the names of every directory on its way reads them again, without the visited ones.
+    #[test]
+    fn a_walk_that_forgets_names_visits_each_once() {
+        let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-N", "512"], "8M"));
+        let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+        let fs = Filesystem::mount(dev, options).expect("mounted");
+        let mut dir = fs.root().expect("root");
+        for _ in 0..20 {
+            for name in [&b"a"[..], b"m", b"z"] {
+                fs.create(&dir, name, NewNode::directory(0o755), Cred::default()).expect("created");
+            }
+            dir = fs.lookup(&dir, b"m").expect("there");
+        }
+        let visited = |forgets: bool| {
+            let mut walk = Walk::new(&fs, b"/", fs.root().expect("root"));
+            let mut paths = Vec::new();
+            while let Some(visit) = walk.next() {
+                if let Visit::Name(_) = visit.expect("readable") {
+                    paths.push((walk.path().to_vec(), walk.more().collect::<Vec<_>>()));
+                }
+                if forgets {
+                    walk.levels.iter_mut().for_each(|level| walk.held -= std::mem::take(&mut level.rest_bytes));
+                    walk.levels.iter_mut().for_each(Level::forget);
+                }
+            }
+            assert_eq!(walk.held, 0);
+            paths
+        };
+        let all = visited(false);
+        assert_eq!((all.len(), visited(true)), (61, all));
+        drop(dir);
+        fs.unmount().expect("unmounted");
+    }
 }

@@ -207,9 +207,11 @@ impl XattrStore for XattrEdit<'_> {
 
     fn free_block(&mut self, nr: BlockNr) -> Result<()> {
         // In this order: what must not be freed keeps its place in the log.
-        self.view.fs.free_blocks(self.handle, nr, 1)?;
+        let freed = self.view.fs.free_blocks(self.handle, self.view.inode.ino, nr, 1)?;
         self.changed = true;
-        self.handle.forget(nr);
+        for _ in freed {
+            self.handle.forget(nr);
+        }
         Ok(())
     }
 }

@@ -1,110 +1,23 @@
 //! Operations that meet damage: nothing has changed then, or nothing of it becomes durable; and the superblock says
 //! what was damaged, and where.
 
+#[path = "common/damaged.rs"]
+mod damaged;
 #[path = "common/tools.rs"]
 mod tools;
 
 use std::sync::Arc;
 
+use damaged::*;
 use extant_base::sync::atomic::{AtomicUsize, Ordering};
+use extant_block::BioOp;
 use extant_block::device::{Fault, FaultyDevice, MemDevice};
-use extant_block::{BioFlags, BioOp, BlockDevice};
 use extant_fs::{
-    Cred, Damage, Error, Filesystem, InodeRef, MountOptions, Mounted, NewNode, OnError, RenameFlags, SetMode,
-    WriteFlags,
+    Cred, Damage, Error, Filesystem, InodeRef, MountOptions, NewNode, OnError, RenameFlags, SetMode, WriteFlags,
 };
-use extant_ondisk::extent::NodeRef;
-use extant_ondisk::group_desc::GroupDesc;
-use extant_ondisk::inode::{InodeDesc, update_checksum};
-use extant_ondisk::superblock::{FsState, Geometry, SUPERBLOCK_SIZE, SuperBlock};
+use extant_ondisk::inode::InodeDesc;
+use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
-
-const KINDS: [&[&str]; 3] = [
-    &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"],
-    &["-t", "ext4", "-b", "4096"],
-    &["-t", "ext3", "-b", "1024"],
-];
-
-fn options() -> MountOptions {
-    MountOptions {
-        threads: false,
-        seed: Some(1),
-        cache_bytes: 16 << 20,
-        errors: Some(OnError::Continue),
-        ..MountOptions::default()
-    }
-}
-
-fn made(kind: &[&str], fill: impl FnOnce(&Filesystem, &InodeRef)) -> Arc<MemDevice> {
-    let dev = Arc::new(tools::made(kind, "20M"));
-    let fs = Filesystem::mount(dev.clone(), options()).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
-    fill(&fs, &fs.root().expect("root"));
-    fs.unmount().expect("unmount");
-    dev
-}
-
-fn mount(dev: &Arc<MemDevice>) -> (Mounted, InodeRef) {
-    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
-    let root = fs.root().expect("root");
-    (fs, root)
-}
-
-fn super_of(dev: &MemDevice) -> SuperBlock {
-    let mut bytes = [0; SUPERBLOCK_SIZE];
-    dev.read_at(1024, &mut bytes, BioFlags::empty()).expect("memory");
-    SuperBlock::decode(&bytes, 1024).expect("superblock")
-}
-
-fn block(dev: &MemDevice, geo: &Geometry, nr: BlockNr) -> Vec<u8> {
-    let mut bytes = vec![0; geo.block_size as usize];
-    dev.read_at(nr.0 * bytes.len() as u64, &mut bytes, BioFlags::empty()).expect("memory");
-    bytes
-}
-
-fn put(dev: &MemDevice, nr: BlockNr, bytes: &[u8]) {
-    dev.write_at(nr.0 * bytes.len() as u64, &[bytes], BioFlags::empty()).expect("memory");
-}
-
-fn desc(dev: &MemDevice, geo: &Geometry, group: GroupNr) -> GroupDesc {
-    let (nr, offset) = geo.group_desc_block(group).expect("there");
-    GroupDesc::decode(&block(dev, geo, nr)[offset..], group, geo).expect("descriptor")
-}
-
-fn edit_inode(dev: &MemDevice, ino: InodeNr, f: impl FnOnce(&mut [u8])) {
-    let sb = super_of(dev);
-    let geo = sb.geometry();
-    let place = geo.inode_location(ino).expect("place");
-    let nr = BlockNr(desc(dev, geo, place.group).inode_table.0 + u64::from(place.table_block));
-    let mut bytes = block(dev, geo, nr);
-    let slot = &mut bytes[place.offset..place.offset + geo.inode_size];
-    f(slot);
-    update_checksum(slot, ino, geo);
-    put(dev, nr, &bytes);
-}
-
-/// The physical block of the first logical one.
-fn first_block(dev: &MemDevice, ino: InodeNr) -> BlockNr {
-    mapped(dev, ino, 0)
-}
-
-/// The physical block of a logical one that the inode's own pointers or extents lead to.
-fn mapped(dev: &MemDevice, ino: InodeNr, lblk: u32) -> BlockNr {
-    let mut found = None;
-    edit_inode(dev, ino, |slot| {
-        let inode = InodeDesc::parse(slot, ino, super_of(dev).geometry()).expect("inode");
-        found = Some(if inode.has_extents() {
-            let root = NodeRef::parse(&inode.i_block, 0).expect("root");
-            let all = (0..root.len()).map(|i| root.extent(i).expect("an extent"));
-            let of = |e: &extant_ondisk::extent::Extent| (e.lblk.0..e.lblk.0 + e.len).contains(&lblk);
-            let extent = all.clone().find(of).expect("mapped");
-            BlockNr(extent.pblk.0 + u64::from(lblk - extent.lblk.0))
-        } else {
-            let pointer = &inode.i_block[lblk as usize * 4..][..4];
-            BlockNr(u64::from(u32::from_le_bytes(pointer.try_into().expect("4 bytes"))))
-        });
-    });
-    found.expect("found")
-}
 
 /// Takes the first block away from an inode, without a word to the bitmaps.
 fn unmap_first(dev: &MemDevice, ino: InodeNr) {
@@ -411,9 +324,9 @@ fn a_bad_block_bitmap_is_not_trimmed_in_silence() {
     }
 }
 
-/// Attributes in a way that the features exclude: the name goes, the inode cannot, and the image says so.
+/// Attributes in a way that the features exclude: the inode goes with them, and the image says so.
 #[test]
-fn an_inode_that_cannot_be_freed_leaves_errors_in_the_state() {
+fn attributes_that_the_features_exclude_leave_errors_in_the_state() {
     let kind = KINDS[0];
     let dev = made(kind, |fs, root| {
         let f = fs.create(root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
@@ -437,6 +350,11 @@ fn an_inode_that_cannot_be_freed_leaves_errors_in_the_state() {
     let sb = super_of(&dev);
     assert!(sb.state().contains(FsState::ERROR));
     assert_eq!((sb.raw().s_error_count.get(), sb.raw().s_last_error_ino.get()), (1, ino.0));
+    edit_inode(&dev, ino, |slot| {
+        let inode = InodeDesc::parse(slot, ino, sb.geometry()).expect("inode");
+        assert_eq!((inode.links, inode.file_acl), (0, BlockNr(0)));
+        assert_ne!(inode.dtime, 0);
+    });
 }
 
 /// What a bitmap has to suffer.
@@ -447,8 +365,8 @@ enum Harm {
     ClearBit,
 }
 
-/// An unlinked inode whose bitmap is bad, or that of its attributes' block, is lost space: the mount goes on, and the
-/// image says so.
+/// An unlinked inode whose bitmap is bad is lost space, and so is its attributes' block whose bitmap is: the mount goes
+/// on, and the image says so.
 #[test]
 fn a_bitmap_that_keeps_an_inode_from_being_freed_costs_that_inode_only() {
     let cred = Cred::default();
@@ -506,13 +424,15 @@ fn a_bitmap_that_keeps_an_inode_from_being_freed_costs_that_inode_only() {
                 g = fs.create(&d, b"g", NewNode::file(0o644), cred);
             }
             let g = g.unwrap_or_else(|e| panic!("{what}: {e}"));
-            assert_ne!(g.ino, ino, "{what}");
+            // A block that is lost does not keep its inode, unless the device may give the bitmap later.
+            let is_freed = !of_inodes && harm != Harm::Unreadable;
+            assert_eq!(g.ino == ino, is_freed, "{what}");
             fs.fsync(&g, false).unwrap_or_else(|e| panic!("{what}: {e}"));
             drop((root, d, g));
             let _ = fs.unmount();
             let sb = super_of(&dev);
             assert!(sb.state().contains(FsState::ERROR), "{what}");
-            if of_inodes && harm == Harm::ClearBit {
+            if is_freed || of_inodes && harm == Harm::ClearBit {
                 // Whoever found the number taken has left its bit set, and it could be freed then.
                 continue;
             }
@@ -525,7 +445,8 @@ fn a_bitmap_that_keeps_an_inode_from_being_freed_costs_that_inode_only() {
     }
 }
 
-/// A block of attributes that another inode has, too, is not freed with the one: nothing is asked of its bitmap.
+/// A block of attributes that another inode has, too, is not freed with the one: nothing is asked of its bitmap, which
+/// calls it free. With the other one, that is damage, and the block is left.
 #[test]
 fn attributes_that_are_shared_need_no_bitmap_at_an_eviction() {
     let cred = Cred::default();
@@ -557,17 +478,17 @@ fn attributes_that_are_shared_need_no_bitmap_at_an_eviction() {
     let mut bytes = block(&dev, geo, nr);
     bitmap::clear(&mut bytes, index);
     put(&dev, nr, &bytes);
-    for (name, freed) in [("f", true), ("g", false)] {
+    for (name, in_order) in [("f", true), ("g", false)] {
         let (fs, root) = mount(&dev);
         fs.unlink(&root, name.as_bytes()).expect("unlinked");
         fs.reap();
         drop(root);
         let _ = fs.unmount();
-        assert_eq!(super_of(&dev).state().contains(FsState::ERROR), !freed, "{name}");
-        let ino = inos[usize::from(!freed)];
+        assert_eq!(super_of(&dev).state().contains(FsState::ERROR), !in_order, "{name}");
+        let ino = inos[usize::from(!in_order)];
         edit_inode(&dev, ino, |slot| {
             let inode = InodeDesc::parse(slot, ino, geo).expect("inode");
-            assert_eq!((inode.links, inode.file_acl.0 != 0), (0, !freed), "{name}");
+            assert_eq!((inode.links, inode.file_acl, inode.dtime != 0), (0, BlockNr(0), true), "{name}");
         });
     }
 }

@@ -584,6 +584,45 @@ fn nonsense_is_refused_and_nothing_is_written() {
     }
 }
 
+#[test]
+fn fast_commits_that_replace_the_root_directory_are_refused_before_anything_is_written() {
+    type Change = fn(&mut InodeDesc);
+    let cases: &[(&str, Change)] = &[
+        ("a regular file", |desc| desc.mode = 0o100_755),
+        ("a fifo", |desc| (desc.mode, desc.flags) = (0o10_755, InodeFlags::empty())),
+        ("another directory", |desc| desc.mode = 0o40_755),
+    ];
+    let pristine = pristine();
+    for (what, change) in cases {
+        let mut image = ByHand::over(&pristine);
+        image.name(4, 2, FILE, b"further");
+        image.inode(2, change);
+        let dev = image.finish();
+        let bytes = || {
+            let mut bytes = vec![0; dev.size_bytes() as usize];
+            dev.read_at(0, &mut bytes, BioFlags::empty()).expect("read");
+            bytes
+        };
+        let before = bytes();
+        for read_only in [true, false] {
+            let e = Filesystem::mount(dev.clone(), MountOptions { read_only, ..options() }).err().expect("refused");
+            assert!(before == bytes(), "{what}, read_only={read_only}: it was written");
+            let message = e.to_string();
+            assert!(message.contains("cannot replace the root directory"), "{what}: {message}");
+        }
+    }
+    // The same directory may change.
+    let mut image = ByHand::over(&pristine);
+    let root = image.desc(2);
+    image.inode(2, |desc| {
+        *desc = root;
+        desc.mode = 0o40_700;
+    });
+    let fs = Filesystem::mount(image.finish(), options()).expect("mounted");
+    assert_eq!(fs.getattr(&fs.root().expect("root")).mode, 0o40_700);
+    fs.unmount().expect("unmounted");
+}
+
 /// Whatever well-formed records say of an image: it can be mounted or not, and nothing panics or hangs.
 #[test]
 fn any_records_come_to_an_end() {

@@ -44,7 +44,7 @@ fn main() {
     };
     let server = Arc::new(FsServer::new(fs, server).unwrap_or_else(|e| panic!("{e}")));
     let mount = MountOptions {
-        fsname: image.clone(),
+        fsname: image.clone().into(),
         read_only: has("ro"),
         workers: number("workers").map(|n| n as usize),
         allow_other: true,

@@ -29,7 +29,9 @@ pub mod types;
 
 pub use adapter::{FsServer, ServerOptions};
 pub use error::{FuseError, Undelivered};
-pub use mount::{Agent, MountKind, MountMethod, MountOptions, Unmounter, force_unmount, remount, serve_agent, unmount};
+pub use mount::{
+    Agent, Callers, MountKind, MountMethod, MountOptions, MountPoint, Top, Unmounter, Unmounting, serve_agent,
+};
 pub use rustix::io::Errno;
 pub use server::{Config, InitOffer, Server};
 pub use sys::{Control, control, kernel_gid, kernel_uid};

@@ -1,5 +1,5 @@
-//! The one place with `unsafe`: an ioctl, a scheduling policy, and the kernel's word on who we are, for which there are
-//! no safe wrappers.
+//! The one place with `unsafe`: an ioctl, a scheduling policy, a thread's own working directory, and the kernel's word
+//! on who we are, for which there are no safe wrappers.
 //!
 //! # Locking
 //! None.
@@ -72,6 +72,13 @@ pub fn kernel_uid() -> Uid {
 pub fn kernel_gid() -> Gid {
     // SAFETY: takes no argument and cannot fail.
     Gid::from_raw(unsafe { libc::syscall(libc::SYS_getegid) } as u32)
+}
+
+/// Gives the calling thread a working directory of its own; so far it shares that of the process.
+pub fn own_working_directory() -> Result<()> {
+    // SAFETY: no descriptor, which others might rely on, is affected: the flag is that of working directory, root and
+    // umask alone.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
 }
 
 /// Gives a thread of this process (None: the calling one) the policy SCHED_IDLE, or SCHED_OTHER again. Only with a

@@ -26,7 +26,7 @@ use rustix::mount::{MountFlags, mount_remount};
 /// False, with a line that says so, where the machine has no FUSE or the user may not mount.
 fn can_mount() -> bool {
     let root = rustix::process::geteuid().is_root();
-    let device = Path::new("/dev/fuse").exists();
+    let device = extant_testkit::mount::fuse_works();
     if !(root && device) {
         eprintln!("SKIPPED: needs root (have it: {root}) and /dev/fuse (there: {device})");
     }
@@ -223,7 +223,7 @@ fn every_negotiation_serves() {
         if config.readdirplus {
             assert!(m.fs.counts.readdirplus.load(Ordering::Relaxed) > 0);
         }
-        let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        let table = fs::read_to_string("/proc/thread-self/mountinfo").expect("mountinfo");
         let line = table.lines().find(|l| l.contains(m.path.to_str().expect("UTF-8"))).expect("listed");
         assert!(line.contains("fuse.extant a,b") && line.contains("nosuid,nodev"), "{line}");
         m.stop();
@@ -334,7 +334,7 @@ fn fuseblk_delivers_syncfs_and_umount_waits_for_destroy() {
         fs.destroy_takes = takes;
         let options = MountOptions {
             kind: MountKind::FuseBlk { blksize: 1024 },
-            fsname: device.device.clone(),
+            fsname: device.device.clone().into(),
             allow_other: true,
             ..MountOptions::default()
         };
@@ -517,7 +517,7 @@ fn a_connection_that_is_lost_during_destroy_is_told_of_by_another_worker() {
     let fs = Arc::new(MemFs::new(Config::default()));
     let options = MountOptions {
         kind: MountKind::FuseBlk { blksize: 1024 },
-        fsname: device.device.clone(),
+        fsname: device.device.clone().into(),
         workers: Some(1),
         ..MountOptions::default()
     };
@@ -607,7 +607,7 @@ fn fusermount3_mounts_and_unmounts() {
     let options = MountOptions { method: MountMethod::Fusermount, fsname: "a,b".into(), ..MountOptions::default() };
     let mut m = start(MemFs::new(Config::default()), &options);
     exercise(&m);
-    let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    let table = fs::read_to_string("/proc/thread-self/mountinfo").expect("mountinfo");
     assert!(table.lines().any(|l| l.contains(m.path.to_str().expect("UTF-8")) && l.contains("fuse.extant a,b")));
     let open = fs::OpenOptions::new().read(true).custom_flags(0).open(m.at("big")).expect("open");
     assert!(m.unmounter.unmount(false).is_err(), "busy");

@@ -10,6 +10,7 @@ use extant_block::{AlignedBuf, BioFlags, BlockDevice};
 use extant_cache::Buffer;
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{IncompatFeatures, JournalSuperBlock, LogFormat, LogRange, Tid};
+use extant_recovery::JournalMap;
 
 use crate::error::Result;
 
@@ -17,7 +18,7 @@ use crate::error::Result;
 #[derive(Clone, Debug)]
 pub struct LogLocation {
     pub superblock: JournalSuperBlock,
-    pub blocks: Arc<Vec<BlockNr>>,
+    pub map: Arc<JournalMap>,
 }
 
 /// The newest committed copy of a block that is not home yet.
@@ -48,7 +49,7 @@ pub(crate) struct Homeward {
 
 pub(crate) struct OnDisk {
     pub superblock: JournalSuperBlock,
-    pub blocks: Arc<Vec<BlockNr>>,
+    pub map: Arc<JournalMap>,
     pub format: LogFormat,
     pub range: LogRange,
     /// Where the next transaction begins.
@@ -73,7 +74,7 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn open(location: Option<LogLocation>) -> Result<Log> {
-        let Some(LogLocation { mut superblock, blocks }) = location else {
+        let Some(LogLocation { mut superblock, map }) = location else {
             return Ok(Log::new(None, Tid(1)));
         };
         // One above what a clean close recorded, as the kernel does: a stale commit block can then never match.
@@ -86,7 +87,7 @@ impl Log {
         let (format, range) = (superblock.format(), superblock.log());
         let head = if range.contains(superblock.head) { superblock.head } else { range.first };
         superblock.sequence = next_tid;
-        let disk = OnDisk { superblock, blocks, format, range, head, used: 0, last_commit_sec: 0 };
+        let disk = OnDisk { superblock, map, format, range, head, used: 0, last_commit_sec: 0 };
         Ok(Log::new(Some(disk), next_tid))
     }
 
@@ -170,8 +171,8 @@ impl OnDisk {
 
     /// The byte offset on the device of log block `block`.
     pub(crate) fn offset(&self, block: u32) -> u64 {
-        // The table covers the whole journal: checked at open.
-        self.blocks[block as usize].0 * self.format.block_size as u64
+        let at = self.map.lookup(block).map(|(at, _)| at);
+        at.expect("the map covers the whole journal: checked at open").0 * self.format.block_size as u64
     }
 
     /// The journal superblock's live sector (or the whole block on devices with sectors above a kilobyte).

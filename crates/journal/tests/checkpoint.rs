@@ -78,7 +78,7 @@ fn log_blocks() -> Vec<BlockNr> {
 }
 
 fn location() -> LogLocation {
-    LogLocation { superblock: fresh(), blocks: Arc::new(log_blocks()) }
+    LogLocation { superblock: fresh(), map: Arc::new(JournalMap::from_blocks(&log_blocks()).expect("map")) }
 }
 
 fn options() -> Options {

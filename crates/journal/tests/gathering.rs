@@ -11,6 +11,7 @@ use extant_cache::{Budget, BufKind, BufferCache};
 use extant_journal::{Error, Hooks, Journal, LogLocation, Options};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{JournalSuperBlock, LogCsum};
+use extant_recovery::JournalMap;
 
 const BLOCK: u32 = 1024;
 const LOG_BLOCKS: u32 = 4096;
@@ -79,7 +80,7 @@ fn commits(seed: u64, think: Duration) -> (u64, Duration) {
         let cache = BufferCache::new(dev, BLOCK, 2 * HOME, Budget::new(16 << 20));
         let location = LogLocation {
             superblock: JournalSuperBlock::create(BLOCK, LOG_BLOCKS, [7; 16], LogCsum::V3, true),
-            blocks: Arc::new((0..u64::from(LOG_BLOCKS)).map(|b| BlockNr(b + 64)).collect()),
+            map: Arc::new(JournalMap::from_runs([(BlockNr(64), LOG_BLOCKS)]).expect("a map")),
         };
         let options = Options {
             clock: Clock::real(),

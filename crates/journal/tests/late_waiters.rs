@@ -12,6 +12,7 @@ use extant_cache::{Budget, BufKind, BufferCache};
 use extant_journal::{Error, Hooks, Journal, LogLocation, Options};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{JournalSuperBlock, LogCsum, Tid};
+use extant_recovery::JournalMap;
 
 const BLOCK: u32 = 1024;
 const LOG_BLOCKS: u32 = 1024;
@@ -49,7 +50,7 @@ fn late(with_log: bool) {
     let cache = BufferCache::new(dev.clone(), BLOCK, 4096, Budget::new(16 << 20));
     let location = with_log.then(|| LogLocation {
         superblock: JournalSuperBlock::create(BLOCK, LOG_BLOCKS, [7; 16], LogCsum::V3, true),
-        blocks: Arc::new((0..u64::from(LOG_BLOCKS)).map(|b| BlockNr(b + 64)).collect()),
+        map: Arc::new(JournalMap::from_runs([(BlockNr(64), LOG_BLOCKS)]).expect("a map")),
     });
     let options = Options {
         clock: Clock::virtual_at(1_000),

@@ -599,7 +599,7 @@ fn print(groups: &[Group], options: &Options, out: &mut dyn Write) -> std::io::R
         }
         writeln!(out, "{}", group.title())?;
         for note in &group.notes {
-            writeln!(out, "note: {note}")?;
+            writeln!(out, "note: {}", plain(note))?;
         }
         writeln!(out)?;
         let known = group.figures();

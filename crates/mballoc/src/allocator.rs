@@ -754,6 +754,21 @@ impl<S: GroupStore> Allocator<S> {
         Ok(())
     }
 
+    /// Whether the block is known to be free, or freed by a transaction that is not durable yet: whoever thinks that it
+    /// is theirs is wrong. Reads nothing: of a group whose bitmap is not in memory, only the latter is known.
+    pub fn is_known_free(&self, block: BlockNr) -> bool {
+        let Some((nr, index)) = self.geometry.locate(block) else { return false };
+        let Some(group) = self.group_ref(nr) else { return false };
+        let inner = group.lock();
+        let free = inner.buddy.as_ref().and_then(|b| b.next_free(index)) == Some(index);
+        free || inner.held().is_some_and(|h| h.overlaps(index, 1))
+    }
+
+    /// Whether a group's bitmap has been found bad: none of its blocks are handed out or freed any more.
+    pub fn is_bad(&self, group: GroupNr) -> bool {
+        self.group_ref(group).is_none_or(|g| g.has(BAD))
+    }
+
     fn pieces_to_free(&self, start: BlockNr, len: u64) -> crate::Result<Vec<Extent>> {
         let pieces = self.split(start, len)?;
         if let Some((zone, _)) = self.zones.within(start.0, start.0 + len).next() {

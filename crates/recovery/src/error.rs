@@ -27,9 +27,9 @@ pub enum Error {
     /// fsynced changes.
     #[error("journal has fast commits ahead of {tid}, which are not replayed here")]
     FastCommits { tid: Tid },
-    /// The log has more to replay than memory is given to.
-    #[error("journal: more than {copies} blocks to replay; let the kernel or e2fsck do it")]
-    TooMuch { copies: usize },
+    /// The log, or the map to it, has more of something than memory is given to.
+    #[error("journal: more than {most} {what}; let the kernel or e2fsck replay it")]
+    TooMuch { most: usize, what: &'static str },
     /// The file system has no journal where one was looked for.
     #[error("no journal: {detail}")]
     NoJournal { detail: String },

@@ -23,6 +23,9 @@ use crate::map::JournalMap;
 
 /// A journal of more blocks is refused; the largest that mke2fs makes has 10 240 000.
 const MAX_JOURNAL_BLOCKS: u64 = 1 << 24;
+/// The most pieces that a journal may lie in, and the most blocks that map it. A journal of 1 GiB, the largest that
+/// mke2fs makes unasked, has so many blocks of 4 KiB.
+const PIECES_MAX: usize = 1 << 18;
 /// The deepest extent tree (Linux: `EXT4_MAX_EXTENT_DEPTH`).
 const MAX_EXTENT_DEPTH: u16 = 5;
 
@@ -153,6 +156,15 @@ impl<'a> Walk<'a> {
         Ok(InodeDesc::decode(bytes.get(offset..).unwrap_or(&[]), self.ino, self.sb.geometry())?)
     }
 
+    /// Notes a block that maps the journal.
+    fn node(&mut self, block: BlockNr) -> Result<()> {
+        if self.nodes.len() >= PIECES_MAX {
+            return Err(Error::TooMuch { most: PIECES_MAX, what: "blocks that map the journal" });
+        }
+        self.nodes.push(block);
+        Ok(())
+    }
+
     fn place(&mut self, block: BlockNr, len: u64) -> Result<()> {
         let len = len.min(self.wanted - self.found);
         if len == 0 {
@@ -161,7 +173,14 @@ impl<'a> Walk<'a> {
         if !self.sb.contains_range(block, len) {
             return Err(Error::map(self.found, format!("{len} blocks from {block} are outside the file system")));
         }
-        self.runs.push((block, len as u32));
+        let pieces = self.runs.len();
+        match self.runs.last_mut() {
+            Some((first, n)) if first.0 + u64::from(*n) == block.0 => *n += len as u32,
+            _ if pieces >= PIECES_MAX => {
+                return Err(Error::TooMuch { most: PIECES_MAX, what: "pieces of the journal" });
+            }
+            _ => self.runs.push((block, len as u32)),
+        }
         self.found += len;
         Ok(())
     }
@@ -187,7 +206,7 @@ impl<'a> Walk<'a> {
             }
             let Some(index) = node.index(i) else { break };
             let bytes = self.read_block(index.child)?;
-            self.nodes.push(index.child);
+            self.node(index.child)?;
             let child = NodeRef::parse(&bytes, index.child.0)?;
             if let Some(seed) = self.node_seed
                 && child.checksum(seed) != child.stored_checksum()
@@ -234,7 +253,7 @@ impl<'a> Walk<'a> {
             return self.place(block, 1);
         }
         let bytes = self.read_block(block)?;
-        self.nodes.push(block);
+        self.node(block)?;
         for i in 0..bytes.len() / 4 {
             if self.found >= self.wanted {
                 break;

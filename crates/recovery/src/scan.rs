@@ -25,10 +25,14 @@ use crate::file::{JournalFile, Window};
 const WINDOW_BYTES: usize = 1 << 20;
 const SKIPPING_WINDOW_BYTES: usize = 64 << 10;
 
-/// The most copies that are remembered at once: 8 GiB of metadata in blocks of 4 KiB, and 120 MiB of memory. The
-/// largest journal that mke2fs makes has five times as many blocks, but commits a quarter of them at most in one
-/// transaction, and most of them more than once.
-const COPIES_MAX: usize = 1 << 21;
+/// The most copies that are remembered at once: 4 GiB of metadata in blocks of 4 KiB, and 50 MiB of memory. mke2fs
+/// makes journals of a quarter of these blocks unless it is told otherwise, and most blocks are in one more than once.
+const COPIES_MAX: usize = 1 << 20;
+/// The most revoke blocks: they are read a second time when all are known. A log of nothing else holds no more.
+const REVOKE_BLOCKS_MAX: usize = 1 << 20;
+/// The most bytes of fast commits, whose records take five times as much memory. The kernel's area has 1 MiB unless
+/// mke2fs is told otherwise.
+const FAST_COMMIT_BYTES_MAX: usize = 8 << 20;
 /// The most findings that are kept. One is enough to refuse a log.
 const DAMAGE_MAX: usize = 1000;
 
@@ -193,7 +197,11 @@ impl Replay {
     fn read_fast_commits(&mut self, journal: &JournalFile) -> Result<()> {
         let mut scan = FastCommitScan::new(self.end);
         let mut block = vec![0; journal.block_size() as usize];
-        for at in journal.super_block().fast_commit_area() {
+        for (n, at) in journal.super_block().fast_commit_area().enumerate() {
+            if n * block.len() >= FAST_COMMIT_BYTES_MAX {
+                let what = "bytes of fast commits";
+                return Err(Error::TooMuch { most: FAST_COMMIT_BYTES_MAX, what });
+            }
             journal.read(at, &mut block)?;
             match scan.block(at, &block) {
                 Ok(true) => {}
@@ -305,7 +313,7 @@ impl<'a> Scan<'a> {
                     let block = block.to_vec();
                     self.descriptor(at, &block, &mut window)?
                 }
-                BlockKind::Revoke => self.revoke(at, block),
+                BlockKind::Revoke => self.revoke(at, block)?,
                 BlockKind::Commit => self.commit(at, block),
                 BlockKind::SuperBlockV1 | BlockKind::SuperBlockV2 | BlockKind::Other(_) => Step::Stop,
             };
@@ -352,19 +360,22 @@ impl<'a> Scan<'a> {
             }
             self.pending_broken |= !valid;
             if self.pending.len() + self.replay.blocks.len() >= self.copies_max {
-                return Err(Error::TooMuch { copies: self.copies_max });
+                return Err(Error::TooMuch { most: self.copies_max, what: "blocks to replay" });
             }
             self.pending.push((tag.block, LogCopy { log_block, tid: self.tid, escaped: tag.is_escaped(), valid }));
         }
         Ok(Step::Continue)
     }
 
-    fn revoke(&mut self, at: u32, block: &[u8]) -> Step {
+    fn revoke(&mut self, at: u32, block: &[u8]) -> Result<Step> {
         if !self.format.tail_valid(block) {
             self.suspect.get_or_insert(at);
         }
+        if self.revoke_blocks.len() + self.pending_revokes.len() >= REVOKE_BLOCKS_MAX {
+            return Err(Error::TooMuch { most: REVOKE_BLOCKS_MAX, what: "revoke blocks" });
+        }
         self.pending_revokes.push(at);
-        Step::Continue
+        Ok(Step::Continue)
     }
 
     fn commit(&mut self, at: u32, block: &[u8]) -> Step {

@@ -1,12 +1,19 @@
 //! Mounts that end with their value: the kernel's through a loop device, Extant's through its binary.
+//!
+//! A mount namespace that another program makes has a copy of every mount that is there then, and an unmount is only
+//! over when that copy is gone, too. So a test mounts in a namespace of its own ([`loop_mounts_work`], [`fuse_works`]),
+//! of which neither other programs nor other tests get copies.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_block::device::unmount;
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change};
+use rustix::thread::UnshareFlags;
 
 use crate::oracle::{arg, run_command, run_ok};
 use crate::{Error, Result};
@@ -41,13 +48,43 @@ pub fn is_mount_point(dir: &Path) -> bool {
     dir.metadata().map_or(true, |m| m.dev() != parent.dev())
 }
 
-/// Whether this process may loop-mount; tests that need it say so and pass where it may not.
+/// Where the kernel lists what the calling thread sees mounted; /proc/self/mounts is what the first thread sees.
+pub const MOUNTS: &str = "/proc/thread-self/mounts";
+
+/// Leaves the mount namespace that the process began in, where the caller may.
+fn own_mounts() {
+    static FIRST: OnceLock<u64> = OnceLock::new();
+    let Ok(namespace) = std::fs::metadata("/proc/thread-self/ns/mnt").map(|m| m.ino()) else { return };
+    if namespace != *FIRST.get_or_init(|| namespace) || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // Not `unshare_unsafe`: the descriptors stay shared.
+    #[allow(deprecated)]
+    if rustix::thread::unshare(UnshareFlags::NEWNS).is_err() {
+        return;
+    }
+    // What the host unmounts goes here, too, and nothing that is mounted here is seen there.
+    let _ = mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC);
+    // Where the host passes nothing on, copies of its mounts would stay. Images wait for these.
+    let table = std::fs::read_to_string(MOUNTS).unwrap_or_default();
+    for line in table.lines().rev().filter(|line| line.contains(".extant ")) {
+        if let Some(dir) = line.split(' ').nth(1) {
+            let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        }
+    }
+}
+
+/// Whether this process may loop-mount; tests that need it say so and pass where it may not. From here on the calling
+/// thread, what it starts and what it runs have a mount namespace of their own.
 pub fn loop_mounts_work() -> bool {
+    own_mounts();
     rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists()
 }
 
-/// Whether FUSE mounts can work here.
+/// Whether FUSE mounts can work here. From here on the calling thread, what it starts and what it runs have a mount
+/// namespace of their own.
 pub fn fuse_works() -> bool {
+    own_mounts();
     Path::new("/dev/fuse").exists()
 }
 

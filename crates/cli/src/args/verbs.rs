@@ -384,8 +384,11 @@ pub enum XattrCommand {
 /// Change an image by a list of commands
 ///
 /// One command in a line: rm, mkdir, ln, mv, chmod, chown, mknod, touch and xattr, with paths in the image, and put and
-/// get, which copy from and to the host. Words are quoted as in a shell; # begins a comment. The first line that fails
-/// ends it (exit status 1), and its number is said; what the lines before have done stays, unless --atomic.
+/// get, which copy from and to the host. The first line that fails ends it (exit status 1), and its number is said;
+/// what the lines before have done stays, unless --atomic.
+///
+/// Words are quoted as in a shell; # begins a comment. $'a\nb' takes the escapes of C, for names with line breaks:
+/// printf %q of bash writes them so.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant script disk.img < changes

@@ -3,11 +3,12 @@
 //! # Locking
 //! None.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io::Write;
 
+use extant_fs::number_set::NumberSet;
 use extant_fs::walk::{Visit, Walk};
-use extant_fs::{Filesystem, InodeRef};
+use extant_fs::{Error, Filesystem, InodeRef};
 
 use super::verb::{File, Images, Report};
 use crate::args::DuArgs;
@@ -16,7 +17,7 @@ use crate::record::{self, Records};
 use crate::{image, size};
 
 pub fn run(args: &DuArgs, images: &mut Images) -> Result<()> {
-    let mut counting = Counting { args, records: Records::new(args.format)?, counted: HashSet::new() };
+    let mut counting = Counting { args, records: Records::new(args.format)?, counted: HashMap::new() };
     let mut report = Report::default();
     for path in &args.paths {
         let done = images.file_or_image(path).and_then(|file| counting.file(&file, &mut report));
@@ -29,18 +30,30 @@ pub fn run(args: &DuArgs, images: &mut Images) -> Result<()> {
 struct Counting<'a> {
     args: &'a DuArgs,
     records: Records,
-    /// Files with several names, which are counted once: which image, which inode.
-    counted: HashSet<(usize, u32)>,
+    /// Files with several names, which are counted once: of each image, the inodes.
+    counted: HashMap<usize, NumberSet>,
 }
 
 impl Counting<'_> {
     /// Bytes of one file; none if it has been counted.
-    fn bytes(&mut self, fs: &Filesystem, inode: &InodeRef) -> u64 {
+    fn bytes(&mut self, fs: &Filesystem, inode: &InodeRef) -> std::result::Result<u64, Error> {
         let attr = fs.getattr(inode);
-        if attr.nlink > 1 && !inode.is_dir() && !self.counted.insert((std::ptr::from_ref(fs) as usize, attr.ino.0)) {
-            return 0;
+        if attr.nlink > 1 && !inode.is_dir() {
+            let counted = self.counted.entry(std::ptr::from_ref(fs) as usize).or_default();
+            match counted.insert(attr.ino.0.into()) {
+                Some(true) => {}
+                Some(false) => return Ok(0),
+                None => {
+                    let detail = "more files with several names than can be remembered: not counted".into();
+                    return Err(Error::NoMemory { detail });
+                }
+            }
         }
-        if self.args.apparent { if inode.is_dir() { 0 } else { attr.size } } else { attr.blocks * 512 }
+        Ok(if self.args.apparent {
+            if inode.is_dir() { 0 } else { attr.size }
+        } else {
+            attr.blocks.saturating_mul(512)
+        })
     }
 
     fn line(&mut self, path: &[u8], bytes: u64) -> Result<()> {
@@ -61,7 +74,7 @@ impl Counting<'_> {
     fn file(&mut self, file: &File, report: &mut Report) -> Result<()> {
         let fs = &file.fs;
         let top = file.walk(false)?;
-        let own = self.bytes(fs, &top);
+        let own = self.bytes(fs, &top).map_err(|e| file.failed(e))?;
         if !top.is_dir() {
             return self.line(&file.path, own);
         }
@@ -71,14 +84,20 @@ impl Counting<'_> {
         while let Some(visit) = walk.next() {
             match visit {
                 Ok(Visit::Name(inode)) => {
-                    let bytes = self.bytes(fs, &inode);
+                    let bytes = match self.bytes(fs, &inode) {
+                        Ok(bytes) => bytes,
+                        Err(e) => {
+                            report.note(Err(image::at(fs, walk.path(), e)))?;
+                            continue;
+                        }
+                    };
                     if inode.is_dir() {
                         sums.truncate(walk.depth());
                         sums.push(bytes);
                         continue;
                     }
                     if let Some(sum) = sums.get_mut(walk.depth() - 1) {
-                        *sum += bytes;
+                        *sum = sum.saturating_add(bytes);
                     }
                     if self.args.all {
                         self.line(walk.path(), bytes)?;
@@ -88,7 +107,7 @@ impl Counting<'_> {
                     sums.truncate(walk.depth() + 1);
                     let sum = sums.pop().unwrap_or(0);
                     if let Some(above) = sums.last_mut() {
-                        *above += sum;
+                        *above = above.saturating_add(sum);
                     }
                     if !self.args.summarize || walk.depth() == 0 {
                         self.line(walk.path(), sum)?;

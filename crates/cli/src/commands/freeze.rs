@@ -8,22 +8,26 @@
 //! # Locking
 //! None.
 
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 
 use extant_fuse::{Control, Errno, control};
 
 use crate::args::FreezeArgs;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain};
-use crate::mount_table::{self, Mount};
+use crate::mount_table;
 use crate::text::shown;
+
+/// The answer of a server that refuses a control of its mount.
+pub const NOT_PRIVILEGED: &str = "not permitted: run this as the user who mounted it; root also needs CAP_SYS_ADMIN, \
+                                  which the server looks up in its /proc";
 
 pub fn run(args: &FreezeArgs, what: Control) -> Result<()> {
     let name = shown(args.dir.as_os_str().as_bytes());
-    let Some(mount) = mount_table::find(&args.dir)?.filter(Mount::is_extant) else {
+    let Some(found) = mount_table::find(&args.dir)?.filter(|found| found.mount.is_extant()) else {
         return Err(Failure::new(MOUNT, format!("{name}: no mount of extant's")));
     };
-    let root = File::open(&mount.dir).map_err(|e| Failure::io(&mount.dir, e).with_status(MOUNT))?;
+    let root = found.point.open_root(found.top);
+    let root = root.map_err(|e| Failure::io(found.point.path(), std::io::Error::from(e)).with_status(MOUNT))?;
     if what == Control::Freeze {
         // What the kernel has that is not written; the server itself tells of an error.
         let _ = rustix::fs::syncfs(&root);
@@ -31,7 +35,7 @@ pub fn run(args: &FreezeArgs, what: Control) -> Result<()> {
     control(&root, what).map_err(|e| match e {
         Errno::BUSY => Failure::new(MOUNT, format!("{name}: frozen already")),
         Errno::INVAL => Failure::new(MOUNT, format!("{name}: not frozen")),
-        Errno::PERM => Failure::new(USAGE, format!("{name}: only root and who mounted it may do this")),
+        Errno::PERM => Failure::new(USAGE, format!("{name}: {NOT_PRIVILEGED}")),
         e => Failure::new(SYSTEM, format!("{name}: {}", plain(&e.into()))),
     })
 }

@@ -85,7 +85,7 @@ fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevi
             writeln!(out, "Table:       {}", image::BACKUP_GPT)?;
         }
         writeln!(out, "Contents:    {} partitions\n", partitions.len())?;
-        writeln!(out, "{}", image::list(partitions))?;
+        writeln!(out, "{}", image::list(partitions).join("\n"))?;
     }
     for p in partitions {
         let part = extant_block::device::OffsetDevice::new(whole.clone(), p.start, p.len & !4095);
@@ -244,9 +244,7 @@ impl Facts<'_> {
         write!(out, "File system: {}", generation(sb))?;
         let label = sb.volume_name();
         if !label.is_empty() {
-            out.write_all(b", label \"")?;
-            out.name(label.as_bytes())?;
-            out.write_all(b"\"")?;
+            write!(out, ", label \"{}\"", text::shown(label.as_bytes()))?;
         }
         writeln!(out, ", UUID {}", text::uuid(&sb.uuid()))?;
         match self.holder {
@@ -277,8 +275,7 @@ impl Facts<'_> {
         let dir = sb.last_mounted();
         write!(out, "Mounted:     {} times, last {}", sb.mount_count(), text::second(sb.mount_time()))?;
         if !dir.is_empty() {
-            out.write_all(b" on ")?;
-            out.name(dir.as_bytes())?;
+            write!(out, " on {}", text::shown(dir.as_bytes()))?;
         }
         writeln!(out)?;
         let made = i64::from(sb.raw().s_mkfs_time.get()) | i64::from(sb.raw().s_mkfs_time_hi) << 32;

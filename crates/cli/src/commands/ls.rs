@@ -3,12 +3,14 @@
 //! # Locking
 //! None.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::Arc;
 
-use extant_fs::walk::{Visit, Walk};
-use extant_fs::{Attr, Filesystem, InodeRef};
+use extant_fs::walk::{Name, Names, Visit, Walk};
+use extant_fs::{Attr, Error, Filesystem, InodeRef};
+use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
 
 use super::verb::{File, Images};
@@ -48,7 +50,7 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
         }
     }
     for some in [&mut files, &mut directories] {
-        some.sort_by_cached_key(|(inode, file)| Order::of(args, lister.named(file), Some(&file.fs.getattr(inode))));
+        some.sort_by_cached_key(|(inode, file)| (order(args, Some(&file.fs.getattr(inode))), lister.named(file)));
         if args.reverse {
             some.reverse();
         }
@@ -74,15 +76,53 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
     image::refuse_damage(&open)
 }
 
-/// What a list is sorted by, in the order of ls(1).
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Order(Reverse<(i64, u32)>, Reverse<u64>, Vec<u8>);
+/// So many lines are in memory; their columns are aligned.
+const ROWS_MAX: usize = 65_536;
+/// The memory of the names that are sorted at a time, if not by their bytes.
+const SORTED_BYTES: usize = 16 << 20;
 
-impl Order {
-    fn of(args: &LsArgs, name: Vec<u8>, attr: Option<&Attr>) -> Order {
-        let time = attr.filter(|_| args.time).map_or((0, 0), |a| (a.mtime.seconds, a.mtime.nanos));
-        Order(Reverse(time), Reverse(attr.filter(|_| args.size).map_or(0, |a| a.size)), name)
+/// What a list is sorted by, in the order of ls(1): the newest first, the largest first. Then by name.
+type Order = (Reverse<(i64, u32)>, Reverse<u64>);
+
+fn order(args: &LsArgs, attr: Option<&Attr>) -> Order {
+    let time = attr.filter(|_| args.time).map_or((0, 0), |a| (a.mtime.seconds, a.mtime.nanos));
+    (Reverse(time), Reverse(attr.filter(|_| args.size).map_or(0, |a| a.size)))
+}
+
+/// A name of a directory, at its place in the list.
+#[derive(Clone, PartialEq, Eq)]
+struct Ranked {
+    order: Order,
+    reverse: bool,
+    entry: Name,
+}
+
+impl Ranked {
+    fn bytes(&self) -> usize {
+        2 * size_of::<Ranked>() + self.entry.name.len()
     }
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Ranked) -> Ordering {
+        fn key(ranked: &Ranked) -> (Order, &[u8], InodeNr) {
+            (ranked.order, &ranked.entry.name, ranked.entry.ino)
+        }
+        let ordering = key(self).cmp(&key(other));
+        if self.reverse { ordering.reverse() } else { ordering }
+    }
+}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Ranked) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A part of a directory's list; `last` is where the next part goes on.
+struct Part {
+    names: Vec<Name>,
+    last: Option<Ranked>,
 }
 
 struct Lister<'a> {
@@ -155,24 +195,69 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// Prints one directory.
+    /// Prints one directory, so many names at a time.
     fn directory(&mut self, fs: &Arc<Filesystem>, path: &[u8], dir: &InodeRef) -> Result<()> {
-        let mut entries = match fs.list(dir) {
-            Ok(entries) => entries,
-            Err(e) => {
-                self.complain(image::at(fs, path, e));
+        let mut last = None;
+        loop {
+            let part = match self.part(fs, dir, last.as_ref()) {
+                Ok(part) => part,
+                Err(e) => {
+                    self.complain(image::at(fs, path, e));
+                    return Ok(());
+                }
+            };
+            for names in part.names.chunks(ROWS_MAX) {
+                self.rows(fs, path, dir, names)?;
+            }
+            last = part.last;
+            if last.is_none() {
                 return Ok(());
             }
+        }
+    }
+
+    /// The next names of a directory, in the order of the list.
+    fn part(&self, fs: &Arc<Filesystem>, dir: &InodeRef, last: Option<&Ranked>) -> std::result::Result<Part, Error> {
+        if !self.args.time && !self.args.size && !self.args.reverse {
+            let Names { names, more } = fs.list_after(dir, last.map(|last| &last.entry))?;
+            let last = names.last().filter(|_| more).cloned().map(|entry| self.ranked(fs, dir, entry));
+            return Ok(Part { names, last });
+        }
+        // All names are looked at, and those that come next are remembered.
+        let (mut next, mut bytes, mut dropped, mut at) = (BTreeSet::new(), 0, false, None);
+        loop {
+            let Names { names, more } = fs.list_after(dir, at.as_ref())?;
+            at = names.last().cloned();
+            for entry in names {
+                let ranked = self.ranked(fs, dir, entry);
+                if last.is_some_and(|last| ranked <= *last) {
+                    continue;
+                }
+                bytes += ranked.bytes();
+                next.insert(ranked);
+                while bytes > SORTED_BYTES {
+                    let Some(behind) = next.pop_last() else { break };
+                    bytes -= behind.bytes();
+                    dropped = true;
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        let last = next.last().filter(|_| dropped).cloned();
+        Ok(Part { names: next.into_iter().map(|ranked| ranked.entry).collect(), last })
+    }
+
+    fn ranked(&self, fs: &Filesystem, dir: &InodeRef, entry: Name) -> Ranked {
+        let attr = match self.args.time || self.args.size {
+            true => fs.lookup(dir, &entry.name).ok().map(|inode| fs.getattr(&inode)),
+            false => None,
         };
-        if self.args.time || self.args.size {
-            entries.sort_by_cached_key(|entry| {
-                let attr = fs.lookup(dir, &entry.name).ok().map(|inode| fs.getattr(&inode));
-                Order::of(self.args, entry.name.clone(), attr.as_ref())
-            });
-        }
-        if self.args.reverse {
-            entries.reverse();
-        }
+        Ranked { order: order(self.args, attr.as_ref()), reverse: self.args.reverse, entry }
+    }
+
+    fn rows(&mut self, fs: &Arc<Filesystem>, path: &[u8], dir: &InodeRef, entries: &[Name]) -> Result<()> {
         let mut rows = Vec::new();
         for entry in entries {
             // Names alone, but whole paths where nothing else says which directory it is.

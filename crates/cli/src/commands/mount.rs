@@ -7,25 +7,26 @@
 //! # Locking
 //! None.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{DirBuilder, File};
+use std::ffi::OsString;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use extant_fuse::{Control, Errno, FuseError, kernel_uid};
+use extant_fuse::{Control, Errno, FuseError, MountPoint, kernel_uid};
 use extant_lab::measure::Recorded;
+use rustix::fs::Mode;
 
 use crate::args::{MountArgs, MountHelper, UnmountArgs};
+use crate::commands::freeze::NOT_PRIVILEGED;
 use crate::commands::unmount;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, mention, plain, plain_text, warn};
 use crate::image::{self, ImageSpec, Part};
 use crate::log;
 use crate::mount_options::MountConfig;
-use crate::mount_table::{self, Mount};
+use crate::mount_table::{self, Found};
 use crate::namespace;
 use crate::program;
 use crate::serve::{self, Job, MOUNTED};
@@ -39,19 +40,40 @@ pub fn run(mut args: MountArgs) -> Result<()> {
             args.options.push(word.to_owned());
         }
     }
-    let mut config = MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
+    let config = MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
     if config.remount {
         // The image may have another name by now, or none.
         let dir = args.dir.as_deref().unwrap_or(Path::new(&args.image));
-        return remount(&mount_table::absolute(dir), &args.options);
+        return remount(MountPoint::open(dir).map_err(unusable)?, &args.options);
     }
     let Some(dir) = &args.dir else {
         return Err(Failure::usage(format!("where? `extant mount {} DIRECTORY`", shown(args.image.as_bytes()))));
     };
-    if let Some(mode) = config.mkdir {
-        make_directory(dir, mode)?;
-    }
-    let dir = mount_table::absolute(dir);
+    let point = resolve(dir, &config, args.background_server)?;
+    mount_on(args, config, point)
+}
+
+/// The mount point, resolved once: before the image is opened, which takes as long as its owner likes.
+fn resolve(dir: &Path, config: &MountConfig, background_server: bool) -> Result<MountPoint> {
+    let point = if background_server {
+        // Nothing of ours is open yet.
+        serve::let_go_of_files();
+        let parent = std::io::stdin().as_fd().try_clone_to_owned();
+        MountPoint::handed_over(parent.map_err(|e| Failure::new(SYSTEM, plain(&e)))?, dir)
+    } else if let Some(mode) = config.mkdir {
+        // As mount(8) does it for `X-mount.mkdir`, which it does not pass on.
+        MountPoint::create(dir, Mode::from_raw_mode(mode))
+    } else {
+        MountPoint::open(dir)
+    };
+    point.map_err(unusable)
+}
+
+fn unusable(e: FuseError) -> Failure {
+    Failure::new(MOUNT, plain_text(&e.to_string()))
+}
+
+fn mount_on(args: MountArgs, mut config: MountConfig, point: MountPoint) -> Result<()> {
     let part = Part::from_options(config.partition, config.offset);
     let mut spec = ImageSpec::parse(&args.image).or(part);
     if part != Part::Any && part != spec.part {
@@ -74,7 +96,7 @@ pub fn run(mut args: MountArgs) -> Result<()> {
     }
     let job = Job {
         spec,
-        dir,
+        dir: point.path().to_owned(),
         config,
         options,
         verbose: args.verbose,
@@ -82,15 +104,9 @@ pub fn run(mut args: MountArgs) -> Result<()> {
         stats: args.stats.clone().map(|file| (file, args.stats_of)),
     };
     if args.foreground || args.background_server {
-        return serve::serve(job);
+        return serve::serve(job, point);
     }
-    start_server(&args, &job)
-}
-
-/// As mount(8) does it for `X-mount.mkdir`, which it does not pass on; the mode is that of the last directory.
-fn make_directory(dir: &Path, mode: u32) -> Result<()> {
-    let made = DirBuilder::new().recursive(true).mode(mode).create(dir);
-    made.map_err(|e| Failure::io(dir, e).with_status(MOUNT))
+    start_server(&args, &job, &point)
 }
 
 /// As mount(8) calls its helpers.
@@ -100,11 +116,17 @@ pub fn run_helper(args: MountHelper) -> Result<()> {
         MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
         return Ok(());
     }
-    let mut options = args.options;
-    if !options.iter().any(|o| o.split(',').any(|o| o == "remount")) {
-        options.insert(0, from_fstab(&args.source, &args.target));
+    let MountHelper { source, target, mut options, sloppy, verbose, .. } = args;
+    if options.iter().any(|o| o.split(',').any(|o| o == "remount")) {
+        return run(MountArgs { verbose, sloppy, ..mount_args(source, target, options) });
     }
-    run(MountArgs { verbose: args.verbose, sloppy: args.sloppy, ..mount_args(args.source, args.target, options) })
+    let parse = |options: &[String]| MountConfig::parse(options, sloppy).map_err(Failure::usage);
+    let point = resolve(&target, &parse(&options)?, false)?;
+    // The names that fstab is asked for are those that are mounted: a link could lead elsewhere by then.
+    let source = mount_table::absolute(Path::new(&source));
+    options.insert(0, from_fstab(&source, point.path()));
+    let config = parse(&options)?;
+    mount_on(MountArgs { verbose, sloppy, ..mount_args(source.into(), target, options) }, config, point)
 }
 
 fn mount_args(image: OsString, dir: PathBuf, options: Vec<String>) -> MountArgs {
@@ -126,9 +148,9 @@ fn mount_args(image: OsString, dir: PathBuf, options: Vec<String>) -> MountArgs 
 
 /// What fstab says and mount(8) has not passed on: what it takes for its default is not ours, which only root's mounts
 /// get; and what part of the image is to be seen.
-fn from_fstab(source: &OsStr, target: &Path) -> String {
+fn from_fstab(source: &Path, target: &Path) -> String {
     let root = kernel_uid().is_root();
-    let listed = mount_table::fstab_options(&mount_table::absolute(Path::new(source)), &mount_table::absolute(target));
+    let listed = mount_table::fstab_options(source, target);
     let listed = listed.unwrap_or_default();
     let allowed: Vec<&str> = listed
         .split(',')
@@ -140,15 +162,17 @@ fn from_fstab(source: &OsStr, target: &Path) -> String {
 /// Makes a mount read-only, or writable again: the kernel's view of it, for root, and the server's. FUSE tells the
 /// server nothing of a remount, so it is told by an ioctl. Of other options there is none: those that would make a
 /// difference to the server are refused, those that it was mounted with (fstab's, which mount(8) passes on) are not.
-fn remount(dir: &Path, options: &[String]) -> Result<()> {
-    let name = shown(dir.as_os_str().as_bytes());
+fn remount(point: MountPoint, options: &[String]) -> Result<()> {
+    let name = shown(point.path().as_os_str().as_bytes());
     let failed = |what: &str| Failure::new(MOUNT, format!("{name}: {what}"));
-    let Some(mount) = mount_table::find_at(dir)?.filter(Mount::is_extant) else {
-        return Err(failed("no mount of extant's to remount"));
+    let found = match mount_table::find_at(point)? {
+        Ok(found) if found.mount.is_extant() => found,
+        _ => return Err(failed("no mount of extant's to remount")),
     };
+    let mount = &found.mount;
     let root = kernel_uid().is_root();
     let recorded = Watch::open(&mount.device, mount.user_id.unwrap_or(0)).and_then(|mut watch| watch.options());
-    let known = recorded.clone().or_else(|| mount_table::fstab_options(&mount.source, dir)).unwrap_or_default();
+    let known = recorded.clone().or_else(|| mount_table::fstab_options(&mount.source, &mount.dir)).unwrap_or_default();
     // What is not said stays as it is.
     let mut now = vec![known, "suid,dev".to_owned(), mount.super_options.clone(), mount.options.clone()];
     let read = |options: &[String]| MountConfig::parse(options, true).map_err(Failure::usage);
@@ -175,7 +199,7 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
         // It may have come while nothing was written here.
         image::refuse_loop_device(&spec).map_err(|e| e.with_status(MOUNT))?;
     }
-    let kernel = || match root.then(|| extant_fuse::remount(dir, &config.fuse)) {
+    let kernel = || match root.then(|| found.point.remount(found.top, &config.fuse)) {
         Some(Err(FuseError::Mount { errno: Errno::BUSY, .. })) => Err(failed("busy: a file in it is open for writing")),
         Some(Err(e)) => Err(failed(&plain_text(&e.to_string()))),
         Some(Ok(())) | None => Ok(()),
@@ -183,25 +207,27 @@ fn remount(dir: &Path, options: &[String]) -> Result<()> {
     let refused = |e| match e {
         Errno::ROFS => failed("it was mounted read-only: unmount it, and mount it again"),
         Errno::BUSY => failed("busy: it is frozen; thaw it first"),
+        Errno::PERM => failed(NOT_PRIVILEGED),
         e => failed(&plain(&e.into())),
     };
     // Nobody may write who is not to, and nobody be refused who may.
     if read_only {
         kernel()?;
-        return tell_server(dir, true)?.map_err(refused);
+        return tell_server(&found, true)?.map_err(refused);
     }
     let mut options = options.to_vec();
     options.insert(0, recorded.unwrap_or_default());
-    match tell_server(dir, false)? {
+    match tell_server(&found, false)? {
         Ok(()) => kernel(),
-        Err(Errno::ROFS) if began.read_only => mount_for_writing(&mount, &options),
+        Err(Errno::ROFS) if began.read_only => mount_for_writing(&found, &options),
         Err(e) => Err(refused(e)),
     }
 }
 
-/// What the server of the mount at `dir` says to a remount.
-fn tell_server(dir: &Path, read_only: bool) -> Result<std::result::Result<(), Errno>> {
-    let root = File::open(dir).map_err(|e| Failure::io(dir, e).with_status(MOUNT))?;
+/// What the server of a mount says to a remount.
+fn tell_server(found: &Found, read_only: bool) -> Result<std::result::Result<(), Errno>> {
+    let root = found.point.open_root(found.top);
+    let root = root.map_err(|e| Failure::io(found.point.path(), std::io::Error::from(e)).with_status(MOUNT))?;
     if read_only {
         // What the kernel has that is not written; the server itself tells of an error.
         let _ = rustix::fs::syncfs(&root);
@@ -212,20 +238,24 @@ fn tell_server(dir: &Path, read_only: bool) -> Result<std::result::Result<(), Er
 /// A mount that began read-only has an image that its server may only read, and in memory alone what a crash had left
 /// in the log. So another mount takes its place, if nobody uses it, and if it is the caller's own: anybody can give a
 /// mount any source. The first of `options` are those that it has.
-fn mount_for_writing(old: &Mount, options: &[String]) -> Result<()> {
+fn mount_for_writing(found: &Found, options: &[String]) -> Result<()> {
+    let old = &found.mount;
     let name = shown(old.dir.as_os_str().as_bytes());
     let failed = |what: &str| Failure::new(MOUNT, format!("{name}: it was mounted read-only{what}"));
     if old.user_id != Some(kernel_uid().as_raw()) {
         return Err(failed(" by somebody else, who alone may do this"));
     }
-    if mount_table::read()?.iter().any(|other| other.dir != old.dir && other.is_same(old)) {
+    if mount_table::read()?.iter().any(|other| other.id != old.id && other.is_same(old)) {
         return Err(failed(", and elsewhere, too: unmount it there, or here, and mount it again"));
     }
     let again = |options: &[String]| {
-        let options = options.iter().map(|list| without_remount(list)).collect();
-        run(mount_args(old.source.clone().into_os_string(), old.dir.clone(), options))
+        let options = options.iter().map(|list| without_remount(list)).collect::<Vec<_>>();
+        let config = MountConfig::parse(&options, false).map_err(Failure::usage)?;
+        let point = found.point.try_clone().map_err(|e| Failure::new(SYSTEM, plain(&e)))?;
+        mount_on(mount_args(old.source.clone().into_os_string(), old.dir.clone(), options), config, point)
     };
-    unmount::run(&UnmountArgs { dirs: vec![old.dir.clone()], lazy: false, force: false, verbose: false })?;
+    let how = UnmountArgs { dirs: Vec::new(), lazy: false, force: false, verbose: false };
+    unmount::down(found, &how)?;
     again(options).inspect_err(|_| {
         // As it was; why it cannot be more is what the caller is told.
         let _ = again(&options[..1]);
@@ -246,7 +276,8 @@ fn without(list: &str, leave_out: impl Fn(&str) -> bool) -> String {
     list.split(',').filter(|word| !leave_out(word)).collect::<Vec<_>>().join(",")
 }
 
-fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
+/// The server gets the directory that the mount point is in as its standard input: a path would be resolved again.
+fn start_server(args: &MountArgs, job: &Job, point: &MountPoint) -> Result<()> {
     let system = |what: &str, e: std::io::Error| Failure::new(SYSTEM, format!("{what}: {}", plain(&e)));
     let mut command = Command::new(program::itself());
     command.arg0("extant").args(["mount", "--background-server"]);
@@ -260,11 +291,9 @@ fn start_server(args: &MountArgs, job: &Job) -> Result<()> {
         command.arg("-s");
     }
     command.arg("--").arg(&job.spec.path).arg(&job.dir);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|e| system("cannot start the server", e))?;
+    let parent = point.parent().try_clone_to_owned().map_err(|e| system("cannot start the server", e))?;
+    let mut child =
+        command.stdin(parent).stdout(Stdio::piped()).spawn().map_err(|e| system("cannot start the server", e))?;
     let mut said = Vec::new();
     if let Some(mut pipe) = child.stdout.take() {
         pipe.read_to_end(&mut said).map_err(|e| system("cannot hear the server", e))?;

@@ -7,10 +7,9 @@
 //! # Locking
 //! None.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,6 +27,7 @@ use crate::image::{self, ImageSpec, WRITE_THROUGH_BYTES, open_device, open_image
 use crate::owner::Owner;
 use crate::signals::{Input, Stop};
 use crate::text::shown;
+use crate::words;
 
 pub fn run(args: &ScriptArgs, how: &ImageArgs) -> Result<()> {
     let spec = how.spec(&args.image);
@@ -150,11 +150,7 @@ impl Script<'_> {
     /// Does one line. False: there is nothing in it.
     fn line(&self, line: &[u8]) -> Result<bool> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let mut words = shlex::bytes::Shlex::new(line);
-        let parts: Vec<OsString> = words.by_ref().map(OsString::from_vec).collect();
-        if words.had_error {
-            return Err(Failure::usage("a quotation mark without its pair"));
-        }
+        let parts = words::split(line).map_err(Failure::usage)?;
         if parts.is_empty() {
             return Ok(false);
         }

@@ -3,9 +3,9 @@
 //! # Locking
 //! None.
 
-use std::io::Write;
+use std::io::{self, Write};
 
-use extant_fs::{Attr, Error, FileExtent, Filesystem, InodeRef};
+use extant_fs::{Attr, FileExtent, Filesystem, InodeRef};
 use extant_ondisk::inode::{FileType, InodeFlags};
 use serde_json::{Value, json};
 
@@ -31,15 +31,11 @@ pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
     let inode = image::walk(&fs, path, false).map_err(failed)?;
     let mut report = Report::default();
     // Damage of one part does not keep the others from being shown.
-    let mut extents = Vec::new();
-    if let Err(e) = fs.extents(&inode, |extent| extents.push(extent)) {
-        report.complain(failed(e));
-    }
-    let xattrs = xattrs(&fs, &inode).unwrap_or_else(|e| {
+    let xattrs = image::xattrs(&fs, &inode).unwrap_or_else(|e| {
         report.complain(failed(e));
         Vec::new()
     });
-    let file = Described { fs: &fs, path, inode: &inode, xattrs, extents };
+    let file = Described { fs: &fs, path, inode: &inode, xattrs };
     let out = Output::new();
     if args.json {
         file.print_json(out, &mut report)?
@@ -50,20 +46,12 @@ pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
     image::refuse_damage([&fs])
 }
 
-type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
-
 /// A file, with all that could be read of it.
 struct Described<'a> {
     fs: &'a Filesystem,
     path: &'a [u8],
     inode: &'a InodeRef,
-    xattrs: Xattrs,
-    extents: Vec<FileExtent>,
-}
-
-fn xattrs(fs: &Filesystem, inode: &InodeRef) -> std::result::Result<Xattrs, Error> {
-    let names = fs.list_xattrs(inode)?;
-    names.into_iter().map(|name| fs.get_xattr(inode, &name).map(|value| (name, value))).collect()
+    xattrs: image::Xattrs,
 }
 
 fn flag_names(attr: &Attr) -> Vec<String> {
@@ -72,8 +60,23 @@ fn flag_names(attr: &Attr) -> Vec<String> {
 }
 
 impl Described<'_> {
+    /// Prints each extent as it is found: a file may have more of them than fit in memory.
+    fn each_extent(&self, report: &mut Report, mut print: impl FnMut(FileExtent) -> io::Result<()>) -> Result<()> {
+        let mut printed = Ok(());
+        let read = self.fs.extents(self.inode, |extent| {
+            if printed.is_ok() {
+                printed = print(extent);
+            }
+        });
+        printed?;
+        if let Err(e) = read {
+            report.complain(image::at(self.fs, self.path, e));
+        }
+        Ok(())
+    }
+
     fn print_json(&self, mut out: Output, report: &mut Report) -> Result<()> {
-        let Described { fs, path, inode, xattrs, extents } = self;
+        let Described { fs, path, inode, xattrs } = self;
         let attr = fs.getattr(inode);
         let mut record = record::file(fs, path, inode).unwrap_or_else(|e| {
             report.complain(image::at(fs, path, e));
@@ -88,16 +91,20 @@ impl Described<'_> {
             Value::from(xattr)
         });
         record.insert("xattrs".into(), xattrs.collect::<Vec<_>>().into());
-        let extents = extents.iter().map(
-            |e| json!({ "logical": e.logical, "physical": e.physical.0, "length": e.len, "unwritten": e.unwritten }),
-        );
-        record.insert("extents".into(), extents.collect::<Vec<_>>().into());
-        writeln!(out, "{}", record::escaped(&format!("{:#}", Value::from(record))))?;
+        let described = record::escaped(&format!("{:#}", Value::from(record)));
+        write!(out, "{},\n  \"extents\": [", described.trim_end_matches("\n}"))?;
+        let mut before = "\n";
+        self.each_extent(report, |e| {
+            let FileExtent { logical, physical, len, unwritten } = e;
+            let extent = json!({ "logical": logical, "physical": physical.0, "length": len, "unwritten": unwritten });
+            write!(out, "{}    {extent}", std::mem::replace(&mut before, ",\n"))
+        })?;
+        writeln!(out, "{}", if before == "\n" { "]\n}" } else { "\n  ]\n}" })?;
         Ok(out.flush()?)
     }
 
     fn print(&self, mut out: Output, report: &mut Report) -> Result<()> {
-        let Described { fs, path, inode, xattrs, extents } = self;
+        let Described { fs, path, inode, xattrs } = self;
         let attr = fs.getattr(inode);
         out.write_all(b"  File: ")?;
         out.name(path)?;
@@ -132,13 +139,14 @@ impl Described<'_> {
             out.name(name)?;
             writeln!(out, " ({} bytes)", value.len())?;
         }
-        if !extents.is_empty() {
-            writeln!(out, "Extent: {:>12} {:>12} {:>10}", "logical", "physical", "length")?;
-        }
-        for FileExtent { logical, physical, len, unwritten } in extents {
-            let flags = if *unwritten { "  unwritten" } else { "" };
-            writeln!(out, "        {logical:>12} {:>12} {len:>10}{flags}", physical.0)?;
-        }
+        let mut begun = false;
+        self.each_extent(report, |FileExtent { logical, physical, len, unwritten }| {
+            if !std::mem::replace(&mut begun, true) {
+                writeln!(out, "Extent: {:>12} {:>12} {:>10}", "logical", "physical", "length")?;
+            }
+            let flags = if unwritten { "  unwritten" } else { "" };
+            writeln!(out, "        {logical:>12} {:>12} {len:>10}{flags}", physical.0)
+        })?;
         Ok(out.flush()?)
     }
 }

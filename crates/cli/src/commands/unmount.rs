@@ -5,6 +5,9 @@
 //! the last mount namespace has let go of the mount: where another one keeps it, there is nothing to wait for. With
 //! `--force` a server gets a moment to answer.
 //!
+//! The mount point is resolved once: a busy mount is tried again, and by then a link may have taken the place of a
+//! directory above it ([`MountPoint`](extant_fuse::MountPoint)).
+//!
 //! # Locking
 //! None.
 
@@ -18,13 +21,13 @@ use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
 use extant_block::device::has_writer;
-use extant_fuse::{Errno, FuseError, kernel_uid};
+use extant_fuse::{Errno, FuseError, Unmounting, kernel_uid};
 use extant_ondisk::superblock::FsState;
 
 use crate::args::{UnmountArgs, UnmountHelper};
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, mention, plain_text, warn};
 use crate::image::{self, ImageSpec};
-use crate::mount_table::{self, Mount};
+use crate::mount_table::{self, Found, Mount};
 use crate::namespace;
 use crate::status::{Ended, Watch};
 use crate::text;
@@ -40,7 +43,8 @@ const NAMESPACE_PATIENCE_NS: u64 = 4_000_000_000;
 const ANSWER_PATIENCE_NS: u64 = 3_000_000_000;
 /// ...and one that has answered, to write everything.
 const FORCED_PATIENCE_NS: u64 = 60_000_000_000;
-/// How long a server that leaves no word is waited for: what keeps the image locked may be another one by now.
+/// How long a server is waited for that leaves no word, or whose word another user writes: what keeps the image or the
+/// word locked may be another process by now.
 const WORDLESS_PATIENCE_NS: u64 = 120_000_000_000;
 
 /// Each is tried; what the others came to is told, the highest status is what it came to as a whole.
@@ -60,22 +64,28 @@ pub fn run(args: &UnmountArgs) -> Result<()> {
 
 fn one(dir: &Path, args: &UnmountArgs) -> Result<()> {
     let name = shown(dir);
-    let Some(mount) = mount_table::find(dir)? else {
+    let Some(found) = mount_table::find(dir)? else {
         let missing = dir.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
         let what = if missing { "no such file or directory, and not mounted" } else { "not mounted" };
         return Err(Failure::new(MOUNT, format!("{name}: {what}")));
     };
-    if !mount.is_extant() {
+    if !found.mount.is_extant() {
         return Err(Failure::new(
             MOUNT,
-            format!("{name}: mounted, but not by extant (type {})", text::shown(mount.fs_type.as_bytes())),
+            format!("{name}: mounted, but not by extant (type {})", text::shown(found.mount.fs_type.as_bytes())),
         ));
     }
+    down(&found, args)
+}
+
+/// Unmounts a mount of ours.
+pub fn down(found: &Found, args: &UnmountArgs) -> Result<()> {
+    let mount = &found.mount;
     // Before: afterwards the server may be done with it.
     let watch = Watch::open(&mount.device, mount.user_id.unwrap_or(0));
-    let witness = Witness::new(&mount);
-    let deaf = args.force && !answers(&mount.dir);
-    take_down(&mount, args.lazy, deaf).map_err(|e| Failure::new(MOUNT, explain(&mount, &e)))?;
+    let witness = Witness::new(mount);
+    let deaf = args.force && !answers(found);
+    take_down(found, args.lazy, deaf).map_err(|e| Failure::new(MOUNT, explain(mount, &e)))?;
     if args.lazy {
         return Ok(());
     }
@@ -87,14 +97,14 @@ fn one(dir: &Path, args: &UnmountArgs) -> Result<()> {
         ));
     }
     // One of several places where it is seen (a bind mount): its server goes on.
-    let elsewhere = mount_table::read().unwrap_or_default().into_iter().find(|other| other.is_same(&mount));
+    let elsewhere = mount_table::read().unwrap_or_default().into_iter().find(|other| other.is_same(mount));
     if let Some(other) = elsewhere {
         if args.verbose {
             mention(&format!("{} is still mounted on {}", shown(&mount.source), shown(&other.dir)));
         }
         return Ok(());
     }
-    wait(&mount, watch, &witness, args.force)?;
+    wait(mount, watch, &witness, args.force)?;
     if args.verbose {
         mention(&format!("{} unmounted from {}", shown(&mount.source), shown(&mount.dir)));
     }
@@ -115,13 +125,16 @@ fn shown(path: &Path) -> String {
     text::shown(path.as_os_str().as_bytes())
 }
 
-/// Whether the server of the mount at `dir` answers within a moment. The kernel's answer for one that died counts.
-fn answers(dir: &Path) -> bool {
+/// Whether the server of a mount answers within a moment. The kernel's answer for one that died counts.
+fn answers(found: &Found) -> bool {
+    let Ok(root) = found.point.open_directory() else { return true };
     let answered = Arc::new(AtomicBool::new(false));
-    let (dir, heard) = (dir.to_owned(), answered.clone());
+    let heard = answered.clone();
     // On a thread that may be left behind.
     let asked = task::spawn("extant-ask", move || {
-        let _ = rustix::fs::statfs(&dir);
+        let _ = rustix::fs::fstatfs(&root);
+        // Before it is heard: what is open keeps a mount busy.
+        drop(root);
         heard.store(true, Ordering::Release);
     });
     let clock = Clock::real();
@@ -133,13 +146,11 @@ fn answers(dir: &Path) -> bool {
 
 /// Unmounts. What is busy only in passing is given a moment: a program that has been started and not run yet still has
 /// the files of the one that starts it. `deaf`: nobody will answer what the kernel asks on the way.
-fn take_down(mount: &Mount, lazy: bool, deaf: bool) -> std::result::Result<(), FuseError> {
-    let force = deaf && kernel_uid().is_root();
-    let down =
-        || if force { extant_fuse::force_unmount(&mount.dir, lazy) } else { extant_fuse::unmount(&mount.dir, lazy) };
+fn take_down(found: &Found, lazy: bool, deaf: bool) -> std::result::Result<(), FuseError> {
+    let how = Unmounting { lazy, force: deaf && kernel_uid().is_root() };
     let clock = Clock::real();
     loop {
-        match down() {
+        match found.point.unmount(found.top, how) {
             Err(e) if is_busy(&e) && clock.now_ns() < BUSY_PATIENCE_NS => clock.sleep(Duration::from_millis(20)),
             other => return other,
         }
@@ -158,6 +169,8 @@ fn explain(mount: &Mount, e: &FuseError) -> String {
     let dir = shown(&mount.dir);
     if is_busy(e) {
         format!("{dir}: busy: a file in it is open, or somebody's directory (lsof {dir})")
+    } else if matches!(e, FuseError::Unmount { errno: Errno::INVAL, .. }) {
+        format!("{dir}: not unmounted: another mount has taken its place, or none")
     } else {
         text::shown(plain_text(&e.to_string()).as_bytes())
     }
@@ -169,8 +182,8 @@ fn wait(mount: &Mount, mut watch: Option<Watch>, witness: &Witness, force: bool)
     let failed = |message: String| Err(Failure::new(SYSTEM, message));
     let patience_ns = match &watch {
         _ if force => FORCED_PATIENCE_NS,
-        Some(_) => u64::MAX,
-        None => WORDLESS_PATIENCE_NS,
+        Some(_) if mount.user_id.is_none_or(|uid| uid == kernel_uid().as_raw()) => u64::MAX,
+        _ => WORDLESS_PATIENCE_NS,
     };
     let clock = Clock::real();
     let mut pause = Duration::from_millis(1);

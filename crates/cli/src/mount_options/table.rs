@@ -319,7 +319,7 @@ pub static WORDS: &[Word] = &[
             c.allow_other = Some(true);
             Ok(())
         }),
-        "other users may use the mount (the default for root)",
+        "other users may use the mount (the default for root, unless nothing is checked)",
     ),
     admin(
         &["uid"],

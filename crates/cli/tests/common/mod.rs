@@ -72,6 +72,11 @@ pub fn extant(args: &[&str]) -> Ran {
     run(extant_path(), args)
 }
 
+/// The host's python3, which any user may run: the first in PATH may be one of root's own.
+pub fn python() -> &'static str {
+    if Path::new("/usr/bin/python3").exists() { "/usr/bin/python3" } else { "python3" }
+}
+
 /// `extant` and its arguments, ended when it takes far too long.
 pub fn in_time(args: &[&str]) -> Ran {
     run("timeout", &[&["60", extant_path().to_str().expect("UTF-8")], args].concat())

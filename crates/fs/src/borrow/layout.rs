@@ -16,6 +16,7 @@ use extant_ondisk::indirect::{DIRECT, POINTER_END, set_pointer};
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock, bitmap};
+use extant_recovery::JournalMap;
 
 use crate::error::{Damage, Error, Result};
 use crate::groups::Groups;
@@ -96,8 +97,8 @@ impl Layout {
         u64::from(self.len()) + self.nodes.len() as u64
     }
 
-    pub fn blocks(&self) -> Vec<BlockNr> {
-        blocks_of(&self.runs).collect()
+    pub fn map(&self) -> Result<JournalMap> {
+        Ok(JournalMap::from_runs(self.runs.iter().copied())?)
     }
 
     /// All of it, by group: runs of (block within the group, number).

@@ -11,6 +11,9 @@ use super::{BlockKind, DirError, DirParams, DirStore, name_hash};
 /// The most index levels, the root included.
 const LEVELS: usize = 3;
 
+/// Of an index that knows more blocks than there are: names may have been in them.
+pub(super) const BEHIND_END: &str = "an index entry points behind the end of the directory";
+
 /// The outer error is the store's, which ends the operation. The inner one says that the index is damaged, which the
 /// caller may be able to work around.
 pub(super) type Probed<T, E> = Result<Result<T, DirError>, E>;
@@ -80,11 +83,14 @@ impl Path {
     /// A child must lie in the directory and not be one of its own parents.
     fn check_child(&self, child: u32, level: usize) -> Result<(), DirError> {
         let parents = &self.frames[..=level];
-        if child == 0 || child >= self.blocks || parents.iter().any(|frame| frame.lblk == child) {
-            let detail = "an index entry points outside the directory or back to a parent";
-            return Err(DirError::Corrupt { lblk: parents[level].lblk, offset: 0, detail });
-        }
-        Ok(())
+        let detail = if child >= self.blocks {
+            BEHIND_END
+        } else if child == 0 || parents.iter().any(|frame| frame.lblk == child) {
+            "an index entry points back to a parent"
+        } else {
+            return Ok(());
+        };
+        Err(DirError::Corrupt { lblk: parents[level].lblk, offset: 0, detail })
     }
 }
 

@@ -6,7 +6,7 @@
 use extant_ondisk::dirent::{self, Dirent};
 use extant_ondisk::units::InodeNr;
 
-use super::index::{Probed, Target, advance, next_key, probe};
+use super::index::{BEHIND_END, Probed, Target, advance, next_key, probe};
 use super::{BlockKind, DirError, DirParams, DirStore, Found, Passed};
 
 fn found(lblk: u32, entry: &Dirent<'_>) -> Found {
@@ -31,9 +31,18 @@ pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result
     match lookup_indexed(store, params, name)? {
         Ok(found) => Ok(found),
         // Without checksums an index block passes for a leaf without names: every name is looked at.
-        Err(_) if !params.has_csum => lookup_linear(store, params, name),
+        Err(error) if !params.has_csum => match lookup_linear(store, params, name)? {
+            None if leads_behind_end(store, params, name)? => Err(error),
+            found => Ok(found),
+        },
         Err(error) => lookup_linear(store, params, name)?.map_or(Err(error), |found| Ok(Some(found))),
     }
+}
+
+/// Whether the name's leaf would be one that the directory does not have any more.
+fn leads_behind_end<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<bool, S::Error> {
+    let probed = probe(store, params, Target::Name(name))?;
+    Ok(matches!(probed, Err(DirError::Corrupt { detail, .. }) if detail == BEHIND_END))
 }
 
 fn find_in<S: DirStore>(

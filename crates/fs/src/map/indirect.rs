@@ -16,7 +16,7 @@ use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 use super::{MapError, MapRoot, MapState, MapStore, Mapping, Progress};
 
 fn verify<S: MapStore>(store: &S, bytes: &[u8], block: BlockNr) -> Result<(), String> {
-    indirect::validate(bytes, block.0, |b| store.block_range_valid(b, 1)).map_err(|e| e.to_string())
+    indirect::validate(bytes, block.0, |b| store.gives_up() || store.block_range_valid(b, 1)).map_err(|e| e.to_string())
 }
 
 /// A pointer as a block, checked: the root is never verified by the cache, and a block may have entered it as another
@@ -81,6 +81,8 @@ struct Chain {
     holders: [Option<BlockNr>; LEVELS_MAX + 1],
     /// The last step whose holder exists.
     reached: usize,
+    /// What lies below the pointer at the last step is given up.
+    lost: bool,
 }
 
 impl Chain {
@@ -90,13 +92,41 @@ impl Chain {
     }
 
     fn find<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath) -> Result<Chain, S::Error> {
-        let mut chain = Chain { path, holders: [None; LEVELS_MAX + 1], reached: 0 };
+        let mut chain = Chain { path, holders: [None; LEVELS_MAX + 1], reached: 0, lost: false };
         while chain.reached < path.levels {
             let (holder, offset) = (chain.holders[chain.reached], path.offsets[chain.reached] as usize);
             let pointer = with_pointers(root, store, holder, |bytes| indirect::pointer(bytes, offset).unwrap_or(0))?;
             let Some(next) = follow(root, store, holder, pointer)? else { break };
             chain.reached += 1;
             chain.holders[chain.reached] = Some(next);
+        }
+        Ok(chain)
+    }
+
+    /// The same for a removal: pointer blocks that are not in use are not followed, and where the store passes the
+    /// damage, the chain ends at the pointer to it.
+    fn find_to_remove<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath) -> Result<Chain, S::Error> {
+        let mut chain = Chain { path, holders: [None; LEVELS_MAX + 1], reached: 0, lost: false };
+        while chain.reached < path.levels {
+            let (holder, offset) = (chain.holders[chain.reached], path.offsets[chain.reached] as usize);
+            let pointer = with_pointers(root, store, holder, |bytes| indirect::pointer(bytes, offset).unwrap_or(0))?;
+            let next = follow(root, store, holder, pointer).and_then(|next| {
+                let Some(block) = next else { return Ok(None) };
+                store.check_in_use(block)?;
+                with_pointers(root, store, next, |_| Some(block))
+            });
+            match next {
+                Ok(Some(next)) => {
+                    chain.reached += 1;
+                    chain.holders[chain.reached] = Some(next);
+                }
+                Ok(None) => break,
+                Err(e) if store.passes(&e) => {
+                    chain.lost = true;
+                    break;
+                }
+                Err(e) => return Err(e),
+            }
         }
         Ok(chain)
     }
@@ -267,7 +297,7 @@ pub(super) fn remove<S: MapStore>(
     let mut to = to;
     while from <= to {
         let path = path_of::<S>(root, &geometry, to)?;
-        let chain = Chain::find(root, store, path)?;
+        let chain = Chain::find_to_remove(root, store, path)?;
         // The first logical block below the deepest pointer (or array of pointers) that was reached.
         let lowest = if chain.complete() {
             let array = if path.levels == 0 { 0 } else { to - path.offsets[path.levels] };
@@ -314,9 +344,22 @@ fn remove_in_array<S: MapStore>(
     })?;
     let mut groups: Vec<GroupNr> = Vec::new();
     let mut runs: Vec<(BlockNr, u32)> = Vec::new();
-    let mut low = last + 1;
+    let (mut low, mut lost) = (last + 1, false);
     for (i, pointer) in (first..=last).rev().zip(pointers.into_iter().rev()) {
-        if let Some(block) = follow(root, store, holder, pointer)? {
+        let block = match follow(root, store, holder, pointer) {
+            Err(e) if store.gives_up() => {
+                if runs.is_empty() && !lost && !store.has_credits(txn, array_credits(levels)) {
+                    break;
+                }
+                if !store.passes(&e) {
+                    return Err(e);
+                }
+                lost = true;
+                None
+            }
+            block => block?,
+        };
+        if let Some(block) = block {
             let group = store.group_of(block);
             let place = groups.binary_search(&group);
             let credits = array_credits(levels) + 2 * (groups.len() + usize::from(place.is_err())) as u32;
@@ -340,7 +383,7 @@ fn remove_in_array<S: MapStore>(
     }
     let progress =
         if low == first { Progress::Done } else { Progress::Stopped { at: LogicalBlock(to - (last + 1 - low)) } };
-    if runs.is_empty() && levels > 0 {
+    if runs.is_empty() && levels > 0 && !lost {
         // Nothing to free here; but an array that was empty all along would be kept by every pass, so look.
         let empty = with_pointers(root, store, holder, indirect::is_empty)?;
         if !empty {
@@ -349,7 +392,7 @@ fn remove_in_array<S: MapStore>(
         if !store.has_credits(txn, array_credits(levels)) {
             return Ok(Progress::Stopped { at: LogicalBlock(to) });
         }
-    } else if runs.is_empty() {
+    } else if runs.is_empty() && !lost {
         return Ok(progress);
     }
     clear(root, store, txn, chain, levels, low..=last)?;
@@ -360,11 +403,11 @@ fn remove_in_array<S: MapStore>(
     Ok(progress)
 }
 
-/// Frees the array that the chain ends with, if it was empty all along: punching in Linux leaves such behind. False
-/// where the credits do not suffice.
+/// Frees the array that the chain ends with, if it was empty all along: punching in Linux leaves such behind. Or clears
+/// the pointer to what is lost. False where the credits do not suffice.
 fn remove_empty<S: MapStore>(root: &mut MapRoot, store: &S, txn: &mut S::Txn, chain: &Chain) -> Result<bool, S::Error> {
     let step = chain.reached;
-    if step == 0 || !with_pointers(root, store, chain.holders[step], indirect::is_empty)? {
+    if !chain.lost && (step == 0 || !with_pointers(root, store, chain.holders[step], indirect::is_empty)?) {
         return Ok(true);
     }
     let enough = store.has_credits(txn, array_credits(step));

@@ -112,6 +112,26 @@ pub trait MapStore {
     /// symlinks).
     fn free_data(&self, txn: &mut Self::Txn, start: BlockNr, len: u32) -> Result<(), Self::Error>;
 
+    /// Whether `block`, a node that a removal is about to change, is in use: one that is free may be another file's by
+    /// the time it is written. Asked before anything is changed.
+    fn check_in_use(&self, block: BlockNr) -> Result<(), Self::Error> {
+        let _ = block;
+        Ok(())
+    }
+
+    /// All of the map is removed, and what cannot be read of it is left: extents and pointers that no file can own do
+    /// not make a node unreadable.
+    fn gives_up(&self) -> bool {
+        false
+    }
+
+    /// Whether a removal goes on past this damage, without what it hides; it has been noted then. Only where
+    /// [`MapStore::gives_up`].
+    fn passes(&self, e: &Self::Error) -> bool {
+        let _ = e;
+        false
+    }
+
     /// May the operation go on for `blocks` more distinct metadata blocks under this handle? `false` makes the caller
     /// stop where the map is consistent and come back with a new handle.
     fn has_credits(&self, txn: &mut Self::Txn, blocks: u32) -> bool;

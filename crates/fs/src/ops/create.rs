@@ -292,7 +292,7 @@ impl Filesystem {
         inode.meta.write().desc.flags.set(InodeFlags::EXTENTS, extents);
         if let Err(e) = map.insert(&view, handle, LogicalBlock(0), block, 1, false) {
             drop(map);
-            let freed = self.free_blocks(handle, block, 1);
+            let freed = self.free_blocks(handle, inode.ino, block, 1);
             self.whole(handle, freed)?;
             return Err(e);
         }

@@ -14,15 +14,16 @@ use std::time::Duration;
 use extant_base::sync::atomic::Ordering;
 use extant_cache::Buffer;
 use extant_journal::Handle;
-use extant_ondisk::LogicalBlock;
+use extant_ondisk::BlockNr;
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::groups::Prepared;
 use crate::inode::Inode;
 use crate::ops::credits;
 use crate::orphan::Over;
 use crate::xattr;
+use crate::xattr::XattrSource;
 use crate::xattr_store::XattrView;
 
 /// Inodes that one call of [`Filesystem::reap`] frees at most.
@@ -138,6 +139,8 @@ impl Filesystem {
             }
         }
         self.evict_queued(u32::MAX, false);
+        // Those that were not due when they were met.
+        self.write_errors();
         !self.stopping.load(Ordering::Acquire)
     }
 
@@ -173,20 +176,34 @@ impl Filesystem {
         }
     }
 
-    /// What can fail of an eviction besides its map, before the first change: a bitmap that cannot be read, or is
-    /// damaged, costs the inode, not the mount (Linux: `ext4_free_inode` leaks it likewise). Held, the blocks stay in
+    /// What can fail of an eviction besides its map, before the first change: a bitmap that cannot be read, or a
+    /// damaged one of inodes, costs the inode, not the mount (Linux: `ext4_free_inode` leaks it likewise). Damaged
+    /// attributes go with the inode, and their block is left to e2fsck if it cannot be freed. Held, the blocks stay in
     /// memory.
     fn check_eviction(&self, inode: &Arc<Inode>) -> Result<(Prepared, Option<Prepared>, Arc<Buffer>)> {
-        let view = XattrView { fs: self, inode };
-        let block = xattr::check(&view)?;
         let number = self.check_free_inode_number(inode.ino)?;
-        let mut attributes = None;
-        if let Some(nr) = block {
-            attributes = self.geo.group_of_block(nr).map(|(group, _)| self.groups.hold_blocks(group)).transpose()?;
-            self.alloc.check_free(nr, 1)?;
-        }
+        let view = XattrView { fs: self, inode };
+        let known = self.unless_damaged(inode, xattr::check(&view).map_err(Error::from))?;
+        let group = known.unwrap_or_else(|| view.block_nr()).and_then(|nr| self.geo.group_of_block(nr));
+        let attributes = group.map(|(group, _)| self.groups.hold_blocks(group));
+        let attributes = attributes.map(|held| self.unless_damaged(inode, held)).transpose()?;
         let (table, _) = self.inode_slot(inode.ino)?;
-        Ok((number, attributes, table))
+        Ok((number, attributes.flatten(), table))
+    }
+
+    /// `None` for damage that an eviction goes on in spite of; it is noted once no lock is held.
+    fn unless_damaged<T>(&self, inode: &Inode, r: Result<T>) -> Result<Option<T>> {
+        match r {
+            Err(Error::Unsupported(what)) => {
+                self.groups.keep_damage(Error::corrupt(Damage::Xattr, what.to_string()).of(inode.ino));
+                Ok(None)
+            }
+            Err(e) if e.is_corruption() => {
+                self.groups.keep_damage(e.of(inode.ino));
+                Ok(None)
+            }
+            r => r.map(Some),
+        }
     }
 
     fn free_inode(&self, inode: &Arc<Inode>) -> Result<()> {
@@ -201,7 +218,7 @@ impl Filesystem {
         let _held = self.check_eviction(inode)?;
         let mut handle = if has_map {
             // Also promises that never became blocks.
-            self.remove_blocks(inode, LogicalBlock(0), LogicalBlock(0xFFFF_FFFE))?
+            self.remove_all_blocks(inode)?
         } else {
             self.start(credits::EVICT + credits::XATTR)?
         };
@@ -216,7 +233,12 @@ impl Filesystem {
             handle.restart(credits)?;
         }
         if has_xattr {
-            self.edit_xattrs(handle, inode, |edit| xattr::release_all(edit))?;
+            let released = self.edit_xattrs(handle, inode, |edit| xattr::release_all(edit));
+            if self.journal.is_aborted() {
+                released?;
+            } else if self.unless_damaged(inode, released)?.is_none() {
+                inode.meta.write().desc.file_acl = BlockNr(0);
+            }
         }
         self.orphan_remove(handle, inode, Over::All)?;
         {

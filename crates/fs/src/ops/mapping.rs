@@ -23,6 +23,7 @@ use crate::inode::{Inode, InodeRef};
 use crate::map::es::{EsEntry, EsState};
 use crate::map::{MapState, Mapping, Progress};
 use crate::ops::writeback::WritebackReason;
+use crate::store::MapView;
 
 /// For what a hole is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,8 +292,17 @@ impl Filesystem {
     /// Unmaps and frees `from..=to`, in as many handles as it takes, and returns the last one, still open. Writeback of
     /// the range is excluded and nothing of it in flight; its cached blocks are the caller's to drop.
     pub(crate) fn remove_blocks(&self, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
+        self.unmap(&self.map_view(inode), inode, from, to)
+    }
+
+    /// The same for all blocks of an inode that goes. What damage hides of its map is noted and left to e2fsck: it must
+    /// not keep the rest (Linux: `ext4_ind_truncate`).
+    pub(crate) fn remove_all_blocks(&self, inode: &Arc<Inode>) -> Result<Handle> {
+        self.unmap(&self.map_view(inode).giving_up(), inode, LogicalBlock(0), LAST_BLOCK)
+    }
+
+    fn unmap(&self, view: &MapView<'_>, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
         self.alloc.discard_preallocations(&inode.prealloc);
-        let view = self.map_view(inode);
         let credits = self.remove_credits(inode);
         let mut handle = self.start(credits)?;
         let mut last = to;
@@ -301,7 +311,7 @@ impl Filesystem {
                 let mut map = inode.map.write();
                 let promised = inode.es.remove(from, to.0 - from.0 + 1);
                 self.alloc.unreserve(promised);
-                let r = map.remove(&view, &mut handle, from, last);
+                let r = map.remove(view, &mut handle, from, last);
                 inode.absorb_map(&mut map, self.geo.block_size);
                 // What failed in the middle must still be written with the inode.
                 r

@@ -54,7 +54,7 @@ impl Filesystem {
         let mut at = pos >> bits;
         while at < end {
             let lblk = at as u32;
-            let (mut n, state) = self.status(inode, LogicalBlock(lblk), (end - at) as u32)?;
+            let (mut n, state) = self.watch(self.status(inode, LogicalBlock(lblk), (end - at) as u32))?;
             let is_data = match state {
                 EsState::Written(_) | EsState::Delayed => true,
                 EsState::Hole => false,
@@ -66,7 +66,8 @@ impl Filesystem {
                     }
                     if !dirty {
                         // What has left the folios meanwhile is written by now.
-                        let (still, EsState::Unwritten(_)) = self.status(inode, LogicalBlock(lblk), n)? else {
+                        let (still, EsState::Unwritten(_)) = self.watch(self.status(inode, LogicalBlock(lblk), n))?
+                        else {
                             continue;
                         };
                         n = still;
@@ -89,10 +90,10 @@ impl Filesystem {
     /// The map cannot be read: `f` has been called with what lies in front of the damage.
     pub fn extents(&self, inode: &InodeRef, mut f: impl FnMut(FileExtent)) -> Result<()> {
         let _shared = inode.rw.read();
+        let is_own = self.own_inodes.journal == Some(inode.ino) || self.is_inline(inode);
         let (size, flags) = {
             let meta = inode.meta.read();
-            let is_journal = self.own_inodes.journal == Some(inode.ino);
-            if is_journal || !meta.desc.has_map(&self.geo) || self.is_inline(inode) {
+            if is_own || !meta.desc.has_map(&self.geo) {
                 return Ok(());
             }
             (meta.desc.size, meta.desc.flags)
@@ -144,7 +145,7 @@ impl Filesystem {
         if self.is_inline(inode) || lblk >= inode.size().div_ceil(u64::from(self.geo.block_size)) {
             return Ok(None);
         }
-        match self.status(inode, LogicalBlock(lblk as u32), 1)? {
+        match self.watch(self.status(inode, LogicalBlock(lblk as u32), 1))? {
             // A swap file may be preallocated (Linux: `ext4_iomap_swap_activate`, where ext4's FIBMAP shows a hole).
             (_, EsState::Written(block) | EsState::Unwritten(block)) => Ok(Some(block)),
             _ => Ok(None),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use extant_block::device::MemDevice;
-use extant_ondisk::LogicalBlock;
+use extant_ondisk::{InodeNr, LogicalBlock};
 
 use crate::forgetful::Forgetful;
 use crate::ops::mapping::Want;
@@ -68,7 +68,7 @@ fn a_range_that_cannot_be_zeroed_or_punched_shows_nothing_old() {
             // It stays so, whatever is written and read again.
             for (start, len) in taken {
                 let mut handle = fs.start(8).expect("handle");
-                fs.free_blocks(&mut handle, start, len).expect("freed");
+                fs.free_blocks(&mut handle, InodeNr::ROOT, start, len).expect("freed");
                 handle.finish();
             }
             fs.fsync(&f, false).expect("what was taken is written");

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use extant_base::{sim, task};
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::BlockNr;
 use extant_ondisk::acl::{self, Acl, AclEntry, Tag};
 use extant_ondisk::xattr::XattrBlock;
+use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::ops::no_space::tests::take_all;
 use crate::tools::{assert_clean, debugfs, edited, made};
@@ -47,7 +47,7 @@ fn give_back(fs: &Filesystem, taken: &mut Blocks, mut blocks: u64) {
         let now = blocks.min(u64::from(*len)) as u32;
         if now > 0 {
             let mut handle = fs.start(8).expect("handle");
-            fs.free_blocks(&mut handle, *start, now).expect("freed");
+            fs.free_blocks(&mut handle, InodeNr::ROOT, *start, now).expect("freed");
             handle.finish();
         }
         (*start, *len, blocks) = (BlockNr(start.0 + u64::from(now)), *len - now, blocks - u64::from(now));

@@ -40,6 +40,7 @@ pub fn errno(error: &Error) -> Errno {
         Error::Stale(_) => Errno::STALE,
         Error::DotName | Error::Busy(_) => Errno::BUSY,
         Error::Thread { .. } => Errno::AGAIN,
+        Error::NoMemory { .. } => Errno::NOMEM,
         Error::Mount { source, .. } => errno(source),
         Error::Journal(_) => Errno::IO,
     }

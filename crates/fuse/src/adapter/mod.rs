@@ -40,6 +40,8 @@ use self::openers::Openers;
 pub use self::options::ServerOptions;
 use crate::Errno;
 use crate::abi::ROOT_ID;
+use crate::mount::Callers;
+use crate::sys::kernel_uid;
 use crate::transport::notify::Notifier;
 use crate::transport::reply::ReplyEntry;
 use crate::transport::session::Hold;
@@ -69,6 +71,9 @@ pub struct FsServer {
     /// Trims, which waits while the mount is frozen.
     trimmer: Helper,
     hold: Mutex<Option<Hold>>,
+    callers: Mutex<Callers>,
+    /// The user who mounted.
+    owner: u32,
     /// Since a shutdown nothing is served any more.
     down: Arc<AtomicBool>,
     openers: Openers,
@@ -107,6 +112,8 @@ impl FsServer {
             controller: Helper::new(),
             trimmer: Helper::new(),
             hold: Mutex::new(&NOTIFIER_CLASS, None),
+            callers: Mutex::new(&NOTIFIER_CLASS, Callers::default()),
+            owner: kernel_uid().as_raw(),
             down: Arc::new(AtomicBool::new(false)),
             no_open: AtomicBool::new(false),
             dont_mask: AtomicBool::new(false),
@@ -133,6 +140,12 @@ impl FsServer {
     /// frozen.
     pub fn set_hold(&self, hold: Hold) {
         *self.hold.lock() = Some(hold);
+    }
+
+    /// The session's way to look at callers ([`Session::callers`](crate::Session::callers)): without it this process
+    /// looks itself, for which it must keep the right to trace them.
+    pub fn set_callers(&self, callers: Callers) {
+        *self.callers.lock() = callers;
     }
 
     /// What unmounting the file system came to; `None` before [`Server::destroy`](crate::Server::destroy) has run.

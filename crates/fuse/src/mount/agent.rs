@@ -1,9 +1,10 @@
-//! Unmounting by another process, for a server that has given up the right to do it itself.
+//! Another process, which does what a server has given up the right to do: it unmounts, and looks at callers.
 //!
-//! The agent is a process that never sees the image. It knows one mount, and takes that one down when it is asked
-//! through its standard input; it ends when nobody can ask any more. A request is one byte, `u`, or (lazily) `z`, or
-//! (so, if it is dead) `d`; an answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok` is also the first thing
-//! that it says: it is ready.
+//! The agent is a process that never sees the image. It knows one mount, by its path and its device, and takes that
+//! one down when it is asked through its standard input; it ends when nobody can ask any more. A request is one byte,
+//! `u`, or (lazily) `z`, or (so, if it is dead) `d`; or `p` and the number of a thread (four bytes): is that privileged
+//! over the mount? An answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. `ok` is also the first thing that it
+//! says: it is ready.
 //!
 //! Main types: [`Agent`], the server's side; [`serve_agent`], the whole of the other process.
 //!
@@ -17,7 +18,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use extant_base::sync::{LockClass, Mutex};
 use rustix::io::Errno;
 
-use super::{Unmounter, is_dead};
+use super::{Unmounter, caller};
 use crate::error::FuseError;
 
 static CLASS: LockClass = LockClass::new("fuse agent", 3);
@@ -25,11 +26,12 @@ static CLASS: LockClass = LockClass::new("fuse agent", 3);
 const UNMOUNT: u8 = b'u';
 const LAZY: u8 = b'z';
 const DEAD: u8 = b'd';
+const PRIVILEGED: u8 = b'p';
 
 /// What fusermount3 says is shorter.
 const ANSWER_MAX: u64 = 4096;
 
-/// The process that unmounts for this one. Dropped, it ends.
+/// The process that unmounts, and looks at callers, for this one. Dropped, it ends.
 #[derive(Debug)]
 pub struct Agent {
     pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
@@ -65,12 +67,15 @@ impl Agent {
         self.ask(path, DEAD)
     }
 
+    /// An agent that is gone cannot tell: then it is not.
+    pub(super) fn is_privileged(&self, thread: u32) -> bool {
+        let [a, b, c, d] = thread.to_le_bytes();
+        self.exchange(&[PRIVILEGED, a, b, c, d]).is_ok_and(|said| said == "ok")
+    }
+
     fn ask(&self, path: &Path, request: u8) -> Result<(), FuseError> {
         let failed = |what: String| Err(FuseError::Fusermount { path: path.into(), what });
-        let mut pipes = self.pipes.lock();
-        let (ask, answers) = &mut *pipes;
-        let asked = ask.write_all(&[request]).and_then(|()| ask.flush());
-        let said = match asked.and_then(|()| answer(answers)) {
+        let said = match self.exchange(&[request]) {
             Ok(said) => said,
             Err(e) => return failed(format!("the process that was to unmount is gone: {e}")),
         };
@@ -84,6 +89,14 @@ impl Agent {
             _ => failed(said),
         }
     }
+
+    fn exchange(&self, request: &[u8]) -> io::Result<String> {
+        let mut pipes = self.pipes.lock();
+        let (ask, answers) = &mut *pipes;
+        ask.write_all(request)?;
+        ask.flush()?;
+        answer(answers)
+    }
 }
 
 fn answer(from: &mut impl BufRead) -> io::Result<String> {
@@ -94,9 +107,9 @@ fn answer(from: &mut impl BufRead) -> io::Result<String> {
     }
 }
 
-/// Takes the mount at `path` down whenever standard input asks for it, until it ends.
-pub fn serve_agent(path: &Path) -> io::Result<()> {
-    answer_all(&Unmounter::new(path.into()), io::stdin().lock(), io::stdout().lock())
+/// Takes the mount of `device` at `path` down whenever standard input asks for it, until it ends.
+pub fn serve_agent(path: &Path, device: (u32, u32)) -> io::Result<()> {
+    answer_all(&Unmounter::new(path.into(), Some(device)), io::stdin().lock(), io::stdout().lock())
 }
 
 fn answer_all(mount: &Unmounter, mut ask: impl Read, mut say: impl Write) -> io::Result<()> {
@@ -105,10 +118,16 @@ fn answer_all(mount: &Unmounter, mut ask: impl Read, mut say: impl Write) -> io:
     let mut request = [0];
     while ask.read_exact(&mut request).is_ok() {
         let done = match request[0] {
-            UNMOUNT | LAZY if mount.is_mounted() => mount.unmount(request[0] == LAZY),
-            DEAD if mount.is_mounted() && is_dead(&mount.path) => mount.unmount(true),
-            DEAD => Ok(()),
-            // Another one has come in its place, or none.
+            UNMOUNT | LAZY => mount.unmount_here(request[0] == LAZY),
+            DEAD => mount.detach_if_dead_here(),
+            PRIVILEGED => {
+                let mut thread = [0; 4];
+                ask.read_exact(&mut thread)?;
+                match caller::is_privileged(u32::from_le_bytes(thread)) {
+                    true => Ok(()),
+                    false => Err(FuseError::Unmount { path: mount.path.clone(), errno: Errno::PERM }),
+                }
+            }
             _ => Err(FuseError::Unmount { path: mount.path.clone(), errno: Errno::INVAL }),
         };
         match done {
@@ -131,8 +150,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let mut said = Vec::new();
         // As if another mount were there now.
-        let mut gone = Unmounter::new(dir.path().into());
-        gone.device = Some((0, u32::MAX));
+        let gone = Unmounter::new(dir.path().into(), Some((0, u32::MAX)));
         answer_all(&gone, &b"uzdx"[..], &mut said).expect("written");
         let inval = format!("errno {}\n", libc::EINVAL);
         assert_eq!(String::from_utf8_lossy(&said), format!("said no mount there\n{inval}{inval}ok\n{inval}"));

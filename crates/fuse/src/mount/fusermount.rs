@@ -6,9 +6,11 @@
 //! # Locking
 //! None.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -35,13 +37,22 @@ fn not_started(path: &Path, e: &std::io::Error) -> FuseError {
 }
 
 /// A value inside `-o`: the helper splits at commas unless they are escaped.
-fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace(',', "\\,")
+fn escape(value: &OsStr) -> OsString {
+    let mut escaped = Vec::with_capacity(value.len());
+    for byte in value.as_bytes() {
+        if matches!(byte, b'\\' | b',') {
+            escaped.push(b'\\');
+        }
+        escaped.push(*byte);
+    }
+    OsString::from_vec(escaped)
 }
 
-fn option_list(options: &MountOptions) -> String {
-    let mut o = format!("fsname={},subtype={}", escape(&options.fsname), options.subtype);
-    o.push_str(&options.fuse_options());
+fn option_list(options: &MountOptions) -> OsString {
+    let mut o = OsString::from("fsname=");
+    o.push(escape(&options.fsname));
+    o.push(format!(",subtype={}", options.subtype));
+    o.push(options.fuse_options());
     let switches = [
         (options.read_only, ",ro"),
         (options.nosuid, ",nosuid"),
@@ -51,7 +62,9 @@ fn option_list(options: &MountOptions) -> String {
         (options.sync, ",sync"),
         (options.dirsync, ",dirsync"),
     ];
-    o.extend(switches.iter().filter(|s| s.0).map(|s| s.1));
+    for (_, word) in switches.iter().filter(|s| s.0) {
+        o.push(word);
+    }
     o
 }
 
@@ -132,7 +145,7 @@ mod tests {
     #[test]
     fn commas_in_names_do_not_become_options() {
         let o = MountOptions { fsname: "/a,dev,b\\c".into(), read_only: true, ..MountOptions::default() };
-        let list = option_list(&o);
+        let list = option_list(&o).into_string().expect("UTF-8");
         assert!(list.starts_with("fsname=/a\\,dev\\,b\\\\c,subtype=extant"), "{list}");
         assert!(list.contains(",ro"), "{list}");
     }

@@ -3,8 +3,8 @@
 //! Purpose: attach a /dev/fuse descriptor to a directory: by mount(2) where the process may (root, or root of a user
 //! namespace), else through the set-user-id helper fusermount3. A mount whose server died is replaced.
 //!
-//! Main types: [`MountOptions`], [`Unmounter`]; [`Agent`], a process that unmounts for one that may not any more;
-//! [`unmount`] for mounts of other processes.
+//! Main types: [`MountPoint`], a directory that is resolved once; [`MountOptions`], [`Unmounter`]; [`Callers`], what
+//! they may do; [`Agent`], a process that does what the server may not do any more.
 //!
 //! What it does not do: it keeps no /etc/mtab and no table of mounts.
 //!
@@ -13,19 +13,24 @@
 
 mod agent;
 mod bdi;
+mod caller;
 mod fusermount;
+mod point;
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fmt::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, stat, statfs, statx};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 
 pub use self::agent::{Agent, serve_agent};
+pub use self::caller::Callers;
+use self::point::in_directory;
+pub use self::point::{MountPoint, Top, Unmounting};
 use crate::error::FuseError;
 use crate::sys::{self, kernel_gid, kernel_uid};
 
@@ -59,7 +64,7 @@ pub struct MountOptions {
     pub kind: MountKind,
     pub method: MountMethod,
     /// Shown as the source of the mount: the image or the device.
-    pub fsname: String,
+    pub fsname: OsString,
     /// Shown after the dot: `fuse.extant`. Letters, digits, `_` and `-`.
     pub subtype: String,
     /// Users other than the one who mounts may enter.
@@ -129,7 +134,7 @@ impl MountOptions {
         if self.subtype.is_empty() || !self.subtype.chars().all(plain) {
             return bad("subtype", "only letters, digits, '_' and '-' can be shown");
         }
-        if self.fsname.is_empty() || self.fsname.contains('\0') {
+        if self.fsname.is_empty() || self.fsname.as_bytes().contains(&0) {
             return bad("fsname", "empty, or contains NUL");
         }
         if let MountKind::FuseBlk { blksize } = self.kind {
@@ -183,37 +188,40 @@ pub(crate) struct Mounted {
 }
 
 /// Mounts. The INIT request waits in the returned descriptor.
-pub(crate) fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Mounted, FuseError> {
+pub(crate) fn mount(point: &MountPoint, options: &MountOptions) -> Result<Mounted, FuseError> {
     options.check()?;
-    detach_dead(mountpoint)?;
-    let at = |errno| FuseError::MountPoint { path: mountpoint.into(), errno };
-    let path = mountpoint.canonicalize().map_err(|e| at(Errno::from_io_error(&e).unwrap_or(Errno::INVAL)))?;
-    let mode = stat(&path).map_err(at)?.st_mode;
-    if FileType::from_raw_mode(mode) != FileType::Directory {
-        return Err(at(Errno::NOTDIR));
-    }
+    detach_dead(point)?;
+    let at = |errno| FuseError::MountPoint { path: point.path().into(), errno };
+    let dir = point.open_directory().map_err(at)?;
     let direct = match options.method {
         MountMethod::Direct => true,
         MountMethod::Fusermount => false,
         MountMethod::Auto => kernel_uid().is_root(),
     };
-    if direct {
-        match mount_direct(&path, options) {
-            Err(FuseError::Mount { errno: Errno::PERM, .. })
-                if options.method == MountMethod::Auto && options.kind == MountKind::Fuse => {}
-            Err(e) => return Err(e),
-            Ok(fd) => return Ok(Mounted { fd, unmounter: Unmounter::new(path) }),
+    let made = if direct { Some(mount_direct(point, &dir, options)) } else { None };
+    let fd = match made {
+        Some(Err(FuseError::Mount { errno: Errno::PERM, .. }))
+            if options.method == MountMethod::Auto && options.kind == MountKind::Fuse =>
+        {
+            mount_by_helper(point, options)?
         }
-    }
+        Some(made) => made?,
+        None => mount_by_helper(point, options)?,
+    };
+    let device = point.top().ok().map(|top| top.device);
+    Ok(Mounted { fd, unmounter: Unmounter::new(point.current_path(), device) })
+}
+
+fn mount_by_helper(point: &MountPoint, options: &MountOptions) -> Result<OwnedFd, FuseError> {
     if options.nosymfollow {
         let reason = "fusermount3 does not know it; root can mount so";
         return Err(FuseError::Option { option: "nosymfollow".into(), reason });
     }
-    let fd = fusermount::mount(&path, options)?;
-    Ok(Mounted { fd, unmounter: Unmounter::new(path) })
+    fusermount::mount(&point.current_path(), options)
 }
 
-fn mount_direct(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseError> {
+/// Mounts on `dir`, the directory at `point`.
+fn mount_direct(point: &MountPoint, dir: &OwnedFd, options: &MountOptions) -> Result<OwnedFd, FuseError> {
     let fd = sys::open_device().map_err(|errno| FuseError::Device { errno })?;
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={}{}",
@@ -231,66 +239,30 @@ fn mount_direct(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseErro
     };
     let data = CString::new(data).map_err(|_| FuseError::Option { option: "fsname".into(), reason: "contains NUL" })?;
     let fstype = format!("{kind}.{}", options.subtype);
-    rustix::mount::mount(options.fsname.as_str(), path, fstype.as_str(), options.flags(), data.as_c_str())
-        .map_err(|errno| FuseError::Mount { kind, path: path.into(), errno })?;
+    // The source of a device is a path, too: it is absolute.
+    in_directory(dir, || rustix::mount::mount(&*options.fsname, ".", &*fstype, options.flags(), data.as_c_str()))
+        .map_err(|errno| FuseError::Mount { kind, path: point.path().into(), errno })?;
     Ok(fd)
 }
 
-/// True when a FUSE mount sits at `path` whose server is gone. Attributes may still be cached, so statfs asks too.
+/// True when a FUSE mount sits at `path` whose server is gone.
 pub fn is_dead(path: &Path) -> bool {
-    let gone = |e: Errno| e == Errno::NOTCONN || e == Errno::CONNABORTED;
-    match stat(path) {
-        Err(e) => gone(e),
-        Ok(_) => statfs(path).is_err_and(gone),
-    }
+    MountPoint::open(path).is_ok_and(|point| point.is_dead())
 }
 
 /// Mounts stacked on one directory by servers that died; more than that is somebody's loop.
 const DEAD_STACKED_MAX: usize = 16;
 
-fn detach_dead(path: &Path) -> Result<(), FuseError> {
+fn detach_dead(point: &MountPoint) -> Result<(), FuseError> {
+    let at = |errno| FuseError::MountPoint { path: point.path().into(), errno };
     for _ in 0..DEAD_STACKED_MAX {
-        if !is_dead(path) {
+        let top = point.top().map_err(at)?;
+        if !point.is_dead() {
             return Ok(());
         }
-        unmount(path, true)?;
+        point.unmount(top, Unmounting { lazy: true, force: false })?;
     }
-    Err(FuseError::MountPoint { path: path.into(), errno: Errno::NOTCONN })
-}
-
-/// Unmounts whatever is mounted at `path`: umount2(2) for root, else fusermount3. `lazy` detaches it at once and lets
-/// present users finish.
-pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
-    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(path, flags) {
-        Err(Errno::PERM) => fusermount::unmount(path, lazy),
-        Err(errno) => Err(FuseError::Unmount { path: path.into(), errno }),
-        Ok(()) => Ok(()),
-    }
-}
-
-/// Ends the connection to the server of the FUSE mount at `path`, and unmounts: for a server that does not answer. What
-/// the kernel has not handed over yet is lost. Root only.
-pub fn force_unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
-    let mut flags = UnmountFlags::FORCE;
-    flags.set(UnmountFlags::DETACH, lazy);
-    rustix::mount::unmount(path, flags).map_err(|errno| FuseError::Unmount { path: path.into(), errno })
-}
-
-/// Changes how the kernel treats the mount at `path`: whether it is read-only, and the flags of `options`. Root only.
-pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
-    rustix::mount::mount_remount(path, options.flags(), "").map_err(|errno| FuseError::Mount {
-        kind: "fuse",
-        path: path.into(),
-        errno,
-    })
-}
-
-/// The device number of the file system at `path`, without asking the server.
-fn device_of(path: &Path) -> Result<(u32, u32), Errno> {
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    let st = statx(CWD, path, flags, StatxFlags::TYPE)?;
-    Ok((st.stx_dev_major, st.stx_dev_minor))
+    Err(at(Errno::NOTCONN))
 }
 
 /// Takes one mount down; may be cloned and called from any thread that is not one of its workers.
@@ -303,8 +275,8 @@ pub struct Unmounter {
 }
 
 impl Unmounter {
-    fn new(path: PathBuf) -> Unmounter {
-        let device = device_of(&path).ok();
+    /// Of the mount of this device at `path`, which has no links.
+    fn new(path: PathBuf, device: Option<(u32, u32)>) -> Unmounter {
         Unmounter { path, device, agent: Arc::default() }
     }
 
@@ -313,36 +285,65 @@ impl Unmounter {
         &self.path
     }
 
+    /// Major and minor number of the mount's file system.
+    pub fn device(&self) -> Option<(u32, u32)> {
+        self.device
+    }
+
+    /// The mount point and this mount on top of it. No descriptor is kept meanwhile: it would keep the file system busy
+    /// that the mount point is in.
+    fn at(&self) -> Result<(MountPoint, Top), Errno> {
+        let point = MountPoint::again(&self.path)?;
+        let top = point.top()?;
+        if self.device == Some(top.device) { Ok((point, top)) } else { Err(Errno::INVAL) }
+    }
+
     /// True while this mount (and not another one) is what is seen at its mount point; also when this process may not
     /// look there any more (a directory above it is closed to who has given up his privileges).
     pub fn is_mounted(&self) -> bool {
-        match device_of(&self.path) {
-            Ok(device) => self.device == Some(device),
+        match self.at() {
+            Ok(_) => true,
             Err(Errno::ACCESS) => self.device.is_some(),
             Err(_) => false,
         }
     }
 
-    /// Unmounts; EBUSY while it is in use, unless `lazy`. For `fuseblk` it returns after the server's `destroy`.
+    /// Who looks at the callers of this mount.
+    pub(crate) fn callers(&self) -> Callers {
+        Callers { agent: Arc::clone(&self.agent) }
+    }
+
+    /// Unmounts; EBUSY while it is in use, unless `lazy`; EINVAL when another mount is there, or none. For `fuseblk` it
+    /// returns after the server's `destroy`.
     pub fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
         match self.agent.get() {
             Some(agent) => agent.unmount(&self.path, lazy),
-            None => unmount(&self.path, lazy),
+            None => self.unmount_here(lazy),
         }
+    }
+
+    fn unmount_here(&self, lazy: bool) -> Result<(), FuseError> {
+        let (point, top) = self.at().map_err(|errno| FuseError::Unmount { path: self.path.clone(), errno })?;
+        point.unmount(top, Unmounting { lazy, force: false })
     }
 
     /// Detaches it if its server is gone, as whoever may look at it finds. Another server's may be in its place, with
     /// the same device number: only a dead one is detached.
     pub(crate) fn detach_if_dead(&self) {
-        match self.agent.get() {
+        let _ = match self.agent.get() {
             Some(agent) => agent.detach_if_dead(&self.path),
-            None if self.is_mounted() && is_dead(&self.path) => unmount(&self.path, true),
-            None => Ok(()),
-        }
-        .unwrap_or_default();
+            None => self.detach_if_dead_here(),
+        };
     }
 
-    /// From now on `agent` unmounts, for this one and all its clones. The first counts.
+    fn detach_if_dead_here(&self) -> Result<(), FuseError> {
+        match self.at() {
+            Ok((point, top)) if point.is_dead() => point.unmount(top, Unmounting { lazy: true, force: false }),
+            _ => Ok(()),
+        }
+    }
+
+    /// From now on `agent` unmounts, and looks at callers, for this one and all its clones. The first counts.
     pub fn delegate(&self, agent: Agent) {
         let _ = self.agent.set(agent);
     }

@@ -37,7 +37,7 @@ use super::notify::Notifier;
 use super::pool::WorkerPool;
 use crate::abi::{InHeader, Opcode};
 use crate::error::FuseError;
-use crate::mount::{self, MountKind, MountOptions, Unmounter};
+use crate::mount::{self, Callers, MountKind, MountOptions, MountPoint, Unmounter};
 use crate::server::{Config, Server};
 use crate::sys;
 
@@ -195,7 +195,12 @@ pub struct Session<S: Server> {
 impl<S: Server> Session<S> {
     /// Mounts at `mountpoint` and negotiates. Requests of others wait until [`run`](Session::run).
     pub fn mount(server: Arc<S>, mountpoint: &Path, options: &MountOptions) -> Result<Session<S>, FuseError> {
-        let mounted = mount::mount(mountpoint, options)?;
+        Session::mount_at(server, &MountPoint::open(mountpoint)?, options)
+    }
+
+    /// As [`Session::mount`], at a mount point that is resolved already.
+    pub fn mount_at(server: Arc<S>, point: &MountPoint, options: &MountOptions) -> Result<Session<S>, FuseError> {
+        let mounted = mount::mount(point, options)?;
         let unmounter = mounted.unmounter;
         let channel = Channel::new(mounted.fd);
         let agreed = match handshake(&channel, &*server, options) {
@@ -236,6 +241,11 @@ impl<S: Server> Session<S> {
             Some(channel) => Notifier::new(channel),
             None => Notifier::default(),
         }
+    }
+
+    /// The way to find out what the callers of this mount may do.
+    pub fn callers(&self) -> Callers {
+        self.unmounter.callers()
     }
 
     /// The way to keep requests back while the file system is frozen.

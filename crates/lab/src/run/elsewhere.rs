@@ -22,7 +22,7 @@ use super::Config;
 use super::trial::Halt;
 use crate::error::{Error, Result};
 use crate::result::Trial;
-use crate::target::{ImagePlan, Kind, Rig, Tool};
+use crate::target::{ImagePlan, Kind, Rig, Tool, one_line};
 
 /// How long a process may take to clean up once it was asked to end.
 const GRACE_NS: u64 = 20_000_000_000;
@@ -106,7 +106,7 @@ impl Elsewhere {
         }
         trial.ok_or_else(|| {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
-            Error::Failed(format!("{} ended with {status}: {}", self.program.display(), said.trim()))
+            Error::Failed(format!("{} ended with {status}: {}", self.program.display(), one_line(&said)))
         })
     }
 

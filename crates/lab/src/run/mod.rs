@@ -24,6 +24,7 @@ use crate::environment::{self, Build};
 use crate::error::{Error, Result};
 use crate::measure::Recorded;
 use crate::result::{Contestant, Identity, Outcome, Trial, WorkloadRun};
+use crate::table::plain;
 use crate::target::{self, ImagePlan, Rig};
 use crate::workload::{self, Parameters, Workload};
 
@@ -204,7 +205,8 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     let environment = environment::of_this_machine(&config.command, config.build);
     let had = store.rounds();
     if had > 0 && had < config.rounds && !config.quiet {
-        eprintln!("{}: {had} rounds are there, going on to {}", config.output.display(), config.rounds);
+        let output = config.output.display().to_string();
+        eprintln!("{}: {had} rounds are there, going on to {}", plain(&output), config.rounds);
     }
     let mut summary = Summary::default();
     let mut due = Vec::new();
@@ -231,7 +233,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
         let rig = &plan.rigs[which];
         let label = &rig.contestant.label;
         let title = round.map_or_else(|| "warm-up".to_owned(), |round| format!("round {}", round + 1));
-        let say = |what: &str| bar.set_message(format!("{title}, {label}: {what}"));
+        let say = |what: &str| bar.set_message(plain(&format!("{title}, {label}: {what}")));
         let job = trial::Job {
             config,
             workload: plan.workload,
@@ -269,7 +271,8 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
 fn note(trial: &Trial, summary: &mut Summary, bar: &ProgressBar) {
     match &trial.outcome {
         Outcome::Failed(why) => {
-            bar.suspend(|| eprintln!("round {} {}: FAILED: {why}", trial.round + 1, trial.contestant.label));
+            let said = plain(&format!("round {} {}: FAILED: {why}", trial.round + 1, trial.contestant.label));
+            bar.suspend(|| eprintln!("{said}"));
             summary.failed.push((trial.contestant.label.clone(), trial.round, why.clone()));
         }
         _ => summary.usable += 1,

@@ -24,7 +24,7 @@ use extant_block::device::{FileDevice, LoopDevice, MemDevice, OpenOptions};
 use extant_fs::{Filesystem, Mounted};
 use tempfile::TempDir;
 
-use super::tools::{find, is_mount_point};
+use super::tools::{find, is_mount_point, one_line};
 use super::{EngineOptions, Kind, Rig, Server, Tool};
 use crate::environment::mount_options;
 use crate::error::{Error, Result};
@@ -249,7 +249,7 @@ impl Site {
             let ended = self.server.as_mut().and_then(|s| s.try_wait().ok().flatten());
             if ended.is_some() || clock.now_ns() > end {
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
-                return Err(self.failed(format!("it did not mount: {}", said.trim())));
+                return Err(self.failed(format!("it did not mount: {}", one_line(&said))));
             }
             clock.sleep(Duration::from_millis(5));
         }
@@ -387,7 +387,7 @@ impl Site {
         }
         if !status.success() {
             let said = std::fs::read_to_string(self.work.path().join("server.log")).unwrap_or_default();
-            return Err(self.failed(format!("its server ended with {status}: {}", said.trim())));
+            return Err(self.failed(format!("its server ended with {status}: {}", one_line(&said))));
         }
         let stats = self.stats_file();
         if self.kind == Kind::Mount && self.can.stats {

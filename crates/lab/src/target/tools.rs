@@ -35,7 +35,7 @@ impl Tool {
     /// Runs it; an end with another status than 0 is an error with what it said.
     pub fn run(self) -> Result<String> {
         let (status, output, command) = self.status()?;
-        if status == Some(0) { Ok(output) } else { Err(Error::Tool { command, output: output.trim().to_owned() }) }
+        if status == Some(0) { Ok(output) } else { Err(Error::Tool { command, output: one_line(&output) }) }
     }
 
     /// Runs it; returns its exit status, what it said, and the command line.
@@ -46,6 +46,11 @@ impl Tool {
         let said = [&output.stdout[..], &output.stderr[..]].concat();
         Ok((output.status.code(), String::from_utf8_lossy(&said).into_owned(), command))
     }
+}
+
+/// What a program said, for a message.
+pub fn one_line(said: &str) -> String {
+    said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 /// The program called `name`.

@@ -94,7 +94,7 @@ fn a_log_with_too_many_blocks_is_refused_and_findings_are_bounded() {
         let journal = w.open();
         let bounded = |max| Replay::load_bounded(&journal, journal.device().as_ref(), max, &mut |_| {});
         assert_eq!(bounded(200).unwrap().blocks.len(), 100);
-        assert!(matches!(bounded(199), Err(Error::TooMuch { copies: 199 })));
+        assert!(matches!(bounded(199), Err(Error::TooMuch { most: 199, .. })));
         // Past the end of the device, each of them.
         let mut w = LogWriter::new(BS, 1000, 4000, csum, false);
         w.start_here();

@@ -3,7 +3,7 @@
 //! Main functions: [`same_image_in_use`], [`writing_loop_device`]; [`unmount`], and [`LoopDevice`], to be waited for
 //! after an unmount.
 //!
-//! Asked of `/proc/self/mountinfo` (which file systems are mounted, by device number) and of
+//! Asked of `/proc/thread-self/mountinfo` (which file systems are mounted, by device number) and of
 //! `/sys/block/loop*/loop/backing_file` (which file stands behind a loop device). Mounts in other mount namespaces are
 //! not seen.
 //!
@@ -93,7 +93,8 @@ pub fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Result<Opt
 }
 
 const LOOPS: &str = "/sys/block";
-const MOUNTS: &str = "/proc/self/mountinfo";
+/// Of the calling thread: a thread may have a mount namespace of its own.
+const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
 /// A loop device that has the image.
 struct Loop {

@@ -1,4 +1,4 @@
-//! The one request to block devices that rustix does not offer.
+//! Requests to block devices and files that rustix does not offer.
 
 #![allow(unsafe_code)]
 
@@ -9,10 +9,35 @@ use std::os::fd::AsRawFd;
 /// Linux: `_IO(0x12, 119)`.
 const BLKDISCARD: libc::Ioctl = 0x1277;
 
+/// Linux: include/uapi/asm-generic/fcntl.h.
+const F_SETSIG: libc::c_int = 10;
+
 /// Discards `len` bytes of the block device `file` from `offset` on; both are multiples of its logical block.
 pub(super) fn blkdiscard(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let range: [u64; 2] = [offset, len];
     // SAFETY: BLKDISCARD reads two u64 from the address, which outlive the call; the descriptor is open.
     let rc = unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether any process has the file open for writing. `file` is open for reading only, and belongs to the caller, or
+/// the caller may take leases of any file.
+///
+/// # Errors
+/// The caller may not ask, or the file system cannot tell.
+pub(super) fn is_open_for_writing(file: &File) -> io::Result<bool> {
+    let request = |command, value: libc::c_int| {
+        // SAFETY: these commands take an integer, and no address.
+        match unsafe { libc::fcntl(file.as_raw_fd(), command, value) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // An open for writing meanwhile sends a signal. By default that would be SIGIO, which ends the process.
+    request(F_SETSIG, libc::SIGURG)?;
+    match request(libc::F_SETLEASE, libc::F_RDLCK) {
+        Ok(()) => request(libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),
+        Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Ok(true),
+        Err(e) => Err(e),
+    }
 }

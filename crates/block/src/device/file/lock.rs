@@ -2,13 +2,14 @@
 //!
 //! One writer or many readers of each byte, so that two partitions of one image can be in use at once and two users of
 //! the same bytes cannot. They are advisory: other programs heed them if they ask (QEMU does), the kernel's loop driver
-//! does not.
+//! does not. Which locks for reading a writer need not heed: [`super::readers`].
 //!
 //! # Locking
 //! The locks of the host, as above; held until the description is closed.
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::fcntl::{FcntlArg, fcntl};
@@ -83,9 +84,15 @@ pub fn has_writer(path: &Path, start: u64, len: Option<u64>) -> io::Result<bool>
 
 /// Whether a lock of this kind would be refused.
 fn is_refused(path: &Path, range: Range, kind: libc::c_int) -> io::Result<bool> {
-    let file = File::open(path)?;
+    // A fifo that has its name by now must not make us wait.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    is_refused_to(&file, range, kind)
+}
+
+/// Whether a lock of this kind would be refused to `file`.
+pub(super) fn is_refused_to(file: &File, range: Range, kind: libc::c_int) -> io::Result<bool> {
     let mut request = range.request(kind)?;
-    fcntl(&file, FcntlArg::F_OFD_GETLK(&mut request)).map_err(|e| match io::Error::from(e) {
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut request)).map_err(|e| match io::Error::from(e) {
         e if is_missing(&e) => io::Error::new(io::ErrorKind::Unsupported, e),
         e => e,
     })?;

@@ -22,6 +22,7 @@ mod ioctl;
 mod lock;
 mod open;
 mod psync;
+mod readers;
 mod uring;
 
 use std::fs::File;

@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::in_use::{range_in_use, same_image_in_use};
 use super::lock::{Range, is_missing, lock};
-use super::{Engine, IoMode};
+use super::{Engine, IoMode, readers};
 use crate::device::Limits;
 use crate::error::{Error, Result};
 
@@ -122,7 +122,7 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     let tries = if block_device { CLAIM_TRIES } else { 0 };
     let opened =
         until_free(tries, || pause_unless(mounted()), || open_data(path, options, block_device, create.is_some()));
-    let (data, io) = match opened {
+    let (mut data, io) = match opened {
         Err(e) if block_device => return Err(held(e, mounted(), "opened exclusively by somebody else")),
         opened => opened.map_err(failed)?,
     };
@@ -148,7 +148,11 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
         );
         match locked {
             Ok(()) => {}
-            Err(e) if !is_missing(&e) => return Err(held(e, mounted(), "locked by another process or another opener")),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && !options.read_only => {
+                let taken = || busy(name, mounted().unwrap_or_else(|| LOCKED.to_owned()));
+                data = pass_readers(data, path, options, range).ok().flatten().ok_or_else(taken)?;
+            }
+            Err(e) if !is_missing(&e) => return Err(held(e, mounted(), LOCKED)),
             Err(e) if options.read_only || options.lock == Locking::IfPossible => {
                 unguarded.push(format!("files cannot be locked here ({e})"));
             }
@@ -183,6 +187,24 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "offset is not a multiple of the block size")));
     }
     Ok(Opened { data, io, block_device, start, size, limits, unguarded })
+}
+
+const LOCKED: &str = "locked by another process or another opener";
+
+/// The file, opened and claimed again for writing beside locks of those who may only read it; `None` if there are
+/// others.
+fn pass_readers(data: File, path: &Path, options: &OpenOptions, range: Range) -> io::Result<Option<File>> {
+    let reading = reopen(&data, path, true)?;
+    // Whether others have it open for writing can only be asked while we have not.
+    drop(data);
+    if !readers::are_all(&reading, range)? {
+        return Ok(None);
+    }
+    let (data, _) = open_data(path, options, false, false)?;
+    let (meta, other) = (reading.metadata()?, data.metadata()?);
+    drop(reading);
+    let is_same = (meta.dev(), meta.ino()) == (other.dev(), other.ino());
+    Ok((is_same && readers::pass(&data, range)?).then_some(data))
 }
 
 /// Fails where a write below byte `end` of a file would: halfway, and with a signal that ends the process.

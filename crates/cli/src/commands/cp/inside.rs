@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use extant_fs::walk::{Name, Names};
 use extant_fs::{Damage, Error, Filesystem, InodeRef, NewNode, SetAttr, SetMode, SetTime, WriteFlags};
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
@@ -74,8 +75,11 @@ impl Source for ImageSource {
         })
     }
 
-    fn names(&self, dir: &InodeRef) -> Step<Vec<Vec<u8>>> {
-        Ok(self.here(self.fs.list(dir))?.into_iter().map(|e| e.name).collect())
+    fn names(&self, dir: &InodeRef, after: Option<&[u8]>) -> Step<(Vec<Vec<u8>>, bool)> {
+        // Behind every entry of this name.
+        let after = after.map(|name| Name { name: name.to_vec(), ino: InodeNr(u32::MAX), kind: None });
+        let Names { names, more } = self.here(self.fs.list_after(dir, after.as_ref()))?;
+        Ok((names.into_iter().map(|entry| entry.name).collect(), more))
     }
 
     fn child(&self, dir: &InodeRef, name: &[u8]) -> Step<InodeRef> {
@@ -91,12 +95,7 @@ impl Source for ImageSource {
     }
 
     fn xattrs(&self, entry: &InodeRef) -> Step<Xattrs> {
-        let names = self.here(self.fs.list_xattrs(entry))?;
-        let with_value = |name: Vec<u8>| {
-            let value = self.here(self.fs.get_xattr(entry, &name))?;
-            Ok((name, value))
-        };
-        names.into_iter().map(with_value).collect()
+        self.here(image::xattrs(&self.fs, entry))
     }
 
     fn read(&self, file: &InodeRef, write: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Step<Content> {

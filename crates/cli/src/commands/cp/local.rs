@@ -235,17 +235,17 @@ impl Source for LocalSource<'_> {
         })
     }
 
-    fn names(&self, dir: &Entry) -> Step<Vec<Vec<u8>>> {
+    fn names(&self, dir: &Entry, after: Option<&[u8]>) -> Step<(Vec<Vec<u8>>, bool)> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(dir.file()?)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
+            if name != b"." && name != b".." && after.is_none_or(|after| name > after) {
                 names.push(name.to_vec());
             }
         }
         names.sort();
-        Ok(names)
+        Ok((names, false))
     }
 
     fn child(&self, dir: &Entry, name: &[u8]) -> Step<Entry> {

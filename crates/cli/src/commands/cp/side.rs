@@ -48,8 +48,7 @@ impl Node {
     }
 }
 
-/// Extended attributes by full name.
-pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+pub use crate::image::Xattrs;
 
 /// What was read of a file.
 #[derive(Debug)]
@@ -116,8 +115,8 @@ pub trait Source {
     /// What was named on the command line.
     fn top(&self, path: &[u8], follow: bool) -> Step<Self::Entry>;
     fn node(&self, entry: &Self::Entry) -> Step<Node>;
-    /// Names in a directory, sorted.
-    fn names(&self, dir: &Self::Entry) -> Step<Vec<Vec<u8>>>;
+    /// Names in a directory behind `after`, sorted, and whether others follow these.
+    fn names(&self, dir: &Self::Entry, after: Option<&[u8]>) -> Step<(Vec<Vec<u8>>, bool)>;
     fn child(&self, dir: &Self::Entry, name: &[u8]) -> Step<Self::Entry>;
     /// The directory `id` again, in which `below` is.
     fn parent(&self, below: &Self::Entry, id: Id) -> Step<Self::Entry>;

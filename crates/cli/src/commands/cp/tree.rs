@@ -2,18 +2,21 @@
 //!
 //! Main types: [`struct@Copy`] (what a whole command remembers), [`Tree`] (one tree under way). Of a tree there are two
 //! paths, a few open directories on either side, and of each directory on the way its number and the names that are
-//! still to come: depth costs no descriptors and little memory. Files with several names are remembered by number, so
-//! that they keep them.
+//! still to come, up to a bound, beyond which they are read again: depth costs no descriptors and little memory. Files
+//! with several names are remembered by number until all their names were met, so that they keep them.
 //!
 //! # Locking
 //! None.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::rc::Rc;
 
+use extant_fs::number_set::NumberSet;
+use extant_fs::walk::{DEPTH_MAX, REACHED_AGAIN_MAX};
 use extant_ondisk::inode::FileType;
 
 use super::progress::Progress;
-use super::side::{Content, Id, Node, Sink, Source, Trouble, Xattrs};
+use super::side::{Content, Id, Node, Sink, Source, Step, Trouble, Xattrs};
 use super::stream;
 use crate::args::CpArgs;
 use crate::failure::{Failure, Report, Result};
@@ -23,20 +26,56 @@ use crate::text::{Output, shown};
 
 /// Directories on the way down that stay open; of those further up only the number is known.
 const OPEN_MAX: usize = 16;
+/// The memory of the names that are still to come, in all directories but the last.
+const HELD_BYTES: usize = 16 << 20;
+/// So many files with several names are remembered, in 40 MiB.
+const LINKS_MAX: usize = 1 << 18;
 
 /// Where in the destination a directory is.
 struct Place {
-    /// Its index; none for what the user named.
-    parent: Option<usize>,
+    /// None for what the user named.
+    parent: Option<Rc<Place>>,
     /// A name, or the path that the user named.
     name: Vec<u8>,
+}
+
+impl Drop for Place {
+    /// One after the other: a tree may be deeper than the stack.
+    fn drop(&mut self) {
+        let mut above = self.parent.take();
+        while let Some(mut place) = above.and_then(|place| Rc::try_unwrap(place).ok()) {
+            above = place.parent.take();
+        }
+    }
 }
 
 /// A file with several names, copied once.
 struct Made {
     id: Id,
-    place: usize,
-    name: Vec<u8>,
+    place: Rc<Place>,
+    name: Box<[u8]>,
+    /// The names of it that were not met yet.
+    left: u64,
+}
+
+/// A set of files on one side.
+#[derive(Default)]
+struct Files(HashMap<u64, NumberSet>);
+
+impl Files {
+    /// Whether it was not there. A failure: there are too many.
+    fn insert(&mut self, (device, number): Id) -> Step<bool> {
+        let full = || Trouble::here("more files than can be remembered; copy a smaller part of the tree");
+        self.0.entry(device).or_default().insert(number).ok_or_else(full)
+    }
+
+    fn contains(&self, (device, number): Id) -> bool {
+        self.0.get(&device).is_some_and(|numbers| numbers.contains(number))
+    }
+
+    fn remove(&mut self, (device, number): Id) -> bool {
+        self.0.get_mut(&device).is_some_and(|numbers| numbers.remove(number))
+    }
 }
 
 /// A copy under way.
@@ -47,14 +86,16 @@ pub struct Copy<'a, S: Sink> {
     stop: &'a Stop,
     progress: Progress,
     /// Directories entered, for the source at hand.
-    seen: HashSet<Id>,
-    /// Destination directories, for [`Made`].
-    places: Vec<Place>,
+    seen: Files,
+    /// How often one of them was reached again.
+    again: usize,
     /// By source file system and file.
     links: HashMap<(Option<usize>, Id), Made>,
     /// What was made and has several names, or is a symbolic link: a later source must not get at it by its name.
-    made: HashSet<Id>,
-    symlinks: HashSet<Id>,
+    made: Files,
+    symlinks: Files,
+    /// Files that were copied without their other names, because too many had others.
+    parted: u64,
     report: Report,
 }
 
@@ -65,8 +106,13 @@ struct Level<E, D> {
     from: Option<E>,
     to: Option<D>,
     to_id: Id,
-    place: usize,
+    place: Rc<Place>,
+    /// The names that come next, and the memory that they had in the beginning.
     names: std::vec::IntoIter<Vec<u8>>,
+    names_bytes: usize,
+    /// The name that was copied last: those behind it that are not in `names` are read again.
+    at: Option<Vec<u8>>,
+    more: bool,
     /// The lengths of the paths.
     from_len: usize,
     to_len: usize,
@@ -75,14 +121,22 @@ struct Level<E, D> {
 /// A tree that is being copied.
 struct Tree<E, D> {
     levels: Vec<Level<E, D>>,
+    /// The memory of all names in `levels`.
+    held: usize,
     from: Vec<u8>,
     to: Vec<u8>,
+}
+
+impl<E, D> Tree<E, D> {
+    fn new(from: &[u8], to: Vec<u8>) -> Tree<E, D> {
+        Tree { levels: Vec::new(), held: 0, from: from.to_vec(), to }
+    }
 }
 
 /// What one name becomes.
 struct Item<'i, D> {
     parent: &'i D,
-    place: usize,
+    place: &'i Rc<Place>,
     name: &'i [u8],
     from: &'i [u8],
     to: &'i [u8],
@@ -98,33 +152,36 @@ impl<'a, S: Sink> Copy<'a, S> {
             recursive: args.recursive || args.archive,
             stop,
             progress: Progress::new(),
-            seen: HashSet::new(),
-            places: Vec::new(),
+            seen: Files::default(),
+            again: 0,
             links: HashMap::new(),
-            made: HashSet::new(),
-            symlinks: HashSet::new(),
+            made: Files::default(),
+            symlinks: Files::default(),
+            parted: 0,
             report: Report::default(),
         }
     }
 
     /// The result of the whole copy.
-    pub fn end(self) -> Result<()> {
+    pub fn end(mut self) -> Result<()> {
         self.progress.end();
+        if self.parted > 0 {
+            let parted = self.parted;
+            self.report.complain(Failure::op(format!(
+                "{parted} files with several names were copied once for each name: of more than {LINKS_MAX} files some \
+                 names were still to come; copy smaller parts of the tree"
+            )));
+        }
         self.report.end()
     }
 
-    fn place(&mut self, parent: Option<usize>, name: &[u8]) -> usize {
-        self.places.push(Place { parent, name: name.to_vec() });
-        self.places.len() - 1
-    }
-
-    /// The path of a place, and a name in it.
-    fn path<'p>(places: &'p [Place], place: usize, name: &'p [u8]) -> Vec<&'p [u8]> {
-        let mut path = vec![name];
-        let mut at = Some(place);
-        while let Some(place) = at.map(|i| &places[i]) {
+    /// The path of a file that was made.
+    fn path(made: &Made) -> Vec<&[u8]> {
+        let mut path = vec![&*made.name];
+        let mut at = Some(&made.place);
+        while let Some(place) = at {
             path.push(&place.name);
-            at = place.parent;
+            at = place.parent.as_ref();
         }
         path.reverse();
         path
@@ -132,7 +189,7 @@ impl<'a, S: Sink> Copy<'a, S> {
 
     /// Copies one source. What of it fails is complained about.
     pub fn source<R: Source>(&mut self, source: &R, path: &[u8], to: &[u8], into_dir: bool) -> Result<()> {
-        self.seen.clear();
+        (self.seen, self.again) = (Files::default(), 0);
         let here = |e: Trouble| e.at(|| source.show(path));
         let top = source.top(path, !self.recursive).map_err(here)?;
         let node = source.node(&top).map_err(here)?;
@@ -160,20 +217,18 @@ impl<'a, S: Sink> Copy<'a, S> {
                 self.sink.show(&whole_path)
             )));
         }
-        let place = self.place(None, &parent_path);
+        let place = Rc::new(Place { parent: None, name: parent_path.clone() });
         if name.is_empty() {
-            let tree = Tree { levels: Vec::new(), from: path.to_vec(), to: whole_path };
-            return self.tree(source, tree, top, node, parent, place);
+            return self.tree(source, Tree::new(path, whole_path), top, node, parent, place);
         }
-        let item = Item { parent: &parent, place, name: &name, from: path, to: &whole_path, named: true };
+        let item = Item { parent: &parent, place: &place, name: &name, from: path, to: &whole_path, named: true };
         if !node.is_dir() {
             return self.file(source, &top, &node, &item);
         }
         let dir = self.directory(source, &node, &item)?;
         drop(parent);
-        let place = self.place(Some(place), &name);
-        let tree = Tree { levels: Vec::new(), from: path.to_vec(), to: whole_path };
-        self.tree(source, tree, top, node, dir, place)
+        let place = Rc::new(Place { parent: Some(place), name });
+        self.tree(source, Tree::new(path, whole_path), top, node, dir, place)
     }
 
     /// Copies standard input.
@@ -205,20 +260,62 @@ impl<'a, S: Sink> Copy<'a, S> {
         tree: &mut Tree<R::Entry, S::Dir>,
         (from, node): (R::Entry, Node),
         to: S::Dir,
-        place: usize,
+        place: Rc<Place>,
     ) -> Result<()> {
         let here = |e: Trouble| e.at(|| source.show(&tree.from));
-        if !self.seen.insert(node.id) {
-            return Err(here(Trouble::here("directory is reached a second time")));
+        if !self.seen.insert(node.id).map_err(here)? {
+            self.again += 1;
+            if self.again <= REACHED_AGAIN_MAX {
+                return Err(here(Trouble::here("directory is reached a second time")));
+            }
+            tree.levels.clear();
+            let cause = format!("more than {REACHED_AGAIN_MAX} directories are reached a second time; given up");
+            return Err(here(Trouble::here(cause)));
         }
-        let names = source.names(&from).map_err(here)?.into_iter();
+        if tree.levels.len() >= DEPTH_MAX {
+            let cause = format!("deeper than {DEPTH_MAX} directories; copy one further down");
+            return Err(here(Trouble::here(cause)));
+        }
+        let (names, more) = source.names(&from, None).map_err(here)?;
         let to_id = self.sink.id(&to).map_err(|e| e.at(|| self.sink.show(&tree.to)))?;
         if let Some(far) = tree.levels.len().checked_sub(OPEN_MAX) {
             (tree.levels[far].from, tree.levels[far].to) = (None, None);
         }
+        for level in &mut tree.levels {
+            if tree.held <= HELD_BYTES {
+                break;
+            }
+            tree.held -= level.names_bytes;
+            level.more |= level.names.len() > 0;
+            (level.names, level.names_bytes) = (Vec::new().into_iter(), 0);
+        }
         let (from_len, to_len) = (tree.from.len(), tree.to.len());
-        tree.levels.push(Level { node, from: Some(from), to: Some(to), to_id, place, names, from_len, to_len });
+        let names_bytes = bytes_of(&names);
+        tree.held += names_bytes;
+        let (from, to, names) = (Some(from), Some(to), names.into_iter());
+        tree.levels.push(Level { node, from, to, to_id, place, names, names_bytes, at: None, more, from_len, to_len });
         Ok(())
+    }
+
+    /// The next name of the directory at hand.
+    fn next_name<R: Source>(source: &R, tree: &mut Tree<R::Entry, S::Dir>) -> Result<Option<Vec<u8>>> {
+        let Some(level) = tree.levels.last_mut() else { return Ok(None) };
+        if level.more && level.names.len() == 0 {
+            // Whatever becomes of it: it is not tried again.
+            level.more = false;
+            let Some(from) = &level.from else { return Ok(None) };
+            let listed = source.names(from, level.at.as_deref());
+            let (names, more) = listed.map_err(|e| e.at(|| source.show(&tree.from)))?;
+            tree.held -= level.names_bytes;
+            level.names_bytes = bytes_of(&names);
+            tree.held += level.names_bytes;
+            (level.names, level.more) = (names.into_iter(), more);
+        }
+        let name = level.names.next();
+        if name.is_some() {
+            level.at.clone_from(&name);
+        }
+        Ok(name)
     }
 
     fn tree<R: Source>(
@@ -228,18 +325,19 @@ impl<'a, S: Sink> Copy<'a, S> {
         from: R::Entry,
         node: Node,
         to: S::Dir,
-        place: usize,
+        place: Rc<Place>,
     ) -> Result<()> {
         self.enter(source, &mut tree, (from, node), to, place)?;
         while let Some(level) = tree.levels.last_mut() {
             tree.from.truncate(level.from_len);
             tree.to.truncate(level.to_len);
-            match level.names.next() {
-                Some(name) => {
+            match Self::next_name(source, &mut tree) {
+                Ok(Some(name)) => {
                     let copied = self.step(source, &mut tree, &name);
                     self.went_well(copied)?;
                 }
-                None => {
+                Err(e) => self.went_well(Err(e))?,
+                Ok(None) => {
                     let finished = self.leave(source, &mut tree)?;
                     self.went_well(finished)?;
                 }
@@ -257,22 +355,25 @@ impl<'a, S: Sink> Copy<'a, S> {
         push(&mut tree.from, name);
         push(&mut tree.to, name);
         let Some(Level { from: Some(dir), to: Some(parent), place, .. }) = tree.levels.last() else { return Ok(()) };
-        let place = *place;
+        let place = place.clone();
         let here = |e: Trouble| e.at(|| source.show(&tree.from));
         let entry = source.child(dir, name).map_err(here)?;
         let node = source.node(&entry).map_err(here)?;
-        let item = Item { parent, place, name, from: &tree.from, to: &tree.to, named: false };
+        let item = Item { parent, place: &place, name, from: &tree.from, to: &tree.to, named: false };
         if !node.is_dir() {
             return self.file(source, &entry, &node, &item);
         }
         let to = self.directory(source, &node, &item)?;
-        let place = self.place(Some(place), name);
+        let place = Rc::new(Place { parent: Some(place), name: name.to_vec() });
         self.enter(source, tree, (entry, node), to, place)
     }
 
     /// Everything in the directory at hand is copied. The outer error: the way back is lost.
     fn leave<R: Source>(&mut self, source: &R, tree: &mut Tree<R::Entry, S::Dir>) -> Result<Result<()>> {
-        let Some(Level { node, from: Some(from), to: Some(to), .. }) = tree.levels.pop() else { return Ok(Ok(())) };
+        let Some(Level { node, from: Some(from), to: Some(to), names_bytes, .. }) = tree.levels.pop() else {
+            return Ok(Ok(()));
+        };
+        tree.held -= names_bytes;
         // Before it has its mode, which may keep us out.
         if let Some(up) = tree.levels.last_mut()
             && up.from.is_none()
@@ -299,7 +400,7 @@ impl<'a, S: Sink> Copy<'a, S> {
         let mut follow = self.args.keep_directory_symlink;
         if follow && let Some((FileType::Symlink, id)) = self.sink.look(item.parent, item.name).map_err(at)? {
             // One that came with the sources may lead anywhere.
-            follow = !self.symlinks.contains(&id);
+            follow = !self.symlinks.contains(id);
         }
         let dir = self.sink.directory(item.parent, item.name, follow).map_err(at)?;
         if follow && self.shares(source) && self.sink.is_within(&dir, node.id).map_err(at)? {
@@ -324,18 +425,23 @@ impl<'a, S: Sink> Copy<'a, S> {
             if self.args.no_clobber {
                 return Ok(());
             }
-            if kind == FileType::Symlink && self.symlinks.contains(&id) && node.kind == FileType::Regular {
+            if kind == FileType::Symlink && self.symlinks.contains(id) && node.kind == FileType::Regular {
                 return Err(at(Trouble::here("not written through a symbolic link that was just copied")));
             }
-            if self.made.remove(&id) {
+            if self.made.remove(id) {
                 self.links.retain(|_, made| made.id != id);
             }
         }
         let several = node.links > 1;
         let key = (source.image(), node.id);
-        if several && let Some(made) = self.links.get(&key) {
-            let path = Self::path(&self.places, made.place, &made.name);
-            if self.sink.link(made.id, &path, item.parent, item.name).map_err(at)? {
+        if several && let Some(made) = self.links.get_mut(&key) {
+            made.left = made.left.saturating_sub(1);
+            let (met_all, path) = (made.left == 0, Self::path(made));
+            let linked = self.sink.link(made.id, &path, item.parent, item.name).map_err(at)?;
+            if met_all {
+                self.links.remove(&key);
+            }
+            if linked {
                 return self.say(|| source.show(item.from), item.to);
             }
         }
@@ -355,14 +461,19 @@ impl<'a, S: Sink> Copy<'a, S> {
                 let target = if kind == FileType::Symlink { source.target(entry).map_err(here)? } else { Vec::new() };
                 let made = self.sink.special(item.parent, item.name, node, &target, &xattrs).map_err(at)?;
                 if kind == FileType::Symlink {
-                    self.symlinks.extend(made);
+                    made.map_or(Ok(true), |id| self.symlinks.insert(id)).map_err(at)?;
                 }
                 made
             }
         };
         if let Some(id) = made.filter(|_| several) {
-            self.made.insert(id);
-            self.links.insert(key, Made { id, place: item.place, name: item.name.to_vec() });
+            self.made.insert(id).map_err(at)?;
+            if self.links.len() < LINKS_MAX || self.links.contains_key(&key) {
+                let left = node.links - 1;
+                self.links.insert(key, Made { id, place: item.place.clone(), name: item.name.into(), left });
+            } else {
+                self.parted += 1;
+            }
         }
         if made.is_some() {
             self.say(|| source.show(item.from), item.to)?;
@@ -455,6 +566,11 @@ fn push(path: &mut Vec<u8>, name: &[u8]) {
         path.push(b'/');
     }
     path.extend_from_slice(name);
+}
+
+/// The memory that names take.
+fn bytes_of(names: &[Vec<u8>]) -> usize {
+    names.iter().map(|name| 2 * size_of::<Vec<u8>>() + name.len()).sum()
 }
 
 fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {

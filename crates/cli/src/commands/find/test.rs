@@ -170,7 +170,7 @@ impl Test {
                 let now = jiff::Timestamp::now().as_second();
                 number.fits((now.saturating_sub(attr.mtime.seconds) / 86400).max(0) as u64)
             }
-            Test::Empty if inode.is_dir() => fs.list(inode)?.is_empty(),
+            Test::Empty if inode.is_dir() => fs.list_after(inode, None)?.names.is_empty(),
             Test::Empty => inode.file_type() == Some(FileType::Regular) && attr.size == 0,
         })
     }

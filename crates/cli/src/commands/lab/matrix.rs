@@ -4,6 +4,7 @@
 //! None.
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -14,7 +15,8 @@ use extant_lab::workload::{self, Workload};
 
 use super::run::{HowArgs, RunArgs, check, default_output, run_into, watch_signals};
 use super::table;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, say};
+use crate::text::shown;
 
 /// Run every workload against the default, and say of each in a line whether it regressed
 ///
@@ -89,17 +91,14 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
             continue;
         }
         if !usable {
-            writeln!(
-                std::io::stdout(),
-                "{:14} trials failed; the others: extant lab compare {}",
-                workload.name(),
-                dir.display()
-            )?;
+            let dir = shown(dir.as_os_str().as_bytes());
+            let name = workload.name();
+            writeln!(std::io::stdout(), "{name:14} trials failed; the others: extant lab compare {dir}")?;
             failed.push(workload.name());
             continue;
         }
         for group in table::groups(&dir, &label)? {
-            group.notes.iter().for_each(|note| eprintln!("{}: {note}", workload.name()));
+            group.notes.iter().for_each(|note| say(&format!("{}: {note}", workload.name())));
             for finding in regression::judge(&[group]) {
                 writeln!(std::io::stdout(), "{finding}")?;
                 findings.push(finding);

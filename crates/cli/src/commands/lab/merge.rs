@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::run::failure;
-use crate::failure::Result;
+use crate::failure::{Result, say};
 
 /// Put the parts of one run together
 ///
@@ -29,6 +29,6 @@ pub struct MergeArgs {
 
 pub fn run(args: &MergeArgs) -> Result<()> {
     let trials = extant_lab::run::merge(&args.parts, &args.output).map_err(|e| failure(e, &args.output))?;
-    eprintln!("{trials} trials in {}", args.output.display());
+    say(&format!("{trials} trials in {}", args.output.display()));
     Ok(())
 }

@@ -12,7 +12,7 @@ use extant_lab::result::Trial;
 
 use super::BUILD;
 use super::run::{default_output, failure, watch_signals};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, say};
 
 /// Let the policies of one mechanism compete, alone, without an image
 ///
@@ -61,8 +61,8 @@ pub fn run(args: &ModelArgs) -> Result<()> {
     };
     let summary = model::run(&config, &stop).map_err(|e| failure(e, &config.output))?;
     print(&config.output)?;
-    print!("\n{}", model::ministat(&config.output).map_err(|e| failure(e, &config.output))?);
-    eprintln!("all figures: extant lab compare {0}; extant lab report {0}", config.output.display());
+    write!(std::io::stdout(), "\n{}", model::ministat(&config.output).map_err(|e| failure(e, &config.output))?)?;
+    say(&format!("all figures: extant lab compare {0}; extant lab report {0}", config.output.display()));
     match summary.failed.first() {
         None => Ok(()),
         Some((label, round, why)) => Err(Failure::op(format!("{label}, round {}: {why}", round + 1))),

@@ -4,6 +4,7 @@
 //! None.
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -11,6 +12,7 @@ use extant_lab::report;
 
 use crate::commands::lab::compare::failure;
 use crate::failure::Result;
+use crate::text::shown;
 
 /// Write one HTML file with verdicts, curves, tables and the configuration
 ///
@@ -31,6 +33,6 @@ pub struct ReportArgs {
 
 pub fn run(args: &ReportArgs) -> Result<()> {
     let path = report::command(&args.result, args.output.as_deref()).map_err(failure)?;
-    writeln!(std::io::stdout(), "{}", path.display())?;
+    writeln!(std::io::stdout(), "{}", shown(path.as_os_str().as_bytes()))?;
     Ok(())
 }

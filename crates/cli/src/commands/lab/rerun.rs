@@ -10,7 +10,7 @@ use clap::{Args, Parser};
 use super::LabCommand;
 use super::run::{RunArgs, run_and_say, watch_signals};
 use crate::args::{Cli, Command};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, say};
 
 /// Repeat a run with its configuration and seed
 #[derive(Args, Debug)]
@@ -47,7 +47,7 @@ pub fn run(args: &RerunArgs) -> Result<()> {
     let output = args.output.clone().unwrap_or_else(|| result.with_file_name(format!("{name}-again")));
     run.output = Some(std::path::absolute(output)?);
     run.repeats = first.identity.clone();
-    eprintln!("{}", run.command_line().join(" "));
+    say(&run.command_line().join(" "));
     // Paths mean what they meant there.
     let directory = &first.environment.directory;
     if !directory.is_empty() {

@@ -15,7 +15,7 @@ use extant_lab::result::Identity;
 use extant_lab::run::{Config, Summary};
 use signal_hook::consts::SIGINT;
 
-use crate::failure::{Failure, Result, mention};
+use crate::failure::{Failure, Result, mention, say};
 use crate::mount_options::MountConfig;
 use crate::{signals, size};
 
@@ -128,7 +128,7 @@ pub fn run_and_say(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> R
         labels.len() > 1
     });
     let compare = if several { format!("extant lab compare {shown}; ") } else { String::new() };
-    eprintln!("all figures: {compare}extant lab report {shown}");
+    say(&format!("all figures: {compare}extant lab report {shown}"));
     if usable { Ok(()) } else { Err(Failure::op("trials failed; they are left out of comparisons")) }
 }
 
@@ -211,13 +211,14 @@ pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Resu
     }
     let config = config(args, &output, command)?;
     let summary = extant_lab::run::run(&config, stop).map_err(|e| failure(e, &output))?;
-    say(&summary, &output);
+    report(&summary, &output);
     Ok((output, summary.failed.is_empty()))
 }
 
-fn say(summary: &Summary, output: &Path) {
+fn report(summary: &Summary, output: &Path) {
     let there = if summary.skipped > 0 { format!(", {} were there already", summary.skipped) } else { String::new() };
-    eprintln!("{} trials in {}{there}", summary.usable as usize + summary.failed.len(), output.display());
+    let trials = summary.usable as usize + summary.failed.len();
+    say(&format!("{trials} trials in {}{there}", output.display()));
 }
 
 /// An error of the lab, with the exit status that belongs to it.

@@ -13,6 +13,7 @@ use extant_lab::stats::{DEFAULT_EFFECT, Summary};
 use extant_lab::table::number;
 
 use crate::failure::{Failure, Result};
+use crate::text::shown;
 
 /// Prints what must be known of the results in `dir` and their headline, compared with the contestant `baseline`.
 pub fn print(dir: &Path, baseline: &str) -> Result<()> {
@@ -27,7 +28,7 @@ pub fn print(dir: &Path, baseline: &str) -> Result<()> {
     for group in groups(dir, baseline)? {
         writeln!(out, "{}", group.title())?;
         for note in &group.notes {
-            writeln!(out, "note: {note}")?;
+            writeln!(out, "note: {}", shown(note.as_bytes()))?;
         }
         write!(out, "{}", group.ministat(&group.headline, DEFAULT_EFFECT))?;
     }
@@ -50,6 +51,7 @@ fn plain(out: &mut impl Write, trials: &[Trial]) -> Result<()> {
     }
     for label in labels {
         let usable: Vec<&Trial> = trials.iter().filter(|t| t.contestant.label == label && t.usable()).collect();
+        let label = shown(label.as_bytes());
         let Some(headline) = usable.first().map(|t| figure::headline(t)) else {
             writeln!(out, "{label}: no trial can be used")?;
             continue;

@@ -124,6 +124,13 @@ impl<'a, S: MapStore> Edit<'a, S> {
         if self.shrunk { self.collapse() } else { Ok(()) }
     }
 
+    /// Drops the entry that the path takes at level `l`, and what lies below it.
+    pub fn drop_below(mut self, l: usize) -> Result<(), S::Error> {
+        let pos = self.path.level(l).pos;
+        self.replace(l, pos..pos + 1, &[])?;
+        if self.shrunk { self.collapse() } else { Ok(()) }
+    }
+
     /// New nodes that replacing `removed` entries of level `l` by `added` will need.
     fn nodes_needed(path: &Path, l: usize, removed: usize, added: usize) -> usize {
         let (mut removed, mut added) = (removed, added);

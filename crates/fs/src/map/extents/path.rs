@@ -44,11 +44,16 @@ pub(super) struct Path {
     pub next: Option<Extent>,
 }
 
+/// Whether a node may say that it maps these blocks.
+fn may_stand<S: MapStore>(store: &S, start: BlockNr, len: u32) -> bool {
+    store.gives_up() || store.block_range_valid(start, len)
+}
+
 /// The root as a node. It is only 4 entries, so they are checked at every use.
 pub(super) fn root_node<'a, S: MapStore>(root: &'a MapRoot, store: &S) -> Result<NodeRef<'a>, S::Error> {
     NodeRef::parse(&root.i_block, 0)
         .and_then(|node| {
-            node.validate(node.depth(), 0, |start, len| store.block_range_valid(start, len))?;
+            node.validate(node.depth(), 0, |start, len| may_stand(store, start, len))?;
             Ok(node)
         })
         .map_err(|e| root.corrupt(None, e.to_string()))
@@ -73,7 +78,7 @@ pub(super) fn verify_node<S: MapStore>(
             ));
         }
     }
-    node.validate(depth, block.0, |start, len| store.block_range_valid(start, len)).map_err(|e| e.to_string())
+    node.validate(depth, block.0, |start, len| may_stand(store, start, len)).map_err(|e| e.to_string())
 }
 
 /// Runs `f` on the node in `block`, which must have `depth` and keep to `first..end`.
@@ -130,27 +135,76 @@ fn step(node: &NodeRef<'_>, lblk: u32, level: &mut Level) -> Step {
     }
 }
 
+/// A way down, for a removal.
+pub(super) enum Found {
+    Leaf(Path),
+    /// What lies below the entry that the path takes at this level cannot be read, and is given up.
+    Lost(Path, usize),
+}
+
 impl Path {
     /// Descends to the leaf for `lblk`: the last one that starts at or before it, or the first of all.
     pub fn find<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<Path, S::Error> {
-        let node = root_node(root, store)?;
-        let mut levels = [Level::default(); DEPTH_MAX as usize + 1];
+        Path::descend(root, store, lblk, |_, _| Ok(())).map_err(|(_, _, e)| e)
+    }
+
+    /// The same for a removal: nodes that are not in use are not followed, and where the store passes the damage, the
+    /// way to its parent is found.
+    pub fn find_to_remove<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<Found, S::Error> {
+        match Path::descend(root, store, lblk, |store, child| store.check_in_use(child)) {
+            Ok(path) => Ok(Found::Leaf(path)),
+            Err((Some(path), level, e)) if store.passes(&e) => Ok(Found::Lost(path, level)),
+            Err((_, _, e)) => Err(e),
+        }
+    }
+
+    /// The path, or the part of it down to a level, and what is wrong below that; no part if it is the root.
+    #[allow(clippy::type_complexity, clippy::result_large_err)] // between the two functions above
+    fn descend<S: MapStore>(
+        root: &MapRoot,
+        store: &S,
+        lblk: u32,
+        check: impl Fn(&S, BlockNr) -> Result<(), S::Error>,
+    ) -> Result<Path, (Option<Path>, usize, S::Error)> {
+        let node = root_node(root, store).map_err(|e| (None, 0, e))?;
         let depth = usize::from(node.depth());
-        levels[0].end = u64::from(LOGICAL_END);
-        let mut here = step(&node, lblk, &mut levels[0]);
-        for (l, level) in levels.iter_mut().enumerate().take(depth + 1).skip(1) {
-            let Step::Down { child, first, end } = here else { break };
-            *level = Level { block: Some(child), first, end, ..Level::default() };
-            here = with_node(root, store, child, (depth - l) as u16, first, end, |node| step(&node, lblk, level))?;
-        }
-        let Step::Leaf { pos, at, before, next } = here else {
-            return Err(root.corrupt(levels[depth].block, "an index node without entries"));
+        let mut path = Path {
+            levels: [Level::default(); DEPTH_MAX as usize + 1],
+            depth,
+            pos: None,
+            at: None,
+            before: None,
+            next: None,
         };
-        // The block was verified when it entered the cache, but perhaps as another kind of block.
-        if at.is_some_and(|e| e.len == 0 || !store.block_range_valid(e.pblk, e.len)) {
-            return Err(root.corrupt(levels[depth].block, "an extent maps blocks that no file can own"));
+        path.levels[0].end = u64::from(LOGICAL_END);
+        let mut here = step(&node, lblk, &mut path.levels[0]);
+        for l in 1..=depth {
+            let Step::Down { child, first, end } = here else { break };
+            let mut level = Level { block: Some(child), first, end, ..Level::default() };
+            let found = check(store, child).and_then(|()| {
+                with_node(root, store, child, (depth - l) as u16, first, end, |node| step(&node, lblk, &mut level))
+            });
+            here = match found {
+                Ok(Step::Broken) => {
+                    let e = root.corrupt(Some(child), "an index node without entries");
+                    return Err((Some(path), l - 1, e));
+                }
+                Ok(step) => step,
+                Err(e) => return Err((Some(path), l - 1, e)),
+            };
+            path.levels[l] = level;
         }
-        Ok(Path { levels, depth, pos, at, before, next })
+        let (block, above) = (path.leaf().block, depth.saturating_sub(1));
+        let Step::Leaf { pos, at, before, next } = here else {
+            return Err((None, 0, root.corrupt(block, "an index node without entries")));
+        };
+        (path.pos, path.at, path.before, path.next) = (pos, at, before, next);
+        // The block was verified when it entered the cache, but perhaps as another kind of block.
+        if at.is_some_and(|e| e.len == 0 || !may_stand(store, e.pblk, e.len)) {
+            let e = root.corrupt(block, "an extent maps blocks that no file can own");
+            return Err((block.map(|_| path), above, e));
+        }
+        Ok(path)
     }
 
     pub fn level(&self, l: usize) -> &Level {
@@ -180,7 +234,7 @@ impl Path {
             None => pick(root_node(root, store)?),
             Some(block) => with_node(root, store, block, 0, self.leaf().first, self.leaf().end, pick)?,
         };
-        if extents.iter().any(|e| e.len == 0 || !store.block_range_valid(e.pblk, e.len)) {
+        if extents.iter().any(|e| e.len == 0 || !may_stand(store, e.pblk, e.len)) {
             return Err(root.corrupt(self.leaf().block, "an extent maps blocks that no file can own"));
         }
         Ok(extents)

@@ -12,7 +12,7 @@ use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
 use super::depth_of;
 use super::edit::{Edit, nodes_needed};
-use super::path::Path;
+use super::path::{Found, Path};
 use crate::map::{MapRoot, MapStore, Progress};
 
 /// Credits of one round besides the data's groups: the nodes on the path are changed or freed (a freed node costs
@@ -34,6 +34,10 @@ struct Groups(Vec<GroupNr>);
 impl Groups {
     /// Notes the groups of an extent. Groups are contiguous, so only first and last have to be asked for.
     fn add<S: MapStore>(&mut self, store: &S, extent: &Extent) {
+        // What no file can own is not freed.
+        if !store.block_range_valid(extent.pblk, extent.len) {
+            return;
+        }
         let first = store.group_of(extent.pblk).0;
         let last = store.group_of(BlockNr(extent.pblk.0 + u64::from(extent.len.max(1)) - 1)).0;
         // An extent has at most 32768 blocks, so this is short even with the smallest groups.
@@ -78,7 +82,16 @@ pub(in crate::map) fn remove<S: MapStore>(
 ) -> Result<Progress, S::Error> {
     let mut to = to;
     while from <= to {
-        let path = Path::find(root, store, to)?;
+        let path = match Path::find_to_remove(root, store, to)? {
+            Found::Leaf(path) => path,
+            Found::Lost(path, level) => {
+                if !store.has_credits(txn, round_credits(path.depth as u32, 0)) {
+                    return Ok(Progress::Stopped { at: LogicalBlock(to) });
+                }
+                Edit::new(root, store, txn, path).drop_below(level)?;
+                continue;
+            }
+        };
         let leaf = *path.leaf();
         if leaf.count == 0 && leaf.block.is_some() {
             // Old kernels left empty leaves behind; they have to go before the tree can.

@@ -323,5 +323,6 @@ impl Filesystem {
         self.flusher.step();
         self.drain_evictions();
         self.journal.step();
+        self.write_errors();
     }
 }

@@ -1,0 +1,280 @@
+//! Telling of errors: the superblock's error fields, in memory and on the device, and messages (Linux:
+//! `ext4_handle_error`, `ext4_error_ratelimit`, `s_sb_upd_work`, fs/ext4/super.c).
+//!
+//! Main type: [`ErrorReports`], which knows what of it has still to be told, and how much may be told now. Every error
+//! is counted in the superblock in memory. The first of each kind is durable at once, for the next mount and e2fsck
+//! must know. Further ones reach the device with the next write of the superblock, or [`WRITE_INTERVAL_NS`] after the
+//! last write for their sake: a program that calls stat(2) on a damaged inode in a loop causes neither a flush nor a
+//! line of the log each time.
+//!
+//! # Locking
+//! `error reports` (211), a leaf. [`Filesystem::record_error`] takes `superblock` (75), and releases it before the
+//! device is written.
+
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::{LockClass, Mutex};
+use extant_ondisk::superblock::ErrorEvent;
+use extant_ondisk::{BlockNr, InodeNr};
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::ops::credits;
+use crate::options::OnError;
+use crate::super_block::{read_super_at, write_super};
+
+static CLASS: LockClass = LockClass::new("error reports", 211);
+
+/// At least so long between two writes of the superblock that only count errors of known kinds.
+const WRITE_INTERVAL_NS: u64 = 5_000_000_000;
+/// In this time at most [`LINES_MAX`] messages are given, besides the first of each kind (Linux:
+/// `DEFAULT_RATELIMIT_INTERVAL`, `DEFAULT_RATELIMIT_BURST`).
+const LINES_INTERVAL_NS: u64 = 5_000_000_000;
+const LINES_MAX: u32 = 10;
+
+/// What has still to be told of errors, and when.
+pub(crate) struct ErrorReports {
+    /// The superblock on the device lacks some.
+    unwritten: AtomicBool,
+    /// The log's superblock lacks some.
+    unlogged: AtomicBool,
+    pace: Mutex<Pace>,
+}
+
+#[derive(Default)]
+struct Pace {
+    /// The checks that have found something since the mount: as many as [`Error::check`] has names.
+    kinds: Vec<&'static str>,
+    /// One of them is not on the device yet.
+    urgent: bool,
+    /// When errors were last written.
+    written_ns: u64,
+    /// The present interval of messages, how many were given in it, and how many were not.
+    since_ns: u64,
+    given: u32,
+    suppressed: u64,
+}
+
+impl Pace {
+    /// Whether a message may be given now, and how many were kept back before it.
+    fn line(&mut self, now_ns: u64, first_of_kind: bool) -> Option<u64> {
+        if now_ns.saturating_sub(self.since_ns) >= LINES_INTERVAL_NS {
+            (self.since_ns, self.given) = (now_ns, 0);
+        }
+        if self.given >= LINES_MAX && !first_of_kind {
+            self.suppressed += 1;
+            return None;
+        }
+        self.given += 1;
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+impl ErrorReports {
+    pub(crate) fn new() -> ErrorReports {
+        ErrorReports {
+            unwritten: AtomicBool::new(false),
+            unlogged: AtomicBool::new(false),
+            pace: Mutex::new(&CLASS, Pace::default()),
+        }
+    }
+
+    pub(crate) fn is_unlogged(&self) -> bool {
+        self.unlogged.load(Ordering::Acquire)
+    }
+
+    fn note_unwritten(&self) {
+        self.unlogged.store(true, Ordering::Release);
+        self.unwritten.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether errors are to be written now: of a new kind, or so long after the last ones.
+    fn due(&self, now_ns: u64) -> bool {
+        self.unwritten.load(Ordering::SeqCst) && {
+            let pace = self.pace.lock();
+            pace.urgent || now_ns.saturating_sub(pace.written_ns) >= WRITE_INTERVAL_NS
+        }
+    }
+
+    /// The caller writes what there is; false if there is nothing.
+    fn take_unwritten(&self, now_ns: u64) -> bool {
+        let taken = self.unwritten.swap(false, Ordering::SeqCst);
+        if taken {
+            let mut pace = self.pace.lock();
+            (pace.urgent, pace.written_ns) = (false, now_ns);
+        }
+        taken
+    }
+}
+
+impl Filesystem {
+    /// Called with every error that comes up to an operation: if the image is at fault, `errors=` decides.
+    pub(crate) fn note_error(&self, e: &Error) {
+        if e.is_corruption() {
+            self.record_error(e);
+        }
+    }
+
+    /// Passes a result on, noting an error that blames the image.
+    pub(crate) fn watch<T>(&self, r: Result<T>) -> Result<T> {
+        if let Err(e) = &r {
+            self.note_error(e);
+        }
+        r
+    }
+
+    /// A change was cut short by a device that did not read, and left blocks that nobody owns: harmless, but for e2fsck
+    /// to find, which looks only where it is told to (Linux: `ext4_std_error`).
+    pub(crate) fn note_cut_short(&self, e: &Error) {
+        if matches!(e, Error::Device(_)) {
+            self.record_error(e);
+        }
+    }
+
+    /// Groups that the allocator goes on without, and blocks that it did not free.
+    pub(crate) fn note_damaged_groups(&self) {
+        for e in self.groups.take_damage() {
+            self.record_error(&e);
+        }
+    }
+
+    pub(crate) fn record_error(&self, e: &Error) {
+        self.record_error_of(e, None);
+    }
+
+    /// As [`Filesystem::record_error`]; `of` is the inode that was worked on, if the error itself names none.
+    pub(crate) fn record_error_of(&self, e: &Error, of: Option<InodeNr>) {
+        if self.gives_up(e) {
+            return;
+        }
+        let (ino, block) = e.place();
+        let ino = ino.or(of);
+        let block = block.or_else(|| Some(BlockNr(e.device_offset()? >> self.geo.block_bits)));
+        self.stats.errors.inc();
+        extant_base::trace_point!(ext4_error; "image={} error={}", self.image(), e);
+        if let Some(suppressed) = self.tell_superblock(e, ino, block) {
+            self.say_suppressed(suppressed);
+            self.options.messages.say(format_args!("{}: {}", self.image(), e));
+        }
+        // A mount that is read-only anyway has nothing that could be lost, and writes nothing.
+        let failed = self.on_error == OnError::RemountReadOnly && (self.fail(e) || self.state.has_failed());
+        if failed && !self.keeps_errors() {
+            // As the kernel: what was not durable when the damage was found never is.
+            self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
+        }
+    }
+
+    /// Whether a mount that cleans up ends by this error ([`crate::recover::CleanUp`]). Then nothing that is not
+    /// durable ever is, and the next one finds the same orphans: called before the handle ends that met it.
+    pub(crate) fn gives_up(&self, e: &Error) -> bool {
+        let fails = self.clean_up.fails(e);
+        if fails {
+            self.journal.give_up(&extant_journal::Error::Aborted { cause: e.to_string() });
+        }
+        fails
+    }
+
+    /// Errors are for later: while the mount is frozen nothing is written, and nobody writes the superblock besides an
+    /// unmount, or behind it.
+    pub(crate) fn keeps_errors(&self) -> bool {
+        self.is_frozen() || self.closing.load(Ordering::SeqCst)
+    }
+
+    /// The mount is not frozen any more, or goes on after all: what was met meanwhile is told.
+    pub(crate) fn tell_kept_errors(&self) {
+        self.write_errors();
+        if self.state.has_failed()
+            && let Err(e) = self.state.acknowledge()
+        {
+            self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
+        }
+    }
+
+    /// The superblock's error fields, in memory, and on the device if that is due. If the error is to be told in a
+    /// message, too: how many were not before it.
+    pub(crate) fn tell_superblock(&self, e: &Error, ino: Option<InodeNr>, block: Option<BlockNr>) -> Option<u64> {
+        let event = ErrorEvent {
+            time: self.now().seconds,
+            ino: ino.map_or(0, |i| i.0),
+            block: block.map_or(0, |b| b.0),
+            function: e.check(),
+            line: 0,
+            code: e.cause_code(),
+        };
+        self.sb.lock().record_error(&event);
+        let line = {
+            let mut pace = self.reports.pace.lock();
+            let is_new = !pace.kinds.contains(&event.function);
+            if is_new {
+                pace.kinds.push(event.function);
+                pace.urgent = true;
+            }
+            pace.line(self.options.clock.now_ns(), is_new)
+        };
+        if self.state.may_write_superblock() {
+            self.reports.note_unwritten();
+            self.write_errors();
+        }
+        line
+    }
+
+    fn say_suppressed(&self, messages: u64) {
+        if messages > 0 {
+            self.options.messages.say(format_args!(
+                "{}: {messages} messages of errors suppressed; the superblock counts them all",
+                self.image()
+            ));
+        }
+    }
+
+    /// The mount goes on after an error (`errors=continue`): a transaction has its fields, too, or a checkpoint of an
+    /// older superblock would take them off the device.
+    pub(crate) fn log_errors(&self) -> Result<()> {
+        let unlogged = &self.reports.unlogged;
+        if !unlogged.load(Ordering::Acquire) || !unlogged.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let mut handle = self.journal.start(credits::SUPER)?;
+        let r = self.modify_superblock(&mut handle, |_| ());
+        self.end(handle, r)
+    }
+
+    /// Tells the superblock on the device of errors that are due, at once, or when the commit or checkpoint ends that
+    /// writes now: whatever happens next, the next mount and e2fsck know. Only of that; what else has changed of it in
+    /// memory belongs to transactions. Best effort: a device that fails here has been reported already, and may be why.
+    ///
+    /// Nothing while [`Filesystem::keeps_errors`], or what is read here would come over what a thaw or an unmount
+    /// writes. That is looked at with the log in hand: a freeze and an unmount say so first and take the log then, so
+    /// none of this is under way when they write. What turns a mount writable again writes all of the superblock.
+    pub(crate) fn write_errors(&self) {
+        let unwritten = || self.reports.due(self.options.clock.now_ns());
+        let due = || unwritten() && !self.keeps_errors() && self.state.may_write_superblock();
+        // Whoever lets go of the log comes here again, so this must not be left to the second look alone.
+        if !due() {
+            return;
+        }
+        self.journal.alone(|| {
+            if due() {
+                self.write_unwritten_errors();
+            }
+        });
+    }
+
+    /// The same by who freezes or closes the mount, due or not, once he has written the superblock: he holds `s_umount`
+    /// and nothing else, and waits for whoever has the log, because nobody writes them later.
+    pub(crate) fn write_kept_errors(&self) {
+        self.journal.alone_at_last(|| self.write_unwritten_errors());
+        let suppressed = std::mem::take(&mut self.reports.pace.lock().suppressed);
+        self.say_suppressed(suppressed);
+    }
+
+    /// The caller holds the log.
+    fn write_unwritten_errors(&self) {
+        if self.reports.take_unwritten(self.options.clock.now_ns()) {
+            let at = self.sb_place.0.0 * u64::from(self.geo.block_size) + self.sb_place.1 as u64;
+            if let Ok(mut on_disk) = read_super_at(&*self.dev, at) {
+                on_disk.copy_errors_from(&self.sb.lock());
+                let _ = write_super(&*self.dev, &on_disk, self.sb_place);
+            }
+        }
+    }
+}

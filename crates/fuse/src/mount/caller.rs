@@ -1,0 +1,87 @@
+//! Whether a process that makes a request is privileged over the mount: [`Callers`].
+//!
+//! A request names the thread that made it, its user and its group. User 0 may have no capability, as in most
+//! containers, or have it in a user namespace of its own alone. So /proc is asked about the thread. The thread waits in
+//! its system call until it has an answer: its number stays its own, and its credentials stay as they are.
+//!
+//! The namespace takes the right to trace the thread. A server that has given that up has its
+//! [`Agent`] look.
+//!
+//! # Locking
+//! None.
+
+use std::fs::{metadata, read_to_string};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, OnceLock};
+
+use super::Agent;
+
+/// Linux: include/uapi/linux/capability.h.
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// Tells what the callers of one mount may do.
+#[derive(Clone, Debug, Default)]
+pub struct Callers {
+    /// None: this process looks itself.
+    pub(super) agent: Arc<OnceLock<Agent>>,
+}
+
+impl Callers {
+    /// Whether a thread that waits for the answer to its request has CAP_SYS_ADMIN in the user namespace of this
+    /// process. False if that cannot be found out.
+    pub fn is_privileged(&self, thread: u32) -> bool {
+        match self.agent.get() {
+            Some(agent) => agent.is_privileged(thread),
+            None => is_privileged(thread),
+        }
+    }
+}
+
+/// Whether a thread, by its number in the PID namespace of this process, has CAP_SYS_ADMIN in the user namespace of
+/// this process. A thread that /proc does not show has not.
+pub(super) fn is_privileged(thread: u32) -> bool {
+    let status = |of: &str| read_to_string(format!("/proc/{of}/status")).unwrap_or_default();
+    let namespace = |of: &str| metadata(format!("/proc/{of}/ns/user")).map(|ns| (ns.dev(), ns.ino())).ok();
+    let thread = thread.to_string();
+    // In a /proc of another PID namespace, the number is another thread's.
+    let in_this_namespace =
+        field(&status("self"), "NSpid").is_some_and(|ids| ids.split_ascii_whitespace().count() == 1);
+    let effective = field(&status(&thread), "CapEff").and_then(|set| u64::from_str_radix(set, 16).ok());
+    in_this_namespace
+        && effective.is_some_and(|set| set >> CAP_SYS_ADMIN & 1 != 0)
+        && namespace(&thread).is_some_and(|ns| namespace("self") == Some(ns))
+}
+
+/// A line of /proc/PID/status, without its name. Linux writes the process's own name with its line breaks escaped.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
+    use super::*;
+
+    #[test]
+    fn capabilities_of_a_thread_decide_whoever_its_user_is() {
+        let has = capabilities(None).expect("capabilities");
+        let me = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        assert_eq!(is_privileged(me()), has.effective.contains(CapabilitySet::SYS_ADMIN));
+        let without = extant_base::task::spawn("without", move || {
+            let effective = has.effective - CapabilitySet::SYS_ADMIN;
+            set_capabilities(None, CapabilitySets { effective, ..has }).expect("given up");
+            is_privileged(me())
+        });
+        assert!(!without.expect("started").join().expect("ended"));
+        assert!(!is_privileged(0) && !is_privileged(u32::MAX));
+    }
+
+    #[test]
+    fn fields_are_found_by_their_whole_names() {
+        let status = "Name:\tCapEff: f\nNSpid:\t12\t1\nCapEffective:\tx\nCapEff:\t000000000000000f\n";
+        assert_eq!(field(status, "NSpid"), Some("12\t1"));
+        assert_eq!(field(status, "CapEff"), Some("000000000000000f"));
+        assert_eq!(field(status, "Uid"), None);
+    }
+}
