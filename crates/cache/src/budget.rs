@@ -1,9 +1,10 @@
 //! One memory budget for everything that can be dropped.
 //!
-//! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold. Folios,
-//! metadata buffers and idle inodes are frames of the budget's [`Reclaim`], which a thread keeps between two watermarks
-//! below the limit; who finds the limit exceeded frees some himself. What stands for much with a few bytes (extent
-//! status, buddies) gives through a shrinker, in proportion to what the frames give; who has next to nothing gives last.
+//! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold.
+//! Folios, metadata buffers and idle inodes are frames of the budget's [`Reclaim`], which a thread keeps between two
+//! watermarks below the limit; who finds the limit exceeded frees some himself. What stands for much with a few bytes
+//! (extent status, buddies) gives through a shrinker, in proportion to what the frames give; who has next to nothing
+//! gives last.
 //!
 //! What it does not do: it never starts writeback or a transaction; dirty memory is bounded by the flusher, metadata
 //! pinned by the journal by the journal.
@@ -44,7 +45,8 @@ pub struct Budget {
     used: AtomicI64,
     /// The most that it ever was.
     peak: AtomicI64,
-    /// Reclaim runs when more than this is in use: somewhat less than the limit, or above it what was found to be pinned.
+    /// Reclaim runs when more than this is in use: somewhat less than the limit, or above it what was found to be
+    /// pinned.
     threshold: AtomicU64,
     shrinkers: RwLock<Vec<Weak<dyn Shrinker>>>,
     /// What frames have given and shrinkers have not, yet.
@@ -153,8 +155,8 @@ impl Budget {
 
     /// Called with no cache lock held, wherever memory has been taken: sees to it that the budget is kept.
     ///
-    /// Where a thread reclaims in the background, it is woken below its watermark; only above the limit the caller frees
-    /// some frames himself. Where there is none he does the thread's work.
+    /// Where a thread reclaims in the background, it is woken below its watermark; only above the limit the caller
+    /// frees some frames himself. Where there is none he does the thread's work.
     ///
     /// What is in use may be pinned: dirty memory, inodes that somebody has. Looking for more of it for every operation
     /// would find the same; so after a look that found nothing, the next one waits until a thirty-second of the limit

@@ -11,8 +11,8 @@
 //! `keep_clean` off, folios leave when their last block is there: under FUSE the kernel's page cache already has the
 //! data, and a second copy would only cost memory.
 //!
-//! Each folio is a frame of the budget's [`crate::Reclaim`]. A use counts when it meets a block that has been used before:
-//! sixteen reads of four KiB each, one after the other, are one use of their folio.
+//! Each folio is a frame of the budget's [`crate::Reclaim`]. A use counts when it meets a block that has been used
+//! before: sixteen reads of four KiB each, one after the other, are one use of their folio.
 //!
 //! What it does not do: I/O, mapping to blocks, reservations; partial blocks are filled in by the caller before
 //! [`AddressSpace::write`].

@@ -69,8 +69,8 @@ impl Shard {
     }
 }
 
-/// Nobody uses the inode, and nothing of it is newer than the device, much, or an error that nobody has been told of. The
-/// caller has its shard.
+/// Nobody uses the inode, and nothing of it is newer than the device, much, or an error that nobody has been told of.
+/// The caller has its shard.
 fn is_idle(inode: &Arc<Inode>) -> bool {
     // Dirty inodes are held by the flusher, used ones by their users: the count tells both.
     inode.users() == 0

@@ -46,8 +46,8 @@ fn no_more_goes_than_was_asked_for() {
     }
 }
 
-/// A file that is read again and again, beside a copy four times as large as the cache. Threads: the test's, and those of
-/// the mount.
+/// A file that is read again and again, beside a copy four times as large as the cache. Threads: the test's, and
+/// those of the mount.
 #[test]
 fn a_copy_leaves_what_is_used_in_memory() {
     const HOT: u64 = 6 << 20;
@@ -78,7 +78,7 @@ fn a_copy_leaves_what_is_used_in_memory() {
         misses(8 * HOT / 4096);
         let mut during = 0;
         let mut buf = vec![0; 1 << 20];
-        let copied = 4 * CACHE >> 20;
+        let copied = (4 * CACHE) >> 20;
         for n in 0..copied {
             fs.read(&from, n << 20, &mut buf).expect("read");
             put(&fs, &to, n << 20, &buf);

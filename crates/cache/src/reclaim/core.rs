@@ -1,8 +1,8 @@
 //! The decisions of reclaim: which frames go, and what stands in the way.
 //!
-//! Main types: [`Core`] (the frames of one budget, or of one zone of a modelled machine, under one policy), [`Reclaimer`]
-//! (the state of who reclaims in the background; Linux: kswapd), [`Host`] (who frees and writes what was decided),
-//! [`Next`] (what the reclaimer does next), [`Counts`].
+//! Main types: [`Core`] (the frames of one budget, or of one zone of a modelled machine, under one policy),
+//! [`Reclaimer`] (the state of who reclaims in the background; Linux: kswapd), [`Host`] (who frees and writes what
+//! was decided), [`Next`] (what the reclaimer does next), [`Counts`].
 //!
 //! A core is told the time, does no I/O, takes no lock and never sleeps. So the engine and the lab's model of a whole
 //! machine run the same code.

@@ -2,14 +2,14 @@
 //!
 //! Main types: [`Reclaim`] (one for each [`crate::Budget`]), [`FrameOwner`] (who has what frames stand for).
 //!
-//! A step chooses frames under the lock, and has their owners free them without it. Owners only try locks: a frame whose
-//! owner is busy is kept, and comes round again.
+//! A step chooses frames under the lock, and has their owners free them without it. Owners only try locks: a frame
+//! whose owner is busy is kept, and comes round again.
 //!
 //! What it does not do: it writes nothing. A lack of clean frames is told to owners, who have a flusher.
 //!
 //! # Locking
-//! `reclaim` (211) guards the core. It is a leaf: owners take it while they hold the locks of what their frames stand for,
-//! and nothing is called under it. `frame owners` (94) is held only to look one up.
+//! `reclaim` (211) guards the core. It is a leaf: owners take it while they hold the locks of what their frames stand
+//! for, and nothing is called under it. `frame owners` (94) is held only to look one up.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //! Main types: [`Core`] and [`Reclaimer`] (the decisions), [`ReclaimPolicy`] (the policies), [`FrameId`], [`Touches`]
 //! (what owners note of their frames).
 //!
-//! Folios, metadata buffers and idle inodes are *frames*. Whoever holds one says when it appears, is used again, becomes
-//! dirty or clean, and goes; the policy says which go when memory is short.
+//! Folios, metadata buffers and idle inodes are *frames*. Whoever holds one says when it appears, is used again,
+//! becomes dirty or clean, and goes; the policy says which go when memory is short.
 //!
 //! What it does not do: I/O. It neither writes nor waits; it says that something is to be written.
 

@@ -1,12 +1,12 @@
 //! Linux's lists: active and inactive, of programs' memory and of files, and inodes beside them.
 //!
-//! Main types: [`Lists`] (what one zone holds), [`Kswapd`] (who reclaims in the background, over all zones), [`Rules`] (in
-//! what the generations differ). Linux: mm/vmscan.c of 3.9, of mmotm 2013-05-22 and of 3.11: `balance_pgdat`,
-//! `get_scan_count`, `shrink_lruvec`, `shrink_page_list`, `shrink_slab`, `do_try_to_free_pages`. The three have the same
-//! lists, and so the same hit rates; what differs is what happens to who meets something dirty.
+//! Main types: [`Lists`] (what one zone holds), [`Kswapd`] (who reclaims in the background, over all zones),
+//! [`Rules`] (in what the generations differ). Linux: mm/vmscan.c of 3.9, of mmotm 2013-05-22 and of 3.11:
+//! `balance_pgdat`, `get_scan_count`, `shrink_lruvec`, `shrink_page_list`, `shrink_slab`, `do_try_to_free_pages`. The
+//! three have the same lists, and so the same hit rates; what differs is what happens to who meets something dirty.
 //!
-//! Where this is not Linux: a frame counts as a page, whatever its size; a second use moves a page to the active list when
-//! reclaim meets it, not at once; there are no mapped pages of files, no huge ones, and no memory cgroups.
+//! Where this is not Linux: a frame counts as a page, whatever its size; a second use moves a page to the active list
+//! when reclaim meets it, not at once; there are no mapped pages of files, no huge ones, and no memory cgroups.
 //!
 //! # Locking
 //! Under the lock of [`super::super::Reclaim`].
@@ -65,45 +65,18 @@ pub(in crate::reclaim) enum Stalls {
 /// In what the generations of Linux differ.
 #[derive(Debug)]
 pub(in crate::reclaim) struct Rules {
-    writes: Writes,
+    pub writes: Writes,
     /// By pages that are dirty; with [`Marks::All`] by those of them that nobody writes yet.
-    dirty_tail: Marks,
+    pub dirty_tail: Marks,
     /// By pages that are being written.
-    writeback_tail: Marks,
-    stalls: Stalls,
+    pub writeback_tail: Marks,
+    pub stalls: Stalls,
     /// A zone is scanned until it has freed its high watermark, lists in the proportion that they began with, and the
     /// scan gets harder only when less than that was looked at. Else: all that the pass allows, and each is harder.
-    proportional: bool,
+    pub proportional: bool,
     /// Inodes are asked once a priority, not in each pass over a zone.
-    slab_once: bool,
+    pub slab_once: bool,
 }
-
-pub(super) static VANILLA: Rules = Rules {
-    writes: Writes::Harder,
-    dirty_tail: Marks::Never,
-    writeback_tail: Marks::Never,
-    stalls: Stalls::Congested,
-    proportional: false,
-    slab_once: false,
-};
-
-pub(super) static PROPORTIONAL: Rules = Rules {
-    writes: Writes::DirtyTail,
-    dirty_tail: Marks::Share,
-    writeback_tail: Marks::Share,
-    stalls: Stalls::CongestedOrAgain,
-    proportional: true,
-    slab_once: true,
-};
-
-pub(super) static STALL_ONCE: Rules = Rules {
-    writes: Writes::DirtyTail,
-    dirty_tail: Marks::All,
-    writeback_tail: Marks::All,
-    stalls: Stalls::AgainOrUnqueued,
-    proportional: true,
-    slab_once: true,
-};
 
 /// The lists of one zone, and what is known of them.
 pub(in crate::reclaim) struct Lists {

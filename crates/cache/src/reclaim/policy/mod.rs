@@ -7,16 +7,22 @@
 //! | `stall-once` | the same; a reclaimer that meets only what is dirty or on its way waits for the device | Linux 3.11 (the same, follow-up V3) | experiments/020 |
 //! | `used-once` | what is used once leaves first, what comes back stays; what is dirty stands on no list, and a lack of clean frames drives the flusher | S3-FIFO (Yang et al., SOSP 2023), refault distances (Linux, mm/workingset.c) | experiments/020 |
 //!
-//! A policy decides over frames ([`super::core::Field`]); [`super::Core`] keeps count, [`super::Reclaim`] takes the locks
-//! and has frames freed.
+//! A policy decides over frames ([`super::core::Field`]); [`super::Core`] keeps count, [`super::Reclaim`] takes the
+//! locks and has frames freed.
 
 #[cfg(test)]
 mod contract;
 mod lists;
+mod proportional;
+mod stall_once;
 mod used_once;
+mod vanilla;
 
-use self::lists::{Kswapd, Lists, PROPORTIONAL, STALL_ONCE, VANILLA};
+use self::lists::{Kswapd, Lists};
+use self::proportional::PROPORTIONAL;
+use self::stall_once::STALL_ONCE;
 use self::used_once::UsedOnce;
+use self::vanilla::VANILLA;
 use super::core::{Core, Field, Host, Next};
 use super::frame::{FrameId, State};
 

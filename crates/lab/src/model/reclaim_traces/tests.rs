@@ -1,3 +1,5 @@
+//! Traces and contestants of `reclaim-traces`, and the bounds that the default policy keeps.
+
 use super::contestant::{Contestant, cache};
 use super::*;
 
