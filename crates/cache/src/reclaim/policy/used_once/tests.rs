@@ -190,7 +190,7 @@ fn the_main_queue_ages_while_everything_new_is_dirty() {
     let used = 0..FRAMES / 4;
     let unused = FRAMES / 4..FRAMES * 3 / 4;
     cache.warm(0..FRAMES * 3 / 4);
-    let frames = 3 * FRAMES;
+    let frames = 12 * FRAMES;
     let mut freed = 0;
     for item in 10_000..10_000 + frames {
         for item in used.clone() {
