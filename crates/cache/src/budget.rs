@@ -1,25 +1,34 @@
 //! One memory budget for everything that can be dropped.
 //!
-//! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold;
-//! whoever pushes the sum over the limit asks the registered shrinkers to give back, each in proportion to what it
-//! could (who has next to nothing last), once, without waiting for anything.
+//! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold.
+//! Folios, metadata buffers and idle inodes are frames of the budget's [`Reclaim`], which a thread keeps between two
+//! watermarks below the limit; who finds the limit exceeded frees some himself. What stands for much with a few bytes
+//! (extent status, buddies) gives through a shrinker, in proportion to what the frames give; who has next to nothing
+//! gives last.
 //!
 //! What it does not do: it never starts writeback or a transaction; dirty memory is bounded by the flusher, metadata
-//! pinned by the journal by the journal. This is the baseline; the policies of reclaim hang on this seam.
+//! pinned by the journal by the journal.
 //!
 //! # Locking
 //! `shrinkers` (95) is held only to copy the list.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use extant_base::counter::Counter;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use extant_base::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
+
+use crate::reclaim::{Next, Reclaim, ReclaimPolicy, Room};
 
 static CLASS: LockClass = LockClass::new("shrinkers", 95);
 
-/// Next to nothing: less than one in so many bytes that could go.
-const SMALL: u128 = 16;
+/// Next to nothing: less than one in so many bytes in use.
+const SMALL: u64 = 16;
+/// The thread begins when less than one in so many bytes of the limit is free, and ends at twice that.
+const LOW: u64 = 64;
+/// Who has no thread, or is faster, takes so many steps at most.
+const STEPS: u32 = 64;
 
 /// A cache that can give memory back. Must not block, start a transaction or wait for I/O.
 pub trait Shrinker: Send + Sync {
@@ -30,40 +39,62 @@ pub trait Shrinker: Send + Sync {
     fn shrink(&self, bytes: u64) -> u64;
 }
 
-/// The budget of one mount, in bytes.
+/// The budget of one mount, or of several, in bytes.
 pub struct Budget {
-    limit: u64,
+    limit: AtomicU64,
     used: AtomicI64,
     /// The most that it ever was.
     peak: AtomicI64,
-    /// Of it, cached data.
-    data: AtomicI64,
-    /// Reclaim runs when more than this is in use: the limit, or above it what was found to be pinned.
+    /// Reclaim runs when more than this is in use: somewhat less than the limit, or above it what was found to be
+    /// pinned.
     threshold: AtomicU64,
     shrinkers: RwLock<Vec<Weak<dyn Shrinker>>>,
-    reclaiming: AtomicBool,
-    /// Times that reclaim ran, and bytes it got back.
+    /// What frames have given and shrinkers have not, yet.
+    owed: AtomicU64,
+    reclaim: Reclaim,
+    /// Times that reclaim was called for, and bytes that it got back.
     pub reclaims: Counter,
     pub reclaimed_bytes: Counter,
 }
 
 impl Budget {
+    /// Under the default policy.
     pub fn new(limit: u64) -> Arc<Budget> {
-        Arc::new(Budget {
-            limit,
+        Budget::with_policy(limit, ReclaimPolicy::default())
+    }
+
+    pub fn with_policy(limit: u64, policy: ReclaimPolicy) -> Arc<Budget> {
+        let budget = Budget {
+            limit: AtomicU64::new(limit),
             used: AtomicI64::new(0),
             peak: AtomicI64::new(0),
-            data: AtomicI64::new(0),
             threshold: AtomicU64::new(limit),
             shrinkers: RwLock::new(&CLASS, Vec::new()),
-            reclaiming: AtomicBool::new(false),
+            owed: AtomicU64::new(0),
+            reclaim: Reclaim::new(policy),
             reclaims: Counter::new(),
             reclaimed_bytes: Counter::new(),
-        })
+        };
+        budget.set_limit(limit);
+        Arc::new(budget)
     }
 
     pub fn limit(&self) -> u64 {
-        self.limit
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// From now on there is so much. What is in use beyond that goes as reclaim comes to it.
+    pub fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+        self.threshold.store(limit - limit / LOW, Ordering::Relaxed);
+        if self.used() > limit {
+            self.relieve();
+        }
+    }
+
+    /// Whose frames go.
+    pub fn reclaim(&self) -> &Reclaim {
+        &self.reclaim
     }
 
     pub fn used(&self) -> u64 {
@@ -76,7 +107,9 @@ impl Budget {
     }
 
     pub fn register(&self, s: Weak<dyn Shrinker>) {
-        self.shrinkers.write().push(s);
+        let mut all = self.shrinkers.write();
+        all.retain(|s| s.strong_count() > 0);
+        all.push(s);
     }
 
     /// Notes that `bytes` more are in use. Does not reclaim: the caller may hold locks; see [`Budget::relieve`].
@@ -92,101 +125,209 @@ impl Budget {
         self.used.fetch_sub(bytes as i64, Ordering::Relaxed);
     }
 
-    /// As [`Budget::charge`], for cached data.
-    pub(crate) fn charge_data(&self, bytes: u64) {
-        self.data.fetch_add(bytes as i64, Ordering::Relaxed);
-        self.charge(bytes);
-    }
-
-    pub(crate) fn uncharge_data(&self, bytes: u64) {
-        self.data.fetch_sub(bytes as i64, Ordering::Relaxed);
-        self.uncharge(bytes);
-    }
-
-    /// Bytes of cached data, clean and dirty.
-    pub fn data(&self) -> u64 {
-        self.data.load(Ordering::Relaxed).max(0) as u64
-    }
-
     pub fn over_limit(&self) -> bool {
-        self.used() > self.limit
+        self.used() > self.limit()
     }
 
     /// Whether less is in use than reclaim leaves: nothing has to go soon.
     pub fn has_room(&self) -> bool {
-        self.used() <= self.limit / 4 * 3
+        self.used() <= self.limit() / 4 * 3
     }
 
     /// Asks every cache for all that it can give, twice, because what was used lately is spared once (Linux:
     /// `drop_caches`). Returns what came of it, in bytes. No cache lock is held.
     pub fn shrink_all(&self) -> u64 {
-        let list: Vec<_> = self.shrinkers.read().iter().filter_map(Weak::upgrade).collect();
-        list.iter().chain(&list).map(|s| s.shrink(s.reclaimable())).sum()
+        let list = self.shrinkers();
+        let frames = self.reclaim.drain() + self.reclaim.drain();
+        list.iter().chain(&list).map(|s| s.shrink(s.reclaimable())).sum::<u64>() + frames
     }
 
-    /// Called with no cache lock held: when over the limit, one thread at a time frees an eighth of the limit (or what
-    /// there is), so that reclaim comes in batches rather than once per allocation.
+    fn shrinkers(&self) -> Vec<Arc<dyn Shrinker>> {
+        self.shrinkers.read().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn room(&self) -> Room {
+        let (limit, used) = (self.limit(), self.used());
+        // Nothing is free above the limit, and what is above it is missing, too.
+        let (low, over) = (limit / LOW, used.saturating_sub(limit));
+        Room { free: limit.saturating_sub(used), low: low + over, high: 2 * low + over, total: limit }
+    }
+
+    /// Called with no cache lock held, wherever memory has been taken: sees to it that the budget is kept.
     ///
-    /// All give in proportion to what they have, but who has next to nothing gives last. What is small is small because
-    /// a few bytes of it stand for much (a mapping for a block of data, a buddy for a group), and where data streams
-    /// through the cache an eighth of everything goes every few thousand blocks: such a cache would be emptied in no
-    /// time, and nothing be gained.
+    /// Where a thread reclaims in the background, it is woken below its watermark; only above the limit the caller
+    /// frees some frames himself. Where there is none he does the thread's work.
     ///
-    /// What is in use may be pinned: inodes that the kernel knows, dirty memory. Looking through all of it again for
-    /// every operation would find the same; so after a look that did not come below the limit, the next one waits until
-    /// a thirty-second of the limit more is in use.
+    /// What is in use may be pinned: dirty memory, inodes that somebody has. Looking for more of it for every operation
+    /// would find the same; so after a look that found nothing, the next one waits until a thirty-second of the limit
+    /// more is in use.
     pub fn relieve(&self) {
-        let used = self.used();
-        let threshold = self.threshold.load(Ordering::Relaxed);
-        if used <= self.limit && threshold != self.limit {
-            self.threshold.store(self.limit, Ordering::Relaxed);
-        }
-        if used <= threshold || self.reclaiming.swap(true, Ordering::Acquire) {
+        if self.used() <= self.threshold.load(Ordering::Relaxed) {
             return;
         }
-        let want = used.saturating_sub(self.limit) + self.limit / 8;
-        let list: Vec<_> = self.shrinkers.read().iter().filter_map(Weak::upgrade).collect();
-        let list: Vec<_> = list.iter().map(|s| (s, s.reclaimable())).filter(|(_, has)| *has > 0).collect();
-        let sum = |list: &[(_, u64)]| list.iter().map(|(_, has)| u128::from(*has)).sum::<u128>();
-        let all = sum(&list);
-        let (asked, spared): (Vec<_>, Vec<_>) = list.into_iter().partition(|(_, has)| u128::from(*has) * SMALL >= all);
-        let all = sum(&asked);
-        let mut freed = 0;
-        for (s, has) in &asked {
-            freed += s.shrink((u128::from(want) * u128::from(*has) / all) as u64);
+        self.reclaims.inc();
+        if self.reclaim.has_thread() {
+            self.reclaim.wake();
+            if self.over_limit() {
+                self.reclaim.direct.inc();
+                self.take(true);
+            }
+        } else {
+            self.take(false);
         }
-        // What one has pinned, or spares because it was used, the others give.
-        for (s, _) in asked.iter().chain(&spared) {
-            if freed >= want {
+    }
+
+    /// Frees until there is room again, or nothing more comes.
+    fn take(&self, direct: bool) {
+        for _ in 0..STEPS {
+            let room = self.room();
+            let done = if direct { !self.over_limit() } else { room.free >= room.high };
+            if done {
                 break;
             }
-            freed += s.shrink(want - freed);
+            if !matches!(self.step(direct), Next::More) {
+                break;
+            }
         }
-        let pinned = self.used();
-        let threshold = if pinned <= self.limit { self.limit } else { pinned + self.limit / 32 };
-        self.threshold.store(threshold, Ordering::Relaxed);
-        self.reclaims.inc();
+        self.look_again_later();
+    }
+
+    /// One step, of frames and of what shrinkers owe for them.
+    fn step(&self, direct: bool) -> Next {
+        let room = self.room();
+        let (next, freed) = self.reclaim.step(room, direct);
         self.reclaimed_bytes.add(freed);
-        self.reclaiming.store(false, Ordering::Release);
+        let stuck = freed == 0 && next != Next::Enough;
+        let owed = self.owed.fetch_add(freed, Ordering::Relaxed) + freed;
+        let used = self.used().max(1);
+        if !stuck && owed < self.limit() / 128 {
+            return next;
+        }
+        self.owed.fetch_sub(owed, Ordering::Relaxed);
+        let missing = room.high.saturating_sub(room.free + freed);
+        let mut got = 0;
+        for shrinker in self.shrinkers() {
+            let has = shrinker.reclaimable();
+            if stuck && got < missing {
+                got += shrinker.shrink(missing - got);
+            } else if !stuck && has >= used / SMALL {
+                got += shrinker.shrink((u128::from(owed) * u128::from(has) / u128::from(used)) as u64);
+            }
+        }
+        self.reclaimed_bytes.add(got);
+        if stuck && got > 0 { Next::More } else { next }
+    }
+
+    fn look_again_later(&self) {
+        let limit = self.limit();
+        let used = self.used();
+        let usual = limit - limit / LOW;
+        self.threshold.store(if used <= limit { usual } else { used + limit / 32 }, Ordering::Relaxed);
+    }
+
+    /// A thread will call [`Budget::reclaim_step`] from now on, and [`Budget::end_thread`] at its end.
+    pub fn begin_thread(&self) {
+        self.reclaim.begin_thread();
+    }
+
+    pub fn end_thread(&self) {
+        self.reclaim.end_thread();
+    }
+
+    /// The thread looks whether it is to end.
+    pub fn wake_thread(&self) {
+        self.reclaim.wake_to_end();
+    }
+
+    /// Reclaims in the background, if there is something to do before `patience` is over.
+    pub fn reclaim_step(&self, patience: Duration) {
+        if !self.reclaim.sleep(patience) {
+            return;
+        }
+        match self.step(false) {
+            Next::More => {}
+            Next::Enough => self.reclaim.rest(),
+            Next::Wait { at_most_ns, .. } => self.wait(at_most_ns),
+            Next::Drive { .. } => self.wait(DRIVE_NS),
+        }
+    }
+
+    fn wait(&self, at_most_ns: u64) {
+        self.look_again_later();
+        if self.over_limit() {
+            self.reclaim.wait_for_writes(Duration::from_nanos(at_most_ns));
+        } else {
+            // Whoever takes more calls again.
+            self.reclaim.rest();
+        }
     }
 }
 
+/// How long the thread waits for what it wanted written before it looks again.
+const DRIVE_NS: u64 = 20_000_000;
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use extant_base::sync::atomic::AtomicBool;
 
-    /// Says how often it was asked; frees what it is told to have.
+    use super::*;
+    use crate::reclaim::{Class, FrameCell, FrameId, FrameOwner, Key, OwnerId, State};
+
+    const PAGE: u64 = 4096;
+
+    /// Has pages of which none is in use, or all are.
+    struct Pages {
+        budget: Arc<Budget>,
+        owner: std::sync::OnceLock<OwnerId>,
+        frames: Vec<FrameCell>,
+        in_use: AtomicBool,
+        asked: AtomicU64,
+    }
+
+    impl FrameOwner for Pages {
+        fn try_free(&self, key: Key, id: FrameId) -> bool {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            if self.in_use.load(Ordering::Relaxed) {
+                return false;
+            }
+            assert_eq!(self.frames[key.object as usize].take(), Some(id));
+            self.budget.reclaim().with(|core| core.remove(id));
+            self.budget.uncharge(PAGE);
+            true
+        }
+    }
+
+    impl Pages {
+        fn new(budget: &Arc<Budget>) -> Arc<Pages> {
+            let frames = (0..20_000).map(|_| FrameCell::default()).collect();
+            let (in_use, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+            let pages = Pages { budget: budget.clone(), owner: std::sync::OnceLock::new(), frames, in_use, asked };
+            let pages = Arc::new(pages);
+            let weak: Weak<Pages> = Arc::downgrade(&pages);
+            pages.owner.set(budget.reclaim().register(Class::Data, weak)).expect("once");
+            pages
+        }
+
+        fn add(&self, n: u64, state: State) {
+            let owner = *self.owner.get().expect("registered");
+            let key = Key { object: n, page: 0 };
+            let set = |id| self.frames[n as usize].set(id);
+            self.budget.reclaim().with(|core| set(core.insert(owner, key, PAGE as u32, state)));
+            self.budget.charge(PAGE);
+            self.budget.relieve();
+        }
+    }
+
+    /// Frees what it is told to have.
     struct Cache {
         budget: Arc<Budget>,
         free: AtomicU64,
-        /// What it takes for free, but is not.
-        pinned: AtomicU64,
         asked: AtomicU64,
     }
 
     impl Shrinker for Cache {
         fn reclaimable(&self) -> u64 {
-            self.free.load(Ordering::Relaxed).max(self.pinned.load(Ordering::Relaxed))
+            self.free.load(Ordering::Relaxed)
         }
 
         fn shrink(&self, bytes: u64) -> u64 {
@@ -198,101 +339,108 @@ mod tests {
         }
     }
 
-    fn cache(limit: u64) -> (Arc<Budget>, Arc<Cache>) {
-        let budget = Budget::new(limit);
-        let cache = add(&budget);
-        (budget, cache)
-    }
-
-    fn add(budget: &Arc<Budget>) -> Arc<Cache> {
-        let zero = || AtomicU64::new(0);
-        let cache = Arc::new(Cache { budget: budget.clone(), free: zero(), pinned: zero(), asked: zero() });
+    fn shrinker(budget: &Arc<Budget>, bytes: u64) -> Arc<Cache> {
+        let cache = Cache { budget: budget.clone(), free: AtomicU64::new(bytes), asked: AtomicU64::new(0) };
+        let cache = Arc::new(cache);
+        budget.charge(bytes);
         let weak: Weak<Cache> = Arc::downgrade(&cache);
         budget.register(weak);
         cache
     }
 
     #[test]
-    fn each_gives_in_proportion_to_what_it_has() {
-        let budget = Budget::new(8 << 20);
-        let (a, b, c) = (add(&budget), add(&budget), add(&budget));
-        a.free.store(1 << 20, Ordering::Relaxed);
-        b.free.store(3 << 20, Ordering::Relaxed);
-        c.pinned.store(4 << 20, Ordering::Relaxed);
-        budget.charge((8 << 20) + 4096);
-        budget.relieve();
-        let want = (1 << 20) + 4096;
-        assert_eq!(budget.used(), (8 << 20) + 4096 - want);
-        let (a, b) = (a.free.load(Ordering::Relaxed), b.free.load(Ordering::Relaxed));
-        assert_eq!(b, (3 << 20) - want * 3 / 8, "three of eight parts");
-        assert_eq!(a, (1 << 20) - (want - want * 3 / 8), "what is pinned, the first who has more gives");
+    fn the_budget_is_kept_and_most_of_it_used() {
+        for policy in ReclaimPolicy::ALL {
+            let budget = Budget::with_policy(4 << 20, policy);
+            let pages = Pages::new(&budget);
+            for n in 0..10_000 {
+                pages.add(n, State::CLEAN);
+                assert!(budget.used() <= budget.limit(), "{}", policy.name());
+            }
+            assert!(budget.used() > budget.limit() / 10 * 9, "{}: {}", policy.name(), budget.used());
+            assert_eq!(budget.reclaim().with(|core| core.frames()) * PAGE, budget.used());
+        }
     }
 
-    /// Data streams through; beside it lies something small.
     #[test]
-    fn who_has_next_to_nothing_gives_last() {
+    fn a_shrinker_gives_in_proportion_and_with_next_to_nothing_last() {
         let budget = Budget::new(8 << 20);
-        let (data, small) = (add(&budget), add(&budget));
-        data.free.store(8 << 20, Ordering::Relaxed);
-        small.free.store(400 << 10, Ordering::Relaxed);
-        budget.charge((8 << 20) + (400 << 10));
-        for _ in 0..100 {
-            budget.relieve();
-            let gone = budget.limit() - budget.used();
-            data.free.fetch_add(gone + 4096, Ordering::Relaxed);
-            budget.charge(gone + 4096);
+        let pages = Pages::new(&budget);
+        let (small, large) = (shrinker(&budget, 400 << 10), shrinker(&budget, 2 << 20));
+        for n in 0..2000 {
+            pages.add(n, State::CLEAN);
         }
-        assert_eq!((small.free.load(Ordering::Relaxed), small.asked.load(Ordering::Relaxed)), (400 << 10, 0));
-        // It counts for itself when it is a sixteenth, and when the others have nothing.
-        small.free.store(1 << 20, Ordering::Relaxed);
-        budget.relieve();
-        assert!(small.free.load(Ordering::Relaxed) < 1 << 20);
-        data.free.store(0, Ordering::Relaxed);
-        small.free.store(400 << 10, Ordering::Relaxed);
-        budget.charge(2 << 20);
+        assert_eq!(small.asked.load(Ordering::Relaxed), 0);
+        let left = large.free.load(Ordering::Relaxed);
+        assert!((1 << 20..2 << 20).contains(&left), "{left}");
+        // Alone it gives at once.
+        pages.in_use.store(true, Ordering::Relaxed);
+        large.free.store(0, Ordering::Relaxed);
+        budget.charge(1 << 20);
         budget.relieve();
         assert_eq!(small.free.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn pinned_memory_is_not_looked_through_again_and_again() {
-        let (budget, cache) = cache(1 << 20);
-        cache.pinned.store(1, Ordering::Relaxed);
-        for _ in 0..2048 {
-            budget.charge(1024);
+    fn what_is_in_use_is_not_looked_at_again_and_again() {
+        for policy in ReclaimPolicy::ALL {
+            let budget = Budget::with_policy(1 << 20, policy);
+            let pages = Pages::new(&budget);
+            for n in 0..200 {
+                pages.add(n, State::CLEAN);
+            }
+            pages.in_use.store(true, Ordering::Relaxed);
+            for _ in 0..2048 {
+                budget.charge(1024);
+                budget.relieve();
+            }
+            // Two MiB over the limit, in steps of a thirty-second of it.
+            let asked = pages.asked.load(Ordering::Relaxed);
+            assert!(asked <= 64 * 256, "{}: {asked}", policy.name());
+            pages.in_use.store(false, Ordering::Relaxed);
+            budget.charge(budget.limit() / 16);
             budget.relieve();
+            let left = budget.reclaim().with(|core| core.frames());
+            assert!(left <= 100, "{}: what is let go goes, {left} are left", policy.name());
         }
-        // One MiB over the limit, in steps of a thirty-second of it, twice each.
-        let asked = cache.asked.load(Ordering::Relaxed);
-        assert!((32..=66).contains(&asked), "{asked}");
+    }
+
+    /// What the thread does, without one.
+    #[test]
+    fn a_thread_keeps_a_part_of_the_budget_free_and_callers_help_only_above_it() {
+        for policy in ReclaimPolicy::ALL {
+            let budget = Budget::with_policy(4 << 20, policy);
+            let pages = Pages::new(&budget);
+            budget.begin_thread();
+            let low = budget.limit() / LOW;
+            for n in 0..10_000 {
+                pages.add(n, State::CLEAN);
+                if budget.limit() - budget.used().min(budget.limit()) < low / 2 {
+                    for _ in 0..1000 {
+                        budget.reclaim_step(Duration::ZERO);
+                    }
+                    assert!(budget.used() <= budget.limit() - 2 * low, "{}", policy.name());
+                }
+            }
+            assert_eq!(budget.reclaim().direct.get(), 0, "{}", policy.name());
+            for n in 10_000..12_000 {
+                pages.add(n, State::CLEAN);
+            }
+            assert!(budget.reclaim().direct.get() > 0, "{}", policy.name());
+            assert!(budget.peak() <= budget.limit() + 64 * PAGE, "{}: {}", policy.name(), budget.peak());
+        }
     }
 
     #[test]
-    fn what_can_be_freed_is_freed_in_batches() {
-        let (budget, cache) = cache(1 << 20);
-        for _ in 0..8192 {
-            budget.charge(1024);
-            cache.free.fetch_add(1024, Ordering::Relaxed);
-            budget.relieve();
-            assert!(budget.used() <= budget.limit() + 1024);
+    fn a_smaller_limit_holds_at_once() {
+        let budget = Budget::new(4 << 20);
+        let pages = Pages::new(&budget);
+        for n in 0..1000 {
+            pages.add(n, State::CLEAN);
         }
-        let asked = cache.asked.load(Ordering::Relaxed);
-        assert!((48..=64).contains(&asked), "{asked}");
-        assert_eq!(budget.peak(), budget.limit() + 1024);
-    }
-
-    #[test]
-    fn reclaim_goes_on_when_the_pins_are_gone() {
-        let (budget, cache) = cache(1 << 20);
-        budget.charge(2 << 20);
-        budget.relieve();
-        cache.free.store(2 << 20, Ordering::Relaxed);
-        budget.charge(1 << 16);
-        budget.relieve();
-        assert!(budget.used() <= budget.limit(), "{}", budget.used());
-        budget.charge(budget.limit() - budget.used() + 1);
-        let before = cache.asked.load(Ordering::Relaxed);
-        budget.relieve();
-        assert_eq!(cache.asked.load(Ordering::Relaxed), before + 1, "the limit counts again");
+        budget.set_limit(1 << 20);
+        let used = budget.used();
+        assert!((1 << 19..=1 << 20).contains(&used), "{used}");
+        assert_eq!((budget.shrink_all(), budget.used()), (used, 0));
     }
 }

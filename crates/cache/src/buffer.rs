@@ -10,33 +10,35 @@
 //! A block's content is checked by its owner once, when it enters the cache (`verified`); blocks made in memory count
 //! as verified.
 //!
-//! What it does not do: reclaim by itself (operations call [`Budget::relieve`] where they hold no lock that a shrinker
-//! may want), writeback. Held and Logged buffers go home through the journal, which also writes them when there is no
+//! Each buffer is a frame of the budget's [`Reclaim`], dirty while somebody has a claim on it.
+//!
+//! What it does not do: reclaim by itself (operations call [`Budget::relieve`] where they hold no lock that reclaim may
+//! want), writeback. Held and Logged buffers go home through the journal, which also writes them when there is no
 //! log (ext2).
 //!
 //! # Locking
 //! Each buffer has a lock (`buffer`, 80) around bytes and state; filling it from the device happens under that lock (as
-//! under Linux's BH_Lock), so that two readers read once. A shard's lock (`buffer shard`, 90) guards the map and is a
-//! leaf.
+//! under Linux's BH_Lock), so that two readers read once. A shard's lock (`buffer shard`, 90) guards the map; only
+//! `reclaim` (211) is taken under it.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::counter::Counter;
 use extant_base::hash::{HashMap, shard_of};
-use extant_base::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use extant_base::sync::{LockClass, Mutex, RwLock, RwLockWriteGuard};
 use extant_block::{AlignedBuf, BioFlags, BlockDevice, Error};
 use extant_ondisk::BlockNr;
 
-use crate::budget::{Budget, Shrinker};
+use crate::budget::Budget;
+use crate::reclaim::{Class, FrameCell, FrameId, FrameOwner, Key, OwnerId, Reclaim, State};
 
 static BUFFER_CLASS: LockClass = LockClass::new("buffer", 80);
 static SHARD_CLASS: LockClass = LockClass::new("buffer shard", 90);
 
 const SHARD_BITS: u32 = 6;
 const SHARDS: usize = 1 << SHARD_BITS;
-/// Bookkeeping per buffer that the budget should see: map entry, queue entry, locks.
+/// Bookkeeping per buffer that the budget should see: map entry, frame, locks.
 const OVERHEAD_BYTES: u64 = 192;
 
 /// In which wave a block goes home when there is no log: blocks that others point to first.
@@ -61,7 +63,13 @@ pub struct BufferState {
 /// Bytes and state, under the buffer's lock.
 pub struct Inner {
     pub data: Arc<AlignedBuf>,
-    pub state: BufferState,
+    state: BufferState,
+}
+
+impl Inner {
+    pub fn state(&self) -> BufferState {
+        self.state
+    }
 }
 
 /// One metadata block.
@@ -70,8 +78,11 @@ pub struct Buffer {
     inner: RwLock<Inner>,
     uptodate: AtomicBool,
     verified: AtomicBool,
-    referenced: AtomicBool,
     kind: AtomicU8,
+    frame: FrameCell,
+    /// When it was last used, as reclaim counts time.
+    used: AtomicU32,
+    budget: Arc<Budget>,
 }
 
 impl Buffer {
@@ -94,6 +105,25 @@ impl Buffer {
         self.inner.read().state
     }
 
+    /// Changes who has a claim on the buffer, whose lock is held as `inner`: for the journal.
+    pub fn claim(&self, inner: &mut Inner, change: impl FnOnce(&mut BufferState)) {
+        let was_clean = inner.state == BufferState::default();
+        change(&mut inner.state);
+        let clean = inner.state == BufferState::default();
+        if clean == was_clean {
+            return;
+        }
+        let reclaim = self.budget.reclaim();
+        reclaim.with(|core| {
+            if let Some(id) = self.frame.get() {
+                core.set_state(id, if clean { State::CLEAN } else { State::DIRTY });
+            }
+        });
+        if clean {
+            reclaim.written();
+        }
+    }
+
     pub fn kind(&self) -> BufKind {
         if self.kind.load(Ordering::Relaxed) == BufKind::Leaf as u8 { BufKind::Leaf } else { BufKind::Table }
     }
@@ -112,12 +142,7 @@ impl Buffer {
     }
 }
 
-#[derive(Default)]
-struct Shard {
-    map: HashMap<BlockNr, Arc<Buffer>>,
-    /// CLOCK order. Blocks that left the map are skipped when their turn comes.
-    queue: VecDeque<BlockNr>,
-}
+type Shard = HashMap<BlockNr, Arc<Buffer>>;
 
 /// Exact counts since the mount.
 #[derive(Debug, Default)]
@@ -133,6 +158,7 @@ pub struct BufferCache {
     block_size: u32,
     blocks_count: u64,
     budget: Arc<Budget>,
+    owner: OnceLock<OwnerId>,
     shards: Vec<Mutex<Shard>>,
     pub stats: CacheStats,
 }
@@ -141,12 +167,20 @@ impl BufferCache {
     /// `block_size` in bytes; `blocks_count` bounds every access.
     pub fn new(dev: Arc<dyn BlockDevice>, block_size: u32, blocks_count: u64, budget: Arc<Budget>) -> Arc<BufferCache> {
         let shards = (0..SHARDS).map(|_| Mutex::new(&SHARD_CLASS, Shard::default())).collect();
-        let cache =
-            Arc::new(BufferCache { dev, block_size, blocks_count, budget, shards, stats: CacheStats::default() });
-        let weak = Arc::downgrade(&cache);
-        let weak: std::sync::Weak<dyn Shrinker> = weak;
-        cache.budget.register(weak);
+        let (owner, stats) = (OnceLock::new(), CacheStats::default());
+        let cache = Arc::new(BufferCache { dev, block_size, blocks_count, budget, owner, shards, stats });
+        let weak: Weak<BufferCache> = Arc::downgrade(&cache);
+        let _ = cache.owner.set(cache.budget.reclaim().register(Class::Metadata, weak));
         cache
+    }
+
+    fn reclaim(&self) -> &Reclaim {
+        self.budget.reclaim()
+    }
+
+    /// What the budget is told of a buffer, in bytes.
+    fn charge(&self) -> u64 {
+        u64::from(self.block_size) + OVERHEAD_BYTES
     }
 
     pub fn block_size(&self) -> u32 {
@@ -186,9 +220,9 @@ impl BufferCache {
         }
         let buffer = {
             let mut s = self.shard(block).lock();
-            if let Some(b) = s.map.get(&block) {
-                if !b.referenced.load(Ordering::Relaxed) {
-                    b.referenced.store(true, Ordering::Relaxed);
+            if let Some(b) = s.get(&block) {
+                if let Some(id) = b.frame.get() {
+                    self.reclaim().touches().touch_apart(id, &b.used);
                 }
                 return Ok(b.clone());
             }
@@ -200,20 +234,18 @@ impl BufferCache {
                 ),
                 uptodate: AtomicBool::new(false),
                 verified: AtomicBool::new(false),
-                referenced: AtomicBool::new(false),
                 kind: AtomicU8::new(BufKind::Table as u8),
+                frame: FrameCell::default(),
+                used: AtomicU32::new(self.reclaim().touches().now()),
+                budget: self.budget.clone(),
             });
-            s.map.insert(block, b.clone());
-            s.queue.push_back(block);
-            if s.queue.len() > 2 * s.map.len() + 1024 {
-                // Forgotten blocks left their turns behind; without this a mount that never reclaims would collect
-                // them.
-                let Shard { map, queue } = &mut *s;
-                queue.retain(|b| map.contains_key(b));
-            }
+            s.insert(block, b.clone());
+            let owner = *self.owner.get().expect("set by new");
+            let key = Key { object: block.0, page: 0 };
+            self.reclaim().with(|core| b.frame.set(core.insert(owner, key, self.charge() as u32, State::CLEAN)));
             b
         };
-        self.budget.charge(u64::from(self.block_size) + OVERHEAD_BYTES);
+        self.budget.charge(self.charge());
         Ok(buffer)
     }
 
@@ -277,16 +309,26 @@ impl BufferCache {
 
     /// The block if it is in the cache with content.
     pub fn peek(&self, block: BlockNr) -> Option<Arc<Buffer>> {
-        let b = self.shard(block).lock().map.get(&block).cloned()?;
+        let b = self.shard(block).lock().get(&block).cloned()?;
         b.uptodate.load(Ordering::Acquire).then_some(b)
     }
 
     /// Takes the block out of the cache: it was freed. Whoever still holds the buffer keeps a detached copy.
     pub fn forget(&self, block: BlockNr) {
-        let gone = self.shard(block).lock().map.remove(&block);
-        if gone.is_some() {
-            self.budget.uncharge(u64::from(self.block_size) + OVERHEAD_BYTES);
+        let mut s = self.shard(block).lock();
+        if let Some(b) = s.remove(&block) {
+            self.leave(&b);
         }
+    }
+
+    /// The buffer is out of its shard, whose lock is held: its frame goes.
+    fn leave(&self, b: &Buffer) {
+        self.reclaim().with(|core| {
+            if let Some(id) = b.frame.take() {
+                core.remove(id);
+            }
+        });
+        self.budget.uncharge(self.charge());
     }
 
     /// Reads `count` blocks from `start` in one request into the cache, where they are missing (Linux:
@@ -332,12 +374,33 @@ impl BufferCache {
 
     /// Drops every block that nobody holds (after a replay has rewritten the device).
     pub fn drop_clean(&self) {
-        self.shrink(u64::MAX);
+        for shard in &self.shards {
+            let mut s = shard.lock();
+            let all: Vec<_> = s.keys().copied().collect();
+            for block in all {
+                self.free(&mut s, block);
+            }
+        }
+    }
+
+    /// Frees the block's buffer if it is clean and nobody has it; whether it has.
+    fn free(&self, s: &mut Shard, block: BlockNr) -> bool {
+        let Some(b) = s.get(&block) else { return false };
+        // Cloning happens under this lock, so a count of one cannot grow behind our back.
+        let unused = Arc::strong_count(b) == 1;
+        if !unused || !b.inner.try_read().is_some_and(|i| i.state == BufferState::default()) {
+            return false;
+        }
+        if let Some(b) = s.remove(&block) {
+            self.leave(&b);
+            self.stats.evicted.inc();
+        }
+        true
     }
 
     /// Blocks in the cache.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().map.len()).sum()
+        self.shards.iter().map(|s| s.lock().len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -345,42 +408,21 @@ impl BufferCache {
     }
 }
 
-impl Shrinker for BufferCache {
-    fn reclaimable(&self) -> u64 {
-        self.len() as u64 * (u64::from(self.block_size) + OVERHEAD_BYTES)
+impl FrameOwner for BufferCache {
+    fn try_free(&self, key: Key, id: FrameId) -> bool {
+        let block = BlockNr(key.object);
+        let Some(mut s) = self.shard(block).try_lock() else { return false };
+        s.get(&block).is_some_and(|b| b.frame.get() == Some(id)) && self.free(&mut s, block)
     }
+}
 
-    /// CLOCK over each shard: clean buffers that nobody references go; a referenced bit buys one more round.
-    fn shrink(&self, bytes: u64) -> u64 {
-        let each = u64::from(self.block_size) + OVERHEAD_BYTES;
-        let want = bytes.div_ceil(each);
-        let all = bytes == u64::MAX;
-        let per_shard = if all { u64::MAX } else { want.div_ceil(SHARDS as u64) };
-        let mut freed = 0u64;
+impl Drop for BufferCache {
+    /// The budget may be others', too.
+    fn drop(&mut self) {
         for shard in &self.shards {
-            let Some(mut s) = shard.try_lock() else { continue };
-            let mut here = 0u64;
-            let mut turns = if all { s.queue.len() * 2 } else { s.queue.len().min(per_shard as usize * 8 + 16) };
-            while here < per_shard && turns > 0 {
-                turns -= 1;
-                let Some(block) = s.queue.pop_front() else { break };
-                let Some(b) = s.map.get(&block) else { continue };
-                let second_chance = b.referenced.swap(false, Ordering::Relaxed) && !all;
-                // Cloning happens under this lock, so a count of one cannot grow behind our back.
-                let droppable = !second_chance
-                    && Arc::strong_count(b) == 1
-                    && b.inner.try_read().is_some_and(|i| i.state == BufferState::default());
-                if droppable {
-                    s.map.remove(&block);
-                    here += 1;
-                } else {
-                    s.queue.push_back(block);
-                }
+            for (_, b) in shard.lock().drain() {
+                self.leave(&b);
             }
-            freed += here;
         }
-        self.stats.evicted.add(freed);
-        self.budget.uncharge(freed * each);
-        freed * each
     }
 }

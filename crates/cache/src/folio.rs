@@ -11,6 +11,9 @@
 //! `keep_clean` off, folios leave when their last block is there: under FUSE the kernel's page cache already has the
 //! data, and a second copy would only cost memory.
 //!
+//! Each folio is a frame of the budget's [`crate::Reclaim`]. A use counts when it meets a block that has been used
+//! before: sixteen reads of four KiB each, one after the other, are one use of their folio.
+//!
 //! What it does not do: I/O, mapping to blocks, reservations; partial blocks are filled in by the caller before
 //! [`AddressSpace::write`].
 //!
@@ -20,11 +23,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use extant_base::sync::atomic::{AtomicU64, Ordering};
+use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
 use extant_block::{AlignedBuf, BioVec};
 
 use crate::budget::Budget;
+use crate::reclaim::{FrameId, Key, OwnerId, State};
 
 /// Bytes in a page; every folio is a multiple of it.
 pub const PAGE_SIZE: usize = 4096;
@@ -43,7 +47,12 @@ pub struct Folio {
     uptodate: u64,
     dirty: u64,
     writeback: u64,
-    referenced: bool,
+    frame: FrameId,
+    /// Blocks that were used since a use counted, and the byte at which the last one ended.
+    seen: AtomicU64,
+    end: AtomicU32,
+    /// A writer has copied the bytes while they were being written: there are two of them until that ends.
+    copied: bool,
 }
 
 impl Folio {
@@ -51,6 +60,37 @@ impl Folio {
     fn charge(&self) -> u64 {
         self.pages * PAGE_SIZE as u64 + OVERHEAD_BYTES
     }
+
+    fn state(&self) -> State {
+        let of = |mask: u64, state| if mask == 0 { State::CLEAN } else { state };
+        of(self.dirty, State::DIRTY).or(of(self.writeback, State::WRITEBACK))
+    }
+
+    /// Blocks `mask` were used, from byte `from` to byte `to`; whether some of them had been before.
+    fn used(&self, mut mask: u64, from: usize, to: usize, block_bits: u32) -> bool {
+        // What goes on in the middle of a block is the same use.
+        if from & ((1 << block_bits) - 1) != 0 && self.end.load(Ordering::Relaxed) == from as u32 {
+            mask &= !(1 << (from >> block_bits));
+        }
+        if self.end.load(Ordering::Relaxed) != to as u32 {
+            self.end.store(to as u32, Ordering::Relaxed);
+        }
+        let seen = self.seen.load(Ordering::Relaxed);
+        let again = seen & mask != 0;
+        let now = if again { mask } else { seen | mask };
+        if now != seen {
+            self.seen.store(now, Ordering::Relaxed);
+        }
+        again
+    }
+}
+
+/// Whose data it is, for reclaim.
+#[derive(Clone, Copy, Debug)]
+pub struct Home {
+    pub owner: OwnerId,
+    /// The inode's number.
+    pub object: u64,
 }
 
 /// What [`AddressSpace::take_dirty`] took.
@@ -103,6 +143,7 @@ pub struct AddressSpace {
     block_bits: u32,
     keep_clean: bool,
     budget: Arc<Budget>,
+    home: Home,
     inner: RwLock<Inner>,
     /// What the folios in the map are charged, readable without the lock: most inodes of a FUSE mount have none.
     bytes: AtomicU64,
@@ -115,16 +156,22 @@ pub struct AddressSpace {
 impl AddressSpace {
     /// `block_bits`: log2 of the block size (10..=16; blocks larger than a page are only read: nothing of them is ever
     /// written, dirty or taken). `keep_clean`: whether written data stays cached.
-    pub fn new(block_bits: u32, keep_clean: bool, budget: Arc<Budget>) -> AddressSpace {
+    pub fn new(block_bits: u32, keep_clean: bool, budget: Arc<Budget>, home: Home) -> AddressSpace {
         AddressSpace {
             block_bits,
             keep_clean,
             budget,
+            home,
             inner: RwLock::new(&FOLIO_CLASS, Inner::default()),
             bytes: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             losses: AtomicU64::new(0),
         }
+    }
+
+    /// The budget that its data is charged to.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     pub fn keeps_clean(&self) -> bool {
@@ -178,6 +225,8 @@ impl AddressSpace {
         };
         let inner = self.inner.read();
         let mut at = 0usize;
+        // The folio that is being read, its blocks so far, and where in it this began.
+        let mut of: Option<(&Folio, u64, usize)> = None;
         while at < len {
             let abs = pos + at as u64;
             let block_end = ((abs >> self.block_bits) + 1) << self.block_bits;
@@ -192,14 +241,47 @@ impl AddressSpace {
             };
             let to = len.min(at + (block_end - abs) as usize);
             let within = (abs - start * PAGE_SIZE as u64) as usize;
-            if folio.uptodate & (1 << (within >> self.block_bits)) != 0 {
+            let bit = 1 << (within >> self.block_bits);
+            if folio.uptodate & bit != 0 {
                 buf[at..to].copy_from_slice(&folio.data[within..within + (to - at)]);
+                of = match of {
+                    Some((last, mask, from)) if std::ptr::eq(last, folio) => Some((folio, mask | bit, from)),
+                    _ => {
+                        self.count_use(of, 0);
+                        Some((folio, bit, within))
+                    }
+                };
             } else {
                 miss(at, to);
             }
             at = to;
         }
+        self.count_use(of, pos + len as u64);
         missing
+    }
+
+    /// Tells reclaim of a use that ends at the byte `end` of the file, or at the folio's end if that is before it.
+    fn count_use(&self, of: Option<(&Folio, u64, usize)>, end: u64) {
+        let Some((folio, mask, from)) = of else { return };
+        let to = (end % (folio.pages * PAGE_SIZE as u64)) as usize;
+        if folio.used(mask, from, to, self.block_bits) {
+            self.budget.reclaim().touches().touch(folio.frame);
+        }
+    }
+
+    /// The folio is dirty, on its way or clean, unlike before: reclaim is told.
+    fn tell(&self, folio: &Folio) {
+        let reclaim = self.budget.reclaim();
+        reclaim.with(|core| core.set_state(folio.frame, folio.state()));
+    }
+
+    /// The bytes of a folio, to be written to: a copy of them, if they are being written (then that is charged).
+    fn bytes_mut<'a>(budget: &Budget, folio: &'a mut Folio) -> &'a mut AlignedBuf {
+        if !folio.copied && folio.writeback != 0 && Arc::strong_count(&folio.data) > 1 {
+            folio.copied = true;
+            budget.charge(folio.pages * PAGE_SIZE as u64);
+        }
+        Arc::make_mut(&mut folio.data)
     }
 
     /// True when any block of the byte range is cached.
@@ -248,13 +330,15 @@ impl AddressSpace {
     }
 
     /// The folio that covers `page`, made (as large as `want_pages` and its neighbours allow) when there is none.
-    /// `content` is what the caller is about to write from the page's start: a new folio is made with it.
+    /// `content` is what the caller is about to write from the page's start: a new folio is made with it. `dirty`: the
+    /// caller makes it so.
     fn covering_mut<'a>(
         &self,
         inner: &'a mut Inner,
         page: u64,
         want_pages: u64,
         content: &[u8],
+        dirty: bool,
     ) -> (u64, &'a mut Folio, bool) {
         let found = inner.folios.range(..=page).next_back().filter(|(s, f)| page < **s + f.pages).map(|(s, _)| *s);
         let start = match found {
@@ -266,18 +350,24 @@ impl AddressSpace {
                     pages *= 2;
                 }
                 let bytes = pages as usize * PAGE_SIZE;
+                let charge = pages * PAGE_SIZE as u64 + OVERHEAD_BYTES;
+                let key = Key { object: self.home.object, page };
+                let state = if dirty { State::DIRTY } else { State::CLEAN };
+                let frame = self.budget.reclaim().with(|core| core.insert(self.home.owner, key, charge as u32, state));
                 let folio = Folio {
                     pages,
                     data: Arc::new(AlignedBuf::from_slice_padded(&content[..content.len().min(bytes)], bytes)),
                     uptodate: 0,
                     dirty: 0,
                     writeback: 0,
-                    referenced: true,
+                    frame,
+                    seen: AtomicU64::new(0),
+                    end: AtomicU32::new(0),
+                    copied: false,
                 };
-                let charge = folio.charge();
                 inner.folios.insert(page, folio);
                 self.bytes.fetch_add(charge, Ordering::Release);
-                self.budget.charge_data(charge);
+                self.budget.charge(charge);
                 page
             }
         };
@@ -324,15 +414,16 @@ impl AddressSpace {
             let bpp = self.blocks_per_page();
             let from_start = abs.is_multiple_of(PAGE_SIZE as u64);
             let content = if from_start { &data[at..] } else { &[] };
-            let (start, folio, fresh) = self.covering_mut(&mut inner, page, want, content);
+            let (start, folio, fresh) = self.covering_mut(&mut inner, page, want, content, true);
             let within = (abs - start * PAGE_SIZE as u64) as usize;
             let n = (data.len() - at).min(folio.pages as usize * PAGE_SIZE - within);
-            let bytes = Arc::make_mut(&mut folio.data);
+            let uptodate = folio.uptodate;
+            let bytes = Self::bytes_mut(&self.budget, folio);
             let first = (within as u64) >> self.block_bits;
             let last = (within + n - 1) as u64 >> self.block_bits;
             for (block, fill) in fills {
                 let Some(rel) = block.checked_sub(start * bpp) else { continue };
-                if (first..=last).contains(&rel) && folio.uptodate & (1 << rel) == 0 {
+                if (first..=last).contains(&rel) && uptodate & (1 << rel) == 0 {
                     let off = (rel * bs) as usize;
                     bytes[off..off + fill.len()].copy_from_slice(fill);
                 }
@@ -344,8 +435,14 @@ impl AddressSpace {
             let mask = Self::mask(first, last - first + 1);
             newly += u64::from((mask & !folio.dirty).count_ones());
             folio.uptodate |= mask;
+            let was_clean = folio.dirty == 0;
             folio.dirty |= mask;
-            folio.referenced = true;
+            if was_clean && !fresh {
+                self.tell(folio);
+            }
+            if folio.used(mask, within, within + n, self.block_bits) {
+                self.budget.reclaim().touches().touch(folio.frame);
+            }
             at += n;
         }
         inner.dirty_blocks += newly;
@@ -366,7 +463,7 @@ impl AddressSpace {
             let abs = pos + at as u64;
             let page = abs / PAGE_SIZE as u64;
             let want = (data.len() - at).div_ceil(PAGE_SIZE) as u64;
-            let (start, folio, _) = self.covering_mut(&mut inner, page, want, &[]);
+            let (start, folio, _) = self.covering_mut(&mut inner, page, want, &[], false);
             let within = (abs - start * PAGE_SIZE as u64) as usize;
             let n = (data.len() - at).min(folio.pages as usize * PAGE_SIZE - within);
             let (first, last) = (within >> self.block_bits, (within + n - 1) >> self.block_bits);
@@ -377,9 +474,10 @@ impl AddressSpace {
                 let off = rel << self.block_bits;
                 let from = at + (off - within);
                 let to = data.len().min(from + (1 << self.block_bits));
-                Arc::make_mut(&mut folio.data)[off..off + (to - from)].copy_from_slice(&data[from..to]);
+                Self::bytes_mut(&self.budget, folio)[off..off + (to - from)].copy_from_slice(&data[from..to]);
                 folio.uptodate |= 1 << rel;
             }
+            folio.used(Self::mask(first as u64, (last - first + 1) as u64), within, within + n, self.block_bits);
             at += n;
         }
     }
@@ -406,6 +504,7 @@ impl AddressSpace {
             }
             let mut rel = from.saturating_sub(base);
             let blocks = folio.pages * bpp;
+            let before = taken;
             while rel < blocks && base + rel < to {
                 if folio.dirty & (1 << rel) == 0 {
                     let rest = folio.dirty >> rel;
@@ -415,12 +514,12 @@ impl AddressSpace {
                     rel += u64::from(rest.trailing_zeros());
                     continue;
                 }
-                if taken == max_blocks {
-                    break 'folios;
-                }
                 let free = folio.dirty & !folio.writeback;
-                if free & (1 << rel) == 0 {
-                    blocked = true;
+                blocked = taken < max_blocks && free & (1 << rel) == 0;
+                if taken == max_blocks || blocked {
+                    if taken > before {
+                        self.tell(folio);
+                    }
                     break 'folios;
                 }
                 let mut n = u64::from((!(free >> rel)).trailing_zeros());
@@ -442,6 +541,9 @@ impl AddressSpace {
                     _ => runs.push(DirtyRun { start: base + rel, blocks: n as u32, vecs: vec![vec] }),
                 }
                 rel += n;
+            }
+            if taken > before {
+                self.tell(folio);
             }
         }
         inner.dirty_blocks -= taken;
@@ -511,6 +613,7 @@ impl AddressSpace {
         let begin = inner.folios.range(..=first_page).next_back().map_or(first_page, |(s, _)| *s);
         let mut again = 0u64;
         let mut drop_list = Vec::new();
+        let mut cleaned = false;
         for (s, folio) in inner.folios.range_mut(begin..) {
             let base = s * bpp;
             if base >= end {
@@ -524,9 +627,15 @@ impl AddressSpace {
             let mask = Self::mask(rel, rel_end - rel) & folio.writeback;
             folio.writeback &= !mask;
             again += u64::from(settle(folio, mask));
-            let gone = folio.dirty == 0 && folio.writeback == 0 && (!self.keep_clean || folio.uptodate == 0);
-            if gone {
+            if folio.writeback == 0 && std::mem::take(&mut folio.copied) {
+                self.budget.uncharge(folio.pages * PAGE_SIZE as u64);
+            }
+            let clean = folio.dirty == 0 && folio.writeback == 0;
+            cleaned |= clean;
+            if clean && (!self.keep_clean || folio.uptodate == 0) {
                 drop_list.push(*s);
+            } else {
+                self.tell(folio);
             }
         }
         for s in drop_list {
@@ -534,6 +643,9 @@ impl AddressSpace {
         }
         inner.dirty_blocks += again;
         self.publish(inner);
+        if cleaned {
+            self.budget.reclaim().written();
+        }
         again << self.block_bits
     }
 
@@ -541,7 +653,8 @@ impl AddressSpace {
         if let Some(f) = inner.folios.remove(&start) {
             inner.dirty_blocks -= u64::from(f.dirty.count_ones());
             self.bytes.fetch_sub(f.charge(), Ordering::Release);
-            self.budget.uncharge_data(f.charge());
+            self.budget.reclaim().with(|core| core.remove(f.frame));
+            self.budget.uncharge(f.charge() + if f.copied { f.pages * PAGE_SIZE as u64 } else { 0 });
         }
     }
 
@@ -570,6 +683,9 @@ impl AddressSpace {
             folio.uptodate &= !mask;
             folio.writeback &= !mask;
             let gone = folio.uptodate == 0 && folio.dirty == 0;
+            if !gone {
+                self.tell(folio);
+            }
             inner.dirty_blocks -= u64::from(dirty);
             if gone {
                 self.remove_folio(&mut inner, s);
@@ -593,7 +709,7 @@ impl AddressSpace {
         let off = (pos - start * PAGE_SIZE as u64) as usize;
         if folio.uptodate & (1 << (off >> self.block_bits)) != 0 {
             let end = off + (self.block_size() - within_block) as usize;
-            Arc::make_mut(&mut folio.data)[off..end].fill(0);
+            Self::bytes_mut(&self.budget, folio)[off..end].fill(0);
         }
     }
 
@@ -607,31 +723,14 @@ impl AddressSpace {
             .is_some_and(|(start, f)| (f.dirty | f.writeback) & (1 << (block - start * self.blocks_per_page())) != 0)
     }
 
-    /// Drops up to `bytes` of clean folios that were not used since the last call; returns what it freed. Never waits.
-    pub fn shrink(&self, bytes: u64) -> u64 {
-        if self.is_empty() {
-            return 0;
+    /// Frees the folio at `page` if it is clean and its frame is `id`; whether it has. Never waits.
+    pub fn try_free(&self, page: u64, id: FrameId) -> bool {
+        let Some(mut inner) = self.inner.try_write() else { return false };
+        let free = inner.folios.get(&page).is_some_and(|f| f.frame == id && f.state() == State::CLEAN);
+        if free {
+            self.remove_folio(&mut inner, page);
         }
-        let Some(mut inner) = self.inner.try_write() else { return 0 };
-        let mut freed = 0;
-        let mut victims = Vec::new();
-        for (s, f) in inner.folios.iter_mut() {
-            if freed >= bytes {
-                break;
-            }
-            if f.dirty != 0 || f.writeback != 0 {
-                continue;
-            }
-            if std::mem::take(&mut f.referenced) {
-                continue;
-            }
-            freed += f.charge();
-            victims.push(*s);
-        }
-        for s in victims {
-            self.remove_folio(&mut inner, s);
-        }
-        freed
+        free
     }
 }
 

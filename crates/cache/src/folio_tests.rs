@@ -1,13 +1,30 @@
 //! The page cache against a flat model.
 
+use std::sync::Weak;
+
 use super::*;
+use crate::reclaim::{Class, FrameOwner};
 use extant_base::rng::Rng;
 
 /// A size that these tests do not look at.
 static SIZE: AtomicU64 = AtomicU64::new(0);
 
 fn space(bits: u32, keep: bool) -> AddressSpace {
-    AddressSpace::new(bits, keep, Budget::new(1 << 30))
+    in_budget(bits, keep, &Budget::new(1 << 30))
+}
+
+fn in_budget(bits: u32, keep: bool, budget: &Arc<Budget>) -> AddressSpace {
+    let owner = budget.reclaim().register(Class::Data, Weak::<Nobody>::new());
+    AddressSpace::new(bits, keep, budget.clone(), Home { owner, object: 12 })
+}
+
+/// Owns nothing: these tests free folios themselves.
+struct Nobody;
+
+impl FrameOwner for Nobody {
+    fn try_free(&self, _: Key, _: FrameId) -> bool {
+        false
+    }
 }
 
 /// Random writes, reads, discards, writebacks against a flat model, for each block size.
@@ -61,7 +78,13 @@ fn behaves_like_a_flat_file_with_a_dirty_map() {
                     model[(from * bs) as usize..(to * bs) as usize].fill(0);
                 }
                 8 => {
-                    sp.shrink(rng.below(100_000));
+                    let folios: Vec<_> = sp.inner.read().folios.iter().map(|(page, f)| (*page, f.frame)).collect();
+                    for (page, frame) in folios {
+                        let clean = sp.budget.reclaim().with(|core| core.state(frame)) == State::CLEAN;
+                        if clean && rng.one_in(2) {
+                            assert!(sp.try_free(page, frame), "reclaim knows what is clean");
+                        }
+                    }
                 }
                 _ => {
                     let pos = rng.below(size - 1);
@@ -109,7 +132,7 @@ fn a_writer_during_writeback_does_not_change_what_is_written() {
 #[test]
 fn the_budget_gets_everything_back() {
     let budget = Budget::new(1 << 20);
-    let sp = AddressSpace::new(12, true, budget.clone());
+    let sp = in_budget(12, true, &budget);
     sp.write(0, &[1; 303_104], &[], &SIZE, sp.losses()).expect("filled");
     assert!(budget.used() >= 300_000);
     drop(sp);

@@ -18,13 +18,15 @@ mod buffer;
 mod error_sequence;
 mod folio;
 mod io_wait;
+pub mod reclaim;
 mod writeback;
 mod writes;
 
 pub use budget::{Budget, Shrinker};
 pub use buffer::{BufKind, Buffer, BufferCache, BufferState, CacheStats};
 pub use error_sequence::{ErrorSequence, Opener};
-pub use folio::{AddressSpace, DirtyRun, Folio, PAGE_SIZE, RunCompletion, Taken, WriteRefused};
+pub use folio::{AddressSpace, DirtyRun, Folio, Home, PAGE_SIZE, RunCompletion, Taken, WriteRefused};
 pub use io_wait::{IoToken, IoWait};
+pub use reclaim::ReclaimPolicy;
 pub use writeback::{AddressSpaceOps, Flusher, FlusherOptions, Listed};
 pub use writes::{Epoch, WritebackToken, Writebacks};

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_base::counter::Counter;
-use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering, fence};
+use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 
 static CLASS: LockClass = LockClass::new("dirty inodes", 38);
@@ -152,6 +152,8 @@ pub struct Flusher<I> {
     dirty_bytes: AtomicI64,
     taken_bytes: AtomicI64,
     kicked: AtomicBool,
+    /// What reclaim wants written.
+    demand: AtomicU64,
     room: Mutex<()>,
     more_room: Condvar,
     /// Writers that wait for it.
@@ -175,6 +177,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
             dirty_bytes: AtomicI64::new(0),
             taken_bytes: AtomicI64::new(0),
             kicked: AtomicBool::new(false),
+            demand: AtomicU64::new(0),
             room: Mutex::new(&ROOM_CLASS, ()),
             more_room: Condvar::new(),
             throttled: AtomicU32::new(0),
@@ -230,6 +233,15 @@ impl<I: AddressSpaceOps> Flusher<I> {
 
     fn kick_if_over(&self) {
         if self.waiting_bytes() > self.options.background_bytes && !self.kicked.swap(true, Ordering::AcqRel) {
+            let _table = self.table.lock();
+            self.wake.notify_all();
+        }
+    }
+
+    /// Reclaim lacks clean memory: about `bytes` are to be written soon, whatever else is due.
+    pub fn demand(&self, bytes: u64) {
+        self.demand.fetch_max(bytes.min(self.waiting_bytes()), Ordering::AcqRel);
+        if bytes > 0 && !self.kicked.swap(true, Ordering::AcqRel) {
             let _table = self.table.lock();
             self.wake.notify_all();
         }
@@ -318,13 +330,14 @@ impl<I: AddressSpaceOps> Flusher<I> {
     /// One round of the flusher's work; returns how many inodes it wrote.
     pub fn step(&self) -> usize {
         self.kicked.store(false, Ordering::Release);
-        let over = self.waiting_bytes() > self.options.background_bytes;
+        let demand = self.demand.swap(0, Ordering::AcqRel);
+        let over = self.waiting_bytes() > self.options.background_bytes || demand > 0;
         let now = self.clock.now_ns();
         let due = self.take_due(now);
         let mut written = due.len();
         I::write_pages(&due);
         if over {
-            let most = self.take_oldest(now);
+            let most = self.take_oldest(now, demand);
             written += most.len();
             I::write_pages(&most);
         }
@@ -335,9 +348,9 @@ impl<I: AddressSpaceOps> Flusher<I> {
     /// Those that have been dirty longest, until there is room again once they are written; in inode order.
     ///
     /// All that have data are looked at; they are not more than there are dirty blocks, a quarter of which this takes.
-    fn take_oldest(&self, now: u64) -> Vec<Arc<I>> {
+    fn take_oldest(&self, now: u64, demand: u64) -> Vec<Arc<I>> {
         let mut t = self.table.lock();
-        let mut left = self.waiting_bytes().saturating_sub(self.options.background_bytes / 2);
+        let mut left = self.waiting_bytes().saturating_sub(self.options.background_bytes / 2).max(demand);
         let (mut order, mut done) = (Vec::new(), Vec::new());
         let Some(data) = t.list(For::Data) else { return Vec::new() };
         self.inodes_looked_at.add(data.len() as u64);

@@ -14,6 +14,7 @@ use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_block::BlockDevice;
+use extant_cache::reclaim::{FrameId, FrameOwner, Key};
 use extant_cache::{Budget, BufKind, BufferCache, ErrorSequence, Flusher, Shrinker};
 use extant_journal::{Handle, Hooks, Journal};
 use extant_mballoc::Allocator;
@@ -406,6 +407,16 @@ impl Shrinker for Filesystem {
         let buddies = self.alloc.drop_unused_buddies(bytes as usize) as u64;
         self.charge_buddies();
         buddies
+    }
+}
+
+impl FrameOwner for Filesystem {
+    fn try_free(&self, key: Key, id: FrameId) -> bool {
+        self.inodes.try_free_data(key, id)
+    }
+
+    fn want_written(&self, bytes: u64) {
+        self.flusher.demand(bytes);
     }
 }
 

@@ -16,7 +16,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
-use extant_cache::{AddressSpace, ErrorSequence, Listed, Writebacks};
+use extant_cache::reclaim::FrameCell;
+use extant_cache::{AddressSpace, ErrorSequence, Home, Listed, Writebacks};
 use extant_mballoc::InodePreallocation;
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc};
@@ -24,6 +25,7 @@ use extant_ondisk::time::Timestamp;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
+use crate::inode_table::InodeTable;
 use crate::map::MapRoot;
 use crate::map::es::EsInode;
 use crate::ops::sync::asks::WritebackLock;
@@ -80,6 +82,9 @@ pub struct Inode {
     pub(crate) read_end: AtomicU64,
     /// What listings of this directory have met.
     pub(crate) listings: Listings,
+    /// What reclaim knows it by while it is in the table, and when it was last used, as reclaim counts time.
+    pub(crate) frame: FrameCell,
+    pub(crate) used: AtomicU32,
 }
 
 /// What a directory's listings have met since its inode was loaded.
@@ -158,7 +163,9 @@ impl Inode {
         es: EsInode,
         tid: u32,
     ) -> Arc<Inode> {
-        let pages = AddressSpace::new(fs.geo.block_bits, fs.options.keep_clean && desc.is_regular(), fs.budget.clone());
+        let keep_clean = fs.options.keep_clean && desc.is_regular();
+        let home = Home { owner: fs.inodes.data_owner(), object: u64::from(ino.0) };
+        let pages = AddressSpace::new(fs.geo.block_bits, keep_clean, fs.budget.clone(), home);
         let size = desc.size;
         Arc::new(Inode {
             ino,
@@ -185,6 +192,8 @@ impl Inode {
             last_alloc_group: AtomicU32::new(u32::MAX),
             read_end: AtomicU64::new(0),
             listings: Listings::default(),
+            frame: FrameCell::default(),
+            used: AtomicU32::new(0),
         })
     }
 
@@ -259,7 +268,7 @@ impl Inode {
     }
 
     pub(crate) fn users(&self) -> u32 {
-        self.users.load(Ordering::Acquire)
+        self.users.load(Ordering::SeqCst)
     }
 
     /// As far as is known nobody goes on writing it (Linux: `i_writecount`). Opening is not seen, writing is.
@@ -317,9 +326,11 @@ impl std::fmt::Debug for InodeRef {
 
 impl Drop for InodeRef {
     fn drop(&mut self) {
-        if self.0.users.fetch_sub(1, Ordering::AcqRel) != 1 {
+        // Sequentially consistent against reclaim, which parks what it finds in use.
+        if self.0.users.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }
+        InodeTable::let_go(&self.0);
         let unlinked = self.0.meta.try_read().is_none_or(|m| m.desc.links == 0);
         if (unlinked || !self.0.prealloc.is_empty())
             && let Some(fs) = self.0.fs.upgrade()

@@ -1,18 +1,19 @@
 //! The inodes in memory (Linux: the inode hash, fs/inode.c).
 //!
 //! Main type: [`InodeTable`]. An inode stays in the table while it is used, dirty, or merely cached; the memory budget
-//! takes merely cached ones, but none whose data was lost before somebody has been told.
+//! takes merely cached ones, but none whose data was lost before somebody has been told. One that reclaim finds in use
+//! leaves reclaim's lists until its last user lets go ([`InodeTable::let_go`]).
 //!
 //! # Locking
 //! One lock per shard (`inode table`, 30: taken while a directory's `inode` lock is held), never held across I/O.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::hash::HashMap;
-use extant_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use extant_base::sync::atomic::Ordering;
 use extant_base::sync::{LockClass, Mutex};
-use extant_cache::{Budget, Shrinker};
+use extant_cache::Budget;
+use extant_cache::reclaim::{Class, FrameId, FrameOwner, Key, OwnerId, State};
 use extant_ondisk::InodeNr;
 use extant_ondisk::superblock::SuperBlock;
 
@@ -50,84 +51,61 @@ static CLASS: LockClass = LockClass::new("inode table", 30);
 const SHARDS: usize = 32;
 /// What an idle inode costs: the structure, its map root, its table entries.
 const INODE_BYTES: u64 = 1024;
+/// An inode goes with its clean data if there is no more of it; else the data goes first.
+const DATA_MAX: u64 = 128 << 10;
 
 #[derive(Default)]
 struct Shard {
-    map: HashMap<InodeNr, (Arc<Inode>, AtomicBool)>,
-    queue: VecDeque<InodeNr>,
+    map: HashMap<InodeNr, Arc<Inode>>,
     /// How many inodes have left.
     left: u64,
 }
 
 impl Shard {
-    /// The inode is not in the shard yet.
-    fn add(&mut self, inode: Arc<Inode>) {
-        self.queue.push_back(inode.ino);
-        if self.queue.len() > 2 * self.map.len() + 1024 {
-            let Shard { map, queue, .. } = &mut *self;
-            queue.retain(|i| map.contains_key(i) || *i == inode.ino);
-        }
-        self.map.insert(inode.ino, (inode, AtomicBool::new(false)));
-    }
-
     fn remove(&mut self, ino: InodeNr) -> Option<Arc<Inode>> {
-        let (inode, _) = self.map.remove(&ino)?;
+        let inode = self.map.remove(&ino)?;
         self.left += 1;
         Some(inode)
     }
+}
 
-    /// Takes out inodes that nobody uses, nor has since the last time, until they and their data come to `share` bytes;
-    /// also returns how much data that is. One with more than `most` bytes of data stays, and gives of it.
-    fn take_idle(&mut self, share: u64, most: u64) -> (Vec<Arc<Inode>>, u64) {
-        let (mut gone, mut data) = (Vec::new(), 0);
-        let mut turns = self.queue.len().min((share / INODE_BYTES) as usize * 4 + 16);
-        while gone.len() as u64 * INODE_BYTES + data < share && turns > 0 {
-            turns -= 1;
-            let Some(ino) = self.queue.pop_front() else { break };
-            let Some((inode, referenced)) = self.map.get(&ino) else { continue };
-            // Dirty inodes are held by the flusher, used ones by their users: the count tells both. With it would go
-            // that data was lost of which nobody has been told.
-            let idle = !referenced.swap(false, Ordering::Relaxed)
-                && inode.users() == 0
-                && Arc::strong_count(inode) == 1
-                && inode.pages.dirty_bytes() == 0
-                && !inode.errors.is_unseen()
-                && inode.meta.try_read().is_some_and(|m| !m.lazy_times && m.desc.links > 0);
-            let bytes = inode.pages.bytes();
-            if idle && bytes <= most {
-                if let Some(inode) = self.remove(ino) {
-                    gone.push(inode);
-                    data += bytes;
-                }
-            } else {
-                if idle {
-                    data += inode.pages.shrink(share);
-                }
-                self.queue.push_back(ino);
-            }
-        }
-        (gone, data)
-    }
+/// Nobody uses the inode, and nothing of it is newer than the device, much, or an error that nobody has been told of.
+/// The caller has its shard.
+fn is_idle(inode: &Arc<Inode>) -> bool {
+    // Dirty inodes are held by the flusher, used ones by their users: the count tells both.
+    inode.users() == 0
+        && Arc::strong_count(inode) == 1
+        && inode.pages.dirty_bytes() == 0
+        && inode.pages.bytes() <= DATA_MAX
+        && !inode.errors.is_unseen()
+        && inode.meta.try_read().is_some_and(|m| !m.lazy_times && m.desc.links > 0)
 }
 
 pub(crate) struct InodeTable {
     shards: Vec<Mutex<Shard>>,
-    /// Counts calls of the shrinker.
-    hand: AtomicUsize,
     budget: Arc<Budget>,
+    owner: OnceLock<OwnerId>,
+    /// Of the inodes' data.
+    data_owner: OnceLock<OwnerId>,
 }
 
 impl InodeTable {
     pub(crate) fn new(budget: Arc<Budget>) -> Arc<InodeTable> {
-        let table = Arc::new(InodeTable {
-            shards: (0..SHARDS).map(|_| Mutex::new(&CLASS, Shard::default())).collect(),
-            hand: AtomicUsize::new(0),
-            budget,
-        });
-        let weak = Arc::downgrade(&table);
-        let weak: std::sync::Weak<dyn Shrinker> = weak;
-        table.budget.register(weak);
+        let shards = (0..SHARDS).map(|_| Mutex::new(&CLASS, Shard::default())).collect();
+        let (owner, data_owner) = (OnceLock::new(), OnceLock::new());
+        let table = Arc::new(InodeTable { shards, budget, owner, data_owner });
+        let weak: Weak<InodeTable> = Arc::downgrade(&table);
+        let _ = table.owner.set(table.budget.reclaim().register(Class::Inode, weak));
         table
+    }
+
+    /// `owner` frees the data of inodes, by [`InodeTable::try_free_data`].
+    pub(crate) fn set_data_owner(&self, owner: Weak<dyn FrameOwner>) {
+        let _ = self.data_owner.set(self.budget.reclaim().register(Class::Data, owner));
+    }
+
+    pub(crate) fn data_owner(&self) -> OwnerId {
+        *self.data_owner.get().expect("set when the mount was put together")
     }
 
     fn shard(&self, ino: InodeNr) -> &Mutex<Shard> {
@@ -137,9 +115,44 @@ impl InodeTable {
     /// The inode, if it is in memory.
     pub(crate) fn find(&self, ino: InodeNr) -> Option<InodeRef> {
         let s = self.shard(ino).lock();
-        let (inode, referenced) = s.map.get(&ino)?;
-        referenced.store(true, Ordering::Relaxed);
+        let inode = s.map.get(&ino)?;
+        if let Some(id) = inode.frame.get() {
+            self.budget.reclaim().touches().touch_apart(id, &inode.used);
+        }
         Some(inode.reference())
+    }
+
+    /// The inode joins the shard, which has none of its number.
+    fn add(&self, s: &mut Shard, inode: Arc<Inode>) {
+        let reclaim = self.budget.reclaim();
+        inode.used.store(reclaim.touches().now(), Ordering::Relaxed);
+        let owner = *self.owner.get().expect("set by new");
+        let key = Key { object: u64::from(inode.ino.0), page: 0 };
+        reclaim.with(|core| inode.frame.set(core.insert(owner, key, INODE_BYTES as u32, State::CLEAN)));
+        self.budget.charge(INODE_BYTES);
+        s.map.insert(inode.ino, inode);
+    }
+
+    /// The inode has left its shard.
+    fn leave(&self, inode: &Inode) {
+        self.budget.reclaim().with(|core| {
+            if let Some(id) = inode.frame.take() {
+                core.remove(id);
+            }
+        });
+        self.budget.uncharge(INODE_BYTES);
+    }
+
+    /// The inode's last user has let go: reclaim may look at it again.
+    pub(crate) fn let_go(inode: &Inode) {
+        let reclaim = inode.pages.budget().reclaim();
+        if inode.frame.get().is_some_and(|id| reclaim.touches().is_parked(id)) {
+            reclaim.with(|core| {
+                if let Some(id) = inode.frame.get() {
+                    core.unpark(id);
+                }
+            });
+        }
     }
 
     /// To be asked before an inode's place on the device is read, for [`InodeTable::insert_read`].
@@ -161,93 +174,95 @@ impl InodeTable {
     fn insert_if(&self, inode: Arc<Inode>, fits: impl FnOnce(&Shard) -> bool) -> Option<InodeRef> {
         let r = {
             let mut s = self.shard(inode.ino).lock();
-            if let Some((existing, _)) = s.map.get(&inode.ino) {
+            if let Some(existing) = s.map.get(&inode.ino) {
                 return Some(existing.reference());
             }
             if !fits(&s) {
                 return None;
             }
             let r = inode.reference();
-            s.add(inode);
+            self.add(&mut s, inode);
             r
         };
-        self.budget.charge(INODE_BYTES);
         Some(r)
     }
 
     /// Takes the inode out if nobody uses it: the caller will free it on disk. False when it is used (again).
     pub(crate) fn remove_unused(&self, inode: &Arc<Inode>) -> bool {
         let mut s = self.shard(inode.ino).lock();
-        if inode.users() > 0 || !s.map.get(&inode.ino).is_some_and(|(i, _)| Arc::ptr_eq(i, inode)) {
+        if inode.users() > 0 || !s.map.get(&inode.ino).is_some_and(|i| Arc::ptr_eq(i, inode)) {
             return false;
         }
         s.remove(inode.ino);
-        drop(s);
-        self.budget.uncharge(INODE_BYTES);
+        self.leave(inode);
         true
     }
 
     /// Puts an inode back whose eviction failed. Without a reference, whose end would queue the eviction again, for
     /// ever.
     pub(crate) fn put_back(&self, inode: Arc<Inode>) {
-        {
-            let mut s = self.shard(inode.ino).lock();
-            if s.map.contains_key(&inode.ino) {
-                return;
-            }
-            s.add(inode);
+        let mut s = self.shard(inode.ino).lock();
+        if !s.map.contains_key(&inode.ino) {
+            self.add(&mut s, inode);
         }
-        self.budget.charge(INODE_BYTES);
     }
 
     /// Every inode in memory.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
-        self.shards.iter().flat_map(|s| s.lock().map.values().map(|(i, _)| i.clone()).collect::<Vec<_>>()).collect()
+        self.shards.iter().flat_map(|s| s.lock().map.values().cloned().collect::<Vec<_>>()).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|s| s.lock().map.len()).sum()
     }
+
+    /// Frees clean data of an inode, for its owner.
+    pub(crate) fn try_free_data(&self, key: Key, id: FrameId) -> bool {
+        let inode = {
+            let ino = InodeNr(key.object as u32);
+            let Some(s) = self.shard(ino).try_lock() else { return false };
+            s.map.get(&ino).cloned()
+        };
+        inode.is_some_and(|inode| inode.pages.try_free(key.page, id))
+    }
 }
 
-impl Shrinker for InodeTable {
-    /// Inodes and their cached data.
-    fn reclaimable(&self) -> u64 {
-        self.len() as u64 * INODE_BYTES + self.budget.data()
+impl FrameOwner for InodeTable {
+    fn try_free(&self, key: Key, id: FrameId) -> bool {
+        let ino = InodeNr(key.object as u32);
+        let gone = {
+            let Some(mut s) = self.shard(ino).try_lock() else { return false };
+            let Some(inode) = s.map.get(&ino).filter(|i| i.frame.get() == Some(id)) else { return false };
+            if inode.users() > 0 {
+                let inode = inode.clone();
+                self.budget.reclaim().with(|core| core.park(id));
+                // Who has let go meanwhile may have looked before.
+                if inode.users() == 0 {
+                    InodeTable::let_go(&inode);
+                }
+                return true;
+            }
+            if !is_idle(inode) {
+                return false;
+            }
+            let Some(inode) = s.remove(ino) else { return false };
+            self.leave(&inode);
+            inode
+        };
+        if let Some(fs) = gone.fs.upgrade() {
+            fs.alloc.discard_preallocations(&gone.prealloc);
+        }
+        true
     }
+}
 
-    /// Idle inodes go with their cached data, and both count; of one that has more data than is asked for, only data.
-    fn shrink(&self, bytes: u64) -> u64 {
-        let mut freed = 0;
-        // Each call begins with another shard, or the first ones would give all.
-        let first = self.hand.fetch_add(1, Ordering::Relaxed);
-        for n in 0..SHARDS {
-            if freed >= bytes {
-                break;
-            }
-            let share = (bytes - freed).div_ceil((SHARDS - n) as u64);
-            if let Some(mut shard) = self.shards[(first + n) % SHARDS].try_lock() {
-                let (gone, data) = shard.take_idle(share, bytes - freed);
-                drop(shard);
-                let inodes = gone.len() as u64 * INODE_BYTES;
-                self.budget.uncharge(inodes);
-                freed += inodes + data;
-                for inode in gone {
-                    if let Some(fs) = inode.fs.upgrade() {
-                        fs.alloc.discard_preallocations(&inode.prealloc);
-                    }
-                }
+impl Drop for InodeTable {
+    /// The budget may be others', too.
+    fn drop(&mut self) {
+        for shard in &self.shards {
+            for (_, inode) in shard.lock().map.drain() {
+                self.leave(&inode);
             }
         }
-        // Clean folios of inodes that stay.
-        if freed < bytes {
-            for inode in self.all() {
-                if freed >= bytes {
-                    break;
-                }
-                freed += inode.pages.shrink(bytes - freed);
-            }
-        }
-        freed
     }
 }

@@ -237,7 +237,7 @@ fn assemble(
 ) -> Result<Arc<Filesystem>> {
     // Caches, group descriptors, the allocator.
     let geo = sb.geometry().clone();
-    let budget = Budget::new(options.cache_bytes.max(CACHE_BYTES_MIN));
+    let budget = Budget::with_policy(options.cache_bytes.max(CACHE_BYTES_MIN), options.reclaim_policy);
     let cache = BufferCache::new(dev.clone(), geo.block_size, geo.blocks_count, budget.clone());
     let groups = Arc::new(Groups::load(cache.clone(), geo.clone(), options.rescue)?);
     let reserve = Reserve::new(&sb, &options);
@@ -407,6 +407,7 @@ impl Parts {
         fs.budget.charge(fixed);
         let buddies: Weak<dyn Shrinker> = fs.me.clone();
         fs.budget.register(buddies);
+        fs.inodes.set_data_owner(fs.me.clone());
         let es = Arc::downgrade(&fs.es);
         let es: Weak<dyn Shrinker> = es;
         fs.budget.register(es);

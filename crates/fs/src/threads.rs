@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use extant_base::sync::atomic::Ordering;
 use extant_base::sync::{LockClass, Mutex};
 use extant_base::task::{self, JoinHandle};
 
@@ -78,6 +79,16 @@ impl Filesystem {
         let weak = Arc::downgrade(self);
         let evict = move || while weak.upgrade().is_some_and(|fs| fs.eviction_step(STEP)) {};
         start("extant-evict", Box::new(evict))?;
+        let weak = Arc::downgrade(self);
+        let budget = self.budget.clone();
+        budget.begin_thread();
+        let reclaim = move || {
+            while weak.upgrade().is_some_and(|fs| !fs.stopping.load(Ordering::Acquire)) {
+                budget.reclaim_step(STEP);
+            }
+            budget.end_thread();
+        };
+        start("extant-reclaim", Box::new(reclaim))?;
         let flusher = self.flusher.clone();
         start("extant-flush", Box::new(move || flusher.run()))
     }

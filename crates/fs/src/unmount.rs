@@ -154,6 +154,8 @@ impl Filesystem {
     }
 
     fn end_threads(&self) {
+        self.budget.wake_thread();
+        self.threads.end("extant-reclaim");
         self.flusher.stop();
         self.threads.end("extant-flush");
         self.evict_work.notify_all();

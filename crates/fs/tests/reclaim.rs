@@ -5,6 +5,9 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
+use extant_base::rng::Rng;
+use extant_block::BlockDevice;
+use extant_cache::ReclaimPolicy;
 use extant_fs::{Filesystem, MountOptions};
 
 const CACHE: u64 = 16 << 20;
@@ -40,5 +43,59 @@ fn no_more_goes_than_was_asked_for() {
             "files of {kib} KiB: memory was full {reclaims} times"
         );
         assert!(least >= CACHE / 4 * 3, "files of {kib} KiB: {least} bytes of {CACHE} were left");
+    }
+}
+
+/// A file that is read again and again, beside a copy four times as large as the cache. Threads: the test's, and
+/// those of the mount.
+#[test]
+fn a_copy_leaves_what_is_used_in_memory() {
+    const HOT: u64 = 6 << 20;
+    for policy in ReclaimPolicy::ALL {
+        let dev = Arc::new(image(256, &["-t", "ext4"], &[]));
+        let options =
+            MountOptions { cache_bytes: CACHE, reclaim_policy: policy, seed: Some(1), ..MountOptions::default() };
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let (hot, from, to) = (create(&fs, "hot"), create(&fs, "from"), create(&fs, "to"));
+        let piece = vec![7; 1 << 20];
+        for at in (0..HOT).step_by(1 << 20) {
+            put(&fs, &hot, at, &piece);
+        }
+        for at in (0..4 * CACHE).step_by(1 << 20) {
+            put(&fs, &from, at, &piece);
+        }
+        syncfs(&fs).expect("synced");
+        fs.budget().shrink_all();
+        let mut rng = Rng::new(5);
+        let mut misses = |reads: u64| {
+            let mut buf = [0; 4096];
+            let before = dev.stats().reads;
+            for _ in 0..reads {
+                fs.read(&hot, rng.below(HOT / 4096) * 4096, &mut buf).expect("read");
+            }
+            dev.stats().reads - before
+        };
+        misses(8 * HOT / 4096);
+        let mut during = 0;
+        let mut buf = vec![0; 1 << 20];
+        let copied = (4 * CACHE) >> 20;
+        for n in 0..copied {
+            fs.read(&from, n << 20, &mut buf).expect("read");
+            put(&fs, &to, n << 20, &buf);
+            during += misses(256);
+        }
+        let after = misses(10_000);
+        let peak = fs.budget().peak();
+        if policy != ReclaimPolicy::default() {
+            // Linux's lists know no more of a page than that it is young: that much of the hot file goes.
+            assert!(during > copied * 256 / 10, "{}: {during}", policy.name());
+        } else {
+            assert!(during <= copied * 256 / 100 && after <= 10, "{during} during the copy, {after} after it");
+            // A write is charged when it is done, with 128 bytes a folio.
+            assert!(peak <= CACHE + (1 << 20) + 16 * 128, "{peak} bytes");
+            let counts = fs.budget().reclaim().counts();
+            assert_eq!((counts.dirty, counts.writeback, counts.wanted_data), (0, 0, 0));
+            assert!(counts.scanned + counts.scanned_direct <= 4 * (counts.freed + counts.freed_direct), "{counts:?}");
+        }
     }
 }

@@ -180,8 +180,8 @@ impl Journal {
                 let Some(logged) = log.logged.remove(&block) else { continue };
                 let mut inner = logged.buffer.lock();
                 // A newer transaction may be committing the block: then it stays logged.
-                if inner.state.logged == Some(live.tid.0) {
-                    inner.state.logged = None;
+                if inner.state().logged == Some(live.tid.0) {
+                    logged.buffer.claim(&mut inner, |state| state.logged = None);
                 }
             }
         }

@@ -307,11 +307,10 @@ impl Journal {
         let mut frozen = Vec::with_capacity(buffers.len());
         for buffer in buffers {
             let mut inner = buffer.lock();
-            if inner.state.held != Some(txn.tid.0) {
+            if inner.state().held != Some(txn.tid.0) {
                 continue; // freed again within the transaction
             }
-            inner.state.held = None;
-            inner.state.logged = Some(txn.tid.0);
+            buffer.claim(&mut inner, |state| (state.held, state.logged) = (None, Some(txn.tid.0)));
             let data = inner.data.clone();
             drop(inner);
             frozen.push(Frozen { block: buffer.block, data, buffer });
@@ -465,8 +464,8 @@ impl Journal {
         }
         for f in &closed.frozen {
             let mut inner = f.buffer.lock();
-            if inner.state.logged == Some(closed.tid.0) {
-                inner.state.logged = None;
+            if inner.state().logged == Some(closed.tid.0) {
+                f.buffer.claim(&mut inner, |state| state.logged = None);
             }
         }
         Ok(())

@@ -109,8 +109,8 @@ impl Handle {
         let tid = self.txn.tid.0;
         self.changed = true;
         let mut inner = buffer.lock();
-        if inner.state.held != Some(tid) {
-            inner.state.held = Some(tid);
+        if inner.state().held != Some(tid) {
+            buffer.claim(&mut inner, |state| state.held = Some(tid));
             self.join(buffer, kind);
         }
         f(&mut Arc::make_mut(&mut inner.data)[..])
@@ -130,8 +130,8 @@ impl Handle {
         let Some(buffer) = self.journal.cache.peek(block) else { return };
         let logged = {
             let mut inner = buffer.lock();
-            inner.state.held = None;
-            inner.state.logged.is_some()
+            buffer.claim(&mut inner, |state| state.held = None);
+            inner.state().logged.is_some()
         };
         self.journal.cache.forget(block);
         if logged {

@@ -505,6 +505,7 @@ pub static WORDS: &[Word] = &[
         "sets of chunks for small files, of which a thread uses one (one for each processor)",
     ),
     lab(&["es_policy"], "=NAME", Policy, "which entries leave the extent-status cache"),
+    lab(&["reclaim_policy"], "=NAME", Policy, "what leaves the cache when memory is short"),
     lab(&["tag_policy"], "=NAME", Policy, "who gets the next request tag"),
     lab(
         &["queue_depth"],

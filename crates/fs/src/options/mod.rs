@@ -18,6 +18,7 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::BlockDevice;
 pub use extant_block::queue::QUEUE_DEPTH_MAX;
 use extant_block::queue::{Queue, TagConfig, TagPolicyKind};
+use extant_cache::ReclaimPolicy;
 use extant_mballoc::Policy as AllocPolicy;
 
 pub use self::words::BadValue;
@@ -117,7 +118,7 @@ pub struct PolicyOption {
 }
 
 /// Every mechanism whose policy is chosen at mount.
-pub static POLICIES: [PolicyOption; 4] = [
+pub static POLICIES: [PolicyOption; 5] = [
     PolicyOption {
         table: AllocPolicy::TABLE,
         set: |options, name| {
@@ -129,6 +130,13 @@ pub static POLICIES: [PolicyOption; 4] = [
         table: EsPolicyKind::TABLE,
         set: |options, name| {
             options.es_policy = EsPolicyKind::from_name(name)?;
+            Ok(())
+        },
+    },
+    PolicyOption {
+        table: ReclaimPolicy::TABLE,
+        set: |options, name| {
+            options.reclaim_policy = ReclaimPolicy::from_name(name)?;
             Ok(())
         },
     },
@@ -214,6 +222,8 @@ pub struct MountOptions {
     pub locality_groups: usize,
     /// Which extent-status entries go first when memory is short.
     pub es_policy: EsPolicyKind,
+    /// What leaves the cache when memory is short.
+    pub reclaim_policy: ReclaimPolicy,
     /// Who gets the next request tag.
     pub tag_policy: TagPolicyKind,
     /// Requests under way at once: so many tags there are, from 1 to [`QUEUE_DEPTH_MAX`].
@@ -265,6 +275,7 @@ impl Default for MountOptions {
             alloc_policy: AllocPolicy::default(),
             locality_groups: 0,
             es_policy: EsPolicyKind::default(),
+            reclaim_policy: ReclaimPolicy::default(),
             tag_policy: TagPolicyKind::default(),
             queue_depth: TagConfig::default().depth,
             sync_policy: SyncPolicyKind::default(),
@@ -305,6 +316,7 @@ mod tests {
                 let chosen = [
                     options.alloc_policy.name(),
                     options.es_policy.name(),
+                    options.reclaim_policy.name(),
                     options.tag_policy.name(),
                     options.sync_policy.name(),
                 ];

@@ -11,7 +11,6 @@
 //! # Locking
 //! None.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
@@ -21,6 +20,8 @@ use extant_fs::EsPolicyKind;
 use extant_fs::map::es::{EsCache, EsInode, EsState};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
+use super::belady::Belady;
+use super::zipf::{Zipf, shuffled};
 use super::{Bench, Model};
 use crate::error::{Error, Result};
 use crate::workload::Parameters;
@@ -88,7 +89,7 @@ impl Model for EsTraces {
         let mut work = Work { cache, inodes, per_file, accesses, room, clock, misses: 0 };
         bench.time("lookup", work.accesses.len() as u64, &mut work, |_, i| Ok(i), Work::lookup)?;
         bench.count("lookups_missed", work.misses);
-        bench.count("belady_missed", belady(&work.accesses, room as usize));
+        bench.count("belady_missed", Belady::misses(&work.accesses, room as usize));
         bench.count("lookups_done", work.accesses.len() as u64);
         Ok(())
     }
@@ -125,36 +126,12 @@ impl Work {
     }
 }
 
-/// Numbers 0 to `n`, the lesser the likelier: the `k`th as 1 to `k` to the power of `skew`.
-struct Zipf(Vec<f64>);
-
-impl Zipf {
-    fn new(n: u64, skew: f64) -> Zipf {
-        let mut sum = 0.0;
-        let add = |k: u64| {
-            sum += 1.0 / (k as f64).powf(skew);
-            sum
-        };
-        Zipf((1..=n).map(add).collect())
-    }
-
-    fn draw(&self, rng: &mut Rng) -> u64 {
-        let all = self.0.last().copied().unwrap_or(0.0);
-        let at = rng.next_u64() as f64 / u64::MAX as f64 * all;
-        (self.0.partition_point(|sum| *sum < at) as u64).min(self.0.len() as u64 - 1)
-    }
-}
-
 /// The entries that are looked up, by their numbers through all files.
 fn trace(parameters: &Parameters, lookups: u64, rng: &mut Rng) -> Result<Vec<u32>> {
     let get = |name: &str| parameters.get(name);
     let (files, entries, skew) = (get("files"), get("entries"), get("skew") as f64 / 100.0);
     let all = files * entries;
-    // Who is popular has nothing to do with where it is.
-    let mut popular: Vec<u32> = (0..all as u32).collect();
-    for i in (1..popular.len()).rev() {
-        popular.swap(i, rng.below(i as u64 + 1) as usize);
-    }
+    let popular = shuffled(all, rng);
     let mut one = |zipf: &Zipf| popular[zipf.draw(rng) as usize];
     Ok(match parameters.text("trace") {
         "zipf-entry" => {
@@ -191,49 +168,4 @@ fn trace(parameters: &Parameters, lookups: u64, rng: &mut Rng) -> Result<Vec<u32
         }
         other => return Err(Error::Usage(format!("trace={other}: {TRACES}"))),
     })
-}
-
-/// Misses of who drops what is needed latest.
-fn belady(accesses: &[u32], room: usize) -> u64 {
-    let never = accesses.len();
-    let mut next = vec![never; accesses.len()];
-    let mut last = vec![never; accesses.iter().max().map_or(0, |m| *m as usize + 1)];
-    for (i, access) in accesses.iter().enumerate().rev() {
-        next[i] = std::mem::replace(&mut last[*access as usize], i);
-    }
-    // By when they are needed again.
-    let mut kept: BTreeSet<(usize, u32)> = BTreeSet::new();
-    let mut misses = 0;
-    for (i, access) in accesses.iter().enumerate() {
-        if !kept.remove(&(i, *access)) {
-            misses += 1;
-        }
-        kept.insert((next[i], *access));
-        if kept.len() > room {
-            kept.pop_last();
-        }
-    }
-    misses
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_knows_the_future_keeps_what_comes_first() {
-        assert_eq!(belady(&[0, 1, 2, 0, 1, 2], 2), 4);
-        assert_eq!(belady(&[0, 0, 0, 1, 1], 1), 2);
-        assert_eq!(belady(&[0, 1, 2, 3], 4), 4);
-        assert_eq!(belady(&[], 1), 0);
-    }
-
-    #[test]
-    fn half_of_the_draws_are_among_the_popular() {
-        let zipf = Zipf::new(1000, 1.0);
-        let mut rng = Rng::new(1);
-        let popular = (0..10_000).filter(|_| zipf.draw(&mut rng) < 23).count();
-        // The harmonic numbers of 23 and 1000 are 3.73 and 7.49.
-        assert!((4_700..5_300).contains(&popular), "{popular}");
-    }
 }

@@ -13,12 +13,15 @@
 //! None of its own.
 
 mod append;
+mod belady;
 mod disk;
 mod es_memory;
 mod es_shrink;
 mod es_traces;
 mod group_search;
+mod reclaim_traces;
 mod tags;
+mod zipf;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -66,6 +69,7 @@ pub fn all() -> &'static [&'static dyn Model] {
         &es_shrink::EsShrink,
         &es_memory::EsMemory,
         &es_traces::EsTraces,
+        &reclaim_traces::ReclaimTraces,
         &tags::Tags,
     ]
 }

@@ -1,0 +1,387 @@
+//! The decisions of reclaim: which frames go, and what stands in the way.
+//!
+//! Main types: [`Core`] (the frames of one budget, or of one zone of a modelled machine, under one policy),
+//! [`Reclaimer`] (the state of who reclaims in the background; Linux: kswapd), [`Host`] (who frees and writes what
+//! was decided), [`Next`] (what the reclaimer does next), [`Counts`].
+//!
+//! A core is told the time, does no I/O, takes no lock and never sleeps. So the engine and the lab's model of a whole
+//! machine run the same code.
+//!
+//! # Locking
+//! Under the lock of [`super::Reclaim`].
+
+use std::sync::Arc;
+
+use super::frame::{FrameId, Frames, ISOLATED, Key, OFF, OwnerId, State, Touches};
+use super::policy::{Driver, Policy, ReclaimPolicy};
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Data of a file.
+    Data,
+    /// A block of metadata.
+    Metadata,
+    /// An inode in memory.
+    Inode,
+    /// Memory of programs: it must be written to swap space before it can go. The model's only.
+    Anonymous,
+}
+
+/// A frame that was chosen, and where its owner finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    pub id: FrameId,
+    pub owner: OwnerId,
+    pub key: Key,
+}
+
+/// What became of a frame that was to be freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is gone.
+    Freed,
+    /// [`Core::remove`] or [`Core::kept`] will be called.
+    Later,
+}
+
+/// What became of a frame that was to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrote {
+    /// It is under writeback.
+    Started,
+    /// It is dirty still.
+    NotNow,
+}
+
+/// Who frees and writes.
+pub trait Host {
+    /// The device behind `owner` has as many writes as it takes (Linux: `bdi_write_congested`).
+    fn congested(&self, owner: OwnerId) -> bool;
+
+    /// The frame is clean and may go.
+    fn free(&mut self, victim: Victim) -> Answer;
+
+    /// The policy wants the frame written, from reclaim (Linux: `pageout`).
+    fn write(&mut self, victim: Victim) -> Wrote;
+}
+
+/// What is free and what is to be, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    pub free: u64,
+    /// With less, reclaim begins (Linux: `WMARK_LOW`).
+    pub low: u64,
+    /// With so much it ends (Linux: `WMARK_HIGH`).
+    pub high: u64,
+    /// Everything.
+    pub total: u64,
+}
+
+/// Why a reclaimer waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// Frames that are being written came round again, or all that it met are dirty: until some have been written.
+    Writeback,
+    /// What is left is in use.
+    InUse,
+}
+
+/// What the reclaimer does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Another step.
+    More,
+    /// Nothing, until there is less than [`Room::low`].
+    Enough,
+    /// Another step after so many nanoseconds, or once a write has completed.
+    Wait { why: Why, at_most_ns: u64 },
+    /// So many bytes are to be written first, by the flusher: reclaim waits for them.
+    Drive { bytes: u64 },
+}
+
+/// Exact counts of frames, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Frames looked at, by the reclaimer in the background and by those who need memory at once.
+    pub scanned: u64,
+    pub scanned_direct: u64,
+    pub freed: u64,
+    pub freed_direct: u64,
+    pub freed_bytes: u64,
+    /// Of those looked at: dirty, of these not on the way to the device, on the way, and in use.
+    pub dirty: u64,
+    pub unqueued: u64,
+    pub writeback: u64,
+    pub in_use: u64,
+    /// Frames marked to be freed as soon as they are written.
+    pub immediate: u64,
+    /// Times that reclaim wanted a frame written: of a file, and of a program.
+    pub wanted_data: u64,
+    pub wanted_anonymous: u64,
+    /// Inodes looked at.
+    pub slabs_scanned: u64,
+    pub inodes_freed: u64,
+    /// Frames that came back soon after they had left.
+    pub refaulted: u64,
+    /// Times that the reclaimer was sent to wait.
+    pub stalls: u64,
+}
+
+/// Bytes of frames that a policy's choice does not depend on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Unclean {
+    /// Dirty, on the way or not durable.
+    pub data: u64,
+    pub other: u64,
+}
+
+/// Where a policy does its work: everything of a core but the policy.
+pub(super) struct Field {
+    pub frames: Frames,
+    pub classes: Vec<Class>,
+    pub counts: Counts,
+    pub unclean: Unclean,
+    pub room: Room,
+    /// Somebody who needs memory at once is at work, not the background.
+    pub direct: bool,
+}
+
+impl Field {
+    pub fn class(&self, id: FrameId) -> Class {
+        self.classes[usize::from(self.frames.owner(id).0)]
+    }
+
+    /// One more frame was looked at.
+    pub fn scan(&mut self) {
+        if self.direct {
+            self.counts.scanned_direct += 1;
+        } else {
+            self.counts.scanned += 1;
+        }
+    }
+
+    pub fn victim(&self, id: FrameId) -> Victim {
+        Victim { id, owner: self.frames.owner(id), key: self.frames.key(id) }
+    }
+
+    fn add_unclean(&mut self, id: FrameId, sign: i64) {
+        if self.frames.state(id).told() == State::CLEAN {
+            return;
+        }
+        let bytes = self.frames.bytes(id) as i64 * sign;
+        let sum = if self.class(id) == Class::Data { &mut self.unclean.data } else { &mut self.unclean.other };
+        *sum = sum.wrapping_add_signed(bytes);
+    }
+}
+
+/// The frames of one budget or zone.
+pub struct Core {
+    field: Field,
+    policy: Policy,
+}
+
+impl Core {
+    pub fn new(kind: ReclaimPolicy) -> Core {
+        let field = Field {
+            frames: Frames::new(),
+            classes: Vec::new(),
+            counts: Counts::default(),
+            unclean: Unclean::default(),
+            room: Room::default(),
+            direct: false,
+        };
+        Core { field, policy: Policy::new(kind) }
+    }
+
+    /// One more who holds frames.
+    pub fn register(&mut self, class: Class) -> OwnerId {
+        self.field.classes.push(class);
+        OwnerId((self.field.classes.len() - 1) as u16)
+    }
+
+    pub fn touches(&self) -> &Arc<Touches> {
+        self.field.frames.touches()
+    }
+
+    pub fn counts(&self) -> &Counts {
+        &self.field.counts
+    }
+
+    pub fn room(&self) -> Room {
+        self.field.room
+    }
+
+    pub fn set_room(&mut self, room: Room) {
+        self.field.room = room;
+    }
+
+    /// Frames there are.
+    pub fn frames(&self) -> u64 {
+        u64::from(self.field.frames.live())
+    }
+
+    /// What all this takes, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.field.frames.table_bytes() + self.policy.bytes()
+    }
+
+    /// A new frame of `bytes`, in use for the first time.
+    pub fn insert(&mut self, owner: OwnerId, key: Key, bytes: u32, state: State) -> FrameId {
+        let id = self.field.frames.add(owner, key, bytes, state.told());
+        self.field.add_unclean(id, 1);
+        self.policy.inserted(&mut self.field, id);
+        id
+    }
+
+    /// The frame is gone: freed, if reclaim had chosen it, else for a reason of its owner's.
+    pub fn remove(&mut self, id: FrameId) {
+        self.field.add_unclean(id, -1);
+        if self.field.frames.list(id) == ISOLATED {
+            let bytes = self.field.frames.bytes(id);
+            let counts = &mut self.field.counts;
+            if self.field.frames.state(id).has(State::DIRECT) {
+                counts.freed_direct += 1;
+            } else {
+                counts.freed += 1;
+            }
+            counts.freed_bytes += bytes;
+            if self.field.class(id) == Class::Inode {
+                self.field.counts.inodes_freed += 1;
+            }
+            self.field.room.free += bytes;
+            self.policy.freed(&mut self.field, id);
+        }
+        self.field.frames.remove(id);
+    }
+
+    /// What is true of the frame now: [`State::DIRTY`], [`State::WRITEBACK`] and [`State::UNSTABLE`].
+    pub fn set_state(&mut self, id: FrameId, state: State) {
+        let before = self.field.frames.state(id);
+        if before.told() == state.told() {
+            return;
+        }
+        self.field.add_unclean(id, -1);
+        self.field.frames.set_state(id, state.told().or(before.without(before.told())));
+        self.field.add_unclean(id, 1);
+        if self.field.frames.list(id) != ISOLATED && !self.touches().is_parked(id) {
+            self.policy.changed(&mut self.field, id, before.told());
+        }
+    }
+
+    pub fn state(&self, id: FrameId) -> State {
+        self.field.frames.state(id).told()
+    }
+
+    /// A chosen frame could not be freed.
+    pub fn kept(&mut self, id: FrameId) {
+        if self.field.frames.list(id) == ISOLATED {
+            self.field.counts.in_use += 1;
+            self.field.frames.unlink(id);
+            self.field.frames.unmark(id, State::DIRECT);
+            // What is in use is not looked at again as soon as what is new.
+            self.field.frames.mark(id, State::PROMOTED);
+            self.policy.kept(&mut self.field, id);
+        }
+    }
+
+    /// A frame in use leaves its list until [`Core::unpark`]. The caller looks again afterwards whether it is in use
+    /// still, as who lets go looks whether it is parked.
+    pub fn park(&mut self, id: FrameId) {
+        if self.field.frames.list(id) == ISOLATED {
+            self.field.counts.in_use += 1;
+        }
+        self.field.frames.unlink(id);
+        self.touches().set_parked(id, true);
+    }
+
+    pub fn unpark(&mut self, id: FrameId) {
+        if self.touches().is_parked(id) {
+            self.touches().set_parked(id, false);
+            if self.field.frames.list(id) == OFF {
+                self.policy.kept(&mut self.field, id);
+            }
+        }
+    }
+
+    /// Chooses every clean frame that stands on a list.
+    pub(super) fn choose_all(&mut self, host: &mut dyn Host) {
+        for id in self.field.frames.listed() {
+            if self.field.frames.state(id).told() == State::CLEAN {
+                free(self, id, host);
+            }
+        }
+    }
+
+    /// Frames that are with those who free them, on a list, and on none, for tests.
+    #[cfg(test)]
+    pub fn census(&self) -> [usize; 3] {
+        let mut census = [0; 3];
+        for id in self.field.frames.ids() {
+            census[match self.field.frames.list(id) {
+                ISOLATED => 0,
+                OFF => 2,
+                _ => 1,
+            }] += 1;
+        }
+        census
+    }
+
+    pub(super) fn parts(&mut self) -> (&mut Field, &mut Policy) {
+        (&mut self.field, &mut self.policy)
+    }
+}
+
+/// Who reclaims in the background (Linux: kswapd).
+pub struct Reclaimer {
+    driver: Driver,
+}
+
+impl Reclaimer {
+    pub fn new(kind: ReclaimPolicy) -> Reclaimer {
+        Reclaimer { driver: Driver::new(kind) }
+    }
+
+    /// The reclaimer has been woken: a new round begins.
+    pub fn wake(&mut self) {
+        self.driver.wake();
+    }
+
+    /// A step over all zones of one machine, at most some hundred frames.
+    pub fn step(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
+        for zone in &mut *zones {
+            zone.field.direct = false;
+        }
+        let next = self.driver.step(zones, host);
+        if !matches!(next, Next::More | Next::Enough)
+            && let Some(zone) = zones.first_mut()
+        {
+            zone.field.counts.stalls += 1;
+        }
+        next
+    }
+
+    /// Somebody needs memory at once: frees about 32 frames, if it can (Linux: `try_to_free_pages`).
+    pub fn direct(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
+        for zone in &mut *zones {
+            zone.field.direct = true;
+        }
+        let next = self.driver.direct(zones, host);
+        for zone in &mut *zones {
+            zone.field.direct = false;
+        }
+        next
+    }
+}
+
+/// Has `host` free the frame.
+pub(super) fn free(core: &mut Core, id: FrameId, host: &mut dyn Host) {
+    core.field.frames.isolate(id);
+    if core.field.direct {
+        core.field.frames.mark(id, State::DIRECT);
+    }
+    match host.free(core.field.victim(id)) {
+        Answer::Freed => core.remove(id),
+        Answer::Later => {}
+    }
+}

@@ -1,0 +1,480 @@
+//! What reclaim knows of a piece of memory that can be given back.
+//!
+//! Main types: [`Frames`] (all of them, and the lists that they stand on), [`FrameId`], [`Touches`] (how often each was
+//! used, countable without a lock). Linux: `struct page` and its `lru` field, as far as mm/vmscan.c uses them.
+//!
+//! A frame is 32 bytes, and one for its count. Lists are doubly linked through the frames, so that a frame can leave
+//! its list from the middle; each knows its length and its bytes.
+//!
+//! What it does not do: it decides nothing. What a list means is the policy's.
+//!
+//! # Locking
+//! [`Frames`] is under the lock of [`super::Reclaim`]. [`Touches`] is shared and has no lock.
+
+use std::sync::{Arc, OnceLock};
+
+use extant_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+/// No frame.
+const NONE: u32 = u32::MAX;
+/// Lists that a policy has, [`OFF`] among them.
+const LISTS: usize = 6;
+/// The frame stands on no list.
+pub(super) const OFF: ListId = 0;
+/// The frame is with the one who frees it: on no list, and its way back is [`super::Core::kept`].
+pub(super) const ISOLATED: ListId = LISTS as ListId;
+
+/// Which list: the policies name theirs from 1 on.
+pub(super) type ListId = u8;
+
+/// A frame, until it is removed. Numbers are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameId(u32);
+
+/// The frame of something that may have none, readable without a lock. It is changed, and believed, under the lock of
+/// [`super::Reclaim`]; else it is a hint, good enough for [`Touches`].
+#[derive(Debug)]
+pub struct FrameCell(AtomicU32);
+
+impl Default for FrameCell {
+    fn default() -> FrameCell {
+        FrameCell(AtomicU32::new(NONE))
+    }
+}
+
+impl FrameCell {
+    pub fn get(&self) -> Option<FrameId> {
+        let id = self.0.load(Ordering::Relaxed);
+        (id != NONE).then_some(FrameId(id))
+    }
+
+    pub fn set(&self, id: FrameId) {
+        self.0.store(id.0, Ordering::Relaxed);
+    }
+
+    /// It has none from now on.
+    pub fn take(&self) -> Option<FrameId> {
+        let id = self.0.swap(NONE, Ordering::Relaxed);
+        (id != NONE).then_some(FrameId(id))
+    }
+}
+
+/// One of those who hold frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OwnerId(pub(super) u16);
+
+/// Where an owner finds what a frame stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// An inode's number, or a block's.
+    pub object: u64,
+    /// Of an inode's data, the first page.
+    pub page: u64,
+}
+
+/// Marks of a frame. The upper ones are the policies' own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State(u8);
+
+impl State {
+    /// Clean, and on its way nowhere.
+    pub const CLEAN: State = State(0);
+    /// Newer than the device.
+    pub const DIRTY: State = State(1);
+    /// On its way to the device (Linux: `PG_writeback`).
+    pub const WRITEBACK: State = State(2);
+    /// Written, but not durable yet (NFS: unstable pages).
+    pub const UNSTABLE: State = State(4);
+    /// What others say of a frame.
+    const TOLD: State = State(7);
+    /// Chosen by somebody who needs memory at once.
+    pub(super) const DIRECT: State = State(8);
+    /// To be freed as soon as it has been written (Linux: `PG_reclaim`).
+    pub(super) const IMMEDIATE: State = State(16);
+    /// Used again (Linux: `PG_active`).
+    pub(super) const PROMOTED: State = State(64);
+
+    pub const fn or(self, other: State) -> State {
+        State(self.0 | other.0)
+    }
+
+    pub const fn without(self, other: State) -> State {
+        State(self.0 & !other.0)
+    }
+
+    /// Whether any of `other` is set.
+    pub const fn has(self, other: State) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// As others tell it, without the policy's marks.
+    pub const fn told(self) -> State {
+        State(self.0 & State::TOLD.0)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    key: Key,
+    prev: u32,
+    /// Of a free frame, the next free one.
+    next: u32,
+    bytes: u32,
+    owner: u16,
+    list: ListId,
+    state: State,
+}
+
+const _: () = assert!(size_of::<Frame>() == 32);
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+    bytes: u64,
+}
+
+/// All frames of one [`super::Core`].
+pub(super) struct Frames {
+    slots: Vec<Frame>,
+    first_free: u32,
+    lists: [List; LISTS],
+    live: u32,
+    touches: Arc<Touches>,
+}
+
+impl Frames {
+    pub fn new() -> Frames {
+        Frames {
+            slots: Vec::new(),
+            first_free: NONE,
+            lists: [List { head: NONE, tail: NONE, len: 0, bytes: 0 }; LISTS],
+            live: 0,
+            touches: Arc::default(),
+        }
+    }
+
+    pub fn touches(&self) -> &Arc<Touches> {
+        &self.touches
+    }
+
+    /// Frames in use.
+    pub fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// What the table takes, in bytes.
+    pub fn table_bytes(&self) -> u64 {
+        self.slots.capacity() as u64 * (size_of::<Frame>() as u64 + 1)
+    }
+
+    /// A new frame, on no list.
+    pub fn add(&mut self, owner: OwnerId, key: Key, bytes: u32, state: State) -> FrameId {
+        let frame = Frame { key, prev: NONE, next: NONE, bytes, owner: owner.0, list: OFF, state };
+        let id = match self.first_free {
+            NONE => {
+                let id = self.slots.len() as u32;
+                assert!(id < NONE, "fewer than 2^32 frames");
+                self.slots.push(frame);
+                id
+            }
+            id => {
+                self.first_free = self.slots[id as usize].next;
+                self.slots[id as usize] = frame;
+                id
+            }
+        };
+        self.live += 1;
+        self.touches.set(FrameId(id), 0);
+        self.touches.added.fetch_add(1, Ordering::Relaxed);
+        FrameId(id)
+    }
+
+    /// The frame is gone; its number may come again.
+    pub fn remove(&mut self, id: FrameId) {
+        self.unlink(id);
+        let slot = &mut self.slots[id.0 as usize];
+        slot.next = self.first_free;
+        slot.owner = u16::MAX;
+        self.first_free = id.0;
+        self.live -= 1;
+    }
+
+    pub fn key(&self, id: FrameId) -> Key {
+        self.slots[id.0 as usize].key
+    }
+
+    pub fn owner(&self, id: FrameId) -> OwnerId {
+        OwnerId(self.slots[id.0 as usize].owner)
+    }
+
+    pub fn bytes(&self, id: FrameId) -> u64 {
+        u64::from(self.slots[id.0 as usize].bytes)
+    }
+
+    pub fn state(&self, id: FrameId) -> State {
+        self.slots[id.0 as usize].state
+    }
+
+    pub fn set_state(&mut self, id: FrameId, state: State) {
+        self.slots[id.0 as usize].state = state;
+    }
+
+    /// Adds marks.
+    pub fn mark(&mut self, id: FrameId, marks: State) {
+        let slot = &mut self.slots[id.0 as usize];
+        slot.state = slot.state.or(marks);
+    }
+
+    /// Takes marks off; whether one was there.
+    pub fn unmark(&mut self, id: FrameId, marks: State) -> bool {
+        let slot = &mut self.slots[id.0 as usize];
+        let had = slot.state.has(marks);
+        slot.state = slot.state.without(marks);
+        had
+    }
+
+    pub fn list(&self, id: FrameId) -> ListId {
+        self.slots[id.0 as usize].list
+    }
+
+    pub fn len(&self, list: ListId) -> u64 {
+        u64::from(self.lists[usize::from(list)].len)
+    }
+
+    /// Bytes of the frames on a list.
+    pub fn list_bytes(&self, list: ListId) -> u64 {
+        self.lists[usize::from(list)].bytes
+    }
+
+    /// The frame that came first.
+    pub fn tail(&self, list: ListId) -> Option<FrameId> {
+        let tail = self.lists[usize::from(list)].tail;
+        (tail != NONE).then_some(FrameId(tail))
+    }
+
+    /// Takes the frame off its list.
+    pub fn unlink(&mut self, id: FrameId) {
+        let Frame { prev, next, bytes, list, .. } = self.slots[id.0 as usize];
+        self.slots[id.0 as usize].list = OFF;
+        if list == OFF || list == ISOLATED {
+            return;
+        }
+        match prev {
+            NONE => self.lists[usize::from(list)].head = next,
+            prev => self.slots[prev as usize].next = next,
+        }
+        match next {
+            NONE => self.lists[usize::from(list)].tail = prev,
+            next => self.slots[next as usize].prev = prev,
+        }
+        let l = &mut self.lists[usize::from(list)];
+        l.len -= 1;
+        l.bytes -= u64::from(bytes);
+    }
+
+    /// Takes the frame off its list, for whoever frees it.
+    pub fn isolate(&mut self, id: FrameId) {
+        self.unlink(id);
+        self.slots[id.0 as usize].list = ISOLATED;
+    }
+
+    /// Puts the frame where the newest of `list` stand; it leaves the list that it is on.
+    pub fn push(&mut self, list: ListId, id: FrameId) {
+        self.unlink(id);
+        let head = self.lists[usize::from(list)].head;
+        match head {
+            NONE => self.lists[usize::from(list)].tail = id.0,
+            head => self.slots[head as usize].prev = id.0,
+        }
+        self.slots[id.0 as usize].next = head;
+        self.slots[id.0 as usize].prev = NONE;
+        self.lists[usize::from(list)].head = id.0;
+        self.joined(list, id);
+    }
+
+    /// Puts the frame where `list` gives first; it leaves the list that it is on.
+    pub fn push_tail(&mut self, list: ListId, id: FrameId) {
+        self.unlink(id);
+        let tail = self.lists[usize::from(list)].tail;
+        match tail {
+            NONE => self.lists[usize::from(list)].head = id.0,
+            tail => self.slots[tail as usize].next = id.0,
+        }
+        self.slots[id.0 as usize].prev = tail;
+        self.slots[id.0 as usize].next = NONE;
+        self.lists[usize::from(list)].tail = id.0;
+        self.joined(list, id);
+    }
+
+    fn joined(&mut self, list: ListId, id: FrameId) {
+        let slot = &mut self.slots[id.0 as usize];
+        slot.list = list;
+        let l = &mut self.lists[usize::from(list)];
+        l.len += 1;
+        l.bytes += u64::from(slot.bytes);
+    }
+
+    /// Every frame on a list.
+    pub fn listed(&self) -> Vec<FrameId> {
+        let mut all = Vec::new();
+        for list in &self.lists {
+            let mut at = list.tail;
+            while at != NONE {
+                all.push(FrameId(at));
+                at = self.slots[at as usize].prev;
+            }
+        }
+        all
+    }
+
+    /// Every frame in use, for tests.
+    #[cfg(test)]
+    pub fn ids(&self) -> impl Iterator<Item = FrameId> + '_ {
+        (0..self.slots.len() as u32).filter(|i| self.slots[*i as usize].owner != u16::MAX).map(FrameId)
+    }
+}
+
+/// The first chunk's frames, as a power of two; each following chunk doubles them.
+const FIRST_CHUNK_BITS: u32 = 10;
+const CHUNKS: usize = 22;
+
+/// A use of a frame counts once in the time in which so many new frames come, as a power of two.
+const EPOCH_BITS: u32 = 6;
+
+/// How often each frame was used since a policy last looked, up to [`Touches::MOST`]. A use needs no lock: the table
+/// grows by chunks that never move.
+#[derive(Default)]
+pub struct Touches {
+    chunks: [OnceLock<Box<[AtomicU8]>>; CHUNKS],
+    /// How many frames there have been.
+    added: AtomicU32,
+}
+
+impl Touches {
+    /// More uses than this count as this many: what was used often in the past has to be passed over this often.
+    pub const MOST: u8 = 3;
+    const COUNT: u8 = 0x0F;
+    const PARKED: u8 = 0x80;
+
+    fn cell(&self, id: FrameId) -> &AtomicU8 {
+        let n = u64::from(id.0) + (1 << FIRST_CHUNK_BITS);
+        let bits = n.ilog2();
+        let chunk = &self.chunks[(bits - FIRST_CHUNK_BITS) as usize];
+        let cells = chunk.get_or_init(|| (0..1u64 << bits).map(|_| AtomicU8::new(0)).collect());
+        &cells[(n - (1 << bits)) as usize]
+    }
+
+    /// The frame was used again.
+    #[inline]
+    pub fn touch(&self, id: FrameId) {
+        let cell = self.cell(id);
+        let was = cell.load(Ordering::Relaxed);
+        // Of two uses at once one may be lost.
+        if was & Self::COUNT < Self::MOST {
+            let _ = cell.compare_exchange(was, was + 1, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// The frame was used, and when it was last is in `last`: uses that follow each other closely are one. Sixteen
+    /// inodes that are read from one block, one after the other, do not make it a block that is used often.
+    #[inline]
+    pub fn touch_apart(&self, id: FrameId, last: &AtomicU32) {
+        let now = self.added.load(Ordering::Relaxed) >> EPOCH_BITS;
+        if last.load(Ordering::Relaxed) != now {
+            last.store(now, Ordering::Relaxed);
+            self.touch(id);
+        }
+    }
+
+    /// When it is, for [`Touches::touch_apart`].
+    pub fn now(&self) -> u32 {
+        self.added.load(Ordering::Relaxed) >> EPOCH_BITS
+    }
+
+    /// How often the frame was used.
+    pub fn count(&self, id: FrameId) -> u8 {
+        self.cell(id).load(Ordering::Relaxed) & Self::COUNT
+    }
+
+    /// How often the frame was used; from now on 0.
+    pub fn take(&self, id: FrameId) -> u8 {
+        self.cell(id).fetch_and(!Self::COUNT, Ordering::Relaxed) & Self::COUNT
+    }
+
+    /// One use less; whether there was one.
+    pub fn take_one(&self, id: FrameId) -> bool {
+        let cell = self.cell(id);
+        let mut was = cell.load(Ordering::Relaxed);
+        while was & Self::COUNT > 0 {
+            match cell.compare_exchange_weak(was, was - 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => was = now,
+            }
+        }
+        false
+    }
+
+    fn set(&self, id: FrameId, to: u8) {
+        self.cell(id).store(to, Ordering::Relaxed);
+    }
+
+    /// Whether the frame waits off its list for its last user to let go.
+    pub fn is_parked(&self, id: FrameId) -> bool {
+        self.cell(id).load(Ordering::SeqCst) & Self::PARKED != 0
+    }
+
+    pub(super) fn set_parked(&self, id: FrameId, parked: bool) {
+        if parked {
+            self.cell(id).fetch_or(Self::PARKED, Ordering::SeqCst);
+        } else {
+            self.cell(id).fetch_and(!Self::PARKED, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_keep_order_length_and_bytes() {
+        let mut f = Frames::new();
+        let ids: Vec<_> =
+            (0..5).map(|n| f.add(OwnerId(0), Key { object: n, page: 0 }, 10 + n as u32, State::CLEAN)).collect();
+        for id in &ids {
+            f.push(1, *id);
+        }
+        assert_eq!((f.len(1), f.list_bytes(1)), (5, 60));
+        f.push(2, ids[2]);
+        f.isolate(ids[0]);
+        f.push_tail(1, ids[4]);
+        let mut order = Vec::new();
+        while let Some(id) = f.tail(1) {
+            order.push(f.key(id).object);
+            f.remove(id);
+        }
+        assert_eq!(order, [4, 1, 3]);
+        assert_eq!((f.len(1), f.list_bytes(1), f.len(2), f.live()), (0, 0, 1, 2));
+        assert_eq!(f.list(ids[0]), ISOLATED);
+        let again = f.add(OwnerId(0), Key::default(), 1, State::CLEAN);
+        assert!(ids.contains(&again), "numbers are used again");
+    }
+
+    #[test]
+    fn touches_are_counted_up_to_a_bound_in_every_chunk() {
+        let t = Touches::default();
+        for id in [0, 1, 1023, 1024, 1 << 20].map(FrameId) {
+            assert_eq!(t.count(id), 0);
+            for _ in 0..10 {
+                t.touch(id);
+            }
+            t.set_parked(id, true);
+            assert_eq!(t.count(id), Touches::MOST);
+            assert!(t.take_one(id));
+            assert_eq!((t.take(id), t.take(id)), (Touches::MOST - 1, 0));
+            assert!(!t.take_one(id) && t.is_parked(id));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What left the cache lately: enough to tell that it comes back too soon.
+//!
+//! Main type: [`Ghosts`] (Linux: shadow entries, mm/workingset.c; the ghost queue of S3-FIFO, SOSP 2023, and ARC, FAST
+//! 2003). A fingerprint of 32 bits and when it left, 8 bytes in all, in buckets of eight: so it needs no list, and one
+//! that is too old need not be taken out. When a bucket is full the oldest of it goes.
+//!
+//! What it does not do: two frames may have one fingerprint (one in 2^29 pairs of a bucket); the younger one is then
+//! taken for the older.
+//!
+//! # Locking
+//! Under the lock of [`super::Reclaim`].
+
+use super::frame::{Key, OwnerId};
+
+const WAYS: usize = 8;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Ghost {
+    /// 0 is nobody's.
+    print: u32,
+    left: u32,
+}
+
+/// Fingerprints of frames that left, each with the time: what time means is the caller's, it may wrap around.
+#[derive(Default)]
+pub(super) struct Ghosts {
+    buckets: Vec<[Ghost; WAYS]>,
+}
+
+impl Ghosts {
+    /// For about `count` frames; what was known is forgotten when the table has to grow.
+    pub fn reserve(&mut self, count: u64) {
+        let buckets = (count.max(64).div_ceil(WAYS as u64) * 2).next_power_of_two() as usize;
+        if self.buckets.len() < buckets {
+            self.buckets = vec![[Ghost::default(); WAYS]; buckets];
+        }
+    }
+
+    /// What the table takes, in bytes.
+    pub fn bytes(&self) -> u64 {
+        (self.buckets.len() * size_of::<[Ghost; WAYS]>()) as u64
+    }
+
+    fn place(&mut self, owner: OwnerId, key: Key) -> Option<(&mut [Ghost; WAYS], u32)> {
+        // splitmix64's last steps (Steele, Lea, Flood, 2014).
+        let mut h = key.object ^ key.page.rotate_left(32) ^ (u64::from(owner.0) << 48);
+        h = (h ^ (h >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        h = (h ^ (h >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        h ^= h >> 31;
+        let at = h as usize & (self.buckets.len().wrapping_sub(1));
+        Some((self.buckets.get_mut(at)?, ((h >> 32) as u32).max(1)))
+    }
+
+    /// It leaves now.
+    pub fn add(&mut self, owner: OwnerId, key: Key, now: u32) {
+        let Some((bucket, print)) = self.place(owner, key) else { return };
+        let at = bucket
+            .iter()
+            .position(|g| g.print == print || g.print == 0)
+            .or_else(|| (0..WAYS).max_by_key(|i| now.wrapping_sub(bucket[*i].left)));
+        if let Some(at) = at {
+            bucket[at] = Ghost { print, left: now };
+        }
+    }
+
+    /// It comes back: how long it has been away, if that is known.
+    pub fn take(&mut self, owner: OwnerId, key: Key, now: u32) -> Option<u32> {
+        let (bucket, print) = self.place(owner, key)?;
+        let ghost = bucket.iter_mut().find(|g| g.print == print)?;
+        Some(now.wrapping_sub(std::mem::take(ghost).left))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_left_lately_is_known_once_and_for_how_long() {
+        let mut g = Ghosts::default();
+        let key = |n| Key { object: n, page: n };
+        assert_eq!(g.take(OwnerId(0), key(1), 5), None, "an empty table");
+        g.reserve(1000);
+        for n in 0..1000 {
+            g.add(OwnerId(1), key(n), (u32::MAX - 500).wrapping_add(n as u32));
+        }
+        let known = (0..1000).filter(|n| g.take(OwnerId(1), key(*n), 499) == Some(1000 - *n as u32)).count();
+        assert!(known > 990, "{known}");
+        assert_eq!(g.take(OwnerId(1), key(999), 499), None, "taken once");
+        assert_eq!(g.take(OwnerId(2), key(3), 499), None, "another owner's");
+    }
+
+    #[test]
+    fn full_buckets_forget_the_oldest() {
+        let mut g = Ghosts::default();
+        g.reserve(64);
+        let frames = g.bytes() / 8;
+        for n in 0..frames * 8 {
+            g.add(OwnerId(0), Key { object: n, page: 0 }, n as u32);
+        }
+        let now = (frames * 8) as u32;
+        let away: Vec<_> =
+            (0..frames * 8).filter_map(|n| g.take(OwnerId(0), Key { object: n, page: 0 }, now)).collect();
+        let young = away.iter().filter(|a| u64::from(**a) <= frames * 3).count();
+        assert!(young * 10 > away.len() * 9, "{young} of {}", away.len());
+    }
+}

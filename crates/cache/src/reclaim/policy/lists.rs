@@ -1,0 +1,552 @@
+//! Linux's lists: active and inactive, of programs' memory and of files, and inodes beside them.
+//!
+//! Main types: [`Lists`] (what one zone holds), [`Kswapd`] (who reclaims in the background, over all zones),
+//! [`Rules`] (in what the generations differ). Linux: mm/vmscan.c of 3.9, of mmotm 2013-05-22 and of 3.11:
+//! `balance_pgdat`, `get_scan_count`, `shrink_lruvec`, `shrink_page_list`, `shrink_slab`, `do_try_to_free_pages`. The
+//! three have the same lists, and so the same hit rates; what differs is what happens to who meets something dirty.
+//!
+//! Where this is not Linux: a frame counts as a page, whatever its size; a second use moves a page to the active list
+//! when reclaim meets it, not at once; there are no mapped pages of files, no huge ones, and no memory cgroups.
+//!
+//! # Locking
+//! Under the lock of [`super::super::Reclaim`].
+
+use super::super::core::{self, Class, Core, Field, Host, Next, Why, Wrote};
+use super::super::frame::{FrameId, State};
+
+const INACTIVE_ANON: usize = 0;
+const ACTIVE_ANON: usize = 1;
+const INACTIVE_FILE: usize = 2;
+const ACTIVE_FILE: usize = 3;
+/// Inodes, a cache beside the pages.
+const SLAB: u8 = 5;
+
+/// Pages that are looked at together (Linux: `SWAP_CLUSTER_MAX`).
+const BATCH: u64 = 32;
+/// The pass that looks at the least: one page in 2^12 (Linux: `DEF_PRIORITY`).
+const PRIORITY: u32 = 12;
+/// How readily programs' memory is taken, of 200 (Linux: `vm_swappiness`).
+const SWAPPINESS: f64 = 60.0;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+/// How long a reclaimer is sent to wait (Linux: `HZ / 10`).
+const STALL_NS: u64 = 100_000_000;
+
+/// When a reclaimer in the background may write a dirty page of a file itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::reclaim) enum Writes {
+    /// Once it scans more than one page in 2^10.
+    Harder,
+    /// Once a batch has marked the zone's tail as dirty.
+    DirtyTail,
+}
+
+/// What of a batch marks a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::reclaim) enum Marks {
+    Never,
+    /// A share of it that falls as the scan gets harder.
+    Share,
+    /// All of it.
+    All,
+}
+
+/// What sends a reclaimer in the background to wait, after a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::reclaim) enum Stalls {
+    /// Much is being written, to a device that is congested.
+    Congested,
+    /// The same, and pages that are being written came round again.
+    CongestedOrAgain,
+    /// Pages that are being written came round again, or all is dirty and nobody has begun to write it.
+    AgainOrUnqueued,
+}
+
+/// In what the generations of Linux differ.
+#[derive(Debug)]
+pub(in crate::reclaim) struct Rules {
+    pub writes: Writes,
+    /// By pages that are dirty; with [`Marks::All`] by those of them that nobody writes yet.
+    pub dirty_tail: Marks,
+    /// By pages that are being written.
+    pub writeback_tail: Marks,
+    pub stalls: Stalls,
+    /// A zone is scanned until it has freed its high watermark, lists in the proportion that they began with, and the
+    /// scan gets harder only when less than that was looked at. Else: all that the pass allows, and each is harder.
+    pub proportional: bool,
+    /// Inodes are asked once a priority, not in each pass over a zone.
+    pub slab_once: bool,
+}
+
+/// The lists of one zone, and what is known of them.
+pub(in crate::reclaim) struct Lists {
+    rules: &'static Rules,
+    /// Pages looked at lately and those of them that stayed, of programs and of files (Linux: `zone_reclaim_stat`).
+    scanned: [f64; 2],
+    rotated: [f64; 2],
+    /// Linux: `ZONE_CONGESTED`, `ZONE_TAIL_LRU_DIRTY`, `ZONE_WRITEBACK`.
+    congested: bool,
+    dirty_tail: bool,
+    writeback_tail: bool,
+    /// Pages looked at that inodes have not answered for yet.
+    slab_owed: f64,
+}
+
+/// What a batch met (Linux: the counts of `shrink_page_list`).
+#[derive(Clone, Copy, Debug, Default)]
+struct Batch {
+    taken: u64,
+    dirty: u64,
+    unqueued: u64,
+    congested: u64,
+    writeback: u64,
+    /// Being written, to be freed then, and met again.
+    again: u64,
+}
+
+impl Lists {
+    pub fn new(rules: &'static Rules) -> Lists {
+        let (congested, dirty_tail, writeback_tail) = (false, false, false);
+        Lists { rules, scanned: [0.0; 2], rotated: [0.0; 2], congested, dirty_tail, writeback_tail, slab_owed: 0.0 }
+    }
+
+    pub fn inserted(&mut self, field: &mut Field, id: FrameId) {
+        match field.class(id) {
+            Class::Anonymous => field.frames.push(id_of(ACTIVE_ANON), id),
+            Class::Data | Class::Metadata => field.frames.push(id_of(INACTIVE_FILE), id),
+            Class::Inode => field.frames.push(SLAB, id),
+        }
+    }
+
+    /// Linux: `rotate_reclaimable_page`, at the end of a page's writeback.
+    pub fn changed(&mut self, field: &mut Field, id: FrameId, before: State) {
+        let written = before.has(State::WRITEBACK) && !field.frames.state(id).has(State::WRITEBACK);
+        if written && field.frames.unmark(id, State::IMMEDIATE) {
+            let list = field.frames.list(id);
+            if list == id_of(INACTIVE_FILE) || list == id_of(INACTIVE_ANON) {
+                field.frames.push_tail(list, id);
+            }
+        }
+    }
+
+    pub fn kept(&mut self, field: &mut Field, id: FrameId) {
+        let active = field.frames.state(id).has(State::PROMOTED);
+        let list = match field.class(id) {
+            Class::Anonymous => id_of(if active { ACTIVE_ANON } else { INACTIVE_ANON }),
+            Class::Data | Class::Metadata => id_of(if active { ACTIVE_FILE } else { INACTIVE_FILE }),
+            Class::Inode => SLAB,
+        };
+        field.frames.push(list, id);
+    }
+
+    fn clear_marks(&mut self) {
+        (self.congested, self.dirty_tail, self.writeback_tail) = (false, false, false);
+    }
+
+    /// How many pages of each list a pass looks at (Linux: `get_scan_count`).
+    fn scan_count(&mut self, field: &Field, priority: u32) -> [u64; 4] {
+        let len = |list| field.frames.len(id_of(list));
+        let anon = len(INACTIVE_ANON) + len(ACTIVE_ANON);
+        let file = len(INACTIVE_FILE) + len(ACTIVE_FILE);
+        let share: Box<dyn Fn(usize, u64) -> u64> =
+            if anon > 0 && file + field.room.free / PAGE <= field.room.high / PAGE {
+                // Too few pages of files to be worth it.
+                Box::new(|list, n| if list < INACTIVE_FILE { n } else { 0 })
+            } else if anon > 0 && priority == 0 {
+                Box::new(|_, n| n)
+            } else if anon == 0 || len(ACTIVE_FILE) <= len(INACTIVE_FILE) {
+                // Enough of files that was not used again.
+                Box::new(|list, n| if list < INACTIVE_FILE { 0 } else { n })
+            } else {
+                for (t, n) in [anon, file].into_iter().enumerate() {
+                    if self.scanned[t] > n as f64 / 4.0 {
+                        self.scanned[t] /= 2.0;
+                        self.rotated[t] /= 2.0;
+                    }
+                }
+                let weight = |t: usize, of: f64| of * (self.scanned[t] + 1.0) / (self.rotated[t] + 1.0);
+                let weights = [weight(0, SWAPPINESS), weight(1, 200.0 - SWAPPINESS)];
+                let sum = weights[0] + weights[1] + 1.0;
+                Box::new(move |list, n| (n as f64 * weights[usize::from(list >= INACTIVE_FILE)] / sum) as u64)
+            };
+        std::array::from_fn(|list| share(list, len(list) >> priority))
+    }
+
+    /// Linux: `inactive_anon_is_low`: the inactive list may be the smaller, the larger the zone.
+    fn anon_is_low(field: &Field) -> bool {
+        let gib = field.room.total as f64 / f64::from(1 << 30);
+        let ratio = if gib >= 1.0 { (10.0 * gib).sqrt() as u64 } else { 1 };
+        field.frames.len(id_of(INACTIVE_ANON)) * ratio < field.frames.len(id_of(ACTIVE_ANON))
+    }
+
+    /// Linux: `inactive_file_is_low`.
+    fn file_is_low(field: &Field) -> bool {
+        field.frames.len(id_of(ACTIVE_FILE)) > field.frames.len(id_of(INACTIVE_FILE))
+    }
+
+    /// Moves up to `n` pages from the active list to the inactive one (Linux: `shrink_active_list`).
+    fn shrink_active(&mut self, field: &mut Field, list: usize, n: u64) {
+        let kind = usize::from(list == ACTIVE_FILE);
+        for _ in 0..n {
+            let Some(id) = field.frames.tail(id_of(list)) else { break };
+            self.scanned[kind] += 1.0;
+            if field.frames.touches().take(id) > 0 {
+                self.rotated[kind] += 1.0;
+            }
+            field.frames.unmark(id, State::PROMOTED);
+            field.frames.push(id_of(list - 1), id);
+        }
+    }
+
+    /// Whether so many of a batch mark the zone.
+    fn marks(rule: Marks, n: u64, all: u64, taken: u64, priority: u32) -> bool {
+        match rule {
+            Marks::Never => false,
+            Marks::Share => n > 0 && n >= taken >> (PRIORITY - priority.min(PRIORITY)),
+            Marks::All => taken > 0 && all == taken,
+        }
+    }
+
+    /// What a batch means for the zone, and for who took it (Linux: the end of `shrink_inactive_list`).
+    fn after(&mut self, batch: Batch, priority: u32, background: bool, device_full: bool) -> bool {
+        let Batch { taken, dirty, unqueued, congested, writeback, again } = batch;
+        let many_written = writeback > 0 && writeback >= taken >> (PRIORITY - priority.min(PRIORITY));
+        self.writeback_tail |= Self::marks(self.rules.writeback_tail, writeback, writeback, taken, priority);
+        self.dirty_tail |= Self::marks(self.rules.dirty_tail, dirty, unqueued, taken, priority);
+        self.congested |= dirty > 0 && dirty == congested;
+        let crowded = self.congested && device_full;
+        match self.rules.stalls {
+            Stalls::Congested => many_written && crowded,
+            Stalls::CongestedOrAgain => many_written && crowded || again > 0,
+            Stalls::AgainOrUnqueued => again > 0 || taken > 0 && unqueued == taken || !background && crowded,
+        }
+    }
+}
+
+/// The list of that index.
+fn id_of(list: usize) -> u8 {
+    list as u8 + 1
+}
+
+/// Looks at up to `n` pages at the end of an inactive list; whether its reclaimer is to wait (Linux:
+/// `shrink_inactive_list`, `shrink_page_list`).
+fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &mut dyn Host) -> bool {
+    let background = !core.parts().0.direct;
+    let mut batch = Batch::default();
+    let mut taken = Vec::with_capacity(n as usize);
+    let (field, _) = core.parts();
+    while taken.len() < n as usize {
+        let Some(id) = field.frames.tail(id_of(list)) else { break };
+        field.frames.unlink(id);
+        field.scan();
+        taken.push(id);
+    }
+    batch.taken = taken.len() as u64;
+    let device_full = taken.first().is_some_and(|id| host.congested(field.frames.owner(*id)));
+    let mut back = Vec::new();
+    let mut rotated = 0;
+    for id in taken {
+        let (field, policy) = core.parts();
+        let super::Policy::Lists(lists) = policy else { return false };
+        let state = field.frames.state(id);
+        let anon = field.class(id) == Class::Anonymous;
+        let on_its_way = state.has(State::WRITEBACK.or(State::UNSTABLE));
+        if !anon && state.has(State::DIRTY.or(State::WRITEBACK).or(State::UNSTABLE)) {
+            batch.dirty += 1;
+            field.counts.dirty += 1;
+            if !on_its_way {
+                batch.unqueued += 1;
+                field.counts.unqueued += 1;
+            }
+        }
+        if on_its_way {
+            batch.writeback += 1;
+            field.counts.writeback += 1;
+            if background && lists.writeback_tail && state.has(State::IMMEDIATE) {
+                batch.again += 1;
+            }
+            field.frames.mark(id, State::IMMEDIATE);
+            back.push((id, list));
+            continue;
+        }
+        if field.frames.touches().take(id) > 0 {
+            rotated += 1;
+            field.frames.mark(id, State::PROMOTED);
+            back.push((id, list + 1));
+            continue;
+        }
+        if state.has(State::DIRTY) {
+            let may = anon
+                || background
+                    && match lists.rules.writes {
+                        Writes::Harder => priority < PRIORITY - 2,
+                        Writes::DirtyTail => lists.dirty_tail,
+                    };
+            if !may {
+                field.counts.immediate += 1;
+                field.frames.mark(id, State::IMMEDIATE);
+                back.push((id, list));
+                continue;
+            }
+            if anon {
+                batch.dirty += 1;
+            }
+            let victim = field.victim(id);
+            if host.congested(victim.owner) {
+                batch.congested += 1;
+                if !background {
+                    back.push((id, list));
+                    continue;
+                }
+            }
+            if anon {
+                field.counts.wanted_anonymous += 1;
+            } else {
+                field.counts.wanted_data += 1;
+            }
+            if host.write(victim) == Wrote::Started {
+                let now = field.frames.state(id).without(State::DIRTY).or(State::WRITEBACK).or(State::IMMEDIATE);
+                core.set_state(id, now);
+                core.parts().0.frames.mark(id, State::IMMEDIATE);
+            }
+            back.push((id, list));
+            continue;
+        }
+        core::free(core, id, host);
+    }
+    let (field, policy) = core.parts();
+    let super::Policy::Lists(lists) = policy else { return false };
+    for (id, to) in back {
+        field.frames.push(id_of(to), id);
+    }
+    let kind = usize::from(list == INACTIVE_FILE);
+    lists.scanned[kind] += batch.taken as f64;
+    lists.rotated[kind] += f64::from(rotated);
+    // Linux: `shrink_slab`: as many of a hundred inodes as of pages, and as many again.
+    let pages: u64 = (0..4).map(|list| field.frames.len(id_of(list))).sum();
+    lists.slab_owed += 2.0 * batch.taken as f64 * field.frames.len(SLAB) as f64 / (pages + 1) as f64;
+    lists.after(batch, priority, background, device_full)
+}
+
+/// Inodes give what the pages that were looked at ask of them (Linux: `shrink_slab`, `prune_icache_sb`).
+fn shrink_slab(core: &mut Core, host: &mut dyn Host) {
+    let (field, policy) = core.parts();
+    let super::Policy::Lists(lists) = policy else { return };
+    let n = (lists.slab_owed as u64).min(field.frames.len(SLAB));
+    lists.slab_owed = (lists.slab_owed - n as f64).min(field.frames.len(SLAB) as f64);
+    // Without pages, inodes are all there is.
+    let alone = (0..4).all(|list| field.frames.len(id_of(list)) == 0);
+    for _ in 0..if alone { n.max(BATCH) } else { n } {
+        let (field, _) = core.parts();
+        let Some(id) = field.frames.tail(SLAB) else { break };
+        field.scan();
+        field.counts.slabs_scanned += 1;
+        if field.frames.touches().take(id) > 0 || field.frames.state(id).told() != State::CLEAN {
+            field.frames.push(SLAB, id);
+        } else {
+            core::free(core, id, host);
+        }
+    }
+}
+
+/// The state of a pass over one zone.
+#[derive(Debug, Default)]
+struct Pass {
+    /// Pages of each list that are still to be looked at.
+    left: [u64; 4],
+    scanned: u64,
+    /// The zone's count of freed frames when the pass began.
+    freed_before: u64,
+    /// It is to free so many pages at most.
+    want: u64,
+    cut: bool,
+}
+
+/// Who reclaims in the background (Linux: `kswapd`, `balance_pgdat`).
+pub(in crate::reclaim) struct Kswapd {
+    rules: &'static Rules,
+    on: bool,
+    priority: u32,
+    /// Zones from 0 to this are looked at in this pass.
+    end: usize,
+    zone: usize,
+    pass: Option<Pass>,
+    /// The counts of freed frames, over all zones, when the priority was set.
+    freed_before: u64,
+    /// Less was looked at than was to be freed: the next pass is harder.
+    raise: bool,
+}
+
+impl Kswapd {
+    pub fn new(rules: &'static Rules) -> Kswapd {
+        let (on, end, zone, pass, freed_before, raise) = (false, 0, 0, None, 0, true);
+        Kswapd { rules, on, priority: PRIORITY, end, zone, pass, freed_before, raise }
+    }
+
+    pub fn wake(&mut self) {
+        self.on = false;
+    }
+
+    fn balanced(zone: &Core, gap: bool) -> bool {
+        let room = zone.room();
+        // Linux: `KSWAPD_ZONE_BALANCE_GAP_RATIO`.
+        room.free >= room.high + if gap { room.low.min(room.total / 100) } else { 0 }
+    }
+
+    fn freed(zones: &[Core]) -> u64 {
+        zones.iter().map(|z| z.counts().freed).sum()
+    }
+
+    /// A pass over the zones up to the highest that is short of memory begins; false if none is.
+    fn begin(&mut self, zones: &mut [Core]) -> bool {
+        (self.zone, self.pass, self.raise) = (0, None, true);
+        for (i, zone) in zones.iter_mut().enumerate().rev() {
+            if !Self::balanced(zone, false) {
+                self.end = i;
+                return true;
+            }
+            if let (_, super::Policy::Lists(lists)) = zone.parts() {
+                lists.clear_marks();
+            }
+        }
+        false
+    }
+
+    pub fn step(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
+        if !self.on {
+            if !self.begin(zones) {
+                return Next::Enough;
+            }
+            (self.on, self.priority, self.freed_before) = (true, PRIORITY, Self::freed(zones));
+        }
+        if self.pass.is_none() {
+            while self.zone <= self.end && Self::balanced(&zones[self.zone], true) {
+                self.zone += 1;
+            }
+            if self.zone > self.end {
+                return self.end_of_pass(zones);
+            }
+            self.pass = Some(self.begin_zone(&mut zones[self.zone]));
+        }
+        if self.scan(&mut zones[self.zone], host) {
+            return Next::Wait { why: Why::Writeback, at_most_ns: STALL_NS };
+        }
+        Next::More
+    }
+
+    fn begin_zone(&self, zone: &mut Core) -> Pass {
+        let freed_before = zone.counts().freed;
+        let (field, policy) = zone.parts();
+        let super::Policy::Lists(lists) = policy else { return Pass::default() };
+        let left = lists.scan_count(field, self.priority);
+        if Lists::anon_is_low(field) {
+            lists.shrink_active(field, ACTIVE_ANON, BATCH);
+        }
+        let want = if self.rules.proportional { (field.room.high / PAGE).max(BATCH) } else { u64::MAX };
+        Pass { left, scanned: 0, freed_before, want, cut: false }
+    }
+
+    /// A batch of each list of the zone that is at hand; whether the reclaimer is to wait.
+    fn scan(&mut self, zone: &mut Core, host: &mut dyn Host) -> bool {
+        let Some(pass) = &mut self.pass else { return false };
+        let mut stall = false;
+        for list in [INACTIVE_ANON, ACTIVE_ANON, INACTIVE_FILE, ACTIVE_FILE] {
+            let n = pass.left[list].min(BATCH);
+            if n == 0 {
+                continue;
+            }
+            pass.left[list] -= n;
+            pass.scanned += n;
+            let (field, policy) = zone.parts();
+            let super::Policy::Lists(lists) = policy else { return false };
+            match list {
+                ACTIVE_ANON if Lists::anon_is_low(field) => lists.shrink_active(field, list, n),
+                ACTIVE_FILE if Lists::file_is_low(field) => lists.shrink_active(field, list, n),
+                ACTIVE_ANON | ACTIVE_FILE => {}
+                _ => stall |= shrink_inactive(zone, list, n, self.priority, host),
+            }
+        }
+        if self.rules.proportional && !pass.cut && zone.counts().freed - pass.freed_before >= pass.want {
+            // Enough: the smaller kind stops, and the other goes on as far as that one would have (mmotm, 2013).
+            let anon = pass.left[INACTIVE_ANON] + pass.left[ACTIVE_ANON];
+            let file = pass.left[INACTIVE_FILE] + pass.left[ACTIVE_FILE];
+            pass.cut = true;
+            if anon == 0 || file == 0 {
+                pass.left = [0; 4];
+            } else if anon < file {
+                pass.left = [0, 0, pass.left[INACTIVE_FILE].min(anon), 0];
+            } else {
+                pass.left = [pass.left[INACTIVE_ANON].min(file), 0, 0, 0];
+            }
+        }
+        if pass.left[INACTIVE_ANON] + pass.left[INACTIVE_FILE] + pass.left[ACTIVE_FILE] == 0 {
+            if pass.scanned >= pass.want {
+                self.raise = false;
+            }
+            if !self.rules.slab_once || self.zone == self.end {
+                shrink_slab(zone, host);
+            }
+            self.pass = None;
+            self.zone += 1;
+        }
+        stall
+    }
+
+    fn end_of_pass(&mut self, zones: &mut [Core]) -> Next {
+        if zones.iter().all(|z| Self::balanced(z, false)) {
+            self.on = false;
+            return Next::Enough;
+        }
+        let freed = Self::freed(zones);
+        let lowest = if self.rules.proportional { 1 } else { 0 };
+        let again = if self.rules.proportional { !self.raise } else { freed - self.freed_before >= BATCH };
+        if again {
+            (self.priority, self.freed_before) = (PRIORITY, freed);
+        } else if self.priority == lowest {
+            // Linux goes to sleep after that, and is woken at once.
+            let fruitless = freed == self.freed_before;
+            (self.priority, self.freed_before) = (PRIORITY, freed);
+            if fruitless {
+                self.on = false;
+                return Next::Wait { why: Why::InUse, at_most_ns: STALL_NS };
+            }
+        } else {
+            self.priority -= 1;
+        }
+        if self.begin(zones) { Next::More } else { Next::Enough }
+    }
+
+    /// Linux: `do_try_to_free_pages`.
+    pub fn direct(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
+        let freed = |zones: &[Core]| zones.iter().map(|z| z.counts().freed_direct).sum::<u64>();
+        let before = freed(zones);
+        let scanned = |zones: &[Core]| zones.iter().map(|z| z.counts().scanned_direct).sum::<u64>();
+        for priority in (0..=PRIORITY).rev() {
+            let began = scanned(zones);
+            for zone in &mut *zones {
+                let (field, policy) = zone.parts();
+                let super::Policy::Lists(lists) = policy else { continue };
+                let counts = lists.scan_count(field, priority);
+                if Lists::file_is_low(field) {
+                    lists.shrink_active(field, ACTIVE_FILE, BATCH);
+                }
+                for list in [INACTIVE_ANON, INACTIVE_FILE] {
+                    let mut left = counts[list].min(2 * BATCH);
+                    while left > 0 {
+                        let n = left.min(BATCH);
+                        left -= n;
+                        if shrink_inactive(zone, list, n, priority, host) {
+                            return Next::Wait { why: Why::Writeback, at_most_ns: STALL_NS };
+                        }
+                    }
+                }
+                shrink_slab(zone, host);
+            }
+            // What is freed later counts as soon as it is looked at.
+            if freed(zones) - before >= BATCH || scanned(zones) - began >= 4 * BATCH {
+                return Next::More;
+            }
+        }
+        if freed(zones) > before { Next::More } else { Next::Wait { why: Why::InUse, at_most_ns: STALL_NS } }
+    }
+}

@@ -1,0 +1,131 @@
+//! What leaves the cache when memory is short.
+//!
+//! | name | idea in one sentence | after | judged by |
+//! |---|---|---|---|
+//! | `vanilla` | two lists; the more that is met dirty or on its way, the harder everything is scanned, and reclaim itself writes | Linux 3.9, mm/vmscan.c | experiments/020 |
+//! | `proportional` | the same lists, scanned in the proportion that they began with, and no harder while enough is freed | mmotm of 2013-05-22 (Mel Gorman, "Reduce system disruption due to kswapd") | experiments/020 |
+//! | `stall-once` | the same; a reclaimer that meets only what is dirty or on its way waits for the device | Linux 3.11 (the same, follow-up V3) | experiments/020 |
+//! | `used-once` | what is used once leaves first, what comes back stays; what is dirty stands on no list, and a lack of clean frames drives the flusher | S3-FIFO (Yang et al., SOSP 2023), refault distances (Linux, mm/workingset.c) | experiments/020 |
+//!
+//! A policy decides over frames ([`super::core::Field`]); [`super::Core`] keeps count, [`super::Reclaim`] takes the
+//! locks and has frames freed.
+
+#[cfg(test)]
+mod contract;
+mod lists;
+mod proportional;
+mod stall_once;
+mod used_once;
+mod vanilla;
+
+use self::lists::{Kswapd, Lists};
+use self::proportional::PROPORTIONAL;
+use self::stall_once::STALL_ONCE;
+use self::used_once::UsedOnce;
+use self::vanilla::VANILLA;
+use super::core::{Core, Field, Host, Next};
+use super::frame::{FrameId, State};
+
+extant_base::policies! {
+    /// The policies by name.
+    pub enum ReclaimPolicy: "reclaim_policy", "what leaves the cache when memory is short", default UsedOnce {
+        Vanilla = "vanilla", "active and inactive lists, scanned harder the less is freed; reclaim writes (Linux 3.9)";
+        Proportional = "proportional", "the same lists, scanned in proportion and no harder than needed (mmotm, May 2013)";
+        StallOnce = "stall-once", "the same; reclaim waits where it meets only what is dirty or on its way (Linux 3.11)";
+        UsedOnce = "used-once", "what was used once leaves first; what is dirty drives the flusher, and is never looked at";
+    }
+}
+
+/// The state of one core's policy.
+pub(super) enum Policy {
+    Lists(Lists),
+    UsedOnce(UsedOnce),
+}
+
+impl Policy {
+    pub fn new(kind: ReclaimPolicy) -> Policy {
+        match kind {
+            ReclaimPolicy::Vanilla => Policy::Lists(Lists::new(&VANILLA)),
+            ReclaimPolicy::Proportional => Policy::Lists(Lists::new(&PROPORTIONAL)),
+            ReclaimPolicy::StallOnce => Policy::Lists(Lists::new(&STALL_ONCE)),
+            ReclaimPolicy::UsedOnce => Policy::UsedOnce(UsedOnce::default()),
+        }
+    }
+
+    /// What the policy keeps beside the frames, in bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Policy::Lists(_) => 0,
+            Policy::UsedOnce(p) => p.bytes(),
+        }
+    }
+
+    /// The frame is new, and on no list.
+    pub fn inserted(&mut self, field: &mut Field, id: FrameId) {
+        match self {
+            Policy::Lists(p) => p.inserted(field, id),
+            Policy::UsedOnce(p) => p.inserted(field, id),
+        }
+    }
+
+    /// What is true of the frame has changed; it was `before`.
+    pub fn changed(&mut self, field: &mut Field, id: FrameId, before: State) {
+        match self {
+            Policy::Lists(p) => p.changed(field, id, before),
+            Policy::UsedOnce(p) => p.changed(field, id),
+        }
+    }
+
+    /// A chosen frame could not be freed, or somebody has let go of it; it is on no list.
+    pub fn kept(&mut self, field: &mut Field, id: FrameId) {
+        match self {
+            Policy::Lists(p) => p.kept(field, id),
+            Policy::UsedOnce(p) => p.kept(field, id),
+        }
+    }
+
+    /// A chosen frame is freed now.
+    pub fn freed(&mut self, field: &mut Field, id: FrameId) {
+        match self {
+            Policy::Lists(_) => {}
+            Policy::UsedOnce(p) => p.freed(field, id),
+        }
+    }
+}
+
+/// The state of who reclaims in the background, over all zones.
+pub(super) enum Driver {
+    Kswapd(Box<Kswapd>),
+    UsedOnce,
+}
+
+impl Driver {
+    pub fn new(kind: ReclaimPolicy) -> Driver {
+        match kind {
+            ReclaimPolicy::Vanilla => Driver::Kswapd(Box::new(Kswapd::new(&VANILLA))),
+            ReclaimPolicy::Proportional => Driver::Kswapd(Box::new(Kswapd::new(&PROPORTIONAL))),
+            ReclaimPolicy::StallOnce => Driver::Kswapd(Box::new(Kswapd::new(&STALL_ONCE))),
+            ReclaimPolicy::UsedOnce => Driver::UsedOnce,
+        }
+    }
+
+    pub fn wake(&mut self) {
+        if let Driver::Kswapd(k) = self {
+            k.wake();
+        }
+    }
+
+    pub fn step(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
+        match self {
+            Driver::Kswapd(k) => k.step(zones, host),
+            Driver::UsedOnce => used_once::step(zones, host),
+        }
+    }
+
+    pub fn direct(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
+        match self {
+            Driver::Kswapd(k) => k.direct(zones, host),
+            Driver::UsedOnce => used_once::direct(zones, host),
+        }
+    }
+}

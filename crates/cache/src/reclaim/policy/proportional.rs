@@ -1,0 +1,17 @@
+//! mmotm of 2013-05-22: scan in proportion, and no harder while enough is freed.
+//!
+//! Main item: [`PROPORTIONAL`]. What it is made of, [`super::lists`] says.
+//!
+//! # Locking
+//! None.
+
+use super::lists::{Marks, Rules, Stalls, Writes};
+
+pub(super) static PROPORTIONAL: Rules = Rules {
+    writes: Writes::DirtyTail,
+    dirty_tail: Marks::Share,
+    writeback_tail: Marks::Share,
+    stalls: Stalls::CongestedOrAgain,
+    proportional: true,
+    slab_once: true,
+};

@@ -1,0 +1,259 @@
+//! What is used once leaves first; what is dirty stands on no list.
+//!
+//! Main types: [`UsedOnce`], [`step`], [`direct`]. After S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: FIFO queues are all
+//! you need for cache eviction, SOSP 2023): a small queue that everything new passes through, a main queue for what
+//! was used again on the way, and ghosts of what left the small queue: what comes back while it is known goes to the
+//! main queue at once. A use only counts; nothing moves, so a hit takes no lock.
+//!
+//! What is added:
+//! - Sizes are bytes, for frames of 1 to 64 KiB share the queues.
+//! - A frame is on a queue only while it is clean and nobody holds it. So nothing is looked at that cannot go, and
+//!   what a writer has dirtied and nobody used again counts with the small queue: a copy takes the frames of the
+//!   copy, and the lack of clean ones drives the flusher ([`Next::Drive`]) instead of the main queue.
+//! - While all new frames are dirty, the main queue ages: for [`AGING`] bytes of new frames, the policy looks at one
+//!   byte of the main queue. Without that, a writer could not use the room of frames that have fallen out of use.
+//!   Clean new frames need no such rule: those that come back go to the main queue and push unused frames out of it.
+//! - Of [`SPARED`] + 1 frames that the policy looks at, it frees one. If nearly all frames are used again, the choice
+//!   among them matters little, and a longer search for an unused one costs more than it saves.
+//! - Memory of programs goes only when no clean data used once is left, and what left has come back, or nothing is
+//!   dirty.
+//!
+//! # Locking
+//! Under the lock of [`super::super::Reclaim`].
+
+use super::super::core::{self, Class, Core, Field, Host, Next, Why};
+use super::super::frame::{FrameId, OFF, State};
+use super::super::ghost::Ghosts;
+
+const SMALL: u8 = 1;
+const MAIN: u8 = 2;
+
+/// The small queue and dirty new data may take one in so many bytes before the main queue gives. With a tenth, as
+/// published, a copy takes more of a hot set that just fits. With a thirtieth, frames leave a small cache before their
+/// second use (experiment 020).
+const SMALL_SHARE: u64 = 16;
+/// Uses in the small queue that make a frame stay. With one, data that is used twice in a row fills the main queue, and
+/// loops miss more (experiment 020).
+const PROMOTE: u8 = 2;
+/// Used frames of the main queue that may be spared for each frame that is freed.
+const SPARED: u64 = 3;
+/// Of so many bytes that are new, the main queue looks at one of its own.
+const AGING: u64 = 32;
+/// Frames that a step looks at, in the background and for somebody who needs memory at once.
+const STEP: u32 = 128;
+const DIRECT: u64 = 32;
+/// How long the reclaimer waits where all is in use.
+const IN_USE_NS: u64 = 10_000_000;
+/// Ghosts count time in units of so many bytes that left the small queue: with 32 bits of it, 4 TiB.
+const UNIT_BITS: u32 = 10;
+
+#[derive(Default)]
+pub(in crate::reclaim) struct UsedOnce {
+    ghosts: Ghosts,
+    /// Bytes that have left the small queue for good.
+    left: u64,
+    /// Bytes of the main queue that may be looked at for its age.
+    aging: u64,
+    /// Used frames that may be spared now: [`SPARED`] for each frame freed, and no more than there are frames.
+    spare: u64,
+    /// Bytes of programs' memory that may go, because as much of data came back.
+    refaulted: u64,
+}
+
+/// Where the next frame is to come from.
+enum Choice {
+    Free(FrameId),
+    /// The main queue could give memory of programs, which has to be written.
+    Write(FrameId),
+    /// Nothing before something is written.
+    Dirty,
+    Nothing,
+}
+
+impl UsedOnce {
+    pub fn bytes(&self) -> u64 {
+        self.ghosts.bytes()
+    }
+
+    fn now(&self) -> u32 {
+        (self.left >> UNIT_BITS) as u32
+    }
+
+    pub fn inserted(&mut self, field: &mut Field, id: FrameId) {
+        let bytes = field.frames.bytes(id);
+        self.aging = (self.aging + bytes / AGING).min(field.frames.list_bytes(MAIN));
+        self.ghosts.reserve(u64::from(field.frames.live()));
+        let away = self.ghosts.take(field.frames.owner(id), field.frames.key(id), self.now());
+        if away.is_some_and(|units| u64::from(units) << UNIT_BITS <= self.span(field)) {
+            field.counts.refaulted += 1;
+            field.frames.mark(id, State::PROMOTED);
+            self.refaulted = (self.refaulted + bytes).min(self.span(field) / 8);
+        }
+        if field.class(id) == Class::Anonymous {
+            field.frames.mark(id, State::PROMOTED);
+        }
+        self.place(field, id);
+    }
+
+    /// How much may leave the small queue until a frame that left is not missed any more: what the main queue holds.
+    fn span(&self, field: &Field) -> u64 {
+        field.frames.list_bytes(MAIN).max(field.frames.list_bytes(SMALL))
+    }
+
+    /// Puts a frame where it belongs.
+    fn place(&mut self, field: &mut Field, id: FrameId) {
+        let state = field.frames.state(id);
+        let swapped = field.class(id) == Class::Anonymous && !state.has(State::WRITEBACK);
+        if state.told() != State::CLEAN && !swapped {
+            field.frames.unlink(id);
+        } else {
+            field.frames.push(if state.has(State::PROMOTED) { MAIN } else { SMALL }, id);
+        }
+    }
+
+    pub fn changed(&mut self, field: &mut Field, id: FrameId) {
+        let clean = field.frames.state(id).told() == State::CLEAN;
+        if clean == (field.frames.list(id) == OFF) {
+            self.place(field, id);
+        }
+    }
+
+    pub fn kept(&mut self, field: &mut Field, id: FrameId) {
+        self.place(field, id);
+    }
+
+    pub fn freed(&mut self, field: &mut Field, id: FrameId) {
+        self.spare = (self.spare + SPARED).min(u64::from(field.frames.live()));
+        if !field.frames.state(id).has(State::PROMOTED) {
+            self.left += field.frames.bytes(id);
+            self.ghosts.add(field.frames.owner(id), field.frames.key(id), self.now());
+        }
+    }
+
+    /// The next frame to go, after looking at no more than `looks`.
+    fn choose(&mut self, field: &mut Field, looks: &mut u32) -> Choice {
+        while *looks > 0 {
+            let [small, main] = [SMALL, MAIN].map(|list| field.frames.list_bytes(list));
+            let new = small + field.unclean.data;
+            let from_small = main == 0 || new * SMALL_SHARE > new + main;
+            if let Some(id) = field.frames.tail(SMALL).filter(|_| from_small || main == 0) {
+                *looks -= 1;
+                field.scan();
+                if field.frames.touches().take(id) >= PROMOTE {
+                    self.spare = self.spare.saturating_sub(1);
+                    field.frames.mark(id, State::PROMOTED);
+                    field.frames.push(MAIN, id);
+                    continue;
+                }
+                return Choice::Free(id);
+            }
+            let Some(id) = field.frames.tail(MAIN) else {
+                return if field.unclean.data + field.unclean.other > 0 { Choice::Dirty } else { Choice::Nothing };
+            };
+            let bytes = field.frames.bytes(id);
+            if from_small {
+                // What is new is dirty: the main queue gives what it has grown too old for, and no more.
+                if self.aging < bytes {
+                    return Choice::Dirty;
+                }
+                self.aging -= bytes;
+            }
+            *looks -= 1;
+            field.scan();
+            // Programs' memory does not count: it leaves by a rule of its own, below.
+            let program = field.class(id) == Class::Anonymous;
+            if (program || self.spare > 0) && field.frames.touches().take_one(id) {
+                self.spare -= u64::from(!program);
+                field.frames.push(MAIN, id);
+                continue;
+            }
+            if !program {
+                return Choice::Free(id);
+            }
+            // Programs keep their memory while there is anything else, unless data is missed.
+            if self.refaulted < bytes {
+                if let Some(small) = field.frames.tail(SMALL) {
+                    field.frames.push(MAIN, id);
+                    return Choice::Free(small);
+                }
+                if field.unclean.data > 0 {
+                    field.frames.push(MAIN, id);
+                    return Choice::Dirty;
+                }
+            }
+            self.refaulted = self.refaulted.saturating_sub(bytes);
+            return if field.frames.state(id).has(State::DIRTY) { Choice::Write(id) } else { Choice::Free(id) };
+        }
+        Choice::Nothing
+    }
+}
+
+/// Frees in one core until `bytes` are chosen, or it has looked at enough frames. How many bytes were chosen, and what
+/// stopped it.
+fn run(core: &mut Core, mut bytes: u64, host: &mut dyn Host) -> (u64, Option<Next>) {
+    let mut looks = STEP;
+    let mut chosen = 0;
+    while bytes > 0 && looks > 0 {
+        let (field, policy) = core.parts();
+        let super::Policy::UsedOnce(policy) = policy else { return (chosen, Some(Next::Enough)) };
+        match policy.choose(field, &mut looks) {
+            Choice::Free(id) => {
+                let size = field.frames.bytes(id);
+                core::free(core, id, host);
+                chosen += size;
+                bytes = bytes.saturating_sub(size);
+            }
+            Choice::Write(id) => {
+                field.counts.wanted_anonymous += 1;
+                let victim = field.victim(id);
+                if host.write(victim) == super::super::core::Wrote::NotNow {
+                    field.frames.push(MAIN, id);
+                    return (chosen, Some(Next::Wait { why: Why::Writeback, at_most_ns: IN_USE_NS }));
+                }
+            }
+            Choice::Dirty => return (chosen, Some(Next::Drive { bytes })),
+            Choice::Nothing if looks > 0 => {
+                return (chosen, Some(Next::Wait { why: Why::InUse, at_most_ns: IN_USE_NS }));
+            }
+            Choice::Nothing => {}
+        }
+    }
+    (chosen, None)
+}
+
+/// A step in the background: the zone that is shortest of memory first.
+pub(super) fn step(zones: &mut [Core], host: &mut dyn Host) -> Next {
+    let short = |zone: &Core| zone.room().high.saturating_sub(zone.room().free);
+    let mut stopped = None;
+    let mut any = 0;
+    for zone in zones {
+        let missing = short(zone);
+        if missing > 0 {
+            let (chosen, next) = run(zone, missing, host);
+            any += chosen;
+            stopped = stopped.or(next.filter(|_| chosen == 0)).or((next.is_none() || chosen > 0).then_some(Next::More));
+        }
+    }
+    match stopped {
+        None => Next::Enough,
+        Some(_) if any > 0 => Next::More,
+        Some(next) => next,
+    }
+}
+
+/// For somebody who needs memory at once.
+pub(super) fn direct(zones: &mut [Core], host: &mut dyn Host) -> Next {
+    let mut stopped = Next::Enough;
+    for zone in zones {
+        let bytes = zone.room().low.saturating_sub(zone.room().free).clamp(1, DIRECT << 12);
+        let (chosen, next) = run(zone, bytes, host);
+        if chosen > 0 {
+            return Next::More;
+        }
+        stopped = next.unwrap_or(Next::More);
+    }
+    stopped
+}
+
+#[cfg(test)]
+mod tests;
