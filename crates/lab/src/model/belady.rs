@@ -22,7 +22,7 @@ impl Belady {
         let mut last = vec![None; accesses.iter().max().map_or(0, |m| *m as usize + 1)];
         for (i, access) in accesses.iter().enumerate().rev() {
             // Items that are not used again differ too, by when they were used last.
-            next[i] = std::mem::replace(&mut last[*access as usize], Some(i)).unwrap_or(never + i);
+            next[i] = last[*access as usize].replace(i).unwrap_or(never + i);
         }
         Belady { next, at: 0, room, kept: BTreeSet::new() }
     }

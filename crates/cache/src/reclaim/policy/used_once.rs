@@ -1,21 +1,22 @@
 //! What is used once leaves first; what is dirty stands on no list.
 //!
-//! Main types: [`UsedOnce`], [`step`], [`direct`]. After S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: FIFO queues are all you
-//! need for cache eviction, SOSP 2023): a small queue that everything new passes through, a main queue for what was used
-//! again on the way, and ghosts of what left the small queue: what comes back while it is known goes to the main queue at
-//! once. A use only counts; nothing moves, so a hit takes no lock.
+//! Main types: [`UsedOnce`], [`step`], [`direct`]. After S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: FIFO queues are all
+//! you need for cache eviction, SOSP 2023): a small queue that everything new passes through, a main queue for what
+//! was used again on the way, and ghosts of what left the small queue: what comes back while it is known goes to the
+//! main queue at once. A use only counts; nothing moves, so a hit takes no lock.
 //!
 //! What is added:
 //! - Sizes are bytes, for frames of 1 to 64 KiB share the queues.
-//! - A frame is on a queue only while it is clean and nobody holds it. So nothing is looked at that cannot go, and what a
-//!   writer has dirtied and nobody used again counts with the small queue: a copy takes the frames of the copy, and the
-//!   lack of clean ones drives the flusher ([`Next::Drive`]) instead of the main queue.
-//! - While all new frames are dirty, the main queue ages: for [`AGING`] bytes of new frames, the policy looks at one byte
-//!   of the main queue. Without that, a writer could not use the room of frames that have fallen out of use. Clean new
-//!   frames need no such rule: those that come back go to the main queue and push unused frames out of it.
+//! - A frame is on a queue only while it is clean and nobody holds it. So nothing is looked at that cannot go, and
+//!   what a writer has dirtied and nobody used again counts with the small queue: a copy takes the frames of the
+//!   copy, and the lack of clean ones drives the flusher ([`Next::Drive`]) instead of the main queue.
+//! - While all new frames are dirty, the main queue ages: for [`AGING`] bytes of new frames, the policy looks at one
+//!   byte of the main queue. Without that, a writer could not use the room of frames that have fallen out of use.
+//!   Clean new frames need no such rule: those that come back go to the main queue and push unused frames out of it.
 //! - Of [`SPARED`] + 1 frames that the policy looks at, it frees one. If nearly all frames are used again, the choice
 //!   among them matters little, and a longer search for an unused one costs more than it saves.
-//! - Memory of programs goes only when no clean data used once is left, and what left has come back, or nothing is dirty.
+//! - Memory of programs goes only when no clean data used once is left, and what left has come back, or nothing is
+//!   dirty.
 //!
 //! # Locking
 //! Under the lock of [`super::super::Reclaim`].
@@ -31,8 +32,8 @@ const MAIN: u8 = 2;
 /// published, a copy takes more of a hot set that just fits. With a thirtieth, frames leave a small cache before their
 /// second use (experiment 020).
 const SMALL_SHARE: u64 = 16;
-/// Uses in the small queue that make a frame stay. With one, data that is used twice in a row fills the main queue, and
-/// loops miss more (experiment 020).
+/// Uses in the small queue that make a frame stay. With one, data that is used twice in a row fills the main queue,
+/// and loops miss more (experiment 020).
 const PROMOTE: u8 = 2;
 /// Used frames of the main queue that may be spared for each frame that is freed.
 const SPARED: u64 = 3;

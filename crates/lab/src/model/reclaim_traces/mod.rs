@@ -1,15 +1,16 @@
-//! `reclaim-traces`: the misses of a cache that has room for a part of its items, under the engine's reclaim policies and
-//! under policies of the literature.
+//! `reclaim-traces`: the misses of a cache that has room for a part of its items, under the engine's reclaim policies
+//! and under policies of the literature.
 //!
-//! There are `items` items and room for `room` % of them. `accesses` go by `trace`: `zipf` (popularity falls with a power
-//! of `skew` hundredths), `scans` (a fifth of the accesses read a sixteenth of all items in a row), `loop` (items that
-//! take `loop` % of the room, in the same order again and again), `copy` (a twentieth of the items at random; every other
-//! access reads a new item), `shift` (`zipf`, but other items are popular in each quarter), `files` (whole files of 256
-//! items by popularity), `pairs` (three accesses of four by `zipf`, the fourth from a stream whose items are used twice
-//! within `within` accesses). The first quarter of the accesses fills the cache and is not counted.
+//! There are `items` items and room for `room` % of them. `accesses` go by `trace`: `zipf` (popularity falls with a
+//! power of `skew` hundredths), `scans` (a fifth of the accesses read a sixteenth of all items in a row), `loop`
+//! (items that take `loop` % of the room, in the same order again and again), `copy` (a twentieth of the items at
+//! random; every other access reads a new item), `shift` (`zipf`, but other items are popular in each quarter),
+//! `files` (whole files of 256 items by popularity), `pairs` (three accesses of four by `zipf`, the fourth from a
+//! stream whose items are used twice within `within` accesses). The first quarter of the accesses fills the cache and
+//! is not counted.
 //!
-//! Main types: [`ReclaimTraces`], [`Contestant`], [`Cache`]. All frames are clean and of one size: this model does not show
-//! what dirty data does to a policy.
+//! Main types: [`ReclaimTraces`], [`Contestant`], [`Cache`]. All frames are clean and of one size: this model does
+//! not show what dirty data does to a policy.
 //!
 //! # Locking
 //! None.

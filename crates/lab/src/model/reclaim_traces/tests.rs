@@ -1,3 +1,5 @@
+//! Yardsticks against their papers, and the engine's default against the yardsticks.
+
 use super::contestant::{Contestant, cache};
 use super::*;
 

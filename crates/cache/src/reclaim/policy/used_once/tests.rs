@@ -128,7 +128,8 @@ fn frames_that_come_back_while_their_ghosts_are_known_join_the_main_queue() {
     cache.warm(0..FRAMES / 2);
     let refaulted = cache.zones[0].counts().refaulted;
     cache.stream(10_000..10_000 + FRAMES);
-    // The last half of the stream is in the small queue. What left before it, up to the length of the main queue, is known.
+    // The last half of the stream is in the small queue. What left before it, up to the length of the main queue, is
+    // known.
     for item in [10_000 + FRAMES / 4, 10_000 + FRAMES / 2 - 10] {
         assert!(!cache.access(item));
         assert_eq!(cache.queue(item), Some(MAIN), "{item}");
