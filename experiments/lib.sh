@@ -44,5 +44,5 @@ model() {
     shift
     mkdir -p "$out/$name"
     (cd "$work" && "$extant" lab model "$@" --output "$work/$name") >"$out/$name/table.txt"
-    sed -e "s|$extant|extant|g" -e "s|$work/||g" "$work/$name/trials.ndjson" >"$out/$name/trials.ndjson"
+    sed -e "s|$extant|extant|g" -e "s|$work/||g" -e "s|$work|.|g" "$work/$name/trials.ndjson" >"$out/$name/trials.ndjson"
 }

@@ -32,8 +32,8 @@ const MAIN: u8 = 2;
 /// published, a copy takes more of a hot set that just fits. With a thirtieth, frames leave a small cache before their
 /// second use (experiment 020).
 const SMALL_SHARE: u64 = 16;
-/// Uses in the small queue that make a frame stay. With one, data that is used twice in a row fills the main queue, and
-/// loops miss more (experiment 020).
+/// Uses in the small queue that make a frame stay. With one, data that is used twice in a row fills the main queue,
+/// and loops miss more (experiment 020).
 const PROMOTE: u8 = 2;
 /// Used frames of the main queue that may be spared for each frame that is freed.
 const SPARED: u64 = 3;

@@ -1,4 +1,4 @@
-//! Traces and contestants of `reclaim-traces`, and the bounds that the default policy keeps.
+//! Yardsticks against their papers, and the engine's default against the yardsticks.
 
 use super::contestant::{Contestant, cache};
 use super::*;
