@@ -28,9 +28,8 @@ use std::time::Duration;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, Waiter};
-use extant_block::queue::Plug;
 use extant_block::{Bio, BioFlags, BioVec, Completion};
-use extant_cache::{AddressSpaceOps, DirtyRun, Epoch, Listed, RunCompletion, WritebackToken};
+use extant_cache::{AddressSpaceOps, DirtyRun, Epoch, Listed, RunCompletion, Sent, WritebackToken};
 use extant_journal::Handle;
 use extant_mballoc::Chosen;
 use extant_ondisk::{BlockNr, LogicalBlock};
@@ -43,11 +42,16 @@ use crate::map::es::EsState;
 use crate::ops::credits;
 use crate::ops::mapping::Want;
 use crate::ops::no_space;
+use crate::ops::sync::asks::WritebackGuard;
 use crate::ops::together::Together;
 use crate::reserve::Caller;
 
-/// Blocks taken from the address space at once.
-const BATCH_BLOCKS: u64 = 4096;
+/// Bytes taken from the address space at once, at most: where a device is slow, less.
+const BATCH_BYTES_MAX: u64 = 16 << 20;
+/// A large file's turn among those that are written in the background.
+const TURN_BYTES: u64 = 4 << 20;
+/// What an fsync has to write in all, not to be bulk data that others wait for.
+const SMALL_SYNC_BYTES: u64 = 256 << 10;
 static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);
 static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
 static FAILED_CLASS: LockClass = LockClass::new("failed pieces", 204);
@@ -96,6 +100,8 @@ pub(crate) struct Batch {
     size: u64,
     /// Requests that have not completed, and the sender.
     pending: AtomicU32,
+    /// Its requests pass the mount's [`extant_cache::BulkWindow`]: known when they are sent.
+    bulk: AtomicBool,
     /// No handle is needed: neither the map nor the size on disk changes.
     plain: bool,
     failed: Mutex<Vec<(usize, extant_block::Error)>>,
@@ -199,15 +205,41 @@ impl AddressSpaceOps for Inode {
 pub(crate) type Left<'f> = (&'f Arc<Inode>, Later);
 
 /// What a plug holds at most before it is sent: requests that wait are data that no fsync sees, and memory.
-const PLUG_BYTES_MAX: u64 = 4 << 20;
 const PLUG_INODES_MAX: usize = 1024;
+const PLUG_BIOS_MAX: usize = 1024;
+
+/// What is left to write of an inode, in turns.
+struct Turn<'i> {
+    inode: &'i Arc<Inode>,
+    /// The block to go on with.
+    from: u64,
+    /// Bytes: what was dirty when the first turn began. What is dirtied since is left for another round.
+    left: u64,
+    after: After,
+    /// The next block's earlier write is on its way.
+    blocked: bool,
+}
+
+/// The logical block that would follow what was placed last, and the last block of that.
+type After = Option<(u32, BlockNr)>;
+
+/// What came of an attempt to take dirty blocks.
+enum Got {
+    Nothing,
+    /// The first dirty block's earlier write is on its way.
+    Blocked,
+    /// Up to block `next`; `more`: there may be more.
+    Blocks { next: u64, bytes: u64, more: bool },
+}
 
 /// Inodes that are written together. Their requests are held back, so that neighbours on the device meet in one, also
 /// those of different inodes. Dropping it sends what it holds.
 pub(crate) struct WritebackPlug<'f> {
     fs: &'f Filesystem,
     why: WritebackReason,
-    plug: Plug<'f>,
+    /// Some of what it holds is not for an fsync.
+    background: bool,
+    bios: Vec<Bio>,
     /// Batches whose requests it may hold; this is their sender.
     batches: Vec<Arc<Batch>>,
     bytes: u64,
@@ -215,6 +247,8 @@ pub(crate) struct WritebackPlug<'f> {
     waits: bool,
     /// Who writes goes on instead of waiting: not for an inode, nor for space, nor for a handle.
     impatient: bool,
+    /// It has sent something.
+    has_sent: bool,
     /// Inodes whose dirty data has been taken, and whose times are still to be looked at.
     inodes: Vec<Arc<Inode>>,
     together: Together<'f>,
@@ -289,34 +323,105 @@ impl<'f> WritebackPlug<'f> {
     }
 
     fn take_and_write(&mut self, inode: &Arc<Inode>, mut from: u64, to: u64) -> std::result::Result<(), Later> {
-        while inode.pages.dirty_bytes() > 0 {
-            // Opened before anything is taken: at no moment is a block neither dirty nor owned.
-            let token = inode.writes.open();
-            let taken = inode.pages.take_dirty(from, to, BATCH_BLOCKS, inode.size_cell());
-            let blocks: u64 = taken.runs.iter().map(|r| u64::from(r.blocks)).sum();
-            self.fs.flusher.taken(blocks << self.fs.geo.block_bits);
-            match taken.runs.last() {
-                Some(last) => from = last.start + u64::from(last.blocks),
-                None if taken.blocked => {
-                    drop(token);
-                    if self.impatient {
-                        return Err(Later::OnItsWay(inode.writes.epoch()));
-                    }
+        let mut after = None;
+        loop {
+            match self.take_batch(inode, from, to, u64::MAX, &mut after)? {
+                Got::Nothing => break,
+                Got::Blocked if self.impatient => return Err(Later::OnItsWay(inode.writes.epoch())),
+                Got::Blocked => {
                     self.send();
                     inode.writes.wait();
-                    continue;
                 }
-                None => break,
-            }
-            self.write_batch(inode, taken.runs, taken.size, token)?;
-            if self.bytes >= PLUG_BYTES_MAX || self.batches.len() >= PLUG_INODES_MAX {
-                self.send();
-            }
-            if blocks < BATCH_BLOCKS && !taken.blocked {
-                break; // that was all; what is dirty now is newer
+                Got::Blocks { next, more, .. } => {
+                    if self.is_full() {
+                        self.send();
+                    }
+                    if !more {
+                        break; // that was all; what is dirty now is newer
+                    }
+                    from = next;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Takes dirty blocks of `[from, to)`, at most a batch and at most `most` bytes, and holds their requests back. The
+    /// caller holds the inode's writeback lock.
+    fn take_batch(
+        &mut self,
+        inode: &Arc<Inode>,
+        from: u64,
+        to: u64,
+        most: u64,
+        after: &mut After,
+    ) -> std::result::Result<Got, Later> {
+        if inode.pages.dirty_bytes() == 0 {
+            return Ok(Got::Nothing);
+        }
+        let bits = self.fs.geo.block_bits;
+        let max = (most.min(self.fs.batch_bytes()) >> bits).max(1);
+        // Opened before anything is taken: at no moment is a block neither dirty nor owned.
+        let token = inode.writes.open();
+        let taken = inode.pages.take_dirty(from, to, max, inode.size_cell());
+        let blocks: u64 = taken.runs.iter().map(|r| u64::from(r.blocks)).sum();
+        self.fs.flusher.taken(blocks << bits);
+        let next = match taken.runs.last() {
+            Some(last) => last.start + u64::from(last.blocks),
+            None if taken.blocked => return Ok(Got::Blocked),
+            None => return Ok(Got::Nothing),
+        };
+        self.write_batch(inode, taken.runs, taken.size, token, after)?;
+        Ok(Got::Blocks { next, bytes: blocks << bits, more: blocks >= max || taken.blocked })
+    }
+
+    /// Writes a turn of an inode, of which the caller may hold the writeback lock; waits between its batches until the
+    /// device takes more. Returns what is left for the next turn.
+    fn write_turn<'i>(&mut self, mut turn: Turn<'i>, mut held: Option<WritebackGuard<'i>>) -> Option<Turn<'i>> {
+        let inode = turn.inode;
+        let mut most = turn.left.min(TURN_BYTES);
+        let done = loop {
+            let held = held.take().or_else(|| inode.wb.try_lock()).unwrap_or_else(|| {
+                self.send();
+                inode.wb.lock()
+            });
+            let got = self.take_batch(inode, turn.from, u64::MAX, most, &mut turn.after);
+            drop(held);
+            if self.is_full() {
+                self.send_and_wait_for_room();
+            }
+            match got {
+                Ok(Got::Blocks { next, bytes, more }) => {
+                    turn.from = next;
+                    turn.left = turn.left.saturating_sub(bytes);
+                    most = most.saturating_sub(bytes);
+                    match (more && turn.left > 0, most) {
+                        (false, _) => break true,
+                        (true, 0) => break false,
+                        (true, _) => {}
+                    }
+                }
+                Ok(Got::Blocked) => {
+                    turn.blocked = true;
+                    break false;
+                }
+                Ok(Got::Nothing) | Err(_) => break true,
+            }
+        };
+        if !done && !turn.blocked {
+            return Some(turn);
+        }
+        self.inodes.push(inode.clone());
+        if self.inodes.len() >= PLUG_INODES_MAX {
+            self.send_and_wait_for_room();
+        }
+        Some(turn).filter(|turn| turn.blocked)
+    }
+
+    /// Holding more back would not make requests larger, or the device would wait for it.
+    fn is_full(&self) -> bool {
+        let full = self.batches.len() >= PLUG_INODES_MAX || self.bios.len() >= PLUG_BIOS_MAX;
+        full || self.bytes >= self.fs.bulk.unit_bytes()
     }
 
     /// Chooses blocks, and holds the requests back.
@@ -326,9 +431,9 @@ impl<'f> WritebackPlug<'f> {
         runs: Vec<DirtyRun>,
         size: u64,
         token: WritebackToken,
+        before: &mut After,
     ) -> std::result::Result<(), Later> {
         let (fs, mut pieces, mut requests) = (self.fs, Vec::new(), Vec::new());
-        let mut before: Option<(u32, BlockNr)> = None;
         let mut later = Ok(());
         for run in runs {
             let mut done = 0;
@@ -343,7 +448,7 @@ impl<'f> WritebackPlug<'f> {
                     Ok((piece, block)) => {
                         fs.add_requests(&mut requests, pieces.len(), &piece, block, &run, done);
                         done += piece.len;
-                        before = Some((lblk.0 + piece.len, BlockNr(block.0 + u64::from(piece.len) - 1)));
+                        *before = Some((lblk.0 + piece.len, BlockNr(block.0 + u64::from(piece.len) - 1)));
                         pieces.push(piece);
                     }
                     Err(e) if self.impatient && no_space::may_come(&e) => {
@@ -368,6 +473,7 @@ impl<'f> WritebackPlug<'f> {
             inode: inode.clone(),
             size,
             pending: AtomicU32::new(requests.len() as u32 + 1),
+            bulk: AtomicBool::new(false),
             plain,
             failed: Mutex::new(&FAILED_CLASS, Vec::new()),
             work: Mutex::new(&FAILED_CLASS, Some((pieces, token))),
@@ -375,18 +481,24 @@ impl<'f> WritebackPlug<'f> {
             complete: Waiter::new(),
         });
         inode.batches.0.lock().batches.push_back(batch.clone());
+        self.background |= self.why == WritebackReason::Background;
         self.batches.push(batch.clone());
         for Request { piece, offset, vecs } in requests {
             let batch = batch.clone();
+            let bytes: u64 = vecs.iter().map(|v| v.len as u64).sum();
             let done = move |c: Completion| {
+                if batch.bulk.load(Ordering::Acquire)
+                    && let Some(fs) = batch.inode.fs.upgrade()
+                {
+                    fs.bulk.completed(bytes);
+                }
                 if let Err(e) = c.result {
                     batch.failed.lock().push((piece, e));
                 }
                 batch.request_done();
             };
-            let bio = Bio::write(offset, vecs, BioFlags::empty(), Box::new(done));
-            self.bytes += bio.len;
-            self.plug.submit(bio);
+            self.bytes += bytes;
+            self.bios.push(Bio::write(offset, vecs, BioFlags::empty(), Box::new(done)));
         }
         later
     }
@@ -415,7 +527,7 @@ impl<'f> WritebackPlug<'f> {
                     let block = chosen.start;
                     return Ok((Piece { lblk, len, then: Then::Map(chosen) }, block));
                 }
-                let most = PLUG_BYTES_MAX.saturating_sub(self.bytes) >> fs.geo.block_bits;
+                let most = fs.bulk.unit_bytes().saturating_sub(self.bytes) >> fs.geo.block_bits;
                 Want::Promised { more: self.together.wanted_beside(fs, inode, len, most) }
             }
             EsState::Hole => Want::Written,
@@ -443,17 +555,41 @@ impl<'f> WritebackPlug<'f> {
 
     /// Sends what is held back, retires what has completed by then, and writes the times that are still to be written.
     pub(crate) fn send(&mut self) {
-        self.send_and(!self.fs.options.threads);
+        let _ = self.send_and(!self.fs.options.threads);
     }
 
-    fn send_and(&mut self, wait: bool) {
+    /// As [`WritebackPlug::send`], and waits until all of it is under way: who writes in the background takes no more
+    /// than the device does. With no lock held.
+    fn send_and_wait_for_room(&mut self) {
+        if let Some(sent) = self.send_and(!self.fs.options.threads) {
+            self.fs.bulk.wait_for(sent);
+        }
+    }
+
+    /// Sends the requests: past the window if somebody waits for a few, or if this thread waits for each of them.
+    fn send_bios(&mut self, wait: bool) -> Option<Sent> {
+        let bios = std::mem::take(&mut self.bios);
+        let small = std::mem::take(&mut self.bytes) <= SMALL_SYNC_BYTES && !std::mem::take(&mut self.background);
+        if bios.is_empty() {
+            return None;
+        }
+        self.has_sent = true;
+        let fs = self.fs;
+        match (wait, fs.options.threads && !small) {
+            (true, false) => fs.dev.submit_all_and_wait(bios),
+            (false, false) => fs.dev.submit_all(bios),
+            (_, true) => {
+                self.batches.iter().for_each(|batch| batch.bulk.store(true, Ordering::Release));
+                return Some(fs.bulk.send(bios));
+            }
+        }
+        None
+    }
+
+    fn send_and(&mut self, wait: bool) -> Option<Sent> {
         let fs = self.fs;
         self.together.give_back(fs);
-        match wait {
-            true => self.plug.unplug_and_wait(),
-            false => self.plug.unplug(),
-        }
-        self.bytes = 0;
+        let sent = self.send_bios(wait);
         for batch in std::mem::take(&mut self.batches) {
             if wait {
                 batch.wait_for_requests();
@@ -483,6 +619,7 @@ impl<'f> WritebackPlug<'f> {
             }
             fs.flusher.settled(u64::from(inode.ino.0), &*inode);
         }
+        sent
     }
 }
 
@@ -490,9 +627,9 @@ impl Drop for WritebackPlug<'_> {
     fn drop(&mut self) {
         // After a panic below, what was to complete may never do so.
         if !std::thread::panicking() {
-            self.send_and(self.waits || !self.fs.options.threads);
+            let _ = self.send_and(self.waits || !self.fs.options.threads);
         } else if self.fs.options.threads {
-            self.send_and(false);
+            let _ = self.send_and(false);
         }
     }
 }
@@ -505,29 +642,59 @@ struct Request {
 }
 
 impl Filesystem {
+    /// How much is taken of an inode at once: little enough that its completion comes soon, so much that a fast device
+    /// is not asked often.
+    fn batch_bytes(&self) -> u64 {
+        if !self.options.threads {
+            return BATCH_BYTES_MAX;
+        }
+        self.bulk.batch_bytes().min(BATCH_BYTES_MAX)
+    }
+
     /// Starts to write inodes together.
     pub(crate) fn writeback_plug(&self, why: WritebackReason) -> WritebackPlug<'_> {
-        let plug = Plug::new(&*self.dev);
-        let (batches, inodes) = (Vec::new(), Vec::new());
         WritebackPlug {
             fs: self,
             why,
-            plug,
-            batches,
+            background: false,
+            bios: Vec::new(),
+            batches: Vec::new(),
             bytes: 0,
             waits: false,
             impatient: false,
-            inodes,
+            has_sent: false,
+            inodes: Vec::new(),
             together: Together::default(),
         }
     }
 
-    /// Starts writing everything dirty of the inodes, in this order. Errors are recorded with them, for their fsyncs.
+    /// Writes what is dirty now of the inodes, in this order and a large one in turns. Returns when it is on its way,
+    /// which takes as long as the device does for all but the last. Errors are recorded with the inodes, for their
+    /// fsyncs.
     pub(crate) fn write_inodes(&self, inodes: &[Arc<Inode>], why: WritebackReason) {
         let mut plug = self.writeback_plug(why);
-        // Two who write the same at once share the work instead of walking behind each other.
-        for (inode, _) in plug.try_write_all(inodes).1 {
-            plug.write_pages(inode);
+        let mut turns: VecDeque<Turn<'_>> = VecDeque::new();
+        for (at, inode) in inodes.iter().enumerate() {
+            plug.together.expect(&inodes[at + 1..]);
+            let turn = Turn { inode, from: 0, left: inode.pages.dirty_bytes().max(1), after: None, blocked: false };
+            // Two who write the same at once share the work instead of walking behind each other.
+            turns.extend(match inode.wb.try_lock() {
+                Some(held) => plug.write_turn(turn, Some(held)),
+                None => Some(turn),
+            });
+        }
+        plug.together.expect(&[]);
+        let mut blocked = None;
+        while let Some(turn) = turns.pop_front() {
+            match plug.write_turn(turn, None) {
+                Some(turn) if turn.blocked => blocked = blocked.or(Some(turn.inode)),
+                turn => turns.extend(turn),
+            }
+        }
+        plug.send();
+        // The rest of it comes in a later round, which would find the same at once.
+        if let Some(inode) = blocked.filter(|_| !plug.has_sent) {
+            inode.writes.wait();
         }
     }
 
