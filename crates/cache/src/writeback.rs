@@ -321,9 +321,8 @@ impl<I: AddressSpaceOps> Flusher<I> {
         let mut room = self.room.lock();
         while !self.ended.load(Ordering::SeqCst)
             && let Some(left) = until.checked_sub(self.clock.now_ns()).filter(|left| *left > 0)
-        {
-            self.more_room.wait_for(&mut room, Duration::from_nanos(left));
-        }
+            && !self.more_room.wait_for(&mut room, Duration::from_nanos(left))
+        {}
         self.stopped.fetch_add(1, Ordering::SeqCst);
         while self.is_full() {
             self.more_room.wait(&mut room);

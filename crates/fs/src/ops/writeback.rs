@@ -229,7 +229,11 @@ enum Got {
     /// The first dirty block's earlier write is on its way.
     Blocked,
     /// Up to block `next`; `more`: there may be more.
-    Blocks { next: u64, bytes: u64, more: bool },
+    Blocks {
+        next: u64,
+        bytes: u64,
+        more: bool,
+    },
 }
 
 /// Inodes that are written together. Their requests are held back, so that neighbours on the device meet in one, also
