@@ -259,6 +259,8 @@ struct Scene {
     stop: AtomicBool,
     /// Of the streaming client, in bytes.
     streamed: AtomicU64,
+    /// Of the budget, as the clients found it under load.
+    used_max: AtomicU64,
 }
 
 impl Scene {
@@ -312,6 +314,7 @@ impl Scene {
             let (reads, since) = (READS.with(Cell::get), self.clock.now_ns());
             self.perform(operation, file, i, &mut rng, &mut piece);
             ns.push(self.clock.now_ns() - since);
+            self.used_max.fetch_max(self.fs.budget().used(), Ordering::Relaxed);
             reached += u64::from(READS.with(Cell::get) > reads);
             i += 1;
             if !operation.pause().is_zero() {
@@ -330,8 +333,8 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
         MountOptions { cache_bytes: setting.cache_bytes, seed: Some(setting.seed), ..MountOptions::default() };
     let mounted = Filesystem::mount(rated.clone(), options).expect("mounted");
     let fs: Arc<Filesystem> = (*mounted).clone();
-    let (stop, streamed) = (AtomicBool::new(false), AtomicU64::new(0));
-    let scene = Arc::new(Scene { fs, setting, clock: Clock::real(), hollow, stop, streamed });
+    let (stop, streamed, used_max) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let scene = Arc::new(Scene { fs, setting, clock: Clock::real(), hollow, stop, streamed, used_max });
     let files: Vec<_> = Operation::ALL.iter().map(|o| scene.create(&format!("{o:?}"))).collect();
     let hot = setting.cache_bytes / 2;
     for (operation, file) in Operation::ALL.iter().zip(&files) {
@@ -360,8 +363,7 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
             task::spawn("client", move || scene.client(operation, &file)).expect("a thread")
         })
         .collect();
-    let used = |scene: &Scene| scene.fs.budget().used();
-    let mut used_max = 0;
+    let peak_before = scene.fs.budget().peak();
     let moved = |scene: &Scene| {
         let bytes = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (bytes(&scene.hollow.written) + bytes(&scene.hollow.read), bytes(&scene.streamed))
@@ -370,7 +372,6 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
     let mut settled = None;
     loop {
         let now = scene.clock.now_ns() - since;
-        used_max = used_max.max(used(&scene));
         if now >= SETTLED.as_nanos() as u64 && settled.is_none() {
             settled = Some((now, moved(&scene), scene.fs.delayed().0));
         }
@@ -383,6 +384,7 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
     let took = scene.clock.now_ns() - since - begin;
     let (moved_now, streamed_now) = moved(&scene);
     let dirty_now = scene.fs.delayed().0;
+    let peak = scene.fs.budget().peak();
     let waiting_bytes_max = rated.take_waiting_max();
     scene.stop.store(true, Ordering::Relaxed);
     let clients: Vec<Latencies> = threads.into_iter().map(|t| t.join().expect("joined")).collect();
@@ -398,7 +400,8 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
     Figures {
         clients,
         waiting_bytes_max,
-        used_max: used_max.max(scene.fs.budget().peak()),
+        // The peak is exact; but if it is older than the load, what the clients saw has to do.
+        used_max: Some(peak).filter(|peak| *peak > peak_before).unwrap_or(scene.used_max.load(Ordering::Relaxed)),
         limit: scene.fs.budget().limit(),
         stream_permille: (streamed * 1000 / (rate_allows as i64 - others).max(1)).max(0) as u64,
         busy_permille: moved * 1000 / rate_allows,
