@@ -114,7 +114,8 @@ pub struct Levels {
     pub limit: u64,
 }
 
-/// How long a writer pauses that has dirtied `bytes`, with `dirty` bytes in all, on a device of `rate` bytes per second.
+/// How long a writer pauses that has dirtied `bytes`, with `dirty` bytes in all, on a device of `rate` bytes per
+/// second.
 ///
 /// Half-way between the levels it is the time that the device takes for these bytes, so that one writer settles there.
 /// Below it is less and above it is more, without a step: more writers settle higher. A light writer pauses only in the

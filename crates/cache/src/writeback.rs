@@ -291,8 +291,8 @@ impl<I: AddressSpaceOps> Flusher<I> {
         self.dirty_bytes().saturating_sub(self.taken_bytes.load(Ordering::SeqCst).max(0) as u64)
     }
 
-    /// How long a writer pauses that has dirtied `bytes` of an inode with this note, on a device that takes `rate` bytes
-    /// per second; 0: not at all (Linux: `balance_dirty_pages`).
+    /// How long a writer pauses that has dirtied `bytes` of an inode with this note, on a device that takes `rate`
+    /// bytes per second; 0: not at all (Linux: `balance_dirty_pages`).
     pub fn pause_ns(&self, note: &Listed, bytes: u64, rate: u64) -> u64 {
         let (levels, dirty) = (self.options.levels(), self.dirty_bytes());
         if dirty <= levels.begin {
@@ -307,8 +307,8 @@ impl<I: AddressSpaceOps> Flusher<I> {
         self.dirty_bytes() > self.options.ceiling() && !self.ended.load(Ordering::SeqCst)
     }
 
-    /// Pauses a writer as [`Flusher::pause_ns`] says, and for as long as the flusher [is full](Flusher::is_full). Called
-    /// without locks and handles.
+    /// Pauses a writer as [`Flusher::pause_ns`] says, and for as long as the flusher [is full](Flusher::is_full).
+    /// Called without locks and handles.
     ///
     /// The writer does not help: the flusher takes the files of all writers in the order of their numbers, and a writer
     /// would come in between with requests of its own file's size.

@@ -2,8 +2,8 @@
 //!
 //! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory) and [`FileDevice`] (image files and block
 //! devices); the wrappers [`CrashDevice`] (what a power cut could leave), [`FaultyDevice`] (requests that fail),
-//! [`HeldDevice`] (requests that stand still until they are told to go on), [`LateDevice`] (bios that complete late and in
-//! any order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests),
+//! [`HeldDevice`] (requests that stand still until they are told to go on), [`LateDevice`] (bios that complete late and
+//! in any order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests),
 //! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`GateDevice`] (changes
 //! that wait while nobody knows whose the device is).
 //!

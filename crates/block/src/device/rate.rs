@@ -1,8 +1,8 @@
 //! [`RateDevice`]: a device of a fixed rate, first come first served.
 //!
 //! Each request takes its length divided by the rate, after all that came before it; a flush takes no time of its own,
-//! but waits for its turn. Bios complete later, on a thread of the device; a waiting call sleeps on its own thread until
-//! its turn is over. Under [`extant_base::sim`] the time is virtual and a run repeats exactly.
+//! but waits for its turn. Bios complete later, on a thread of the device; a waiting call sleeps on its own thread
+//! until its turn is over. Under [`extant_base::sim`] the time is virtual and a run repeats exactly.
 //!
 //! What it does not do: seeks, caches, reordering, failures (the devices below do the latter).
 //!
