@@ -1,5 +1,5 @@
-//! What is written together: dirty blocks are taken, placed and held back, and sent so that neighbours on the device meet
-//! in one request.
+//! What is written together: dirty blocks are taken, placed and held back, and sent so that neighbours on the device
+//! meet in one request.
 //!
 //! Main types: [`WritebackPlug`], and [`Turn`], what the background has still to write of one inode.
 //!
