@@ -8,8 +8,8 @@
 //!
 //! Main types: [`Setting`] (cache, rate, seed), [`Figures`] (what came of it), [`Operation`] (what one client does).
 //!
-//! The device keeps metadata and forgets data ([`Hollow`]): a run would otherwise take as much memory as it writes, and
-//! nobody looks at the content here.
+//! The device keeps metadata and forgets data: a run would otherwise take as much memory as it writes, and no client
+//! looks at the content.
 //!
 //! # Locking
 //! None of its own.

@@ -6,16 +6,15 @@
 //! cut off or fails leaves nothing that points to blocks without their data, and a commit waits for no data.
 //!
 //! Main types: [`plug::WritebackPlug`] (inodes written together: their requests are held back until neighbours have
-//! met),
-//! [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be read from the
-//! device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the
-//! size on disk never passes over data that is not there).
+//! met), [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be read from
+//! the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on
+//! disk never passes over data that is not there).
 //!
 //! Who retires: the thread that wrote, if all its requests have completed by then (an image file that the kernel
 //! caches), or if it waits for them; else a thread of its own, which completions wake ([`Filesystem::retire_step`]),
-//! because it takes a handle. Who waits for nothing ([`plug::WritebackPlug::impatient`]) leaves to that thread what he has no
-//! handle for. A batch that needs none (overwrites) is retired where it completes. Without threads
-//! whoever wrote waits.
+//! because it takes a handle. Who waits for nothing ([`plug::WritebackPlug::impatient`]) leaves to that thread what he
+//! has no handle for. A batch that needs none (overwrites) is retired where it completes. Without threads whoever wrote
+//! waits.
 //!
 //! # Locking
 //! `inode writeback` (25) while blocks are chosen and requests are sent; not until they complete: who must know that
