@@ -23,6 +23,8 @@ pub(crate) static TAG_SLEEPER: LockClass = LockClass::new("block tag sleeper", 8
 pub(crate) static GATE: LockClass = LockClass::new("block gate", 815);
 /// Bios that a [`crate::device::LateDevice`] has not passed on yet.
 pub(crate) static LATE: LockClass = LockClass::new("block late", 835);
+/// The line in front of a [`crate::device::RateDevice`].
+pub(crate) static RATE: LockClass = LockClass::new("block rate", 836);
 /// Rules of a [`crate::device::HeldDevice`], and what it holds.
 pub(crate) static HELD: LockClass = LockClass::new("block held", 830);
 /// Rules of a [`crate::device::FaultyDevice`].

@@ -2,8 +2,9 @@
 //!
 //! Main types: [`Budget`] (one `cache=SIZE` for everything that can be dropped), [`BufferCache`] and [`Buffer`]
 //! (metadata blocks, whose state only the journal moves once they are held), [`AddressSpace`] and [`Folio`] (dirty and
-//! cached file data), [`Flusher`] (background writeback), [`Writebacks`] (data on its way to the device),
-//! [`ErrorSequence`] (data that did not get there), [`IoWait`] (waits for a few requests).
+//! cached file data), [`Flusher`] (background writeback), [`BulkWindow`] (how much of it a device has at once),
+//! [`Writebacks`] (data on its way to the device), [`ErrorSequence`] (data that did not get there), [`IoWait`] (waits
+//! for a few requests).
 //!
 //! What it does not do: it does not know what a block means, allocate blocks, or start transactions. Mapping folios to
 //! blocks is [`AddressSpaceOps`], implemented by `fs`.
@@ -18,6 +19,7 @@ mod buffer;
 mod error_sequence;
 mod folio;
 mod io_wait;
+mod pace;
 pub mod reclaim;
 mod writeback;
 mod writes;
@@ -27,6 +29,7 @@ pub use buffer::{BufKind, Buffer, BufferCache, BufferState, CacheStats};
 pub use error_sequence::{ErrorSequence, Opener};
 pub use folio::{AddressSpace, DirtyRun, Folio, Home, PAGE_SIZE, RunCompletion, Taken, WriteRefused};
 pub use io_wait::{IoToken, IoWait};
+pub use pace::{BulkWindow, Lightness, Meter, Sent, WINDOW_NS, pause_ns};
 pub use reclaim::ReclaimPolicy;
 pub use writeback::{AddressSpaceOps, Flusher, FlusherOptions, Listed};
 pub use writes::{Epoch, WritebackToken, Writebacks};

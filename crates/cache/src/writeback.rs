@@ -4,8 +4,8 @@
 //! their dirty data reaches the device: implemented by `fs`), [`Listed`] (what an inode is listed for).
 //!
 //! Rules: data older than `expire` is written; where more than `background_bytes` are in nobody's hands, the oldest
-//! inodes until half of that is left; above `limit_bytes`, what is on its way included, writers wait
-//! ([`Flusher::throttle`]). Within an inode, blocks go out in file order.
+//! inodes until half of that is left; on the way to `limit_bytes`, what is on its way included, writers pause for what
+//! they dirty ([`Flusher::throttle`], [`crate::pace`]). Within an inode, blocks go out in file order.
 //!
 //! An inode stays listed until nothing of it is dirty, in somebody's hands or on its way: so whoever asks for
 //! everything ([`Flusher::listed`]) sees also what the flusher has begun. One of which everything is on its way costs a
@@ -28,13 +28,16 @@ use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 
+use crate::pace::{Levels, Lightness, pause_ns};
+
 static CLASS: LockClass = LockClass::new("dirty inodes", 38);
 static ROOM_CLASS: LockClass = LockClass::new("room for dirty data", 209);
 
 /// What the flusher needs of an inode.
 pub trait AddressSpaceOps: Send + Sync + Sized + 'static {
-    /// Starts writing all dirty data of these inodes of one mount, neighbours on the device together, and writes lazily
-    /// kept times. Errors are recorded with each inode, for its fsync.
+    /// Writes what is dirty now of these inodes of one mount, neighbours on the device together and large files in
+    /// turns, and lazily kept times. Returns when all of it is on its way. Errors are recorded with each inode, for its
+    /// fsync.
     fn write_pages(inodes: &[Arc<Self>]);
 
     /// Bytes that are dirty and in nobody's hands.
@@ -63,18 +66,21 @@ enum For {
 
 const LISTS: [For; 3] = [For::Completion, For::Times, For::Data];
 
-/// What the flusher lists an inode for.
+/// What the flusher lists an inode for, and how much its writers have dirtied lately.
 #[derive(Debug, Default)]
-pub struct Listed(AtomicU8);
+pub struct Listed {
+    why: AtomicU8,
+    lightness: Lightness,
+}
 
 impl Listed {
     fn get(&self) -> For {
-        let v = self.0.load(Ordering::SeqCst);
+        let v = self.why.load(Ordering::SeqCst);
         LISTS.into_iter().find(|list| *list as u8 == v).unwrap_or(For::Nothing)
     }
 
     fn set(&self, to: For) {
-        self.0.store(to as u8, Ordering::SeqCst);
+        self.why.store(to as u8, Ordering::SeqCst);
     }
 }
 
@@ -84,6 +90,18 @@ pub struct FlusherOptions {
     pub background_bytes: u64,
     pub limit_bytes: u64,
     pub expire_ns: u64,
+}
+
+impl FlusherOptions {
+    /// Between which levels writers pause. The flusher has had work for a while when the first does.
+    fn levels(&self) -> Levels {
+        Levels { begin: self.limit_bytes - self.limit_bytes / 4, limit: self.limit_bytes }
+    }
+
+    /// Above this, no writer goes on: pauses that are bounded have not been enough.
+    fn ceiling(&self) -> u64 {
+        self.limit_bytes + self.limit_bytes / 8
+    }
 }
 
 struct Dirty<I> {
@@ -156,8 +174,8 @@ pub struct Flusher<I> {
     demand: AtomicU64,
     room: Mutex<()>,
     more_room: Condvar,
-    /// Writers that wait for it.
-    throttled: AtomicU32,
+    /// Writers that wait until it is not full.
+    stopped: AtomicU32,
     /// Nobody makes room any more.
     ended: AtomicBool,
     /// Inodes written by background writeback.
@@ -180,7 +198,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
             demand: AtomicU64::new(0),
             room: Mutex::new(&ROOM_CLASS, ()),
             more_room: Condvar::new(),
-            throttled: AtomicU32::new(0),
+            stopped: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             inodes_written: Counter::new(),
             inodes_looked_at: Counter::new(),
@@ -269,7 +287,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
     /// Bytes that were dirty are not any more: truncated, say.
     pub fn dropped(&self, bytes: u64) {
         self.dirty_bytes.fetch_sub(bytes as i64, Ordering::SeqCst);
-        if self.throttled.load(Ordering::SeqCst) > 0 && self.has_room() {
+        if self.stopped.load(Ordering::SeqCst) > 0 && !self.is_full() {
             let _room = self.room.lock();
             self.more_room.notify_all();
         }
@@ -285,32 +303,50 @@ impl<I: AddressSpaceOps> Flusher<I> {
         self.dirty_bytes().saturating_sub(self.taken_bytes.load(Ordering::SeqCst).max(0) as u64)
     }
 
-    /// Enough for those who waited to go on for a while.
-    fn has_room(&self) -> bool {
-        self.dirty_bytes() <= self.options.limit_bytes - self.options.limit_bytes / 8
+    /// How long a writer pauses that has dirtied `bytes` of an inode with this note, on a device that takes `rate`
+    /// bytes per second; 0: not at all (Linux: `balance_dirty_pages`).
+    pub fn pause_ns(&self, note: &Listed, bytes: u64, rate: u64) -> u64 {
+        let (levels, dirty) = (self.options.levels(), self.dirty_bytes());
+        if dirty <= levels.begin {
+            return 0;
+        }
+        let light = note.lightness.is_light(self.clock.now_ns(), bytes, rate);
+        pause_ns(levels, dirty, bytes, rate, light)
     }
 
-    /// A writer has dirtied something: while too much is not on the device he waits, or writes if nobody else does
-    /// (Linux: `balance_dirty_pages`). Called without locks and handles. `alone`: no thread runs [`Flusher::run`].
+    /// Whether so much is dirty that no writer may go on, however long it has paused.
+    pub fn is_full(&self) -> bool {
+        self.dirty_bytes() > self.options.ceiling() && !self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Pauses a writer as [`Flusher::pause_ns`] says, and for as long as the flusher [is full](Flusher::is_full).
+    /// Called without locks and handles.
     ///
-    /// He does not help where there is one: it takes the files of all writers in the order of their numbers, and he
-    /// would come in between with requests of his own file's size.
-    pub fn throttle(&self, alone: bool) {
-        if self.dirty_bytes() <= self.options.limit_bytes {
+    /// The writer does not help: the flusher takes the files of all writers in the order of their numbers, and a writer
+    /// would come in between with requests of its own file's size.
+    pub fn throttle(&self, note: &Listed, bytes: u64, rate: u64) {
+        let pause = self.pause_ns(note, bytes, rate);
+        if pause == 0 {
             return;
         }
-        if alone {
-            self.step();
-            return;
-        }
-        // Over this limit the flusher has been woken, unless enough is on its way.
-        self.throttled.fetch_add(1, Ordering::SeqCst);
+        let until = self.clock.now_ns() + pause;
         let mut room = self.room.lock();
-        while !self.has_room() && !self.ended.load(Ordering::SeqCst) {
+        while !self.ended.load(Ordering::SeqCst)
+            && let Some(left) = until.checked_sub(self.clock.now_ns()).filter(|left| *left > 0)
+            && !self.more_room.wait_for(&mut room, Duration::from_nanos(left))
+        {}
+        self.stopped.fetch_add(1, Ordering::SeqCst);
+        while self.is_full() {
             self.more_room.wait(&mut room);
         }
-        drop(room);
-        self.throttled.fetch_sub(1, Ordering::SeqCst);
+        self.stopped.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Without a thread that runs [`Flusher::run`]: a writer that finds too much dirty writes it.
+    pub fn throttle_alone(&self) {
+        if self.dirty_bytes() > self.options.limit_bytes {
+            self.step();
+        }
     }
 
     /// The inode is gone, and so is what was dirty of it.
@@ -431,17 +467,19 @@ impl<I: AddressSpaceOps> Flusher<I> {
     /// Runs `step` until [`Flusher::stop`]: the body of the flusher thread.
     pub fn run(&self) {
         let _ended = EndOnDrop(self);
+        let mut more = false;
         loop {
             {
                 let mut t = self.table.lock();
-                if !t.stop && !self.kicked.load(Ordering::Acquire) {
+                if !t.stop && !more && !self.kicked.load(Ordering::Acquire) {
                     self.wake.wait_for(&mut t, Duration::from_millis(500));
                 }
                 if t.stop {
                     return;
                 }
             }
-            self.step();
+            // Writers that pause dirty nothing meanwhile, and so call nobody.
+            more = self.step() > 0 && self.waiting_bytes() > self.options.background_bytes;
         }
     }
 

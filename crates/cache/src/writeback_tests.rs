@@ -282,35 +282,75 @@ fn an_inode_that_is_dirtied_while_its_last_write_arrives_will_be_due() {
     assert!(runs > 20, "{runs} schedules");
 }
 
-/// Over the limit a writer waits for what is on its way, and not longer than he must; who is alone writes.
+/// Of a device that takes a block in a millisecond.
+const RATE: u64 = 1000 * BLOCK;
+
 #[test]
-fn a_writer_over_the_limit_waits_or_writes() {
+fn a_writer_without_a_flusher_writes() {
     let flusher = flusher(&Clock::virtual_at(0), 4, 8);
-    let all = inodes(&flusher, 12);
+    let all = inodes(&flusher, 9);
     all[..8].iter().for_each(|inode| inode.dirty(BLOCK));
-    flusher.throttle(false);
-    flusher.throttle(true);
+    flusher.throttle_alone();
     assert!(in_hand(&all).is_empty());
     all[8].dirty(BLOCK);
-    flusher.throttle(true);
+    flusher.throttle_alone();
     assert_eq!(in_hand(&all).len(), 7);
-    let waiting = {
-        let flusher = flusher.clone();
-        task::spawn("tests", move || flusher.throttle(false)).expect("spawned")
-    };
-    while flusher.throttled.load(Ordering::SeqCst) == 0 {
-        std::thread::yield_now();
-    }
-    let mut arriving = all.iter().filter(|inode| !inode.is_idle());
-    arriving.next().expect("in hand").arrive();
-    assert_eq!(flusher.dirty_bytes(), 8 * BLOCK);
-    assert_eq!(flusher.throttled.load(Ordering::SeqCst), 1);
-    arriving.next().expect("in hand").arrive();
-    waiting.join().expect("joined");
+}
 
-    // Nobody waits for a flusher that has ended.
-    all.iter().for_each(|inode| inode.dirty(BLOCK));
-    assert!(flusher.dirty_bytes() > 8 * BLOCK);
-    flusher.stop();
-    flusher.throttle(false);
+/// The more is dirty, the longer a writer pauses for what it has dirtied; one that dirties little does not.
+#[test]
+fn pauses_grow_on_the_way_to_the_limit() {
+    let clock = Clock::virtual_at(0);
+    let flusher = flusher(&clock, 500, 1000);
+    let all = inodes(&flusher, 2);
+    let pause = |bytes: u64| flusher.pause_ns(&all[0].listed, bytes, RATE);
+    all[0].dirty(750 * BLOCK);
+    assert_eq!(pause(100 * BLOCK), 0);
+    let mut pauses = Vec::new();
+    for _ in 0..25 {
+        all[0].dirty(10 * BLOCK);
+        pauses.push(pause(100 * BLOCK));
+    }
+    assert!(pauses.is_sorted() && pauses[0] > 0, "{pauses:?}");
+    assert_eq!(pauses[24], 190_000_000, "the longest: a tenth of a second and what the device takes");
+    // Another file's writer, who dirties a block every ten milliseconds on the same device.
+    let light = || {
+        clock.advance(Duration::from_millis(10));
+        flusher.pause_ns(&all[1].listed, BLOCK, RATE)
+    };
+    assert!((0..100).all(|_| light() == 90_000_000 + 1_000_000), "at the limit everybody pauses");
+    all[0].take();
+    flusher.written(100 * BLOCK);
+    assert!((0..100).all(|_| light() == 0));
+}
+
+/// Far over the limit a writer waits for what is on its way, however long that takes, unless nobody writes any more.
+#[test]
+fn a_writer_far_over_the_limit_waits_for_the_device() {
+    let outcome = sim::run(&Options::new(1), || {
+        let flusher = flusher(&Clock::real(), 4, 8);
+        let all = inodes(&flusher, 12);
+        let throttled = |ino: usize| {
+            let (flusher, inode) = (flusher.clone(), all[ino].clone());
+            let body = move || {
+                flusher.throttle(&inode.listed, BLOCK, RATE);
+                flusher.clock.now_ns()
+            };
+            task::spawn("tests", body).expect("spawned")
+        };
+        all[..10].iter().for_each(|inode| inode.dirty(BLOCK));
+        flusher.step();
+        let waiting = throttled(0);
+        flusher.clock.sleep(Duration::from_secs(60));
+        assert!(!waiting.is_finished());
+        all.iter().find(|inode| !inode.is_idle()).expect("in hand").arrive();
+        assert_eq!(waiting.join().expect("joined"), 60 * SECOND);
+        // Nobody waits for a flusher that has ended, nor through a pause.
+        all.iter().for_each(|inode| inode.dirty(BLOCK));
+        let waiting = throttled(1);
+        flusher.clock.sleep(Duration::from_micros(1));
+        flusher.stop();
+        assert!(waiting.join().expect("joined") - 60 * SECOND < 1_000_000);
+    });
+    outcome.result.unwrap_or_else(|e| panic!("{e}"));
 }

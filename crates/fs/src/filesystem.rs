@@ -15,7 +15,7 @@ use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ato
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::reclaim::{FrameId, FrameOwner, Key};
-use extant_cache::{Budget, BufKind, BufferCache, ErrorSequence, Flusher, Shrinker};
+use extant_cache::{Budget, BufKind, BufferCache, BulkWindow, ErrorSequence, Flusher, Shrinker};
 use extant_journal::{Handle, Hooks, Journal};
 use extant_mballoc::Allocator;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
@@ -105,6 +105,8 @@ pub struct Filesystem {
     pub(crate) own_inodes: OwnInodes,
     pub(crate) es: Arc<EsCache>,
     pub(crate) flusher: Arc<Flusher<Inode>>,
+    /// How much file data the device has at once.
+    pub(crate) bulk: BulkWindow,
     pub(crate) sync_policy: Box<dyn SyncPolicy>,
     pub(crate) orphans: Orphans,
     pub(crate) clean_up: CleanUp,

@@ -18,7 +18,7 @@ use extant_base::rng::Rng;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, Mutex};
 use extant_block::BlockDevice;
-use extant_cache::{Budget, BufferCache, ErrorSequence, Flusher, FlusherOptions, Shrinker};
+use extant_cache::{Budget, BufferCache, BulkWindow, ErrorSequence, Flusher, FlusherOptions, Shrinker};
 use extant_journal::Journal;
 use extant_mballoc::Allocator;
 use extant_ondisk::InodeNr;
@@ -362,6 +362,7 @@ impl Parts {
             sync_policy: options.sync_policy.state(geo.inodes_per_group),
             inode_hints: (0..geo.group_count()).map(|_| AtomicU32::new(0)).collect(),
             free_inodes: AtomicI64::new(free_inodes as i64),
+            bulk: BulkWindow::new(options.clock.clone(), self.dev.clone()),
             dev: self.dev,
             geo,
             budget,

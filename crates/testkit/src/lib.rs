@@ -6,7 +6,7 @@
 //! (threads, power cuts and faults under one scheduler), [`oracle`] (mke2fs, e2fsck, debugfs), [`mount`] (mounts that
 //! end with their value), [`tree`] (the fingerprint of a directory tree, and the difference of two), [`workload`]
 //! (operations from a seed), [`differential`] (the same workload through a mount under test and through the kernel,
-//! compared), [`kinds`] (the images to try).
+//! compared), [`kinds`] (the images to try), [`latency`] (clients beside a large write, in virtual time).
 //!
 //! What it does not do: run in production; nothing here is a dependency of a crate outside its tests.
 //!
@@ -18,6 +18,7 @@ pub mod crash;
 pub mod differential;
 pub mod error;
 pub mod kinds;
+pub mod latency;
 pub mod mount;
 pub mod oracle;
 pub mod sched;

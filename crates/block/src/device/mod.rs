@@ -2,7 +2,8 @@
 //!
 //! Main types: [`BlockDevice`]; the leaves [`MemDevice`] (sparse memory) and [`FileDevice`] (image files and block
 //! devices); the wrappers [`CrashDevice`] (what a power cut could leave), [`FaultyDevice`] (requests that fail),
-//! [`HeldDevice`] (requests that stand still until they are told to go on), [`TracedDevice`] (records of requests),
+//! [`HeldDevice`] (requests that stand still until they are told to go on), [`LateDevice`] (bios that complete late and
+//! in any order), [`RateDevice`] (so many bytes per second), [`TracedDevice`] (records of requests),
 //! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`GateDevice`] (changes
 //! that wait while nobody knows whose the device is).
 //!
@@ -19,6 +20,7 @@ mod gate;
 mod held;
 mod late;
 mod mem;
+mod rate;
 mod stats;
 mod traced;
 mod window;
@@ -34,6 +36,7 @@ pub use gate::{GateDevice, Shut};
 pub use held::{Catch, HeldDevice, Request};
 pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;
+pub use rate::RateDevice;
 pub use stats::{IoCounters, IoStats};
 pub use traced::{TraceRecord, TracedDevice};
 pub use window::{OffsetDevice, ReadOnlyDevice};

@@ -22,7 +22,7 @@ use super::core::{Answer, Class, Core, Counts, Host, Next, Reclaimer, Room, Vict
 use super::frame::{FrameId, Key, OwnerId, Touches};
 use super::policy::ReclaimPolicy;
 
-static CLASS: LockClass = LockClass::new("reclaim", 211);
+static CLASS: LockClass = LockClass::new("reclaim", 213);
 static OWNERS_CLASS: LockClass = LockClass::new("frame owners", 94);
 
 /// So many frames that their owners keep, and none that goes, end an attempt.

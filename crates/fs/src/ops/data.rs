@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
 use extant_block::{AlignedBuf, BioFlags};
-use extant_cache::WriteRefused;
+use extant_cache::{AddressSpaceOps, WriteRefused};
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
@@ -208,30 +208,39 @@ impl Filesystem {
         }
         inode.set_closed(false);
         let losses = inode.pages.losses();
-        let mut done = 0;
+        let (mut done, mut dirtied) = (0, 0);
         while done < data.len() {
             match self.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
-                Ok(n) => done += n,
+                Ok((n, newly)) => (done, dirtied) = (done + n, dirtied + newly),
                 // What is written stays. Whoever comes again with the rest is told then.
                 Err(e) if done > 0 && e.is_no_space() => break,
                 Err(e) => return Err(e),
             }
         }
-        self.flusher.throttle(!self.options.threads);
+        self.pause_writer(inode, dirtied);
         self.budget.relieve();
         self.honour_sync_of_data(inode, losses)?;
         Ok(done)
     }
 
-    /// Writes as much as there is space for at once, at least a byte; returns how much.
-    fn write_once(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
+    /// Who has dirtied so much pauses for it; without a thread that writes it, does so. No lock or handle is held.
+    fn pause_writer(&self, inode: &Inode, bytes: u64) {
+        match self.options.threads {
+            true => self.flusher.throttle(inode.listed(), bytes, self.bulk.rate()),
+            false => self.flusher.throttle_alone(),
+        }
+    }
+
+    /// Writes as much as there is space for at once, at least a byte; returns how much, and the bytes of blocks that
+    /// became dirty.
+    fn write_once(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
         let _exclusive = inode.rw.write();
         let appends = flags.from_cache || pos >= inode.size();
         self.may_change(inode, if appends { Change::Append } else { Change::Write })?;
         if flags.kill_privileges {
             self.kill_privileges(inode)?;
         }
-        let n = self.write_locked(inode, pos, data)?;
+        let written = self.write_locked(inode, pos, data)?;
         if !flags.keep_times {
             let now = self.now();
             let mut m = inode.meta.write();
@@ -241,12 +250,12 @@ impl Filesystem {
             drop(m);
             self.note_dirty(inode, 0);
         }
-        Ok(n)
+        Ok(written)
     }
 
-    /// Returns how much was written, at least a byte. The caller holds the inode's lock exclusively; the range is
+    /// As [`Filesystem::write_once`]. The caller holds the inode's lock exclusively; the range is
     /// within the format's limits.
-    fn write_locked(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
+    fn write_locked(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<(usize, u64)> {
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
         let end = pos + data.len() as u64;
@@ -267,7 +276,7 @@ impl Filesystem {
                 self.write_and_wait(inode);
             }
             self.settle_disk_size(inode, pos)?;
-            self.write_through(inode, pos, data)
+            Ok((self.write_through(inode, pos, data)?, 0))
         } else {
             self.stats.writes_delayed.inc();
             self.write_delayed(inode, pos, data)
@@ -290,8 +299,9 @@ impl Filesystem {
         }
     }
 
-    /// Into folios: as much as blocks can be promised for, which is at least a byte; returns how much.
-    pub(crate) fn write_delayed(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
+    /// Into folios: as much as blocks can be promised for, which is at least a byte; returns how much, and the bytes of
+    /// blocks that became dirty.
+    pub(crate) fn write_delayed(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<(usize, u64)> {
         let bits = self.geo.block_bits;
         let bs = 1u64 << bits;
         let (old, end) = (inode.size(), pos + data.len() as u64);
@@ -316,7 +326,7 @@ impl Filesystem {
             match inode.pages.write(pos, &data[..n], &fills, inode.size_cell(), losses) {
                 Ok(newly) => {
                     self.note_dirty(inode, newly);
-                    return Ok(n);
+                    return Ok((n, newly));
                 }
                 Err(refused) => {
                     self.break_promises(inode, promised);

@@ -1,7 +1,7 @@
 //! One run of blocks for small files that are written one after the other, so that they lie side by side whoever else
 //! writes meanwhile, and fill whole requests.
 //!
-//! Main type: [`Together`], part of a plug ([`super::writeback::WritebackPlug`]). With the first of them the blocks of
+//! Main type: [`Together`], part of a plug (`ops/writeback/plug.rs`). With the first of them the blocks of
 //! those that follow are chosen ([`extant_mballoc::Allocator::choose_with`]; the policy may say no). What is left when
 //! the plug is sent is free again: nobody waits for space that a plug holds.
 //!

@@ -5,16 +5,16 @@
 //! on the device, one handle marks the blocks used, maps or converts them, and moves the size on disk. So whatever is
 //! cut off or fails leaves nothing that points to blocks without their data, and a commit waits for no data.
 //!
-//! Main types: [`WritebackPlug`] (inodes written together: their requests are held back until neighbours have met),
-//! [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be read from the
-//! device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the
-//! size on disk never passes over data that is not there).
+//! Main types: [`plug::WritebackPlug`] (inodes written together: their requests are held back until neighbours have
+//! met), [`Batch`] (what was taken at once; it owns its blocks through a [`WritebackToken`] until they can be read from
+//! the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on
+//! disk never passes over data that is not there).
 //!
 //! Who retires: the thread that wrote, if all its requests have completed by then (an image file that the kernel
 //! caches), or if it waits for them; else a thread of its own, which completions wake ([`Filesystem::retire_step`]),
-//! because it takes a handle. Who waits for nothing ([`WritebackPlug::impatient`]) leaves to that thread what he has no
-//! handle for. A batch that needs none (overwrites) is retired where it completes. Without threads
-//! whoever wrote waits.
+//! because it takes a handle. Who waits for nothing ([`plug::WritebackPlug::impatient`]) leaves to that thread what he
+//! has no handle for. A batch that needs none (overwrites) is retired where it completes. Without threads whoever wrote
+//! waits.
 //!
 //! # Locking
 //! `inode writeback` (25) while blocks are chosen and requests are sent; not until they complete: who must know that
@@ -22,14 +22,15 @@
 //! that lock, or for tokens, with requests in a plug: it may be those that the other waits for. `batches` (202) and
 //! `completed batches` (203) are leaves.
 
+mod plug;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, Waiter};
-use extant_block::queue::Plug;
-use extant_block::{Bio, BioFlags, BioVec, Completion};
+use extant_block::BioVec;
 use extant_cache::{AddressSpaceOps, DirtyRun, Epoch, Listed, RunCompletion, WritebackToken};
 use extant_journal::Handle;
 use extant_mballoc::Chosen;
@@ -39,15 +40,8 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::Progress;
-use crate::map::es::EsState;
 use crate::ops::credits;
-use crate::ops::mapping::Want;
-use crate::ops::no_space;
-use crate::ops::together::Together;
-use crate::reserve::Caller;
 
-/// Blocks taken from the address space at once.
-const BATCH_BLOCKS: u64 = 4096;
 static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);
 static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
 static FAILED_CLASS: LockClass = LockClass::new("failed pieces", 204);
@@ -96,6 +90,8 @@ pub(crate) struct Batch {
     size: u64,
     /// Requests that have not completed, and the sender.
     pending: AtomicU32,
+    /// Its requests pass the mount's [`extant_cache::BulkWindow`]: known when they are sent.
+    bulk: AtomicBool,
     /// No handle is needed: neither the map nor the size on disk changes.
     plain: bool,
     failed: Mutex<Vec<(usize, extant_block::Error)>>,
@@ -195,308 +191,6 @@ impl AddressSpaceOps for Inode {
     }
 }
 
-/// An inode that is not on its way, and what is in the way.
-pub(crate) type Left<'f> = (&'f Arc<Inode>, Later);
-
-/// What a plug holds at most before it is sent: requests that wait are data that no fsync sees, and memory.
-const PLUG_BYTES_MAX: u64 = 4 << 20;
-const PLUG_INODES_MAX: usize = 1024;
-
-/// Inodes that are written together. Their requests are held back, so that neighbours on the device meet in one, also
-/// those of different inodes. Dropping it sends what it holds.
-pub(crate) struct WritebackPlug<'f> {
-    fs: &'f Filesystem,
-    why: WritebackReason,
-    plug: Plug<'f>,
-    /// Batches whose requests it may hold; this is their sender.
-    batches: Vec<Arc<Batch>>,
-    bytes: u64,
-    /// Who wrote waits for the last requests himself, and retires them, so that no other thread has to be woken.
-    waits: bool,
-    /// Who writes goes on instead of waiting: not for an inode, nor for space, nor for a handle.
-    impatient: bool,
-    /// Inodes whose dirty data has been taken, and whose times are still to be looked at.
-    inodes: Vec<Arc<Inode>>,
-    together: Together<'f>,
-}
-
-impl<'f> WritebackPlug<'f> {
-    /// The caller waits for what he wrote in any case.
-    pub(crate) fn waiting(mut self) -> Self {
-        self.waits = true;
-        self
-    }
-
-    /// The caller waits for nothing ([`WritebackPlug::try_write_pages`]), unless there is nobody to do it for him.
-    pub(crate) fn impatient(mut self) -> Self {
-        self.impatient = self.fs.options.threads;
-        self
-    }
-
-    /// [`WritebackPlug::try_write_pages`] of all of these. Returns those that are on their way now, and those that are
-    /// not, with what is in the way.
-    pub(crate) fn try_write_all(&mut self, inodes: &'f [Arc<Inode>]) -> (Vec<&'f Arc<Inode>>, Vec<Left<'f>>) {
-        let (mut begun, mut left) = (Vec::new(), Vec::new());
-        for (at, inode) in inodes.iter().enumerate() {
-            self.together.expect(&inodes[at + 1..]);
-            match self.try_write_pages(inode) {
-                Ok(()) => begun.push(inode),
-                Err(later) => left.push((inode, later)),
-            }
-        }
-        self.together.expect(&[]);
-        (begun, left)
-    }
-
-    /// Why the next ones are written.
-    pub(crate) fn because(&mut self, why: WritebackReason) {
-        self.why = why;
-    }
-
-    /// Starts writing everything dirty of the inode. Errors are recorded with it, for its fsync.
-    pub(crate) fn write_pages(&mut self, inode: &Arc<Inode>) {
-        debug_assert!(!self.impatient);
-        if self.try_write_pages(inode).is_err() {
-            self.send();
-            let _wb = inode.wb.lock();
-            let _ = self.write_pages_locked(inode); // all: it waits
-        }
-    }
-
-    /// The same, unless somebody else is at it; if the plug is impatient, what can be done without waiting.
-    pub(crate) fn try_write_pages(&mut self, inode: &Arc<Inode>) -> std::result::Result<(), Later> {
-        let written = {
-            let _wb = inode.wb.try_lock().ok_or(Later::Locked)?;
-            self.write_pages_locked(inode)
-        };
-        if self.inodes.len() >= PLUG_INODES_MAX {
-            self.send();
-        }
-        written
-    }
-
-    fn write_pages_locked(&mut self, inode: &Arc<Inode>) -> std::result::Result<(), Later> {
-        let written = self.take_and_write(inode, 0, u64::MAX);
-        self.inodes.push(inode.clone());
-        written
-    }
-
-    /// Starts writing the blocks of `[from, to)` that are dirty now; what is dirtied behind the write is left for
-    /// another call. Waits for a block whose earlier write is on its way. The caller holds the inode's writeback lock.
-    pub(crate) fn write_dirty(&mut self, inode: &Arc<Inode>, from: u64, to: u64) {
-        debug_assert!(!self.impatient);
-        let _ = self.take_and_write(inode, from, to); // all: it waits
-    }
-
-    fn take_and_write(&mut self, inode: &Arc<Inode>, mut from: u64, to: u64) -> std::result::Result<(), Later> {
-        while inode.pages.dirty_bytes() > 0 {
-            // Opened before anything is taken: at no moment is a block neither dirty nor owned.
-            let token = inode.writes.open();
-            let taken = inode.pages.take_dirty(from, to, BATCH_BLOCKS, inode.size_cell());
-            let blocks: u64 = taken.runs.iter().map(|r| u64::from(r.blocks)).sum();
-            self.fs.flusher.taken(blocks << self.fs.geo.block_bits);
-            match taken.runs.last() {
-                Some(last) => from = last.start + u64::from(last.blocks),
-                None if taken.blocked => {
-                    drop(token);
-                    if self.impatient {
-                        return Err(Later::OnItsWay(inode.writes.epoch()));
-                    }
-                    self.send();
-                    inode.writes.wait();
-                    continue;
-                }
-                None => break,
-            }
-            self.write_batch(inode, taken.runs, taken.size, token)?;
-            if self.bytes >= PLUG_BYTES_MAX || self.batches.len() >= PLUG_INODES_MAX {
-                self.send();
-            }
-            if blocks < BATCH_BLOCKS && !taken.blocked {
-                break; // that was all; what is dirty now is newer
-            }
-        }
-        Ok(())
-    }
-
-    /// Chooses blocks, and holds the requests back.
-    fn write_batch(
-        &mut self,
-        inode: &Arc<Inode>,
-        runs: Vec<DirtyRun>,
-        size: u64,
-        token: WritebackToken,
-    ) -> std::result::Result<(), Later> {
-        let (fs, mut pieces, mut requests) = (self.fs, Vec::new(), Vec::new());
-        let mut before: Option<(u32, BlockNr)> = None;
-        let mut later = Ok(());
-        for run in runs {
-            let mut done = 0;
-            if later.is_err() {
-                fs.put_back(inode, run.start, run.blocks);
-                continue;
-            }
-            while done < run.blocks {
-                let lblk = LogicalBlock(run.start as u32 + done);
-                let after = before.filter(|(next, _)| *next == lblk.0).map(|(_, block)| block);
-                match self.place_piece(inode, lblk, run.blocks - done, after) {
-                    Ok((piece, block)) => {
-                        fs.add_requests(&mut requests, pieces.len(), &piece, block, &run, done);
-                        done += piece.len;
-                        before = Some((lblk.0 + piece.len, BlockNr(block.0 + u64::from(piece.len) - 1)));
-                        pieces.push(piece);
-                    }
-                    Err(e) if self.impatient && no_space::may_come(&e) => {
-                        fs.put_back(inode, u64::from(lblk.0), run.blocks - done);
-                        later = Err(Later::NoSpace);
-                        break;
-                    }
-                    Err(e) => {
-                        // What is left of the run has no place.
-                        fs.lose(inode, &Piece { lblk, len: run.blocks - done, then: Then::Nothing }, e);
-                        break;
-                    }
-                }
-            }
-        }
-        if pieces.is_empty() {
-            return later;
-        }
-        let end = pieces.last().map_or(0, |p| fs.end_of(p, size));
-        let plain = pieces.iter().all(|p| matches!(p.then, Then::Nothing)) && inode.meta.read().desc.size >= end;
-        let batch = Arc::new(Batch {
-            inode: inode.clone(),
-            size,
-            pending: AtomicU32::new(requests.len() as u32 + 1),
-            plain,
-            failed: Mutex::new(&FAILED_CLASS, Vec::new()),
-            work: Mutex::new(&FAILED_CLASS, Some((pieces, token))),
-            waited: AtomicBool::new(false),
-            complete: Waiter::new(),
-        });
-        inode.batches.0.lock().batches.push_back(batch.clone());
-        self.batches.push(batch.clone());
-        for Request { piece, offset, vecs } in requests {
-            let batch = batch.clone();
-            let done = move |c: Completion| {
-                if let Err(e) = c.result {
-                    batch.failed.lock().push((piece, e));
-                }
-                batch.request_done();
-            };
-            let bio = Bio::write(offset, vecs, BioFlags::empty(), Box::new(done));
-            self.bytes += bio.len;
-            self.plug.submit(bio);
-        }
-        later
-    }
-
-    /// Where the blocks from `lblk` on go: a piece of at most `max` that share one state, and its first block.
-    fn place_piece(
-        &mut self,
-        inode: &Arc<Inode>,
-        lblk: LogicalBlock,
-        max: u32,
-        after: Option<BlockNr>,
-    ) -> Result<(Piece, BlockNr)> {
-        let fs = self.fs;
-        let (len, state) = fs.status(inode, lblk, max)?;
-        let want = match state {
-            EsState::Written(block) => {
-                fs.check_data_range(inode, block, len)?;
-                return Ok((Piece { lblk, len, then: Then::Nothing }, block));
-            }
-            EsState::Unwritten(block) => {
-                fs.check_data_range(inode, block, len)?;
-                return Ok((Piece { lblk, len, then: Then::Convert }, block));
-            }
-            EsState::Delayed => {
-                if let Some(chosen) = self.together.take(fs, inode, len, self.why) {
-                    let block = chosen.start;
-                    return Ok((Piece { lblk, len, then: Then::Map(chosen) }, block));
-                }
-                let most = PLUG_BYTES_MAX.saturating_sub(self.bytes) >> fs.geo.block_bits;
-                Want::Promised { more: self.together.wanted_beside(fs, inode, len, most) }
-            }
-            EsState::Hole => Want::Written,
-        };
-        let mut tries = 0;
-        loop {
-            // Whether the writer may have the space was asked when it was promised.
-            match Caller::ROOT.run(|| fs.choose_blocks(inode, lblk, len, want, after, self.why)) {
-                Ok((chosen, rest)) => {
-                    let block = chosen.start;
-                    if let Want::Promised { more } = want {
-                        self.together.keep(fs, inode, rest, more, self.why);
-                    }
-                    return Ok((Piece { lblk, len: chosen.len, then: Then::Map(chosen) }, block));
-                }
-                Err(e) if self.impatient => return Err(e),
-                Err(e) => {
-                    // What is held back may be what keeps the space.
-                    self.send();
-                    fs.bring_space(e, &mut tries, &mut None)?;
-                }
-            }
-        }
-    }
-
-    /// Sends what is held back, retires what has completed by then, and writes the times that are still to be written.
-    pub(crate) fn send(&mut self) {
-        self.send_and(!self.fs.options.threads);
-    }
-
-    fn send_and(&mut self, wait: bool) {
-        let fs = self.fs;
-        self.together.give_back(fs);
-        match wait {
-            true => self.plug.unplug_and_wait(),
-            false => self.plug.unplug(),
-        }
-        self.bytes = 0;
-        for batch in std::mem::take(&mut self.batches) {
-            if wait {
-                batch.wait_for_requests();
-            }
-            if batch.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-                match self.impatient {
-                    true => fs.retire_without_waiting(&batch.inode),
-                    false => fs.retire_ready(&batch.inode),
-                }
-            }
-        }
-        for inode in std::mem::take(&mut self.inodes) {
-            if fs.times_wait(&inode) {
-                // Who frees the inode waits for this, or has taken its last name before the second look: else its
-                // number could be somebody else's by the time it is written.
-                let token = inode.writes.open();
-                if fs.times_wait(&inode) {
-                    let handle = if self.impatient { fs.try_start(credits::INODE) } else { None };
-                    match handle {
-                        None if self.impatient => {
-                            fs.retire_later(inode, Some(token));
-                            continue;
-                        }
-                        handle => fs.write_times(&inode, handle),
-                    }
-                }
-            }
-            fs.flusher.settled(u64::from(inode.ino.0), &*inode);
-        }
-    }
-}
-
-impl Drop for WritebackPlug<'_> {
-    fn drop(&mut self) {
-        // After a panic below, what was to complete may never do so.
-        if !std::thread::panicking() {
-            self.send_and(self.waits || !self.fs.options.threads);
-        } else if self.fs.options.threads {
-            self.send_and(false);
-        }
-    }
-}
-
 /// One request to send: where, what, and for which piece.
 struct Request {
     piece: usize,
@@ -505,32 +199,6 @@ struct Request {
 }
 
 impl Filesystem {
-    /// Starts to write inodes together.
-    pub(crate) fn writeback_plug(&self, why: WritebackReason) -> WritebackPlug<'_> {
-        let plug = Plug::new(&*self.dev);
-        let (batches, inodes) = (Vec::new(), Vec::new());
-        WritebackPlug {
-            fs: self,
-            why,
-            plug,
-            batches,
-            bytes: 0,
-            waits: false,
-            impatient: false,
-            inodes,
-            together: Together::default(),
-        }
-    }
-
-    /// Starts writing everything dirty of the inodes, in this order. Errors are recorded with them, for their fsyncs.
-    pub(crate) fn write_inodes(&self, inodes: &[Arc<Inode>], why: WritebackReason) {
-        let mut plug = self.writeback_plug(why);
-        // Two who write the same at once share the work instead of walking behind each other.
-        for (inode, _) in plug.try_write_all(inodes).1 {
-            plug.write_pages(inode);
-        }
-    }
-
     /// Whether times are still to be written. Those of an inode without a name, which no crash leaves to anybody, are
     /// not: while the mount is frozen they would wait for the thaw.
     fn times_wait(&self, inode: &Inode) -> bool {

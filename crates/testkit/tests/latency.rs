@@ -1,0 +1,95 @@
+//! A large background write disturbs nobody: `extant_testkit::latency`, in virtual time.
+//!
+//! Each cache size with each rate of the device, twenty seeds: two of them here, the rest in the soak.
+//! `EXTANT_LATENCY_SEEDS` says how many `survey` prints.
+
+use std::time::Duration;
+
+use extant_testkit::latency::{Figures, Operation, PIECE_BYTES, Setting, measure};
+
+const MIB: u64 = 1 << 20;
+const MS: u64 = 1_000_000;
+
+/// Whether it is asserted that reads of a file which was read before and fits into the cache never reach the device.
+/// That is reclaim's business, not pacing's.
+const HOT_READS_STAY_CACHED: bool = false;
+
+fn settings(seed: u64) -> impl Iterator<Item = Setting> {
+    let cells = [(64, 25), (64, 100), (256, 25), (256, 100)];
+    cells.into_iter().map(move |(cache_mib, megabytes)| Setting {
+        cache_bytes: cache_mib * MIB,
+        rate: megabytes * 1_000_000,
+        seed,
+        time: Duration::from_secs(10),
+    })
+}
+
+/// What does not hold of the figures.
+fn broken(setting: &Setting, figures: &Figures) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut bar = |what: &str, value: u64, most: u64| {
+        if value > most {
+            broken.push(format!("{what}: {value}, at most {most}"));
+        }
+    };
+    let max = |operation| figures.of(operation).max_ns();
+    bar("a write of 1 MiB, ns", max(Operation::Stream), PIECE_BYTES * 1_000_000_000 / setting.rate + 100 * MS);
+    bar("a write of 4 KiB, ns", max(Operation::Write), 100 * MS);
+    bar("p99 of fsyncs, ns", figures.of(Operation::WriteAndSync).quantile_ns(990), 250 * MS);
+    bar("a read that misses, ns", max(Operation::ReadCold), 150 * MS);
+    bar("lookup and stat, ns", max(Operation::Stat), 250 * MS);
+    bar("create, ns", max(Operation::Create), 250 * MS);
+    // Bulk data, and a request of each other client.
+    let window = setting.rate * 70 / 1000 + MIB / 2;
+    bar("bytes that wait for the device", figures.waiting_bytes_max, window.max(PIECE_BYTES));
+    bar("memory, bytes", figures.used_max, figures.limit + MIB);
+    bar("the rate that the stream does not get, permille", 1000u64.saturating_sub(figures.stream_permille), 30);
+    if HOT_READS_STAY_CACHED {
+        bar("hot reads that reach the device", figures.of(Operation::ReadHot).reached, 0);
+    }
+    broken
+}
+
+fn check(seeds: impl Iterator<Item = u64>) {
+    let mut failed = Vec::new();
+    for setting in seeds.flat_map(settings) {
+        let figures = measure(setting);
+        let broken = broken(&setting, &figures);
+        if !broken.is_empty() {
+            failed.push(format!("{setting:?}: {}\n{figures}", broken.join("; ")));
+        }
+    }
+    assert!(failed.is_empty(), "{} runs fail:\n{}", failed.len(), failed.join("\n"));
+}
+
+#[test]
+fn a_stream_delays_nobody_beyond_the_bars() {
+    check(1..=2);
+}
+
+#[test]
+#[ignore = "long: eighteen more seeds, a minute"]
+fn soak_a_stream_delays_nobody_beyond_the_bars() {
+    check(3..=20);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_figures() {
+    for setting in settings(7).take(2) {
+        let figures = measure(setting);
+        assert_eq!(figures, measure(setting));
+        assert_ne!(figures.fingerprint, measure(Setting { seed: 8, ..setting }).fingerprint);
+    }
+}
+
+/// Says what there is.
+#[test]
+#[ignore = "a tool: the figures of each setting"]
+fn survey() {
+    let seeds = std::env::var("EXTANT_LATENCY_SEEDS").map_or(1, |v| v.parse().expect("a number"));
+    for setting in (1..=seeds).flat_map(settings) {
+        let figures = measure(setting);
+        println!("cache {} MiB, {} MB/s: {figures}", setting.cache_bytes / MIB, setting.rate / 1_000_000);
+        broken(&setting, &figures).iter().for_each(|bar| println!("  BROKEN {bar}"));
+    }
+}
