@@ -4,7 +4,7 @@
 //! the directory shown as the root (inode 2, unless a subdirectory was asked for) is nodeid 1, as the protocol wants
 //! it; inode 1 (bad blocks) has no name and so no nodeid.
 //!
-//! A known inode costs number, generation and count ([`Nodes::table_bytes`]), and may leave memory: the next request
+//! A known inode costs number, generation and count, 48 bytes at most, and may leave memory: the next request
 //! reads it again, and the generation tells it from others that have had its number. An entry holds an [`InodeRef`] as
 //! long as its end would lose something:
 //! - The inode has no name. It keeps its content, and its number is not given to another inode, until the kernel has
@@ -278,3 +278,7 @@ impl Drop for InUse<'_> {
         self.nodes.keep(self.nodeid, &self.inode, self.most);
     }
 }
+
+#[cfg(test)]
+#[path = "nodes_tests.rs"]
+mod tests;
