@@ -104,6 +104,11 @@ impl<E: Clone> ErrorSequence<E> {
         self.last.lock().error.clone()
     }
 
+    /// Whether an error was ever recorded: some openers or processes may not have been told of it.
+    pub fn has_recorded(&self) -> bool {
+        self.counter.load(Ordering::Acquire) != SEEN
+    }
+
     /// Whether there is an error of which nobody has been told.
     pub fn is_unseen(&self) -> bool {
         self.counter.load(Ordering::Acquire) & SEEN == 0
@@ -180,12 +185,12 @@ mod tests {
     fn every_opener_is_told_once() {
         let s = ErrorSequence::default();
         let (a, b) = (s.opener(), s.opener());
-        assert_eq!((s.check(&a), s.newest()), (None, None));
+        assert_eq!((s.check(&a), s.newest(), s.has_recorded()), (None, None, false));
         s.record("first");
         assert_eq!(s.newest(), Some("first"), "which tells nobody");
         assert!(s.is_unseen());
         assert_eq!((s.check(&a), s.check(&a)), (Some("first"), None));
-        assert!(!s.is_unseen());
+        assert!(!s.is_unseen() && s.has_recorded());
         assert_eq!((s.check(&b), s.check(&b)), (Some("first"), None));
         assert_eq!(s.check(&s.opener()), None, "opened after it was seen");
         s.record("second");

@@ -1,55 +1,173 @@
-//! How much memory this process may use, as its control group (version 1 or 2) says.
+//! How much memory this process may use, and how much of it is left, as its control group (version 1 or 2) says.
+//!
+//! Main types: [`Group`] (the open files of the group and those that it is in), [`Room`] (what is left).
 //!
 //! # Locking
 //! None.
 
-use std::path::Path;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 /// Of what the group may have: the rest is for what the budget does not know of (stacks, replies, the page cache of the
 /// image), and for the others in the group.
 const SHARE: u64 = 4;
 /// What a mount needs.
-const LEAST: u64 = 8 << 20;
+pub const LEAST: u64 = 8 << 20;
+
+const GROUPS: &str = "/proc/self/cgroup";
+const TOP: &str = "/sys/fs/cgroup";
+
+/// The names of what one version of the memory controller says.
+struct Names {
+    limit: &'static str,
+    usage: &'static str,
+    /// Keys of `memory.stat`. Clean pages of files and such slabs are reclaimed before anybody is killed.
+    files: [&'static str; 2],
+    slabs: Option<&'static str>,
+    unclean: [&'static str; 2],
+}
+
+const V2: Names = Names {
+    limit: "memory.max",
+    usage: "memory.current",
+    files: ["inactive_file", "active_file"],
+    slabs: Some("slab_reclaimable"),
+    unclean: ["file_dirty", "file_writeback"],
+};
+
+const V1: Names = Names {
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    files: ["total_inactive_file", "total_active_file"],
+    slabs: None,
+    unclean: ["total_dirty", "total_writeback"],
+};
+
+/// More is said of a group of version 1 without a limit.
+const LIMIT_MAX: u64 = 1 << 60;
 
 /// `wanted`, or what the control group leaves room for.
 pub fn default_cache(wanted: u64) -> u64 {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    share(wanted, limit(&groups, Path::new("/sys/fs/cgroup")))
+    let groups = std::fs::read_to_string(GROUPS).unwrap_or_default();
+    share(wanted, limit(&groups, Path::new(TOP)))
 }
 
 fn share(wanted: u64, limit: Option<u64>) -> u64 {
     limit.map_or(wanted, |limit| wanted.min(limit / SHARE).max(LEAST))
 }
 
-/// The least limit of the group and those that it is in. `groups`: lines of `/proc/self/cgroup`.
-fn limit(groups: &str, top: &Path) -> Option<u64> {
+/// The folders of the group and those that it is in. `groups`: lines of `/proc/self/cgroup`.
+fn levels(groups: &str, top: &Path) -> Vec<(PathBuf, &'static Names)> {
     let of = |line: &str| {
         let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
-        let (base, file) = match controllers {
-            "" => (top.to_owned(), "memory.max"),
-            v1 if v1.split(',').any(|c| c == "memory") => (top.join("memory"), "memory.limit_in_bytes"),
+        let (base, names) = match controllers {
+            "" => (top.to_owned(), &V2),
+            v1 if v1.split(',').any(|c| c == "memory") => (top.join("memory"), &V1),
             _ => return None,
         };
         let dir = base.join(group.trim_start_matches('/'));
-        // The names of a container may not be the host's: what is not there says nothing.
         let levels = dir.ancestors().take_while(|d| d.starts_with(&base));
-        levels.filter_map(|d| std::fs::read_to_string(d.join(file)).ok()?.trim().parse::<u64>().ok()).min()
+        Some(levels.map(|dir| (dir.to_owned(), names)).collect::<Vec<_>>())
     };
-    groups.lines().filter_map(of).min()
+    groups.lines().filter_map(of).flatten().collect()
+}
+
+/// The least limit of the group and those that it is in.
+fn limit(groups: &str, top: &Path) -> Option<u64> {
+    // The names of a container may not be the host's: what is not there says nothing.
+    let of = |(dir, names): (PathBuf, &Names)| number(&std::fs::read_to_string(dir.join(names.limit)).ok()?);
+    levels(groups, top).into_iter().filter_map(of).min()
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// What a control group has left, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    pub left: u64,
+    pub limit: u64,
+}
+
+struct Level {
+    limit: File,
+    usage: File,
+    stat: Option<File>,
+    names: &'static Names,
+}
+
+impl Level {
+    fn open(dir: &Path, names: &'static Names) -> Option<Level> {
+        let open = |name| File::open(dir.join(name)).ok();
+        Some(Level { limit: open(names.limit)?, usage: open(names.usage)?, stat: open("memory.stat"), names })
+    }
+
+    /// None of a group without a limit.
+    fn room(&self) -> Option<Room> {
+        let limit = number(&read(&self.limit)?).filter(|limit| *limit < LIMIT_MAX)?;
+        let used = number(&read(&self.usage)?)?;
+        let left = limit.saturating_sub(used.saturating_sub(self.reclaimable()));
+        Some(Room { left, limit })
+    }
+
+    /// What the kernel would take back.
+    fn reclaimable(&self) -> u64 {
+        let text = self.stat.as_ref().and_then(read).unwrap_or_default();
+        let of = |key: &str| {
+            text.lines().find_map(|line| number(line.strip_prefix(key)?.strip_prefix(' ')?)).unwrap_or_default()
+        };
+        let sum = |keys: &[&str]| keys.iter().map(|key| of(key)).sum::<u64>();
+        sum(&self.names.files).saturating_sub(sum(&self.names.unclean)) + self.names.slabs.map_or(0, of)
+    }
+}
+
+/// Read with pread(2): the file stays open, and is not opened again in the sandbox.
+fn read(file: &File) -> Option<String> {
+    let mut text = [0; 8192];
+    let n = file.read_at(&mut text, 0).ok()?;
+    Some(String::from_utf8_lossy(&text[..n]).into_owned())
+}
+
+/// This process's group and those that it is in.
+pub struct Group(Vec<Level>);
+
+impl Group {
+    /// None: nobody says how much memory there is.
+    pub fn open() -> Option<Group> {
+        Group::find(&std::fs::read_to_string(GROUPS).unwrap_or_default(), Path::new(TOP))
+    }
+
+    pub fn find(groups: &str, top: &Path) -> Option<Group> {
+        let levels = levels(groups, top).into_iter();
+        let levels: Vec<_> = levels.filter_map(|(dir, names)| Level::open(&dir, names)).collect();
+        (!levels.is_empty()).then_some(Group(levels))
+    }
+
+    /// Of the group that has the least part of its limit left; None without any limit.
+    pub fn room(&self) -> Option<Room> {
+        self.0
+            .iter()
+            .filter_map(Level::room)
+            .min_by_key(|room| (u128::from(room.left) << 32) / u128::from(room.limit.max(1)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn write(top: &Path, name: &str, text: &str) {
+        let path = top.join(name);
+        std::fs::create_dir_all(path.parent().expect("has one")).expect("directory");
+        std::fs::write(path, text).expect("written");
+    }
+
     #[test]
     fn the_least_limit_counts() {
         let top = tempfile::tempdir().expect("directory");
-        let write = |name: &str, text: &str| {
-            let path = top.path().join(name);
-            std::fs::create_dir_all(path.parent().expect("has one")).expect("directory");
-            std::fs::write(path, text).expect("written");
-        };
+        let write = |name: &str, text: &str| write(top.path(), name, text);
         write("a/memory.max", "104857600\n");
         write("a/b/memory.max", "max\n");
         write("memory/c/memory.limit_in_bytes", "41943040\n");
@@ -63,5 +181,44 @@ mod tests {
         assert_eq!(share(256 << 20, of("0::/a/b")), 25 << 20);
         assert_eq!(share(256 << 20, of("12:memory:/")), 256 << 20);
         assert_eq!(share(256 << 20, Some(1 << 20)), LEAST);
+    }
+
+    #[test]
+    fn the_group_with_the_least_part_left_counts() {
+        let top = tempfile::tempdir().expect("directory");
+        let write = |name: &str, text: &str| write(top.path(), name, text);
+        write("a/memory.max", "1000\n");
+        write("a/memory.current", "700\n");
+        write("a/b/memory.max", "max\n");
+        write("a/b/memory.current", "600\n");
+        let group = Group::find("0::/a/b\n", top.path()).expect("files");
+        assert_eq!(group.room(), Some(Room { left: 300, limit: 1000 }));
+        // Limits come and go while the files are open.
+        write("a/b/memory.max", "640\n");
+        assert_eq!(group.room(), Some(Room { left: 40, limit: 640 }));
+        // Clean pages of files are no reason to shrink, what has to be written is.
+        write("a/b/memory.stat", "anon 1\ninactive_file 300\nactive_file 200\nfile_dirty 60\nfile_writeback 40\n");
+        let group = Group::find("0::/a/b\n", top.path()).expect("files");
+        assert_eq!(group.room(), Some(Room { left: 300, limit: 1000 }), "the other one is the smaller part");
+        write("a/memory.max", "max\n");
+        write("a/b/memory.max", "max\n");
+        assert_eq!(group.room(), None);
+        assert!(Group::find("0::/elsewhere\n", top.path()).is_none());
+    }
+
+    #[test]
+    fn a_group_of_version_1_says_what_is_left() {
+        let top = tempfile::tempdir().expect("directory");
+        let write = |name: &str, text: &str| write(top.path(), name, text);
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        write("memory/memory.usage_in_bytes", "5000\n");
+        write("memory/c/memory.limit_in_bytes", "1000\n");
+        write("memory/c/memory.usage_in_bytes", "900\n");
+        write(
+            "memory/c/memory.stat",
+            "inactive_file 7\ntotal_inactive_file 100\ntotal_active_file 50\ntotal_dirty 30\n",
+        );
+        let group = Group::find("4:memory:/c\n0::/\n", top.path()).expect("files");
+        assert_eq!(group.room(), Some(Room { left: 220, limit: 1000 }));
     }
 }

@@ -33,6 +33,7 @@ mod commands;
 mod content;
 mod failure;
 mod formats;
+mod headroom;
 mod holder;
 mod image;
 mod log;

@@ -31,9 +31,10 @@ use extant_lab::measure::engine::Probe;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::iterator::Signals;
 
-use crate::cgroup;
+use crate::cgroup::{self, Group};
 use crate::claim::Claim;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain, plain_text, warn};
+use crate::headroom::Watch;
 use crate::image::{self, Access, ImageSpec, Part, WRITE_THROUGH_BYTES, open_device, open_whole};
 use crate::log;
 use crate::mount_options::{self, MountConfig};
@@ -260,7 +261,8 @@ fn run(
     drop(point);
     let device = unmounter.device().map(mount_table::number);
     let status = device.and_then(|device| ServerStatus::create(&device, &job.options));
-    // Neither is possible inside the sandbox.
+    // None of these is possible inside the sandbox.
+    let group = Group::open();
     let log = if job.background {
         leave_session();
         log::Log::find(&image)
@@ -282,6 +284,8 @@ fn run(
         let dir = shown(job.dir.as_os_str().as_bytes());
         warn(&format!("{image} mounted on {dir}; to end, unmount it or press Ctrl-C"));
     }
+    let watch = watch_memory(group, server.filesystem());
+    let _watch = watch.inspect_err(|e| warn(&format!("{image}: the cache keeps its size: {e}"))).ok();
     let served = session.run();
     if let Ok(signals) = signals {
         signals.close();
@@ -295,6 +299,11 @@ fn run(
         warn(&format!("{image} unmounted"));
     }
     Ok((status, result))
+}
+
+fn watch_memory(group: Option<Group>, fs: &Arc<Filesystem>) -> std::result::Result<Watch, String> {
+    let group = group.ok_or("no control group says how much memory is left (memory.max, memory.limit_in_bytes)")?;
+    Watch::start(group, fs).map_err(|e| format!("no thread to watch the memory of the control group: {}", plain(&e)))
 }
 
 fn server_options(config: &MountConfig, root: bool) -> ServerOptions {

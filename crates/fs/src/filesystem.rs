@@ -8,7 +8,7 @@
 //! `s_umount` (4) freezing, thawing, remounting and unmounting.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -81,6 +81,9 @@ pub struct FsStats {
     pub errors: Counter,
 }
 
+/// See [`Filesystem::when_nameless`].
+pub(crate) type Nameless = Box<dyn Fn(&InodeRef) + Send + Sync>;
+
 /// A mounted file system.
 pub struct Filesystem {
     pub(crate) me: Weak<Filesystem>,
@@ -131,6 +134,8 @@ pub struct Filesystem {
     pub(crate) evicting: AtomicU32,
     /// Evictions that have ended.
     pub(crate) evicted: AtomicU64,
+    /// Called with each inode that loses its last name ([`Filesystem::when_nameless`]).
+    pub(crate) nameless: OnceLock<Nameless>,
     /// When an inode last lost its last name; 0: none has.
     pub(crate) unlinked_ns: AtomicU64,
     pub(crate) stopping: AtomicBool,
@@ -160,6 +165,12 @@ impl Filesystem {
     /// The root directory.
     pub fn root(&self) -> Result<InodeRef> {
         self.iget(InodeNr::ROOT)
+    }
+
+    /// From now on `tell` is called with each inode that loses its last name, while the operation still holds the inode
+    /// and its locks: a server may take a reference for clients that go on using the inode. Only the first call counts.
+    pub fn when_nameless(&self, tell: impl Fn(&InodeRef) + Send + Sync + 'static) {
+        let _ = self.nameless.set(Box::new(tell));
     }
 
     /// In bytes.

@@ -267,6 +267,18 @@ impl Inode {
         if self.pages.losses() == losses { Ok(()) } else { self.errors.newest().map_or(Ok(()), Err) }
     }
 
+    /// Whether a caller that will come back for the inode needs a reference meanwhile. Without one, an unlinked inode
+    /// is freed, delayed data is allocated as that of a closed file, and a lost write is forgotten once one asker has
+    /// been told. Everything else but [`Inode::has_preallocations`] can be read from the image again.
+    pub fn needs_user(&self) -> bool {
+        self.pages.dirty_bytes() > 0 || !self.writes.is_idle() || self.errors.has_recorded() || self.links() == 0
+    }
+
+    /// Whether blocks are set aside for the file's growth. The last reference gives them back.
+    pub fn has_preallocations(&self) -> bool {
+        !self.prealloc.is_empty()
+    }
+
     pub(crate) fn users(&self) -> u32 {
         self.users.load(Ordering::SeqCst)
     }

@@ -389,6 +389,7 @@ impl Parts {
             evict_idle: Condvar::new(),
             evicting: AtomicU32::new(0),
             evicted: AtomicU64::new(0),
+            nameless: OnceLock::new(),
             unlinked_ns: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             errors: ErrorSequence::default(),

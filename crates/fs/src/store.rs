@@ -72,6 +72,16 @@ impl Filesystem {
         Ok(inode)
     }
 
+    /// As [`Filesystem::iget`], for a caller that has met the inode before: `generation` tells it from others that have
+    /// had its number.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] also when the number is another inode's by now.
+    pub fn iget_again(&self, ino: InodeNr, generation: u32) -> Result<InodeRef> {
+        let inode = self.watch(self.iget(ino))?;
+        if inode.generation == generation { Ok(inode) } else { Err(Error::Stale(ino)) }
+    }
+
     /// The inode with this number, for tools that know it: also one of the file system's own, and if the mount is to
     /// rescue what there is, one that is deleted.
     ///
@@ -108,9 +118,9 @@ impl Filesystem {
             let left = self.inodes.left(ino);
             let desc = self.read_inode(ino)?;
             if desc.links == 0 {
-                // An orphan is in memory from the moment it becomes one: this one was deleted, and perhaps is being
-                // freed.
-                return Err(Error::Stale(ino));
+                // An orphan is in memory from the moment it becomes one. So this one became one since the first look,
+                // or it was deleted, and perhaps is being freed.
+                return self.inodes.find(ino).ok_or(Error::Stale(ino));
             }
             let inode = self.decoded_inode(ino, desc)?;
             if let Some(inode) = self.inodes.insert_read(inode, left) {

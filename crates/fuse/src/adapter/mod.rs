@@ -7,8 +7,8 @@
 //! What the kernel does and this does not: permissions (by mode, owner and ACL), the page cache and its writeback, the
 //! cache of names and attributes, which never expires (but for attributes of directories), because nobody else changes
 //! the device; locks; copying ranges.
-//! While a file is open the kernel keeps its inode. So all that is kept of it is which errors its opener was told of
-//! (`openers.rs`), and with `no_open` not that: its handles are all 0.
+//! While a file is open the kernel keeps its inode. With `no_open` nothing else is kept of it: its handles are all 0.
+//! Otherwise the open file holds the inode, and which of its errors its opener was told of (`openers.rs`).
 //!
 //! # Locking
 //! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2) and `fuse helper`
@@ -35,7 +35,7 @@ use extant_fs::{Caller, Cred, Filesystem, InodeRef, Mounted};
 use self::detached::Outstanding;
 pub use self::errno::errno;
 use self::helper::Helper;
-use self::nodes::Nodes;
+use self::nodes::{InUse, Node, Nodes};
 use self::openers::Openers;
 pub use self::options::ServerOptions;
 use crate::Errno;
@@ -59,11 +59,16 @@ const SPACE_HOPE_NS: u64 = 500_000_000;
 const SPACE_RETRIES: u32 = 3;
 const SPACE_PAUSE: Duration = Duration::from_millis(10);
 
+/// Of the cache, what inodes may take that are held for the kernel but need not be, and what is counted for each.
+const HELD_SHARE: u64 = 8;
+const INODE_BYTES: u64 = 1024;
+
 /// Serves one mounted file system.
 pub struct FsServer {
     fs: Mounted,
     options: ServerOptions,
-    nodes: Nodes,
+    /// Shared with the file system, which tells of inodes that lose their last name.
+    nodes: Arc<Nodes>,
     outstanding: Outstanding,
     helper: Helper,
     /// Freezes and thaws; on its own, for a job of the others may wait for what is kept back meanwhile.
@@ -101,7 +106,9 @@ impl FsServer {
         if !root.is_dir() {
             return Err(extant_fs::Error::NotDirectory);
         }
-        let nodes = Nodes::new(root);
+        let nodes = Arc::new(Nodes::new(&root));
+        let nameless = nodes.clone();
+        fs.when_nameless(move |inode| nameless.keep_nameless(inode));
         Ok(FsServer {
             fs,
             options,
@@ -158,29 +165,56 @@ impl FsServer {
         self.nodes.counts()
     }
 
+    /// Those of them that are in memory because the kernel knows them, whatever the cache has room for.
+    pub fn held_count(&self) -> usize {
+        self.nodes.held()
+    }
+
     /// Open files that the kernel names by a handle of theirs.
     pub fn open_count(&self) -> usize {
         self.openers.count()
     }
 
-    fn node(&self, nodeid: u64) -> Result<InodeRef, Errno> {
-        self.nodes.get(nodeid).ok_or(Errno::STALE)
+    /// How many inodes may be held for the kernel, while they can be let go of.
+    fn most_held(&self) -> usize {
+        (self.fs.budget().limit() / HELD_SHARE / INODE_BYTES) as usize
+    }
+
+    fn node(&self, nodeid: u64) -> Result<InUse<'_>, Errno> {
+        self.known(nodeid)?.ok_or(Errno::STALE)
+    }
+
+    /// The inode behind a nodeid; `None` if the kernel was not told of it.
+    fn known(&self, nodeid: u64) -> Result<Option<InUse<'_>>, Errno> {
+        let inode = match (self.nodes.get(nodeid), self.nodes.ino_of(nodeid)) {
+            (Some(Node::Held(inode)), _) => inode,
+            (Some(Node::Known { generation }), Some(ino)) => {
+                self.fs.iget_again(ino, generation).map_err(|e| errno(&e))?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(self.in_use(nodeid, inode)))
+    }
+
+    fn in_use(&self, nodeid: u64, inode: InodeRef) -> InUse<'_> {
+        InUse { inode, nodes: &self.nodes, nodeid, most: self.most_held() }
     }
 
     /// An inode by number, as handles name them: the kernel may ask for one that it was never told of, and what is not
     /// reachable by any name is refused.
-    fn node_by_number(&self, nodeid: u64) -> Result<InodeRef, Errno> {
-        if let Some(inode) = self.nodes.get(nodeid) {
+    fn node_by_number(&self, nodeid: u64) -> Result<InUse<'_>, Errno> {
+        if let Some(inode) = self.known(nodeid)? {
             return Ok(inode);
         }
         let ino = self.nodes.ino_of(nodeid).ok_or(Errno::STALE)?;
         if ino.0 < self.fs.geometry().first_ino || !self.fs.geometry().contains_inode(ino) {
             return Err(Errno::STALE);
         }
-        self.fs.iget(ino).map_err(|e| match errno(&e) {
+        let inode = self.fs.iget(ino).map_err(|e| match errno(&e) {
             Errno::UCLEAN | Errno::OPNOTSUPP => Errno::STALE,
             other => other,
-        })
+        })?;
+        Ok(self.in_use(nodeid, inode))
     }
 
     fn note_unlink(&self) {
@@ -228,11 +262,11 @@ impl FsServer {
     }
 
     /// Tells the kernel of an inode, and counts it unless that fails.
-    fn answer_entry(&self, inode: InodeRef, reply: ReplyEntry) {
+    fn answer_entry(&self, inode: &InodeRef, reply: ReplyEntry) {
         let Some(nodeid) = self.nodes.nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
-        let entry = self.entry(nodeid, &inode);
+        let entry = self.entry(nodeid, inode);
         // Counted first: the kernel may forget before this thread goes on.
-        self.nodes.add(nodeid, inode);
+        self.nodes.add(nodeid, inode, self.most_held());
         if reply.ok(&entry).is_err() {
             self.nodes.forget(nodeid, 1);
         }
@@ -269,6 +303,7 @@ impl FsServer {
         self.thaw();
         self.outstanding.wait();
         *self.notifier.lock() = None;
+        self.openers.clear();
         self.nodes.clear();
         let result = self.fs.unmount();
         *self.unmount_result.lock() = Some(result);

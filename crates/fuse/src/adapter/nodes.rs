@@ -1,14 +1,27 @@
 //! The inodes that the kernel knows, and how often it was told of each.
 //!
-//! Main types: [`Nodes`]. A nodeid is the inode's number, except that the directory shown as the root (inode 2, unless
-//! a subdirectory was asked for) is nodeid 1, as the protocol wants it; inode 1 (bad blocks) has no name and so no
-//! nodeid.
+//! Main types: [`Nodes`], [`InUse`] (an inode while a request works on it). A nodeid is the inode's number, except that
+//! the directory shown as the root (inode 2, unless a subdirectory was asked for) is nodeid 1, as the protocol wants
+//! it; inode 1 (bad blocks) has no name and so no nodeid.
 //!
-//! As long as an entry is here, it holds an [`InodeRef`]: an unlinked inode keeps its content, and its number is not
-//! given to another, until the kernel has forgotten all that it was told.
+//! A known inode costs number, generation and count, 48 bytes at most, and may leave memory: the next request
+//! reads it again, and the generation tells it from others that have had its number. An entry holds an [`InodeRef`] as
+//! long as its end would lose something:
+//! - The inode has no name. It keeps its content, and its number is not given to another inode, until the kernel has
+//!   forgotten it. The operation that takes the last name asks for the reference ([`Nodes::keep_nameless`]).
+//! - It has dirty data, or lost some, which every opener must be told of.
+//! - It has preallocated blocks, which the next of many small writes will ask for.
+//!
+//! A request takes the reference when it ends. References are let go of when there are many: each operation that adds
+//! one then looks at the next few, in the order of their numbers, and spares an inode that was used since the last
+//! round. Preallocated blocks are given back with that.
 //!
 //! # Locking
-//! One leaf lock per shard (`fuse nodes`, 150). References are dropped outside of it.
+//! One leaf lock per shard (`fuse nodes`, 150). References are dropped and inodes are looked at outside of it.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as HeldEntry;
+use std::ops::{Bound, Deref};
 
 use extant_base::hash::{HashMap, shard_of};
 use extant_base::sync::{LockClass, Mutex};
@@ -19,18 +32,79 @@ use crate::abi::ROOT_ID;
 
 static CLASS: LockClass = LockClass::new("fuse nodes", 150);
 const SHARD_BITS: u32 = 6;
+const ROOT: u32 = ROOT_ID as u32;
+/// Held inodes that one operation looks at, when there are many.
+const LOOKS: u32 = 2;
+/// A table that is as empty as this gives memory back.
+const SPARSE: usize = 4;
+/// Smaller tables stay.
+const TABLE_LEAST: usize = 64;
 
-struct Node {
-    inode: InodeRef,
+/// Packed: a million of these are known after a walk through a tree.
+#[derive(Clone, Copy)]
+#[repr(Rust, packed(4))]
+struct Known {
+    generation: u32,
     /// How often the kernel was told of it and has not forgotten.
     lookups: u64,
 }
 
-type Shard = HashMap<u64, Node>;
+struct Held {
+    inode: InodeRef,
+    /// Since the hand went by.
+    used: bool,
+}
+
+#[derive(Default)]
+struct Shard {
+    known: HashMap<u32, Known>,
+    /// Of them.
+    held: BTreeMap<u32, Held>,
+    /// The one that was looked at last.
+    hand: u32,
+}
+
+impl Shard {
+    fn is_known(&self, id: u32, generation: u32) -> bool {
+        self.known.get(&id).is_some_and(|known| known.generation == generation)
+    }
+
+    fn hold(&mut self, id: u32, inode: &InodeRef) {
+        match self.held.entry(id) {
+            HeldEntry::Occupied(mut held) => held.get_mut().used = true,
+            HeldEntry::Vacant(place) => drop(place.insert(Held { inode: inode.clone(), used: true })),
+        }
+    }
+
+    /// The next held inode, if it was not used since the last round.
+    fn turn(&mut self) -> Option<(u32, InodeRef)> {
+        let behind = (Bound::Excluded(self.hand), Bound::Unbounded);
+        let next = self.held.range(behind).next().or_else(|| self.held.first_key_value());
+        let (id, was_used) = next.map(|(id, held)| (*id, held.used))?;
+        self.hand = id;
+        let held = self.held.get_mut(&id)?;
+        held.used = false;
+        (!was_used && id != ROOT).then(|| (id, held.inode.clone()))
+    }
+
+    /// Lets go of an inode of [`Shard::turn`], unless a request has asked for it meanwhile.
+    fn let_go(&mut self, id: u32) -> Option<Held> {
+        if self.held.get(&id).is_some_and(|held| held.used) { None } else { self.held.remove(&id) }
+    }
+}
 
 /// On its own cache line.
 #[repr(align(64))]
 struct Slot(Mutex<Shard>);
+
+/// What is known of a nodeid.
+pub(super) enum Node {
+    Held(InodeRef),
+    /// To be looked for by its number.
+    Known {
+        generation: u32,
+    },
+}
 
 pub(super) struct Nodes {
     shards: Vec<Slot>,
@@ -38,11 +112,14 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// The kernel knows `root` from the beginning.
-    pub(super) fn new(root: InodeRef) -> Nodes {
+    /// The kernel knows `root` from the beginning, and never forgets it.
+    pub(super) fn new(root: &InodeRef) -> Nodes {
         let shards = (0..1 << SHARD_BITS).map(|_| Slot(Mutex::new(&CLASS, Shard::default()))).collect();
         let nodes = Nodes { shards, root: root.ino };
-        nodes.add(ROOT_ID, root);
+        let mut shard = nodes.shard(ROOT).lock();
+        shard.known.insert(ROOT, Known { generation: root.generation, lookups: 1 });
+        shard.hold(ROOT, root);
+        drop(shard);
         nodes
     }
 
@@ -60,38 +137,98 @@ impl Nodes {
         if nodeid == ROOT_ID { Some(self.root) } else { u32::try_from(nodeid).ok().map(InodeNr) }
     }
 
-    fn shard(&self, nodeid: u64) -> &Mutex<Shard> {
-        &self.shards[shard_of(nodeid, SHARD_BITS)].0
+    fn shard(&self, id: u32) -> &Mutex<Shard> {
+        &self.shards[shard_of(u64::from(id), SHARD_BITS)].0
     }
 
-    pub(super) fn get(&self, nodeid: u64) -> Option<InodeRef> {
-        self.shard(nodeid).lock().get(&nodeid).map(|n| n.inode.clone())
+    pub(super) fn get(&self, nodeid: u64) -> Option<Node> {
+        let id = u32::try_from(nodeid).ok()?;
+        let mut shard = self.shard(id).lock();
+        if let Some(held) = shard.held.get_mut(&id) {
+            held.used = true;
+            return Some(Node::Held(held.inode.clone()));
+        }
+        shard.known.get(&id).map(|known| Node::Known { generation: known.generation })
     }
 
-    /// The kernel is about to be told of `inode`, which `nodeid` names.
-    pub(super) fn add(&self, nodeid: u64, inode: InodeRef) {
-        let mut inode = Some(inode);
-        let mut shard = self.shard(nodeid).lock();
-        let node =
-            shard.entry(nodeid).or_insert_with(|| Node { inode: inode.take().expect("not taken yet"), lookups: 0 });
-        node.lookups += 1;
+    /// The kernel is about to be told of `inode`, which `nodeid` names. `most`: inodes that may be held in all.
+    pub(super) fn add(&self, nodeid: u64, inode: &InodeRef, most: usize) {
+        let Ok(id) = u32::try_from(nodeid) else { return };
+        self.tell(id, inode.generation);
+        // After it is known: the operation that takes its last name holds what it finds here.
+        self.keep(nodeid, inode, most);
+    }
+
+    fn tell(&self, id: u32, generation: u32) {
+        let mut shard = self.shard(id).lock();
+        let known = shard.known.entry(id).or_insert(Known { generation, lookups: 0 });
+        known.lookups += 1;
+        // Another inode has the number by now. What the kernel was told of the former one it forgets by the same
+        // nodeid.
+        let former = if known.generation == generation { None } else { shard.held.remove(&id) };
+        if let Some(known) = shard.known.get_mut(&id) {
+            known.generation = generation;
+        }
         drop(shard);
-        drop(inode);
+        drop(former);
     }
 
-    /// The kernel forgets `count` of what it was told. The root stays.
+    /// A request ends that worked on `inode`.
+    fn keep(&self, nodeid: u64, inode: &InodeRef, most: usize) {
+        let Ok(id) = u32::try_from(nodeid) else { return };
+        let keeps = inode.needs_user() || inode.has_preallocations();
+        let mut shard = self.shard(id).lock();
+        if keeps && shard.is_known(id, inode.generation) {
+            shard.hold(id, inode);
+        }
+        let many = shard.held.len() > most >> SHARD_BITS;
+        drop(shard);
+        for _ in 0..if many { LOOKS } else { 0 } {
+            self.look(id);
+        }
+    }
+
+    /// Lets go of the next inode of this one's shard that needs nobody.
+    fn look(&self, id: u32) {
+        let shard = self.shard(id);
+        // Locked for the statement alone.
+        let next = shard.lock().turn();
+        if let Some((id, inode)) = next
+            && !inode.needs_user()
+        {
+            let gone = shard.lock().let_go(id);
+            drop(gone);
+        }
+    }
+
+    /// An inode loses its last name, which the kernel may know. The caller holds the inode and its locks.
+    pub(super) fn keep_nameless(&self, inode: &InodeRef) {
+        let Some(Ok(id)) = self.nodeid_of(inode.ino).map(u32::try_from) else { return };
+        let mut shard = self.shard(id).lock();
+        if shard.is_known(id, inode.generation) {
+            shard.hold(id, inode);
+        }
+    }
+
+    /// The kernel forgets `count` of what it was told: all of it, if it was told less. The root stays.
     pub(super) fn forget(&self, nodeid: u64, count: u64) {
-        if nodeid == ROOT_ID {
+        let Ok(id) = u32::try_from(nodeid) else { return };
+        if id == ROOT {
             return;
         }
         let gone = {
-            let mut shard = self.shard(nodeid).lock();
-            let Some(node) = shard.get_mut(&nodeid) else { return };
-            node.lookups = node.lookups.saturating_sub(count);
-            if node.lookups > 0 {
+            let mut shard = self.shard(id).lock();
+            let Some(known) = shard.known.get_mut(&id) else { return };
+            known.lookups = known.lookups.saturating_sub(count);
+            if known.lookups > 0 {
                 return;
             }
-            shard.remove(&nodeid)
+            shard.known.remove(&id);
+            let (len, room) = (shard.known.len(), shard.known.capacity());
+            if room > TABLE_LEAST && len * SPARSE < room {
+                shard.known.shrink_to(len * 2);
+            }
+            shard.held.remove(&id)
         };
         drop(gone);
     }
@@ -108,8 +245,40 @@ impl Nodes {
     pub(super) fn counts(&self) -> (usize, u64) {
         self.shards.iter().fold((0, 0), |(inodes, lookups), slot| {
             let shard = slot.0.lock();
-            let told = |(id, n): (&u64, &Node)| if *id == ROOT_ID { 0 } else { n.lookups };
-            (inodes + shard.len(), lookups + shard.iter().map(told).sum::<u64>())
+            let told = |(id, known): (&u32, &Known)| if *id == ROOT { 0 } else { known.lookups };
+            (inodes + shard.known.len(), lookups + shard.known.iter().map(told).sum::<u64>())
         })
     }
+
+    /// Known inodes that are held, the root included.
+    pub(super) fn held(&self) -> usize {
+        self.shards.iter().map(|slot| slot.0.lock().held.len()).sum()
+    }
 }
+
+/// An inode that a request works on. When this is dropped, the inode is held for the kernel if it needs that.
+pub(super) struct InUse<'a> {
+    pub(super) inode: InodeRef,
+    pub(super) nodes: &'a Nodes,
+    pub(super) nodeid: u64,
+    /// As for [`Nodes::add`].
+    pub(super) most: usize,
+}
+
+impl Deref for InUse<'_> {
+    type Target = InodeRef;
+
+    fn deref(&self) -> &InodeRef {
+        &self.inode
+    }
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.nodes.keep(self.nodeid, &self.inode, self.most);
+    }
+}
+
+#[cfg(test)]
+#[path = "nodes_tests.rs"]
+mod tests;

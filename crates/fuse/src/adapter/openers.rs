@@ -1,4 +1,4 @@
-//! Open files that the server hears of: each is told of lost data by itself.
+//! Open files that the server hears of: each is told of lost data by itself, and holds its inode.
 //!
 //! Main type: [`Openers`]. A handle is its number; 0 stands for none, where the kernel was spared OPEN (`no_open`).
 //!
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use extant_base::hash::HashMap;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
-use extant_fs::{Asker, Opener};
+use extant_fs::{Asker, InodeRef, Opener};
 use nix::unistd::{Pid, getpgid};
 
 static CLASS: LockClass = LockClass::new("fuse openers", 151);
@@ -20,9 +20,15 @@ const PROC_PID_INIT_INO: u64 = 0xefff_fffc;
 /// A thread of the kernel's. Linux: include/linux/sched.h.
 const PF_KTHREAD: u32 = 0x0020_0000;
 
+struct Open {
+    opener: Arc<Opener>,
+    /// What the opener was told counts for this inode in memory, not for one that is read again. None in tests.
+    _inode: Option<InodeRef>,
+}
+
 pub(super) struct Openers {
     next: AtomicU64,
-    open: Mutex<HashMap<u64, Arc<Opener>>>,
+    open: Mutex<HashMap<u64, Open>>,
     /// The kernel's own threads have numbers here: in the first PID namespace alone.
     sees_kernel: bool,
 }
@@ -38,16 +44,24 @@ impl Openers {
         }
     }
 
-    pub(super) fn add(&self, opener: Arc<Opener>) -> u64 {
+    pub(super) fn add(&self, opener: Arc<Opener>, inode: Option<InodeRef>) -> u64 {
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
-        self.open.lock().insert(handle, opener);
+        self.open.lock().insert(handle, Open { opener, _inode: inode });
         handle
     }
 
     pub(super) fn remove(&self, handle: u64) {
         if handle != 0 {
-            self.open.lock().remove(&handle);
+            // Dropped outside of the lock, which is held for the statement alone.
+            let gone = self.open.lock().remove(&handle);
+            drop(gone);
         }
+    }
+
+    /// Drops everything, at the end of the mount.
+    pub(super) fn clear(&self) {
+        let gone = std::mem::take(&mut *self.open.lock());
+        drop(gone);
     }
 
     pub(super) fn count(&self) -> usize {
@@ -57,7 +71,7 @@ impl Openers {
     /// Who asks: the open file, or without one the process. A thread of the kernel's asks for many of them (Linux:
     /// `aio_fsync_work`), as one that cannot be seen.
     pub(super) fn asker(&self, handle: u64, process: u32) -> Asker {
-        let opener = self.open.lock().get(&handle).cloned();
+        let opener = self.open.lock().get(&handle).map(|open| open.opener.clone());
         match opener {
             Some(opener) => Asker::Opener(opener),
             None if self.sees_kernel && is_of_kernel(process) => Asker::Process(0),
@@ -104,7 +118,7 @@ mod tests {
             // The init process of some systems is in no group, and with it all that it starts.
             assert_eq!(asks(1), 1);
         }
-        let handle = openers.add(Arc::default());
+        let handle = openers.add(Arc::default(), None);
         assert!(matches!(openers.asker(handle, me), Asker::Opener(_)));
     }
 

@@ -113,7 +113,7 @@ impl FsServer {
         let cred = self.cred(req, &dir, umask);
         let inode = check!(reply, self.with_space(caller(req), || self.fs.create(&dir, name, node, cred)));
         check!(reply, self.after_change());
-        self.answer_entry(inode, reply);
+        self.answer_entry(&inode, reply);
     }
 
     fn answer_create(&self, inode: InodeRef, reply: ReplyCreate) {
@@ -121,12 +121,17 @@ impl FsServer {
         let entry = self.entry(nodeid, &inode);
         // With `no_open` the kernel, once it knows, does not tell that it was closed.
         let closes = !self.no_open.load(Ordering::Relaxed);
-        let handle = if closes { self.openers.add(self.fs.opener(&inode)) } else { 0 };
-        self.nodes.add(nodeid, inode);
+        let handle = if closes { self.opened(&inode) } else { 0 };
+        self.nodes.add(nodeid, &inode, self.most_held());
         if reply.ok(&entry, handle, OpenFlags::KEEP_CACHE).is_err() {
             self.nodes.forget(nodeid, 1);
             self.openers.remove(handle);
         }
+    }
+
+    /// A handle for a client that opens the inode.
+    fn opened(&self, inode: &InodeRef) -> u64 {
+        self.openers.add(self.fs.opener(inode), Some(inode.clone()))
     }
 
     fn answer_fsync(&self, req: &Request, ino: u64, handle: u64, datasync: bool, reply: ReplyEmpty) {
@@ -254,7 +259,7 @@ impl FsServer {
     fn list_plus(&self, dir: &InodeRef, offset: u64, mut reply: ReplyDirPlus) {
         let mut told = TOLD.take();
         told.clear();
-        let mut any = false;
+        let (mut any, most) = (false, self.most_held());
         let listed = self.fs.read_dir(dir, offset, |e| {
             let (ino, next) = (u64::from(e.ino.0), e.next_cookie);
             let plain = |reply: &mut ReplyDirPlus| reply.add_plain(ino, next, convert::dirent_kind(e.kind), e.name);
@@ -264,7 +269,7 @@ impl FsServer {
                     Ok(inode) => {
                         let added = reply.add(&self.entry(nodeid, &inode), next, e.name);
                         if added == DirAdd::Added {
-                            self.nodes.add(nodeid, inode);
+                            self.nodes.add(nodeid, &inode, most);
                             told.push(nodeid);
                         }
                         added
@@ -385,14 +390,14 @@ impl Server for FsServer {
 
     fn lookup(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEntry) {
         let found = match name {
-            b"." => return self.answer_entry(check!(reply, self.node_by_number(parent)), reply),
+            b"." => return self.answer_entry(&*check!(reply, self.node_by_number(parent)), reply),
             // Above it there is nothing that the mount shows.
-            b".." if parent == ROOT_ID => self.node(parent).map_err(|_| Error::NotFound),
-            b".." => self.fs.parent(&check!(reply, self.node_by_number(parent))),
-            _ => self.fs.lookup(&check!(reply, self.node(parent)), name),
+            b".." if parent == ROOT_ID => Ok(check!(reply, self.node(parent)).clone()),
+            b".." => self.fs.parent(&*check!(reply, self.node_by_number(parent))),
+            _ => self.fs.lookup(&*check!(reply, self.node(parent)), name),
         };
         match found {
-            Ok(inode) => self.answer_entry(inode, reply),
+            Ok(inode) => self.answer_entry(&inode, reply),
             Err(Error::NotFound) => reply.negative(self.options.negative_timeout),
             Err(e) => reply.error(errno(&e)),
         }
@@ -494,7 +499,7 @@ impl Server for FsServer {
         let dir = check!(reply, self.node(parent));
         check!(reply, self.with_space(caller(req), || self.fs.link(&inode, &dir, name)));
         check!(reply, self.after_change());
-        self.answer_entry(inode, reply);
+        self.answer_entry(&inode, reply);
     }
 
     fn open(&self, _req: &Request, ino: u64, flags: u32, kill_suidgid: bool, reply: ReplyOpen) {
@@ -505,7 +510,7 @@ impl Server for FsServer {
             check!(reply, self.taking_privileges(ino, &inode, kill_suidgid, || self.fs.setattr(&inode, &set)));
             check!(reply, self.after_change_of(&inode));
         }
-        let handle = self.openers.add(self.fs.opener(&inode));
+        let handle = self.opened(&inode);
         let reads = flags & O_ACCMODE != O_WRONLY;
         if reply.ok(handle, self.open_flags(&inode, reads)).is_err() {
             self.openers.remove(handle);
@@ -555,6 +560,8 @@ impl Server for FsServer {
             self.fs.release(&inode);
         }
         self.openers.remove(args.fh);
+        // The kernel may have forgotten it before.
+        self.fs.reap();
         reply.ok();
     }
 
@@ -719,7 +726,7 @@ impl Server for FsServer {
             }
         }
         let Some(notifier) = self.notifier.lock().clone() else { return reply.nosys() };
-        let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
+        let (fs, ticket, inode) = (self.fs.clone(), self.outstanding.begin(), inode.clone());
         self.helper.submit(Box::new(move || {
             let write = |start: u64, end: u64| {
                 let _ = notifier.inval_inode(ino, start as i64, (end - start) as i64);
@@ -758,10 +765,10 @@ impl Server for FsServer {
             reply.ok(0, flags.as_bytes());
         } else if FS_IOC_SETFLAGS.contains(&args.cmd) {
             let Ok((flags, _)) = u32::read_from_prefix(args.data) else { return reply.error(Errno::INVAL) };
-            self.set_flags(req, ino, inode, SetFlags { flags: Some(flags), ..SetFlags::default() }, reply);
+            self.set_flags(req, ino, inode.clone(), SetFlags { flags: Some(flags), ..SetFlags::default() }, reply);
         } else if args.cmd == FS_IOC_FSSETXATTR {
             let set = check!(reply, convert::set_fsxattr(args.data, self.fs.getattr(&inode).flags));
-            self.set_flags(req, ino, inode, set, reply);
+            self.set_flags(req, ino, inode.clone(), set, reply);
         } else if FS_IOC_GETVERSION.contains(&args.cmd) {
             reply.ok(0, inode.generation.as_bytes());
         } else if args.cmd == FS_IOC_FSGETXATTR {
