@@ -18,6 +18,7 @@ mod es_memory;
 mod es_shrink;
 mod es_traces;
 mod group_search;
+mod reclaim;
 mod tags;
 
 use std::collections::BTreeMap;
@@ -66,6 +67,7 @@ pub fn all() -> &'static [&'static dyn Model] {
         &es_shrink::EsShrink,
         &es_memory::EsMemory,
         &es_traces::EsTraces,
+        &reclaim::Reclaim,
         &tags::Tags,
     ]
 }

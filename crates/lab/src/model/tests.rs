@@ -199,3 +199,14 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
     }
     assert!(!dir.path().join("result").exists());
 }
+
+/// The thread's finding, on a sixteenth of its machine.
+#[test]
+fn vanilla_collapses_beside_a_large_write_and_used_once_does_not() {
+    let all = trials("reclaim", &["scale=16"]);
+    let ops = |policy: &str, size: &str| count(&all, policy, &format!("memcachetest_ops_{size}"));
+    for policy in ["vanilla", "proportional", "stall-once", "used-once"] {
+        for t in all.iter().filter(|t| t.contestant.label.ends_with(policy)).take(1) { eprintln!("{policy} {:#?}", t.measures); }
+        eprintln!("{policy}: {} {} {} {}", ops(policy, "0M"), ops(policy, "715M"), ops(policy, "2385M"), ops(policy, "4055M"));
+    }
+}
