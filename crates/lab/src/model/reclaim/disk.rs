@@ -19,6 +19,9 @@ pub const REQUEST_PAGES: u64 = 128;
 /// Waiting requests of one direction (Linux: `nr_requests`); from 7/8 of it on the queue is congested, until 13/16.
 const REQUESTS: usize = 128;
 
+/// A process that has waited for room in a full queue may add so many requests (Linux: `BLK_BATCH_REQ`).
+const BATCH: usize = 32;
+
 const READ_SLICE_NS: u64 = 100_000_000;
 const WRITE_SLICE_NS: u64 = 40_000_000;
 /// A queued write that the next one continues is looked for among so many of the youngest.
@@ -75,6 +78,8 @@ pub struct Disk {
     /// Reads alone are served until then.
     slice_end_ns: u64,
     depth: usize,
+    /// Requests that may still be added though the queue is full.
+    batch: usize,
     page_ns: f64,
     pub traffic: Traffic,
     counted_until_ns: u64,
@@ -89,6 +94,7 @@ impl Disk {
             head: 0,
             slice_end_ns: 0,
             depth: (REQUESTS / settings.scale as usize).max(4),
+            batch: 0,
             page_ns: PAGE as f64 * 1e9 / settings.disk_bytes_per_s,
             traffic: Traffic::default(),
             counted_until_ns: 0,
@@ -114,9 +120,14 @@ impl Disk {
         self.writes.len() >= self.depth
     }
 
-    /// Whoever adds more sleeps until there is room (Linux: `get_request`; a batch may exceed the queue by half).
-    pub fn overfull(&self) -> bool {
-        self.writes.len() * 4 >= self.depth * 5
+    /// How long a write that comes one page at a time sleeps until there is room (Linux: `get_request`).
+    pub fn wait_for_room(&mut self) -> u64 {
+        if self.batch > 0 || !self.full() {
+            self.batch = self.batch.saturating_sub(1);
+            return 0;
+        }
+        self.batch = BATCH;
+        (self.writes.len() + 1 - self.depth) as u64 * (REQUEST_PAGES as f64 * self.page_ns) as u64
     }
 
     /// Adds to what iostat sees, up to now.

@@ -18,8 +18,6 @@ pub const PAGE: u64 = 4096;
 
 /// The processor's time for a write that the file system takes back to the dirty ones.
 const REDIRTY_NS: u64 = 1_000;
-/// How long a write from reclaim sleeps for room in the queue.
-const QUEUE_WAIT_NS: u64 = 2_000_000;
 
 /// What lies under the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,9 +170,7 @@ impl World {
         }
         anon.mapped = false;
         let at = Swap::place(anon.slot);
-        if self.disk.overfull() {
-            self.blocked_ns += QUEUE_WAIT_NS;
-        }
+        self.blocked_ns += self.disk.wait_for_room();
         self.swapped_out += 1;
         self.disk.submit(Request { write: true, at, pages: 1, carries: vec![Page::Anon(page)], submitted_ns: self.now });
         Wrote::Started
@@ -192,8 +188,8 @@ impl World {
             }
             _ => {}
         }
-        if self.backing != Backing::Nfs && self.disk.overfull() {
-            self.blocked_ns += QUEUE_WAIT_NS;
+        if self.backing != Backing::Nfs {
+            self.blocked_ns += self.disk.wait_for_room();
         }
         let file = &mut self.file[page as usize];
         self.pages.add(file.state, -1);
@@ -206,10 +202,11 @@ impl World {
 
 impl Host for World {
     fn congested(&self, owner: OwnerId) -> bool {
-        if owner == self.owners.file && self.backing == Backing::Nfs {
-            self.server.congested()
-        } else {
-            self.disk.congested()
+        match self.backing {
+            // Swap space has a queue in name only (Linux: `swap_backing_dev_info`).
+            _ if owner == self.owners.anon => false,
+            Backing::Nfs => self.server.congested(),
+            _ => self.disk.congested(),
         }
     }
 
