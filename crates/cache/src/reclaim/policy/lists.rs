@@ -577,8 +577,10 @@ impl Kswapd {
         }
         let freed = Self::freed(zones);
         let lowest = if self.rules.proportional { 1 } else { 0 };
-        let again = if self.rules.proportional { !self.raise } else { freed - self.freed_before >= BATCH };
-        if again {
+        if self.rules.proportional && !self.raise && freed > self.freed_before {
+            // As hard as before.
+            self.freed_before = freed;
+        } else if !self.rules.proportional && freed - self.freed_before >= BATCH {
             (self.priority, self.freed_before) = (PRIORITY, freed);
         } else if self.priority == lowest {
             (self.priority, self.freed_before) = (PRIORITY, freed);
@@ -591,6 +593,9 @@ impl Kswapd {
             }
         } else {
             self.priority -= 1;
+            if self.rules.proportional {
+                self.freed_before = freed;
+            }
         }
         if self.begin(zones) { Next::More } else { Next::Enough }
     }

@@ -26,8 +26,6 @@ const READ_SLICE_NS: u64 = 100_000_000;
 const WRITE_SLICE_NS: u64 = 40_000_000;
 /// A queued write that the next one continues is looked for among so many of the youngest.
 const MERGE_LOOKS: usize = 16;
-/// Only small writes are merged: a plugged run comes as one request.
-const MERGE_PAGES: u64 = 8;
 
 /// From one track to the next, half a turn at 7,200 a minute, and across [`STROKE_PAGES`].
 const SEEK_LEAST_NS: f64 = 1e6;
@@ -120,16 +118,6 @@ impl Disk {
         self.writes.len() >= self.depth
     }
 
-    /// How long a write that comes one page at a time sleeps until there is room (Linux: `get_request`).
-    pub fn wait_for_room(&mut self) -> u64 {
-        if self.batch > 0 || !self.full() {
-            self.batch = self.batch.saturating_sub(1);
-            return 0;
-        }
-        self.batch = BATCH;
-        (self.writes.len() + 1 - self.depth) as u64 * (REQUEST_PAGES as f64 * self.page_ns) as u64
-    }
-
     /// Adds to what iostat sees, up to now.
     pub fn observe(&mut self, now: u64) {
         let queued = self.writes.len() + self.reads.len() + usize::from(self.current.is_some());
@@ -139,19 +127,32 @@ impl Disk {
 
     pub fn submit(&mut self, request: Request) {
         self.observe(request.submitted_ns);
-        if !request.write {
+        if request.write {
+            self.writes.push(request);
+        } else {
             self.reads.push_back(request);
-            return;
         }
-        if request.pages <= MERGE_PAGES {
-            let fits = |w: &&mut Request| w.at + w.pages == request.at && w.pages + request.pages <= REQUEST_PAGES;
-            if let Some(w) = self.writes.iter_mut().rev().take(MERGE_LOOKS).find(fits) {
-                w.pages += request.pages;
-                w.carries.extend(request.carries);
-                return;
-            }
+    }
+
+    /// A write of one page: it continues one of the youngest requests, or is a new one, for which there may be no room.
+    /// How long the writer sleeps until there is some (Linux: `get_request`).
+    pub fn write_page(&mut self, at: u64, page: Page, now: u64) -> u64 {
+        let fits = |w: &&mut Request| w.at + w.pages == at && w.pages < REQUEST_PAGES;
+        if let Some(w) = self.writes.iter_mut().rev().take(MERGE_LOOKS).find(fits) {
+            w.pages += 1;
+            w.carries.push(page);
+            return 0;
         }
-        self.writes.push(request);
+        let full = self.full();
+        let sleep = if full && self.batch == 0 {
+            self.batch = BATCH;
+            (self.writes.len() + 1 - self.depth) as u64 * (REQUEST_PAGES as f64 * self.page_ns) as u64
+        } else {
+            self.batch -= usize::from(full);
+            0
+        };
+        self.submit(Request { write: true, at, pages: 1, carries: vec![page], submitted_ns: now });
+        sleep
     }
 
     /// Begins the next request if the disk is idle; when it will be done.

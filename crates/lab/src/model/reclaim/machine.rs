@@ -16,7 +16,7 @@ use extant_cache::reclaim::{Class, Core, Counts, Key, Next, OwnerId, ReclaimPoli
 use super::client::Client;
 use super::disk::Page;
 use super::flusher::{Flusher, Journal};
-use super::memory::{Backing, Buffers, Owners, PAGE, Place, World};
+use super::memory::{Backing, CACHED, Buffers, Owners, PAGE, Place, World};
 use super::rows::{Rows, Samples};
 use super::settings::{DMA32, NORMAL, Settings};
 use super::writer::Writer;
@@ -126,8 +126,13 @@ impl Machine {
         machine
     }
 
-    /// memcached has been filled: it took the Normal zone first, then DMA32. Some of it is idle from then on.
+    /// Files were read, from the boot on; then memcached was filled: it took the Normal zone first, then DMA32. Some of it is
+    /// idle from then on.
     fn populate(&mut self) {
+        for page in 0..self.settings.cached {
+            let key = Key { object: CACHED, page };
+            self.insert(NORMAL, self.world.owners.file, key, PAGE as u32, State::CLEAN);
+        }
         for inode in 0..self.settings.inodes {
             let owner = self.world.owners.inode;
             self.insert(NORMAL, owner, Key { object: inode, page: 0 }, INODE_BYTES, State::CLEAN);

@@ -16,6 +16,9 @@ use super::settings::Settings;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
+/// The object of pages of files that nobody uses any more.
+pub const CACHED: u64 = 1;
+
 /// The processor's time for a write that the file system takes back to the dirty ones.
 const REDIRTY_NS: u64 = 1_000;
 
@@ -170,9 +173,8 @@ impl World {
         }
         anon.mapped = false;
         let at = Swap::place(anon.slot);
-        self.blocked_ns += self.disk.wait_for_room();
         self.swapped_out += 1;
-        self.disk.submit(Request { write: true, at, pages: 1, carries: vec![Page::Anon(page)], submitted_ns: self.now });
+        self.blocked_ns += self.disk.write_page(at, Page::Anon(page), self.now);
         Wrote::Started
     }
 
@@ -188,14 +190,15 @@ impl World {
             }
             _ => {}
         }
-        if self.backing != Backing::Nfs {
-            self.blocked_ns += self.disk.wait_for_room();
-        }
         let file = &mut self.file[page as usize];
         self.pages.add(file.state, -1);
         file.state = State::WRITEBACK;
         self.pages.add(file.state, 1);
-        self.write_file(page, vec![Page::File(page)]);
+        if self.backing == Backing::Nfs {
+            self.write_file(page, vec![Page::File(page)]);
+        } else {
+            self.blocked_ns += self.disk.write_page(u64::from(page), Page::File(page), self.now);
+        }
         Wrote::Started
     }
 }
@@ -215,7 +218,7 @@ impl Host for World {
         if victim.owner == self.owners.anon {
             self.anon[page].place = None;
             self.anon[page].mapped = false;
-        } else if victim.owner == self.owners.file {
+        } else if victim.owner == self.owners.file && victim.key.object != CACHED {
             self.file[page].place = None;
         }
         Answer::Freed

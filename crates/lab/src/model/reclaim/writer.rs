@@ -15,6 +15,8 @@ use super::memory::PAGE;
 const BATCH: u64 = 64;
 /// A page is copied.
 const COPY_NS: u64 = 1_200;
+/// A writer that is slowed down gets this share of the device's rate at least.
+const RATE_LEAST: f64 = 1.0 / 32.0;
 /// At the limit the writer looks again after this.
 const PAUSE_NS: u64 = 20_000_000;
 
@@ -57,11 +59,14 @@ impl Machine {
         let half = (background + limit) / 2;
         let mut pause = 0;
         if self.dirty() > half {
-            let over = (self.dirty() - half) as f64 / (limit - half) as f64;
-            if over >= 1.0 {
+            if self.dirty() >= limit {
                 return self.at(self.world.now + PAUSE_NS, Actor::Writer);
             }
-            let rate = self.world.file_bytes_per_s * (1.5 - over).max(0.1);
+            // The device's rate where as much is dirty as should be, twice that with nothing beyond the free run, and none
+            // at the limit (Linux: `bdi_position_ratio`).
+            let setpoint = (half + limit) as f64 / 2.0;
+            let off = (setpoint - self.dirty() as f64) / (limit as f64 - setpoint);
+            let rate = self.world.file_bytes_per_s * (1.0 + off.powi(3)).max(RATE_LEAST);
             pause = ((BATCH * PAGE) as f64 * 1e9 / rate) as u64;
         }
         let mut cost = 0;
