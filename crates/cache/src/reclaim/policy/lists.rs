@@ -560,7 +560,9 @@ impl Kswapd {
             }
             if let (_, super::Policy::Lists(lists)) = zone.parts() {
                 lists.writeback_tail = false;
-                if Self::balanced(zone, false) && let (_, super::Policy::Lists(lists)) = zone.parts() {
+                if Self::balanced(zone, false)
+                    && let (_, super::Policy::Lists(lists)) = zone.parts()
+                {
                     lists.clear_marks();
                 }
             }

@@ -127,13 +127,7 @@ impl Machine {
         self.client.reading = true;
         let at = Swap::place(slot - slot % CLUSTER);
         let pages = u64::from(CLUSTER);
-        self.world.disk.submit(Request {
-            write: false,
-            at,
-            pages,
-            carries: Vec::new(),
-            submitted_ns: self.world.now,
-        });
+        self.world.disk.submit(Request { write: false, at, pages, carries: Vec::new(), submitted_ns: self.world.now });
         self.start_devices();
     }
 

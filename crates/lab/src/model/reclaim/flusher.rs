@@ -154,7 +154,8 @@ impl Machine {
                 self.journal.busy = false;
                 return self.at(self.world.now + self.settings.scaled(COMMIT_NS), Actor::Journal);
             };
-            let run = self.world.file[first..].iter().take(REQUEST_PAGES as usize).take_while(|file| takes(file)).count();
+            let run =
+                self.world.file[first..].iter().take(REQUEST_PAGES as usize).take_while(|file| takes(file)).count();
             let run: Vec<u32> = (first..first + run).map(|page| page as u32).collect();
             self.journal.at = first + run.len();
             for page in &run {

@@ -16,7 +16,7 @@ use extant_cache::reclaim::{Class, Core, Counts, Key, Next, OwnerId, ReclaimPoli
 use super::client::Client;
 use super::disk::Page;
 use super::flusher::{Flusher, Journal};
-use super::memory::{Backing, CACHED, Buffers, Owners, PAGE, Place, World};
+use super::memory::{Backing, Buffers, CACHED, Owners, PAGE, Place, World};
 use super::rows::{Rows, Samples};
 use super::settings::{DMA32, NORMAL, Settings};
 use super::writer::Writer;

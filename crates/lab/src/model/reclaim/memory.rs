@@ -10,8 +10,8 @@ use extant_cache::reclaim::{Answer, FrameId, Host, OwnerId, ReclaimPolicy, State
 
 use super::disk::{Disk, Page, Request};
 use super::server::Server;
-use super::swap::{NONE, Swap};
 use super::settings::Settings;
+use super::swap::{NONE, Swap};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;

@@ -8,9 +8,9 @@
 
 use std::collections::VecDeque;
 
-use super::settings::Settings;
 use super::disk::{Page, Request};
 use super::memory::PAGE;
+use super::settings::Settings;
 
 /// What a request costs beside its bytes.
 const ROUND_TRIP_NS: u64 = 200_000;

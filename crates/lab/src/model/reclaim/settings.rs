@@ -80,7 +80,12 @@ impl Settings {
         let touched = mib("touched_mib") as usize / ITEM_PAGES * ITEM_PAGES;
         let idle = mib("idle_mib") as usize;
         let room = pages.saturating_sub(pages / 16);
-        if normal == 0 || normal >= pages || touched == 0 || (touched + idle) as u64 + mib("cached_mib") > room || all > 1 << 31 {
+        if normal == 0
+            || normal >= pages
+            || touched == 0
+            || (touched + idle) as u64 + mib("cached_mib") > room
+            || all > 1 << 31
+        {
             let why = "normal_mib is less than memory_mib - kernel_mib, all others at most 15/16 of that";
             return Err(Error::Usage(why.into()));
         }
