@@ -1,12 +1,12 @@
 //! Linux's lists: active and inactive, of programs' memory and of files, and inodes beside them.
 //!
-//! Main types: [`Lists`] (what one zone holds), [`Kswapd`] (who reclaims in the background, over all zones), [`Rules`] (in
-//! what the generations differ). Linux: mm/vmscan.c of 3.9, of mmotm 2013-05-22 and of 3.11: `balance_pgdat`,
-//! `get_scan_count`, `shrink_lruvec`, `shrink_page_list`, `shrink_slab`, `do_try_to_free_pages`. The three have the same
-//! lists, and so the same hit rates; what differs is what happens to who meets something dirty.
+//! Main types: [`Lists`] (what one zone holds), [`Kswapd`] (who reclaims in the background, over all zones), [`Rules`]
+//! (in what the generations differ). Linux: mm/vmscan.c of 3.9, of mmotm 2013-05-22 and of 3.11: `balance_pgdat`,
+//! `get_scan_count`, `shrink_lruvec`, `shrink_page_list`, `shrink_slab`, `do_try_to_free_pages`. The three have the
+//! same lists, and so the same hit rates; what differs is what happens to who meets something dirty.
 //!
-//! Where this is not Linux: a frame counts as a page, whatever its size; a second use moves a page to the active list when
-//! reclaim meets it, not at once; there are no mapped pages of files, no huge ones, and no memory cgroups.
+//! Where this is not Linux: a frame counts as a page, whatever its size; a second use moves a page to the active list
+//! when reclaim meets it, not at once; there are no mapped pages of files, no huge ones, and no memory cgroups.
 //!
 //! # Locking
 //! Under the lock of [`super::super::Reclaim`].
@@ -29,8 +29,8 @@ const PRIORITY: u32 = 12;
 const SWAPPINESS: f64 = 60.0;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// After so many rounds over all priorities in which nobody freed anything, nothing can go: each looks at about twice as
-/// many pages as there are (Linux: `zone_reclaimable`, six times as many).
+/// After so many rounds over all priorities in which nobody freed anything, nothing can go: each looks at about twice
+/// as many pages as there are (Linux: `zone_reclaimable`, six times as many).
 const FRUITLESS: u32 = 3;
 /// How long a reclaimer is sent to wait (Linux: `HZ / 10`).
 const STALL_NS: u64 = 100_000_000;
@@ -84,8 +84,8 @@ pub(in crate::reclaim) struct Rules {
     writeback_tail: Marks,
     congestion: Congestion,
     stalls: Stalls,
-    /// Pages that are written and not durable count as dirty (Linux: `is_dirty_writeback`). Else nothing is known of them
-    /// but that they cannot be freed.
+    /// Pages that are written and not durable count as dirty (Linux: `is_dirty_writeback`). Else nothing is known of
+    /// them but that they cannot be freed.
     sees_unstable: bool,
     /// A zone is scanned until it has freed its high watermark, lists in the proportion that they began with, and the
     /// scan gets harder only when less than that was looked at. Else: all that the pass allows, and each is harder.
@@ -281,8 +281,8 @@ fn id_of(list: usize) -> u8 {
     list as u8 + 1
 }
 
-/// Looks at up to `n` pages at the end of an inactive list; how many it chose to be freed, and whether its reclaimer is to
-/// wait (Linux: `shrink_inactive_list`, `shrink_page_list`).
+/// Looks at up to `n` pages at the end of an inactive list; how many it chose to be freed, and whether its reclaimer is
+/// to wait (Linux: `shrink_inactive_list`, `shrink_page_list`).
 fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &mut dyn Host) -> (u64, bool) {
     let background = !core.parts().0.direct;
     let mut batch = Batch::default();

@@ -1,7 +1,7 @@
 //! memcached, and memcachetest, which asks it one thing after the other.
 //!
-//! Main type: [`Client`]. An operation reads or, one in three, writes an item at random. A page that is in swap space is a
-//! major fault: a read of the cluster around it, for which the client waits.
+//! Main type: [`Client`]. An operation reads or, one in three, writes an item at random. A page that is in swap space
+//! is a major fault: a read of the cluster around it, for which the client waits.
 //!
 //! # Locking
 //! None.

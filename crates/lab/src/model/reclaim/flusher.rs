@@ -1,7 +1,7 @@
 //! The flusher, and the commits that make data durable: of an ext3 journal, and of an NFS server.
 //!
-//! Main types: [`Flusher`], [`Journal`]. Linux 3.9: `wb_writeback`, as far as one file is concerned; ext3's ordered mode
-//! (`journal_submit_data_buffers`); `nfs_commit_inode`.
+//! Main types: [`Flusher`], [`Journal`]. Linux 3.9: `wb_writeback`, as far as one file is concerned; ext3's ordered
+//! mode (`journal_submit_data_buffers`); `nfs_commit_inode`.
 //!
 //! # Locking
 //! None.
@@ -131,10 +131,9 @@ impl Machine {
         }
         let pages = self.world.pages;
         let sync = self.writer.done && pages.dirty + pages.writeback == 0;
-        if sync || self.flusher.wanted > 0 || pages.unstable > pages.dirty + pages.writeback {
-            if let Some(done) = self.world.server.commit(self.world.now) {
-                self.at(done, Actor::Commit);
-            }
+        let due = sync || self.flusher.wanted > 0 || pages.unstable > pages.dirty + pages.writeback;
+        if due && let Some(done) = self.world.server.commit(self.world.now) {
+            self.at(done, Actor::Commit);
         }
     }
 

@@ -126,8 +126,8 @@ impl Machine {
         machine
     }
 
-    /// Files were read, from the boot on; then memcached was filled: it took the Normal zone first, then DMA32. Some of it is
-    /// idle from then on.
+    /// Files were read, from the boot on; then memcached was filled: it took the Normal zone first, then DMA32. Some of
+    /// it is idle from then on.
     fn populate(&mut self) {
         for page in 0..self.settings.cached {
             let key = Key { object: CACHED, page };

@@ -1,13 +1,13 @@
 //! `reclaim`: the machine of the thread "Reduce system disruption due to kswapd followup V3" (Mel Gorman, May 2013):
 //! memcached in memory, and `dd` beside it, which writes a file of 0, 1/10, 1/3 and 17/30 of all memory.
 //!
-//! Main type: [`Reclaim`]. The policies are those of the engine ([`extant_cache::reclaim`]), over frames without content.
-//! Each size is a test of its own, on a fresh machine, named as in the thread (`0M`, `715M`, `2385M`, `4055M`) whatever
-//! the scale. Counts have the names of the thread's rows.
+//! Main type: [`Reclaim`]. The policies are those of the engine ([`extant_cache::reclaim`]), over frames without
+//! content. Each size is a test of its own, on a fresh machine, named as in the thread (`0M`, `715M`, `2385M`, `4055M`)
+//! whatever the scale. Counts have the names of the thread's rows.
 //!
 //! What the machine has: memory and swap space (`memory.rs`, `swap.rs`), a disk (`disk.rs`) and, with `backing=nfs`, a
-//! server (`server.rs`), and those who act (`machine.rs`). What it has not: transparent huge pages, compaction, a DMA zone,
-//! mapped files, and processors that are short: each actor has its own.
+//! server (`server.rs`), and those who act (`machine.rs`). What it has not: transparent huge pages, compaction, a DMA
+//! zone, mapped files, and processors that are short: each actor has its own.
 //!
 //! # Locking
 //! None.

@@ -1,7 +1,8 @@
-//! An NFS server at the other end of a network: writes are answered before they are durable, and a commit makes them so.
+//! An NFS server at the other end of a network: writes are answered before they are durable, and a commit makes them
+//! so.
 //!
-//! Main type: [`Server`]. Linux: fs/nfs/write.c. The thread says nothing of its server; that 4055 MB took 100 s there gives
-//! the network's rate.
+//! Main type: [`Server`]. Linux: fs/nfs/write.c. The thread says nothing of its server; that 4055 MB took 100 s there
+//! gives the network's rate.
 //!
 //! # Locking
 //! None.

@@ -1,7 +1,8 @@
 //! What the machine is: the thread's, or a part of it.
 //!
-//! Main type: [`Settings`]. The machine of May 2013 is known from mmtests' `config-global-dhp__parallelio-memcachetest`,
-//! whose writer's sizes are a tenth, a third and 17/30 of all memory: 7155 MiB.
+//! Main type: [`Settings`]. The machine of May 2013 is known from mmtests'
+//! `config-global-dhp__parallelio-memcachetest`, whose writer's sizes are a tenth, a third and 17/30 of all memory:
+//! 7155 MiB.
 //!
 //! A scale divides memory, the length of the test and the depth of the disk's queue; what one operation, one request or
 //! one seek takes stays.

@@ -1,7 +1,7 @@
 //! Swap space: which page of the program's memory has a copy where.
 //!
-//! Main type: [`Swap`]. Slots are given out in ascending order, so that what is written out together lies together (Linux:
-//! `scan_swap_map`).
+//! Main type: [`Swap`]. Slots are given out in ascending order, so that what is written out together lies together
+//! (Linux: `scan_swap_map`).
 //!
 //! # Locking
 //! None.

@@ -38,8 +38,8 @@ impl Writer {
 }
 
 impl Machine {
-    /// From how many dirty pages on the flusher works, and how many there may be (Linux: `global_dirty_limits`; 10 and 20
-    /// of a hundred).
+    /// From how many dirty pages on the flusher works, and how many there may be (Linux: `global_dirty_limits`; 10 and
+    /// 20 of a hundred).
     pub fn dirty_limits(&self) -> (u64, u64) {
         let pages = self.settings.pages as u64;
         (pages / 10, pages / 5)
@@ -62,8 +62,8 @@ impl Machine {
             if self.dirty() >= limit {
                 return self.at(self.world.now + PAUSE_NS, Actor::Writer);
             }
-            // The device's rate where as much is dirty as should be, twice that with nothing beyond the free run, and none
-            // at the limit (Linux: `bdi_position_ratio`).
+            // The device's rate where as much is dirty as should be, twice that with nothing beyond the free run, and
+            // none at the limit (Linux: `bdi_position_ratio`).
             let setpoint = (half + limit) as f64 / 2.0;
             let off = (setpoint - self.dirty() as f64) / (limit as f64 - setpoint);
             let rate = self.world.file_bytes_per_s * (1.0 + off.powi(3)).max(RATE_LEAST);
