@@ -558,11 +558,10 @@ impl Kswapd {
             if !self.rules.slab_once || self.zone == self.end {
                 shrink_slab(zone, host);
             }
+            let balanced = Self::balanced(zone, false);
             if let (_, super::Policy::Lists(lists)) = zone.parts() {
                 lists.writeback_tail = false;
-                if Self::balanced(zone, false)
-                    && let (_, super::Policy::Lists(lists)) = zone.parts()
-                {
+                if balanced {
                     lists.clear_marks();
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! Main types: [`Machine`], [`Actor`]. [`extant_cache::reclaim`] decides what is freed, written and waited for; the
 //! machine has the memory, the time and the disk. Actors: `client.rs` (memcached and its client), `writer.rs` (dd),
-//! `flusher.rs` (with the journal's and the server's commits), `reader.rs`, and kswapd and the devices here.
+//! `flusher.rs` (with the journal's and the server's commits), and kswapd and the devices here.
 //!
 //! # Locking
 //! None.

@@ -75,7 +75,7 @@ pub struct FilePages {
     pub dirty: u64,
     pub writeback: u64,
     pub unstable: u64,
-    /// Those that have never been written out, or not been written yet.
+    /// Not durable yet, those that the writer has still to write included.
     pub unwritten: u64,
 }
 
@@ -151,7 +151,7 @@ impl World {
 
     /// No more of the file's pages are taken for writing.
     pub fn file_queue_full(&self) -> bool {
-        if self.backing == Backing::Nfs { self.server.full() } else { self.disk.full() }
+        if self.backing == Backing::Nfs { self.server.congested() } else { self.disk.full() }
     }
 
     /// Sends pages of the file, one after the other from `first`, to what lies under it.

@@ -47,10 +47,6 @@ impl Server {
         self.pages > self.congestion
     }
 
-    pub fn full(&self) -> bool {
-        self.congested()
-    }
-
     pub fn submit(&mut self, request: Request) {
         self.pages += request.pages;
         self.waiting.push_back(request);
