@@ -77,6 +77,8 @@ pub fn headline(trial: &Trial) -> String {
 
 /// Endings of names of which more is better.
 const HIGHER: &[&str] = &["_per_s"];
+/// Beginnings of such names: operations that a model's test came to in a given time.
+const HIGHER_FROM: &[&str] = &["memcachetest_ops_"];
 
 /// Figures that describe: more is neither good nor bad by itself. So are the allocator's counters, `mballoc_`.
 const NEITHER: &[&str] = &[
@@ -94,11 +96,15 @@ const NEITHER: &[&str] = &[
     "lookups_done",
     "entries_kept",
     "requests",
+    "elapsed_ns",
+    "kswapd_pages_reclaimed",
+    "direct_pages_reclaimed",
 ];
 
 /// Which way is better, by the name of a figure. Unknown names are costs (memory, requests, waits): less is better.
 pub fn direction(name: &str) -> Direction {
-    if HIGHER.iter().any(|end| name.ends_with(end)) {
+    let higher = HIGHER.iter().any(|end| name.ends_with(end)) || HIGHER_FROM.iter().any(|from| name.starts_with(from));
+    if higher && name != "memcachetest_ops_lost" {
         Direction::HigherIsBetter
     } else if NEITHER.contains(&name) || name.starts_with("mballoc_") {
         Direction::Neither
@@ -172,6 +178,8 @@ mod tests {
         assert_eq!(direction("write.ops_per_s"), Direction::HigherIsBetter);
         assert_eq!(direction("write.mib_per_s"), Direction::HigherIsBetter);
         assert_eq!(direction("write.seconds"), Direction::LowerIsBetter);
+        assert_eq!(direction("memcachetest_ops_4055M"), Direction::HigherIsBetter);
+        assert_eq!(direction("memcachetest_ops_lost"), Direction::LowerIsBetter);
         assert_eq!(direction("latency.fsync.p99_ns"), Direction::LowerIsBetter);
         assert_eq!(direction("switches_voluntary"), Direction::LowerIsBetter);
         assert_eq!(direction("journal_blocks_per_commit"), Direction::Neither);

@@ -327,6 +327,10 @@ impl Core {
         census
     }
 
+    pub(super) fn field(&self) -> &Field {
+        &self.field
+    }
+
     pub(super) fn parts(&mut self) -> (&mut Field, &mut Policy) {
         (&mut self.field, &mut self.policy)
     }

@@ -19,6 +19,7 @@ mod es_memory;
 mod es_shrink;
 mod es_traces;
 mod group_search;
+mod reclaim;
 mod reclaim_traces;
 mod tags;
 mod zipf;
@@ -70,6 +71,7 @@ pub fn all() -> &'static [&'static dyn Model] {
         &es_memory::EsMemory,
         &es_traces::EsTraces,
         &reclaim_traces::ReclaimTraces,
+        &reclaim::Reclaim,
         &tags::Tags,
     ]
 }

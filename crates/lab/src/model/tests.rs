@@ -191,6 +191,8 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
         config(dir.path(), "es-shrink", &["placement=here"]),
         config(dir.path(), "tags", &["depth=0"]),
         config(dir.path(), "tags", &["color=1"]),
+        config(dir.path(), "reclaim", &["backing=tape"]),
+        config(dir.path(), "reclaim", &["touched_mib=7000"]),
         Config { rounds: 0, ..config(dir.path(), "tags", &[]) },
     ];
     configs.push(Config { policies: vec!["best".into()], ..config(dir.path(), "group-search", &[]) });
@@ -198,4 +200,38 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
         assert!(run(&config, &AtomicBool::new(false)).is_err_and(|e| e.is_usage()), "{config:?}");
     }
     assert!(!dir.path().join("result").exists());
+}
+
+/// The finding of the 2013 thread, on a sixteenth of its machine.
+#[test]
+fn vanilla_collapses_beside_a_large_write_and_used_once_does_not() {
+    let all = trials("reclaim", &["scale=16"]);
+    let ops = |policy: &str, size: &str| count(&all, policy, &format!("memcachetest_ops_{size}"));
+    let writes = |policy: &str| count(&all, policy, "page_writes_file");
+    assert!(ops("vanilla", "4055M") * 4.0 < ops("vanilla", "0M"), "{}", ops("vanilla", "4055M"));
+    assert!(count(&all, "vanilla", "kswapd_pages_reclaimed") < 0.4 * count(&all, "vanilla", "kswapd_pages_scanned"));
+    assert!(ops("stall-once", "4055M") > 0.9 * ops("stall-once", "0M"), "{}", ops("stall-once", "4055M"));
+    assert!(writes("vanilla") > 100.0 * writes("stall-once"), "{} {}", writes("vanilla"), writes("stall-once"));
+    for size in ["715M", "2385M", "4055M"] {
+        assert_eq!(ops("used-once", size), ops("used-once", "0M"), "{size}");
+        assert_eq!(count(&all, "used-once", &format!("swaptotal_{size}")), 0.0, "{size}");
+    }
+    assert_eq!(writes("used-once"), 0.0);
+    let looks = |name: &str| count(&all, "used-once", &format!("kswapd_pages_{name}"));
+    assert_eq!(looks("scanned"), looks("reclaimed"), "no page is looked at in vain");
+}
+
+/// A file is durable in the end, whatever lies under it and whoever reclaims.
+#[test]
+fn every_backing_ends_its_file_without_swapping_under_used_once() {
+    for backing in ["backing=nfs", "backing=ext3"] {
+        let all = trials("reclaim", &[backing]);
+        for policy in ["vanilla", "proportional", "stall-once", "used-once"] {
+            for size in ["715M", "2385M", "4055M"] {
+                let ns = count(&all, policy, &format!("io_duration_ns_{size}"));
+                assert!(ns > 1e7, "{backing} {policy} {size}: {ns}");
+            }
+        }
+        assert_eq!(count(&all, "used-once", "swap_outs"), 0.0, "{backing}");
+    }
 }

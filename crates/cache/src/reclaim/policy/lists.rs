@@ -29,6 +29,9 @@ const PRIORITY: u32 = 12;
 const SWAPPINESS: f64 = 60.0;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
+/// After so many rounds over all priorities in which nobody freed anything, nothing can go: each looks at about twice
+/// as many pages as there are (Linux: `zone_reclaimable`, six times as many).
+const FRUITLESS: u32 = 3;
 /// How long a reclaimer is sent to wait (Linux: `HZ / 10`).
 const STALL_NS: u64 = 100_000_000;
 
@@ -62,6 +65,15 @@ pub(in crate::reclaim) enum Stalls {
     AgainOrUnqueued,
 }
 
+/// Which pages of a batch count as those of a congested device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::reclaim) enum Congestion {
+    /// Those that somebody who needs memory at once would have written; kswapd writes to a congested device as well.
+    Refused,
+    /// All of its pages that are dirty, and those that are being written and came round again.
+    Met,
+}
+
 /// In what the generations of Linux differ.
 #[derive(Debug)]
 pub(in crate::reclaim) struct Rules {
@@ -70,7 +82,11 @@ pub(in crate::reclaim) struct Rules {
     pub dirty_tail: Marks,
     /// By pages that are being written.
     pub writeback_tail: Marks,
+    pub congestion: Congestion,
     pub stalls: Stalls,
+    /// Pages that are written and not durable count as dirty (Linux: `is_dirty_writeback`). Else nothing is known of
+    /// them but that they cannot be freed.
+    pub sees_unstable: bool,
     /// A zone is scanned until it has freed its high watermark, lists in the proportion that they began with, and the
     /// scan gets harder only when less than that was looked at. Else: all that the pass allows, and each is harder.
     pub proportional: bool,
@@ -215,6 +231,10 @@ impl Lists {
         self.dirty_tail |= Self::marks(self.rules.dirty_tail, dirty, unqueued, taken, priority);
         self.congested |= dirty > 0 && dirty == congested;
         let crowded = self.congested && device_full;
+        if again > 0 && self.rules.stalls == Stalls::CongestedOrAgain {
+            // Who has waited looks again before it waits once more.
+            self.writeback_tail = false;
+        }
         match self.rules.stalls {
             Stalls::Congested => many_written && crowded,
             Stalls::CongestedOrAgain => many_written && crowded || again > 0,
@@ -228,9 +248,9 @@ fn id_of(list: usize) -> u8 {
     list as u8 + 1
 }
 
-/// Looks at up to `n` pages at the end of an inactive list; whether its reclaimer is to wait (Linux:
-/// `shrink_inactive_list`, `shrink_page_list`).
-fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &mut dyn Host) -> bool {
+/// Looks at up to `n` pages at the end of an inactive list; how many it chose to be freed, and whether its reclaimer is
+/// to wait (Linux: `shrink_inactive_list`, `shrink_page_list`).
+fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &mut dyn Host) -> (u64, bool) {
     let background = !core.parts().0.direct;
     let mut batch = Batch::default();
     let mut taken = Vec::with_capacity(n as usize);
@@ -245,28 +265,43 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
     let device_full = taken.first().is_some_and(|id| host.congested(field.frames.owner(*id)));
     let mut back = Vec::new();
     let mut rotated = 0;
+    let mut chosen = 0;
     for id in taken {
         let (field, policy) = core.parts();
-        let super::Policy::Lists(lists) = policy else { return false };
+        let super::Policy::Lists(lists) = policy else { return (chosen, false) };
         let state = field.frames.state(id);
         let anon = field.class(id) == Class::Anonymous;
-        let on_its_way = state.has(State::WRITEBACK.or(State::UNSTABLE));
-        if !anon && state.has(State::DIRTY.or(State::WRITEBACK).or(State::UNSTABLE)) {
+        let rules = lists.rules;
+        let on_its_way = state.has(State::WRITEBACK);
+        let unstable = state.told() == State::UNSTABLE;
+        let again = on_its_way && state.has(State::IMMEDIATE);
+        if !anon && (on_its_way || state.has(State::DIRTY) || unstable && rules.sees_unstable) {
             batch.dirty += 1;
             field.counts.dirty += 1;
             if !on_its_way {
                 batch.unqueued += 1;
                 field.counts.unqueued += 1;
             }
+            if rules.congestion == Congestion::Met && (again || host.congested(field.frames.owner(id))) {
+                batch.congested += 1;
+            }
         }
         if on_its_way {
-            batch.writeback += 1;
             field.counts.writeback += 1;
-            if background && lists.writeback_tail && state.has(State::IMMEDIATE) {
+            if background && lists.writeback_tail && again {
                 batch.again += 1;
+            } else {
+                batch.writeback += 1;
             }
             field.frames.mark(id, State::IMMEDIATE);
             back.push((id, list));
+            continue;
+        }
+        if unstable {
+            // Linux: `try_to_release_page` fails, and the page is activated.
+            field.counts.in_use += 1;
+            field.frames.mark(id, State::PROMOTED);
+            back.push((id, list + 1));
             continue;
         }
         if field.frames.touches().take(id) > 0 {
@@ -288,16 +323,14 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
                 back.push((id, list));
                 continue;
             }
-            if anon {
+            if anon && rules.congestion == Congestion::Refused {
                 batch.dirty += 1;
             }
             let victim = field.victim(id);
-            if host.congested(victim.owner) {
-                batch.congested += 1;
-                if !background {
-                    back.push((id, list));
-                    continue;
-                }
+            if !background && host.congested(victim.owner) {
+                batch.congested += u64::from(rules.congestion == Congestion::Refused);
+                back.push((id, list));
+                continue;
             }
             if anon {
                 field.counts.wanted_anonymous += 1;
@@ -313,9 +346,10 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
             continue;
         }
         core::free(core, id, host);
+        chosen += 1;
     }
     let (field, policy) = core.parts();
-    let super::Policy::Lists(lists) = policy else { return false };
+    let super::Policy::Lists(lists) = policy else { return (chosen, false) };
     for (id, to) in back {
         field.frames.push(id_of(to), id);
     }
@@ -325,7 +359,7 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
     // Linux: `shrink_slab`: as many of a hundred inodes as of pages, and as many again.
     let pages: u64 = (0..4).map(|list| field.frames.len(id_of(list))).sum();
     lists.slab_owed += 2.0 * batch.taken as f64 * field.frames.len(SLAB) as f64 / (pages + 1) as f64;
-    lists.after(batch, priority, background, device_full)
+    (chosen, lists.after(batch, priority, background, device_full))
 }
 
 /// Inodes give what the pages that were looked at ask of them (Linux: `shrink_slab`, `prune_icache_sb`).
@@ -352,7 +386,8 @@ fn shrink_slab(core: &mut Core, host: &mut dyn Host) {
 /// The state of a pass over one zone.
 #[derive(Debug, Default)]
 struct Pass {
-    /// Pages of each list that are still to be looked at.
+    /// Pages of each list that were to be looked at, and that still are.
+    targets: [u64; 4],
     left: [u64; 4],
     scanned: u64,
     /// The zone's count of freed frames when the pass began.
@@ -375,12 +410,16 @@ pub(in crate::reclaim) struct Kswapd {
     freed_before: u64,
     /// Less was looked at than was to be freed: the next pass is harder.
     raise: bool,
+    /// Rounds in which nothing was freed, and what had been freed by anybody when the last one ended.
+    fruitless: u32,
+    freed_by_all: u64,
 }
 
 impl Kswapd {
     pub fn new(rules: &'static Rules) -> Kswapd {
         let (on, end, zone, pass, freed_before, raise) = (false, 0, 0, None, 0, true);
-        Kswapd { rules, on, priority: PRIORITY, end, zone, pass, freed_before, raise }
+        let (fruitless, freed_by_all) = (0, 0);
+        Kswapd { rules, on, priority: PRIORITY, end, zone, pass, freed_before, raise, fruitless, freed_by_all }
     }
 
     pub fn wake(&mut self) {
@@ -443,7 +482,7 @@ impl Kswapd {
             lists.shrink_active(field, ACTIVE_ANON, BATCH);
         }
         let want = if self.rules.proportional { (field.room.high / PAGE).max(BATCH) } else { u64::MAX };
-        Pass { left, scanned: 0, freed_before, want, cut: false }
+        Pass { targets: left, left, scanned: 0, freed_before, want, cut: false }
     }
 
     /// A batch of each list of the zone that is at hand; whether the reclaimer is to wait.
@@ -463,20 +502,20 @@ impl Kswapd {
                 ACTIVE_ANON if Lists::anon_is_low(field) => lists.shrink_active(field, list, n),
                 ACTIVE_FILE if Lists::file_is_low(field) => lists.shrink_active(field, list, n),
                 ACTIVE_ANON | ACTIVE_FILE => {}
-                _ => stall |= shrink_inactive(zone, list, n, self.priority, host),
+                _ => stall |= shrink_inactive(zone, list, n, self.priority, host).1,
             }
         }
         if self.rules.proportional && !pass.cut && zone.counts().freed - pass.freed_before >= pass.want {
-            // Enough: the smaller kind stops, and the other goes on as far as that one would have (mmotm, 2013).
-            let anon = pass.left[INACTIVE_ANON] + pass.left[ACTIVE_ANON];
-            let file = pass.left[INACTIVE_FILE] + pass.left[ACTIVE_FILE];
+            // Enough: the kind with less left stops, and the other goes on to the share that the first one has reached.
             pass.cut = true;
-            if anon == 0 || file == 0 {
-                pass.left = [0; 4];
-            } else if anon < file {
-                pass.left = [0, 0, pass.left[INACTIVE_FILE].min(anon), 0];
-            } else {
-                pass.left = [pass.left[INACTIVE_ANON].min(file), 0, 0, 0];
+            let both = |lists: &[u64; 4], kind: usize| lists[2 * kind] + lists[2 * kind + 1];
+            let (stops, on) = if both(&pass.left, 1) > both(&pass.left, 0) { (0, 1) } else { (1, 0) };
+            let percent = both(&pass.left, stops) * 100 / (both(&pass.targets, stops) + 1);
+            for active in 0..2 {
+                pass.left[2 * stops + active] = 0;
+                let list = 2 * on + active;
+                let done = pass.targets[list] - pass.left[list];
+                pass.left[list] = (pass.targets[list] * (100 - percent) / 100).saturating_sub(done);
             }
         }
         if pass.left[INACTIVE_ANON] + pass.left[INACTIVE_FILE] + pass.left[ACTIVE_FILE] == 0 {
@@ -485,6 +524,13 @@ impl Kswapd {
             }
             if !self.rules.slab_once || self.zone == self.end {
                 shrink_slab(zone, host);
+            }
+            let balanced = Self::balanced(zone, false);
+            if let (_, super::Policy::Lists(lists)) = zone.parts() {
+                lists.writeback_tail = false;
+                if balanced {
+                    lists.clear_marks();
+                }
             }
             self.pass = None;
             self.zone += 1;
@@ -499,30 +545,33 @@ impl Kswapd {
         }
         let freed = Self::freed(zones);
         let lowest = if self.rules.proportional { 1 } else { 0 };
-        let again = if self.rules.proportional { !self.raise } else { freed - self.freed_before >= BATCH };
-        if again {
+        if self.rules.proportional && !self.raise && freed > self.freed_before {
+            // As hard as before.
+            self.freed_before = freed;
+        } else if !self.rules.proportional && freed - self.freed_before >= BATCH {
             (self.priority, self.freed_before) = (PRIORITY, freed);
         } else if self.priority == lowest {
-            // Linux goes to sleep after that, and is woken at once.
-            let fruitless = freed == self.freed_before;
             (self.priority, self.freed_before) = (PRIORITY, freed);
-            if fruitless {
-                self.on = false;
+            let by_all = freed + zones.iter().map(|z| z.counts().freed_direct).sum::<u64>();
+            self.fruitless = if by_all == self.freed_by_all { self.fruitless + 1 } else { 0 };
+            self.freed_by_all = by_all;
+            if self.fruitless >= FRUITLESS {
+                (self.on, self.fruitless) = (false, 0);
                 return Next::Wait { why: Why::InUse, at_most_ns: STALL_NS };
             }
         } else {
             self.priority -= 1;
+            if self.rules.proportional {
+                self.freed_before = freed;
+            }
         }
         if self.begin(zones) { Next::More } else { Next::Enough }
     }
 
     /// Linux: `do_try_to_free_pages`.
     pub fn direct(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
-        let freed = |zones: &[Core]| zones.iter().map(|z| z.counts().freed_direct).sum::<u64>();
-        let before = freed(zones);
-        let scanned = |zones: &[Core]| zones.iter().map(|z| z.counts().scanned_direct).sum::<u64>();
+        let mut chosen = 0;
         for priority in (0..=PRIORITY).rev() {
-            let began = scanned(zones);
             for zone in &mut *zones {
                 let (field, policy) = zone.parts();
                 let super::Policy::Lists(lists) = policy else { continue };
@@ -532,21 +581,22 @@ impl Kswapd {
                 }
                 for list in [INACTIVE_ANON, INACTIVE_FILE] {
                     let mut left = counts[list].min(2 * BATCH);
-                    while left > 0 {
+                    while left > 0 && chosen < BATCH {
                         let n = left.min(BATCH);
                         left -= n;
-                        if shrink_inactive(zone, list, n, priority, host) {
+                        let (some, stall) = shrink_inactive(zone, list, n, priority, host);
+                        chosen += some;
+                        if stall {
                             return Next::Wait { why: Why::Writeback, at_most_ns: STALL_NS };
                         }
                     }
                 }
                 shrink_slab(zone, host);
             }
-            // What is freed later counts as soon as it is looked at.
-            if freed(zones) - before >= BATCH || scanned(zones) - began >= 4 * BATCH {
+            if chosen >= BATCH {
                 return Next::More;
             }
         }
-        if freed(zones) > before { Next::More } else { Next::Wait { why: Why::InUse, at_most_ns: STALL_NS } }
+        if chosen > 0 { Next::More } else { Next::Wait { why: Why::InUse, at_most_ns: STALL_NS } }
     }
 }

@@ -5,13 +5,15 @@
 //! # Locking
 //! None.
 
-use super::lists::{Marks, Rules, Stalls, Writes};
+use super::lists::{Congestion, Marks, Rules, Stalls, Writes};
 
 pub(super) static PROPORTIONAL: Rules = Rules {
     writes: Writes::DirtyTail,
     dirty_tail: Marks::Share,
     writeback_tail: Marks::Share,
+    congestion: Congestion::Refused,
     stalls: Stalls::CongestedOrAgain,
+    sees_unstable: false,
     proportional: true,
     slab_once: true,
 };

@@ -5,13 +5,15 @@
 //! # Locking
 //! None.
 
-use super::lists::{Marks, Rules, Stalls, Writes};
+use super::lists::{Congestion, Marks, Rules, Stalls, Writes};
 
 pub(super) static STALL_ONCE: Rules = Rules {
     writes: Writes::DirtyTail,
     dirty_tail: Marks::All,
     writeback_tail: Marks::All,
+    congestion: Congestion::Met,
     stalls: Stalls::AgainOrUnqueued,
+    sees_unstable: true,
     proportional: true,
     slab_once: true,
 };

@@ -15,18 +15,20 @@
 //!   Clean new frames need no such rule: those that come back go to the main queue and push unused frames out of it.
 //! - Of [`SPARED`] + 1 frames that the policy looks at, it frees one. If nearly all frames are used again, the choice
 //!   among them matters little, and a longer search for an unused one costs more than it saves.
-//! - Memory of programs goes only when no clean data used once is left, and what left has come back, or nothing is
-//!   dirty.
+//! - Memory of programs has a queue of its own. The policy looks at it for as many bytes as data came back too soon,
+//!   and when no zone has any data left.
 //!
 //! # Locking
 //! Under the lock of [`super::super::Reclaim`].
 
-use super::super::core::{self, Class, Core, Field, Host, Next, Why};
+use super::super::core::{self, Class, Core, Field, Host, Next, Why, Wrote};
 use super::super::frame::{FrameId, OFF, State};
 use super::super::ghost::Ghosts;
 
 const SMALL: u8 = 1;
 const MAIN: u8 = 2;
+/// Memory of programs.
+const PROGRAMS: u8 = 3;
 
 /// The small queue and dirty new data may take one in so many bytes before the main queue gives. With a tenth, as
 /// published, a copy takes more of a hot set that just fits. With a thirtieth, frames leave a small cache before their
@@ -42,6 +44,8 @@ const AGING: u64 = 32;
 /// Frames that a step looks at, in the background and for somebody who needs memory at once.
 const STEP: u32 = 128;
 const DIRECT: u64 = 32;
+/// Frames of programs that are sent to swap space before the reclaimer waits for them.
+const WRITES: u32 = 32;
 /// How long the reclaimer waits where all is in use.
 const IN_USE_NS: u64 = 10_000_000;
 /// Ghosts count time in units of so many bytes that left the small queue: with 32 bits of it, 4 TiB.
@@ -89,9 +93,6 @@ impl UsedOnce {
             field.frames.mark(id, State::PROMOTED);
             self.refaulted = (self.refaulted + bytes).min(self.span(field) / 8);
         }
-        if field.class(id) == Class::Anonymous {
-            field.frames.mark(id, State::PROMOTED);
-        }
         self.place(field, id);
     }
 
@@ -103,8 +104,16 @@ impl UsedOnce {
     /// Puts a frame where it belongs.
     fn place(&mut self, field: &mut Field, id: FrameId) {
         let state = field.frames.state(id);
-        let swapped = field.class(id) == Class::Anonymous && !state.has(State::WRITEBACK);
-        if state.told() != State::CLEAN && !swapped {
+        if field.class(id) == Class::Anonymous {
+            if state.has(State::WRITEBACK) {
+                field.frames.unlink(id);
+            } else if field.frames.unmark(id, State::IMMEDIATE) {
+                // Reclaim had it written, to free it now.
+                field.frames.push_tail(PROGRAMS, id);
+            } else {
+                field.frames.push(PROGRAMS, id);
+            }
+        } else if state.told() != State::CLEAN {
             field.frames.unlink(id);
         } else {
             field.frames.push(if state.has(State::PROMOTED) { MAIN } else { SMALL }, id);
@@ -112,8 +121,12 @@ impl UsedOnce {
     }
 
     pub fn changed(&mut self, field: &mut Field, id: FrameId) {
-        let clean = field.frames.state(id).told() == State::CLEAN;
-        if clean == (field.frames.list(id) == OFF) {
+        let state = field.frames.state(id);
+        let gives = match field.class(id) {
+            Class::Anonymous => !state.has(State::WRITEBACK),
+            _ => state.told() == State::CLEAN,
+        };
+        if gives == (field.frames.list(id) == OFF) {
             self.place(field, id);
         }
     }
@@ -135,10 +148,20 @@ impl UsedOnce {
         while *looks > 0 {
             let [small, main] = [SMALL, MAIN].map(|list| field.frames.list_bytes(list));
             let new = small + field.unclean.data;
+            if let Some(id) = field.frames.tail(PROGRAMS).filter(|_| self.refaulted > 0 || new + main == 0) {
+                *looks -= 1;
+                field.scan();
+                self.refaulted = self.refaulted.saturating_sub(field.frames.bytes(id));
+                if field.frames.touches().take(id) > 0 {
+                    field.frames.push(PROGRAMS, id);
+                    continue;
+                }
+                return if field.frames.state(id).has(State::DIRTY) { Choice::Write(id) } else { Choice::Free(id) };
+            }
             let from_small = main == 0 || new * SMALL_SHARE > new + main;
             if let Some(id) = field.frames.tail(SMALL).filter(|_| from_small || main == 0) {
                 *looks -= 1;
-                field.scan();
+                look(field, id);
                 if field.frames.touches().take(id) >= PROMOTE {
                     self.spare = self.spare.saturating_sub(1);
                     field.frames.mark(id, State::PROMOTED);
@@ -159,32 +182,23 @@ impl UsedOnce {
                 self.aging -= bytes;
             }
             *looks -= 1;
-            field.scan();
-            // Programs' memory does not count: it leaves by a rule of its own, below.
-            let program = field.class(id) == Class::Anonymous;
-            if (program || self.spare > 0) && field.frames.touches().take_one(id) {
-                self.spare -= u64::from(!program);
+            look(field, id);
+            if self.spare > 0 && field.frames.touches().take_one(id) {
+                self.spare -= 1;
                 field.frames.push(MAIN, id);
                 continue;
             }
-            if !program {
-                return Choice::Free(id);
-            }
-            // Programs keep their memory while there is anything else, unless data is missed.
-            if self.refaulted < bytes {
-                if let Some(small) = field.frames.tail(SMALL) {
-                    field.frames.push(MAIN, id);
-                    return Choice::Free(small);
-                }
-                if field.unclean.data > 0 {
-                    field.frames.push(MAIN, id);
-                    return Choice::Dirty;
-                }
-            }
-            self.refaulted = self.refaulted.saturating_sub(bytes);
-            return if field.frames.state(id).has(State::DIRTY) { Choice::Write(id) } else { Choice::Free(id) };
+            return Choice::Free(id);
         }
         Choice::Nothing
+    }
+}
+
+/// One more frame was looked at.
+fn look(field: &mut Field, id: FrameId) {
+    field.scan();
+    if field.class(id) == Class::Inode {
+        field.counts.slabs_scanned += 1;
     }
 }
 
@@ -192,6 +206,7 @@ impl UsedOnce {
 /// stopped it.
 fn run(core: &mut Core, mut bytes: u64, host: &mut dyn Host) -> (u64, Option<Next>) {
     let mut looks = STEP;
+    let mut written = 0;
     let mut chosen = 0;
     while bytes > 0 && looks > 0 {
         let (field, policy) = core.parts();
@@ -206,8 +221,15 @@ fn run(core: &mut Core, mut bytes: u64, host: &mut dyn Host) -> (u64, Option<Nex
             Choice::Write(id) => {
                 field.counts.wanted_anonymous += 1;
                 let victim = field.victim(id);
-                if host.write(victim) == super::super::core::Wrote::NotNow {
-                    field.frames.push(MAIN, id);
+                if host.write(victim) == Wrote::NotNow {
+                    field.frames.push(PROGRAMS, id);
+                    return (chosen, Some(Next::Wait { why: Why::Writeback, at_most_ns: IN_USE_NS }));
+                }
+                field.frames.mark(id, State::IMMEDIATE);
+                let state = field.frames.state(id).without(State::DIRTY).or(State::WRITEBACK);
+                core.set_state(id, state);
+                written += 1;
+                if written == WRITES {
                     return (chosen, Some(Next::Wait { why: Why::Writeback, at_most_ns: IN_USE_NS }));
                 }
             }
@@ -221,30 +243,43 @@ fn run(core: &mut Core, mut bytes: u64, host: &mut dyn Host) -> (u64, Option<Nex
     (chosen, None)
 }
 
-/// A step in the background: the zone that is shortest of memory first.
-pub(super) fn step(zones: &mut [Core], host: &mut dyn Host) -> Next {
-    let short = |zone: &Core| zone.room().high.saturating_sub(zone.room().free);
-    let mut stopped = None;
-    let mut any = 0;
-    for zone in zones {
-        let missing = short(zone);
-        if missing > 0 {
-            let (chosen, next) = run(zone, missing, host);
-            any += chosen;
-            stopped = stopped.or(next.filter(|_| chosen == 0)).or((next.is_none() || chosen > 0).then_some(Next::More));
+/// Which zones are to give: those with data used once, else those with any data, else all. What one zone lacks another
+/// can have, so no zone gives memory of programs while there is data.
+fn givers(zones: &mut [Core]) -> impl Iterator<Item = &mut Core> {
+    let rank = |zone: &Core| {
+        let field = zone.field();
+        match (field.frames.list_bytes(SMALL), field.frames.list_bytes(MAIN) + field.unclean.data) {
+            (0, 0) => 0,
+            (0, _) => 1,
+            _ => 2,
         }
+    };
+    let best = zones.iter().map(rank).max();
+    zones.iter_mut().filter(move |zone| Some(rank(zone)) == best)
+}
+
+/// A step in the background.
+pub(super) fn step(zones: &mut [Core], host: &mut dyn Host) -> Next {
+    let sum = |of: fn(&Core) -> u64| zones.iter().map(of).sum::<u64>();
+    let missing = sum(|zone| zone.room().high).saturating_sub(sum(|zone| zone.room().free));
+    if missing == 0 {
+        return Next::Enough;
     }
-    match stopped {
-        None => Next::Enough,
-        Some(_) if any > 0 => Next::More,
-        Some(next) => next,
+    let mut stopped = Next::More;
+    for zone in givers(zones) {
+        let (chosen, next) = run(zone, missing, host);
+        if chosen > 0 || next.is_none() {
+            return Next::More;
+        }
+        stopped = next.unwrap_or(stopped);
     }
+    stopped
 }
 
 /// For somebody who needs memory at once.
 pub(super) fn direct(zones: &mut [Core], host: &mut dyn Host) -> Next {
     let mut stopped = Next::Enough;
-    for zone in zones {
+    for zone in givers(zones) {
         let bytes = zone.room().low.saturating_sub(zone.room().free).clamp(1, DIRECT << 12);
         let (chosen, next) = run(zone, bytes, host);
         if chosen > 0 {

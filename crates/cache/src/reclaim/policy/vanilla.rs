@@ -5,13 +5,15 @@
 //! # Locking
 //! None.
 
-use super::lists::{Marks, Rules, Stalls, Writes};
+use super::lists::{Congestion, Marks, Rules, Stalls, Writes};
 
 pub(super) static VANILLA: Rules = Rules {
     writes: Writes::Harder,
     dirty_tail: Marks::Never,
     writeback_tail: Marks::Never,
+    congestion: Congestion::Refused,
     stalls: Stalls::Congested,
+    sees_unstable: false,
     proportional: false,
     slab_once: false,
 };
