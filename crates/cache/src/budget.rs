@@ -83,13 +83,12 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// From now on there is so much. What is in use beyond that goes as reclaim comes to it.
+    /// From now on there is so much. What is in use beyond that goes before this returns, as far as it can go.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
-        self.threshold.store(limit - limit / LOW, Ordering::Relaxed);
-        if self.used() > limit {
-            self.relieve();
-        }
+        while self.over_limit() && self.step(true) == Next::More {}
+        self.look_again_later();
+        self.relieve();
     }
 
     /// Whose frames go.
@@ -175,6 +174,27 @@ impl Budget {
         } else {
             self.take(false);
         }
+    }
+
+    /// Frees what is needed for `bytes` more; whether they fit into the limit then. They do not if what could go is
+    /// dirty or in use: see [`Budget::wait_for_writes`].
+    pub fn make_room(&self, bytes: u64) -> bool {
+        let fits = || self.used() + bytes <= self.limit();
+        for _ in 0..STEPS {
+            if fits() {
+                return true;
+            }
+            self.reclaim.direct.inc();
+            if self.step(true) != Next::More {
+                break;
+            }
+        }
+        fits()
+    }
+
+    /// Waits until something dirty has become clean, at most so long.
+    pub fn wait_for_writes(&self, at_most: Duration) {
+        self.reclaim.wait_for_writes(at_most);
     }
 
     /// Frees until there is room again, or nothing more comes.
@@ -271,7 +291,7 @@ mod tests {
     use extant_base::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::reclaim::{Class, FrameCell, FrameId, FrameOwner, Key, OwnerId, State};
+    use crate::reclaim::{Class, FrameCell, FrameId, FrameOwner, Key, OwnerId, State, Tried};
 
     const PAGE: u64 = 4096;
 
@@ -285,15 +305,15 @@ mod tests {
     }
 
     impl FrameOwner for Pages {
-        fn try_free(&self, key: Key, id: FrameId) -> bool {
+        fn try_free(&self, key: Key, id: FrameId) -> Tried {
             self.asked.fetch_add(1, Ordering::Relaxed);
             if self.in_use.load(Ordering::Relaxed) {
-                return false;
+                return Tried::InUse;
             }
             assert_eq!(self.frames[key.object as usize].take(), Some(id));
             self.budget.reclaim().with(|core| core.remove(id));
             self.budget.uncharge(PAGE);
-            true
+            Tried::Freed
         }
     }
 

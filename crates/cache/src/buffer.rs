@@ -19,7 +19,7 @@
 //! # Locking
 //! Each buffer has a lock (`buffer`, 80) around bytes and state; filling it from the device happens under that lock (as
 //! under Linux's BH_Lock), so that two readers read once. A shard's lock (`buffer shard`, 90) guards the map; only
-//! `reclaim` (211) is taken under it.
+//! `reclaim` (213) is taken under it.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -31,7 +31,7 @@ use extant_block::{AlignedBuf, BioFlags, BlockDevice, Error};
 use extant_ondisk::BlockNr;
 
 use crate::budget::Budget;
-use crate::reclaim::{Class, FrameCell, FrameId, FrameOwner, Key, OwnerId, Reclaim, State};
+use crate::reclaim::{Class, FrameCell, FrameId, FrameOwner, Key, OwnerId, Reclaim, State, Tried};
 
 static BUFFER_CLASS: LockClass = LockClass::new("buffer", 80);
 static SHARD_CLASS: LockClass = LockClass::new("buffer shard", 90);
@@ -409,10 +409,14 @@ impl BufferCache {
 }
 
 impl FrameOwner for BufferCache {
-    fn try_free(&self, key: Key, id: FrameId) -> bool {
+    fn try_free(&self, key: Key, id: FrameId) -> Tried {
         let block = BlockNr(key.object);
-        let Some(mut s) = self.shard(block).try_lock() else { return false };
-        s.get(&block).is_some_and(|b| b.frame.get() == Some(id)) && self.free(&mut s, block)
+        let Some(mut s) = self.shard(block).try_lock() else { return Tried::Busy };
+        match s.get(&block).is_some_and(|b| b.frame.get() == Some(id)) {
+            true if self.free(&mut s, block) => Tried::Freed,
+            true => Tried::InUse,
+            false => Tried::Busy,
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use extant_base::sync::{LockClass, RwLock};
 use extant_block::{AlignedBuf, BioVec};
 
 use crate::budget::Budget;
-use crate::reclaim::{FrameId, Key, OwnerId, State};
+use crate::reclaim::{FrameId, Key, OwnerId, State, Tried};
 
 /// Bytes in a page; every folio is a multiple of it.
 pub const PAGE_SIZE: usize = 4096;
@@ -724,13 +724,14 @@ impl AddressSpace {
     }
 
     /// Frees the folio at `page` if it is clean and its frame is `id`; whether it has. Never waits.
-    pub fn try_free(&self, page: u64, id: FrameId) -> bool {
-        let Some(mut inner) = self.inner.try_write() else { return false };
+    pub fn try_free(&self, page: u64, id: FrameId) -> Tried {
+        let Some(mut inner) = self.inner.try_write() else { return Tried::Busy };
         let free = inner.folios.get(&page).is_some_and(|f| f.frame == id && f.state() == State::CLEAN);
         if free {
             self.remove_folio(&mut inner, page);
+            return Tried::Freed;
         }
-        free
+        Tried::Busy
     }
 }
 

@@ -29,7 +29,7 @@ pub use buffer::{BufKind, Buffer, BufferCache, BufferState, CacheStats};
 pub use error_sequence::{ErrorSequence, Opener};
 pub use folio::{AddressSpace, DirtyRun, Folio, Home, PAGE_SIZE, RunCompletion, Taken, WriteRefused};
 pub use io_wait::{IoToken, IoWait};
-pub use pace::{BulkWindow, Lightness, Meter, Sent, WINDOW_NS, pause_ns};
+pub use pace::{BulkWindow, Lightness, Meter, Sent, WINDOW_NS, longest_pause_ns, pause_ns};
 pub use reclaim::ReclaimPolicy;
 pub use writeback::{AddressSpaceOps, Flusher, FlusherOptions, Listed};
 pub use writes::{Epoch, WritebackToken, Writebacks};

@@ -11,7 +11,7 @@
 //! most [`WINDOW_NS`] of bulk data before them at the device.
 //!
 //! # Locking
-//! `bulk window` (211) is a leaf: completions take it, and nothing is submitted under it.
+//! `bulk window` (212) is a leaf: completions take it, and nothing is submitted under it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -114,6 +114,11 @@ pub struct Levels {
     pub limit: u64,
 }
 
+/// The longest that a writer of `bytes` is made to wait on a device that takes `rate` bytes per second.
+pub fn longest_pause_ns(bytes: u64, rate: u64) -> u64 {
+    time_ns(bytes, rate).saturating_add(EXTRA_NS_MAX)
+}
+
 /// How long a writer pauses that has dirtied `bytes`, with `dirty` bytes in all, on a device of `rate` bytes per
 /// second.
 ///
@@ -124,7 +129,7 @@ pub fn pause_ns(levels: Levels, dirty: u64, bytes: u64, rate: u64, light: bool) 
     let Levels { begin, limit } = levels;
     let begin = if light { limit - limit.saturating_sub(begin) / 4 } else { begin };
     let takes = time_ns(bytes, rate);
-    let most = takes.saturating_add(EXTRA_NS_MAX);
+    let most = longest_pause_ns(bytes, rate);
     match (dirty.saturating_sub(begin), limit.saturating_sub(dirty)) {
         (0, _) => 0,
         (_, 0) => most,

@@ -14,7 +14,7 @@ use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_block::BlockDevice;
-use extant_cache::reclaim::{FrameId, FrameOwner, Key};
+use extant_cache::reclaim::{FrameId, FrameOwner, Key, Tried};
 use extant_cache::{Budget, BufKind, BufferCache, BulkWindow, ErrorSequence, Flusher, Shrinker};
 use extant_journal::{Handle, Hooks, Journal};
 use extant_mballoc::Allocator;
@@ -424,7 +424,7 @@ impl Shrinker for Filesystem {
 }
 
 impl FrameOwner for Filesystem {
-    fn try_free(&self, key: Key, id: FrameId) -> bool {
+    fn try_free(&self, key: Key, id: FrameId) -> Tried {
         self.inodes.try_free_data(key, id)
     }
 

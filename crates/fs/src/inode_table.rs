@@ -13,7 +13,7 @@ use extant_base::hash::HashMap;
 use extant_base::sync::atomic::Ordering;
 use extant_base::sync::{LockClass, Mutex};
 use extant_cache::Budget;
-use extant_cache::reclaim::{Class, FrameId, FrameOwner, Key, OwnerId, State};
+use extant_cache::reclaim::{Class, FrameId, FrameOwner, Key, OwnerId, State, Tried};
 use extant_ondisk::InodeNr;
 use extant_ondisk::superblock::SuperBlock;
 
@@ -217,22 +217,22 @@ impl InodeTable {
     }
 
     /// Frees clean data of an inode, for its owner.
-    pub(crate) fn try_free_data(&self, key: Key, id: FrameId) -> bool {
+    pub(crate) fn try_free_data(&self, key: Key, id: FrameId) -> Tried {
         let inode = {
             let ino = InodeNr(key.object as u32);
-            let Some(s) = self.shard(ino).try_lock() else { return false };
+            let Some(s) = self.shard(ino).try_lock() else { return Tried::Busy };
             s.map.get(&ino).cloned()
         };
-        inode.is_some_and(|inode| inode.pages.try_free(key.page, id))
+        inode.map_or(Tried::Busy, |inode| inode.pages.try_free(key.page, id))
     }
 }
 
 impl FrameOwner for InodeTable {
-    fn try_free(&self, key: Key, id: FrameId) -> bool {
+    fn try_free(&self, key: Key, id: FrameId) -> Tried {
         let ino = InodeNr(key.object as u32);
         let gone = {
-            let Some(mut s) = self.shard(ino).try_lock() else { return false };
-            let Some(inode) = s.map.get(&ino).filter(|i| i.frame.get() == Some(id)) else { return false };
+            let Some(mut s) = self.shard(ino).try_lock() else { return Tried::Busy };
+            let Some(inode) = s.map.get(&ino).filter(|i| i.frame.get() == Some(id)) else { return Tried::Busy };
             if inode.users() > 0 {
                 let inode = inode.clone();
                 self.budget.reclaim().with(|core| core.park(id));
@@ -240,19 +240,20 @@ impl FrameOwner for InodeTable {
                 if inode.users() == 0 {
                     InodeTable::let_go(&inode);
                 }
-                return true;
+                // It is on no list any more.
+                return Tried::Freed;
             }
             if !is_idle(inode) {
-                return false;
+                return Tried::InUse;
             }
-            let Some(inode) = s.remove(ino) else { return false };
+            let Some(inode) = s.remove(ino) else { return Tried::Busy };
             self.leave(&inode);
             inode
         };
         if let Some(fs) = gone.fs.upgrade() {
             fs.alloc.discard_preallocations(&gone.prealloc);
         }
-        true
+        Tried::Freed
     }
 }
 

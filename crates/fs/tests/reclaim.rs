@@ -85,6 +85,7 @@ fn a_copy_leaves_what_is_used_in_memory() {
             during += misses(256);
         }
         let after = misses(10_000);
+        println!("{}: {during} {after} {:?}", policy.name(), fs.budget().reclaim().counts());
         let peak = fs.budget().peak();
         if policy != ReclaimPolicy::default() {
             // Linux's lists know no more of a page than that it is young: that much of the hot file goes.

@@ -48,6 +48,9 @@ pub struct Setting {
     /// Of the device, in bytes per second.
     pub rate: u64,
     pub seed: u64,
+    /// How often the file of [`Operation::ReadHot`] was read before. A cache cannot know of a file that was read once
+    /// whether it is hot.
+    pub hot_readings: u64,
     /// Virtual time under load.
     pub time: Duration,
 }
@@ -348,8 +351,8 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
     let _ = scene.fs.budget().shrink_all();
     let mut piece = vec![0; PIECE_BYTES as usize];
     for (operation, file) in Operation::ALL.iter().zip(&files) {
-        let bytes = if *operation == Operation::ReadHot { hot } else { 0 };
-        for at in (0..bytes).step_by(PIECE_BYTES as usize) {
+        let readings = if *operation == Operation::ReadHot { setting.hot_readings } else { 0 };
+        for at in (0..readings).flat_map(|_| (0..hot).step_by(PIECE_BYTES as usize)) {
             scene.fs.read(file, at, &mut piece).expect("read");
         }
     }

@@ -10,16 +10,13 @@ use extant_testkit::latency::{Figures, Operation, PIECE_BYTES, Setting, measure}
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
 
-/// Whether it is asserted that reads of a file which was read before and fits into the cache never reach the device.
-/// That is reclaim's business, not pacing's.
-const HOT_READS_STAY_CACHED: bool = false;
-
 fn settings(seed: u64) -> impl Iterator<Item = Setting> {
     let cells = [(64, 25), (64, 100), (256, 25), (256, 100)];
     cells.into_iter().map(move |(cache_mib, megabytes)| Setting {
         cache_bytes: cache_mib * MIB,
         rate: megabytes * 1_000_000,
         seed,
+        hot_readings: 3,
         time: Duration::from_secs(10),
     })
 }
@@ -44,9 +41,7 @@ fn broken(setting: &Setting, figures: &Figures) -> Vec<String> {
     bar("bytes that wait for the device", figures.waiting_bytes_max, window.max(PIECE_BYTES));
     bar("memory, bytes", figures.used_max, figures.limit + MIB);
     bar("the rate that the stream does not get, permille", 1000u64.saturating_sub(figures.stream_permille), 30);
-    if HOT_READS_STAY_CACHED {
-        bar("hot reads that reach the device", figures.of(Operation::ReadHot).reached, 0);
-    }
+    bar("hot reads that reach the device", figures.of(Operation::ReadHot).reached, 0);
     broken
 }
 
@@ -87,9 +82,11 @@ fn the_same_seed_gives_the_same_figures() {
 #[ignore = "a tool: the figures of each setting"]
 fn survey() {
     let seeds = std::env::var("EXTANT_LATENCY_SEEDS").map_or(1, |v| v.parse().expect("a number"));
-    for setting in (1..=seeds).flat_map(settings) {
+    let first = |setting| [setting, Setting { hot_readings: 1, ..setting }];
+    for setting in (1..=seeds).flat_map(settings).flat_map(first) {
         let figures = measure(setting);
-        println!("cache {} MiB, {} MB/s: {figures}", setting.cache_bytes / MIB, setting.rate / 1_000_000);
+        let (mib, megabytes, readings) = (setting.cache_bytes / MIB, setting.rate / 1_000_000, setting.hot_readings);
+        println!("cache {mib} MiB, {megabytes} MB/s, hot data read {readings} times: {figures}");
         broken(&setting, &figures).iter().for_each(|bar| println!("  BROKEN {bar}"));
     }
 }

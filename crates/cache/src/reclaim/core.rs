@@ -45,6 +45,16 @@ pub enum Answer {
     Later,
 }
 
+/// What its owner did with a frame that was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tried {
+    Freed,
+    /// Somebody has a lock that the owner needs, or has just changed the frame: this says nothing about its use.
+    Busy,
+    /// Somebody holds what the frame stands for.
+    InUse,
+}
+
 /// What became of a frame that was to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
@@ -114,6 +124,8 @@ pub struct Counts {
     pub unqueued: u64,
     pub writeback: u64,
     pub in_use: u64,
+    /// Frames chosen whose owner could not get at them.
+    pub busy: u64,
     /// Frames marked to be freed as soon as they are written.
     pub immediate: u64,
     /// Times that reclaim wanted a frame written: of a file, and of a program.
@@ -273,14 +285,18 @@ impl Core {
         self.field.frames.state(id).told()
     }
 
-    /// A chosen frame could not be freed.
-    pub fn kept(&mut self, id: FrameId) {
+    /// A chosen frame could not be freed, for the reason that [`Tried`] gives.
+    pub fn kept(&mut self, id: FrameId, why: Tried) {
         if self.field.frames.list(id) == ISOLATED {
-            self.field.counts.in_use += 1;
             self.field.frames.unlink(id);
             self.field.frames.unmark(id, State::DIRECT);
-            // What is in use is not looked at again as soon as what is new.
-            self.field.frames.mark(id, State::PROMOTED);
+            if why == Tried::InUse {
+                self.field.counts.in_use += 1;
+                // The policy does not look at it again as soon as at what is new.
+                self.field.frames.mark(id, State::PROMOTED);
+            } else {
+                self.field.counts.busy += 1;
+            }
             self.policy.kept(&mut self.field, id);
         }
     }

@@ -8,7 +8,7 @@
 //! What it does not do: it writes nothing. A lack of clean frames is told to owners, who have a flusher.
 //!
 //! # Locking
-//! `reclaim` (211) guards the core. It is a leaf: owners take it while they hold the locks of what their frames stand
+//! `reclaim` (213) guards the core. It is a leaf: owners take it while they hold the locks of what their frames stand
 //! for, and nothing is called under it. `frame owners` (94) is held only to look one up.
 
 use std::sync::{Arc, Weak};
@@ -18,23 +18,21 @@ use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, RwLock};
 
-use super::core::{Answer, Class, Core, Counts, Host, Next, Reclaimer, Room, Victim, Why, Wrote};
+use super::core::{Answer, Class, Core, Counts, Host, Next, Reclaimer, Room, Tried, Victim, Why, Wrote};
 use super::frame::{FrameId, Key, OwnerId, Touches};
 use super::policy::ReclaimPolicy;
 
 static CLASS: LockClass = LockClass::new("reclaim", 213);
 static OWNERS_CLASS: LockClass = LockClass::new("frame owners", 94);
 
-/// So many frames that their owners keep, and none that goes, end an attempt.
-const IN_VAIN: usize = 32;
 /// How long the thread waits then.
-const IN_USE_NS: u64 = 10_000_000;
+const IN_USE_NS: u64 = 1_000_000;
 
 /// Has what frames stand for.
 pub trait FrameOwner: Send + Sync {
-    /// Frees what the frame stands for, unless somebody uses it or it is not clean; whether it has. Must not block: it
-    /// tries locks. Whoever frees it calls [`Core::remove`].
-    fn try_free(&self, key: Key, id: FrameId) -> bool;
+    /// Frees what the frame stands for, unless somebody uses it or it is not clean. Must not block: it tries locks.
+    /// Whoever frees it calls [`Core::remove`].
+    fn try_free(&self, key: Key, id: FrameId) -> Tried;
 
     /// The device behind it has as many writes as it takes.
     fn is_congested(&self) -> bool {
@@ -85,10 +83,10 @@ pub struct Reclaim {
     owners: RwLock<Vec<(Class, Weak<dyn FrameOwner>)>>,
     /// Somebody has work for the thread, or memory was written while it waited for that.
     wake: Condvar,
-    /// Read without the lock: there is a thread, it is awake, it waits for writes.
+    /// Read without the lock: there is a thread, it is awake, so many wait for writes.
     threads: AtomicU32,
     awake: AtomicBool,
-    waits: AtomicBool,
+    waits: AtomicU32,
     /// Times that somebody had to free memory himself.
     pub direct: Counter,
 }
@@ -105,7 +103,7 @@ impl Reclaim {
             wake: Condvar::new(),
             threads: AtomicU32::new(0),
             awake: AtomicBool::new(false),
-            waits: AtomicBool::new(false),
+            waits: AtomicU32::new(0),
             direct: Counter::new(),
         }
     }
@@ -158,19 +156,10 @@ impl Reclaim {
             let next = if direct { reclaimer.direct(cores, &mut chosen) } else { reclaimer.step(cores, &mut chosen) };
             (next, before)
         };
-        let owner = |id: OwnerId| owners.get(usize::from(id.0)).and_then(Option::as_ref);
-        let mut kept = chosen.free;
-        kept.retain(|v| !owner(v.owner).is_some_and(|o| o.try_free(v.key, v.id)));
-        let in_vain = kept.len() >= IN_VAIN;
-        let after = self.with(|core| {
-            for victim in kept {
-                core.kept(victim.id);
-            }
-            core.counts().freed_bytes
-        });
-        // All that was chosen is in use: the next will be, too.
-        let in_use = Next::Wait { why: Why::InUse, at_most_ns: IN_USE_NS };
-        let next = if in_vain && after == before && next == Next::More { in_use } else { next };
+        let (kept, after) = self.have_freed(&chosen.free, &owners);
+        // All that was chosen is in use, or its locks are taken: the next will be, too.
+        let in_vain = kept > 0 && after == before && next == Next::More;
+        let next = if in_vain { Next::Wait { why: Why::InUse, at_most_ns: IN_USE_NS } } else { next };
         let wanted = chosen.write + if let Next::Drive { bytes } = next { bytes } else { 0 };
         if wanted > 0 {
             for owner in owners.iter().flatten() {
@@ -178,6 +167,33 @@ impl Reclaim {
             }
         }
         (next, after - before)
+    }
+
+    /// Has what was chosen freed by its owners; how many frames they kept, and all the bytes freed since the start.
+    fn have_freed(&self, chosen: &[Victim], owners: &[Option<Arc<dyn FrameOwner>>]) -> (usize, u64) {
+        let mut kept = Vec::new();
+        // Its lock is taken: that will hold for its other frames, too.
+        let mut busy = None;
+        for victim in chosen {
+            let object = (victim.owner, victim.key.object);
+            let owner = owners.get(usize::from(victim.owner.0)).and_then(Option::as_ref);
+            let tried = match owner {
+                Some(owner) if busy != Some(object) => owner.try_free(victim.key, victim.id),
+                _ => Tried::Busy,
+            };
+            if tried == Tried::Busy {
+                busy = Some(object);
+            }
+            if tried != Tried::Freed {
+                kept.push((victim.id, tried));
+            }
+        }
+        self.with(|core| {
+            for (id, why) in &kept {
+                core.kept(*id, *why);
+            }
+            (kept.len(), core.counts().freed_bytes)
+        })
     }
 
     /// Frees all that can be freed, however lately it was used; how many bytes that were.
@@ -188,17 +204,7 @@ impl Reclaim {
             core.choose_all(&mut chosen);
             core.counts().freed_bytes
         });
-        let mut kept = chosen.free;
-        kept.retain(|v| {
-            let owner = owners.get(usize::from(v.owner.0)).and_then(Option::as_ref);
-            !owner.is_some_and(|o| o.try_free(v.key, v.id))
-        });
-        self.with(|core| {
-            for victim in kept {
-                core.kept(victim.id);
-            }
-            core.counts().freed_bytes - before
-        })
+        self.have_freed(&chosen.free, &owners).1 - before
     }
 
     /// Whether a thread reclaims in the background.
@@ -213,15 +219,15 @@ impl Reclaim {
             inner.awake = true;
             inner.reclaimer.wake();
             drop(inner);
-            self.wake.notify_one();
+            self.wake.notify_all();
         }
     }
 
     /// Something has been written, and is clean now.
     pub fn written(&self) {
-        if self.waits.load(Ordering::Acquire) {
+        if self.waits.load(Ordering::Acquire) > 0 {
             let _inner = self.inner.lock();
-            self.wake.notify_one();
+            self.wake.notify_all();
         }
     }
 
@@ -259,8 +265,8 @@ impl Reclaim {
     /// Sleeps until something has been written, at most so long.
     pub(crate) fn wait_for_writes(&self, at_most: Duration) {
         let mut inner = self.inner.lock();
-        self.waits.store(true, Ordering::Release);
+        self.waits.fetch_add(1, Ordering::AcqRel);
         self.wake.wait_for(&mut inner, at_most);
-        self.waits.store(false, Ordering::Release);
+        self.waits.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -14,7 +14,7 @@ mod frame;
 mod ghost;
 mod policy;
 
-pub use self::core::{Answer, Class, Core, Counts, Host, Next, Reclaimer, Room, Victim, Why, Wrote};
+pub use self::core::{Answer, Class, Core, Counts, Host, Next, Reclaimer, Room, Tried, Victim, Why, Wrote};
 pub use self::engine::{FrameOwner, Reclaim};
 pub use self::frame::{FrameCell, FrameId, Key, OwnerId, State, Touches};
 pub use self::policy::ReclaimPolicy;

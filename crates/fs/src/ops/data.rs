@@ -10,10 +10,11 @@
 //! extent-status cache changes only under it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use extant_base::sync::atomic::Ordering;
 use extant_block::{AlignedBuf, BioFlags};
-use extant_cache::{AddressSpaceOps, WriteRefused};
+use extant_cache::{AddressSpaceOps, WriteRefused, longest_pause_ns};
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
@@ -208,6 +209,7 @@ impl Filesystem {
         }
         inode.set_closed(false);
         let losses = inode.pages.losses();
+        self.await_memory(data.len() as u64);
         let (mut done, mut dirtied) = (0, 0);
         while done < data.len() {
             match self.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
@@ -221,6 +223,25 @@ impl Filesystem {
         self.budget.relieve();
         self.honour_sync_of_data(inode, losses)?;
         Ok(done)
+    }
+
+    /// Waits until there is memory for what a writer is about to dirty: what can go goes, and the flusher makes more of
+    /// it clean. The wait is bounded by the time that the device takes for as much. Light writers do not wait: it is not
+    /// they who fill memory. No lock or handle is held.
+    fn await_memory(&self, bytes: u64) {
+        const LIGHT: u64 = 64 << 10;
+        const AT_MOST: u64 = 1 << 20;
+        let bytes = bytes.min(AT_MOST);
+        if bytes < LIGHT || self.budget.make_room(bytes) || !self.options.threads {
+            return;
+        }
+        let now = || self.options.clock.now_ns();
+        let until = now() + longest_pause_ns(bytes, self.bulk.rate());
+        while self.flusher.dirty_bytes() > 0 && !self.budget.make_room(bytes) {
+            let Some(left) = until.checked_sub(now()).filter(|left| *left > 0) else { break };
+            self.flusher.demand(bytes);
+            self.budget.wait_for_writes(Duration::from_nanos(left));
+        }
     }
 
     /// Who has dirtied so much pauses for it; without a thread that writes it, does so. No lock or handle is held.

@@ -142,6 +142,14 @@ impl Probe {
         let es = fs.es_stats();
         put("es_hits", es.hits);
         put("es_misses", es.misses);
+        let reclaim = fs.budget().reclaim().counts();
+        put("reclaim_scanned", reclaim.scanned + reclaim.scanned_direct);
+        put("reclaim_freed", reclaim.freed + reclaim.freed_direct);
+        put("reclaim_freed_direct", reclaim.freed_direct);
+        put("reclaim_unclean", reclaim.dirty + reclaim.writeback);
+        put("reclaim_in_use", reclaim.in_use);
+        put("reclaim_busy", reclaim.busy);
+        put("reclaim_refaulted", reclaim.refaulted);
         let alloc = fs.alloc_stats();
         put("mballoc_reqs", alloc.requests);
         put("mballoc_success", alloc.success);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use extant_base::rng::Rng;
 
-use super::super::{Answer, Class, Core, FrameId, Host, Key, Next, OwnerId, Reclaimer, Room, State, Victim, Wrote};
+use super::super::{Answer, Class, Core, FrameId, Host, Key, Next, OwnerId, Reclaimer, Room, State, Tried, Victim, Wrote};
 use super::ReclaimPolicy;
 
 /// A cache of one owner in which frames may be dirty, on their way, or held.
@@ -94,7 +94,7 @@ impl Cache {
         };
         for victim in std::mem::take(&mut self.world.later) {
             if self.world.live[&victim.id].2 {
-                self.core().kept(victim.id);
+                self.core().kept(victim.id, Tried::InUse);
             } else {
                 self.world.live.remove(&victim.id);
                 self.world.freed += 1;

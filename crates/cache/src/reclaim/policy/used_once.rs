@@ -13,8 +13,8 @@
 //! - While all new frames are dirty, the main queue ages: for [`AGING`] bytes of new frames, the policy looks at one
 //!   byte of the main queue. Without that, a writer could not use the room of frames that have fallen out of use.
 //!   Clean new frames need no such rule: those that come back go to the main queue and push unused frames out of it.
-//! - Of [`SPARED`] + 1 frames that the policy looks at, it frees one. If nearly all frames are used again, the choice
-//!   among them matters little, and a longer search for an unused one costs more than it saves.
+//! - Of [`SPARED`] + 1 frames that the policy looks at, it frees one in the long run. If nearly all frames are used
+//!   again, the choice among them matters little, and a longer search for an unused one costs more than it saves.
 //! - Memory of programs has a queue of its own. The policy looks at it for as many bytes as data came back too soon,
 //!   and when no zone has any data left.
 //!
@@ -37,10 +37,12 @@ const SMALL_SHARE: u64 = 16;
 /// Uses in the small queue that make a frame stay. With one, data that is used twice in a row fills the main queue,
 /// and loops miss more (experiment 020).
 const PROMOTE: u8 = 2;
-/// Used frames of the main queue that may be spared for each frame that is freed.
+/// Used frames of the main queue that may be spared for each new frame, and so for each that is freed.
 const SPARED: u64 = 3;
 /// Of so many bytes that are new, the main queue looks at one of its own.
 const AGING: u64 = 32;
+/// The largest frame, in bytes.
+const FRAME_MAX: u64 = 64 << 10;
 /// Frames that a step looks at, in the background and for somebody who needs memory at once.
 const STEP: u32 = 128;
 const DIRECT: u64 = 32;
@@ -58,7 +60,7 @@ pub(in crate::reclaim) struct UsedOnce {
     left: u64,
     /// Bytes of the main queue that may be looked at for its age.
     aging: u64,
-    /// Used frames that may be spared now: [`SPARED`] for each frame freed, and no more than there are frames.
+    /// Used frames that may be spared now: [`SPARED`] for each new frame, and no more than there are frames.
     spare: u64,
     /// Bytes of programs' memory that may go, because as much of data came back.
     refaulted: u64,
@@ -85,7 +87,10 @@ impl UsedOnce {
 
     pub fn inserted(&mut self, field: &mut Field, id: FrameId) {
         let bytes = field.frames.bytes(id);
-        self.aging = (self.aging + bytes / AGING).min(field.frames.list_bytes(MAIN));
+        // No more is saved up than what passes in a lap: what was looked at just now would be looked at again, before
+        // anybody has had the time to use it.
+        self.aging = (self.aging + bytes / AGING).min((field.frames.list_bytes(MAIN) / AGING).max(FRAME_MAX));
+        self.spare = (self.spare + SPARED).min(u64::from(field.frames.live()));
         self.ghosts.reserve(u64::from(field.frames.live()));
         let away = self.ghosts.take(field.frames.owner(id), field.frames.key(id), self.now());
         if away.is_some_and(|units| u64::from(units) << UNIT_BITS <= self.span(field)) {
@@ -136,7 +141,6 @@ impl UsedOnce {
     }
 
     pub fn freed(&mut self, field: &mut Field, id: FrameId) {
-        self.spare = (self.spare + SPARED).min(u64::from(field.frames.live()));
         if !field.frames.state(id).has(State::PROMOTED) {
             self.left += field.frames.bytes(id);
             self.ghosts.add(field.frames.owner(id), field.frames.key(id), self.now());
@@ -162,7 +166,9 @@ impl UsedOnce {
             if let Some(id) = field.frames.tail(SMALL).filter(|_| from_small || main == 0) {
                 *looks -= 1;
                 look(field, id);
-                if field.frames.touches().take(id) >= PROMOTE {
+                if field.frames.touches().count(id) >= PROMOTE {
+                    // At least one use is left: a young main queue comes round to it sooner than its next use does.
+                    field.frames.touches().take_one(id);
                     self.spare = self.spare.saturating_sub(1);
                     field.frames.mark(id, State::PROMOTED);
                     field.frames.push(MAIN, id);

@@ -190,24 +190,26 @@ fn the_main_queue_ages_while_everything_new_is_dirty() {
     let used = 0..FRAMES / 4;
     let unused = FRAMES / 4..FRAMES * 3 / 4;
     cache.warm(0..FRAMES * 3 / 4);
-    let frames = 12 * FRAMES;
-    let mut freed = 0;
+    let frames = 96 * FRAMES;
+    let mut oldest = 10_000;
     for item in 10_000..10_000 + frames {
-        for item in used.clone() {
+        for item in used.clone().filter(|_| item % 64 == 0) {
             cache.access(item);
         }
         // One frame is written and goes, whatever reclaim does.
         while matches!(cache.make_room(), Next::Drive { .. }) {
-            let clean = (10_000..item).find(|item| cache.items.0.contains_key(item)).expect("a dirty frame");
-            let id = cache.items.0.remove(&clean).expect("a frame");
-            cache.zones[0].remove(id);
+            // Those that reclaim has freed are not there any more.
+            if let Some(id) = cache.items.0.remove(&oldest) {
+                cache.zones[0].remove(id);
+            }
+            oldest += 1;
         }
         cache.insert(item, State::DIRTY);
-        freed = unused.end - unused.start - cache.present(unused.clone());
     }
+    let freed = unused.end - unused.start - cache.present(unused.clone());
     assert_eq!(cache.present(used.clone()), used.end, "frames in use stay");
     // Those in use are looked at, too, so that fewer than one in AGING go.
-    assert!(freed > frames / AGING / 4 && freed <= frames / AGING, "{freed}");
+    assert!(freed > frames / AGING / 16 && freed <= frames / AGING, "{freed}");
 }
 
 #[test]
