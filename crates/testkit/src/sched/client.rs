@@ -29,7 +29,7 @@ use extant_ondisk::time::Timestamp;
 
 use crate::crash::history::{Change, History, Names, Node, NodeId, NodeKind, Op, What, split};
 use crate::crash::pattern;
-use crate::sched::config::{Base, Config, NODES};
+use crate::sched::config::{CACHE_BYTES, Base, Config, NODES};
 use crate::sched::plan::{Cmd, Verb};
 use crate::sched::run::Trick;
 use durability::Asked;
@@ -327,7 +327,7 @@ impl Client {
             Verb::Synchronous => self.synchronous(rng),
             Verb::Read => self.read(rng, None),
             Verb::ReadStart => self.read(rng, Some(4096)),
-            Verb::Reclaim => _ = self.fs.budget().shrink_all(),
+            Verb::Reclaim => self.reclaim(rng),
             Verb::Fsync => self.fsync(rng, false),
             Verb::Fdatasync => self.fsync(rng, true),
             Verb::FsyncOther => self.fsync_other(rng),
@@ -885,6 +885,17 @@ impl Client {
     }
 
     // ---- looking ----
+
+    /// Memory becomes scarce for a moment, so that the policy decides what goes; or all goes that can.
+    fn reclaim(&self, rng: &mut Rng) {
+        let budget = self.fs.budget();
+        if rng.one_in(4) {
+            let _ = budget.shrink_all();
+        } else {
+            budget.set_limit(budget.used() / 4 * (1 + rng.below(3)));
+            budget.set_limit(CACHE_BYTES);
+        }
+    }
 
     /// The start of a file, up to `most` bytes, or all of it.
     fn read(&mut self, rng: &mut Rng, most: Option<usize>) {

@@ -13,7 +13,7 @@ use extant_base::clock::Clock;
 use extant_block::BioFlags;
 use extant_block::BlockDevice;
 use extant_block::device::{Lateness, Limits, MemDevice};
-use extant_fs::{BorrowJournal, Cred, FallocateMode, Filesystem, MountOptions, NewNode, WriteFlags};
+use extant_fs::{BorrowJournal, Cred, FallocateMode, Filesystem, MountOptions, NewNode, ReclaimPolicy, WriteFlags};
 
 use crate::crash::explore::state_files;
 use crate::crash::history::NodeKind;
@@ -24,6 +24,8 @@ use crate::crash::pattern;
 pub const CLIENTS_MAX: usize = 8;
 /// Files that a client has in an image with many.
 pub const MANY: usize = 60;
+/// What the run's mount may keep in memory, unless a client takes some of it away.
+pub const CACHE_BYTES: u64 = 8 << 20;
 /// Distance between the clients' node numbers, as patterns know them.
 pub const NODES: u32 = 4096;
 /// Seconds since 1970 at which images are made, before any run begins.
@@ -164,8 +166,9 @@ impl Config {
         MountOptions {
             keep_clean: self.keep_clean,
             write_through_bytes: self.through,
-            cache_bytes: 8 << 20,
+            cache_bytes: CACHE_BYTES,
             borrow_journal: self.lends(),
+            reclaim_policy: ReclaimPolicy::ALL[seed as usize % ReclaimPolicy::ALL.len()],
             seed: Some(seed),
             ..MountOptions::default()
         }
@@ -176,7 +179,7 @@ impl Config {
         MountOptions {
             threads: false,
             seed: Some(99),
-            cache_bytes: 8 << 20,
+            cache_bytes: CACHE_BYTES,
             borrow_journal: self.lends(),
             clock: Clock::virtual_at(epoch_s),
             ..MountOptions::default()
