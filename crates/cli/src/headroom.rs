@@ -2,7 +2,8 @@
 //!
 //! Main types: [`Regulator`] (how large the cache may be, from what the group has left), [`Watch`] (the thread that
 //! looks). The kernel's killer does not ask first, and its pressure stall information comes late: without privilege its
-//! window is two seconds. So what is left is looked at ten times a second, in files that were opened before the sandbox.
+//! window is two seconds. So the thread looks ten times a second at what is left, in files that were opened before the
+//! sandbox.
 //!
 //! What it does not do: it takes no memory from what is in use (dirty data, the journal's transactions).
 //!

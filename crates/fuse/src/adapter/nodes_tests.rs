@@ -142,10 +142,12 @@ fn a_known_inode_leaves_memory_and_is_read_again() {
     scene.end();
 }
 
+type Step = fn(&Scene);
+
 /// By each operation that takes a last name.
 #[test]
 fn an_unlinked_inode_lives_until_the_kernel_forgets_it() {
-    let takes: [(&str, fn(&Scene)); 3] = [
+    let takes: [(&str, Step); 3] = [
         ("unlink", |s| s.fs().unlink(&s.root, b"victim").expect("unlinked")),
         ("rename", |s| {
             let file = s.fs().create(&s.root, b"other", NewNode::file(0o644), NOBODY).expect("created");

@@ -29,7 +29,7 @@ use extant_ondisk::time::Timestamp;
 
 use crate::crash::history::{Change, History, Names, Node, NodeId, NodeKind, Op, What, split};
 use crate::crash::pattern;
-use crate::sched::config::{CACHE_BYTES, Base, Config, NODES};
+use crate::sched::config::{Base, CACHE_BYTES, Config, NODES};
 use crate::sched::plan::{Cmd, Verb};
 use crate::sched::run::Trick;
 use durability::Asked;

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use extant_base::rng::Rng;
 
-use super::super::{Answer, Class, Core, FrameId, Host, Key, Next, OwnerId, Reclaimer, Room, State, Tried, Victim, Wrote};
+use super::super::{
+    Answer, Class, Core, FrameId, Host, Key, Next, OwnerId, Reclaimer, Room, State, Tried, Victim, Wrote,
+};
 use super::ReclaimPolicy;
 
 /// A cache of one owner in which frames may be dirty, on their way, or held.
