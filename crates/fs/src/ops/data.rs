@@ -29,6 +29,9 @@ use crate::ops::mapping::Want;
 use crate::ops::writeback::WritebackReason;
 use crate::options::Atime;
 
+/// Writers of less at a time do not wait for memory.
+const LIGHT_BYTES: u64 = 64 << 10;
+
 /// What a writer says about itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteFlags {
@@ -193,8 +196,44 @@ impl Filesystem {
     }
 
     /// Writes `data` at `pos`; returns how much of it, from the start, was written. As write(2) does, a write is cut at
-    /// the format's limit, and where space ends: [`Error::NoSpace`] means that nothing fits.
+    /// the format's limit, and where space ends: [`Error::NoSpace`] means that nothing fits. While much is dirty, the
+    /// writer waits.
     pub fn write(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
+        self.await_memory(data.len() as u64);
+        let (done, dirtied) = self.write_data(inode, pos, data, flags)?;
+        self.pause_writer(inode, dirtied);
+        Ok(done)
+    }
+
+    /// As [`Filesystem::write`], for whoever serves many with few threads: it does not wait, and also returns how long
+    /// the writer is to wait before it is told. See [`Filesystem::is_full_of_dirty`].
+    pub fn write_unpaced(
+        &self,
+        inode: &InodeRef,
+        pos: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(usize, Duration)> {
+        if !self.options.threads {
+            return Ok((self.write(inode, pos, data, flags)?, Duration::ZERO));
+        }
+        let (done, dirtied) = self.write_data(inode, pos, data, flags)?;
+        let rate = self.bulk.rate();
+        let for_memory = match dirtied >= LIGHT_BYTES && self.budget.over_limit() && self.flusher.dirty_bytes() > 0 {
+            true => longest_pause_ns(dirtied, rate),
+            false => 0,
+        };
+        let pause = self.flusher.pause_ns(inode.listed(), dirtied, rate).max(for_memory);
+        Ok((done, Duration::from_nanos(pause)))
+    }
+
+    /// Whether so much is dirty that a writer is not to go on, however long it has waited.
+    pub fn is_full_of_dirty(&self) -> bool {
+        self.flusher.is_full()
+    }
+
+    /// Returns how much was written, and the bytes that it dirtied.
+    fn write_data(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
         let _change = self.begin_change()?;
         if inode.file_type() != Some(FileType::Regular) {
             return Err(if inode.is_dir() { Error::IsDirectory } else { Error::Invalid("not a regular file") });
@@ -205,11 +244,10 @@ impl Filesystem {
         }
         let data = &data[..(data.len() as u64).min(max.saturating_sub(pos)) as usize];
         if data.is_empty() {
-            return Ok(0);
+            return Ok((0, 0));
         }
         inode.set_closed(false);
         let losses = inode.pages.losses();
-        self.await_memory(data.len() as u64);
         let (mut done, mut dirtied) = (0, 0);
         while done < data.len() {
             match self.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
@@ -219,20 +257,18 @@ impl Filesystem {
                 Err(e) => return Err(e),
             }
         }
-        self.pause_writer(inode, dirtied);
         self.budget.relieve();
         self.honour_sync_of_data(inode, losses)?;
-        Ok(done)
+        Ok((done, dirtied))
     }
 
     /// Waits until there is memory for what a writer is about to dirty: what can go goes, and the flusher makes more of
     /// it clean. The wait is bounded by the time that the device takes for as much. Light writers do not wait: they do
     /// not fill memory. No lock or handle is held.
     fn await_memory(&self, bytes: u64) {
-        const LIGHT: u64 = 64 << 10;
         const AT_MOST: u64 = 1 << 20;
         let bytes = bytes.min(AT_MOST);
-        if bytes < LIGHT || self.budget.make_room(bytes) || !self.options.threads {
+        if bytes < LIGHT_BYTES || self.budget.make_room(bytes) || !self.options.threads {
             return;
         }
         let now = || self.options.clock.now_ns();

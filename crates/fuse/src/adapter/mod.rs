@@ -2,7 +2,8 @@
 //!
 //! Main types: [`FsServer`], [`ServerOptions`]. Inside: `serve.rs` (the operations), `nodes.rs` (what the kernel
 //! knows), `errno.rs` (the error numbers), `convert.rs` (values), `control.rs` (what is asked of the mount as a whole),
-//! `detached.rs` (replies sent later), `helper.rs` (threads that may wait), `openers.rs` (open files).
+//! `detached.rs` (replies sent later), `helper.rs` (threads that may wait), `openers.rs` (open files), `pauses.rs`
+//! (writers that wait).
 //!
 //! What the kernel does and this does not: permissions (by mode, owner and ACL), the page cache and its writeback, the
 //! cache of names and attributes, which never expires (but for attributes of directories), because nobody else changes
@@ -11,8 +12,8 @@
 //! Otherwise the open file holds the inode, and which of its errors its opener was told of (`openers.rs`).
 //!
 //! # Locking
-//! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2) and `fuse helper`
-//! (3), leaves too.
+//! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2), `fuse helper` and
+//! `fuse pauses` (3), leaves too.
 
 mod control;
 mod convert;
@@ -22,6 +23,7 @@ mod helper;
 mod nodes;
 mod openers;
 mod options;
+mod pauses;
 mod serve;
 
 use std::sync::Arc;
@@ -38,6 +40,7 @@ use self::helper::Helper;
 use self::nodes::{InUse, Node, Nodes};
 use self::openers::Openers;
 pub use self::options::ServerOptions;
+use self::pauses::Pauses;
 use crate::Errno;
 use crate::abi::ROOT_ID;
 use crate::mount::Callers;
@@ -71,6 +74,8 @@ pub struct FsServer {
     nodes: Arc<Nodes>,
     outstanding: Outstanding,
     helper: Helper,
+    /// Writers that wait for the device.
+    pauses: Pauses,
     /// Freezes and thaws; on its own, for a job of the others may wait for what is kept back meanwhile.
     controller: Helper,
     /// Trims, which waits while the mount is frozen.
@@ -109,6 +114,7 @@ impl FsServer {
         let nodes = Arc::new(Nodes::new(&root));
         let nameless = nodes.clone();
         fs.when_nameless(move |inode| nameless.keep_nameless(inode));
+        let pauses = Pauses::new(&fs);
         Ok(FsServer {
             fs,
             options,
@@ -116,6 +122,7 @@ impl FsServer {
             outstanding: Outstanding::new(),
             openers: Openers::new(),
             helper: Helper::new(),
+            pauses,
             controller: Helper::new(),
             trimmer: Helper::new(),
             hold: Mutex::new(&NOTIFIER_CLASS, None),

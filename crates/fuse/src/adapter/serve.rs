@@ -538,15 +538,25 @@ impl Server for FsServer {
         let flags = WriteFlags { kill_privileges: args.kill_suidgid, keep_times, from_cache: args.cached };
         // What the kernel took into its cache was acknowledged long ago, and whoever writes it back did not write it.
         let caller = if args.cached { Caller::ROOT } else { caller(req) };
-        let write =
-            |at: usize| self.with_space(caller, || self.fs.write(&inode, args.offset + at as u64, &data[at..], flags));
-        let mut n = check!(reply, self.taking_privileges(ino, &inode, args.kill_suidgid, || write(0)));
+        let write = |at: usize| {
+            let at_byte = args.offset + at as u64;
+            self.with_space(caller, || self.fs.write_unpaced(&inode, at_byte, &data[at..], flags))
+        };
+        let (mut n, mut pause) = check!(reply, self.taking_privileges(ino, &inode, args.kill_suidgid, || write(0)));
         // Nobody looks at how much of a page of the cache was taken: all of it, or an error for fsync(2) and close(2).
         while args.cached && n < data.len() {
-            n += check!(reply, write(n));
+            let (more, for_more) = check!(reply, write(n));
+            (n, pause) = (n + more, pause + for_more);
         }
         check!(reply, self.after_change_of(&inode));
-        reply.ok(n as u32);
+        if pause.is_zero() {
+            return reply.ok(n as u32);
+        }
+        let ticket = self.outstanding.begin();
+        self.pauses.submit(pause, move || {
+            reply.ok(n as u32);
+            drop(ticket);
+        });
     }
 
     fn statfs(&self, _req: &Request, _ino: u64, reply: ReplyStatfs) {

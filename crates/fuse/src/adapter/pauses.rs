@@ -1,0 +1,93 @@
+//! Writers that wait for the device, without a worker that waits with them.
+//!
+//! Main type: [`Pauses`]. Its thread starts with the first writer that waits and ends when there was none for a while.
+//!
+//! What it does not do: it decides on no pause; [`Filesystem::write_unpaced`] does.
+//!
+//! # Locking
+//! `fuse pauses` (3), a leaf: replies are sent outside of it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_base::task;
+use extant_fs::Filesystem;
+
+static CLASS: LockClass = LockClass::new("fuse pauses", 3);
+const IDLE: Duration = Duration::from_secs(2);
+/// While a mount has far too much dirty data, the thread looks so often whether that is still so.
+const FULL: Duration = Duration::from_millis(10);
+
+type Reply = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Waiting {
+    /// By the time at which they may go on, and the order in which they came.
+    writers: BTreeMap<(u64, u64), Reply>,
+    came: u64,
+    running: bool,
+}
+
+struct Shared {
+    /// The thread may outlive the mount.
+    fs: Weak<Filesystem>,
+    clock: Clock,
+    waiting: Mutex<Waiting>,
+    more: Condvar,
+}
+
+/// The writers of one mount that wait.
+#[derive(Clone)]
+pub(super) struct Pauses(Arc<Shared>);
+
+impl Pauses {
+    pub(super) fn new(fs: &Arc<Filesystem>) -> Pauses {
+        let waiting = Mutex::new(&CLASS, Waiting::default());
+        Pauses(Arc::new(Shared { fs: Arc::downgrade(fs), clock: Clock::real(), waiting, more: Condvar::new() }))
+    }
+
+    /// Has `reply` called after `pause`, and while the mount is full of dirty data not before that has changed. Without
+    /// a thread to be had it is called at once.
+    pub(super) fn submit(&self, pause: Duration, reply: impl FnOnce() + Send + 'static) {
+        let until = self.0.clock.now_ns() + pause.as_nanos() as u64;
+        let mut waiting = self.0.waiting.lock();
+        waiting.came += 1;
+        let key = (until, waiting.came);
+        waiting.writers.insert(key, Box::new(reply));
+        if waiting.running {
+            self.0.more.notify_one();
+            return;
+        }
+        let me = self.clone();
+        waiting.running = task::spawn("fuse-pauses", move || me.run()).is_ok();
+        let unserved = if waiting.running { BTreeMap::new() } else { std::mem::take(&mut waiting.writers) };
+        drop(waiting);
+        unserved.into_values().for_each(|reply| reply());
+    }
+
+    fn run(&self) {
+        let mut waiting = self.0.waiting.lock();
+        loop {
+            let now = self.0.clock.now_ns();
+            let Some((until, _)) = waiting.writers.keys().next().copied() else {
+                if self.0.more.wait_for(&mut waiting, IDLE) && waiting.writers.is_empty() {
+                    waiting.running = false;
+                    return;
+                }
+                continue;
+            };
+            if until > now {
+                self.0.more.wait_for(&mut waiting, Duration::from_nanos(until - now));
+            } else if self.0.fs.upgrade().is_some_and(|fs| fs.is_full_of_dirty()) {
+                self.0.more.wait_for(&mut waiting, FULL);
+            } else if let Some((_, reply)) = waiting.writers.pop_first() {
+                drop(waiting);
+                reply();
+                waiting = self.0.waiting.lock();
+            }
+        }
+    }
+}
