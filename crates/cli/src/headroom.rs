@@ -17,6 +17,7 @@ use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_base::task::{self, JoinHandle};
 use extant_fs::Filesystem;
 
+use crate::allocator;
 use crate::cgroup::{Group, LEAST, Room};
 
 static CLASS: LockClass = LockClass::new("headroom", 962);
@@ -88,6 +89,7 @@ impl Resizable for MountCache {
     fn resize(&self, bytes: u64) {
         if let Some(fs) = self.0.upgrade() {
             fs.budget().set_limit(bytes);
+            allocator::give_back();
         }
     }
 }

@@ -21,10 +21,11 @@
 //!
 //! # Locking
 //! None.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 // Messages go through `failure`, output through `text::Output`.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod allocator;
 mod args;
 mod beside;
 mod cgroup;
@@ -67,11 +68,6 @@ use extant_fuse::Control;
 /// Version, commit and build profile.
 const VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), " (", env!("EXTANT_COMMIT"), ", ", env!("EXTANT_PROFILE"), ")");
-
-/// A request allocates and frees dozens of small objects, often on different threads: that is a tenth of the server's
-/// time with the C library's allocator.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use crate::args::{Cli, Command, MountHelper, UnmountHelper};
 use crate::commands::verb::Images;

@@ -15,8 +15,12 @@ const LINES_MAX: usize = 1000;
 const COLUMNS_MAX: usize = 120;
 
 /// The files that may hold `unsafe`; ARCHITECTURE.md says why. Their crates deny it everywhere else.
-const UNSAFE: &[&str] =
-    &["crates/block/src/device/file/uring.rs", "crates/block/src/device/file/ioctl.rs", "crates/fuse/src/sys.rs"];
+const UNSAFE: &[&str] = &[
+    "crates/block/src/device/file/uring.rs",
+    "crates/block/src/device/file/ioctl.rs",
+    "crates/cli/src/allocator.rs",
+    "crates/fuse/src/sys.rs",
+];
 
 /// Macros that mark what is not finished. In two pieces, so that this file does not break its own rule.
 const PLACEHOLDERS: &[&str] = &[concat!("to", "do!("), concat!("unimple", "mented!("), concat!("db", "g!(")];
