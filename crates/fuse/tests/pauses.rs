@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use common::{Setup, can_mount};
 use extant_base::clock::Clock;
+use extant_base::task;
 use extant_block::device::{Catch, HeldDevice, MemDevice};
 use extant_testkit::oracle::{MkfsOptions, make_image};
 
@@ -62,13 +63,14 @@ fn a_mount_serves_others_while_more_writers_wait_than_it_has_workers() {
         .map(|n| {
             let mut file = File::create(m.at(&format!("f{n}"))).expect("created");
             let (begun, written, stop) = (begun.clone(), written.clone(), stop.clone());
-            std::thread::spawn(move || {
+            let write = move || {
                 for _ in (0..PIECES).take_while(|_| !stop.load(Ordering::SeqCst)) {
                     begun.fetch_add(1, Ordering::SeqCst);
                     file.write_all(&[n as u8; PIECE]).expect("written");
                     written.fetch_add(1, Ordering::SeqCst);
                 }
-            })
+            };
+            task::spawn("writer", write).expect("a thread")
         })
         .collect();
     until("too much is dirty", || m.server().filesystem().is_full_of_dirty());
@@ -77,14 +79,15 @@ fn a_mount_serves_others_while_more_writers_wait_than_it_has_workers() {
     let before = written.load(Ordering::SeqCst);
     let (done, served) = channel();
     let name = m.at("new");
-    std::thread::spawn(move || {
+    let others = move || {
         for n in 0..100 {
             let name = name.with_extension(n.to_string());
             fs::write(&name, b"").expect("created");
             fs::metadata(&name).expect("looked up");
         }
         done.send(()).expect("heard");
-    });
+    };
+    let _others = task::spawn("others", others).expect("a thread");
     let answered = served.recv_timeout(Duration::from_secs(60));
     let after = written.load(Ordering::SeqCst);
     stop.store(true, Ordering::SeqCst);

@@ -64,7 +64,7 @@ const SPACE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Of the cache, what inodes may take that are held for the kernel but need not be, and what is counted for each.
 const HELD_SHARE: u64 = 8;
-const INODE_BYTES: u64 = 1024;
+const INODE_BYTES: u64 = 1300;
 
 /// Serves one mounted file system.
 pub struct FsServer {
