@@ -448,7 +448,12 @@ impl Place for Site {
         let Some(fs) = &self.fs else { return Figures::new() };
         let io = fs.device().stats();
         let cpu = Cpu::of_self().map(|cpu| ("cpu_s".to_owned(), cpu.user_s + cpu.system_s));
-        let requests = [("device_writes", io.writes + io.write_zeroes), ("device_flushes", io.flushes)];
+        let requests = [
+            ("device_reads", io.reads),
+            ("device_read_bytes", io.read_bytes),
+            ("device_writes", io.writes + io.write_zeroes),
+            ("device_flushes", io.flushes),
+        ];
         cpu.into_iter().chain(requests.map(|(name, n)| (name.to_owned(), n as f64))).collect()
     }
 }

@@ -4,12 +4,13 @@
 //! new one is written in a file of its own and named in [`all`].
 //!
 //! The processes of a source are threads here. What a process does depends on the seed, the phase and its number alone:
-//! not on the target, nor on the other processes.
+//! not on the target, nor on the other processes; but for the hot work of `copy-beside`, which lasts as long as the copy.
 //!
 //! # Locking
 //! None.
 
 mod context;
+mod copy_beside;
 mod fio_mix;
 mod fsmark;
 mod kernel_tree;
@@ -113,6 +114,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &untar::Untar,
         &kernel_tree::KernelTree,
         &stream::Stream,
+        &copy_beside::CopyBeside,
         &random_read::RandomRead,
         &postmark::PostMark,
         &replay::Replay,
