@@ -12,6 +12,7 @@
 //! # Locking
 //! `shrinkers` (95) is held only to copy the list.
 
+use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -37,6 +38,12 @@ pub trait Shrinker: Send + Sync {
 
     /// Tries to free about `bytes`; returns what it freed.
     fn shrink(&self, bytes: u64) -> u64;
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget").field("limit", &self.limit()).field("used", &self.used()).finish_non_exhaustive()
+    }
 }
 
 /// The budget of one mount, or of several, in bytes.

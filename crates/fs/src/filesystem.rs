@@ -153,6 +153,8 @@ pub struct Filesystem {
     pub(crate) inline_data: bool,
     /// What the budget knows of the allocator's memory.
     pub(crate) buddy_bytes: AtomicUsize,
+    /// Charged for as long as this is mounted.
+    pub(crate) charged: AtomicU64,
     pub(crate) overhead: u64,
     /// Attribute blocks that other inodes may join.
     pub(crate) shared_xattr: Arc<SharedBlocks>,

@@ -74,7 +74,7 @@ mod xattr_store;
 pub use copies::{probe_superblock, probe_superblock_at};
 pub use draft::Draft;
 pub use error::{Damage, Error, Result, Unsupported};
-pub use extant_cache::{Opener, ReclaimPolicy};
+pub use extant_cache::{Budget, Opener, ReclaimPolicy};
 pub use extant_journal::Error as JournalError;
 pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};

@@ -237,7 +237,8 @@ fn assemble(
 ) -> Result<Arc<Filesystem>> {
     // Caches, group descriptors, the allocator.
     let geo = sb.geometry().clone();
-    let budget = Budget::with_policy(options.cache_bytes.max(CACHE_BYTES_MIN), options.reclaim_policy);
+    let own = || Budget::with_policy(options.cache_bytes.max(CACHE_BYTES_MIN), options.reclaim_policy);
+    let budget = options.budget.clone().unwrap_or_else(own);
     let cache = BufferCache::new(dev.clone(), geo.block_size, geo.blocks_count, budget.clone());
     let groups = Arc::new(Groups::load(cache.clone(), geo.clone(), options.rescue)?);
     let reserve = Reserve::new(&sb, &options);
@@ -399,6 +400,7 @@ impl Parts {
             random: AtomicU64::new(options.seed.unwrap_or_default()),
             overhead: self.overhead,
             buddy_bytes: AtomicUsize::new(0),
+            charged: AtomicU64::new(0),
             shared_xattr: Arc::default(),
             stats: Default::default(),
             options,
@@ -407,6 +409,7 @@ impl Parts {
         // What grows with the disk is there in any case; caches get what it leaves, and half the budget at least.
         let fixed = fs.fixed_bytes().min(fs.budget.limit() / 2);
         fs.budget.charge(fixed);
+        fs.charged.fetch_add(fixed, Ordering::Relaxed);
         let buddies: Weak<dyn Shrinker> = fs.me.clone();
         fs.budget.register(buddies);
         fs.inodes.set_data_owner(fs.me.clone());

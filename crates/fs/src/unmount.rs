@@ -67,6 +67,9 @@ impl Drop for Mounted {
 impl Drop for Filesystem {
     fn drop(&mut self) {
         self.cut_off();
+        // The budget may be others', too.
+        let buddies = self.buddy_bytes.load(Ordering::Relaxed) as u64;
+        self.budget.uncharge(self.charged.load(Ordering::Relaxed) + buddies);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::*;
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
-use extant_cache::ReclaimPolicy;
+use extant_cache::{Budget, ReclaimPolicy};
 use extant_fs::{Filesystem, MountOptions};
 
 const CACHE: u64 = 16 << 20;
@@ -98,4 +98,44 @@ fn a_copy_leaves_what_is_used_in_memory() {
             assert!(counts.scanned + counts.scanned_direct <= 4 * (counts.freed + counts.freed_direct), "{counts:?}");
         }
     }
+}
+
+/// Each writes and reads more than both may keep; then one goes. Threads: the test's, and those of both mounts.
+#[test]
+fn mounts_that_share_a_budget_keep_to_it_and_leave_nothing_behind() {
+    const PIECES: u64 = 40;
+    let budget = Budget::new(CACHE);
+    let mount = |seed| {
+        let dev = Arc::new(image(160, &["-t", "ext4"], &[]));
+        let options = MountOptions { budget: Some(budget.clone()), seed: Some(seed), ..MountOptions::default() };
+        Filesystem::mount(dev, options).expect("mounted")
+    };
+    let mounts = [mount(1), mount(2)];
+    let files: Vec<_> = mounts.iter().map(|fs| create(fs, "f")).collect();
+    for n in 0..PIECES {
+        for (fs, f) in mounts.iter().zip(&files) {
+            put(fs, f, n << 20, &vec![n as u8; 1 << 20]);
+        }
+    }
+    let read = |fs: &Arc<Filesystem>, f: &extant_fs::InodeRef| {
+        let mut piece = vec![0; 1 << 20];
+        for n in 0..PIECES {
+            fs.read(f, n << 20, &mut piece).expect("read");
+            assert!(piece.iter().all(|b| *b == n as u8), "piece {n}");
+        }
+    };
+    mounts.iter().zip(&files).for_each(|(fs, f)| read(fs, f));
+    let peak = budget.peak();
+    // A write of each, and metadata beside it.
+    assert!(peak <= CACHE + (2 << 20) + (64 << 10), "{peak} bytes");
+    drop(files);
+    let [first, second] = mounts;
+    first.unmount().expect("unmounted");
+    drop(first);
+    let f = second.lookup(&second.root().expect("root"), b"f").expect("found");
+    read(&second, &f);
+    drop(f);
+    second.unmount().expect("unmounted");
+    drop(second);
+    assert_eq!(budget.used(), 0, "nothing stays charged");
 }

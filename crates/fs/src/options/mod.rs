@@ -18,7 +18,7 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::BlockDevice;
 pub use extant_block::queue::QUEUE_DEPTH_MAX;
 use extant_block::queue::{Queue, TagConfig, TagPolicyKind};
-use extant_cache::ReclaimPolicy;
+use extant_cache::{Budget, ReclaimPolicy};
 use extant_mballoc::Policy as AllocPolicy;
 
 pub use self::words::BadValue;
@@ -178,6 +178,9 @@ pub struct MountOptions {
     pub superblock: Option<u64>,
     /// The memory budget, in bytes.
     pub cache_bytes: u64,
+    /// A budget that mounts share, in place of one of `cache_bytes` and `reclaim_policy`. A mount waits for its own
+    /// device alone; memory that another one's device is slow to clean is not there for it meanwhile.
+    pub budget: Option<Arc<Budget>>,
     /// So much data may be dirty or on its way before writers wait for the device (Linux: `vm.dirty_bytes`); half of
     /// it is what background writeback lets be. `None`: half of the cache.
     pub dirty_bytes: Option<u64>,
@@ -256,6 +259,7 @@ impl Default for MountOptions {
             rescue: false,
             superblock: None,
             cache_bytes: 256 << 20,
+            budget: None,
             dirty_bytes: None,
             commit_interval_s: None,
             checkpoint_blocks: None,
