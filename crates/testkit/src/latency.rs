@@ -27,7 +27,7 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::task::{self, JoinHandle};
 use extant_block::device::{IoStats, Limits, MemDevice, RateDevice};
 use extant_block::{Bio, BioFlags, BioOp, BlockDevice, submit_inline};
-use extant_fs::{Cred, Filesystem, InodeRef, MountOptions, NewNode, WriteFlags};
+use extant_fs::{Budget, Cred, Filesystem, InodeRef, MountOptions, Mounted, NewNode, WriteFlags};
 
 use crate::oracle::{MkfsOptions, make_image};
 
@@ -48,6 +48,8 @@ pub struct Setting {
     /// Of the device, in bytes per second.
     pub rate: u64,
     pub seed: u64,
+    /// Bytes per second of a second device, whose mount shares the budget, and to which another client streams.
+    pub beside: Option<u64>,
     /// How often the file of [`Operation::ReadHot`] was read before. A cache cannot know of a file that was read once
     /// whether it is hot.
     pub hot_readings: u64,
@@ -329,11 +331,58 @@ impl Scene {
     }
 }
 
+/// Another mount in the same budget, and its streaming client.
+struct Beside {
+    rated: Arc<RateDevice>,
+    mounted: Mounted,
+    rate: u64,
+    stop: Arc<AtomicBool>,
+    client: Option<JoinHandle<()>>,
+}
+
+impl Beside {
+    fn mount(rate: u64, options: &MountOptions) -> Beside {
+        let hollow = Hollow { below: image(), written: AtomicU64::new(0), read: AtomicU64::new(0) };
+        let rated = Arc::new(RateDevice::new(Arc::new(hollow)).expect("a thread"));
+        let mounted = Filesystem::mount(rated.clone(), options.clone()).expect("mounted");
+        Beside { rated, mounted, rate, stop: Arc::new(AtomicBool::new(false)), client: None }
+    }
+
+    fn start(mut self) -> Beside {
+        self.rated.set_rate(self.rate);
+        let (fs, stop): (Arc<Filesystem>, _) = ((*self.mounted).clone(), self.stop.clone());
+        let stream = move || {
+            let root = fs.root().expect("root");
+            let file = fs.create(&root, b"stream", NewNode::file(0o644), Cred::default()).expect("created");
+            let piece = vec![3; PIECE_BYTES as usize];
+            for at in (0..IMAGE_BYTES / 2).step_by(PIECE_BYTES as usize) {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                fs.write(&file, at, &piece, WriteFlags::default()).expect("written");
+            }
+        };
+        self.client = Some(task::spawn("beside", stream).expect("a thread"));
+        self
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.rated.set_rate(0);
+        if let Some(client) = self.client {
+            client.join().expect("joined");
+        }
+        self.mounted.unmount().expect("unmounted");
+        self.rated.stop();
+    }
+}
+
 fn run(device: MemDevice, setting: Setting) -> Figures {
     let hollow = Arc::new(Hollow { below: device, written: AtomicU64::new(0), read: AtomicU64::new(0) });
     let rated = Arc::new(RateDevice::new(hollow.clone()).expect("a thread"));
-    let options =
-        MountOptions { cache_bytes: setting.cache_bytes, seed: Some(setting.seed), ..MountOptions::default() };
+    let budget = Some(Budget::new(setting.cache_bytes));
+    let options = MountOptions { budget, seed: Some(setting.seed), ..MountOptions::default() };
+    let beside = setting.beside.map(|rate| Beside::mount(rate, &options));
     let mounted = Filesystem::mount(rated.clone(), options).expect("mounted");
     let fs: Arc<Filesystem> = (*mounted).clone();
     let (stop, streamed, used_max) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
@@ -356,6 +405,7 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
             scene.fs.read(file, at, &mut piece).expect("read");
         }
     }
+    let beside = beside.map(Beside::start);
     rated.set_rate(setting.rate);
     let _ = rated.take_waiting_max();
     let threads: Vec<JoinHandle<Latencies>> = Operation::ALL
@@ -392,6 +442,9 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
     scene.stop.store(true, Ordering::Relaxed);
     let clients: Vec<Latencies> = threads.into_iter().map(|t| t.join().expect("joined")).collect();
     rated.set_rate(0);
+    if let Some(beside) = beside {
+        beside.end();
+    }
     drop(files);
     mounted.unmount().expect("unmounted");
     rated.stop();
