@@ -1,4 +1,5 @@
-//! `copy-beside`: a large file is copied while somebody else reads a small one and looks at names, again and again.
+//! `copy-beside`: a large file is copied, and between its pieces a small one is read and names are looked at, again and
+//! again.
 //!
 //! Phases: `before` (the hot work alone), `copy` (beside it), `after` (alone again, a second later). Each phase tells
 //! how much the device read meanwhile: in `after` everything is a miss of the hot work, in `copy` everything beyond the
@@ -10,7 +11,6 @@
 use std::time::Duration;
 
 use extant_base::clock::Clock;
-use extant_base::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Context, Needs, Parameters, Workload, scaled};
 use crate::error::Result;
@@ -49,6 +49,7 @@ impl Workload for CopyBeside {
             .with("hot_bytes", scaled(32 << 20, scale.sqrt(), PIECE))
             .with("names", scaled(2_000, scale.sqrt(), 10))
             .with("operations", scaled(100_000, scale, 1_000))
+            .with("operations_beside_each_mib", 100)
     }
 
     fn small_scale(&self) -> f64 {
@@ -65,6 +66,7 @@ impl Workload for CopyBeside {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let (copied, hot) = (context.get("copy_bytes"), context.get("hot_bytes").max(BLOCK));
         let (names, operations) = (context.get("names").max(1), context.get("operations"));
+        let beside = context.get("operations_beside_each_mib");
         context.prepare(1, |w, _| {
             for (name, bytes) in [("hot", hot), ("from", copied)] {
                 let file = w.create(name)?;
@@ -112,18 +114,19 @@ impl Workload for CopyBeside {
             w.close(file)
         })?;
         context.phase("before", 1, alone)?;
-        let over = AtomicBool::new(false);
-        context.phase("copy", 2, |w, process| {
-            if process == 1 {
-                let file = w.open("hot")?;
-                while !over.load(Ordering::Relaxed) {
-                    once(w, &file)?;
+        context.phase("copy", 1, |w, _| {
+            let (hot, from, to) = (w.open("hot")?, w.open("from")?, w.create("to")?);
+            for at in (0..copied).step_by(PIECE as usize) {
+                let n = PIECE.min(copied - at);
+                w.read(&from, at, n as usize)?;
+                w.write(&to, at, n)?;
+                w.done(1);
+                for _ in 0..beside {
+                    once(w, &hot)?;
                 }
-                return w.close(file);
             }
-            let result = copy(w, copied);
-            over.store(true, Ordering::Relaxed);
-            result
+            w.fsync(&to)?;
+            [hot, from, to].into_iter().try_for_each(|file| w.close(file))
         })?;
         Clock::real().sleep(REST);
         context.phase("after", 1, alone)
@@ -132,17 +135,4 @@ impl Workload for CopyBeside {
 
 fn name_of(n: u64) -> String {
     format!("names/name{n:05}")
-}
-
-fn copy(w: &mut Worker, bytes: u64) -> Result<()> {
-    let (from, to) = (w.open("from")?, w.create("to")?);
-    for at in (0..bytes).step_by(PIECE as usize) {
-        let n = PIECE.min(bytes - at);
-        w.read(&from, at, n as usize)?;
-        w.write(&to, at, n)?;
-        w.done(1);
-    }
-    w.fsync(&to)?;
-    w.close(from)?;
-    w.close(to)
 }

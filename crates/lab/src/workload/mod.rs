@@ -4,8 +4,7 @@
 //! new one is written in a file of its own and named in [`all`].
 //!
 //! The processes of a source are threads here. What a process does depends on the seed, the phase and its number alone:
-//! not on the target, nor on the other processes; but for the hot work of `copy-beside`, which lasts as long as its
-//! copy.
+//! not on the target, nor on the other processes.
 //!
 //! # Locking
 //! None.
