@@ -106,7 +106,8 @@ pub(super) const TABLE: &[Mutation] = &[
     },
     Mutation {
         name: "journal is a directory",
-        images: &[Image::Ext4, Image::Ext3],
+        // The superblock's copy of the journal's map, which e2fsck turns to, has no room for extents' flag.
+        images: &[Image::Ext3],
         change: |e| e.inode(8, |i| i.i_mode.set(0o040_600)),
         expected: &["JOURNAL_BAD_MODE"],
     },
@@ -172,9 +173,9 @@ pub(super) const TABLE: &[Mutation] = &[
         expected: &["MISSING_ENCRYPTION_XATTR"],
     },
     Mutation {
-        name: "encryption policy of an unknown version",
+        name: "encryption policy that is too short",
         images: &[Image::Encrypt],
-        change: |e| e.inode_attributes("/secret", |a| a[4 + ((a.len() - 4 - 28) & !3)] = 9),
+        change: |e| e.inode_attributes("/secret", |a| set_word(a, 12, 20)),
         expected: &["CORRUPT_ENCRYPTION_XATTR"],
     },
     Mutation {
@@ -212,12 +213,6 @@ pub(super) const TABLE: &[Mutation] = &[
         images: &[Image::InlineData],
         change: |e| e.inode_attributes("/inline", |a| a.fill(0)),
         expected: &["INLINE_DATA_NO_ATTR"],
-    },
-    Mutation {
-        name: "device with extents",
-        images: EXT4,
-        change: |e| flag(e, "/chr", 0x8_0000),
-        expected: &[],
     },
     Mutation {
         name: "device with extents and inline data",

@@ -3,12 +3,14 @@
 //! # Locking
 //! None.
 
+mod attributes;
 mod inodes;
+mod maps;
 mod superblock;
 
 use super::Mutation;
 
 /// All mutations.
 pub fn table() -> impl Iterator<Item = &'static Mutation> {
-    [superblock::TABLE, inodes::TABLE].into_iter().flatten()
+    [superblock::TABLE, inodes::TABLE, maps::TABLE, attributes::TABLE].into_iter().flatten()
 }
