@@ -234,9 +234,9 @@ pub const PROBLEMS: &[Problem] = &[
     state("HTREE_BAD_COUNT", 0x02003E),
     state("HTREE_HASH_ORDER", 0x02003F),
     state("HTREE_BAD_DEPTH", 0x020040),
-    state("DUPLICATE_DIRENT", 0x020041),
+    repair("DUPLICATE_DIRENT", 0x020041),
     state("BLOCKS_HI_ZERO", 0x020044),
-    state("UNEXPECTED_HTREE_BLOCK", 0x020045),
+    repair("UNEXPECTED_HTREE_BLOCK", 0x020045),
     state("INOREF_BG_INO_UNINIT", 0x020046),
     state("INOREF_IN_UNUSED", 0x020047),
     state("I_FILE_ACL_HI_ZERO", 0x020048),
@@ -253,11 +253,11 @@ pub const PROBLEMS: &[Problem] = &[
     // Connectivity.
     state("NO_ROOT_INODE", 0x030001),
     state("UNCONNECTED_DIR", 0x030003),
-    state("NO_LF_DIR", 0x030004),
+    repair("NO_LF_DIR", 0x030004),
     state("BAD_DOT_DOT", 0x030005),
-    state("LPF_NOTDIR", 0x030017),
-    state("LPF_INLINE_DATA", 0x030018),
-    state("LPF_ENCRYPTED", 0x03001B),
+    repair("LPF_NOTDIR", 0x030017),
+    repair("LPF_INLINE_DATA", 0x030018),
+    repair("LPF_ENCRYPTED", 0x03001B),
     state("LOOPED_DIR", 0x03001D),
     // Links and reference counts.
     state("ZERO_LEN_INODE", 0x040001),
@@ -265,7 +265,7 @@ pub const PROBLEMS: &[Problem] = &[
     state("BAD_REF_COUNT", 0x040003),
     state("EA_INODE_REF_COUNT", 0x040005),
     state("DIR_NLINK_FEATURE", 0x040006),
-    state("DIR_OVERFLOW_REF_COUNT", 0x040007),
+    repair("DIR_OVERFLOW_REF_COUNT", 0x040007),
     state("EA_INODE_SPURIOUS_FLAG", 0x040008),
     // Bitmaps and counts.
     state("INODE_BMAP_PADDING", 0x050001),
@@ -280,7 +280,7 @@ pub const PROBLEMS: &[Problem] = &[
     state("FREE_BLOCK_COUNT_GROUP", 0x05000E),
     state("FREE_BLOCK_COUNT", 0x05000F),
     state("BLOCK_UNINIT", 0x050018),
-    state("INODE_UNINIT", 0x050019),
+    repair("INODE_UNINIT", 0x050019),
     state("INODE_BITMAP_CSUM_INVALID", 0x05001A),
     state("BLOCK_BITMAP_CSUM_INVALID", 0x05001B),
     // After all passes.
@@ -292,4 +292,13 @@ pub const PROBLEMS: &[Problem] = &[
 ];
 
 /// The states without a mutation, and why.
-pub const WITHOUT: &[(&str, &str)] = &[];
+pub const WITHOUT: &[(&str, &str)] = &[
+    ("ATTR_NAME_LEN", "a name that is too long overlaps what follows, which e2fsck reports first"),
+    ("CLEAR_UNINIT_EXTENT", "only an e2fsck built for its developers reports it, when asked to"),
+    ("FINAL_RECLEN", "an entry that runs over its block is DIR_CORRUPTED first"),
+    ("LOOPED_DIR", "e2fsck marks each directory of a ring as done before it has seen the ring"),
+    ("EA_INODE_NONREG", "new in e2fsck 1.47.4"),
+    ("EA_INODE_FEATURE", "new in e2fsck 1.47.4"),
+    ("EA_INODE_DIR_LINK", "new in e2fsck 1.47.4"),
+    ("EA_INODE_SPURIOUS_FLAG", "new in e2fsck 1.47.4"),
+];

@@ -4,6 +4,8 @@
 //! None.
 
 mod attributes;
+mod counts;
+mod directories;
 mod inodes;
 mod maps;
 mod superblock;
@@ -12,5 +14,5 @@ use super::Mutation;
 
 /// All mutations.
 pub fn table() -> impl Iterator<Item = &'static Mutation> {
-    [superblock::TABLE, inodes::TABLE, maps::TABLE, attributes::TABLE].into_iter().flatten()
+    [superblock::TABLE, inodes::TABLE, maps::TABLE, attributes::TABLE, directories::TABLE, counts::TABLE].into_iter().flatten()
 }
