@@ -66,11 +66,15 @@ pub enum Image {
     Mmp,
     /// ext4 whose journal has two transactions to replay, with checksums of version 3.
     Dirty,
+    /// `inline_data` with 66,000 inodes, without `dir_nlink` and checksums.
+    ManyInodes,
+    /// ext2 with blocks of 64 KiB, and in it just `/file`.
+    LargeBlocks,
 }
 
 impl Image {
     /// All kinds.
-    pub const ALL: [Image; 17] = [
+    pub const ALL: [Image; 19] = [
         Image::Ext2,
         Image::Ext2Rev0,
         Image::Ext3,
@@ -88,6 +92,8 @@ impl Image {
         Image::Encrypt,
         Image::Mmp,
         Image::Dirty,
+        Image::ManyInodes,
+        Image::LargeBlocks,
     ];
 
     /// mke2fs's arguments.
@@ -109,6 +115,8 @@ impl Image {
             Image::Casefold => "-t ext4 -b 1024 -O casefold -E encoding=utf8-12.1,encoding_flags=strict",
             Image::Encrypt => "-t ext4 -b 1024 -O encrypt",
             Image::Mmp => "-t ext4 -b 1024 -O mmp",
+            Image::ManyInodes => "-t ext4 -b 1024 -N 66000 -O inline_data,^metadata_csum,^uninit_bg,^dir_nlink",
+            Image::LargeBlocks => "-t ext2 -b 65536",
         }
     }
 
@@ -172,6 +180,9 @@ impl Image {
         let many = source("many", &(0..400).map(|i| (i * 9_000, 600)).collect::<Vec<_>>());
         let far = source("far", &[(0, 1500), (20 << 10, 1500), (400 << 10, 1500), (70 << 20, 1500)]);
         let large = source("large", &[(0, 700)]);
+        if self == Image::LargeBlocks {
+            return format!("write {plain} /file\n");
+        }
         let mut s = String::new();
         for path in ["dir", "dir/sub", "deep", "deep/a", "deep/a/b", "h1", "h2"] {
             let _ = writeln!(s, "mkdir /{path}");
@@ -195,7 +206,7 @@ impl Image {
             let _ = writeln!(s, "ea_set /ea user.small value\nea_set -f {large} /eablock user.large");
         }
         match self {
-            Image::InlineData => {
+            Image::InlineData | Image::ManyInodes => {
                 let small = source("small", &[(0, 100)]);
                 let _ = writeln!(s, "write {small} /inline\nmkdir /inlinedir\nwrite {empty} /inlinedir/a");
             }
@@ -216,7 +227,7 @@ impl Image {
 
     /// What debugfs cannot do.
     fn complete(self, e: &mut Edit) {
-        if self != Image::Ext2Rev0 {
+        if !matches!(self, Image::Ext2Rev0 | Image::LargeBlocks) {
             let (block, blocks) = {
                 let from = e.raw_inode("/eablock");
                 (from.i_file_acl_lo, from.i_blocks_lo)

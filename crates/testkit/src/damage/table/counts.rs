@@ -36,29 +36,38 @@ pub(super) const TABLE: &[Mutation] = &[
     },
     Mutation {
         name: "more subdirectories than links can count",
-        images: &[Image::Ext4Plain],
+        images: &[Image::ManyInodes],
         change: |e| {
-            // 65,025 names of one directory, which e2fsck counts as it counts those of its subdirectories.
-            let (ino, blocks) = (e.ino("/deep/a/b"), e.free_blocks(765));
+            let (parent, first, count) = (e.ino("/lost+found"), 200, 65_025);
+            // Their blocks would take much room; inline ones have none.
+            let mut child = e.inode_bytes("/inlinedir", |b| b.to_vec());
+            child[40..44].copy_from_slice(&parent.to_le_bytes());
+            // The one name in it leads nowhere.
+            child[44..48].fill(0);
+            for ino in first..first + count {
+                e.inode_bytes(ino, |b| b.copy_from_slice(&child));
+                e.set_inode_bit(ino, true);
+            }
+            let blocks = e.free_blocks(765);
             for (i, &block) in blocks.iter().enumerate() {
                 e.block(block, |b| {
-                    b.fill(0);
                     for (j, entry) in b.chunks_mut(12).take(85).enumerate() {
-                        set_word(entry, 0, ino);
-                        let rest = if j == 84 { 1024 - 84 * 12 } else { 12 };
-                        set_half(entry, 4, rest);
-                        entry[6..12].copy_from_slice(&[4, 2, b'a' + (i / 28) as u8, b'a' + (i % 28) as u8, j as u8 + 48, b'x']);
+                        set_word(entry, 0, first + (i * 85 + j) as u32);
+                        set_half(entry, 4, if j == 84 { 1024 - 84 * 12 } else { 12 });
+                        let name = [b'a' + (i / 28) as u8, b'a' + (i % 28) as u8, b'0' + j as u8, b'x'];
+                        // The names of a block differ in one byte that may be no slash.
+                        entry[6..12].copy_from_slice(&[4, 2, name[0], name[1], name[2], name[3]]);
                     }
                 });
             }
-            e.inode("/dir/sub", |i| {
-                let root = &mut i.i_block;
-                // Its own block, then these.
-                set_half(root, 2, 2);
-                set_word(root, 24, 1);
-                set_half(root, 28, 765);
-                set_half(root, 30, 0);
-                set_word(root, 32, blocks[0] as u32);
+            e.inode(parent, |i| {
+                // Its first block, then these.
+                set_half(&mut i.i_block, 2, 2);
+                set_half(&mut i.i_block, 16, 1);
+                set_word(&mut i.i_block, 24, 1);
+                set_half(&mut i.i_block, 28, 765);
+                set_half(&mut i.i_block, 30, 0);
+                set_word(&mut i.i_block, 32, blocks[0] as u32);
                 i.i_size_lo.set(766 * 1024);
                 i.i_blocks_lo.set(766 * 2);
             });

@@ -298,22 +298,19 @@ pub(super) const TABLE: &[Mutation] = &[
         expected: &["HTREE_BADBLK"],
     },
     Mutation {
-        name: "index node with a wrong limit",
-        // With checksums, a block with a wrong limit is no index node.
-        images: &[Image::Ext3],
+        name: "root of an index with a wrong limit",
+        images: INDEXED,
         change: |e| {
-            let node = first_node(e);
-            e.dir_block("/h2", node, |b| {
-                let limit = u16::from_le_bytes([b[8], b[9]]);
-                set_half(b, 8, limit - 1);
+            e.dir_block("/h1", 0, |b| {
+                let limit = u16::from_le_bytes([b[32], b[33]]);
+                set_half(b, 32, limit - 1);
             });
         },
         expected: &["HTREE_BAD_LIMIT"],
     },
     Mutation {
         name: "index node with too many entries",
-        // With checksums, a block with a wrong limit is no index node.
-        images: &[Image::Ext3],
+        images: INDEXED,
         change: |e| {
             let node = first_node(e);
             e.dir_block("/h2", node, |b| set_half(b, 10, 500));
@@ -359,8 +356,13 @@ pub(super) const TABLE: &[Mutation] = &[
         name: "indexed directory whose last pointer is wrong",
         images: &[Image::Ext3, Image::Ext2],
         change: |e| {
-            let last = e.data("/h1").last().expect("blocks").0 as usize;
-            e.node("/h1", 0, |n| set_word(n, (last - 12) * 4, 1 << 30));
+            let last = e.data("/h1").last().expect("blocks").0 as u32;
+            e.dir_block("/h1", 0, |b| {
+                // The index may not name it: that index would be cleared.
+                let named = (36..b.len()).step_by(8).find(|&at| word(b, at) == last).expect("in the index");
+                set_word(b, named, 1);
+            });
+            e.node("/h1", 0, |n| set_word(n, (last as usize - 12) * 4, 1 << 30));
         },
         expected: &["UNEXPECTED_HTREE_BLOCK"],
     },

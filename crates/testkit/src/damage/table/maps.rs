@@ -88,7 +88,27 @@ pub(super) const TABLE: &[Mutation] = &[
         expected: &["TOOBIG_DIR"],
     },
     Mutation {
-        name: "device with an indirect block",
+        name: "file as large as no file",
+        images: &[Image::LargeBlocks],
+        change: |e| {
+            let [double, single, data] = e.free_blocks(3)[..] else { unreachable!() };
+            // 2^25 blocks of 64 KiB, which are all the same one.
+            e.block(double, |p| {
+                for at in (0..2048 * 4).step_by(4) {
+                    set_word(p, at, single as u32);
+                }
+            });
+            e.block(single, |p| {
+                for at in (0..p.len()).step_by(4) {
+                    set_word(p, at, data as u32);
+                }
+            });
+            e.inode("/file", |i| set_word(&mut i.i_block, 52, double as u32));
+        },
+        expected: &["TOOBIG_REG"],
+    },
+    Mutation {
+        name: "symlink with an indirect block",
         images: INDIRECT,
         change: |e| {
             let blocks = e.free_blocks(2);
