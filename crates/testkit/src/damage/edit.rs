@@ -18,7 +18,7 @@ use extant_ondisk::dirent::RawDirent;
 use extant_ondisk::group_desc::RawGroupDesc;
 use extant_ondisk::inode::{RawInode, RawInodeExtra};
 use extant_ondisk::superblock::{Geometry, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
-use extant_ondisk::{GroupNr, InodeNr, bitmap, extent, indirect};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap, extent, indirect};
 use zerocopy::FromBytes;
 
 /// `i_flags`: the inode's map is an extent tree.
@@ -225,7 +225,7 @@ impl Edit {
 
     /// Marks a block as used or free in its bitmap, and nowhere else.
     pub fn set_block_bit(&mut self, block: u64, used: bool) {
-        let (group, bit) = self.geometry().group_of_block(extant_ondisk::BlockNr(block)).expect("a block of the image");
+        let (group, bit) = self.geometry().group_of_block(BlockNr(block)).expect("a block of the image");
         let bit = bit >> self.geometry().cluster_bits;
         self.block_bitmap(group.0, |b| if used { bitmap::set(b, bit) } else { bitmap::clear(b, bit) });
     }
@@ -237,6 +237,11 @@ impl Edit {
             place.group.0,
             |b| if used { bitmap::set(b, place.index) } else { bitmap::clear(b, place.index) },
         );
+    }
+
+    /// The group that a block is in.
+    pub fn group_of(&self, block: u64) -> u32 {
+        self.geometry().group_of_block(BlockNr(block)).expect("a block of the image").0.0
     }
 
     /// A free block, from the end of the image backwards; it stays free.

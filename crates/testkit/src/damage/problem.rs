@@ -280,7 +280,7 @@ pub const PROBLEMS: &[Problem] = &[
     state("FREE_BLOCK_COUNT_GROUP", 0x05000E),
     state("FREE_BLOCK_COUNT", 0x05000F),
     state("BLOCK_UNINIT", 0x050018),
-    repair("INODE_UNINIT", 0x050019),
+    state("INODE_UNINIT", 0x050019),
     state("INODE_BITMAP_CSUM_INVALID", 0x05001A),
     state("BLOCK_BITMAP_CSUM_INVALID", 0x05001B),
     // After all passes.
@@ -296,6 +296,7 @@ pub const WITHOUT: &[(&str, &str)] = &[
     ("ATTR_NAME_LEN", "a name that is too long overlaps what follows, which e2fsck reports first"),
     ("CLEAR_UNINIT_EXTENT", "only an e2fsck built for its developers reports it, when asked to"),
     ("FINAL_RECLEN", "an entry that runs over its block is DIR_CORRUPTED first"),
+    ("INODE_UNINIT", "e2fsck reads no inode of such a group, and so finds none in use there"),
     ("LOOPED_DIR", "e2fsck marks each directory of a ring as done before it has seen the ring"),
     ("EA_INODE_NONREG", "new in e2fsck 1.47.4"),
     ("EA_INODE_FEATURE", "new in e2fsck 1.47.4"),

@@ -165,12 +165,6 @@ pub(super) const TABLE: &[Mutation] = &[
         expected: &["BLOCK_UNINIT"],
     },
     Mutation {
-        name: "inode in a group whose bitmap is unwritten",
-        images: &[Image::Ext4, Image::Ext4Gdt],
-        change: |e| e.group(0, |g| g.bg_flags.set(g.bg_flags.get() | 1)),
-        expected: &["INODE_UNINIT"],
-    },
-    Mutation {
         name: "inode bitmap with a wrong checksum",
         images: &[Image::Ext4],
         change: |e| e.group(0, |g| g.bg_inode_bitmap_csum_lo.set(!g.bg_inode_bitmap_csum_lo.get())),

@@ -557,4 +557,23 @@ pub(super) const TABLE: &[Mutation] = &[
         change: |e| e.entry("/deep/a/..", |d, _| d.inode.set(2)),
         expected: &["BAD_DOT_DOT"],
     },
+    Mutation {
+        name: "directories in a ring",
+        images: BOTH,
+        change: |e| {
+            let (top, bottom) = (e.ino("/deep/a"), e.ino("/deep/a/b"));
+            e.entry("/deep/a/..", |d, _| d.inode.set(bottom));
+            // The one name of the upper directory is in the lower one.
+            e.dir_block("/deep/a/b", 0, |b| {
+                let rest = u16::from_le_bytes([b[16], b[17]]);
+                set_half(b, 16, 12);
+                set_word(b, 24, top);
+                set_half(b, 28, rest - 12);
+                b[30..33].copy_from_slice(&[1, 2, b'a']);
+            });
+            e.entry("/deep/a", |d, _| d.inode.set(0));
+        },
+        // e2fsck misses the ring itself.
+        expected: &["BAD_REF_COUNT"],
+    },
 ];

@@ -106,7 +106,7 @@ pub(super) const TABLE: &[Mutation] = &[
     },
     Mutation {
         name: "journal is a directory",
-        // The superblock's copy of the journal's map, which e2fsck turns to, has no room for extents' flag.
+        // On ext4, the superblock's copy of the journal's map is of no use to e2fsck: it lacks the flag of extents.
         images: &[Image::Ext3],
         change: |e| e.inode(8, |i| i.i_mode.set(0o040_600)),
         expected: &["JOURNAL_BAD_MODE"],

@@ -73,7 +73,8 @@ pub(super) const TABLE: &[Mutation] = &[
     },
     Mutation {
         name: "journal inode without links",
-        images: &[Image::Ext4, Image::Ext3],
+        // On ext3, e2fsck turns to the superblock's copy of the journal's map.
+        images: &[Image::Ext4],
         change: |e| e.inode(8, |i| i.i_links_count.set(0)),
         expected: &["JOURNAL_BAD_INODE"],
     },
