@@ -14,6 +14,7 @@ pub mod fsck;
 pub mod image;
 mod mend;
 pub mod problem;
+pub mod random;
 mod table;
 
 pub use edit::Edit;
