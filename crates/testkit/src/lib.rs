@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod crash;
+pub mod damage;
 pub mod differential;
 pub mod error;
 pub mod kinds;
