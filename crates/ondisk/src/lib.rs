@@ -15,6 +15,7 @@
 pub mod acl;
 pub mod bitmap;
 pub mod csum;
+pub mod damage;
 pub mod dirent;
 pub mod error;
 pub mod extent;
@@ -31,5 +32,6 @@ pub mod time;
 pub mod units;
 pub mod xattr;
 
+pub use damage::Damage;
 pub use error::{Error, Result, Structure};
 pub use units::{BlockNr, GroupNr, InodeNr, LogicalBlock};

@@ -19,7 +19,7 @@ pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocati
 pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use crate::csum::ChecksumSeed;
-use crate::features::{Compat, Incompat, RoCompat, refusal};
+use crate::features::{CREATOR_OS_HURD, Compat, Incompat, RoCompat, refusal};
 use crate::{BlockNr, Error, InodeNr, Result, Structure};
 use std::ops::Deref;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -693,6 +693,7 @@ fn validate(
 
     let flex_bg = incompat.contains(Incompat::FLEX_BG);
     let metadata_csum = ro_compat.contains(RoCompat::METADATA_CSUM);
+    let compat = Compat::from_bits_retain(raw.s_feature_compat.get());
     let backup_bgs = raw.s_backup_bgs.map(U32::get);
     let extra_max = inode_size - INODE_SIZE_GOOD_OLD;
     let wanted = raw.s_want_extra_isize.get().max(raw.s_min_extra_isize.get());
@@ -722,7 +723,7 @@ fn validate(
         desc_blocks,
         first_meta_bg,
         reserved_gdt_blocks,
-        backups: if Compat::from_bits_retain(raw.s_feature_compat.get()).contains(Compat::SPARSE_SUPER2) {
+        backups: if compat.contains(Compat::SPARSE_SUPER2) {
             BackupRule::Two(backup_bgs)
         } else if ro_compat.contains(RoCompat::SPARSE_SUPER) {
             BackupRule::Sparse
@@ -747,6 +748,12 @@ fn validate(
         ea_inode: incompat.contains(Incompat::EA_INODE),
         large_dir: incompat.contains(Incompat::LARGE_DIR),
         filetype: incompat.contains(Incompat::FILETYPE),
+        extents: incompat.contains(Incompat::EXTENTS),
+        inline_data: incompat.contains(Incompat::INLINE_DATA),
+        casefold: incompat.contains(Incompat::CASEFOLD),
+        dir_index: compat.contains(Compat::DIR_INDEX),
+        imagic_inodes: compat.contains(Compat::IMAGIC_INODES),
+        hurd: raw.s_creator_os.get() == CREATOR_OS_HURD,
         want_extra_isize,
         uuid: raw.s_uuid,
         seed: if incompat.contains(Incompat::CSUM_SEED) {
