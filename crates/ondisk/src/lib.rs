@@ -25,6 +25,7 @@ pub mod htree;
 pub mod indirect;
 pub mod inode;
 pub mod jbd2;
+pub mod map;
 pub mod orphan;
 pub mod partition;
 pub mod superblock;

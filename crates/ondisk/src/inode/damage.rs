@@ -323,7 +323,7 @@ impl InodeDesc {
         let kind = self.file_type();
         let has = |flag| self.flags.contains(flag);
         let (extents, inline) = (has(InodeFlags::EXTENTS), has(InodeFlags::INLINE_DATA));
-        let header = extent::NodeRef::parse(&self.i_block, 0).is_ok();
+        let header = extent::NodeRef::sound(&self.i_block).is_some();
         if is_special(kind) {
             let content = self.flags & (InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
             if !content.is_empty() {
