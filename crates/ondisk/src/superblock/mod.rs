@@ -12,7 +12,7 @@ mod borrowed;
 mod geometry;
 mod raw;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use borrowed::JournalPlace;
 pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocation, backup_candidates};
