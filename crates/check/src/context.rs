@@ -7,7 +7,7 @@
 //! None: what changes is atomic.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::BlockDevice;
@@ -58,6 +58,8 @@ pub struct Check {
     pub low_dtime: bool,
     pub threads: usize,
     pub progress: Option<Progress>,
+    /// Encrypted inodes and what their policies hash to, sorted; known after the walk.
+    policies: OnceLock<Vec<(u32, u32)>>,
     reads: AtomicU64,
     read_bytes: AtomicU64,
 }
@@ -107,6 +109,7 @@ impl Check {
             low_dtime,
             threads: options.threads.clamp(1, 256),
             progress: options.progress.clone(),
+            policies: OnceLock::new(),
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
         }
@@ -133,6 +136,18 @@ impl Check {
         let bits = self.geo.cluster_bits;
         let end = first.saturating_add(blocks).min(self.geo.blocks_count);
         if first >= end { 0..0 } else { first >> bits..(end - 1 >> bits) + 1 }
+    }
+
+    /// Takes the policies of encrypted inodes, sorted.
+    pub fn learn_policies(&self, policies: Vec<(u32, u32)>) {
+        // The walk that learns them is made once.
+        let _ = self.policies.set(policies);
+    }
+
+    /// What an inode's policy hashes to; `None`: it has none that is known.
+    pub fn policy(&self, ino: u32) -> Option<u32> {
+        let policies = self.policies.get()?;
+        policies.binary_search_by_key(&ino, |(of, _)| *of).ok().map(|at| policies[at].1)
     }
 
     /// Tells how far the check is.
@@ -199,6 +214,8 @@ impl InodeState {
     pub const VALUE: u8 = 32;
     /// Its fields contradict each other, so the kind in its names means nothing.
     pub const BAD: u8 = 64;
+    /// Encrypted.
+    pub const ENCRYPTED: u8 = 128;
 
     pub fn names(self) -> u32 {
         self.0 as u32
@@ -250,6 +267,13 @@ impl InodeStates {
     pub fn mark(&self, ino: InodeNr, flag: u8) {
         if let Some(word) = self.word(ino) {
             word.fetch_or(u64::from(flag) << 56, Ordering::Relaxed);
+        }
+    }
+
+    /// Clears a flag.
+    pub fn clear(&self, ino: InodeNr, flag: u8) {
+        if let Some(word) = self.word(ino) {
+            word.fetch_and(!(u64::from(flag) << 56), Ordering::Relaxed);
         }
     }
 

@@ -103,6 +103,7 @@ fn main() -> ExitCode {
 
 /// `None`: help or the version was asked for, and printed.
 fn parse<P: Parser>(args: Vec<OsString>) -> Result<Option<P>> {
+    let usage = if args.get(1).is_some_and(|verb| verb == "fsck") { commands::fsck::USAGE } else { failure::USAGE };
     match P::try_parse_from(args) {
         Ok(parsed) => Ok(Some(parsed)),
         Err(e) => match e.kind() {
@@ -112,7 +113,7 @@ fn parse<P: Parser>(args: Vec<OsString>) -> Result<Option<P>> {
             }
             _ => {
                 failure::usage_error(e);
-                Err(Failure::silent(failure::USAGE))
+                Err(Failure::silent(usage))
             }
         },
     }

@@ -72,7 +72,7 @@ impl Directories {
 
 /// Reads all directories.
 pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Directories> {
-    let Walked { mut dir_runs, mut dirs, .. } = walked;
+    let Walked { mut dir_runs, mut dirs, mut inline_dirs, .. } = walked;
     dirs.sort_unstable();
     dir_runs.sort_unstable_by_key(|run| (run.ino, run.lblk, run.block));
     holes(check, &dirs, &dir_runs, sink);
@@ -84,6 +84,12 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
     let mut roots = std::mem::take(&mut all.roots);
     roots.sort_unstable();
     let roots = Arc::new(roots);
+    inline_dirs.sort_unstable();
+    for inline in &inline_dirs {
+        if let Ok(at) = dirs.binary_search_by_key(&inline.ino, |dir| dir.ino) {
+            entries::inline(check, &dirs[at], &inline.bytes, &mut all);
+        }
+    }
     check.progress(2, 1, 2);
     wave(check, &dirs, rest, roots.clone(), &mut all)?;
     let mut dirs = Arc::try_unwrap(dirs).unwrap_or_else(|shared| shared.to_vec());

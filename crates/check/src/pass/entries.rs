@@ -18,7 +18,13 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 
 const HEADER_LEN: usize = 8;
+/// Bytes of inline data that lie in `i_block`.
+const INLINE_ROOM: usize = 60;
 const REC_LEN_MIN: usize = 12;
+/// Encrypted names fill at least one block of the cipher.
+const ENCRYPTED_NAME_MIN: usize = 16;
+/// Names must be text of the volume's encoding (`s_encoding_flags`).
+const STRICT_ENCODING: u16 = 1;
 
 /// An entry as it lies in the block.
 struct Entry<'a> {
@@ -81,8 +87,11 @@ pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root
     if check.geo.metadata_csum && !index {
         leaf_checksum(dir, lblk, block, bytes, seed, &mut limit, out);
     }
-    let hasher = root.filter(|_| indexed).and_then(|root| root.hasher(check));
-    let (low, high) = entries(check, dir, lblk, block, bytes, limit, hasher, out);
+    // Names in any case hash by their folded form, which is not known here.
+    let hashed = indexed && dir.flags & InodeFlags::CASEFOLD.bits() == 0;
+    let hasher = root.filter(|_| hashed).and_then(|root| root.hasher(check));
+    let part = Part { lblk, block, bytes, first: 0, limit, number: if lblk == 0 { 0 } else { 2 } };
+    let (low, high) = entries(check, dir, &part, hasher, out);
     if indexed && !index {
         out.leaves.push(Leaf { ino: dir.ino, lblk, low, high, node: false });
     }
@@ -112,21 +121,48 @@ fn leaf_checksum(
     }
 }
 
-/// Looks at all entries. The least and the largest hash of the names; the largest is 0 if there are none.
-#[allow(clippy::too_many_arguments, reason = "all of them describe one block")]
-fn entries(
-    check: &Check,
-    dir: &Dir,
+/// Looks at a directory whose entries lie in its inode: the parent, entries to the end of `i_block`, then further ones.
+pub fn inline(check: &Check, dir: &Dir, bytes: &[u8], out: &mut DirOut) {
+    let (head, rest) = bytes.split_at(bytes.len().min(INLINE_ROOM));
+    if head.len() < INLINE_ROOM {
+        return;
+    }
+    let parent = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+    let directory = if check.geo.filetype { Kind::Directory as u8 } else { 0 };
+    for (number, ino, name) in [(0, dir.ino, &b"."[..]), (1, parent, &b".."[..])] {
+        let entry = Entry { offset: 0, ino, rec_len: REC_LEN_MIN, file_type: directory, name, after: 0 };
+        let there = Place::Entry { dir: InodeNr(dir.ino), lblk: 0, offset: 0, ino: InodeNr(ino) };
+        if number == 1 {
+            dotdot(dir, &entry, there, out);
+        }
+        if ino != 0 && target(check, dir, &entry, number, there, out) {
+            check.inodes.count_name(InodeNr(ino));
+        }
+    }
+    let (block, limit) = (0, head.len());
+    entries(check, dir, &Part { lblk: 0, block, bytes: head, first: 4, limit, number: 2 }, None, out);
+    if !rest.is_empty() {
+        let limit = rest.len();
+        entries(check, dir, &Part { lblk: 1, block, bytes: rest, first: 0, limit, number: 2 }, None, out);
+    }
+}
+
+/// Bytes with entries.
+struct Part<'a> {
     lblk: u32,
     block: u64,
-    bytes: &[u8],
+    bytes: &'a [u8],
+    /// Where the entries begin and end.
+    first: usize,
     limit: usize,
-    hasher: Option<Hasher>,
-    out: &mut DirOut,
-) -> (u32, u32) {
+    /// The number of the first entry in its directory; 0 and 1 are `.` and `..`, all from 2 on are alike.
+    number: usize,
+}
+
+/// Looks at all entries. The least and the largest hash of the names; the largest is 0 if there are none.
+fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, out: &mut DirOut) -> (u32, u32) {
+    let &Part { lblk, block, bytes, first: mut offset, limit, mut number } = part;
     let (mut low, mut high) = (u32::MAX, 0);
-    let mut offset = 0;
-    let mut number = if lblk == 0 { 0 } else { 2 };
     let mut names = std::mem::take(&mut out.names);
     names.clear();
     while offset < limit {
@@ -257,7 +293,30 @@ fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Pla
     } else if !state.has(InodeState::BAD) && state.kind() != Kind::Unknown && entry.file_type != state.kind() as u8 {
         bad(Problem::BadFiletype, entry.file_type.into(), state.kind() as u64);
     }
-    let encrypted = dir.flags & InodeFlags::ENCRYPT.bits() != 0;
+    let flags = InodeFlags::from_bits_retain(dir.flags);
+    let encrypted = flags.contains(InodeFlags::ENCRYPT);
+    if encrypted && number > 1 {
+        if entry.name.len() < ENCRYPTED_NAME_MIN {
+            bad(Problem::BadEncryptedName, entry.name.len() as u64, ENCRYPTED_NAME_MIN as u64);
+        }
+        if matches!(state.kind(), Kind::Regular | Kind::Directory | Kind::Symlink) {
+            if !state.has(InodeState::ENCRYPTED) {
+                bad(Problem::UnencryptedFile, ino.into(), 0);
+            } else if let (Some(one), Some(other)) = (check.policy(dir.ino), check.policy(ino))
+                && one != other
+            {
+                bad(Problem::InconsistentEncryptionPolicy, ino.into(), 0);
+            }
+        }
+    }
+    if state.has(InodeState::VALUE) {
+        bad(Problem::EaInodeDirLink, ino.into(), 0);
+    }
+    let folded = flags.contains(InodeFlags::CASEFOLD) && check.features.casefold;
+    let strict = raw.s_encoding_flags.get() & STRICT_ENCODING != 0;
+    if folded && strict && !encrypted && std::str::from_utf8(entry.name).is_err() {
+        bad(Problem::BadEncodedName, ino.into(), 0);
+    }
     if !encrypted && entry.name.iter().any(|byte| [b'/', 0].contains(byte)) {
         bad(Problem::BadName, ino.into(), 0);
     }

@@ -110,7 +110,7 @@ pub fn root(check: &Check, dir: &Dir, bytes: &[u8], seed: ChecksumSeed, out: &mu
     if flags & INCOMPAT_FLAG != 0 {
         bad(Problem::HtreeIncompat, flags, 0);
     }
-    if levels > LEVELS_MAX {
+    if levels > LEVELS_MAX || (levels > levels_max(check) && !check.geo.large_dir) {
         bad(Problem::HtreeDepth, levels, levels_max(check));
     }
     if !sound || levels >= levels_max(check) {
@@ -287,7 +287,7 @@ fn judge(check: &Check, dir: &Dir, root: Root, leaves: &[Leaf], links: &[Link], 
             }
         }
     }
-    let hashes = root.hasher(check).is_some();
+    let hashes = root.hasher(check).is_some() && dir.flags & InodeFlags::CASEFOLD.bits() == 0;
     for (at, one) in known.iter().enumerate() {
         let lblk = leaves[at].lblk;
         let there = place(dir.ino, lblk);

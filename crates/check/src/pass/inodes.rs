@@ -6,17 +6,19 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::InodeNr;
+use extant_ondisk::csum::crc32c;
 use extant_ondisk::extent::NodeRef;
 use extant_ondisk::indirect;
 use extant_ondisk::inode::{
     FAST_SYMLINK_LIMIT, FileType, InodeFlags, RawInode, RawInodeExtra, update_checksum, verify_checksum,
 };
+use extant_ondisk::{BlockNr, InodeNr};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::walk::{Dir, Mode, Tally, Walker};
+use super::walk::{Dir, InlineDir, Mode, Tally, ValueInode, Walker};
 use super::{maps, peeks, xattrs};
 use crate::context::{Check, InodeState, Kind};
+use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::scan::Run;
 
@@ -27,6 +29,16 @@ const BOOT_LOADER_INO: u32 = 5;
 /// Times before this (seconds since 1970) may be negative ones in an old encoding: e2fsck asks until 2242.
 const EPOCH_MASK: u32 = 3;
 const LARGE_FILE_BYTES: u64 = 1 << 31;
+/// Pointers of a file end where its blocks could not be counted in sectors: 2^(this less log2 of a block) of them.
+const FILE_BLOCKS_LOG2: u32 = 41;
+/// Bytes of inline data that lie in `i_block`.
+const INLINE_ROOM: u64 = 60;
+/// Encryption contexts (Linux: `struct fscrypt_context_v1`, `_v2`), and the nonce at the end of each.
+const CONTEXT_V1_LEN: usize = 28;
+const CONTEXT_V2_LEN: usize = 40;
+const NONCE_LEN: usize = 16;
+/// The shortest directory entry.
+const ENTRY_MIN: u64 = 12;
 
 /// An inode as it lies in its table.
 pub struct Inode<'a> {
@@ -157,6 +169,14 @@ fn pointers_are_wild(check: &Check, inode: &Inode<'_>) -> bool {
     (0..indirect::SLOTS).filter(wild).count() > indirect::SLOTS / 2
 }
 
+/// Whether `i_block` can hold pointers.
+fn could_be_pointers(check: &Check, inode: &Inode<'_>) -> bool {
+    (0..indirect::SLOTS).all(|slot| {
+        let block = u64::from(indirect::pointer(&inode.raw.i_block, slot).unwrap_or(0));
+        block == 0 || (block >= check.geo.first_data_block && block < check.geo.blocks_count)
+    })
+}
+
 /// Looks at one inode.
 fn inode(walker: &mut Walker<'_>, ino: u32, bytes: &[u8], garbage: bool) {
     // Never used, or zeroed: nothing can be wrong with it.
@@ -223,6 +243,13 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     }
     if inode.flags.contains(InodeFlags::EA_INODE) {
         flags |= InodeState::VALUE;
+        let raw = &inode.raw;
+        walker.out.values.push(ValueInode {
+            ino,
+            size: inode.size,
+            references: u64::from(raw.i_ctime.get()) << 32 | u64::from(raw.l_i_version.get()),
+            uncounted: raw.i_ctime == raw.i_atime,
+        });
         if !inode.is_regular() {
             walker.bad_inode(Problem::EaInodeNonreg, ino, mode, 0u64);
         }
@@ -247,6 +274,10 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
         }
     }
     let attributes = extra_space(walker, inode);
+    if inode.flags.contains(InodeFlags::ENCRYPT) {
+        flags |= InodeState::ENCRYPTED;
+        encryption(walker, inode);
+    }
     if kind(walker, inode) {
         flags |= InodeState::BAD;
     }
@@ -262,8 +293,51 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     if inode.flags.contains(InodeFlags::INDEX) && inode.is_dir() && !features.dir_index {
         walker.bad_inode(Problem::HtreeSet, ino, 0u64, 0u64);
     }
+    if inode.flags.contains(InodeFlags::INLINE_DATA) && features.inline_data && inode.is_dir() {
+        inline_dir(walker, inode);
+    }
     maps::root(walker, inode, false);
     Some(flags)
+}
+
+/// The encryption context, which says by which policy an inode is encrypted.
+fn encryption(walker: &mut Walker<'_>, inode: &Inode<'_>) {
+    let Some(context) = xattrs::encryption_context(inode) else {
+        // It may lie in the attribute block, which is not looked through for it.
+        if inode.file_acl == 0 {
+            walker.bad_inode(Problem::MissingEncryptionXattr, inode.ino, 0u64, 0u64);
+        }
+        return;
+    };
+    let length = match context.first() {
+        Some(1) => Some(CONTEXT_V1_LEN),
+        Some(2) => Some(CONTEXT_V2_LEN),
+        Some(_) => None,
+        None => Some(CONTEXT_V1_LEN),
+    };
+    if length.is_some_and(|length| length != context.len()) {
+        let expected = length.unwrap_or(0) as u64;
+        walker.bad_inode(Problem::CorruptEncryptionXattr, inode.ino, context.len() as u64, expected);
+        return;
+    }
+    // The nonce at the end is the file's own.
+    let policy = length.map_or(0, |length| crc32c(!0, &context[..length - NONCE_LEN]));
+    walker.out.policies.push((inode.ino, policy));
+}
+
+/// A directory whose entries lie in the inode.
+fn inline_dir(walker: &mut Walker<'_>, inode: &Inode<'_>) {
+    let Some(bytes) = xattrs::inline_bytes(inode, walker.check) else { return };
+    let length = bytes.len() as u64;
+    if length != inode.size {
+        walker.bad_inode(Problem::BadISize, inode.ino, inode.size, length);
+    }
+    if !length.is_multiple_of(4) || (length > INLINE_ROOM && length < INLINE_ROOM + ENTRY_MIN) {
+        walker.bad_inode(Problem::BadInlineDirSize, inode.ino, length, 0u64);
+    }
+    if walker.mode == Mode::Check {
+        walker.out.inline_dirs.push(InlineDir { ino: inode.ino, bytes });
+    }
 }
 
 /// The flags that say what `i_block` holds.
@@ -271,27 +345,33 @@ fn map_flags(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     let (ino, features) = (inode.ino, &walker.check.features);
     let known = inode.raw.i_links_count.get() != 0 || [1, 2, 8].contains(&ino);
     let (extents, inline) = (inode.flags.contains(InodeFlags::EXTENTS), inode.flags.contains(InodeFlags::INLINE_DATA));
+    let special = !inode.is_regular() && !inode.is_dir() && !inode.is_symlink();
     if extents && inline {
         let problem = match () {
+            () if special => Problem::SpecialExtentsIdata,
             () if inode.has_extent_header() => Problem::ClearInlineDataForExtent,
             () if xattrs::has_inline_data(inode, walker.check) => Problem::ClearExtentForInlineData,
-            () if !pointers_are_wild(walker.check, inode) => Problem::ClearExtentInlineDataFlags,
+            () if could_be_pointers(walker.check, inode) => Problem::ClearExtentInlineDataFlags,
             () => Problem::ClearExtentInlineDataInode,
         };
         walker.bad_inode(problem, ino, 0u64, 0u64);
     }
     if inline && known {
         let there = xattrs::has_inline_data(inode, walker.check);
-        if !features.inline_data {
-            let problem = if there { Problem::InlineDataFeature } else { Problem::InlineDataSet };
-            walker.bad_inode(problem, ino, 0u64, 0u64);
-        } else if !there {
+        if features.inline_data && !there {
             walker.bad_inode(Problem::InlineDataNoAttr, ino, 0u64, 0u64);
+        } else if !features.inline_data {
+            if there {
+                walker.bad_inode(Problem::InlineDataFeature, ino, 0u64, 0u64);
+            }
+            walker.bad_inode(Problem::InlineDataSet, ino, 0u64, 0u64);
         }
     }
     if extents && !features.extents && known {
-        let problem = if inode.has_extent_header() { Problem::ExtentFeature } else { Problem::ExtentsSet };
-        walker.bad_inode(problem, ino, 0u64, 0u64);
+        if inode.has_extent_header() {
+            walker.bad_inode(Problem::ExtentFeature, ino, 0u64, 0u64);
+        }
+        walker.bad_inode(Problem::ExtentsSet, ino, 0u64, 0u64);
     }
     if features.extents && !extents && known && (inode.is_regular() || inode.is_dir()) && inode.has_extent_header() {
         walker.bad_inode(Problem::UnsetExtentFl, ino, 0u64, 0u64);
@@ -541,6 +621,13 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
     }
     if kind == Some(FileType::Regular) && tally.size >= LARGE_FILE_BYTES {
         walker.out.large_files += 1;
+    }
+    if kind == Some(FileType::Regular) && sums.pointers + 1 >= 1 << (FILE_BLOCKS_LOG2 - geo.block_bits) {
+        walker.bad_inode(Problem::ToobigReg, ino, sums.pointers, 0u64);
+    }
+    if is_dir && flags.contains(InodeFlags::INDEX) && tally.size >> geo.block_bits > sums.end && !sums.partial {
+        let place = Place::Mapped { ino: InodeNr(ino), lblk: sums.end, block: BlockNr(0) };
+        walker.bad(Finding::new(Problem::UnexpectedHtreeBlock, place, tally.size, sums.end));
     }
     if sums.partial {
         return;

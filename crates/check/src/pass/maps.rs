@@ -164,7 +164,16 @@ fn extents(
             map_block(walker, tally, key, block);
             let level = (node.depth() - 1) as u8;
             let end = key + blocks;
-            walker.descend(Node { block, ino: tally.ino, first: key, end, level, pointers: false, tally: index });
+            walker.descend(Node {
+                block,
+                ino: tally.ino,
+                first: key,
+                end,
+                level,
+                pointers: false,
+                tally: index,
+                times: 1,
+            });
             start = key;
             continue;
         }
@@ -255,6 +264,7 @@ fn pointers(
     let (is_dir, is_regular) = (kind == Some(FileType::Directory), kind == Some(FileType::Regular));
     let resize = tally.ino == InodeNr::RESIZE.0;
     let per_block = u64::from(geo.block_size / 4);
+    let times = node.map_or(1, |node| node.times);
     // A run of neighbours that is not yet counted: logical, physical, blocks.
     let mut run = (0, 0, 0);
     let slots = if node.is_some() { bytes.len() / 4 } else { indirect::SLOTS };
@@ -297,7 +307,7 @@ fn pointers(
                 walker.claim(tally.ino, lblk, block, 1);
             }
             if level > 0 {
-                descend(walker, tally, index, block, lblk, level);
+                descend(walker, tally, index, block, lblk, level, times);
             } else {
                 tally.sums.end = tally.sums.end.max(lblk + 1);
                 tally.sums.written_end = tally.sums.end;
@@ -306,9 +316,10 @@ fn pointers(
         }
         if level > 0 {
             map_block(walker, tally, lblk, block);
-            descend(walker, tally, index, block, lblk, level);
+            descend(walker, tally, index, block, lblk, level, times);
             continue;
         }
+        tally.sums.pointers = tally.sums.pointers.saturating_add(times);
         if run.2 > 0 && run.0 + run.2 == lblk && run.1 + run.2 == block {
             run.2 += 1;
             continue;
@@ -326,6 +337,7 @@ fn pointers(
     }
 }
 
-fn descend(walker: &mut Walker<'_>, tally: &Tally, index: u32, block: u64, first: u64, level: u8) {
-    walker.descend(Node { block, ino: tally.ino, first, end: LOGICAL_END, level, pointers: true, tally: index });
+fn descend(walker: &mut Walker<'_>, tally: &Tally, index: u32, block: u64, first: u64, level: u8, times: u64) {
+    let end = LOGICAL_END;
+    walker.descend(Node { block, ino: tally.ino, first, end, level, pointers: true, tally: index, times });
 }

@@ -4,14 +4,18 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::GroupNr;
+use extant_block::BioFlags;
 use extant_ondisk::features::Incompat;
+use extant_ondisk::{BlockNr, GroupNr};
 
 use crate::claims::Bits;
 use crate::context::Check;
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
+
+const MMP_BYTES: usize = 1024;
+const MMP_MAGIC: u32 = 0x004d_4d50;
 
 /// Claims the metadata and reports what lies on top of other metadata. Returns it as merged ranges: first, end.
 pub fn claim(check: &Check, sink: &mut Sink) -> Vec<(u64, u64)> {
@@ -59,6 +63,8 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Vec<(u64, u64)> {
         mark(mmp, 1);
         if mmp <= geo.first_data_block || mmp >= geo.blocks_count {
             sink.push(Finding::new(Problem::MmpInvalidBlk, Place::Volume, mmp, 0u64));
+        } else {
+            multi_mount(check, mmp, sink);
         }
     }
     ranges.sort_unstable();
@@ -77,4 +83,25 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Vec<(u64, u64)> {
         }
     }
     merged
+}
+
+/// The block of multi-mount protection (Linux: `struct mmp_struct`).
+fn multi_mount(check: &Check, block: u64, sink: &mut Sink) {
+    let mut bytes = vec![0; MMP_BYTES];
+    let at = block << check.geo.block_bits;
+    if check.device.read_at(at, &mut bytes, BioFlags::META).is_err() {
+        sink.push(Finding::new(Problem::Unreadable, Place::Blocks(BlockNr(block)), MMP_BYTES as u64, at));
+        return;
+    }
+    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let mut bad = |problem, found: u32, expected: u32| {
+        sink.push(Finding::new(problem, Place::Volume, found, expected));
+    };
+    if word(0) != MMP_MAGIC {
+        bad(Problem::MmpInvalidMagic, word(0), MMP_MAGIC);
+    }
+    let checksum = check.geo.seed.checksum(&bytes[..MMP_BYTES - 4]);
+    if check.geo.metadata_csum && word(MMP_BYTES - 4) != checksum {
+        bad(Problem::MmpCsumInvalid, word(MMP_BYTES - 4), checksum);
+    }
 }

@@ -42,6 +42,8 @@ pub struct Node {
     pub pointers: bool,
     /// The index of its inode's tally.
     pub tally: u32,
+    /// How many times the map leads here.
+    pub times: u64,
 }
 
 /// What an inode's map comes to so far.
@@ -53,6 +55,8 @@ pub struct Sums {
     pub end: u64,
     /// One past the last logical block that is written.
     pub written_end: u64,
+    /// Pointers to data, each as often as the map leads to it.
+    pub pointers: u64,
     /// Part of the map is not known: a block of it is somebody else's, too, and was descended for that one.
     pub partial: bool,
 }
@@ -60,6 +64,7 @@ pub struct Sums {
 impl Sums {
     pub fn add(&mut self, other: Sums) {
         self.clusters += other.clusters;
+        self.pointers = self.pointers.saturating_add(other.pointers);
         self.end = self.end.max(other.end);
         self.written_end = self.written_end.max(other.written_end);
         self.partial |= other.partial;
@@ -116,11 +121,38 @@ pub struct Dir {
     pub dotdot: u32,
 }
 
+/// A directory whose entries lie in its inode.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InlineDir {
+    pub ino: u32,
+    /// The 60 bytes of `i_block` and what follows in an attribute.
+    pub bytes: Vec<u8>,
+}
+
 /// An inode that refers to an attribute block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttributeRef {
     pub block: u64,
     pub ino: u32,
+}
+
+/// An attribute whose value lies in an inode of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ValueRef {
+    pub value: u32,
+    pub ino: u32,
+    pub size: u64,
+}
+
+/// An inode that holds a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ValueInode {
+    pub ino: u32,
+    pub size: u64,
+    /// Attributes that refer to it, as stored.
+    pub references: u64,
+    /// One of Lustre's, which stores no count.
+    pub uncounted: bool,
 }
 
 /// What a thread brings back.
@@ -133,7 +165,12 @@ pub struct Out {
     pub pieces: Vec<Piece>,
     pub dir_runs: Vec<DirRun>,
     pub dirs: Vec<Dir>,
+    pub inline_dirs: Vec<InlineDir>,
     pub attributes: Vec<AttributeRef>,
+    pub value_refs: Vec<ValueRef>,
+    pub values: Vec<ValueInode>,
+    /// Encrypted inodes and what their policies hash to.
+    pub policies: Vec<(u32, u32)>,
     pub peeks: Vec<peeks::Peek>,
     pub owners: Sink,
     pub large_files: u64,
@@ -152,6 +189,7 @@ impl Output for Out {
 pub struct Walked {
     pub dir_runs: Vec<DirRun>,
     pub dirs: Vec<Dir>,
+    pub inline_dirs: Vec<InlineDir>,
     pub large_files: u64,
 }
 
@@ -211,6 +249,9 @@ fn dedup(nodes: &mut Vec<Node>, sums: &mut Vec<(u32, Sums)>) {
     nodes.dedup_by(|node, kept| {
         let same = node.block == kept.block;
         if same {
+            if node.tally == kept.tally {
+                kept.times = kept.times.saturating_add(node.times);
+            }
             let partial = (node.tally, Sums { partial: true, ..Sums::default() });
             if sums.last() != Some(&partial) {
                 sums.push(partial);
@@ -276,11 +317,14 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
     xattrs::blocks(check, mode, &mut all)?;
     if mode == Mode::Check {
         peeks::check(check, &mut all)?;
+        xattrs::values(check, &mut all);
+        all.policies.sort_unstable();
+        check.learn_policies(std::mem::take(&mut all.policies));
         sink.merge(all.sink);
     } else {
         sink.merge(all.owners);
     }
-    Ok(Walked { dir_runs: all.dir_runs, dirs: all.dirs, large_files: all.large_files })
+    Ok(Walked { dir_runs: all.dir_runs, dirs: all.dirs, inline_dirs: all.inline_dirs, large_files: all.large_files })
 }
 
 /// The inode tables, as far as they have been used.
@@ -312,7 +356,11 @@ fn take(all: &mut Out, out: Out, fresh: bool) {
     all.pieces.extend(out.pieces.into_iter().map(|piece| Piece { tally: piece.tally + base, ..piece }));
     all.dir_runs.extend(out.dir_runs);
     all.dirs.extend(out.dirs);
+    all.inline_dirs.extend(out.inline_dirs);
     all.attributes.extend(out.attributes);
+    all.value_refs.extend(out.value_refs);
+    all.values.extend(out.values);
+    all.policies.extend(out.policies);
     all.peeks.extend(out.peeks);
     all.large_files += out.large_files;
 }

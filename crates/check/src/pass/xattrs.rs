@@ -11,8 +11,8 @@ use extant_ondisk::xattr::{MAGIC, block_checksum, entry_hash, entry_hash_signed}
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::inodes::Inode;
-use super::walk::{AttributeRef, Mode, Out, Walker};
-use crate::context::Check;
+use super::walk::{AttributeRef, Mode, Out, ValueRef, Walker};
+use crate::context::{Check, InodeState};
 use crate::error::Result;
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
@@ -23,6 +23,8 @@ const ENTRY_LEN: usize = 16;
 const VALUE_MAX: u64 = 1 << 24;
 /// `system.data`, which holds inline data.
 const INDEX_SYSTEM: u8 = 7;
+/// The context of an encrypted file.
+const INDEX_ENCRYPTION: u8 = 9;
 const INLINE_ROOM: u64 = 60;
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -113,6 +115,18 @@ pub fn inline_length(inode: &Inode<'_>, check: &Check) -> Option<u64> {
     Some(INLINE_ROOM + u64::from(data.value_size))
 }
 
+/// An inode's inline data: the bytes of `i_block`, then those of the attribute.
+pub fn inline_bytes(inode: &Inode<'_>, check: &Check) -> Option<Vec<u8>> {
+    if check.geo.inode_size <= 128 {
+        return None;
+    }
+    let area = area(inode)?;
+    let data = entries(area).find(|entry| entry.index == INDEX_SYSTEM && entry.name == b"data")?;
+    let from = 4 + data.value_offset;
+    let rest = area.get(from..from.checked_add(data.value_size as usize)?)?;
+    Some([&inode.raw.i_block[..], rest].concat())
+}
+
 /// Whether an inode has inline data.
 pub fn has_inline_data(inode: &Inode<'_>, check: &Check) -> bool {
     inline_length(inode, check).is_some()
@@ -131,6 +145,8 @@ pub fn in_inode(walker: &mut Walker<'_>, ino: u32, area: &[u8]) {
     let mut remain = area.len() - 4;
     let mut parts = vec![(0, 4)];
     let mut at = 4;
+    // Where parts overlap, a wrong hash is only what comes of it.
+    let mut hash = None;
     while remain >= ENTRY_LEN && word(area, at).is_some_and(|first| first != 0) {
         let Some(entry) = entry(area, at) else { break };
         parts.push((at, entry.end()));
@@ -153,7 +169,7 @@ pub fn in_inode(walker: &mut Walker<'_>, ino: u32, area: &[u8]) {
                 parts.push((from, from + pad4(size)));
             }
             if let Some(expected) = entry.wrong_hash(value).filter(|_| entry.hash != 0) {
-                return walker.bad_inode(Problem::AttrHash, ino, entry.hash, expected);
+                hash = hash.or(Some((entry.hash, expected)));
             }
         } else {
             outside(walker, ino, &entry);
@@ -163,6 +179,8 @@ pub fn in_inode(walker: &mut Walker<'_>, ino: u32, area: &[u8]) {
     parts.push((at, at + 4));
     if overlap(parts, area.len()) {
         walker.bad_inode(Problem::InodeEaAllocCollision, ino, 0u64, 0u64);
+    } else if let Some((found, expected)) = hash {
+        walker.bad_inode(Problem::AttrHash, ino, found, expected);
     }
 }
 
@@ -176,7 +194,52 @@ fn outside(walker: &mut Walker<'_>, ino: u32, entry: &Entry<'_>) {
         walker.bad_inode(Problem::AttrValueEaInode, ino, entry.value_ino, 0u64);
     } else if entry.value_size == 0 {
         walker.bad_inode(Problem::AttrValueSize, ino, 0u64, 0u64);
+    } else {
+        let (value, size) = (entry.value_ino, entry.value_size.into());
+        walker.out.value_refs.push(ValueRef { value, ino, size });
     }
+}
+
+/// Compares the inodes that hold values with the attributes that refer to them. One that none refers to counts as any
+/// file from now on.
+pub fn values(check: &Check, all: &mut Out) {
+    all.values.sort_unstable();
+    all.value_refs.sort_unstable();
+    let mut bad = |problem, ino: u32, found: u64, expected: u64| {
+        all.sink.push(Finding::new(problem, Place::Inode(InodeNr(ino)), found, expected));
+    };
+    for one in &all.value_refs {
+        let value = all.values.binary_search_by_key(&one.value, |value| value.ino).map(|at| all.values[at]);
+        match value {
+            Err(_) => {
+                bad(Problem::AttrSetEaInodeFl, one.ino, one.value.into(), 0);
+                bad(Problem::AttrNoEaInodeFl, one.ino, one.value.into(), 0);
+            }
+            Ok(value) if value.size != one.size => bad(Problem::AttrValueSize, one.ino, one.size, value.size),
+            Ok(_) => {}
+        }
+    }
+    for value in &all.values {
+        let from = all.value_refs.partition_point(|one| one.value < value.ino);
+        let to = all.value_refs.partition_point(|one| one.value <= value.ino);
+        let count = (to - from) as u64;
+        if count == 0 {
+            check.inodes.clear(InodeNr(value.ino), InodeState::VALUE);
+        } else if count != value.references && !value.uncounted {
+            bad(Problem::EaInodeRefCount, value.ino, value.references, count);
+        }
+    }
+}
+
+/// The encryption context in an inode.
+pub fn encryption_context<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
+    if inode.bytes.len() <= 128 {
+        return None;
+    }
+    let area = area(inode)?;
+    let entry = entries(area).find(|entry| entry.index == INDEX_ENCRYPTION && entry.name == b"c")?;
+    let from = 4 + entry.value_offset;
+    area.get(from..from.checked_add(entry.value_size as usize)?)
 }
 
 /// Claims and reads the attribute blocks that inodes refer to.
@@ -215,6 +278,7 @@ pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
     })?;
     for out in outs {
         all.sink.merge(out.sink);
+        all.value_refs.extend(out.value_refs);
     }
     Ok(())
 }

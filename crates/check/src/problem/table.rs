@@ -210,7 +210,7 @@ problems! {
     0x010059 ExtentEndsBeyond "EXTENT_ENDS_BEYOND" Damage Stop Clear
         "an extent ends at block {found}, outside the file system";
     0x01005a ExtentsSet "EXTENTS_SET" Damage Stop Clear
-        "has the extents flag without an extent tree, and the feature extent is not set";
+        "has the extents flag, but the feature extent is not set";
     0x01005b ExtentFeature "EXTENT_FEATURE" Damage Stop Fix
         "has an extent tree, but the feature extent is not set";
     0x01005c UnsetExtentFl "UNSET_EXTENT_FL" Damage Fix Fix
@@ -244,7 +244,7 @@ problems! {
     0x01006f InlineDataFeature "INLINE_DATA_FEATURE" Damage Fix Fix
         "has inline data, but the feature inline_data is not set";
     0x010070 InlineDataSet "INLINE_DATA_SET" Damage Stop Clear
-        "has the inline flag without inline data, and the feature inline_data is not set";
+        "has the inline flag, but the feature inline_data is not set";
     0x010071 CriticalMetadataCollision "CRITICAL_METADATA_COLLISION" Damage Stop Nothing
         "a block of the map lies at block {found}, on the file system's own metadata";
     0x010072 CollapseDblock "COLLAPSE_DBLOCK" Damage Stop Fix

@@ -26,12 +26,9 @@ use crate::problem::Problem;
 use crate::report::{Note, Sink};
 
 /// Features whose structures are not checked, by name.
-const UNCHECKED: [(Incompat, &str); 5] = [
-    (Incompat::MMP, "mmp"),
-    (Incompat::EA_INODE, "values of attributes in inodes (ea_inode)"),
-    (Incompat::INLINE_DATA, "files with inline data (inline_data)"),
-    (Incompat::ENCRYPT, "encryption contexts (encrypt)"),
-    (Incompat::CASEFOLD, "names in any case (casefold)"),
+const UNCHECKED: [(Incompat, &str); 2] = [
+    (Incompat::EA_INODE, "block counts of inodes with values of attributes in inodes (ea_inode)"),
+    (Incompat::CASEFOLD, "indexes of directories with names in any case (casefold)"),
 ];
 /// Likewise.
 const UNCHECKED_RO: [(RoCompat, &str); 3] = [

@@ -97,6 +97,11 @@ pub fn layout(raw: &RawSuperBlock, device_bytes: u64, sink: &mut Sink) -> bool {
         return bad(misc, blocks, first + 2);
     }
     let groups = (blocks - first).div_ceil(blocks_per_group);
+    let descs_per_block = u64::from(block_size) / if bit64 { u64::from(desc_size).max(32) } else { 32 };
+    let desc_blocks = groups.div_ceil(descs_per_block.max(1));
+    if incompat.contains(Incompat::META_BG) && u64::from(raw.s_first_meta_bg.get()) > desc_blocks {
+        return bad(Problem::FirstMetaBgTooBig, raw.s_first_meta_bg.get().into(), desc_blocks);
+    }
     let inodes = groups * per_group;
     if inodes > u64::from(u32::MAX) {
         return bad(Problem::InodeCountBig, inodes, u32::MAX.into());

@@ -111,7 +111,10 @@ fn clean(device: &dyn BlockDevice) -> Option<String> {
     }
     let inodes = sb.inodes_count - sb.free_inodes().min(sb.inodes_count);
     let blocks = sb.blocks_count - sb.free_blocks().min(sb.blocks_count);
-    Some(format!("clean, {inodes}/{} files, {blocks}/{} blocks (-f checks it all the same)", sb.inodes_count, sb.blocks_count))
+    Some(format!(
+        "clean, {inodes}/{} files, {blocks}/{} blocks (-f checks it all the same)",
+        sb.inodes_count, sb.blocks_count
+    ))
 }
 
 fn print(out: &mut Output, name: &str, report: &Report, verbose: bool) -> Result<()> {
