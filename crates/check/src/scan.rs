@@ -208,10 +208,10 @@ mod tests {
     #[test]
     fn neighbours_are_merged_over_small_gaps_only() {
         let place = |block: &u64| (*block, 1);
-        let found = runs(&[10, 11, 15, 20, 1000], 12, place);
+        let found = runs(&[10, 11, 15, 21, 1000], 12, place);
         assert_eq!(found.len(), 3);
         assert_eq!(found[0], Run { first: 10, blocks: 6, items: (0, 3) });
-        assert_eq!(found[1], Run { first: 20, blocks: 1, items: (3, 4) });
+        assert_eq!(found[1], Run { first: 21, blocks: 1, items: (3, 4) });
         assert_eq!(found[2].items, (4, 5));
     }
 

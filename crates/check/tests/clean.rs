@@ -13,7 +13,7 @@ use extant_testkit::oracle::{MkfsOptions, expect_clean, make_image, run_command,
 const KINDS: &[(&str, &str, u32, &[&str])] = &[
     ("ext2", "", 1024, &[]),
     ("ext2", "", 4096, &[]),
-    ("ext2", "^filetype,^dir_index,^sparse_super", 1024, &[]),
+    ("ext2", "^filetype,^dir_index,^sparse_super,^resize_inode", 1024, &[]),
     ("ext3", "", 2048, &[]),
     ("ext4", "", 1024, &[]),
     ("ext4", "", 4096, &[]),
