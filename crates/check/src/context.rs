@@ -94,7 +94,7 @@ impl Check {
         ]
         .into_iter()
         .all(|when| when == 0 || when >= inodes);
-        let clusters = (geo.blocks_count - 1 >> geo.cluster_bits) + 1;
+        let clusters = ((geo.blocks_count - 1) >> geo.cluster_bits) + 1;
         Check {
             claims: Claims::new(clusters, geo.blocks_count),
             inodes: InodeStates::new(&geo, &descs),
@@ -135,7 +135,7 @@ impl Check {
     pub fn clusters(&self, first: u64, blocks: u64) -> std::ops::Range<u64> {
         let bits = self.geo.cluster_bits;
         let end = first.saturating_add(blocks).min(self.geo.blocks_count);
-        if first >= end { 0..0 } else { first >> bits..(end - 1 >> bits) + 1 }
+        if first >= end { 0..0 } else { first >> bits..((end - 1) >> bits) + 1 }
     }
 
     /// Takes the policies of encrypted inodes, sorted.

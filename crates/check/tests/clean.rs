@@ -74,7 +74,7 @@ fn sound_images_of_every_kind_have_no_finding() {
     let mounts = loop_mounts_work();
     for (kind, features, block_size, arguments) in KINDS {
         let dir = tempfile::tempdir().expect("directory");
-        let mut options = MkfsOptions::new(kind, 64 << 20);
+        let mut options = MkfsOptions::new(kind, 256 << 20);
         (options.features, options.block_size) = ((*features).to_owned(), *block_size);
         options.extra_args = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let image = make_image(dir.path(), &options).expect("made");
@@ -86,7 +86,7 @@ fn sound_images_of_every_kind_have_no_finding() {
         if let Some(mount) = mounts.then(|| LoopMount::new(&image, &at, "").ok()).flatten() {
             let filled = run_ok("sh", &["-c", FILL, "fill", at.to_str().expect("UTF-8")]);
             Box::new(mount).unmount().expect("unmounted");
-            filled.expect("filled");
+            filled.unwrap_or_else(|e| panic!("{what}: {e}"));
             expect_clean(&image).expect("clean for e2fsck");
             expect_no_damage(&image, &what);
         } else {

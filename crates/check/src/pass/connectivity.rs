@@ -4,6 +4,7 @@
 //! None.
 
 use extant_ondisk::InodeNr;
+use extant_ondisk::inode::InodeFlags;
 
 use super::directories::Directories;
 use crate::context::{Check, InodeState, Kind};
@@ -14,7 +15,7 @@ use crate::report::Sink;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Unknown,
-    OnTheWay,
+    Walked,
     Done,
 }
 
@@ -33,7 +34,7 @@ pub fn check(check: &Check, directories: &mut Directories, sink: &mut Sink) {
         let mut at = start;
         path.clear();
         while ways[at] == Way::Unknown {
-            ways[at] = Way::OnTheWay;
+            ways[at] = Way::Walked;
             path.push(at);
             let dir = directories.dirs[at];
             let orphan = check.orphans.contains(&dir.ino);
@@ -46,7 +47,7 @@ pub fn check(check: &Check, directories: &mut Directories, sink: &mut Sink) {
             }
             let Some(parent) = directories.find(dir.parent) else { break };
             at = parent;
-            if ways[at] == Way::OnTheWay {
+            if ways[at] == Way::Walked {
                 // The circle is reported once, at its smallest directory.
                 let from = path.iter().position(|step| *step == at).unwrap_or(0);
                 let least = path[from..].iter().copied().min().unwrap_or(at);
@@ -73,7 +74,6 @@ pub fn check(check: &Check, directories: &mut Directories, sink: &mut Sink) {
             sink.push(Finding::at(Problem::LpfNotdir, Place::Inode(InodeNr(ino))));
         }
         Some(ino) => {
-            use extant_ondisk::inode::InodeFlags;
             let flags = directories.find(ino).map_or(0, |at| directories.dirs[at].flags);
             let flags = InodeFlags::from_bits_retain(flags);
             let place = Place::Inode(InodeNr(ino));

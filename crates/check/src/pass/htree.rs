@@ -211,8 +211,8 @@ pub fn check(
     check: &Check,
     dirs: &[Dir],
     roots: &[Root],
-    leaves: &mut Vec<Leaf>,
-    links: &mut Vec<Link>,
+    leaves: &mut [Leaf],
+    links: &mut [Link],
     sink: &mut Sink,
 ) -> u64 {
     leaves.sort_unstable();

@@ -240,10 +240,10 @@ pub fn count_pieces(walker: &mut Walker<'_>, tally: &mut Tally, pieces: &[Piece]
             walker.bad(Finding::new(Problem::MisalignedCluster, there, piece.block, 0u64));
         }
         let shared = before.is_some_and(|(_, block)| block >> bits == piece.block >> bits);
-        let first = if shared { (piece.block >> bits) + 1 << bits } else { piece.block };
+        let first = if shared { ((piece.block >> bits) + 1) << bits } else { piece.block };
         let end = piece.block + piece.blocks;
         if first < end {
-            tally.sums.clusters += (end - 1 >> bits) - (first >> bits) + 1;
+            tally.sums.clusters += ((end - 1) >> bits) - (first >> bits) + 1;
             walker.claim(tally.ino, piece.lblk + (first - piece.block), first, end - first);
         }
         before = Some((piece.lblk + piece.blocks - 1, end - 1));

@@ -54,6 +54,8 @@ problems! {
         "made for the Hurd, which does not know the feature filetype";
     0x00000f JournalBadInode "JOURNAL_BAD_INODE" Damage Fix Clear
         "the journal's inode {found} holds no journal";
+    0x000011 CantFindJournal "CANT_FIND_JOURNAL" Damage Stop Nothing
+        "a journal on another device is named beside the one in inode {found}";
     0x000015 JournalBadSuper "JOURNAL_BAD_SUPER" Damage Fix Fix
         "the journal's superblock is damaged";
     0x000016 JournalHasJournal "JOURNAL_HAS_JOURNAL" Damage Fix Clear
@@ -505,4 +507,6 @@ problems! {
     // Ours alone.
     0xff0001 Unreadable "UNREADABLE" Damage Stop Nothing
         "{found} bytes from byte {expected} on cannot be read";
+    0xff0002 UnknownFeatures "UNKNOWN_FEATURES" Damage Stop Stop
+        "the features {found:x} are unknown here: what belongs to them is not checked";
 }

@@ -42,6 +42,9 @@ pub fn replayed(
     if !has_journal && !recover && ino == 0 && !external {
         return device.clone();
     }
+    if has_journal && ino != 0 && raw.s_journal_uuid != [0; 16] {
+        bad(Problem::CantFindJournal, ino.into());
+    }
     if external && has_journal {
         if recover {
             notes.push(Note::NotReplayed { why: "the journal is on another device".into() });

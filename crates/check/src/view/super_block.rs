@@ -14,10 +14,15 @@ use crate::problem::Problem;
 use crate::report::Sink;
 
 const GOOD_OLD_INODE_SIZE: u32 = 128;
+/// Features that have a name.
+const COMPAT_KNOWN: u32 = 0x1f7f;
+const RO_COMPAT_KNOWN: u32 = 0x1_ffff;
 const CREATOR_HURD: u32 = 1;
 /// The largest cluster: 2^(10 + this) bytes.
 const LOG_CLUSTER_SIZE_MAX: u32 = 19;
 const LOG_BLOCK_SIZE_MAX: u32 = 6;
+/// Flex groups are 2^(this) groups at most.
+const LOG_GROUPS_PER_FLEX_MAX: u8 = 31;
 /// Inodes that can hold no quota: bad blocks, root, boot loader, undelete, resize, journal, exclude, replica.
 const NEVER_QUOTA: [u32; 8] = [1, 2, 5, 6, 7, 8, 9, 10];
 
@@ -69,6 +74,14 @@ pub fn layout(raw: &RawSuperBlock, device_bytes: u64, sink: &mut Sink) -> bool {
     }
     if blocks_per_group != clusters_per_group * ratio {
         return bad(misc, blocks_per_group, clusters_per_group * ratio);
+    }
+    // Without clusters the field means nothing, but e2fsprogs refuse it.
+    let stored = u64::from(raw.s_clusters_per_group.get());
+    if stored != clusters_per_group {
+        bad(misc, stored, clusters_per_group);
+    }
+    if raw.s_log_groups_per_flex > LOG_GROUPS_PER_FLEX_MAX {
+        bad(misc, raw.s_log_groups_per_flex.into(), LOG_GROUPS_PER_FLEX_MAX.into());
     }
     let old = raw.s_rev_level.get() == 0;
     let inode_size = if old { GOOD_OLD_INODE_SIZE } else { raw.s_inode_size.get().into() };
@@ -142,6 +155,15 @@ pub fn fields(raw: &RawSuperBlock, now: i64, sink: &mut Sink) {
     }
     if incompat.contains(Incompat::CSUM_SEED) && !ro_compat.contains(RoCompat::METADATA_CSUM) {
         bad(Problem::CsumSeedWithoutMetaCsum, 0, 0);
+    }
+    for unknown in [
+        incompat.difference(Incompat::KNOWN).bits(),
+        compat.bits() & !COMPAT_KNOWN,
+        ro_compat.bits() & !RO_COMPAT_KNOWN,
+    ] {
+        if unknown != 0 {
+            bad(Problem::UnknownFeatures, unknown.into(), 0);
+        }
     }
     if incompat.contains(Incompat::BIT64) && !incompat.contains(Incompat::EXTENTS) {
         bad(Problem::Bit64WithoutExtents, 0, 0);
