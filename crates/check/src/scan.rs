@@ -6,8 +6,8 @@
 //! Memory: at most [`IN_FLIGHT`] runs of at most [`RUN_BYTES`].
 //!
 //! # Locking
-//! `check wave`: which runs are on their way and which have arrived. No device is called under it; a completion takes it
-//! to hand over a run.
+//! `check wave`: which runs are on their way and which have arrived. No device is called under it; a completion takes
+//! it to hand over a run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -124,8 +124,8 @@ enum Work {
     Decode(Arrived),
 }
 
-/// Reads all runs and has `decode` look at each. The order is not fixed, so what the outputs hold must not depend on it;
-/// the outputs come back one per thread.
+/// Reads all runs and has `decode` look at each. The order is not fixed, so what the outputs hold must not depend on
+/// it; the outputs come back one per thread.
 pub fn wave<O: Output>(
     check: &Arc<Check>,
     runs: Vec<Run>,

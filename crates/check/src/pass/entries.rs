@@ -250,8 +250,8 @@ fn dotdot(dir: &Dir, entry: &Entry<'_>, there: Place, out: &mut DirOut) {
     }
 }
 
-/// Looks at what an entry leads to. `number`: the entry's in the directory, 0 and 1 being `.` and `..`. False: it leads to
-/// nothing that could be counted.
+/// Looks at what an entry leads to. `number`: the entry's in the directory, 0 and 1 being `.` and `..`. False: it
+/// leads to nothing that could be counted.
 fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Place, out: &mut DirOut) -> bool {
     let mut bad = |problem, found: u64, expected: u64| out.sink.push(Finding::new(problem, there, found, expected));
     let (geo, raw) = (&check.geo, check.sb.raw());

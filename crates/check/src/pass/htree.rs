@@ -1,7 +1,7 @@
 //! The rules of directory indexes: root, nodes, and whether every leaf holds the hashes that the index says.
 //!
-//! Main types: [`Root`] (what the root says), [`Link`] (an index entry), [`Leaf`] (the hashes of a block). Blocks come in
-//! any order; [`check`] judges each directory when all of it is known.
+//! Main types: [`Root`] (what the root says), [`Link`] (an index entry), [`Leaf`] (the hashes of a block). Blocks come
+//! in any order; [`check`] judges each directory when all of it is known.
 //!
 //! # Locking
 //! None.

@@ -1,7 +1,7 @@
 //! The journal: whether it can be used, and the device as it will be after its replay.
 //!
-//! Main function: [`replayed`]. What is wrong with the journal's superblock is told apart here, by the raw fields; reading
-//! the log is `extant_recovery`'s business.
+//! Main function: [`replayed`]. What is wrong with the journal's superblock is told apart here, by the raw fields;
+//! reading the log is `extant_recovery`'s business.
 //!
 //! # Locking
 //! None.

@@ -57,8 +57,8 @@ struct Copy {
 }
 
 impl View {
-    /// Chooses a superblock, replays the journal in memory and reads the descriptors. `None`: there is a superblock, but
-    /// nothing can be checked with it; what is wrong is in the sink.
+    /// Chooses a superblock, replays the journal in memory and reads the descriptors. `None`: there is a superblock,
+    /// but nothing can be checked with it; what is wrong is in the sink.
     pub fn open(
         device: &Arc<dyn BlockDevice>,
         options: &Options,
