@@ -55,15 +55,14 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     let operational = |e: Failure| if e.status == crate::failure::USAGE { e.with_status(USAGE) } else { e };
     let (device, beside) = beside::open(&spec, &how).map_err(operational)?;
     let name = spec.shown();
-    if !args.force && args.superblock.is_none() && beside.is_none() {
-        if let Some(line) = clean(&*device) {
-            let mut out = Output::new();
-            match args.json {
-                true => writeln!(out, "{}", escaped(&format!("{:#}", json!({ "image": name, "skipped": true }))))?,
-                false => writeln!(out, "{name}: {line}")?,
-            }
-            return Ok(out.flush()?);
+    let may_skip = !args.force && args.superblock.is_none() && beside.is_none();
+    if let Some(line) = may_skip.then(|| clean(&*device)).flatten() {
+        let mut out = Output::new();
+        match args.json {
+            true => writeln!(out, "{}", escaped(&format!("{:#}", json!({ "image": name, "skipped": true }))))?,
+            false => writeln!(out, "{name}: {line}")?,
         }
+        return Ok(out.flush()?);
     }
     let clock = Clock::real();
     let begin = clock.now_ns();
