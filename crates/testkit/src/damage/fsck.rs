@@ -27,7 +27,7 @@ fn program() -> String {
     std::env::var("EXTANT_E2FSCK").unwrap_or_else(|_| "e2fsck".to_owned())
 }
 
-/// The third number of e2fsck's version, 1.47.N: some problems are newer than some e2fsck.
+/// N, where e2fsck's version is 1.47.N, and else 0: some problems are newer than some e2fsck.
 ///
 /// # Panics
 /// If it cannot be started.
@@ -37,7 +37,8 @@ pub fn version() -> u32 {
     said.split_once(" 1.47.").and_then(|(_, rest)| digits(rest).parse().ok()).unwrap_or(0)
 }
 
-/// Runs e2fsck with `flags` on a copy of `image` in `dir`, with its problem log if `log`.
+/// Runs e2fsck with `flags` on a copy of `image` in `dir`, with its problem log if `log`. Writing the log crashes it on
+/// some images: for exit statuses, run it without.
 ///
 /// # Panics
 /// If it cannot be started.

@@ -14,6 +14,8 @@
 //! | `/ea`, `/eablock`, `/eashared` | attributes in the inode, and one block of them that two inodes share |
 //! | `/gone` | deleted |
 //!
+//! With inline data, small directories have no blocks, and [`Edit`] finds no path that leads through one.
+//!
 //! # Locking
 //! None but that of `OnceLock`.
 
