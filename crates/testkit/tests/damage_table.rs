@@ -1,7 +1,7 @@
 //! The table of mutations against e2fsck: each damaged image has the problems that the table says.
 //!
-//! `EXTANT_MUTATION=TEXT` runs only those whose names contain the text or that show the problem of that name, and prints
-//! what `e2fsck -fn` says. `EXTANT_E2FSCK=FILE` asks another e2fsck than the installed one.
+//! `EXTANT_MUTATION=TEXT` runs only those whose names contain the text or that show the problem of that name, and
+//! prints what `e2fsck -fn` says. `EXTANT_E2FSCK=FILE` asks another e2fsck than the installed one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
