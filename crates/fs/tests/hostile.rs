@@ -1,9 +1,10 @@
 //! Damaged images: whatever the bytes say, mounting, walking, writing and unmounting come back, without a panic, in
 //! bounded time and memory.
 //!
-//! Images of several kinds are filled by Extant itself (so that directories are indexed and extents scattered), some
-//! left with a journal to replay; then bytes of their metadata are changed at random, from a seed. A failure prints
-//! kind and seed: `EXTANT_SEED=kind:seed cargo test -p extant-fs --test hostile` repeats that one.
+//! The images and the damage come from `extant_testkit::damage::random`: Extant itself has filled images of several
+//! kinds (so that directories are indexed and extents scattered), some are left with a journal to replay, and bytes of
+//! their metadata are changed from a seed. A failure prints kind and seed:
+//! `EXTANT_SEED=kind:seed cargo test -p extant-fs --test hostile` repeats that one.
 
 #[path = "hostile/exercise.rs"]
 mod exercise;

@@ -225,6 +225,7 @@ pub fn values(check: &Check, all: &mut Out) {
         let count = (to - from) as u64;
         if count == 0 {
             check.inodes.clear(InodeNr(value.ino), InodeState::VALUE);
+            bad(Problem::EaInodeSpuriousFlag, value.ino, 0, 0);
         } else if count != value.references && !value.uncounted {
             bad(Problem::EaInodeRefCount, value.ino, value.references, count);
         }

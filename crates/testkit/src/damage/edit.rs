@@ -233,10 +233,9 @@ impl Edit {
     /// Marks an inode as used or free in its bitmap, and nowhere else.
     pub fn set_inode_bit(&mut self, ino: u32, used: bool) {
         let place = self.geometry().inode_location(InodeNr(ino)).expect("an inode of the image");
-        self.inode_bitmap(
-            place.group.0,
-            |b| if used { bitmap::set(b, place.index) } else { bitmap::clear(b, place.index) },
-        );
+        self.inode_bitmap(place.group.0, |b| {
+            if used { bitmap::set(b, place.index) } else { bitmap::clear(b, place.index) }
+        });
     }
 
     /// The group that a block is in.
@@ -358,7 +357,8 @@ impl Edit {
             self.walk_extents(&raw.i_block, &mut nodes, &mut data);
         } else {
             for slot in 0..indirect::SLOTS {
-                let (start, levels) = indirect::Geometry::new(self.geometry().block_size).slot_start(slot).expect("slot");
+                let (start, levels) =
+                    indirect::Geometry::new(self.geometry().block_size).slot_start(slot).expect("slot");
                 self.walk_pointer(word(&raw.i_block, slot * 4).into(), start, levels, &mut nodes, &mut data);
             }
         }

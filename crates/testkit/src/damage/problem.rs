@@ -26,6 +26,8 @@ pub struct Problem {
     pub code: u32,
     /// How e2fsck reports it.
     pub shown: Shown,
+    /// The first e2fsck of 1.47 that knows it.
+    pub since: u32,
 }
 
 /// The problem with this name.
@@ -37,15 +39,20 @@ pub fn named(name: &str) -> Problem {
 }
 
 const fn state(name: &'static str, code: u32) -> Problem {
-    Problem { name, code, shown: Shown::Check }
+    Problem { name, code, shown: Shown::Check, since: 0 }
 }
 
 const fn repair(name: &'static str, code: u32) -> Problem {
-    Problem { name, code, shown: Shown::Repair }
+    Problem { name, code, shown: Shown::Repair, since: 0 }
 }
 
 const fn says(name: &'static str, code: u32, text: &'static str) -> Problem {
-    Problem { name, code, shown: Shown::Says(text) }
+    Problem { name, code, shown: Shown::Says(text), since: 0 }
+}
+
+/// A state that e2fsck knows since 1.47.4.
+const fn recent(name: &'static str, code: u32) -> Problem {
+    Problem { name, code, shown: Shown::Check, since: 4 }
 }
 
 /// All states, in the order of their numbers within each pass.
@@ -183,8 +190,8 @@ pub const PROBLEMS: &[Problem] = &[
     state("HTREE_CANNOT_SIPHASH", 0x01008E),
     state("ORPHAN_FILE_BAD_MODE", 0x01008F),
     state("ORPHAN_FILE_NOT_CLEAR", 0x010090),
-    state("EA_INODE_NONREG", 0x010091),
-    state("EA_INODE_FEATURE", 0x010092),
+    recent("EA_INODE_NONREG", 0x010091),
+    recent("EA_INODE_FEATURE", 0x010092),
     // Blocks claimed twice.
     state("DUP_BLOCK", 0x011002),
     // Directories.
@@ -249,7 +256,7 @@ pub const PROBLEMS: &[Problem] = &[
     state("UNENCRYPTED_FILE", 0x020051),
     state("INCONSISTENT_ENCRYPTION_POLICY", 0x020052),
     state("BAD_ENCODED_NAME", 0x020053),
-    state("EA_INODE_DIR_LINK", 0x020055),
+    recent("EA_INODE_DIR_LINK", 0x020055),
     // Connectivity.
     state("NO_ROOT_INODE", 0x030001),
     state("UNCONNECTED_DIR", 0x030003),
@@ -266,7 +273,7 @@ pub const PROBLEMS: &[Problem] = &[
     state("EA_INODE_REF_COUNT", 0x040005),
     state("DIR_NLINK_FEATURE", 0x040006),
     repair("DIR_OVERFLOW_REF_COUNT", 0x040007),
-    state("EA_INODE_SPURIOUS_FLAG", 0x040008),
+    recent("EA_INODE_SPURIOUS_FLAG", 0x040008),
     // Bitmaps and counts.
     state("INODE_BMAP_PADDING", 0x050001),
     state("BLOCK_BMAP_PADDING", 0x050002),
@@ -298,8 +305,4 @@ pub const WITHOUT: &[(&str, &str)] = &[
     ("FINAL_RECLEN", "an entry that runs over its block is DIR_CORRUPTED first"),
     ("INODE_UNINIT", "e2fsck reads no inode of such a group, and so finds none in use there"),
     ("LOOPED_DIR", "e2fsck marks each directory of a ring as done before it has seen the ring"),
-    ("EA_INODE_NONREG", "new in e2fsck 1.47.4"),
-    ("EA_INODE_FEATURE", "new in e2fsck 1.47.4"),
-    ("EA_INODE_DIR_LINK", "new in e2fsck 1.47.4"),
-    ("EA_INODE_SPURIOUS_FLAG", "new in e2fsck 1.47.4"),
 ];

@@ -133,4 +133,34 @@ pub(super) const TABLE: &[Mutation] = &[
         change: |e| e.inode("/file", |i| i.l_i_file_acl_high.set(1)),
         expected: &["I_FILE_ACL_HI_ZERO"],
     },
+    Mutation {
+        name: "value's inode is a pipe",
+        images: VALUES,
+        change: |e| {
+            let ino = e.inode_attributes("/value", |a| word(a, 8));
+            e.inode(ino, |i| i.i_mode.set(0o010_600));
+        },
+        expected: &["EA_INODE_NONREG"],
+    },
+    Mutation {
+        name: "value in an inode without the feature",
+        images: VALUES,
+        change: |e| e.superblocks(|s| s.s_feature_incompat.set(s.s_feature_incompat.get() & !0x400)),
+        expected: &["EA_INODE_FEATURE"],
+    },
+    Mutation {
+        name: "name of a value's inode",
+        images: VALUES,
+        change: |e| {
+            let ino = e.inode_attributes("/value", |a| word(a, 8));
+            e.entry("/dir/two", |d, _| d.inode.set(ino));
+        },
+        expected: &["EA_INODE_DIR_LINK"],
+    },
+    Mutation {
+        name: "inode of a value that no attribute names",
+        images: VALUES,
+        change: |e| e.inode_attributes("/value", |a| a.fill(0)),
+        expected: &["EA_INODE_SPURIOUS_FLAG"],
+    },
 ];

@@ -6,7 +6,6 @@
 use crate::damage::edit::{set_half, set_word};
 use crate::damage::{Image, Mutation};
 
-
 const BOTH: &[Image] = &[Image::Ext4, Image::Ext2];
 
 pub(super) const TABLE: &[Mutation] = &[

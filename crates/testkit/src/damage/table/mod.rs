@@ -14,5 +14,7 @@ use super::Mutation;
 
 /// All mutations.
 pub fn table() -> impl Iterator<Item = &'static Mutation> {
-    [superblock::TABLE, inodes::TABLE, maps::TABLE, attributes::TABLE, directories::TABLE, counts::TABLE].into_iter().flatten()
+    [superblock::TABLE, inodes::TABLE, maps::TABLE, attributes::TABLE, directories::TABLE, counts::TABLE]
+        .into_iter()
+        .flatten()
 }
