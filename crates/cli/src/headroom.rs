@@ -8,7 +8,7 @@
 //! What it does not do: it takes no memory from what is in use (dirty data, the journal's transactions).
 //!
 //! # Locking
-//! `headroom` (962), a leaf: the thread waits on it.
+//! `headroom` (963), a leaf: the thread waits on it.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use extant_fs::Filesystem;
 use crate::allocator;
 use crate::cgroup::{Group, LEAST, Room};
 
-static CLASS: LockClass = LockClass::new("headroom", 962);
+static CLASS: LockClass = LockClass::new("headroom", 963);
 
 const PERIOD: Duration = Duration::from_millis(100);
 /// Percent of the group's limit. With less left the cache shrinks, …

@@ -100,6 +100,7 @@ fn main() -> ExitCode {
 
 /// `None`: help or the version was asked for, and printed.
 fn parse<P: Parser>(args: Vec<OsString>) -> Result<Option<P>> {
+    let usage = if args.get(1).is_some_and(|verb| verb == "fsck") { commands::fsck::USAGE } else { failure::USAGE };
     match P::try_parse_from(args) {
         Ok(parsed) => Ok(Some(parsed)),
         Err(e) => match e.kind() {
@@ -109,7 +110,7 @@ fn parse<P: Parser>(args: Vec<OsString>) -> Result<Option<P>> {
             }
             _ => {
                 failure::usage_error(e);
-                Err(Failure::silent(failure::USAGE))
+                Err(Failure::silent(usage))
             }
         },
     }
@@ -121,6 +122,7 @@ fn run(command: Command) -> Result<()> {
         Command::Unmount(args) => commands::unmount::run(&args),
         Command::Freeze(args) => commands::freeze::run(&args, Control::Freeze),
         Command::Thaw(args) => commands::freeze::run(&args, Control::Thaw),
+        Command::Fsck(args) => commands::fsck::run(&args),
         Command::Info(args) => commands::info::run(&args.verb, &args.how),
         Command::Ls(args) => Images::for_looking(&args.how).with(|images| commands::ls::run(&args.verb, images)),
         Command::Cat(args) => commands::cat::run(&args.verb, &mut Images::for_reading(&args.how)),

@@ -309,7 +309,8 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
     Ok(if reasons.is_empty() { MountMode::ReadWrite } else { MountMode::ReadOnly { reasons } })
 }
 
-const CREATOR_OS_HURD: u32 = 1;
+/// `s_creator_os` of the Hurd.
+pub(crate) const CREATOR_OS_HURD: u32 = 1;
 /// Larger blocks are read, not written: what is cached is pages of this size.
 const BLOCK_SIZE_WRITE_MAX: u32 = 4096;
 

@@ -1,7 +1,8 @@
 //! Block pointers of ext2 and ext3 as bytes: 12 direct pointers in `i_block`, then trees of one, two and three levels
 //! of pointer blocks.
 //!
-//! Main types: [`Geometry`] (what a block size implies), [`IndirectPath`] (where the pointer of a logical block lies).
+//! Main types: [`Geometry`] (what a block size implies), [`IndirectPath`] (where the pointer of a logical block lies),
+//! [`IndirectDamage`] (what can be wrong with a block of pointers).
 //! A pointer is a little-endian u32; 0 is a hole. Linux: `ext4_block_to_path` and `Indirect`, fs/ext4/indirect.c.
 //!
 //! What it does not do: I/O, checksums (pointer blocks have none).
@@ -9,7 +10,8 @@
 //! # Locking
 //! None.
 
-use crate::{BlockNr, Error, LogicalBlock, Result, Structure};
+use crate::damage::{Damage, refuse};
+use crate::{BlockNr, LogicalBlock, Result, Structure};
 
 /// Pointers in `i_block` that map data directly.
 pub const DIRECT: u32 = 12;
@@ -128,16 +130,54 @@ pub fn is_empty(bytes: &[u8]) -> bool {
     bytes.iter().all(|b| *b == 0)
 }
 
-/// Checks a pointer block: every pointer that is set must be accepted by `valid`. `number` is the block, for messages.
-pub fn validate(bytes: &[u8], number: u64, valid: impl Fn(BlockNr) -> bool) -> Result<()> {
-    for (i, raw) in bytes.chunks_exact(POINTER_BYTES).enumerate() {
-        let block = u32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]]);
-        if block != 0 && !valid(BlockNr(u64::from(block))) {
-            let detail = format!("pointer {i} names block {block}, which no file can own");
-            return Err(Error::corrupt(Structure::IndirectBlock, number, detail));
+/// What is wrong with a block of pointers, or with `i_block` as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IndirectDamage {
+    /// A pointer names a block that no file can own.
+    #[error("pointer {index} names block {block}, which no file can own")]
+    Pointer {
+        /// Its number in the block.
+        index: u32,
+        /// The block that it names.
+        block: u32,
+    },
+    /// A pointer is set behind the last logical block that the format can map.
+    #[error("pointer {index} names block {block} for logical block {lblk}, more than a file can have")]
+    BehindEnd {
+        /// Its number in the block.
+        index: u32,
+        /// The block that it names.
+        block: u32,
+        /// The first logical block that it is for.
+        lblk: u64,
+    },
+}
+
+impl Damage for IndirectDamage {
+    fn is_fatal(&self) -> bool {
+        matches!(self, IndirectDamage::Pointer { .. })
+    }
+}
+
+/// Every pointer that is set: its number and the block that it names.
+pub fn pointers(bytes: &[u8]) -> impl Iterator<Item = (u32, u32)> + '_ {
+    let word = |raw: &[u8; POINTER_BYTES]| u32::from_le_bytes(*raw);
+    let numbered = bytes.as_chunks::<POINTER_BYTES>().0.iter().enumerate();
+    numbered.map(move |(i, raw)| (i as u32, word(raw))).filter(|(_, block)| *block != 0)
+}
+
+/// Reports every pointer of a block that is set and not accepted by `valid`.
+pub fn damage(bytes: &[u8], valid: impl Fn(BlockNr) -> bool, sink: &mut impl FnMut(IndirectDamage)) {
+    for (index, block) in pointers(bytes) {
+        if !valid(BlockNr(block.into())) {
+            sink(IndirectDamage::Pointer { index, block });
         }
     }
-    Ok(())
+}
+
+/// Checks a pointer block: every pointer that is set must be accepted by `valid`. `number` is the block, for messages.
+pub fn validate(bytes: &[u8], number: u64, valid: impl Fn(BlockNr) -> bool) -> Result<()> {
+    refuse(Structure::IndirectBlock, number, |mut sink| damage(bytes, valid, &mut sink))
 }
 
 #[cfg(test)]
@@ -177,6 +217,19 @@ mod tests {
         assert!(!is_empty(&bytes));
         assert!(validate(&bytes, 5, |b| b.0 > 0x0403_0201).is_err());
         assert!(validate(&bytes, 5, |b| b.0 == 0x0403_0201).is_ok());
+    }
+
+    #[test]
+    fn every_pointer_outside_is_reported() {
+        let mut bytes = [0; 1024];
+        assert!(
+            set_pointer(&mut bytes, 3, 999) && set_pointer(&mut bytes, 7, 1000) && set_pointer(&mut bytes, 9, 1001)
+        );
+        let found = crate::damage::all(|mut sink| damage(&bytes, |b| b.0 < 1000, &mut sink));
+        let expected = [(7, 1000), (9, 1001)].map(|(index, block)| IndirectDamage::Pointer { index, block });
+        assert_eq!(found, expected);
+        let error = validate(&bytes, 5, |b| b.0 < 1000).unwrap_err().to_string();
+        assert_eq!(error, "indirect block 5: pointer 7 names block 1000, which no file can own");
     }
 
     proptest! {

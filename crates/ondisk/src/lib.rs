@@ -15,6 +15,7 @@
 pub mod acl;
 pub mod bitmap;
 pub mod csum;
+pub mod damage;
 pub mod dirent;
 pub mod error;
 pub mod extent;
@@ -24,6 +25,7 @@ pub mod htree;
 pub mod indirect;
 pub mod inode;
 pub mod jbd2;
+pub mod map;
 pub mod orphan;
 pub mod partition;
 pub mod superblock;
@@ -31,5 +33,6 @@ pub mod time;
 pub mod units;
 pub mod xattr;
 
+pub use damage::Damage;
 pub use error::{Error, Result, Structure};
 pub use units::{BlockNr, GroupNr, InodeNr, LogicalBlock};

@@ -1,7 +1,7 @@
 //! Blocks of the orphan file: inode numbers of what must be deleted or truncated after a crash.
 //!
 //! Main functions: [`verify`] (magic and checksum of a block), [`slot`] and [`set_slot`] (its entries), [`init`] and
-//! [`update_checksum`].
+//! [`update_checksum`]. Main type: [`OrphanDamage`] (what can be wrong).
 //! It does not know the list that hangs on `s_last_orphan`; that one lives in the inodes themselves.
 //!
 //! A block is `slots` little-endian inode numbers, 0 where free, then a magic and a checksum (Linux:
@@ -11,7 +11,8 @@
 //! None.
 
 use crate::csum::{ChecksumSeed, crc32c};
-use crate::{BlockNr, Error, InodeNr, Result, Structure};
+use crate::damage::{Damage, refuse};
+use crate::{BlockNr, InodeNr, Result, Structure};
 
 /// `ob_magic`.
 pub const MAGIC: u32 = 0x0b10_ca04;
@@ -67,21 +68,80 @@ pub fn init(block: &mut [u8], number: BlockNr, seed: Option<ChecksumSeed>) {
 /// Checks the magic and, with `metadata_csum`, the checksum of a block. `seed` is the one of the orphan file's inode
 /// ([`ChecksumSeed::for_inode`]), `None` without `metadata_csum`; `number` is the block's place on the device.
 pub fn verify(block: &[u8], number: BlockNr, seed: Option<ChecksumSeed>) -> Result<()> {
-    let corrupt = |detail: String| Error::corrupt(Structure::OrphanFileBlock, number.0, detail);
+    // Whether inodes are orphans is decided when they are read.
+    let context = OrphanContext { number, seed, inodes: (0, u32::MAX) };
+    refuse(Structure::OrphanFileBlock, number.0, |mut sink| damage(block, &context, &mut sink))
+}
+
+/// What is wrong with a block of the orphan file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OrphanDamage {
+    /// The block has no room for its tail.
+    #[error("{found} bytes")]
+    Length {
+        /// Bytes.
+        found: u32,
+    },
+    /// `ob_magic`.
+    #[error("magic {found:#010x}, expected {MAGIC:#010x}")]
+    Magic {
+        /// As stored.
+        found: u32,
+    },
+    /// The checksum does not fit the bytes.
+    #[error("checksum {found:#010x}, computed {expected:#010x}")]
+    Checksum {
+        /// As stored.
+        found: u32,
+        /// Of the bytes.
+        expected: u32,
+    },
+    /// An entry names no inode that can be an orphan.
+    #[error("entry {index} names {inode}, which cannot be an orphan")]
+    Inode {
+        /// The slot.
+        index: u32,
+        /// As stored.
+        inode: InodeNr,
+    },
+}
+
+impl Damage for OrphanDamage {
+    fn is_fatal(&self) -> bool {
+        !matches!(self, OrphanDamage::Inode { .. })
+    }
+}
+
+/// What a block of the orphan file cannot know.
+#[derive(Clone, Copy, Debug)]
+pub struct OrphanContext {
+    /// Its place on the device.
+    pub number: BlockNr,
+    /// The one of the orphan file's inode ([`ChecksumSeed::for_inode`]); `None` without `metadata_csum`.
+    pub seed: Option<ChecksumSeed>,
+    /// The first inode that is not reserved, and the highest.
+    pub inodes: (u32, u32),
+}
+
+/// Reports everything that is wrong with a block.
+pub fn damage(block: &[u8], context: &OrphanContext, sink: &mut impl FnMut(OrphanDamage)) {
     let tail = block.len().checked_sub(TAIL_SIZE).and_then(|at| Some((word(block, at)?, word(block, at + 4)?)));
-    let Some((magic, stored)) = tail else {
-        return Err(corrupt(format!("{} bytes", block.len())));
+    let Some((magic, found)) = tail else {
+        return sink(OrphanDamage::Length { found: block.len() as u32 });
     };
     if magic != MAGIC {
-        return Err(corrupt(format!("magic {magic:#010x}, expected {MAGIC:#010x}")));
+        sink(OrphanDamage::Magic { found: magic });
     }
-    if let Some(seed) = seed {
-        let computed = compute_checksum(block, number, seed);
-        if stored != computed {
-            return Err(corrupt(format!("checksum {stored:#010x}, computed {computed:#010x}")));
+    if let Some(seed) = context.seed {
+        let expected = compute_checksum(block, context.number, seed);
+        if found != expected {
+            sink(OrphanDamage::Checksum { found, expected });
         }
     }
-    Ok(())
+    let (first, last) = context.inodes;
+    for (index, inode) in used_slots(block).filter(|(_, inode)| !(first..=last).contains(&inode.0)) {
+        sink(OrphanDamage::Inode { index: index as u32, inode });
+    }
 }
 
 /// Sets the checksum after slots changed. Does nothing without a seed.
@@ -117,6 +177,32 @@ mod tests {
         assert_eq!(used_slots(&block).collect::<Vec<_>>(), [(0, InodeNr(41)), (253, InodeNr(40))]);
         assert_eq!(free_slot(&block), Some(1));
         assert_eq!(slot(&block, 254), None);
+    }
+
+    #[test]
+    fn each_damage_is_found_alone() {
+        let seed = Some(ChecksumSeed::from_raw(77));
+        let context = OrphanContext { number: BlockNr(90), seed, inodes: (11, 100) };
+        let found = |block: &[u8]| crate::damage::all(|mut sink| damage(block, &context, &mut sink));
+        let mut good = vec![0; 1024];
+        init(&mut good, BlockNr(90), seed);
+        set_slot(&mut good, 3, Some(InodeNr(100)));
+        update_checksum(&mut good, BlockNr(90), seed);
+        assert_eq!(found(&good), []);
+        let mut bad = good.clone();
+        bad[1016] ^= 1;
+        assert_eq!(found(&bad), [OrphanDamage::Magic { found: MAGIC ^ 1 }]);
+        let mut bad = good.clone();
+        bad[1023] ^= 1;
+        assert!(matches!(found(&bad)[..], [OrphanDamage::Checksum { .. }]));
+        for (index, ino) in [(5, 10), (6, 101)] {
+            let mut bad = good.clone();
+            set_slot(&mut bad, index as usize, Some(InodeNr(ino)));
+            update_checksum(&mut bad, BlockNr(90), seed);
+            assert_eq!(found(&bad), [OrphanDamage::Inode { index, inode: InodeNr(ino) }]);
+            verify(&bad, BlockNr(90), seed).unwrap();
+        }
+        assert_eq!(found(&[0; 7]), [OrphanDamage::Length { found: 7 }]);
     }
 
     #[test]

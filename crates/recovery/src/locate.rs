@@ -10,10 +10,11 @@
 use std::sync::Arc;
 
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::extent::{Extent, NodeRef};
+use extant_ondisk::Damage;
+use extant_ondisk::extent::NodeContext;
 use extant_ondisk::group_desc::GroupDesc;
-use extant_ondisk::indirect;
 use extant_ondisk::inode::InodeDesc;
+use extant_ondisk::map::{self, Form, Found, Run};
 use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 use extant_ondisk::{BlockNr, InodeNr};
 
@@ -26,8 +27,6 @@ const MAX_JOURNAL_BLOCKS: u64 = 1 << 24;
 /// The most pieces that a journal may lie in, and the most blocks that map it. A journal of 1 GiB, the largest that
 /// mke2fs makes unasked, has so many blocks of 4 KiB.
 const PIECES_MAX: usize = 1 << 18;
-/// The deepest extent tree (Linux: `EXT4_MAX_EXTENT_DEPTH`).
-const MAX_EXTENT_DEPTH: u16 = 5;
 
 /// Reads the primary superblock of the file system on `device`.
 pub fn read_super(device: &dyn BlockDevice) -> Result<SuperBlock> {
@@ -90,18 +89,11 @@ pub fn journal_blocks(
     if walk.wanted == 0 || walk.wanted > MAX_JOURNAL_BLOCKS.min(sb.blocks_count) {
         return refuse(format!("{} blocks long", walk.wanted));
     }
-    if inode.has_extents() {
-        if sb.metadata_csum {
-            walk.node_seed = Some(sb.checksum_seed().for_inode(ino, inode.generation).raw());
-        }
-        let root = NodeRef::parse(&inode.i_block, 0)?;
-        if root.depth() > MAX_EXTENT_DEPTH {
-            return refuse(format!("extent tree of depth {}", root.depth()));
-        }
-        walk.extents(&root, root.depth(), 0)?;
-    } else {
-        walk.indirect(&inode.i_block)?;
+    if sb.metadata_csum {
+        walk.node_seed = Some(sb.checksum_seed().for_inode(ino, inode.generation).raw());
     }
+    let form = if inode.has_extents() { Form::Extents } else { Form::Indirect };
+    walk.root(form, &inode.i_block)?;
     if walk.found < walk.wanted {
         return Err(Error::map(walk.found, "a hole in the journal"));
     }
@@ -185,81 +177,52 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn extents(&mut self, node: &NodeRef<'_>, depth: u16, number: u64) -> Result<()> {
+    fn root(&mut self, form: Form, i_block: &[u8; 60]) -> Result<()> {
+        let mut steps = Vec::new();
+        map::root(form, i_block, self.sb.block_size, &self.context(), &mut |found| steps.push(found));
+        self.follow(0, steps)
+    }
+
+    /// What a node cannot know.
+    fn context(&self) -> NodeContext<impl Fn(BlockNr, u32) -> bool + 'a> {
         let sb = self.sb;
-        // Also: keys ascend and an index node is not empty.
-        node.validate(depth, number, |block, len| sb.contains_range(block, u64::from(len)))?;
-        if depth == 0 {
-            // A leaf without entries would let a small tree take long.
-            if node.is_empty() {
-                return Err(Error::map(self.found, "a hole in the journal"));
-            }
-            for i in 0..node.len() {
-                let Some(extent) = node.extent(i) else { break };
-                self.extent(&extent)?;
-            }
-            return Ok(());
-        }
-        for i in 0..node.len() {
-            if self.found >= self.wanted {
-                break;
-            }
-            let Some(index) = node.index(i) else { break };
-            let bytes = self.read_block(index.child)?;
-            self.node(index.child)?;
-            let child = NodeRef::parse(&bytes, index.child.0)?;
-            if let Some(seed) = self.node_seed
-                && child.checksum(seed) != child.stored_checksum()
-            {
-                return Err(Error::map(index.child.0, "bad checksum of an extent node of the journal"));
-            }
-            self.extents(&child, depth - 1, index.child.0)?;
-        }
-        Ok(())
+        let valid = move |block, len| sb.contains_range(block, u64::from(len));
+        NodeContext { seed: self.node_seed, is_dir: false, cluster_bits: sb.cluster_bits, valid }
     }
 
-    fn extent(&mut self, extent: &Extent) -> Result<()> {
-        if self.found >= self.wanted {
-            return Ok(());
-        }
-        if u64::from(extent.lblk.0) != self.found {
-            return Err(Error::map(self.found, format!("the journal's next extent is at {}", extent.lblk.0)));
-        }
-        if extent.unwritten {
-            return Err(Error::map(self.found, "an unwritten extent in the journal"));
-        }
-        self.place(extent.pblk, u64::from(extent.len))
-    }
-
-    fn indirect(&mut self, i_block: &[u8; 60]) -> Result<()> {
-        for i in 0..indirect::SLOTS {
-            if self.found >= self.wanted {
-                break;
-            }
-            let level = (i + 1).saturating_sub(indirect::DIRECT as usize);
-            self.pointer(indirect::pointer(i_block, i).unwrap_or(0), level)?;
-        }
-        Ok(())
-    }
-
-    /// Follows one pointer; `level` is how many blocks of pointers lie before the journal's own. Ends, because each
-    /// block of pointers that is read places at least one block.
-    fn pointer(&mut self, block: u32, level: usize) -> Result<()> {
-        if block == 0 {
+    /// Follows what the node in block `number` says, up to the end of the journal. Ends, because a node without
+    /// entries is a hole, and every other one places at least one block.
+    fn follow(&mut self, number: u64, steps: Vec<Found>) -> Result<()> {
+        if steps.is_empty() {
             return Err(Error::map(self.found, "a hole in the journal"));
         }
-        let block = BlockNr(block.into());
-        if level == 0 {
-            return self.place(block, 1);
-        }
-        let bytes = self.read_block(block)?;
-        self.node(block)?;
-        for i in 0..bytes.len() / 4 {
+        for step in steps {
             if self.found >= self.wanted {
                 break;
             }
-            self.pointer(indirect::pointer(&bytes, i).unwrap_or(0), level - 1)?;
+            match step {
+                Found::Damage(damage) if damage.is_fatal() => return Err(Error::map(number, damage.to_string())),
+                Found::Damage(_) => {}
+                Found::Run(run) => self.run(&run)?,
+                Found::Child(child) => {
+                    let bytes = self.read_block(child.block)?;
+                    self.node(child.block)?;
+                    let mut steps = Vec::new();
+                    map::node(&child, &bytes, &self.context(), &mut |found| steps.push(found));
+                    self.follow(child.block.0, steps)?;
+                }
+            }
         }
         Ok(())
+    }
+
+    fn run(&mut self, run: &Run) -> Result<()> {
+        if u64::from(run.lblk.0) != self.found {
+            return Err(Error::map(self.found, "a hole in the journal"));
+        }
+        if run.unwritten {
+            return Err(Error::map(self.found, "an unwritten extent in the journal"));
+        }
+        self.place(run.pblk, u64::from(run.len))
     }
 }

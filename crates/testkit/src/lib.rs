@@ -2,9 +2,9 @@
 //!
 //! Everything works on paths of mounted directories, so the same test runs on the kernel's mount and on Extant's.
 //!
-//! Main modules: [`crash`] (power cuts at every write, with an oracle), [`sched`]
-//! (threads, power cuts and faults under one scheduler), [`oracle`] (mke2fs, e2fsck, debugfs), [`mount`] (mounts that
-//! end with their value), [`tree`] (the fingerprint of a directory tree, and the difference of two), [`workload`]
+//! Main modules: [`crash`] (power cuts at every write, with an oracle), [`sched`] (threads, power cuts and faults under
+//! one scheduler), [`damage`] (a table of damaged images), [`oracle`] (mke2fs, e2fsck, debugfs), [`mount`] (mounts
+//! that end with their value), [`tree`] (the fingerprint of a directory tree, and the difference of two), [`workload`]
 //! (operations from a seed), [`differential`] (the same workload through a mount under test and through the kernel,
 //! compared), [`kinds`] (the images to try), [`latency`] (clients beside a large write, in virtual time).
 //!
@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod crash;
+pub mod damage;
 pub mod differential;
 pub mod error;
 pub mod kinds;

@@ -6,6 +6,7 @@
 // The comments of arguments are help texts, in which brackets mean what they mean in every help text.
 #![allow(rustdoc::invalid_html_tags)]
 
+mod fsck;
 mod verbs;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
+pub use self::fsck::FsckArgs;
 pub use self::verbs::{
     ChmodArgs, ChownArgs, DfArgs, DuArgs, FindArgs, Line, LnArgs, MkdirArgs, MknodArgs, MvArgs, NodeKind, RmArgs,
     ScriptArgs, TouchArgs, XattrArgs, XattrCommand,
@@ -57,6 +59,7 @@ pub enum Command {
     /// End `extant freeze`
     Thaw(FreezeArgs),
     Info(OnImage<InfoArgs>),
+    Fsck(FsckArgs),
     Ls(OnImage<LsArgs>),
     Cat(OnImage<CatArgs>),
     Stat(OnImage<StatArgs>),

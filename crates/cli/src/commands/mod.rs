@@ -5,6 +5,7 @@
 //! | `mount`, `unmount` | a mount of the kernel, served by [`crate::serve`] |
 //! | `freeze`, `thaw` | keep a mount's device as it is, for a copy |
 //! | `info` | superblock, journal, space, partitions |
+//! | `fsck` | check an image for damage |
 //! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
 //! | `find`, `du`, `df` | search and count in one |
 //! | `cp` | copy in and out |
@@ -25,6 +26,7 @@ pub mod df;
 pub mod du;
 pub mod find;
 pub mod freeze;
+pub mod fsck;
 pub mod info;
 pub mod lab;
 pub mod ln;

@@ -13,7 +13,7 @@ use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
 use super::index::{Path, Probed, Target, probe};
-use super::{BlockKind, DirError, DirParams, DirStore, name_hash};
+use super::{BlockKind, Detail, DirError, DirParams, DirStore, name_hash};
 
 /// Splitting one name's way down takes at most one round per level and one for the leaf.
 const ROUNDS_MAX: usize = 8;
@@ -101,7 +101,7 @@ pub fn add<S: DirStore>(
         // directory cannot take: its index blocks have no tail.
         if params.has_csum {
             let detail = "an indexed directory on a file system without dir_index";
-            return Err(DirError::Corrupt { lblk: 0, offset: 0, detail }.into());
+            return Err(DirError::Corrupt { lblk: 0, offset: 0, detail: Detail::Whole(detail) }.into());
         }
         store.set_indexed(txn, false)?;
         params.is_indexed = false;
@@ -130,7 +130,9 @@ fn insert_into(params: &DirParams, image: &mut [u8], new: NewEntry<'_>, lblk: u3
     match params.leaf_format().insert(image, new.name, new.ino.0, new.file_type) {
         Ok(Insert::Done { offset }) => Ok(offset),
         Ok(Insert::Exists { .. }) => Err(DirError::Exists { lblk }),
-        Ok(Insert::Full) => Err(DirError::Corrupt { lblk, offset: 0, detail: "a split leaf has no room" }),
+        Ok(Insert::Full) => {
+            Err(DirError::Corrupt { lblk, offset: 0, detail: Detail::Whole("a split leaf has no room") })
+        }
         Err(damage) => Err(DirError::corrupt(lblk, damage)),
     }
 }
@@ -222,7 +224,7 @@ fn add_indexed<S: DirStore>(
         }
     }
     let detail = "index nodes stay full after splitting";
-    Err(DirError::Corrupt { lblk: 0, offset: 0, detail }.into())
+    Err(DirError::Corrupt { lblk: 0, offset: 0, detail: Detail::Whole(detail) }.into())
 }
 
 /// Makes room in the lowest index node, or in the one above it that must split first, or adds a level.

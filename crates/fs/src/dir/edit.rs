@@ -6,7 +6,7 @@
 use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
-use super::{BlockKind, DirError, DirParams, DirStore, Found, lookup};
+use super::{BlockKind, Detail, DirError, DirParams, DirStore, Found, lookup};
 
 /// Removes a name and returns what it named. `hint` is what a lookup under the same lock found; without it, or when it
 /// does not fit, the name is looked up (Linux: `ext4_delete_entry`).
@@ -123,7 +123,7 @@ pub fn init<S: DirStore>(
     if lblk == 0 {
         return Ok(());
     }
-    Err(DirError::Corrupt { lblk, offset: 0, detail: "a new directory has blocks already" }.into())
+    Err(DirError::Corrupt { lblk, offset: 0, detail: Detail::Whole("a new directory has blocks already") }.into())
 }
 
 /// Whether there is no name but `.` and `..`. Reads every block (Linux: `ext4_empty_dir`).

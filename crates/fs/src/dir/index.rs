@@ -3,10 +3,10 @@
 //! # Locking
 //! None; see the parent module.
 
-use extant_ondisk::dirent::Damage;
+use extant_ondisk::dirent::{DirDamage, DirRule};
 use extant_ondisk::htree::{DxNode, DxShape, HashVersion, Hasher, NameHash};
 
-use super::{BlockKind, DirError, DirParams, DirStore, name_hash};
+use super::{BlockKind, Detail, DirError, DirParams, DirStore, name_hash};
 
 /// The most index levels, the root included.
 const LEVELS: usize = 3;
@@ -90,7 +90,7 @@ impl Path {
         } else {
             return Ok(());
         };
-        Err(DirError::Corrupt { lblk: parents[level].lblk, offset: 0, detail })
+        Err(DirError::Corrupt { lblk: parents[level].lblk, offset: 0, detail: Detail::Whole(detail) })
     }
 }
 
@@ -101,7 +101,7 @@ pub(super) fn probe<S: DirStore>(store: &S, params: &DirParams, target: Target<'
     let root = store.read(0, BlockKind::Index, |block| {
         let (info, node) = format.root(block)?;
         let version = HashVersion::from_disk(info.hash_version, unsigned)
-            .ok_or(Damage { offset: 28, what: "unknown hash version in the index root" })?;
+            .ok_or(DirDamage { offset: 28, what: DirRule::HashVersion { found: info.hash_version } })?;
         let hasher = Hasher::new(version, params.hash_seed);
         let hash = match target {
             Target::Name(name) => name_hash(&hasher, name),
@@ -118,7 +118,7 @@ pub(super) fn probe<S: DirStore>(store: &S, params: &DirParams, target: Target<'
         return Ok(Err(DirError::Corrupt {
             lblk: 0,
             offset: 30,
-            detail: "more index levels than the file system allows",
+            detail: Detail::Whole("more index levels than the file system allows"),
         }));
     }
     let mut path = Path { frames: [frame; LEVELS], depth, leaf: 0, hash, hasher, blocks: store.blocks(), steps: 0 };
@@ -171,7 +171,11 @@ pub(super) fn advance<S: DirStore>(store: &S, params: &DirParams, path: &mut Pat
     path.steps += 1;
     let level = path.frames().iter().rposition(|frame| frame.next_key.is_some());
     let Some(level) = level.filter(|_| path.steps <= path.blocks) else {
-        return Ok(Err(DirError::Corrupt { lblk: 0, offset: 0, detail: "the index has more leaves than blocks" }));
+        return Ok(Err(DirError::Corrupt {
+            lblk: 0,
+            offset: 0,
+            detail: Detail::Whole("the index has more leaves than blocks"),
+        }));
     };
     let (lblk, at) = (path.frames[level].lblk, path.frames[level].at + 1);
     let format = params.dx_format();

@@ -7,7 +7,7 @@ use extant_ondisk::dirent::{self, Dirent};
 use extant_ondisk::units::InodeNr;
 
 use super::index::{BEHIND_END, Probed, Target, advance, next_key, probe};
-use super::{BlockKind, DirError, DirParams, DirStore, Found, Passed};
+use super::{BlockKind, Detail, DirError, DirParams, DirStore, Found, Passed};
 
 fn found(lblk: u32, entry: &Dirent<'_>) -> Found {
     Found { ino: InodeNr(entry.ino), file_type: entry.file_type, lblk, offset: entry.offset }
@@ -42,7 +42,7 @@ pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result
 /// Whether the name's leaf would be one that the directory does not have any more.
 fn leads_behind_end<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<bool, S::Error> {
     let probed = probe(store, params, Target::Name(name))?;
-    Ok(matches!(probed, Err(DirError::Corrupt { detail, .. }) if detail == BEHIND_END))
+    Ok(matches!(probed, Err(DirError::Corrupt { detail, .. }) if detail == Detail::Whole(BEHIND_END)))
 }
 
 fn find_in<S: DirStore>(

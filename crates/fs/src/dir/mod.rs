@@ -30,7 +30,7 @@ mod readdir;
 mod tests;
 
 use extant_ondisk::csum::ChecksumSeed;
-use extant_ondisk::dirent::{self, Damage, DirBlockFormat};
+use extant_ondisk::dirent::{self, DirBlockFormat, DirDamage, DirRule};
 use extant_ondisk::htree::{self, DxFormat, DxShape, HashVersion, Hasher, NameHash};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
@@ -173,7 +173,7 @@ pub enum DirError {
         /// Where in the block, in bytes.
         offset: u32,
         /// The rule that is broken, for messages.
-        detail: &'static str,
+        detail: Detail,
     },
     /// The directory cannot grow: its index has all its levels, or its size has reached the format's limit. Other names
     /// may still fit (Linux answers ENOSPC).
@@ -199,9 +199,20 @@ pub enum DirError {
     },
 }
 
+/// What is wrong with a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Detail {
+    /// With one of its blocks.
+    #[error(transparent)]
+    Rule(DirRule),
+    /// With its blocks together.
+    #[error("{0}")]
+    Whole(&'static str),
+}
+
 impl DirError {
-    fn corrupt(lblk: u32, damage: Damage) -> DirError {
-        DirError::Corrupt { lblk, offset: damage.offset, detail: damage.what }
+    fn corrupt(lblk: u32, damage: DirDamage) -> DirError {
+        DirError::Corrupt { lblk, offset: damage.offset, detail: Detail::Rule(damage.what) }
     }
 }
 
@@ -285,10 +296,10 @@ pub fn verify(params: &DirParams, kind: BlockKind, lblk: u32, blocks: u32, block
     verdict.map_err(|damage| DirError::corrupt(lblk, damage))
 }
 
-fn verify_index(params: &DirParams, blocks: u32, block: &[u8]) -> Result<(), Damage> {
+fn verify_index(params: &DirParams, blocks: u32, block: &[u8]) -> Result<(), DirDamage> {
     let format = params.dx_format();
     format.verify(block, params.inode_seed)?;
-    let shape = htree::shape_of(block).ok_or(Damage { offset: 0, what: "not an index block" })?;
+    let shape = htree::shape_of(block).ok_or(DirDamage { offset: 0, what: DirRule::NoIndex })?;
     format.node(shape, block)?.validate(shape, blocks)
 }
 

@@ -13,13 +13,13 @@
 //! None; see the parent module. The callback runs outside of the store's closures.
 
 use extant_ondisk::csum::crc32c;
-use extant_ondisk::dirent::{Damage, Dirent, Entries};
+use extant_ondisk::dirent::{DirDamage, Dirent, Entries};
 use extant_ondisk::htree::{HashVersion, Hasher};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
 use super::index::{Target, advance, next_key, probe};
-use super::{BlockKind, DirError, DirParams, DirStore, Passed, name_hash};
+use super::{BlockKind, Detail, DirError, DirParams, DirStore, Passed, name_hash};
 
 /// The cookie behind the last name of a directory that is listed by hash (Linux: `EXT4_HTREE_EOF_64BIT`).
 pub const COOKIE_END: u64 = 0x7FFF_FFFF_FFFF_FFFF;
@@ -109,7 +109,7 @@ fn list_by_place<S: DirStore>(
     let end = u64::from(store.blocks()) * block_size;
     if params.uses_index() && cookie > end {
         let detail = "the index broke while the directory was listed";
-        return Err(DirError::Corrupt { lblk: 0, offset: 0, detail }.into());
+        return Err(DirError::Corrupt { lblk: 0, offset: 0, detail: Detail::Whole(detail) }.into());
     }
     let mut position = cookie;
     let mut image = Vec::new();
@@ -218,7 +218,7 @@ fn list_by_hash<S: DirStore>(
         idle = if given { 0 } else { idle + 1 };
         if idle > store.blocks() {
             let detail = "the index has more leaves than blocks";
-            return Err(DirError::Corrupt { lblk: 0, offset: 0, detail }.into());
+            return Err(DirError::Corrupt { lblk: 0, offset: 0, detail: Detail::Whole(detail) }.into());
         }
     }
 }
@@ -312,7 +312,7 @@ impl Batch {
     }
 
     /// Takes the entries that have a key; the first damage among them.
-    fn take(&mut self, entries: Entries<'_>, key: impl Fn(&Dirent<'_>) -> Option<u64>) -> Option<Damage> {
+    fn take(&mut self, entries: Entries<'_>, key: impl Fn(&Dirent<'_>) -> Option<u64>) -> Option<DirDamage> {
         let mut first = None;
         for entry in entries {
             match entry {
@@ -404,7 +404,7 @@ impl Batch {
         let highest = match self.next {
             Some(Next::Leaf(key)) if key <= position => {
                 let detail = "the index is out of order";
-                return Err(DirError::Corrupt { lblk: 0, offset: 0, detail }.into());
+                return Err(DirError::Corrupt { lblk: 0, offset: 0, detail: Detail::Whole(detail) }.into());
             }
             Some(Next::Leaf(key)) => key - 1,
             _ => COOKIE_END - 1,

@@ -7,17 +7,15 @@ use std::path::Path;
 
 use extant_block::device::{Engine, FileDevice, OpenOptions};
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::extent::NodeRef;
+use extant_ondisk::extent::NodeContext;
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::inode::InodeDesc;
+use extant_ondisk::map::{self, Child, Form, Found};
 use extant_ondisk::superblock::Geometry;
-use extant_ondisk::{BlockNr, GroupNr};
+use extant_ondisk::{Damage, GroupNr};
 
 use super::Figures;
 use super::transactions::Layout;
-
-/// Depth of an extent tree at most (Linux: EXT4_MAX_EXTENT_DEPTH).
-const DEPTH_MAX: u16 = 5;
 
 /// One reader, one request after the other: no rings.
 fn open(image: &Path) -> Option<FileDevice> {
@@ -102,7 +100,7 @@ fn count(image: &Path) -> Option<Count> {
                 // Blocks mapped one by one: nothing to count.
                 return None;
             }
-            let of_file = leaves(&device, &geo, group, &inode.i_block, DEPTH_MAX)?;
+            let of_file = leaves(&device, &geo, group, None, &inode.i_block)?;
             count.files += 1;
             count.extents += of_file.extents;
             count.most = count.most.max(of_file.extents);
@@ -112,30 +110,34 @@ fn count(image: &Path) -> Option<Count> {
     Some(count)
 }
 
-/// The extents below a node of an inode of `group`.
-fn leaves(device: &FileDevice, geo: &Geometry, group: GroupNr, bytes: &[u8], depth_max: u16) -> Option<Leaves> {
-    let node = NodeRef::parse(bytes, 0).ok()?;
+/// The extents below a node of an inode of `group`: the root, or the block of `child`. `None` for a damaged map.
+fn leaves(device: &FileDevice, geo: &Geometry, group: GroupNr, child: Option<&Child>, bytes: &[u8]) -> Option<Leaves> {
+    let valid = |block, len| geo.contains_range(block, u64::from(len));
+    let context = NodeContext { seed: None, is_dir: false, cluster_bits: geo.cluster_bits, valid };
+    let mut steps = Vec::new();
+    match child {
+        Some(child) => map::node(child, bytes, &context, &mut |found| steps.push(found)),
+        None => map::root(Form::Extents, bytes.try_into().ok()?, geo.block_size, &context, &mut |found| {
+            steps.push(found);
+        }),
+    }
     let mut sum = Leaves::default();
-    if node.depth() == 0 {
-        for i in 0..node.len() {
-            let extent = node.extent(i)?;
-            let (there, _) = geo.group_of_block(extent.pblk)?;
-            let distance = f64::from(there.0.abs_diff(group.0)) * f64::from(extent.len);
-            sum.add(&Leaves { extents: 1, blocks: u64::from(extent.len), distance });
+    for step in steps {
+        match step {
+            Found::Damage(damage) if damage.is_fatal() => return None,
+            Found::Damage(_) => {}
+            Found::Run(run) => {
+                let (there, _) = geo.group_of_block(run.pblk)?;
+                let distance = f64::from(there.0.abs_diff(group.0)) * f64::from(run.len);
+                sum.add(&Leaves { extents: 1, blocks: u64::from(run.len), distance });
+            }
+            Found::Child(child) => {
+                let mut below = vec![0; geo.block_size as usize];
+                let at = child.block.0.checked_mul(u64::from(geo.block_size))?;
+                device.read_at(at, &mut below, BioFlags::META).ok()?;
+                sum.add(&leaves(device, geo, group, Some(&child), &below)?);
+            }
         }
-        return Some(sum);
-    }
-    if node.depth() > depth_max {
-        return None;
-    }
-    for i in 0..node.len() {
-        let child: BlockNr = node.index(i)?.child;
-        if !geo.contains(child) {
-            return None;
-        }
-        let mut below = vec![0; geo.block_size as usize];
-        device.read_at(child.0.checked_mul(u64::from(geo.block_size))?, &mut below, BioFlags::META).ok()?;
-        sum.add(&leaves(device, geo, group, &below, node.depth() - 1)?);
     }
     Some(sum)
 }

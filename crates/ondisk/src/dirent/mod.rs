@@ -1,7 +1,7 @@
 //! Linear directory blocks as bytes: entries, the room between them, and the checksum tail.
 //!
 //! Main types: [`DirBlockFormat`] (how this file system writes a block, and every operation on one), [`Dirent`] (one
-//! decoded entry), [`Entries`] (a walk that validates).
+//! decoded entry), [`Entries`] (a walk that validates), [`DirDamage`] (what can be wrong).
 //!
 //! A block is a chain of entries, each `rec_len` bytes long; the chain ends exactly at the end of the block, or at the
 //! twelve-byte tail when the file system has metadata checksums. The space behind an entry's name up to its `rec_len`
@@ -16,12 +16,14 @@
 //! None: pure functions over slices. No function panics whatever the bytes are, and every walk ends, because each step
 //! advances by at least twelve bytes.
 
+mod damage;
 mod types;
 
 #[cfg(test)]
 mod tests;
 
-pub use types::{Damage, RawDirent, RawDirentTail};
+pub use damage::{DirDamage, DirRule, LeafContext, tail_damage};
+pub use types::{RawDirent, RawDirentTail};
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -162,41 +164,48 @@ impl DirBlockFormat {
 
     /// Decodes the entry at `offset` and checks everything but the characters of its name.
     #[inline(always)]
-    fn decode<'a>(&self, block: &'a [u8], offset: usize) -> Result<Dirent<'a>, Damage> {
+    fn decode<'a>(&self, block: &'a [u8], offset: usize) -> Result<Dirent<'a>, DirDamage> {
         let entry = self.link(block, offset)?;
         if entry.ino > self.inodes_count {
-            return Err(Damage { offset: offset as u32, what: "inode number is out of range" });
+            let rule = DirRule::Inode { found: entry.ino, most: self.inodes_count };
+            return Err(DirDamage::new(offset, rule));
         }
         Ok(entry)
     }
 
     /// As [`DirBlockFormat::decode`], where it is enough that the chain of entries goes on behind this one.
     #[inline(always)]
-    fn link<'a>(&self, block: &'a [u8], offset: usize) -> Result<Dirent<'a>, Damage> {
-        let damage = |what| Err(Damage { offset: offset as u32, what });
+    fn link<'a>(&self, block: &'a [u8], offset: usize) -> Result<Dirent<'a>, DirDamage> {
+        let damage = |what| Err(DirDamage::new(offset, what));
         let Some((raw, rest)) = block.get(offset..).and_then(|bytes| RawDirent::ref_from_prefix(bytes).ok()) else {
-            return damage("entry header crosses the end of the block");
+            return damage(DirRule::HeaderCut);
         };
         let rec_len = rec_len_from_disk(raw.rec_len.get(), block.len());
-        let name_len = usize::from(raw.name_len);
-        if rec_len < REC_LEN_MIN || !rec_len.is_multiple_of(4) {
-            return damage("rec_len is too small or not a multiple of four");
+        let (name_len, found) = (usize::from(raw.name_len), rec_len as u32);
+        if rec_len < REC_LEN_MIN {
+            return damage(DirRule::RecLen { found });
+        }
+        if !rec_len.is_multiple_of(4) {
+            return damage(DirRule::RecLenUnaligned { found });
         }
         if rec_len < rec_len_needed(name_len) {
-            return damage("rec_len is smaller than the name");
+            return damage(DirRule::NameLen { found, needed: rec_len_needed(name_len) as u32 });
         }
         let (end, limit) = (offset + rec_len, self.limit(block.len()));
         if end > limit {
             // An index block shows itself as one entry, or as `.` and `..`, that reaches the very end of the block.
             let hides_index = (offset == 0 && raw.inode.get() == 0) || offset == REC_LEN_MIN;
+            if end > block.len() {
+                return damage(DirRule::PastEnd { found, room: (block.len() - offset) as u32 });
+            }
             if end != block.len() || !hides_index {
-                return damage("rec_len reaches past the end of the block");
+                return damage(DirRule::InTail { found, room: limit.saturating_sub(offset) as u32 });
             }
         } else if end != limit && limit - end < REC_LEN_MIN {
-            return damage("entry ends too close to the end of the block");
+            return damage(DirRule::ShortRest { left: (limit - end) as u32 });
         }
         let Some(name) = rest.get(..name_len) else {
-            return damage("name crosses the end of the block");
+            return damage(DirRule::HeaderCut);
         };
         let file_type = if self.has_filetype { FileType::from_dirent_code(raw.file_type) } else { None };
         Ok(Dirent { offset: offset as u32, rec_len: rec_len as u32, ino: raw.inode.get(), file_type, name })
@@ -212,8 +221,8 @@ impl DirBlockFormat {
     /// unless their length is the same.
     ///
     /// # Errors
-    /// [`Damage`] where the chain of entries breaks before the match, or in the match. Other entries may be damaged.
-    pub fn find<'a>(&self, block: &'a [u8], name: &[u8]) -> Result<Option<Dirent<'a>>, Damage> {
+    /// [`DirDamage`] where the chain of entries breaks before the match, or in the match. Other entries may be damaged.
+    pub fn find<'a>(&self, block: &'a [u8], name: &[u8]) -> Result<Option<Dirent<'a>>, DirDamage> {
         let limit = self.limit(block.len());
         let mut offset = 0;
         while offset < limit {
@@ -229,8 +238,8 @@ impl DirBlockFormat {
     /// Looks for `name`, and for the first entry that has room for it.
     ///
     /// # Errors
-    /// [`Damage`] anywhere in the block, index blocks of checksummed file systems included.
-    pub fn find_room(&self, block: &[u8], name: &[u8]) -> Result<Room, Damage> {
+    /// [`DirDamage`] anywhere in the block, index blocks of checksummed file systems included.
+    pub fn find_room(&self, block: &[u8], name: &[u8]) -> Result<Room, DirDamage> {
         let limit = self.limit(block.len());
         let needed = rec_len_needed(name.len());
         let mut room = Room::Full;
@@ -239,7 +248,7 @@ impl DirBlockFormat {
             let entry = self.decode(block, offset)?;
             let end = offset + entry.rec_len as usize;
             if end > limit {
-                return Err(Damage { offset: entry.offset, what: "an index block where a leaf was expected" });
+                return Err(DirDamage { offset: entry.offset, what: DirRule::IndexForLeaf });
             }
             if entry.is_used() && entry.name == name {
                 return Ok(Room::Exists { offset: entry.offset });
@@ -255,16 +264,16 @@ impl DirBlockFormat {
     /// Adds an entry where there is room, splitting the slack of the entry before it (Linux: `ext4_insert_dentry`).
     ///
     /// # Errors
-    /// [`Damage`] in the block, or a name that may not be written.
+    /// [`DirDamage`] in the block, or a name that may not be written.
     pub fn insert(
         &self,
         block: &mut [u8],
         name: &[u8],
         ino: u32,
         file_type: Option<FileType>,
-    ) -> Result<Insert, Damage> {
+    ) -> Result<Insert, DirDamage> {
         if !name_is_legal(name) || ino == 0 {
-            return Err(Damage { offset: 0, what: "the new entry has no legal name or inode number" });
+            return Err(DirDamage { offset: 0, what: DirRule::Unwritable });
         }
         let offset = match self.find_room(block, name)? {
             Room::At { offset } => offset as usize,
@@ -284,12 +293,12 @@ impl DirBlockFormat {
     /// first. The name is wiped (Linux: `ext4_generic_delete_entry`, fs/ext4/namei.c).
     ///
     /// # Errors
-    /// [`Damage`] when no used entry starts there or the chain before it is broken; nothing is changed then.
-    pub fn remove(&self, block: &mut [u8], offset: u32) -> Result<(), Damage> {
+    /// [`DirDamage`] when no used entry starts there or the chain before it is broken; nothing is changed then.
+    pub fn remove(&self, block: &mut [u8], offset: u32) -> Result<(), DirDamage> {
         let (previous, entry) = self.entry_with_previous(block, offset as usize)?;
         let (start, rec_len) = (offset as usize, entry.rec_len as usize);
         if start + rec_len > self.limit(block.len()) {
-            return Err(Damage { offset, what: "an index block where a leaf was expected" });
+            return Err(DirDamage { offset, what: DirRule::IndexForLeaf });
         }
         match previous {
             Some((before, before_len)) => {
@@ -307,14 +316,14 @@ impl DirBlockFormat {
     /// Points the used entry at `offset` to another inode; the name stays.
     ///
     /// # Errors
-    /// [`Damage`] when no used entry starts there.
+    /// [`DirDamage`] when no used entry starts there.
     pub fn set_inode(
         &self,
         block: &mut [u8],
         offset: u32,
         ino: u32,
         file_type: Option<FileType>,
-    ) -> Result<(), Damage> {
+    ) -> Result<(), DirDamage> {
         self.entry_with_previous(block, offset as usize)?;
         let at = offset as usize;
         block[at..at + 4].copy_from_slice(&ino.to_le_bytes());
@@ -325,8 +334,8 @@ impl DirBlockFormat {
     /// The used entry that starts at `offset`, reached by walking the chain from the start of the block.
     ///
     /// # Errors
-    /// [`Damage`] when there is none.
-    pub fn entry_at<'a>(&self, block: &'a [u8], offset: u32) -> Result<Dirent<'a>, Damage> {
+    /// [`DirDamage`] when there is none.
+    pub fn entry_at<'a>(&self, block: &'a [u8], offset: u32) -> Result<Dirent<'a>, DirDamage> {
         self.entry_with_previous(block, offset as usize).map(|(_, entry)| entry)
     }
 
@@ -334,7 +343,7 @@ impl DirBlockFormat {
         &self,
         block: &'a [u8],
         target: usize,
-    ) -> Result<(Option<(usize, usize)>, Dirent<'a>), Damage> {
+    ) -> Result<(Option<(usize, usize)>, Dirent<'a>), DirDamage> {
         let mut previous = None;
         let mut offset = 0;
         while offset <= target && offset < self.limit(block.len()) {
@@ -345,7 +354,7 @@ impl DirBlockFormat {
             previous = Some((offset, entry.rec_len as usize));
             offset += entry.rec_len as usize;
         }
-        Err(Damage { offset: target as u32, what: "no used entry starts here" })
+        Err(DirDamage { offset: target as u32, what: DirRule::NotThere })
     }
 
     /// Makes `block` an empty leaf, the tail included.
@@ -368,15 +377,15 @@ impl DirBlockFormat {
     /// directory and for an index root.
     ///
     /// # Errors
-    /// [`Damage`] when the block does not start with these two.
-    pub fn dots(&self, block: &[u8]) -> Result<(u32, u32, u32), Damage> {
+    /// [`DirDamage`] when the block does not start with these two.
+    pub fn dots(&self, block: &[u8]) -> Result<(u32, u32, u32), DirDamage> {
         let dot = self.decode(block, 0)?;
         if dot.name != b"." || !dot.is_used() {
-            return Err(Damage { offset: 0, what: "the first entry is not '.'" });
+            return Err(DirDamage::new(0, DirRule::DotName));
         }
         let dotdot = self.decode(block, dot.rec_len as usize)?;
         if dotdot.name != b".." || !dotdot.is_used() {
-            return Err(Damage { offset: dot.rec_len, what: "the second entry is not '..'" });
+            return Err(DirDamage { offset: dot.rec_len, what: DirRule::DotDotName });
         }
         Ok((dot.ino, dotdot.ino, dotdot.offset))
     }
@@ -385,8 +394,8 @@ impl DirBlockFormat {
     /// `dx_pack_dirents`, `dx_move_dirents`).
     ///
     /// # Errors
-    /// [`Damage`] when they do not fit.
-    pub fn pack<'a>(&self, block: &mut [u8], entries: impl Iterator<Item = Dirent<'a>>) -> Result<(), Damage> {
+    /// [`DirDamage`] when they do not fit.
+    pub fn pack<'a>(&self, block: &mut [u8], entries: impl Iterator<Item = Dirent<'a>>) -> Result<(), DirDamage> {
         let limit = self.limit(block.len());
         self.init_leaf(block);
         let mut last: Option<(usize, usize)> = None;
@@ -394,7 +403,7 @@ impl DirBlockFormat {
         for entry in entries.filter(Dirent::is_used) {
             let needed = entry.needed();
             if limit - offset < needed {
-                return Err(Damage { offset: entry.offset, what: "the entries do not fit into one block" });
+                return Err(DirDamage { offset: entry.offset, what: DirRule::DoNotFit });
             }
             self.write_entry(block, offset, needed, entry.name, entry.ino, entry.file_type);
             last = Some((offset, needed));
@@ -455,24 +464,11 @@ pub fn seal_leaf(block: &mut [u8], seed: ChecksumSeed) {
 /// Checks a leaf's tail and its checksum (Linux: `ext4_dirblock_csum_verify`, fs/ext4/namei.c).
 ///
 /// # Errors
-/// [`Damage`] when the tail is missing or the checksum does not match.
-pub fn verify_leaf(block: &[u8], seed: ChecksumSeed) -> Result<(), Damage> {
-    let at = block.len().saturating_sub(TAIL_LEN);
-    let damage = |what| Err(Damage { offset: at as u32, what });
-    let Ok(tail) = RawDirentTail::ref_from_bytes(&block[at..]) else {
-        return damage("the block is too small for a checksum tail");
-    };
-    let shape_ok = tail.reserved_zero1.get() == 0
-        && tail.rec_len.get() == TAIL_LEN as u16
-        && tail.reserved_zero2 == 0
-        && tail.reserved_ft == TAIL_FILE_TYPE;
-    if !shape_ok {
-        return damage("the checksum tail is missing");
-    }
-    if tail.checksum.get() != seed.checksum(&block[..at]) {
-        return damage("the checksum does not match");
-    }
-    Ok(())
+/// [`DirDamage`] when the tail is missing or the checksum does not match.
+pub fn verify_leaf(block: &[u8], seed: ChecksumSeed) -> Result<(), DirDamage> {
+    let mut first = None;
+    tail_damage(block, seed, &mut |damage| first = first.or(Some(damage)));
+    first.map_or(Ok(()), Err)
 }
 
 pub(crate) fn write_rec_len(block: &mut [u8], offset: usize, rec_len: usize) {
@@ -490,7 +486,7 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Iterator for Entries<'a> {
-    type Item = Result<Dirent<'a>, Damage>;
+    type Item = Result<Dirent<'a>, DirDamage>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let limit = self.format.limit(self.block.len());
@@ -505,13 +501,10 @@ impl<'a> Iterator for Entries<'a> {
             }
         };
         self.offset += entry.rec_len as usize;
-        let damage = |what| Some(Err(Damage { offset: entry.offset, what }));
-        if entry.ino > self.format.inodes_count {
-            return damage("inode number is out of range");
-        }
-        let may_be_any = self.format.encrypted && !entry.name.is_empty();
-        if entry.is_used() && !may_be_any && !name_is_legal(entry.name) {
-            return damage("the name is empty or has a slash or NUL");
+        let mut first = None;
+        self.format.entry_damage(&entry, &mut |what| first = first.or(Some(what)));
+        if let Some(what) = first {
+            return Some(Err(DirDamage { offset: entry.offset, what }));
         }
         Some(Ok(entry))
     }

@@ -74,7 +74,7 @@ fn removing_gives_the_bytes_to_the_entry_before() {
     assert_eq!(f.entry_at(&block, 0).unwrap().rec_len, 24);
     assert_eq!(&block[12..24], &[0; 12], "the name is wiped");
     f.remove(&mut block, 0).unwrap();
-    assert_eq!(f.remove(&mut block, 0), Err(Damage { offset: 0, what: "no used entry starts here" }));
+    assert_eq!(f.remove(&mut block, 0), Err(DirDamage { offset: 0, what: DirRule::NotThere }));
     f.set_inode(&mut block, 24, 99, Some(FileType::Symlink)).unwrap();
     let found = f.find(&block, b"cc").unwrap().unwrap();
     assert_eq!((found.offset, found.ino, found.file_type), (24, 99, Some(FileType::Symlink)));
@@ -117,6 +117,124 @@ fn checksum_is_found_wrong_after_any_flip() {
         block[at] ^= 4;
     }
     assert!(verify_leaf(&[], good).is_err());
+}
+
+/// The damages of a block that belongs to inode 12.
+fn damages(f: DirBlockFormat, block: &[u8], first: bool) -> Vec<DirDamage> {
+    let first_block_of = first.then_some(crate::InodeNr(12));
+    let context = LeafContext { first_block_of, first_ino: 11, seed: f.has_csum.then(|| seed(1)) };
+    crate::damage::all(|mut sink| f.damage(block, &context, &mut sink))
+}
+
+#[test]
+fn each_damage_of_an_entry_is_found_alone() {
+    use DirRule as R;
+    type Case<'a> = (usize, &'a [u8], u32, DirRule);
+    let f = format(true, false);
+    let mut good = vec![0; 1024];
+    f.init_dots(&mut good, 12, 2);
+    f.insert(&mut good, b"abcd", 20, Some(FileType::Regular)).unwrap();
+    f.insert(&mut good, b"zz", 21, Some(FileType::Regular)).unwrap();
+    assert_eq!(damages(f, &good, true), []);
+    // The entries start at 0, 12, 24 ("abcd", 12 bytes) and 36 ("zz", the rest).
+    let cases: [Case<'_>; 22] = [
+        (28, &[8, 0], 24, R::RecLen { found: 8 }),
+        (28, &[14, 0], 24, R::RecLenUnaligned { found: 14 }),
+        (30, &[5], 24, R::NameLen { found: 12, needed: 16 }),
+        (40, &[0xE0, 3], 36, R::PastEnd { found: 992, room: 988 }),
+        (40, &[0xD4, 3], 36, R::ShortRest { left: 8 }),
+        (24, &[0x41, 0x42, 0x0F], 24, R::Inode { found: 1_000_001, most: 1_000_000 }),
+        (24, &[7], 24, R::InodeReserved { found: 7 }),
+        (30, &[0], 24, R::NameEmpty),
+        (33, b"/", 24, R::NameByte { found: b'/' }),
+        (33, b"\0", 24, R::NameByte { found: 0 }),
+        (31, &[8], 24, R::Type { found: 8 }),
+        (0, &[0], 0, R::DotMissing),
+        (8, b"a", 0, R::DotName),
+        (9, b"a", 0, R::DotTerminator { found: b'a' }),
+        (0, &[13], 0, R::DotInode { found: 13, expected: 12 }),
+        (12, &[0], 12, R::DotDotMissing),
+        (20, b"a", 12, R::DotDotName),
+        (22, b"a", 12, R::DotDotTerminator { found: b'a' }),
+        (42, &[1, 1, b'.'], 36, R::DotAgain),
+        (42, &[2, 1, b'.', b'.'], 36, R::DotDotAgain),
+        (4, &[24], 0, R::DotRecLen { found: 24 }),
+        (1018, &[9], 1018, R::HeaderCut),
+    ];
+    for (at, new, offset, what) in cases {
+        let mut bad = good.clone();
+        bad[at..at + new.len()].copy_from_slice(new);
+        let found = damages(f, &bad, true);
+        if let R::DotRecLen { .. } = what {
+            // What follows is no '..' then.
+            let second = DirDamage { offset: 24, what: R::DotDotName };
+            assert_eq!(found, [DirDamage { offset, what }, second]);
+            continue;
+        }
+        if what == R::HeaderCut {
+            // Only a walk that starts there can meet it.
+            assert_eq!((f.link(&bad, at), found), (Err(DirDamage { offset, what }), vec![]));
+            continue;
+        }
+        assert_eq!(found, [DirDamage { offset, what }]);
+        let refused = f.entries(&bad).any(|entry| entry.is_err()) || f.dots(&bad).is_err();
+        assert_eq!(refused, what.is_fatal(), "{what}");
+    }
+    let untyped = DirBlockFormat { has_filetype: false, ..f };
+    let types = [(0, 2), (12, 2), (24, 1), (36, 1)];
+    let types = types.map(|(offset, found)| DirDamage { offset, what: R::TypeFeature { found } });
+    assert_eq!(damages(untyped, &good, true), types);
+}
+
+#[test]
+fn each_damage_of_a_leafs_end_is_found_alone() {
+    use DirRule as R;
+    let f = format(true, true);
+    let mut good = vec![0; 1024];
+    f.init_leaf(&mut good);
+    f.insert(&mut good, b"ab", 20, Some(FileType::Regular)).unwrap();
+    seal_leaf(&mut good, seed(1));
+    assert_eq!(damages(f, &good, false), []);
+    let mut bad = good.clone();
+    bad[4..6].copy_from_slice(&1024u16.to_le_bytes());
+    seal_leaf(&mut bad, seed(1));
+    assert_eq!(damages(f, &bad, false), [DirDamage { offset: 0, what: R::InTail { found: 1024, room: 1012 } }]);
+    for at in [1012, 1016, 1018, 1019] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        assert_eq!(damages(f, &bad, false), [DirDamage { offset: 1012, what: R::TailMissing }]);
+    }
+    let mut bad = good.clone();
+    bad[1023] ^= 1;
+    assert!(matches!(damages(f, &bad, false)[..], [DirDamage { offset: 1012, what: R::Checksum { .. } }]));
+    assert_eq!(verify_leaf(&[0; 8], seed(1)), Err(DirDamage { offset: 0, what: R::NoTailRoom }));
+}
+
+#[test]
+fn a_scan_gives_sound_entries_beside_damaged_ones() {
+    let f = format(true, false);
+    let mut block = vec![0; 1024];
+    f.init_leaf(&mut block);
+    for name in [b"aa", b"b/", b"cc", b"dd"] {
+        let written = if name == b"b/" { b"bb" } else { name };
+        f.insert(&mut block, written, 20, Some(FileType::Regular)).unwrap();
+    }
+    block[12 + 9] = b'/';
+    block[36..40].copy_from_slice(&5u32.to_le_bytes());
+    let (mut names, mut wrong) = (Vec::new(), Vec::new());
+    let context = LeafContext { first_block_of: None, first_ino: 11, seed: None };
+    f.scan(&block, &context, &mut |found| match found {
+        Ok(entry) => names.push(entry.name),
+        Err(damage) => wrong.push(damage),
+    });
+    assert_eq!(names, [b"aa", b"cc", b"dd"]);
+    assert_eq!(
+        wrong,
+        [
+            DirDamage { offset: 12, what: DirRule::NameByte { found: b'/' } },
+            DirDamage { offset: 36, what: DirRule::InodeReserved { found: 5 } },
+        ]
+    );
 }
 
 fn any_name() -> impl Strategy<Value = Vec<u8>> {

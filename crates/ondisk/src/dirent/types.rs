@@ -1,4 +1,4 @@
-//! The bytes of an entry and of the checksum tail, file types, and what can be wrong with a block.
+//! The bytes of an entry and of the checksum tail.
 //!
 //! # Locking
 //! None.
@@ -39,20 +39,3 @@ pub struct RawDirentTail {
 const _: () = assert!(size_of::<RawDirent>() == super::HEADER_LEN);
 const _: () = assert!(size_of::<RawDirentTail>() == super::TAIL_LEN);
 const _: () = assert!(std::mem::offset_of!(RawDirentTail, checksum) == 8);
-
-/// What is wrong with a directory or index block. It carries no block number: the caller knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("at byte {offset}: {what}")]
-pub struct Damage {
-    /// Where in the block, in bytes.
-    pub offset: u32,
-    /// The rule that is broken, for messages.
-    pub what: &'static str,
-}
-
-impl Damage {
-    /// The same as the crate's error, for logical block `lblk` of a directory.
-    pub fn in_block(self, lblk: u32) -> crate::Error {
-        crate::Error::corrupt(crate::Structure::DirectoryBlock, lblk, self.to_string())
-    }
-}

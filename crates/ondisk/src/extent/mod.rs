@@ -1,7 +1,7 @@
 //! Extent trees as bytes: entries, nodes, checksums, and a packer for whole trees.
 //!
 //! Main types: [`Extent`] and [`Index`] (one entry each, 12 bytes), [`NodeRef`] (a checked view of one node),
-//! [`NodeMut`] (edits one node in place), [`pack_tree`] (lays out a tree for a sorted list of extents). A node is
+//! [`NodeMut`] (edits one node in place), [`ExtentDamage`] (what can be wrong with one), [`pack_tree`] (lays out a tree for a sorted list of extents). A node is
 //! either the 60 bytes of `i_block` (the root: room for 4 entries, no checksum of its own) or a whole block, which ends
 //! in a checksum right after the room for its last entry.
 //!
@@ -13,10 +13,12 @@
 //! # Locking
 //! None.
 
+mod damage;
 mod node;
 mod pack;
 
-pub use node::{NodeMut, NodeRef, capacity};
+pub use damage::{ExtentDamage, NodeContext, NodeEntry, Promise};
+pub use node::{NodeMut, NodeRef, capacity, header_damage};
 pub use pack::{PackedTree, pack_tree};
 
 use crate::{BlockNr, LogicalBlock};

@@ -8,11 +8,13 @@
 
 use std::ops::Range;
 
+use super::damage::{ExtentDamage, NodeContext, Promise};
 use super::{
     DEPTH_MAX, ENTRY_BYTES, Extent, HEADER_BYTES, Header, Index, LOGICAL_END, MAGIC, ROOT_BYTES, RawEntry, TAIL_BYTES,
     raw_key,
 };
 use crate::csum::crc32c;
+use crate::damage::refuse;
 use crate::{BlockNr, Error, LogicalBlock, Result, Structure};
 
 /// Entries that a node of `bytes` bytes (the root's 60, or a block) has room for.
@@ -24,35 +26,44 @@ fn get_u16(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn corrupt(number: u64, detail: String) -> Error {
-    Error::corrupt(Structure::ExtentNode, number, detail)
-}
-
-fn parse_header(bytes: &[u8], number: u64) -> Result<Header> {
-    if bytes.len() < ROOT_BYTES {
-        return Err(corrupt(number, format!("{} bytes are too few for a node", bytes.len())));
-    }
+/// The header of a root (60 bytes) or a block, as it lies there; `None` where the bytes are too few.
+fn read_header(bytes: &[u8]) -> Option<(u16, Header)> {
+    let bytes = bytes.get(..ROOT_BYTES)?;
     let header = Header {
         entries: get_u16(bytes, 2),
         max: get_u16(bytes, 4),
         depth: get_u16(bytes, 6),
         generation: u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]),
     };
-    let magic = get_u16(bytes, 0);
+    Some((get_u16(bytes, 0), header))
+}
+
+/// Reports everything that is wrong with the header of a root (60 bytes) or a block. Without any, it is a node that
+/// [`NodeRef::parse`] accepts.
+pub fn header_damage(bytes: &[u8], sink: &mut impl FnMut(ExtentDamage)) {
+    let Some((magic, header)) = read_header(bytes) else {
+        return sink(ExtentDamage::Length { found: bytes.len() as u32 });
+    };
     if magic != MAGIC {
-        return Err(corrupt(number, format!("magic is {magic:#06x}, expected {MAGIC:#06x}")));
+        sink(ExtentDamage::Magic { found: magic });
     }
     // e2fsprogs lets a writer leave room for up to two entries unused, and so do we.
     let room = capacity(bytes.len());
     if usize::from(header.max) > room || usize::from(header.max) + 2 < room {
-        return Err(corrupt(number, format!("room for {} entries claimed, {room} expected", header.max)));
+        sink(ExtentDamage::Room { found: header.max, expected: room.min(usize::from(u16::MAX)) as u16 });
     }
     if header.entries > header.max {
-        return Err(corrupt(number, format!("{} entries in room for {}", header.entries, header.max)));
+        sink(ExtentDamage::Entries { found: header.entries, room: header.max });
     }
     if header.depth > DEPTH_MAX {
-        return Err(corrupt(number, format!("depth {} is above {DEPTH_MAX}", header.depth)));
+        sink(ExtentDamage::TooDeep { found: header.depth });
     }
+}
+
+fn parse_header(bytes: &[u8], number: u64) -> Result<Header> {
+    refuse(Structure::ExtentNode, number, |mut sink| header_damage(bytes, &mut sink))?;
+    let (_, header) =
+        read_header(bytes).ok_or_else(|| Error::corrupt(Structure::ExtentNode, number, "too few bytes for a node"))?;
     Ok(header)
 }
 
@@ -143,59 +154,35 @@ impl<'a> NodeRef<'a> {
         low.checked_sub(1)
     }
 
+    /// The node, if its header is sound; [`header_damage`] says what is wrong with it otherwise.
+    pub fn sound(bytes: &'a [u8]) -> Option<NodeRef<'a>> {
+        let mut sound = true;
+        header_damage(bytes, &mut |_| sound = false);
+        let (_, header) = read_header(bytes).filter(|_| sound)?;
+        Some(NodeRef { bytes, header })
+    }
+
     /// Checks every entry: keys ascending, extents not overlapping, lengths and logical ends legal, and each physical
     /// range accepted by `valid` (start, blocks). `depth` is what the parent promised.
     pub fn validate(&self, depth: u16, number: u64, valid: impl Fn(BlockNr, u32) -> bool) -> Result<()> {
-        if self.header.depth != depth {
-            return Err(corrupt(number, format!("depth is {}, expected {depth}", self.header.depth)));
-        }
-        if depth > 0 && self.is_empty() {
-            return Err(corrupt(number, "an index node without entries".to_owned()));
-        }
-        let mut free_from = 0u64;
-        for (i, raw) in self.raw_entries().enumerate() {
-            let key = u64::from(raw_key(&raw));
-            if key < free_from {
-                return Err(corrupt(number, format!("entry {i} starts at {key}, before {free_from}")));
+        let context = NodeContext { seed: None, is_dir: false, cluster_bits: 0, valid };
+        refuse(Structure::ExtentNode, number, |mut sink| {
+            if self.header.depth != depth {
+                sink(ExtentDamage::Depth { found: self.header.depth, expected: depth });
             }
-            if depth > 0 {
-                let child = Index::decode(&raw).child;
-                if !valid(child, 1) {
-                    return Err(corrupt(number, format!("entry {i} points to {child}, where no node can be")));
-                }
-                free_from = key + 1;
-            } else {
-                let extent = Extent::decode(&raw);
-                if extent.len == 0 || extent.end() > u64::from(LOGICAL_END) {
-                    return Err(corrupt(number, format!("entry {i} has {} blocks from {key}", extent.len)));
-                }
-                if !valid(extent.pblk, extent.len) {
-                    let Extent { pblk, len, .. } = extent;
-                    return Err(corrupt(
-                        number,
-                        format!("entry {i} maps {len} blocks at {pblk}, which no file can own"),
-                    ));
-                }
-                free_from = extent.end();
-            }
-        }
-        Ok(())
+            self.entries(LOGICAL_END.into(), &context, &mut |step| step.err().into_iter().for_each(&mut sink));
+        })
     }
 
     /// Checks what a parent promised about this node: depth, and that all it maps lies in `first..end`. Looks at the
     /// first and the last entry only, so it is cheap enough for every descent.
     pub fn check_place(&self, depth: u16, first: u32, end: u64, number: u64) -> Result<()> {
-        if self.header.depth != depth {
-            return Err(corrupt(number, format!("depth is {}, expected {depth}", self.header.depth)));
-        }
-        let (Some(low), Some(last)) = (self.key(0), self.raw(self.len().wrapping_sub(1))) else {
-            return if depth == 0 { Ok(()) } else { Err(corrupt(number, "an index node without entries".to_owned())) };
-        };
-        let high = if depth == 0 { Extent::decode(&last).end() } else { u64::from(raw_key(&last)) + 1 };
-        if low < first || high > end {
-            return Err(corrupt(number, format!("maps {low}..{high}, outside of its parent's {first}..{end}")));
-        }
-        Ok(())
+        refuse(Structure::ExtentNode, number, |mut sink| {
+            self.place_damage(&Promise { depth, first, end }, &mut sink);
+            if depth > 0 && self.is_empty() {
+                sink(ExtentDamage::Empty);
+            }
+        })
     }
 
     /// The checksum stored in a block node's tail.

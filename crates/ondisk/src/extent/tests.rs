@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::damage::Damage;
 
 fn ext(lblk: u32, len: u32, pblk: u64, unwritten: bool) -> Extent {
     Extent { lblk: LogicalBlock(lblk), len, pblk: BlockNr(pblk), unwritten }
@@ -125,6 +126,108 @@ fn validation_names_what_is_wrong() {
     assert!(node.check_place(0, 11, 25, 7).is_err());
     assert!(node.check_place(0, 10, 24, 7).is_err());
     assert!(node.check_place(1, 10, 25, 7).is_err());
+}
+
+/// Everything wrong with a node of 1024 bytes in which blocks 1 to 999 may be owned.
+fn damages(bytes: &[u8], promise: Option<Promise>, is_dir: bool, cluster_bits: u32) -> Vec<ExtentDamage> {
+    let valid = |start: BlockNr, len: u32| start.0 > 0 && start.0 + u64::from(len) <= 1000;
+    let context = NodeContext { seed: Some(SEED), is_dir, cluster_bits, valid };
+    crate::damage::all(|mut sink| match NodeRef::sound(bytes) {
+        Some(node) => node.damage(promise.as_ref(), &context, &mut sink),
+        None => header_damage(bytes, &mut sink),
+    })
+}
+
+const SEED: u32 = 77;
+
+/// A sealed node with these entries.
+fn node_of(depth: u16, entries: &[RawEntry]) -> Vec<u8> {
+    let mut bytes = vec![0; 1024];
+    let mut node = NodeMut::init(&mut bytes, depth);
+    assert!(node.set_all(entries));
+    node.seal(Some(SEED));
+    bytes
+}
+
+#[test]
+fn each_damage_of_a_header_is_found_alone() {
+    use ExtentDamage as D;
+    let good = node_of(0, &[ext(10, 5, 100, false).encode()]);
+    assert_eq!(damages(&good, None, false, 0), []);
+    assert_eq!(damages(&good[..59], None, false, 0), [D::Length { found: 59 }]);
+    for (at, new, expected) in [
+        (0, 0xF30B, D::Magic { found: 0xF30B }),
+        (2, 85, D::Entries { found: 85, room: 84 }),
+        (4, 81, D::Room { found: 81, expected: 84 }),
+        (4, 85, D::Room { found: 85, expected: 84 }),
+        (6, 6, D::TooDeep { found: 6 }),
+    ] {
+        let mut bad = good.clone();
+        bad[at..at + 2].copy_from_slice(&u16::to_le_bytes(new));
+        assert_eq!(damages(&bad, None, false, 0), [expected]);
+        assert!(expected.is_fatal() && NodeRef::parse(&bad, 7).is_err());
+    }
+    let nonsense = damages(&[0x55; 1024], None, false, 0);
+    assert!(matches!(nonsense[..], [D::Magic { .. }, D::Room { .. }, D::TooDeep { .. }]), "{nonsense:?}");
+}
+
+#[test]
+fn each_damage_of_an_entry_is_found_alone() {
+    use ExtentDamage as D;
+    let index = |lblk, child| Index { lblk: LogicalBlock(lblk), child: BlockNr(child) }.encode();
+    let zero = {
+        let mut raw = ext(20, 5, 200, false).encode();
+        raw[4] = 0;
+        raw
+    };
+    let first = ext(10, 5, 100, false).encode();
+    let leaf = [
+        (ext(10, 5, 200, false).encode(), D::OutOfOrder { entry: 1, start: 10, previous: 10 }),
+        (ext(9, 5, 200, false).encode(), D::OutOfOrder { entry: 1, start: 9, previous: 10 }),
+        (ext(14, 5, 200, false).encode(), D::Overlap { entry: 1, start: 14, end: 15 }),
+        (zero, D::ZeroLength { entry: 1, start: 20 }),
+        (ext(u32::MAX, 1, 200, false).encode(), D::BehindEnd { entry: 1, start: u32::MAX, len: 1 }),
+        (ext(20, 5, 1000, false).encode(), D::BlockStart { entry: 1, block: BlockNr(1000), len: 5 }),
+        (ext(20, 5, 998, false).encode(), D::BlockEnd { entry: 1, block: BlockNr(998), len: 5 }),
+    ];
+    for (second, expected) in leaf {
+        assert_eq!(damages(&node_of(0, &[first, second]), None, false, 0), [expected]);
+        assert!(expected.is_fatal());
+    }
+    let unwritten = node_of(0, &[first, ext(20, 5, 200, true).encode()]);
+    assert_eq!(damages(&unwritten, None, true, 0), [D::UnwrittenDirectory { entry: 1, len: 5 }]);
+    assert_eq!(damages(&unwritten, None, false, 0), []);
+    let bent = node_of(0, &[ext(16, 16, 32, false).encode(), ext(33, 5, 66, false).encode()]);
+    assert_eq!(damages(&bent, None, false, 4), [D::Cluster { entry: 1, start: 33, block: BlockNr(66) }]);
+    let inner = [
+        (index(10, 7), D::OutOfOrder { entry: 1, start: 10, previous: 10 }),
+        (index(11, 1000), D::Child { entry: 1, block: BlockNr(1000) }),
+    ];
+    for (second, expected) in inner {
+        assert_eq!(damages(&node_of(1, &[index(10, 5), second]), None, false, 0), [expected]);
+    }
+    assert_eq!(damages(&node_of(1, &[]), None, false, 0), [D::Empty]);
+}
+
+#[test]
+fn each_damage_of_a_nodes_place_is_found_alone() {
+    use ExtentDamage as D;
+    let good = node_of(0, &[ext(10, 5, 100, false).encode(), ext(20, 5, 200, false).encode()]);
+    let promise = Promise { depth: 0, first: 10, end: 25 };
+    assert_eq!(damages(&good, Some(promise), false, 0), []);
+    for (promise, expected) in [
+        (Promise { depth: 1, ..promise }, D::Depth { found: 0, expected: 1 }),
+        (Promise { first: 11, ..promise }, D::BeforeParent { start: 10, first: 11 }),
+        (Promise { first: 9, ..promise }, D::BehindKey { start: 10, first: 9 }),
+        (Promise { end: 24, ..promise }, D::BehindParent { end: 25, limit: 24 }),
+    ] {
+        assert_eq!(damages(&good, Some(promise), false, 0), [expected]);
+    }
+    let mut bad = good.clone();
+    bad[500] ^= 1;
+    assert!(matches!(damages(&bad, None, false, 0)[..], [D::Checksum { .. }]));
+    let all = node_of(0, &[ext(10, 5, 1000, false).encode(), ext(9, 5, 999, false).encode()]);
+    assert_eq!(damages(&all, Some(Promise { depth: 2, first: 11, end: 12 }), false, 0).len(), 6, "all are reported");
 }
 
 #[test]

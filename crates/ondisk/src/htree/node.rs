@@ -8,7 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{DX_BLOCK_MASK, DxShape};
 use crate::csum::{ChecksumSeed, crc32c};
-use crate::dirent::{Damage, DirBlockFormat, rec_len_from_disk, write_rec_len};
+use crate::damage::first;
+use crate::dirent::{DirBlockFormat, DirDamage, DirRule, rec_len_from_disk, write_rec_len};
 
 /// An entry of an index block (Linux: `struct dx_entry`, fs/ext4/namei.c). In entry 0 `hash` holds the limit (low half)
 /// and the count (high half).
@@ -39,6 +40,14 @@ pub struct RawDxRootInfo {
 
 const ENTRY_LEN: usize = 8;
 const INFO_AT: usize = 24;
+/// `info_length`.
+const INFO_LEN: u8 = 8;
+/// The highest hash family that an index can have without a key.
+const HASH_VERSION_MAX: u8 = 2;
+/// The family of directories that are encrypted and find names in any case.
+const SIPHASH: u8 = 6;
+/// The most levels of index nodes below a root, with LARGEDIR.
+const LEVELS_MAX: u8 = 2;
 const _: () = assert!(size_of::<RawDxEntry>() == ENTRY_LEN);
 const _: () = assert!(INFO_AT + size_of::<RawDxRootInfo>() == DxShape::Root.base());
 
@@ -51,22 +60,37 @@ pub struct DxRootInfo {
     pub indirect_levels: u8,
 }
 
+/// What an index block cannot know.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexContext {
+    /// Blocks of the directory.
+    pub blocks: u32,
+    /// The most levels of index nodes below a root: 1, or 2 with LARGEDIR.
+    pub levels_most: u8,
+    /// Whether names are hashed with a key: the directory is encrypted and finds names in any case.
+    pub siphash: bool,
+    /// The seed of the directory's checksums, if it has any.
+    pub seed: Option<ChecksumSeed>,
+}
+
 /// Which form of index block these bytes have, if any (Linux: `get_dx_countlimit`).
 pub fn shape_of(block: &[u8]) -> Option<DxShape> {
-    let rec_len = |at: usize| {
-        let raw = block.get(at + 4..at + 6)?;
-        Some(rec_len_from_disk(u16::from_le_bytes([raw[0], raw[1]]), block.len()))
-    };
-    if rec_len(0)? == block.len() {
+    if rec_len_at(block, 0)? == block.len() {
         return Some(DxShape::Node);
     }
-    if rec_len(0)? == 12 && rec_len(12)? == block.len().checked_sub(12)? {
-        let (info, _) = RawDxRootInfo::ref_from_prefix(block.get(INFO_AT..)?).ok()?;
-        if info.reserved_zero.get() == 0 && info.info_length == 8 {
-            return Some(DxShape::Root);
-        }
-    }
-    None
+    let (info, _) = RawDxRootInfo::ref_from_prefix(block.get(INFO_AT..)?).ok()?;
+    let is_root = hides_root(block) && info.reserved_zero.get() == 0 && info.info_length == INFO_LEN;
+    is_root.then_some(DxShape::Root)
+}
+
+/// Whether the block starts with two entries of which the second reaches its end, as `.` and `..` of a root do.
+fn hides_root(block: &[u8]) -> bool {
+    rec_len_at(block, 0) == Some(12) && rec_len_at(block, 12) == block.len().checked_sub(12)
+}
+
+fn rec_len_at(block: &[u8], at: usize) -> Option<usize> {
+    let raw = block.get(at + 4..at + 6)?;
+    Some(rec_len_from_disk(u16::from_le_bytes([raw[0], raw[1]]), block.len()))
 }
 
 /// A validated view of an index block.
@@ -106,18 +130,23 @@ impl DxNode<'_> {
     /// Checks what a lookup does not: keys in order, children inside the directory of `blocks` blocks.
     ///
     /// # Errors
-    /// [`Damage`] names the first entry that breaks a rule.
-    pub fn validate(&self, shape: DxShape, blocks: u32) -> Result<(), Damage> {
-        let damage = |index: usize, what| Err(Damage { offset: (shape.base() + index * ENTRY_LEN) as u32, what });
+    /// [`DirDamage`] names the first entry that breaks a rule.
+    pub fn validate(&self, shape: DxShape, blocks: u32) -> Result<(), DirDamage> {
+        first(|mut sink| self.damage(shape, blocks, &mut sink)).map_or(Ok(()), Err)
+    }
+
+    /// Reports every entry that breaks a rule, for a directory of `blocks` blocks.
+    pub fn damage(&self, shape: DxShape, blocks: u32, sink: &mut impl FnMut(DirDamage)) {
         for index in 0..self.count() {
+            let mut note = |what| sink(DirDamage::new(shape.base() + index * ENTRY_LEN, what));
             if index > 1 && self.key(index) < self.key(index - 1) {
-                return damage(index, "keys are out of order");
+                note(DirRule::KeyOrder { found: self.key(index), previous: self.key(index - 1) });
             }
-            if self.child(index) == 0 || self.child(index) >= blocks {
-                return damage(index, "child lies outside the directory");
+            let found = self.child(index);
+            if found == 0 || found >= blocks {
+                note(DirRule::Child { found, blocks });
             }
         }
-        Ok(())
     }
 }
 
@@ -138,52 +167,118 @@ impl DxFormat {
     /// Decodes an index block of the given form.
     ///
     /// # Errors
-    /// [`Damage`] when limit or count are not what they must be. Order and ranges are left to [`DxNode::validate`].
-    pub fn node(self, shape: DxShape, block: &[u8]) -> Result<DxNode<'_>, Damage> {
-        let base = shape.base();
-        let damage = |what| Err(Damage { offset: base as u32, what });
-        let limit = self.limit(shape, block.len());
-        let entries = block.get(base..base + limit * ENTRY_LEN).and_then(|b| <[RawDxEntry]>::ref_from_bytes(b).ok());
-        let Some((entries, first)) = entries.and_then(|entries| entries.first().map(|first| (entries, first))) else {
-            return damage("the block is too small for an index");
-        };
-        let word = first.hash.get();
-        let (stored_limit, count) = ((word & 0xFFFF) as usize, (word >> 16) as usize);
-        if stored_limit != limit {
-            return damage("the entry limit is wrong");
+    /// [`DirDamage`] when limit or count are not what they must be. Order and ranges are left to [`DxNode::validate`].
+    pub fn node(self, shape: DxShape, block: &[u8]) -> Result<DxNode<'_>, DirDamage> {
+        if let Some(damage) = first(|mut sink| self.head_damage(shape, block, &mut sink)) {
+            return Err(damage);
         }
-        if count == 0 || count > limit {
-            return damage("the entry count is zero or above the limit");
+        self.view(shape, block).ok_or(DirDamage::new(shape.base(), DirRule::IndexTooSmall))
+    }
+
+    /// The entries that the count names, as far as the limit goes; `None` where there are none.
+    fn view(self, shape: DxShape, block: &[u8]) -> Option<DxNode<'_>> {
+        let (base, limit) = (shape.base(), self.limit(shape, block.len()));
+        let bytes = block.get(base..base + limit * ENTRY_LEN)?;
+        let entries = <[RawDxEntry]>::ref_from_bytes(bytes).ok()?;
+        let count = (entries.first()?.hash.get() >> 16) as usize;
+        entries.get(..count).filter(|entries| !entries.is_empty()).map(|entries| DxNode { entries, limit })
+    }
+
+    /// What is wrong with limit and count, and with what hides a node from old readers.
+    fn head_damage(self, shape: DxShape, block: &[u8], sink: &mut impl FnMut(DirDamage)) {
+        let base = shape.base();
+        let limit = self.limit(shape, block.len());
+        let word = block.get(base..base + ENTRY_LEN).filter(|_| limit > 0).map(|b| [b[0], b[1], b[2], b[3]]);
+        let Some(word) = word.map(u32::from_le_bytes) else {
+            return sink(DirDamage::new(base, DirRule::IndexTooSmall));
+        };
+        let (found, count, expected) = (word as u16, (word >> 16) as u16, limit as u16);
+        if found != expected {
+            sink(DirDamage::new(base, DirRule::Limit { found, expected }));
+        }
+        if count == 0 || count > expected {
+            sink(DirDamage::new(base, DirRule::Count { found: count, limit: expected }));
         }
         if shape == DxShape::Node && shape_of(block) != Some(DxShape::Node) {
-            return Err(Damage { offset: 0, what: "a directory leaf where an index node was expected" });
+            sink(DirDamage::new(0, DirRule::LeafForIndex));
         }
-        Ok(DxNode { entries: &entries[..count], limit })
+    }
+
+    /// What is wrong with the header of a root, and the header. `levels_most` is the most index levels below it.
+    fn root_damage(
+        block: &[u8],
+        levels_most: u8,
+        siphash: bool,
+        sink: &mut impl FnMut(DirDamage),
+    ) -> Option<DxRootInfo> {
+        let Some((info, _)) = block.get(INFO_AT..).and_then(|bytes| RawDxRootInfo::ref_from_prefix(bytes).ok()) else {
+            sink(DirDamage::new(INFO_AT, DirRule::RootTooSmall));
+            return None;
+        };
+        let mut note = |what| sink(DirDamage::new(INFO_AT, what));
+        if !hides_root(block) {
+            note(DirRule::RootDots);
+        }
+        if info.reserved_zero.get() != 0 {
+            note(DirRule::RootReserved { found: info.reserved_zero.get() });
+        }
+        if info.info_length != INFO_LEN {
+            note(DirRule::RootLength { found: info.info_length });
+        }
+        if info.unused_flags & 1 != 0 {
+            note(DirRule::RootFlags { found: info.unused_flags });
+        }
+        let is_known = if siphash { info.hash_version == SIPHASH } else { info.hash_version <= HASH_VERSION_MAX };
+        if !is_known {
+            note(DirRule::HashVersion { found: info.hash_version });
+        }
+        if info.indirect_levels > levels_most {
+            note(DirRule::Levels { found: info.indirect_levels, most: levels_most });
+        }
+        Some(DxRootInfo { hash_version: info.hash_version, indirect_levels: info.indirect_levels })
     }
 
     /// Decodes a root: its header and its entries.
     ///
     /// # Errors
-    /// [`Damage`] when the block is no root that Extant can use.
-    pub fn root(self, block: &[u8]) -> Result<(DxRootInfo, DxNode<'_>), Damage> {
-        let damage = |what| Err(Damage { offset: INFO_AT as u32, what });
-        let Some((info, _)) = block.get(INFO_AT..).and_then(|bytes| RawDxRootInfo::ref_from_prefix(bytes).ok()) else {
-            return damage("the block is too small for an index root");
-        };
-        if shape_of(block) != Some(DxShape::Root) {
-            return damage("not an index root: its header or its '..' entry is wrong");
+    /// [`DirDamage`] when the block is no root that Extant can use.
+    pub fn root(self, block: &[u8]) -> Result<(DxRootInfo, DxNode<'_>), DirDamage> {
+        let mut info = None;
+        if let Some(damage) = first(|mut sink| info = DxFormat::root_damage(block, LEVELS_MAX, false, &mut sink)) {
+            return Err(damage);
         }
-        if info.unused_flags & 1 != 0 {
-            return damage("unknown flags in the index root");
-        }
-        if info.hash_version > 2 {
-            return damage("unknown hash version in the index root");
-        }
-        if info.indirect_levels > 2 {
-            return damage("too many index levels");
-        }
-        let header = DxRootInfo { hash_version: info.hash_version, indirect_levels: info.indirect_levels };
+        let header = info.ok_or(DirDamage::new(INFO_AT, DirRule::RootTooSmall))?;
         Ok((header, self.node(DxShape::Root, block)?))
+    }
+
+    /// Reports everything that is wrong with an index block of this form, and gives what can be used of it: the entries,
+    /// if limit and count are sound, and the header of a root that has one.
+    pub fn damage<'a>(
+        self,
+        shape: DxShape,
+        block: &'a [u8],
+        context: &IndexContext,
+        sink: &mut impl FnMut(DirDamage),
+    ) -> (Option<DxRootInfo>, Option<DxNode<'a>>) {
+        let info = match shape {
+            DxShape::Root => DxFormat::root_damage(block, context.levels_most, context.siphash, sink),
+            DxShape::Node => None,
+        };
+        let mut sound = true;
+        self.head_damage(shape, block, &mut |damage| {
+            sound = false;
+            sink(damage);
+        });
+        let node = self.view(shape, block).filter(|_| sound);
+        if let Some(node) = &node {
+            node.damage(shape, context.blocks, sink);
+            if let Some(seed) = context.seed
+                && let Err(damage) = self.verify_as(shape, block, seed)
+            {
+                sink(damage);
+            }
+        }
+        (info, node)
     }
 
     /// Makes `block` a root with one child and no key. `dots` writes `.` and `..`.
@@ -217,14 +312,14 @@ impl DxFormat {
     /// Inserts a child after child `at` (Linux: `dx_insert_block`).
     ///
     /// # Errors
-    /// [`Damage`] when the block is full, `at` is not in it, or it is no index block; nothing is changed then.
-    pub fn insert(self, block: &mut [u8], shape: DxShape, at: usize, key: u32, child: u32) -> Result<(), Damage> {
+    /// [`DirDamage`] when the block is full, `at` is not in it, or it is no index block; nothing is changed then.
+    pub fn insert(self, block: &mut [u8], shape: DxShape, at: usize, key: u32, child: u32) -> Result<(), DirDamage> {
         let (count, limit) = {
             let node = self.node(shape, block)?;
             (node.count(), node.limit())
         };
         if count >= limit || at >= count {
-            return Err(Damage { offset: shape.base() as u32, what: "no room for another index entry" });
+            return Err(DirDamage { offset: shape.base() as u32, what: DirRule::IndexFull });
         }
         let start = shape.base() + (at + 1) * ENTRY_LEN;
         let end = shape.base() + count * ENTRY_LEN;
@@ -238,12 +333,12 @@ impl DxFormat {
     /// it. `source` keeps its own until [`DxFormat::keep_lower_half`].
     ///
     /// # Errors
-    /// [`Damage`] when `source` is no index node with two children.
-    pub fn upper_half(self, source: &[u8], node: &mut [u8]) -> Result<u32, Damage> {
+    /// [`DirDamage`] when `source` is no index node with two children.
+    pub fn upper_half(self, source: &[u8], node: &mut [u8]) -> Result<u32, DirDamage> {
         let view = self.node(DxShape::Node, source)?;
         let kept = view.count() / 2;
         if kept == 0 {
-            return Err(Damage { offset: DxShape::Node.base() as u32, what: "an index node too small to split" });
+            return Err(DirDamage { offset: DxShape::Node.base() as u32, what: DirRule::TooSmallToSplit });
         }
         self.init_node(node, view.child(kept));
         for (to, from) in (kept + 1..view.count()).enumerate() {
@@ -256,11 +351,11 @@ impl DxFormat {
     /// Drops the children that [`DxFormat::upper_half`] copied away.
     ///
     /// # Errors
-    /// [`Damage`] when `block` is no index node with two children.
-    pub fn keep_lower_half(self, block: &mut [u8]) -> Result<(), Damage> {
+    /// [`DirDamage`] when `block` is no index node with two children.
+    pub fn keep_lower_half(self, block: &mut [u8]) -> Result<(), DirDamage> {
         let count = self.node(DxShape::Node, block)?.count();
         if count < 2 {
-            return Err(Damage { offset: DxShape::Node.base() as u32, what: "an index node too small to split" });
+            return Err(DirDamage { offset: DxShape::Node.base() as u32, what: DirRule::TooSmallToSplit });
         }
         let kept = count / 2;
         block[DxShape::Node.base() + kept * ENTRY_LEN..].fill(0);
@@ -271,8 +366,8 @@ impl DxFormat {
     /// Writes all of a root's children into `node`, so that the root can become one level higher.
     ///
     /// # Errors
-    /// [`Damage`] when `root` is none.
-    pub fn root_to_node(self, root: &[u8], node: &mut [u8]) -> Result<(), Damage> {
+    /// [`DirDamage`] when `root` is none.
+    pub fn root_to_node(self, root: &[u8], node: &mut [u8]) -> Result<(), DirDamage> {
         let (_, view) = self.root(root)?;
         self.init_node(node, view.child(0));
         for index in 1..view.count() {
@@ -285,11 +380,11 @@ impl DxFormat {
     /// Makes the root one level higher, with `child` (made by [`DxFormat::root_to_node`]) as its only child.
     ///
     /// # Errors
-    /// [`Damage`] when `root` is none or has all levels already.
-    pub fn raise_root(self, root: &mut [u8], child: u32) -> Result<(), Damage> {
+    /// [`DirDamage`] when `root` is none or has all levels already.
+    pub fn raise_root(self, root: &mut [u8], child: u32) -> Result<(), DirDamage> {
         let levels = self.root(root)?.0.indirect_levels;
-        if levels >= 2 {
-            return Err(Damage { offset: INFO_AT as u32, what: "too many index levels" });
+        if levels >= LEVELS_MAX {
+            return Err(DirDamage::new(INFO_AT, DirRule::Levels { found: levels, most: LEVELS_MAX - 1 }));
         }
         root[INFO_AT + 6] = levels + 1;
         root[DxShape::Root.base() + ENTRY_LEN..].fill(0);
@@ -306,13 +401,14 @@ impl DxFormat {
 
     /// The checksum of an index block and where it is stored. It covers the entries in use, the tail's reserved word,
     /// and zeros in the checksum's own place.
-    fn checksum(self, block: &[u8], seed: ChecksumSeed) -> Result<(usize, u32), Damage> {
-        let shape = shape_of(block).ok_or(Damage { offset: 0, what: "not an index block" })?;
+    fn checksum(self, shape: DxShape, block: &[u8], seed: ChecksumSeed) -> Result<(usize, u32), DirDamage> {
         let node = self.node(shape, block)?;
         let covered = shape.base() + node.count() * ENTRY_LEN;
         let tail = shape.base() + node.limit() * ENTRY_LEN;
-        let (Some(body), Some(reserved)) = (block.get(..covered), block.get(tail..tail + 4)) else {
-            return Err(Damage { offset: tail as u32, what: "no room for the index checksum" });
+        let (Some(body), Some(reserved), true) =
+            (block.get(..covered), block.get(tail..tail + 4), tail + ENTRY_LEN <= block.len())
+        else {
+            return Err(DirDamage::new(tail, DirRule::NoIndexTailRoom));
         };
         let checksum = crc32c(crc32c(seed.checksum(body), reserved), &[0; 4]);
         Ok((tail + 4, checksum))
@@ -321,10 +417,11 @@ impl DxFormat {
     /// Writes the checksum of an index block, if this file system has them.
     ///
     /// # Errors
-    /// [`Damage`] when the block is no index block.
-    pub fn seal(self, block: &mut [u8], seed: ChecksumSeed) -> Result<(), Damage> {
+    /// [`DirDamage`] when the block is no index block.
+    pub fn seal(self, block: &mut [u8], seed: ChecksumSeed) -> Result<(), DirDamage> {
         if self.has_csum {
-            let (at, checksum) = self.checksum(block, seed)?;
+            let shape = shape_of(block).ok_or(DirDamage::new(0, DirRule::NoIndex))?;
+            let (at, checksum) = self.checksum(shape, block, seed)?;
             block[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
         }
         Ok(())
@@ -333,15 +430,26 @@ impl DxFormat {
     /// Checks the checksum of an index block, if this file system has them (Linux: `ext4_dx_csum_verify`).
     ///
     /// # Errors
-    /// [`Damage`] when it does not match or the block is no index block.
-    pub fn verify(self, block: &[u8], seed: ChecksumSeed) -> Result<(), Damage> {
-        if self.has_csum {
-            let (at, checksum) = self.checksum(block, seed)?;
-            if block.get(at..at + 4) != Some(&checksum.to_le_bytes()[..]) {
-                return Err(Damage { offset: at as u32, what: "the index checksum does not match" });
-            }
+    /// [`DirDamage`] when it does not match or the block is no index block.
+    pub fn verify(self, block: &[u8], seed: ChecksumSeed) -> Result<(), DirDamage> {
+        if !self.has_csum {
+            return Ok(());
         }
-        Ok(())
+        let shape = shape_of(block).ok_or(DirDamage::new(0, DirRule::NoIndex))?;
+        self.verify_as(shape, block, seed)
+    }
+
+    /// As [`DxFormat::verify`], for a block whose form is known.
+    fn verify_as(self, shape: DxShape, block: &[u8], seed: ChecksumSeed) -> Result<(), DirDamage> {
+        if !self.has_csum {
+            return Ok(());
+        }
+        let (at, expected) = self.checksum(shape, block, seed)?;
+        let stored = block.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        match stored {
+            Some(found) if found != expected => Err(DirDamage::new(at, DirRule::IndexChecksum { found, expected })),
+            _ => Ok(()),
+        }
     }
 }
 

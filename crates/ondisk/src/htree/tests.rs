@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::csum::ChecksumSeed;
-use crate::dirent::{DirBlockFormat, Insert};
+use crate::dirent::{DirBlockFormat, DirDamage, DirRule, Insert};
 use crate::inode::FileType;
 
 /// 01234567-89ab-cdef-0123-456789abcdef as the superblock stores it.
@@ -201,6 +201,62 @@ fn checksum_covers_entries_in_use() {
     }
     root[60] ^= 1;
     assert_eq!(format.verify(&root, ChecksumSeed::from_raw(99)), Ok(()), "unused entries are not covered");
+}
+
+fn damages(format: DxFormat, shape: DxShape, block: &[u8], siphash: bool) -> Vec<DirDamage> {
+    let seed = format.has_csum.then(|| ChecksumSeed::from_raw(99));
+    let context = IndexContext { blocks: 7, levels_most: 1, siphash, seed };
+    crate::damage::all(|mut sink| {
+        format.damage(shape, block, &context, &mut sink);
+    })
+}
+
+#[test]
+fn each_damage_of_an_index_block_is_found_alone() {
+    use DirRule as R;
+    type Case<'a> = (usize, &'a [u8], u32, DirRule);
+    let format = DxFormat { has_csum: false };
+    let mut root = new_root(format, 1024);
+    format.insert(&mut root, DxShape::Root, 0, 50, 2).unwrap();
+    format.insert(&mut root, DxShape::Root, 1, 60, 3).unwrap();
+    assert_eq!(damages(format, DxShape::Root, &root, false), []);
+    let roots: [Case<'_>; 11] = [
+        (16, &[0], 24, R::RootDots),
+        (25, &[1], 24, R::RootReserved { found: 0x100 }),
+        (29, &[9], 24, R::RootLength { found: 9 }),
+        (31, &[1], 24, R::RootFlags { found: 1 }),
+        (28, &[6], 24, R::HashVersion { found: 6 }),
+        (30, &[2], 24, R::Levels { found: 2, most: 1 }),
+        (32, &[123], 32, R::Limit { found: 123, expected: 124 }),
+        (34, &[0], 32, R::Count { found: 0, limit: 124 }),
+        (34, &[125], 32, R::Count { found: 125, limit: 124 }),
+        (48, &[40], 48, R::KeyOrder { found: 40, previous: 50 }),
+        (52, &[7], 48, R::Child { found: 7, blocks: 7 }),
+    ];
+    for (at, new, offset, what) in roots {
+        let mut bad = root.clone();
+        bad[at..at + new.len()].copy_from_slice(new);
+        assert_eq!(damages(format, DxShape::Root, &bad, false), [DirDamage { offset, what }]);
+    }
+    let keyed = DirDamage { offset: 24, what: R::HashVersion { found: 1 } };
+    assert_eq!(damages(format, DxShape::Root, &root, true), [keyed]);
+    assert_eq!(damages(format, DxShape::Root, &root[..28], false).first().map(|d| d.what), Some(R::RootTooSmall));
+
+    let mut node = vec![0; 1024];
+    format.init_node(&mut node, 3);
+    assert_eq!(damages(format, DxShape::Node, &node, false), []);
+    assert_eq!(damages(format, DxShape::Node, &node[..12], false)[0].what, R::IndexTooSmall);
+    node[4] = 12;
+    assert_eq!(damages(format, DxShape::Node, &node, false), [DirDamage { offset: 0, what: R::LeafForIndex }]);
+    let sealed = DxFormat { has_csum: true };
+    let mut root = new_root(sealed, 1024);
+    sealed.seal(&mut root, ChecksumSeed::from_raw(99)).unwrap();
+    assert_eq!(damages(sealed, DxShape::Root, &root, false), []);
+    root[1023] ^= 1;
+    assert!(matches!(
+        damages(sealed, DxShape::Root, &root, false)[..],
+        [DirDamage { what: R::IndexChecksum { .. }, .. }]
+    ));
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! Inodes: decoded, checked, encoded.
 //!
-//! Main types: [`InodeDesc`] (decoded), [`RawInode`] and [`RawInodeExtra`] (the bytes), [`InodeFlags`], [`FileType`],
+//! Main types: [`InodeDesc`] (decoded), [`InodeDamage`] (what can be wrong), [`RawInode`] and [`RawInodeExtra`] (the bytes), [`InodeFlags`], [`FileType`],
 //! [`DeviceNr`].
 //! It does not interpret `i_block` (extents, indirect blocks and inline text have their own modules) nor the xattrs
 //! behind the extra fields; [`InodeDesc::encode_into`] leaves their bytes alone and checksums them.
@@ -8,15 +8,18 @@
 //! # Locking
 //! None.
 
+mod damage;
 mod mode;
 mod raw;
 #[cfg(test)]
 mod tests;
 
+pub use damage::{InodeDamage, TimeField};
 pub use mode::{DeviceNr, FileType, MODE_TYPE_MASK};
 pub use raw::{InodeFlags, RawInode, RawInodeExtra};
 
 use crate::csum::crc32c;
+use crate::damage::refuse;
 use crate::superblock::Geometry;
 use crate::time::Timestamp;
 use crate::{BlockNr, Error, InodeNr, Result, Structure};
@@ -81,25 +84,24 @@ impl InodeDesc {
     /// Decodes an inode: checks the checksum and that mode, size and extra fields are possible. `bytes` starts with the
     /// inode and is at least `inode_size` long. An inode of zeros, which was never used, is accepted.
     pub fn decode(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Result<InodeDesc> {
-        let bytes = whole(bytes, ino, geometry)?;
-        // Before the checksum: its cover depends on the extra size.
         let desc = InodeDesc::parse(bytes, ino, geometry)?;
-        verify_checksum(bytes, ino, geometry)?;
-        desc.check(ino, geometry)?;
+        refuse(Structure::Inode, ino.0, |mut sink| desc.damage(bytes, ino, geometry, &mut sink))?;
         Ok(desc)
     }
 
-    /// Decodes without checking more than the extra size: for a checker, which calls the checks one by one.
+    /// Decodes without checking anything but the length; [`InodeDesc::damage`] checks. Where `extra_isize` is
+    /// impossible, the inode decodes as one without extra fields, but keeps the number.
+    ///
+    /// # Errors
+    /// `Corrupt` when `bytes` is shorter than an inode.
     pub fn parse(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Result<InodeDesc> {
         let bytes = whole(bytes, ino, geometry)?;
         let Ok((raw, rest)) = RawInode::read_from_prefix(bytes) else {
             return Err(corrupt(ino, "shorter than 128 bytes"));
         };
         let (extra, extra_isize) = read_extra(rest);
-        if usize::from(extra_isize) > rest.len() || !extra_isize.is_multiple_of(4) {
-            return Err(corrupt(ino, format!("{extra_isize} extra bytes in an inode of {}", geometry.inode_size)));
-        }
-        let has = |field: usize| field_fits(field, extra_isize);
+        let possible = usize::from(extra_isize) <= rest.len() && extra_isize.is_multiple_of(4);
+        let has = |field: usize| possible && field_fits(field, extra_isize);
         let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
         let mode = raw.i_mode.get();
 
@@ -173,24 +175,10 @@ impl InodeDesc {
 
     /// Fails when the fields contradict the format or each other.
     pub fn check(&self, ino: InodeNr, geometry: &Geometry) -> Result<()> {
-        let kind = self.file_type();
-        // Reserved inodes (bad blocks, boot loader) have no mode; a free one keeps what it had.
-        if kind.is_none() && self.links > 0 && ino.0 >= geometry.first_ino {
-            return Err(corrupt(ino, format!("mode {:#o} has no file type", self.mode)));
-        }
-        if kind.is_none() && ino == InodeNr::ROOT {
-            return Err(corrupt(ino, format!("root has mode {:#o}", self.mode)));
-        }
-        if self.size > i64::MAX as u64 {
-            return Err(corrupt(ino, format!("size {:#x}", self.size)));
-        }
-        if kind == Some(FileType::Symlink) && self.links > 0 && self.size > u64::from(geometry.block_size) {
-            return Err(corrupt(ino, format!("symlink of {} bytes", self.size)));
-        }
-        if self.file_acl.0 != 0 && self.links > 0 && !geometry.contains(self.file_acl) {
-            return Err(corrupt(ino, format!("xattr {} does not exist", self.file_acl)));
-        }
-        Ok(())
+        refuse(Structure::Inode, ino.0, |mut sink| {
+            self.extra_size_damage(geometry, &mut sink);
+            self.field_damage(ino, geometry, &mut sink);
+        })
     }
 
     /// The kind; `None` when the mode names none, as in an inode that was never used.
@@ -291,9 +279,7 @@ impl InodeDesc {
     pub fn encode_into(&self, out: &mut [u8], ino: InodeNr, geometry: &Geometry) -> Result<()> {
         let out = &mut out[..geometry.inode_size];
         let (blocks, in_fs_blocks) = self.stored_blocks(ino, geometry)?;
-        if usize::from(self.extra_isize) > geometry.inode_size - GOOD_OLD_INODE_SIZE
-            || !self.extra_isize.is_multiple_of(4)
-        {
+        if !self.extra_size_fits(geometry) {
             return Err(corrupt(ino, format!("cannot store {} extra bytes", self.extra_isize)));
         }
         let (head, rest) = out.split_at_mut(GOOD_OLD_INODE_SIZE);
@@ -400,19 +386,27 @@ fn whole<'a>(bytes: &'a [u8], ino: InodeNr, geometry: &Geometry) -> Result<&'a [
 
 /// Checks the checksum of an inode's `inode_size` bytes. All zeros pass: nobody has used that inode.
 pub fn verify_checksum(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Result<()> {
-    if !geometry.metadata_csum {
-        return Ok(());
-    }
     let bytes = whole(bytes, ino, geometry)?;
+    match checksums(bytes, ino, geometry) {
+        Some((found, expected)) if found != expected => {
+            Err(corrupt(ino, InodeDamage::Checksum { found, expected }.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The stored checksum and the one that it should be; `None` without `metadata_csum` and for an inode of zeros.
+fn checksums(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Option<(u32, u32)> {
+    if !geometry.metadata_csum {
+        return None;
+    }
+    let bytes = bytes.get(..geometry.inode_size)?;
     let (computed, has_high) = compute_checksum(bytes, ino, geometry);
     let mut stored = u32::from(u16::from_le_bytes([bytes[CHECKSUM_LO_AT], bytes[CHECKSUM_LO_AT + 1]]));
     if has_high {
         stored |= u32::from(u16::from_le_bytes([bytes[CHECKSUM_HI_AT], bytes[CHECKSUM_HI_AT + 1]])) << 16;
     }
-    if stored != computed && bytes.iter().any(|&byte| byte != 0) {
-        return Err(corrupt(ino, format!("checksum {stored:#x}, computed {computed:#x}")));
-    }
-    Ok(())
+    (stored == computed || bytes.iter().any(|&byte| byte != 0)).then_some((stored, computed))
 }
 
 /// Sets the checksum of an inode's `inode_size` bytes, after something in them changed (its xattrs, for one). Does

@@ -1,6 +1,8 @@
 //! Inodes there and back, of every size and with odd fields.
 
 use super::*;
+use crate::damage::Damage;
+use crate::extent;
 use crate::features::{Incompat, RoCompat};
 use crate::superblock::{RawSuperBlock, SuperBlock};
 
@@ -152,6 +154,143 @@ fn impossible_inodes() {
     assert!(InodeDesc { file_acl: BlockNr(30_000), ..base.clone() }.check(INO, &geometry).is_err());
     InodeDesc::decode(&[0; 256], INO, &geometry).unwrap();
     InodeDesc::decode(&[0; 255], INO, &geometry).unwrap_err();
+}
+
+/// The damages of `inode` as it is encoded, after `change` to its bytes and with a checksum that fits again.
+fn damages(inode: &InodeDesc, geometry: &Geometry, change: impl FnOnce(&mut [u8])) -> Vec<InodeDamage> {
+    damages_of(INO, inode, geometry, change)
+}
+
+fn damages_of(
+    ino: InodeNr,
+    inode: &InodeDesc,
+    geometry: &Geometry,
+    change: impl FnOnce(&mut [u8]),
+) -> Vec<InodeDamage> {
+    let mut bytes = vec![0; geometry.inode_size];
+    inode.encode_into(&mut bytes, ino, geometry).unwrap();
+    change(&mut bytes);
+    update_checksum(&mut bytes, ino, geometry);
+    let read = InodeDesc::parse(&bytes, ino, geometry).unwrap();
+    let found = crate::damage::all(|mut sink| read.damage(&bytes, ino, geometry, &mut sink));
+    let fatal = found.iter().find(|damage| damage.is_fatal());
+    match InodeDesc::decode(&bytes, ino, geometry) {
+        Ok(_) => assert_eq!(fatal, None),
+        Err(error) => assert_eq!(Some(error.to_string()), fatal.map(|damage| format!("inode {}: {damage}", ino.0))),
+    }
+    found
+}
+
+#[test]
+fn each_damage_of_the_fields_is_found_alone() {
+    use InodeDamage as D;
+    let geometry = Geometry { extents: true, dir_index: true, ..full() };
+    let plain = InodeDesc { links: 1, ..InodeDesc::new(0o100644, &geometry) };
+    let dir = InodeDesc { mode: 0o040755, size: 4096, ..plain.clone() };
+    let fifo = InodeDesc { mode: 0o010644, ..plain.clone() };
+    let link = InodeDesc { mode: 0o120777, size: 20, ..plain.clone() };
+    let mut header = [0; 60];
+    extent::NodeMut::init(&mut header, 0);
+    let with = |base: &InodeDesc, flags| InodeDesc { flags, ..base.clone() };
+    for sound in [&plain, &dir, &fifo, &link, &InodeDesc { mode: 0, links: 0, ..plain.clone() }] {
+        assert_eq!(damages(sound, &geometry, |_| ()), []);
+    }
+    assert_eq!(damages(&with(&plain, InodeFlags::EXTENTS), &geometry, |_| ()), []);
+    let cases = [
+        (InodeDesc { mode: 0o644, ..plain.clone() }, D::Mode { found: 0o644 }),
+        (InodeDesc { size: 1 << 63, ..plain.clone() }, D::Size { found: 1 << 63 }),
+        (InodeDesc { size: 4097, ..link.clone() }, D::SymlinkSize { found: 4097, most: 4096 }),
+        (InodeDesc { file_acl: BlockNr(30_000), ..plain.clone() }, D::FileAcl { found: BlockNr(30_000) }),
+        (InodeDesc { size: 4095, ..dir.clone() }, D::DirSize { found: 4095, block_size: 4096 }),
+        (InodeDesc { size: 1, ..fifo.clone() }, D::SpecialSize { found: 1 }),
+        (InodeDesc { links: 0, ..plain.clone() }, D::DtimeMissing),
+        (InodeDesc { dtime: 5000, ..plain.clone() }, D::DtimeSet { found: 5000 }),
+        (InodeDesc { dtime: 12, links: 0, ..plain.clone() }, D::DtimeLow { found: 12, inodes_count: 1024 }),
+        (InodeDesc { i_block: header, ..plain.clone() }, D::ExtentsFlagMissing),
+        (with(&link, InodeFlags::EXTENTS), D::ExtentsOnFastSymlink { size: 20 }),
+        (with(&fifo, InodeFlags::EXTENTS), D::MapOnSpecial { found: InodeFlags::EXTENTS.bits() }),
+        (with(&fifo, InodeFlags::IMMUTABLE), D::ImmutableSpecial { found: InodeFlags::IMMUTABLE.bits() }),
+        (with(&plain, InodeFlags::INLINE_DATA), D::InlineDataFeature),
+        (with(&plain, InodeFlags::INDEX), D::IndexOnFile),
+        (with(&plain, InodeFlags::IMAGIC), D::Imagic),
+        (with(&dir, InodeFlags::CASEFOLD), D::CasefoldFeature),
+        (with(&plain, InodeFlags::EA_INODE), D::EaInodeFeature),
+    ];
+    for (inode, expected) in cases {
+        assert_eq!(damages(&inode, &geometry, |_| ()), [expected]);
+    }
+
+    let other =
+        Geometry { extents: false, dir_index: false, inline_data: true, casefold: true, ea_inode: true, ..full() };
+    for (inode, expected) in [
+        (with(&plain, InodeFlags::EXTENTS), D::ExtentsFeature { header: false }),
+        (
+            InodeDesc { i_block: header, ..with(&plain, InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) },
+            D::InlineDataAndExtents { header: true },
+        ),
+        (with(&dir, InodeFlags::INDEX), D::IndexFeature),
+        (with(&plain, InodeFlags::CASEFOLD), D::CasefoldOnFile),
+        (with(&dir, InodeFlags::EA_INODE), D::EaInodeMode { mode: 0o040755 }),
+    ] {
+        assert_eq!(damages(&inode, &other, |_| ()), [expected]);
+    }
+    let clusters = Geometry { cluster_bits: 4, ..geometry.clone() };
+    let mapped = InodeDesc { i_block: [5; 60], ..plain.clone() };
+    assert_eq!(damages(&mapped, &clusters, |_| ()), [D::BlockMapOnClusters]);
+    assert_eq!(damages_of(InodeNr::ROOT, &plain, &geometry, |_| ()), [D::RootMode { found: 0o100644 }]);
+    assert!(!D::RootMode { found: 0o100644 }.is_fatal() && D::RootMode { found: 0o644 }.is_fatal());
+}
+
+#[test]
+fn each_damage_of_the_bytes_is_found_alone() {
+    use InodeDamage as D;
+    let geometry = geometry(256, RoCompat::METADATA_CSUM);
+    let geometry = Geometry { bit64: false, ..geometry };
+    let plain = InodeDesc { links: 1, ..InodeDesc::new(0o100644, &geometry) };
+    let dir = InodeDesc { mode: 0o040755, size: 4096, ..plain.clone() };
+    type Case<'a> = (&'a InodeDesc, usize, &'a [u8], InodeDamage);
+    let epoch = offset_of!(RawInodeExtra, i_mtime_extra) + GOOD_OLD_INODE_SIZE;
+    let old = InodeDesc { mtime: Timestamp::from_seconds(-7), ..plain.clone() };
+    let cases: [Case<'_>; 6] = [
+        (&plain, 128, &[33], D::ExtraIsize { found: 33, inode_size: 256 }),
+        (&dir, offset_of!(RawInode, i_size_high), &[1], D::DirSizeHigh { found: 1 }),
+        (&plain, offset_of!(RawInode, l_i_blocks_high), &[2], D::BlocksHigh { found: 2 }),
+        (&plain, offset_of!(RawInode, l_i_file_acl_high), &[3], D::FileAclHigh { found: 3 }),
+        (&plain, offset_of!(RawInode, i_obso_faddr), &[4], D::FragmentAddress { found: 4 }),
+        (&old, epoch, &[3], D::Timestamp { field: TimeField::Modification }),
+    ];
+    for (inode, at, new, expected) in cases {
+        let found = damages(inode, &geometry, |bytes| bytes[at..at + new.len()].copy_from_slice(new));
+        assert_eq!(found, [expected]);
+    }
+    let hurd = Geometry { hurd: true, ..geometry.clone() };
+    let at = offset_of!(RawInode, l_i_blocks_high);
+    assert_eq!(
+        damages(&plain, &hurd, |bytes| bytes[at..at + 2].copy_from_slice(&[5, 6])),
+        [D::FragmentNumber { found: 5 }, D::FragmentSize { found: 6 }]
+    );
+    let mut bytes = encoded(&plain, &geometry);
+    bytes[0x7c] ^= 1;
+    let expected = u32::from(bytes[0x7c] ^ 1);
+    let found = crate::damage::all(|mut sink| plain.damage(&bytes, INO, &geometry, &mut sink));
+    assert!(matches!(found[..], [D::Checksum { found, expected: e }] if found == e ^ 1 && e & 0xff == expected));
+}
+
+#[test]
+fn all_damages_of_one_inode_are_reported() {
+    let geometry = full();
+    let inode = InodeDesc { size: 1 << 63, file_acl: BlockNr(30_000), dtime: 5000, ..sample(&geometry) };
+    let found = damages(&inode, &geometry, |bytes| bytes[offset_of!(RawInode, i_obso_faddr)] = 1);
+    assert_eq!(
+        found,
+        [
+            InodeDamage::Size { found: 1 << 63 },
+            InodeDamage::FileAcl { found: BlockNr(30_000) },
+            InodeDamage::DtimeSet { found: 5000 },
+            InodeDamage::ExtentsFeature { header: false },
+            InodeDamage::FragmentAddress { found: 1 },
+        ]
+    );
 }
 
 #[test]

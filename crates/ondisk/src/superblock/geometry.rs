@@ -93,6 +93,18 @@ pub struct Geometry {
     pub large_dir: bool,
     /// `filetype`: directory entries carry the type.
     pub filetype: bool,
+    /// `extent`: inodes may map their blocks with extents.
+    pub extents: bool,
+    /// `inline_data`: content may lie in the inode.
+    pub inline_data: bool,
+    /// `casefold`: directories may find names in any case.
+    pub casefold: bool,
+    /// `dir_index`: directories may have a hash tree.
+    pub dir_index: bool,
+    /// `imagic_inodes`: inodes may be those of AFS.
+    pub imagic_inodes: bool,
+    /// Made by the Hurd: some inode fields have other meanings.
+    pub hurd: bool,
     /// Extra inode bytes a new inode claims; 0 with inodes of 128 bytes.
     pub want_extra_isize: u16,
     /// The volume's (`s_uuid`).

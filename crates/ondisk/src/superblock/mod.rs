@@ -2,28 +2,31 @@
 //!
 //! Main types: [`SuperBlock`] (validated; keeps the raw bytes so that fields nobody here knows survive a rewrite),
 //! [`Geometry`] (the layout, which a mount clones out and shares without a lock; `SuperBlock` derefs to it),
-//! [`RawSuperBlock`] (the bytes), [`backup_candidates`] (where to look when the primary is gone).
+//! [`RawSuperBlock`] (the bytes), [`SuperDamage`] (what can be wrong), [`backup_candidates`] (where to look when the primary is gone).
 //! Whether the features allow a mount, [`crate::features::check`] says.
 //!
 //! # Locking
 //! None. A mount that changes fields keeps the `SuperBlock` behind its own lock.
 
 mod borrowed;
+mod damage;
 mod geometry;
 mod raw;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use borrowed::JournalPlace;
+pub use damage::{SpecialInode, SuperContext, SuperDamage};
 pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocation, backup_candidates};
 pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use crate::csum::ChecksumSeed;
-use crate::features::{Compat, Incompat, RoCompat, refusal};
+use crate::damage::Damage;
+use crate::features::{Compat, Incompat, RoCompat};
 use crate::{BlockNr, Error, InodeNr, Result, Structure};
 use std::ops::Deref;
+use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, IntoBytes};
 
 bitflags::bitflags! {
     /// `s_state`.
@@ -205,33 +208,15 @@ impl SuperBlock {
 
     /// `doubt` decides whether a wrong checksum or an unknown feature ends the decoding.
     fn decode_unless(bytes: &[u8], place: u64, doubt: &mut dyn FnMut(Error) -> Result<()>) -> Result<SuperBlock> {
-        let bad = |detail: String| Error::corrupt(Structure::SuperBlock, place, detail);
-        let Ok((raw, _)) = RawSuperBlock::read_from_prefix(bytes) else {
-            return Err(bad(format!("{} bytes, {SUPERBLOCK_SIZE} needed", bytes.len())));
-        };
-        if raw.s_magic.get() != MAGIC {
-            return Err(bad(format!("magic {:#06x}, expected {MAGIC:#06x}", raw.s_magic.get())));
-        }
-        let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
-        let unknown = incompat.difference(Incompat::KNOWN);
-        if unknown.contains(Incompat::JOURNAL_DEV) {
-            return Err(refusal(unknown));
-        }
-        if !unknown.is_empty() {
-            doubt(refusal(unknown))?;
-        }
-        let ro_compat = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
-        if ro_compat.contains(RoCompat::METADATA_CSUM) {
-            if raw.s_checksum_type != CHECKSUM_TYPE_CRC32C {
-                return Err(Error::unsupported(format!("metadata checksums of type {}", raw.s_checksum_type)));
+        let mut verdict = Ok(());
+        let superblock = SuperBlock::parse(bytes, &SuperContext::default(), &mut |damage| {
+            if verdict.is_ok() && damage.is_fatal() {
+                let error = damage.error(place);
+                verdict = if damage.is_doubt() { doubt(error) } else { Err(error) };
             }
-            let (stored, computed) = (raw.s_checksum.get(), raw.compute_checksum());
-            if stored != computed {
-                doubt(bad(format!("checksum {stored:#010x}, computed {computed:#010x}")))?;
-            }
-        }
-        let geometry = validate(&raw, incompat, ro_compat, &bad)?;
-        Ok(SuperBlock { raw, geometry })
+        });
+        verdict?;
+        superblock.ok_or_else(|| Error::corrupt(Structure::SuperBlock, place, "no layout can be derived from it"))
     }
 
     /// Writes the superblock over the first 1024 bytes of `out`, with its checksum. Fields nobody changed are as they
@@ -586,173 +571,4 @@ fn put_text(field: &mut [u8], value: &[u8]) {
     field.fill(0);
     let length = value.len().min(field.len() - 1);
     field[..length].copy_from_slice(&value[..length]);
-}
-
-/// Checks every field that arithmetic elsewhere relies on, and derives the layout.
-fn validate(
-    raw: &RawSuperBlock,
-    incompat: Incompat,
-    ro_compat: RoCompat,
-    bad: &dyn Fn(String) -> Error,
-) -> Result<Geometry> {
-    let revision = raw.s_rev_level.get();
-    if revision > 1 {
-        return Err(Error::unsupported(format!("revision {revision}")));
-    }
-    let log_block_size = raw.s_log_block_size.get();
-    if log_block_size > 6 {
-        return Err(bad(format!("log block size {log_block_size}")));
-    }
-    let block_bits = 10 + log_block_size;
-    let block_size = 1u32 << block_bits;
-
-    let bigalloc = ro_compat.contains(RoCompat::BIGALLOC);
-    let log_cluster_size = raw.s_log_cluster_size.get();
-    let cluster_bits = match log_cluster_size.checked_sub(log_block_size) {
-        Some(0) => 0,
-        Some(bits) if bigalloc && log_cluster_size <= 20 => bits,
-        _ => return Err(bad(format!("log cluster size {log_cluster_size} with log block size {log_block_size}"))),
-    };
-
-    let bit64 = incompat.contains(Incompat::BIT64);
-    if !bit64 && raw.s_blocks_count_hi.get() != 0 {
-        return Err(bad("more than 2^32 blocks without 64bit".into()));
-    }
-    let blocks_count = join(raw.s_blocks_count_lo, raw.s_blocks_count_hi, bit64);
-    let first_data_block = u64::from(raw.s_first_data_block.get());
-    let expected_first = u64::from(block_size == 1024 && cluster_bits == 0);
-    if first_data_block != expected_first {
-        return Err(bad(format!("first data block {first_data_block}, expected {expected_first}")));
-    }
-    if blocks_count <= first_data_block + 1 || blocks_count > 1 << 48 {
-        return Err(bad(format!("{blocks_count} blocks")));
-    }
-
-    let bits_per_block = block_size * 8;
-    let blocks_per_group = raw.s_blocks_per_group.get();
-    let clusters_per_group = if bigalloc { raw.s_clusters_per_group.get() } else { blocks_per_group };
-    if clusters_per_group == 0
-        || !clusters_per_group.is_multiple_of(8)
-        || clusters_per_group > bits_per_block
-        || u64::from(clusters_per_group) << cluster_bits != u64::from(blocks_per_group)
-    {
-        return Err(bad(format!("{blocks_per_group} blocks and {clusters_per_group} clusters per group")));
-    }
-
-    let inode_size = if revision == 0 { INODE_SIZE_GOOD_OLD } else { raw.s_inode_size.get() };
-    if inode_size < INODE_SIZE_GOOD_OLD || !inode_size.is_power_of_two() || u32::from(inode_size) > block_size {
-        return Err(bad(format!("inode size {inode_size}")));
-    }
-    let inodes_per_group = raw.s_inodes_per_group.get();
-    let inodes_per_block = block_size / u32::from(inode_size);
-    if inodes_per_group < inodes_per_block || !inodes_per_group.is_multiple_of(8) || inodes_per_group > bits_per_block {
-        return Err(bad(format!("{inodes_per_group} inodes per group")));
-    }
-    let inode_table_blocks = inodes_per_group.div_ceil(inodes_per_block);
-
-    let groups = (blocks_count - first_data_block).div_ceil(u64::from(blocks_per_group));
-    let inodes_count = raw.s_inodes_count.get();
-    if groups.checked_mul(u64::from(inodes_per_group)) != Some(u64::from(inodes_count)) {
-        return Err(bad(format!("{inodes_count} inodes in {groups} groups of {inodes_per_group}")));
-    }
-    // Inodes are counted in 32 bits, so the groups, which have at least one each, can be too.
-    let group_count = groups as u32;
-
-    let first_ino = if revision == 0 { FIRST_INO_GOOD_OLD } else { raw.s_first_ino.get() };
-    if first_ino < FIRST_INO_GOOD_OLD || first_ino > inodes_count {
-        return Err(bad(format!("first inode {first_ino} of {inodes_count}")));
-    }
-
-    let desc_size = if bit64 { raw.s_desc_size.get() } else { DESC_SIZE_GOOD_OLD };
-    if !desc_size.is_power_of_two() || desc_size > 1024 || (bit64 && desc_size < 64) {
-        return Err(bad(format!("group descriptor size {desc_size}")));
-    }
-    let desc_blocks = group_count.div_ceil(block_size / u32::from(desc_size));
-    let first_meta_bg = incompat.contains(Incompat::META_BG).then(|| raw.s_first_meta_bg.get());
-    if first_meta_bg.is_some_and(|first| first > desc_blocks) {
-        return Err(bad(format!("first meta block group {}", raw.s_first_meta_bg.get())));
-    }
-    let reserved_gdt_blocks = u32::from(raw.s_reserved_gdt_blocks.get());
-    if reserved_gdt_blocks > block_size / 4 {
-        return Err(bad(format!("{reserved_gdt_blocks} reserved descriptor blocks")));
-    }
-    let in_group_zero = u64::from(first_meta_bg.unwrap_or(desc_blocks)) + 2;
-    if in_group_zero > u64::from(blocks_per_group) || first_data_block + in_group_zero > blocks_count {
-        return Err(bad(format!("{desc_blocks} descriptor blocks do not fit a group")));
-    }
-
-    for (ino, what) in [
-        (raw.s_journal_inum.get(), "journal"),
-        (raw.s_usr_quota_inum.get(), "user quota"),
-        (raw.s_grp_quota_inum.get(), "group quota"),
-    ] {
-        if revision > 0 && ino > inodes_count {
-            return Err(bad(format!("{what} inode {ino} of {inodes_count}")));
-        }
-    }
-
-    let flex_bg = incompat.contains(Incompat::FLEX_BG);
-    let metadata_csum = ro_compat.contains(RoCompat::METADATA_CSUM);
-    let backup_bgs = raw.s_backup_bgs.map(U32::get);
-    let extra_max = inode_size - INODE_SIZE_GOOD_OLD;
-    let wanted = raw.s_want_extra_isize.get().max(raw.s_min_extra_isize.get());
-    let want_extra_isize = match wanted {
-        _ if extra_max == 0 => 0,
-        // Growing past what is known would put unknown fields at zero, which only their inventor can allow.
-        wanted if wanted.is_multiple_of(4) && wanted >= 4 && wanted <= extra_max && wanted <= EXTRA_ISIZE_DEFAULT => {
-            wanted
-        }
-        _ => EXTRA_ISIZE_DEFAULT.min(extra_max),
-    };
-    Ok(Geometry {
-        block_size,
-        block_bits,
-        cluster_bits,
-        blocks_count,
-        first_data_block,
-        blocks_per_group,
-        clusters_per_group,
-        inodes_per_group,
-        inodes_count,
-        inode_size: usize::from(inode_size),
-        first_ino,
-        inode_table_blocks,
-        group_count,
-        desc_size: usize::from(desc_size),
-        desc_blocks,
-        first_meta_bg,
-        reserved_gdt_blocks,
-        backups: if Compat::from_bits_retain(raw.s_feature_compat.get()).contains(Compat::SPARSE_SUPER2) {
-            BackupRule::Two(backup_bgs)
-        } else if ro_compat.contains(RoCompat::SPARSE_SUPER) {
-            BackupRule::Sparse
-        } else {
-            BackupRule::All
-        },
-        groups_per_flex: match raw.s_log_groups_per_flex {
-            log @ 1..=31 if flex_bg => 1 << log,
-            _ => 1,
-        },
-        desc_checksum: if metadata_csum {
-            DescChecksum::Crc32c
-        } else if ro_compat.contains(RoCompat::GDT_CSUM) {
-            DescChecksum::Crc16
-        } else {
-            DescChecksum::None
-        },
-        metadata_csum,
-        bit64,
-        flex_bg,
-        huge_file: ro_compat.contains(RoCompat::HUGE_FILE),
-        ea_inode: incompat.contains(Incompat::EA_INODE),
-        large_dir: incompat.contains(Incompat::LARGE_DIR),
-        filetype: incompat.contains(Incompat::FILETYPE),
-        want_extra_isize,
-        uuid: raw.s_uuid,
-        seed: if incompat.contains(Incompat::CSUM_SEED) {
-            ChecksumSeed::from_raw(raw.s_checksum_seed.get())
-        } else {
-            ChecksumSeed::from_uuid(&raw.s_uuid)
-        },
-    })
 }

@@ -100,6 +100,205 @@ fn impossible_fields_are_corrupt() {
     }
 }
 
+fn damages(raw: RawSuperBlock, context: &SuperContext) -> (Vec<SuperDamage>, Option<SuperBlock>) {
+    let mut raw = raw;
+    raw.s_checksum = U32::new(raw.compute_checksum());
+    let mut superblock = None;
+    let found = crate::damage::all(|mut sink| superblock = SuperBlock::parse(raw.as_bytes(), context, &mut sink));
+    let fatal = found.iter().find(|damage| damage.is_fatal());
+    match SuperBlock::decode(raw.as_bytes(), 1024) {
+        Ok(_) => assert_eq!(fatal, None),
+        Err(error) => assert_eq!(Some(error), fatal.map(|damage| damage.error(1024))),
+    }
+    (found, superblock)
+}
+
+#[test]
+fn each_damage_of_the_layout_is_found_alone() {
+    use SuperDamage as D;
+    type Change = fn(&mut RawSuperBlock);
+    let inode = |what| D::Inode { what, found: 32769, most: 32768 };
+    // Whether a layout can still be derived, and what is wrong.
+    let cases: &[(Change, bool, SuperDamage)] = &[
+        (|raw| raw.s_magic = U16::new(0xef54), false, D::Magic { found: 0xef54 }),
+        (
+            |raw| raw.s_feature_incompat = U32::new(8),
+            false,
+            D::JournalDevice { features: Incompat::JOURNAL_DEV.bits() },
+        ),
+        (
+            |raw| raw.s_feature_incompat = U32::new(raw.s_feature_incompat.get() | 1 << 31),
+            true,
+            D::Features { unknown: 1 << 31 },
+        ),
+        (|raw| raw.s_checksum_type = 2, true, D::ChecksumType { found: 2 }),
+        (|raw| raw.s_rev_level = U32::new(2), true, D::Revision { found: 2 }),
+        (|raw| raw.s_log_block_size = U32::new(7), false, D::LogBlockSize { found: 7 }),
+        (|raw| raw.s_log_cluster_size = U32::new(3), false, D::LogClusterSize { found: 3, log_block_size: 2 }),
+        (|raw| raw.s_first_data_block = U32::new(1), false, D::FirstDataBlock { found: 1, expected: 0 }),
+        (|raw| raw.s_blocks_count_lo = U32::new(1), false, D::BlocksCount { found: 1 }),
+        (|raw| raw.s_blocks_per_group = U32::new(12), false, D::BlocksPerGroup { blocks: 12, clusters: 12 }),
+        (|raw| raw.s_inode_size = U16::new(192), false, D::InodeSize { found: 192 }),
+        (|raw| raw.s_inodes_per_group = U32::new(32776), false, D::InodesPerGroup { found: 32776 }),
+        (|raw| raw.s_inodes_count = U32::new(32760), true, D::InodesCount { found: 32760, groups: 4, per_group: 8192 }),
+        (|raw| raw.s_first_ino = U32::new(10), true, D::FirstInode { found: 10, inodes_count: 32768 }),
+        (|raw| raw.s_desc_size = U16::new(32), false, D::DescSize { found: 32 }),
+        (
+            |raw| {
+                raw.s_feature_incompat = U32::new(raw.s_feature_incompat.get() | Incompat::META_BG.bits());
+                raw.s_first_meta_bg = U32::new(2);
+            },
+            true,
+            D::FirstMetaBg { found: 2, most: 1 },
+        ),
+        (
+            |raw| {
+                raw.s_feature_compat = U32::new(Compat::RESIZE_INODE.bits());
+                raw.s_reserved_gdt_blocks = U16::new(1025);
+            },
+            true,
+            D::ReservedGdtBlocks { found: 1025, most: 1024 },
+        ),
+        (
+            |raw| {
+                raw.s_feature_compat = U32::new(Compat::HAS_JOURNAL.bits());
+                raw.s_journal_inum = U32::new(32769);
+            },
+            true,
+            inode(SpecialInode::Journal),
+        ),
+        (|raw| raw.s_usr_quota_inum = U32::new(32769), true, inode(SpecialInode::UserQuota)),
+        (|raw| raw.s_grp_quota_inum = U32::new(32769), true, inode(SpecialInode::GroupQuota)),
+        (|raw| raw.s_last_orphan = U32::new(32769), true, inode(SpecialInode::LastOrphan)),
+    ];
+    let plain = SuperContext::default();
+    assert_eq!(damages(sample(), &plain).0, []);
+    for (change, has_layout, expected) in cases {
+        let mut raw = sample();
+        change(&mut raw);
+        let (found, superblock) = damages(raw, &plain);
+        assert_eq!(found, [*expected]);
+        assert_eq!(superblock.is_some(), *has_layout, "{expected}");
+    }
+    let mut raw = sample();
+    (raw.s_checksum, raw.s_inode_size) = (U32::new(1), U16::new(192));
+    let found = crate::damage::all(|mut sink| drop(SuperBlock::parse(raw.as_bytes(), &plain, &mut sink)));
+    assert!(matches!(found[..], [D::Checksum { found: 1, .. }, D::InodeSize { found: 192 }]), "{found:?}");
+    let found = crate::damage::all(|mut sink| drop(SuperBlock::parse(&[0; 1000], &plain, &mut sink)));
+    assert_eq!(found, [D::Length { found: 1000 }]);
+}
+
+#[test]
+fn descriptors_larger_than_a_group_leave_no_layout() {
+    let mut raw = sample();
+    raw.s_blocks_per_group = U32::new(8);
+    raw.s_inodes_per_group = U32::new(16);
+    raw.s_blocks_count_lo = U32::new(8 << 20);
+    raw.s_inodes_count = U32::new(16 << 20);
+    let (found, superblock) = damages(raw, &SuperContext::default());
+    assert!(matches!(found[..], [SuperDamage::DescBlocks { .. }]) && superblock.is_none(), "{found:?}");
+    let mut raw = sample();
+    raw.s_feature_incompat = U32::new(Incompat::FILETYPE.bits());
+    raw.s_blocks_count_hi = U32::new(1);
+    assert_eq!(damages(raw, &SuperContext::default()).0, [SuperDamage::BlocksHigh { found: 1 }]);
+}
+
+#[test]
+fn each_contradiction_that_a_mount_bears_is_found_alone() {
+    use SuperDamage as D;
+    type Change = fn(&mut RawSuperBlock);
+    fn add(word: &mut U32, bits: u32) {
+        *word = U32::new(word.get() | bits);
+    }
+    let role = |what, found| D::InodeRole { what, found };
+    let cases: &[(Change, SuperDamage)] = &[
+        (|raw| (raw.s_rev_level, raw.s_feature_ro_compat) = (U32::new(0), U32::new(0)), D::RevisionFeatures),
+        (|raw| add(&mut raw.s_feature_ro_compat, RoCompat::GDT_CSUM.bits()), D::BothChecksums),
+        (|raw| raw.s_feature_incompat = U32::new(Incompat::BIT64.bits()), D::Bit64WithoutExtents),
+        (
+            |raw| {
+                raw.s_feature_ro_compat = U32::new(0);
+                add(&mut raw.s_feature_incompat, Incompat::CSUM_SEED.bits());
+            },
+            D::SeedWithoutChecksums,
+        ),
+        (
+            |raw| {
+                raw.s_feature_compat = U32::new(Compat::RESIZE_INODE.bits());
+                add(&mut raw.s_feature_incompat, Incompat::META_BG.bits());
+            },
+            D::MetaBgWithResizeInode,
+        ),
+        (|raw| raw.s_reserved_gdt_blocks = U16::new(7), D::ReservedWithoutResizeInode { found: 7 }),
+        (|raw| raw.s_journal_inum = U32::new(8), D::JournalWithoutFeature { found: 8 }),
+        (|raw| add(&mut raw.s_feature_incompat, Incompat::NEEDS_RECOVERY.bits()), D::RecoveryWithoutJournal),
+        (|raw| add(&mut raw.s_feature_ro_compat, RoCompat::ORPHAN_PRESENT.bits()), D::OrphanPresentWithoutFile),
+        (
+            |raw| {
+                raw.s_feature_compat = U32::new(Compat::ORPHAN_FILE.bits());
+                raw.s_orphan_file_inum = U32::new(12);
+            },
+            D::OrphanFileWithoutJournal,
+        ),
+        (
+            |raw| raw.s_feature_compat = U32::new((Compat::ORPHAN_FILE | Compat::HAS_JOURNAL).bits()),
+            role(SpecialInode::OrphanFile, 0),
+        ),
+        (|raw| raw.s_last_orphan = U32::new(5), role(SpecialInode::LastOrphan, 5)),
+        (
+            |raw| {
+                add(&mut raw.s_feature_ro_compat, RoCompat::QUOTA.bits());
+                raw.s_usr_quota_inum = U32::new(4);
+            },
+            role(SpecialInode::UserQuota, 4),
+        ),
+        (
+            |raw| {
+                add(&mut raw.s_feature_ro_compat, RoCompat::QUOTA.bits());
+                raw.s_grp_quota_inum = U32::new(3);
+            },
+            role(SpecialInode::GroupQuota, 3),
+        ),
+        (
+            |raw| {
+                add(&mut raw.s_feature_ro_compat, RoCompat::QUOTA.bits());
+                raw.s_prj_quota_inum = U32::new(2);
+            },
+            role(SpecialInode::ProjectQuota, 2),
+        ),
+        (|raw| raw.s_min_extra_isize = U16::new(129), D::MinExtraIsize { found: 129, most: 128 }),
+        (|raw| raw.s_want_extra_isize = U16::new(30), D::WantExtraIsize { found: 30, most: 128 }),
+        (|raw| raw.s_r_blocks_count_lo = U32::new(60_000), D::ReservedBlocks { found: 60_000, most: 49_652 }),
+        (|raw| raw.s_free_blocks_count_lo = U32::new(99_305), D::FreeBlocks { found: 99_305, most: 99_304 }),
+        (|raw| raw.s_free_inodes_count = U32::new(32_769), D::FreeInodes { found: 32_769, most: 32_768 }),
+        (
+            |raw| {
+                add(&mut raw.s_feature_incompat, Incompat::MMP.bits());
+                raw.s_mmp_block = U64::new(99_304);
+            },
+            D::MmpBlock { found: 99_304, most: 99_304 },
+        ),
+        (|raw| raw.s_flags = U32::new(SuperFlags::TEST_FILESYS.bits()), D::TestFlag),
+        (|raw| raw.s_creator_os = U32::new(1), D::HurdFiletype),
+        (|raw| raw.s_mtime = U32::new(2000), D::FutureMount { found: 2000, now: 1000 }),
+        (|raw| raw.s_wtime = U32::new(2000), D::FutureWrite { found: 2000, now: 1000 }),
+    ];
+    let context = SuperContext { device_bytes: Some(99_304 * 4096), now: Some(1000) };
+    for (change, expected) in cases {
+        let mut raw = sample();
+        change(&mut raw);
+        if raw.s_rev_level.get() == 0 {
+            // The first revision has inodes of 128 bytes.
+            raw.s_want_extra_isize = U16::new(0);
+        }
+        let (found, superblock) = damages(raw, &context);
+        assert_eq!(found, [*expected]);
+        assert!(superblock.is_some() && !expected.is_fatal(), "{expected}");
+    }
+    let short = SuperContext { device_bytes: Some(99_304 * 4096 - 1), ..context };
+    assert_eq!(damages(sample(), &short).0, [D::DeviceSize { blocks: 99_304, device: 99_303 }]);
+}
+
 #[test]
 fn what_is_not_supported_is_not_corrupt() {
     for (what, result) in [

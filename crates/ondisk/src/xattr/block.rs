@@ -3,9 +3,11 @@
 use zerocopy::byteorder::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::entry::{EntryRef, Place, lay_out, parse};
+use super::damage::{XattrContext, XattrDamage};
+use super::entry::{EntryRef, Hashes, Place, lay_out, parse, scan};
 use super::{EntryList, MAGIC, NoSpace, block_hash, entry_hash};
 use crate::csum::crc32c;
+use crate::damage::refuse;
 use crate::{BlockNr, Error, Result, Structure};
 
 /// The header at the start of the block.
@@ -48,30 +50,50 @@ pub struct XattrBlock<'a> {
 }
 
 fn place(nr: BlockNr) -> Place {
-    Place { structure: Structure::XattrBlock, number: nr.0, first: HEADER_LEN, value_base: 0 }
+    let hashes = Hashes::Stored;
+    Place { structure: Structure::XattrBlock, number: nr.0, first: HEADER_LEN, value_base: 0, hashes }
 }
 
 fn header(block: &[u8], nr: BlockNr, seed: Option<u32>) -> Result<&RawHeader> {
-    let corrupt = |detail: String| Error::corrupt(Structure::XattrBlock, nr.0, detail);
+    refuse(Structure::XattrBlock, nr.0, |mut sink| header_damage(block, nr, seed, &mut sink))?;
+    RawHeader::ref_from_prefix(block)
+        .map(|(h, _)| h)
+        .map_err(|_| Error::corrupt(Structure::XattrBlock, nr.0, "shorter than its header"))
+}
+
+fn header_damage(block: &[u8], nr: BlockNr, seed: Option<u32>, sink: &mut impl FnMut(XattrDamage)) {
     let Ok((h, _)) = RawHeader::ref_from_prefix(block) else {
-        return Err(corrupt("shorter than its header".into()));
+        return sink(XattrDamage::Length { found: block.len() as u32 });
     };
     if h.h_magic.get() != MAGIC {
-        return Err(corrupt(format!("magic is {:#x}, not {MAGIC:#x}", h.h_magic)));
+        sink(XattrDamage::Magic { found: h.h_magic.get() });
     }
     if h.h_blocks.get() != 1 {
-        return Err(corrupt(format!("h_blocks is {}, not 1", h.h_blocks)));
+        sink(XattrDamage::Blocks { found: h.h_blocks.get() });
     }
     if h.h_refcount.get() == 0 {
-        return Err(corrupt("in use with a refcount of 0".into()));
+        sink(XattrDamage::NoReferences);
     }
     if let Some(seed) = seed {
-        let expected = block_checksum(seed, nr, block);
-        if h.h_checksum.get() != expected {
-            return Err(corrupt(format!("checksum is {:#010x}, not {expected:#010x}", h.h_checksum)));
+        let (found, expected) = (h.h_checksum.get(), block_checksum(seed, nr, block));
+        if found != expected {
+            sink(XattrDamage::Checksum { found, expected });
         }
     }
-    Ok(h)
+}
+
+/// One walk over a block for a checker: every attribute without fatal damage, and everything that is wrong. Returns
+/// what the header says; without its magic number a block is no xattr block, and gives nothing else.
+pub fn scan_block<'a>(
+    block: &'a [u8],
+    nr: BlockNr,
+    context: &XattrContext,
+    sink: &mut impl FnMut(std::result::Result<EntryRef<'a>, XattrDamage>),
+) -> Option<References> {
+    header_damage(block, nr, context.seed, &mut |damage| sink(Err(damage)));
+    let (h, _) = RawHeader::ref_from_prefix(block).ok().filter(|(h, _)| h.h_magic.get() == MAGIC)?;
+    scan(block, &place(nr), context, sink);
+    Some(References { count: h.h_refcount.get(), hash: h.h_hash.get() })
 }
 
 impl<'a> XattrBlock<'a> {

@@ -3,8 +3,11 @@
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{EntryList, Name, NoSpace, pad4};
-use crate::{Error, InodeNr, Result, Structure};
+use super::damage::{XattrContext, XattrDamage};
+use super::{EntryList, Name, NoSpace, entry_hash, entry_hash_signed, pad4};
+use crate::damage::{Damage, refuse};
+use crate::{InodeNr, Result, Structure};
+use std::ops::Range;
 
 /// The fixed part of an entry; the name follows (Linux: `struct ext4_xattr_entry`).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -36,7 +39,8 @@ pub struct EntryRef<'a> {
     pub hash: u32,
 }
 
-/// Where entries lie: for messages, and for what a value offset counts from.
+/// Where entries lie, and what a value offset counts from.
+#[derive(Clone, Copy)]
 pub(super) struct Place {
     pub structure: Structure,
     pub number: u64,
@@ -44,73 +48,131 @@ pub(super) struct Place {
     pub first: usize,
     /// What `e_value_offs` is relative to.
     pub value_base: usize,
+    /// Which hashes a checker compares.
+    pub hashes: Hashes,
 }
 
-impl Place {
-    pub(super) fn corrupt(&self, detail: impl Into<String>) -> Error {
-        Error::corrupt(self.structure, self.number, detail)
-    }
+/// Which stored hashes of entries must fit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hashes {
+    /// All.
+    Stored,
+    /// Those that are not 0.
+    IfSet,
+    /// None: a decoder asks.
+    Ignored,
 }
 
 /// Reads and validates all entries of `bytes`. The number of entries is bounded by the bytes, and values do not
 /// overlap, so what is built from the result is no larger than a small multiple of `bytes`.
 pub(super) fn parse<'a>(bytes: &'a [u8], place: &Place) -> Result<Vec<EntryRef<'a>>> {
     let mut entries = Vec::new();
+    let place = Place { hashes: Hashes::Ignored, ..*place };
+    refuse(place.structure, place.number, |sink| {
+        scan(bytes, &place, &XattrContext::decoding(None), &mut |found| match found {
+            Ok(entry) => entries.push(entry),
+            Err(damage) => sink(damage),
+        });
+    })?;
+    Ok(entries)
+}
+
+/// One walk over the entries: each without fatal damage, and everything that is wrong, in the order of the bytes;
+/// values that overlap come last. Where an entry is cut off, the walk ends.
+pub(super) fn scan<'a>(
+    bytes: &'a [u8],
+    place: &Place,
+    context: &XattrContext,
+    sink: &mut impl FnMut(std::result::Result<EntryRef<'a>, XattrDamage>),
+) {
     let mut values: Vec<(usize, usize)> = Vec::new();
-    let mut at = place.first;
+    let mut offset = place.first;
     loop {
-        let rest = bytes.get(at..).unwrap_or_default();
+        let (rest, at) = (bytes.get(offset..).unwrap_or_default(), offset as u32);
         match rest.get(..TERMINATOR_LEN) {
-            None => return Err(place.corrupt("the attribute names are not terminated")),
+            None => return sink(Err(XattrDamage::Unterminated)),
             Some([0, 0, 0, 0]) => break,
             Some(_) => {}
         }
         let Ok((raw, _)) = RawEntry::ref_from_prefix(rest) else {
-            return Err(place.corrupt(format!("attribute entry at {at} is cut off")));
+            return sink(Err(XattrDamage::EntryCut { at }));
         };
         let name_len = usize::from(raw.e_name_len);
         let Some(suffix) = rest.get(ENTRY_LEN..ENTRY_LEN + name_len) else {
-            return Err(place.corrupt(format!("attribute name of {name_len} bytes at {at} is cut off")));
+            return sink(Err(XattrDamage::NameCut { at, len: raw.e_name_len }));
         };
-        if name_len == 0 && raw.e_name_index == 0 {
-            // Written again without a value it would end the list, and hide what follows.
-            return Err(place.corrupt(format!("attribute at {at} has no name")));
+        if let Some(value) = entry(bytes, raw, suffix, at, place, context, sink) {
+            values.push((value.start, value.end));
         }
-        if suffix.contains(&0) {
-            return Err(place.corrupt(format!("attribute name at {at} contains NUL")));
-        }
-        let outside = match raw.e_value_inum.get() {
-            0 => None,
-            inum => Some((InodeNr(inum), raw.e_value_size.get())),
-        };
-        let size = raw.e_value_size.get() as usize;
-        let mut value: &[u8] = &[];
-        if size != 0 && outside.is_none() {
-            let start = place.value_base + usize::from(raw.e_value_offs.get());
-            let end = start.checked_add(size).filter(|&end| end <= bytes.len());
-            let Some(end) = end else {
-                return Err(place.corrupt(format!("attribute value of {size} bytes at {start} is past the end")));
-            };
-            value = &bytes[start..end];
-            values.push((start, end));
-        }
-        entries.push(EntryRef {
-            name: Name { index: raw.e_name_index, suffix },
-            value,
-            outside,
-            hash: raw.e_hash.get(),
-        });
-        at += pad4(ENTRY_LEN + name_len);
+        offset += pad4(ENTRY_LEN + name_len);
     }
-    let mut used_to = at + TERMINATOR_LEN;
+    let mut used_to = offset + TERMINATOR_LEN;
     values.sort_unstable();
     for (start, end) in values {
         if start < used_to {
-            return Err(place.corrupt(format!("attribute value at {start} overlaps what ends at {used_to}")));
+            sink(Err(XattrDamage::Overlap { start: start as u32, end: used_to as u32 }));
         }
-        used_to = end;
+        used_to = used_to.max(end);
     }
-    Ok(entries)
+}
+
+/// One entry whose name is there, and the place of its value, if it has a sound one here.
+fn entry<'a>(
+    bytes: &'a [u8],
+    raw: &RawEntry,
+    suffix: &'a [u8],
+    at: u32,
+    place: &Place,
+    context: &XattrContext,
+    sink: &mut impl FnMut(std::result::Result<EntryRef<'a>, XattrDamage>),
+) -> Option<Range<usize>> {
+    let mut usable = true;
+    let mut note = |damage: XattrDamage| {
+        usable &= !damage.is_fatal();
+        sink(Err(damage));
+    };
+    if raw.e_name_index == 0 {
+        // Written again without a value and without a name it would end the list, and hide what follows.
+        note(if suffix.is_empty() { XattrDamage::NoName { at } } else { XattrDamage::NoIndex { at } });
+    }
+    if suffix.contains(&0) {
+        note(XattrDamage::NameByte { at });
+    }
+    let size = raw.e_value_size.get();
+    let inode = InodeNr(raw.e_value_inum.get());
+    let (mut value, mut outside, mut range): (&[u8], _, _) = (&[], None, None);
+    if inode.0 != 0 {
+        outside = Some((inode, size));
+        let (first, last) = context.inodes;
+        if !context.ea_inode {
+            note(XattrDamage::ValueInodeFeature { at, inode });
+        } else if inode.0 < first || inode.0 > last {
+            note(XattrDamage::ValueInode { at, inode });
+        }
+    } else if size != 0 {
+        let start = place.value_base + usize::from(raw.e_value_offs.get());
+        let place = start..start.saturating_add(size as usize);
+        match bytes.get(place.clone()) {
+            Some(found) => (value, range) = (found, Some(place)),
+            None => note(XattrDamage::ValuePastEnd { at, start: start as u32, size }),
+        }
+    }
+    let found = raw.e_hash.get();
+    let compared = match place.hashes {
+        Hashes::Stored => true,
+        Hashes::IfSet => found != 0,
+        Hashes::Ignored => false,
+    };
+    if compared && outside.is_none() && (size == 0 || range.is_some()) {
+        let expected = entry_hash(suffix, value);
+        if found != expected && found != entry_hash_signed(suffix, value) {
+            note(XattrDamage::Hash { at, found, expected });
+        }
+    }
+    if usable {
+        sink(Ok(EntryRef { name: Name { index: raw.e_name_index, suffix }, value, outside, hash: found }));
+    }
+    range
 }
 
 /// Writes `list` into `bytes` from `place.first` on; everything between names and values is zeroed. `hash` gives each

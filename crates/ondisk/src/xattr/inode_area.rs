@@ -7,7 +7,8 @@
 //! # Locking
 //! None.
 
-use super::entry::{EntryRef, Place, TERMINATOR_LEN, lay_out, parse};
+use super::damage::{XattrContext, XattrDamage};
+use super::entry::{EntryRef, Hashes, Place, TERMINATOR_LEN, lay_out, parse, scan};
 use super::{EntryList, MAGIC, NoSpace};
 use crate::{InodeNr, Result};
 
@@ -15,7 +16,13 @@ use crate::{InodeNr, Result};
 const HEADER_LEN: usize = 4;
 
 fn place(ino: InodeNr) -> Place {
-    Place { structure: crate::Structure::Inode, number: u64::from(ino.0), first: HEADER_LEN, value_base: HEADER_LEN }
+    Place {
+        structure: crate::Structure::Inode,
+        number: u64::from(ino.0),
+        first: HEADER_LEN,
+        value_base: HEADER_LEN,
+        hashes: Hashes::IfSet,
+    }
 }
 
 /// Whether attributes can be stored in an area of `len` bytes at all.
@@ -29,6 +36,18 @@ pub fn parse_area(area: &[u8], ino: InodeNr) -> Result<Vec<EntryRef<'_>>> {
         return Ok(Vec::new());
     }
     parse(area, &place(ino))
+}
+
+/// One walk over an area for a checker: every attribute without fatal damage, and everything that is wrong. Nothing
+/// comes where the magic number is missing.
+pub fn scan_area<'a>(
+    area: &'a [u8],
+    context: &XattrContext,
+    sink: &mut impl FnMut(std::result::Result<EntryRef<'a>, XattrDamage>),
+) {
+    if usable(area.len()) && area[..HEADER_LEN] == MAGIC.to_le_bytes() {
+        scan(area, &place(InodeNr(0)), context, sink);
+    }
 }
 
 /// As [`parse_area`], as an editable list.

@@ -1,7 +1,8 @@
 //! Extended attributes as bytes: the area behind an inode's fixed fields, and the xattr block.
 //!
 //! Main types: [`EntryRef`] (one attribute as it lies in the bytes), [`EntryList`] (the decoded, editable list),
-//! [`inode_area`] and [`XattrBlock`] (the two places where a list is stored), [`Name`] (the table of prefixes).
+//! [`inode_area`] and [`XattrBlock`] (the two places where a list is stored), [`Name`] (the table of prefixes),
+//! [`XattrDamage`] (what can be wrong).
 //!
 //! Both places hold the same entries (Linux: `struct ext4_xattr_entry`, fs/ext4/xattr.h): names grow from the front,
 //! values are packed from the end, four zero bytes end the names. They differ in the header, in what a value offset is
@@ -25,6 +26,7 @@
 //! None.
 
 mod block;
+mod damage;
 mod entry;
 mod hash;
 pub mod inode_area;
@@ -33,7 +35,10 @@ mod name;
 #[cfg(test)]
 mod tests;
 
-pub use block::{HEADER_LEN, REFCOUNT_MAX, References, XattrBlock, add_reference, block_checksum, drop_reference};
+pub use block::{
+    HEADER_LEN, REFCOUNT_MAX, References, XattrBlock, add_reference, block_checksum, drop_reference, scan_block,
+};
+pub use damage::{XattrContext, XattrDamage};
 pub use entry::EntryRef;
 pub use hash::{block_hash, entry_hash, entry_hash_signed};
 pub use list::{Entry, EntryList};

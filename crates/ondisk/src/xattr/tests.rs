@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::damage::Damage;
 use crate::{BlockNr, Error, InodeNr};
 
 const NR: BlockNr = BlockNr(1234);
@@ -91,6 +92,91 @@ fn values_outside_or_overlapping_are_corrupt() {
     assert!(matches!(broken(4 + 16, &[0]), Err(Error::Corrupt { .. })), "NUL in name");
     let kept = broken(4 + 1, &[77]).unwrap();
     assert_eq!(kept.iter().next().unwrap().index, 77, "unknown indexes are kept");
+}
+
+fn context() -> XattrContext {
+    XattrContext { seed: SEED, ea_inode: false, inodes: (11, 1000) }
+}
+
+#[test]
+fn each_damage_of_a_block_is_found_alone() {
+    use XattrDamage as D;
+    type Case<'a> = (usize, &'a [u8], XattrDamage);
+    let scan = |block: &[u8], context: &XattrContext| {
+        let mut names = 0;
+        let found = crate::damage::all(|sink| {
+            scan_block(block, NR, context, &mut |found| match found {
+                Ok(_) => names += 1,
+                Err(damage) => sink(damage),
+            });
+        });
+        let fatal = found.iter().find(|damage| damage.is_fatal());
+        let error = XattrBlock::parse(block, NR, context.seed).err().map(|error| error.to_string());
+        assert_eq!(error, fatal.map(|damage| format!("xattr block {}: {damage}", NR.0)));
+        (found, names)
+    };
+    let mut good = vec![0; 1024];
+    XattrBlock::encode(&list(&[(b"aa", b"1234"), (b"bb", b"5678")]), 3, &mut good, NR, SEED).unwrap();
+    assert_eq!(scan(&good, &context()), (vec![], 2));
+    // The entries start at 32 and 52, the values at 1020 and 1016; the names end at 76.
+    let cases: [Case<'_>; 9] = [
+        (0, &[1], D::Magic { found: MAGIC | 1 }),
+        (8, &[2], D::Blocks { found: 2 }),
+        (4, &[0], D::NoReferences),
+        (33, &[0], D::NoIndex { at: 32 }),
+        (48, &[0], D::NameByte { at: 32 }),
+        (34, &[0xFD, 3], D::ValuePastEnd { at: 32, start: 1021, size: 4 }),
+        (34, &[0xFA, 3], D::Overlap { start: 1018, end: 1020 }),
+        (44, &[1, 2, 3, 4], D::Hash { at: 32, found: 0x0403_0201, expected: entry_hash(b"aa", b"1234") }),
+        (36, &[77], D::ValueInodeFeature { at: 32, inode: InodeNr(77) }),
+    ];
+    for (at, new, expected) in cases {
+        let mut bad = good.clone();
+        bad[at..at + new.len()].copy_from_slice(new);
+        let sum = block_checksum(SEED.unwrap(), NR, &bad);
+        bad[16..20].copy_from_slice(&sum.to_le_bytes());
+        let mut found = scan(&bad, &context()).0;
+        // A changed name or place changes what the hash should be.
+        found.retain(|damage| *damage == expected || !matches!(damage, D::Hash { .. }));
+        assert_eq!(found, [expected]);
+    }
+    let mut outside = good.clone();
+    outside[36] = 5;
+    let open = XattrContext { seed: None, ea_inode: true, ..context() };
+    assert_eq!(scan(&outside, &open), (vec![D::ValueInode { at: 32, inode: InodeNr(5) }], 2));
+    let mut flipped = good.clone();
+    flipped[500] ^= 1;
+    assert!(matches!(scan(&flipped, &context()).0[..], [D::Checksum { .. }]));
+    assert_eq!(scan(&good[..20], &open).0, [D::Length { found: 20 }]);
+    for (len, expected) in [(34, D::Unterminated), (40, D::EntryCut { at: 32 }), (49, D::NameCut { at: 32, len: 2 })] {
+        assert_eq!(scan(&good[..len], &open).0.last(), Some(&expected));
+    }
+}
+
+#[test]
+fn damage_in_an_inode_leaves_the_other_attributes() {
+    let mut area = [0; 96];
+    inode_area::encode(&list(&[(b"aa", b"1234"), (b"bb", b"5678")]), &mut area).unwrap();
+    let scan = |area: &[u8]| {
+        let (mut names, mut wrong) = (Vec::new(), Vec::new());
+        inode_area::scan_area(area, &context(), &mut |found| match found {
+            Ok(entry) => names.push(entry.name.suffix.to_vec()),
+            Err(damage) => wrong.push(damage),
+        });
+        (names, wrong)
+    };
+    assert_eq!(scan(&area), (vec![b"aa".to_vec(), b"bb".to_vec()], vec![]));
+    assert_eq!(scan(&[0; 96]), (vec![], vec![]));
+    area[5] = 0;
+    area[4] = 0;
+    area[8] = 1;
+    let (names, wrong) = scan(&area);
+    assert_eq!((names.len(), wrong.first()), (0, Some(&XattrDamage::NoName { at: 4 })));
+    inode_area::encode(&list(&[(b"aa", b"1234"), (b"bb", b"5678")]), &mut area).unwrap();
+    area[16] = 1;
+    let expected = entry_hash(b"aa", b"1234");
+    let (names, wrong) = scan(&area);
+    assert_eq!((names.len(), wrong), (2, vec![XattrDamage::Hash { at: 4, found: 1, expected }]));
 }
 
 #[test]

@@ -108,6 +108,7 @@ pub fn see_also(name: &str, command: &Command) -> Vec<String> {
         "extant-unmount" => &["extant-mount(1)", "e2fsck(8)", "umount(8)"],
         "extant-freeze" | "extant-thaw" => &["extant-mount(1)", "fsfreeze(8)"],
         "extant-info" => &["dumpe2fs(8)", "tune2fs(8)"],
+        "extant-fsck" => &["e2fsck(8)", "fsck(8)"],
         "extant-xattr" => &["getfattr(1)", "setfattr(1)"],
         "extant-script" => &["debugfs(8)"],
         "extant-tree" | "extant-completions" | "extant-man" => &[],

@@ -1,12 +1,20 @@
 //! Block group descriptors, their checksums and those of the bitmaps they point to.
 //!
-//! Main types: [`GroupDesc`] (decoded; keeps the raw bytes), [`RawGroupDesc`] (the bytes), [`GroupFlags`].
+//! Main types: [`GroupDesc`] (decoded; keeps the raw bytes), [`RawGroupDesc`] (the bytes), [`GroupFlags`],
+//! [`DescDamage`] and [`BitmapDamage`] (what can be wrong).
 //! It does not look into bitmaps; [`crate::bitmap`] does.
 //!
 //! # Locking
 //! None. A mount changes a descriptor under its group's lock.
 
+mod damage;
+#[cfg(test)]
+mod tests;
+
+pub use damage::{BitmapDamage, Counted, DescDamage, Piece};
+
 use crate::csum::{crc16, crc32c};
+use crate::damage::refuse;
 use crate::superblock::{DescChecksum, Geometry};
 use crate::{BlockNr, Error, GroupNr, Result, Structure};
 use std::mem::{offset_of, size_of};
@@ -123,13 +131,11 @@ impl GroupDesc {
     /// `desc_size` long.
     pub fn decode(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> Result<GroupDesc> {
         let desc = GroupDesc::parse(bytes, group, geometry)?;
-        verify_checksum(bytes, group, geometry)?;
-        desc.check_locations(group, geometry)?;
-        desc.check_counts(group, geometry)?;
+        refuse(Structure::GroupDescriptor, group.0, |mut sink| desc.damage(bytes, group, geometry, &mut sink))?;
         Ok(desc)
     }
 
-    /// Decodes without checking anything but the length: for a checker, which calls the checks one by one.
+    /// Decodes without checking anything but the length; [`GroupDesc::damage`] checks.
     pub fn parse(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> Result<GroupDesc> {
         let Some(bytes) = bytes.get(..geometry.desc_size) else {
             return Err(corrupt(group, format!("{} bytes, {} needed", bytes.len(), geometry.desc_size)));
@@ -158,59 +164,12 @@ impl GroupDesc {
     /// Fails unless bitmaps and inode table lie in the file system (in the group itself without `flex_bg`), apart from
     /// each other and from the superblock and descriptor copies.
     pub fn check_locations(&self, group: GroupNr, geometry: &Geometry) -> Result<()> {
-        let (first, end) = if geometry.flex_bg {
-            (geometry.first_data_block, geometry.blocks_count)
-        } else {
-            let first = geometry.first_block_of_group(group).0;
-            (first, first + u64::from(geometry.blocks_in_group(group)))
-        };
-        let table_blocks = u64::from(geometry.inode_table_blocks);
-        let pieces = [
-            ("block bitmap", self.block_bitmap.0, 1),
-            ("inode bitmap", self.inode_bitmap.0, 1),
-            ("inode table", self.inode_table.0, table_blocks),
-        ];
-        for (index, &(what, start, count)) in pieces.iter().enumerate() {
-            // The checked sum keeps a hostile 64-bit location from wrapping.
-            if start < first || start.checked_add(count).is_none_or(|piece_end| piece_end > end) {
-                return Err(corrupt(group, format!("{what} at block {start} outside {first}..{end}")));
-            }
-            for &(other, other_start, other_count) in &pieces[..index] {
-                if start < other_start + other_count && other_start < start + count {
-                    return Err(corrupt(group, format!("{what} and {other} share block {}", start.max(other_start))));
-                }
-            }
-            for edge in [start, start + count - 1] {
-                let Some((home, _)) = geometry.group_of_block(BlockNr(edge)) else { continue };
-                let base = geometry.base_metadata(home);
-                let fixed = [base.superblock.map(|block| (block, 1)), base.descriptors];
-                if let Some((block, _)) = fixed
-                    .into_iter()
-                    .flatten()
-                    .find(|(block, blocks)| start < block.0 + u64::from(*blocks) && block.0 < start + count)
-                {
-                    let detail = format!("{what} at block {start} on the superblock or descriptors at {}", block.0);
-                    return Err(corrupt(group, detail));
-                }
-            }
-        }
-        Ok(())
+        refuse(Structure::GroupDescriptor, group.0, |mut sink| self.location_damage(group, geometry, &mut sink))
     }
 
     /// Fails when a count exceeds what the group has.
     pub fn check_counts(&self, group: GroupNr, geometry: &Geometry) -> Result<()> {
-        let inodes = geometry.inodes_per_group;
-        for (what, count, limit) in [
-            ("free blocks", self.free_clusters, geometry.clusters_in_group(group)),
-            ("free inodes", self.free_inodes, inodes),
-            ("directories", self.used_dirs, inodes),
-            ("unused inodes", self.itable_unused, inodes),
-        ] {
-            if count > limit {
-                return Err(corrupt(group, format!("{count} {what}, at most {limit} possible")));
-            }
-        }
-        Ok(())
+        refuse(Structure::GroupDescriptor, group.0, |mut sink| self.count_damage(group, geometry, &mut sink))
     }
 
     /// Writes the descriptor over `desc_size` bytes at the start of `out`, with its checksum. What it does not know
@@ -258,33 +217,22 @@ impl GroupDesc {
 
     /// Checks the block bitmap against its checksum; a group whose bitmap was never written has none.
     pub fn verify_block_bitmap(&self, bitmap: &[u8], group: GroupNr, geometry: &Geometry) -> Result<()> {
-        if !geometry.metadata_csum || self.flags.contains(GroupFlags::BLOCK_UNINIT) {
-            return Ok(());
-        }
-        let computed = bitmap_csum(bitmap, geometry.clusters_per_group, geometry);
-        compare(Structure::BlockBitmap, group, self.block_bitmap_csum, computed)
+        refuse(Structure::BlockBitmap, group.0, |mut sink| {
+            self.block_bitmap_damage(bitmap, group, geometry, &mut sink);
+        })
     }
 
     /// Checks the inode bitmap against its checksum; a group whose bitmap was never written has none.
     pub fn verify_inode_bitmap(&self, bitmap: &[u8], group: GroupNr, geometry: &Geometry) -> Result<()> {
-        if !geometry.metadata_csum || self.flags.contains(GroupFlags::INODE_UNINIT) {
-            return Ok(());
-        }
-        let computed = bitmap_csum(bitmap, geometry.inodes_per_group, geometry);
-        compare(Structure::InodeBitmap, group, self.inode_bitmap_csum, computed)
+        refuse(Structure::InodeBitmap, group.0, |mut sink| self.inode_bitmap_damage(bitmap, geometry, &mut sink))
     }
 }
 
-/// Checks `bg_checksum` over the whole descriptor.
-pub fn verify_checksum(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> Result<()> {
-    let Some(bytes) = bytes.get(..geometry.desc_size) else {
-        return Err(corrupt(group, format!("{} bytes, {} needed", bytes.len(), geometry.desc_size)));
-    };
-    if geometry.desc_checksum == DescChecksum::None {
-        return Ok(());
-    }
+/// `bg_checksum` and what it should be; `None` where descriptors have no checksums or `bytes` are too few.
+fn checksums(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> Option<(u16, u16)> {
+    let bytes = bytes.get(..geometry.desc_size).filter(|_| geometry.desc_checksum != DescChecksum::None)?;
     let stored = u16::from_le_bytes([bytes[CHECKSUM_AT], bytes[CHECKSUM_AT + 1]]);
-    compare(Structure::GroupDescriptor, group, stored.into(), compute_checksum(bytes, group, geometry).into())
+    Some((stored, compute_checksum(bytes, group, geometry)))
 }
 
 /// What `bg_checksum` should be; `bytes` is exactly one descriptor.
@@ -320,11 +268,4 @@ fn split(number: u32) -> (U16, U16) {
 
 fn corrupt(group: GroupNr, detail: String) -> Error {
     Error::corrupt(Structure::GroupDescriptor, group.0, detail)
-}
-
-fn compare(structure: Structure, group: GroupNr, stored: u32, computed: u32) -> Result<()> {
-    if stored != computed {
-        return Err(Error::corrupt(structure, group.0, format!("checksum {stored:#x}, computed {computed:#x}")));
-    }
-    Ok(())
 }

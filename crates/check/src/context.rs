@@ -1,0 +1,306 @@
+//! What all passes share.
+//!
+//! Main types: [`Check`] (one check: device, layout, features, claims, what is known of inodes), [`InodeStates`] (eight
+//! bytes for each inode of a table that is read), [`Kind`].
+//!
+//! # Locking
+//! None: what changes is atomic.
+
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
+
+use extant_base::sync::atomic::{AtomicU64, Ordering};
+use extant_block::BlockDevice;
+use extant_ondisk::features::{Compat, Incompat, RoCompat};
+use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
+use extant_ondisk::inode::FileType;
+use extant_ondisk::superblock::{Geometry, SuperBlock};
+use extant_ondisk::{BlockNr, InodeNr};
+use zerocopy::FromZeros;
+
+use crate::claims::Claims;
+use crate::view::View;
+use crate::{Options, Progress};
+
+/// Features, by what they change for a check.
+#[derive(Clone, Copy, Debug)]
+pub struct Features {
+    pub extents: bool,
+    pub inline_data: bool,
+    pub ea_inode: bool,
+    pub xattrs: bool,
+    pub dir_index: bool,
+    pub imagic: bool,
+    pub quota: bool,
+    pub orphan_file: bool,
+    pub orphan_present: bool,
+    pub large_file: bool,
+    pub dir_nlink: bool,
+    pub casefold: bool,
+    pub hurd: bool,
+}
+
+/// One check.
+pub struct Check {
+    pub device: Arc<dyn BlockDevice>,
+    pub sb: SuperBlock,
+    pub geo: Geometry,
+    pub features: Features,
+    pub descs: Vec<GroupDesc>,
+    pub claims: Claims,
+    pub inodes: InodeStates,
+    /// The file system's own blocks, merged: first, end.
+    pub metadata: Vec<(u64, u64)>,
+    /// Inodes that the list of orphans or the orphan file names: what is to be done with them is known.
+    pub orphans: HashSet<u32>,
+    pub replayed: bool,
+    /// Whether small times of deletion may be numbers of inodes.
+    pub low_dtime: bool,
+    pub threads: usize,
+    pub progress: Option<Progress>,
+    /// Encrypted inodes and what their policies hash to, sorted; known after the walk.
+    policies: OnceLock<Vec<(u32, u32)>>,
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+}
+
+impl Check {
+    pub fn new(view: View, options: &Options) -> Check {
+        let View { device, sb, descs, replayed } = view;
+        let geo = sb.geometry().clone();
+        let (compat, incompat, ro_compat) = (sb.compat(), sb.incompat(), sb.ro_compat());
+        let features = Features {
+            extents: incompat.contains(Incompat::EXTENTS),
+            inline_data: incompat.contains(Incompat::INLINE_DATA),
+            ea_inode: incompat.contains(Incompat::EA_INODE),
+            xattrs: compat.contains(Compat::EXT_ATTR),
+            dir_index: compat.contains(Compat::DIR_INDEX),
+            imagic: compat.contains(Compat::IMAGIC_INODES),
+            quota: ro_compat.contains(RoCompat::QUOTA),
+            orphan_file: compat.contains(Compat::ORPHAN_FILE),
+            orphan_present: ro_compat.contains(RoCompat::ORPHAN_PRESENT),
+            large_file: ro_compat.contains(RoCompat::LARGE_FILE),
+            dir_nlink: ro_compat.contains(RoCompat::DIR_NLINK),
+            casefold: incompat.contains(Incompat::CASEFOLD),
+            hurd: sb.raw().s_creator_os.get() == 1,
+        };
+        let raw = sb.raw();
+        let time = |low: u32, high: u8| u64::from(low) | u64::from(high) << 32;
+        let inodes = u64::from(geo.inodes_count);
+        let low_dtime = [
+            time(raw.s_wtime.get(), raw.s_wtime_hi),
+            time(raw.s_mtime.get(), raw.s_mtime_hi),
+            time(raw.s_mkfs_time.get(), raw.s_mkfs_time_hi),
+        ]
+        .into_iter()
+        .all(|when| when == 0 || when >= inodes);
+        let clusters = ((geo.blocks_count - 1) >> geo.cluster_bits) + 1;
+        Check {
+            claims: Claims::new(clusters, geo.blocks_count),
+            inodes: InodeStates::new(&geo, &descs),
+            metadata: Vec::new(),
+            orphans: HashSet::new(),
+            features,
+            device,
+            sb,
+            geo,
+            descs,
+            replayed,
+            low_dtime,
+            threads: options.threads.clamp(1, 256),
+            progress: options.progress.clone(),
+            policies: OnceLock::new(),
+            reads: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+        }
+    }
+
+    pub fn count_read(&self, bytes: u64) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Requests and bytes so far.
+    pub fn reads(&self) -> (u64, u64) {
+        (self.reads.load(Ordering::Relaxed), self.read_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Whether the block is one of the file system's own: superblock, descriptors, bitmaps, tables.
+    pub fn is_metadata(&self, block: BlockNr) -> bool {
+        let at = self.metadata.partition_point(|(first, _)| *first <= block.0);
+        at.checked_sub(1).is_some_and(|at| block.0 < self.metadata[at].1)
+    }
+
+    /// The clusters that these blocks lie in.
+    pub fn clusters(&self, first: u64, blocks: u64) -> std::ops::Range<u64> {
+        let bits = self.geo.cluster_bits;
+        let end = first.saturating_add(blocks).min(self.geo.blocks_count);
+        if first >= end { 0..0 } else { first >> bits..((end - 1) >> bits) + 1 }
+    }
+
+    /// Takes the policies of encrypted inodes, sorted.
+    pub fn learn_policies(&self, policies: Vec<(u32, u32)>) {
+        // The walk that learns them is made once.
+        let _ = self.policies.set(policies);
+    }
+
+    /// What an inode's policy hashes to; `None`: it has none that is known.
+    pub fn policy(&self, ino: u32) -> Option<u32> {
+        let policies = self.policies.get()?;
+        policies.binary_search_by_key(&ino, |(of, _)| *of).ok().map(|at| policies[at].1)
+    }
+
+    /// Tells how far the check is.
+    pub fn progress(&self, pass: u32, done: u64, total: u64) {
+        if let Some(Progress(tell)) = &self.progress {
+            tell(pass, done, total);
+        }
+    }
+}
+
+/// What is known of an inode's kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Not in use, or not read.
+    Unused = 0,
+    Regular = 1,
+    Directory = 2,
+    Character = 3,
+    Block = 4,
+    Fifo = 5,
+    Socket = 6,
+    Symlink = 7,
+    /// In use with a mode that names no kind.
+    Unknown = 8,
+}
+
+impl Kind {
+    pub fn of(kind: Option<FileType>) -> Kind {
+        Kind::from_number(kind.map_or(8, |kind| kind.dirent_code()))
+    }
+
+    fn from_number(number: u8) -> Kind {
+        match number {
+            0 => Kind::Unused,
+            1 => Kind::Regular,
+            2 => Kind::Directory,
+            3 => Kind::Character,
+            4 => Kind::Block,
+            5 => Kind::Fifo,
+            6 => Kind::Socket,
+            7 => Kind::Symlink,
+            _ => Kind::Unknown,
+        }
+    }
+}
+
+/// What is known of an inode, in one word: names counted (32 bits), link count (16), kind (8), flags (8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InodeState(u64);
+
+impl InodeState {
+    /// In use.
+    pub const USED: u8 = 1;
+    /// Names are not counted: a reserved inode, or one with the flag imagic.
+    pub const UNCOUNTED: u8 = 2;
+    /// An orphan that is to be deleted or truncated.
+    pub const ORPHAN: u8 = 4;
+    /// An indexed directory.
+    pub const INDEXED: u8 = 8;
+    /// A file or directory without blocks and attributes.
+    pub const EMPTY: u8 = 16;
+    /// The value of an attribute.
+    pub const VALUE: u8 = 32;
+    /// Its fields contradict each other, so the kind in its names means nothing.
+    pub const BAD: u8 = 64;
+    /// Encrypted.
+    pub const ENCRYPTED: u8 = 128;
+
+    pub fn names(self) -> u32 {
+        self.0 as u32
+    }
+
+    pub fn links(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    pub fn kind(self) -> Kind {
+        Kind::from_number((self.0 >> 48) as u8)
+    }
+
+    pub fn has(self, flag: u8) -> bool {
+        (self.0 >> 56) as u8 & flag != 0
+    }
+}
+
+/// What is known of the inodes whose tables are read.
+pub struct InodeStates {
+    per_group: u32,
+    groups: Vec<Vec<AtomicU64>>,
+}
+
+impl InodeStates {
+    fn new(geo: &Geometry, descs: &[GroupDesc]) -> InodeStates {
+        let words = |desc: &GroupDesc| {
+            let count = inodes_read(geo, desc) as usize;
+            AtomicU64::new_vec_zeroed(count).unwrap_or_default()
+        };
+        InodeStates { per_group: geo.inodes_per_group, groups: descs.iter().map(words).collect() }
+    }
+
+    fn word(&self, ino: InodeNr) -> Option<&AtomicU64> {
+        let index = ino.0.checked_sub(1)?;
+        self.groups.get((index / self.per_group) as usize)?.get((index % self.per_group) as usize)
+    }
+
+    /// Records what the inode's table says.
+    pub fn put(&self, ino: InodeNr, links: u16, kind: Kind, flags: u8) {
+        if let Some(word) = self.word(ino) {
+            let value = u64::from(links) << 32 | (kind as u64) << 48 | u64::from(flags) << 56;
+            word.fetch_and(u64::from(u32::MAX), Ordering::Relaxed);
+            word.fetch_or(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets a flag.
+    pub fn mark(&self, ino: InodeNr, flag: u8) {
+        if let Some(word) = self.word(ino) {
+            word.fetch_or(u64::from(flag) << 56, Ordering::Relaxed);
+        }
+    }
+
+    /// Clears a flag.
+    pub fn clear(&self, ino: InodeNr, flag: u8) {
+        if let Some(word) = self.word(ino) {
+            word.fetch_and(!(u64::from(flag) << 56), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a name that leads to the inode.
+    pub fn count_name(&self, ino: InodeNr) {
+        if let Some(word) = self.word(ino) {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What is known; of an inode that was not read, that it is unused.
+    pub fn get(&self, ino: InodeNr) -> InodeState {
+        InodeState(self.word(ino).map_or(0, |word| word.load(Ordering::Relaxed)))
+    }
+
+    /// The inodes of a group that were read.
+    pub fn of_group(&self, group: u32) -> impl Iterator<Item = (InodeNr, InodeState)> + '_ {
+        let first = group * self.per_group + 1;
+        let words = self.groups.get(group as usize).map_or(&[][..], |words| words);
+        words.iter().zip(first..).map(|(word, ino)| (InodeNr(ino), InodeState(word.load(Ordering::Relaxed))))
+    }
+}
+
+/// How many inodes at the start of a group's table are read.
+pub fn inodes_read(geo: &Geometry, desc: &GroupDesc) -> u32 {
+    if desc.flags.contains(GroupFlags::INODE_UNINIT) || desc.inode_table.0 == 0 {
+        return 0;
+    }
+    geo.inodes_per_group - desc.itable_unused.min(geo.inodes_per_group)
+}

@@ -1,0 +1,147 @@
+//! What a check reports: findings as values.
+//!
+//! Main types: [`Finding`] (problem, place, found, expected), [`Place`] (where). Both are `Copy` and ordered, so that a
+//! report can be sorted and is the same whatever thread found what. Text is made when a finding is shown.
+//!
+//! # Locking
+//! None.
+
+use std::fmt;
+
+use extant_ondisk::{BlockNr, GroupNr, InodeNr};
+
+use crate::problem::Problem;
+
+/// Where a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// In the superblock, or in the file system as a whole.
+    Volume,
+    /// In the journal.
+    Journal,
+    /// In a group's descriptor, bitmaps or table.
+    Group(GroupNr),
+    /// In blocks that belong to no file.
+    Blocks(BlockNr),
+    /// In an inode.
+    Inode(InodeNr),
+    /// In what an inode maps.
+    Mapped {
+        /// The inode.
+        ino: InodeNr,
+        /// The logical block: of the data, or the first below a block of the map.
+        lblk: u64,
+        /// The block itself.
+        block: BlockNr,
+    },
+    /// In the attribute block of an inode (the first of those that share it).
+    Attributes {
+        /// The inode.
+        ino: InodeNr,
+        /// The attribute block.
+        block: BlockNr,
+    },
+    /// In a directory's entry.
+    Entry {
+        /// The directory.
+        dir: InodeNr,
+        /// Its logical block.
+        lblk: u32,
+        /// The entry's first byte in the block.
+        offset: u32,
+        /// The inode that the entry leads to.
+        ino: InodeNr,
+    },
+}
+
+impl Place {
+    /// The inode that is concerned, of an entry its directory.
+    pub fn ino(&self) -> Option<InodeNr> {
+        match *self {
+            Place::Inode(ino) | Place::Mapped { ino, .. } | Place::Attributes { ino, .. } => Some(ino),
+            Place::Entry { dir, .. } => Some(dir),
+            _ => None,
+        }
+    }
+
+    /// The block that is concerned.
+    pub fn block(&self) -> Option<BlockNr> {
+        match *self {
+            Place::Blocks(block) | Place::Mapped { block, .. } | Place::Attributes { block, .. } => Some(block),
+            _ => None,
+        }
+    }
+
+    /// The logical block that is concerned.
+    pub fn lblk(&self) -> Option<u64> {
+        match *self {
+            Place::Mapped { lblk, .. } => Some(lblk),
+            Place::Entry { lblk, .. } => Some(lblk.into()),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Place::Volume => f.write_str("superblock"),
+            Place::Journal => f.write_str("journal"),
+            Place::Group(group) => write!(f, "{group}"),
+            Place::Blocks(block) => write!(f, "{block}"),
+            Place::Inode(ino) => write!(f, "{ino}"),
+            Place::Mapped { ino, lblk, block } => write!(f, "{ino}, logical block {lblk} ({block})"),
+            Place::Attributes { ino, block } => write!(f, "{ino}, attributes ({block})"),
+            Place::Entry { dir, lblk, offset, ino } => {
+                write!(f, "directory {}, logical block {lblk}, offset {offset} ({ino})", dir.0)
+            }
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Finding {
+    /// What it is.
+    pub problem: Problem,
+    /// Where it is.
+    pub place: Place,
+    /// What is there; what it means, the problem's text says.
+    pub found: u64,
+    /// What should be there.
+    pub expected: u64,
+}
+
+impl Finding {
+    /// A finding with both values.
+    pub fn new(problem: Problem, place: Place, found: impl Into<u64>, expected: impl Into<u64>) -> Finding {
+        Finding { problem, place, found: found.into(), expected: expected.into() }
+    }
+
+    /// A finding that its place says all about.
+    pub fn at(problem: Problem, place: Place) -> Finding {
+        Finding::new(problem, place, 0u64, 0u64)
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.place)?;
+        let mut rest = self.problem.text();
+        while let Some((before, after)) = rest.split_once('{') {
+            f.write_str(before)?;
+            let Some((name, behind)) = after.split_once('}') else { break };
+            match name {
+                "found" => write!(f, "{}", self.found)?,
+                "found:x" => write!(f, "{:#x}", self.found)?,
+                "found:o" => write!(f, "{:#o}", self.found)?,
+                "expected" => write!(f, "{}", self.expected)?,
+                "expected:x" => write!(f, "{:#x}", self.expected)?,
+                "block" => write!(f, "{}", self.place.block().map_or(0, |block| block.0))?,
+                _ => write!(f, "{}", self.place.lblk().unwrap_or(0))?,
+            }
+            rest = behind;
+        }
+        f.write_str(rest)
+    }
+}

@@ -1,0 +1,83 @@
+//! The checker: finds what is wrong with an ext2, ext3 or ext4 file system, and changes nothing.
+//!
+//! Main types: [`check()`] (device and [`Options`] in, [`Report`] out), [`Finding`] (problem, place, found, expected),
+//! [`Problem`] (a row of the one table of problems).
+//!
+//! The way of a check: [`view`] chooses a superblock, replays the journal in memory and reads the descriptors;
+//! [`scan`] reads everything else in waves, each sorted by place and decoded by all threads: inode tables, the maps
+//! level by level, attribute blocks, directories, bitmaps. [`pass`] has the rules, one file for each kind of
+//! structure. [`claims`] says which block belongs to somebody. A block of a map is descended once, however many
+//! pointers lead to it, so the time is linear in the image's bytes.
+//!
+//! What it does not do: write, ask, or print. It does not decide how an image is opened, or who else uses it.
+//!
+//! # Locking
+//! `check wave` (765): the requests of a wave, which its threads share. It is not held while a device is called.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod claims;
+mod context;
+mod error;
+mod finding;
+mod pass;
+mod problem;
+mod report;
+mod scan;
+mod view;
+
+use std::sync::Arc;
+
+use extant_block::BlockDevice;
+
+pub use error::{Error, Result};
+pub use finding::{Finding, Place};
+pub use problem::{Preen, Problem, Repair, Severity};
+pub use report::{KEPT_MAX, Note, Report, Totals};
+
+/// How to check.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The block of the superblock to use (`-b`); `None`: the primary, or the first backup that can be used.
+    pub superblock: Option<u64>,
+    /// The size of the blocks that `superblock` counts (`-B`); `None`: whichever has a superblock there.
+    pub block_size: Option<u32>,
+    /// Threads that decode, this one included; 0 stands for 1.
+    pub threads: usize,
+    /// Seconds since 1970, for times that lie in the future.
+    pub now: i64,
+    /// Called with the pass and how much of it is done, in thousandths. Not in the order of the work.
+    pub progress: Option<Progress>,
+}
+
+/// Told of how far a check is: the pass (1 to 5), how much of it is done, and how much there is.
+#[derive(Clone)]
+pub struct Progress(pub Arc<dyn Fn(u32, u64, u64) + Send + Sync>);
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Progress")
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { superblock: None, block_size: None, threads: 1, now: i64::MAX, progress: None }
+    }
+}
+
+/// Checks the file system on `device`.
+///
+/// # Errors
+/// When nothing can be checked: the device cannot be read, or has no superblock that can be used.
+pub fn check(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Report> {
+    let mut sink = report::Sink::default();
+    let mut notes = Vec::new();
+    let Some(view) = view::View::open(device, options, &mut sink, &mut notes)? else {
+        let (findings, counts) = sink.finish();
+        return Ok(Report { findings, counts, notes, ..Report::default() });
+    };
+    let (totals, sink) = pass::run(view, options, sink)?;
+    let (findings, counts) = sink.finish();
+    Ok(Report { findings, counts, notes, totals, complete: true })
+}

@@ -1,0 +1,251 @@
+//! Bitmaps and counts: what the groups say is free, against what was found in use.
+//!
+//! # Locking
+//! None.
+
+use std::sync::Arc;
+
+use extant_ondisk::bitmap;
+use extant_ondisk::group_desc::GroupFlags;
+use extant_ondisk::{BlockNr, GroupNr, InodeNr};
+
+use crate::context::{Check, InodeState, Kind};
+use crate::error::Result;
+use crate::finding::{Finding, Place};
+use crate::problem::Problem;
+use crate::report::{Sink, Totals};
+use crate::scan::{self, Output};
+
+#[derive(Default)]
+struct Out {
+    sink: Sink,
+    free_clusters: u64,
+    free_inodes: u64,
+    used_inodes: u64,
+    used_clusters: u64,
+    directories: u64,
+}
+
+impl Output for Out {
+    fn sink(&mut self) -> &mut Sink {
+        &mut self.sink
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Item {
+    block: u64,
+    group: u32,
+    inodes: bool,
+}
+
+/// Compares all bitmaps and counts. What there is in total.
+pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
+    let mut items = Vec::new();
+    let mut all = Out::default();
+    for (group, desc) in check.descs.iter().enumerate() {
+        let group = group as u32;
+        for (inodes, block, flag) in [
+            (false, desc.block_bitmap.0, GroupFlags::BLOCK_UNINIT),
+            (true, desc.inode_bitmap.0, GroupFlags::INODE_UNINIT),
+        ] {
+            if desc.flags.contains(flag) {
+                // The bitmap was never written: it is as the layout says.
+                look(check, group, inodes, None, &mut all);
+            } else if block != 0 {
+                items.push(Item { block, group, inodes });
+            }
+        }
+    }
+    items.sort_unstable();
+    let runs = scan::runs(&items, check.geo.block_bits, |item| (item.block, 1));
+    if !runs.is_empty() {
+        let items = Arc::new(items);
+        let outs = scan::wave(check, runs, move |check, run, data, out: &mut Out| {
+            let size = check.geo.block_size as usize;
+            for item in &items[run.items.0..run.items.1] {
+                let at = (item.block - run.first) as usize * size;
+                look(check, item.group, item.inodes, Some(&data[at..at + size]), out);
+            }
+        })?;
+        for out in outs {
+            all.sink.merge(out.sink);
+            all.free_clusters += out.free_clusters;
+            all.free_inodes += out.free_inodes;
+            all.used_inodes += out.used_inodes;
+            all.used_clusters += out.used_clusters;
+            all.directories += out.directories;
+        }
+    }
+    sink.merge(all.sink);
+    let raw = &check.sb;
+    let free_blocks = all.free_clusters << check.geo.cluster_bits;
+    // After a crash the totals are as old as the log's copy of the superblock, and nobody relies on them.
+    if !check.replayed {
+        if raw.free_blocks() != free_blocks {
+            sink.push(Finding::new(Problem::FreeBlockCount, Place::Volume, raw.free_blocks(), free_blocks));
+        }
+        if u64::from(raw.free_inodes()) != all.free_inodes {
+            sink.push(Finding::new(Problem::FreeInodeCount, Place::Volume, raw.free_inodes(), all.free_inodes));
+        }
+    }
+    Ok(Totals {
+        inodes_used: all.used_inodes,
+        inodes: check.geo.inodes_count.into(),
+        directories: all.directories,
+        blocks_used: all.used_clusters << check.geo.cluster_bits,
+        blocks: check.geo.blocks_count,
+        ..Totals::default()
+    })
+}
+
+/// Looks at one bitmap; `None`: it was never written.
+fn look(check: &Check, group: u32, inodes: bool, bytes: Option<&[u8]>, out: &mut Out) {
+    if inodes {
+        inode_bitmap(check, GroupNr(group), bytes, out);
+    } else {
+        block_bitmap(check, GroupNr(group), bytes, out);
+    }
+    if inodes {
+        check.progress(5, group.into(), check.geo.group_count.into());
+    }
+}
+
+fn bad(out: &mut Out, problem: Problem, place: Place, found: impl Into<u64>, expected: impl Into<u64>) {
+    out.sink.push(Finding::new(problem, place, found, expected));
+}
+
+fn block_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut Out) {
+    let geo = &check.geo;
+    let desc = &check.descs[group.0 as usize];
+    let bits = geo.clusters_in_group(group);
+    let first_cluster = geo.first_block_of_group(group).0 >> geo.cluster_bits;
+    let block_of = |bit: u32| BlockNr((first_cluster + u64::from(bit)) << geo.cluster_bits);
+    let mut initial;
+    let bitmap = match bytes {
+        Some(bytes) => bytes,
+        None => {
+            initial = vec![0; geo.block_size as usize];
+            let near = if geo.flex_bg {
+                let flex = geo.groups_per_flex.max(1);
+                let first = (group.0 - group.0 % flex) as usize;
+                &check.descs[first..(first + flex as usize).min(check.descs.len())]
+            } else {
+                std::slice::from_ref(desc)
+            };
+            bitmap::init_block_bitmap(&mut initial, group, near, geo);
+            &initial[..]
+        }
+    };
+    let mut free = 0;
+    let mut unlike = Vec::new();
+    for bit in (0..bits).step_by(64) {
+        let count = (bits - bit).min(64);
+        let mask = if count == 64 { !0 } else { (1u64 << count) - 1 };
+        let actual = check.claims.used.word_at(first_cluster + u64::from(bit)) & mask;
+        let stored = word(bitmap, bit) & mask;
+        free += u64::from((mask & !stored).count_ones());
+        out.used_clusters += u64::from(actual.count_ones());
+        let mut differ = actual ^ stored;
+        while differ != 0 {
+            let low = differ.trailing_zeros();
+            unlike.push((bit + low, actual >> low & 1 != 0));
+            differ &= differ - 1;
+        }
+    }
+    if bytes.is_none() && unlike.iter().any(|(_, used)| *used) {
+        let place = Place::Group(group);
+        bad(out, Problem::BlockUninit, place, 0u64, 0u64);
+    }
+    ranges(&unlike, |bit, count, used| {
+        let problem = if used { Problem::BlockUsed } else { Problem::BlockUnused };
+        bad(out, problem, Place::Blocks(block_of(bit)), u64::from(count) << geo.cluster_bits, 0u64);
+    });
+    let place = Place::Group(group);
+    if let Some(bytes) = bytes {
+        if geo.metadata_csum && desc.verify_block_bitmap(bytes, group, geo).is_err() {
+            let mut right = desc.clone();
+            right.set_block_bitmap_csum(bytes, geo);
+            let (found, expected) = (desc.block_bitmap_csum, right.block_bitmap_csum);
+            bad(out, Problem::BlockBitmapCsumInvalid, place, found, expected);
+        }
+        if !bitmap::padding_is_set(bytes, bits) {
+            bad(out, Problem::BlockBmapPadding, place, 0u64, 0u64);
+        }
+    }
+    if u64::from(desc.free_clusters) != free {
+        bad(out, Problem::FreeBlockCountGroup, place, desc.free_clusters, free);
+    }
+    out.free_clusters += free;
+}
+
+fn inode_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut Out) {
+    let geo = &check.geo;
+    let desc = &check.descs[group.0 as usize];
+    let bits = geo.inodes_per_group;
+    let first = group.0 * bits + 1;
+    let mut states = check.inodes.of_group(group.0);
+    let (mut free, mut directories) = (0u64, 0u64);
+    let mut unlike = Vec::new();
+    for bit in 0..bits {
+        let state = states.next().map(|(_, state)| state);
+        let used = state.is_some_and(|state| state.has(InodeState::USED)) || always_used(check, first + bit);
+        let stored = bytes.is_some_and(|bytes| bitmap::test(bytes, bit));
+        let is_dir = state.is_some_and(|state| used && state.kind() == Kind::Directory);
+        free += u64::from(!stored);
+        directories += u64::from(is_dir && stored);
+        out.used_inodes += u64::from(used);
+        out.directories += u64::from(is_dir);
+        if used != stored {
+            unlike.push((bit, used));
+        }
+    }
+    let place = Place::Group(group);
+    if bytes.is_none() && unlike.iter().any(|(_, used)| *used) {
+        bad(out, Problem::InodeUninit, place, 0u64, 0u64);
+    }
+    ranges(&unlike, |bit, count, used| {
+        let problem = if used { Problem::InodeUsed } else { Problem::InodeUnused };
+        bad(out, problem, Place::Inode(InodeNr(first + bit)), count, 0u64);
+    });
+    if let Some(bytes) = bytes {
+        if geo.metadata_csum && desc.verify_inode_bitmap(bytes, group, geo).is_err() {
+            let mut right = desc.clone();
+            right.set_inode_bitmap_csum(bytes, geo);
+            let (found, expected) = (desc.inode_bitmap_csum, right.inode_bitmap_csum);
+            bad(out, Problem::InodeBitmapCsumInvalid, place, found, expected);
+        }
+        if !bitmap::padding_is_set(bytes, bits) {
+            bad(out, Problem::InodeBmapPadding, place, 0u64, 0u64);
+        }
+    }
+    if u64::from(desc.free_inodes) != free {
+        bad(out, Problem::FreeInodeCountGroup, place, desc.free_inodes, free);
+    }
+    if u64::from(desc.used_dirs) != directories {
+        bad(out, Problem::FreeDirCountGroup, place, desc.used_dirs, directories);
+    }
+    out.free_inodes += free;
+}
+
+/// Reserved inodes are in use, whatever their table says.
+fn always_used(check: &Check, ino: u32) -> bool {
+    ino < check.geo.first_ino && ino != InodeNr::ROOT.0
+}
+
+/// Calls `tell` for each range of neighbours that differ in the same way: first bit, bits, whether they are in use.
+fn ranges(unlike: &[(u32, bool)], mut tell: impl FnMut(u32, u32, bool)) {
+    for range in unlike.chunk_by(|one, next| one.0 + 1 == next.0 && one.1 == next.1) {
+        tell(range[0].0, range.len() as u32, range[0].1);
+    }
+}
+
+/// The 64 bits from `bit` on.
+fn word(bitmap: &[u8], bit: u32) -> u64 {
+    let at = bit as usize / 8;
+    let mut bytes = [0; 8];
+    let rest = bitmap.get(at..).unwrap_or_default();
+    let length = rest.len().min(8);
+    bytes[..length].copy_from_slice(&rest[..length]);
+    u64::from_le_bytes(bytes)
+}

@@ -1,0 +1,341 @@
+//! The rules of one directory block: its entries, its checksum, and what it contributes to an index.
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::InodeNr;
+use extant_ondisk::csum::{ChecksumSeed, crc32c};
+use extant_ondisk::dirent::{TAIL_LEN, rec_len_from_disk, rec_len_needed, verify_leaf};
+use extant_ondisk::group_desc::GroupFlags;
+use extant_ondisk::htree::Hasher;
+use extant_ondisk::inode::InodeFlags;
+
+use super::directories::{DirOut, Sub};
+use super::htree::{self, Leaf, Root};
+use super::walk::Dir;
+use crate::context::{Check, InodeState, Kind, inodes_read};
+use crate::finding::{Finding, Place};
+use crate::problem::Problem;
+
+const HEADER_LEN: usize = 8;
+/// Bytes of inline data that lie in `i_block`.
+const INLINE_ROOM: usize = 60;
+const REC_LEN_MIN: usize = 12;
+/// Encrypted names fill at least one block of the cipher.
+const ENCRYPTED_NAME_MIN: usize = 16;
+/// Names must be text of the volume's encoding (`s_encoding_flags`).
+const STRICT_ENCODING: u16 = 1;
+
+/// An entry as it lies in the block.
+struct Entry<'a> {
+    offset: usize,
+    ino: u32,
+    rec_len: usize,
+    file_type: u8,
+    name: &'a [u8],
+    /// The byte behind the name; NUL where the name reaches the block's end.
+    after: u8,
+}
+
+fn entry(bytes: &[u8], offset: usize, limit: usize) -> Result<Entry<'_>, usize> {
+    let Some(head) = bytes.get(offset..offset + HEADER_LEN).filter(|_| limit - offset >= HEADER_LEN) else {
+        return Err(limit - offset);
+    };
+    let rec_len = rec_len_from_disk(u16::from_le_bytes([head[4], head[5]]), bytes.len());
+    // Without the feature filetype the length has 16 bits, of which names use eight.
+    let name_len = usize::from(head[6]);
+    let ok = offset + rec_len <= limit
+        && rec_len >= REC_LEN_MIN
+        && rec_len.is_multiple_of(4)
+        && rec_len_needed(name_len) <= rec_len;
+    if !ok {
+        return Err(rec_len);
+    }
+    let from = offset + HEADER_LEN;
+    Ok(Entry {
+        offset,
+        ino: u32::from_le_bytes([head[0], head[1], head[2], head[3]]),
+        rec_len,
+        file_type: head[7],
+        name: &bytes[from..from + name_len],
+        after: bytes.get(from + name_len).copied().unwrap_or(0),
+    })
+}
+
+/// Whether a block ends in what a checksum needs.
+fn has_tail(bytes: &[u8]) -> bool {
+    let tail = &bytes[bytes.len() - TAIL_LEN..];
+    tail[..4] == [0; 4] && tail[4..8] == [TAIL_LEN as u8, 0, 0, 0xde]
+}
+
+/// Looks at a block of a directory. `root`: the root of its index, when that is known.
+pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root: Option<Root>, out: &mut DirOut) {
+    let seed = check.geo.seed.for_inode(InodeNr(dir.ino), dir.generation);
+    let indexed = dir.flags & InodeFlags::INDEX.bits() != 0 && check.features.dir_index;
+    let mut root = root;
+    let mut index = false;
+    if indexed && lblk == 0 {
+        let found = htree::root(check, dir, bytes, seed, out);
+        out.roots.push(found);
+        root = Some(found);
+        index = true;
+    } else if indexed && htree::is_node(check, bytes) {
+        htree::node(check, dir, lblk, bytes, seed, out);
+        index = true;
+    }
+    let mut limit = bytes.len();
+    if check.geo.metadata_csum && !index {
+        leaf_checksum(dir, lblk, block, bytes, seed, &mut limit, out);
+    }
+    // Names in any case hash by their folded form, which is not known here.
+    let hashed = indexed && dir.flags & InodeFlags::CASEFOLD.bits() == 0;
+    let hasher = root.filter(|_| hashed).and_then(|root| root.hasher(check));
+    let part = Part { lblk, block, bytes, first: 0, limit, number: if lblk == 0 { 0 } else { 2 } };
+    let (low, high) = entries(check, dir, &part, hasher, out);
+    if indexed && !index {
+        out.leaves.push(Leaf { ino: dir.ino, lblk, low, high, node: false });
+    }
+}
+
+fn leaf_checksum(
+    dir: &Dir,
+    lblk: u32,
+    block: u64,
+    bytes: &[u8],
+    seed: ChecksumSeed,
+    limit: &mut usize,
+    out: &mut DirOut,
+) {
+    let place = Place::Mapped { ino: InodeNr(dir.ino), lblk: lblk.into(), block: extant_ondisk::BlockNr(block) };
+    if !has_tail(bytes) {
+        // Without a tail, the entries take the whole block.
+        out.sink.push(Finding::at(Problem::LeafNodeMissingCsum, place));
+        return;
+    }
+    *limit -= TAIL_LEN;
+    if verify_leaf(bytes, seed).is_err() {
+        let at = bytes.len() - 4;
+        let stored = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let expected = seed.checksum(&bytes[..bytes.len() - TAIL_LEN]);
+        out.sink.push(Finding::new(Problem::LeafNodeOnlyCsumInvalid, place, stored, expected));
+    }
+}
+
+/// Looks at a directory whose entries lie in its inode: the parent, entries to the end of `i_block`, then further ones.
+pub fn inline(check: &Check, dir: &Dir, bytes: &[u8], out: &mut DirOut) {
+    let (head, rest) = bytes.split_at(bytes.len().min(INLINE_ROOM));
+    if head.len() < INLINE_ROOM {
+        return;
+    }
+    let parent = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+    let directory = if check.geo.filetype { Kind::Directory as u8 } else { 0 };
+    for (number, ino, name) in [(0, dir.ino, &b"."[..]), (1, parent, &b".."[..])] {
+        let entry = Entry { offset: 0, ino, rec_len: REC_LEN_MIN, file_type: directory, name, after: 0 };
+        let there = Place::Entry { dir: InodeNr(dir.ino), lblk: 0, offset: 0, ino: InodeNr(ino) };
+        if number == 1 {
+            dotdot(dir, &entry, there, out);
+        }
+        if ino != 0 && target(check, dir, &entry, number, there, out) {
+            check.inodes.count_name(InodeNr(ino));
+        }
+    }
+    let (block, limit) = (0, head.len());
+    entries(check, dir, &Part { lblk: 0, block, bytes: head, first: 4, limit, number: 2 }, None, out);
+    if !rest.is_empty() {
+        let limit = rest.len();
+        entries(check, dir, &Part { lblk: 1, block, bytes: rest, first: 0, limit, number: 2 }, None, out);
+    }
+}
+
+/// Bytes with entries.
+struct Part<'a> {
+    lblk: u32,
+    block: u64,
+    bytes: &'a [u8],
+    /// Where the entries begin and end.
+    first: usize,
+    limit: usize,
+    /// The number of the first entry in its directory; 0 and 1 are `.` and `..`, all from 2 on are alike.
+    number: usize,
+}
+
+/// Looks at all entries. The least and the largest hash of the names; the largest is 0 if there are none.
+fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, out: &mut DirOut) -> (u32, u32) {
+    let &Part { lblk, block, bytes, first: mut offset, limit, mut number } = part;
+    let (mut low, mut high) = (u32::MAX, 0);
+    let mut names = std::mem::take(&mut out.names);
+    names.clear();
+    while offset < limit {
+        let place = |ino: u32, offset: usize| Place::Entry {
+            dir: InodeNr(dir.ino),
+            lblk,
+            offset: offset as u32,
+            ino: InodeNr(ino),
+        };
+        let entry = match entry(bytes, offset, limit) {
+            Ok(entry) => entry,
+            Err(rec_len) => {
+                out.sink.push(Finding::new(Problem::DirCorrupted, place(0, offset), rec_len as u64, 0u64));
+                break;
+            }
+        };
+        offset += entry.rec_len;
+        let there = place(entry.ino, entry.offset);
+        match number {
+            0 => dot(dir, &entry, there, out),
+            1 => dotdot(dir, &entry, there, out),
+            _ if entry.ino == dir.ino => {
+                out.sink.push(Finding::new(Problem::LinkDot, there, entry.ino, 0u64));
+            }
+            _ => {}
+        }
+        number += 1;
+        if entry.ino == 0 || !target(check, dir, &entry, number - 1, there, out) {
+            continue;
+        }
+        if let Some(hasher) = &hasher {
+            let hash = hasher.hash(entry.name).hash;
+            (low, high) = (low.min(hash), high.max(hash));
+        }
+        names.push((crc32c(entry.name.len() as u32, entry.name), entry.offset as u32));
+        let state = check.inodes.get(InodeNr(entry.ino));
+        if number > 2 && state.kind() == Kind::Directory {
+            out.subs.push(Sub {
+                child: entry.ino,
+                late: lblk != 0,
+                block,
+                offset: entry.offset as u32,
+                parent: dir.ino,
+                lblk,
+            });
+        }
+        if dir.ino == InodeNr::ROOT.0 && entry.name == b"lost+found" {
+            out.lost_found = Some(out.lost_found.map_or(entry.ino, |other| other.min(entry.ino)));
+        }
+        check.inodes.count_name(InodeNr(entry.ino));
+    }
+    duplicates(dir, lblk, bytes, &mut names, out);
+    out.names = names;
+    (low, high)
+}
+
+fn dot(dir: &Dir, entry: &Entry<'_>, there: Place, out: &mut DirOut) {
+    let problem = match () {
+        () if entry.ino == 0 => Some(Problem::MissingDot),
+        () if entry.name != b"." => Some(Problem::FirstNotDot),
+        () if entry.after != 0 => Some(Problem::DotNullTerm),
+        () => None,
+    };
+    if let Some(problem) = problem {
+        out.sink.push(Finding::at(problem, there));
+    }
+    if entry.ino != dir.ino {
+        out.sink.push(Finding::new(Problem::BadInodeDot, there, entry.ino, dir.ino));
+    }
+    if entry.rec_len > 2 * REC_LEN_MIN {
+        out.sink.push(Finding::new(Problem::SplitDot, there, entry.rec_len as u64, REC_LEN_MIN as u64));
+    }
+}
+
+fn dotdot(dir: &Dir, entry: &Entry<'_>, there: Place, out: &mut DirOut) {
+    let problem = match () {
+        () if entry.ino == 0 => Some(Problem::MissingDotDot),
+        () if entry.name != b".." => Some(Problem::SecondNotDotDot),
+        () if entry.after != 0 => Some(Problem::DotDotNullTerm),
+        () => None,
+    };
+    match problem {
+        Some(problem) => out.sink.push(Finding::at(problem, there)),
+        None => out.dotdots.push((dir.ino, entry.ino)),
+    }
+}
+
+/// Looks at what an entry leads to. `number`: the entry's in the directory, 0 and 1 being `.` and `..`. False: it
+/// leads to nothing that could be counted.
+fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Place, out: &mut DirOut) -> bool {
+    let mut bad = |problem, found: u64, expected: u64| out.sink.push(Finding::new(problem, there, found, expected));
+    let (geo, raw) = (&check.geo, check.sb.raw());
+    let special = [
+        raw.s_usr_quota_inum.get(),
+        raw.s_grp_quota_inum.get(),
+        raw.s_prj_quota_inum.get(),
+        raw.s_orphan_file_inum.get(),
+    ];
+    let ino = entry.ino;
+    if (ino != InodeNr::ROOT.0 && ino < geo.first_ino) || ino > geo.inodes_count || special.contains(&ino) {
+        bad(Problem::BadIno, ino.into(), 0);
+        return false;
+    }
+    if number > 1 {
+        match entry.name {
+            b"." => bad(Problem::DupDot, ino.into(), 0),
+            b".." => bad(Problem::DupDotDot, ino.into(), 0),
+            _ if ino == InodeNr::ROOT.0 => bad(Problem::LinkRoot, ino.into(), 0),
+            [] => bad(Problem::NullName, ino.into(), 0),
+            _ => {}
+        }
+    }
+    let group = (ino - 1) / geo.inodes_per_group;
+    if let Some(desc) = check.descs.get(group as usize) {
+        if desc.flags.contains(GroupFlags::INODE_UNINIT) {
+            bad(Problem::InorefBgInoUninit, ino.into(), 0);
+        } else if (ino - 1) % geo.inodes_per_group >= inodes_read(geo, desc) && desc.inode_table.0 != 0 {
+            bad(Problem::InorefInUnused, ino.into(), 0);
+        }
+    }
+    let state = check.inodes.get(InodeNr(ino));
+    if !state.has(InodeState::USED) || (state.has(InodeState::ORPHAN) && state.links() == 0) {
+        bad(Problem::UnusedInode, ino.into(), 0);
+    } else if !geo.filetype {
+        if entry.file_type != 0 {
+            bad(Problem::ClearFiletype, entry.file_type.into(), 0);
+        }
+    } else if !state.has(InodeState::BAD) && state.kind() != Kind::Unknown && entry.file_type != state.kind() as u8 {
+        bad(Problem::BadFiletype, entry.file_type.into(), state.kind() as u64);
+    }
+    let flags = InodeFlags::from_bits_retain(dir.flags);
+    let encrypted = flags.contains(InodeFlags::ENCRYPT);
+    if encrypted && number > 1 {
+        if entry.name.len() < ENCRYPTED_NAME_MIN {
+            bad(Problem::BadEncryptedName, entry.name.len() as u64, ENCRYPTED_NAME_MIN as u64);
+        }
+        if matches!(state.kind(), Kind::Regular | Kind::Directory | Kind::Symlink) {
+            if !state.has(InodeState::ENCRYPTED) {
+                bad(Problem::UnencryptedFile, ino.into(), 0);
+            } else if let (Some(one), Some(other)) = (check.policy(dir.ino), check.policy(ino))
+                && one != other
+            {
+                bad(Problem::InconsistentEncryptionPolicy, ino.into(), 0);
+            }
+        }
+    }
+    if state.has(InodeState::VALUE) {
+        bad(Problem::EaInodeDirLink, ino.into(), 0);
+    }
+    let folded = flags.contains(InodeFlags::CASEFOLD) && check.features.casefold;
+    let strict = raw.s_encoding_flags.get() & STRICT_ENCODING != 0;
+    if folded && strict && !encrypted && std::str::from_utf8(entry.name).is_err() {
+        bad(Problem::BadEncodedName, ino.into(), 0);
+    }
+    if !encrypted && entry.name.iter().any(|byte| [b'/', 0].contains(byte)) {
+        bad(Problem::BadName, ino.into(), 0);
+    }
+    true
+}
+
+/// Reports names that are in the block twice. `names`: hash and place of each.
+fn duplicates(dir: &Dir, lblk: u32, bytes: &[u8], names: &mut [(u32, u32)], out: &mut DirOut) {
+    names.sort_unstable();
+    let name = |offset: u32| {
+        let at = offset as usize;
+        &bytes[at + HEADER_LEN..at + HEADER_LEN + usize::from(bytes[at + 6])]
+    };
+    for pair in names.windows(2) {
+        if pair[0].0 == pair[1].0 && name(pair[0].1) == name(pair[1].1) {
+            let at = pair[1].1 as usize;
+            let ino = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+            let place = Place::Entry { dir: InodeNr(dir.ino), lblk, offset: pair[1].1, ino: InodeNr(ino) };
+            out.sink.push(Finding::at(Problem::DuplicateDirent, place));
+        }
+    }
+}

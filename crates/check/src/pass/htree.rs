@@ -1,0 +1,328 @@
+//! The rules of directory indexes: root, nodes, and whether every leaf holds the hashes that the index says.
+//!
+//! Main types: [`Root`] (what the root says), [`Link`] (an index entry), [`Leaf`] (the hashes of a block). Blocks come
+//! in any order; [`check`] judges each directory when all of it is known.
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::csum::{ChecksumSeed, crc32c};
+use extant_ondisk::dirent::rec_len_from_disk;
+use extant_ondisk::htree::{DX_BLOCK_MASK, DxFormat, DxShape, HashVersion, Hasher};
+use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::{BlockNr, InodeNr};
+
+use super::directories::DirOut;
+use super::walk::Dir;
+use crate::context::Check;
+use crate::finding::{Finding, Place};
+use crate::problem::Problem;
+use crate::report::Sink;
+
+/// Index levels that no file system has.
+const LEVELS_MAX: u8 = 3;
+const SIPHASH: u8 = 6;
+const INCOMPAT_FLAG: u8 = 1;
+/// The largest key: no name hashes above it.
+const HASH_END: u32 = 0xffff_fffe;
+
+/// What the root of an index says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Root {
+    pub ino: u32,
+    pub version: u8,
+    pub levels: u8,
+    /// It can be used.
+    pub sound: bool,
+}
+
+impl Root {
+    /// What hashes the directory's names; `None` where nothing here can.
+    pub fn hasher(&self, check: &Check) -> Option<Hasher> {
+        let version = HashVersion::from_disk(self.version, check.sb.hash_unsigned())?;
+        Some(Hasher::new(version, check.sb.hash_seed()))
+    }
+}
+
+/// An index entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Link {
+    pub ino: u32,
+    pub parent: u32,
+    pub at: u16,
+    pub child: u32,
+    pub low: u32,
+    pub high: u32,
+    /// The child before it.
+    pub previous: u32,
+    pub last: bool,
+}
+
+/// A block of an indexed directory and the hashes in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Leaf {
+    pub ino: u32,
+    pub lblk: u32,
+    pub low: u32,
+    pub high: u32,
+    /// It is a block of the index.
+    pub node: bool,
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn place(dir: u32, lblk: u32) -> Place {
+    Place::Mapped { ino: InodeNr(dir), lblk: lblk.into(), block: BlockNr(0) }
+}
+
+/// Levels that an index may have below its root.
+fn levels_max(check: &Check) -> u8 {
+    if check.geo.large_dir { 3 } else { 2 }
+}
+
+/// Looks at the root of an index.
+pub fn root(check: &Check, dir: &Dir, bytes: &[u8], seed: ChecksumSeed, out: &mut DirOut) -> Root {
+    let there = Place::Inode(InodeNr(dir.ino));
+    let mut bad = |problem, found: u8, expected: u8| out.sink.push(Finding::new(problem, there, found, expected));
+    let (reserved, version, length, levels, flags) = (u32_at(bytes, 24), bytes[28], bytes[29], bytes[30], bytes[31]);
+    let mut sound = true;
+    if reserved != 0 || length < 8 {
+        bad(Problem::HtreeBadroot, length, 8);
+        sound = false;
+    }
+    if version > 2 && version != SIPHASH {
+        bad(Problem::HtreeHashv, version, 2);
+    }
+    let hashed = InodeFlags::CASEFOLD | InodeFlags::ENCRYPT;
+    let needs_siphash = InodeFlags::from_bits_retain(dir.flags).contains(hashed);
+    if needs_siphash && version != SIPHASH {
+        bad(Problem::HtreeNeedsSiphash, version, SIPHASH);
+    }
+    if !needs_siphash && version == SIPHASH {
+        bad(Problem::HtreeCannotSiphash, version, 2);
+    }
+    if flags & INCOMPAT_FLAG != 0 {
+        bad(Problem::HtreeIncompat, flags, 0);
+    }
+    if levels > LEVELS_MAX || (levels > levels_max(check) && !check.geo.large_dir) {
+        bad(Problem::HtreeDepth, levels, levels_max(check));
+    }
+    if !sound || levels >= levels_max(check) {
+        let place = Place::Mapped { ino: InodeNr(dir.ino), lblk: 0, block: BlockNr(0) };
+        out.sink.push(Finding::new(Problem::HtreeBadRoot, place, levels, levels_max(check)));
+        sound = false;
+    }
+    if sound {
+        links(check, dir, 0, bytes, 24 + usize::from(length), Some(seed), out);
+    }
+    Root { ino: dir.ino, version, levels, sound }
+}
+
+/// Whether a block is a node of an index.
+pub fn is_node(check: &Check, bytes: &[u8]) -> bool {
+    let limit = DxFormat { has_csum: check.geo.metadata_csum }.limit(DxShape::Node, bytes.len());
+    u32_at(bytes, 0) == 0
+        && rec_len_from_disk(u16_at(bytes, 4), bytes.len()) == bytes.len()
+        && bytes[6] == 0
+        && usize::from(u16_at(bytes, 8)) == limit
+}
+
+/// Looks at a node of an index.
+pub fn node(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], seed: ChecksumSeed, out: &mut DirOut) {
+    links(check, dir, lblk, bytes, 8, Some(seed), out);
+}
+
+/// Looks at the entries of an index block, which begin at `base`.
+fn links(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], base: usize, seed: Option<ChecksumSeed>, out: &mut DirOut) {
+    let there = place(dir.ino, lblk);
+    let mut bad = |problem, found: u64, expected: u64| out.sink.push(Finding::new(problem, there, found, expected));
+    let room = bytes.len().saturating_sub(base) / 8;
+    let limit = if check.geo.metadata_csum { room.saturating_sub(1) } else { room };
+    if limit == 0 {
+        return bad(Problem::HtreeBadLimit, 0, 1);
+    }
+    let (stored, mut count) = (usize::from(u16_at(bytes, base)), usize::from(u16_at(bytes, base + 2)));
+    if stored != limit {
+        bad(Problem::HtreeBadLimit, stored as u64, limit as u64);
+    }
+    if count > limit {
+        bad(Problem::HtreeBadCount, count as u64, limit as u64);
+        count = limit;
+    } else if let Some(seed) = seed.filter(|_| check.geo.metadata_csum && stored == limit) {
+        let tail = base + limit * 8;
+        let body = &bytes[..base + count * 8];
+        let expected = crc32c(crc32c(seed.checksum(body), &bytes[tail..tail + 4]), &[0; 4]);
+        if u32_at(bytes, tail + 4) != expected {
+            let problem = if lblk == 0 { Problem::HtreeRootCsumInvalid } else { Problem::HtreeNodeCsumInvalid };
+            bad(problem, u32_at(bytes, tail + 4).into(), expected.into());
+        }
+    }
+    let key = |at: usize| if at == 0 { 0 } else { u32_at(bytes, base + at * 8) & !1 };
+    let child = |at: usize| u32_at(bytes, base + at * 8 + 4) & DX_BLOCK_MASK;
+    let (mut low, mut high) = (u32::MAX, 0);
+    for at in 0..count {
+        if child(at) >= dir.blocks {
+            bad(Problem::HtreeBadblk, child(at).into(), dir.blocks.into());
+            continue;
+        }
+        if at > 0 && key(at) < key(at - 1) {
+            bad(Problem::HtreeHashOrder, key(at).into(), key(at - 1).into());
+        }
+        (low, high) = (low.min(key(at)), high.max(key(at)));
+        let last = at + 1 == count;
+        out.links.push(Link {
+            ino: dir.ino,
+            parent: lblk,
+            at: at as u16,
+            child: child(at),
+            low: key(at),
+            high: if last { HASH_END } else { key(at + 1) },
+            previous: if at == 0 { 0 } else { child(at - 1) },
+            last,
+        });
+    }
+    out.leaves.push(Leaf { ino: dir.ino, lblk, low, high, node: true });
+}
+
+/// What is known of a block while its directory is judged.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    node: bool,
+    low: u32,
+    high: u32,
+    /// What the index says.
+    referred: u32,
+    parent: u32,
+    first: bool,
+    last: bool,
+    previous: u32,
+    node_low: u32,
+    node_high: u32,
+}
+
+/// Judges all indexed directories. How many need the feature large_dir.
+pub fn check(
+    check: &Check,
+    dirs: &[Dir],
+    roots: &[Root],
+    leaves: &mut [Leaf],
+    links: &mut [Link],
+    sink: &mut Sink,
+) -> u64 {
+    leaves.sort_unstable();
+    links.sort_unstable();
+    let mut large = 0;
+    let (mut leaf_at, mut link_at) = (0, 0);
+    for dir in dirs.iter().filter(|dir| dir.flags & InodeFlags::INDEX.bits() != 0 && check.features.dir_index) {
+        while leaves.get(leaf_at).is_some_and(|leaf| leaf.ino < dir.ino) {
+            leaf_at += 1;
+        }
+        while links.get(link_at).is_some_and(|link| link.ino < dir.ino) {
+            link_at += 1;
+        }
+        let own_leaves = leaves[leaf_at..].iter().take_while(|leaf| leaf.ino == dir.ino).count();
+        let own_links = links[link_at..].iter().take_while(|link| link.ino == dir.ino).count();
+        let Ok(root) = roots.binary_search_by_key(&dir.ino, |root| root.ino) else {
+            if !dir.partial {
+                sink.push(Finding::at(Problem::HtreeBadroot, Place::Inode(InodeNr(dir.ino))));
+            }
+            continue;
+        };
+        let root = roots[root];
+        large += u64::from(root.levels > 1 && !check.geo.large_dir && root.levels <= LEVELS_MAX);
+        if root.sound && !dir.partial {
+            let own = &leaves[leaf_at..leaf_at + own_leaves];
+            judge(check, dir, root, own, &links[link_at..link_at + own_links], sink);
+        }
+    }
+    large
+}
+
+/// Judges one directory.
+fn judge(check: &Check, dir: &Dir, root: Root, leaves: &[Leaf], links: &[Link], sink: &mut Sink) {
+    // Only blocks that were read are judged, so their number bounds the memory, not a field.
+    let find = |lblk: u32| leaves.binary_search_by_key(&lblk, |leaf| leaf.lblk).ok();
+    let mut known: Vec<Known> = leaves
+        .iter()
+        .map(|leaf| Known { node: leaf.node, low: leaf.low, high: leaf.high, ..Known::default() })
+        .collect();
+    for link in links {
+        let Some(at) = find(link.child) else { continue };
+        let child = &mut known[at];
+        child.referred += 1;
+        if child.referred == 1 {
+            child.parent = link.parent;
+        }
+        child.previous = link.previous;
+        (child.node_low, child.node_high) = (link.low, link.high);
+        child.first |= link.at == 0;
+        child.last |= link.last;
+    }
+    if let Some(at) = find(0) {
+        known[at].referred += 1;
+        (known[at].first, known[at].last) = (true, true);
+    }
+    // First and last blocks say where their parents really begin and end: leaves first, then nodes.
+    for nodes in [false, true] {
+        for at in 0..known.len() {
+            let one = known[at];
+            let Some(parent) = find(one.parent).filter(|_| one.node == nodes && leaves[at].lblk != 0) else { continue };
+            if one.first {
+                known[parent].low = one.low;
+                let previous = known[parent].previous;
+                if previous != 0
+                    && let Some(before) = find(previous)
+                {
+                    known[before].node_high = one.low;
+                }
+            }
+            if one.last {
+                known[parent].high = one.high;
+            }
+        }
+    }
+    let hashes = root.hasher(check).is_some() && dir.flags & InodeFlags::CASEFOLD.bits() == 0;
+    for (at, one) in known.iter().enumerate() {
+        let lblk = leaves[at].lblk;
+        let there = place(dir.ino, lblk);
+        let mut bad = |problem, found: u32, expected: u32| sink.push(Finding::new(problem, there, found, expected));
+        if hashes && !one.first && one.low < one.node_low {
+            bad(Problem::HtreeMinHash, one.low, one.node_low);
+        }
+        if !one.node {
+            let depth = depth(&known, leaves, at, &find);
+            let expected = u32::from(root.levels) + 1;
+            if depth != expected {
+                bad(Problem::HtreeBadDepth, depth, expected);
+            }
+        }
+        if hashes && lblk != 0 && one.high > one.node_high {
+            bad(Problem::HtreeMaxHash, one.high, one.node_high);
+        }
+        if one.referred == 0 {
+            bad(Problem::HtreeNotref, 0, 1);
+        } else if one.referred > 1 {
+            bad(Problem::HtreeDupref, one.referred, 1);
+        }
+    }
+}
+
+/// How many steps lead up to the root; one that goes in circles ends at the deepest possible.
+fn depth(known: &[Known], leaves: &[Leaf], mut at: usize, find: &dyn Fn(u32) -> Option<usize>) -> u32 {
+    let most = u32::from(LEVELS_MAX) + 2;
+    let mut depth = 0;
+    while leaves[at].lblk != 0 && depth < most {
+        depth += 1;
+        match find(known[at].parent) {
+            Some(parent) => at = parent,
+            None => break,
+        }
+    }
+    depth
+}

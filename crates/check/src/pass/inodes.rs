@@ -1,0 +1,667 @@
+//! The rules of inodes, apart from what their maps and attributes say.
+//!
+//! Main functions: [`table`] (a piece of an inode table), [`finish`] (what can only be judged when the whole map is
+//! known: size and block count).
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::csum::crc32c;
+use extant_ondisk::extent::NodeRef;
+use extant_ondisk::indirect;
+use extant_ondisk::inode::{
+    FAST_SYMLINK_LIMIT, FileType, InodeFlags, RawInode, RawInodeExtra, update_checksum, verify_checksum,
+};
+use extant_ondisk::{BlockNr, InodeNr};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::walk::{Dir, InlineDir, Mode, Tally, ValueInode, Walker};
+use super::{maps, peeks, xattrs};
+use crate::context::{Check, InodeState, Kind};
+use crate::finding::{Finding, Place};
+use crate::problem::Problem;
+use crate::scan::Run;
+
+const BAD_BLOCKS_INO: u32 = 1;
+const USER_QUOTA_INO: u32 = 3;
+const GROUP_QUOTA_INO: u32 = 4;
+const BOOT_LOADER_INO: u32 = 5;
+/// Times before this (seconds since 1970) may be negative ones in an old encoding: e2fsck asks until 2242.
+const EPOCH_MASK: u32 = 3;
+const LARGE_FILE_BYTES: u64 = 1 << 31;
+/// Pointers of a file end where its blocks could not be counted in sectors: 2^(this less log2 of a block) of them.
+const FILE_BLOCKS_LOG2: u32 = 41;
+/// Bytes of inline data that lie in `i_block`.
+const INLINE_ROOM: u64 = 60;
+/// Encryption contexts (Linux: `struct fscrypt_context_v1`, `_v2`), and the nonce at the end of each.
+const CONTEXT_V1_LEN: usize = 28;
+const CONTEXT_V2_LEN: usize = 40;
+const NONCE_LEN: usize = 16;
+/// The shortest directory entry.
+const ENTRY_MIN: u64 = 12;
+
+/// An inode as it lies in its table.
+pub struct Inode<'a> {
+    pub ino: u32,
+    pub raw: RawInode,
+    pub bytes: &'a [u8],
+    pub kind: Option<FileType>,
+    pub flags: InodeFlags,
+    pub size: u64,
+    pub file_acl: u64,
+}
+
+impl<'a> Inode<'a> {
+    fn read(bytes: &'a [u8], ino: u32, check: &Check) -> Option<Inode<'a>> {
+        let (raw, _) = RawInode::read_from_prefix(bytes).ok()?;
+        let mut file_acl = u64::from(raw.i_file_acl_lo.get());
+        if check.geo.bit64 {
+            file_acl |= u64::from(raw.l_i_file_acl_high.get()) << 32;
+        }
+        Some(Inode {
+            ino,
+            bytes,
+            kind: FileType::from_mode(raw.i_mode.get()),
+            flags: InodeFlags::from_bits_retain(raw.i_flags.get()),
+            size: u64::from(raw.i_size_lo.get()) | u64::from(raw.i_size_high.get()) << 32,
+            file_acl,
+            raw,
+        })
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind == Some(FileType::Directory)
+    }
+
+    pub fn is_regular(&self) -> bool {
+        self.kind == Some(FileType::Regular)
+    }
+
+    pub fn is_symlink(&self) -> bool {
+        self.kind == Some(FileType::Symlink)
+    }
+
+    /// As stored.
+    pub fn blocks(&self, check: &Check) -> u64 {
+        let high = if check.geo.huge_file { u64::from(self.raw.l_i_blocks_high.get()) << 32 } else { 0 };
+        u64::from(self.raw.i_blocks_lo.get()) | high
+    }
+
+    /// A symlink whose size lets its target lie in the inode.
+    fn is_short_symlink(&self) -> bool {
+        self.is_symlink() && self.size != 0 && self.size < FAST_SYMLINK_LIMIT
+    }
+
+    /// Whether `i_block` holds a map.
+    pub fn has_map(&self) -> bool {
+        if self.is_symlink() {
+            if self.file_acl == 0 {
+                return self.raw.i_blocks_lo.get() != 0 && !self.is_short_symlink();
+            }
+            let second = indirect::pointer(&self.raw.i_block, 1);
+            return self.size >= FAST_SYMLINK_LIMIT || (self.size > 4 && second == Some(0));
+        }
+        (self.is_dir() || self.is_regular()) && !self.flags.contains(InodeFlags::INLINE_DATA)
+    }
+
+    /// Whether `i_block` begins as an extent tree does.
+    fn has_extent_header(&self) -> bool {
+        NodeRef::parse(&self.raw.i_block, 0).is_ok()
+    }
+}
+
+/// Looks at the inodes of a piece of a table. `run.items` are the group and the table's block that the piece begins at.
+pub fn table(walker: &mut Walker<'_>, run: &Run, data: &[u8]) {
+    let check = walker.check;
+    let geo = &check.geo;
+    let (group, table_block) = run.items;
+    let per_block = geo.inodes_per_block();
+    let read = crate::context::inodes_read(geo, &check.descs[group]);
+    for (at, block) in data.chunks(geo.block_size as usize).enumerate() {
+        let first = (table_block + at) as u32 * per_block;
+        let base = group as u32 * geo.inodes_per_group + 1 + first;
+        let count = per_block.min(read.saturating_sub(first));
+        let slots = || block.chunks_exact(geo.inode_size).zip(base..).take(count as usize);
+        let garbage = per_block > 1 && is_garbage(check, slots(), per_block);
+        for (bytes, ino) in slots() {
+            inode(walker, ino, bytes, garbage);
+        }
+    }
+    if walker.mode == Mode::Check && table_block == 0 {
+        check.progress(1, group as u64, check.descs.len() as u64);
+    }
+}
+
+/// Whether more than half of the inodes of a block make no sense.
+fn is_garbage<'a>(check: &Check, slots: impl Iterator<Item = (&'a [u8], u32)>, per_block: u32) -> bool {
+    let mut bad = 0;
+    for (bytes, ino) in slots {
+        // The common case: never used.
+        if bytes[..4] == [0; 4] && bytes.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        let Some(inode) = Inode::read(bytes, ino, check) else { continue };
+        if verify_checksum(bytes, InodeNr(ino), &check.geo).is_err()
+            || (inode.flags.contains(InodeFlags::EXTENTS) && !inode.has_extent_header())
+            || pointers_are_wild(check, &inode)
+        {
+            bad += 1;
+            if bad > per_block / 2 {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// Whether most pointers of an inode lead out of the file system.
+fn pointers_are_wild(check: &Check, inode: &Inode<'_>) -> bool {
+    if inode.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
+        || inode.raw.i_links_count.get() == 0
+        || !(inode.is_regular() || inode.is_dir() || (inode.is_symlink() && inode.size > FAST_SYMLINK_LIMIT))
+    {
+        return false;
+    }
+    let wild = |slot: &usize| {
+        let block = u64::from(indirect::pointer(&inode.raw.i_block, *slot).unwrap_or(0));
+        block != 0 && (block < check.geo.first_data_block || block >= check.geo.blocks_count)
+    };
+    (0..indirect::SLOTS).filter(wild).count() > indirect::SLOTS / 2
+}
+
+/// Whether `i_block` can hold pointers.
+fn could_be_pointers(check: &Check, inode: &Inode<'_>) -> bool {
+    (0..indirect::SLOTS).all(|slot| {
+        let block = u64::from(indirect::pointer(&inode.raw.i_block, slot).unwrap_or(0));
+        block == 0 || (block >= check.geo.first_data_block && block < check.geo.blocks_count)
+    })
+}
+
+/// Looks at one inode.
+fn inode(walker: &mut Walker<'_>, ino: u32, bytes: &[u8], garbage: bool) {
+    // Never used, or zeroed: nothing can be wrong with it.
+    if bytes[..4] == [0; 4] && bytes.iter().all(|byte| *byte == 0) && ino >= walker.check.geo.first_ino {
+        return;
+    }
+    let Some(inode) = Inode::read(bytes, ino, walker.check) else { return };
+    if garbage && inode.raw.i_links_count.get() > 0 {
+        walker.bad_inode(Problem::InodeIsGarbage, ino, 0u64, 0u64);
+    }
+    if walker.mode == Mode::Check && verify_checksum(bytes, InodeNr(ino), &walker.check.geo).is_err() {
+        checksum(walker, &inode);
+    }
+    let flags = judge(walker, &inode);
+    if let Some(flags) = flags
+        && walker.mode == Mode::Check
+    {
+        let kind = match inode.kind {
+            None if ino < walker.check.geo.first_ino => Kind::Regular,
+            kind => Kind::of(kind),
+        };
+        walker.check.inodes.put(InodeNr(ino), inode.raw.i_links_count.get(), kind, flags | InodeState::USED);
+    }
+}
+
+/// Reports a wrong checksum.
+fn checksum(walker: &mut Walker<'_>, inode: &Inode<'_>) {
+    let stored = |bytes: &[u8]| {
+        let low = u16::from_le_bytes([bytes[0x7c], bytes[0x7d]]);
+        let high = if bytes.len() > 0x83 { u16::from_le_bytes([bytes[0x82], bytes[0x83]]) } else { 0 };
+        u32::from(low) | u32::from(high) << 16
+    };
+    let mut sealed = inode.bytes.to_vec();
+    update_checksum(&mut sealed, InodeNr(inode.ino), &walker.check.geo);
+    walker.bad_inode(Problem::InodeOnlyCsumInvalid, inode.ino, stored(inode.bytes), stored(&sealed));
+}
+
+/// The rules of one inode. `None`: it is not in use; else its flags.
+fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
+    let check = walker.check;
+    let (ino, raw, features) = (inode.ino, &inode.raw, &check.features);
+    let (links, mode, dtime) = (raw.i_links_count.get(), raw.i_mode.get(), raw.i_dtime.get());
+    let orphan = check.orphans.contains(&ino);
+    if dtime != 0 && check.low_dtime && dtime < check.geo.inodes_count && !orphan {
+        walker.bad_inode(Problem::LowDtime, ino, dtime, 0u64);
+    }
+    let sb = check.sb.raw();
+    let quota = [USER_QUOTA_INO, GROUP_QUOTA_INO].contains(&ino) || ino == sb.s_prj_quota_inum.get();
+    if links == 0 && ino >= check.geo.first_ino && !quota && !orphan {
+        if dtime == 0 && mode != 0 {
+            walker.bad_inode(Problem::ZeroDtime, ino, 0u64, 0u64);
+        }
+        if ino != sb.s_orphan_file_inum.get() {
+            return None;
+        }
+    }
+    let mut flags = if orphan { InodeState::ORPHAN } else { 0 };
+    if inode.flags.contains(InodeFlags::CASEFOLD) {
+        if !inode.is_dir() {
+            walker.bad_inode(Problem::CasefoldNondir, ino, mode, 0u64);
+        } else if !features.casefold {
+            walker.bad_inode(Problem::CasefoldFeature, ino, 0u64, 0u64);
+        }
+    }
+    if inode.flags.contains(InodeFlags::EA_INODE) {
+        flags |= InodeState::VALUE;
+        let raw = &inode.raw;
+        walker.out.values.push(ValueInode {
+            ino,
+            size: inode.size,
+            references: u64::from(raw.i_ctime.get()) << 32 | u64::from(raw.l_i_version.get()),
+            uncounted: raw.i_ctime == raw.i_atime,
+        });
+        if !inode.is_regular() {
+            walker.bad_inode(Problem::EaInodeNonreg, ino, mode, 0u64);
+        }
+    }
+    map_flags(walker, inode);
+    if let Some(reserved) = reserved(walker, inode, quota) {
+        maps::root(walker, inode, true);
+        return reserved.then_some(flags | InodeState::UNCOUNTED);
+    }
+    if links == 0 && !orphan {
+        return None;
+    }
+    if dtime != 0 && !orphan {
+        walker.bad_inode(Problem::SetDtime, ino, dtime, 0u64);
+    }
+    unused_fields(walker, inode);
+    if inode.flags.contains(InodeFlags::IMAGIC) {
+        if features.imagic {
+            flags |= InodeState::UNCOUNTED;
+        } else {
+            walker.bad_inode(Problem::SetImagic, ino, 0u64, 0u64);
+        }
+    }
+    let attributes = extra_space(walker, inode);
+    if inode.flags.contains(InodeFlags::ENCRYPT) {
+        flags |= InodeState::ENCRYPTED;
+        encryption(walker, inode);
+    }
+    if kind(walker, inode) {
+        flags |= InodeState::BAD;
+    }
+    if inode.is_dir() && inode.flags.contains(InodeFlags::INDEX) {
+        flags |= InodeState::INDEXED;
+    }
+    if raw.i_blocks_lo.get() == 0 && !attributes && (inode.is_dir() || inode.is_regular()) {
+        flags |= InodeState::EMPTY;
+    }
+    if inode.flags.contains(InodeFlags::INDEX) && !inode.is_dir() {
+        walker.bad_inode(Problem::HtreeNodir, ino, 0u64, 0u64);
+    }
+    if inode.flags.contains(InodeFlags::INDEX) && inode.is_dir() && !features.dir_index {
+        walker.bad_inode(Problem::HtreeSet, ino, 0u64, 0u64);
+    }
+    if inode.flags.contains(InodeFlags::INLINE_DATA) && features.inline_data && inode.is_dir() {
+        inline_dir(walker, inode);
+    }
+    maps::root(walker, inode, false);
+    Some(flags)
+}
+
+/// The encryption context, which says by which policy an inode is encrypted.
+fn encryption(walker: &mut Walker<'_>, inode: &Inode<'_>) {
+    let Some(context) = xattrs::encryption_context(inode) else {
+        // It may lie in the attribute block, which is not looked through for it.
+        if inode.file_acl == 0 {
+            walker.bad_inode(Problem::MissingEncryptionXattr, inode.ino, 0u64, 0u64);
+        }
+        return;
+    };
+    let length = match context.first() {
+        Some(1) => Some(CONTEXT_V1_LEN),
+        Some(2) => Some(CONTEXT_V2_LEN),
+        Some(_) => None,
+        None => Some(CONTEXT_V1_LEN),
+    };
+    if length.is_some_and(|length| length != context.len()) {
+        let expected = length.unwrap_or(0) as u64;
+        walker.bad_inode(Problem::CorruptEncryptionXattr, inode.ino, context.len() as u64, expected);
+        return;
+    }
+    // The nonce at the end is the file's own.
+    let policy = length.map_or(0, |length| crc32c(!0, &context[..length - NONCE_LEN]));
+    walker.out.policies.push((inode.ino, policy));
+}
+
+/// A directory whose entries lie in the inode.
+fn inline_dir(walker: &mut Walker<'_>, inode: &Inode<'_>) {
+    let Some(bytes) = xattrs::inline_bytes(inode, walker.check) else { return };
+    let length = bytes.len() as u64;
+    if length != inode.size {
+        walker.bad_inode(Problem::BadISize, inode.ino, inode.size, length);
+    }
+    if !length.is_multiple_of(4) || (length > INLINE_ROOM && length < INLINE_ROOM + ENTRY_MIN) {
+        walker.bad_inode(Problem::BadInlineDirSize, inode.ino, length, 0u64);
+    }
+    if walker.mode == Mode::Check {
+        walker.out.inline_dirs.push(InlineDir { ino: inode.ino, bytes });
+    }
+}
+
+/// The flags that say what `i_block` holds.
+fn map_flags(walker: &mut Walker<'_>, inode: &Inode<'_>) {
+    let (ino, features) = (inode.ino, &walker.check.features);
+    let known = inode.raw.i_links_count.get() != 0 || [1, 2, 8].contains(&ino);
+    let (extents, inline) = (inode.flags.contains(InodeFlags::EXTENTS), inode.flags.contains(InodeFlags::INLINE_DATA));
+    let special = !inode.is_regular() && !inode.is_dir() && !inode.is_symlink();
+    if extents && inline {
+        let problem = match () {
+            () if special => Problem::SpecialExtentsIdata,
+            () if inode.has_extent_header() => Problem::ClearInlineDataForExtent,
+            () if xattrs::has_inline_data(inode, walker.check) => Problem::ClearExtentForInlineData,
+            () if could_be_pointers(walker.check, inode) => Problem::ClearExtentInlineDataFlags,
+            () => Problem::ClearExtentInlineDataInode,
+        };
+        walker.bad_inode(problem, ino, 0u64, 0u64);
+    }
+    if inline && known {
+        let there = xattrs::has_inline_data(inode, walker.check);
+        if features.inline_data && !there {
+            walker.bad_inode(Problem::InlineDataNoAttr, ino, 0u64, 0u64);
+        } else if !features.inline_data {
+            if there {
+                walker.bad_inode(Problem::InlineDataFeature, ino, 0u64, 0u64);
+            }
+            walker.bad_inode(Problem::InlineDataSet, ino, 0u64, 0u64);
+        }
+    }
+    if extents && !features.extents && known {
+        if inode.has_extent_header() {
+            walker.bad_inode(Problem::ExtentFeature, ino, 0u64, 0u64);
+        }
+        walker.bad_inode(Problem::ExtentsSet, ino, 0u64, 0u64);
+    }
+    if features.extents && !extents && known && (inode.is_regular() || inode.is_dir()) && inode.has_extent_header() {
+        walker.bad_inode(Problem::UnsetExtentFl, ino, 0u64, 0u64);
+    }
+}
+
+/// The rules of inodes with a purpose. `None`: it is to be judged like any other; else whether it is in use.
+fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<bool> {
+    let check = walker.check;
+    let (ino, raw) = (inode.ino, &inode.raw);
+    let sb = check.sb.raw();
+    let mode = raw.i_mode.get();
+    let filled = raw.i_links_count.get() != 0
+        || raw.i_blocks_lo.get() != 0
+        || indirect::pointer(&raw.i_block, 0).unwrap_or(0) != 0;
+    let mut special = |in_use: bool, bad_mode, not_clear| {
+        if in_use {
+            if !inode.is_regular() {
+                walker.bad_inode(bad_mode, ino, mode, 0u64);
+            }
+            return Some(true);
+        }
+        if filled {
+            walker.bad_inode(not_clear, ino, 0u64, 0u64);
+        }
+        None
+    };
+    if ino == BAD_BLOCKS_INO {
+        return Some(true);
+    }
+    if ino == InodeNr::ROOT.0 {
+        if !inode.is_dir() {
+            walker.bad_inode(Problem::RootNoDir, ino, mode, 0u64);
+        }
+        if raw.i_dtime.get() != 0 && raw.i_links_count.get() != 0 {
+            walker.bad_inode(Problem::RootDtime, ino, raw.i_dtime.get(), 0u64);
+        }
+        return None;
+    }
+    if ino == InodeNr::JOURNAL.0 {
+        let in_use = sb.s_journal_inum.get() == ino;
+        return special(in_use, Problem::JournalBadMode, Problem::JournalInodeNotClear);
+    }
+    if quota {
+        let named = [sb.s_usr_quota_inum.get(), sb.s_grp_quota_inum.get(), sb.s_prj_quota_inum.get()].contains(&ino);
+        return special(check.features.quota && named, Problem::QuotaBadMode, Problem::QuotaInodeNotClear);
+    }
+    if ino == sb.s_orphan_file_inum.get() {
+        return special(check.features.orphan_file, Problem::OrphanFileBadMode, Problem::OrphanFileNotClear);
+    }
+    if ino >= check.geo.first_ino {
+        return None;
+    }
+    let bad = match ino {
+        BOOT_LOADER_INO => inode.is_dir(),
+        _ if ino == InodeNr::RESIZE.0 => mode != 0 && !inode.is_regular(),
+        _ => mode != 0,
+    };
+    if bad {
+        walker.bad_inode(Problem::ReservedBadMode, ino, mode, 0u64);
+    }
+    Some(true)
+}
+
+/// Fields that must be zero here.
+fn unused_fields(walker: &mut Walker<'_>, inode: &Inode<'_>) {
+    let check = walker.check;
+    let (ino, raw, features) = (inode.ino, &inode.raw, &check.features);
+    if raw.i_obso_faddr.get() != 0 {
+        walker.bad_inode(Problem::FaddrZero, ino, raw.i_obso_faddr.get(), 0u64);
+    }
+    if features.hurd {
+        let [frag, fragment_size] = raw.l_i_blocks_high.get().to_le_bytes();
+        if frag != 0 {
+            walker.bad_inode(Problem::FragZero, ino, frag, 0u64);
+        }
+        if fragment_size != 0 {
+            walker.bad_inode(Problem::FsizeZero, ino, fragment_size, 0u64);
+        }
+    } else {
+        if !check.geo.huge_file && raw.l_i_blocks_high.get() != 0 {
+            walker.bad_inode(Problem::BlocksHiZero, ino, raw.l_i_blocks_high.get(), 0u64);
+        }
+        if !check.geo.bit64 && raw.l_i_file_acl_high.get() != 0 {
+            walker.bad_inode(Problem::IFileAclHiZero, ino, raw.l_i_file_acl_high.get(), 0u64);
+        }
+    }
+    if inode.file_acl != 0 && !features.xattrs {
+        walker.bad_inode(Problem::FileAclZero, ino, inode.file_acl, 0u64);
+    }
+    if inode.file_acl != 0 && (inode.file_acl < check.geo.first_data_block || inode.file_acl >= check.geo.blocks_count)
+    {
+        walker.bad_inode(Problem::FileAclBad, ino, inode.file_acl, 0u64);
+    }
+    let few_blocks = u64::from(raw.i_blocks_lo.get()) < 1 << (29 - check.geo.block_bits);
+    if inode.is_dir() && raw.i_size_high.get() != 0 && !check.geo.large_dir && few_blocks {
+        walker.bad_inode(Problem::DirSizeHighZero, ino, raw.i_size_high.get(), 0u64);
+    }
+}
+
+/// What follows the first 128 bytes. Whether there are attributes.
+fn extra_space(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
+    let room = inode.bytes.len() - 128;
+    if room == 0 {
+        return false;
+    }
+    let mut extra = RawInodeExtra::new_zeroed();
+    let length = room.min(size_of::<RawInodeExtra>());
+    extra.as_mut_bytes()[..length].copy_from_slice(&inode.bytes[128..128 + length]);
+    let size = usize::from(extra.i_extra_isize.get());
+    if size != 0 && (size < 4 || size > room || !size.is_multiple_of(4)) {
+        walker.bad_inode(Problem::ExtraIsize, inode.ino, size as u64, room as u64);
+        return false;
+    }
+    if size + 4 >= room {
+        return false;
+    }
+    let area = &inode.bytes[128 + size..];
+    let attributes = xattrs::has_magic(area);
+    if attributes {
+        xattrs::in_inode(walker, inode.ino, area);
+    }
+    // Each field exists only if the extra size covers it.
+    let old =
+        |seconds: u32, word: u32, end: usize| end <= size && seconds >> 31 != 0 && word & EPOCH_MASK == EPOCH_MASK;
+    let raw = &inode.raw;
+    if old(raw.i_ctime.get(), extra.i_ctime_extra.get(), 8)
+        || old(raw.i_mtime.get(), extra.i_mtime_extra.get(), 12)
+        || old(raw.i_atime.get(), extra.i_atime_extra.get(), 16)
+        || old(extra.i_crtime.get(), extra.i_crtime_extra.get(), 24)
+    {
+        walker.bad_inode(Problem::EaTimeOutOfRange, inode.ino, 0u64, 0u64);
+    }
+    attributes
+}
+
+/// The rules of the kinds. Whether the inode's fields contradict its kind.
+fn kind(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
+    let (ino, raw) = (inode.ino, &inode.raw);
+    let extents = inode.flags.contains(InodeFlags::EXTENTS);
+    if walker.check.features.extents && extents && inode.is_symlink() && !inode.has_map() {
+        walker.bad_inode(Problem::FastSymlinkExtentFl, ino, 0u64, 0u64);
+    }
+    let frozen = inode.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+    let bad_special = match inode.kind {
+        Some(FileType::Directory | FileType::Regular) => return false,
+        Some(FileType::Symlink) => {
+            let valid = symlink(walker, inode);
+            if valid == Some(false) {
+                walker.bad_inode(Problem::InvalidSymlink, ino, inode.size, 0u64);
+                return true;
+            }
+            if frozen && valid == Some(true) {
+                walker.bad_inode(Problem::SetImmutable, ino, 0u64, 0u64);
+            }
+            return false;
+        }
+        None => {
+            peeks::maybe_directory(walker, inode);
+            walker.bad_inode(Problem::BadMode, ino, raw.i_mode.get(), 0u64);
+            return true;
+        }
+        Some(FileType::CharDevice) => Problem::BadCharDev,
+        Some(FileType::BlockDevice) => Problem::BadBlockDev,
+        Some(FileType::Fifo) => Problem::BadFifo,
+        Some(FileType::Socket) => Problem::BadSocket,
+    };
+    peeks::maybe_directory(walker, inode);
+    let mapped = inode.flags.intersects(InodeFlags::INDEX | InodeFlags::EXTENTS);
+    let blocks = frozen && (4..indirect::SLOTS).any(|slot| indirect::pointer(&raw.i_block, slot) != Some(0));
+    if mapped || blocks {
+        walker.bad_inode(bad_special, ino, 0u64, 0u64);
+        return true;
+    }
+    if inode.flags.contains(InodeFlags::INLINE_DATA) {
+        walker.bad_inode(Problem::SpecialExtentsIdata, ino, 0u64, 0u64);
+    }
+    if frozen {
+        walker.bad_inode(Problem::SetImmutable, ino, 0u64, 0u64);
+    }
+    if inode.size != 0 {
+        walker.bad_inode(Problem::SetNonzsize, ino, inode.size, 0u64);
+    }
+    false
+}
+
+/// Whether a symlink's target is what its size says. `None`: its block has to be read first.
+fn symlink(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<bool> {
+    if inode.raw.i_size_high.get() != 0 || inode.size == 0 || inode.flags.contains(InodeFlags::INDEX) {
+        return Some(false);
+    }
+    if inode.flags.contains(InodeFlags::INLINE_DATA) {
+        let length = xattrs::inline_length(inode, walker.check);
+        return Some(!inode.flags.contains(InodeFlags::EXTENTS) && length == Some(inode.size));
+    }
+    if inode.is_short_symlink() {
+        return Some(
+            !inode.flags.contains(InodeFlags::EXTENTS)
+                && peeks::target_fits(&inode.raw.i_block, inode.size, inode.flags.contains(InodeFlags::ENCRYPT)),
+        );
+    }
+    let block = if inode.flags.contains(InodeFlags::EXTENTS) {
+        let root = NodeRef::parse(&inode.raw.i_block, 0).ok().filter(|root| root.depth() == 0 && root.len() == 1);
+        let extent = root.and_then(|root| root.extent(0)).filter(|extent| extent.lblk.0 == 0 && extent.len == 1);
+        extent.map(|extent| extent.pblk.0)
+    } else {
+        let alone = (1..indirect::SLOTS).all(|slot| indirect::pointer(&inode.raw.i_block, slot) == Some(0));
+        indirect::pointer(&inode.raw.i_block, 0).filter(|_| alone).map(u64::from)
+    };
+    let Some(block) =
+        block.filter(|block| *block >= walker.check.geo.first_data_block && *block < walker.check.geo.blocks_count)
+    else {
+        return Some(false);
+    };
+    peeks::target(walker, inode, block);
+    None
+}
+
+/// Judges size and block count, when the whole map is known, and records a directory.
+pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
+    let check = walker.check;
+    if walker.mode == Mode::Owners {
+        return;
+    }
+    let geo = &check.geo;
+    let (ino, sums) = (tally.ino, tally.sums);
+    let flags = InodeFlags::from_bits_retain(tally.flags);
+    let kind = FileType::from_mode(tally.mode);
+    let is_dir = kind == Some(FileType::Directory);
+    let extents = check.features.extents && flags.contains(InodeFlags::EXTENTS);
+    let inline = flags.contains(InodeFlags::INLINE_DATA);
+    let orphan = check.orphans.contains(&ino);
+    if is_dir {
+        if sums.clusters == 0 && !inline {
+            walker.bad_inode(Problem::ZeroLengthDir, ino, 0u64, 0u64);
+        }
+        walker.out.dirs.push(Dir {
+            ino,
+            generation: tally.generation,
+            flags: tally.flags,
+            blocks: u32::try_from(sums.end).unwrap_or(u32::MAX),
+            extents,
+            partial: sums.partial,
+            parent: 0,
+            dotdot: 0,
+        });
+    }
+    if kind == Some(FileType::Regular) && tally.size >= LARGE_FILE_BYTES {
+        walker.out.large_files += 1;
+    }
+    if kind == Some(FileType::Regular) && sums.pointers + 1 >= 1 << (FILE_BLOCKS_LOG2 - geo.block_bits) {
+        walker.bad_inode(Problem::ToobigReg, ino, sums.pointers, 0u64);
+    }
+    if is_dir && flags.contains(InodeFlags::INDEX) && tally.size >> geo.block_bits > sums.end && !sums.partial {
+        let place = Place::Mapped { ino: InodeNr(ino), lblk: sums.end, block: BlockNr(0) };
+        walker.bad(Finding::new(Problem::UnexpectedHtreeBlock, place, tally.size, sums.end));
+    }
+    if sums.partial {
+        return;
+    }
+    let block_size = u64::from(geo.block_size);
+    let bad_size = if is_dir {
+        let blocks = tally.size >> geo.block_bits;
+        let spare = u64::from(check.sb.raw().s_prealloc_dir_blocks);
+        // Inline directories are judged with their attribute.
+        !inline && (!tally.size.is_multiple_of(block_size) || blocks > sums.end || blocks + spare < sums.end)
+    } else {
+        // A truncation that is under way has set the size already.
+        let beyond = sums.written_end > 0 && tally.size < (sums.written_end - 1) * block_size && !orphan;
+        let most = if extents { (1 << (32 + geo.block_bits)) - 1 } else { pointers_max(block_size) };
+        (beyond && !flags.contains(InodeFlags::VERITY)) || tally.size > most
+    };
+    if bad_size && kind != Some(FileType::Symlink) {
+        walker.bad_inode(Problem::BadISize, ino, tally.size, sums.end * block_size);
+    }
+    let huge = geo.huge_file && flags.contains(InodeFlags::HUGE_FILE);
+    let unit = if huge { 1 } else { block_size / 512 };
+    let expected = (sums.clusters << geo.cluster_bits) * unit;
+    if !check.features.hurd && !tally.outside_values && (expected != tally.blocks || (huge && tally.blocks >> 32 != 0))
+    {
+        walker.bad_inode(Problem::BadIBlocks, ino, tally.blocks, expected);
+    }
+    let mapped = geo.cluster_bits > 0 && (is_dir || kind == Some(FileType::Regular));
+    if mapped && sums.end > 0 && !extents && !inline && (ino == InodeNr::ROOT.0 || ino >= geo.first_ino) {
+        walker.bad_inode(Problem::NoBigallocBlockmapFiles, ino, 0u64, 0u64);
+    }
+}
+
+/// The largest size that pointers can map, in bytes.
+fn pointers_max(block_size: u64) -> u64 {
+    let pointers = block_size / 4;
+    (12 + pointers + pointers * pointers + pointers * pointers * pointers).saturating_mul(block_size)
+}

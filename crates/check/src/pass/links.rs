@@ -1,0 +1,78 @@
+//! Link counts, inodes without a name, and features that what was found needs.
+//!
+//! # Locking
+//! None.
+
+use extant_ondisk::InodeNr;
+use extant_ondisk::inode::LINK_MAX;
+
+use super::directories::Directories;
+use crate::context::{Check, InodeState, Kind};
+use crate::finding::{Finding, Place};
+use crate::problem::Problem;
+use crate::report::Sink;
+
+/// Compares the names of each inode with its link count.
+pub fn check(check: &Check, sink: &mut Sink) {
+    let raw = check.sb.raw();
+    let mut needs_nlink = 0u64;
+    for group in 0..check.geo.group_count {
+        for (ino, state) in check.inodes.of_group(group) {
+            let skipped = ino.0 == raw.s_prj_quota_inum.get()
+                || ino.0 == raw.s_orphan_file_inum.get()
+                || (ino.0 < check.geo.first_ino && ino != InodeNr::ROOT);
+            let value = state.has(InodeState::VALUE) && state.names() == 0;
+            if !state.has(InodeState::USED) || state.has(InodeState::UNCOUNTED) || skipped || value {
+                continue;
+            }
+            let place = Place::Inode(ino);
+            let (names, links) = (state.names(), u32::from(state.links()));
+            let is_dir = state.kind() == Kind::Directory;
+            if state.has(InodeState::ORPHAN) && links == 0 {
+                continue;
+            }
+            if names == 0 {
+                // The root has `.` and `..` of its own.
+                if state.has(InodeState::EMPTY) {
+                    sink.push(Finding::at(Problem::ZeroLenInode, place));
+                }
+                sink.push(Finding::at(Problem::UnattachedInode, place));
+                continue;
+            }
+            let mut expected = names;
+            if is_dir && names > u32::from(LINK_MAX) {
+                if !check.features.dir_nlink {
+                    needs_nlink = needs_nlink.max(names.into());
+                }
+                expected = 1;
+            }
+            if expected == links {
+                continue;
+            }
+            if is_dir && expected > 1 && links == 1 && state.has(InodeState::INDEXED) {
+                sink.push(Finding::new(Problem::DirOverflowRefCount, place, links, expected));
+            } else {
+                sink.push(Finding::new(Problem::BadRefCount, place, links, expected));
+            }
+        }
+        check.progress(4, group.into(), check.geo.group_count.into());
+    }
+    if needs_nlink > 0 {
+        sink.push(Finding::new(Problem::DirNlinkFeature, Place::Volume, needs_nlink, 0u64));
+    }
+}
+
+/// Reports features that are missing for what there is.
+pub fn features(check: &Check, large_files: u64, directories: &Directories, sink: &mut Sink) {
+    if large_files > 0 {
+        if !check.features.large_file {
+            sink.push(Finding::new(Problem::FeatureLargeFiles, Place::Volume, large_files, 0u64));
+        }
+        if check.sb.raw().s_rev_level.get() == 0 {
+            sink.push(Finding::new(Problem::FsRevLevel, Place::Volume, 0u64, 1u64));
+        }
+    }
+    if directories.large > 0 {
+        sink.push(Finding::new(Problem::FeatureLargeDirs, Place::Volume, directories.large, 0u64));
+    }
+}

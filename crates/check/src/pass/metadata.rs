@@ -1,0 +1,107 @@
+//! The file system's own blocks: superblocks, descriptors, bitmaps, inode tables. They are claimed first, so whoever
+//! else claims one claims it twice.
+//!
+//! # Locking
+//! None.
+
+use extant_block::BioFlags;
+use extant_ondisk::features::Incompat;
+use extant_ondisk::{BlockNr, GroupNr};
+
+use crate::claims::Bits;
+use crate::context::Check;
+use crate::finding::{Finding, Place};
+use crate::problem::Problem;
+use crate::report::Sink;
+
+const MMP_BYTES: usize = 1024;
+const MMP_MAGIC: u32 = 0x004d_4d50;
+
+/// Claims the metadata and reports what lies on top of other metadata. Returns it as merged ranges: first, end.
+pub fn claim(check: &Check, sink: &mut Sink) -> Vec<(u64, u64)> {
+    let geo = &check.geo;
+    // With clusters, pieces of several groups share one without harm, so conflicts are looked for by block.
+    let blocks = (geo.cluster_bits > 0).then(|| Bits::new(geo.blocks_count));
+    let bits = blocks.as_ref().unwrap_or(&check.claims.used);
+    let mut ranges = Vec::new();
+    let mut mark = |first: u64, count: u64| {
+        let end = first.saturating_add(count).min(geo.blocks_count);
+        if first >= end || first < geo.first_data_block {
+            return None;
+        }
+        ranges.push((first, end));
+        let mut conflict = None;
+        for block in first..end {
+            if bits.set(block) && conflict.is_none() {
+                conflict = Some(block);
+            }
+        }
+        conflict
+    };
+    for group in geo.groups() {
+        for (first, count) in geo.base_metadata(group).ranges() {
+            mark(first.0, count.into());
+        }
+    }
+    for (group, desc) in check.descs.iter().enumerate() {
+        let place = Place::Group(GroupNr(group as u32));
+        for (first, count, problem) in [
+            (desc.inode_table.0, u64::from(geo.inode_table_blocks), Problem::ItableConflict),
+            (desc.block_bitmap.0, 1, Problem::BbConflict),
+            (desc.inode_bitmap.0, 1, Problem::IbConflict),
+        ] {
+            if first == 0 {
+                continue;
+            }
+            if let Some(block) = mark(first, count) {
+                sink.push(Finding::new(problem, place, block, 0u64));
+            }
+        }
+    }
+    let mmp = check.sb.raw().s_mmp_block.get();
+    if check.sb.incompat().contains(Incompat::MMP) {
+        mark(mmp, 1);
+        if mmp <= geo.first_data_block || mmp >= geo.blocks_count {
+            sink.push(Finding::new(Problem::MmpInvalidBlk, Place::Volume, mmp, 0u64));
+        } else {
+            multi_mount(check, mmp, sink);
+        }
+    }
+    ranges.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (first, end) in ranges {
+        match merged.last_mut() {
+            Some(last) if first <= last.1 => last.1 = last.1.max(end),
+            _ => merged.push((first, end)),
+        }
+    }
+    if blocks.is_some() {
+        for (first, end) in &merged {
+            for cluster in check.clusters(*first, end - first) {
+                check.claims.used.set(cluster);
+            }
+        }
+    }
+    merged
+}
+
+/// The block of multi-mount protection (Linux: `struct mmp_struct`).
+fn multi_mount(check: &Check, block: u64, sink: &mut Sink) {
+    let mut bytes = vec![0; MMP_BYTES];
+    let at = block << check.geo.block_bits;
+    if check.device.read_at(at, &mut bytes, BioFlags::META).is_err() {
+        sink.push(Finding::new(Problem::Unreadable, Place::Blocks(BlockNr(block)), MMP_BYTES as u64, at));
+        return;
+    }
+    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let mut bad = |problem, found: u32, expected: u32| {
+        sink.push(Finding::new(problem, Place::Volume, found, expected));
+    };
+    if word(0) != MMP_MAGIC {
+        bad(Problem::MmpInvalidMagic, word(0), MMP_MAGIC);
+    }
+    let checksum = check.geo.seed.checksum(&bytes[..MMP_BYTES - 4]);
+    if check.geo.metadata_csum && word(MMP_BYTES - 4) != checksum {
+        bad(Problem::MmpCsumInvalid, word(MMP_BYTES - 4), checksum);
+    }
+}

@@ -1,0 +1,53 @@
+//! The passes: the rules, one file for each kind of structure, and their order.
+//!
+//! [`metadata`] (the file system's own blocks), [`orphans`] (what is to be deleted or truncated), [`inodes`] and
+//! [`maps`] (whose blocks are whose, twice if a block is claimed twice), [`xattrs`], [`peeks`] (symlinks' targets),
+//! [`directories`] and [`htree`], [`connectivity`], [`links`], [`bitmaps`].
+//!
+//! Every pass takes the findings of its threads together; nothing depends on the order in which they came.
+//!
+//! # Locking
+//! None of its own.
+
+mod bitmaps;
+mod connectivity;
+mod directories;
+mod entries;
+mod htree;
+mod inodes;
+mod links;
+mod maps;
+mod metadata;
+mod orphans;
+mod peeks;
+mod walk;
+mod xattrs;
+
+use std::sync::Arc;
+
+use crate::Options;
+use crate::context::Check;
+use crate::error::Result;
+use crate::report::{Sink, Totals};
+use crate::view::View;
+
+/// Runs every pass.
+pub fn run(view: View, options: &Options, mut sink: Sink) -> Result<(Totals, Sink)> {
+    let mut check = Check::new(view, options);
+    check.metadata = metadata::claim(&check, &mut sink);
+    check.orphans = orphans::listed(&check, &mut sink);
+    let check = Arc::new(check);
+    let walked = walk::walk(&check, walk::Mode::Check, &mut sink)?;
+    if check.claims.has_doubles() {
+        walk::walk(&check, walk::Mode::Owners, &mut sink)?;
+    }
+    let large_files = walked.large_files;
+    let mut directories = directories::check(&check, walked, &mut sink)?;
+    connectivity::check(&check, &mut directories, &mut sink);
+    links::check(&check, &mut sink);
+    links::features(&check, large_files, &directories, &mut sink);
+    let mut totals = bitmaps::check(&check, &mut sink)?;
+    orphans::file(&check, &mut sink);
+    (totals.reads, totals.read_bytes) = check.reads();
+    Ok((totals, sink))
+}

@@ -1,0 +1,375 @@
+//! The walk over all inodes and their maps, in waves: tables, then the blocks of maps level by level, then attribute
+//! blocks and what has to be looked at of files' contents.
+//!
+//! Main types: [`Mode`] (a check, or the search for the owners of blocks that are claimed twice), [`Out`] (what a
+//! thread brings back), [`Tally`] (what is known of an inode whose map has blocks of its own), [`Node`] (a block of a
+//! map that is to be read), [`Walked`] (what the passes after it need).
+//!
+//! # Locking
+//! None of its own.
+
+use std::sync::Arc;
+
+use extant_ondisk::{BlockNr, InodeNr};
+
+use super::{inodes, maps, peeks, xattrs};
+use crate::context::{Check, inodes_read};
+use crate::error::Result;
+use crate::finding::{Finding, Place};
+use crate::problem::Problem;
+use crate::report::Sink;
+use crate::scan::{self, Output, RUN_BYTES, Run};
+
+/// What a walk is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Every rule; blocks are claimed.
+    Check,
+    /// Who claims what was claimed twice.
+    Owners,
+}
+
+/// A block of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Node {
+    pub block: u64,
+    pub ino: u32,
+    /// The first logical block below it, and the end of what may be there.
+    pub first: u64,
+    pub end: u64,
+    /// Of an extent tree the depth, of a block of pointers the level (1: points to data).
+    pub level: u8,
+    pub pointers: bool,
+    /// The index of its inode's tally.
+    pub tally: u32,
+    /// How many times the map leads here.
+    pub times: u64,
+}
+
+/// What an inode's map comes to so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Clusters.
+    pub clusters: u64,
+    /// One past the last logical block.
+    pub end: u64,
+    /// One past the last logical block that is written.
+    pub written_end: u64,
+    /// Pointers to data, each as often as the map leads to it.
+    pub pointers: u64,
+    /// Part of the map is not known: a block of it is somebody else's, too, and was descended for that one.
+    pub partial: bool,
+}
+
+impl Sums {
+    pub fn add(&mut self, other: Sums) {
+        self.clusters += other.clusters;
+        self.pointers = self.pointers.saturating_add(other.pointers);
+        self.end = self.end.max(other.end);
+        self.written_end = self.written_end.max(other.written_end);
+        self.partial |= other.partial;
+    }
+}
+
+/// An inode and what its map comes to.
+#[derive(Clone, Copy, Debug)]
+pub struct Tally {
+    pub ino: u32,
+    pub generation: u32,
+    pub mode: u16,
+    pub flags: u32,
+    pub size: u64,
+    /// As stored: sectors, or blocks with the flag huge_file.
+    pub blocks: u64,
+    pub size_high: bool,
+    /// Values of attributes in inodes count, too, and are not known here.
+    pub outside_values: bool,
+    pub sums: Sums,
+}
+
+/// A run of an inode in a file system with clusters, whose count needs the neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Piece {
+    pub tally: u32,
+    pub lblk: u64,
+    pub block: u64,
+    pub blocks: u64,
+}
+
+/// Blocks of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirRun {
+    pub block: u64,
+    pub ino: u32,
+    pub lblk: u32,
+    pub blocks: u32,
+}
+
+/// A directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dir {
+    pub ino: u32,
+    pub generation: u32,
+    pub flags: u32,
+    /// One past its last logical block.
+    pub blocks: u32,
+    pub extents: bool,
+    pub partial: bool,
+    /// 0 until a name is found.
+    pub parent: u32,
+    /// What `..` says; 0: nothing.
+    pub dotdot: u32,
+}
+
+/// A directory whose entries lie in its inode.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InlineDir {
+    pub ino: u32,
+    /// The 60 bytes of `i_block` and what follows in an attribute.
+    pub bytes: Vec<u8>,
+}
+
+/// An inode that refers to an attribute block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AttributeRef {
+    pub block: u64,
+    pub ino: u32,
+}
+
+/// An attribute whose value lies in an inode of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ValueRef {
+    pub value: u32,
+    pub ino: u32,
+    pub size: u64,
+}
+
+/// An inode that holds a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ValueInode {
+    pub ino: u32,
+    pub size: u64,
+    /// Attributes that refer to it, as stored.
+    pub references: u64,
+    /// One of Lustre's, which stores no count.
+    pub uncounted: bool,
+}
+
+/// What a thread brings back.
+#[derive(Default)]
+pub struct Out {
+    pub sink: Sink,
+    pub nodes: Vec<Node>,
+    pub tallies: Vec<Tally>,
+    pub sums: Vec<(u32, Sums)>,
+    pub pieces: Vec<Piece>,
+    pub dir_runs: Vec<DirRun>,
+    pub dirs: Vec<Dir>,
+    pub inline_dirs: Vec<InlineDir>,
+    pub attributes: Vec<AttributeRef>,
+    pub value_refs: Vec<ValueRef>,
+    pub values: Vec<ValueInode>,
+    /// Encrypted inodes and what their policies hash to.
+    pub policies: Vec<(u32, u32)>,
+    pub peeks: Vec<peeks::Peek>,
+    pub owners: Sink,
+    pub large_files: u64,
+    /// How many blocks of maps were asked for.
+    pub descents: u64,
+}
+
+impl Output for Out {
+    fn sink(&mut self) -> &mut Sink {
+        &mut self.sink
+    }
+}
+
+/// What the passes after the walk need.
+#[derive(Default)]
+pub struct Walked {
+    pub dir_runs: Vec<DirRun>,
+    pub dirs: Vec<Dir>,
+    pub inline_dirs: Vec<InlineDir>,
+    pub large_files: u64,
+}
+
+/// Nodes that a thread collects before it drops those that lead to a block twice.
+pub const NODES_BEFORE_DEDUP: usize = 1 << 16;
+
+/// One thread's part of a walk.
+pub struct Walker<'a> {
+    pub check: &'a Check,
+    pub mode: Mode,
+    pub out: &'a mut Out,
+}
+
+impl Walker<'_> {
+    /// Takes a finding, but not a second time when owners are looked for.
+    pub fn bad(&mut self, finding: Finding) {
+        if self.mode == Mode::Check {
+            self.out.sink.push(finding);
+        }
+    }
+
+    /// A finding about an inode.
+    pub fn bad_inode(&mut self, problem: Problem, ino: u32, found: impl Into<u64>, expected: impl Into<u64>) {
+        self.bad(Finding::new(problem, Place::Inode(InodeNr(ino)), found, expected));
+    }
+
+    /// Claims blocks for an inode, or reports it as an owner.
+    pub fn claim(&mut self, ino: u32, lblk: u64, first: u64, blocks: u64) {
+        let clusters = self.check.clusters(first, blocks);
+        if self.mode == Mode::Check {
+            return self.check.claims.claim(clusters);
+        }
+        if !self.check.claims.double.any(clusters.clone()) {
+            return;
+        }
+        let bits = self.check.geo.cluster_bits;
+        for cluster in clusters.filter(|cluster| self.check.claims.double.test(*cluster)) {
+            let block = (cluster << bits).max(first);
+            let place = Place::Mapped { ino: InodeNr(ino), lblk: lblk + (block - first), block: BlockNr(block) };
+            self.out.owners.push(Finding::at(Problem::DupBlock, place));
+        }
+    }
+
+    /// Asks for a block of a map, which has been claimed.
+    pub fn descend(&mut self, node: Node) {
+        self.out.nodes.push(node);
+        self.out.descents += 1;
+        if self.out.nodes.len() >= 2 * NODES_BEFORE_DEDUP {
+            dedup(&mut self.out.nodes, &mut self.out.sums);
+        }
+    }
+}
+
+/// Keeps one pointer to each block, the smallest. The inodes of the others are known only in part.
+fn dedup(nodes: &mut Vec<Node>, sums: &mut Vec<(u32, Sums)>) {
+    nodes.sort_unstable();
+    nodes.dedup_by(|node, kept| {
+        let same = node.block == kept.block;
+        if same {
+            if node.tally == kept.tally {
+                kept.times = kept.times.saturating_add(node.times);
+            }
+            let partial = (node.tally, Sums { partial: true, ..Sums::default() });
+            if sums.last() != Some(&partial) {
+                sums.push(partial);
+            }
+        }
+        same
+    });
+}
+
+/// Walks everything.
+pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
+    if mode == Mode::Owners {
+        check.claims.descended.clear();
+    }
+    let outs = scan::wave(check, table_runs(check), move |check, run, data, out| {
+        inodes::table(&mut Walker { check, mode, out }, run, data);
+    })?;
+    let mut all = Out::default();
+    for out in outs {
+        take(&mut all, out, true);
+    }
+    loop {
+        let mut nodes = std::mem::take(&mut all.nodes);
+        dedup(&mut nodes, &mut all.sums);
+        nodes.retain(|node| {
+            let again = check.claims.descended.set(node.block);
+            if again {
+                all.sums.push((node.tally, Sums { partial: true, ..Sums::default() }));
+            }
+            !again
+        });
+        apply(&mut all);
+        if nodes.is_empty() {
+            break;
+        }
+        let runs = scan::runs(&nodes, check.geo.block_bits, |node| (node.block, 1));
+        let nodes = Arc::new(nodes);
+        let tallies = Arc::new(std::mem::take(&mut all.tallies));
+        let (level, known) = (nodes.clone(), tallies.clone());
+        let outs = scan::wave(check, runs, move |check, run, data, out| {
+            let size = check.geo.block_size as usize;
+            for node in &level[run.items.0..run.items.1] {
+                let at = (node.block - run.first) as usize * size;
+                let Some(tally) = known.get(node.tally as usize) else { continue };
+                maps::node(&mut Walker { check, mode, out }, tally, node, &data[at..at + size]);
+            }
+        })?;
+        all.tallies = Arc::try_unwrap(tallies).unwrap_or_else(|shared| shared.to_vec());
+        for out in outs {
+            take(&mut all, out, false);
+        }
+    }
+    let tallies = std::mem::take(&mut all.tallies);
+    let mut pieces = std::mem::take(&mut all.pieces);
+    pieces.sort_unstable();
+    let mut walker = Walker { check, mode, out: &mut all };
+    for (index, mut tally) in tallies.into_iter().enumerate() {
+        let from = pieces.partition_point(|piece| (piece.tally as usize) < index);
+        let to = pieces.partition_point(|piece| piece.tally as usize <= index);
+        maps::count_pieces(&mut walker, &mut tally, &pieces[from..to]);
+        inodes::finish(&mut walker, &tally);
+    }
+    xattrs::blocks(check, mode, &mut all)?;
+    if mode == Mode::Check {
+        peeks::check(check, &mut all)?;
+        xattrs::values(check, &mut all);
+        all.policies.sort_unstable();
+        check.learn_policies(std::mem::take(&mut all.policies));
+        sink.merge(all.sink);
+    } else {
+        sink.merge(all.owners);
+    }
+    Ok(Walked { dir_runs: all.dir_runs, dirs: all.dirs, inline_dirs: all.inline_dirs, large_files: all.large_files })
+}
+
+/// The inode tables, as far as they have been used.
+fn table_runs(check: &Check) -> Vec<Run> {
+    let geo = &check.geo;
+    let most = (RUN_BYTES >> geo.block_bits).max(1);
+    let mut runs = Vec::new();
+    for (group, desc) in check.descs.iter().enumerate() {
+        let blocks = u64::from(inodes_read(geo, desc).div_ceil(geo.inodes_per_block()));
+        let mut at = 0;
+        while at < blocks {
+            let count = most.min(blocks - at);
+            // The items say which group it is and how far in its table the run begins.
+            runs.push(Run { first: desc.inode_table.0 + at, blocks: count, items: (group, at as usize) });
+            at += count;
+        }
+    }
+    runs
+}
+
+/// Takes what a thread brought. `fresh`: its nodes and sums name its own tallies, which come behind those there are.
+fn take(all: &mut Out, out: Out, fresh: bool) {
+    let base = if fresh { all.tallies.len() as u32 } else { 0 };
+    all.sink.merge(out.sink);
+    all.owners.merge(out.owners);
+    all.tallies.extend(out.tallies);
+    all.nodes.extend(out.nodes.into_iter().map(|node| Node { tally: node.tally + base, ..node }));
+    all.sums.extend(out.sums.into_iter().map(|(tally, sums)| (tally + base, sums)));
+    all.pieces.extend(out.pieces.into_iter().map(|piece| Piece { tally: piece.tally + base, ..piece }));
+    all.dir_runs.extend(out.dir_runs);
+    all.dirs.extend(out.dirs);
+    all.inline_dirs.extend(out.inline_dirs);
+    all.attributes.extend(out.attributes);
+    all.value_refs.extend(out.value_refs);
+    all.values.extend(out.values);
+    all.policies.extend(out.policies);
+    all.peeks.extend(out.peeks);
+    all.large_files += out.large_files;
+}
+
+/// Adds what was counted to the tallies.
+fn apply(all: &mut Out) {
+    for (tally, sums) in all.sums.drain(..) {
+        if let Some(tally) = all.tallies.get_mut(tally as usize) {
+            tally.sums.add(sums);
+        }
+    }
+}

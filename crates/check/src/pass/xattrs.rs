@@ -1,0 +1,346 @@
+//! The rules of extended attributes, in inodes and in blocks of their own.
+//!
+//! Entries are read leniently: each problem is reported, and what can still be read is.
+//!
+//! # Locking
+//! None.
+
+use std::sync::Arc;
+
+use extant_ondisk::xattr::{MAGIC, block_checksum, entry_hash, entry_hash_signed};
+use extant_ondisk::{BlockNr, InodeNr};
+
+use super::inodes::Inode;
+use super::walk::{AttributeRef, Mode, Out, ValueRef, Walker};
+use crate::context::{Check, InodeState};
+use crate::error::Result;
+use crate::finding::{Finding, Place};
+use crate::problem::Problem;
+use crate::scan;
+
+const HEADER_LEN: usize = 32;
+const ENTRY_LEN: usize = 16;
+const VALUE_MAX: u64 = 1 << 24;
+/// `system.data`, which holds inline data.
+const INDEX_SYSTEM: u8 = 7;
+/// The context of an encrypted file.
+const INDEX_ENCRYPTION: u8 = 9;
+const INLINE_ROOM: u64 = 60;
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+}
+
+fn pad4(length: usize) -> usize {
+    (length + 3) & !3
+}
+
+/// Whether an inode's area has attributes.
+pub fn has_magic(area: &[u8]) -> bool {
+    word(area, 0) == Some(MAGIC)
+}
+
+/// An entry as it lies in the bytes.
+struct Entry<'a> {
+    at: usize,
+    name: &'a [u8],
+    name_len: usize,
+    index: u8,
+    value_offset: usize,
+    value_ino: u32,
+    value_size: u32,
+    hash: u32,
+}
+
+fn entry(bytes: &[u8], at: usize) -> Option<Entry<'_>> {
+    let head = bytes.get(at..at + ENTRY_LEN)?;
+    let name_len = usize::from(head[0]);
+    let from = at + ENTRY_LEN;
+    Some(Entry {
+        at,
+        name: &bytes[from..(from + name_len).min(bytes.len())],
+        name_len,
+        index: head[1],
+        value_offset: usize::from(u16::from_le_bytes([head[2], head[3]])),
+        value_ino: word(head, 4)?,
+        value_size: word(head, 8)?,
+        hash: word(head, 12)?,
+    })
+}
+
+impl Entry<'_> {
+    fn end(&self) -> usize {
+        self.at + pad4(ENTRY_LEN + self.name_len)
+    }
+
+    /// What the hash should be, unless it is right.
+    fn wrong_hash(&self, value: &[u8]) -> Option<u32> {
+        let hash = entry_hash(self.name, value);
+        (self.hash != hash && self.hash != entry_hash_signed(self.name, value)).then_some(hash)
+    }
+}
+
+/// Whether any two of these ranges overlap, or one ends behind `end`.
+fn overlap(mut parts: Vec<(usize, usize)>, end: usize) -> bool {
+    parts.sort_unstable();
+    parts.windows(2).any(|pair| pair[1].0 < pair[0].1) || parts.iter().any(|part| part.1 > end)
+}
+
+/// The area of attributes in an inode, if it has one.
+fn area<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
+    let bytes = inode.bytes;
+    let extra = usize::from(u16::from_le_bytes([*bytes.get(128)?, *bytes.get(129)?]));
+    bytes.get(128 + extra..).filter(|area| has_magic(area))
+}
+
+fn entries(area: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+    let mut at = 4;
+    std::iter::from_fn(move || {
+        if word(area, at).is_none_or(|first| first == 0) {
+            return None;
+        }
+        let entry = entry(area, at)?;
+        at = entry.end();
+        Some(entry)
+    })
+}
+
+/// The length of an inode's inline data; `None`: it has none.
+pub fn inline_length(inode: &Inode<'_>, check: &Check) -> Option<u64> {
+    if check.geo.inode_size <= 128 {
+        return None;
+    }
+    let area = area(inode)?;
+    let data = entries(area).find(|entry| entry.index == INDEX_SYSTEM && entry.name == b"data")?;
+    Some(INLINE_ROOM + u64::from(data.value_size))
+}
+
+/// An inode's inline data: the bytes of `i_block`, then those of the attribute.
+pub fn inline_bytes(inode: &Inode<'_>, check: &Check) -> Option<Vec<u8>> {
+    if check.geo.inode_size <= 128 {
+        return None;
+    }
+    let area = area(inode)?;
+    let data = entries(area).find(|entry| entry.index == INDEX_SYSTEM && entry.name == b"data")?;
+    let from = 4 + data.value_offset;
+    let rest = area.get(from..from.checked_add(data.value_size as usize)?)?;
+    Some([&inode.raw.i_block[..], rest].concat())
+}
+
+/// Whether an inode has inline data.
+pub fn has_inline_data(inode: &Inode<'_>, check: &Check) -> bool {
+    inline_length(inode, check).is_some()
+}
+
+/// Whether values of an inode's attributes lie in other inodes.
+pub fn has_outside_values(inode: &Inode<'_>) -> bool {
+    area(inode).is_some_and(|area| entries(area).any(|entry| entry.value_ino != 0))
+}
+
+/// Looks at the attributes in an inode. `area` begins with the magic.
+pub fn in_inode(walker: &mut Walker<'_>, ino: u32, area: &[u8]) {
+    if walker.mode == Mode::Owners {
+        return;
+    }
+    let mut remain = area.len() - 4;
+    let mut parts = vec![(0, 4)];
+    let mut at = 4;
+    // Where parts overlap, a wrong hash is only what comes of it.
+    let mut hash = None;
+    while remain >= ENTRY_LEN && word(area, at).is_some_and(|first| first != 0) {
+        let Some(entry) = entry(area, at) else { break };
+        parts.push((at, entry.end()));
+        remain -= ENTRY_LEN;
+        if pad4(entry.name_len) > remain {
+            return walker.bad_inode(Problem::AttrNameLen, ino, entry.name_len as u64, 0u64);
+        }
+        remain -= pad4(entry.name_len);
+        if entry.value_ino == 0 {
+            let size = entry.value_size as usize;
+            if size > remain {
+                return walker.bad_inode(Problem::AttrValueSize, ino, size as u64, 0u64);
+            }
+            remain -= size;
+            let from = 4 + entry.value_offset;
+            let Some(value) = area.get(from..from + size) else {
+                return walker.bad_inode(Problem::InodeEaAllocCollision, ino, 0u64, 0u64);
+            };
+            if size != 0 {
+                parts.push((from, from + pad4(size)));
+            }
+            if let Some(expected) = entry.wrong_hash(value).filter(|_| entry.hash != 0) {
+                hash = hash.or(Some((entry.hash, expected)));
+            }
+        } else {
+            outside(walker, ino, &entry);
+        }
+        at = entry.end();
+    }
+    parts.push((at, at + 4));
+    if overlap(parts, area.len()) {
+        walker.bad_inode(Problem::InodeEaAllocCollision, ino, 0u64, 0u64);
+    } else if let Some((found, expected)) = hash {
+        walker.bad_inode(Problem::AttrHash, ino, found, expected);
+    }
+}
+
+/// A value in an inode of its own.
+fn outside(walker: &mut Walker<'_>, ino: u32, entry: &Entry<'_>) {
+    let check = walker.check;
+    if !check.features.ea_inode {
+        walker.bad_inode(Problem::EaInodeFeature, ino, entry.value_ino, 0u64);
+    }
+    if entry.value_ino < check.geo.first_ino || entry.value_ino > check.geo.inodes_count {
+        walker.bad_inode(Problem::AttrValueEaInode, ino, entry.value_ino, 0u64);
+    } else if entry.value_size == 0 {
+        walker.bad_inode(Problem::AttrValueSize, ino, 0u64, 0u64);
+    } else {
+        let (value, size) = (entry.value_ino, entry.value_size.into());
+        walker.out.value_refs.push(ValueRef { value, ino, size });
+    }
+}
+
+/// Compares the inodes that hold values with the attributes that refer to them. One that none refers to counts as any
+/// file from now on.
+pub fn values(check: &Check, all: &mut Out) {
+    all.values.sort_unstable();
+    all.value_refs.sort_unstable();
+    let mut bad = |problem, ino: u32, found: u64, expected: u64| {
+        all.sink.push(Finding::new(problem, Place::Inode(InodeNr(ino)), found, expected));
+    };
+    for one in &all.value_refs {
+        let value = all.values.binary_search_by_key(&one.value, |value| value.ino).map(|at| all.values[at]);
+        match value {
+            Err(_) => {
+                bad(Problem::AttrSetEaInodeFl, one.ino, one.value.into(), 0);
+                bad(Problem::AttrNoEaInodeFl, one.ino, one.value.into(), 0);
+            }
+            Ok(value) if value.size != one.size => bad(Problem::AttrValueSize, one.ino, one.size, value.size),
+            Ok(_) => {}
+        }
+    }
+    for value in &all.values {
+        let from = all.value_refs.partition_point(|one| one.value < value.ino);
+        let to = all.value_refs.partition_point(|one| one.value <= value.ino);
+        let count = (to - from) as u64;
+        if count == 0 {
+            check.inodes.clear(InodeNr(value.ino), InodeState::VALUE);
+            bad(Problem::EaInodeSpuriousFlag, value.ino, 0, 0);
+        } else if count != value.references && !value.uncounted {
+            bad(Problem::EaInodeRefCount, value.ino, value.references, count);
+        }
+    }
+}
+
+/// The encryption context in an inode.
+pub fn encryption_context<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
+    if inode.bytes.len() <= 128 {
+        return None;
+    }
+    let area = area(inode)?;
+    let entry = entries(area).find(|entry| entry.index == INDEX_ENCRYPTION && entry.name == b"c")?;
+    let from = 4 + entry.value_offset;
+    area.get(from..from.checked_add(entry.value_size as usize)?)
+}
+
+/// Claims and reads the attribute blocks that inodes refer to.
+pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
+    let mut refs = std::mem::take(&mut all.attributes);
+    refs.sort_unstable();
+    let mut walker = Walker { check, mode, out: all };
+    if mode == Mode::Owners {
+        for AttributeRef { block, ino } in refs {
+            walker.claim(ino, 0, block, 1);
+        }
+        return Ok(());
+    }
+    // Each block once: the first inode, and how many there are.
+    let mut shared: Vec<(AttributeRef, u32)> = Vec::new();
+    for one in refs {
+        match shared.last_mut() {
+            Some((first, count)) if first.block == one.block => *count += 1,
+            _ => {
+                walker.claim(one.ino, 0, one.block, 1);
+                shared.push((one, 1));
+            }
+        }
+    }
+    let runs = scan::runs(&shared, check.geo.block_bits, |(first, _)| (first.block, 1));
+    if runs.is_empty() {
+        return Ok(());
+    }
+    let shared = Arc::new(shared);
+    let outs = scan::wave(check, runs, move |check, run, data, out: &mut Out| {
+        let size = check.geo.block_size as usize;
+        for (first, count) in &shared[run.items.0..run.items.1] {
+            let at = (first.block - run.first) as usize * size;
+            in_block(&mut Walker { check, mode: Mode::Check, out }, *first, *count, &data[at..at + size]);
+        }
+    })?;
+    for out in outs {
+        all.sink.merge(out.sink);
+        all.value_refs.extend(out.value_refs);
+    }
+    Ok(())
+}
+
+/// Looks at an attribute block that `count` inodes refer to.
+fn in_block(walker: &mut Walker<'_>, of: AttributeRef, count: u32, block: &[u8]) {
+    let place = Place::Attributes { ino: InodeNr(of.ino), block: BlockNr(of.block) };
+    let mut bad =
+        |problem, found: u32, expected: u32| walker.out.sink.push(Finding::new(problem, place, found, expected));
+    let field = |at: usize| word(block, at).unwrap_or(0);
+    if field(0) != MAGIC {
+        return bad(Problem::BadEaBlock, field(0), MAGIC);
+    }
+    if field(8) != 1 {
+        bad(Problem::EaMultiBlock, field(8), 1);
+    }
+    if field(4) != count {
+        bad(Problem::ExtattrRefcount, field(4), count);
+    }
+    let seed = walker.check.geo.seed.raw();
+    let checksum = block_checksum(seed, BlockNr(of.block), block);
+    if walker.check.geo.metadata_csum && field(16) != checksum {
+        bad(Problem::EaBlockOnlyCsumInvalid, field(16), checksum);
+    }
+    let mut parts = vec![(0, HEADER_LEN)];
+    let mut at = HEADER_LEN;
+    let mut values = Vec::new();
+    while word(block, at).is_some_and(|first| first != 0) {
+        let Some(entry) = entry(block, at) else {
+            return bad(Problem::EaAllocCollision, 0, 0);
+        };
+        parts.push((at, entry.end()));
+        if entry.index == 0 {
+            return bad(Problem::EaBadName, 0, 0);
+        }
+        if entry.value_ino == 0 {
+            let (from, size) = (entry.value_offset, entry.value_size as usize);
+            let value = block.get(from..from.saturating_add(size)).filter(|_| (size as u64) <= VALUE_MAX);
+            let Some(value) = value else {
+                return bad(Problem::EaBadValue, entry.value_size, 0);
+            };
+            if size != 0 {
+                parts.push((from, from + pad4(size)));
+            }
+            if let Some(expected) = entry.wrong_hash(value) {
+                bad(Problem::AttrHash, entry.hash, expected);
+            }
+        } else {
+            values.push(entry);
+        }
+        at = entry_end(block, at);
+    }
+    parts.push((at, at + 4));
+    if overlap(parts, block.len()) {
+        bad(Problem::EaAllocCollision, 0, 0);
+    }
+    for entry in values {
+        outside(walker, of.ino, &entry);
+    }
+}
+
+fn entry_end(bytes: &[u8], at: usize) -> usize {
+    entry(bytes, at).map_or(bytes.len(), |entry| entry.end())
+}

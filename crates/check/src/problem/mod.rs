@@ -1,0 +1,177 @@
+//! What can be wrong with a file system: one table for all problems.
+//!
+//! Main type: [`Problem`] (a number into the table; e2fsck's code, so that logs of both can be compared). The rows are
+//! in [`table`]: name, severity, what `-p` and `-y` will do one day, text. A text has no place in it; a
+//! [`Finding`](crate::Finding) adds that.
+//!
+//! # Locking
+//! None.
+
+mod table;
+
+use std::fmt;
+
+/// Something that can be wrong. The number is e2fsck's code (e2fsck/problem.h), or above 0xff0000.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Problem(u32);
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Worth changing, but nothing is lost or at risk: it does not make the file system damaged.
+    Advice,
+    /// Damage.
+    Damage,
+}
+
+/// What `extant fsck -p` will do about a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preen {
+    /// Repair it unasked.
+    Fix,
+    /// Leave it to a person.
+    Stop,
+}
+
+/// What `extant fsck -y` will do about a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repair {
+    /// Allocate what is missing.
+    Allocate,
+    /// Clear the field, the entry or the file.
+    Clear,
+    /// Clear a flag.
+    ClearFlag,
+    /// Make the directory one without index; it can be indexed again.
+    ClearIndex,
+    /// Clear the inode.
+    ClearInode,
+    /// Give the file a name in /lost+found.
+    Connect,
+    /// Create the directory.
+    Create,
+    /// Write the expected value.
+    Fix,
+    /// Nothing by itself: other repairs end it.
+    Nothing,
+    /// Make the file anew.
+    Recreate,
+    /// Move the bitmap or table.
+    Relocate,
+    /// Keep what can be kept of a directory block.
+    Salvage,
+    /// Split the entry.
+    Split,
+    /// Refuse to go on.
+    Stop,
+    /// Cut the file.
+    Truncate,
+    /// Remove the name.
+    Unlink,
+}
+
+/// A row of the table.
+#[derive(Debug)]
+struct Row {
+    code: u32,
+    name: &'static str,
+    severity: Severity,
+    preen: Preen,
+    repair: Repair,
+    text: &'static str,
+}
+
+impl Problem {
+    /// Every problem that this crate knows, by ascending code.
+    pub fn all() -> impl Iterator<Item = Problem> {
+        table::ROWS.iter().map(|row| Problem(row.code))
+    }
+
+    /// The problem of this code.
+    pub fn from_code(code: u32) -> Option<Problem> {
+        table::ROWS.binary_search_by_key(&code, |row| row.code).ok().map(|_| Problem(code))
+    }
+
+    /// The problem of this name.
+    pub fn from_name(name: &str) -> Option<Problem> {
+        table::ROWS.iter().find(|row| row.name == name).map(|row| Problem(row.code))
+    }
+
+    /// e2fsck's code.
+    pub fn code(self) -> u32 {
+        self.0
+    }
+
+    /// e2fsck's name, without its prefix.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// How bad it is.
+    pub fn severity(self) -> Severity {
+        self.row().severity
+    }
+
+    /// What `-p` will do.
+    pub fn preen(self) -> Preen {
+        self.row().preen
+    }
+
+    /// What `-y` will do.
+    pub fn repair(self) -> Repair {
+        self.row().repair
+    }
+
+    /// The text, with the placeholders `{found}`, `{expected}` (also as `:x` and `:o`), `{block}` and `{lblk}`.
+    pub fn text(self) -> &'static str {
+        self.row().text
+    }
+
+    fn row(self) -> &'static Row {
+        // Problems are only made from rows.
+        let at = table::ROWS.partition_point(|row| row.code < self.0);
+        &table::ROWS[at]
+    }
+}
+
+impl fmt::Debug for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_ascend_and_names_are_unique() {
+        assert!(table::ROWS.windows(2).all(|pair| pair[0].code < pair[1].code));
+        let mut names: Vec<_> = table::ROWS.iter().map(|row| row.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), table::ROWS.len());
+    }
+
+    #[test]
+    fn every_problem_is_found_by_its_code_and_name() {
+        for problem in Problem::all() {
+            assert_eq!(Problem::from_code(problem.code()), Some(problem));
+            assert_eq!(Problem::from_name(problem.name()), Some(problem));
+        }
+        assert_eq!(Problem::from_code(0x12_3456), None);
+    }
+
+    #[test]
+    fn texts_use_only_known_placeholders() {
+        let known = ["found", "expected", "found:x", "expected:x", "found:o", "block", "lblk"];
+        for problem in Problem::all() {
+            let mut rest = problem.text();
+            while let Some((_, after)) = rest.split_once('{') {
+                let (name, behind) = after.split_once('}').expect("a closing brace");
+                assert!(known.contains(&name), "{problem:?}: {{{name}}}");
+                rest = behind;
+            }
+        }
+    }
+}

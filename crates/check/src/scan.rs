@@ -1,0 +1,225 @@
+//! Waves: many places of the device, read with many requests in flight and decoded by all threads.
+//!
+//! Main types: [`Run`] (consecutive blocks that are read at once, and which items lie in them), [`Wave`] (the requests
+//! of one wave). [`runs`] merges sorted items over small gaps; [`wave`] reads and decodes.
+//!
+//! Memory: at most [`IN_FLIGHT`] runs of at most [`RUN_BYTES`].
+//!
+//! # Locking
+//! `check wave`: which runs are on their way and which have arrived. No device is called under it; a completion takes
+//! it to hand over a run.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_base::task;
+use extant_block::{AlignedBuf, Bio, BioData, BioFlags, Completion};
+use extant_ondisk::BlockNr;
+
+use crate::context::Check;
+use crate::error::{Error, Result};
+use crate::finding::{Finding, Place};
+use crate::problem::Problem;
+use crate::report::Sink;
+
+/// Requests in flight, the runs that wait to be decoded included.
+const IN_FLIGHT: usize = 32;
+/// The most bytes of a run.
+pub const RUN_BYTES: u64 = 256 << 10;
+/// Bytes that are read for nothing rather than asking twice.
+const GAP_BYTES: u64 = 16 << 10;
+
+static CLASS: LockClass = LockClass::new("check wave", 765);
+
+/// Consecutive blocks that are read at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first block.
+    pub first: u64,
+    /// How many.
+    pub blocks: u64,
+    /// The first item in it, and the one behind the last.
+    pub items: (usize, usize),
+}
+
+/// Merges items, which are sorted by `place` (first block, blocks), into runs.
+pub fn runs<T>(items: &[T], block_bits: u32, place: impl Fn(&T) -> (u64, u64)) -> Vec<Run> {
+    let (most, gap) = ((RUN_BYTES >> block_bits).max(1), GAP_BYTES >> block_bits);
+    let mut runs: Vec<Run> = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let (first, blocks) = place(item);
+        match runs.last_mut() {
+            Some(run) if first <= run.first + run.blocks + gap && first + blocks - run.first <= most => {
+                run.blocks = run.blocks.max(first + blocks - run.first);
+                run.items.1 = index + 1;
+            }
+            _ => runs.push(Run { first, blocks, items: (index, index + 1) }),
+        }
+    }
+    runs
+}
+
+/// What a thread takes with it from run to run, and hands over at the end.
+pub trait Output: Default + Send + 'static {
+    /// Where its findings go.
+    fn sink(&mut self) -> &mut Sink;
+}
+
+struct Arrived {
+    run: usize,
+    /// `None`: it could not be read.
+    data: Option<AlignedBuf>,
+}
+
+#[derive(Default)]
+struct State {
+    next: usize,
+    /// Submitted and not yet decoded.
+    open: usize,
+    arrived: VecDeque<Arrived>,
+}
+
+/// The requests of one wave.
+struct Wave {
+    runs: Vec<Run>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Wave {
+    /// The next thing to do: decode what has arrived, or submit another run.
+    fn next(&self) -> Option<Work> {
+        let mut state = self.state.lock();
+        loop {
+            if state.open < IN_FLIGHT && state.next < self.runs.len() {
+                let run = state.next;
+                state.next += 1;
+                state.open += 1;
+                return Some(Work::Submit(run));
+            }
+            if let Some(arrived) = state.arrived.pop_front() {
+                return Some(Work::Decode(arrived));
+            }
+            if state.open == 0 && state.next >= self.runs.len() {
+                return None;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn arrive(&self, arrived: Arrived) {
+        self.state.lock().arrived.push_back(arrived);
+        self.changed.notify_one();
+    }
+
+    fn decoded(&self) {
+        self.state.lock().open -= 1;
+        self.changed.notify_all();
+    }
+}
+
+enum Work {
+    Submit(usize),
+    Decode(Arrived),
+}
+
+/// Reads all runs and has `decode` look at each. The order is not fixed, so what the outputs hold must not depend on
+/// it; the outputs come back one per thread.
+pub fn wave<O: Output>(
+    check: &Arc<Check>,
+    runs: Vec<Run>,
+    decode: impl Fn(&Check, &Run, &[u8], &mut O) + Send + Sync + 'static,
+) -> Result<Vec<O>> {
+    let threads = check.threads.min(runs.len()).max(1);
+    let wave = Arc::new(Wave { runs, state: Mutex::new(&CLASS, State::default()), changed: Condvar::new() });
+    let decode = Arc::new(decode);
+    let mut handles = Vec::new();
+    for _ in 1..threads {
+        let (check, wave, decode) = (check.clone(), wave.clone(), decode.clone());
+        let handle = task::spawn("extant-check", move || work(&check, &wave, &*decode));
+        handles.push(handle.map_err(|e| Error::Thread(e.to_string()))?);
+    }
+    let mut outputs = vec![work(check, &wave, &*decode)];
+    for handle in handles {
+        outputs.push(handle.join().map_err(|_| Error::Thread("a thread has panicked".into()))?);
+    }
+    Ok(outputs)
+}
+
+fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &Run, &[u8], &mut O) + ?Sized)) -> O {
+    let mut output = O::default();
+    let bits = check.geo.block_bits;
+    while let Some(work) = wave.next() {
+        match work {
+            Work::Submit(index) => {
+                let run = wave.runs[index];
+                let bytes = (run.blocks << bits) as usize;
+                check.count_read(bytes as u64);
+                let wave = wave.clone();
+                let end_io = move |done: Completion| {
+                    let data = match (done.result, done.data) {
+                        (Ok(()), BioData::Read(data)) => Some(data),
+                        _ => None,
+                    };
+                    wave.arrive(Arrived { run: index, data });
+                };
+                let buffer = AlignedBuf::zeroed(bytes);
+                check.device.submit(Bio::read(run.first << bits, buffer, BioFlags::META, Box::new(end_io)));
+            }
+            Work::Decode(arrived) => {
+                let run = wave.runs[arrived.run];
+                match arrived.data {
+                    Some(data) => decode(check, &run, &data, &mut output),
+                    None => piecewise(check, &run, decode, &mut output),
+                }
+                wave.decoded();
+            }
+        }
+    }
+    output
+}
+
+/// Reads a run that failed block by block: what can be read is decoded, with zeros for the rest, which is reported.
+fn piecewise<O: Output>(
+    check: &Check,
+    run: &Run,
+    decode: &(impl Fn(&Check, &Run, &[u8], &mut O) + ?Sized),
+    output: &mut O,
+) {
+    let bits = check.geo.block_bits;
+    let size = 1usize << bits;
+    let mut data = vec![0; (run.blocks as usize) << bits];
+    for (at, block) in data.chunks_mut(size).enumerate() {
+        let offset = (run.first + at as u64) << bits;
+        if check.device.read_at(offset, block, BioFlags::META).is_err() {
+            block.fill(0);
+            let place = Place::Blocks(BlockNr(run.first + at as u64));
+            output.sink().push(Finding::new(Problem::Unreadable, place, size as u64, offset));
+        }
+    }
+    decode(check, run, &data, output);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_merged_over_small_gaps_only() {
+        let place = |block: &u64| (*block, 1);
+        let found = runs(&[10, 11, 15, 21, 1000], 12, place);
+        assert_eq!(found.len(), 3);
+        assert_eq!(found[0], Run { first: 10, blocks: 6, items: (0, 3) });
+        assert_eq!(found[1], Run { first: 21, blocks: 1, items: (3, 4) });
+        assert_eq!(found[2].items, (4, 5));
+    }
+
+    #[test]
+    fn runs_are_bounded() {
+        let blocks: Vec<u64> = (0..1000).collect();
+        let found = runs(&blocks, 12, |block| (*block, 1));
+        assert!(found.iter().all(|run| run.blocks << 12 <= RUN_BYTES));
+        assert_eq!(found.iter().map(|run| run.items.1 - run.items.0).sum::<usize>(), 1000);
+    }
+}

@@ -1,0 +1,79 @@
+//! The resize inode, which must map exactly the blocks that are reserved for descriptors to come.
+//!
+//! # Locking
+//! None.
+
+use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::features::Compat;
+use extant_ondisk::group_desc::GroupDesc;
+use extant_ondisk::indirect;
+use extant_ondisk::inode::{FileType, InodeDesc};
+use extant_ondisk::superblock::SuperBlock;
+use extant_ondisk::{BlockNr, InodeNr};
+
+use crate::finding::{Finding, Place};
+use crate::problem::Problem;
+use crate::report::Sink;
+
+/// The slot of the double indirect block, the only one in use.
+const DOUBLE: usize = 13;
+
+/// Checks the resize inode against the superblock's reserved blocks.
+pub fn check(device: &dyn BlockDevice, sb: &SuperBlock, descs: &[GroupDesc], sink: &mut Sink) {
+    let geometry = sb.geometry();
+    let Some(table) = descs.first().map(|desc| desc.inode_table).filter(|table| table.0 != 0) else { return };
+    let at = (table.0 << geometry.block_bits) + (InodeNr::RESIZE.0 as u64 - 1) * geometry.inode_size as u64;
+    let mut bytes = vec![0; geometry.inode_size];
+    // The table is read again with the others, and what cannot be read is reported there.
+    if device.read_at(at, &mut bytes, BioFlags::META).is_err() {
+        return;
+    }
+    let place = Place::Inode(InodeNr::RESIZE);
+    let Ok(inode) = InodeDesc::parse(&bytes, InodeNr::RESIZE, geometry) else { return };
+    if !sb.compat().contains(Compat::RESIZE_INODE) {
+        if inode.i_block.iter().any(|byte| *byte != 0) {
+            sink.push(Finding::at(Problem::ClearResizeInode, place));
+        }
+        return;
+    }
+    if !maps_reserved(device, sb, &inode) {
+        sink.push(Finding::at(Problem::ResizeInodeInvalid, place));
+    }
+}
+
+/// Whether the inode maps what it must.
+fn maps_reserved(device: &dyn BlockDevice, sb: &SuperBlock, inode: &InodeDesc) -> bool {
+    let geometry = sb.geometry();
+    let double = BlockNr(indirect::pointer(&inode.i_block, DOUBLE).unwrap_or(0).into());
+    let others = (0..indirect::SLOTS).any(|slot| slot != DOUBLE && indirect::pointer(&inode.i_block, slot) != Some(0));
+    if others || inode.links == 0 || inode.mode & FileType::Regular.mode_bits() == 0 || !geometry.contains(double) {
+        return false;
+    }
+    let read = |block: BlockNr| {
+        let mut bytes = vec![0; geometry.block_size as usize];
+        let read = geometry.contains(block)
+            && device.read_at(block.0 << geometry.block_bits, &mut bytes, BioFlags::META).is_ok();
+        read.then_some(bytes)
+    };
+    let Some(pointers) = read(double) else { return false };
+    let per_block = geometry.block_size / 4;
+    let mut block = geometry.first_data_block + 1 + u64::from(geometry.desc_blocks);
+    if geometry.block_size == 1024 && geometry.first_data_block == 0 {
+        block += 1;
+    }
+    for step in 0..geometry.reserved_gdt_blocks / 4 {
+        let slot = (geometry.desc_blocks + step) % per_block;
+        if indirect::pointer(&pointers, slot as usize).map(u64::from) != Some(block) {
+            return false;
+        }
+        let Some(copies) = read(BlockNr(block)) else { return false };
+        for (at, group) in geometry.backup_groups().enumerate() {
+            let expected = block + u64::from(group.0) * u64::from(geometry.blocks_per_group);
+            if at < per_block as usize && indirect::pointer(&copies, at).map(u64::from) != Some(expected) {
+                return false;
+            }
+        }
+        block += 1;
+    }
+    true
+}

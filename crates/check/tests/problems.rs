@@ -1,0 +1,55 @@
+//! The table of damaged images: each problem that a mutation makes is found, by e2fsck's number.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use extant_block::BlockDevice;
+use extant_check::{Error, Options, Problem, Report, check};
+use extant_testkit::damage::{self, problem};
+
+/// States that no rule finds yet: quota files are not read.
+const NOT_FOUND: &[&str] = &["UPDATE_QUOTAS"];
+
+fn checked(device: extant_block::device::MemDevice, threads: usize) -> Report {
+    let device: Arc<dyn BlockDevice> = Arc::new(device);
+    let now = 1_900_000_000;
+    check(&device, &Options { threads, now, ..Options::default() }).unwrap_or_else(|e| {
+        // Without any superblock there is no report, and this is all that is wrong.
+        assert!(matches!(e, Error::NoSuperblock { .. }), "{e}");
+        let counts = [(Problem::SbCorrupt, 1)].into();
+        Report { counts, ..Report::default() }
+    })
+}
+
+#[test]
+fn every_mutation_is_found_under_its_number() {
+    let mut found: BTreeSet<&str> = BTreeSet::new();
+    let mut missed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for mutation in damage::table() {
+        for image in mutation.images {
+            let report = checked(mutation.on(*image), 2);
+            for name in mutation.expected {
+                let code = problem::named(name).code;
+                let known = Problem::from_code(code).unwrap_or_else(|| panic!("{name} is not in the table"));
+                if report.count(known) > 0 {
+                    found.insert(name);
+                } else {
+                    let there: Vec<_> = report.counts.keys().map(|problem| problem.name()).collect();
+                    missed.entry(name).or_default().push(format!("{} on {image:?}: {there:?}", mutation.name));
+                }
+            }
+        }
+    }
+    missed.retain(|name, _| !NOT_FOUND.contains(name));
+    let lines: Vec<_> = missed.iter().map(|(name, where_)| format!("{name}: {}", where_.join("; "))).collect();
+    assert!(missed.is_empty(), "{} found, {} missed:\n{}", found.len(), missed.len(), lines.join("\n"));
+}
+
+#[test]
+fn images_to_damage_have_no_damage() {
+    for image in damage::Image::ALL {
+        let report = checked(image.made().snapshot(), 2);
+        let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+        assert!(!report.is_damaged() && report.complete, "{image:?}: {found:#?}");
+    }
+}

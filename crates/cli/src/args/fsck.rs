@@ -1,0 +1,59 @@
+//! The command line of `extant fsck`, whose letters are e2fsck's.
+//!
+//! # Locking
+//! None.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+/// Check a file system for damage
+///
+/// Reads everything that describes files, follows every rule of the format, and prints what is wrong, one line each.
+/// Nothing is changed: repair is still to come, so -n must be given. The log is replayed in memory. An image that is
+/// mounted is checked all the same; what its writer changes meanwhile may then look like damage.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  extant fsck -n disk.img
+  extant fsck -fn whole-disk.img@2
+  extant fsck -n -b 32768 -B 4096 disk.img
+
+Exit status: 0 (no damage), 4 (damage), 8 (the image cannot be read or has no superblock), 12 (damage, and not everything \
+could be checked), 16 (usage, or -n is missing).")]
+pub struct FsckArgs {
+    /// Image file or block device; IMAGE@N for a partition
+    pub image: OsString,
+    /// Change nothing, and answer no to every question
+    #[arg(short = 'n')]
+    pub no: bool,
+    /// Check even what is marked as clean
+    #[arg(short = 'f')]
+    pub force: bool,
+    /// Use the superblock in block N
+    #[arg(short = 'b', value_name = "N")]
+    pub superblock: Option<u64>,
+    /// The size in bytes of the blocks that -b counts
+    #[arg(short = 'B', value_name = "BYTES")]
+    pub block_size: Option<u32>,
+    /// Write the progress to this file descriptor, as e2fsck does; 0: show a bar
+    #[arg(short = 'C', value_name = "FD", allow_negative_numbers = true)]
+    pub progress: Option<i32>,
+    /// Print how long it took
+    #[arg(short = 't', action = clap::ArgAction::Count)]
+    pub time: u8,
+    /// Print how much there is
+    #[arg(short = 'v')]
+    pub verbose: bool,
+    /// Threads; all processors by default
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Partition of a whole disk; IMAGE@N says it, too
+    #[arg(long, value_name = "N", conflicts_with = "offset")]
+    pub partition: Option<u32>,
+    /// Where the file system begins; IMAGE?offset=BYTES says it, too
+    #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse)]
+    pub offset: Option<u64>,
+}

@@ -1,0 +1,253 @@
+//! `extant fsck`: checks an image.
+//!
+//! The check is `extant_check`'s; here its findings become lines or JSON, and exit statuses, which are e2fsck's.
+//!
+//! # Locking
+//! `fsck progress` (962), a leaf: how far the check is said to be. Held while a line is written.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::sync::Arc;
+
+use extant_base::clock::Clock;
+use extant_base::sync::{LockClass, Mutex};
+use extant_base::task;
+use extant_block::BlockDevice;
+use extant_check::{Finding, Options, Place, Preen, Progress, Report, Severity};
+use extant_fs::probe_superblock;
+use extant_ondisk::superblock::FsState;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::args::{FsckArgs, ImageArgs};
+use crate::beside;
+use crate::failure::{Failure, Result, warn};
+use crate::record::escaped;
+use crate::text::Output;
+
+/// Damage that was left as it is.
+const UNCORRECTED: u8 = 4;
+/// The check could not be made.
+const OPERATIONAL: u8 = 8;
+/// Wrong arguments.
+pub const USAGE: u8 = 16;
+
+static CLASS: LockClass = LockClass::new("fsck progress", 962);
+
+pub fn run(args: &FsckArgs) -> Result<()> {
+    if !args.no {
+        let image = args.image.display();
+        let message = format!("{image}: not checked: this version cannot repair yet; 'extant fsck -n' checks only");
+        return Err(Failure::new(USAGE, message));
+    }
+    if args.block_size.is_some_and(|size| !size.is_power_of_two() || !(1024..=65536).contains(&size)) {
+        return Err(Failure::new(USAGE, "-B: a block has 1024, 2048, 4096, … or 65536 bytes"));
+    }
+    let how = ImageArgs {
+        partition: args.partition,
+        offset: args.offset,
+        // Where the superblock is, the check finds out; the image is opened whatever its first bytes say.
+        sb: args.superblock.map(|_| 1),
+        ..ImageArgs::default()
+    };
+    let spec = how.spec(&args.image);
+    let operational = |e: Failure| if e.status == crate::failure::USAGE { e.with_status(USAGE) } else { e };
+    let (device, beside) = beside::open(&spec, &how).map_err(operational)?;
+    let name = spec.shown();
+    let may_skip = !args.force && args.superblock.is_none() && beside.is_none();
+    if let Some(line) = may_skip.then(|| clean(&*device)).flatten() {
+        let mut out = Output::new();
+        match args.json {
+            true => writeln!(out, "{}", escaped(&format!("{:#}", json!({ "image": name, "skipped": true }))))?,
+            false => writeln!(out, "{name}: {line}")?,
+        }
+        return Ok(out.flush()?);
+    }
+    let clock = Clock::real();
+    let begin = clock.now_ns();
+    let options = Options {
+        superblock: args.superblock,
+        block_size: args.block_size,
+        threads: args.threads.unwrap_or_else(task::processors),
+        now: clock.wall().sec,
+        progress: args.progress.map(|fd| progress(fd, &name)).transpose()?,
+    };
+    let report = extant_check::check(&device, &options).map_err(|e| Failure::new(OPERATIONAL, e.to_string()))?;
+    let took = clock.now_ns().saturating_sub(begin);
+    for note in &report.notes {
+        warn(&format!("{name}: {note}"));
+    }
+    let mut out = Output::new();
+    if args.json {
+        writeln!(out, "{}", escaped(&format!("{:#}", as_json(&name, &report))))?;
+    } else {
+        print(&mut out, &name, &report, args.verbose)?;
+    }
+    if args.time > 0 {
+        let totals = report.totals;
+        let (seconds, mib) = (took as f64 / 1e9, totals.read_bytes as f64 / f64::from(1 << 20));
+        writeln!(out, "{name}: {seconds:.2} s, {mib:.1} MiB in {} requests", totals.reads)?;
+    }
+    out.flush()?;
+    if let Some(beside) = beside {
+        beside.end();
+    }
+    match (report.is_damaged(), report.complete) {
+        (false, true) => Ok(()),
+        (true, true) => Err(Failure::silent(UNCORRECTED)),
+        (true, false) => Err(Failure::silent(UNCORRECTED | OPERATIONAL)),
+        (false, false) => Err(Failure::silent(OPERATIONAL)),
+    }
+}
+
+/// What is said of an image that is marked as clean and therefore not checked.
+fn clean(device: &dyn BlockDevice) -> Option<String> {
+    let (sb, backup) = probe_superblock(device).ok()?;
+    let state = sb.state();
+    if backup.is_some() || sb.needs_recovery() || !state.contains(FsState::VALID) || state.contains(FsState::ERROR) {
+        return None;
+    }
+    let inodes = sb.inodes_count - sb.free_inodes().min(sb.inodes_count);
+    let blocks = sb.blocks_count - sb.free_blocks().min(sb.blocks_count);
+    Some(format!(
+        "clean, {inodes}/{} files, {blocks}/{} blocks (-f checks it all the same)",
+        sb.inodes_count, sb.blocks_count
+    ))
+}
+
+fn print(out: &mut Output, name: &str, report: &Report, verbose: bool) -> Result<()> {
+    for finding in &report.findings {
+        let advice = if finding.problem.severity() == Severity::Advice { " (harmless)" } else { "" };
+        writeln!(out, "{finding}{advice}")?;
+    }
+    let mut kept = BTreeMap::new();
+    for finding in &report.findings {
+        *kept.entry(finding.problem).or_insert(0u64) += 1;
+    }
+    for (problem, count) in &report.counts {
+        let more = count - kept.get(problem).copied().unwrap_or(0);
+        if more > 0 {
+            writeln!(out, "{} {more} times more", problem.name())?;
+        }
+    }
+    let totals = &report.totals;
+    if verbose {
+        writeln!(out, "{} inodes in use, {} of them directories", totals.inodes_used, totals.directories)?;
+        writeln!(out, "{} blocks in use", totals.blocks_used)?;
+    }
+    let state = match (report.is_damaged(), report.complete) {
+        (false, true) => "no damage",
+        (true, true) => "damaged",
+        (_, false) => "damaged, and nothing behind the superblock could be checked",
+    };
+    let count: u64 = report.counts.values().sum();
+    let findings = match count {
+        0 => String::new(),
+        1 => ", 1 finding".to_owned(),
+        _ => format!(", {count} findings"),
+    };
+    writeln!(
+        out,
+        "{name}: {state}{findings}, {}/{} files, {}/{} blocks",
+        totals.inodes_used, totals.inodes, totals.blocks_used, totals.blocks
+    )?;
+    Ok(())
+}
+
+fn as_json(name: &str, report: &Report) -> Value {
+    let totals = &report.totals;
+    json!({
+        "image": name,
+        "damaged": report.is_damaged(),
+        "complete": report.complete,
+        "notes": report.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
+        "counts": report.counts.iter().map(|(problem, count)| (problem.name(), *count)).collect::<BTreeMap<_, _>>(),
+        "inodes_used": totals.inodes_used,
+        "inodes": totals.inodes,
+        "directories": totals.directories,
+        "blocks_used": totals.blocks_used,
+        "blocks": totals.blocks,
+    })
+}
+
+fn finding(finding: &Finding) -> Value {
+    let mut value = json!({
+        "code": format!("{:#08x}", finding.problem.code()),
+        "name": finding.problem.name(),
+        "damage": finding.problem.severity() == Severity::Damage,
+        "automatic": finding.problem.preen() == Preen::Fix,
+        "found": finding.found,
+        "expected": finding.expected,
+        "text": finding.to_string(),
+    });
+    let mut put = |key: &str, number: u64| value[key] = number.into();
+    match finding.place {
+        Place::Volume | Place::Journal => {}
+        Place::Group(group) => put("group", group.0.into()),
+        Place::Blocks(block) => put("block", block.0),
+        Place::Inode(ino) => put("inode", ino.0.into()),
+        Place::Mapped { ino, lblk, block } => {
+            put("inode", ino.0.into());
+            put("logical_block", lblk);
+            put("block", block.0);
+        }
+        Place::Attributes { ino, block } => {
+            put("inode", ino.0.into());
+            put("block", block.0);
+        }
+        Place::Entry { dir, lblk, offset, ino } => {
+            put("directory", dir.0.into());
+            put("logical_block", lblk.into());
+            put("offset", offset.into());
+            put("inode", ino.0.into());
+        }
+    }
+    value
+}
+
+/// Where the progress goes.
+enum Shown {
+    Bar(ProgressBar),
+    Lines(File, String),
+}
+
+struct Far {
+    pass: u32,
+    done: u64,
+    to: Shown,
+}
+
+/// What tells how far the check is: a bar, or lines of pass, part, whole and image on a file descriptor.
+fn progress(fd: i32, name: &str) -> Result<Progress> {
+    let to = if fd == 0 {
+        let bar = ProgressBar::new(1000);
+        if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:50}] {percent}%") {
+            bar.set_style(style);
+        }
+        Shown::Bar(bar)
+    } else {
+        let path = format!("/proc/self/fd/{}", fd.unsigned_abs());
+        let open = OpenOptions::new().append(true).open(&path).or_else(|_| OpenOptions::new().write(true).open(&path));
+        Shown::Lines(open.map_err(|e| Failure::new(USAGE, format!("-C {fd}: {e}")))?, name.to_owned())
+    };
+    let far = Mutex::new(&CLASS, Far { pass: 0, done: 0, to });
+    Ok(Progress(Arc::new(move |pass, done, total| tell(&mut far.lock(), pass, done, total))))
+}
+
+/// Threads are not in step, so only what is further than before is told.
+fn tell(far: &mut Far, pass: u32, done: u64, total: u64) {
+    if (pass, done) <= (far.pass, far.done) && pass <= far.pass {
+        return;
+    }
+    (far.pass, far.done) = (pass, done);
+    match &mut far.to {
+        Shown::Bar(bar) => {
+            bar.set_message(format!("pass {pass}"));
+            bar.set_position(done * 1000 / total.max(1));
+        }
+        // The reader may have gone; the check goes on.
+        Shown::Lines(file, name) => drop(writeln!(file, "{pass} {done} {total} {name}")),
+    }
+}

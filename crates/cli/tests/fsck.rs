@@ -1,0 +1,107 @@
+//! `extant fsck -n`: exit statuses, lines, JSON, progress; and that the image stays as it is.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use common::{Dir, extant, run, tool};
+use serde_json::Value;
+
+const BLOCK: u64 = 4096;
+
+fn made(dir: &Dir) -> String {
+    let image = dir.text("disk.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-g", "8192", &image, "64M"]);
+    image
+}
+
+fn overwrite(image: &str, at: u64, bytes: &[u8]) {
+    fs::File::options().write(true).open(image).expect("image").write_all_at(bytes, at).expect("written");
+}
+
+/// Clears the bitmap of the first group's blocks.
+fn damage(image: &str) {
+    let said = run("dumpe2fs", &[image]);
+    let said = String::from_utf8_lossy(&said.out).into_owned();
+    let (_, place) = said.split_once("Block bitmap at ").expect("a bitmap");
+    let block: u64 = place.split_once(' ').expect("a number").0.parse().expect("a number");
+    overwrite(image, block * BLOCK, &[0; 64]);
+}
+
+#[test]
+fn a_sound_image_has_no_damage_and_status_0() {
+    let dir = Dir::new();
+    let image = made(&dir);
+    let said = extant(&["fsck", "-n", &image]).ok();
+    assert!(said.contains(": clean, 11/"), "{said}");
+    let said = extant(&["fsck", "-fn", "-v", "-t", &image]).ok();
+    assert!(said.contains(": no damage, 11/") && said.contains("2 of them directories"), "{said}");
+}
+
+#[test]
+fn damage_is_listed_with_status_4_and_left_as_it_is() {
+    let dir = Dir::new();
+    let image = made(&dir);
+    damage(&image);
+    let before = fs::read(&image).expect("image");
+    let ran = extant(&["fsck", "-fn", &image]);
+    let said = String::from_utf8_lossy(&ran.out).into_owned();
+    assert_eq!(ran.code, Some(4), "{said}{}", ran.err);
+    assert!(said.contains("group 0: the block bitmap's checksum is 0x"), "{said}");
+    assert!(said.contains("are marked as free, but are used"), "{said}");
+    assert!(said.lines().last().is_some_and(|line| line.contains(": damaged, ")), "{said}");
+    let json: Value = serde_json::from_slice(&extant(&["fsck", "-fn", "--json", &image]).out).expect("JSON");
+    assert_eq!(json["damaged"], true);
+    let codes: Vec<_> = json["findings"].as_array().expect("findings").iter().map(|one| &one["code"]).collect();
+    assert!(codes.iter().any(|code| *code == "0x05001b") && codes.iter().any(|code| *code == "0x050005"), "{json}");
+    for threads in ["1", "2", "8"] {
+        let again = extant(&["fsck", "-fn", "--threads", threads, &image]);
+        assert_eq!(String::from_utf8_lossy(&again.out), said);
+    }
+    assert!(before == fs::read(&image).expect("image"), "the image has changed");
+}
+
+#[test]
+fn without_n_nothing_is_done_with_status_16() {
+    let dir = Dir::new();
+    let image = made(&dir);
+    extant(&["fsck", &image]).fails(16, &["cannot repair yet", "extant fsck -n"]);
+    extant(&["fsck", "-n", "--no-such-option", &image]).fails(16, &["--no-such-option"]);
+    extant(&["fsck", "-n", "-b", "32768", "-B", "1000", &image]).fails(16, &["-B"]);
+}
+
+#[test]
+fn what_has_no_superblock_has_status_8() {
+    let dir = Dir::new();
+    let image = dir.text("zeros.img");
+    fs::write(&image, vec![0; 8 << 20]).expect("written");
+    extant(&["fsck", "-n", &image]).fails(8, &["no ext2, ext3 or ext4 superblock"]);
+    extant(&["fsck", "-n", &dir.text("none.img")]).fails(8, &["none.img"]);
+}
+
+#[test]
+fn a_lost_superblock_is_replaced_by_a_backup() {
+    let dir = Dir::new();
+    let image = made(&dir);
+    overwrite(&image, 1024, &[0; 1024]);
+    let ran = extant(&["fsck", "-n", &image]);
+    assert_eq!(ran.code, Some(4), "{}", ran.err);
+    assert!(ran.err.contains("the backup of the superblock at byte 33554432 is used"), "{}", ran.err);
+    let ran = extant(&["fsck", "-n", "-b", "8192", "-B", "4096", &image]);
+    assert!(ran.err.contains("at byte 33554432"), "{}", ran.err);
+    extant(&["fsck", "-n", "-b", "5000", "-B", "4096", &image]).fails(8, &["block 5000 is no superblock"]);
+}
+
+#[test]
+fn progress_is_written_to_a_descriptor_as_e2fsck_does() {
+    let dir = Dir::new();
+    let image = made(&dir);
+    let script = r#""$1" fsck -fn -C 3 "$2" 3>"$3""#;
+    let (program, lines) = (common::extant_path().to_str().expect("UTF-8"), dir.text("progress"));
+    assert_eq!(run("sh", &["-c", script, "sh", program, &image, &lines]).code, Some(0));
+    let lines = fs::read_to_string(&lines).expect("lines");
+    let first: Vec<&str> = lines.lines().next().expect("a line").split(' ').collect();
+    assert_eq!((first[0], first.len()), ("1", 4), "{lines}");
+    assert!(lines.lines().any(|line| line.starts_with("5 ")), "{lines}");
+}

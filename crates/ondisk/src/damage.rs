@@ -1,0 +1,53 @@
+//! Damage as values: what every structure's enum of damages has in common.
+//!
+//! Each structure has a `Copy` enum that says what is wrong: the field, what was found and what was expected, as
+//! numbers. Its `damage` function states all rules of the format once, reports each breach to a sink, and goes on. A
+//! decoder runs the same function and fails with the first damage that is *fatal*: one with which the structure cannot
+//! be read safely. What is not fatal (a stray flag, a high half that must be zero) only a checker reports, because a
+//! mount that refused it would lose files that the Linux kernel shows.
+//!
+//! Main type: [`Damage`].
+//!
+//! # Locking
+//! None.
+
+use std::fmt;
+
+use crate::{Error, Result, Structure};
+
+/// One breach of the format.
+pub trait Damage: Copy + fmt::Debug + fmt::Display + PartialEq {
+    /// Whether a decoder refuses the structure because of it.
+    fn is_fatal(&self) -> bool;
+}
+
+/// Fails with the first fatal damage that `check` gives to its sink.
+pub(crate) fn refuse<D: Damage>(
+    structure: Structure,
+    number: impl Into<u64>,
+    check: impl FnOnce(&mut dyn FnMut(D)),
+) -> Result<()> {
+    match first(check) {
+        Some(damage) => Err(Error::corrupt(structure, number, damage.to_string())),
+        None => Ok(()),
+    }
+}
+
+/// The first fatal damage that `check` gives to its sink.
+pub(crate) fn first<D: Damage>(check: impl FnOnce(&mut dyn FnMut(D))) -> Option<D> {
+    let mut first = None;
+    check(&mut |damage: D| {
+        if first.is_none() && damage.is_fatal() {
+            first = Some(damage);
+        }
+    });
+    first
+}
+
+/// Everything that `check` gives to its sink.
+#[cfg(test)]
+pub(crate) fn all<D: Damage>(check: impl FnOnce(&mut dyn FnMut(D))) -> Vec<D> {
+    let mut found = Vec::new();
+    check(&mut |damage| found.push(damage));
+    found
+}

@@ -1,0 +1,466 @@
+//! What can be wrong with a directory or index block.
+//!
+//! Main types: [`DirDamage`] (a place in the block and the [`DirRule`] that is broken there), [`LeafContext`] (what a
+//! block of entries cannot know).
+//! It knows one block. Whether an entry's inode is in use and of the type that the entry says, and whether names repeat
+//! or have the hash that the index promises, the checker finds out.
+//!
+//! # Locking
+//! None.
+
+use super::{
+    DirBlockFormat, Dirent, HEADER_LEN, NAME_MAX, REC_LEN_MIN, RawDirentTail, TAIL_FILE_TYPE, TAIL_LEN, name_is_legal,
+};
+use crate::InodeNr;
+use crate::csum::ChecksumSeed;
+use crate::damage::Damage;
+use crate::inode::FileType;
+use zerocopy::FromBytes;
+
+/// What is wrong with a directory or index block. It carries no block number: the caller knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("at byte {offset}: {what}")]
+pub struct DirDamage {
+    /// Where in the block, in bytes.
+    pub offset: u32,
+    /// The rule that is broken.
+    pub what: DirRule,
+}
+
+impl DirDamage {
+    pub(crate) fn new(offset: usize, what: DirRule) -> DirDamage {
+        DirDamage { offset: offset as u32, what }
+    }
+
+    /// The same as the crate's error, for logical block `lblk` of a directory.
+    pub fn in_block(self, lblk: u32) -> crate::Error {
+        crate::Error::corrupt(crate::Structure::DirectoryBlock, lblk, self.to_string())
+    }
+}
+
+impl Damage for DirDamage {
+    fn is_fatal(&self) -> bool {
+        self.what.is_fatal()
+    }
+}
+
+/// A rule of directory and index blocks, and how it is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DirRule {
+    /// Fewer than eight bytes are left for an entry.
+    #[error("entry header crosses the end of the block")]
+    HeaderCut,
+    /// `rec_len` is below the smallest entry.
+    #[error("rec_len {found} is too small, at least {REC_LEN_MIN} expected")]
+    RecLen {
+        /// In bytes.
+        found: u32,
+    },
+    /// `rec_len` is no multiple of four.
+    #[error("rec_len {found} is not a multiple of four")]
+    RecLenUnaligned {
+        /// In bytes.
+        found: u32,
+    },
+    /// `rec_len` leaves no room for the name.
+    #[error("rec_len {found} is smaller than the name, which needs {needed}")]
+    NameLen {
+        /// In bytes.
+        found: u32,
+        /// Header and name, in bytes.
+        needed: u32,
+    },
+    /// `rec_len` reaches past the end of the block.
+    #[error("rec_len {found} reaches past the end of the block, {room} bytes away")]
+    PastEnd {
+        /// In bytes.
+        found: u32,
+        /// Bytes up to the end of the block.
+        room: u32,
+    },
+    /// `rec_len` reaches into the place of the checksum tail.
+    #[error("rec_len {found} reaches past the end of the block's entries, {room} bytes away")]
+    InTail {
+        /// In bytes.
+        found: u32,
+        /// Bytes up to the tail.
+        room: u32,
+    },
+    /// The entry leaves too few bytes for another one.
+    #[error("entry ends too close to the end of the block: {left} bytes are left")]
+    ShortRest {
+        /// Bytes behind the entry.
+        left: u32,
+    },
+    /// The inode number is above the highest.
+    #[error("inode number {found} is out of range, at most {most} expected")]
+    Inode {
+        /// As stored.
+        found: u32,
+        /// Inodes of the file system.
+        most: u32,
+    },
+    /// The inode is one that no name may have.
+    #[error("inode number {found} is reserved")]
+    InodeReserved {
+        /// As stored.
+        found: u32,
+    },
+    /// A used entry without a name.
+    #[error("the name is empty")]
+    NameEmpty,
+    /// A name with a slash or NUL.
+    #[error("the name has {}", if *.found == 0 { "a NUL" } else { "a slash" })]
+    NameByte {
+        /// The first of them.
+        found: u8,
+    },
+    /// A type byte where the file system has none.
+    #[error("file type {found} without the filetype feature, expected 0")]
+    TypeFeature {
+        /// As stored.
+        found: u8,
+    },
+    /// A type byte without meaning.
+    #[error("unknown file type {found}")]
+    Type {
+        /// As stored.
+        found: u8,
+    },
+    /// The first entry is unused.
+    #[error("the first entry is not '.': it is unused")]
+    DotMissing,
+    /// The first entry has another name.
+    #[error("the first entry is not '.'")]
+    DotName,
+    /// The bytes behind the name of `.` are not zero.
+    #[error("'.' is followed by {found:#04x}, expected 0")]
+    DotTerminator {
+        /// The byte behind the name.
+        found: u8,
+    },
+    /// `.` names another inode than the directory's.
+    #[error("'.' names inode {found}, expected {expected}")]
+    DotInode {
+        /// As stored.
+        found: u32,
+        /// The directory.
+        expected: u32,
+    },
+    /// `.` takes more room than it needs, and nothing else may go there.
+    #[error("'.' has rec_len {found}, expected {REC_LEN_MIN}")]
+    DotRecLen {
+        /// In bytes.
+        found: u32,
+    },
+    /// The second entry is unused.
+    #[error("the second entry is not '..': it is unused")]
+    DotDotMissing,
+    /// The second entry has another name.
+    #[error("the second entry is not '..'")]
+    DotDotName,
+    /// The byte behind the name of `..` is not zero.
+    #[error("'..' is followed by {found:#04x}, expected 0")]
+    DotDotTerminator {
+        /// The byte behind the name.
+        found: u8,
+    },
+    /// A second `.`.
+    #[error("another '.'")]
+    DotAgain,
+    /// A second `..`.
+    #[error("another '..'")]
+    DotDotAgain,
+    /// The block is too small for a tail.
+    #[error("the block is too small for a checksum tail")]
+    NoTailRoom,
+    /// A leaf without a tail.
+    #[error("the checksum tail is missing")]
+    TailMissing,
+    /// The checksum of a leaf does not fit its bytes.
+    #[error("the checksum does not match: {found:#010x}, computed {expected:#010x}")]
+    Checksum {
+        /// As stored.
+        found: u32,
+        /// Of the bytes.
+        expected: u32,
+    },
+
+    /// Neither form of an index block.
+    #[error("not an index block")]
+    NoIndex,
+    /// An index block where there should be entries.
+    #[error("an index block where a leaf was expected")]
+    IndexForLeaf,
+    /// Entries where there should be an index block.
+    #[error("a directory leaf where an index node was expected")]
+    LeafForIndex,
+    /// Too few bytes for any index.
+    #[error("the block is too small for an index")]
+    IndexTooSmall,
+    /// Too few bytes for a root.
+    #[error("the block is too small for an index root")]
+    RootTooSmall,
+    /// The entries of a root do not hide the index from old readers.
+    #[error("not an index root: its '.' or '..' entry is wrong")]
+    RootDots,
+    /// `reserved_zero` of a root.
+    #[error("not an index root: {found:#x} where its header has 0")]
+    RootReserved {
+        /// As stored.
+        found: u32,
+    },
+    /// `info_length` of a root.
+    #[error("not an index root: its header has {found} bytes, expected 8")]
+    RootLength {
+        /// As stored.
+        found: u8,
+    },
+    /// `unused_flags` of a root.
+    #[error("unknown flags {found:#x} in the index root")]
+    RootFlags {
+        /// As stored.
+        found: u8,
+    },
+    /// `hash_version` of a root.
+    #[error("unknown hash version {found} in the index root")]
+    HashVersion {
+        /// As stored.
+        found: u8,
+    },
+    /// `indirect_levels` of a root.
+    #[error("too many index levels: {found}, at most {most} expected")]
+    Levels {
+        /// As stored.
+        found: u8,
+        /// What the file system allows.
+        most: u8,
+    },
+    /// The limit of an index block is not what its size implies.
+    #[error("the entry limit is wrong: {found}, expected {expected}")]
+    Limit {
+        /// As stored.
+        found: u16,
+        /// What the size implies.
+        expected: u16,
+    },
+    /// The count of an index block.
+    #[error("the entry count is zero or above the limit: {found} of {limit}")]
+    Count {
+        /// As stored.
+        found: u16,
+        /// The most there can be.
+        limit: u16,
+    },
+    /// A key is below the one before it.
+    #[error("keys are out of order: {found:#010x} behind {previous:#010x}")]
+    KeyOrder {
+        /// The key.
+        found: u32,
+        /// That of the entry before.
+        previous: u32,
+    },
+    /// A child is not in the directory, or is its root.
+    #[error("child {found} lies outside the directory of {blocks} blocks")]
+    Child {
+        /// Its logical block.
+        found: u32,
+        /// Of the directory.
+        blocks: u32,
+    },
+    /// An index block has no room for its checksum.
+    #[error("no room for the index checksum")]
+    NoIndexTailRoom,
+    /// The checksum of an index block does not fit its bytes.
+    #[error("the index checksum does not match: {found:#010x}, computed {expected:#010x}")]
+    IndexChecksum {
+        /// As stored.
+        found: u32,
+        /// Of the bytes.
+        expected: u32,
+    },
+
+    /// An edit: no used entry starts where one was said to be.
+    #[error("no used entry starts here")]
+    NotThere,
+    /// An edit: the new entry may not be written.
+    #[error("the new entry has no legal name or inode number")]
+    Unwritable,
+    /// An edit: entries that should share a block are too long for it.
+    #[error("the entries do not fit into one block")]
+    DoNotFit,
+    /// An edit: an index block is full.
+    #[error("no room for another index entry")]
+    IndexFull,
+    /// An edit: an index node cannot be halved.
+    #[error("an index node too small to split")]
+    TooSmallToSplit,
+}
+
+impl DirRule {
+    /// Whether a reader refuses the entry, or the block, because of it.
+    pub fn is_fatal(self) -> bool {
+        use DirRule::{
+            DotAgain, DotDotAgain, DotDotTerminator, DotInode, DotRecLen, DotTerminator, InodeReserved, Type,
+            TypeFeature,
+        };
+        !matches!(
+            self,
+            InodeReserved { .. }
+                | Type { .. }
+                | TypeFeature { .. }
+                | DotTerminator { .. }
+                | DotInode { .. }
+                | DotRecLen { .. }
+                | DotDotTerminator { .. }
+                | DotAgain
+                | DotDotAgain
+        )
+    }
+}
+
+/// What a block of entries cannot know.
+#[derive(Clone, Copy, Debug)]
+pub struct LeafContext {
+    /// The directory, where this is its first block and must begin with `.` and `..`.
+    pub first_block_of: Option<InodeNr>,
+    /// The first inode that is not reserved.
+    pub first_ino: u32,
+    /// The seed of the directory's checksums. `None` without them, and for index blocks, whose checksum
+    /// [`crate::htree::DxFormat::damage`] checks.
+    pub seed: Option<ChecksumSeed>,
+}
+
+impl DirBlockFormat {
+    /// Reports everything that is wrong with a block of entries.
+    pub fn damage(&self, block: &[u8], context: &LeafContext, sink: &mut impl FnMut(DirDamage)) {
+        self.scan(block, context, &mut |found| {
+            if let Err(damage) = found {
+                sink(damage);
+            }
+        });
+    }
+
+    /// One walk over a block for a checker: every entry without fatal damage, unused ones included, and everything that
+    /// is wrong, in the order of the bytes; the checksum comes last. Where the chain of entries breaks, the walk over
+    /// the entries ends.
+    pub fn scan<'a>(
+        &self,
+        block: &'a [u8],
+        context: &LeafContext,
+        sink: &mut impl FnMut(Result<Dirent<'a>, DirDamage>),
+    ) {
+        let (limit, mut offset, mut number) = (self.limit(block.len()), 0, 0usize);
+        while offset < limit {
+            let entry = match self.link(block, offset) {
+                Ok(entry) => entry,
+                Err(damage) => {
+                    sink(Err(damage));
+                    break;
+                }
+            };
+            let mut usable = true;
+            let mut note = |what: DirRule| {
+                usable &= !what.is_fatal();
+                sink(Err(DirDamage::new(offset, what)));
+            };
+            match context.first_block_of {
+                Some(ino) if number == 0 => dot_damage(block, &entry, ino, &mut note),
+                Some(_) if number == 1 => dotdot_damage(block, &entry, &mut note),
+                _ if entry.is_used() && entry.name == b"." => note(DirRule::DotAgain),
+                _ if entry.is_used() && entry.name == b".." => note(DirRule::DotDotAgain),
+                _ => {}
+            }
+            self.entry_damage(&entry, &mut note);
+            if entry.is_used() {
+                if entry.ino < context.first_ino && entry.ino != InodeNr::ROOT.0 {
+                    note(DirRule::InodeReserved { found: entry.ino });
+                }
+                match block.get(offset + HEADER_LEN - 1) {
+                    Some(&found) if found != 0 && !self.has_filetype => note(DirRule::TypeFeature { found }),
+                    Some(&found) if found != 0 && FileType::from_dirent_code(found).is_none() => {
+                        note(DirRule::Type { found });
+                    }
+                    _ => {}
+                }
+            }
+            if usable {
+                sink(Ok(entry));
+            }
+            offset += entry.rec_len as usize;
+            number += 1;
+        }
+        if self.has_csum
+            && let Some(seed) = context.seed
+        {
+            tail_damage(block, seed, &mut |damage| sink(Err(damage)));
+        }
+    }
+
+    /// What is wrong with an entry whose length can be trusted.
+    #[inline]
+    pub(super) fn entry_damage(&self, entry: &Dirent<'_>, sink: &mut impl FnMut(DirRule)) {
+        if entry.ino > self.inodes_count {
+            sink(DirRule::Inode { found: entry.ino, most: self.inodes_count });
+        }
+        let may_be_any = self.encrypted && !entry.name.is_empty();
+        if entry.is_used() && !may_be_any && !name_is_legal(entry.name) {
+            sink(match entry.name.iter().find(|byte| matches!(byte, 0 | b'/')) {
+                Some(&found) => DirRule::NameByte { found },
+                None => DirRule::NameEmpty,
+            });
+        }
+    }
+}
+
+const _: () = assert!(NAME_MAX == u8::MAX as usize, "no name is too long for its length's byte");
+
+fn dot_damage(block: &[u8], entry: &Dirent<'_>, ino: InodeNr, sink: &mut impl FnMut(DirRule)) {
+    if !entry.is_used() {
+        return sink(DirRule::DotMissing);
+    }
+    if entry.name != b"." {
+        return sink(DirRule::DotName);
+    }
+    if let Some(&found) = block.get(entry.offset as usize + HEADER_LEN + 1).filter(|found| **found != 0) {
+        sink(DirRule::DotTerminator { found });
+    }
+    if entry.ino != ino.0 {
+        sink(DirRule::DotInode { found: entry.ino, expected: ino.0 });
+    }
+    if entry.rec_len as usize != REC_LEN_MIN {
+        sink(DirRule::DotRecLen { found: entry.rec_len });
+    }
+}
+
+fn dotdot_damage(block: &[u8], entry: &Dirent<'_>, sink: &mut impl FnMut(DirRule)) {
+    if !entry.is_used() {
+        return sink(DirRule::DotDotMissing);
+    }
+    if entry.name != b".." {
+        return sink(DirRule::DotDotName);
+    }
+    if let Some(&found) = block.get(entry.offset as usize + HEADER_LEN + 2).filter(|found| **found != 0) {
+        sink(DirRule::DotDotTerminator { found });
+    }
+}
+
+/// Reports a tail that is missing, or whose checksum does not fit the leaf.
+pub fn tail_damage(block: &[u8], seed: ChecksumSeed, sink: &mut impl FnMut(DirDamage)) {
+    let at = block.len().saturating_sub(TAIL_LEN);
+    let mut note = |what| sink(DirDamage::new(at, what));
+    let Ok(tail) = RawDirentTail::ref_from_bytes(&block[at..]) else {
+        return note(DirRule::NoTailRoom);
+    };
+    let has_shape = tail.reserved_zero1.get() == 0
+        && tail.rec_len.get() == TAIL_LEN as u16
+        && tail.reserved_zero2 == 0
+        && tail.reserved_ft == TAIL_FILE_TYPE;
+    if !has_shape {
+        return note(DirRule::TailMissing);
+    }
+    let (found, expected) = (tail.checksum.get(), seed.checksum(&block[..at]));
+    if found != expected {
+        note(DirRule::Checksum { found, expected });
+    }
+}

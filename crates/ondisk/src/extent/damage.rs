@@ -1,0 +1,363 @@
+//! What can be wrong with a node of an extent tree.
+//!
+//! Main types: [`ExtentDamage`]; [`NodeContext`] and [`Promise`], which are what the node cannot know.
+//! Which physical blocks a file may own, the caller says; that two files own one, it finds out itself.
+//!
+//! # Locking
+//! None.
+
+use super::{DEPTH_MAX, Extent, Index, LOGICAL_END, MAGIC, NodeRef, raw_key};
+use crate::BlockNr;
+use crate::damage::Damage;
+
+/// What is wrong with a node of an extent tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExtentDamage {
+    /// Fewer bytes than the smallest node.
+    #[error("{found} bytes are too few for a node")]
+    Length {
+        /// Bytes.
+        found: u32,
+    },
+    /// `eh_magic`.
+    #[error("magic is {found:#06x}, expected {MAGIC:#06x}")]
+    Magic {
+        /// As stored.
+        found: u16,
+    },
+    /// `eh_max` does not fit the node's size.
+    #[error("room for {found} entries claimed, {expected} expected")]
+    Room {
+        /// As stored.
+        found: u16,
+        /// Entries that the bytes have room for.
+        expected: u16,
+    },
+    /// `eh_entries` is above `eh_max`.
+    #[error("{found} entries in room for {room}")]
+    Entries {
+        /// As stored.
+        found: u16,
+        /// `eh_max`.
+        room: u16,
+    },
+    /// `eh_depth` is above what any tree has.
+    #[error("depth {found} is above {DEPTH_MAX}")]
+    TooDeep {
+        /// As stored.
+        found: u16,
+    },
+    /// `eh_depth` is not what the parent promised.
+    #[error("depth is {found}, expected {expected}")]
+    Depth {
+        /// As stored.
+        found: u16,
+        /// One less than the parent's.
+        expected: u16,
+    },
+    /// An index node without entries.
+    #[error("an index node without entries")]
+    Empty,
+    /// The checksum does not fit the bytes.
+    #[error("checksum {found:#010x}, computed {expected:#010x}")]
+    Checksum {
+        /// As stored.
+        found: u32,
+        /// Of the bytes.
+        expected: u32,
+    },
+    /// An entry does not start behind the start of the one before it.
+    #[error("entry {entry} starts at {start}, before {previous}, the start of the entry before it")]
+    OutOfOrder {
+        /// Its number in the node.
+        entry: u16,
+        /// Its first logical block.
+        start: u32,
+        /// The first logical block of the entry before it.
+        previous: u32,
+    },
+    /// An extent starts inside the one before it.
+    #[error("entry {entry} starts at {start}, before {end}, the end of the entry before it")]
+    Overlap {
+        /// Its number in the node.
+        entry: u16,
+        /// Its first logical block.
+        start: u32,
+        /// One past the last logical block of the extent before it.
+        end: u64,
+    },
+    /// The node starts before the logical block that the parent promised.
+    #[error("maps from {start}, outside of its parent's range from {first}")]
+    BeforeParent {
+        /// The key of the first entry.
+        start: u32,
+        /// What the parent promised.
+        first: u32,
+    },
+    /// The node starts behind the logical block that the parent promised. It can be read.
+    #[error("maps from {start}, while its parent says {first}")]
+    BehindKey {
+        /// The key of the first entry.
+        start: u32,
+        /// What the parent promised.
+        first: u32,
+    },
+    /// The node ends behind the range of its parent.
+    #[error("maps up to {end}, outside of its parent's range up to {limit}")]
+    BehindParent {
+        /// One past the last logical block.
+        end: u64,
+        /// What the parent promised.
+        limit: u64,
+    },
+    /// An extent without blocks.
+    #[error("entry {entry} has 0 blocks from {start}")]
+    ZeroLength {
+        /// Its number in the node.
+        entry: u16,
+        /// Its first logical block.
+        start: u32,
+    },
+    /// An extent ends behind the last logical block that any file has.
+    #[error("entry {entry} has {len} blocks from {start}, more than a file can have")]
+    BehindEnd {
+        /// Its number in the node.
+        entry: u16,
+        /// Its first logical block.
+        start: u32,
+        /// Its blocks.
+        len: u32,
+    },
+    /// An index entry points to where no node can be.
+    #[error("entry {entry} points to {block}, where no node can be")]
+    Child {
+        /// Its number in the node.
+        entry: u16,
+        /// The block that it names.
+        block: BlockNr,
+    },
+    /// An extent starts in a block that no file can own.
+    #[error("entry {entry} maps {len} blocks at {block}, which no file can own")]
+    BlockStart {
+        /// Its number in the node.
+        entry: u16,
+        /// Its first block on the device.
+        block: BlockNr,
+        /// Its blocks.
+        len: u32,
+    },
+    /// An extent starts well, but reaches into blocks that no file can own.
+    #[error("entry {entry} maps {len} blocks at {block}, which reach into what no file can own")]
+    BlockEnd {
+        /// Its number in the node.
+        entry: u16,
+        /// Its first block on the device.
+        block: BlockNr,
+        /// Its blocks.
+        len: u32,
+    },
+    /// An extent of a directory is not initialized.
+    #[error("entry {entry} of a directory has {len} blocks that are not initialized")]
+    UnwrittenDirectory {
+        /// Its number in the node.
+        entry: u16,
+        /// Its blocks.
+        len: u32,
+    },
+    /// Logical and physical blocks lie differently in their clusters.
+    #[error("entry {entry} maps logical block {start} to {block}, at another place in its cluster")]
+    Cluster {
+        /// Its number in the node.
+        entry: u16,
+        /// Its first logical block.
+        start: u32,
+        /// Its first block on the device.
+        block: BlockNr,
+    },
+}
+
+impl Damage for ExtentDamage {
+    fn is_fatal(&self) -> bool {
+        use ExtentDamage::{BehindKey, Cluster, UnwrittenDirectory};
+        !matches!(self, BehindKey { .. } | UnwrittenDirectory { .. } | Cluster { .. })
+    }
+}
+
+/// What a parent promised about a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// Levels below the node.
+    pub depth: u16,
+    /// The logical block at which the node starts.
+    pub first: u32,
+    /// One past the last logical block that it may map.
+    pub end: u64,
+}
+
+/// What a node cannot know of its file and its file system.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeContext<F> {
+    /// The seed of the inode's checksums under `metadata_csum`. Roots have no checksum of their own.
+    pub seed: Option<u32>,
+    /// Whether the file is a directory.
+    pub is_dir: bool,
+    /// log2 of the blocks in a cluster.
+    pub cluster_bits: u32,
+    /// Whether the file may own these blocks (first, number).
+    pub valid: F,
+}
+
+/// An entry of a node without fatal damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeEntry {
+    /// Of a leaf.
+    Extent(Extent),
+    /// Of an index node; `end` is one past the last logical block that the child may map.
+    Child {
+        /// The entry.
+        index: Index,
+        /// The next entry's key, or the end of the node's own range.
+        end: u64,
+    },
+}
+
+impl NodeRef<'_> {
+    /// Reports everything that is wrong with the node but its header, which [`super::header_damage`] checks. `promise`
+    /// is the parent's; a root has none.
+    pub fn damage<F: Fn(BlockNr, u32) -> bool>(
+        &self,
+        promise: Option<&Promise>,
+        context: &NodeContext<F>,
+        sink: &mut impl FnMut(ExtentDamage),
+    ) {
+        self.step(promise, context, &mut |step| {
+            if let Err(damage) = step {
+                sink(damage);
+            }
+        });
+    }
+
+    /// What is wrong with the node, and its entries that can be used. Where the node lies too deep or not deep enough,
+    /// none can.
+    pub(crate) fn step<F: Fn(BlockNr, u32) -> bool>(
+        &self,
+        promise: Option<&Promise>,
+        context: &NodeContext<F>,
+        sink: &mut impl FnMut(Result<NodeEntry, ExtentDamage>),
+    ) {
+        if let Some(promise) = promise {
+            self.place_damage(promise, &mut |damage| sink(Err(damage)));
+        }
+        if let (Some(seed), Some(found)) = (context.seed, self.stored_checksum())
+            && let Some(expected) = self.checksum(seed)
+            && found != expected
+        {
+            sink(Err(ExtentDamage::Checksum { found, expected }));
+        }
+        let in_place = promise.is_none_or(|promise| promise.depth == self.depth());
+        let end = promise.map_or(LOGICAL_END.into(), |promise| promise.end);
+        self.entries(end, context, &mut |step| {
+            if in_place || step.is_err() {
+                sink(step);
+            }
+        });
+    }
+
+    /// What the parent promised against what the first and the last entry say.
+    pub(super) fn place_damage(&self, promise: &Promise, sink: &mut impl FnMut(ExtentDamage)) {
+        let Promise { depth, first, end: limit } = *promise;
+        if self.depth() != depth {
+            sink(ExtentDamage::Depth { found: self.depth(), expected: depth });
+        }
+        let (Some(start), Some(last)) = (self.key(0), self.raw(self.len().wrapping_sub(1))) else { return };
+        let end = if self.depth() == 0 { Extent::decode(&last).end() } else { u64::from(raw_key(&last)) + 1 };
+        if start < first {
+            sink(ExtentDamage::BeforeParent { start, first });
+        } else if start > first {
+            sink(ExtentDamage::BehindKey { start, first });
+        }
+        if end > limit {
+            sink(ExtentDamage::BehindParent { end, limit });
+        }
+    }
+
+    /// Goes over the entries: each that can be used, and what is wrong with each. `end` is the end of the node's own
+    /// range.
+    pub(super) fn entries<F: Fn(BlockNr, u32) -> bool>(
+        &self,
+        end: u64,
+        context: &NodeContext<F>,
+        sink: &mut impl FnMut(Result<NodeEntry, ExtentDamage>),
+    ) {
+        if self.depth() > 0 && self.is_empty() {
+            sink(Err(ExtentDamage::Empty));
+        }
+        // The start and the end of the entry before.
+        let mut before: Option<(u32, u64)> = None;
+        for (i, raw) in self.raw_entries().enumerate() {
+            let (entry, start) = (i as u16, raw_key(&raw));
+            let mut usable = true;
+            if let Some((previous, free_from)) = before
+                && u64::from(start) < free_from
+            {
+                usable = false;
+                sink(Err(if start <= previous {
+                    ExtentDamage::OutOfOrder { entry, start, previous }
+                } else {
+                    ExtentDamage::Overlap { entry, start, end: free_from }
+                }));
+            }
+            if self.depth() > 0 {
+                before = Some((start, u64::from(start) + 1));
+                let index = Index::decode(&raw);
+                if !(context.valid)(index.child, 1) {
+                    sink(Err(ExtentDamage::Child { entry, block: index.child }));
+                } else if usable {
+                    let next = self.key(i + 1).filter(|next| *next > start);
+                    sink(Ok(NodeEntry::Child { index, end: next.map_or(end, u64::from) }));
+                }
+            } else {
+                let extent = Extent::decode(&raw);
+                before = Some((start, extent.end()));
+                extent_damage(entry, extent, context, &mut |damage| {
+                    usable &= !damage.is_fatal();
+                    sink(Err(damage));
+                });
+                if usable {
+                    sink(Ok(NodeEntry::Extent(extent)));
+                }
+            }
+        }
+    }
+}
+
+/// What is wrong with one extent by itself.
+fn extent_damage<F: Fn(BlockNr, u32) -> bool>(
+    entry: u16,
+    extent: Extent,
+    context: &NodeContext<F>,
+    sink: &mut impl FnMut(ExtentDamage),
+) {
+    let Extent { lblk, len, pblk: block, unwritten } = extent;
+    let start = lblk.0;
+    if len == 0 {
+        sink(ExtentDamage::ZeroLength { entry, start });
+        return;
+    }
+    if extent.end() > u64::from(LOGICAL_END) {
+        sink(ExtentDamage::BehindEnd { entry, start, len });
+    }
+    if !(context.valid)(block, len) {
+        sink(if (context.valid)(block, 1) {
+            ExtentDamage::BlockEnd { entry, block, len }
+        } else {
+            ExtentDamage::BlockStart { entry, block, len }
+        });
+    }
+    if unwritten && context.is_dir {
+        sink(ExtentDamage::UnwrittenDirectory { entry, len });
+    }
+    if (u64::from(start) ^ block.0) & ((1 << context.cluster_bits) - 1) != 0 {
+        sink(ExtentDamage::Cluster { entry, start, block });
+    }
+}

@@ -1,0 +1,304 @@
+//! What can be wrong with a group descriptor, and with the bitmaps that it points to.
+//!
+//! Main types: [`DescDamage`], [`BitmapDamage`].
+//! It knows one descriptor. That two groups share a block, or that counts are not those of the bitmaps, the checker
+//! finds out.
+//!
+//! # Locking
+//! None.
+
+use std::fmt;
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::{GroupDesc, GroupFlags, RawGroupDesc, bitmap_csum, checksums};
+use crate::damage::Damage;
+use crate::superblock::{DescChecksum, Geometry};
+use crate::{BlockNr, GroupNr, bitmap};
+
+/// What a descriptor points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Piece {
+    /// `bg_block_bitmap`.
+    BlockBitmap,
+    /// `bg_inode_bitmap`.
+    InodeBitmap,
+    /// `bg_inode_table`.
+    InodeTable,
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Piece::BlockBitmap => "block bitmap",
+            Piece::InodeBitmap => "inode bitmap",
+            Piece::InodeTable => "inode table",
+        })
+    }
+}
+
+/// What a descriptor counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Counted {
+    /// `bg_free_blocks_count`.
+    FreeBlocks,
+    /// `bg_free_inodes_count`.
+    FreeInodes,
+    /// `bg_used_dirs_count`.
+    Directories,
+    /// `bg_itable_unused`.
+    UnusedInodes,
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Counted::FreeBlocks => "free blocks",
+            Counted::FreeInodes => "free inodes",
+            Counted::Directories => "directories",
+            Counted::UnusedInodes => "unused inodes",
+        })
+    }
+}
+
+/// What is wrong with a group descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DescDamage {
+    /// The checksum does not fit the bytes.
+    #[error("checksum {found:#x}, computed {expected:#x}")]
+    Checksum {
+        /// As stored.
+        found: u16,
+        /// Of the bytes.
+        expected: u16,
+    },
+    /// Something lies outside the file system, or outside the group where it has to be in it.
+    #[error("{piece} at block {start} outside {first}..{end}")]
+    Outside {
+        /// What.
+        piece: Piece,
+        /// Its first block.
+        start: u64,
+        /// The first block where it may be.
+        first: u64,
+        /// One past the last.
+        end: u64,
+    },
+    /// Two pieces of the group overlap.
+    #[error("{piece} and {other} share block {block}")]
+    Shared {
+        /// What.
+        piece: Piece,
+        /// With what.
+        other: Piece,
+        /// The first block of both.
+        block: u64,
+    },
+    /// Something lies on a copy of the superblock or of the descriptors.
+    #[error("{piece} at block {start} on the superblock or descriptors at {fixed}")]
+    OnFixed {
+        /// What.
+        piece: Piece,
+        /// Its first block.
+        start: u64,
+        /// The first block of the copy.
+        fixed: u64,
+    },
+    /// A count exceeds what the group has.
+    #[error("{found} {what}, at most {most} possible")]
+    Count {
+        /// Of what.
+        what: Counted,
+        /// As stored.
+        found: u32,
+        /// What the group has.
+        most: u32,
+    },
+    /// More inodes were never used than are free.
+    #[error("{unused} inodes never used, but only {free} free")]
+    UnusedAboveFree {
+        /// `bg_itable_unused`.
+        unused: u32,
+        /// `bg_free_inodes_count`.
+        free: u32,
+    },
+    /// Marks of what was never initialized, on a file system without checksums of descriptors.
+    #[error("flags {flags:#x} and {unused} unused inodes without checksums, expected none")]
+    Uninit {
+        /// `bg_flags`.
+        flags: u16,
+        /// `bg_itable_unused`.
+        unused: u32,
+    },
+    /// The block bitmap of the last group, which mostly ends early, was never initialized.
+    #[error("the last group's block bitmap is not initialized")]
+    UninitLast,
+}
+
+impl Damage for DescDamage {
+    fn is_fatal(&self) -> bool {
+        use DescDamage::{Uninit, UninitLast, UnusedAboveFree};
+        !matches!(self, UnusedAboveFree { .. } | Uninit { .. } | UninitLast)
+    }
+}
+
+/// What is wrong with a bitmap of blocks or inodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BitmapDamage {
+    /// The checksum in the descriptor does not fit the bytes.
+    #[error("checksum {found:#x}, computed {expected:#x}")]
+    Checksum {
+        /// As stored in the descriptor.
+        found: u32,
+        /// Of the bytes.
+        expected: u32,
+    },
+    /// A bit behind the last that counts is clear.
+    #[error("bit {bit}, behind the last of {bits}, is clear")]
+    Padding {
+        /// The first such bit.
+        bit: u32,
+        /// Bits that count.
+        bits: u32,
+    },
+}
+
+impl Damage for BitmapDamage {
+    fn is_fatal(&self) -> bool {
+        matches!(self, BitmapDamage::Checksum { .. })
+    }
+}
+
+impl GroupDesc {
+    /// Reports everything that is wrong with the descriptor. `bytes` are those that it was parsed from.
+    pub fn damage(&self, bytes: &[u8], group: GroupNr, geometry: &Geometry, sink: &mut impl FnMut(DescDamage)) {
+        if let Some((found, expected)) = checksums(bytes, group, geometry)
+            && found != expected
+        {
+            sink(DescDamage::Checksum { found, expected });
+        }
+        self.location_damage(group, geometry, sink);
+        self.count_damage(group, geometry, sink);
+        self.flag_damage(bytes, group, geometry, sink);
+    }
+
+    pub(super) fn location_damage(&self, group: GroupNr, geometry: &Geometry, sink: &mut impl FnMut(DescDamage)) {
+        let (first, end) = if geometry.flex_bg {
+            (geometry.first_data_block, geometry.blocks_count)
+        } else {
+            let first = geometry.first_block_of_group(group).0;
+            (first, first + u64::from(geometry.blocks_in_group(group)))
+        };
+        let pieces = self.pieces(geometry);
+        for (index, &(piece, start, count)) in pieces.iter().enumerate() {
+            // The saturated sum keeps a hostile 64-bit location from wrapping.
+            let piece_end = start.saturating_add(count);
+            if start < first || piece_end > end {
+                sink(DescDamage::Outside { piece, start, first, end });
+                continue;
+            }
+            for &(other, other_start, other_count) in &pieces[..index] {
+                if start < other_start.saturating_add(other_count) && other_start < piece_end {
+                    sink(DescDamage::Shared { piece, other, block: start.max(other_start) });
+                }
+            }
+            for edge in [start, piece_end - 1] {
+                let Some((home, _)) = geometry.group_of_block(BlockNr(edge)) else { continue };
+                let base = geometry.base_metadata(home);
+                let fixed = [base.superblock.map(|block| (block, 1)), base.descriptors];
+                let hit = fixed
+                    .into_iter()
+                    .flatten()
+                    .find(|(block, blocks)| start < block.0 + u64::from(*blocks) && block.0 < piece_end);
+                if let Some((block, _)) = hit {
+                    sink(DescDamage::OnFixed { piece, start, fixed: block.0 });
+                    break;
+                }
+            }
+        }
+    }
+
+    /// What the descriptor points to: first block, blocks.
+    fn pieces(&self, geometry: &Geometry) -> [(Piece, u64, u64); 3] {
+        [
+            (Piece::BlockBitmap, self.block_bitmap.0, 1),
+            (Piece::InodeBitmap, self.inode_bitmap.0, 1),
+            (Piece::InodeTable, self.inode_table.0, geometry.inode_table_blocks.into()),
+        ]
+    }
+
+    pub(super) fn count_damage(&self, group: GroupNr, geometry: &Geometry, sink: &mut impl FnMut(DescDamage)) {
+        let inodes = geometry.inodes_per_group;
+        for (what, found, most) in [
+            (Counted::FreeBlocks, self.free_clusters, geometry.clusters_in_group(group)),
+            (Counted::FreeInodes, self.free_inodes, inodes),
+            (Counted::Directories, self.used_dirs, inodes),
+            (Counted::UnusedInodes, self.itable_unused, inodes),
+        ] {
+            if found > most {
+                sink(DescDamage::Count { what, found, most });
+            }
+        }
+        if self.itable_unused <= inodes && self.itable_unused > self.free_inodes {
+            sink(DescDamage::UnusedAboveFree { unused: self.itable_unused, free: self.free_inodes });
+        }
+    }
+
+    fn flag_damage(&self, bytes: &[u8], group: GroupNr, geometry: &Geometry, sink: &mut impl FnMut(DescDamage)) {
+        let uninit = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
+        let mut raw = RawGroupDesc::new_zeroed();
+        let length = bytes.len().min(geometry.desc_size).min(size_of::<RawGroupDesc>());
+        raw.as_mut_bytes()[..length].copy_from_slice(&bytes[..length]);
+        let flags = GroupFlags::from_bits_retain(raw.bg_flags.get());
+        let unused = u32::from(raw.bg_itable_unused_lo.get()) | u32::from(raw.bg_itable_unused_hi.get()) << 16;
+        if geometry.desc_checksum == DescChecksum::None && (flags.intersects(uninit) || unused != 0) {
+            sink(DescDamage::Uninit { flags: flags.bits(), unused });
+        }
+        if group.0 + 1 == geometry.group_count && flags.contains(GroupFlags::BLOCK_UNINIT) {
+            sink(DescDamage::UninitLast);
+        }
+    }
+
+    /// Reports what is wrong with the group's block bitmap; one that was never written is sound.
+    pub fn block_bitmap_damage(
+        &self,
+        bitmap: &[u8],
+        group: GroupNr,
+        geometry: &Geometry,
+        sink: &mut impl FnMut(BitmapDamage),
+    ) {
+        if self.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            return;
+        }
+        let (covered, bits) = (geometry.clusters_per_group, geometry.clusters_in_group(group));
+        bitmap_damage(bitmap, self.block_bitmap_csum, covered, bits, geometry, sink);
+    }
+
+    /// Reports what is wrong with the group's inode bitmap; one that was never written is sound.
+    pub fn inode_bitmap_damage(&self, bitmap: &[u8], geometry: &Geometry, sink: &mut impl FnMut(BitmapDamage)) {
+        if self.flags.contains(GroupFlags::INODE_UNINIT) {
+            return;
+        }
+        let bits = geometry.inodes_per_group;
+        bitmap_damage(bitmap, self.inode_bitmap_csum, bits, bits, geometry, sink);
+    }
+}
+
+fn bitmap_damage(
+    bytes: &[u8],
+    found: u32,
+    covered: u32,
+    bits: u32,
+    geometry: &Geometry,
+    sink: &mut impl FnMut(BitmapDamage),
+) {
+    if geometry.metadata_csum {
+        let expected = bitmap_csum(bytes, covered, geometry);
+        if found != expected {
+            sink(BitmapDamage::Checksum { found, expected });
+        }
+    }
+    if let Some(bit) = bitmap::find_next_zero(bytes, bits..u32::MAX) {
+        sink(BitmapDamage::Padding { bit, bits });
+    }
+}

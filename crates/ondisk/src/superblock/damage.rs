@@ -1,0 +1,753 @@
+//! What can be wrong with a superblock, and the layout that can be derived from one that is not trusted.
+//!
+//! Main types: [`SuperDamage`]; [`SuperContext`], which is what the superblock cannot know. Main function:
+//! [`SuperBlock::parse`].
+//! It compares fields of one copy with each other. What they say about descriptors, inodes and bitmaps is the checker's.
+//!
+//! # Locking
+//! None.
+
+use std::fmt;
+
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
+
+use super::{
+    BackupRule, CHECKSUM_TYPE_CRC32C, DESC_SIZE_GOOD_OLD, DescChecksum, EXTRA_ISIZE_DEFAULT, FIRST_INO_GOOD_OLD,
+    Geometry, INODE_SIZE_GOOD_OLD, MAGIC, RawSuperBlock, SUPERBLOCK_SIZE, SuperBlock, SuperFlags, join,
+};
+use crate::csum::ChecksumSeed;
+use crate::damage::Damage;
+use crate::features::{CREATOR_OS_HURD, Compat, Incompat, RoCompat, refusal};
+use crate::{Error, Structure};
+
+/// An inode that the superblock names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SpecialInode {
+    /// `s_journal_inum`.
+    Journal,
+    /// `s_usr_quota_inum`.
+    UserQuota,
+    /// `s_grp_quota_inum`.
+    GroupQuota,
+    /// `s_prj_quota_inum`.
+    ProjectQuota,
+    /// `s_orphan_file_inum`.
+    OrphanFile,
+    /// `s_last_orphan`.
+    LastOrphan,
+}
+
+impl fmt::Display for SpecialInode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SpecialInode::Journal => "journal",
+            SpecialInode::UserQuota => "user quota",
+            SpecialInode::GroupQuota => "group quota",
+            SpecialInode::ProjectQuota => "project quota",
+            SpecialInode::OrphanFile => "orphan file",
+            SpecialInode::LastOrphan => "first orphan",
+        })
+    }
+}
+
+/// What is wrong with a superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SuperDamage {
+    /// Too few bytes.
+    #[error("{found} bytes, {SUPERBLOCK_SIZE} needed")]
+    Length {
+        /// Bytes.
+        found: u32,
+    },
+    /// `s_magic`.
+    #[error("magic {found:#06x}, expected {MAGIC:#06x}")]
+    Magic {
+        /// As stored.
+        found: u16,
+    },
+    /// The device holds a journal for another file system, and no file system.
+    #[error("feature {}", Incompat::from_bits_retain(*.features).names().join(", "))]
+    JournalDevice {
+        /// The incompatible features that are not known, `journal_dev` among them.
+        features: u32,
+    },
+    /// Incompatible features that this code does not know.
+    #[error("feature {}", Incompat::from_bits_retain(*.unknown).names().join(", "))]
+    Features {
+        /// Their bits.
+        unknown: u32,
+    },
+    /// `s_checksum_type`.
+    #[error("metadata checksums of type {found}")]
+    ChecksumType {
+        /// As stored.
+        found: u8,
+    },
+    /// The checksum does not fit the bytes.
+    #[error("checksum {found:#010x}, computed {expected:#010x}")]
+    Checksum {
+        /// As stored.
+        found: u32,
+        /// Of the bytes.
+        expected: u32,
+    },
+    /// `s_rev_level`.
+    #[error("revision {found}")]
+    Revision {
+        /// As stored.
+        found: u32,
+    },
+    /// `s_log_block_size`.
+    #[error("log block size {found}")]
+    LogBlockSize {
+        /// As stored.
+        found: u32,
+    },
+    /// `s_log_cluster_size` does not fit the block size.
+    #[error("log cluster size {found} with log block size {log_block_size}")]
+    LogClusterSize {
+        /// As stored.
+        found: u32,
+        /// `s_log_block_size`.
+        log_block_size: u32,
+    },
+    /// The high half of the block count without `64bit`.
+    #[error("more than 2^32 blocks without 64bit")]
+    BlocksHigh {
+        /// As stored.
+        found: u32,
+    },
+    /// `s_first_data_block`.
+    #[error("first data block {found}, expected {expected}")]
+    FirstDataBlock {
+        /// As stored.
+        found: u32,
+        /// What the block size implies.
+        expected: u32,
+    },
+    /// Fewer blocks than a file system needs, or more than it can have.
+    #[error("{found} blocks")]
+    BlocksCount {
+        /// As stored.
+        found: u64,
+    },
+    /// The device ends before the file system.
+    #[error("{blocks} blocks on a device of {device}")]
+    DeviceSize {
+        /// Blocks of the file system.
+        blocks: u64,
+        /// Whole blocks of the device.
+        device: u64,
+    },
+    /// `s_blocks_per_group` and `s_clusters_per_group`.
+    #[error("{blocks} blocks and {clusters} clusters per group")]
+    BlocksPerGroup {
+        /// Blocks, as stored.
+        blocks: u32,
+        /// Clusters, as stored; as the blocks without `bigalloc`.
+        clusters: u32,
+    },
+    /// `s_inode_size`.
+    #[error("inode size {found}")]
+    InodeSize {
+        /// As stored.
+        found: u16,
+    },
+    /// `s_inodes_per_group`.
+    #[error("{found} inodes per group")]
+    InodesPerGroup {
+        /// As stored.
+        found: u32,
+    },
+    /// `s_inodes_count` is not what the groups have.
+    #[error("{found} inodes in {groups} groups of {per_group}")]
+    InodesCount {
+        /// As stored.
+        found: u32,
+        /// Groups that the blocks make.
+        groups: u64,
+        /// `s_inodes_per_group`.
+        per_group: u32,
+    },
+    /// `s_first_ino`.
+    #[error("first inode {found} of {inodes_count}")]
+    FirstInode {
+        /// As stored.
+        found: u32,
+        /// Inodes of all groups.
+        inodes_count: u32,
+    },
+    /// `s_desc_size`.
+    #[error("group descriptor size {found}")]
+    DescSize {
+        /// As stored.
+        found: u16,
+    },
+    /// `s_first_meta_bg`.
+    #[error("first meta block group {found}")]
+    FirstMetaBg {
+        /// As stored.
+        found: u32,
+        /// Blocks of descriptors.
+        most: u32,
+    },
+    /// `s_reserved_gdt_blocks` is more than the resize inode can name.
+    #[error("{found} reserved descriptor blocks")]
+    ReservedGdtBlocks {
+        /// As stored.
+        found: u16,
+        /// Pointers in a block.
+        most: u32,
+    },
+    /// The descriptors do not fit the first group.
+    #[error("{found} descriptor blocks do not fit a group")]
+    DescBlocks {
+        /// Blocks of descriptors.
+        found: u32,
+    },
+    /// An inode that the superblock names does not exist.
+    #[error("{what} inode {found} of {most}")]
+    Inode {
+        /// Which.
+        what: SpecialInode,
+        /// As stored.
+        found: u32,
+        /// Inodes of all groups.
+        most: u32,
+    },
+
+    /// A reserved inode where the superblock may name none, or another one than it may name.
+    #[error("{what} inode {found} cannot be that")]
+    InodeRole {
+        /// Which.
+        what: SpecialInode,
+        /// As stored.
+        found: u32,
+    },
+    /// More than half of the blocks are kept for root.
+    #[error("{found} blocks reserved, at most {most} possible")]
+    ReservedBlocks {
+        /// As stored.
+        found: u64,
+        /// Half of the blocks.
+        most: u64,
+    },
+    /// More blocks are free than there are.
+    #[error("{found} free blocks of {most}")]
+    FreeBlocks {
+        /// As stored.
+        found: u64,
+        /// All blocks.
+        most: u64,
+    },
+    /// More inodes are free than there are.
+    #[error("{found} free inodes of {most}")]
+    FreeInodes {
+        /// As stored.
+        found: u32,
+        /// All inodes.
+        most: u32,
+    },
+    /// Features in a file system of revision 0, which has no words for them.
+    #[error("feature bits in a revision 0 file system")]
+    RevisionFeatures,
+    /// Both `metadata_csum` and `uninit_bg`.
+    #[error("metadata_csum together with uninit_bg")]
+    BothChecksums,
+    /// `64bit` without `extent`.
+    #[error("64bit without extent")]
+    Bit64WithoutExtents,
+    /// `metadata_csum_seed` without `metadata_csum`.
+    #[error("metadata_csum_seed without metadata_csum")]
+    SeedWithoutChecksums,
+    /// `meta_bg` together with `resize_inode`.
+    #[error("meta_bg together with resize_inode")]
+    MetaBgWithResizeInode,
+    /// Reserved descriptor blocks without `resize_inode`.
+    #[error("{found} reserved descriptor blocks without resize_inode, expected 0")]
+    ReservedWithoutResizeInode {
+        /// As stored.
+        found: u16,
+    },
+    /// A journal is named, but `has_journal` is not set.
+    #[error("journal inode {found} without has_journal")]
+    JournalWithoutFeature {
+        /// `s_journal_inum`.
+        found: u32,
+    },
+    /// `needs_recovery` without `has_journal`.
+    #[error("needs_recovery without has_journal")]
+    RecoveryWithoutJournal,
+    /// `orphan_present` without `orphan_file`.
+    #[error("orphan_present without orphan_file")]
+    OrphanPresentWithoutFile,
+    /// `orphan_file` without `has_journal`.
+    #[error("orphan_file without has_journal")]
+    OrphanFileWithoutJournal,
+    /// `s_min_extra_isize`.
+    #[error("{found} extra bytes at least, in inodes that have room for {most}")]
+    MinExtraIsize {
+        /// As stored.
+        found: u16,
+        /// Bytes of an inode behind the first 128.
+        most: u16,
+    },
+    /// `s_want_extra_isize`.
+    #[error("{found} extra bytes wanted, in inodes that have room for {most}")]
+    WantExtraIsize {
+        /// As stored.
+        found: u16,
+        /// Bytes of an inode behind the first 128.
+        most: u16,
+    },
+    /// `s_mmp_block` lies outside the file system.
+    #[error("multiple mount protection in block {found} of {most}")]
+    MmpBlock {
+        /// As stored.
+        found: u64,
+        /// Blocks of the file system.
+        most: u64,
+    },
+    /// Made for development code.
+    #[error("marked as a test file system")]
+    TestFlag,
+    /// `filetype` on a file system of the Hurd, whose entries have no room for it.
+    #[error("filetype on a file system of the Hurd")]
+    HurdFiletype,
+    /// Mounted in the future.
+    #[error("last mounted at {found}, but now it is {now}")]
+    FutureMount {
+        /// `s_mtime`.
+        found: i64,
+        /// The caller's clock.
+        now: i64,
+    },
+    /// Written in the future.
+    #[error("last written at {found}, but now it is {now}")]
+    FutureWrite {
+        /// `s_wtime`.
+        found: i64,
+        /// The caller's clock.
+        now: i64,
+    },
+}
+
+impl Damage for SuperDamage {
+    fn is_fatal(&self) -> bool {
+        use SuperDamage::*;
+        match self {
+            Length { .. } | Magic { .. } | JournalDevice { .. } | Features { .. } | ChecksumType { .. } => true,
+            Checksum { .. } | Revision { .. } | LogBlockSize { .. } | LogClusterSize { .. } | BlocksHigh { .. } => true,
+            FirstDataBlock { .. } | BlocksCount { .. } | BlocksPerGroup { .. } | InodeSize { .. } => true,
+            InodesPerGroup { .. } | InodesCount { .. } | FirstInode { .. } | DescSize { .. } => true,
+            FirstMetaBg { .. } | ReservedGdtBlocks { .. } | DescBlocks { .. } => true,
+            Inode { what, .. } => {
+                matches!(what, SpecialInode::Journal | SpecialInode::UserQuota | SpecialInode::GroupQuota)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl SuperDamage {
+    /// Whether the rest of the superblock can be used all the same by a reader that wants what can still be read.
+    pub fn is_doubt(&self) -> bool {
+        matches!(self, SuperDamage::Features { .. } | SuperDamage::Checksum { .. })
+    }
+
+    /// As the crate's error, for the copy at byte `place`.
+    pub fn error(self, place: u64) -> Error {
+        match self {
+            SuperDamage::JournalDevice { features: bits } | SuperDamage::Features { unknown: bits } => {
+                refusal(Incompat::from_bits_retain(bits))
+            }
+            SuperDamage::ChecksumType { .. } | SuperDamage::Revision { .. } => Error::unsupported(self.to_string()),
+            _ => Error::corrupt(Structure::SuperBlock, place, self.to_string()),
+        }
+    }
+}
+
+/// What a superblock cannot know; what is `None` is not compared.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SuperContext {
+    /// Bytes of the device.
+    pub device_bytes: Option<u64>,
+    /// Seconds since 1970, and what a clock may be wrong by.
+    pub now: Option<i64>,
+}
+
+impl SuperBlock {
+    /// Reports everything that is wrong with a superblock, and gives it if a layout can be derived from it at all: with
+    /// unknown features, a wrong checksum, or fields that another field tells better (the number of inodes, of reserved
+    /// descriptor blocks, of metagroups). A mount uses [`SuperBlock::decode`].
+    pub fn parse(bytes: &[u8], context: &SuperContext, sink: &mut impl FnMut(SuperDamage)) -> Option<SuperBlock> {
+        let Ok((raw, _)) = RawSuperBlock::read_from_prefix(bytes) else {
+            sink(SuperDamage::Length { found: bytes.len() as u32 });
+            return None;
+        };
+        let geometry = raw.damage(context, sink)?;
+        Some(SuperBlock { raw, geometry })
+    }
+}
+
+impl RawSuperBlock {
+    /// Reports everything that is wrong, and derives the layout if that can be done.
+    pub fn damage(&self, context: &SuperContext, sink: &mut impl FnMut(SuperDamage)) -> Option<Geometry> {
+        if self.s_magic.get() != MAGIC {
+            sink(SuperDamage::Magic { found: self.s_magic.get() });
+            return None;
+        }
+        let features = Features::of(self);
+        let unknown = features.incompat.difference(Incompat::KNOWN);
+        if unknown.contains(Incompat::JOURNAL_DEV) {
+            sink(SuperDamage::JournalDevice { features: unknown.bits() });
+            return None;
+        }
+        if !unknown.is_empty() {
+            sink(SuperDamage::Features { unknown: unknown.bits() });
+        }
+        if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+            let (found, expected) = (self.s_checksum.get(), self.compute_checksum());
+            if self.s_checksum_type != CHECKSUM_TYPE_CRC32C {
+                sink(SuperDamage::ChecksumType { found: self.s_checksum_type });
+            } else if found != expected {
+                sink(SuperDamage::Checksum { found, expected });
+            }
+        }
+        let geometry = layout(self, features, sink);
+        feature_damage(self, features, sink);
+        if let Some(geometry) = &geometry {
+            count_damage(self, geometry, features, context, sink);
+        }
+        time_damage(self, context, sink);
+        geometry
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Features {
+    compat: Compat,
+    incompat: Incompat,
+    ro_compat: RoCompat,
+}
+
+impl Features {
+    fn of(raw: &RawSuperBlock) -> Features {
+        Features {
+            compat: Compat::from_bits_retain(raw.s_feature_compat.get()),
+            incompat: Incompat::from_bits_retain(raw.s_feature_incompat.get()),
+            ro_compat: RoCompat::from_bits_retain(raw.s_feature_ro_compat.get()),
+        }
+    }
+}
+
+/// Features against each other.
+fn feature_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDamage)) {
+    let Features { compat, incompat, ro_compat } = features;
+    let mut note = |wrong: bool, damage| {
+        if wrong {
+            sink(damage);
+        }
+    };
+    let has_any = !(compat.is_empty() && incompat.is_empty() && ro_compat.is_empty());
+    let has_journal = compat.contains(Compat::HAS_JOURNAL);
+    let metadata_csum = ro_compat.contains(RoCompat::METADATA_CSUM);
+    note(raw.s_rev_level.get() == 0 && has_any, SuperDamage::RevisionFeatures);
+    note(metadata_csum && ro_compat.contains(RoCompat::GDT_CSUM), SuperDamage::BothChecksums);
+    note(incompat.contains(Incompat::BIT64) && !incompat.contains(Incompat::EXTENTS), SuperDamage::Bit64WithoutExtents);
+    note(incompat.contains(Incompat::CSUM_SEED) && !metadata_csum, SuperDamage::SeedWithoutChecksums);
+    let resize_inode = compat.contains(Compat::RESIZE_INODE);
+    note(incompat.contains(Incompat::META_BG) && resize_inode, SuperDamage::MetaBgWithResizeInode);
+    let found = raw.s_reserved_gdt_blocks.get();
+    note(!resize_inode && found != 0, SuperDamage::ReservedWithoutResizeInode { found });
+    let found = raw.s_journal_inum.get();
+    note(!has_journal && found != 0, SuperDamage::JournalWithoutFeature { found });
+    let needs_recovery = incompat.contains(Incompat::NEEDS_RECOVERY);
+    note(!has_journal && needs_recovery, SuperDamage::RecoveryWithoutJournal);
+    let orphan_file = compat.contains(Compat::ORPHAN_FILE);
+    let orphan_present = ro_compat.contains(RoCompat::ORPHAN_PRESENT);
+    note(orphan_present && !orphan_file, SuperDamage::OrphanPresentWithoutFile);
+    note(orphan_file && !has_journal, SuperDamage::OrphanFileWithoutJournal);
+    let flags = SuperFlags::from_bits_retain(raw.s_flags.get());
+    note(flags.contains(SuperFlags::TEST_FILESYS), SuperDamage::TestFlag);
+    let hurd = raw.s_creator_os.get() == CREATOR_OS_HURD;
+    note(hurd && incompat.contains(Incompat::FILETYPE), SuperDamage::HurdFiletype);
+}
+
+/// Fields against the layout.
+fn count_damage(
+    raw: &RawSuperBlock,
+    geometry: &Geometry,
+    features: Features,
+    context: &SuperContext,
+    sink: &mut impl FnMut(SuperDamage),
+) {
+    let blocks = geometry.blocks_count;
+    if let Some(device) = context.device_bytes.map(|bytes| bytes >> geometry.block_bits)
+        && device < blocks
+    {
+        sink(SuperDamage::DeviceSize { blocks, device });
+    }
+    let reserved = join(raw.s_r_blocks_count_lo, raw.s_r_blocks_count_hi, geometry.bit64);
+    if reserved > blocks / 2 {
+        sink(SuperDamage::ReservedBlocks { found: reserved, most: blocks / 2 });
+    }
+    let free = join(raw.s_free_blocks_count_lo, raw.s_free_blocks_count_hi, geometry.bit64);
+    if free > blocks {
+        sink(SuperDamage::FreeBlocks { found: free, most: blocks });
+    }
+    let free = raw.s_free_inodes_count.get();
+    if free > geometry.inodes_count {
+        sink(SuperDamage::FreeInodes { found: free, most: geometry.inodes_count });
+    }
+    let most = geometry.inode_size as u16 - INODE_SIZE_GOOD_OLD;
+    if most > 0 {
+        let is_bad = |found: u16| found > most || !found.is_multiple_of(4);
+        let (least, wanted) = (raw.s_min_extra_isize.get(), raw.s_want_extra_isize.get());
+        if is_bad(least) {
+            sink(SuperDamage::MinExtraIsize { found: least, most });
+        }
+        if is_bad(wanted) {
+            sink(SuperDamage::WantExtraIsize { found: wanted, most });
+        }
+    }
+    if features.incompat.contains(Incompat::MMP) {
+        let found = raw.s_mmp_block.get();
+        if found <= geometry.first_data_block || found >= blocks {
+            sink(SuperDamage::MmpBlock { found, most: blocks });
+        }
+    }
+    let most = geometry.inodes_count;
+    let has_quota = features.ro_compat.contains(RoCompat::QUOTA);
+    let has_orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
+    // Zero stands for none, but in an orphan file's place.
+    let or = |expected: u32| move |ino: u32| ino == 0 || ino == expected;
+    let plain = |ino: u32| ino == 0 || ino >= geometry.first_ino;
+    for (what, found, is_used, fits) in [
+        (SpecialInode::UserQuota, raw.s_usr_quota_inum.get(), has_quota, &or(3) as &dyn Fn(u32) -> bool),
+        (SpecialInode::GroupQuota, raw.s_grp_quota_inum.get(), has_quota, &or(4)),
+        (SpecialInode::ProjectQuota, raw.s_prj_quota_inum.get(), has_quota, &plain),
+        (SpecialInode::OrphanFile, raw.s_orphan_file_inum.get(), has_orphan_file, &|ino| ino >= geometry.first_ino),
+        (SpecialInode::LastOrphan, raw.s_last_orphan.get(), true, &plain),
+    ] {
+        let is_named = matches!(what, SpecialInode::UserQuota | SpecialInode::GroupQuota);
+        if is_used && found > most && !is_named {
+            sink(SuperDamage::Inode { what, found, most });
+        } else if is_used && found <= most && !fits(found) {
+            sink(SuperDamage::InodeRole { what, found });
+        }
+    }
+}
+
+fn time_damage(raw: &RawSuperBlock, context: &SuperContext, sink: &mut impl FnMut(SuperDamage)) {
+    let Some(now) = context.now else { return };
+    let mounted = RawSuperBlock::time(raw.s_mtime, raw.s_mtime_hi);
+    if mounted > now {
+        sink(SuperDamage::FutureMount { found: mounted, now });
+    }
+    let written = RawSuperBlock::time(raw.s_wtime, raw.s_wtime_hi);
+    if written > now {
+        sink(SuperDamage::FutureWrite { found: written, now });
+    }
+}
+
+/// Checks every field that arithmetic elsewhere relies on, and derives the layout; `None` where a field is wrong that no
+/// other one tells.
+fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDamage)) -> Option<Geometry> {
+    let Features { compat, incompat, ro_compat } = features;
+    let revision = raw.s_rev_level.get();
+    if revision > 1 {
+        sink(SuperDamage::Revision { found: revision });
+    }
+    let log_block_size = raw.s_log_block_size.get();
+    if log_block_size > 6 {
+        sink(SuperDamage::LogBlockSize { found: log_block_size });
+        return None;
+    }
+    // What follows goes on behind a wrong field, to report the others.
+    let mut is_sound = true;
+    let mut bad = |damage| {
+        is_sound = false;
+        sink(damage);
+    };
+    let block_bits = 10 + log_block_size;
+    let block_size = 1u32 << block_bits;
+
+    let bigalloc = ro_compat.contains(RoCompat::BIGALLOC);
+    let log_cluster_size = raw.s_log_cluster_size.get();
+    let cluster_bits = match log_cluster_size.checked_sub(log_block_size) {
+        Some(0) => 0,
+        Some(bits) if bigalloc && log_cluster_size <= 20 => bits,
+        _ => {
+            bad(SuperDamage::LogClusterSize { found: log_cluster_size, log_block_size });
+            0
+        }
+    };
+
+    let bit64 = incompat.contains(Incompat::BIT64);
+    if !bit64 && raw.s_blocks_count_hi.get() != 0 {
+        bad(SuperDamage::BlocksHigh { found: raw.s_blocks_count_hi.get() });
+    }
+    let blocks_count = join(raw.s_blocks_count_lo, raw.s_blocks_count_hi, bit64);
+    let expected = u32::from(block_size == 1024 && cluster_bits == 0);
+    let first_data_block = u64::from(expected);
+    if raw.s_first_data_block.get() != expected {
+        bad(SuperDamage::FirstDataBlock { found: raw.s_first_data_block.get(), expected });
+    }
+    let has_blocks = blocks_count > first_data_block + 1 && blocks_count <= 1 << 48;
+    if !has_blocks {
+        bad(SuperDamage::BlocksCount { found: blocks_count });
+    }
+
+    let bits_per_block = block_size * 8;
+    let blocks_per_group = raw.s_blocks_per_group.get();
+    let clusters_per_group = if bigalloc { raw.s_clusters_per_group.get() } else { blocks_per_group };
+    let has_groups = clusters_per_group != 0
+        && clusters_per_group.is_multiple_of(8)
+        && clusters_per_group <= bits_per_block
+        && u64::from(clusters_per_group) << cluster_bits == u64::from(blocks_per_group);
+    if !has_groups {
+        bad(SuperDamage::BlocksPerGroup { blocks: blocks_per_group, clusters: clusters_per_group });
+    }
+
+    let inode_size = if revision == 0 { INODE_SIZE_GOOD_OLD } else { raw.s_inode_size.get() };
+    let has_inodes =
+        inode_size >= INODE_SIZE_GOOD_OLD && inode_size.is_power_of_two() && u32::from(inode_size) <= block_size;
+    if !has_inodes {
+        bad(SuperDamage::InodeSize { found: inode_size });
+    }
+    let inodes_per_group = raw.s_inodes_per_group.get();
+    let inodes_per_block = if has_inodes { block_size / u32::from(inode_size) } else { 1 };
+    let has_tables = inodes_per_group >= inodes_per_block
+        && inodes_per_group.is_multiple_of(8)
+        && inodes_per_group <= bits_per_block;
+    if !has_tables {
+        bad(SuperDamage::InodesPerGroup { found: inodes_per_group });
+    }
+    let desc_size = if bit64 { raw.s_desc_size.get() } else { DESC_SIZE_GOOD_OLD };
+    let has_descs = desc_size.is_power_of_two() && desc_size <= 1024 && (!bit64 || desc_size >= 64);
+    if !has_descs {
+        bad(SuperDamage::DescSize { found: desc_size });
+    }
+    let most = block_size / 4;
+    let found = raw.s_reserved_gdt_blocks.get();
+    if u32::from(found) > most {
+        sink(SuperDamage::ReservedGdtBlocks { found, most });
+    }
+    if !(is_sound && has_blocks && has_groups && has_inodes && has_tables && has_descs) {
+        return None;
+    }
+    let reserved_gdt_blocks = u32::from(found).min(most);
+    let inode_table_blocks = inodes_per_group.div_ceil(inodes_per_block);
+
+    let groups = (blocks_count - first_data_block).div_ceil(u64::from(blocks_per_group));
+    let found = raw.s_inodes_count.get();
+    let per_group = inodes_per_group;
+    let inodes = groups.checked_mul(u64::from(per_group)).and_then(|inodes| u32::try_from(inodes).ok());
+    if inodes != Some(found) {
+        sink(SuperDamage::InodesCount { found, groups, per_group });
+    }
+    let inodes_count = inodes?;
+    // Inodes are counted in 32 bits, so the groups, which have at least one each, can be too.
+    let group_count = groups as u32;
+
+    let mut first_ino = if revision == 0 { FIRST_INO_GOOD_OLD } else { raw.s_first_ino.get() };
+    if first_ino < FIRST_INO_GOOD_OLD || first_ino > inodes_count {
+        sink(SuperDamage::FirstInode { found: first_ino, inodes_count });
+        first_ino = FIRST_INO_GOOD_OLD;
+    }
+
+    let desc_blocks = group_count.div_ceil(block_size / u32::from(desc_size));
+    let mut first_meta_bg = incompat.contains(Incompat::META_BG).then(|| raw.s_first_meta_bg.get());
+    if let Some(found) = first_meta_bg.filter(|first| *first > desc_blocks) {
+        sink(SuperDamage::FirstMetaBg { found, most: desc_blocks });
+        first_meta_bg = Some(desc_blocks);
+    }
+    let in_group_zero = u64::from(first_meta_bg.unwrap_or(desc_blocks)) + 2;
+    if in_group_zero > u64::from(blocks_per_group) || first_data_block + in_group_zero > blocks_count {
+        sink(SuperDamage::DescBlocks { found: desc_blocks });
+        return None;
+    }
+
+    for (what, found) in [
+        (SpecialInode::Journal, raw.s_journal_inum.get()),
+        (SpecialInode::UserQuota, raw.s_usr_quota_inum.get()),
+        (SpecialInode::GroupQuota, raw.s_grp_quota_inum.get()),
+    ] {
+        if revision > 0 && found > inodes_count {
+            sink(SuperDamage::Inode { what, found, most: inodes_count });
+        }
+    }
+
+    let flex_bg = incompat.contains(Incompat::FLEX_BG);
+    let metadata_csum = ro_compat.contains(RoCompat::METADATA_CSUM);
+    let backup_bgs = raw.s_backup_bgs.map(U32::get);
+    let extra_max = inode_size - INODE_SIZE_GOOD_OLD;
+    let wanted = raw.s_want_extra_isize.get().max(raw.s_min_extra_isize.get());
+    let want_extra_isize = match wanted {
+        _ if extra_max == 0 => 0,
+        // Growing past what is known would put unknown fields at zero, which only their inventor can allow.
+        wanted if wanted.is_multiple_of(4) && wanted >= 4 && wanted <= extra_max && wanted <= EXTRA_ISIZE_DEFAULT => {
+            wanted
+        }
+        _ => EXTRA_ISIZE_DEFAULT.min(extra_max),
+    };
+    Some(Geometry {
+        block_size,
+        block_bits,
+        cluster_bits,
+        blocks_count,
+        first_data_block,
+        blocks_per_group,
+        clusters_per_group,
+        inodes_per_group,
+        inodes_count,
+        inode_size: usize::from(inode_size),
+        first_ino,
+        inode_table_blocks,
+        group_count,
+        desc_size: usize::from(desc_size),
+        desc_blocks,
+        first_meta_bg,
+        reserved_gdt_blocks,
+        backups: if compat.contains(Compat::SPARSE_SUPER2) {
+            BackupRule::Two(backup_bgs)
+        } else if ro_compat.contains(RoCompat::SPARSE_SUPER) {
+            BackupRule::Sparse
+        } else {
+            BackupRule::All
+        },
+        groups_per_flex: match raw.s_log_groups_per_flex {
+            log @ 1..=31 if flex_bg => 1 << log,
+            _ => 1,
+        },
+        desc_checksum: if metadata_csum {
+            DescChecksum::Crc32c
+        } else if ro_compat.contains(RoCompat::GDT_CSUM) {
+            DescChecksum::Crc16
+        } else {
+            DescChecksum::None
+        },
+        metadata_csum,
+        bit64,
+        flex_bg,
+        huge_file: ro_compat.contains(RoCompat::HUGE_FILE),
+        ea_inode: incompat.contains(Incompat::EA_INODE),
+        large_dir: incompat.contains(Incompat::LARGE_DIR),
+        filetype: incompat.contains(Incompat::FILETYPE),
+        extents: incompat.contains(Incompat::EXTENTS),
+        inline_data: incompat.contains(Incompat::INLINE_DATA),
+        casefold: incompat.contains(Incompat::CASEFOLD),
+        dir_index: compat.contains(Compat::DIR_INDEX),
+        imagic_inodes: compat.contains(Compat::IMAGIC_INODES),
+        hurd: raw.s_creator_os.get() == CREATOR_OS_HURD,
+        want_extra_isize,
+        uuid: raw.s_uuid,
+        seed: if incompat.contains(Incompat::CSUM_SEED) {
+            ChecksumSeed::from_raw(raw.s_checksum_seed.get())
+        } else {
+            ChecksumSeed::from_uuid(&raw.s_uuid)
+        },
+    })
+}

@@ -1,0 +1,82 @@
+//! Asking e2fsck which problems an image has.
+//!
+//! # Locking
+//! None.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use extant_block::device::MemDevice;
+
+use super::problem::{Problem, Shown};
+use crate::oracle::run_command;
+
+/// What e2fsck said.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The exit status; None if it was killed or crashed.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub output: String,
+    /// The numbers of the problems in its log.
+    pub codes: BTreeSet<u32>,
+}
+
+/// The program to ask.
+fn program() -> String {
+    std::env::var("EXTANT_E2FSCK").unwrap_or_else(|_| "e2fsck".to_owned())
+}
+
+/// N, where e2fsck's version is 1.47.N, and else 0: some problems are newer than some e2fsck.
+///
+/// # Panics
+/// If it cannot be started.
+pub fn version() -> u32 {
+    let (_, said) = run_command(Path::new(&program()), &["-V"]).unwrap_or_else(|e| panic!("{e}"));
+    let digits = |s: &str| s.chars().take_while(char::is_ascii_digit).collect::<String>();
+    said.split_once(" 1.47.").and_then(|(_, rest)| digits(rest).parse().ok()).unwrap_or(0)
+}
+
+/// Runs e2fsck with `flags` on a copy of `image` in `dir`, with its problem log if `log`. Writing the log crashes it on
+/// some images: for exit statuses, run it without.
+///
+/// # Panics
+/// If it cannot be started.
+pub fn e2fsck(image: &MemDevice, dir: &Path, flags: &str, log: bool) -> Answer {
+    let (path, list) = (dir.join("image"), dir.join("log"));
+    let _ = std::fs::remove_file(&list);
+    image.save(&path).expect("saved");
+    let option = format!("problem_log={}", list.display());
+    let program = program();
+    // It hangs on some images.
+    let mut args = vec!["-k", "1", "10", &program, flags];
+    if log {
+        args.extend(["-E", &option]);
+    }
+    args.push(path.to_str().expect("UTF-8"));
+    let (code, output) = run_command(Path::new("timeout"), &args).unwrap_or_else(|e| panic!("{e}"));
+    let text = String::from_utf8_lossy(&std::fs::read(&list).unwrap_or_default()).into_owned();
+    let codes = text.split("<problem code=\"0x").skip(1).filter_map(|p| u32::from_str_radix(p.get(..6)?, 16).ok());
+    Answer { code, output, codes: codes.collect() }
+}
+
+/// Which of `problems` e2fsck does not report, each in the way in which it reports it.
+pub fn missing(image: &MemDevice, dir: &Path, problems: &[Problem]) -> Vec<(Problem, Answer)> {
+    let mut check = None;
+    let mut repair = None;
+    let mut left = Vec::new();
+    for &problem in problems {
+        let answer = match problem.shown {
+            Shown::Repair => repair.get_or_insert_with(|| e2fsck(image, dir, "-fy", true)),
+            _ => check.get_or_insert_with(|| e2fsck(image, dir, "-fn", true)),
+        };
+        let found = match problem.shown {
+            Shown::Says(text) => answer.output.contains(text),
+            _ => answer.codes.contains(&problem.code),
+        };
+        if !found {
+            left.push((problem, answer.clone()));
+        }
+    }
+    left
+}

@@ -1,0 +1,304 @@
+//! The kinds of images that mutations start from, each with every kind of object in it.
+//!
+//! Main type: [`Image`]; [`Image::made`] builds one once and keeps it in memory. mke2fs and debugfs make them and
+//! `e2fsck -fyD` indexes their directories, so that the kinds that Extant does not write are built as the others are.
+//!
+//! | path | what it is |
+//! |---|---|
+//! | `/file`, `/other`, `/dir/one` | 20 KiB in a row; `/other` also `/dir/hard` |
+//! | `/depth1`, `/depth2` | 9 and 400 islands: extent trees of depth 1 and 2 (1 with blocks of 4 KiB) |
+//! | `/far` | indirect maps of one, two and three levels; as extents a few |
+//! | `/dir`, `/dir/sub`, `/deep/a/b` | directories of one block |
+//! | `/h1`, `/h2` | indexed directories; `/h2` with two levels in blocks of 1 KiB |
+//! | `/fast`, `/slow`, `/chr`, `/blk`, `/fifo`, `/sock`, `/empty` | what their names say |
+//! | `/ea`, `/eablock`, `/eashared` | attributes in the inode, and one block of them that two inodes share |
+//! | `/gone` | deleted |
+//!
+//! With inline data, small directories have no blocks, and [`Edit`] finds no path that leads through one.
+//!
+//! # Locking
+//! None but that of `OnceLock`.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use extant_block::device::MemDevice;
+use extant_ondisk::inode::InodeFlags;
+
+use super::edit::{Edit, set_half, set_word};
+use crate::oracle::run_command;
+
+/// A kind of image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Image {
+    /// ext2, blocks of 1 KiB.
+    Ext2,
+    /// ext2 of the first revision: no features, inodes of 128 bytes.
+    Ext2Rev0,
+    /// ext3: a journal, indirect maps.
+    Ext3,
+    /// ext4 without checksums of any kind.
+    Ext4Plain,
+    /// ext4 with checksums of descriptors alone (`uninit_bg`).
+    Ext4Gdt,
+    /// ext4 as mke2fs makes it, blocks of 1 KiB.
+    Ext4,
+    /// ext4 as mke2fs makes it, blocks of 4 KiB.
+    Ext4Large,
+    /// `meta_bg`, no resize inode, no journal.
+    MetaBg,
+    /// `orphan_file`.
+    OrphanFile,
+    /// `inline_data`, with `/inline` and `/inlinedir`.
+    InlineData,
+    /// `bigalloc` with clusters of 4 blocks.
+    Bigalloc,
+    /// `quota`.
+    Quota,
+    /// `ea_inode`, with a large attribute of `/value`.
+    EaInode,
+    /// `casefold`, with the folded directory `/fold`.
+    Casefold,
+    /// `encrypt`, with the encrypted directory `/secret` and a file in it.
+    Encrypt,
+    /// `mmp`.
+    Mmp,
+    /// ext4 whose journal has two transactions to replay, with checksums of version 3.
+    Dirty,
+    /// `inline_data` with 66,000 inodes, without `dir_nlink` and checksums.
+    ManyInodes,
+    /// ext2 with blocks of 64 KiB, and in it just `/file`.
+    LargeBlocks,
+}
+
+impl Image {
+    /// All kinds.
+    pub const ALL: [Image; 19] = [
+        Image::Ext2,
+        Image::Ext2Rev0,
+        Image::Ext3,
+        Image::Ext4Plain,
+        Image::Ext4Gdt,
+        Image::Ext4,
+        Image::Ext4Large,
+        Image::MetaBg,
+        Image::OrphanFile,
+        Image::InlineData,
+        Image::Bigalloc,
+        Image::Quota,
+        Image::EaInode,
+        Image::Casefold,
+        Image::Encrypt,
+        Image::Mmp,
+        Image::Dirty,
+        Image::ManyInodes,
+        Image::LargeBlocks,
+    ];
+
+    /// mke2fs's arguments.
+    fn arguments(self) -> &'static str {
+        match self {
+            Image::Ext2 => "-t ext2 -b 1024",
+            Image::Ext2Rev0 => "-t ext2 -b 1024 -r 0 -O none",
+            Image::Ext3 => "-t ext3 -b 1024",
+            Image::Ext4Plain => "-t ext4 -b 1024 -O ^metadata_csum,^64bit,^uninit_bg,^flex_bg,^huge_file,^dir_nlink",
+            Image::Ext4Gdt => "-t ext4 -b 1024 -O ^metadata_csum,uninit_bg,^flex_bg",
+            Image::Ext4 | Image::Dirty | Image::Mmp => "-t ext4 -b 1024",
+            Image::Ext4Large => "-t ext4 -b 4096",
+            Image::MetaBg => "-t ext4 -b 1024 -O meta_bg,^resize_inode,^has_journal",
+            Image::OrphanFile => "-t ext4 -b 1024 -O orphan_file",
+            Image::InlineData => "-t ext4 -b 1024 -O inline_data",
+            Image::Bigalloc => "-t ext4 -b 1024 -O bigalloc -C 4096",
+            Image::Quota => "-t ext4 -b 1024 -O quota",
+            Image::EaInode => "-t ext4 -b 1024 -O ea_inode",
+            Image::Casefold => "-t ext4 -b 1024 -O casefold",
+            Image::Encrypt => "-t ext4 -b 1024 -O encrypt",
+            Image::ManyInodes => "-t ext4 -b 1024 -N 66000 -O inline_data,^metadata_csum,^uninit_bg,^dir_nlink",
+            Image::LargeBlocks => "-t ext2 -b 65536",
+        }
+    }
+
+    /// The image, which e2fsck finds nothing wrong with.
+    ///
+    /// # Panics
+    /// If a tool of e2fsprogs fails.
+    pub fn made(self) -> &'static MemDevice {
+        static MADE: [OnceLock<MemDevice>; Image::ALL.len()] = [const { OnceLock::new() }; Image::ALL.len()];
+        MADE[self as usize].get_or_init(|| self.make())
+    }
+
+    fn make(self) -> MemDevice {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let image = dir.path().join("image");
+        File::create(&image).expect("created").set_len(32 << 20).expect("sized");
+        let image = image.to_str().expect("UTF-8");
+        let uuid = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
+        // Hash seed and UUID decide where names go in an index: images of two runs are alike.
+        let mut extended = format!("hash_seed={uuid}");
+        if self == Image::Casefold {
+            extended.push_str(",encoding=utf8-12.1,encoding_flags=strict");
+        }
+        let mut args = vec!["-q", "-F", "-N", "2048", "-U", uuid, "-E", &extended];
+        args.extend(self.arguments().split(' '));
+        args.push(image);
+        expect("mke2fs", &args, &[0]);
+        let script = self.script(dir.path());
+        std::fs::write(dir.path().join("script"), script).expect("written");
+        let path = dir.path().join("script");
+        let said = expect("debugfs", &["-w", "-f", path.to_str().expect("UTF-8"), image], &[0]);
+        let known = |l: &str| ["debugfs", "Allocated inode"].iter().any(|k| l.starts_with(k)) || l.trim().is_empty();
+        assert!(said.lines().all(known), "{self:?}: {said}");
+        let mut edit = Edit::new(&MemDevice::load(Path::new(image)).expect("loaded"));
+        self.complete(&mut edit);
+        edit.finish().save(Path::new(image)).expect("saved");
+        // Only now, for debugfs leaves counts of links and usage to it.
+        expect("e2fsck", &["-fyD", image], &[0, 1]);
+        // Indexing changes the usage that it has just counted.
+        expect("e2fsck", &["-fy", image], &[0, 1]);
+        if self == Image::Dirty {
+            let request = format!("{}/log", dir.path().display());
+            let lines = format!(
+                "jo -c -v 3\njw -b 5000 {0}/plain\njc\njo -c -v 3\njw -b 5001 {0}/plain\njc\n",
+                dir.path().display()
+            );
+            std::fs::write(&request, lines).expect("written");
+            expect("debugfs", &["-w", "-f", &request, image], &[0]);
+        }
+        let made = MemDevice::load(Path::new(image)).expect("loaded");
+        if self == Image::Mmp {
+            let mut edit = Edit::new(&made);
+            protect(&mut edit);
+            return edit.finish();
+        }
+        made
+    }
+
+    /// What debugfs does. Sources lie in `dir`.
+    fn script(self, dir: &Path) -> String {
+        let source = |name: &str, pieces: &[(u64, usize)]| {
+            let path = dir.join(name);
+            let file = File::create(&path).expect("created");
+            for &(at, len) in pieces {
+                file.write_all_at(&vec![b'a' + (at % 26) as u8; len], at).expect("written");
+            }
+            path.display().to_string()
+        };
+        let plain = source("plain", &[(0, 20_480)]);
+        let empty = source("empty", &[]);
+        let few = source("few", &(0..9).map(|i| (i * 90_000, 600)).collect::<Vec<_>>());
+        let many = source("many", &(0..400).map(|i| (i * 9_000, 600)).collect::<Vec<_>>());
+        let far = source("far", &[(0, 1500), (20 << 10, 1500), (400 << 10, 1500), (70 << 20, 1500)]);
+        let large = source("large", &[(0, 700)]);
+        if self == Image::LargeBlocks {
+            return format!("write {plain} /file\n");
+        }
+        let mut s = String::new();
+        for path in ["dir", "dir/sub", "deep", "deep/a", "deep/a/b", "h1", "h2"] {
+            let _ = writeln!(s, "mkdir /{path}");
+        }
+        let files = [(&plain, "file"), (&plain, "other"), (&few, "depth1"), (&many, "depth2"), (&far, "far")];
+        let more = [(&plain, "dir/one"), (&empty, "dir/two"), (&empty, "empty"), (&plain, "gone"), (&plain, "ea")];
+        for (from, to) in files.iter().chain(&more).chain(&[(&plain, "eablock"), (&plain, "eashared")]) {
+            let _ = writeln!(s, "write {from} /{to}");
+        }
+        let long = "x".repeat(200);
+        let _ = writeln!(s, "ln /other /dir/hard\nrm /gone\nsymlink /fast target\nsymlink /slow {long}");
+        let _ = writeln!(s, "mknod chr c 1 3\nmknod blk b 8 1\nmknod fifo p\nmknod sock p\nsif /sock mode 0140644");
+        // 45 and 520 names of one file: e2fsck then counts its links.
+        for (dir, names, len, blocks) in [("h1", 45, 200, 14), ("h2", 520, 245, 175)] {
+            s.push_str(&format!("expand_dir /{dir}\n").repeat(blocks));
+            for i in 0..names {
+                let _ = writeln!(s, "ln /file /{dir}/{i:03}{}", "n".repeat(len));
+            }
+        }
+        if self != Image::Ext2Rev0 {
+            let _ = writeln!(s, "ea_set /ea user.small value\nea_set -f {large} /eablock user.large");
+        }
+        match self {
+            Image::InlineData | Image::ManyInodes => {
+                let small = source("small", &[(0, 100)]);
+                let _ = writeln!(s, "write {small} /inline\nmkdir /inlinedir\nwrite {empty} /inlinedir/a");
+            }
+            Image::EaInode => {
+                let value = source("value", &[(0, 5000)]);
+                let _ = writeln!(s, "write {empty} /value\nea_set -f {value} /value user.value");
+            }
+            Image::Casefold => {
+                let _ = writeln!(s, "mkdir /fold\nsif /fold flags 0x40080000\nwrite {plain} /fold/Name");
+            }
+            Image::Encrypt => {
+                let _ = writeln!(s, "mkdir /secret\nwrite {plain} /secret/abcdefghijklmnop\nwrite {plain} /plain");
+            }
+            _ => {}
+        }
+        s
+    }
+
+    /// What debugfs cannot do.
+    fn complete(self, e: &mut Edit) {
+        if !matches!(self, Image::Ext2Rev0 | Image::LargeBlocks) {
+            let (block, blocks) = {
+                let from = e.raw_inode("/eablock");
+                (from.i_file_acl_lo, from.i_blocks_lo)
+            };
+            e.inode("/eashared", |i| (i.i_file_acl_lo, i.i_blocks_lo) = (block, blocks));
+            e.attributes("/eablock", |b| set_word(b, 4, 2));
+        }
+        if self == Image::Encrypt {
+            for path in ["/secret", "/secret/abcdefghijklmnop"] {
+                e.inode(path, |i| i.i_flags.set(i.i_flags.get() | InodeFlags::ENCRYPT.bits()));
+                e.inode_attributes(path, |area| encryption_context(area, 1));
+            }
+        }
+    }
+}
+
+/// Turns on multi-mount protection. mke2fs could, but then each tool that writes would wait for eleven seconds.
+fn protect(e: &mut Edit) {
+    let block = e.free_block();
+    let group = e.group_of(block);
+    e.set_block_bit(block, true);
+    e.group(group, |g| g.bg_free_blocks_count_lo.set(g.bg_free_blocks_count_lo.get() - 1));
+    e.superblocks(|s| {
+        s.s_feature_incompat.set(s.s_feature_incompat.get() | 0x100);
+        s.s_mmp_update_interval.set(5);
+        s.s_mmp_block.set(block);
+    });
+    e.superblock(|s| s.s_free_blocks_count_lo.set(s.s_free_blocks_count_lo.get() - 1));
+    let seed = e.geometry().seed;
+    e.block(block, |b| {
+        b.fill(0);
+        set_word(b, 0, 0x004D_4D50);
+        // Cleanly unmounted.
+        set_word(b, 4, 0xFF4D_4D50);
+        set_half(b, 112, 5);
+        let sum = seed.checksum(&b[..1020]);
+        set_word(b, 1020, sum);
+    });
+}
+
+/// Writes an attribute with an encryption policy of version 1 over the area of an inode's attributes.
+pub(super) fn encryption_context(area: &mut [u8], key: u8) {
+    area.fill(0);
+    set_word(area, 0, extant_ondisk::xattr::MAGIC);
+    // One entry: name "c" of index 9, 28 bytes at the end of the area; offsets count from the first entry.
+    let len = 28;
+    let at = (area.len() - 4 - len) & !3;
+    area[4..6].copy_from_slice(&[1, extant_ondisk::xattr::index::ENCRYPTION]);
+    set_half(area, 6, at as u16);
+    set_word(area, 12, len as u32);
+    area[20] = b'c';
+    let value = &mut area[4 + at..4 + at + len];
+    value[..4].copy_from_slice(&[1, 1, 4, 0]);
+    value[4..12].fill(key);
+}
+
+/// Runs a program that must end with one of `codes`; its output.
+fn expect(program: &str, args: &[&str], codes: &[i32]) -> String {
+    let (code, output) = run_command(Path::new(program), args).unwrap_or_else(|e| panic!("{e}"));
+    assert!(code.is_some_and(|c| codes.contains(&c)), "{program} {args:?}: {code:?}\n{output}");
+    output
+}

@@ -1,0 +1,52 @@
+//! Damaged images: one table of mutations, each with the problems that e2fsck finds after it, and random ones.
+//!
+//! Main types: [`Mutation`], [`table`] (all of them), [`Image`] (what they start from), [`Edit`] (how one changes an
+//! image), [`problem`] (e2fsck's names and numbers), [`fsck`] (e2fsck's answers). A checker, a fuzzer and a repair are
+//! tested with the same table: [`Mutation::on`] makes the damaged image, [`Mutation::expected`] says what is wrong.
+//!
+//! What it does not do: tell what else a mutation breaks. A block that two files claim is also wrong in a count.
+//!
+//! # Locking
+//! None.
+
+pub mod edit;
+pub mod fsck;
+pub mod image;
+mod mend;
+pub mod problem;
+pub mod random;
+mod table;
+
+pub use edit::Edit;
+pub use image::Image;
+pub use problem::{PROBLEMS, Problem, Shown, WITHOUT};
+pub use table::table;
+
+use extant_block::device::MemDevice;
+
+/// One way to damage an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Mutation {
+    /// What is changed, in a few words; no two are alike.
+    pub name: &'static str,
+    /// The images on which it has this effect.
+    pub images: &'static [Image],
+    /// Changes a sound image.
+    pub change: fn(&mut Edit),
+    /// Names of [`PROBLEMS`] that e2fsck then reports; there may be more.
+    pub expected: &'static [&'static str],
+}
+
+impl Mutation {
+    /// The damaged image.
+    pub fn on(&self, image: Image) -> MemDevice {
+        let mut edit = Edit::new(image.made());
+        (self.change)(&mut edit);
+        edit.finish()
+    }
+
+    /// The expected problems with their numbers.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.expected.iter().map(|name| problem::named(name)).collect()
+    }
+}
