@@ -1,9 +1,9 @@
 //! Extent trees as bytes: entries, nodes, checksums, and a packer for whole trees.
 //!
 //! Main types: [`Extent`] and [`Index`] (one entry each, 12 bytes), [`NodeRef`] (a checked view of one node),
-//! [`NodeMut`] (edits one node in place), [`ExtentDamage`] (what can be wrong with one), [`pack_tree`] (lays out a tree for a sorted list of extents). A node is
-//! either the 60 bytes of `i_block` (the root: room for 4 entries, no checksum of its own) or a whole block, which ends
-//! in a checksum right after the room for its last entry.
+//! [`NodeMut`] (edits one node in place), [`ExtentDamage`] (what can be wrong with one), [`pack_tree`] (lays out a tree
+//! for a sorted list of extents). A node is either the 60 bytes of `i_block` (the root: room for 4 entries, no checksum
+//! of its own) or a whole block, which ends in a checksum right after the room for its last entry.
 //!
 //! Linux: `struct ext4_extent`, `ext4_extent_idx`, `ext4_extent_header`, `ext4_extent_tail`, fs/ext4/ext4_extents.h.
 //!

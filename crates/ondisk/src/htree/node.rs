@@ -251,8 +251,8 @@ impl DxFormat {
         Ok((header, self.node(DxShape::Root, block)?))
     }
 
-    /// Reports everything that is wrong with an index block of this form, and gives what can be used of it: the entries,
-    /// if limit and count are sound, and the header of a root that has one.
+    /// Reports everything that is wrong with an index block of this form, and returns what can be used of it: the
+    /// header of a root that has one, and the entries, if limit and count are sound.
     pub fn damage<'a>(
         self,
         shape: DxShape,

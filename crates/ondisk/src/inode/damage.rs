@@ -168,7 +168,7 @@ pub enum InodeDamage {
         field: TimeField,
     },
     /// The `EXTENTS` flag without the feature.
-    #[error("has the extents flag without the feature; an extent header is {}", if *.header { "there" } else { "missing" })]
+    #[error("has the extents flag without the feature, and {} an extent header", if *.header { "has" } else { "lacks" })]
     ExtentsFeature {
         /// Whether `i_block` holds a sound extent header.
         header: bool,
@@ -192,7 +192,7 @@ pub enum InodeDamage {
     #[error("has the inline data flag without the feature")]
     InlineDataFeature,
     /// Both `INLINE_DATA` and `EXTENTS`.
-    #[error("has the flags for inline data and for extents; an extent header is {}", if *.header { "there" } else { "missing" })]
+    #[error("has the inline data and extents flags, and {} an extent header", if *.header { "has" } else { "lacks" })]
     InlineDataAndExtents {
         /// Whether `i_block` holds a sound extent header.
         header: bool,

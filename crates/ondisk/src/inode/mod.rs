@@ -1,7 +1,7 @@
 //! Inodes: decoded, checked, encoded.
 //!
-//! Main types: [`InodeDesc`] (decoded), [`InodeDamage`] (what can be wrong), [`RawInode`] and [`RawInodeExtra`] (the bytes), [`InodeFlags`], [`FileType`],
-//! [`DeviceNr`].
+//! Main types: [`InodeDesc`] (decoded), [`InodeDamage`] (what can be wrong), [`RawInode`] and [`RawInodeExtra`] (the
+//! bytes), [`InodeFlags`], [`FileType`], [`DeviceNr`].
 //! It does not interpret `i_block` (extents, indirect blocks and inline text have their own modules) nor the xattrs
 //! behind the extra fields; [`InodeDesc::encode_into`] leaves their bytes alone and checksums them.
 //!

@@ -14,6 +14,7 @@
 //! None.
 
 mod commit;
+mod damage;
 mod descriptor;
 mod fast_commit;
 mod revoke;
@@ -28,6 +29,7 @@ use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 pub use commit::{CommitBlock, CommitCsum, crc32_be, v1_checksum};
+pub use damage::{JournalContext, JournalSuperDamage};
 pub use descriptor::{
     DescriptorBuilder, Tag, TagFlags, Tags, descriptor_tags, escape, needs_escape, tag_checksum, unescape,
 };

@@ -11,18 +11,20 @@ use std::ops::Range;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::damage::{JournalContext, JournalSuperDamage};
 use super::{
     BlockKind, DEFAULT_FAST_COMMIT_BLOCKS, LogCsum, LogFormat, MAGIC, MIN_LOG_BLOCKS, RawBlockHeader,
     SUPER_BLOCK_BYTES, SUPER_BLOCK_LIVE_BYTES, Tid, crc32c,
 };
-use crate::error::{Error, Result, Structure};
+use crate::damage::first;
+use crate::error::Result;
 
 /// How the UUID of a journal begins that Extant gave to an image which has none of its own, for the time of a mount.
 /// Kernel and e2fsprogs go by the UUID of journals on other devices only; they keep this one.
 const BORROWED_MARK: [u8; 8] = *b"ExtantBJ";
 
 /// The value of `s_checksum_type` for crc32c (Linux: `JBD2_CRC32C_CHKSUM`).
-const CRC32C_CHKSUM: u8 = 4;
+pub(super) const CRC32C_CHKSUM: u8 = 4;
 
 bitflags::bitflags! {
     /// Linux: `JBD2_FEATURE_COMPAT_*`. Unknown bits are harmless and kept.
@@ -193,35 +195,60 @@ pub struct JournalSuperBlock {
     pub head: u32,
 }
 
-fn corrupt(detail: impl Into<String>) -> Error {
-    Error::corrupt(Structure::JournalSuperBlock, 0u64, detail)
-}
-
 impl JournalSuperBlock {
     /// Validates the first 1024 bytes of journal block 0. `block_size` is the file system's, in bytes.
     ///
     /// Errors: `Corrupt` for a broken rule or checksum, `Unsupported` for a feature that is not known here.
     pub fn decode(bytes: &[u8], block_size: u32) -> Result<JournalSuperBlock> {
-        let (raw, _) = RawJournalSuperBlock::read_from_prefix(bytes).map_err(|_| corrupt("shorter than 1024 bytes"))?;
+        let context = JournalContext { block_size, blocks: None };
+        let mut superblock = None;
+        let fatal = first(|mut sink| superblock = JournalSuperBlock::parse(bytes, &context, &mut sink));
+        match (fatal, superblock) {
+            (None, Some(superblock)) => Ok(superblock),
+            (Some(damage), _) => Err(damage.error()),
+            (None, None) => Err(JournalSuperDamage::Length { found: bytes.len() as u32 }.error()),
+        }
+    }
+
+    /// Reports everything that is wrong with the first 1024 bytes of journal block 0, and gives the superblock if it
+    /// names a log at all. Features that are not known are left out of it: it must not be written. A mount uses
+    /// [`JournalSuperBlock::decode`].
+    pub fn parse(
+        bytes: &[u8],
+        context: &JournalContext,
+        sink: &mut impl FnMut(JournalSuperDamage),
+    ) -> Option<JournalSuperBlock> {
+        let Ok((raw, _)) = RawJournalSuperBlock::read_from_prefix(bytes) else {
+            sink(JournalSuperDamage::Length { found: bytes.len() as u32 });
+            return None;
+        };
         if raw.s_header.h_magic.get() != MAGIC {
-            return Err(corrupt(format!("magic {:#x}, not {MAGIC:#x}", raw.s_header.h_magic.get())));
+            sink(JournalSuperDamage::Magic { found: raw.s_header.h_magic.get() });
+            return None;
         }
         let v2 = match BlockKind::from_raw(raw.s_header.h_blocktype.get()) {
             BlockKind::SuperBlockV1 => false,
             BlockKind::SuperBlockV2 => true,
-            other => return Err(corrupt(format!("block type {}, not 3 or 4", other.raw()))),
+            other => {
+                sink(JournalSuperDamage::Kind { found: other.raw() });
+                return None;
+            }
         };
         // A v1 superblock has no feature words; whatever lies there means nothing.
         let words = |w: U32| if v2 { w.get() } else { 0 };
         let compat = CompatFeatures::from_bits_retain(words(raw.s_feature_compat));
         let incompat = words(raw.s_feature_incompat);
         let ro_compat = words(raw.s_feature_ro_compat);
-        let incompat = IncompatFeatures::from_bits(incompat).ok_or_else(|| {
-            let unknown = incompat & !IncompatFeatures::all().bits();
-            Error::unsupported(format!("journal incompat features {unknown:#x}"))
-        })?;
-        let ro_compat = RoCompatFeatures::from_bits(ro_compat)
-            .ok_or_else(|| Error::unsupported(format!("journal ro_compat features {ro_compat:#x}")))?;
+        let unknown = incompat & !IncompatFeatures::all().bits();
+        if unknown != 0 {
+            sink(JournalSuperDamage::Incompat { unknown });
+        }
+        let unknown = ro_compat & !RoCompatFeatures::all().bits();
+        if unknown != 0 {
+            sink(JournalSuperDamage::RoCompat { unknown });
+        }
+        let incompat = IncompatFeatures::from_bits_truncate(incompat);
+        let ro_compat = RoCompatFeatures::from_bits_truncate(ro_compat);
         let sb = JournalSuperBlock {
             v2,
             block_size: raw.s_blocksize.get(),
@@ -239,42 +266,46 @@ impl JournalSuperBlock {
             head: if v2 { raw.s_head.get() } else { 0 },
             raw: Box::new(raw),
         };
-        sb.validate(block_size)?;
-        Ok(sb)
+        sb.damage(context, sink).then_some(sb)
     }
 
-    fn validate(&self, block_size: u32) -> Result<()> {
+    /// Reports what is wrong with the fields; whether they name a log.
+    fn damage(&self, context: &JournalContext, sink: &mut impl FnMut(JournalSuperDamage)) -> bool {
         use IncompatFeatures as I;
         if self.incompat.contains(I::CSUM_V2 | I::CSUM_V3) {
-            return Err(corrupt("checksums v2 and v3 at once"));
+            sink(JournalSuperDamage::ChecksumsV2V3);
         }
         if self.has_block_csums() {
             if self.compat.contains(CompatFeatures::CHECKSUM) {
-                return Err(corrupt("checksums v1 and v2/v3 at once"));
+                sink(JournalSuperDamage::ChecksumsV1);
             }
+            let (found, expected) = (self.raw.s_checksum.get(), checksum(&self.raw));
             if self.raw.s_checksum_type != CRC32C_CHKSUM {
-                return Err(corrupt(format!("checksum type {}, not {CRC32C_CHKSUM}", self.raw.s_checksum_type)));
-            }
-            let (found, wanted) = (self.raw.s_checksum.get(), checksum(&self.raw));
-            if found != wanted {
-                return Err(corrupt(format!("checksum {found:#010x}, expected {wanted:#010x}")));
+                sink(JournalSuperDamage::ChecksumType { found: self.raw.s_checksum_type });
+            } else if found != expected {
+                sink(JournalSuperDamage::Checksum { found, expected });
             }
         }
-        if self.block_size != block_size {
-            return Err(corrupt(format!("block size {}, not {block_size}", self.block_size)));
+        let (found, expected) = (self.block_size, context.block_size);
+        if found != expected || !(1024..=65536).contains(&found) || !found.is_power_of_two() {
+            sink(JournalSuperDamage::BlockSize { found, expected });
         }
-        if !(1024..=65536).contains(&self.block_size) || !self.block_size.is_power_of_two() {
-            return Err(corrupt(format!("block size {}", self.block_size)));
+        if let Some(most) = context.blocks.filter(|most| self.max_len > *most) {
+            sink(JournalSuperDamage::TooLong { found: self.max_len, most });
+        }
+        if self.nr_users > 1 {
+            sink(JournalSuperDamage::Users { found: self.nr_users });
         }
         // Two blocks are the least in which a descriptor or a revoke block has a commit block beside it.
         if self.first == 0 || self.max_len < 2 || self.first >= self.max_len - 1 {
-            return Err(corrupt(format!("log from block {} to {}", self.first, self.max_len)));
+            sink(JournalSuperDamage::Log { first: self.first, max_len: self.max_len });
+            return false;
         }
         let log = self.log();
         if self.start != 0 && !log.contains(self.start) {
-            return Err(corrupt(format!("log starts at {}, outside {}..{}", self.start, log.first, log.last)));
+            sink(JournalSuperDamage::Start { found: self.start, first: log.first, last: log.last });
         }
-        Ok(())
+        true
     }
 
     /// A new, empty journal: v2, `max_len` blocks of `block_size` bytes, the log from block 1 (Linux: what

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::csum::crc32c;
+use crate::damage::Damage;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::units::{BlockNr, InodeNr, LogicalBlock};
@@ -251,6 +252,47 @@ fn super_block_refusals() {
     let back = decode(&v1).unwrap();
     assert!(!back.v2 && back.incompat.is_empty());
     assert_eq!(back.encode(), v1);
+}
+
+#[test]
+fn each_damage_of_the_super_block_is_found_alone() {
+    use JournalSuperDamage as D;
+    let context = JournalContext { block_size: 1024, blocks: Some(1024) };
+    let parse = |bytes: &[u8]| {
+        let mut superblock = None;
+        let found = crate::damage::all(|mut sink| superblock = JournalSuperBlock::parse(bytes, &context, &mut sink));
+        let fatal = found.iter().find(|damage| damage.is_fatal()).map(|damage| damage.error());
+        assert_eq!(JournalSuperBlock::decode(bytes, 1024).err(), fatal);
+        (found, superblock.is_some())
+    };
+    let good = JournalSuperBlock::create(1024, 1024, UUID, LogCsum::None, false);
+    assert_eq!(parse(&good.encode()), (vec![], true));
+    assert_eq!(parse(&good.encode()[..1023]), (vec![D::Length { found: 1023 }], false));
+    for (at, value, expected, has_log) in [
+        (0, 1, D::Magic { found: 1 }, false),
+        (4, 2, D::Kind { found: 2 }, false),
+        (0x28, 0x40, D::Incompat { unknown: 0x40 }, true),
+        (0x2C, 1, D::RoCompat { unknown: 1 }, true),
+        (0x28, 0x10, D::ChecksumType { found: 0 }, true),
+        (0xC, 2048, D::BlockSize { found: 2048, expected: 1024 }, true),
+        (0x14, 0, D::Log { first: 0, max_len: 1024 }, false),
+        (0x1C, 1024, D::Start { found: 1024, first: 1, last: 1024 }, true),
+        (0x10, 1025, D::TooLong { found: 1025, most: 1024 }, true),
+        (0x40, 2, D::Users { found: 2 }, true),
+    ] {
+        let mut bytes = good.encode();
+        bytes[at..at + 4].copy_from_slice(&u32::to_be_bytes(value));
+        assert_eq!(parse(&bytes), (vec![expected], has_log));
+    }
+    let mut both = JournalSuperBlock::create(1024, 1024, UUID, LogCsum::V3, false);
+    let mut bytes = both.encode();
+    bytes[0x200] ^= 1;
+    assert!(matches!(parse(&bytes), (found, true) if matches!(found[..], [D::Checksum { .. }])));
+    both.incompat |= IncompatFeatures::CSUM_V2;
+    assert_eq!(parse(&both.encode()).0, [D::ChecksumsV2V3]);
+    let mut mixed = JournalSuperBlock::create(1024, 1024, UUID, LogCsum::V3, false);
+    mixed.compat |= CompatFeatures::CHECKSUM;
+    assert_eq!(parse(&mixed.encode()).0, [D::ChecksumsV1]);
 }
 
 #[test]

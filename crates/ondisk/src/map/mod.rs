@@ -170,8 +170,8 @@ struct Pointers<'a, F> {
 }
 
 impl<F: Fn(BlockNr, u32) -> bool> Pointers<'_, F> {
-    /// The pointers in `bytes`, of which the first is for logical block `first`, with `depth` blocks of pointers between
-    /// them and the data.
+    /// The pointers in `bytes`, of which the first is for logical block `first`, with `depth` blocks of pointers
+    /// between them and the data.
     fn step(&self, bytes: &[u8], first: u64, depth: u16, found: &mut impl FnMut(Found)) {
         let span = self.geometry.span(depth.into());
         let end = u64::from(self.geometry.logical_end());

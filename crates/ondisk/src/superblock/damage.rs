@@ -2,7 +2,8 @@
 //!
 //! Main types: [`SuperDamage`]; [`SuperContext`], which is what the superblock cannot know. Main function:
 //! [`SuperBlock::parse`].
-//! It compares fields of one copy with each other. What they say about descriptors, inodes and bitmaps is the checker's.
+//! It compares fields of one copy with each other. What they say about descriptors, inodes and bitmaps, the checker
+//! compares.
 //!
 //! # Locking
 //! None.
@@ -552,8 +553,8 @@ fn time_damage(raw: &RawSuperBlock, context: &SuperContext, sink: &mut impl FnMu
     }
 }
 
-/// Checks every field that arithmetic elsewhere relies on, and derives the layout; `None` where a field is wrong that no
-/// other one tells.
+/// Checks every field that arithmetic elsewhere relies on, and derives the layout; `None` where a field is wrong that
+/// no other one tells.
 fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDamage)) -> Option<Geometry> {
     let Features { compat, incompat, ro_compat } = features;
     let revision = raw.s_rev_level.get();

@@ -2,7 +2,8 @@
 //!
 //! Main types: [`SuperBlock`] (validated; keeps the raw bytes so that fields nobody here knows survive a rewrite),
 //! [`Geometry`] (the layout, which a mount clones out and shares without a lock; `SuperBlock` derefs to it),
-//! [`RawSuperBlock`] (the bytes), [`SuperDamage`] (what can be wrong), [`backup_candidates`] (where to look when the primary is gone).
+//! [`RawSuperBlock`] (the bytes), [`SuperDamage`] (what can be wrong), [`backup_candidates`] (where to look when the
+//! primary is gone).
 //! Whether the features allow a mount, [`crate::features::check`] says.
 //!
 //! # Locking

@@ -146,7 +146,7 @@ fn entry<'a>(
         let (first, last) = context.inodes;
         if !context.ea_inode {
             note(XattrDamage::ValueInodeFeature { at, inode });
-        } else if inode.0 < first || inode.0 > last {
+        } else if !(first..=last).contains(&inode.0) {
             note(XattrDamage::ValueInode { at, inode });
         }
     } else if size != 0 {
