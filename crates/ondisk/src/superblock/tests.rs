@@ -182,9 +182,9 @@ fn each_damage_of_the_layout_is_found_alone() {
     }
     let mut raw = sample();
     (raw.s_checksum, raw.s_inode_size) = (U32::new(1), U16::new(192));
-    let found = crate::damage::all(|mut sink| drop(SuperBlock::parse(raw.as_bytes(), &plain, &mut sink)));
+    let found = crate::damage::all(|mut sink| _ = SuperBlock::parse(raw.as_bytes(), &plain, &mut sink));
     assert!(matches!(found[..], [D::Checksum { found: 1, .. }, D::InodeSize { found: 192 }]), "{found:?}");
-    let found = crate::damage::all(|mut sink| drop(SuperBlock::parse(&[0; 1000], &plain, &mut sink)));
+    let found = crate::damage::all(|mut sink| _ = SuperBlock::parse(&[0; 1000], &plain, &mut sink));
     assert_eq!(found, [D::Length { found: 1000 }]);
 }
 
