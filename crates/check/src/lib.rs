@@ -3,10 +3,10 @@
 //! Main types: [`check()`] (device and [`Options`] in, [`Report`] out), [`Finding`] (problem, place, found, expected),
 //! [`Problem`] (a row of the one table of problems).
 //!
-//! The way of a check: [`view`] chooses a superblock, replays the journal in memory and reads the descriptors;
-//! [`scan`] reads everything else in waves, each sorted by place and decoded by all threads: inode tables, the maps
-//! level by level, attribute blocks, directories, bitmaps. [`pass`] has the rules, one file for each kind of
-//! structure. [`claims`] says which block belongs to somebody. A block of a map is descended once, however many
+//! The way of a check: `view` chooses a superblock, replays the journal in memory and reads the descriptors;
+//! `scan` reads everything else in waves, each sorted by place and decoded by all threads: inode tables, the maps
+//! level by level, attribute blocks, directories, bitmaps. `pass` has the rules, one file for each kind of
+//! structure. `claims` says which block belongs to somebody. A block of a map is descended once, however many
 //! pointers lead to it, so the time is linear in the image's bytes.
 //!
 //! What it does not do: write, ask, or print. It does not decide how an image is opened, or who else uses it.
