@@ -2,9 +2,9 @@
 //!
 //! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold.
 //! Folios, metadata buffers and idle inodes are frames of the budget's [`Reclaim`], which a thread keeps between two
-//! watermarks below the limit; who finds the limit exceeded frees some himself. What stands for much with a few bytes
-//! (extent status, buddies) gives through a shrinker, in proportion to what the frames give; who has next to nothing
-//! gives last.
+//! watermarks below the limit; a caller that finds the limit exceeded frees some of them. Extent status and buddies,
+//! where a few bytes stand for much, give through a shrinker, in proportion to what the frames give; a shrinker that
+//! has next to nothing gives last.
 //!
 //! What it does not do: it never starts writeback or a transaction; dirty memory is bounded by the flusher, metadata
 //! pinned by the journal by the journal.
@@ -28,7 +28,7 @@ static CLASS: LockClass = LockClass::new("shrinkers", 95);
 const SMALL: u64 = 16;
 /// The thread begins when less than one in so many bytes of the limit is free, and ends at twice that.
 const LOW: u64 = 64;
-/// Who has no thread, or is faster, takes so many steps at most.
+/// A caller that does the thread's work, or helps it, takes so many steps at most.
 const STEPS: u32 = 64;
 
 /// A cache that can give memory back. Must not block, start a transaction or wait for I/O.
@@ -56,7 +56,7 @@ pub struct Budget {
     /// pinned.
     threshold: AtomicU64,
     shrinkers: RwLock<Vec<Weak<dyn Shrinker>>>,
-    /// What frames have given and shrinkers have not, yet.
+    /// Bytes of frames that were freed, and for which the shrinkers have not given their share yet.
     owed: AtomicU64,
     reclaim: Reclaim,
     /// Times that reclaim was called for, and bytes that it got back.
@@ -98,7 +98,7 @@ impl Budget {
         self.relieve();
     }
 
-    /// Whose frames go.
+    /// The frames of this budget, and the policy that frees them.
     pub fn reclaim(&self) -> &Reclaim {
         &self.reclaim
     }
@@ -161,12 +161,12 @@ impl Budget {
 
     /// Called with no cache lock held, wherever memory has been taken: sees to it that the budget is kept.
     ///
-    /// Where a thread reclaims in the background, it is woken below its watermark; only above the limit the caller
-    /// frees some frames himself. Where there is none he does the thread's work.
+    /// Where a thread reclaims in the background, the caller wakes it below its watermark, and frees some frames only
+    /// above the limit. Where there is no thread, the caller does its work.
     ///
-    /// What is in use may be pinned: dirty memory, inodes that somebody has. Looking for more of it for every operation
-    /// would find the same; so after a look that found nothing, the next one waits until a thirty-second of the limit
-    /// more is in use.
+    /// Memory in use may be pinned: dirty data, inodes that somebody holds. A look for every operation would find the
+    /// same again; so after a look that found nothing, the next one waits until a thirty-second of the limit more is in
+    /// use.
     pub fn relieve(&self) {
         if self.used() <= self.threshold.load(Ordering::Relaxed) {
             return;
@@ -284,7 +284,7 @@ impl Budget {
         if self.over_limit() {
             self.reclaim.wait_for_writes(Duration::from_nanos(at_most_ns));
         } else {
-            // Whoever takes more calls again.
+            // The next caller that takes memory wakes the thread again.
             self.reclaim.rest();
         }
     }
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_not_looked_at_again_and_again() {
+    fn memory_in_use_is_not_looked_at_again_and_again() {
         for policy in ReclaimPolicy::ALL {
             let budget = Budget::with_policy(1 << 20, policy);
             let pages = Pages::new(&budget);
@@ -432,7 +432,7 @@ mod tests {
         }
     }
 
-    /// What the thread does, without one.
+    /// The test calls the steps that the thread would make.
     #[test]
     fn a_thread_keeps_a_part_of_the_budget_free_and_callers_help_only_above_it() {
         for policy in ReclaimPolicy::ALL {

@@ -178,7 +178,7 @@ impl BufferCache {
         self.budget.reclaim()
     }
 
-    /// What the budget is told of a buffer, in bytes.
+    /// The bytes that a buffer is charged with.
     fn charge(&self) -> u64 {
         u64::from(self.block_size) + OVERHEAD_BYTES
     }

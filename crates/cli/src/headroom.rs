@@ -39,7 +39,7 @@ pub trait Resizable {
 
 /// Decides on the size of a cache.
 pub struct Regulator {
-    /// What the mount was given.
+    /// The size that the mount was given.
     most: u64,
     now: u64,
 }

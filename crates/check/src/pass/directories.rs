@@ -120,7 +120,7 @@ fn wave(
                 let block = piece.block + u64::from(step);
                 let bytes = &data[(block - run.first) as usize * size..][..size];
                 let root = roots.binary_search_by_key(&piece.ino, |root| root.ino).ok().map(|at| roots[at]);
-                entries::block(check, &dirs[at], piece.lblk + step, block, bytes, root, out);
+                entries::block(check, &dirs[at], piece.lblk.saturating_add(step), block, bytes, root, out);
             }
         }
     })?;

@@ -101,7 +101,7 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     }
 }
 
-/// What is said of an image that is marked as clean and therefore not checked.
+/// The answer for an image that is marked as clean and therefore not checked; `None`: it has to be checked.
 fn clean(device: &dyn BlockDevice) -> Option<String> {
     let (sb, backup) = probe_superblock(device).ok()?;
     let state = sb.state();
@@ -219,7 +219,7 @@ struct Far {
     to: Shown,
 }
 
-/// What tells how far the check is: a bar, or lines of pass, part, whole and image on a file descriptor.
+/// Tells how far the check is, by a bar, or by lines of pass, part, whole and image on a file descriptor.
 fn progress(fd: i32, name: &str) -> Result<Progress> {
     let to = if fd == 0 {
         let bar = ProgressBar::new(1000);

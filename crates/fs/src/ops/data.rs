@@ -280,7 +280,8 @@ impl Filesystem {
         }
     }
 
-    /// Who has dirtied so much pauses for it; without a thread that writes it, does so. No lock or handle is held.
+    /// The writer of so many dirty bytes pauses for them; without a flusher's thread it writes them. No lock or handle
+    /// is held.
     fn pause_writer(&self, inode: &Inode, bytes: u64) {
         match self.options.threads {
             true => self.flusher.throttle(inode.listed(), bytes, self.bulk.rate()),
