@@ -415,7 +415,7 @@ impl FrameOwner for BufferCache {
         match s.get(&block).is_some_and(|b| b.frame.get() == Some(id)) {
             true if self.free(&mut s, block) => Tried::Freed,
             true => Tried::InUse,
-            false => Tried::Busy,
+            false => Tried::Changed,
         }
     }
 }

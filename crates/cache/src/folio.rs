@@ -731,7 +731,7 @@ impl AddressSpace {
             self.remove_folio(&mut inner, page);
             return Tried::Freed;
         }
-        Tried::Busy
+        Tried::Changed
     }
 }
 

@@ -81,7 +81,7 @@ impl Meter {
         if !enough {
             return;
         }
-        let sample = bytes_in(1_000_000_000, self.completed).saturating_mul(1_000_000_000) / took;
+        let sample = self.completed.saturating_mul(1_000_000_000) / took;
         // A device that turns out to be much faster is given work at once; one that slows down keeps its name a while.
         self.rate = Some(match self.rate {
             Some(rate) if sample < rate => rate - (rate - sample) / 4,

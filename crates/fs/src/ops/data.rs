@@ -219,7 +219,7 @@ impl Filesystem {
         }
         let (done, dirtied) = self.write_data(inode, pos, data, flags)?;
         let rate = self.bulk.rate();
-        let for_memory = match dirtied >= LIGHT_BYTES && self.budget.over_limit() && self.flusher.dirty_bytes() > 0 {
+        let for_memory = match dirtied >= LIGHT_BYTES && !self.budget.make_room(0) && self.flusher.dirty_bytes() > 0 {
             true => longest_pause_ns(dirtied, rate),
             false => 0,
         };
