@@ -173,8 +173,8 @@ impl Budget {
     /// above the limit. Where there is no thread, the caller does its work.
     ///
     /// Memory in use may be pinned: dirty data, inodes that somebody holds. A look for every operation would find the
-    /// same again; so after a look that left more than the limit in use, the next one waits until a thirty-second of the
-    /// limit more is in use.
+    /// same again; so after a look that left more than the limit in use, the next one waits until a thirty-second of
+    /// the limit more is in use.
     pub fn relieve(&self) {
         if self.used() <= self.threshold.load(Ordering::Relaxed) {
             return;

@@ -1,6 +1,6 @@
 //! Reclaim at work: owners, locks and the thread in the background.
 //!
-//! Main types: [`Reclaim`] (one for each [`crate::Budget`]), [`FrameOwner`] (a cache whose memory the frames stand for).
+//! Main types: [`Reclaim`] (one for each [`crate::Budget`]), [`FrameOwner`] (a cache whose memory frames stand for).
 //!
 //! A step chooses frames under the lock, and has their owners free them without it. Owners only try locks: a frame
 //! whose owner is busy is kept, and comes round again.
@@ -9,8 +9,8 @@
 //!
 //! # Locking
 //! `reclaim` (213) guards the core. It is a leaf: owners take it while they hold the locks of what their frames stand
-//! for, and nothing is called under it. `frame owners` (94) guards the table of owners: a step holds it to look one up, a
-//! registration takes `reclaim` under it.
+//! for, and nothing is called under it. `frame owners` (94) guards the table of owners: a step holds it to look one up,
+//! and a registration takes `reclaim` under it.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -216,6 +216,8 @@ fn parents(dirs: &mut [Dir], all: &mut DirOut, sink: &mut Sink) {
             sink.push(Finding::new(Problem::LinkDir, place, sub.child, dir.parent));
         }
     }
+    // A directory may have two first blocks, which is damage.
+    all.dotdots.sort_unstable();
     for (ino, dotdot) in &all.dotdots {
         if let Some(at) = find(dirs, *ino) {
             dirs[at].dotdot = *dotdot;

@@ -50,8 +50,8 @@ impl Pauses {
         Pauses(Arc::new(Shared { fs: Arc::downgrade(fs), clock: Clock::real(), waiting, more: Condvar::new() }))
     }
 
-    /// Calls `reply` after `pause`, and not while the mount is full of dirty data. If no thread can be started, it calls
-    /// `reply` at once.
+    /// Calls `reply` after `pause`, and not while the mount is full of dirty data. If no thread can be started, it
+    /// calls `reply` at once.
     pub(super) fn submit(&self, pause: Duration, reply: impl FnOnce() + Send + 'static) {
         let until = self.0.clock.now_ns() + pause.as_nanos() as u64;
         let mut waiting = self.0.waiting.lock();
