@@ -28,6 +28,7 @@ pub mod jbd2;
 pub mod map;
 pub mod orphan;
 pub mod partition;
+pub mod quota;
 pub mod superblock;
 pub mod time;
 pub mod units;
