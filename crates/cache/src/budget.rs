@@ -2,9 +2,9 @@
 //!
 //! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold.
 //! Folios, metadata buffers and idle inodes are frames of the budget's [`Reclaim`], which a thread keeps between two
-//! watermarks below the limit; who finds the limit exceeded frees some himself. What stands for much with a few bytes
-//! (extent status, buddies) gives through a shrinker, in proportion to what the frames give; who has next to nothing
-//! gives last.
+//! watermarks below the limit; a caller that finds the limit exceeded frees some of them. Extent status and buddies,
+//! where a few bytes stand for much, give through a shrinker, in proportion to what the frames give; a shrinker that
+//! has next to nothing gives last.
 //!
 //! What it does not do: it never starts writeback or a transaction; dirty memory is bounded by the flusher, metadata
 //! pinned by the journal by the journal.
@@ -28,8 +28,10 @@ static CLASS: LockClass = LockClass::new("shrinkers", 95);
 const SMALL: u64 = 16;
 /// The thread begins when less than one in so many bytes of the limit is free, and ends at twice that.
 const LOW: u64 = 64;
-/// Who has no thread, or is faster, takes so many steps at most.
+/// A caller that does the thread's work, or helps it, takes so many steps at most.
 const STEPS: u32 = 64;
+/// A step in the caller's thread frees about so much.
+const STEP_BYTES: u64 = 128 << 10;
 
 /// A cache that can give memory back. Must not block, start a transaction or wait for I/O.
 pub trait Shrinker: Send + Sync {
@@ -56,7 +58,7 @@ pub struct Budget {
     /// pinned.
     threshold: AtomicU64,
     shrinkers: RwLock<Vec<Weak<dyn Shrinker>>>,
-    /// What frames have given and shrinkers have not, yet.
+    /// Bytes of frames that were freed, and for which the shrinkers have not given their share yet.
     owed: AtomicU64,
     reclaim: Reclaim,
     /// Times that reclaim was called for, and bytes that it got back.
@@ -93,12 +95,18 @@ impl Budget {
     /// From now on there is so much. What is in use beyond that goes before this returns, as far as it can go.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
-        while self.over_limit() && self.step(true) == Next::More {}
+        // A bound, because others may take as much as this frees.
+        let most = STEPS + (self.used().saturating_sub(limit) / STEP_BYTES) as u32;
+        for _ in 0..most {
+            if !self.over_limit() || self.step(true) != Next::More {
+                break;
+            }
+        }
         self.look_again_later();
         self.relieve();
     }
 
-    /// Whose frames go.
+    /// The frames of this budget, and the policy that frees them.
     pub fn reclaim(&self) -> &Reclaim {
         &self.reclaim
     }
@@ -161,12 +169,12 @@ impl Budget {
 
     /// Called with no cache lock held, wherever memory has been taken: sees to it that the budget is kept.
     ///
-    /// Where a thread reclaims in the background, it is woken below its watermark; only above the limit the caller
-    /// frees some frames himself. Where there is none he does the thread's work.
+    /// Where a thread reclaims in the background, the caller wakes it below its watermark, and frees some frames only
+    /// above the limit. Where there is no thread, the caller does its work.
     ///
-    /// What is in use may be pinned: dirty memory, inodes that somebody has. Looking for more of it for every operation
-    /// would find the same; so after a look that found nothing, the next one waits until a thirty-second of the limit
-    /// more is in use.
+    /// Memory in use may be pinned: dirty data, inodes that somebody holds. A look for every operation would find the
+    /// same again; so after a look that left more than the limit in use, the next one waits until a thirty-second of
+    /// the limit more is in use.
     pub fn relieve(&self) {
         if self.used() <= self.threshold.load(Ordering::Relaxed) {
             return;
@@ -224,13 +232,15 @@ impl Budget {
         let room = self.room();
         let (next, freed) = self.reclaim.step(room, direct);
         self.reclaimed_bytes.add(freed);
-        let stuck = freed == 0 && next != Next::Enough;
+        // A step that only passed over frames in use has not looked at all of them.
+        let stuck = freed == 0 && !matches!(next, Next::More | Next::Enough);
         let owed = self.owed.fetch_add(freed, Ordering::Relaxed) + freed;
         let used = self.used().max(1);
         if !stuck && owed < self.limit() / 128 {
             return next;
         }
-        self.owed.fetch_sub(owed, Ordering::Relaxed);
+        // Another thread may have taken it meanwhile.
+        let owed = self.owed.swap(0, Ordering::Relaxed);
         let missing = room.high.saturating_sub(room.free + freed);
         let mut got = 0;
         for shrinker in self.shrinkers() {
@@ -252,13 +262,10 @@ impl Budget {
         self.threshold.store(if used <= limit { usual } else { used + limit / 32 }, Ordering::Relaxed);
     }
 
-    /// A thread will call [`Budget::reclaim_step`] from now on, and [`Budget::end_thread`] at its end.
-    pub fn begin_thread(&self) {
+    /// A thread reclaims in the background for as long as it keeps the value, and calls [`BackgroundReclaim::step`].
+    pub fn begin_thread(self: &Arc<Self>) -> BackgroundReclaim {
         self.reclaim.begin_thread();
-    }
-
-    pub fn end_thread(&self) {
-        self.reclaim.end_thread();
+        BackgroundReclaim(self.clone())
     }
 
     /// The thread looks whether it is to end.
@@ -266,8 +273,7 @@ impl Budget {
         self.reclaim.wake_to_end();
     }
 
-    /// Reclaims in the background, if there is something to do before `patience` is over.
-    pub fn reclaim_step(&self, patience: Duration) {
+    fn background_step(&self, patience: Duration) {
         if !self.reclaim.sleep(patience) {
             return;
         }
@@ -284,9 +290,25 @@ impl Budget {
         if self.over_limit() {
             self.reclaim.wait_for_writes(Duration::from_nanos(at_most_ns));
         } else {
-            // Whoever takes more calls again.
+            // The next caller that takes memory wakes the thread again.
             self.reclaim.rest();
         }
+    }
+}
+
+/// The part of a budget's thread: see [`Budget::begin_thread`]. However the thread ends, callers know that it is gone.
+pub struct BackgroundReclaim(Arc<Budget>);
+
+impl BackgroundReclaim {
+    /// Reclaims, if there is something to do before `patience` is over.
+    pub fn step(&self, patience: Duration) {
+        self.0.background_step(patience);
+    }
+}
+
+impl Drop for BackgroundReclaim {
+    fn drop(&mut self) {
+        self.0.reclaim.end_thread();
     }
 }
 
@@ -408,8 +430,29 @@ mod tests {
         assert_eq!(small.free.load(Ordering::Relaxed), 0);
     }
 
+    /// A step that passes over frames because they were used is no sign that frames have nothing to give.
     #[test]
-    fn what_is_in_use_is_not_looked_at_again_and_again() {
+    fn shrinkers_are_spared_while_frames_in_use_go_round() {
+        let budget = Budget::new(8 << 20);
+        let pages = Pages::new(&budget);
+        let small = shrinker(&budget, 400 << 10);
+        for n in 0..1800 {
+            pages.add(n, State::CLEAN);
+        }
+        assert_eq!(budget.reclaims.get(), 0, "there is room still");
+        for n in 0..1800 {
+            let id = pages.frames[n].get().expect("a frame");
+            (0..3).for_each(|_| budget.reclaim().touches().touch(id));
+        }
+        for n in 1800..2400 {
+            pages.add(n, State::CLEAN);
+        }
+        assert!(budget.reclaims.get() > 0);
+        assert_eq!(small.asked.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn memory_in_use_is_not_looked_at_again_and_again() {
         for policy in ReclaimPolicy::ALL {
             let budget = Budget::with_policy(1 << 20, policy);
             let pages = Pages::new(&budget);
@@ -432,19 +475,19 @@ mod tests {
         }
     }
 
-    /// What the thread does, without one.
+    /// The test calls the steps that the thread would make.
     #[test]
     fn a_thread_keeps_a_part_of_the_budget_free_and_callers_help_only_above_it() {
         for policy in ReclaimPolicy::ALL {
             let budget = Budget::with_policy(4 << 20, policy);
             let pages = Pages::new(&budget);
-            budget.begin_thread();
+            let reclaimer = budget.begin_thread();
             let low = budget.limit() / LOW;
             for n in 0..10_000 {
                 pages.add(n, State::CLEAN);
                 if budget.limit() - budget.used().min(budget.limit()) < low / 2 {
                     for _ in 0..1000 {
-                        budget.reclaim_step(Duration::ZERO);
+                        reclaimer.step(Duration::ZERO);
                     }
                     assert!(budget.used() <= budget.limit() - 2 * low, "{}", policy.name());
                 }

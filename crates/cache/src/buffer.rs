@@ -178,7 +178,7 @@ impl BufferCache {
         self.budget.reclaim()
     }
 
-    /// What the budget is told of a buffer, in bytes.
+    /// The bytes that a buffer is charged with.
     fn charge(&self) -> u64 {
         u64::from(self.block_size) + OVERHEAD_BYTES
     }
@@ -415,7 +415,7 @@ impl FrameOwner for BufferCache {
         match s.get(&block).is_some_and(|b| b.frame.get() == Some(id)) {
             true if self.free(&mut s, block) => Tried::Freed,
             true => Tried::InUse,
-            false => Tried::Busy,
+            false => Tried::Changed,
         }
     }
 }

@@ -56,7 +56,7 @@ pub struct Folio {
 }
 
 impl Folio {
-    /// What the budget is told of it, in bytes.
+    /// The bytes that the folio is charged with.
     fn charge(&self) -> u64 {
         self.pages * PAGE_SIZE as u64 + OVERHEAD_BYTES
     }
@@ -68,7 +68,7 @@ impl Folio {
 
     /// Blocks `mask` were used, from byte `from` to byte `to`; whether some of them had been before.
     fn used(&self, mut mask: u64, from: usize, to: usize, block_bits: u32) -> bool {
-        // What goes on in the middle of a block is the same use.
+        // An access that goes on in the middle of a block belongs to the same use of it.
         if from & ((1 << block_bits) - 1) != 0 && self.end.load(Ordering::Relaxed) == from as u32 {
             mask &= !(1 << (from >> block_bits));
         }
@@ -85,7 +85,7 @@ impl Folio {
     }
 }
 
-/// Whose data it is, for reclaim.
+/// The owner and object of an address space's frames, as reclaim knows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Home {
     pub owner: OwnerId,
@@ -731,7 +731,7 @@ impl AddressSpace {
             self.remove_folio(&mut inner, page);
             return Tried::Freed;
         }
-        Tried::Busy
+        Tried::Changed
     }
 }
 

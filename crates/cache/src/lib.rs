@@ -24,7 +24,7 @@ pub mod reclaim;
 mod writeback;
 mod writes;
 
-pub use budget::{Budget, Shrinker};
+pub use budget::{BackgroundReclaim, Budget, Shrinker};
 pub use buffer::{BufKind, Buffer, BufferCache, BufferState, CacheStats};
 pub use error_sequence::{ErrorSequence, Opener};
 pub use folio::{AddressSpace, DirtyRun, Folio, Home, PAGE_SIZE, RunCompletion, Taken, WriteRefused};

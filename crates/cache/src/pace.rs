@@ -7,8 +7,8 @@
 //! The meter and the pause are functions of time and completions alone: they take no lock, sleep nowhere and read no
 //! clock.
 //!
-//! What is bulk: file data, also that of a large fsync. The journal, metadata and small fsyncs are not. They find at
-//! most [`WINDOW_NS`] of bulk data before them at the device.
+//! Bulk data is file data, also that of a large fsync. The journal, metadata and small fsyncs are not bulk, and find at
+//! most [`WINDOW_NS`] of it before them at the device.
 //!
 //! # Locking
 //! `bulk window` (212) is a leaf: completions take it, and nothing is submitted under it.
@@ -35,7 +35,7 @@ const FIRST_WINDOW: u64 = 1 << 20;
 const FIRST_RATE: u64 = 100 << 20;
 /// A first sample of less is the latency of a request, not a rate.
 const FIRST_SAMPLE: u64 = 256 << 10;
-/// What is sent as one: half of the window, so that the device has the other half meanwhile; within these bounds.
+/// The window sends units of half of its size, so that the device has the other half meanwhile; within these bounds.
 const UNIT_MIN: u64 = 256 << 10;
 const UNIT_MAX: u64 = 4 << 20;
 /// A file whose writer takes no more than a quarter of the rate, after a start of so many bytes, is written lightly.
@@ -47,7 +47,7 @@ fn time_ns(bytes: u64, rate: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))).min(u128::from(u64::MAX)) as u64
 }
 
-/// What passes in `ns` at `rate` bytes per second.
+/// The bytes that pass in `ns` at `rate` bytes per second.
 fn bytes_in(ns: u64, rate: u64) -> u64 {
     (u128::from(rate) * u128::from(ns) / 1_000_000_000).min(u128::from(u64::MAX)) as u64
 }
@@ -81,7 +81,7 @@ impl Meter {
         if !enough {
             return;
         }
-        let sample = bytes_in(1_000_000_000, self.completed).saturating_mul(1_000_000_000) / took;
+        let sample = self.completed.saturating_mul(1_000_000_000) / took;
         // A device that turns out to be much faster is given work at once; one that slows down keeps its name a while.
         self.rate = Some(match self.rate {
             Some(rate) if sample < rate => rate - (rate - sample) / 4,
@@ -137,7 +137,7 @@ pub fn pause_ns(levels: Levels, dirty: u64, bytes: u64, rate: u64, light: bool) 
     }
 }
 
-/// What one file's writer has dirtied lately: the time at which a quarter of the rate has paid for it.
+/// How much a file's writer has dirtied lately: the time at which a quarter of the rate has paid for it.
 #[derive(Debug, Default)]
 pub struct Lightness(AtomicU64);
 

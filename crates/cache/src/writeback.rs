@@ -258,7 +258,8 @@ impl<I: AddressSpaceOps> Flusher<I> {
 
     /// Reclaim lacks clean memory: about `bytes` are to be written soon, whatever else is due.
     pub fn demand(&self, bytes: u64) {
-        self.demand.fetch_max(bytes.min(self.waiting_bytes()), Ordering::AcqRel);
+        let bytes = bytes.min(self.waiting_bytes());
+        self.demand.fetch_max(bytes, Ordering::AcqRel);
         if bytes > 0 && !self.kicked.swap(true, Ordering::AcqRel) {
             let _table = self.table.lock();
             self.wake.notify_all();

@@ -11,6 +11,12 @@ use std::ops::Range;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::FromZeros;
 
+/// So many words, all 0. `Err`: how many bytes could not be had.
+pub fn words(count: u64) -> Result<Vec<AtomicU64>, u64> {
+    let words = usize::try_from(count).ok().and_then(|n| AtomicU64::new_vec_zeroed(n).ok());
+    words.ok_or(count.saturating_mul(8))
+}
+
 /// A bitmap of fixed size.
 pub struct Bits {
     words: Vec<AtomicU64>,
@@ -18,12 +24,10 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// `len` clear bits. The memory is taken from the system when it is first touched.
-    pub fn new(len: u64) -> Bits {
-        let words = usize::try_from(len.div_ceil(64)).ok().and_then(|n| AtomicU64::new_vec_zeroed(n).ok());
-        let words = words.unwrap_or_default();
-        let len = len.min(words.len() as u64 * 64);
-        Bits { words, len }
+    /// `len` clear bits. The memory is taken from the system when it is first touched. `Err`: how many bytes could not
+    /// be had.
+    pub fn new(len: u64) -> Result<Bits, u64> {
+        Ok(Bits { words: words(len.div_ceil(64))?, len })
     }
 
     /// Whether the bit is set; bits beyond the end are not.
@@ -59,6 +63,20 @@ impl Bits {
         self.pieces(range).any(|(word, mask)| self.words[word].load(Ordering::Relaxed) & mask != 0)
     }
 
+    /// The first bit from `from` on that is set, or clear, whatever is asked for; `end` if there is none before it.
+    pub fn find(&self, from: u64, end: u64, set: bool) -> u64 {
+        let (mut at, end) = (from, end.min(self.len));
+        while at < end {
+            let word = self.words[(at / 64) as usize].load(Ordering::Relaxed);
+            let rest = if set { word } else { !word } >> (at % 64);
+            if rest != 0 {
+                return end.min(at + u64::from(rest.trailing_zeros()));
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        end
+    }
+
     /// Clears everything.
     pub fn clear(&self) {
         self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -85,13 +103,13 @@ pub struct Claims {
 
 impl Claims {
     /// Room for this many clusters and blocks.
-    pub fn new(clusters: u64, blocks: u64) -> Claims {
-        Claims {
-            used: Bits::new(clusters),
-            double: Bits::new(clusters),
-            descended: Bits::new(blocks),
+    pub fn new(clusters: u64, blocks: u64) -> Result<Claims, u64> {
+        Ok(Claims {
+            used: Bits::new(clusters)?,
+            double: Bits::new(clusters)?,
+            descended: Bits::new(blocks)?,
             any_double: AtomicU64::new(0),
-        }
+        })
     }
 
     /// Claims clusters.
@@ -117,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_second_claim_is_remembered_exactly() {
-        let claims = Claims::new(200, 200);
+        let claims = Claims::new(200, 200).expect("memory");
         claims.claim(3..130);
         assert!(!claims.has_doubles());
         claims.claim(128..140);
@@ -131,10 +149,12 @@ mod tests {
 
     #[test]
     fn ranges_are_tested_across_words() {
-        let bits = Bits::new(300);
+        let bits = Bits::new(300).expect("memory");
         assert!(!bits.set(127) && bits.set(127));
         assert!(bits.any(100..128) && !bits.any(0..127) && !bits.any(128..1000));
         assert_eq!(bits.word_at(120) & 0xff, 0x80);
+        assert_eq!((bits.find(0, 300, true), bits.find(127, 300, false), bits.find(128, 300, true)), (127, 128, 300));
+        assert_eq!((bits.find(0, 100, true), bits.find(5, 1000, false), bits.find(128, 1000, true)), (100, 5, 300));
         assert!(!bits.set(300) && !bits.test(300));
     }
 }

@@ -16,9 +16,9 @@ use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, InodeNr};
-use zerocopy::FromZeros;
 
-use crate::claims::Claims;
+use crate::claims::{Claims, words};
+use crate::error::{Error, Result};
 use crate::view::View;
 use crate::{Options, Progress};
 
@@ -65,7 +65,7 @@ pub struct Check {
 }
 
 impl Check {
-    pub fn new(view: View, options: &Options) -> Check {
+    pub fn new(view: View, options: &Options) -> Result<Check> {
         let View { device, sb, descs, replayed } = view;
         let geo = sb.geometry().clone();
         let (compat, incompat, ro_compat) = (sb.compat(), sb.incompat(), sb.ro_compat());
@@ -95,9 +95,10 @@ impl Check {
         .into_iter()
         .all(|when| when == 0 || when >= inodes);
         let clusters = ((geo.blocks_count - 1) >> geo.cluster_bits) + 1;
-        Check {
-            claims: Claims::new(clusters, geo.blocks_count),
-            inodes: InodeStates::new(&geo, &descs),
+        let memory = |bytes| Error::Memory { device: device.name().to_owned(), bytes };
+        Ok(Check {
+            claims: Claims::new(clusters, geo.blocks_count).map_err(memory)?,
+            inodes: InodeStates::new(&geo, &descs).map_err(memory)?,
             metadata: Vec::new(),
             orphans: HashSet::new(),
             features,
@@ -112,7 +113,7 @@ impl Check {
             policies: OnceLock::new(),
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
-        }
+        })
     }
 
     pub fn count_read(&self, bytes: u64) {
@@ -241,12 +242,10 @@ pub struct InodeStates {
 }
 
 impl InodeStates {
-    fn new(geo: &Geometry, descs: &[GroupDesc]) -> InodeStates {
-        let words = |desc: &GroupDesc| {
-            let count = inodes_read(geo, desc) as usize;
-            AtomicU64::new_vec_zeroed(count).unwrap_or_default()
-        };
-        InodeStates { per_group: geo.inodes_per_group, groups: descs.iter().map(words).collect() }
+    fn new(geo: &Geometry, descs: &[GroupDesc]) -> std::result::Result<InodeStates, u64> {
+        let groups =
+            descs.iter().map(|desc| words(inodes_read(geo, desc).into())).collect::<std::result::Result<_, _>>()?;
+        Ok(InodeStates { per_group: geo.inodes_per_group, groups })
     }
 
     fn word(&self, ino: InodeNr) -> Option<&AtomicU64> {

@@ -20,6 +20,14 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// There is no memory for what is known of each block and inode.
+    #[error("{device}: not enough memory for a check: {bytes} bytes more are needed")]
+    Memory {
+        /// [`extant_block::BlockDevice::name`].
+        device: String,
+        /// What could not be had.
+        bytes: u64,
+    },
     /// The system gives no more threads.
     #[error("no thread can be started: {0}")]
     Thread(String),

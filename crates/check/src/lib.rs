@@ -46,7 +46,7 @@ pub struct Options {
     pub threads: usize,
     /// Seconds since 1970, for times that lie in the future.
     pub now: i64,
-    /// Called with the pass and how much of it is done, in thousandths. Not in the order of the work.
+    /// Called with the pass, the part of it that is done, and the whole. Calls come in no fixed order.
     pub progress: Option<Progress>,
 }
 
@@ -64,6 +64,18 @@ impl Default for Options {
     fn default() -> Options {
         Options { superblock: None, block_size: None, threads: 1, now: i64::MAX, progress: None }
     }
+}
+
+/// Whether superblock, journal and descriptors can be used as they are: without that, a mark that says clean says
+/// nothing.
+///
+/// # Errors
+/// As [`check()`].
+pub fn is_described(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<bool> {
+    let mut sink = report::Sink::default();
+    let view = view::View::open(device, options, &mut sink, &mut Vec::new())?;
+    let (findings, _) = sink.finish();
+    Ok(view.is_some() && findings.iter().all(|finding| finding.problem.severity() != Severity::Damage))
 }
 
 /// Checks the file system on `device`.

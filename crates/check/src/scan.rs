@@ -120,6 +120,15 @@ impl Wave {
     }
 }
 
+/// One run less is open, however its decoding ends: the other threads would wait for one that panicked.
+struct Decoded<'w>(&'w Wave);
+
+impl Drop for Decoded<'_> {
+    fn drop(&mut self) {
+        self.0.decoded();
+    }
+}
+
 enum Work {
     Submit(usize),
     Decode(Arrived),
@@ -157,7 +166,7 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
                 let run = wave.runs[index];
                 let bytes = (run.blocks << bits) as usize;
                 let buffer = AlignedBuf::zeroed(bytes);
-                if false && is_hole(check, &run) {
+                if is_hole(check, &run) {
                     wave.arrive(Arrived { run: index, data: Some(buffer) });
                     continue;
                 }
@@ -173,12 +182,12 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
                 check.device.submit(Bio::read(run.first << bits, buffer, BioFlags::META, Box::new(end_io)));
             }
             Work::Decode(arrived) => {
+                let _decoded = Decoded(wave);
                 let run = wave.runs[arrived.run];
                 match arrived.data {
                     Some(data) => decode(check, &run, &data, &mut output),
                     None => piecewise(check, &run, decode, &mut output),
                 }
-                wave.decoded();
             }
         }
     }

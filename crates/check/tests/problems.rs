@@ -25,13 +25,16 @@ fn checked(device: extant_block::device::MemDevice, threads: usize) -> Report {
 fn every_mutation_is_found_under_its_number() {
     let mut found: BTreeSet<&str> = BTreeSet::new();
     let mut missed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut sound = BTreeMap::new();
     for mutation in damage::table() {
         for image in mutation.images {
+            // Advice that the image gets in any case is no answer to its damage.
+            let before = sound.entry(format!("{image:?}")).or_insert_with(|| checked(image.made().snapshot(), 2));
             let report = checked(mutation.on(*image), 2);
             for name in mutation.expected {
                 let code = problem::named(name).code;
                 let known = Problem::from_code(code).unwrap_or_else(|| panic!("{name} is not in the table"));
-                if report.count(known) > 0 {
+                if report.count(known) > before.count(known) {
                     found.insert(name);
                 } else {
                     let there: Vec<_> = report.counts.keys().map(|problem| problem.name()).collect();

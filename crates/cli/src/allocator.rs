@@ -1,8 +1,9 @@
 //! The program's allocator, and memory that goes back to the machine.
 //!
 //! Main item: [`give_back`]. A request allocates and frees dozens of small objects, often on different threads: that is
-//! a tenth of the server's time with the C library's allocator. mimalloc keeps what was freed for a second and longer,
-//! until somebody allocates again; a server that has nothing to do would keep it for good.
+//! a tenth of the server's time with the C library's allocator. mimalloc returns freed memory to the kernel a second
+//! later at the earliest, and only when a thread allocates or frees something then. So whoever makes the cache smaller
+//! asks for it.
 //!
 //! # Locking
 //! None.

@@ -50,7 +50,7 @@ impl OwnInodes {
 static CLASS: LockClass = LockClass::new("inode table", 30);
 const SHARDS: usize = 32;
 /// What an idle inode costs, as measured: the structure, its map root, its table entries, what the allocator adds.
-const INODE_BYTES: u64 = 1300;
+pub const INODE_BYTES: u64 = 1300;
 /// An inode goes with its clean data if there is no more of it; else the data goes first.
 const DATA_MAX: u64 = 128 << 10;
 
@@ -223,7 +223,7 @@ impl InodeTable {
             let Some(s) = self.shard(ino).try_lock() else { return Tried::Busy };
             s.map.get(&ino).cloned()
         };
-        inode.map_or(Tried::Busy, |inode| inode.pages.try_free(key.page, id))
+        inode.map_or(Tried::Changed, |inode| inode.pages.try_free(key.page, id))
     }
 }
 
@@ -232,21 +232,20 @@ impl FrameOwner for InodeTable {
         let ino = InodeNr(key.object as u32);
         let gone = {
             let Some(mut s) = self.shard(ino).try_lock() else { return Tried::Busy };
-            let Some(inode) = s.map.get(&ino).filter(|i| i.frame.get() == Some(id)) else { return Tried::Busy };
+            let Some(inode) = s.map.get(&ino).filter(|i| i.frame.get() == Some(id)) else { return Tried::Changed };
             if inode.users() > 0 {
                 let inode = inode.clone();
                 self.budget.reclaim().with(|core| core.park(id));
-                // Who has let go meanwhile may have looked before.
+                // The last user may have let go before the frame was parked.
                 if inode.users() == 0 {
                     InodeTable::let_go(&inode);
                 }
-                // It is on no list any more.
-                return Tried::Freed;
+                return Tried::Parked;
             }
             if !is_idle(inode) {
                 return Tried::InUse;
             }
-            let Some(inode) = s.remove(ino) else { return Tried::Busy };
+            let Some(inode) = s.remove(ino) else { return Tried::Changed };
             self.leave(&inode);
             inode
         };

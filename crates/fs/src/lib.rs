@@ -79,6 +79,7 @@ pub use extant_journal::Error as JournalError;
 pub use extant_mballoc::Policy as AllocPolicy;
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};
+pub use inode_table::INODE_BYTES;
 pub use map::es::EsPolicyKind;
 pub use ops::sync::policy::SyncPolicyKind;
 pub use ops::sync::{Asker, Done, DoneEach};

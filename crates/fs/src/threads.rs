@@ -80,13 +80,11 @@ impl Filesystem {
         let evict = move || while weak.upgrade().is_some_and(|fs| fs.eviction_step(STEP)) {};
         start("extant-evict", Box::new(evict))?;
         let weak = Arc::downgrade(self);
-        let budget = self.budget.clone();
-        budget.begin_thread();
+        let reclaimer = self.budget.begin_thread();
         let reclaim = move || {
             while weak.upgrade().is_some_and(|fs| !fs.stopping.load(Ordering::Acquire)) {
-                budget.reclaim_step(STEP);
+                reclaimer.step(STEP);
             }
-            budget.end_thread();
         };
         start("extant-reclaim", Box::new(reclaim))?;
         let flusher = self.flusher.clone();

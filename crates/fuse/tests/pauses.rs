@@ -16,8 +16,9 @@ use extant_block::device::{Catch, HeldDevice, MemDevice};
 use extant_testkit::oracle::{MkfsOptions, make_image};
 
 const PIECE: usize = 1 << 20;
-/// More than a mount has workers.
-const WRITERS: usize = 24;
+/// The most that a mount has.
+const WORKERS: usize = 16;
+const WRITERS: usize = WORKERS + 8;
 /// More than may be dirty, so that no writer is done before it waits.
 const PIECES: usize = 16;
 
@@ -76,7 +77,6 @@ fn a_mount_serves_others_while_more_writers_wait_than_it_has_workers() {
     until("too much is dirty", || m.server().filesystem().is_full_of_dirty());
     let waiting = || begun.load(Ordering::SeqCst) - written.load(Ordering::SeqCst);
     until("everybody waits", || waiting() == WRITERS);
-    let before = written.load(Ordering::SeqCst);
     let (done, served) = channel();
     let name = m.at("new");
     let others = move || {
@@ -89,14 +89,15 @@ fn a_mount_serves_others_while_more_writers_wait_than_it_has_workers() {
     };
     let _others = task::spawn("others", others).expect("a thread");
     let answered = served.recv_timeout(Duration::from_secs(60));
-    let after = written.load(Ordering::SeqCst);
+    let still = waiting();
     stop.store(true, Ordering::SeqCst);
     disk.let_go();
     for writer in writers {
         writer.join().expect("written");
     }
     assert_eq!(answered, Ok(()), "nobody else was served");
-    assert_eq!((before, after), (before, before), "writers went on");
+    // One whose write was done before too much was dirty may have gone on, to the next.
+    assert!(still > WORKERS, "only {still} writers wait");
     for n in 0..WRITERS {
         let content = fs::read(m.at(&format!("f{n}"))).expect("read");
         assert!(content.len() >= PIECE && content.iter().all(|b| *b == n as u8), "file {n}");

@@ -84,6 +84,12 @@ impl RateDevice {
     }
 }
 
+impl Drop for RateDevice {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
 impl Inner {
     /// Takes a place in the line; returns when it will have been served. A bio is left for the thread.
     fn stand_in_line(&self, len: u64, bio: Option<Bio>) -> u64 {

@@ -34,6 +34,7 @@ pub struct Victim {
     pub id: FrameId,
     pub owner: OwnerId,
     pub key: Key,
+    pub bytes: u64,
 }
 
 /// What became of a frame that was to be freed.
@@ -49,8 +50,12 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tried {
     Freed,
-    /// Somebody has a lock that the owner needs, or has just changed the frame: this says nothing about its use.
+    /// Somebody has a lock that the owner needs. This says nothing about the frame's use.
     Busy,
+    /// The frame is not what it was when it was chosen: dirty, say.
+    Changed,
+    /// The frame's last user will put it back on a list.
+    Parked,
     /// Somebody holds what the frame stands for.
     InUse,
 }
@@ -124,7 +129,7 @@ pub struct Counts {
     pub unqueued: u64,
     pub writeback: u64,
     pub in_use: u64,
-    /// Frames chosen whose owner could not get at them.
+    /// Frames chosen whose owner could not get at them, or that had changed meanwhile.
     pub busy: u64,
     /// Frames marked to be freed as soon as they are written.
     pub immediate: u64,
@@ -174,7 +179,7 @@ impl Field {
     }
 
     pub fn victim(&self, id: FrameId) -> Victim {
-        Victim { id, owner: self.frames.owner(id), key: self.frames.key(id) }
+        Victim { id, owner: self.frames.owner(id), key: self.frames.key(id), bytes: self.frames.bytes(id) }
     }
 
     fn add_unclean(&mut self, id: FrameId, sign: i64) {
@@ -231,11 +236,6 @@ impl Core {
     /// Frames there are.
     pub fn frames(&self) -> u64 {
         u64::from(self.field.frames.live())
-    }
-
-    /// What all this takes, in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.field.frames.table_bytes() + self.policy.bytes()
     }
 
     /// A new frame of `bytes`, in use for the first time.

@@ -1,6 +1,6 @@
 //! Reclaim at work: owners, locks and the thread in the background.
 //!
-//! Main types: [`Reclaim`] (one for each [`crate::Budget`]), [`FrameOwner`] (who has what frames stand for).
+//! Main types: [`Reclaim`] (one for each [`crate::Budget`]), [`FrameOwner`] (a cache whose memory frames stand for).
 //!
 //! A step chooses frames under the lock, and has their owners free them without it. Owners only try locks: a frame
 //! whose owner is busy is kept, and comes round again.
@@ -9,7 +9,8 @@
 //!
 //! # Locking
 //! `reclaim` (213) guards the core. It is a leaf: owners take it while they hold the locks of what their frames stand
-//! for, and nothing is called under it. `frame owners` (94) is held only to look one up.
+//! for, and nothing is called under it. `frame owners` (94) guards the table of owners: a step holds it to look one up,
+//! and a registration takes `reclaim` under it.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -25,19 +26,14 @@ use super::policy::ReclaimPolicy;
 static CLASS: LockClass = LockClass::new("reclaim", 213);
 static OWNERS_CLASS: LockClass = LockClass::new("frame owners", 94);
 
-/// How long the thread waits then.
+/// How long the thread waits when the owners kept every chosen frame.
 const IN_USE_NS: u64 = 1_000_000;
 
-/// Has what frames stand for.
+/// A cache whose memory frames stand for.
 pub trait FrameOwner: Send + Sync {
     /// Frees what the frame stands for, unless somebody uses it or it is not clean. Must not block: it tries locks.
     /// Whoever frees it calls [`Core::remove`].
     fn try_free(&self, key: Key, id: FrameId) -> Tried;
-
-    /// The device behind it has as many writes as it takes.
-    fn is_congested(&self) -> bool {
-        false
-    }
 
     /// Reclaim lacks clean frames: about so many bytes should be written soon. Must not block.
     fn want_written(&self, _bytes: u64) {}
@@ -51,16 +47,17 @@ struct Inner {
     awake: bool,
 }
 
-/// What has been chosen, for their owners.
-struct Chosen<'a> {
+/// Frames that have been chosen to be freed, and bytes that the policy wants written.
+#[derive(Default)]
+struct Chosen {
     free: Vec<Victim>,
     write: u64,
-    owners: &'a [Option<Arc<dyn FrameOwner>>],
 }
 
-impl Host for Chosen<'_> {
-    fn congested(&self, owner: OwnerId) -> bool {
-        self.owners.get(usize::from(owner.0)).is_some_and(|o| o.as_ref().is_some_and(|o| o.is_congested()))
+impl Host for Chosen {
+    /// Devices of the engine never are: bulk data waits in a window of its own, and the others find room.
+    fn congested(&self, _: OwnerId) -> bool {
+        false
     }
 
     fn free(&mut self, victim: Victim) -> Answer {
@@ -77,17 +74,16 @@ impl Host for Chosen<'_> {
 
 /// Chooses and frees frames.
 pub struct Reclaim {
-    kind: ReclaimPolicy,
     inner: Mutex<Inner>,
     touches: Arc<Touches>,
     owners: RwLock<Vec<(Class, Weak<dyn FrameOwner>)>>,
-    /// Somebody has work for the thread, or memory was written while it waited for that.
+    /// Signalled when the thread gets work or is to end, and when dirty memory has become clean.
     wake: Condvar,
     /// Read without the lock: there is a thread, it is awake, so many wait for writes.
     threads: AtomicU32,
     awake: AtomicBool,
     waits: AtomicU32,
-    /// Times that somebody had to free memory himself.
+    /// Times that a caller freed memory in its own thread.
     pub direct: Counter,
 }
 
@@ -96,7 +92,6 @@ impl Reclaim {
         let core = Core::new(kind);
         let touches = core.touches().clone();
         Reclaim {
-            kind,
             inner: Mutex::new(&CLASS, Inner { cores: [core], reclaimer: Reclaimer::new(kind), awake: false }),
             touches,
             owners: RwLock::new(&OWNERS_CLASS, Vec::new()),
@@ -108,11 +103,7 @@ impl Reclaim {
         }
     }
 
-    pub fn policy(&self) -> ReclaimPolicy {
-        self.kind
-    }
-
-    /// One more who has frames of `class`.
+    /// Registers a cache with frames of `class`.
     pub fn register(&self, class: Class, owner: Weak<dyn FrameOwner>) -> OwnerId {
         let mut owners = self.owners.write();
         // Mounts that share a budget come and go.
@@ -140,71 +131,68 @@ impl Reclaim {
         *self.inner.lock().cores[0].counts()
     }
 
-    fn owners(&self) -> Vec<Option<Arc<dyn FrameOwner>>> {
-        self.owners.read().iter().map(|(_, o)| o.upgrade()).collect()
+    fn owner(&self, id: OwnerId) -> Option<Arc<dyn FrameOwner>> {
+        self.owners.read().get(usize::from(id.0)).and_then(|(_, owner)| owner.upgrade())
     }
 
     /// One step, in the background or for somebody who needs memory at once; how many bytes it freed.
     pub(crate) fn step(&self, room: Room, direct: bool) -> (Next, u64) {
-        let owners = self.owners();
-        let mut chosen = Chosen { free: Vec::new(), write: 0, owners: &owners };
-        let (next, before) = {
+        let mut chosen = Chosen::default();
+        let next = {
             let mut inner = self.inner.lock();
             let Inner { cores, reclaimer, .. } = &mut *inner;
             cores[0].set_room(room);
-            let before = cores[0].counts().freed_bytes;
-            let next = if direct { reclaimer.direct(cores, &mut chosen) } else { reclaimer.step(cores, &mut chosen) };
-            (next, before)
+            if direct { reclaimer.direct(cores, &mut chosen) } else { reclaimer.step(cores, &mut chosen) }
         };
-        let (kept, after) = self.have_freed(&chosen.free, &owners);
+        let (kept, freed) = self.have_freed(&chosen.free);
         // All that was chosen is in use, or its locks are taken: the next will be, too.
-        let in_vain = kept > 0 && after == before && next == Next::More;
+        let in_vain = kept > 0 && freed == 0 && next == Next::More;
         let next = if in_vain { Next::Wait { why: Why::InUse, at_most_ns: IN_USE_NS } } else { next };
         let wanted = chosen.write + if let Next::Drive { bytes } = next { bytes } else { 0 };
         if wanted > 0 {
-            for owner in owners.iter().flatten() {
-                owner.want_written(wanted);
-            }
+            let owners: Vec<_> = self.owners.read().iter().filter_map(|(_, owner)| owner.upgrade()).collect();
+            owners.iter().for_each(|owner| owner.want_written(wanted));
         }
-        (next, after - before)
+        (next, freed)
     }
 
-    /// Has what was chosen freed by its owners; how many frames they kept, and all the bytes freed since the start.
-    fn have_freed(&self, chosen: &[Victim], owners: &[Option<Arc<dyn FrameOwner>>]) -> (usize, u64) {
-        let mut kept = Vec::new();
+    /// Has chosen frames freed by their owners; how many the owners kept, and the bytes of those that they freed.
+    fn have_freed(&self, chosen: &[Victim]) -> (usize, u64) {
+        let (mut kept, mut freed) = (Vec::new(), 0);
         // Its lock is taken: that will hold for its other frames, too.
         let mut busy = None;
+        let mut last = None;
         for victim in chosen {
             let object = (victim.owner, victim.key.object);
-            let owner = owners.get(usize::from(victim.owner.0)).and_then(Option::as_ref);
-            let tried = match owner {
+            let owner = match last.take().filter(|(id, _)| *id == victim.owner) {
+                Some((_, owner)) => owner,
+                None => self.owner(victim.owner),
+            };
+            let tried = match &owner {
                 Some(owner) if busy != Some(object) => owner.try_free(victim.key, victim.id),
                 _ => Tried::Busy,
             };
+            last = Some((victim.owner, owner));
+            match tried {
+                Tried::Freed => freed += victim.bytes,
+                Tried::Parked => {}
+                Tried::Busy | Tried::Changed | Tried::InUse => kept.push((victim.id, tried)),
+            }
             if tried == Tried::Busy {
                 busy = Some(object);
             }
-            if tried != Tried::Freed {
-                kept.push((victim.id, tried));
-            }
         }
-        self.with(|core| {
-            for (id, why) in &kept {
-                core.kept(*id, *why);
-            }
-            (kept.len(), core.counts().freed_bytes)
-        })
+        if !kept.is_empty() {
+            self.with(|core| kept.iter().for_each(|(id, why)| core.kept(*id, *why)));
+        }
+        (kept.len(), freed)
     }
 
     /// Frees all that can be freed, however lately it was used; how many bytes that were.
     pub(crate) fn drain(&self) -> u64 {
-        let owners = self.owners();
-        let mut chosen = Chosen { free: Vec::new(), write: 0, owners: &owners };
-        let before = self.with(|core| {
-            core.choose_all(&mut chosen);
-            core.counts().freed_bytes
-        });
-        self.have_freed(&chosen.free, &owners).1 - before
+        let mut chosen = Chosen::default();
+        self.with(|core| core.choose_all(&mut chosen));
+        self.have_freed(&chosen.free).1
     }
 
     /// Whether a thread reclaims in the background.

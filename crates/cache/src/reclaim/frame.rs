@@ -164,11 +164,6 @@ impl Frames {
         self.live
     }
 
-    /// What the table takes, in bytes.
-    pub fn table_bytes(&self) -> u64 {
-        self.slots.capacity() as u64 * (size_of::<Frame>() as u64 + 1)
-    }
-
     /// A new frame, on no list.
     pub fn add(&mut self, owner: OwnerId, key: Key, bytes: u32, state: State) -> FrameId {
         let frame = Frame { key, prev: NONE, next: NONE, bytes, owner: owner.0, list: OFF, state };

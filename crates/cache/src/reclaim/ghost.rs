@@ -36,11 +36,6 @@ impl Ghosts {
         }
     }
 
-    /// What the table takes, in bytes.
-    pub fn bytes(&self) -> u64 {
-        (self.buckets.len() * size_of::<[Ghost; WAYS]>()) as u64
-    }
-
     fn place(&mut self, owner: OwnerId, key: Key) -> Option<(&mut [Ghost; WAYS], u32)> {
         // splitmix64's last steps (Steele, Lea, Flood, 2014).
         let mut h = key.object ^ key.page.rotate_left(32) ^ (u64::from(owner.0) << 48);
@@ -94,7 +89,7 @@ mod tests {
     fn full_buckets_forget_the_oldest() {
         let mut g = Ghosts::default();
         g.reserve(64);
-        let frames = g.bytes() / 8;
+        let frames = (g.buckets.len() * WAYS) as u64;
         for n in 0..frames * 8 {
             g.add(OwnerId(0), Key { object: n, page: 0 }, n as u32);
         }

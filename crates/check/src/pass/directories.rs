@@ -95,7 +95,7 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
     }
     check.progress(2, 1, 2);
     wave(check, &dirs, &rest, roots.clone(), &mut all)?;
-    //X names::check(check, std::mem::take(&mut all.keys), first.iter().chain(&*rest), &mut all.sink)?;
+    names::check(check, std::mem::take(&mut all.keys), first.iter().chain(&*rest), &mut all.sink)?;
     let mut dirs = Arc::try_unwrap(dirs).unwrap_or_else(|shared| shared.to_vec());
     parents(&mut dirs, &mut all, sink);
     let large = htree::check(check, &dirs, &roots, &mut all.leaves, &mut all.links, &mut all.sink);
@@ -124,7 +124,7 @@ fn wave(
                 let block = piece.block + u64::from(step);
                 let bytes = &data[(block - run.first) as usize * size..][..size];
                 let root = roots.binary_search_by_key(&piece.ino, |root| root.ino).ok().map(|at| roots[at]);
-                entries::block(check, &dirs[at], piece.lblk + step, block, bytes, root, out);
+                entries::block(check, &dirs[at], piece.lblk.saturating_add(step), block, bytes, root, out);
             }
         }
     })?;
@@ -221,6 +221,8 @@ fn parents(dirs: &mut [Dir], all: &mut DirOut, sink: &mut Sink) {
             sink.push(Finding::new(Problem::LinkDir, place, sub.child, dir.parent));
         }
     }
+    // A directory may have two first blocks, which is damage.
+    all.dotdots.sort_unstable();
     for (ino, dotdot) in &all.dotdots {
         if let Some(at) = find(dirs, *ino) {
             dirs[at].dotdot = *dotdot;

@@ -345,11 +345,12 @@ fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Pla
 
 /// Reports names that are in the block twice. `names`: hash and place of each.
 fn duplicates(dir: &Dir, lblk: u32, bytes: &[u8], names: &mut [(u32, u32)], out: &mut DirOut) {
-    names.sort_unstable();
     let name = |offset: u32| {
         let at = offset as usize;
         &bytes[at + HEADER_LEN..at + HEADER_LEN + usize::from(bytes[at + 6])]
     };
+    // By name, too: other names may have the same hash.
+    names.sort_unstable_by(|a, b| (a.0, name(a.1), a.1).cmp(&(b.0, name(b.1), b.1)));
     for pair in names.windows(2) {
         if pair[0].0 == pair[1].0 && name(pair[0].1) == name(pair[1].1) {
             let at = pair[1].1 as usize;

@@ -10,6 +10,7 @@ use extant_ondisk::{BlockNr, GroupNr};
 
 use crate::claims::Bits;
 use crate::context::Check;
+use crate::error::{Error, Result};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
@@ -18,10 +19,11 @@ const MMP_BYTES: usize = 1024;
 const MMP_MAGIC: u32 = 0x004d_4d50;
 
 /// Claims the metadata and reports what lies on top of other metadata. Returns it as merged ranges: first, end.
-pub fn claim(check: &Check, sink: &mut Sink) -> Vec<(u64, u64)> {
+pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
     let geo = &check.geo;
     // With clusters, pieces of several groups share one without harm, so conflicts are looked for by block.
-    let blocks = (geo.cluster_bits > 0).then(|| Bits::new(geo.blocks_count));
+    let memory = |bytes| Error::Memory { device: check.device.name().to_owned(), bytes };
+    let blocks = (geo.cluster_bits > 0).then(|| Bits::new(geo.blocks_count)).transpose().map_err(memory)?;
     let bits = blocks.as_ref().unwrap_or(&check.claims.used);
     let mut ranges = Vec::new();
     let mut mark = |first: u64, count: u64| {
@@ -60,8 +62,8 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Vec<(u64, u64)> {
     }
     let mmp = check.sb.raw().s_mmp_block.get();
     if check.sb.incompat().contains(Incompat::MMP) {
-        mark(mmp, 1);
-        if mmp <= geo.first_data_block || mmp >= geo.blocks_count {
+        let conflict = mark(mmp, 1).is_some();
+        if conflict || mmp <= geo.first_data_block || mmp >= geo.blocks_count {
             sink.push(Finding::new(Problem::MmpInvalidBlk, Place::Volume, mmp, 0u64));
         } else {
             multi_mount(check, mmp, sink);
@@ -82,7 +84,7 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Vec<(u64, u64)> {
             }
         }
     }
-    merged
+    Ok(merged)
 }
 
 /// The block of multi-mount protection (Linux: `struct mmp_struct`).

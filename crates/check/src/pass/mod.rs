@@ -34,8 +34,8 @@ use crate::view::View;
 
 /// Runs every pass.
 pub fn run(view: View, options: &Options, mut sink: Sink) -> Result<(Totals, Sink)> {
-    let mut check = Check::new(view, options);
-    check.metadata = metadata::claim(&check, &mut sink);
+    let mut check = Check::new(view, options)?;
+    check.metadata = metadata::claim(&check, &mut sink)?;
     check.orphans = orphans::listed(&check, &mut sink);
     let check = Arc::new(check);
     let walked = walk::walk(&check, walk::Mode::Check, &mut sink)?;

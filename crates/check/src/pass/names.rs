@@ -1,5 +1,5 @@
-//! Names that a directory without an index has twice, in different blocks. Twins in one block are found when the block is
-//! read; an index keeps equal names together.
+//! Names that a directory without an index has twice, in different blocks. Twins in one block are found when the block
+//! is read; an index keeps equal names together.
 //!
 //! Main functions: [`key`] (eight bytes for each name, collected when the block is read), [`check`] (reads the
 //! directories again in which a key is repeated, and compares the names).

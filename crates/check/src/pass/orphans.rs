@@ -62,14 +62,20 @@ pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
         bad(Problem::OrphanIllegalHeadInode, next, 0);
         next = 0;
     }
-    while next != 0 && orphans.insert(next) {
+    let mut last = 0;
+    while next != 0 {
+        if !orphans.insert(next) {
+            // The list comes round.
+            bad(Problem::OrphanIllegalInode, next, last);
+            break;
+        }
         let Some(desc) = inode(check, next) else { break };
         let after = desc.dtime;
         if after != 0 && !possible(after) {
             bad(Problem::OrphanIllegalInode, after, next);
             break;
         }
-        next = after;
+        (last, next) = (next, after);
     }
     if !check.features.orphan_present {
         return orphans;
@@ -95,7 +101,13 @@ pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
 
 /// Looks at the blocks of the orphan file.
 pub fn file(check: &Check, sink: &mut Sink) {
-    let Some((ino, desc)) = file_inode(check) else { return };
+    let Some((ino, desc)) = file_inode(check) else {
+        if check.features.orphan_file {
+            let ino = check.sb.raw().s_orphan_file_inum.get();
+            sink.push(Finding::new(Problem::OrphanFileBadMode, Place::Inode(InodeNr(ino)), 0u64, 0u64));
+        }
+        return;
+    };
     let place = Place::Inode(InodeNr(ino));
     let size = u64::from(check.geo.block_size);
     if !desc.size.is_multiple_of(size) {

@@ -160,6 +160,8 @@ pub struct ValueInode {
 pub struct Out {
     pub sink: Sink,
     pub nodes: Vec<Node>,
+    /// With so many nodes, those that lead to a block twice are dropped; 0 stands for the first time.
+    dedup_at: usize,
     pub tallies: Vec<Tally>,
     pub sums: Vec<(u32, Sums)>,
     pub pieces: Vec<Piece>,
@@ -194,7 +196,7 @@ pub struct Walked {
 }
 
 /// Nodes that a thread collects before it drops those that lead to a block twice.
-pub const NODES_BEFORE_DEDUP: usize = 1 << 16;
+pub const NODES_BEFORE_DEDUP: usize = 1 << 17;
 
 /// One thread's part of a walk.
 pub struct Walker<'a> {
@@ -226,10 +228,16 @@ impl Walker<'_> {
             return;
         }
         let bits = self.check.geo.cluster_bits;
-        for cluster in clusters.filter(|cluster| self.check.claims.double.test(*cluster)) {
-            let block = (cluster << bits).max(first);
+        // One finding for each run of them: as many as there are clusters would be more than the image has bytes.
+        let double = &self.check.claims.double;
+        let mut begin = double.find(clusters.start, clusters.end, true);
+        while double.test(begin) && begin < clusters.end {
+            let end = double.find(begin, clusters.end, false);
+            let block = (begin << bits).max(first);
             let place = Place::Mapped { ino: InodeNr(ino), lblk: lblk + (block - first), block: BlockNr(block) };
-            self.out.owners.push(Finding::at(Problem::DupBlock, place));
+            let count = (end << bits).min(first + blocks).saturating_sub(block);
+            self.out.owners.push(Finding::new(Problem::DupBlock, place, count, 0u64));
+            begin = double.find(end, clusters.end, true);
         }
     }
 
@@ -237,8 +245,10 @@ impl Walker<'_> {
     pub fn descend(&mut self, node: Node) {
         self.out.nodes.push(node);
         self.out.descents += 1;
-        if self.out.nodes.len() >= 2 * NODES_BEFORE_DEDUP {
+        if self.out.nodes.len() >= self.out.dedup_at.max(NODES_BEFORE_DEDUP) {
             dedup(&mut self.out.nodes, &mut self.out.sums);
+            // Where most of them are different, sorting them again and again would cost their number squared.
+            self.out.dedup_at = 2 * self.out.nodes.len();
         }
     }
 }

@@ -304,7 +304,7 @@ problems! {
     0x010092 EaInodeFeature "EA_INODE_FEATURE" Damage Fix Fix
         "an attribute's value is in inode {found}, but the feature ea_inode is not set";
     0x011002 DupBlock "DUP_BLOCK" Damage Stop Nothing
-        "block {block} is claimed more than once";
+        "{found} blocks from {block} on are claimed more than once";
     // Directories.
     0x020001 BadInodeDot "BAD_INODE_DOT" Damage Stop Fix
         "'.' leads to inode {found}, expected {expected}";

@@ -100,8 +100,9 @@ fn one(
     }
     desc.itable_unused = desc.itable_unused.min(geometry.inodes_per_group);
     let (first, end) = room(geometry, group);
-    let fits =
-        |start: BlockNr, count: u64| start.0 >= first && start.0.checked_add(count).is_some_and(|last| last <= end);
+    let fits = |start: BlockNr, count: u64| {
+        start.0 != 0 && start.0 >= first && start.0.checked_add(count).is_some_and(|last| last <= end)
+    };
     let table = u64::from(geometry.inode_table_blocks);
     let (bb, ib, it) = (fits(desc.block_bitmap, 1), fits(desc.inode_bitmap, 1), fits(desc.inode_table, table));
     for (there, problem, found) in [

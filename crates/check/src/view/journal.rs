@@ -54,7 +54,8 @@ pub fn replayed(
     if ino == 0 {
         match has_journal {
             true => bad(Problem::JournalBadInode, 0),
-            false => bad(Problem::JournalRecoverSet, 0),
+            false if recover => bad(Problem::JournalRecoverSet, 0),
+            false => bad(Problem::JournalHasJournal, 0),
         }
         return device.clone();
     }

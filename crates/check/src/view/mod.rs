@@ -78,7 +78,9 @@ impl View {
             Ok(Some(again)) if changed && !backup => again.decoded.unwrap_or(sb),
             _ => sb,
         };
-        super_block::layout(sb.raw(), device.size_bytes(), sink);
+        if !super_block::layout(sb.raw(), device.size_bytes(), sink) {
+            return Ok(None);
+        }
         super_block::fields(sb.raw(), options.now, sink);
         let whole = device.size_bytes() >> sb.block_bits;
         if whole < sb.blocks_count {
@@ -180,7 +182,10 @@ fn backup(device: &dyn BlockDevice, like: Option<&SuperBlock>) -> Result<Option<
     if let Some(primary) = like {
         for group in primary.backup_groups() {
             let (block, _) = primary.super_location(group);
-            if let Some(copy) = read(device, block.0 << primary.block_bits)?.filter(|copy| is_sound(copy, device)) {
+            // A copy that cannot be read is none.
+            if let Ok(Some(copy)) = read(device, block.0 << primary.block_bits)
+                && is_sound(&copy, device)
+            {
                 return Ok(Some(copy));
             }
         }

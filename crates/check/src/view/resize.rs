@@ -61,15 +61,16 @@ fn maps_reserved(device: &dyn BlockDevice, sb: &SuperBlock, inode: &InodeDesc) -
     if geometry.block_size == 1024 && geometry.first_data_block == 0 {
         block += 1;
     }
+    let groups: Vec<_> = geometry.backup_groups().take(per_block as usize).collect();
     for step in 0..geometry.reserved_gdt_blocks / 4 {
         let slot = (geometry.desc_blocks + step) % per_block;
         if indirect::pointer(&pointers, slot as usize).map(u64::from) != Some(block) {
             return false;
         }
         let Some(copies) = read(BlockNr(block)) else { return false };
-        for (at, group) in geometry.backup_groups().enumerate() {
+        for (at, group) in groups.iter().enumerate() {
             let expected = block + u64::from(group.0) * u64::from(geometry.blocks_per_group);
-            if at < per_block as usize && indirect::pointer(&copies, at).map(u64::from) != Some(expected) {
+            if indirect::pointer(&copies, at).map(u64::from) != Some(expected) {
                 return false;
             }
         }

@@ -55,17 +55,7 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     let operational = |e: Failure| if e.status == crate::failure::USAGE { e.with_status(USAGE) } else { e };
     let (device, beside) = beside::open(&spec, &how).map_err(operational)?;
     let name = spec.shown();
-    let may_skip = !args.force && args.superblock.is_none() && beside.is_none();
-    if let Some(line) = may_skip.then(|| clean(&*device)).flatten() {
-        let mut out = Output::new();
-        match args.json {
-            true => writeln!(out, "{}", escaped(&format!("{:#}", json!({ "image": name, "skipped": true }))))?,
-            false => writeln!(out, "{name}: {line}")?,
-        }
-        return Ok(out.flush()?);
-    }
     let clock = Clock::real();
-    let begin = clock.now_ns();
     let options = Options {
         superblock: args.superblock,
         block_size: args.block_size,
@@ -73,18 +63,34 @@ pub fn run(args: &FsckArgs) -> Result<()> {
         now: clock.wall().sec,
         progress: args.progress.map(|fd| progress(fd, &name)).transpose()?,
     };
-    let report = extant_check::check(&device, &options).map_err(|e| Failure::new(OPERATIONAL, e.to_string()))?;
+    let failed = |e: extant_check::Error| Failure::new(OPERATIONAL, e.to_string());
+    let may_skip = !args.force && args.superblock.is_none() && beside.is_none();
+    let marked = may_skip.then(|| clean(&*device)).flatten();
+    if let Some(line) = marked
+        && extant_check::is_described(&device, &options).map_err(failed)?
+    {
+        let mut out = Output::new();
+        match args.json {
+            true => writeln!(out, "{}", escaped(&format!("{:#}", json!({ "image": name, "skipped": true }))))?,
+            false => writeln!(out, "{name}: {line}")?,
+        }
+        return Ok(out.flush()?);
+    }
+    let begin = clock.now_ns();
+    let report = extant_check::check(&device, &options).map_err(failed)?;
     let took = clock.now_ns().saturating_sub(begin);
     for note in &report.notes {
         warn(&format!("{name}: {note}"));
     }
     let mut out = Output::new();
     if args.json {
-        writeln!(out, "{}", escaped(&format!("{:#}", as_json(&name, &report))))?;
+        let mut value = as_json(&name, &report);
+        value["seconds"] = (took as f64 / 1e9).into();
+        writeln!(out, "{}", escaped(&format!("{value:#}")))?;
     } else {
         print(&mut out, &name, &report, args.verbose)?;
     }
-    if args.time > 0 {
+    if args.time > 0 && !args.json {
         let totals = report.totals;
         let (seconds, mib) = (took as f64 / 1e9, totals.read_bytes as f64 / f64::from(1 << 20));
         writeln!(out, "{name}: {seconds:.2} s, {mib:.1} MiB in {} requests", totals.reads)?;
@@ -101,7 +107,7 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     }
 }
 
-/// What is said of an image that is marked as clean and therefore not checked.
+/// The answer for an image that is marked as clean and therefore not checked; `None`: it has to be checked.
 fn clean(device: &dyn BlockDevice) -> Option<String> {
     let (sb, backup) = probe_superblock(device).ok()?;
     let state = sb.state();
@@ -139,7 +145,8 @@ fn print(out: &mut Output, name: &str, report: &Report, verbose: bool) -> Result
     let state = match (report.is_damaged(), report.complete) {
         (false, true) => "no damage",
         (true, true) => "damaged",
-        (_, false) => "damaged, and nothing behind the superblock could be checked",
+        (true, false) => "damaged, and nothing behind the superblock could be checked",
+        (false, false) => "not checked: the superblock cannot be used",
     };
     let count: u64 = report.counts.values().sum();
     let findings = match count {
@@ -169,6 +176,8 @@ fn as_json(name: &str, report: &Report) -> Value {
         "directories": totals.directories,
         "blocks_used": totals.blocks_used,
         "blocks": totals.blocks,
+        "requests": totals.reads,
+        "read_bytes": totals.read_bytes,
     })
 }
 
@@ -219,7 +228,7 @@ struct Far {
     to: Shown,
 }
 
-/// What tells how far the check is: a bar, or lines of pass, part, whole and image on a file descriptor.
+/// Tells how far the check is, by a bar, or by lines of pass, part, whole and image on a file descriptor.
 fn progress(fd: i32, name: &str) -> Result<Progress> {
     let to = if fd == 0 {
         let bar = ProgressBar::new(1000);
@@ -238,7 +247,7 @@ fn progress(fd: i32, name: &str) -> Result<Progress> {
 
 /// Threads are not in step, so only what is further than before is told.
 fn tell(far: &mut Far, pass: u32, done: u64, total: u64) {
-    if (pass, done) <= (far.pass, far.done) && pass <= far.pass {
+    if (pass, done) <= (far.pass, far.done) {
         return;
     }
     (far.pass, far.done) = (pass, done);

@@ -219,7 +219,7 @@ impl Filesystem {
         }
         let (done, dirtied) = self.write_data(inode, pos, data, flags)?;
         let rate = self.bulk.rate();
-        let for_memory = match dirtied >= LIGHT_BYTES && self.budget.over_limit() && self.flusher.dirty_bytes() > 0 {
+        let for_memory = match dirtied >= LIGHT_BYTES && !self.budget.make_room(0) && self.flusher.dirty_bytes() > 0 {
             true => longest_pause_ns(dirtied, rate),
             false => 0,
         };
@@ -280,7 +280,8 @@ impl Filesystem {
         }
     }
 
-    /// Who has dirtied so much pauses for it; without a thread that writes it, does so. No lock or handle is held.
+    /// The writer of so many dirty bytes pauses for them; without a flusher's thread it writes them. No lock or handle
+    /// is held.
     fn pause_writer(&self, inode: &Inode, bytes: u64) {
         match self.options.threads {
             true => self.flusher.throttle(inode.listed(), bytes, self.bulk.rate()),

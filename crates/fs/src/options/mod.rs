@@ -225,7 +225,7 @@ pub struct MountOptions {
     pub locality_groups: usize,
     /// Which extent-status entries go first when memory is short.
     pub es_policy: EsPolicyKind,
-    /// What leaves the cache when memory is short.
+    /// The policy that chooses what leaves the cache when memory is short.
     pub reclaim_policy: ReclaimPolicy,
     /// Who gets the next request tag.
     pub tag_policy: TagPolicyKind,

@@ -32,7 +32,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
-use extant_fs::{Caller, Cred, Filesystem, InodeRef, Mounted};
+use extant_fs::{Caller, Cred, Filesystem, INODE_BYTES, InodeRef, Mounted};
 
 use self::detached::Outstanding;
 pub use self::errno::errno;
@@ -62,9 +62,8 @@ const SPACE_HOPE_NS: u64 = 500_000_000;
 const SPACE_RETRIES: u32 = 3;
 const SPACE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Of the cache, what inodes may take that are held for the kernel but need not be, and what is counted for each.
+/// Of the cache, what inodes may take that are held for the kernel but need not be.
 const HELD_SHARE: u64 = 8;
-const INODE_BYTES: u64 = 1300;
 
 /// Serves one mounted file system.
 pub struct FsServer {

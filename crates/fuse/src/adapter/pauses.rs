@@ -8,6 +8,7 @@
 //! `fuse pauses` (3), a leaf: replies are sent outside of it.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -49,8 +50,8 @@ impl Pauses {
         Pauses(Arc::new(Shared { fs: Arc::downgrade(fs), clock: Clock::real(), waiting, more: Condvar::new() }))
     }
 
-    /// Has `reply` called after `pause`, and while the mount is full of dirty data not before that has changed. Without
-    /// a thread to be had it is called at once.
+    /// Calls `reply` after `pause`, and not while the mount is full of dirty data. If no thread can be started, it
+    /// calls `reply` at once.
     pub(super) fn submit(&self, pause: Duration, reply: impl FnOnce() + Send + 'static) {
         let until = self.0.clock.now_ns() + pause.as_nanos() as u64;
         let mut waiting = self.0.waiting.lock();
@@ -81,11 +82,18 @@ impl Pauses {
             };
             if until > now {
                 self.0.more.wait_for(&mut waiting, Duration::from_nanos(until - now));
-            } else if self.0.fs.upgrade().is_some_and(|fs| fs.is_full_of_dirty()) {
+                continue;
+            }
+            // Neither a reply nor the end of a mount may find the lock taken.
+            drop(waiting);
+            let full = self.0.fs.upgrade().is_some_and(|fs| fs.is_full_of_dirty());
+            waiting = self.0.waiting.lock();
+            if full {
                 self.0.more.wait_for(&mut waiting, FULL);
             } else if let Some((_, reply)) = waiting.writers.pop_first() {
                 drop(waiting);
-                reply();
+                // A panic ends the reply alone: its request is answered EIO when it is dropped.
+                let _ = catch_unwind(AssertUnwindSafe(reply));
                 waiting = self.0.waiting.lock();
             }
         }

@@ -80,7 +80,7 @@ impl Cache {
     fn insert(&mut self, owner: usize, key: Key, bytes: u32, state: State) -> FrameId {
         let owner = self.owners[owner].0;
         let id = self.core().insert(owner, key, bytes, state);
-        self.world.live.insert(id, (Victim { id, owner, key }, state, false));
+        self.world.live.insert(id, (Victim { id, owner, key, bytes: bytes.into() }, state, false));
         self.room.free = self.room.free.saturating_sub(u64::from(bytes));
         id
     }

@@ -52,14 +52,6 @@ impl Policy {
         }
     }
 
-    /// What the policy keeps beside the frames, in bytes.
-    pub fn bytes(&self) -> u64 {
-        match self {
-            Policy::Lists(_) => 0,
-            Policy::UsedOnce(p) => p.bytes(),
-        }
-    }
-
     /// The frame is new, and on no list.
     pub fn inserted(&mut self, field: &mut Field, id: FrameId) {
         match self {

@@ -77,10 +77,6 @@ enum Choice {
 }
 
 impl UsedOnce {
-    pub fn bytes(&self) -> u64 {
-        self.ghosts.bytes()
-    }
-
     fn now(&self) -> u32 {
         (self.left >> UNIT_BITS) as u32
     }
