@@ -263,8 +263,8 @@ impl Filesystem {
     }
 
     /// Waits until there is memory for what a writer is about to dirty: what can go goes, and the flushers of all
-    /// mounts that share it make more of it clean. The wait is bounded by the time that the device takes for as much. Light
-    /// writers do not wait: they do not fill memory. No lock or handle is held.
+    /// mounts that share it make more of it clean. The wait is bounded by the time that the device takes for as much.
+    /// Light writers do not wait: they do not fill memory. No lock or handle is held.
     fn await_memory(&self, bytes: u64) {
         const AT_MOST: u64 = 1 << 20;
         let bytes = bytes.min(AT_MOST);
