@@ -16,7 +16,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::walk::{Dir, InlineDir, Mode, Tally, ValueInode, Walker};
-use super::{maps, peeks, xattrs};
+use super::{maps, peeks, quota, xattrs};
 use crate::context::{Check, InodeState, Kind};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
@@ -598,6 +598,7 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
     }
     let geo = &check.geo;
     let (ino, sums) = (tally.ino, tally.sums);
+    quota::count(walker, tally);
     let flags = InodeFlags::from_bits_retain(tally.flags);
     let kind = FileType::from_mode(tally.mode);
     let is_dir = kind == Some(FileType::Directory);

@@ -12,7 +12,7 @@ use extant_ondisk::{BlockNr, InodeNr, indirect};
 
 use super::inodes::{Inode, finish};
 use super::walk::{AttributeRef, DirRun, Mode, Node, Piece, Sums, Tally, Walker};
-use super::xattrs;
+use super::{quota, xattrs};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 
@@ -33,6 +33,7 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
         size: inode.size,
         blocks: inode.blocks(check),
         size_high: inode.raw.i_size_high.get() != 0,
+        owners: quota::owners(check, inode),
         outside_values: check.features.ea_inode && xattrs::has_outside_values(inode),
         sums: Sums::default(),
     };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use extant_ondisk::{BlockNr, InodeNr};
 
-use super::{inodes, maps, peeks, xattrs};
+use super::{inodes, maps, peeks, quota, xattrs};
 use crate::context::{Check, inodes_read};
 use crate::error::Result;
 use crate::finding::{Finding, Place};
@@ -82,6 +82,7 @@ pub struct Tally {
     /// As stored: sectors, or blocks with the flag huge_file.
     pub blocks: u64,
     pub size_high: bool,
+    pub owners: quota::Owners,
     /// Values of attributes in inodes count, too, and are not known here.
     pub outside_values: bool,
     pub sums: Sums,
@@ -174,6 +175,7 @@ pub struct Out {
     /// Encrypted inodes and what their policies hash to.
     pub policies: Vec<(u32, u32)>,
     pub peeks: Vec<peeks::Peek>,
+    pub usage: quota::Sums,
     pub owners: Sink,
     pub large_files: u64,
     /// How many blocks of maps were asked for.
@@ -192,6 +194,7 @@ pub struct Walked {
     pub dir_runs: Vec<DirRun>,
     pub dirs: Vec<Dir>,
     pub inline_dirs: Vec<InlineDir>,
+    pub usage: quota::Sums,
     pub large_files: u64,
 }
 
@@ -334,7 +337,13 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
     } else {
         sink.merge(all.owners);
     }
-    Ok(Walked { dir_runs: all.dir_runs, dirs: all.dirs, inline_dirs: all.inline_dirs, large_files: all.large_files })
+    Ok(Walked {
+        dir_runs: all.dir_runs,
+        dirs: all.dirs,
+        inline_dirs: all.inline_dirs,
+        usage: all.usage,
+        large_files: all.large_files,
+    })
 }
 
 /// The inode tables, as far as they have been used.
@@ -372,6 +381,7 @@ fn take(all: &mut Out, out: Out, fresh: bool) {
     all.values.extend(out.values);
     all.policies.extend(out.policies);
     all.peeks.extend(out.peeks);
+    all.usage.merge(out.usage);
     all.large_files += out.large_files;
 }
 

@@ -56,7 +56,7 @@ pub enum Image {
     InlineData,
     /// `bigalloc` with clusters of 4 blocks.
     Bigalloc,
-    /// `quota`.
+    /// `quota` and `project`, with several owners.
     Quota,
     /// `ea_inode`, with a large attribute of `/value`.
     EaInode,
@@ -112,7 +112,7 @@ impl Image {
             Image::OrphanFile => "-t ext4 -b 1024 -O orphan_file",
             Image::InlineData => "-t ext4 -b 1024 -O inline_data",
             Image::Bigalloc => "-t ext4 -b 1024 -O bigalloc -C 4096",
-            Image::Quota => "-t ext4 -b 1024 -O quota",
+            Image::Quota => "-t ext4 -b 1024 -O quota,project",
             Image::EaInode => "-t ext4 -b 1024 -O ea_inode",
             Image::Casefold => "-t ext4 -b 1024 -O casefold",
             Image::Encrypt => "-t ext4 -b 1024 -O encrypt",
@@ -221,6 +221,12 @@ impl Image {
             Image::InlineData | Image::ManyInodes => {
                 let small = source("small", &[(0, 100)]);
                 let _ = writeln!(s, "write {small} /inline\nmkdir /inlinedir\nwrite {empty} /inlinedir/a");
+            }
+            Image::Quota => {
+                for (i, path) in ["file", "other", "depth1", "depth2", "far", "dir", "ea", "eashared"].iter().enumerate() {
+                    let owner = [1000, 1001, 70_000][i % 3];
+                    let _ = writeln!(s, "sif /{path} uid {owner}\nsif /{path} gid {}\nsif /{path} projid {i}", i % 2);
+                }
             }
             Image::EaInode => {
                 let value = source("value", &[(0, 5000)]);
