@@ -17,6 +17,7 @@ pub mod bitmap;
 pub mod csum;
 pub mod damage;
 pub mod dirent;
+pub mod encryption;
 pub mod error;
 pub mod extent;
 pub mod features;

@@ -131,9 +131,9 @@ pub fn count(walker: &mut Walker<'_>, tally: &Tally) {
     let Some(owners) = tally.owners else { return };
     let usage = &mut walker.out.usage;
     let bytes = (tally.sums.clusters << walker.check.geo.cluster_bits).saturating_mul(walker.check.geo.block_size.into());
-    usage.partial |= tally.sums.partial;
+    usage.partial |= tally.sums.partial || tally.unknown_values;
     for (owned, id) in usage.kinds.iter_mut().zip(owners) {
-        owned.add(Used { id, inodes: 1, bytes });
+        owned.add(Used { id, inodes: tally.values.saturating_add(1), bytes });
     }
 }
 

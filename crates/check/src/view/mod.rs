@@ -26,13 +26,10 @@ use crate::problem::Problem;
 use crate::report::{Note, Sink};
 
 /// Features whose structures are not checked, by name.
-const UNCHECKED: [(Incompat, &str); 2] = [
-    (Incompat::EA_INODE, "block counts of inodes with values of attributes in inodes (ea_inode)"),
-    (Incompat::CASEFOLD, "indexes of directories with names in any case (casefold)"),
-];
+const UNCHECKED: [(Incompat, &str); 1] =
+    [(Incompat::CASEFOLD, "indexes of directories with names in any case (casefold)")];
 /// Likewise.
-const UNCHECKED_RO: [(RoCompat, &str); 3] = [
-    (RoCompat::QUOTA, "quota files (quota)"),
+const UNCHECKED_RO: [(RoCompat, &str); 2] = [
     (RoCompat::VERITY, "Merkle trees (verity)"),
     (RoCompat::SHARED_BLOCKS, "shared blocks (shared_blocks)"),
 ];
