@@ -14,6 +14,7 @@
 
 pub mod acl;
 pub mod bitmap;
+pub mod casefold;
 pub mod csum;
 pub mod damage;
 pub mod dirent;
