@@ -14,7 +14,7 @@ mod super_block;
 use std::sync::Arc;
 
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::features::{Incompat, RoCompat};
+use extant_ondisk::features::RoCompat;
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, backup_candidates};
 use zerocopy::FromBytes;
@@ -26,10 +26,7 @@ use crate::problem::Problem;
 use crate::report::{Note, Sink};
 
 /// Features whose structures are not checked, by name.
-const UNCHECKED: [(Incompat, &str); 1] =
-    [(Incompat::CASEFOLD, "indexes of directories with names in any case (casefold)")];
-/// Likewise.
-const UNCHECKED_RO: [(RoCompat, &str); 2] = [
+const UNCHECKED: [(RoCompat, &str); 2] = [
     (RoCompat::VERITY, "Merkle trees (verity)"),
     (RoCompat::SHARED_BLOCKS, "shared blocks (shared_blocks)"),
 ];
@@ -88,12 +85,8 @@ impl View {
             }
             sb.cut_to(groups);
         }
-        let unchecked: Vec<&str> = UNCHECKED
-            .iter()
-            .filter(|(bit, _)| sb.incompat().contains(*bit))
-            .map(|(_, name)| *name)
-            .chain(UNCHECKED_RO.iter().filter(|(bit, _)| sb.ro_compat().contains(*bit)).map(|(_, name)| *name))
-            .collect();
+        let unchecked: Vec<&str> =
+            UNCHECKED.iter().filter(|(bit, _)| sb.ro_compat().contains(*bit)).map(|(_, name)| *name).collect();
         if !unchecked.is_empty() {
             notes.push(Note::Unchecked { features: unchecked.join(", ") });
         }

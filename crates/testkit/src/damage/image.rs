@@ -60,7 +60,7 @@ pub enum Image {
     Quota,
     /// `ea_inode`, with a large attribute of `/value`, and one of `/valueblock` whose name lies in a block.
     EaInode,
-    /// `casefold`, with the folded directory `/fold`.
+    /// `casefold`, with the folded directory `/fold` and `/foldindex`, which has an index.
     Casefold,
     /// `encrypt`, with the encrypted directory `/secret` and two files in it; the context of the second lies in a block.
     Encrypt,
@@ -236,6 +236,11 @@ impl Image {
             }
             Image::Casefold => {
                 let _ = writeln!(s, "mkdir /fold\nsif /fold flags 0x40080000\nwrite {plain} /fold/Name");
+                let _ = writeln!(s, "ln /fold/Name /fold/Other\nmkdir /foldindex\nsif /foldindex flags 0x40080000");
+                s.push_str(&"expand_dir /foldindex\n".repeat(14));
+                for i in 0..45 {
+                    let _ = writeln!(s, "ln /file /foldindex/{i:03}{}", "\u{c4}n\u{17d}N\u{3a3}\u{1fb3}".repeat(20));
+                }
             }
             Image::Encrypt => {
                 let _ = writeln!(s, "mkdir /secret\nwrite {plain} /secret/abcdefghijklmnop\nwrite {plain} /plain");
