@@ -147,7 +147,8 @@ fn script(dir: &Path, features: &str) -> String {
     let (plain, large) = (source("plain", 50_000), source("large", 30_000));
     let mut script = String::new();
     for i in 0..60u32 {
-        let _ = writeln!(script, "write {plain} /file{i}\nsif /file{i} uid {}\nsif /file{i} gid {}", i % 7 * 65_537, i % 3);
+        let _ =
+            writeln!(script, "write {plain} /file{i}\nsif /file{i} uid {}\nsif /file{i} gid {}", i % 7 * 65_537, i % 3);
         if features.contains("project") {
             let _ = writeln!(script, "sif /file{i} projid {}", i % 5);
         }
@@ -159,7 +160,12 @@ fn script(dir: &Path, features: &str) -> String {
     if features.contains("casefold") {
         script.push_str("mkdir /fold\nsif /fold flags 0x40080000\n");
         for i in 0..300 {
-            let _ = writeln!(script, "expand_dir /fold\nln /file{} /fold/{i}N\u{e4}ME\u{1d7}\u{1f600}{}", i % 60, "x".repeat(i % 50));
+            let _ = writeln!(
+                script,
+                "expand_dir /fold\nln /file{} /fold/{i}N\u{e4}ME\u{1d7}\u{1f600}{}",
+                i % 60,
+                "x".repeat(i % 50)
+            );
         }
     }
     if features.contains("verity") {

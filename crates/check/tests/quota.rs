@@ -63,8 +63,7 @@ fn usage_of_many_owners_is_counted_as_e2fsck_counts_it() {
         let usage = |id, of, found: u64, expected: u64| {
             (Problem::UpdateQuotas, Place::Usage { file: InodeNr(3), id, of }, found, expected)
         };
-        let found: Vec<_> =
-            one.findings.iter().map(|one| (one.problem, one.place, one.found, one.expected)).collect();
+        let found: Vec<_> = one.findings.iter().map(|one| (one.problem, one.place, one.found, one.expected)).collect();
         let expected = [
             usage(5, UsageOf::Bytes, 0, used),
             usage(5, UsageOf::Inodes, 0, 1),

@@ -8,7 +8,6 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_ondisk::casefold;

@@ -130,7 +130,8 @@ impl Sums {
 pub fn count(walker: &mut Walker<'_>, tally: &Tally) {
     let Some(owners) = tally.owners else { return };
     let usage = &mut walker.out.usage;
-    let bytes = (tally.sums.clusters << walker.check.geo.cluster_bits).saturating_mul(walker.check.geo.block_size.into());
+    let bytes =
+        (tally.sums.clusters << walker.check.geo.cluster_bits).saturating_mul(walker.check.geo.block_size.into());
     usage.partial |= tally.sums.partial || tally.unknown_values;
     for (owned, id) in usage.kinds.iter_mut().zip(owners) {
         owned.add(Used { id, inodes: tally.values.saturating_add(1), bytes });
@@ -271,7 +272,8 @@ fn file(
     // Where the map cannot be followed, all owners are missed.
     let Some(map) = orphans::file_map(check, &whole, ino) else { return Ok(expected) };
     let Some((first, _)) = map.lookup(0) else { return Ok(expected) };
-    let kept = if size <= KEPT_BYTES { keep(check, map.blocks(), sink)? } else { keep(check, [first].into_iter(), sink)? };
+    let kept =
+        if size <= KEPT_BYTES { keep(check, map.blocks(), sink)? } else { keep(check, [first].into_iter(), sink)? };
     let header = block_of(&kept, first.0);
     let (place, mut fits) = (Place::Inode(InodeNr(ino)), true);
     QuotaFile::damage(header, kind, desc.size, &mut |damage| {

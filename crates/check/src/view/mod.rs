@@ -26,10 +26,8 @@ use crate::problem::Problem;
 use crate::report::{Note, Sink};
 
 /// Features whose structures are not checked, by name.
-const UNCHECKED: [(RoCompat, &str); 2] = [
-    (RoCompat::VERITY, "Merkle trees (verity)"),
-    (RoCompat::SHARED_BLOCKS, "shared blocks (shared_blocks)"),
-];
+const UNCHECKED: [(RoCompat, &str); 2] =
+    [(RoCompat::VERITY, "Merkle trees (verity)"), (RoCompat::SHARED_BLOCKS, "shared blocks (shared_blocks)")];
 
 /// What is checked.
 pub struct View {

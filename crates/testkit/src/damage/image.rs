@@ -62,7 +62,7 @@ pub enum Image {
     EaInode,
     /// `casefold`, with the folded directory `/fold` and `/foldindex`, which has an index.
     Casefold,
-    /// `encrypt`, with the encrypted directory `/secret` and two files in it; the context of the second lies in a block.
+    /// `encrypt`, with the encrypted directory `/secret` and two files in it; the second one's context lies in a block.
     Encrypt,
     /// `mmp`.
     Mmp,
@@ -223,7 +223,9 @@ impl Image {
                 let _ = writeln!(s, "write {small} /inline\nmkdir /inlinedir\nwrite {empty} /inlinedir/a");
             }
             Image::Quota => {
-                for (i, path) in ["file", "other", "depth1", "depth2", "far", "dir", "ea", "eashared"].iter().enumerate() {
+                for (i, path) in
+                    ["file", "other", "depth1", "depth2", "far", "dir", "ea", "eashared"].iter().enumerate()
+                {
                     let owner = [1000, 1001, 70_000][i % 3];
                     let _ = writeln!(s, "sif /{path} uid {owner}\nsif /{path} gid {}\nsif /{path} projid {i}", i % 2);
                 }
