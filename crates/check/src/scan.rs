@@ -29,8 +29,8 @@ use crate::report::Sink;
 const IN_FLIGHT: usize = 32;
 /// While so many bytes are in flight, no more are asked for.
 const OPEN_BYTES: usize = 8 << 20;
-/// Of runs that have arrived, so many for each thread may wait; before more are asked for, some are decoded, while they are
-/// in the processor's cache.
+/// Of runs that have arrived, so many for each thread may wait; before more are asked for, some are decoded, while they
+/// are in the processor's cache.
 const BACKLOG: usize = 1;
 /// The most bytes of a run.
 pub const RUN_BYTES: u64 = 1 << 20;
