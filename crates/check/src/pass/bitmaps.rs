@@ -69,7 +69,6 @@ pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
             }
         })?;
         for out in outs {
-            all.sink.merge(out.sink);
             all.free_clusters += out.free_clusters;
             all.free_inodes += out.free_inodes;
             all.used_inodes += out.used_inodes;

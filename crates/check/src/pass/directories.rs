@@ -129,7 +129,6 @@ fn wave(
         }
     })?;
     for mut out in outs {
-        all.sink.merge(out.sink);
         all.subs.append(&mut out.subs);
         all.dotdots.append(&mut out.dotdots);
         all.roots.append(&mut out.roots);

@@ -49,6 +49,7 @@ pub fn run(view: View, options: &Options, mut sink: Sink) -> Result<(Totals, Sin
     links::features(&check, large_files, &directories, &mut sink);
     let mut totals = bitmaps::check(&check, &mut sink)?;
     orphans::file(&check, &mut sink);
+    sink.merge(check.found());
     (totals.reads, totals.read_bytes) = check.reads();
     Ok((totals, sink))
 }

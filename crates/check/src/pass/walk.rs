@@ -278,6 +278,7 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
     }
     let outs = scan::wave(check, table_runs(check), move |check, run, data, out| {
         inodes::table(&mut Walker { check, mode, out }, run, data);
+        found(mode, out);
     })?;
     let mut all = Out::default();
     for out in outs {
@@ -308,6 +309,7 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
                 let Some(tally) = known.get(node.tally as usize) else { continue };
                 maps::node(&mut Walker { check, mode, out }, tally, node, &data[at..at + size]);
             }
+            found(mode, out);
         })?;
         all.tallies = Arc::try_unwrap(tallies).unwrap_or_else(|shared| shared.to_vec());
         for out in outs {
@@ -337,6 +339,13 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
     Ok(Walked { dir_runs: all.dir_runs, dirs: all.dirs, inline_dirs: all.inline_dirs, large_files: all.large_files })
 }
 
+/// Leaves in the sink what is to be reported of a run: of a search for owners, only them.
+fn found(mode: Mode, out: &mut Out) {
+    if mode == Mode::Owners {
+        out.sink = std::mem::take(&mut out.owners);
+    }
+}
+
 /// The inode tables, as far as they have been used.
 fn table_runs(check: &Check) -> Vec<Run> {
     let geo = &check.geo;
@@ -358,8 +367,6 @@ fn table_runs(check: &Check) -> Vec<Run> {
 /// Takes what a thread brought. `fresh`: its nodes and sums name its own tallies, which come behind those there are.
 fn take(all: &mut Out, out: Out, fresh: bool) {
     let base = if fresh { all.tallies.len() as u32 } else { 0 };
-    all.sink.merge(out.sink);
-    all.owners.merge(out.owners);
     all.tallies.extend(out.tallies);
     all.nodes.extend(out.nodes.into_iter().map(|node| Node { tally: node.tally + base, ..node }));
     all.sums.extend(out.sums.into_iter().map(|(tally, sums)| (tally + base, sums)));
