@@ -1,7 +1,7 @@
 //! Which clusters belong to somebody: flat bitmaps that all threads set at once.
 //!
-//! Main types: [`Bits`] (a bitmap), [`Sparse`] (one with few bits set), [`Claims`] (what is claimed, and what more than once). A claim knows no owner; the
-//! owners of what was claimed twice are found by walking all maps a second time.
+//! Main types: [`Bits`] (a bitmap), [`Sparse`] (one with few bits set), [`Claims`] (what is claimed, and what more than
+//! once). A claim knows no owner; the owners of what was claimed twice are found by walking all maps a second time.
 //!
 //! # Locking
 //! None: the words are atomic.

@@ -60,6 +60,15 @@ impl Sink {
         }
     }
 
+    /// Changes the values of what is kept, by which no two findings are told apart.
+    pub fn amend(&mut self, change: impl Fn(&mut Finding)) {
+        for kept in self.kept.values_mut() {
+            let mut findings = std::mem::take(&mut kept.findings).into_vec();
+            findings.iter_mut().for_each(&change);
+            kept.findings = findings.into();
+        }
+    }
+
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()

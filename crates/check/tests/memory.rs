@@ -8,7 +8,9 @@ use extant_base::sync::{LockClass, Mutex};
 use extant_block::device::{FileDevice, MemDevice, OpenOptions};
 use extant_block::{BioFlags, BlockDevice};
 use extant_check::{Finding, KEPT_MAX, Options, Problem, Report, check};
-use extant_testkit::damage::edit::set_word;
+use extant_ondisk::bitmap;
+use extant_ondisk::inode::RawInode;
+use extant_testkit::damage::edit::{EXTENTS_FL, set_half, set_word};
 use extant_testkit::damage::{Edit, random};
 use extant_testkit::oracle::{MkfsOptions, make_image};
 use peak_alloc::PeakAlloc;
@@ -107,25 +109,85 @@ fn what_is_known_of_blocks_is_two_bits_each() {
     assert!(peak <= most, "{peak} bytes, bound {most}");
 }
 
+/// A directory's inode: the block that it begins with, and how many there are.
+fn set_directory(inode: &mut RawInode, block: u64, blocks: u64) {
+    inode.i_mode.set(0o40755);
+    inode.i_links_count.set(2);
+    inode.i_size_lo.set(blocks as u32 * 1024);
+    inode.i_blocks_lo.set(blocks as u32 * 2);
+    inode.i_flags.set(EXTENTS_FL);
+    inode.i_block = [0; 60];
+    for (at, half) in [(0, 0xf30a), (2, 1), (4, 4), (16, blocks as u16)] {
+        set_half(&mut inode.i_block, at, half);
+    }
+    set_word(&mut inode.i_block, 20, block as u32);
+}
+
+fn set_entry(bytes: &mut [u8], at: usize, ino: u32, len: usize, name: &str) {
+    set_word(bytes, at, ino);
+    set_half(bytes, at + 4, len as u16);
+    (bytes[at + 6], bytes[at + 7]) = (name.len() as u8, 2);
+    bytes[at + 8..][..name.len()].copy_from_slice(name.as_bytes());
+}
+
+/// The free blocks of all groups, which have 8192 blocks each, but not of the last one.
+fn free_blocks(edit: &mut Edit) -> Vec<u64> {
+    let groups = edit.groups() - 1;
+    let free = |group: u32| -> Vec<u64> {
+        let first = 1 + u64::from(group) * 8192;
+        let free = |map: &mut [u8]| (0..8192).filter(|bit| !bitmap::test(map, *bit)).collect::<Vec<u32>>();
+        edit.block_bitmap(group, free).into_iter().map(|bit| first + u64::from(bit)).collect()
+    };
+    (0..groups).flat_map(free).collect()
+}
+
+/// A directory `/top` with so many directories of one block each.
+fn directories_of_a_block(count: u32) -> MemDevice {
+    let dir = tempfile::tempdir().expect("directory");
+    let tree = dir.path().join("tree");
+    std::fs::create_dir_all(tree.join("top")).expect("a directory");
+    let mut options = MkfsOptions::new("ext4", u64::from(count) * 1024 + (100 << 20));
+    let features = "^metadata_csum,^uninit_bg,^dir_index,^resize_inode";
+    let (inodes, tree) = ((count + 4096).to_string(), tree.to_str().expect("UTF-8"));
+    let args = ["-b", "1024", "-I", "128", "-N", &inodes, "-O", features, "-d", tree];
+    options.extra_args = args.map(str::to_owned).into();
+    let mut edit = Edit::new(&MemDevice::load(&make_image(dir.path(), &options).expect("made")).expect("loaded"));
+    let (top, first) = (edit.ino("/top"), edit.free_ino());
+    let list = count.div_ceil(64) as usize;
+    let mut blocks = free_blocks(&mut edit);
+    let at = blocks.windows(list).position(|run| run[list - 1] - run[0] == list as u64 - 1).expect("a run");
+    let list: Vec<u64> = blocks.drain(at..at + list).collect();
+    edit.inode(top, |inode| set_directory(inode, list[0], list.len() as u64));
+    for (part, block) in list.iter().enumerate() {
+        edit.block(*block, |bytes| {
+            for slot in 0..64 {
+                let child = part as u32 * 64 + slot;
+                let ino = if child < count { first + child } else { 0 };
+                set_entry(bytes, slot as usize * 16, ino, 16, &format!("{child:06}"));
+            }
+        });
+    }
+    for (ino, block) in (first..first + count).zip(blocks) {
+        edit.inode(ino, |inode| set_directory(inode, block, 1));
+        edit.block(block, |bytes| {
+            set_entry(bytes, 0, ino, 12, ".");
+            set_entry(bytes, 12, top, 1012, "..");
+        });
+    }
+    edit.finish()
+}
+
 #[test]
 fn what_is_known_of_directories_is_bounded_by_their_blocks() {
     let _alone = ALONE.lock();
-    let dir = tempfile::tempdir().expect("directory");
-    let tree = dir.path().join("tree");
-    let directories = 60_000u64;
-    for directory in 0..directories {
-        std::fs::create_dir_all(tree.join(format!("{}/{}", directory / 250, directory % 250))).expect("a directory");
-    }
-    let mut options = MkfsOptions::new("ext4", 160 << 20);
-    let tree = tree.to_str().expect("UTF-8");
-    options.extra_args = ["-b", "1024", "-I", "128", "-N", "61000", "-d", tree].map(str::to_owned).into();
-    let image = make_image(dir.path(), &options).expect("made");
-    for threads in [1, 2] {
-        let (report, peak) = checked(&image, threads);
-        assert!(report.complete && report.counts.is_empty(), "{:?}", report.counts);
-        assert!(report.totals.directories > directories);
-        // Less is left for directories than there is for everything.
-        let most = (12 << 20) + report.totals.blocks / 4 + 8 * report.totals.inodes + 24 * directories;
+    let directories = 150_000;
+    let device: Arc<dyn BlockDevice> = Arc::new(directories_of_a_block(directories));
+    for threads in [1, 2, 8] {
+        let (report, peak) = checked_device(device.clone(), threads);
+        assert!(report.totals.directories > directories.into(), "{:?}", report.counts);
+        // The first two stand where `.` and `..` belong.
+        assert_eq!(report.count(Problem::UnconnectedDir), 2, "{:?}", report.findings);
+        let most = (16 << 20) + report.totals.blocks / 4 + 8 * report.totals.inodes + 24 * u64::from(directories);
         assert!(peak <= most, "{peak} bytes with {threads} threads, bound {most}");
     }
 }
