@@ -69,7 +69,7 @@ pub fn runs<T>(items: &[T], block_bits: u32, place: impl Fn(&T) -> (u64, u64)) -
 
 /// What a thread takes with it from run to run, and hands over at the end.
 pub trait Output: Default + Send + 'static {
-    /// Where its findings go.
+    /// Where the findings of a run go.
     fn sink(&mut self) -> &mut Sink;
 }
 
@@ -164,7 +164,7 @@ enum Work {
 }
 
 /// Reads all runs and has `decode` look at each. The order is not fixed, so what the outputs hold must not depend on
-/// it; the outputs come back one per thread.
+/// it; the outputs come back one per thread, and what was found is with [`Check::found`].
 pub fn wave<O: Output>(
     check: &Arc<Check>,
     runs: Vec<Run>,
@@ -219,6 +219,7 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
                     Some(data) => decode(check, &run, data, &mut output),
                     None => piecewise(check, &run, decode, &mut output),
                 }
+                check.take(output.sink());
             }
         }
     }
