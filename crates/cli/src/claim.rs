@@ -25,7 +25,6 @@ use rustix::io::Errno;
 
 use crate::failure::{Failure, MOUNT, Result};
 use crate::image::{Access, ImageSpec, open_whole};
-use crate::mount_table;
 
 /// Held, nobody else has the device.
 type Held = Box<dyn Any + Send>;
@@ -146,7 +145,7 @@ impl Claim {
         let device = rustix::fs::stat(&self.spec.path).ok()?.st_rdev;
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let shown = format!("{major}:{minor}");
-        let all = mount_table::read().unwrap_or_default();
+        let all = extant_image::mounts().unwrap_or_default();
         let dead = all.iter().filter(|m| m.is_extant() && m.device == shown).find_map(|m| {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let root = rustix::fs::open(&m.dir, flags, Mode::empty()).ok()?;
