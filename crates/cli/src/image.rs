@@ -112,6 +112,7 @@ impl From<extant_image::Error> for Failure {
             }
             E::Ambiguous { image, with_ext: 0, partitions } => {
                 table = list(&partitions);
+                table.push(format!("'extant info --scan {image}' looks for superblocks and backups everywhere"));
                 format!(
                     "{image}: a whole disk, but none of its partitions has an ext2/3/4 superblock at its byte 1024; \
                      --partition N, -o partition=N or {image}@N takes one nevertheless:"
@@ -250,7 +251,7 @@ fn what_else(dev: &dyn BlockDevice) -> String {
         ),
         Nothing::Unknown { whole } => format!(
             "{looked}{}; if it begins further in, '-o offset=BYTES' (mount) or '--offset BYTES' says where; \
-             'extant info' lists the partitions of a disk, and testdisk(8) searches for lost ones",
+             'extant info' lists the partitions of a disk; 'extant info --scan' and testdisk(8) search for lost ones",
             if whole { ", no partition table" } else { "" }
         ),
     }

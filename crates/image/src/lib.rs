@@ -1,7 +1,7 @@
 //! Opening an image: which file, which part of it, in which format, and who else has it.
 //!
 //! Main functions: [`open`] gives the device of the file system itself, [`look`] the whole image whoever has it,
-//! [`probe`] a superblock or a backup of it. Main types: [`ImageSpec`] (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`),
+//! [`probe`] a superblock or a backup of it, [`scan()`] all that are on a damaged disk. Main types: [`ImageSpec`] (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`),
 //! [`Access`], [`Holder`] (who has an image), [`Mount`] (a line of the kernel's table), [`Format`] (what is no ext),
 //! [`Error`].
 //!
@@ -21,6 +21,7 @@ mod holder;
 mod mounts;
 mod open;
 mod partitions;
+mod scan;
 mod spec;
 
 pub use error::{Backup, BadOffset, Error, Result};
@@ -31,6 +32,7 @@ pub use open::{
     Access, Claim, Note, Opened, has_magic, look, open, open_whole, overwritten, place, probe, refuse_loop_device,
 };
 pub use partitions::partition_table;
+pub use scan::{Descriptors, FileSystem, Scan, Sighting, scan};
 pub use spec::{ImageSpec, Part};
 
 /// A name inside a message: control characters could drive the terminal, or forge a line.

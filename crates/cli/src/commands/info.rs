@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use crate::args::{ImageArgs, InfoArgs};
 use crate::beside;
+use crate::commands::scan;
 use crate::failure::{Failure, Result};
 use crate::image::{self, ImageSpec, Part};
 use crate::record::escaped;
@@ -29,6 +30,9 @@ use crate::size::human;
 use crate::text::{self, Output};
 
 pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
+    if args.scan {
+        return scan::run(args, how);
+    }
     let spec = how.spec(&args.image);
     let whole = look(&spec)?;
     let whole_size = whole.size_bytes();
@@ -108,17 +112,22 @@ fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevi
         }));
     }
     if args.json {
-        let kind = match source {
-            Source::None => Value::Null,
-            Source::Mbr => "mbr".into(),
-            Source::Gpt => "gpt".into(),
-            Source::BackupGpt => "backup-gpt".into(),
-        };
+        let kind = table_name(*source);
         let all = json!({ "image": spec.shown(), "size": whole.size_bytes(), "table": kind, "partitions": rows });
         writeln!(out, "{}", escaped(&format!("{all:#}")))?;
     }
     out.flush()?;
     Ok(())
+}
+
+/// Where partitions are listed, for programs.
+pub fn table_name(source: Source) -> Option<&'static str> {
+    match source {
+        Source::None => None,
+        Source::Mbr => Some("mbr"),
+        Source::Gpt => Some("gpt"),
+        Source::BackupGpt => Some("backup-gpt"),
+    }
 }
 
 /// Who has an image, for programs.
@@ -192,7 +201,7 @@ struct Facts<'a> {
 }
 
 /// The name that fits the features.
-fn generation(sb: &SuperBlock) -> &'static str {
+pub fn generation(sb: &SuperBlock) -> &'static str {
     let later = Incompat::EXTENTS | Incompat::BIT64 | Incompat::FLEX_BG | Incompat::CSUM_SEED;
     if sb.incompat().intersects(later) || sb.metadata_csum {
         "ext4"

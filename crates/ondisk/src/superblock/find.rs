@@ -1,7 +1,7 @@
 //! Where superblocks and their backups are, for whoever does not know the layout yet.
 //!
 //! Main functions: [`find_backup`] walks the usual places ([`backup_candidates`]); [`backup_at`] says whether a layout
-//! has a backup at a byte.
+//! has a backup at a byte, and [`find_start`] where a file system may begin that has a copy at a byte.
 //!
 //! What it does not do: read. The caller passes what reads and judges a copy at a byte, so that a mount, a checker and
 //! an opener may differ in what they believe, but not in where they look.
@@ -10,7 +10,7 @@
 //! None.
 
 use super::{Geometry, SuperBlock, backup_candidates};
-use crate::BlockNr;
+use crate::{BlockNr, GroupNr};
 
 /// The block of the backup superblock at this byte, if the layout has one there.
 pub fn backup_at(geo: &Geometry, byte: u64) -> Option<BlockNr> {
@@ -30,5 +30,41 @@ pub fn find_backup(
         let sb = look(byte).filter(|sb| sb.block_size == block_size)?;
         let block = backup_at(&sb, byte)?;
         Some((sb, block))
+    })
+}
+
+/// Groups that are guessed for a copy that does not name its own.
+const GUESSES_MAX: usize = 40;
+/// The last group that is guessed.
+const GUESSED_GROUP_MAX: u32 = 8192;
+/// `s_block_group_nr` has 16 bits.
+const GROUP_NUMBERS: usize = 1 << 16;
+/// Groups of the same number that are tried.
+const SAME_NUMBER_MAX: usize = 64;
+
+/// Where a file system may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Its first byte, at the beginning of a sector.
+    pub start: u64,
+    /// The group that the copy belongs to then.
+    pub group: GroupNr,
+    /// The copy does not name that group: kernels before 5.18 wrote the number 0 into all copies when they resized.
+    pub guessed: bool,
+}
+
+/// The starts of the file system that has the copy `sb` of its superblock at `byte`, the likeliest first.
+pub fn find_start(sb: &SuperBlock, byte: u64) -> impl Iterator<Item = Start> + '_ {
+    let number = u32::from(sb.raw().s_block_group_nr.get());
+    let named = (number..sb.group_count).step_by(GROUP_NUMBERS).take(SAME_NUMBER_MAX).map(GroupNr);
+    let named = named.filter(|group| sb.has_super_backup(*group));
+    let named = named.filter(move |group| number > 0 || group.0 == 0).map(|group| (group, false));
+    let last = if number == 0 { sb.group_count.min(GUESSED_GROUP_MAX) } else { 0 };
+    let guessed = (1..last).map(GroupNr).filter(|group| sb.has_super_backup(*group));
+    let guessed = guessed.take(GUESSES_MAX).map(|group| (group, true));
+    named.chain(guessed).filter_map(move |(group, guessed)| {
+        let (block, offset) = sb.super_location(group);
+        let start = byte.checked_sub(block.0.checked_mul(sb.block_size.into())?.checked_add(offset as u64)?)?;
+        start.is_multiple_of(512).then_some(Start { start, group, guessed })
     })
 }
