@@ -1,7 +1,7 @@
 //! What an image is that is no ext file system, by its magic bytes, and what to do with it.
 //!
-//! Main types: [`Format`], the table [`FORMATS`]; [`identify`] looks, and [`nothing_found`] says what else there is where
-//! no magic is known.
+//! Main types: [`Format`], the table [`FORMATS`]; [`identify`] looks, and [`nothing_found`] says what else there is
+//! where no magic is known.
 //!
 //! What it does not do: read any of these. A magic says what something is called, not that it is intact.
 //!

@@ -228,7 +228,7 @@ fn descriptors_behind(dev: &dyn BlockDevice, sb: &SuperBlock, group: GroupNr, by
     let table = byte - sb.super_location(group).1 as u64 + block_size;
     let mut block = vec![0; block_size as usize];
     for (place, index) in sb.desc_blocks_behind(group).take((DESCRIPTORS_BYTES_MAX / block_size) as usize).enumerate() {
-        let first = index * sb.descs_per_block();
+        let first = index.saturating_mul(sb.descs_per_block());
         let here = sb.descs_per_block().min(sb.group_count.saturating_sub(first));
         found.looked_at += here;
         if dev.read_at(table + place as u64 * block_size, &mut block, BioFlags::META).is_err() {
@@ -266,5 +266,70 @@ fn nest(found: &mut Scan) {
 impl FileSystem {
     fn uuid(&self) -> Option<[u8; 16]> {
         self.best().map(|s| s.sb.uuid())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use extant_block::device::{Fault, FaultyDevice, FileDevice, OpenOptions};
+
+    use super::*;
+
+    fn file(size: u64, at: u64, bytes: &[u8]) -> (tempfile::NamedTempFile, FileDevice) {
+        let file = tempfile::NamedTempFile::new().expect("file");
+        file.as_file().set_len(size).expect("size");
+        file.as_file().write_all_at(bytes, at).expect("written");
+        let dev = FileDevice::open(file.path(), OpenOptions::read_only()).expect("opened");
+        (file, dev)
+    }
+
+    /// What the first format asks for: one group of 64 blocks.
+    fn superblock() -> [u8; SUPERBLOCK_SIZE] {
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        for (at, value) in [(0x00, 16), (0x04, 64), (0x14, 1), (0x20, 8192), (0x28, 16_u32)] {
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        bytes[56..58].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn holes_are_not_read() {
+        let (_file, dev) = file(1 << 30, 512 << 20, &[1; 4096]);
+        let mut last = 0;
+        let found = scan(&dev, &mut |bytes| {
+            assert!(bytes >= last);
+            last = bytes;
+        });
+        assert!(found.filesystems.is_empty() && found.strays.is_empty());
+        assert_eq!(last, 1 << 30);
+        let read = dev.stats().read_bytes;
+        assert!(read <= (STEP + SECTOR) as u64, "{read} bytes");
+    }
+
+    /// A sector that cannot be read hides what is in it, not what is beside it.
+    #[test]
+    fn superblocks_beside_unreadable_sectors_are_found() {
+        for place in [0, 4096 - 512, STEP as u64 - 1024, STEP as u64 - 512, STEP as u64] {
+            let (_file, dev) = file(4 << 20, place, &superblock());
+            assert_eq!(scan(&dev, &mut |_| {}).strays.len(), 1, "{place}");
+            let dev = FaultyDevice::new(std::sync::Arc::new(dev));
+            let bad = STEP as u64 + 8192;
+            dev.inject(Fault::eio().range(bad..bad + 512));
+            let found = scan(&dev, &mut |_| {});
+            assert_eq!((found.strays.len(), found.unreadable), (1, 4096), "{place}");
+            assert_eq!(found.strays[0].byte, place);
+        }
+    }
+
+    #[test]
+    fn more_superblocks_than_are_kept_are_counted() {
+        let many = SIGHTINGS_MAX as u64 + 3;
+        let (_file, dev) = file(many << 10, 0, &superblock().repeat(many as usize));
+        let found = scan(&dev, &mut |_| {});
+        let kept: usize = found.filesystems.iter().map(|fs| fs.sightings.len()).sum();
+        assert_eq!((kept + found.strays.len(), found.more), (SIGHTINGS_MAX, 3));
     }
 }

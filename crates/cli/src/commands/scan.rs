@@ -166,7 +166,7 @@ impl Answer<'_> {
             None => quoted(&format!("{image}{offset}")),
         };
         let (block, size) = (best.block().0, best.sb.block_size);
-        let kib = block * u64::from(size) >> 10;
+        let kib = (best.byte - fs.start) >> 10;
         let (by, sb) = match best.group.0 {
             0 => (String::new(), String::new()),
             _ => (format!(" -b {block} -B {size}"), format!(",sb={kib}")),
