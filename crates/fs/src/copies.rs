@@ -20,7 +20,7 @@ use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::features::{self, MountMode};
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::inode::InodeDesc;
-use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, backup_at, find_backup};
+use extant_ondisk::superblock::{self, Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, backup_at};
 use extant_ondisk::{BlockNr, GroupNr};
 
 use crate::error::{Damage, Error, Result, Unsupported};
@@ -69,20 +69,19 @@ impl Copies {
         if let Some(at) = superblock.filter(|at| *at != SUPERBLOCK_OFFSET) {
             return Copies::named(dev, at, rescue);
         }
-        let whole = |sb, backup| Copies { sb, backup, doubts: Vec::new(), rescue };
-        let primary = match read_super_at(dev, SUPERBLOCK_OFFSET) {
-            Ok(sb) => return Ok(whole(sb, None)),
-            Err(e @ (Error::Device(_) | Error::Unsupported(_))) if !rescue => return Err(e),
-            Err(e) => e,
-        };
         let fits = |sb: &SuperBlock| rescue || sb.check_device_size(dev.size_bytes()).is_ok();
-        if let Some((sb, block)) = find_backup(dev.size_bytes(), |at| read_super_at(dev, at).ok().filter(fits)) {
-            return Ok(whole(sb, Some(Backup { block: block.0, primary: Some(primary) })));
+        let is_lost = |e: &Error| rescue || !matches!(e, Error::Device(_) | Error::Unsupported(_));
+        match superblock::find(dev.size_bytes(), |at| read_super_at(dev, at), fits, is_lost) {
+            Ok((sb, backup)) => {
+                let backup = backup.map(|(block, e)| Backup { block: block.0, primary: Some(e) });
+                Ok(Copies { sb, backup, doubts: Vec::new(), rescue })
+            }
+            Err(e) if !rescue => Err(e),
+            Err(e) => {
+                let (sb, doubts) = read_damaged_super(dev, SUPERBLOCK_OFFSET).map_err(|_| e)?;
+                Ok(Copies { sb, backup: None, doubts, rescue })
+            }
         }
-        if rescue && let Ok((sb, doubts)) = read_damaged_super(dev, SUPERBLOCK_OFFSET) {
-            return Ok(Copies { sb, backup: None, doubts, rescue });
-        }
-        Err(primary)
     }
 
     fn named(dev: &dyn BlockDevice, at: u64, rescue: bool) -> Result<Copies> {

@@ -10,7 +10,7 @@ use extant_block::device::{Engine, FileDevice, IoMode, Locking, OpenOptions, sam
 use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
 use extant_ondisk::BlockNr;
 use extant_ondisk::partition::Source;
-use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, find_backup};
+use extant_ondisk::superblock::{self, MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 
 use crate::error::{Backup, BadOffset, Error, Result};
 use crate::formats::{self, Format};
@@ -152,16 +152,10 @@ pub fn probe(dev: &dyn BlockDevice) -> Result<(SuperBlock, Option<BlockNr>)> {
         dev.read_at(byte, &mut bytes, BioFlags::META)?;
         SuperBlock::decode(&bytes, byte).map_err(|source| Error::SuperBlock { image: dev.name().to_owned(), source })
     };
-    match read(SUPERBLOCK_OFFSET) {
-        Ok(sb) => Ok((sb, None)),
-        Err(e @ Error::SuperBlock { source: extant_ondisk::Error::Corrupt { .. }, .. }) => {
-            let fits = |sb: &SuperBlock| sb.check_device_size(dev.size_bytes()).is_ok();
-            find_backup(dev.size_bytes(), |byte| read(byte).ok().filter(fits))
-                .map(|(sb, block)| (sb, Some(block)))
-                .ok_or(e)
-        }
-        Err(e) => Err(e),
-    }
+    let fits = |sb: &SuperBlock| sb.check_device_size(dev.size_bytes()).is_ok();
+    let is_lost = |e: &Error| matches!(e, Error::SuperBlock { source: extant_ondisk::Error::Corrupt { .. }, .. });
+    let (sb, backup) = superblock::find(dev.size_bytes(), read, fits, is_lost)?;
+    Ok((sb, backup.map(|(block, _)| block)))
 }
 
 /// The partition that is meant where none is named, if there is one.

@@ -1,7 +1,8 @@
 //! Where superblocks and their backups are, for whoever does not know the layout yet.
 //!
-//! Main functions: [`find_backup`] walks the usual places ([`backup_candidates`]); [`backup_at`] says whether a layout
-//! has a backup at a byte, and [`find_start`] where a file system may begin that has a copy at a byte.
+//! Main functions: [`find`] gives the primary or a backup; [`find_backup`] walks the usual places
+//! ([`backup_candidates`]); [`backup_at`] says whether a layout has a backup at a byte, and [`find_start`] where a file
+//! system may begin that has a copy at a byte.
 //!
 //! What it does not do: read. The caller passes what reads and judges a copy at a byte, so that a mount, a checker and
 //! an opener may differ in what they believe, but not in where they look.
@@ -9,7 +10,7 @@
 //! # Locking
 //! None.
 
-use super::{Geometry, SuperBlock, backup_candidates};
+use super::{Geometry, SUPERBLOCK_OFFSET, SuperBlock, backup_candidates};
 use crate::{BlockNr, GroupNr};
 
 /// The block of the backup superblock at this byte, if the layout has one there.
@@ -18,6 +19,30 @@ pub fn backup_at(geo: &Geometry, byte: u64) -> Option<BlockNr> {
     let (group, at) = geo.group_of_block(block)?;
     let is_backup = byte.is_multiple_of(geo.block_size.into()) && at == 0 && geo.has_super_backup(group);
     (is_backup && group.0 > 0).then_some(block)
+}
+
+/// The superblock of a device of `device_bytes`: the primary; or the first backup, its block, and what is wrong with the
+/// primary. `look` reads and judges the copy at a byte, `fits` a backup. `is_lost` says of an error of the primary that
+/// a backup may take its place.
+///
+/// # Errors
+/// What is wrong with the primary, if no backup may take its place or there is none.
+#[allow(clippy::type_complexity)]
+pub fn find<E>(
+    device_bytes: u64,
+    mut look: impl FnMut(u64) -> Result<SuperBlock, E>,
+    fits: impl Fn(&SuperBlock) -> bool,
+    is_lost: impl FnOnce(&E) -> bool,
+) -> Result<(SuperBlock, Option<(BlockNr, E)>), E> {
+    let primary = match look(SUPERBLOCK_OFFSET) {
+        Ok(sb) => return Ok((sb, None)),
+        Err(e) if !is_lost(&e) => return Err(e),
+        Err(e) => e,
+    };
+    match find_backup(device_bytes, |byte| look(byte).ok().filter(&fits)) {
+        Some((sb, block)) => Ok((sb, Some((block, primary)))),
+        None => Err(primary),
+    }
 }
 
 /// The first backup on a device of `device_bytes`, and its block. `look` reads the copy at a byte; `None`: it does not
