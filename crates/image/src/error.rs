@@ -113,6 +113,18 @@ pub enum Error {
         /// Where it is mounted, if it is.
         mounted: Option<KernelMount>,
     },
+    /// Somebody else has a block device that we had claimed.
+    #[error("{image}: somebody else has it")]
+    Taken {
+        /// As on the command line.
+        image: String,
+    },
+    /// Somebody else has had a block device that we had claimed, and has written to it.
+    #[error("{image}: somebody else has changed it")]
+    Changed {
+        /// As on the command line.
+        image: String,
+    },
 }
 
 /// Which rule an offset breaks.

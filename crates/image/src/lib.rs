@@ -2,7 +2,7 @@
 //!
 //! Main functions: [`open()`] gives the device of the file system itself, [`look`] the whole image whoever has it,
 //! [`probe`] a superblock or a backup of it, [`scan()`] all that are on a damaged disk. Main types: [`ImageSpec`]
-//! (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`), [`Access`], [`Holder`] (who has an image), [`Mount`] (a line of the
+//! (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`), [`Access`], [`Holder`] (who has an image), [`BlockClaim`], [`Mount`] (a line of the
 //! kernel's table), [`Format`] (what is no ext), [`Error`].
 //!
 //! An image whose last server is about to end is waited for; one that is mounted is refused, with its holder.
@@ -10,11 +10,25 @@
 //! What it does not do: mount, check or change a file system; print. What a person may want to hear while an image is
 //! opened goes to [`Access::tell`].
 //!
+//! ```
+//! use extant_image::{Access, Error, ImageSpec, open};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("disk.qcow2");
+//! std::fs::write(&path, [b"QFI\xfb".as_slice(), &[0; 65536]].concat())?;
+//! match open(&ImageSpec::whole(&path), &Access::tool(true)) {
+//!     Err(Error::Foreign { format, .. }) => assert_eq!(format.name(), "a qcow2 disk image"),
+//!     other => panic!("{other:?}"),
+//! }
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
 //! # Locking
 //! None.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod claim;
 mod error;
 mod formats;
 mod holder;
@@ -24,6 +38,7 @@ mod partitions;
 mod scan;
 mod spec;
 
+pub use claim::{BlockClaim, Held, NotLent, Tenant};
 pub use error::{Backup, BadOffset, Error, Result};
 pub use formats::{Format, Nothing, identify, identify_unpartitioned, nothing_found};
 pub use holder::Holder;

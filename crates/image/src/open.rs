@@ -1,4 +1,10 @@
-//! Opening.
+//! Opens an image: chooses its part, refuses what is no ext file system, and waits for a server that is about to end.
+//!
+//! Main functions: [`open`], [`open_whole`], [`look`], [`probe`]; main types: [`Access`], [`Claim`], [`Opened`],
+//! [`Note`].
+//!
+//! # Locking
+//! None.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;

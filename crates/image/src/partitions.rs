@@ -1,4 +1,7 @@
-//! Partitions of a whole disk.
+//! Partitions of a whole disk: where one is, and which one is meant if none is named.
+//!
+//! # Locking
+//! None.
 
 use std::sync::Arc;
 

@@ -1,4 +1,9 @@
 //! Which image, and which part of it.
+//!
+//! Main types: [`ImageSpec`], [`Part`].
+//!
+//! # Locking
+//! None.
 
 use std::ffi::OsStr;
 use std::fmt;
