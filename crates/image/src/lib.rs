@@ -2,8 +2,8 @@
 //!
 //! Main functions: [`open()`] gives the device of the file system itself, [`look`] the whole image whoever has it,
 //! [`probe`] a superblock or a backup of it, [`scan()`] all that are on a damaged disk. Main types: [`ImageSpec`]
-//! (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`), [`Access`], [`Holder`] (who has an image), [`BlockClaim`], [`Mount`] (a line of the
-//! kernel's table), [`Format`] (what is no ext), [`Error`].
+//! (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`), [`Access`], [`Holder`] (who has an image), [`BlockClaim`] (a block device
+//! that is lent to the kernel), [`Mount`] (a line of the kernel's table), [`Format`] (what is no ext), [`Error`].
 //!
 //! An image whose last server is about to end is waited for; one that is mounted is refused, with its holder.
 //!

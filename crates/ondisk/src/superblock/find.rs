@@ -21,9 +21,9 @@ pub fn backup_at(geo: &Geometry, byte: u64) -> Option<BlockNr> {
     (is_backup && group.0 > 0).then_some(block)
 }
 
-/// The superblock of a device of `device_bytes`: the primary; or the first backup, its block, and what is wrong with the
-/// primary. `look` reads and judges the copy at a byte, `fits` a backup. `is_lost` says of an error of the primary that
-/// a backup may take its place.
+/// The superblock of a device of `device_bytes`: the primary; or the first backup, its block, and what is wrong with
+/// the primary. `look` reads and judges the copy at a byte, `fits` a backup. `is_lost` says of an error of the primary
+/// that a backup may take its place.
 ///
 /// # Errors
 /// What is wrong with the primary, if no backup may take its place or there is none.
