@@ -85,13 +85,13 @@ pub struct Tally {
     pub blocks: u64,
     pub size_high: bool,
     pub owners: quota::Owners,
-    /// Values of its attributes may lie in inodes, and those count, too: it is judged when they are known.
+    /// Values of its attributes may lie in inodes, which count for it, so it is judged after all attributes are read.
     pub late: bool,
     /// The attribute block; 0: none.
     pub attributes: u64,
     /// Inodes with values of its attributes.
     pub values: u32,
-    /// One of them is not what an attribute says, so its part in the count of blocks is not known.
+    /// One of them is not what an attribute says, so the count of blocks cannot be judged.
     pub unknown_values: bool,
     pub sums: Sums,
 }
@@ -149,7 +149,7 @@ pub struct ValueRef {
     pub name_hashes: [u32; 2],
 }
 
-/// What attributes with values in inodes add to what an inode, or each inode with an attribute block, uses.
+/// What a value in an inode adds to the usage of an inode, or of each inode with an attribute block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Charge {
     /// The attribute block, or 0 and the inode.

@@ -187,7 +187,7 @@ pub fn in_inode(walker: &mut Walker<'_>, inode: &Inode<'_>, area: &[u8]) {
     }
 }
 
-/// A value in an inode of its own. `block`: the attribute block; 0: the attribute lies in the inode.
+/// Notes an attribute whose value lies in an inode. `of`: the inode with the attribute, and its attribute block or 0.
 fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &Entry<'_>) {
     if !walker.check.features.ea_inode {
         walker.bad_inode(Problem::EaInodeFeature, of.ino, entry.value_ino, 0u64);
@@ -204,8 +204,8 @@ fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &Entry<'_>) {
     });
 }
 
-/// Compares the inodes that hold values with the attributes that refer to them. One that none refers to counts as any
-/// file from now on. What the values add to what other inodes use, sorted.
+/// Compares the inodes that hold values with the attributes that refer to them. An inode that no attribute refers to
+/// counts as a file from now on. Returns what the values add to the usage of other inodes, sorted.
 pub fn values(check: &Check, all: &mut Out) -> Vec<Charge> {
     all.values.sort_unstable();
     all.value_refs.sort_unstable();
@@ -230,10 +230,20 @@ pub fn values(check: &Check, all: &mut Out) -> Vec<Charge> {
         }
     }
     charges.sort_unstable();
+    // Many inodes may share a block of many attributes: each adds one sum.
+    charges.dedup_by(|charge, kept| {
+        let same = charge.of == kept.of;
+        if same {
+            kept.clusters += charge.clusters;
+            kept.inodes = kept.inodes.saturating_add(charge.inodes);
+            kept.unknown |= charge.unknown;
+        }
+        same
+    });
     charges
 }
 
-/// The clusters that a value adds to what its owner uses. `None`: it is not what the attribute says.
+/// The clusters that a value adds to the usage of its owner. `None`: it is not what the attribute says.
 fn value_clusters(
     check: &Check,
     one: &ValueRef,
@@ -260,7 +270,7 @@ fn value_clusters(
     if one.name_hashes.iter().any(|name| name ^ value.hash == one.hash) {
         return Some(one.size.div_ceil(u64::from(check.geo.block_size) << check.geo.cluster_bits));
     }
-    // One of Lustre's belongs to one inode and counts for nobody.
+    // A value of Lustre belongs to one inode, which does not count its blocks.
     if value.owner == one.ino && value.generation == one.generation {
         return Some(0);
     }
@@ -268,12 +278,12 @@ fn value_clusters(
     None
 }
 
-/// Adds what values of its attributes use to an inode's tally.
+/// Adds the values of an inode's attributes to its tally.
 pub fn charge(tally: &mut Tally, charges: &[Charge]) {
     let in_block = (tally.attributes, 0);
     for of in [(0, tally.ino), in_block].into_iter().filter(|of| tally.late && *of != (0, 0)) {
-        let from = charges.partition_point(|charge| charge.of < of);
-        for charge in charges[from..].iter().take_while(|charge| charge.of == of) {
+        if let Ok(at) = charges.binary_search_by_key(&of, |charge| charge.of) {
+            let charge = charges[at];
             tally.sums.clusters += charge.clusters;
             tally.values = tally.values.saturating_add(charge.inodes);
             tally.unknown_values |= charge.unknown;
@@ -281,7 +291,7 @@ pub fn charge(tally: &mut Tally, charges: &[Charge]) {
     }
 }
 
-/// The encryption context in an inode. `value_ino` must be 0: no context lies in an inode of its own.
+/// The encryption context among these entries of `bytes`, whose values lie at offsets from `base`.
 fn context_in<'a>(entries: impl Iterator<Item = Entry<'a>>, bytes: &'a [u8], base: usize) -> Option<&'a [u8]> {
     let mut all = entries.filter(|entry| entry.index == index::ENCRYPTION && entry.name == encryption::NAME);
     let entry = all.next().filter(|entry| entry.value_ino == 0)?;
@@ -364,8 +374,9 @@ pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
             let block = &data[at..at + size];
             in_block(walker, *first, *count, block);
             let from = seeking.partition_point(|one| one.block < first.block);
+            let context = seeking[from..].first().and_then(|_| context_in(entries(block, HEADER_LEN), block, 0));
             for one in seeking[from..].iter().take_while(|one| one.block == first.block) {
-                match context_in(entries(block, HEADER_LEN), block, 0).filter(|_| has_magic(block)) {
+                match context.filter(|_| has_magic(block)) {
                     Some(context) => learn_policy(walker, one.ino, context),
                     None => walker.bad_inode(Problem::MissingEncryptionXattr, one.ino, 0u64, 0u64),
                 }
