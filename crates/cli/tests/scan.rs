@@ -136,7 +136,10 @@ fn partitions_are_named_by_their_numbers() {
     assert_eq!(numbers(all, "partition"), [2, 5]);
     all.iter().for_each(|fs| commands_work(&dir, fs));
     let one = scan(&format!("{disk}@5"));
-    assert_eq!(numbers(list(&one, "filesystems"), "start"), numbers(&all[1..], "start"));
+    let starts = numbers(all, "start");
+    assert_eq!(numbers(list(&one, "filesystems"), "start"), starts[1..]);
+    starts.iter().for_each(|start| zero(&disk, *start, 4096));
+    extant(&["fsck", "-fn", &disk]).fails(8, &["none of its partitions", "extant info --scan"]);
 }
 
 #[test]
