@@ -8,6 +8,7 @@
 //! # Locking
 //! None of its own.
 
+use std::iter::Peekable;
 use std::sync::Arc;
 
 use extant_ondisk::{BlockNr, InodeNr};
@@ -169,6 +170,15 @@ pub struct Out {
     pub descents: u64,
 }
 
+impl Out {
+    /// Adds to what is known of a map.
+    fn add(&mut self, tally: u32, sums: Sums) {
+        if let Some(tally) = self.tallies.get_mut(tally as usize) {
+            tally.sums.add(sums);
+        }
+    }
+}
+
 impl Output for Out {
     fn sink(&mut self) -> &mut Sink {
         &mut self.sink
@@ -260,19 +270,56 @@ fn dedup(nodes: &mut Vec<Node>, sums: &mut Vec<(u32, Sums)>) {
     });
 }
 
+/// Bytes of inode tables that are read before the blocks of their maps: what is known of maps that are not walked yet
+/// does not grow with the file system.
+const BATCH_BYTES: u64 = 4 << 20;
+
 /// Walks everything.
 pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
     if mode == Mode::Owners {
         check.claims.descended.clear();
     }
-    let outs = scan::wave(check, table_runs(check), move |check, run, data, out| {
-        inodes::table(&mut Walker { check, mode, out }, run, data);
-        found(mode, out);
-    })?;
     let mut all = Out::default();
-    for out in outs {
-        take(&mut all, out, true);
+    let mut tables = table_runs(check).into_iter().peekable();
+    while tables.peek().is_some() {
+        let outs = scan::wave(check, batch(&mut tables, check.geo.block_bits), move |check, run, data, out| {
+            inodes::table(&mut Walker { check, mode, out }, run, data);
+            found(mode, out);
+        })?;
+        for out in outs {
+            take(&mut all, out, true);
+        }
+        levels(check, mode, &mut all)?;
+        finish(check, mode, &mut all);
+        if mode == Mode::Check {
+            peeks::check(check, &mut all)?;
+        }
     }
+    xattrs::blocks(check, mode, &mut all)?;
+    if mode == Mode::Check {
+        xattrs::values(check, &mut all);
+        all.policies.sort_unstable();
+        check.learn_policies(std::mem::take(&mut all.policies));
+        sink.merge(all.sink);
+    } else {
+        sink.merge(all.owners);
+    }
+    Ok(Walked { dir_runs: all.dir_runs, dirs: all.dirs, inline_dirs: all.inline_dirs, large_files: all.large_files })
+}
+
+/// The next runs that are read together.
+fn batch(tables: &mut Peekable<impl Iterator<Item = Run>>, block_bits: u32) -> Vec<Run> {
+    let mut room = BATCH_BYTES >> block_bits;
+    std::iter::from_fn(|| {
+        let run = tables.next_if(|_| room > 0)?;
+        room = room.saturating_sub(run.blocks);
+        Some(run)
+    })
+    .collect()
+}
+
+/// Walks the blocks of maps, level by level.
+fn levels(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
     loop {
         let mut nodes = std::mem::take(&mut all.nodes);
         dedup(&mut nodes, &mut all.sums);
@@ -283,9 +330,11 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
             }
             !again
         });
-        apply(&mut all);
+        for (tally, sums) in std::mem::take(&mut all.sums) {
+            all.add(tally, sums);
+        }
         if nodes.is_empty() {
-            break;
+            return Ok(());
         }
         let runs = scan::runs(&nodes, check.geo.block_bits, |node| (node.block, 1));
         let nodes = Arc::new(nodes);
@@ -300,32 +349,26 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
             }
             found(mode, out);
         })?;
+        drop(nodes);
         all.tallies = Arc::try_unwrap(tallies).unwrap_or_else(|shared| shared.to_vec());
         for out in outs {
-            take(&mut all, out, false);
+            take(all, out, false);
         }
     }
+}
+
+/// Judges the inodes whose maps are known now.
+fn finish(check: &Check, mode: Mode, all: &mut Out) {
     let tallies = std::mem::take(&mut all.tallies);
     let mut pieces = std::mem::take(&mut all.pieces);
     pieces.sort_unstable();
-    let mut walker = Walker { check, mode, out: &mut all };
+    let mut walker = Walker { check, mode, out: all };
     for (index, mut tally) in tallies.into_iter().enumerate() {
         let from = pieces.partition_point(|piece| (piece.tally as usize) < index);
         let to = pieces.partition_point(|piece| piece.tally as usize <= index);
         maps::count_pieces(&mut walker, &mut tally, &pieces[from..to]);
         inodes::finish(&mut walker, &tally);
     }
-    xattrs::blocks(check, mode, &mut all)?;
-    if mode == Mode::Check {
-        peeks::check(check, &mut all)?;
-        xattrs::values(check, &mut all);
-        all.policies.sort_unstable();
-        check.learn_policies(std::mem::take(&mut all.policies));
-        sink.merge(all.sink);
-    } else {
-        sink.merge(all.owners);
-    }
-    Ok(Walked { dir_runs: all.dir_runs, dirs: all.dirs, inline_dirs: all.inline_dirs, large_files: all.large_files })
 }
 
 /// Leaves in the sink what is to be reported of a run: of a search for owners, only them.
@@ -356,10 +399,15 @@ fn table_runs(check: &Check) -> Vec<Run> {
 /// Takes what a thread brought. `fresh`: its nodes and sums name its own tallies, which come behind those there are.
 fn take(all: &mut Out, out: Out, fresh: bool) {
     let base = if fresh { all.tallies.len() as u32 } else { 0 };
-    all.tallies.extend(out.tallies);
-    all.nodes.extend(out.nodes.into_iter().map(|node| Node { tally: node.tally + base, ..node }));
-    all.sums.extend(out.sums.into_iter().map(|(tally, sums)| (tally + base, sums)));
-    all.pieces.extend(out.pieces.into_iter().map(|piece| Piece { tally: piece.tally + base, ..piece }));
+    append(&mut all.tallies, out.tallies);
+    let (mut nodes, mut pieces) = (out.nodes, out.pieces);
+    nodes.iter_mut().for_each(|node| node.tally += base);
+    append(&mut all.nodes, nodes);
+    for (tally, sums) in out.sums {
+        all.add(tally + base, sums);
+    }
+    pieces.iter_mut().for_each(|piece| piece.tally += base);
+    append(&mut all.pieces, pieces);
     all.dir_runs.append(out.dir_runs);
     all.dirs.append(out.dirs);
     all.inline_dirs.extend(out.inline_dirs);
@@ -371,11 +419,12 @@ fn take(all: &mut Out, out: Out, fresh: bool) {
     all.large_files += out.large_files;
 }
 
-/// Adds what was counted to the tallies.
-fn apply(all: &mut Out) {
-    for (tally, sums) in all.sums.drain(..) {
-        if let Some(tally) = all.tallies.get_mut(tally as usize) {
-            tally.sums.add(sums);
-        }
+/// Appends without asking for more room than is needed.
+fn append<T>(all: &mut Vec<T>, mut part: Vec<T>) {
+    if all.is_empty() {
+        *all = part;
+    } else {
+        all.reserve_exact(part.len());
+        all.append(&mut part);
     }
 }
