@@ -273,6 +273,8 @@ fn dedup(nodes: &mut Vec<Node>, sums: &mut Vec<(u32, Sums)>) {
 /// Bytes of inode tables that are read before the blocks of their maps: what is known of maps that are not walked yet
 /// does not grow with the file system.
 const BATCH_BYTES: u64 = 4 << 20;
+/// Blocks of maps that are read before what is known of them is added up.
+const BATCH_NODES: u64 = 1 << 13;
 
 /// Walks everything.
 pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
@@ -282,7 +284,8 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
     let mut all = Out::default();
     let mut tables = table_runs(check).into_iter().peekable();
     while tables.peek().is_some() {
-        let outs = scan::wave(check, batch(&mut tables, check.geo.block_bits), move |check, run, data, out| {
+        let runs = batch(&mut tables, BATCH_BYTES >> check.geo.block_bits, |run| run.blocks);
+        let outs = scan::wave(check, runs, move |check, run, data, out| {
             inodes::table(&mut Walker { check, mode, out }, run, data);
             found(mode, out);
         })?;
@@ -308,11 +311,11 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
 }
 
 /// The next runs that are read together.
-fn batch(tables: &mut Peekable<impl Iterator<Item = Run>>, block_bits: u32) -> Vec<Run> {
-    let mut room = BATCH_BYTES >> block_bits;
+fn batch(runs: &mut Peekable<impl Iterator<Item = Run>>, most: u64, weight: impl Fn(&Run) -> u64) -> Vec<Run> {
+    let mut room = most;
     std::iter::from_fn(|| {
-        let run = tables.next_if(|_| room > 0)?;
-        room = room.saturating_sub(run.blocks);
+        let run = runs.next_if(|_| room > 0)?;
+        room = room.saturating_sub(weight(&run));
         Some(run)
     })
     .collect()
@@ -336,23 +339,25 @@ fn levels(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
         if nodes.is_empty() {
             return Ok(());
         }
-        let runs = scan::runs(&nodes, check.geo.block_bits, |node| (node.block, 1));
+        let mut runs = scan::runs(&nodes, check.geo.block_bits, |node| (node.block, 1)).into_iter().peekable();
         let nodes = Arc::new(nodes);
-        let tallies = Arc::new(std::mem::take(&mut all.tallies));
-        let (level, known) = (nodes.clone(), tallies.clone());
-        let outs = scan::wave(check, runs, move |check, run, data, out| {
-            let size = check.geo.block_size as usize;
-            for node in &level[run.items.0..run.items.1] {
-                let at = (node.block - run.first) as usize * size;
-                let Some(tally) = known.get(node.tally as usize) else { continue };
-                maps::node(&mut Walker { check, mode, out }, tally, node, &data[at..at + size]);
+        while runs.peek().is_some() {
+            let runs = batch(&mut runs, BATCH_NODES, |run| (run.items.1 - run.items.0) as u64);
+            let tallies = Arc::new(std::mem::take(&mut all.tallies));
+            let (level, known) = (nodes.clone(), tallies.clone());
+            let outs = scan::wave(check, runs, move |check, run, data, out| {
+                let size = check.geo.block_size as usize;
+                for node in &level[run.items.0..run.items.1] {
+                    let at = (node.block - run.first) as usize * size;
+                    let Some(tally) = known.get(node.tally as usize) else { continue };
+                    maps::node(&mut Walker { check, mode, out }, tally, node, &data[at..at + size]);
+                }
+                found(mode, out);
+            })?;
+            all.tallies = Arc::try_unwrap(tallies).unwrap_or_else(|shared| shared.to_vec());
+            for out in outs {
+                take(all, out, false);
             }
-            found(mode, out);
-        })?;
-        drop(nodes);
-        all.tallies = Arc::try_unwrap(tallies).unwrap_or_else(|shared| shared.to_vec());
-        for out in outs {
-            take(all, out, false);
         }
     }
 }
