@@ -14,7 +14,7 @@ use std::sync::Arc;
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::dir_runs::DirRuns;
-use super::{inodes, maps, peeks, xattrs};
+use super::{inodes, maps, peeks, quota, xattrs};
 use crate::context::{Check, inodes_read};
 use crate::error::Result;
 use crate::finding::{Finding, Place};
@@ -85,8 +85,15 @@ pub struct Tally {
     /// As stored: sectors, or blocks with the flag huge_file.
     pub blocks: u64,
     pub size_high: bool,
-    /// Values of attributes in inodes count, too, and are not known here.
-    pub outside_values: bool,
+    pub owners: quota::Owners,
+    /// Values of its attributes may lie in inodes, which count for it, so it is judged after all attributes are read.
+    pub late: bool,
+    /// The attribute block; 0: none.
+    pub attributes: u64,
+    /// Inodes with values of its attributes.
+    pub values: u32,
+    /// One of them is not what an attribute says, so the count of blocks cannot be judged.
+    pub unknown_values: bool,
     pub sums: Sums,
 }
 
@@ -124,6 +131,9 @@ pub struct InlineDir {
 pub struct AttributeRef {
     pub block: u64,
     pub ino: u32,
+    pub generation: u32,
+    /// It is encrypted, and has no context in the inode.
+    pub seeks_context: bool,
 }
 
 /// An attribute whose value lies in an inode of its own.
@@ -131,7 +141,23 @@ pub struct AttributeRef {
 pub struct ValueRef {
     pub value: u32,
     pub ino: u32,
+    pub generation: u32,
+    /// The attribute block; 0: the attribute lies in the inode.
+    pub block: u64,
     pub size: u64,
+    /// The attribute's hash, and those of its name (of bytes without and with a sign), which the value's completes.
+    pub hash: u32,
+    pub name_hashes: [u32; 2],
+}
+
+/// What a value in an inode adds to the usage of an inode, or of each inode with an attribute block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Charge {
+    /// The attribute block, or 0 and the inode.
+    pub of: (u64, u32),
+    pub clusters: u64,
+    pub inodes: u32,
+    pub unknown: bool,
 }
 
 /// An inode that holds a value.
@@ -143,6 +169,11 @@ pub struct ValueInode {
     pub references: u64,
     /// One of Lustre's, which stores no count.
     pub uncounted: bool,
+    /// Of the value.
+    pub hash: u32,
+    /// One of Lustre's stores its owner's number and generation.
+    pub owner: u32,
+    pub generation: u32,
 }
 
 /// What a thread brings back.
@@ -155,6 +186,8 @@ pub struct Out {
     pub tallies: Vec<Tally>,
     pub sums: Vec<(u32, Sums)>,
     pub pieces: Vec<Piece>,
+    /// Tallies that are judged when all attributes have been read.
+    late: Vec<Tally>,
     pub dir_runs: DirRuns,
     pub dirs: Pile<Dir>,
     pub inline_dirs: Vec<InlineDir>,
@@ -164,6 +197,7 @@ pub struct Out {
     /// Encrypted inodes and what their policies hash to.
     pub policies: Vec<(u32, u32)>,
     pub peeks: Vec<peeks::Peek>,
+    pub usage: quota::Sums,
     pub owners: Sink,
     pub large_files: u64,
     /// How many blocks of maps were asked for.
@@ -191,6 +225,7 @@ pub struct Walked {
     pub dir_runs: DirRuns,
     pub dirs: Pile<Dir>,
     pub inline_dirs: Vec<InlineDir>,
+    pub usage: quota::Sums,
     pub large_files: u64,
 }
 
@@ -300,14 +335,26 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
     }
     xattrs::blocks(check, mode, &mut all)?;
     if mode == Mode::Check {
-        xattrs::values(check, &mut all);
+        let charges = xattrs::values(check, &mut all);
+        let late = std::mem::take(&mut all.late);
+        let mut walker = Walker { check, mode, out: &mut all };
+        for mut tally in late {
+            xattrs::charge(&mut tally, &charges);
+            inodes::finish(&mut walker, &tally);
+        }
         all.policies.sort_unstable();
         check.learn_policies(std::mem::take(&mut all.policies));
         sink.merge(all.sink);
     } else {
         sink.merge(all.owners);
     }
-    Ok(Walked { dir_runs: all.dir_runs, dirs: all.dirs, inline_dirs: all.inline_dirs, large_files: all.large_files })
+    Ok(Walked {
+        dir_runs: all.dir_runs,
+        dirs: all.dirs,
+        inline_dirs: all.inline_dirs,
+        usage: all.usage,
+        large_files: all.large_files,
+    })
 }
 
 /// The next runs that are read together.
@@ -362,7 +409,7 @@ fn levels(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
     }
 }
 
-/// Judges the inodes whose maps are known now.
+/// Judges the inodes whose maps are known now, but for those whose attributes are to be read first.
 fn finish(check: &Check, mode: Mode, all: &mut Out) {
     let tallies = std::mem::take(&mut all.tallies);
     let mut pieces = std::mem::take(&mut all.pieces);
@@ -372,7 +419,11 @@ fn finish(check: &Check, mode: Mode, all: &mut Out) {
         let from = pieces.partition_point(|piece| (piece.tally as usize) < index);
         let to = pieces.partition_point(|piece| piece.tally as usize <= index);
         maps::count_pieces(&mut walker, &mut tally, &pieces[from..to]);
-        inodes::finish(&mut walker, &tally);
+        if tally.late && mode == Mode::Check {
+            walker.out.late.push(tally);
+        } else {
+            inodes::finish(&mut walker, &tally);
+        }
     }
 }
 
@@ -421,6 +472,7 @@ fn take(all: &mut Out, out: Out, fresh: bool) {
     all.values.extend(out.values);
     all.policies.extend(out.policies);
     all.peeks.extend(out.peeks);
+    all.usage.merge(out.usage);
     all.large_files += out.large_files;
 }
 
