@@ -254,7 +254,7 @@ problems! {
     0x010073 UninitDblock "UNINIT_DBLOCK" Damage Fix Fix
         "a directory's extent is unwritten";
     0x010074 MisalignedCluster "MISALIGNED_CLUSTER" Damage Stop Nothing
-        "logical block {lblk} at block {found} does not lie in its cluster as it must";
+        "{found} blocks from logical block {lblk} on, at block {block}, do not lie in their clusters as they must";
     0x010075 InlineDataNoAttr "INLINE_DATA_NO_ATTR" Damage Stop Truncate
         "has the inline flag, but no attribute with inline data";
     0x010076 SpecialExtentsIdata "SPECIAL_EXTENTS_IDATA" Advice Fix Clear
@@ -500,7 +500,7 @@ problems! {
         "there is an orphan file, but no journal";
     0x06000c OrphanBlockDirty "ORPHAN_BLOCK_DIRTY" Damage Fix Clear
         "the orphan file's block names {found} inodes";
-    0x06000d OrphanPresentCleanFile "ORPHAN_PRESENT_CLEAN_FILE" Advice Fix Clear
+    0x06000d OrphanPresentCleanFile "ORPHAN_PRESENT_CLEAN_FILE" Damage Fix Clear
         "orphan_present is set, but the orphan file is empty";
     0x06000e OrphanPresentNoFile "ORPHAN_PRESENT_NO_FILE" Damage Fix Clear
         "orphan_present is set, but there is no orphan file";
