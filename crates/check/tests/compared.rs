@@ -12,7 +12,7 @@ use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
 use extant_check::{Finding, Options, Place, Problem, Report, Result, Severity, check};
 use extant_testkit::crash::state_files;
-use extant_testkit::damage::compare::{Named, Object, Tally, named};
+use extant_testkit::damage::compare::{Named, Object, Tally, leave_out_echoes, named};
 use extant_testkit::damage::{Edit, fsck, mixed};
 
 fn checked(device: &MemDevice) -> Result<Report> {
@@ -28,11 +28,12 @@ fn objects(finding: &Finding, per_group: u32) -> Vec<Object> {
     let (found, problem) = (finding.found, finding.problem);
     match finding.place {
         Place::Volume => Vec::new(),
+        Place::Journal if problem == Problem::JournalBadInode => vec![Object::inode(found as u32)],
         Place::Journal => vec![Object::inode(JOURNAL)],
         Place::Group(group) => {
             let mut all = vec![Object::Group(group.0)];
             if [Problem::BbConflict, Problem::IbConflict, Problem::ItableConflict].contains(&problem) {
-                all.push(Object::block(found));
+                all.push(Object::Blocks(found, found + finding.expected.max(1) - 1));
             }
             all
         }
@@ -47,15 +48,16 @@ fn objects(finding: &Finding, per_group: u32) -> Vec<Object> {
         Place::Mapped { ino, lblk, block } => {
             let counted = [Problem::DupBlock, Problem::MisalignedCluster].contains(&problem);
             let count = if counted { found.max(1) } else { 1 };
+            let holes = if problem == Problem::DirectoryHole { found.max(1) } else { 1 };
             vec![
                 Object::inode(ino.0),
                 Object::Blocks(block.0, block.0 + count - 1),
-                Object::DirBlock { dir: ino.0, lblk },
+                Object::DirBlocks(ino.0, lblk, lblk + holes - 1),
             ]
         }
         Place::Attributes { ino, block } => vec![Object::inode(ino.0), Object::block(block.0)],
         Place::Entry { dir, lblk, .. } => {
-            let mut all = vec![Object::inode(dir.0), Object::DirBlock { dir: dir.0, lblk: lblk.into() }];
+            let mut all = vec![Object::inode(dir.0), Object::dir_block(dir.0, lblk.into())];
             if [Problem::InorefBgInoUninit, Problem::InorefInUnused].contains(&problem) {
                 all.push(Object::Group((found as u32).saturating_sub(1) / per_group));
             }
@@ -79,6 +81,8 @@ struct Survey {
     /// Images that e2fsck neither checked nor refused: it was stopped, or crashed.
     unanswered: u64,
     damaged: u64,
+    /// What e2fsck named because of something else that it named.
+    echoes: u64,
     /// Images that we call damaged and e2fsck does not, and the other way round.
     alarms: Vec<String>,
     misses: Vec<String>,
@@ -90,6 +94,7 @@ impl Survey {
         self.images += other.images;
         self.unanswered += other.unanswered;
         self.damaged += other.damaged;
+        self.echoes += other.echoes;
         self.alarms.extend(other.alarms);
         self.misses.extend(other.misses);
         self.tally.merge(other.tally);
@@ -104,10 +109,7 @@ impl Survey {
         let theirs = fsck::judged(&image, dir);
         self.images += 1;
         let mut names = named(&theirs.log);
-        if theirs.output.contains("trying backup blocks") {
-            // It then takes the backup's descriptors, whose counts and checksums of bitmaps are old.
-            names.retain(|named| named.code >> 16 != 5);
-        }
+        self.echoes += leave_out_echoes(&mut names, theirs.output.contains("trying backup blocks"));
         let per_group = Edit::new(mixed::KINDS[kind].made()).geometry().inodes_per_group;
         let (found, damaged) = match &ours {
             Ok(report) => (all_named(report, per_group), report.is_damaged() || !report.complete),

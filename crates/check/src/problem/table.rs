@@ -148,7 +148,7 @@ problems! {
     0x010008 IbConflict "IB_CONFLICT" Damage Stop Relocate
         "the inode bitmap at block {found} lies on other metadata";
     0x010009 ItableConflict "ITABLE_CONFLICT" Damage Stop Relocate
-        "the inode table has block {found}, which is other metadata";
+        "{expected} blocks of the inode table from block {found} on are other metadata";
     0x01000c BadISize "BAD_I_SIZE" Damage Fix Fix
         "i_size is {found}, expected {expected}";
     0x01000d BadIBlocks "BAD_I_BLOCKS" Damage Fix Fix
@@ -364,6 +364,8 @@ problems! {
         "a named pipe with a map or an index";
     0x020026 BadSocket "BAD_SOCKET" Damage Stop Clear
         "a socket with a map or an index";
+    0x020027 SetFiletype "SET_FILETYPE" Advice Fix Fix
+        "an entry has no file type, its inode's is {expected}";
     0x020028 BadFiletype "BAD_FILETYPE" Damage Stop Fix
         "an entry's file type is {found}, its inode's {expected}";
     0x020029 ClearFiletype "CLEAR_FILETYPE" Damage Fix Clear

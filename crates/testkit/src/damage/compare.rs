@@ -20,11 +20,8 @@ pub enum Object {
     Group(u32),
     Inodes(u32, u32),
     Blocks(u64, u64),
-    /// A logical block of a directory.
-    DirBlock {
-        dir: u32,
-        lblk: u64,
-    },
+    /// Logical blocks of the directory with this inode.
+    DirBlocks(u32, u64, u64),
 }
 
 impl Object {
@@ -36,6 +33,11 @@ impl Object {
     /// One block.
     pub fn block(block: u64) -> Object {
         Object::Blocks(block, block)
+    }
+
+    /// One block of a directory.
+    pub fn dir_block(dir: u32, lblk: u64) -> Object {
+        Object::DirBlocks(dir, lblk, lblk)
     }
 }
 
@@ -130,7 +132,6 @@ const OF_BLOCKS: &[&str] = &[
     "EXTENT_ENDS_BEYOND",
     "OUT_OF_ORDER_EXTENTS",
     "EXTENT_LENGTH_ZERO",
-    "EXTENT_INDEX_START_INVALID",
     "EXTENT_END_OUT_OF_BOUNDS",
     "EXTENT_COLLISION",
     "UNINIT_DBLOCK",
@@ -155,7 +156,22 @@ pub fn named(log: &str) -> BTreeSet<Named> {
             });
         }
     }
-    all
+    let runs = all.iter().copied().collect::<Vec<_>>();
+    let merged = runs.chunk_by(|one, next| one.code == next.code && follows(one.object, next.object));
+    merged.map(|run| Named { code: run[0].code, object: joined(run[0].object, run[run.len() - 1].object) }).collect()
+}
+
+/// Whether the logical blocks of a directory go on with others.
+fn follows(one: Object, next: Object) -> bool {
+    matches!((one, next), (Object::DirBlocks(a, _, last), Object::DirBlocks(b, first, _)) if a == b && last + 1 == first)
+}
+
+/// All from the first to the last, which are alike.
+fn joined(first: Object, last: Object) -> Object {
+    match (first, last) {
+        (Object::DirBlocks(dir, first, _), Object::DirBlocks(_, _, last)) => Object::DirBlocks(dir, first, last),
+        _ => first,
+    }
 }
 
 fn objects(name: &str, line: &Line<'_>, put: &mut impl FnMut(Object)) {
@@ -189,8 +205,10 @@ fn objects(name: &str, line: &Line<'_>, put: &mut impl FnMut(Object)) {
         2 => match (ino, dir) {
             (Some(dir), None) => {
                 put(Object::inode(dir));
-                if let Some(lblk) = block.and_then(|_| line.number("blkcount")) {
-                    put(Object::DirBlock { dir, lblk });
+                // A hole has no block.
+                let there = block.is_some() || name == "DIRECTORY_HOLE";
+                if let Some(lblk) = line.number("blkcount").filter(|_| there) {
+                    put(Object::dir_block(dir, lblk));
                 }
             }
             // Which directory has the inode's name is no damage of the directory.
@@ -198,7 +216,7 @@ fn objects(name: &str, line: &Line<'_>, put: &mut impl FnMut(Object)) {
             (None, Some(dir)) => {
                 put(Object::inode(dir));
                 if let Some(lblk) = line.number("blkcount") {
-                    put(Object::DirBlock { dir, lblk });
+                    put(Object::dir_block(dir, lblk));
                 }
             }
             (None, None) => {}
@@ -218,6 +236,52 @@ fn objects(name: &str, line: &Line<'_>, put: &mut impl FnMut(Object)) {
         },
         _ => ino.map(Object::inode).into_iter().for_each(put),
     }
+}
+
+/// An index that cannot be used: what its blocks hold is then measured by nothing.
+const UNUSABLE_INDEX: &[&str] = &[
+    "HTREE_NODIR",
+    "HTREE_BADROOT",
+    "HTREE_HASHV",
+    "HTREE_INCOMPAT",
+    "HTREE_DEPTH",
+    "HTREE_NEEDS_SIPHASH",
+    "HTREE_CANNOT_SIPHASH",
+    "HTREE_BAD_ROOT",
+    "HTREE_BAD_LIMIT",
+];
+/// What e2fsck says of the blocks of an index.
+const OF_INDEX_BLOCKS: &[&str] =
+    &["HTREE_NOTREF", "HTREE_DUPREF", "HTREE_MIN_HASH", "HTREE_MAX_HASH", "HTREE_BAD_DEPTH"];
+/// Checksums for which e2fsck reads the inode again, and takes a wrong one of that for a wrong one of the block.
+const BY_INODE: &[&str] = &["LEAF_NODE_ONLY_CSUM_INVALID", "EXTENT_ONLY_CSUM_INVALID"];
+
+/// Leaves out what is named only because something else is: the blocks of an index that cannot be used, those of any
+/// index that are holes, and the blocks of inodes with wrong checksums. With `backup`, e2fsck has turned to a backup of the superblock, and so to the
+/// backup's descriptors, whose counts are old. Returns how many are left out.
+pub fn leave_out_echoes(named: &mut BTreeSet<Named>, backup: bool) -> u64 {
+    let code = |name: &&str| PROBLEMS.iter().find(|problem| problem.name == *name).map_or(0, |problem| problem.code);
+    let codes = |names: &[&str]| names.iter().map(code).collect::<Vec<_>>();
+    let with = |names: &[&str]| {
+        let codes = codes(names);
+        let those = named.iter().filter(|one| codes.contains(&one.code));
+        those.map(|one| one.object).collect::<BTreeSet<Object>>()
+    };
+    let holes = Index::new(with(&["DIRECTORY_HOLE"]).into_iter());
+    let (unusable, wrong) = (with(UNUSABLE_INDEX), with(&["INODE_ONLY_CSUM_INVALID"]));
+    let (index_blocks, by_inode) = (codes(OF_INDEX_BLOCKS), codes(BY_INODE));
+    let before = named.len();
+    named.retain(|one| {
+        let inode = match one.object {
+            Object::DirBlocks(dir, ..) => Object::inode(dir),
+            other => other,
+        };
+        let hole = holes.has(one.object);
+        !(backup && one.code >> 16 == 5
+            || index_blocks.contains(&one.code) && (hole || unusable.contains(&inode))
+            || by_inode.contains(&one.code) && wrong.contains(&inode))
+    });
+    (before - named.len()) as u64
 }
 
 /// How many objects e2fsck named, and what the other checker said of them.
@@ -267,29 +331,36 @@ impl Ranges {
 struct Index {
     inodes: Ranges,
     blocks: Ranges,
-    rest: BTreeSet<Object>,
+    dir_blocks: BTreeMap<u32, Ranges>,
+    groups: BTreeSet<u32>,
 }
 
 impl Index {
     fn new(objects: impl Iterator<Item = Object>) -> Index {
-        let (mut inodes, mut blocks, mut rest) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let (mut inodes, mut blocks, mut groups) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let mut dir_blocks: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
         for object in objects {
             match object {
                 Object::Inodes(first, last) => inodes.push((first.into(), last.into())),
                 Object::Blocks(first, last) => blocks.push((first, last)),
-                other => {
-                    rest.insert(other);
+                Object::DirBlocks(dir, first, last) => dir_blocks.entry(dir).or_default().push((first, last)),
+                Object::Group(group) => {
+                    groups.insert(group);
                 }
             }
         }
-        Index { inodes: Ranges::new(inodes), blocks: Ranges::new(blocks), rest }
+        let dir_blocks = dir_blocks.into_iter().map(|(dir, ranges)| (dir, Ranges::new(ranges))).collect();
+        Index { inodes: Ranges::new(inodes), blocks: Ranges::new(blocks), dir_blocks, groups }
     }
 
     fn has(&self, object: Object) -> bool {
         match object {
             Object::Inodes(first, last) => self.inodes.contain(first.into(), last.into()),
             Object::Blocks(first, last) => self.blocks.contain(first, last),
-            other => self.rest.contains(&other),
+            Object::DirBlocks(dir, first, last) => {
+                self.dir_blocks.get(&dir).is_some_and(|ranges| ranges.contain(first, last))
+            }
+            Object::Group(group) => self.groups.contains(&group),
         }
     }
 }
@@ -368,10 +439,10 @@ mod tests {
             (0x01_000e, Object::inode(12)),
             (0x01_000e, Object::block(99_999)),
             (0x02_0003, Object::inode(2)),
-            (0x02_0003, Object::DirBlock { dir: 2, lblk: 1 }),
+            (0x02_0003, Object::dir_block(2, 1)),
             (0x02_0012, Object::inode(15)),
             (0x02_0034, Object::inode(17)),
-            (0x02_0034, Object::DirBlock { dir: 17, lblk: 4 }),
+            (0x02_0034, Object::dir_block(17, 4)),
             (0x05_0004, Object::Blocks(300, 310)),
             (0x05_0009, Object::inode(20)),
             (0x05_000e, Object::Group(1)),
@@ -382,6 +453,20 @@ mod tests {
         let mut expected = expected.to_vec();
         expected.sort_unstable();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_follows_from_an_unusable_index_is_left_out() {
+        let name = |code, object| Named { code, object };
+        let (of_index, of_block) = (name(0x01_004c, Object::inode(17)), name(0x02_0034, Object::inode(18)));
+        let echo = name(0x02_0034, Object::dir_block(17, 3));
+        let mut all: BTreeSet<Named> = [of_index, of_block, echo].into();
+        assert_eq!(leave_out_echoes(&mut all, false), 1);
+        assert_eq!(all, [of_index, of_block].into());
+        let group = name(0x05_000e, Object::Group(0));
+        let mut all: BTreeSet<Named> = [of_block, group].into();
+        assert_eq!(leave_out_echoes(&mut all, true), 1);
+        assert_eq!(all, [of_block].into());
     }
 
     #[test]

@@ -31,13 +31,12 @@ pub const KINDS: [Image; 10] = [
 ];
 
 /// The image of `kind` with the damage of `seed`, and what that is. Every second seed takes the next mutation of the
-/// table, so that as many seeds as the table has twice make each of them.
+/// table, as long as there is one.
 pub fn damaged(kind: Image, seed: u64) -> (MemDevice, String) {
     let mut rng = Rng::new(seed << 8 | kind as u64);
     let fitting: Vec<&Mutation> = table().filter(|mutation| mutation.images.contains(&kind)).collect();
     let any = |rng: &mut Rng| fitting[rng.below(fitting.len() as u64) as usize];
-    if seed.is_multiple_of(2) {
-        let mutation = fitting[(seed / 2) as usize % fitting.len()];
+    if let Some(mutation) = fitting.get((seed / 2) as usize).filter(|_| seed.is_multiple_of(2)) {
         return (mutation.on(kind), mutation.name.to_owned());
     }
     let mut what = Vec::new();
