@@ -1,7 +1,8 @@
 //! Damaged images of ten kinds, beside e2fsck: damage wherever e2fsck finds some, none where it finds none, and the
 //! objects that it names.
 //!
-//! `EXTANT_SEED=KIND:SEED` looks at one image and prints both answers, KIND by its place in `mixed::KINDS`.
+//! `EXTANT_SEED=KIND:SEED` looks at one image and prints both answers, KIND by its place in `mixed::KINDS`;
+//! `EXTANT_SAVE=FILE` also keeps it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -103,6 +104,9 @@ impl Survey {
     fn add(&mut self, kind: usize, seed: u64, dir: &std::path::Path) {
         let (image, damage) = mixed::damaged(mixed::KINDS[kind], seed);
         let what = format!("{kind}:{seed} ({:?}, {damage})", mixed::KINDS[kind]);
+        if let Some(file) = std::env::var_os("EXTANT_SAVE") {
+            image.save(file.as_ref()).expect("saved");
+        }
         let before = image.snapshot();
         let ours = checked(&image);
         assert_eq!(image.first_difference(&before).expect("compared"), None, "{what} was changed");

@@ -402,6 +402,11 @@ fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<b
         None
     };
     if ino == BAD_BLOCKS_INO {
+        let owned = raw.i_uid.get() != 0 || raw.i_gid.get() != 0 || raw.i_links_count.get() != 0;
+        let holds = inode.file_acl != 0 || inode.flags.contains(InodeFlags::INLINE_DATA);
+        if mode != 0 || owned || holds {
+            walker.bad_inode(Problem::InvalidBadInode, ino, mode, 0u64);
+        }
         return Some(true);
     }
     if ino == InodeNr::ROOT.0 {

@@ -227,6 +227,8 @@ problems! {
         "a quota file is no regular file (mode {found:o})";
     0x010063 QuotaInodeNotClear "QUOTA_INODE_NOT_CLEAR" Damage Fix Clear
         "the quota's inode is not in use, but has blocks or links";
+    0x010065 InvalidBadInode "INVALID_BAD_INODE" Damage Fix Clear
+        "the inode of the list of bad blocks is a file's";
     0x010066 ExtentLengthZero "EXTENT_LENGTH_ZERO" Damage Stop Clear
         "an extent has no blocks";
     0x010067 InodeIsGarbage "INODE_IS_GARBAGE" Damage Stop Clear
