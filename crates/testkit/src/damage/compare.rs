@@ -240,6 +240,7 @@ fn objects(name: &str, line: &Line<'_>, put: &mut impl FnMut(Object)) {
 
 /// An index that cannot be used: what its blocks hold is then measured by nothing.
 const UNUSABLE_INDEX: &[&str] = &[
+    "HTREE_SET",
     "HTREE_NODIR",
     "HTREE_BADROOT",
     "HTREE_HASHV",
