@@ -61,6 +61,12 @@ fn an_inode_of_bad_blocks_that_is_a_file_is_damage() {
 }
 
 #[test]
+fn the_blocks_of_the_list_of_bad_blocks_are_not_counted() {
+    let report = damaged(Image::Ext2, |edit| edit.inode(1, |inode| inode.i_blocks_lo.set(77)));
+    assert!(report.counts.is_empty(), "{:?}", report.counts);
+}
+
+#[test]
 fn an_entry_without_a_file_type_is_no_damage() {
     let report = damaged(Image::Ext4, |edit| edit.entry("/file", |raw, _| raw.file_type = 0));
     assert_eq!(of(&report, "SET_FILETYPE").len(), 1, "{:?}", report.counts);

@@ -17,7 +17,7 @@ use super::edit::{Edit, set_half, set_word};
 use super::{Image, Mutation, random, table};
 
 /// The kinds of images that are damaged.
-pub const KINDS: [Image; 10] = [
+pub const KINDS: [Image; 11] = [
     Image::Ext2,
     Image::Ext3,
     Image::Ext4,
@@ -28,6 +28,7 @@ pub const KINDS: [Image; 10] = [
     Image::OrphanFile,
     Image::Casefold,
     Image::Dirty,
+    Image::Ext4Plain,
 ];
 
 /// The image of `kind` with the damage of `seed`, and what that is. Every second seed takes the next mutation of the
