@@ -67,6 +67,15 @@ fn the_blocks_of_the_list_of_bad_blocks_are_not_counted() {
 }
 
 #[test]
+fn an_attribute_without_a_value_may_lie_anywhere() {
+    let report = damaged(Image::Ext4, |edit| {
+        // Behind the first entry, whose name has five bytes: one without a name, its value at 256.
+        edit.inode_attributes("/ea", |area| set_half(area, 4 + 16 + 8 + 2, 256));
+    });
+    assert!(!report.is_damaged(), "{:?}", report.counts);
+}
+
+#[test]
 fn an_entry_without_a_file_type_is_no_damage() {
     let report = damaged(Image::Ext4, |edit| edit.entry("/file", |raw, _| raw.file_type = 0));
     assert_eq!(of(&report, "SET_FILETYPE").len(), 1, "{:?}", report.counts);
@@ -123,7 +132,8 @@ fn an_index_node_whose_empty_entry_has_a_file_type_is_damage() {
 fn a_run_across_clusters_is_reported_with_its_length() {
     let report = damaged(Image::Bigalloc, |edit| {
         edit.inode("/file", |inode| {
-            let block = u32::from_le_bytes([inode.i_block[20], inode.i_block[21], inode.i_block[22], inode.i_block[23]]);
+            let block =
+                u32::from_le_bytes([inode.i_block[20], inode.i_block[21], inode.i_block[22], inode.i_block[23]]);
             set_word(&mut inode.i_block, 20, block + 1);
         });
     });

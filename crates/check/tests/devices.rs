@@ -57,7 +57,11 @@ fn an_image_that_ends_early_is_checked_as_far_as_it_goes() {
         let end = bytes >> 10;
         assert!(report.complete && report.count(Problem::FsSizeWrong) == 1, "{image:?}: {:?}", report.counts);
         assert!(report.count(Problem::BadRefCount) > 0, "{image:?}: {:?}", report.counts);
-        assert_eq!(report.count(Problem::IllegalBlockNum), 0, "{image:?}: what was there is not outside the file system");
+        assert_eq!(
+            report.count(Problem::IllegalBlockNum),
+            0,
+            "{image:?}: what was there is not outside the file system"
+        );
         let lost = report.findings.iter().filter(|finding| finding.problem == Problem::Unreadable);
         let lost: Vec<_> = lost.map(|finding| finding.place).collect();
         // With flex_bg, all tables lie at the front.

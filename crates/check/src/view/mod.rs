@@ -89,7 +89,7 @@ impl View {
         super_block::fields(sb.raw(), options.now, sink);
         let whole = device.size_bytes() >> sb.block_bits;
         if sb.blocks_count > BELIEVED_BLOCKS.max(whole.saturating_mul(BELIEVED_TIMES)) {
-            // Memory is not taken on the word of the superblock alone. Of fewer blocks, those behind the device's end are
+            // Memory is not taken on the word of the superblock alone. Otherwise, blocks behind the device's end are
             // reported like others that cannot be read.
             let groups = (whole.saturating_sub(sb.first_data_block) / u64::from(sb.blocks_per_group)) as u32;
             if groups == 0 {
