@@ -108,7 +108,7 @@ fn damage_is_found_where_e2fsck_finds_some() {
             };
             // e2fsck forgets what it found in the superblock and the descriptors when it chooses its exit status.
             let forgotten = |finding: &Finding| finding.problem.code() < 0x01_0000 && is_damage(finding);
-            // It deletes orphans with the replay, which mends the bitmaps' ends; orphans that are left are damage for it.
+            // Deleting orphans after the replay mends the bitmaps' ends; orphans that are left are damage for e2fsck.
             let mended = |finding: &Finding| {
                 crashed && [Problem::InodeBmapPadding, Problem::BlockBmapPadding].contains(&finding.problem)
             };

@@ -10,8 +10,9 @@ use extant_ondisk::extent::{Extent, NodeRef};
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, InodeNr, indirect};
 
+use super::dir_runs::DirRun;
 use super::inodes::{Inode, finish};
-use super::walk::{AttributeRef, DirRun, Mode, Node, Piece, Sums, Tally, Walker};
+use super::walk::{AttributeRef, Mode, Node, Piece, Sums, Tally, Walker};
 use super::xattrs;
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
@@ -227,7 +228,7 @@ fn data(
     if FileType::from_mode(tally.mode) == Some(FileType::Directory) && walker.mode == Mode::Check {
         let lblk = u32::try_from(lblk).unwrap_or(u32::MAX);
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-        walker.out.dir_runs.push(DirRun { block, ino: tally.ino, lblk, blocks });
+        walker.out.dir_runs.push(DirRun { block, ino: tally.ino, lblk, blocks }, walker.check.geo.block_bits);
     }
 }
 

@@ -9,7 +9,7 @@ use extant_ondisk::superblock::{DescChecksum, Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
@@ -21,7 +21,12 @@ const STEP_BLOCKS: u32 = 64;
 pub fn read(device: &dyn BlockDevice, sb: &SuperBlock, sink: &mut Sink) -> Result<Vec<GroupDesc>> {
     let geometry = sb.geometry();
     let size = geometry.block_size as usize;
-    let mut descs = Vec::with_capacity(geometry.group_count as usize);
+    let mut descs = Vec::new();
+    let groups = geometry.group_count as usize;
+    descs.try_reserve_exact(groups).map_err(|_| Error::Memory {
+        device: device.name().to_owned(),
+        bytes: (groups * size_of::<GroupDesc>()) as u64,
+    })?;
     let blocks = geometry.group_count.div_ceil(geometry.descs_per_block());
     let mut index = 0;
     while index < blocks {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::features::{Incompat, RoCompat};
 use extant_ondisk::group_desc::GroupDesc;
-use extant_ondisk::superblock::{RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, backup_candidates};
+use extant_ondisk::superblock::{RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, find_backup};
 use zerocopy::FromBytes;
 
 use crate::Options;
@@ -197,21 +197,8 @@ fn backup(device: &dyn BlockDevice, like: Option<&SuperBlock>) -> Result<Option<
         }
         return Ok(None);
     }
-    for (offset, block_size) in backup_candidates(device.size_bytes()) {
-        let fits = |copy: &Copy| {
-            let sb = copy.decoded.as_ref();
-            sb.is_some_and(|sb| {
-                let place = sb.backup_groups().any(|group| sb.super_location(group).0.0 << sb.block_bits == offset);
-                sb.block_size == block_size && place
-            })
-        };
-        // A candidate that cannot be read is none.
-        if let Ok(Some(copy)) = read(device, offset)
-            && is_sound(&copy, device)
-            && fits(&copy)
-        {
-            return Ok(Some(copy));
-        }
-    }
-    Ok(None)
+    // A candidate that cannot be read is none.
+    let look = |offset| read(device, offset).ok().flatten().filter(|copy| is_sound(copy, device))?.decoded;
+    let found = find_backup(device.size_bytes(), look);
+    Ok(found.map(|(sb, block)| Copy { offset: block.0 << sb.block_bits, raw: *sb.raw(), decoded: Some(sb) }))
 }

@@ -1,8 +1,8 @@
 //! Damaged images by the thousand, for comparing checkers: mutations of the table, alone and several at once, changed
 //! bytes, and changed fields of one object with its checksum mended.
 //!
-//! Main functions: [`damaged`] (the image that a kind and a seed stand for), [`KINDS`]. A checksum tells of changed bytes
-//! before any other rule does; an object that is sealed again gets to those rules.
+//! Main functions: [`damaged`] (the image that a kind and a seed stand for), [`KINDS`]. A checksum tells of changed
+//! bytes before any other rule does; an object that is sealed again gets to those rules.
 //!
 //! # Locking
 //! None.
