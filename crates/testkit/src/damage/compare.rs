@@ -503,6 +503,6 @@ mod tests {
         let count = &tally.counts[&0x01_000e];
         assert_eq!((count.named, count.same, count.other), (2, 1, 1));
         assert_eq!(tally.counts[&0x05_0004].missing, ["here: Blocks(300, 310)"]);
-        assert_eq!(tally.objects, (9, 2));
+        assert_eq!(tally.objects, (10, 2));
     }
 }
