@@ -228,13 +228,9 @@ impl Survey {
 
     /// Panics unless the answers agree as they must.
     fn expect_agreement(&self) {
-        assert!(
-            self.misses.is_empty(),
-            "e2fsck alone finds damage in {}:\n{}",
-            self.misses.len(),
-            self.misses.join("\n")
-        );
-        assert!(self.alarms.is_empty(), "e2fsck finds nothing in {}:\n{}", self.alarms.len(), self.alarms.join("\n"));
+        let (misses, alarms) = (self.misses.join("\n"), self.alarms.join("\n"));
+        let agree = self.misses.is_empty() && self.alarms.is_empty();
+        assert!(agree, "e2fsck alone finds damage in:\n{misses}\ne2fsck finds nothing in:\n{alarms}");
         assert!(self.damaged > self.images / 2 && self.unanswered <= self.images / 100, "{}", self.text());
         let (named, ours) = self.tally.objects;
         let missing = self.tally.counts.values().flat_map(|count| &count.missing).cloned().collect::<Vec<_>>();

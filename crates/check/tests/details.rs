@@ -76,6 +76,12 @@ fn an_attribute_without_a_value_may_lie_anywhere() {
 }
 
 #[test]
+fn an_unknown_encoding_of_names_is_damage() {
+    let report = damaged(Image::Casefold, |edit| edit.superblock(|sb| sb.s_encoding.set(2)));
+    assert_eq!(of(&report, "MISC_CORRUPT_SUPER").len(), 1, "{:?}", report.counts);
+}
+
+#[test]
 fn an_entry_without_a_file_type_is_no_damage() {
     let report = damaged(Image::Ext4, |edit| edit.entry("/file", |raw, _| raw.file_type = 0));
     assert_eq!(of(&report, "SET_FILETYPE").len(), 1, "{:?}", report.counts);

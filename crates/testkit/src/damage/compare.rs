@@ -161,15 +161,20 @@ pub fn named(log: &str) -> BTreeSet<Named> {
     merged.map(|run| Named { code: run[0].code, object: joined(run[0].object, run[run.len() - 1].object) }).collect()
 }
 
-/// Whether the logical blocks of a directory go on with others.
+/// Whether blocks go on with others.
 fn follows(one: Object, next: Object) -> bool {
-    matches!((one, next), (Object::DirBlocks(a, _, last), Object::DirBlocks(b, first, _)) if a == b && last + 1 == first)
+    match (one, next) {
+        (Object::DirBlocks(a, _, last), Object::DirBlocks(b, first, _)) => a == b && last + 1 == first,
+        (Object::Blocks(_, last), Object::Blocks(first, _)) => last.checked_add(1) == Some(first),
+        _ => false,
+    }
 }
 
 /// All from the first to the last, which are alike.
 fn joined(first: Object, last: Object) -> Object {
     match (first, last) {
         (Object::DirBlocks(dir, first, _), Object::DirBlocks(_, _, last)) => Object::DirBlocks(dir, first, last),
+        (Object::Blocks(first, _), Object::Blocks(_, last)) => Object::Blocks(first, last),
         _ => first,
     }
 }
