@@ -263,7 +263,9 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     if dtime != 0 && !orphan {
         walker.bad_inode(Problem::SetDtime, ino, dtime, 0u64);
     }
-    unused_fields(walker, inode);
+    if unused_fields(walker, inode) {
+        flags |= InodeState::BAD;
+    }
     if inode.flags.contains(InodeFlags::IMAGIC) {
         if features.imagic {
             flags |= InodeState::UNCOUNTED;
@@ -373,6 +375,11 @@ fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<b
         None
     };
     if ino == BAD_BLOCKS_INO {
+        let owned = raw.i_uid.get() != 0 || raw.i_gid.get() != 0 || raw.i_links_count.get() != 0;
+        let holds = inode.file_acl != 0 || inode.flags.contains(InodeFlags::INLINE_DATA);
+        if mode != 0 || owned || holds {
+            walker.bad_inode(Problem::InvalidBadInode, ino, mode, 0u64);
+        }
         return Some(true);
     }
     if ino == InodeNr::ROOT.0 {
@@ -409,40 +416,45 @@ fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<b
     Some(true)
 }
 
-/// Fields that must be zero here.
-fn unused_fields(walker: &mut Walker<'_>, inode: &Inode<'_>) {
+/// Fields that must be zero here. Whether one is not.
+fn unused_fields(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
     let check = walker.check;
+    let mut problems = Vec::new();
     let (ino, raw, features) = (inode.ino, &inode.raw, &check.features);
     if raw.i_obso_faddr.get() != 0 {
-        walker.bad_inode(Problem::FaddrZero, ino, raw.i_obso_faddr.get(), 0u64);
+        problems.push((Problem::FaddrZero, u64::from(raw.i_obso_faddr.get())));
     }
     if features.hurd {
         let [frag, fragment_size] = raw.l_i_blocks_high.get().to_le_bytes();
         if frag != 0 {
-            walker.bad_inode(Problem::FragZero, ino, frag, 0u64);
+            problems.push((Problem::FragZero, u64::from(frag)));
         }
         if fragment_size != 0 {
-            walker.bad_inode(Problem::FsizeZero, ino, fragment_size, 0u64);
+            problems.push((Problem::FsizeZero, u64::from(fragment_size)));
         }
     } else {
         if !check.geo.huge_file && raw.l_i_blocks_high.get() != 0 {
-            walker.bad_inode(Problem::BlocksHiZero, ino, raw.l_i_blocks_high.get(), 0u64);
+            problems.push((Problem::BlocksHiZero, u64::from(raw.l_i_blocks_high.get())));
         }
         if !check.geo.bit64 && raw.l_i_file_acl_high.get() != 0 {
-            walker.bad_inode(Problem::IFileAclHiZero, ino, raw.l_i_file_acl_high.get(), 0u64);
+            problems.push((Problem::IFileAclHiZero, u64::from(raw.l_i_file_acl_high.get())));
         }
     }
     if inode.file_acl != 0 && !features.xattrs {
-        walker.bad_inode(Problem::FileAclZero, ino, inode.file_acl, 0u64);
+        problems.push((Problem::FileAclZero, inode.file_acl));
     }
     if inode.file_acl != 0 && (inode.file_acl < check.geo.first_data_block || inode.file_acl >= check.geo.blocks_count)
     {
-        walker.bad_inode(Problem::FileAclBad, ino, inode.file_acl, 0u64);
+        problems.push((Problem::FileAclBad, inode.file_acl));
     }
     let few_blocks = u64::from(raw.i_blocks_lo.get()) < 1 << (29 - check.geo.block_bits);
     if inode.is_dir() && raw.i_size_high.get() != 0 && !check.geo.large_dir && few_blocks {
-        walker.bad_inode(Problem::DirSizeHighZero, ino, raw.i_size_high.get(), 0u64);
+        problems.push((Problem::DirSizeHighZero, u64::from(raw.i_size_high.get())));
     }
+    for (problem, found) in &problems {
+        walker.bad_inode(*problem, ino, *found, 0u64);
+    }
+    !problems.is_empty()
 }
 
 /// What follows the first 128 bytes. Whether there are attributes.
@@ -601,7 +613,8 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
         let place = Place::Mapped { ino: InodeNr(ino), lblk: sums.end, block: BlockNr(0) };
         walker.bad(Finding::new(Problem::UnexpectedHtreeBlock, place, tally.size, sums.end));
     }
-    if sums.partial {
+    // The list of bad blocks is no file: nobody counts its blocks.
+    if sums.partial || ino == BAD_BLOCKS_INO {
         return;
     }
     let block_size = u64::from(geo.block_size);

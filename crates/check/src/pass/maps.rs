@@ -57,7 +57,14 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
         if check.features.extents && inode.flags.contains(InodeFlags::EXTENTS) {
             match NodeRef::parse(&inode.raw.i_block, 0) {
                 Ok(node) => {
-                    let end = if node.depth() == 0 { 0 } else { LOGICAL_END };
+                    // What hangs below an index ends with the file. An orphan's size may be set already.
+                    let last = node.key(node.len().saturating_sub(1)).map_or(0, u64::from);
+                    let eof = inode.size.div_ceil(check.geo.block_size.into());
+                    let end = match node.depth() {
+                        0 => 0,
+                        _ if eof > last && eof < LOGICAL_END && !check.orphans.contains(&inode.ino) => eof,
+                        _ => LOGICAL_END,
+                    };
                     let index = walker.out.tallies.len() as u32;
                     extents(walker, &mut tally, index, &node, 0, end, &mut pieces);
                 }
@@ -243,7 +250,7 @@ pub fn count_pieces(walker: &mut Walker<'_>, tally: &mut Tally, pieces: &[Piece]
         });
         if astray || torn {
             let there = place(tally.ino, piece.lblk, piece.block);
-            walker.bad(Finding::new(Problem::MisalignedCluster, there, piece.block, 0u64));
+            walker.bad(Finding::new(Problem::MisalignedCluster, there, piece.blocks, 0u64));
         }
         let shared = before.is_some_and(|(_, block)| block >> bits == piece.block >> bits);
         let first = if shared { ((piece.block >> bits) + 1) << bits } else { piece.block };
@@ -309,7 +316,7 @@ fn pointers(
         if resize {
             // The blocks that it maps are the file system's own; what they are, the superblock's pass has checked.
             tally.sums.clusters += 1;
-            if level == 2 {
+            if level == 2 || walker.mode == Mode::Owners {
                 walker.claim(tally.ino, lblk, block, 1);
             }
             if level > 0 {

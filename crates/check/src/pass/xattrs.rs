@@ -164,7 +164,8 @@ pub fn in_inode(walker: &mut Walker<'_>, inode: &Inode<'_>, area: &[u8]) {
                 return walker.bad_inode(Problem::AttrValueSize, ino, size as u64, 0u64);
             }
             remain -= size;
-            let from = 4 + entry.value_offset;
+            // An empty value lies nowhere.
+            let from = if size == 0 { 0 } else { 4 + entry.value_offset };
             let Some(value) = area.get(from..from + size) else {
                 return walker.bad_inode(Problem::InodeEaAllocCollision, ino, 0u64, 0u64);
             };

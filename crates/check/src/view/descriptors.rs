@@ -85,6 +85,8 @@ fn one(
     let (found, expected) = (raw.bg_checksum.get(), u16::from_le_bytes([sealed[0x1e], sealed[0x1f]]));
     if geometry.desc_checksum != DescChecksum::None && found != expected {
         bad(Problem::GdtCsum, found.into(), expected.into());
+        // Whether its bitmap was ever written is then not known: it is read.
+        desc.flags.remove(GroupFlags::BLOCK_UNINIT);
     }
     let flags = GroupFlags::from_bits_retain(raw.bg_flags.get());
     if geometry.desc_checksum == DescChecksum::None {

@@ -18,6 +18,8 @@ const GOOD_OLD_INODE_SIZE: u32 = 128;
 const COMPAT_KNOWN: u32 = 0x1f7f;
 const RO_COMPAT_KNOWN: u32 = 0x1_ffff;
 const CREATOR_HURD: u32 = 1;
+/// The only encoding of names there is.
+const ENCODING_UTF8: u16 = 1;
 /// The largest cluster: 2^(10 + this) bytes.
 const LOG_CLUSTER_SIZE_MAX: u32 = 19;
 const LOG_BLOCK_SIZE_MAX: u32 = 6;
@@ -196,6 +198,9 @@ pub fn fields(raw: &RawSuperBlock, now: i64, sink: &mut Sink) {
         if NEVER_QUOTA.contains(&ino) || ino > raw.s_inodes_count.get() {
             bad(Problem::InvalidQuotaIno, ino.into(), 0);
         }
+    }
+    if incompat.contains(Incompat::CASEFOLD) && raw.s_encoding.get() != ENCODING_UTF8 {
+        bad(Problem::MiscCorruptSuper, raw.s_encoding.get().into(), ENCODING_UTF8.into());
     }
     let orphan_present = ro_compat.contains(RoCompat::ORPHAN_PRESENT);
     if compat.contains(Compat::ORPHAN_FILE) && !compat.contains(Compat::HAS_JOURNAL) {
