@@ -58,11 +58,10 @@ pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
     };
     let possible = |ino: u32| ino >= check.geo.first_ino && ino <= check.geo.inodes_count;
     let mut next = check.sb.raw().s_last_orphan.get();
-    if next != 0 && !possible(next) {
-        bad(Problem::OrphanIllegalHeadInode, next, 0);
+    let mut last = 0;
+    if !possible(next) {
         next = 0;
     }
-    let mut last = 0;
     while next != 0 {
         if !orphans.insert(next) {
             // The list comes round.
@@ -101,13 +100,7 @@ pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
 
 /// Looks at the blocks of the orphan file.
 pub fn file(check: &Check, sink: &mut Sink) {
-    let Some((ino, desc)) = file_inode(check) else {
-        if check.features.orphan_file {
-            let ino = check.sb.raw().s_orphan_file_inum.get();
-            sink.push(Finding::new(Problem::OrphanFileBadMode, Place::Inode(InodeNr(ino)), 0u64, 0u64));
-        }
-        return;
-    };
+    let Some((ino, desc)) = file_inode(check) else { return };
     let place = Place::Inode(InodeNr(ino));
     let size = u64::from(check.geo.block_size);
     if !desc.size.is_multiple_of(size) {

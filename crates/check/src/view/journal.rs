@@ -34,28 +34,14 @@ pub fn replayed(
     notes: &mut Vec<Note>,
 ) -> Arc<dyn BlockDevice> {
     let mut bad = |problem, found: u64| sink.push(Finding::new(problem, Place::Journal, found, 0u64));
-    let raw = sb.raw();
-    let ino = raw.s_journal_inum.get();
-    let has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
+    let ino = sb.raw().s_journal_inum.get();
     let recover = sb.incompat().contains(Incompat::NEEDS_RECOVERY);
-    let external = ino == 0 && (raw.s_journal_dev.get() != 0 || raw.s_journal_uuid != [0; 16]);
-    if !has_journal && !recover && ino == 0 && !external {
-        return device.clone();
-    }
-    if has_journal && ino != 0 && raw.s_journal_uuid != [0; 16] {
-        bad(Problem::CantFindJournal, ino.into());
-    }
-    if external && has_journal {
-        if recover {
-            notes.push(Note::NotReplayed { why: "the journal is on another device".into() });
-        }
+    if !sb.compat().contains(Compat::HAS_JOURNAL) {
         return device.clone();
     }
     if ino == 0 {
-        match has_journal {
-            true => bad(Problem::JournalBadInode, 0),
-            false if recover => bad(Problem::JournalRecoverSet, 0),
-            false => bad(Problem::JournalHasJournal, 0),
+        if recover {
+            notes.push(Note::NotReplayed { why: "the journal is on another device".into() });
         }
         return device.clone();
     }
@@ -71,13 +57,6 @@ pub fn replayed(
             return device.clone();
         }
     };
-    if !has_journal {
-        bad(Problem::JournalHasJournal, ino.into());
-        if recover {
-            bad(Problem::JournalRecoverSet, 0);
-        }
-        return device.clone();
-    }
     match journal_state(file.super_block(), recover) {
         JournalState::Clean | JournalState::EmptyButFlagged => device.clone(),
         JournalState::LiveButUnflagged => {
