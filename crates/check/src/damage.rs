@@ -30,6 +30,7 @@ pub fn super_block(damage: SuperDamage) -> Option<Finding> {
         }
         D::LogBlockSize { found } => misc(found.into(), 6),
         D::LogClusterSize { found, log_block_size } => misc(found.into(), log_block_size.into()),
+        D::LargeClusters { found } => misc(found.into(), 19),
         D::BlocksHigh { found } => misc(found.into(), 0),
         D::FirstDataBlock { found, expected } => at(Problem::FirstDataBlock, found.into(), expected.into()),
         D::BlocksCount { found } => misc(found, 1 << 48),

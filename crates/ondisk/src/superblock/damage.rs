@@ -22,8 +22,10 @@ use crate::damage::Damage;
 use crate::features::{CREATOR_OS_HURD, Compat, Incompat, RoCompat, refusal};
 use crate::{Error, Structure};
 
-/// A cluster has 2^(10 + this) bytes at most: mke2fs makes no larger one, and e2fsck refuses it.
-const LOG_CLUSTER_SIZE_MAX: u32 = 19;
+/// A cluster has 2^(10 + this) bytes at most (Linux: `EXT4_MAX_CLUSTER_LOG_SIZE`).
+const LOG_CLUSTER_SIZE_MAX: u32 = 20;
+/// The same limit of e2fsprogs (`EXT2_MAX_CLUSTER_LOG_SIZE`).
+const LOG_CLUSTER_SIZE_CHECKED: u32 = 19;
 /// A flex group has 2^this groups at most.
 const FLEX_LOG_MAX: u8 = 31;
 /// Reserved inodes that hold no quota: all but 3 and 4, which are made for it.
@@ -131,6 +133,12 @@ pub enum SuperDamage {
         found: u32,
         /// `s_log_block_size`.
         log_block_size: u32,
+    },
+    /// Clusters that the Linux kernel mounts, but that e2fsprogs neither make nor check.
+    #[error("log cluster size {found}, at most {LOG_CLUSTER_SIZE_CHECKED} for e2fsprogs")]
+    LargeClusters {
+        /// `s_log_cluster_size`.
+        found: u32,
     },
     /// The high half of the block count without `64bit`.
     #[error("more than 2^32 blocks without 64bit")]
@@ -539,11 +547,15 @@ fn feature_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut
     note(hurd && incompat.contains(Incompat::FILETYPE), SuperDamage::HurdFiletype);
 }
 
-/// Fields that do not change the layout, because their feature is missing or because a default replaces them.
+/// Fields that the Linux kernel bears, because their feature is missing or because a default replaces them.
 fn unused_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDamage)) {
     let (found, expected) = (raw.s_clusters_per_group.get(), raw.s_blocks_per_group.get());
     if !features.ro_compat.contains(RoCompat::BIGALLOC) && found != expected {
         sink(SuperDamage::UnusedClusters { found, expected });
+    }
+    let found = raw.s_log_cluster_size.get();
+    if found > LOG_CLUSTER_SIZE_CHECKED {
+        sink(SuperDamage::LargeClusters { found });
     }
     if raw.s_log_groups_per_flex > FLEX_LOG_MAX {
         sink(SuperDamage::GroupsPerFlex { found: raw.s_log_groups_per_flex });

@@ -243,6 +243,15 @@ fn each_contradiction_that_a_mount_bears_is_found_alone() {
         (|raw| add(&mut raw.s_feature_compat, 1 << 20), D::CompatFeatures { unknown: 1 << 20 }),
         (|raw| add(&mut raw.s_feature_ro_compat, 1 << 20), D::RoCompatFeatures { unknown: 1 << 20 }),
         (|raw| raw.s_clusters_per_group = U32::new(8), D::UnusedClusters { found: 8, expected: 32_768 }),
+        (
+            |raw| {
+                add(&mut raw.s_feature_ro_compat, RoCompat::BIGALLOC.bits());
+                raw.s_log_cluster_size = U32::new(20);
+                (raw.s_clusters_per_group, raw.s_blocks_per_group) = (U32::new(8), U32::new(8 << 18));
+                (raw.s_inodes_count, raw.s_reserved_gdt_blocks) = (raw.s_inodes_per_group, U16::new(0));
+            },
+            D::LargeClusters { found: 20 },
+        ),
         (|raw| raw.s_log_groups_per_flex = 32, D::GroupsPerFlex { found: 32 }),
         (
             |raw| {
