@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use extant_ondisk::bitmap;
-use extant_ondisk::group_desc::GroupFlags;
+use extant_ondisk::group_desc::{GroupFlags, Piece};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
 use crate::context::{Check, InodeState, Kind};
+use crate::damage;
 use crate::error::Result;
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
@@ -163,15 +164,8 @@ fn block_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut O
     });
     let place = Place::Group(group);
     if let Some(bytes) = bytes {
-        if geo.metadata_csum && desc.verify_block_bitmap(bytes, group, geo).is_err() {
-            let mut right = desc.clone();
-            right.set_block_bitmap_csum(bytes, geo);
-            let (found, expected) = (desc.block_bitmap_csum, right.block_bitmap_csum);
-            bad(out, Problem::BlockBitmapCsumInvalid, place, found, expected);
-        }
-        if !bitmap::padding_is_set(bytes, bits) {
-            bad(out, Problem::BlockBmapPadding, place, 0u64, 0u64);
-        }
+        let mut note = |one| out.sink.push(damage::bitmap(one, Piece::BlockBitmap, group));
+        desc.block_bitmap_damage(bytes, group, geo, &mut note);
     }
     if u64::from(desc.free_clusters) != free {
         bad(out, Problem::FreeBlockCountGroup, place, desc.free_clusters, free);
@@ -209,15 +203,7 @@ fn inode_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut O
         bad(out, problem, Place::Inode(InodeNr(first + bit)), count, 0u64);
     });
     if let Some(bytes) = bytes {
-        if geo.metadata_csum && desc.verify_inode_bitmap(bytes, group, geo).is_err() {
-            let mut right = desc.clone();
-            right.set_inode_bitmap_csum(bytes, geo);
-            let (found, expected) = (desc.inode_bitmap_csum, right.inode_bitmap_csum);
-            bad(out, Problem::InodeBitmapCsumInvalid, place, found, expected);
-        }
-        if !bitmap::padding_is_set(bytes, bits) {
-            bad(out, Problem::InodeBmapPadding, place, 0u64, 0u64);
-        }
+        desc.inode_bitmap_damage(bytes, geo, &mut |one| out.sink.push(damage::bitmap(one, Piece::InodeBitmap, group)));
     }
     if u64::from(desc.free_inodes) != free {
         bad(out, Problem::FreeInodeCountGroup, place, desc.free_inodes, free);

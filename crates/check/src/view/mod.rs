@@ -13,9 +13,9 @@ mod resize;
 use std::sync::Arc;
 
 use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::Damage;
 use extant_ondisk::features::{Incompat, RoCompat};
 use extant_ondisk::group_desc::GroupDesc;
-use extant_ondisk::Damage;
 use extant_ondisk::superblock::{
     SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, SuperContext, SuperDamage, backup_candidates,
 };
@@ -80,8 +80,7 @@ impl Copy {
     }
 
     fn report(&self, sink: &mut Sink, which: fn(&SuperDamage) -> bool) {
-        let findings = self.damage.iter().filter(|one| which(one)).filter_map(|one| damage::super_block(*one));
-        findings.for_each(|finding| sink.push(finding));
+        sink.extend(self.damage.iter().filter(|one| which(one)).filter_map(|one| damage::super_block(*one)));
     }
 }
 

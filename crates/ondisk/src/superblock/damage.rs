@@ -715,9 +715,8 @@ fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDa
     // A group holds its own table (with flex_bg another group's in its place), so the device bounds the tables.
     let room = if has_groups { blocks_per_group.saturating_sub(4) } else { bits_per_block };
     let most = inodes_per_block.saturating_mul(room).min(bits_per_block);
-    let has_tables = inodes_per_group >= inodes_per_block
-        && inodes_per_group.is_multiple_of(8)
-        && inodes_per_group <= most;
+    let has_tables =
+        inodes_per_group >= inodes_per_block && inodes_per_group.is_multiple_of(8) && inodes_per_group <= most;
     if !has_tables {
         bad(SuperDamage::InodesPerGroup { found: inodes_per_group, most });
     }
