@@ -56,8 +56,7 @@ pub fn super_block(damage: SuperDamage) -> Option<Finding> {
         D::ReservedGdtBlocks { found, most } => misc(found.into(), most.into()),
         D::DescBlocks { found } => misc(found.into(), 0),
         D::Inode { what, found, .. } | D::InodeRole { what, found } => match what {
-            // Opening the journal says what is wrong with its inode.
-            SpecialInode::Journal => None,
+            SpecialInode::Journal => Some(Finding::new(Problem::JournalBadInode, Place::Journal, found, 0u64)),
             SpecialInode::UserQuota | SpecialInode::GroupQuota | SpecialInode::ProjectQuota => {
                 at(Problem::InvalidQuotaIno, found.into(), 0)
             }

@@ -39,7 +39,9 @@ pub fn replayed(
         }
         return device.clone();
     }
-    let Some(file) = open(device, sb, InodeNr(ino), sink) else {
+    // A number that no inode has is the superblock's own damage.
+    let exists = ino <= sb.geometry().inodes_count;
+    let Some(file) = exists.then(|| open(device, sb, InodeNr(ino), sink)).flatten() else {
         if recover {
             notes.push(Note::NotReplayed { why: "the journal is damaged".into() });
         }

@@ -98,6 +98,18 @@ pub(super) const TABLE: &[Mutation] = &[
         expected: &["JOURNAL_BAD_INODE"],
     },
     Mutation {
+        name: "journal in an inode that is not there",
+        images: &[Image::Ext4],
+        change: |e| e.superblock(|s| s.s_journal_inum.set(18_157)),
+        expected: &["JOURNAL_BAD_INODE"],
+    },
+    Mutation {
+        name: "journal named without its feature in an inode that is not there",
+        images: &[Image::Ext2],
+        change: |e| e.superblock(|s| s.s_journal_inum.set(18_157)),
+        expected: &["JOURNAL_BAD_INODE"],
+    },
+    Mutation {
         name: "journal superblock that calls itself a descriptor",
         images: &[Image::Ext4, Image::Ext3],
         change: |e| e.journal(0, |b| b[7] = 1),
