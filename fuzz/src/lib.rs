@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 
+use extant_block::device::MemDevice;
+use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET, SuperBlock};
 
 /// One per way to protect descriptors and inodes, and per way to map files.
@@ -22,6 +24,36 @@ const KINDS: &[&str] = &[
 
 /// The images, 8 MiB each, with a small tree inside.
 pub static IMAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| KINDS.iter().map(|kind| image(kind)).collect());
+
+/// The images in memory, and the sectors of each that hold something.
+static BASES: LazyLock<Vec<(MemDevice, Vec<u64>)>> = LazyLock::new(|| {
+    let base = |bytes: &Vec<u8>| {
+        let places = bytes.chunks(512).enumerate().filter(|(_, c)| c.iter().any(|b| *b != c[0]));
+        (MemDevice::from_bytes(bytes), places.map(|(i, _)| i as u64 * 512).collect())
+    };
+    IMAGES.iter().map(base).collect()
+});
+
+/// Image `n`, counted round, with up to 64 changes of 1 to 4 bytes, which the input loses.
+pub fn damaged(n: u8, data: &mut &[u8]) -> MemDevice {
+    let (base, places) = &BASES[usize::from(n) % BASES.len()];
+    let device = base.snapshot();
+    for _ in 0..64 {
+        if data.len() < 4 {
+            break;
+        }
+        let change = take(data, 8);
+        let place = places[usize::from(u16::from_le_bytes([change[0], change[1]])) % places.len()];
+        let mut sector = [0; 512];
+        device.read_at(place, &mut sector, BioFlags::empty()).expect("memory");
+        let at = usize::from(change[2]) * 2;
+        let len = usize::from(change[3] % 4) + 1;
+        let end = (at + len).min(512);
+        sector[at..end].copy_from_slice(&change[4..][..end - at]);
+        device.write_at(place, &[&sector], BioFlags::empty()).expect("memory");
+    }
+    device
+}
 
 fn tree(at: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(at.join("dir/below"))?;

@@ -1,7 +1,8 @@
 //! Waves: many places of the device, read with many requests in flight and decoded by all threads.
 //!
 //! Main types: [`Run`] (consecutive blocks that are read at once, and which items lie in them), [`Wave`] (the requests
-//! of one wave). [`runs`] merges sorted items over small gaps; [`wave`] reads and decodes.
+//! of one wave). [`runs`] merges sorted items over small gaps; [`wave`] reads and decodes. Holes are decoded as zeroes,
+//! without a read.
 //!
 //! Memory: at most [`IN_FLIGHT`] runs of at most [`RUN_BYTES`].
 //!
@@ -164,6 +165,11 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
             Work::Submit(index) => {
                 let run = wave.runs[index];
                 let bytes = (run.blocks << bits) as usize;
+                let buffer = AlignedBuf::zeroed(bytes);
+                if is_hole(check, &run) {
+                    wave.arrive(Arrived { run: index, data: Some(buffer) });
+                    continue;
+                }
                 check.count_read(bytes as u64);
                 let wave = wave.clone();
                 let end_io = move |done: Completion| {
@@ -173,7 +179,6 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
                     };
                     wave.arrive(Arrived { run: index, data });
                 };
-                let buffer = AlignedBuf::zeroed(bytes);
                 check.device.submit(Bio::read(run.first << bits, buffer, BioFlags::META, Box::new(end_io)));
             }
             Work::Decode(arrived) => {
@@ -187,6 +192,15 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
         }
     }
     output
+}
+
+/// Whether the device knows that the run holds only zeroes. Where it fails to say, the read reports the error.
+fn is_hole(check: &Check, run: &Run) -> bool {
+    let bits = check.geo.block_bits;
+    let (first, end) = (run.first << bits, (run.first + run.blocks) << bits);
+    let next = || check.device.next_data(first);
+    // Behind the device's end there is no data either, but a read fails.
+    end <= check.device.size_bytes() && next().is_ok_and(|data| data.is_none_or(|at| at >= end))
 }
 
 /// Reads a run that failed block by block: what can be read is decoded, with zeros for the rest, which is reported.

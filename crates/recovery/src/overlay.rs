@@ -126,6 +126,15 @@ impl BlockDevice for OverlayDevice {
         Ok(())
     }
 
+    fn next_data(&self, offset: u64) -> extant_block::Result<Option<u64>> {
+        let size = u64::from(self.journal.block_size());
+        // What the log holds is data, also where the device has a hole.
+        let logged = self.replay.blocks.range(BlockNr(offset / size)..).next();
+        let logged = logged.map(|(block, _)| offset.max(block.0.saturating_mul(size)));
+        let home = self.home.next_data(offset)?;
+        Ok(home.into_iter().chain(logged).min().filter(|at| *at < self.size_bytes()))
+    }
+
     fn write_at(&self, _offset: u64, _pieces: &[&[u8]], _flags: BioFlags) -> extant_block::Result<()> {
         Err(self.refuse(BioOp::Write))
     }

@@ -28,6 +28,8 @@ const PAGES: usize = 16;
 const CHUNK: u64 = (PAGE * PAGES) as u64;
 /// More than the cores that are likely to write at once.
 const SHARDS: usize = 32;
+/// How far `next_data` looks ahead: a search of everything would make each call as long as the device is large.
+const LOOK_AHEAD: u64 = 16 * CHUNK;
 
 type Page = [u8; PAGE];
 /// The pages of 64 KiB; `None` where nothing was written.
@@ -277,6 +279,23 @@ impl MemDevice {
         &self.shards[(chunk % SHARDS as u64) as usize]
     }
 
+    /// The first byte at or behind `offset` that a page was written for, or where the search ends.
+    fn next_page(&self, offset: u64) -> Option<u64> {
+        let end = self.size.min(offset.saturating_add(LOOK_AHEAD));
+        let mut at = offset;
+        while at < end {
+            let index = at / CHUNK;
+            let page = (at % CHUNK) as usize / PAGE;
+            let written = self.shard(index).read().get(&index).and_then(|c| c[page..].iter().position(Option::is_some));
+            match written {
+                Some(0) => return Some(at),
+                Some(pages) => return Some(index * CHUNK + ((page + pages) * PAGE) as u64),
+                None => at = (index + 1) * CHUNK,
+            }
+        }
+        (at < self.size).then_some(at)
+    }
+
     /// Reads without counting. The range is inside the device.
     pub(super) fn get(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let end = offset + buf.len() as u64;
@@ -453,6 +472,15 @@ impl BlockDevice for MemDevice {
         check_range(self, BioOp::Read, offset, buf.len() as u64)?;
         self.counters.read(buf.len() as u64);
         self.get(offset, buf)
+    }
+
+    fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        let below = match &self.base {
+            Some(base) => base.next_data(offset)?,
+            None => None,
+        };
+        let own = self.next_page(offset);
+        Ok(own.into_iter().chain(below).min().filter(|at| *at < self.size))
     }
 
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {

@@ -13,6 +13,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 
 use super::entries;
 use super::htree::{self, Leaf, Link, Root};
+use super::names;
 use super::walk::{Dir, DirRun, Walked};
 use crate::context::Check;
 use crate::error::Result;
@@ -46,6 +47,8 @@ pub struct DirOut {
     pub lost_found: Option<u32>,
     /// Hashes of a block's names, with their places.
     pub names: Vec<(u32, u32)>,
+    /// Of each name in a directory of several blocks without an index.
+    pub keys: Vec<u64>,
 }
 
 impl Output for DirOut {
@@ -78,9 +81,9 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
     holes(check, &dirs, &dir_runs, sink);
     let pieces = pieces(check, dir_runs);
     let (first, rest): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|piece| piece.lblk == 0);
-    let dirs = Arc::new(dirs);
+    let (first, rest, dirs) = (Arc::new(first), Arc::new(rest), Arc::new(dirs));
     let mut all = DirOut::default();
-    wave(check, &dirs, first, Arc::default(), &mut all)?;
+    wave(check, &dirs, &first, Arc::default(), &mut all)?;
     let mut roots = std::mem::take(&mut all.roots);
     roots.sort_unstable();
     let roots = Arc::new(roots);
@@ -91,7 +94,8 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
         }
     }
     check.progress(2, 1, 2);
-    wave(check, &dirs, rest, roots.clone(), &mut all)?;
+    wave(check, &dirs, &rest, roots.clone(), &mut all)?;
+    names::check(check, std::mem::take(&mut all.keys), first.iter().chain(&*rest), &mut all.sink)?;
     let mut dirs = Arc::try_unwrap(dirs).unwrap_or_else(|shared| shared.to_vec());
     parents(&mut dirs, &mut all, sink);
     let large = htree::check(check, &dirs, &roots, &mut all.leaves, &mut all.links, &mut all.sink);
@@ -103,15 +107,15 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
 fn wave(
     check: &Arc<Check>,
     dirs: &Arc<Vec<Dir>>,
-    pieces: Vec<DirRun>,
+    pieces: &Arc<Vec<DirRun>>,
     roots: Arc<Vec<Root>>,
     all: &mut DirOut,
 ) -> Result<()> {
-    let runs = scan::runs(&pieces, check.geo.block_bits, |piece| (piece.block, piece.blocks.into()));
+    let runs = scan::runs(pieces, check.geo.block_bits, |piece| (piece.block, piece.blocks.into()));
     if runs.is_empty() {
         return Ok(());
     }
-    let (pieces, dirs) = (Arc::new(pieces), dirs.clone());
+    let (pieces, dirs) = (pieces.clone(), dirs.clone());
     let outs = scan::wave(check, runs, move |check, run, data, out: &mut DirOut| {
         let size = check.geo.block_size as usize;
         for piece in &pieces[run.items.0..run.items.1] {
@@ -131,6 +135,7 @@ fn wave(
         all.roots.append(&mut out.roots);
         all.leaves.append(&mut out.leaves);
         all.links.append(&mut out.links);
+        all.keys.append(&mut out.keys);
         // Of two, which is damage, the smaller one.
         all.lost_found = match (all.lost_found, out.lost_found) {
             (Some(one), Some(other)) => Some(one.min(other)),

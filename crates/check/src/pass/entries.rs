@@ -12,6 +12,7 @@ use extant_ondisk::inode::InodeFlags;
 
 use super::directories::{DirOut, Sub};
 use super::htree::{self, Leaf, Root};
+use super::names;
 use super::walk::Dir;
 use crate::context::{Check, InodeState, Kind, inodes_read};
 use crate::finding::{Finding, Place};
@@ -62,6 +63,22 @@ fn entry(bytes: &[u8], offset: usize, limit: usize) -> Result<Entry<'_>, usize> 
     })
 }
 
+/// By this, equal names are found.
+fn name_hash(name: &[u8]) -> u32 {
+    crc32c(name.len() as u32, name)
+}
+
+/// Calls `tell` for each entry in use: its offset, inode, the hash of its name, and the name.
+pub fn names(bytes: &[u8], mut tell: impl FnMut(u32, u32, u32, &[u8])) {
+    let mut offset = 0;
+    while let Ok(entry) = entry(bytes, offset, bytes.len()) {
+        offset += entry.rec_len;
+        if entry.ino != 0 {
+            tell(entry.offset as u32, entry.ino, name_hash(entry.name), entry.name);
+        }
+    }
+}
+
 /// Whether a block ends in what a checksum needs.
 fn has_tail(bytes: &[u8]) -> bool {
     let tail = &bytes[bytes.len() - TAIL_LEN..];
@@ -92,6 +109,9 @@ pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root
     let hasher = root.filter(|_| hashed).and_then(|root| root.hasher(check));
     let part = Part { lblk, block, bytes, first: 0, limit, number: if lblk == 0 { 0 } else { 2 } };
     let (low, high) = entries(check, dir, &part, hasher, out);
+    if !indexed && dir.blocks > 1 {
+        out.keys.extend(out.names.iter().map(|(hash, _)| names::key(dir.ino, *hash)));
+    }
     if indexed && !index {
         out.leaves.push(Leaf { ino: dir.ino, lblk, low, high, node: false });
     }
@@ -197,7 +217,7 @@ fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, ou
             let hash = hasher.hash(entry.name).hash;
             (low, high) = (low.min(hash), high.max(hash));
         }
-        names.push((crc32c(entry.name.len() as u32, entry.name), entry.offset as u32));
+        names.push((name_hash(entry.name), entry.offset as u32));
         let state = check.inodes.get(InodeNr(entry.ino));
         if number > 2 && state.kind() == Kind::Directory {
             out.subs.push(Sub {

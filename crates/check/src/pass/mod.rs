@@ -2,7 +2,7 @@
 //!
 //! [`metadata`] (the file system's own blocks), [`orphans`] (what is to be deleted or truncated), [`inodes`] and
 //! [`maps`] (whose blocks are whose, twice if a block is claimed twice), [`xattrs`], [`peeks`] (symlinks' targets),
-//! [`directories`] and [`htree`], [`connectivity`], [`links`], [`bitmaps`].
+//! [`directories`], [`names`] and [`htree`], [`connectivity`], [`links`], [`bitmaps`].
 //!
 //! Every pass takes the findings of its threads together; nothing depends on the order in which they came.
 //!
@@ -18,6 +18,7 @@ mod inodes;
 mod links;
 mod maps;
 mod metadata;
+mod names;
 mod orphans;
 mod peeks;
 mod walk;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
+use extant_block::device::MemDevice;
 use extant_block::{AlignedBuf, Bio, BioFlags, BlockDevice};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{CompatFeatures, DescriptorBuilder, IncompatFeatures, JournalSuperBlock, LogCsum, Tid};
@@ -414,6 +415,21 @@ fn a_replay_cut_off_anywhere_can_be_repeated() {
     let before = whole.events().len();
     run(&whole).unwrap();
     assert_eq!(whole.events().len(), before);
+}
+
+#[test]
+fn blocks_in_the_log_are_data_where_the_device_has_holes() {
+    let mut w = LogWriter::new(BS, 1000, 200, LogCsum::V3, true);
+    w.start_here();
+    w.transaction(&copies(&[(10, 1), (11, 2), (999, 4)]));
+    let journal = w.open();
+    let replay = load_from(&journal);
+    let hole = Arc::new(MemDevice::new(w.disk.size_bytes()));
+    assert_eq!(hole.next_data(0).unwrap(), Some(1 << 20), "as far as it looks ahead");
+    let overlay = OverlayDevice::new(hole, journal, replay);
+    let next = |at| overlay.next_data(at).unwrap();
+    assert_eq!([next(0), next(10 * 1024 + 7)], [Some(10 * 1024), Some(10 * 1024 + 7)]);
+    assert_eq!(next(12 * 1024), Some(999 * 1024));
 }
 
 #[test]

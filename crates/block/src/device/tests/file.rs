@@ -78,9 +78,25 @@ fn next_data_finds_what_is_not_a_hole() {
         assert_eq!(first_data(&ReadOnlyDevice::new(whole.clone())), Some(8 << 20));
         assert_eq!(first_data(&GateDevice::new(whole)), Some(8 << 20));
     }
-    let memory = MemDevice::new(4096);
-    assert_eq!(memory.next_data(512).expect("answered"), Some(512), "a device that does not know its holes");
-    assert_eq!(memory.next_data(4096).expect("answered"), None);
+    let unaware = FaultyDevice::new(Arc::new(MemDevice::new(4096)));
+    assert_eq!(unaware.next_data(512).expect("answered"), Some(512), "a device that does not know its holes");
+    assert_eq!(unaware.next_data(4096).expect("answered"), None);
+}
+
+#[test]
+fn next_data_of_memory_is_what_was_written_there_or_below() {
+    let memory = MemDevice::new(64 << 20);
+    memory.write_at(300 << 10, &[&[1; 512]], NONE).expect("written");
+    memory.write_at(40 << 20, &[&[1; 512]], NONE).expect("written");
+    assert_eq!(first_data(&memory), Some(300 << 10));
+    assert_eq!(memory.next_data((300 << 10) + 700).expect("answered"), Some((300 << 10) + 700), "in the page");
+    let far = memory.next_data(304 << 10).expect("answered").expect("data behind");
+    assert!(far > 1 << 20 && far <= 40 << 20, "{far}: a hole may end early, never late");
+    assert_eq!(memory.next_data((64 << 20) - 4096).expect("answered"), None);
+    let over = MemDevice::over(Arc::new(memory));
+    over.write_at(100 << 10, &[&[1; 512]], NONE).expect("written");
+    assert_eq!(first_data(&over), Some(100 << 10));
+    assert_eq!(over.next_data(104 << 10).expect("answered"), Some(300 << 10));
 }
 
 fn first_data(dev: &dyn BlockDevice) -> Option<u64> {
