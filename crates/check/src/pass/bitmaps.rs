@@ -6,11 +6,10 @@
 use std::sync::Arc;
 
 use extant_ondisk::bitmap;
-use extant_ondisk::group_desc::{GroupFlags, Piece};
+use extant_ondisk::group_desc::{BitmapDamage, GroupFlags, Piece};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
 use crate::context::{Check, InodeState, Kind};
-use crate::damage;
 use crate::error::Result;
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
@@ -164,7 +163,7 @@ fn block_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut O
     });
     let place = Place::Group(group);
     if let Some(bytes) = bytes {
-        let mut note = |one| out.sink.push(damage::bitmap(one, Piece::BlockBitmap, group));
+        let mut note = |one| out.sink.push(finding(one, Piece::BlockBitmap, group));
         desc.block_bitmap_damage(bytes, group, geo, &mut note);
     }
     if u64::from(desc.free_clusters) != free {
@@ -203,7 +202,7 @@ fn inode_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut O
         bad(out, problem, Place::Inode(InodeNr(first + bit)), count, 0u64);
     });
     if let Some(bytes) = bytes {
-        desc.inode_bitmap_damage(bytes, geo, &mut |one| out.sink.push(damage::bitmap(one, Piece::InodeBitmap, group)));
+        desc.inode_bitmap_damage(bytes, geo, &mut |one| out.sink.push(finding(one, Piece::InodeBitmap, group)));
     }
     if u64::from(desc.free_inodes) != free {
         bad(out, Problem::FreeInodeCountGroup, place, desc.free_inodes, free);
@@ -234,4 +233,16 @@ fn word(bitmap: &[u8], bit: u32) -> u64 {
     let length = rest.len().min(8);
     bytes[..length].copy_from_slice(&rest[..length]);
     u64::from_le_bytes(bytes)
+}
+
+/// Damage of a bitmap as a finding.
+fn finding(damage: BitmapDamage, piece: Piece, group: GroupNr) -> Finding {
+    let is_blocks = piece == Piece::BlockBitmap;
+    let (problem, found, expected) = match damage {
+        BitmapDamage::Checksum { found, expected } if is_blocks => (Problem::BlockBitmapCsumInvalid, found, expected),
+        BitmapDamage::Checksum { found, expected } => (Problem::InodeBitmapCsumInvalid, found, expected),
+        BitmapDamage::Padding { bit, bits } if is_blocks => (Problem::BlockBmapPadding, bit, bits),
+        BitmapDamage::Padding { bit, bits } => (Problem::InodeBmapPadding, bit, bits),
+    };
+    Finding::new(problem, Place::Group(group), found, expected)
 }

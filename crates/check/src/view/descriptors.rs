@@ -4,11 +4,10 @@
 //! None.
 
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::group_desc::{DescDamage, GroupDesc, Piece};
+use extant_ondisk::group_desc::{Counted, DescDamage, GroupDesc, Piece};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr};
 
-use crate::damage;
 use crate::error::Result;
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
@@ -72,7 +71,7 @@ fn one(
     let mut astray = Vec::new();
     desc.damage(bytes, group, geometry, &mut |one| {
         astray.extend(piece_outside(one));
-        sink.extend(damage::descriptor(one, group));
+        sink.extend(finding(one, group));
     });
     desc.itable_unused = desc.itable_unused.min(geometry.inodes_per_group);
     if !astray.is_empty() {
@@ -114,4 +113,27 @@ fn backup(
         desc.damage(&bytes, group, geometry, &mut |one| fits &= piece_outside(one).is_none());
         fits.then_some(desc)
     })
+}
+
+/// Damage of a descriptor as a finding. `None`: another pass sees the same, and more of it.
+fn finding(damage: DescDamage, group: GroupNr) -> Option<Finding> {
+    use DescDamage as D;
+    let at = |problem, found: u64, expected: u64| Some(Finding::new(problem, Place::Group(group), found, expected));
+    match damage {
+        D::Checksum { found, expected } => at(Problem::GdtCsum, found.into(), expected.into()),
+        D::Outside { piece, start, first, .. } => match piece {
+            Piece::BlockBitmap => at(Problem::BbNotGroup, start, first),
+            Piece::InodeBitmap => at(Problem::IbNotGroup, start, first),
+            Piece::InodeTable => at(Problem::ItableNotGroup, start, first),
+        },
+        // The metadata of all groups is claimed, and those two are conflicts among others.
+        D::Shared { .. } | D::OnFixed { .. } => None,
+        D::Count { what: Counted::UnusedInodes, found, most } | D::UnusedAboveFree { unused: found, free: most } => {
+            at(Problem::GdtItableUnused, found.into(), most.into())
+        }
+        // The bitmaps tell how many there are.
+        D::Count { what: Counted::FreeBlocks | Counted::FreeInodes | Counted::Directories, .. } => None,
+        D::Uninit { flags, unused } => at(Problem::GdtUninit, u64::from(flags) | u64::from(unused), 0),
+        D::UninitLast => at(Problem::BbUninitLast, 0, 0),
+    }
 }

@@ -10,12 +10,11 @@ use std::sync::Arc;
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::InodeNr;
 use extant_ondisk::features::{Compat, Incompat};
-use extant_ondisk::jbd2::{JournalContext, JournalSuperBlock, SUPER_BLOCK_BYTES};
+use extant_ondisk::jbd2::{JournalContext, JournalSuperBlock, JournalSuperDamage, SUPER_BLOCK_BYTES};
 use extant_ondisk::superblock::SuperBlock;
 use extant_recovery::locate::{journal_blocks, journal_inode};
 use extant_recovery::{JournalFile, JournalState, OverlayDevice, Replay, journal_state};
 
-use crate::damage;
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::{Note, Sink};
@@ -93,7 +92,7 @@ fn open(device: &Arc<dyn BlockDevice>, sb: &SuperBlock, ino: InodeNr, sink: &mut
     let mut is_sound = true;
     JournalSuperBlock::parse(&bytes, &context, &mut |one| {
         is_sound = false;
-        sink.push(damage::journal(one, ino));
+        sink.push(finding(one, ino));
     });
     if !is_sound {
         return None;
@@ -101,4 +100,27 @@ fn open(device: &Arc<dyn BlockDevice>, sb: &SuperBlock, ino: InodeNr, sink: &mut
     // What is wrong with the superblock is reported; what else there is, is in the map.
     let file = JournalFile::open(device.clone(), block_size, map);
     file.map_err(|_| sink.push(Finding::new(Problem::JournalBadInode, Place::Journal, ino.0, 0u64))).ok()
+}
+
+/// Damage of the superblock of the journal in this inode as a finding.
+fn finding(damage: JournalSuperDamage, ino: InodeNr) -> Finding {
+    use JournalSuperDamage as D;
+    let at = |problem, found: u32, expected: u32| Finding::new(problem, Place::Journal, found, expected);
+    let bad = |found, expected| at(Problem::JournalBadSuper, found, expected);
+    match damage {
+        D::Magic { .. } => at(Problem::JournalBadInode, ino.0, 0),
+        // A descriptor, a commit or a revoke block; later versions have other numbers.
+        D::Kind { found: found @ (1 | 2 | 5) } => bad(found, 4),
+        D::Kind { found } => at(Problem::JournalUnsuppVersion, found, 4),
+        D::Incompat { unknown } => at(Problem::JournalUnsuppIncompat, unknown, 0),
+        D::RoCompat { unknown } => at(Problem::JournalUnsuppRocompat, unknown, 0),
+        D::Length { found } => bad(found, 1024),
+        D::ChecksumsV2V3 | D::ChecksumsV1 => bad(0, 0),
+        D::ChecksumType { found } => bad(found.into(), 4),
+        D::Checksum { found, expected } | D::BlockSize { found, expected } => bad(found, expected),
+        D::Log { first, max_len } => bad(first, max_len),
+        D::Start { found, last, .. } => bad(found, last),
+        D::TooLong { found, most } => bad(found, most),
+        D::Users { found } => bad(found, 1),
+    }
 }

@@ -1,7 +1,7 @@
 //! What a check looks at: the superblock or a backup of it, the device with the journal replayed, the descriptors.
 //!
-//! Main type: [`View`]. [`View::open`] reports what is wrong with these; [`journal`] replays, [`descriptors`] reads the
-//! group descriptors, [`resize`] checks the resize inode.
+//! Main type: [`View`]. [`View::open`] reports what is wrong with these; [`super_block`] has the problems of the fields,
+//! [`journal`] replays, [`descriptors`] reads the group descriptors, [`resize`] checks the resize inode.
 //!
 //! # Locking
 //! None.
@@ -9,6 +9,7 @@
 mod descriptors;
 mod journal;
 mod resize;
+mod super_block;
 
 use std::sync::Arc;
 
@@ -21,7 +22,6 @@ use extant_ondisk::superblock::{
 };
 
 use crate::Options;
-use crate::damage;
 use crate::error::{Error, Result};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
@@ -80,7 +80,7 @@ impl Copy {
     }
 
     fn report(&self, sink: &mut Sink, which: fn(&SuperDamage) -> bool) {
-        sink.extend(self.damage.iter().filter(|one| which(one)).filter_map(|one| damage::super_block(*one)));
+        sink.extend(self.damage.iter().filter(|one| which(one)).filter_map(|one| super_block::finding(*one)));
     }
 }
 

@@ -1,22 +1,16 @@
-//! What `extant_ondisk` says is wrong with one structure, as findings.
-//!
-//! `extant_ondisk` owns the rules of a structure by itself, and this crate owns what structures say about each other.
-//! Here each value of its damage enums becomes the problem with e2fsck's number, one `match` without a wildcard for each
-//! enum, so that a new rule there asks for an answer here. `None`: another pass sees the same, and more of it.
+//! What `extant_ondisk` says is wrong with a superblock, as findings.
 //!
 //! # Locking
 //! None.
 
-use extant_ondisk::group_desc::{BitmapDamage, Counted, DescDamage, Piece};
-use extant_ondisk::jbd2::JournalSuperDamage;
+use extant_ondisk::InodeNr;
 use extant_ondisk::superblock::{MAGIC, SpecialInode, SuperDamage};
-use extant_ondisk::{GroupNr, InodeNr};
 
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 
-/// Of a superblock.
-pub fn super_block(damage: SuperDamage) -> Option<Finding> {
+/// As a finding. `None`: another pass sees the same, and more of it.
+pub fn finding(damage: SuperDamage) -> Option<Finding> {
     use SuperDamage as D;
     let at = |problem, found: u64, expected: u64| Some(Finding::new(problem, Place::Volume, found, expected));
     let misc = |found: u64, expected: u64| at(Problem::MiscCorruptSuper, found, expected);
@@ -88,62 +82,4 @@ pub fn super_block(damage: SuperDamage) -> Option<Finding> {
         D::FutureMount { found, now } => at(Problem::FutureSbLastMount, found as u64, now.max(0) as u64),
         D::FutureWrite { found, now } => at(Problem::FutureSbLastWrite, found as u64, now.max(0) as u64),
     }
-}
-
-/// Of the superblock of the journal in this inode.
-pub fn journal(damage: JournalSuperDamage, ino: InodeNr) -> Finding {
-    use JournalSuperDamage as D;
-    let at = |problem, found: u32, expected: u32| Finding::new(problem, Place::Journal, found, expected);
-    let bad = |found, expected| at(Problem::JournalBadSuper, found, expected);
-    match damage {
-        D::Magic { .. } => at(Problem::JournalBadInode, ino.0, 0),
-        // A descriptor, a commit or a revoke block; later versions have other numbers.
-        D::Kind { found: found @ (1 | 2 | 5) } => bad(found, 4),
-        D::Kind { found } => at(Problem::JournalUnsuppVersion, found, 4),
-        D::Incompat { unknown } => at(Problem::JournalUnsuppIncompat, unknown, 0),
-        D::RoCompat { unknown } => at(Problem::JournalUnsuppRocompat, unknown, 0),
-        D::Length { found } => bad(found, 1024),
-        D::ChecksumsV2V3 | D::ChecksumsV1 => bad(0, 0),
-        D::ChecksumType { found } => bad(found.into(), 4),
-        D::Checksum { found, expected } | D::BlockSize { found, expected } => bad(found, expected),
-        D::Log { first, max_len } => bad(first, max_len),
-        D::Start { found, last, .. } => bad(found, last),
-        D::TooLong { found, most } => bad(found, most),
-        D::Users { found } => bad(found, 1),
-    }
-}
-
-/// Of a group's descriptor.
-pub fn descriptor(damage: DescDamage, group: GroupNr) -> Option<Finding> {
-    use DescDamage as D;
-    let at = |problem, found: u64, expected: u64| Some(Finding::new(problem, Place::Group(group), found, expected));
-    match damage {
-        D::Checksum { found, expected } => at(Problem::GdtCsum, found.into(), expected.into()),
-        D::Outside { piece, start, first, .. } => match piece {
-            Piece::BlockBitmap => at(Problem::BbNotGroup, start, first),
-            Piece::InodeBitmap => at(Problem::IbNotGroup, start, first),
-            Piece::InodeTable => at(Problem::ItableNotGroup, start, first),
-        },
-        // The metadata of all groups is claimed, and those two are conflicts among others.
-        D::Shared { .. } | D::OnFixed { .. } => None,
-        D::Count { what: Counted::UnusedInodes, found, most } | D::UnusedAboveFree { unused: found, free: most } => {
-            at(Problem::GdtItableUnused, found.into(), most.into())
-        }
-        // The bitmaps tell how many there are.
-        D::Count { what: Counted::FreeBlocks | Counted::FreeInodes | Counted::Directories, .. } => None,
-        D::Uninit { flags, unused } => at(Problem::GdtUninit, u64::from(flags) | u64::from(unused), 0),
-        D::UninitLast => at(Problem::BbUninitLast, 0, 0),
-    }
-}
-
-/// Of a group's bitmap of blocks or inodes.
-pub fn bitmap(damage: BitmapDamage, piece: Piece, group: GroupNr) -> Finding {
-    let is_blocks = piece == Piece::BlockBitmap;
-    let (problem, found, expected) = match damage {
-        BitmapDamage::Checksum { found, expected } if is_blocks => (Problem::BlockBitmapCsumInvalid, found, expected),
-        BitmapDamage::Checksum { found, expected } => (Problem::InodeBitmapCsumInvalid, found, expected),
-        BitmapDamage::Padding { bit, bits } if is_blocks => (Problem::BlockBmapPadding, bit, bits),
-        BitmapDamage::Padding { bit, bits } => (Problem::InodeBmapPadding, bit, bits),
-    };
-    Finding::new(problem, Place::Group(group), found, expected)
 }
