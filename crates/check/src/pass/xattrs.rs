@@ -36,7 +36,7 @@ fn pad4(length: usize) -> usize {
 }
 
 /// Whether an inode's area has attributes.
-pub fn has_magic(area: &[u8]) -> bool {
+fn has_magic(area: &[u8]) -> bool {
     word(area, 0) == Some(MAGIC)
 }
 
@@ -87,10 +87,10 @@ fn overlap(mut parts: Vec<(usize, usize)>, end: usize) -> bool {
 }
 
 /// The area of attributes in an inode, if it has one.
-fn area<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
+pub fn area<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
     let bytes = inode.bytes;
     let extra = usize::from(u16::from_le_bytes([*bytes.get(128)?, *bytes.get(129)?]));
-    bytes.get(128 + extra..).filter(|area| has_magic(area))
+    bytes.get(128 + extra..).filter(|area| extra.is_multiple_of(4) && has_magic(area))
 }
 
 fn entries(area: &[u8]) -> impl Iterator<Item = Entry<'_>> {
