@@ -37,7 +37,8 @@ fn fields_that_only_e2fsprogs_refuse_are_damage_of_a_primary_that_is_used() {
 
 #[test]
 fn a_primary_that_a_mount_refuses_gives_way_to_a_backup() {
-    let changes: [(fn(&mut RawSuperBlock), Problem); 3] = [
+    type Change = fn(&mut RawSuperBlock);
+    let changes: [(Change, Problem); 3] = [
         (|sb| sb.s_first_ino.set(5), Problem::MiscCorruptSuper),
         (|sb| sb.s_rev_level.set(2), Problem::SbCorrupt),
         (|sb| sb.s_inodes_count.set(7), Problem::InodeCountWrong),

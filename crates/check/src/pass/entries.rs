@@ -88,7 +88,7 @@ fn has_tail(bytes: &[u8]) -> bool {
 /// Looks at a block of a directory. `root`: the root of its index, when that is known.
 pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root: Option<Root>, out: &mut DirOut) {
     let seed = check.geo.seed.for_inode(InodeNr(dir.ino), dir.generation);
-    let indexed = dir.flags & InodeFlags::INDEX.bits() != 0 && check.features.dir_index;
+    let indexed = dir.flags & InodeFlags::INDEX.bits() != 0 && check.geo.dir_index;
     let mut root = root;
     let mut index = false;
     if indexed && lblk == 0 {
@@ -332,7 +332,7 @@ fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Pla
     if state.has(InodeState::VALUE) {
         bad(Problem::EaInodeDirLink, ino.into(), 0);
     }
-    let folded = flags.contains(InodeFlags::CASEFOLD) && check.features.casefold;
+    let folded = flags.contains(InodeFlags::CASEFOLD) && check.geo.casefold;
     let strict = raw.s_encoding_flags.get() & STRICT_ENCODING != 0;
     if folded && strict && !encrypted && std::str::from_utf8(entry.name).is_err() {
         bad(Problem::BadEncodedName, ino.into(), 0);

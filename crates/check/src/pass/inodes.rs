@@ -481,7 +481,11 @@ fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<b
     }
     if quota {
         let named = [sb.s_usr_quota_inum.get(), sb.s_grp_quota_inum.get(), sb.s_prj_quota_inum.get()].contains(&ino);
-        return special(check.sb.ro_compat().contains(RoCompat::QUOTA) && named, Problem::QuotaBadMode, Problem::QuotaInodeNotClear);
+        return special(
+            check.sb.ro_compat().contains(RoCompat::QUOTA) && named,
+            Problem::QuotaBadMode,
+            Problem::QuotaInodeNotClear,
+        );
     }
     if ino == sb.s_orphan_file_inum.get() {
         let in_use = check.sb.compat().contains(Compat::ORPHAN_FILE);
@@ -609,8 +613,7 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
     let huge = geo.huge_file && flags.contains(InodeFlags::HUGE_FILE);
     let unit = if huge { 1 } else { block_size / 512 };
     let expected = (sums.clusters << geo.cluster_bits) * unit;
-    if !geo.hurd && !tally.outside_values && (expected != tally.blocks || (huge && tally.blocks >> 32 != 0))
-    {
+    if !geo.hurd && !tally.outside_values && (expected != tally.blocks || (huge && tally.blocks >> 32 != 0)) {
         walker.bad_inode(Problem::BadIBlocks, ino, tally.blocks, expected);
     }
 }

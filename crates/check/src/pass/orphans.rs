@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 
 use extant_block::BioFlags;
+use extant_ondisk::features::{Compat, RoCompat};
 use extant_ondisk::inode::InodeDesc;
 use extant_ondisk::orphan;
 use extant_ondisk::superblock::FsState;
@@ -43,7 +44,7 @@ fn file_blocks(check: &Check, desc: &InodeDesc, ino: u32) -> Option<Vec<BlockNr>
 
 fn file_inode(check: &Check) -> Option<(u32, InodeDesc)> {
     let ino = check.sb.raw().s_orphan_file_inum.get();
-    if !check.features.orphan_file || ino == 0 || ino > check.geo.inodes_count {
+    if !check.sb.compat().contains(Compat::ORPHAN_FILE) || ino == 0 || ino > check.geo.inodes_count {
         return None;
     }
     inode(check, ino).map(|desc| (ino, desc))
@@ -76,7 +77,7 @@ pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
         }
         (last, next) = (next, after);
     }
-    if !check.features.orphan_present {
+    if !check.sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
         return orphans;
     }
     let Some((ino, desc)) = file_inode(check) else { return orphans };
@@ -112,7 +113,7 @@ pub fn file(check: &Check, sink: &mut Sink) {
         return;
     };
     // With orphans to come, entries are what it is for; else it must be empty.
-    let pending = check.features.orphan_present
+    let pending = check.sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT)
         && (check.replayed || !check.sb.state().contains(FsState::VALID) || !check.orphans.is_empty());
     let seed = check.geo.metadata_csum.then(|| check.geo.seed.for_inode(InodeNr(ino), desc.generation));
     let mut named = 0;
@@ -146,7 +147,7 @@ pub fn file(check: &Check, sink: &mut Sink) {
             sink.push(Finding::new(Problem::OrphanBlockDirty, place, count, 0u64));
         }
     }
-    if check.features.orphan_present && named == 0 && !pending {
+    if check.sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) && named == 0 && !pending {
         sink.push(Finding::at(Problem::OrphanPresentCleanFile, Place::Volume));
     }
 }

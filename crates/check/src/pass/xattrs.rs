@@ -187,7 +187,7 @@ pub fn in_inode(walker: &mut Walker<'_>, ino: u32, area: &[u8]) {
 /// A value in an inode of its own.
 fn outside(walker: &mut Walker<'_>, ino: u32, entry: &Entry<'_>) {
     let check = walker.check;
-    if !check.features.ea_inode {
+    if !check.geo.ea_inode {
         walker.bad_inode(Problem::EaInodeFeature, ino, entry.value_ino, 0u64);
     }
     if entry.value_ino < check.geo.first_ino || entry.value_ino > check.geo.inodes_count {
