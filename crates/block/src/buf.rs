@@ -40,6 +40,14 @@ impl AlignedBuf {
         AlignedBuf { chunks, len }
     }
 
+    /// A buffer of `len` bytes that hold anything, in the same memory if that is enough: for a read, which fills it.
+    pub fn reused(self, len: usize) -> AlignedBuf {
+        match len.div_ceil(512) <= self.chunks.len() {
+            true => AlignedBuf { chunks: self.chunks, len },
+            false => AlignedBuf::zeroed(len),
+        }
+    }
+
     /// As asked for, in bytes; the memory behind may be longer.
     pub fn len(&self) -> usize {
         self.len
@@ -73,5 +81,23 @@ impl Clone for AlignedBuf {
 impl std::fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AlignedBuf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_used_again_keeps_its_memory_while_that_is_enough() {
+        let buffer = AlignedBuf::zeroed(4096);
+        let at = buffer.as_ptr();
+        let shorter = buffer.reused(1000);
+        assert_eq!((shorter.len(), shorter.as_ptr()), (1000, at));
+        let longer = shorter.reused(4096);
+        assert_eq!((longer.len(), longer.as_ptr()), (4096, at));
+        let more = longer.reused(4097);
+        assert_eq!(more.len(), 4097);
+        assert!(more.as_ptr().addr().is_multiple_of(512));
     }
 }

@@ -20,7 +20,7 @@ use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, RwLock};
 
-use crate::reclaim::{Next, Reclaim, ReclaimPolicy, Room};
+use crate::reclaim::{Next, Reclaim, ReclaimPolicy, Room, Why};
 
 static CLASS: LockClass = LockClass::new("shrinkers", 95);
 
@@ -30,6 +30,8 @@ const SMALL: u64 = 16;
 const LOW: u64 = 64;
 /// A caller that does the thread's work, or helps it, takes so many steps at most.
 const STEPS: u32 = 64;
+/// Where the thread has the locks of what a caller would free, the caller lets it go on so many times.
+const TURNS: u32 = 4;
 /// A step in the caller's thread frees about so much.
 const STEP_BYTES: u64 = 128 << 10;
 
@@ -170,7 +172,8 @@ impl Budget {
     /// Called with no cache lock held, wherever memory has been taken: sees to it that the budget is kept.
     ///
     /// Where a thread reclaims in the background, the caller wakes it below its watermark, and frees some frames only
-    /// above the limit. Where there is no thread, the caller does its work.
+    /// above the limit; while the thread has their locks, the caller waits for it, some milliseconds at most. Where
+    /// there is no thread, the caller does its work.
     ///
     /// Memory in use may be pinned: dirty data, inodes that somebody holds. A look for every operation would find the
     /// same again; so after a look that left more than the limit in use, the next one waits until a thirty-second of
@@ -207,21 +210,34 @@ impl Budget {
         fits()
     }
 
-    /// Waits until something dirty has become clean, at most so long.
-    pub fn wait_for_writes(&self, at_most: Duration) {
-        self.reclaim.wait_for_writes(at_most);
+    /// Whether memory is dirty, of whichever mount: some of it can go once it is written.
+    pub fn is_dirty(&self) -> bool {
+        self.reclaim.unwritten() > 0
+    }
+
+    /// Has about so many bytes of each mount written, and waits until something dirty has become clean, at most so
+    /// long.
+    pub fn wait_for_writes(&self, bytes: u64, at_most: Duration) {
+        self.reclaim.want_written(bytes);
+        self.reclaim.wait_for_frames(at_most);
     }
 
     /// Frees until there is room again, or nothing more comes.
     fn take(&self, direct: bool) {
+        let mut turns = 0;
         for _ in 0..STEPS {
             let room = self.room();
             let done = if direct { !self.over_limit() } else { room.free >= room.high };
             if done {
                 break;
             }
-            if !matches!(self.step(direct), Next::More) {
-                break;
+            match self.step(direct) {
+                Next::More => {}
+                Next::Wait { why: Why::InUse, at_most_ns } if direct && turns < TURNS && self.reclaim.has_thread() => {
+                    turns += 1;
+                    self.reclaim.wait_for_frames(Duration::from_nanos(at_most_ns));
+                }
+                _ => break,
             }
         }
         self.look_again_later();
@@ -288,7 +304,7 @@ impl Budget {
     fn wait(&self, at_most_ns: u64) {
         self.look_again_later();
         if self.over_limit() {
-            self.reclaim.wait_for_writes(Duration::from_nanos(at_most_ns));
+            self.reclaim.wait_for_frames(Duration::from_nanos(at_most_ns));
         } else {
             // The next caller that takes memory wakes the thread again.
             self.reclaim.rest();

@@ -4,7 +4,7 @@
 //! of one wave). [`runs`] merges sorted items over small gaps; [`wave`] reads and decodes. Holes are decoded as zeroes,
 //! without a read.
 //!
-//! Memory: at most [`IN_FLIGHT`] runs of at most [`RUN_BYTES`].
+//! Memory: at most [`IN_FLIGHT`] runs of at most [`RUN_BYTES`]; of a device that answers at once, [`BACKLOG`] a thread.
 //!
 //! # Locking
 //! `check wave`: which runs are on their way and which have arrived. No device is called under it; a completion takes
@@ -26,6 +26,9 @@ use crate::report::Sink;
 
 /// Requests in flight, the runs that wait to be decoded included.
 const IN_FLIGHT: usize = 32;
+/// Of runs that have arrived, so many a thread may wait; before more are asked for, some are decoded, while they are
+/// in the processor's cache.
+const BACKLOG: usize = 2;
 /// The most bytes of a run.
 pub const RUN_BYTES: u64 = 256 << 10;
 /// Bytes that are read for nothing rather than asking twice.
@@ -79,11 +82,17 @@ struct State {
     /// Submitted and not yet decoded.
     open: usize,
     arrived: VecDeque<Arrived>,
+    /// Buffers of decoded runs, which the next ones are read into.
+    spare: Vec<AlignedBuf>,
 }
 
 /// The requests of one wave.
 struct Wave {
     runs: Vec<Run>,
+    /// Bytes of the longest.
+    longest: usize,
+    /// How many may have arrived before some are decoded.
+    backlog: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -93,11 +102,13 @@ impl Wave {
     fn next(&self) -> Option<Work> {
         let mut state = self.state.lock();
         loop {
-            if state.open < IN_FLIGHT && state.next < self.runs.len() {
+            if state.open < IN_FLIGHT && state.arrived.len() < self.backlog && state.next < self.runs.len() {
                 let run = state.next;
                 state.next += 1;
                 state.open += 1;
-                return Some(Work::Submit(run));
+                let buffer = state.spare.pop();
+                drop(state);
+                return Some(Work::Submit(run, buffer.unwrap_or_else(|| AlignedBuf::zeroed(self.longest))));
             }
             if let Some(arrived) = state.arrived.pop_front() {
                 return Some(Work::Decode(arrived));
@@ -114,23 +125,26 @@ impl Wave {
         self.changed.notify_one();
     }
 
-    fn decoded(&self) {
-        self.state.lock().open -= 1;
+    fn decoded(&self, buffer: Option<AlignedBuf>) {
+        let mut state = self.state.lock();
+        state.open -= 1;
+        state.spare.extend(buffer);
+        drop(state);
         self.changed.notify_all();
     }
 }
 
 /// One run less is open, however its decoding ends: the other threads would wait for one that panicked.
-struct Decoded<'w>(&'w Wave);
+struct Decoded<'w>(&'w Wave, Option<AlignedBuf>);
 
 impl Drop for Decoded<'_> {
     fn drop(&mut self) {
-        self.0.decoded();
+        self.0.decoded(self.1.take());
     }
 }
 
 enum Work {
-    Submit(usize),
+    Submit(usize, AlignedBuf),
     Decode(Arrived),
 }
 
@@ -142,7 +156,9 @@ pub fn wave<O: Output>(
     decode: impl Fn(&Check, &Run, &[u8], &mut O) + Send + Sync + 'static,
 ) -> Result<Vec<O>> {
     let threads = check.threads.min(runs.len()).max(1);
-    let wave = Arc::new(Wave { runs, state: Mutex::new(&CLASS, State::default()), changed: Condvar::new() });
+    let longest = runs.iter().map(|run| run.blocks << check.geo.block_bits).max().unwrap_or(0) as usize;
+    let (state, changed) = (Mutex::new(&CLASS, State::default()), Condvar::new());
+    let wave = Arc::new(Wave { runs, longest, backlog: BACKLOG * threads, state, changed });
     let decode = Arc::new(decode);
     let mut handles = Vec::new();
     for _ in 1..threads {
@@ -162,11 +178,12 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
     let bits = check.geo.block_bits;
     while let Some(work) = wave.next() {
         match work {
-            Work::Submit(index) => {
+            Work::Submit(index, buffer) => {
                 let run = wave.runs[index];
                 let bytes = (run.blocks << bits) as usize;
-                let buffer = AlignedBuf::zeroed(bytes);
+                let mut buffer = buffer.reused(bytes);
                 if is_hole(check, &run) {
+                    buffer.fill(0);
                     wave.arrive(Arrived { run: index, data: Some(buffer) });
                     continue;
                 }
@@ -182,10 +199,10 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
                 check.device.submit(Bio::read(run.first << bits, buffer, BioFlags::META, Box::new(end_io)));
             }
             Work::Decode(arrived) => {
-                let _decoded = Decoded(wave);
+                let decoded = Decoded(wave, arrived.data);
                 let run = wave.runs[arrived.run];
-                match arrived.data {
-                    Some(data) => decode(check, &run, &data, &mut output),
+                match &decoded.1 {
+                    Some(data) => decode(check, &run, data, &mut output),
                     None => piecewise(check, &run, decode, &mut output),
                 }
             }

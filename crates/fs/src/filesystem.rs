@@ -433,6 +433,10 @@ impl FrameOwner for Filesystem {
     fn want_written(&self, bytes: u64) {
         self.flusher.demand(bytes);
     }
+
+    fn unwritten(&self) -> u64 {
+        self.flusher.dirty_bytes()
+    }
 }
 
 /// What the journal calls: held weakly, the journal belongs to the file system.

@@ -5,6 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
+use extant_base::clock::Clock;
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
 use extant_cache::{Budget, ReclaimPolicy};
@@ -107,7 +108,8 @@ fn mounts_that_share_a_budget_keep_to_it_and_leave_nothing_behind() {
     let budget = Budget::new(CACHE);
     let mount = |seed| {
         let dev = Arc::new(image(160, &["-t", "ext4"], &[]));
-        let options = MountOptions { budget: Some(budget.clone()), seed: Some(seed), ..MountOptions::default() };
+        let clock = Clock::virtual_at(1_700_000_000);
+        let options = MountOptions { budget: Some(budget.clone()), clock, seed: Some(seed), ..MountOptions::default() };
         Filesystem::mount(dev, options).expect("mounted")
     };
     let mounts = [mount(1), mount(2)];

@@ -37,6 +37,11 @@ pub trait FrameOwner: Send + Sync {
 
     /// Reclaim lacks clean frames: about so many bytes should be written soon. Must not block.
     fn want_written(&self, _bytes: u64) {}
+
+    /// Bytes that are not on the device yet: once they are, their frames can go.
+    fn unwritten(&self) -> u64 {
+        0
+    }
 }
 
 struct Inner {
@@ -79,7 +84,7 @@ pub struct Reclaim {
     owners: RwLock<Vec<(Class, Weak<dyn FrameOwner>)>>,
     /// Signalled when the thread gets work or is to end, and when dirty memory has become clean.
     wake: Condvar,
-    /// Read without the lock: there is a thread, it is awake, so many wait for writes.
+    /// Read without the lock: there is a thread, it is awake, so many wait for frames.
     threads: AtomicU32,
     awake: AtomicBool,
     waits: AtomicU32,
@@ -145,15 +150,31 @@ impl Reclaim {
             if direct { reclaimer.direct(cores, &mut chosen) } else { reclaimer.step(cores, &mut chosen) }
         };
         let (kept, freed) = self.have_freed(&chosen.free);
+        if freed > 0 {
+            self.wake_waiters();
+        }
         // All that was chosen is in use, or its locks are taken: the next will be, too.
         let in_vain = kept > 0 && freed == 0 && next == Next::More;
         let next = if in_vain { Next::Wait { why: Why::InUse, at_most_ns: IN_USE_NS } } else { next };
         let wanted = chosen.write + if let Next::Drive { bytes } = next { bytes } else { 0 };
         if wanted > 0 {
-            let owners: Vec<_> = self.owners.read().iter().filter_map(|(_, owner)| owner.upgrade()).collect();
-            owners.iter().for_each(|owner| owner.want_written(wanted));
+            self.want_written(wanted);
         }
         (next, freed)
+    }
+
+    fn all_owners(&self) -> Vec<Arc<dyn FrameOwner>> {
+        self.owners.read().iter().filter_map(|(_, owner)| owner.upgrade()).collect()
+    }
+
+    /// Asks every owner to have about so many bytes written soon.
+    pub(crate) fn want_written(&self, bytes: u64) {
+        self.all_owners().iter().for_each(|owner| owner.want_written(bytes));
+    }
+
+    /// What all owners together have not on the device yet.
+    pub(crate) fn unwritten(&self) -> u64 {
+        self.all_owners().iter().map(|owner| owner.unwritten()).sum()
     }
 
     /// Has chosen frames freed by their owners; how many the owners kept, and the bytes of those that they freed.
@@ -213,6 +234,10 @@ impl Reclaim {
 
     /// Something has been written, and is clean now.
     pub fn written(&self) {
+        self.wake_waiters();
+    }
+
+    fn wake_waiters(&self) {
         if self.waits.load(Ordering::Acquire) > 0 {
             let _inner = self.inner.lock();
             self.wake.notify_all();
@@ -250,8 +275,8 @@ impl Reclaim {
         self.awake.store(false, Ordering::Release);
     }
 
-    /// Sleeps until something has been written, at most so long.
-    pub(crate) fn wait_for_writes(&self, at_most: Duration) {
+    /// Sleeps until something has been written or freed, at most so long.
+    pub(crate) fn wait_for_frames(&self, at_most: Duration) {
         let mut inner = self.inner.lock();
         self.waits.fetch_add(1, Ordering::AcqRel);
         self.wake.wait_for(&mut inner, at_most);

@@ -219,7 +219,7 @@ impl Filesystem {
         }
         let (done, dirtied) = self.write_data(inode, pos, data, flags)?;
         let rate = self.bulk.rate();
-        let for_memory = match dirtied >= LIGHT_BYTES && !self.budget.make_room(0) && self.flusher.dirty_bytes() > 0 {
+        let for_memory = match dirtied >= LIGHT_BYTES && !self.budget.make_room(0) && self.budget.is_dirty() {
             true => longest_pause_ns(dirtied, rate),
             false => 0,
         };
@@ -262,9 +262,9 @@ impl Filesystem {
         Ok((done, dirtied))
     }
 
-    /// Waits until there is memory for what a writer is about to dirty: what can go goes, and the flusher makes more of
-    /// it clean. The wait is bounded by the time that the device takes for as much. Light writers do not wait: they do
-    /// not fill memory. No lock or handle is held.
+    /// Waits until there is memory for what a writer is about to dirty: what can go goes, and the flushers of all
+    /// mounts that share it make more of it clean. The wait is bounded by the time that the device takes for as much.
+    /// Light writers do not wait: they do not fill memory. No lock or handle is held.
     fn await_memory(&self, bytes: u64) {
         const AT_MOST: u64 = 1 << 20;
         let bytes = bytes.min(AT_MOST);
@@ -273,10 +273,9 @@ impl Filesystem {
         }
         let now = || self.options.clock.now_ns();
         let until = now() + longest_pause_ns(bytes, self.bulk.rate());
-        while self.flusher.dirty_bytes() > 0 && !self.budget.make_room(bytes) {
+        while self.budget.is_dirty() && !self.budget.make_room(bytes) {
             let Some(left) = until.checked_sub(now()).filter(|left| *left > 0) else { break };
-            self.flusher.demand(bytes);
-            self.budget.wait_for_writes(Duration::from_nanos(left));
+            self.budget.wait_for_writes(bytes, Duration::from_nanos(left));
         }
     }
 
