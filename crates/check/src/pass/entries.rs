@@ -310,8 +310,14 @@ fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Pla
         if entry.file_type != 0 {
             bad(Problem::ClearFiletype, entry.file_type.into(), 0);
         }
-    } else if !state.has(InodeState::BAD) && state.kind() != Kind::Unknown && entry.file_type != state.kind() as u8 {
-        bad(Problem::BadFiletype, entry.file_type.into(), state.kind() as u64);
+    } else {
+        // Nobody knows what an inode is whose fields contradict each other.
+        let known = !state.has(InodeState::BAD) && state.kind() != Kind::Unknown;
+        let kind = if known { state.kind() as u8 } else { 0 };
+        if entry.file_type != kind {
+            let problem = if entry.file_type == 0 { Problem::SetFiletype } else { Problem::BadFiletype };
+            bad(problem, entry.file_type.into(), kind.into());
+        }
     }
     let flags = InodeFlags::from_bits_retain(dir.flags);
     let encrypted = flags.contains(InodeFlags::ENCRYPT);

@@ -224,7 +224,7 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
         None if links == 0 && !orphan => Role::Free,
         None => Role::File,
     };
-    let contradicts_kind = walker.mode == Mode::Check && own_damage(walker, inode, role);
+    let mut is_bad = walker.mode == Mode::Check && own_damage(walker, inode, role);
     if role == Role::Free {
         return None;
     }
@@ -255,6 +255,7 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     }
     if inode.file_acl != 0 && !check.sb.compat().contains(Compat::EXT_ATTR) {
         walker.bad_inode(Problem::FileAclZero, ino, inode.file_acl, 0u64);
+        is_bad = true;
     }
     let attributes = xattrs::area(inode).is_some();
     if let Some(area) = xattrs::area(inode) {
@@ -264,7 +265,8 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
         flags |= InodeState::ENCRYPTED;
         encryption(walker, inode);
     }
-    if content(walker, inode) || contradicts_kind {
+    is_bad |= content(walker, inode);
+    if is_bad {
         flags |= InodeState::BAD;
     }
     if inode.is_dir() && inode.flags.contains(InodeFlags::INDEX) {
@@ -280,20 +282,20 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     Some(flags)
 }
 
-/// Reports what is wrong with the inode by itself. Whether its fields contradict its kind.
+/// Reports what is wrong with the inode by itself. Whether e2fsck trusts its kind no longer.
 fn own_damage(walker: &mut Walker<'_>, inode: &Inode<'_>, role: Role) -> bool {
     let (check, ino) = (walker.check, InodeNr(inode.ino));
     let Ok(desc) = InodeDesc::parse(inode.bytes, ino, &check.geo) else { return false };
-    let (mut contradicts_kind, mut has_old_time) = (false, false);
+    let (mut is_bad, mut has_old_time) = (false, false);
     desc.damage(inode.bytes, ino, &check.geo, &mut |damage| {
         let is_time = matches!(damage, InodeDamage::Timestamp { .. });
         // One of the four times says enough.
         if applies(&damage, role) && !(is_time && has_old_time) {
-            contradicts_kind |= report(walker, inode, damage);
+            is_bad |= report(walker, inode, damage);
         }
         has_old_time |= is_time;
     });
-    contradicts_kind
+    is_bad
 }
 
 /// Whether an inode of this role has to follow the rule.
@@ -309,7 +311,7 @@ fn applies(damage: &InodeDamage, role: Role) -> bool {
     }
 }
 
-/// Reports damage under its number. Whether the fields contradict the inode's kind.
+/// Reports damage under its number. Whether the inode's kind is not to be trusted.
 fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bool {
     use InodeDamage as D;
     let check = walker.check;
@@ -317,6 +319,11 @@ fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bo
     // An orphan's time of deletion is the next orphan.
     let orphan = check.orphans.contains(&inode.ino);
     let mut bad = |problem, found: u64, expected: u64| walker.bad_inode(problem, inode.ino, found, expected);
+    // With one of these fields, e2fsck asks whether it is an inode at all.
+    let mut unused = |problem, found: u64| {
+        bad(problem, found, 0);
+        true
+    };
     match damage {
         D::Checksum { found, expected } => bad(Problem::InodeOnlyCsumInvalid, found.into(), expected.into()),
         D::ExtraIsize { found, inode_size } => bad(Problem::ExtraIsize, found.into(), (inode_size - 128).into()),
@@ -332,14 +339,14 @@ fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bo
         D::RootMode { found } => bad(Problem::RootNoDir, found.into(), 0),
         // The size is compared with the map, and a target with its bytes.
         D::Size { .. } | D::DirSize { .. } | D::SymlinkSize { .. } => {}
-        D::FileAcl { found } => bad(Problem::FileAclBad, found.0, 0),
-        D::DirSizeHigh { found } => bad(Problem::DirSizeHighZero, found.into(), 0),
+        D::FileAcl { found } => return unused(Problem::FileAclBad, found.0),
+        D::DirSizeHigh { found } => return unused(Problem::DirSizeHighZero, found.into()),
+        D::BlocksHigh { found } => return unused(Problem::BlocksHiZero, found.into()),
+        D::FileAclHigh { found } => return unused(Problem::IFileAclHiZero, found.into()),
+        D::FragmentAddress { found } => return unused(Problem::FaddrZero, found.into()),
+        D::FragmentNumber { found } => return unused(Problem::FragZero, found.into()),
+        D::FragmentSize { found } => return unused(Problem::FsizeZero, found.into()),
         D::SpecialSize { found } => bad(Problem::SetNonzsize, found, 0),
-        D::BlocksHigh { found } => bad(Problem::BlocksHiZero, found.into(), 0),
-        D::FileAclHigh { found } => bad(Problem::IFileAclHiZero, found.into(), 0),
-        D::FragmentAddress { found } => bad(Problem::FaddrZero, found.into(), 0),
-        D::FragmentNumber { found } => bad(Problem::FragZero, found.into(), 0),
-        D::FragmentSize { found } => bad(Problem::FsizeZero, found.into(), 0),
         D::Timestamp { .. } => bad(Problem::EaTimeOutOfRange, 0, 0),
         D::ExtentsFeature { header } => {
             if header {
@@ -470,6 +477,11 @@ fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<b
         None
     };
     if ino == BAD_BLOCKS_INO {
+        let owned = raw.i_uid.get() != 0 || raw.i_gid.get() != 0 || raw.i_links_count.get() != 0;
+        let holds = inode.file_acl != 0 || inode.flags.contains(InodeFlags::INLINE_DATA);
+        if mode != 0 || owned || holds {
+            walker.bad_inode(Problem::InvalidBadInode, ino, mode, 0u64);
+        }
         return Some(true);
     }
     if ino == InodeNr::ROOT.0 {

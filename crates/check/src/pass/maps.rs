@@ -17,6 +17,7 @@ use extant_ondisk::{BlockNr, InodeNr, indirect};
 use super::inodes::{Inode, finish};
 use super::walk::{AttributeRef, DirRun, Mode, Node, Piece, Sums, Tally, Walker};
 use super::xattrs;
+use crate::context::Check;
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 
@@ -89,6 +90,19 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// One past the last logical block that may be mapped here: below the last index of a tree, the file's size says
+    /// it. Behind it there may be blocks that are not written, or a Merkle tree; and an orphan's size may be set
+    /// already.
+    fn end(&self, check: &Check, unwritten: bool) -> u64 {
+        let file_end = self.tally.size.div_ceil(check.geo.block_size.into());
+        let is_cut = self.form == Form::Extents
+            && self.node.is_some_and(|node| node.end == LOGICAL_END.into() && node.first < file_end)
+            && !unwritten
+            && self.tally.flags & InodeFlags::VERITY.bits() == 0
+            && !check.orphans.contains(&self.tally.ino);
+        if is_cut { file_end } else { u64::MAX }
+    }
+
     fn is_dir(&self) -> bool {
         FileType::from_mode(self.tally.mode) == Some(FileType::Directory)
     }
@@ -108,19 +122,13 @@ fn step(walker: &mut Walker<'_>, part: &mut Part<'_>, bytes: &[u8]) {
         valid: |block: BlockNr, blocks: u32| block.0 != 0 && geo.contains_range(block, blocks.into()),
     };
     let (node, form) = (part.node, part.form);
-    // Where the parent's range ends, if the node runs over it.
-    let mut limit = u64::MAX;
     let mut has_header = true;
     let mut found = |found| match found {
         Found::Child(one) => child(walker, part, one),
-        Found::Run(one) if u64::from(one.lblk.0) + u64::from(one.len) <= limit => run(walker, part, one),
-        Found::Run(_) => {}
+        Found::Run(one) => run(walker, part, one),
         Found::Damage(MapDamage::Indirect(damage)) => pointer(walker, part, damage),
         Found::Damage(MapDamage::Extent(damage)) => {
             let Some((problem, lblk, block, found, expected)) = extent(geo, part, bytes, damage) else { return };
-            if let ExtentDamage::BehindParent { limit: end, .. } = damage {
-                limit = end;
-            }
             // A header can be wrong in several ways.
             let is_header = matches!(problem, Problem::ExtentHeaderInvalid | Problem::MissingExtentHeader);
             if has_header || !is_header {
@@ -167,16 +175,7 @@ fn extent(
         D::BeforeParent { start, first } | D::BehindKey { start, first } => {
             return whole(Problem::ExtentIndexStartInvalid, first.into(), start.into());
         }
-        D::BehindParent { end, limit } => {
-            // Behind the file's end, blocks may lie that are not written, or a Merkle tree.
-            let is_verity = part.tally.flags & InodeFlags::VERITY.bits() != 0;
-            let last = view.and_then(|view| view.extent(view.len().checked_sub(1)?));
-            let is_behind_file = (end - 1).saturating_mul(geo.block_size.into()) >= part.tally.size;
-            if is_behind_file && last.is_some_and(|last| last.unwritten || is_verity) {
-                return None;
-            }
-            return whole(Problem::ExtentEndOutOfBounds, end, limit);
-        }
+        D::BehindParent { start, end, limit, .. } => (Problem::ExtentEndOutOfBounds, start.into(), 0, end, limit),
         D::BehindEnd { start, len, .. } => {
             let end = u64::from(start) + u64::from(len);
             (Problem::ExtentEndOutOfBounds, start.into(), 0, end, LOGICAL_END.into())
@@ -198,7 +197,10 @@ fn extent(
             (Problem::ExtentEndsBeyond, key(entry), block.0, block.0 + u64::from(len), geo.blocks_count)
         }
         D::UnwrittenDirectory { entry, .. } => (Problem::UninitDblock, key(entry), 0, 0, 0),
-        D::Cluster { start, block, .. } => (Problem::MisalignedCluster, start.into(), block.0, block.0, 0),
+        D::Cluster { entry, start, block } => {
+            let len = view.and_then(|view| view.extent(entry.into())).map_or(0, |extent| extent.len);
+            (Problem::MisalignedCluster, start.into(), block.0, len.into(), 0)
+        }
     })
 }
 
@@ -222,7 +224,7 @@ fn child(walker: &mut Walker<'_>, part: &mut Part<'_>, child: Child) {
     let is_resize = ino == InodeNr::RESIZE.0;
     part.tally.sums.clusters += 1;
     // What the resize inode maps is the file system's own, but for the one block that leads there.
-    if !is_resize || child.depth == 1 {
+    if !is_resize || child.depth == 1 || walker.mode == Mode::Owners {
         if !is_resize && walker.check.is_metadata(child.block) {
             walker.bad(Finding::new(Problem::CriticalMetadataCollision, place(ino, first, block), block, 0u64));
         }
@@ -245,11 +247,13 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
     let geo = &walker.check.geo;
     let (lblk, block, blocks) = (u64::from(run.lblk.0), run.pblk.0, u64::from(run.len));
     let (end, is_dir) = (lblk + blocks, part.is_dir());
+    let is_behind = end > part.end(walker.check, run.unwritten);
     let tally = &mut *part.tally;
     let is_pointers = part.form == Form::Indirect;
     let is_file = is_dir || FileType::from_mode(tally.mode) == Some(FileType::Regular);
     let dir_end = 1 << (DIR_BYTES_LOG2 - geo.block_bits);
     let problem = match () {
+        () if is_behind => Some(Problem::ExtentEndOutOfBounds),
         () if is_dir && !geo.large_dir && !tally.size_high && end > dir_end => Some(Problem::ToobigDir),
         () if is_pointers && !is_file && end > 1 && tally.ino != BAD_BLOCKS_INO => Some(Problem::ToobigSymlink),
         () => None,
@@ -268,6 +272,9 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
     if tally.ino == InodeNr::RESIZE.0 {
         // The blocks are the file system's own; what they are, the superblock's pass has checked.
         tally.sums.clusters += blocks;
+        if walker.mode == Mode::Owners {
+            walker.claim(tally.ino, lblk, block, blocks);
+        }
     } else if geo.cluster_bits > 0 {
         part.pieces.push(Piece { tally: part.index, lblk, block, blocks });
     } else {
@@ -291,7 +298,7 @@ pub fn count_pieces(walker: &mut Walker<'_>, tally: &mut Tally, pieces: &[Piece]
         });
         if torn {
             let there = place(tally.ino, piece.lblk, piece.block);
-            walker.bad(Finding::new(Problem::MisalignedCluster, there, piece.block, 0u64));
+            walker.bad(Finding::new(Problem::MisalignedCluster, there, piece.blocks, 0u64));
         }
         let shared = before.is_some_and(|(_, block)| block >> bits == piece.block >> bits);
         let first = if shared { ((piece.block >> bits) + 1) << bits } else { piece.block };

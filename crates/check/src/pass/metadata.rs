@@ -29,16 +29,21 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
     let mut mark = |first: u64, count: u64| {
         let end = first.saturating_add(count).min(geo.blocks_count);
         if first >= end || first < geo.first_data_block {
-            return None;
+            return Vec::new();
         }
         ranges.push((first, end));
-        let mut conflict = None;
+        // First block and number of each run that was set before.
+        let mut conflicts: Vec<(u64, u64)> = Vec::new();
         for block in first..end {
-            if bits.set(block) && conflict.is_none() {
-                conflict = Some(block);
+            if !bits.set(block) {
+                continue;
+            }
+            match conflicts.last_mut() {
+                Some((from, count)) if *from + *count == block => *count += 1,
+                _ => conflicts.push((block, 1)),
             }
         }
-        conflict
+        conflicts
     };
     for group in geo.groups() {
         for (first, count) in geo.base_metadata(group).ranges() {
@@ -55,15 +60,15 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
             if first == 0 {
                 continue;
             }
-            if let Some(block) = mark(first, count) {
-                sink.push(Finding::new(problem, place, block, 0u64));
+            for (block, count) in mark(first, count) {
+                sink.push(Finding::new(problem, place, block, count));
             }
         }
     }
     let mmp = check.sb.raw().s_mmp_block.get();
     if check.sb.incompat().contains(Incompat::MMP) {
         // A block outside the file system is the superblock's own damage.
-        if mark(mmp, 1).is_some() {
+        if !mark(mmp, 1).is_empty() {
             sink.push(Finding::new(Problem::MmpInvalidBlk, Place::Volume, mmp, 0u64));
         } else if mmp > geo.first_data_block && mmp < geo.blocks_count {
             multi_mount(check, mmp, sink);

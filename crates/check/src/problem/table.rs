@@ -148,7 +148,7 @@ problems! {
     0x010008 IbConflict "IB_CONFLICT" Damage Stop Relocate
         "the inode bitmap at block {found} lies on other metadata";
     0x010009 ItableConflict "ITABLE_CONFLICT" Damage Stop Relocate
-        "the inode table has block {found}, which is other metadata";
+        "{expected} blocks of the inode table from block {found} on are other metadata";
     0x01000c BadISize "BAD_I_SIZE" Damage Fix Fix
         "i_size is {found}, expected {expected}";
     0x01000d BadIBlocks "BAD_I_BLOCKS" Damage Fix Fix
@@ -227,6 +227,8 @@ problems! {
         "a quota file is no regular file (mode {found:o})";
     0x010063 QuotaInodeNotClear "QUOTA_INODE_NOT_CLEAR" Damage Fix Clear
         "the quota's inode is not in use, but has blocks or links";
+    0x010065 InvalidBadInode "INVALID_BAD_INODE" Damage Fix Clear
+        "the inode of the list of bad blocks is a file's";
     0x010066 ExtentLengthZero "EXTENT_LENGTH_ZERO" Damage Stop Clear
         "an extent has no blocks";
     0x010067 InodeIsGarbage "INODE_IS_GARBAGE" Damage Stop Clear
@@ -254,7 +256,7 @@ problems! {
     0x010073 UninitDblock "UNINIT_DBLOCK" Damage Fix Fix
         "a directory's extent is unwritten";
     0x010074 MisalignedCluster "MISALIGNED_CLUSTER" Damage Stop Nothing
-        "logical block {lblk} at block {found} does not lie in its cluster as it must";
+        "{found} blocks from logical block {lblk} on, at block {block}, do not lie in their clusters as they must";
     0x010075 InlineDataNoAttr "INLINE_DATA_NO_ATTR" Damage Stop Truncate
         "has the inline flag, but no attribute with inline data";
     0x010076 SpecialExtentsIdata "SPECIAL_EXTENTS_IDATA" Advice Fix Clear
@@ -364,6 +366,8 @@ problems! {
         "a named pipe with a map or an index";
     0x020026 BadSocket "BAD_SOCKET" Damage Stop Clear
         "a socket with a map or an index";
+    0x020027 SetFiletype "SET_FILETYPE" Advice Fix Fix
+        "an entry has no file type, its inode's is {expected}";
     0x020028 BadFiletype "BAD_FILETYPE" Damage Stop Fix
         "an entry's file type is {found}, its inode's {expected}";
     0x020029 ClearFiletype "CLEAR_FILETYPE" Damage Fix Clear
@@ -500,7 +504,7 @@ problems! {
         "there is an orphan file, but no journal";
     0x06000c OrphanBlockDirty "ORPHAN_BLOCK_DIRTY" Damage Fix Clear
         "the orphan file's block names {found} inodes";
-    0x06000d OrphanPresentCleanFile "ORPHAN_PRESENT_CLEAN_FILE" Advice Fix Clear
+    0x06000d OrphanPresentCleanFile "ORPHAN_PRESENT_CLEAN_FILE" Damage Fix Clear
         "orphan_present is set, but the orphan file is empty";
     0x06000e OrphanPresentNoFile "ORPHAN_PRESENT_NO_FILE" Damage Fix Clear
         "orphan_present is set, but there is no orphan file";

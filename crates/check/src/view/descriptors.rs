@@ -4,7 +4,7 @@
 //! None.
 
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::group_desc::{Counted, DescDamage, GroupDesc, Piece};
+use extant_ondisk::group_desc::{Counted, DescDamage, GroupDesc, GroupFlags, Piece};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr};
 
@@ -68,11 +68,16 @@ fn one(
     sink: &mut Sink,
 ) -> Option<GroupDesc> {
     let mut desc = GroupDesc::parse(bytes, group, geometry).ok()?;
-    let mut astray = Vec::new();
+    let (mut astray, mut is_doubtful) = (Vec::new(), false);
     desc.damage(bytes, group, geometry, &mut |one| {
         astray.extend(piece_outside(one));
+        is_doubtful |= matches!(one, DescDamage::Checksum { .. });
         sink.extend(finding(one, group));
     });
+    if is_doubtful {
+        // Whether its bitmap was ever written is then not known: it is read.
+        desc.flags.remove(GroupFlags::BLOCK_UNINIT);
+    }
     desc.itable_unused = desc.itable_unused.min(geometry.inodes_per_group);
     if !astray.is_empty() {
         let spare = backup(device, geometry, group, table_index, place);

@@ -123,8 +123,8 @@ impl View {
         let Some(mut sb) = copy.sb else { return Ok(None) };
         let whole = device.size_bytes() >> sb.block_bits;
         if whole < sb.blocks_count {
-            // What lies behind the device's end cannot be read; memory is taken for what can.
-            let groups = (whole.saturating_sub(sb.first_data_block) / u64::from(sb.blocks_per_group)) as u32;
+            // What lies behind the device's end cannot be read. Memory is taken for groups that begin before it.
+            let groups = whole.saturating_sub(sb.first_data_block).div_ceil(u64::from(sb.blocks_per_group)) as u32;
             if groups == 0 {
                 return Ok(None);
             }

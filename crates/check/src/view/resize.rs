@@ -56,6 +56,12 @@ fn maps_reserved(device: &dyn BlockDevice, sb: &SuperBlock, inode: &InodeDesc) -
         read.then_some(bytes)
     };
     let Some(pointers) = read(double) else { return false };
+    let mut used: Vec<u32> = (0..pointers.len() / 4).filter_map(|slot| indirect::pointer(&pointers, slot)).collect();
+    used.retain(|block| *block != 0);
+    used.sort_unstable();
+    if used.windows(2).any(|pair| pair[0] == pair[1]) {
+        return false;
+    }
     let per_block = geometry.block_size / 4;
     let mut block = geometry.first_data_block + 1 + u64::from(geometry.desc_blocks);
     if geometry.block_size == 1024 && geometry.first_data_block == 0 {

@@ -7,7 +7,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use extant_block::device::MemDevice;
+use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
+use super::edit::word;
 use super::problem::{Problem, Shown};
 use crate::oracle::run_command;
 
@@ -20,6 +23,8 @@ pub struct Answer {
     pub output: String,
     /// The numbers of the problems in its log.
     pub codes: BTreeSet<u32>,
+    /// The log.
+    pub log: String,
 }
 
 /// The program to ask.
@@ -43,13 +48,19 @@ pub fn version() -> u32 {
 /// # Panics
 /// If it cannot be started.
 pub fn e2fsck(image: &MemDevice, dir: &Path, flags: &str, log: bool) -> Answer {
+    image.save(&dir.join("image")).expect("saved");
+    run(dir, &[flags], log)
+}
+
+/// Runs e2fsck on the image that lies in `dir`.
+fn run(dir: &Path, flags: &[&str], log: bool) -> Answer {
     let (path, list) = (dir.join("image"), dir.join("log"));
     let _ = std::fs::remove_file(&list);
-    image.save(&path).expect("saved");
     let option = format!("problem_log={}", list.display());
     let program = program();
     // It hangs on some images.
-    let mut args = vec!["-k", "1", "10", &program, flags];
+    let mut args = vec!["-k", "1", "10", &program];
+    args.extend(flags);
     if log {
         args.extend(["-E", &option]);
     }
@@ -57,7 +68,42 @@ pub fn e2fsck(image: &MemDevice, dir: &Path, flags: &str, log: bool) -> Answer {
     let (code, output) = run_command(Path::new("timeout"), &args).unwrap_or_else(|e| panic!("{e}"));
     let text = String::from_utf8_lossy(&std::fs::read(&list).unwrap_or_default()).into_owned();
     let codes = text.split("<problem code=\"0x").skip(1).filter_map(|p| u32::from_str_radix(p.get(..6)?, 16).ok());
-    Answer { code, output, codes: codes.collect() }
+    let codes = codes.collect();
+    // 124 and 137: it was stopped.
+    Answer { code: code.filter(|code| *code < 124), output, codes, log: text }
+}
+
+/// What e2fsck finds in an image after its log has been replayed, on a copy in `dir`. The exit status is of a run
+/// without the problem log. The statuses of replay and check are taken together.
+///
+/// # Panics
+/// If it cannot be started.
+pub fn judged(image: &MemDevice, dir: &Path) -> Answer {
+    image.save(&dir.join("image")).expect("saved");
+    let mut replay = None;
+    if waits_for_replay(image) {
+        let log = run(dir, &["-y", "-E", "journal_only"], false);
+        replay = Some(log);
+    }
+    let code = run(dir, &["-fn"], false).code;
+    let mut answer = run(dir, &["-fn"], true);
+    answer.code = code;
+    if let Some(replay) = replay {
+        answer.output.insert_str(0, &replay.output);
+        // 1: it has replayed the log. With a backup's superblock it goes on and repairs.
+        let repaired = if replay.output.contains("Pass 1") { 4 } else { 0 };
+        answer.code = code.zip(replay.code).map(|(code, replay)| code | (replay & !1) | repaired);
+    }
+    answer
+}
+
+/// Whether the superblock says that a journal is to be replayed.
+fn waits_for_replay(image: &MemDevice) -> bool {
+    const HAS_JOURNAL: u32 = 4;
+    const NEEDS_RECOVERY: u32 = 4;
+    let mut sb = [0; SUPERBLOCK_SIZE];
+    let read = image.read_at(SUPERBLOCK_OFFSET, &mut sb, BioFlags::empty());
+    read.is_ok() && word(&sb, 0x5c) & HAS_JOURNAL != 0 && word(&sb, 0x60) & NEEDS_RECOVERY != 0
 }
 
 /// Which of `problems` e2fsck does not report, each in the way in which it reports it.

@@ -1,7 +1,8 @@
 //! Damaged images: one table of mutations, each with the problems that e2fsck finds after it, and random ones.
 //!
 //! Main types: [`Mutation`], [`table`] (all of them), [`Image`] (what they start from), [`Edit`] (how one changes an
-//! image), [`problem`] (e2fsck's names and numbers), [`fsck`] (e2fsck's answers). A checker, a fuzzer and a repair are
+//! image), [`problem`] (e2fsck's names and numbers), [`fsck`] (e2fsck's answers), [`mod@compare`] (which objects
+//! e2fsck names, and whether another checker does). A checker, a fuzzer and a repair are
 //! tested with the same table: [`Mutation::on`] makes the damaged image, [`Mutation::expected`] says what is wrong.
 //!
 //! What it does not do: tell what else a mutation breaks. A block that two files claim is also wrong in a count.
@@ -9,10 +10,12 @@
 //! # Locking
 //! None.
 
+pub mod compare;
 pub mod edit;
 pub mod fsck;
 pub mod image;
 mod mend;
+pub mod mixed;
 pub mod problem;
 pub mod random;
 mod table;

@@ -1,0 +1,291 @@
+//! Damaged images of ten kinds, beside e2fsck: damage wherever e2fsck finds some, none where it finds none, and the
+//! objects that it names.
+//!
+//! `EXTANT_SEED=KIND:SEED` looks at one image and prints both answers, KIND by its place in `mixed::KINDS`;
+//! `EXTANT_SAVE=FILE` also keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use extant_block::BlockDevice;
+use extant_block::device::MemDevice;
+use extant_check::{Finding, Options, Place, Problem, Report, Result, Severity, check};
+use extant_testkit::crash::state_files;
+use extant_testkit::damage::compare::{Named, Object, Tally, leave_out_echoes, named};
+use extant_testkit::damage::{Edit, fsck, mixed, problem};
+
+fn checked(device: &MemDevice) -> Result<Report> {
+    let device: Arc<dyn BlockDevice> = Arc::new(device.snapshot());
+    check(&device, &Options { threads: 2, now: 2_000_000_000, ..Options::default() })
+}
+
+/// The inode that the journal has.
+const JOURNAL: u32 = 8;
+/// Codes of inodes and of what comes after them begin here; below are the superblock, the journal and orphans.
+const PASS_1: u32 = 0x01_0000;
+
+/// What a finding names. `per_group`: inodes.
+fn objects(finding: &Finding, per_group: u32) -> Vec<Object> {
+    let (found, problem) = (finding.found, finding.problem);
+    match finding.place {
+        Place::Volume => Vec::new(),
+        Place::Journal if problem == Problem::JournalBadInode => vec![Object::inode(found as u32)],
+        Place::Journal => vec![Object::inode(JOURNAL)],
+        Place::Group(group) => {
+            let mut all = vec![Object::Group(group.0)];
+            if [Problem::BbConflict, Problem::IbConflict, Problem::ItableConflict].contains(&problem) {
+                all.push(Object::Blocks(found, found + finding.expected.max(1) - 1));
+            }
+            all
+        }
+        Place::Blocks(block) => {
+            let counted = [Problem::BlockUsed, Problem::BlockUnused].contains(&problem);
+            vec![Object::Blocks(block.0, block.0 + if counted { found.max(1) - 1 } else { 0 })]
+        }
+        Place::Inode(ino) => {
+            let counted = [Problem::InodeUsed, Problem::InodeUnused].contains(&problem);
+            vec![Object::Inodes(ino.0, ino.0 + if counted { found.max(1) as u32 - 1 } else { 0 })]
+        }
+        Place::Mapped { ino, lblk, block } => {
+            let counted = [Problem::DupBlock, Problem::MisalignedCluster].contains(&problem);
+            let count = if counted { found.max(1) } else { 1 };
+            let holes = if problem == Problem::DirectoryHole { found.max(1) } else { 1 };
+            vec![
+                Object::inode(ino.0),
+                Object::Blocks(block.0, block.0 + count - 1),
+                Object::DirBlocks(ino.0, lblk, lblk + holes - 1),
+            ]
+        }
+        Place::Attributes { ino, block } => vec![Object::inode(ino.0), Object::block(block.0)],
+        Place::Entry { dir, lblk, .. } => {
+            let mut all = vec![Object::inode(dir.0), Object::dir_block(dir.0, lblk.into())];
+            if [Problem::InorefBgInoUninit, Problem::InorefInUnused].contains(&problem) {
+                all.push(Object::Group((found as u32).saturating_sub(1) / per_group));
+            }
+            all
+        }
+    }
+}
+
+fn all_named(report: &Report, per_group: u32) -> Vec<Named> {
+    let of = |finding: &Finding| {
+        let code = finding.problem.code();
+        objects(finding, per_group).into_iter().map(move |object| Named { code, object }).collect::<Vec<_>>()
+    };
+    report.findings.iter().flat_map(of).collect()
+}
+
+/// Why an image is damaged here although e2fsck ends with 0. `docs/fsck.md` has a row for each.
+fn explained(report: &Report) -> Option<&'static str> {
+    let damage = report.findings.iter().map(|finding| finding.problem);
+    let damage: BTreeSet<Problem> = damage.filter(|problem| problem.severity() == Severity::Damage).collect();
+    let newer = |problem: &Problem| {
+        problem::PROBLEMS.iter().any(|known| known.code == problem.code() && known.since > fsck::version())
+    };
+    match () {
+        () if damage.iter().any(|problem| problem.code() < PASS_1) => {
+            Some("superblock, descriptors, journal, list of orphans")
+        }
+        () if damage.iter().any(newer) => Some("unknown to this e2fsck"),
+        () if damage.contains(&Problem::ExtentHeaderInvalid) => Some("extent node of another depth"),
+        () => None,
+    }
+}
+
+/// Whether e2fsck calls an image damaged only because it has orphans that wait: it does not look after them with `-n`.
+fn has_only_orphans(named: &BTreeSet<Named>) -> bool {
+    let waiting = problem::named("ORPHAN_BLOCK_DIRTY").code;
+    !named.is_empty() && named.iter().all(|one| one.code == waiting)
+}
+
+/// What a survey comes to.
+#[derive(Default)]
+struct Survey {
+    images: u64,
+    /// Images that e2fsck neither checked nor refused: it was stopped, or crashed.
+    unanswered: u64,
+    damaged: u64,
+    /// What e2fsck named because of something else that it named.
+    echoes: u64,
+    /// Images that we call damaged and e2fsck does not: explained, by the reason; and not.
+    explained: BTreeMap<&'static str, u64>,
+    alarms: Vec<String>,
+    /// Those that e2fsck calls damaged and we do not.
+    misses: Vec<String>,
+    /// Those that it calls damaged because of orphans.
+    orphans: u64,
+    tally: Tally,
+}
+
+impl Survey {
+    fn merge(&mut self, other: Survey) {
+        self.images += other.images;
+        self.unanswered += other.unanswered;
+        self.damaged += other.damaged;
+        self.echoes += other.echoes;
+        for (why, count) in other.explained {
+            *self.explained.entry(why).or_default() += count;
+        }
+        self.alarms.extend(other.alarms);
+        self.misses.extend(other.misses);
+        self.orphans += other.orphans;
+        self.tally.merge(other.tally);
+    }
+
+    fn add(&mut self, kind: usize, seed: u64, dir: &Path) {
+        let (image, damage) = mixed::damaged(mixed::KINDS[kind], seed);
+        let what = format!("{kind}:{seed} ({:?}, {damage})", mixed::KINDS[kind]);
+        if let Some(file) = std::env::var_os("EXTANT_SAVE") {
+            image.save(file.as_ref()).expect("saved");
+        }
+        let before = image.snapshot();
+        let ours = checked(&image);
+        assert_eq!(image.first_difference(&before).expect("compared"), None, "{what} was changed");
+        let theirs = fsck::judged(&image, dir);
+        self.images += 1;
+        let mut names = named(&theirs.log);
+        self.echoes += leave_out_echoes(&mut names, theirs.output.contains("trying backup blocks"));
+        let per_group = Edit::new(mixed::KINDS[kind].made()).geometry().inodes_per_group;
+        let (found, damaged) = match &ours {
+            Ok(report) => (all_named(report, per_group), report.is_damaged() || !report.complete),
+            Err(_) => (Vec::new(), true),
+        };
+        if std::env::var_os("EXTANT_SEED").is_some() {
+            println!("{what}\n{:?}\n{}\n{}", theirs.code, theirs.output, theirs.log);
+            match &ours {
+                Ok(report) => report.findings.iter().for_each(|f| println!("{} {f}", f.problem.name())),
+                Err(e) => println!("{e}"),
+            }
+        }
+        match theirs.code {
+            None => self.unanswered += 1,
+            Some(0) if damaged => match &ours {
+                Err(e) => self.alarms.push(format!("{what}: {e}")),
+                Ok(report) => match explained(report) {
+                    Some(why) => *self.explained.entry(why).or_default() += 1,
+                    None => self.alarms.push(format!("{what}: {:?}", report.counts)),
+                },
+            },
+            Some(code) if code & 12 != 0 => {
+                self.damaged += 1;
+                if !damaged && has_only_orphans(&names) {
+                    self.orphans += 1;
+                } else if !damaged {
+                    self.misses.push(format!("{what}: {code}, {}", theirs.output));
+                }
+            }
+            Some(_) => {}
+        }
+        self.tally.add(&what, &names, &found);
+    }
+
+    /// The summary, as Markdown.
+    fn text(&self) -> String {
+        let (named, ours) = self.tally.objects;
+        let kinds: Vec<_> = mixed::KINDS.iter().map(|kind| format!("{kind:?}")).collect();
+        let mut text = format!(
+            "{} images of {} kinds ({}), checked beside e2fsck 1.47.{}.\n\n\
+             - Damaged by e2fsck's exit status (4, 8): {}; not damaged here: {}.\n\
+             - Damaged by e2fsck's exit status because of orphans that wait, not here: {}.\n\
+             - e2fsck did not come to an end: {}.\n\
+             - Damaged here alone, unexplained: {}.\n",
+            self.images,
+            kinds.len(),
+            kinds.join(", "),
+            fsck::version(),
+            self.damaged,
+            self.misses.len(),
+            self.orphans,
+            self.unanswered,
+            self.alarms.len(),
+        );
+        for (why, count) in &self.explained {
+            let _ = writeln!(text, "- Damaged here alone, {why}: {count}.");
+        }
+        let _ = writeln!(
+            text,
+            "- Objects that its log names: {named}, named here: {ours} ({:.2} %). Left out as consequences: {}.\n",
+            ours as f64 * 100.0 / named.max(1) as f64,
+            self.echoes
+        );
+        text + &self.tally.table()
+    }
+
+    /// Panics unless the answers agree as they must.
+    fn expect_agreement(&self) {
+        assert!(
+            self.misses.is_empty(),
+            "e2fsck alone finds damage in {}:\n{}",
+            self.misses.len(),
+            self.misses.join("\n")
+        );
+        assert!(self.alarms.is_empty(), "e2fsck finds nothing in {}:\n{}", self.alarms.len(), self.alarms.join("\n"));
+        assert!(self.damaged > self.images / 2 && self.unanswered <= self.images / 100, "{}", self.text());
+        let (named, ours) = self.tally.objects;
+        let missing = self.tally.counts.values().flat_map(|count| &count.missing).cloned().collect::<Vec<_>>();
+        assert!(ours * 100 >= named * 99, "{ours} of {named} objects:\n{}", missing.join("\n"));
+    }
+}
+
+/// Looks at so many images of each kind, on two threads.
+fn survey(seeds: std::ops::Range<u64>) -> Survey {
+    let mut all = Survey::default();
+    let next = AtomicU64::new(0);
+    let count = (seeds.end - seeds.start) * mixed::KINDS.len() as u64;
+    std::thread::scope(|scope| {
+        let work = || {
+            let mut survey = Survey::default();
+            let dir = state_files();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                if at >= count {
+                    return survey;
+                }
+                let kinds = mixed::KINDS.len() as u64;
+                survey.add((at % kinds) as usize, seeds.start + at / kinds, dir.path());
+            }
+        };
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        for thread in threads {
+            all.merge(thread.join().expect("no panic"));
+        }
+    });
+    all
+}
+
+fn number(name: &str, or: u64) -> u64 {
+    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(or)
+}
+
+#[test]
+fn damage_and_its_objects_are_found_as_e2fsck_finds_them() {
+    if let Ok(one) = std::env::var("EXTANT_SEED") {
+        let (kind, seed) = one.split_once(':').expect("KIND:SEED");
+        let mut survey = Survey::default();
+        survey.add(kind.parse().expect("a number"), seed.parse().expect("a number"), state_files().path());
+        survey.expect_agreement();
+        return;
+    }
+    survey(0..number("EXTANT_IMAGES", 30)).expect_agreement();
+}
+
+/// `EXTANT_IMAGES=N`: N images of each kind, from `EXTANT_FROM` on. `EXTANT_SUMMARY=FILE` keeps the summary.
+#[test]
+#[ignore = "a minute: make soak"]
+fn soak_damage_of_two_thousand_images_is_found_as_e2fsck_finds_it() {
+    let from = number("EXTANT_FROM", 0);
+    let survey = survey(from..from + number("EXTANT_IMAGES", 200));
+    println!("{}", survey.text());
+    for (code, count) in &survey.tally.counts {
+        let name = Problem::from_code(*code).map_or("?", Problem::name);
+        count.missing.iter().for_each(|one| println!("missing: {name} {one}"));
+    }
+    if let Some(file) = std::env::var_os("EXTANT_SUMMARY") {
+        let head = "<!-- Made by scripts/fsck-compared.sh; do not edit. -->\n# `extant fsck -n` beside e2fsck\n\n";
+        std::fs::write(file, format!("{head}{}", survey.text())).expect("written");
+    }
+    survey.expect_agreement();
+}

@@ -1,0 +1,127 @@
+//! Rules that a comparison with e2fsck has brought: what is reported, where, and how bad it is.
+
+use std::sync::Arc;
+
+use extant_block::BlockDevice;
+use extant_check::{Finding, Options, Place, Report, check};
+use extant_ondisk::{GroupNr, InodeNr};
+use extant_testkit::damage::edit::{set_half, set_word};
+use extant_testkit::damage::{Edit, Image};
+
+fn damaged(image: Image, change: impl FnOnce(&mut Edit)) -> Report {
+    let mut edit = Edit::new(image.made());
+    change(&mut edit);
+    let device: Arc<dyn BlockDevice> = Arc::new(edit.finish());
+    check(&device, &Options { threads: 2, now: 2_000_000_000, ..Options::default() }).expect("checked")
+}
+
+/// The findings of a problem, by e2fsck's name.
+fn of<'a>(report: &'a Report, name: &str) -> Vec<&'a Finding> {
+    report.findings.iter().filter(|finding| finding.problem.name() == name).collect()
+}
+
+#[test]
+fn an_extent_in_a_leaf_ends_with_its_file() {
+    let report = damaged(Image::Ext4, |edit| {
+        // The first extent of the leaf: `ee_len`.
+        edit.node("/depth1", 0, |node| set_half(node, 16, 5000));
+    });
+    assert_eq!(of(&report, "EXTENT_END_OUT_OF_BOUNDS").len(), 1, "{:?}", report.counts);
+    assert_eq!(of(&report, "DUP_BLOCK").len(), 0, "what it says is not believed: {:?}", report.counts);
+}
+
+#[test]
+fn the_resize_inode_is_an_owner_of_what_a_file_claims_as_well() {
+    let report = damaged(Image::Ext3, |edit| {
+        let reserved = edit.data(InodeNr::RESIZE.0)[0].1 as u32;
+        edit.inode("/file", |inode| set_word(&mut inode.i_block, 0, reserved));
+    });
+    let owners: Vec<_> = of(&report, "DUP_BLOCK").iter().filter_map(|finding| finding.place.ino()).collect();
+    assert!(owners.contains(&InodeNr::RESIZE), "{owners:?}");
+}
+
+#[test]
+fn a_block_twice_in_the_resize_inode_is_damage() {
+    let report = damaged(Image::Bigalloc, |edit| {
+        let double = edit.nodes(InodeNr::RESIZE.0)[0];
+        edit.block(double, |pointers| {
+            let free = pointers.chunks(4).position(|pointer| pointer == [0; 4]).expect("a free slot");
+            let used = pointers.chunks(4).position(|pointer| pointer != [0; 4]).expect("a used slot");
+            pointers.copy_within(used * 4..used * 4 + 4, free * 4);
+        });
+    });
+    assert_eq!(of(&report, "RESIZE_INODE_INVALID").len(), 1, "{:?}", report.counts);
+}
+
+#[test]
+fn an_inode_of_bad_blocks_that_is_a_file_is_damage() {
+    let report = damaged(Image::Ext2, |edit| edit.inode(1, |inode| inode.i_uid.set(1000)));
+    assert_eq!(of(&report, "INVALID_BAD_INODE").len(), 1, "{:?}", report.counts);
+    assert!(report.is_damaged());
+}
+
+#[test]
+fn an_entry_without_a_file_type_is_no_damage() {
+    let report = damaged(Image::Ext4, |edit| edit.entry("/file", |raw, _| raw.file_type = 0));
+    assert_eq!(of(&report, "SET_FILETYPE").len(), 1, "{:?}", report.counts);
+    assert!(!report.is_damaged(), "{:?}", report.counts);
+}
+
+#[test]
+fn no_entry_has_the_kind_of_an_inode_with_impossible_fields() {
+    let report = damaged(Image::Ext2, |edit| edit.inode("/dir/one", |inode| inode.i_obso_faddr.set(1)));
+    let dir = Edit::new(Image::Ext2.made()).ino("/dir");
+    let found: Vec<_> = of(&report, "BAD_FILETYPE").iter().filter_map(|finding| finding.place.ino()).collect();
+    assert_eq!(found, [InodeNr(dir)], "{:?}", report.counts);
+}
+
+#[test]
+fn tables_that_overlap_are_reported_as_a_run_of_blocks() {
+    let report = damaged(Image::Ext4, |edit| {
+        let first = edit.group_desc(0).bg_inode_table_lo.get();
+        edit.group_copies(1, |group| group.bg_inode_table_lo.set(first + 1));
+    });
+    let runs = of(&report, "ITABLE_CONFLICT");
+    let blocks = u64::from(Edit::new(Image::Ext4.made()).geometry().inode_table_blocks);
+    assert!(runs.iter().any(|run| run.place == Place::Group(GroupNr(1)) && run.expected >= blocks - 1), "{runs:?}");
+}
+
+#[test]
+fn an_unwritten_bitmap_is_read_where_its_group_has_a_wrong_checksum() {
+    let report = damaged(Image::Ext4Gdt, |edit| {
+        let unwritten = |group: &u32| edit.group_desc(*group).bg_flags.get() & 2 != 0;
+        let group = (0..edit.groups()).find(unwritten).expect("a group whose bitmap is unwritten");
+        edit.block_bitmap(group, |bits| bits[500] |= 1);
+        edit.leave_checksums();
+        edit.group(group, |desc| desc.bg_checksum.set(desc.bg_checksum.get() ^ 1));
+    });
+    assert_eq!(of(&report, "GDT_CSUM").len(), 1, "{:?}", report.counts);
+    assert!(!of(&report, "BLOCK_UNUSED").is_empty(), "{:?}", report.counts);
+}
+
+#[test]
+fn an_index_node_whose_empty_entry_has_a_file_type_is_damage() {
+    let report = damaged(Image::Ext4, |edit| {
+        let data = edit.data("/h2");
+        let node = |(_, block): &&(u64, u64)| {
+            let bytes = edit.read(block * edit.block_size() as u64, 12);
+            bytes[..8] == [0, 0, 0, 0, 0, 4, 0, 0]
+        };
+        let lblk = data.iter().find(node).expect("a node of the index").0;
+        edit.dir_block("/h2", lblk, |bytes| bytes[7] = 7);
+    });
+    assert_eq!(of(&report, "BAD_FILETYPE").len(), 1, "{:?}", report.counts);
+}
+
+#[test]
+fn a_run_across_clusters_is_reported_with_its_length() {
+    let report = damaged(Image::Bigalloc, |edit| {
+        edit.inode("/file", |inode| {
+            let block =
+                u32::from_le_bytes([inode.i_block[20], inode.i_block[21], inode.i_block[22], inode.i_block[23]]);
+            set_word(&mut inode.i_block, 20, block + 1);
+        });
+    });
+    let found: Vec<_> = of(&report, "MISALIGNED_CLUSTER").iter().map(|finding| finding.found).collect();
+    assert_eq!(found, [20]);
+}
