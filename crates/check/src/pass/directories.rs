@@ -95,7 +95,8 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
     }
     check.progress(2, 1, 2);
     wave(check, &dirs, &rest, roots.clone(), &mut all)?;
-    names::check(check, std::mem::take(&mut all.keys), first.iter().chain(&*rest), &mut all.sink)?;
+    let folded = dirs.iter().filter(|dir| entries::is_folded(check, dir.flags)).map(|dir| dir.ino).collect();
+    names::check(check, std::mem::take(&mut all.keys), folded, first.iter().chain(&*rest), &mut all.sink)?;
     let mut dirs = Arc::try_unwrap(dirs).unwrap_or_else(|shared| shared.to_vec());
     parents(&mut dirs, &mut all, sink);
     let large = htree::check(check, &dirs, &roots, &mut all.leaves, &mut all.links, &mut all.sink);

@@ -7,7 +7,6 @@
 //! None.
 
 use extant_ondisk::extent::{ExtentDamage, LOGICAL_END, NodeContext, NodeRef, ROOT_BYTES};
-use extant_ondisk::features::Compat;
 use extant_ondisk::indirect::IndirectDamage;
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::map::{self, Child, Form, Found, MapDamage, Run};
@@ -16,7 +15,7 @@ use extant_ondisk::{BlockNr, InodeNr, indirect};
 
 use super::inodes::{Inode, finish};
 use super::walk::{AttributeRef, DirRun, Mode, Node, Piece, Sums, Tally, Walker};
-use super::xattrs;
+use super::{quota, xattrs};
 use crate::context::Check;
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
@@ -29,7 +28,6 @@ const DIR_BYTES_LOG2: u32 = 31;
 /// Looks at an inode's map and its attribute block. `reserved`: it is an inode with a purpose.
 pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
     let check = walker.check;
-    let geo = &check.geo;
     let mut tally = Tally {
         ino: inode.ino,
         generation: inode.raw.i_generation.get(),
@@ -38,27 +36,33 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
         size: inode.size,
         blocks: inode.blocks(check),
         size_high: inode.raw.i_size_high.get() != 0,
-        outside_values: check.geo.ea_inode && xattrs::has_outside_values(inode),
+        owners: quota::owners(check, inode),
+        late: check.geo.ea_inode && xattrs::has_outside_values(inode),
+        attributes: 0,
+        values: 0,
+        unknown_values: false,
         sums: Sums::default(),
     };
-    let exists = inode.file_acl >= geo.first_data_block && inode.file_acl < geo.blocks_count;
-    if inode.file_acl != 0 && exists && check.sb.compat().contains(Compat::EXT_ATTR) {
-        walker.out.attributes.push(AttributeRef { block: inode.file_acl, ino: inode.ino });
+    if xattrs::has_block(check, inode) {
+        let (block, generation) = (inode.file_acl, inode.raw.i_generation.get());
+        let seeks_context = !reserved && xattrs::seeks_context(inode);
+        walker.out.attributes.push(AttributeRef { block, ino: inode.ino, generation, seeks_context });
         tally.sums.clusters += 1;
+        tally.attributes = block;
         // Whether values lie in inodes of their own, the block says, which is read later.
-        tally.outside_values |= check.geo.ea_inode;
+        tally.late |= check.geo.ea_inode;
     }
     let has_map = inode.has_map() || (inode.ino == BAD_BLOCKS_INO && reserved);
     let before = walker.out.descents;
     let mut pieces = Vec::new();
     if has_map {
-        let is_extents = geo.extents && inode.flags.contains(InodeFlags::EXTENTS);
+        let is_extents = check.geo.extents && inode.flags.contains(InodeFlags::EXTENTS);
         let form = if is_extents { Form::Extents } else { Form::Indirect };
         let index = walker.out.tallies.len() as u32;
         let mut part = Part { tally: &mut tally, index, form, node: None, pieces: &mut pieces };
         step(walker, &mut part, &inode.raw.i_block);
     }
-    if walker.out.descents == before {
+    if walker.out.descents == before && !tally.late {
         count_pieces(walker, &mut tally, &pieces);
         finish(walker, &tally);
     } else {

@@ -55,10 +55,12 @@ fn repeated(mut keys: Vec<u64>) -> Vec<u64> {
     twice
 }
 
-/// Reports the names that lie in two of the blocks of a directory. `pieces`: all blocks of directories.
+/// Reports the names that lie in two of the blocks of a directory. `pieces`: all blocks of directories. `folded`: the
+/// directories that find names in any case, sorted.
 pub fn check<'a>(
     check: &Arc<Check>,
     keys: Vec<u64>,
+    folded: Vec<u32>,
     pieces: impl Iterator<Item = &'a DirRun>,
     sink: &mut Sink,
 ) -> Result<()> {
@@ -78,12 +80,16 @@ pub fn check<'a>(
         for piece in &pieces[run.items.0..run.items.1] {
             for step in 0..piece.blocks {
                 let at = (piece.block - run.first + u64::from(step)) as usize * size;
-                entries::names(&data[at..at + size], |offset, ino, hash, name| {
-                    if twice.binary_search(&key(piece.ino, hash)).is_ok() {
-                        let (dir, lblk) = (piece.ino, piece.lblk + step);
-                        out.names.push(Name { dir, name: name.to_vec(), lblk, offset, ino });
-                    }
-                });
+                entries::names(
+                    &data[at..at + size],
+                    folded.binary_search(&piece.ino).is_ok(),
+                    |offset, ino, hash, name| {
+                        if twice.binary_search(&key(piece.ino, hash)).is_ok() {
+                            let (dir, lblk) = (piece.ino, piece.lblk + step);
+                            out.names.push(Name { dir, name: name.to_vec(), lblk, offset, ino });
+                        }
+                    },
+                );
             }
         }
     })?;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use extant_ondisk::{BlockNr, InodeNr};
 
-use super::{inodes, maps, peeks, xattrs};
+use super::{inodes, maps, peeks, quota, xattrs};
 use crate::context::{Check, inodes_read};
 use crate::error::Result;
 use crate::finding::{Finding, Place};
@@ -82,8 +82,15 @@ pub struct Tally {
     /// As stored: sectors, or blocks with the flag huge_file.
     pub blocks: u64,
     pub size_high: bool,
-    /// Values of attributes in inodes count, too, and are not known here.
-    pub outside_values: bool,
+    pub owners: quota::Owners,
+    /// Values of its attributes may lie in inodes, and those count, too: it is judged when they are known.
+    pub late: bool,
+    /// The attribute block; 0: none.
+    pub attributes: u64,
+    /// Inodes with values of its attributes.
+    pub values: u32,
+    /// One of them is not what an attribute says, so its part in the count of blocks is not known.
+    pub unknown_values: bool,
     pub sums: Sums,
 }
 
@@ -134,6 +141,9 @@ pub struct InlineDir {
 pub struct AttributeRef {
     pub block: u64,
     pub ino: u32,
+    pub generation: u32,
+    /// It is encrypted, and has no context in the inode.
+    pub seeks_context: bool,
 }
 
 /// An attribute whose value lies in an inode of its own.
@@ -141,7 +151,23 @@ pub struct AttributeRef {
 pub struct ValueRef {
     pub value: u32,
     pub ino: u32,
+    pub generation: u32,
+    /// The attribute block; 0: the attribute lies in the inode.
+    pub block: u64,
     pub size: u64,
+    /// The attribute's hash, and those of its name (of bytes without and with a sign), which the value's completes.
+    pub hash: u32,
+    pub name_hashes: [u32; 2],
+}
+
+/// What attributes with values in inodes add to what an inode, or each inode with an attribute block, uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Charge {
+    /// The attribute block, or 0 and the inode.
+    pub of: (u64, u32),
+    pub clusters: u64,
+    pub inodes: u32,
+    pub unknown: bool,
 }
 
 /// An inode that holds a value.
@@ -153,6 +179,11 @@ pub struct ValueInode {
     pub references: u64,
     /// One of Lustre's, which stores no count.
     pub uncounted: bool,
+    /// Of the value.
+    pub hash: u32,
+    /// One of Lustre's stores its owner's number and generation.
+    pub owner: u32,
+    pub generation: u32,
 }
 
 /// What a thread brings back.
@@ -174,6 +205,7 @@ pub struct Out {
     /// Encrypted inodes and what their policies hash to.
     pub policies: Vec<(u32, u32)>,
     pub peeks: Vec<peeks::Peek>,
+    pub usage: quota::Sums,
     pub owners: Sink,
     pub large_files: u64,
     /// How many blocks of maps were asked for.
@@ -192,6 +224,7 @@ pub struct Walked {
     pub dir_runs: Vec<DirRun>,
     pub dirs: Vec<Dir>,
     pub inline_dirs: Vec<InlineDir>,
+    pub usage: quota::Sums,
     pub large_files: u64,
 }
 
@@ -314,6 +347,8 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
             take(&mut all, out, false);
         }
     }
+    xattrs::blocks(check, mode, &mut all)?;
+    let charges = if mode == Mode::Check { xattrs::values(check, &mut all) } else { Vec::new() };
     let tallies = std::mem::take(&mut all.tallies);
     let mut pieces = std::mem::take(&mut all.pieces);
     pieces.sort_unstable();
@@ -322,19 +357,24 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
         let from = pieces.partition_point(|piece| (piece.tally as usize) < index);
         let to = pieces.partition_point(|piece| piece.tally as usize <= index);
         maps::count_pieces(&mut walker, &mut tally, &pieces[from..to]);
+        xattrs::charge(&mut tally, &charges);
         inodes::finish(&mut walker, &tally);
     }
-    xattrs::blocks(check, mode, &mut all)?;
     if mode == Mode::Check {
         peeks::check(check, &mut all)?;
-        xattrs::values(check, &mut all);
         all.policies.sort_unstable();
         check.learn_policies(std::mem::take(&mut all.policies));
         sink.merge(all.sink);
     } else {
         sink.merge(all.owners);
     }
-    Ok(Walked { dir_runs: all.dir_runs, dirs: all.dirs, inline_dirs: all.inline_dirs, large_files: all.large_files })
+    Ok(Walked {
+        dir_runs: all.dir_runs,
+        dirs: all.dirs,
+        inline_dirs: all.inline_dirs,
+        usage: all.usage,
+        large_files: all.large_files,
+    })
 }
 
 /// The inode tables, as far as they have been used.
@@ -372,6 +412,7 @@ fn take(all: &mut Out, out: Out, fresh: bool) {
     all.values.extend(out.values);
     all.policies.extend(out.policies);
     all.peeks.extend(out.peeks);
+    all.usage.merge(out.usage);
     all.large_files += out.large_files;
 }
 
