@@ -6,11 +6,12 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET, SuperBlock};
+use extant_testkit::damage::{self, Mutation};
 
 /// One per way to protect descriptors and inodes, and per way to map files.
 const KINDS: &[&str] = &[
@@ -25,34 +26,61 @@ const KINDS: &[&str] = &[
 /// The images, 8 MiB each, with a small tree inside.
 pub static IMAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| KINDS.iter().map(|kind| image(kind)).collect());
 
-/// The images in memory, and the sectors of each that hold something.
-static BASES: LazyLock<Vec<(MemDevice, Vec<u64>)>> = LazyLock::new(|| {
-    let base = |bytes: &Vec<u8>| {
-        let places = bytes.chunks(512).enumerate().filter(|(_, c)| c.iter().any(|b| *b != c[0]));
-        (MemDevice::from_bytes(bytes), places.map(|(i, _)| i as u64 * 512).collect())
-    };
-    IMAGES.iter().map(base).collect()
-});
+/// An image to change.
+struct Base {
+    device: MemDevice,
+    /// The sectors that hold something.
+    places: Vec<u64>,
+}
 
-/// Image `n`, counted round, with up to 64 changes of 1 to 4 bytes, which the input loses.
-pub fn damaged(n: u8, data: &mut &[u8]) -> MemDevice {
-    let (base, places) = &BASES[usize::from(n) % BASES.len()];
-    let device = base.snapshot();
-    for _ in 0..64 {
-        if data.len() < 4 {
-            break;
-        }
-        let change = take(data, 8);
-        let place = places[usize::from(u16::from_le_bytes([change[0], change[1]])) % places.len()];
+impl Base {
+    fn new(device: MemDevice) -> Base {
         let mut sector = [0; 512];
-        device.read_at(place, &mut sector, BioFlags::empty()).expect("memory");
-        let at = usize::from(change[2]) * 2;
-        let len = usize::from(change[3] % 4) + 1;
-        let end = (at + len).min(512);
-        sector[at..end].copy_from_slice(&change[4..][..end - at]);
-        device.write_at(place, &[&sector], BioFlags::empty()).expect("memory");
+        let mut holds = |place: &u64| {
+            device.read_at(*place, &mut sector, BioFlags::empty()).expect("memory");
+            sector.iter().any(|byte| *byte != sector[0])
+        };
+        let places = (0..device.size_bytes()).step_by(512).filter(&mut holds).collect();
+        Base { device, places }
     }
-    device
+
+    /// The image with up to 64 changes of 1 to 4 bytes, which the input loses.
+    fn changed(&self, data: &mut &[u8]) -> MemDevice {
+        let device = self.device.snapshot();
+        for _ in 0..64 {
+            if data.len() < 4 {
+                break;
+            }
+            let change = take(data, 8);
+            let place = self.places[usize::from(u16::from_le_bytes([change[0], change[1]])) % self.places.len()];
+            let mut sector = [0; 512];
+            device.read_at(place, &mut sector, BioFlags::empty()).expect("memory");
+            let at = usize::from(change[2]) * 2;
+            let len = usize::from(change[3] % 4) + 1;
+            let end = (at + len).min(512);
+            sector[at..end].copy_from_slice(&change[4..][..end - at]);
+            device.write_at(place, &[&sector], BioFlags::empty()).expect("memory");
+        }
+        device
+    }
+}
+
+static BASES: LazyLock<Vec<Base>> =
+    LazyLock::new(|| IMAGES.iter().map(|bytes| Base::new(MemDevice::from_bytes(bytes))).collect());
+
+/// Image `n`, counted round, with changes from the input.
+pub fn damaged(n: u8, data: &mut &[u8]) -> MemDevice {
+    BASES[usize::from(n) % BASES.len()].changed(data)
+}
+
+/// The mutations of the table, each on one of its images, which is made when it is first needed.
+static MUTATED: LazyLock<Vec<(Mutation, OnceLock<Base>)>> =
+    LazyLock::new(|| damage::table().map(|mutation| (*mutation, OnceLock::new())).collect());
+
+/// Image `n` of the table of mutations, counted round, with more changes from the input.
+pub fn mutated(n: u16, data: &mut &[u8]) -> MemDevice {
+    let (mutation, base) = &MUTATED[usize::from(n) % MUTATED.len()];
+    base.get_or_init(|| Base::new(mutation.on(mutation.images[0]))).changed(data)
 }
 
 fn tree(at: &Path) -> std::io::Result<()> {

@@ -11,7 +11,14 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: &[u8]| {
     let mut data = data;
     let flags = extant_fuzz::byte(&mut data);
-    let device: Arc<dyn BlockDevice> = Arc::new(extant_fuzz::damaged(flags, &mut data));
+    // A sound image, or one that a mutation of the table has damaged.
+    let device = if flags & 1 == 0 {
+        extant_fuzz::damaged(flags >> 1, &mut data)
+    } else {
+        let number = extant_fuzz::take(&mut data, 2);
+        extant_fuzz::mutated(u16::from_le_bytes([number[0], number[1]]), &mut data)
+    };
+    let device: Arc<dyn BlockDevice> = Arc::new(device);
     let before = device.stats();
     // Now and then by a backup, which may lie anywhere.
     let superblock = (flags >= 0xe0).then(|| extant_fuzz::byte(&mut data).into());

@@ -48,6 +48,11 @@ impl AlignedBuf {
         }
     }
 
+    /// Bytes of the memory behind.
+    pub fn capacity(&self) -> usize {
+        size_of_val(&*self.chunks)
+    }
+
     /// As asked for, in bytes; the memory behind may be longer.
     pub fn len(&self) -> usize {
         self.len
@@ -95,7 +100,7 @@ mod tests {
         let shorter = buffer.reused(1000);
         assert_eq!((shorter.len(), shorter.as_ptr()), (1000, at));
         let longer = shorter.reused(4096);
-        assert_eq!((longer.len(), longer.as_ptr()), (4096, at));
+        assert_eq!((longer.len(), longer.capacity(), longer.as_ptr()), (4096, 4096, at));
         let more = longer.reused(4097);
         assert_eq!(more.len(), 4097);
         assert!(more.as_ptr().addr().is_multiple_of(512));

@@ -1,12 +1,13 @@
 //! Which clusters belong to somebody: flat bitmaps that all threads set at once.
 //!
-//! Main types: [`Bits`] (a bitmap), [`Claims`] (what is claimed, and what more than once). A claim knows no owner; the
-//! owners of what was claimed twice are found by walking all maps a second time.
+//! Main types: [`Bits`] (a bitmap), [`Sparse`] (one with few bits set), [`Claims`] (what is claimed, and what more than
+//! once). A claim knows no owner; the owners of what was claimed twice are found by walking all maps a second time.
 //!
 //! # Locking
-//! None: the words are atomic, and what is set stays set.
+//! None: the words are atomic.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::FromZeros;
@@ -30,51 +31,11 @@ impl Bits {
         Ok(Bits { words: words(len.div_ceil(64))?, len })
     }
 
-    /// Whether the bit is set; bits beyond the end are not.
-    pub fn test(&self, bit: u64) -> bool {
-        self.words.get((bit / 64) as usize).is_some_and(|word| word.load(Ordering::Relaxed) >> (bit % 64) & 1 != 0)
-    }
-
     /// Sets a bit; whether it was set before.
     pub fn set(&self, bit: u64) -> bool {
         let Some(word) = self.words.get((bit / 64) as usize).filter(|_| bit < self.len) else { return false };
         let mask = 1 << (bit % 64);
         word.fetch_or(mask, Ordering::Relaxed) & mask != 0
-    }
-
-    /// The parts of the range word by word: index of the word, mask.
-    fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = (usize, u64)> + use<> {
-        let (mut at, end) = (range.start, range.end.min(self.len));
-        std::iter::from_fn(move || {
-            if at >= end {
-                return None;
-            }
-            let low = at % 64;
-            let count = (64 - low).min(end - at);
-            let mask = if count == 64 { !0 } else { ((1 << count) - 1) << low };
-            let word = (at / 64) as usize;
-            at += count;
-            Some((word, mask))
-        })
-    }
-
-    /// Whether any bit of the range is set.
-    pub fn any(&self, range: Range<u64>) -> bool {
-        self.pieces(range).any(|(word, mask)| self.words[word].load(Ordering::Relaxed) & mask != 0)
-    }
-
-    /// The first bit from `from` on that is set, or clear, whatever is asked for; `end` if there is none before it.
-    pub fn find(&self, from: u64, end: u64, set: bool) -> u64 {
-        let (mut at, end) = (from, end.min(self.len));
-        while at < end {
-            let word = self.words[(at / 64) as usize].load(Ordering::Relaxed);
-            let rest = if set { word } else { !word } >> (at % 64);
-            if rest != 0 {
-                return end.min(at + u64::from(rest.trailing_zeros()));
-            }
-            at = (at / 64 + 1) * 64;
-        }
-        end
     }
 
     /// Clears everything.
@@ -90,12 +51,85 @@ impl Bits {
     }
 }
 
+/// The parts of a range of bits word by word: index of the word, mask.
+fn pieces(range: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
+    let (mut at, end) = (range.start, range.end);
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let low = at % 64;
+        let count = (64 - low).min(end - at);
+        let mask = if count == 64 { !0 } else { ((1 << count) - 1) << low };
+        let word = (at / 64) as usize;
+        at += count;
+        Some((word, mask))
+    })
+}
+
+/// Words of a chunk of a sparse bitmap.
+const CHUNK: usize = 512;
+
+/// A bitmap that takes memory where bits are set.
+pub struct Sparse {
+    chunks: Vec<OnceLock<Box<[AtomicU64; CHUNK]>>>,
+    len: u64,
+}
+
+impl Sparse {
+    /// `len` clear bits. `Err`: how many bytes could not be had.
+    fn new(len: u64) -> Result<Sparse, u64> {
+        let count = len.div_ceil(64).div_ceil(CHUNK as u64) as usize;
+        let mut chunks = Vec::new();
+        chunks.try_reserve_exact(count).map_err(|_| (count * size_of::<OnceLock<Box<()>>>()) as u64)?;
+        chunks.resize_with(count, OnceLock::new);
+        Ok(Sparse { chunks, len })
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        let chunk = self.chunks.get(at / CHUNK).and_then(OnceLock::get);
+        chunk.map_or(0, |chunk| chunk[at % CHUNK].load(Ordering::Relaxed))
+    }
+
+    /// Sets bits of a word.
+    fn set(&self, at: usize, bits: u64) {
+        if let Some(chunk) = self.chunks.get(at / CHUNK) {
+            let chunk = chunk.get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]));
+            chunk[at % CHUNK].fetch_or(bits, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the bit is set; bits beyond the end are not.
+    pub fn test(&self, bit: u64) -> bool {
+        self.word((bit / 64) as usize) >> (bit % 64) & 1 != 0
+    }
+
+    /// Whether any bit of the range is set.
+    pub fn any(&self, range: Range<u64>) -> bool {
+        pieces(range.start..range.end.min(self.len)).any(|(at, mask)| self.word(at) & mask != 0)
+    }
+
+    /// The first bit from `from` on that is set, or clear, whatever is asked for; `end` if there is none before it.
+    pub fn find(&self, from: u64, end: u64, set: bool) -> u64 {
+        let (mut at, end) = (from, end.min(self.len));
+        while at < end {
+            let word = self.word((at / 64) as usize);
+            let rest = if set { word } else { !word } >> (at % 64);
+            if rest != 0 {
+                return end.min(at + u64::from(rest.trailing_zeros()));
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        end
+    }
+}
+
 /// Which clusters are claimed. Without `bigalloc` a cluster is a block.
 pub struct Claims {
     /// Claimed at least once.
     pub used: Bits,
     /// Claimed more than once.
-    pub double: Bits,
+    pub double: Sparse,
     /// Blocks of maps that have been descended, by block.
     pub descended: Bits,
     any_double: AtomicU64,
@@ -106,7 +140,7 @@ impl Claims {
     pub fn new(clusters: u64, blocks: u64) -> Result<Claims, u64> {
         Ok(Claims {
             used: Bits::new(clusters)?,
-            double: Bits::new(clusters)?,
+            double: Sparse::new(clusters)?,
             descended: Bits::new(blocks)?,
             any_double: AtomicU64::new(0),
         })
@@ -114,10 +148,10 @@ impl Claims {
 
     /// Claims clusters.
     pub fn claim(&self, clusters: Range<u64>) {
-        for (word, mask) in self.used.pieces(clusters) {
+        for (word, mask) in pieces(clusters.start..clusters.end.min(self.used.len)) {
             let before = self.used.words[word].fetch_or(mask, Ordering::Relaxed) & mask;
             if before != 0 {
-                self.double.words[word].fetch_or(before, Ordering::Relaxed);
+                self.double.set(word, before);
                 self.any_double.store(1, Ordering::Relaxed);
             }
         }
@@ -142,19 +176,27 @@ mod tests {
         assert!(claims.has_doubles());
         let double: Vec<u64> = (0..200).filter(|bit| claims.double.test(*bit)).collect();
         assert_eq!(double, [128, 129]);
-        assert!(claims.used.test(139) && !claims.used.test(140) && !claims.used.test(2));
+        assert_eq!(claims.used.word_at(128), (1 << 12) - 1);
         claims.claim(190..400);
-        assert!(claims.used.test(199) && !claims.used.test(200));
+        assert_eq!(claims.used.word_at(180), ((1 << 10) - 1) << 10, "nothing beyond the end");
     }
 
     #[test]
     fn ranges_are_tested_across_words() {
         let bits = Bits::new(300).expect("memory");
-        assert!(!bits.set(127) && bits.set(127));
-        assert!(bits.any(100..128) && !bits.any(0..127) && !bits.any(128..1000));
-        assert_eq!(bits.word_at(120) & 0xff, 0x80);
-        assert_eq!((bits.find(0, 300, true), bits.find(127, 300, false), bits.find(128, 300, true)), (127, 128, 300));
-        assert_eq!((bits.find(0, 100, true), bits.find(5, 1000, false), bits.find(128, 1000, true)), (100, 5, 300));
-        assert!(!bits.set(300) && !bits.test(300));
+        assert!(!bits.set(127) && bits.set(127) && !bits.set(300));
+        assert_eq!((bits.word_at(120) & 0xff, bits.word_at(300)), (0x80, 0));
+        // Across chunks, too.
+        for base in [0, CHUNK as u64 * 64 - 128] {
+            let len = base + 300;
+            let bits = Sparse::new(len).expect("memory");
+            assert!(!bits.any(0..len) && bits.find(0, len, true) == len && bits.find(base, len, false) == base);
+            bits.set((base / 64) as usize + 1, 1 << 63);
+            assert!(bits.any(base + 100..base + 128) && !bits.any(base..base + 127) && !bits.any(base + 128..2 * len));
+            let find = |from, to, set| bits.find(base + from, base + to, set) - base;
+            assert_eq!((find(0, 300, true), find(127, 300, false), find(128, 300, true)), (127, 128, 300));
+            assert_eq!((find(0, 100, true), find(5, 1000, false), find(128, 1000, true)), (100, 5, 300));
+            assert!(bits.test(base + 127) && !bits.test(base + 128) && !bits.test(u64::MAX));
+        }
     }
 }

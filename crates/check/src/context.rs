@@ -4,12 +4,13 @@
 //! bytes for each inode of a table that is read), [`Kind`].
 //!
 //! # Locking
-//! None: what changes is atomic.
+//! `check findings`: what the waves have found so far. What else changes is atomic.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use extant_base::sync::atomic::{AtomicU64, Ordering};
+use extant_base::sync::{LockClass, Mutex};
 use extant_block::BlockDevice;
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::inode::FileType;
@@ -18,8 +19,11 @@ use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::claims::{Claims, words};
 use crate::error::{Error, Result};
+use crate::report::Sink;
 use crate::view::View;
 use crate::{Options, Progress};
+
+static FINDINGS: LockClass = LockClass::new("check findings", 766);
 
 /// One check.
 pub struct Check {
@@ -40,6 +44,8 @@ pub struct Check {
     pub progress: Option<Progress>,
     /// Encrypted inodes and what their policies hash to, sorted; known after the walk.
     policies: OnceLock<Vec<(u32, u32)>>,
+    /// What the waves have found.
+    findings: Mutex<Sink>,
     reads: AtomicU64,
     read_bytes: AtomicU64,
 }
@@ -68,9 +74,22 @@ impl Check {
             threads: options.threads.clamp(1, 256),
             progress: options.progress.clone(),
             policies: OnceLock::new(),
+            findings: Mutex::new(&FINDINGS, Sink::default()),
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
         })
+    }
+
+    /// Takes the findings of a run.
+    pub fn take(&self, findings: &mut Sink) {
+        if !findings.is_empty() {
+            self.findings.lock().merge(std::mem::take(findings));
+        }
+    }
+
+    /// What the waves have found so far.
+    pub fn found(&self) -> Sink {
+        std::mem::take(&mut *self.findings.lock())
     }
 
     pub fn count_read(&self, bytes: u64) {

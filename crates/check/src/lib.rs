@@ -22,6 +22,7 @@ mod context;
 mod error;
 mod finding;
 mod pass;
+mod pile;
 mod problem;
 mod report;
 mod scan;

@@ -1,13 +1,13 @@
-//! Findings collected: by each thread on its own, then in one report.
+//! Findings collected: those of a run by the thread that decodes it, then all in one place.
 //!
 //! Main types: [`Sink`] (takes findings, keeps a bounded number of each problem), [`Report`] (what a check comes to).
 //! Of one problem the smallest [`KEPT_MAX`] findings are kept, whatever order they came in, and all are counted: the
 //! report does not depend on the number of threads.
 //!
 //! # Locking
-//! None: each thread has a sink of its own.
+//! None of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::finding::Finding;
 use crate::problem::{Problem, Severity};
@@ -17,15 +17,23 @@ pub const KEPT_MAX: usize = 10_000;
 
 #[derive(Default)]
 struct Kept {
-    findings: Vec<Finding>,
+    /// The smallest; the largest of them on top.
+    findings: BinaryHeap<Finding>,
     count: u64,
 }
 
 impl Kept {
-    /// Keeps the smallest.
-    fn cut(&mut self) {
-        self.findings.sort_unstable();
-        self.findings.truncate(KEPT_MAX);
+    fn keep(&mut self, finding: Finding) {
+        let (kept, room) = (self.findings.len(), self.findings.capacity());
+        if kept < KEPT_MAX {
+            if kept == room {
+                // Room that nothing can ever take is not asked for.
+                self.findings.reserve_exact(room.clamp(4, KEPT_MAX - kept));
+            }
+            self.findings.push(finding);
+        } else if let Some(mut largest) = self.findings.peek_mut().filter(|largest| finding < **largest) {
+            *largest = finding;
+        }
     }
 }
 
@@ -46,10 +54,7 @@ impl Sink {
     pub fn push(&mut self, finding: Finding) {
         let kept = self.kept.entry(finding.problem).or_default();
         kept.count += 1;
-        kept.findings.push(finding);
-        if kept.findings.len() >= 2 * KEPT_MAX {
-            kept.cut();
-        }
+        kept.keep(finding);
     }
 
     /// Takes what another sink has.
@@ -57,21 +62,31 @@ impl Sink {
         for (problem, theirs) in other.kept {
             let kept = self.kept.entry(problem).or_default();
             kept.count += theirs.count;
-            kept.findings.extend(theirs.findings);
-            if kept.findings.len() >= 2 * KEPT_MAX {
-                kept.cut();
-            }
+            theirs.findings.into_iter().for_each(|finding| kept.keep(finding));
         }
+    }
+
+    /// Changes the values of what is kept, by which no two findings are told apart.
+    pub fn amend(&mut self, change: impl Fn(&mut Finding)) {
+        for kept in self.kept.values_mut() {
+            let mut findings = std::mem::take(&mut kept.findings).into_vec();
+            findings.iter_mut().for_each(&change);
+            kept.findings = findings.into();
+        }
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
     }
 
     /// All findings in order, and how many there were of each problem.
     pub(crate) fn finish(self) -> (Vec<Finding>, BTreeMap<Problem, u64>) {
-        let mut findings = Vec::new();
+        let mut findings = Vec::with_capacity(self.kept.values().map(|kept| kept.findings.len()).sum());
         let mut counts = BTreeMap::new();
-        for (problem, mut kept) in self.kept {
-            kept.cut();
+        for (problem, kept) in self.kept {
             counts.insert(problem, kept.count);
-            findings.append(&mut kept.findings);
+            findings.append(&mut kept.findings.into_sorted_vec());
         }
         (findings, counts)
     }
@@ -177,6 +192,15 @@ mod tests {
 
     fn finding(ino: u32) -> Finding {
         Finding::at(Problem::BadIBlocks, Place::Inode(InodeNr(ino)))
+    }
+
+    #[test]
+    fn no_room_is_kept_for_more_findings_than_are_kept() {
+        let mut sink = Sink::default();
+        for ino in (0..3 * KEPT_MAX as u32).rev() {
+            sink.push(finding(ino));
+            assert!(sink.kept[&Problem::BadIBlocks].findings.capacity() <= KEPT_MAX);
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! of one wave). [`runs`] merges sorted items over small gaps; [`wave`] reads and decodes. Holes are decoded as zeroes,
 //! without a read.
 //!
-//! Memory: at most [`IN_FLIGHT`] runs of at most [`RUN_BYTES`]; of a device that answers at once, [`BACKLOG`] a thread.
+//! Memory: at most [`IN_FLIGHT`] runs, and no more than [`OPEN_BYTES`] and one of [`RUN_BYTES`]; of a device that
+//! answers at once, [`BACKLOG`] a thread.
 //!
 //! # Locking
 //! `check wave`: which runs are on their way and which have arrived. No device is called under it; a completion takes
@@ -26,11 +27,13 @@ use crate::report::Sink;
 
 /// Requests in flight, the runs that wait to be decoded included.
 const IN_FLIGHT: usize = 32;
-/// Of runs that have arrived, so many a thread may wait; before more are asked for, some are decoded, while they are
-/// in the processor's cache.
-const BACKLOG: usize = 2;
+/// While so many bytes are in flight, no more are asked for.
+const OPEN_BYTES: usize = 8 << 20;
+/// Of runs that have arrived, so many for each thread may wait; before more are asked for, some are decoded, while they
+/// are in the processor's cache.
+const BACKLOG: usize = 1;
 /// The most bytes of a run.
-pub const RUN_BYTES: u64 = 256 << 10;
+pub const RUN_BYTES: u64 = 1 << 20;
 /// Bytes that are read for nothing rather than asking twice.
 const GAP_BYTES: u64 = 16 << 10;
 
@@ -66,7 +69,7 @@ pub fn runs<T>(items: &[T], block_bits: u32, place: impl Fn(&T) -> (u64, u64)) -
 
 /// What a thread takes with it from run to run, and hands over at the end.
 pub trait Output: Default + Send + 'static {
-    /// Where its findings go.
+    /// Where the findings of a run go.
     fn sink(&mut self) -> &mut Sink;
 }
 
@@ -74,13 +77,16 @@ struct Arrived {
     run: usize,
     /// `None`: it could not be read.
     data: Option<AlignedBuf>,
+    /// Of its buffer.
+    capacity: usize,
 }
 
 #[derive(Default)]
 struct State {
     next: usize,
-    /// Submitted and not yet decoded.
+    /// Submitted and not yet decoded: runs, and the bytes of their buffers.
     open: usize,
+    open_bytes: usize,
     arrived: VecDeque<Arrived>,
     /// Buffers of decoded runs, which the next ones are read into.
     spare: Vec<AlignedBuf>,
@@ -89,8 +95,7 @@ struct State {
 /// The requests of one wave.
 struct Wave {
     runs: Vec<Run>,
-    /// Bytes of the longest.
-    longest: usize,
+    block_bits: u32,
     /// How many may have arrived before some are decoded.
     backlog: usize,
     state: Mutex<State>,
@@ -102,13 +107,15 @@ impl Wave {
     fn next(&self) -> Option<Work> {
         let mut state = self.state.lock();
         loop {
-            if state.open < IN_FLIGHT && state.arrived.len() < self.backlog && state.next < self.runs.len() {
-                let run = state.next;
+            let room = state.open < IN_FLIGHT && state.open_bytes < OPEN_BYTES && state.arrived.len() < self.backlog;
+            if room && let Some(run) = self.runs.get(state.next) {
+                let index = state.next;
+                let bytes = (run.blocks << self.block_bits) as usize;
+                let buffer = state.spare.pop().map_or_else(|| AlignedBuf::zeroed(bytes), |spare| spare.reused(bytes));
                 state.next += 1;
                 state.open += 1;
-                let buffer = state.spare.pop();
-                drop(state);
-                return Some(Work::Submit(run, buffer.unwrap_or_else(|| AlignedBuf::zeroed(self.longest))));
+                state.open_bytes += buffer.capacity();
+                return Some(Work::Submit(index, buffer));
             }
             if let Some(arrived) = state.arrived.pop_front() {
                 return Some(Work::Decode(arrived));
@@ -125,21 +132,29 @@ impl Wave {
         self.changed.notify_one();
     }
 
-    fn decoded(&self, buffer: Option<AlignedBuf>) {
+    /// `buffer`: what the run was read into, and its capacity, which is known even where the buffer is lost.
+    fn decoded(&self, buffer: Option<AlignedBuf>, capacity: usize) {
         let mut state = self.state.lock();
         state.open -= 1;
-        state.spare.extend(buffer);
+        state.open_bytes -= capacity;
+        if state.spare.len() < self.backlog {
+            state.spare.extend(buffer);
+        }
         drop(state);
         self.changed.notify_all();
     }
 }
 
 /// One run less is open, however its decoding ends: the other threads would wait for one that panicked.
-struct Decoded<'w>(&'w Wave, Option<AlignedBuf>);
+struct Decoded<'w> {
+    wave: &'w Wave,
+    data: Option<AlignedBuf>,
+    capacity: usize,
+}
 
 impl Drop for Decoded<'_> {
     fn drop(&mut self) {
-        self.0.decoded(self.1.take());
+        self.wave.decoded(self.data.take(), self.capacity);
     }
 }
 
@@ -149,16 +164,16 @@ enum Work {
 }
 
 /// Reads all runs and has `decode` look at each. The order is not fixed, so what the outputs hold must not depend on
-/// it; the outputs come back one per thread.
+/// it; the outputs come back one per thread, and what was found is with [`Check::found`].
 pub fn wave<O: Output>(
     check: &Arc<Check>,
     runs: Vec<Run>,
     decode: impl Fn(&Check, &Run, &[u8], &mut O) + Send + Sync + 'static,
 ) -> Result<Vec<O>> {
     let threads = check.threads.min(runs.len()).max(1);
-    let longest = runs.iter().map(|run| run.blocks << check.geo.block_bits).max().unwrap_or(0) as usize;
+    let block_bits = check.geo.block_bits;
     let (state, changed) = (Mutex::new(&CLASS, State::default()), Condvar::new());
-    let wave = Arc::new(Wave { runs, longest, backlog: BACKLOG * threads, state, changed });
+    let wave = Arc::new(Wave { runs, block_bits, backlog: BACKLOG * threads, state, changed });
     let decode = Arc::new(decode);
     let mut handles = Vec::new();
     for _ in 1..threads {
@@ -178,33 +193,33 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
     let bits = check.geo.block_bits;
     while let Some(work) = wave.next() {
         match work {
-            Work::Submit(index, buffer) => {
+            Work::Submit(index, mut buffer) => {
                 let run = wave.runs[index];
-                let bytes = (run.blocks << bits) as usize;
-                let mut buffer = buffer.reused(bytes);
+                let (bytes, capacity) = (buffer.len() as u64, buffer.capacity());
                 if is_hole(check, &run) {
                     buffer.fill(0);
-                    wave.arrive(Arrived { run: index, data: Some(buffer) });
+                    wave.arrive(Arrived { run: index, data: Some(buffer), capacity });
                     continue;
                 }
-                check.count_read(bytes as u64);
+                check.count_read(bytes);
                 let wave = wave.clone();
                 let end_io = move |done: Completion| {
                     let data = match (done.result, done.data) {
                         (Ok(()), BioData::Read(data)) => Some(data),
                         _ => None,
                     };
-                    wave.arrive(Arrived { run: index, data });
+                    wave.arrive(Arrived { run: index, data, capacity });
                 };
                 check.device.submit(Bio::read(run.first << bits, buffer, BioFlags::META, Box::new(end_io)));
             }
             Work::Decode(arrived) => {
-                let decoded = Decoded(wave, arrived.data);
+                let decoded = Decoded { wave, data: arrived.data, capacity: arrived.capacity };
                 let run = wave.runs[arrived.run];
-                match &decoded.1 {
+                match &decoded.data {
                     Some(data) => decode(check, &run, data, &mut output),
                     None => piecewise(check, &run, decode, &mut output),
                 }
+                check.take(output.sink());
             }
         }
     }

@@ -1,14 +1,17 @@
-//! What a check takes from the allocator at most, for many files and for many findings. One test, so that nobody else
-//! allocates.
+//! What a check takes from the allocator at most. One test at a time, so that nobody else allocates.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
+use extant_base::sync::{LockClass, Mutex};
 use extant_block::device::{FileDevice, MemDevice, OpenOptions};
 use extant_block::{BioFlags, BlockDevice};
-use extant_check::{Finding, Options, Report, check};
-use extant_testkit::damage::random;
+use extant_check::{Finding, KEPT_MAX, Options, Problem, Report, check};
+use extant_ondisk::bitmap;
+use extant_ondisk::inode::RawInode;
+use extant_testkit::damage::edit::{EXTENTS_FL, set_half, set_word};
+use extant_testkit::damage::{Edit, random};
 use extant_testkit::oracle::{MkfsOptions, make_image};
 use peak_alloc::PeakAlloc;
 
@@ -22,9 +25,17 @@ const BLOCK: u64 = 4096;
 /// Of an entry: eight bytes and a name of 28.
 const ENTRY: u64 = 36;
 
+static CLASS: LockClass = LockClass::new("memory test", 1);
+
+/// Whoever has this is alone with the allocator.
+static ALONE: Mutex<()> = Mutex::new(&CLASS, ());
+
 /// Checks the image; what came out, and the bytes that were allocated at the peak.
 fn checked(image: &Path, threads: usize) -> (Report, u64) {
-    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, OpenOptions::read_only()).expect("opened"));
+    checked_device(Arc::new(FileDevice::open(image, OpenOptions::read_only()).expect("opened")), threads)
+}
+
+fn checked_device(device: Arc<dyn BlockDevice>, threads: usize) -> (Report, u64) {
     let options = Options { threads, now: 2_000_000_000, ..Options::default() };
     ALLOCATOR.reset_peak_usage();
     let before = ALLOCATOR.current_usage();
@@ -40,6 +51,7 @@ fn bound(report: &Report) -> u64 {
 
 #[test]
 fn the_memory_of_a_check_is_bounded() {
+    let _alone = ALONE.lock();
     let dir = tempfile::tempdir().expect("directory");
     let tree = dir.path().join("tree");
     for directory in 0..DIRECTORIES {
@@ -80,5 +92,158 @@ fn the_memory_of_a_check_is_bounded() {
         let findings = 4 * report.findings.len() as u64 * size_of::<Finding>() as u64;
         let most = bound(&report) + findings;
         assert!(peak <= most, "{peak} bytes with {threads} threads and {found} findings, bound {most}");
+    }
+}
+
+#[test]
+fn what_is_known_of_blocks_is_two_bits_each() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().expect("directory");
+    let mut options = MkfsOptions::new("ext4", 1 << 40);
+    options.extra_args = ["-N", "131072"].map(str::to_owned).into();
+    let image = make_image(dir.path(), &options).expect("made");
+    let (report, peak) = checked(&image, 2);
+    assert!(report.complete && report.counts.is_empty(), "{:?}", report.counts);
+    assert_eq!(report.totals.blocks, 1 << 28);
+    let most = (16 << 20) + report.totals.blocks / 4;
+    assert!(peak <= most, "{peak} bytes, bound {most}");
+}
+
+/// A directory's inode: the block that it begins with, and how many there are.
+fn set_directory(inode: &mut RawInode, block: u64, blocks: u64) {
+    inode.i_mode.set(0o40755);
+    inode.i_links_count.set(2);
+    inode.i_size_lo.set(blocks as u32 * 1024);
+    inode.i_blocks_lo.set(blocks as u32 * 2);
+    inode.i_flags.set(EXTENTS_FL);
+    inode.i_block = [0; 60];
+    for (at, half) in [(0, 0xf30a), (2, 1), (4, 4), (16, blocks as u16)] {
+        set_half(&mut inode.i_block, at, half);
+    }
+    set_word(&mut inode.i_block, 20, block as u32);
+}
+
+fn set_entry(bytes: &mut [u8], at: usize, ino: u32, len: usize, name: &str) {
+    set_word(bytes, at, ino);
+    set_half(bytes, at + 4, len as u16);
+    (bytes[at + 6], bytes[at + 7]) = (name.len() as u8, 2);
+    bytes[at + 8..][..name.len()].copy_from_slice(name.as_bytes());
+}
+
+/// The free blocks of all groups, which have 8192 blocks each, but not of the last one.
+fn free_blocks(edit: &mut Edit) -> Vec<u64> {
+    let groups = edit.groups() - 1;
+    let free = |group: u32| -> Vec<u64> {
+        let first = 1 + u64::from(group) * 8192;
+        let free = |map: &mut [u8]| (0..8192).filter(|bit| !bitmap::test(map, *bit)).collect::<Vec<u32>>();
+        edit.block_bitmap(group, free).into_iter().map(|bit| first + u64::from(bit)).collect()
+    };
+    (0..groups).flat_map(free).collect()
+}
+
+/// A directory `/top` with so many directories of one block each.
+fn directories_of_a_block(count: u32) -> MemDevice {
+    let dir = tempfile::tempdir().expect("directory");
+    let tree = dir.path().join("tree");
+    std::fs::create_dir_all(tree.join("top")).expect("a directory");
+    let mut options = MkfsOptions::new("ext4", u64::from(count) * 1024 + (100 << 20));
+    let features = "^metadata_csum,^uninit_bg,^dir_index,^resize_inode";
+    let (inodes, tree) = ((count + 4096).to_string(), tree.to_str().expect("UTF-8"));
+    let args = ["-b", "1024", "-I", "128", "-N", &inodes, "-O", features, "-d", tree];
+    options.extra_args = args.map(str::to_owned).into();
+    let mut edit = Edit::new(&MemDevice::load(&make_image(dir.path(), &options).expect("made")).expect("loaded"));
+    let (top, first) = (edit.ino("/top"), edit.free_ino());
+    let list = count.div_ceil(64) as usize;
+    let mut blocks = free_blocks(&mut edit);
+    let at = blocks.windows(list).position(|run| run[list - 1] - run[0] == list as u64 - 1).expect("a run");
+    let list: Vec<u64> = blocks.drain(at..at + list).collect();
+    edit.inode(top, |inode| set_directory(inode, list[0], list.len() as u64));
+    for (part, block) in list.iter().enumerate() {
+        edit.block(*block, |bytes| {
+            for slot in 0..64 {
+                let child = part as u32 * 64 + slot;
+                let ino = if child < count { first + child } else { 0 };
+                set_entry(bytes, slot as usize * 16, ino, 16, &format!("{child:06}"));
+            }
+        });
+    }
+    for (ino, block) in (first..first + count).zip(blocks) {
+        edit.inode(ino, |inode| set_directory(inode, block, 1));
+        edit.block(block, |bytes| {
+            set_entry(bytes, 0, ino, 12, ".");
+            set_entry(bytes, 12, top, 1012, "..");
+        });
+    }
+    edit.finish()
+}
+
+#[test]
+fn what_is_known_of_directories_is_bounded_by_their_blocks() {
+    let _alone = ALONE.lock();
+    let directories = 150_000;
+    let device: Arc<dyn BlockDevice> = Arc::new(directories_of_a_block(directories));
+    for threads in [1, 2, 8] {
+        let (report, peak) = checked_device(device.clone(), threads);
+        assert!(report.totals.directories > directories.into(), "{:?}", report.counts);
+        // The first two stand where `.` and `..` belong.
+        assert_eq!(report.count(Problem::UnconnectedDir), 2, "{:?}", report.findings);
+        let most = (16 << 20) + report.totals.blocks / 4 + 8 * report.totals.inodes + 24 * u64::from(directories);
+        assert!(peak <= most, "{peak} bytes with {threads} threads, bound {most}");
+    }
+}
+
+/// Two directories of pointers, half a million in each, all of which say `pointer`, which is told a block for itself.
+fn directories_of_pointers(pointer: fn(u64) -> u32) -> MemDevice {
+    let dir = tempfile::tempdir().expect("directory");
+    let tree = dir.path().join("tree");
+    for name in ["a", "b"] {
+        std::fs::create_dir_all(tree.join(name)).expect("a directory");
+    }
+    let mut options = MkfsOptions::new("ext2", 32 << 20);
+    options.extra_args = ["-b", "4096", "-d", tree.to_str().expect("UTF-8")].map(str::to_owned).into();
+    let image = MemDevice::load(&make_image(dir.path(), &options).expect("made")).expect("loaded");
+    let mut edit = Edit::new(&image);
+    let blocks = edit.free_blocks(2 * 513 + 1);
+    let value = pointer(blocks[0]);
+    for (name, blocks) in ["/a", "/b"].iter().zip(blocks[1..].chunks(513)) {
+        edit.inode(*name, |inode| set_word(&mut inode.i_block, 13 * 4, blocks[0] as u32));
+        edit.block(blocks[0], |bytes| {
+            for (slot, below) in blocks[1..].iter().enumerate() {
+                set_word(bytes, slot * 4, *below as u32);
+            }
+        });
+        for below in &blocks[1..] {
+            edit.block(*below, |bytes| (0..1024).for_each(|slot| set_word(bytes, slot * 4, value)));
+        }
+    }
+    edit.finish()
+}
+
+#[test]
+fn pointers_of_directories_to_one_block_take_no_memory_each() {
+    let _alone = ALONE.lock();
+    let device: Arc<dyn BlockDevice> = Arc::new(directories_of_pointers(|block| block as u32));
+    let (one, _) = checked_device(device.clone(), 1);
+    for threads in [1, 8] {
+        let (report, peak) = checked_device(device.clone(), threads);
+        assert!(report.count(Problem::DupBlock) > 1_000_000, "{:?}", report.counts);
+        let findings = 2 * report.findings.len() * size_of::<Finding>();
+        let most = (16 << 20) + report.totals.blocks / 4 + 8 * report.totals.inodes + findings as u64;
+        assert!(peak <= most, "{peak} bytes with {threads} threads, bound {most}");
+        assert_eq!((report.findings, report.counts), (one.findings.clone(), one.counts.clone()));
+    }
+}
+
+#[test]
+fn threads_have_no_findings_of_their_own() {
+    let _alone = ALONE.lock();
+    let device: Arc<dyn BlockDevice> = Arc::new(directories_of_pointers(|_| u32::MAX));
+    for threads in [1, 64] {
+        let (report, peak) = checked_device(device.clone(), threads);
+        assert!(report.count(Problem::IllegalBlockNum) > 1_000_000, "{:?}", report.counts);
+        assert!(report.findings.len() < 2 * KEPT_MAX);
+        let findings = 2 * report.findings.len() * size_of::<Finding>();
+        let most = (16 << 20) + report.totals.blocks / 4 + 8 * report.totals.inodes + findings as u64;
+        assert!(peak <= most, "{peak} bytes with {threads} threads, bound {most}");
     }
 }

@@ -16,14 +16,14 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_block::BlockDevice;
 use extant_fs::{Mounted, probe_superblock};
+use extant_image::{Holder, Opened};
 use extant_ondisk::jbd2::Tid;
 use extant_recovery::Replay;
 use extant_recovery::locate::open_journal;
 
 use crate::args::ImageArgs;
 use crate::failure::{Result, warn};
-use crate::holder::Holder;
-use crate::image::{self, Access, Claim, ImageSpec, open_or_beside};
+use crate::image::{self, Access, Claim, ImageSpec};
 
 /// How often an image that changes meanwhile is mounted again, should it not fit together.
 const TRIES: u32 = 5;
@@ -57,8 +57,8 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs) -> Result<(Mounted, Option<
 /// The device of an image, whoever has it; who has it is said.
 pub fn open(spec: &ImageSpec, how: &ImageArgs) -> Result<(Arc<dyn BlockDevice>, Option<Beside>)> {
     let access = Access { claim: Claim::OrBeside, ..how.access(true) };
-    let (dev, holder) = open_or_beside(spec, &access)?;
-    let Some(holder) = holder else { return Ok((dev, None)) };
+    let Opened { device: dev, beside, .. } = image::open(spec, &access)?;
+    let Some(holder) = beside else { return Ok((dev, None)) };
     warn(&format!("{}: {}: what is not committed yet does not show", dev.name(), holder.who()));
     let log = log_end(&dev);
     Ok((dev.clone(), Some(Beside { dev, log, holder })))

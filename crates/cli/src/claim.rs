@@ -1,200 +1,82 @@
-//! Our claim on the block device of a `fuseblk` mount.
+//! Our claim on the block device of a `fuseblk` mount, with the file system that is on it.
 //!
-//! Main type: [`Claim`]. Such a device is opened exclusively by us while a replay may write, then by the kernel for as
-//! long as it is mounted. Where there is no mount in the end, or it ends by force, there is more to write and the claim
-//! is nobody's: it is only written to once it is claimed again, and left as it is if it is somebody else's by then.
-//! While that is not known, a [`GateDevice`] keeps back what would be written.
-//!
-//! What it does not do: image files, which have locks; a claim that ends as it should, with the mount.
+//! Main type: [`Claim`], which is [`BlockClaim`] with a [`Filesystem`] as its tenant, and says what became of both.
 //!
 //! # Locking
 //! None.
 
-use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
 
-use extant_base::clock::Clock;
-use extant_block::BioFlags;
-use extant_block::device::{BlockDevice, GateDevice, Shut};
+use extant_block::device::{BlockDevice, GateDevice};
 use extant_fs::Filesystem;
-use extant_ondisk::features::Incompat;
-use extant_ondisk::superblock::{FsState, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use extant_image::{BlockClaim, Held, NotLent, Tenant};
 
 use crate::failure::{Failure, MOUNT, Result};
-use crate::image::{Access, ImageSpec, open_whole};
-use crate::mount_table;
+use crate::image::{Access, ImageSpec};
 
-/// Held, nobody else has the device.
-type Held = Box<dyn Any + Send>;
+/// See the module.
+pub struct Claim(BlockClaim);
 
-/// How long an unmount by force may take after it has ended the connection.
-const FORCED_PATIENCE_NS: u64 = 500_000_000;
+struct OnDevice<'a>(&'a Filesystem);
 
-/// Our claim on a block device: before the kernel's own claim for a mount of it, and after that if the mount ends in
-/// the middle.
-pub struct Claim {
-    spec: ImageSpec,
-    access: Access,
-    claimed: Option<Arc<dyn BlockDevice>>,
-    /// What the file system has.
-    dev: Arc<GateDevice>,
+impl Tenant for OnDevice<'_> {
+    type Error = Failure;
+
+    fn cut_off(&self) {
+        self.0.cut_off();
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.0.unmount().map_err(|e| Failure::new(MOUNT, format!("{}: unmount: {e}", self.0.image())))
+    }
 }
 
 impl Claim {
-    /// `claimed` is the device at `spec`, opened with this `access`, and `dev` what the file system on it has.
+    /// As [`BlockClaim::new`].
     pub fn new(spec: ImageSpec, access: Access, claimed: Arc<dyn BlockDevice>, dev: Arc<GateDevice>) -> Claim {
-        Claim { spec, access, claimed: Some(claimed), dev }
+        Claim(BlockClaim::new(spec, access, claimed, dev))
     }
 
-    /// Lets go of it for `mount`. Should that fail, the file system is ended here. Whoever was faster may have the
-    /// device, or have had it: then nothing more is written to it, and a mount that is there is dropped again.
+    /// As [`BlockClaim::lend`]. Of two failures, the first is said here, and the status is its.
     pub fn lend<T>(&mut self, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
-        let shut = self.dev.shut();
-        let before = super_block(&*self.dev);
-        if let Ok(before) = &before {
-            self.dev.remember(SUPERBLOCK_OFFSET, before);
-        }
-        self.claimed = None;
-        let mounted = mount();
-        if self.access.read_only {
-            shut.open();
-            return mounted;
-        }
-        let same = || Ok(super_block(&*self.dev)? == before?);
-        let failed = match mounted {
-            // The kernel has the claim. Dropped, the mount ends, which waits at the gate as long as that is shut.
-            Ok(mounted) => match self.unless_foreign(fs, shut, Ok(Box::new(())), same) {
-                Ok(_) => return Ok(mounted),
-                Err(e) => return Err(e.with_status(MOUNT)),
-            },
-            Err(e) => e,
+        let (first, then) = match self.0.lend(&OnDevice(fs), mount) {
+            Ok(mounted) => return Ok(mounted),
+            Err(NotLent::Failed { mount, unmount: None }) => return Err(mount),
+            Err(NotLent::Foreign { mount: None, why }) => return Err(cut_off(why).with_status(MOUNT)),
+            Err(NotLent::Failed { mount, unmount: Some(e) }) => (mount, e),
+            Err(NotLent::Foreign { mount: Some(mount), why }) => (mount, cut_off(why)),
         };
-        let again = open_whole(&self.spec, &self.access).map(|claimed| Box::new(claimed) as Held);
-        let ended = match self.unless_foreign(fs, shut, again, same) {
-            Ok(_held) => fs.unmount().map_err(|e| format!("{}: unmount: {e}", self.spec.shown())),
-            Err(e) => Err(e.message),
-        };
-        match ended {
-            Ok(()) => Err(failed),
-            Err(e) => {
-                failed.print();
-                Err(Failure::new(failed.status, e))
-            }
-        }
+        first.print();
+        Err(then.with_status(first.status))
     }
 
-    /// `held`, if there is a claim to hold and nobody else has had the device: it is the `same`, and may be written to
-    /// again. If not, the file system is cut off.
-    fn unless_foreign(
-        &self,
-        fs: &Filesystem,
-        shut: Shut<'_>,
-        held: Result<Held>,
-        same: impl FnOnce() -> Result<bool>,
-    ) -> Result<Held> {
-        let held = held.and_then(|held| match same()? {
-            true => Ok(held),
-            false => Err(Failure::op(format!("{}: somebody else has changed it", self.spec.shown()))),
-        });
-        match held {
-            Ok(held) => {
-                shut.open();
-                Ok(held)
-            }
-            Err(e) => {
-                // Those first that wait there: they hold what a cut waits for.
-                drop(shut);
-                fs.cut_off();
-                let message = format!("{}; nothing more is written to it, and it may need recovery", e.message);
-                Err(Failure { message, ..e })
-            }
-        }
-    }
-
-    /// The kernel has ended the connection by force, and perhaps let go of the device, while there is more to write to
-    /// it. What is returned is to be held until the file system is unmounted.
+    /// As [`BlockClaim::regain`]; an error is said here.
     pub fn regain(&self, fs: &Filesystem) -> Option<Held> {
-        // A mount that has failed is read-only, too, but still writes why.
-        if self.access.read_only {
-            return None;
-        }
-        // Before anything of the file system is asked for: an unmount that is under way has its locks.
-        let shut = self.dev.shut();
-        let clock = Clock::real();
-        let held = loop {
-            // First the connection ends, then the mount, then the kernel's claim.
-            let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-            match rustix::fs::open(&self.spec.path, flags, Mode::empty()) {
-                Ok(claimed) => break Ok(Box::new(claimed) as Held),
-                Err(Errno::BUSY) if clock.now_ns() <= FORCED_PATIENCE_NS => clock.sleep(Duration::from_millis(2)),
-                Err(Errno::BUSY) => {
-                    let failed = || Failure::op(format!("{}: somebody else has it", self.spec.shown()));
-                    break self.dead_mount().ok_or_else(failed);
-                }
-                Err(e) => break Err(Failure::io(&self.spec.path, e)),
-            }
-        };
-        self.unless_foreign(fs, shut, held, || self.is_still()).inspect_err(Failure::print).ok()
-    }
-
-    /// A mount that is in use stays, dead, and has the device still: wherever it is bound to, or seen no more. Where it
-    /// is seen, it cannot go while it is held.
-    fn dead_mount(&self) -> Option<Held> {
-        let device = rustix::fs::stat(&self.spec.path).ok()?.st_rdev;
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        let shown = format!("{major}:{minor}");
-        let all = mount_table::read().unwrap_or_default();
-        let dead = all.iter().filter(|m| m.is_extant() && m.device == shown).find_map(|m| {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let root = rustix::fs::open(&m.dir, flags, Mode::empty()).ok()?;
-            matches!(rustix::fs::fstatfs(&root), Err(Errno::NOTCONN | Errno::CONNABORTED)).then_some(root)
-        });
-        if let Some(root) = dead {
-            return Some(Box::new(root));
-        }
-        // The number as it is in the kernel (Linux: fuse_ctl_add_conn). There is none once the file system is gone, and
-        // nothing here keeps that from going: see docs/crash-consistency.md.
-        let connection = format!("/sys/fs/fuse/connections/{}", u64::from(major) << 20 | u64::from(minor));
-        rustix::fs::stat(connection).is_ok().then(|| Box::new(()) as Held)
-    }
-
-    /// Nobody has mounted or checked it since: it holds the superblock that we wrote last.
-    fn is_still(&self) -> Result<bool> {
-        let found = of_mount(&super_block(&*self.dev)?);
-        Ok(found.is_some() && self.dev.remembered().iter().any(|ours| of_mount(ours) == found))
+        self.0.regain(&OnDevice(fs)).map_err(cut_off).inspect_err(Failure::print).ok().flatten()
     }
 }
 
-/// What a mount, or a check, changes of a superblock past the log.
-type OfMount = (u16, i64, Incompat, bool);
-
-/// That there was an error, or what a label says, is none of it. None: it is no superblock.
-fn of_mount(bytes: &[u8]) -> Option<OfMount> {
-    let sb = SuperBlock::decode(bytes, SUPERBLOCK_OFFSET).ok()?;
-    Some((sb.mount_count(), sb.mount_time(), sb.incompat(), sb.state().contains(FsState::VALID)))
-}
-
-/// As it is on the device.
-fn super_block(dev: &dyn BlockDevice) -> Result<[u8; SUPERBLOCK_SIZE]> {
-    let mut sb = [0; SUPERBLOCK_SIZE];
-    dev.read_at(SUPERBLOCK_OFFSET, &mut sb, BioFlags::META)?;
-    Ok(sb)
+fn cut_off(why: extant_image::Error) -> Failure {
+    let failure = Failure::from(why);
+    let message = format!("{}; nothing more is written to it, and it may need recovery", failure.message);
+    Failure { message, ..failure }
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
     use std::process::Command;
+    use std::time::Duration;
 
-    use extant_block::device::{Catch, Engine, HeldDevice, IoMode};
+    use extant_base::clock::Clock;
+    use extant_block::BioFlags;
+    use extant_block::device::{BlockDevice, Catch, Engine, HeldDevice, IoMode};
     use extant_fs::{Cred, NewNode};
+    use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
     use extant_testkit::oracle::{MkfsOptions, make_image};
 
     use super::*;
-    use crate::image::{self, open_device};
+    use crate::image::{self, open_device, open_whole};
     use crate::mount_options::MountConfig;
     use crate::serve::{Job, open};
 
@@ -244,7 +126,8 @@ mod tests {
         /// Somebody else has it for a moment, and changes it.
         fn make_theirs(&self) {
             let other = self.claim().expect("claimed");
-            let mut sb = super_block(&*other).expect("read");
+            let mut sb = [0; SUPERBLOCK_SIZE];
+            other.read_at(SUPERBLOCK_OFFSET, &mut sb, BioFlags::META).expect("read");
             sb[120..126].copy_from_slice(b"theirs");
             other.write_at(SUPERBLOCK_OFFSET, &[&sb], BioFlags::FUA).expect("written");
         }
@@ -349,7 +232,7 @@ mod tests {
         let other = device.claim().expect("claimed");
         let (before, held, synced) = std::thread::scope(|threads| {
             let regain = threads.spawn(|| claim.regain(&fs));
-            while !claim.dev.is_shut() && !regain.is_finished() {
+            while !claim.0.device().is_shut() && !regain.is_finished() {
                 std::thread::yield_now();
             }
             let before = device.bytes();

@@ -1,12 +1,12 @@
 //! `extant`: mounts, inspects, and copies in and out of ext2/3/4 images.
 //!
 //! This crate parses arguments and prints; everything else is done by the crates below. One file per sub-command in
-//! [`commands`]; around them: [`args`] (the command line), [`image`] (which image, which partition), [`mount_options`]
+//! [`commands`]; around them: [`args`] (the command line), [`image`] (images, opened), [`mount_options`]
 //! (`-o`), [`serve`] (the process behind a mount), [`sandbox`] (what it gives up), [`status`] (how an unmount learns
-//! how it went), [`mount_table`] (what the kernel has mounted), [`namespace`] (`-N`), [`holder`] (who has an image),
+//! how it went), [`mount_table`] (which mount a path means), [`namespace`] (`-N`),
 //! [`beside`] (a look at it nevertheless), [`opened`] (which images we have), [`owner`] (whom files belong to),
 //! [`cgroup`] (how much memory there may be), [`log`] (messages of a server in the background), [`place`]
-//! (`IMAGE:PATH`), [`program`] (this one, started again), [`formats`] (what is no ext), [`source_date`] (reproducible
+//! (`IMAGE:PATH`), [`program`] (this one, started again), [`source_date`] (reproducible
 //! images), [`signals`], [`record`] (JSON), [`mode`], [`when`], [`words`] (of a script's line), [`size`], [`text`] and
 //! [`failure`].
 //!
@@ -33,9 +33,7 @@ mod claim;
 mod commands;
 mod content;
 mod failure;
-mod formats;
 mod headroom;
-mod holder;
 mod image;
 mod log;
 mod mode;

@@ -152,12 +152,11 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Claim>)> {
     let fuseblk = block && root;
     let io = config.io.unwrap_or(if block { IoMode::Direct } else { IoMode::Buffered });
     let mut access = Access {
-        read_only: config.fs.read_only,
         io,
         engine: config.engine,
-        exclusive: true,
         by_superblock: config.fs.superblock.is_some(),
         claim: if config.no_lock { image::Claim::IfPossible } else { image::Claim::Required },
+        ..Access::tool(config.fs.read_only)
     };
     // Held while a replay may write, and let go of when the kernel is about to claim it.
     let how = Access { engine: Engine::Psync, ..access.clone() };

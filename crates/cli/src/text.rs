@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
+pub use extant_image::shown;
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
 
@@ -45,11 +46,6 @@ impl Write for Output {
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }
-}
-
-/// A name inside a message.
-pub fn shown(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// `drwxr-sr-t`.

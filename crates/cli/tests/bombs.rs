@@ -453,10 +453,9 @@ fn a_symbolic_link_of_any_size_stays_within_memory() {
     mount_stays_within(&dir, &image, None);
 }
 
-#[test]
-fn more_groups_than_are_remembered_are_refused() {
-    let dir = Dir::new();
-    let image = plain_image(&dir, "groups.img", 1024, &["-I", "128"], "8M");
+/// An image of 8 MiB that says it has 2 TiB in over eight million groups.
+fn millions_of_groups(dir: &Dir) -> String {
+    let image = plain_image(dir, "groups.img", 1024, &["-I", "128"], "8M");
     File::options().write(true).open(&image).and_then(|f| f.set_len(2 << 40)).expect("an image of 2 TiB");
     // 2 TiB in groups of 256 KiB, of 8 inodes each.
     let (blocks, per_group) = ((1u32 << 31) - 255, 256u32);
@@ -470,6 +469,13 @@ fn more_groups_than_are_remembered_are_refused() {
     for (field, value) in [(0x60, meta_bg), (0x104, 0)].into_iter().chain(sizes) {
         patch(&image, 1024 + field, &value.to_le_bytes());
     }
+    image
+}
+
+#[test]
+fn more_groups_than_are_remembered_are_refused() {
+    let dir = Dir::new();
+    let image = millions_of_groups(&dir);
     for args in
         [&["ls", &image][..], &["find", &image], &["du", &image], &["df", &image], &["mkdir", &format!("{image}:/x")]]
     {
@@ -642,10 +648,46 @@ fn a_file_system_of_2_tib_stays_within_memory() {
     let features = "sparse_super2,^resize_inode";
     let extended = "num_backup_sb=0,lazy_itable_init=1,lazy_journal_init=1";
     tool("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-O", features, "-E", extended, &image, "2T"]);
+    check_stays_within(&image, 0);
     for args in [&["ls", "-lR", &image][..], &["info", &image], &["df", &image], &["mkdir", &format!("{image}:/x")]] {
         stays_within(args, 0, &[]);
     }
     mount_stays_within(&dir, &image, None);
+}
+
+/// Checks an image within the limit; `fsck` ends with this status.
+#[track_caller]
+fn check_stays_within(image: &str, code: i32) {
+    let ran = run_within(&["fsck", "-n", "-f", "--threads", "2", image]);
+    let said = String::from_utf8_lossy(&ran.out);
+    assert_eq!(ran.code, Some(code), "{image}: {}; {}", ran.err, said.lines().last().unwrap_or_default());
+}
+
+#[test]
+fn checking_directories_that_repeat_their_blocks_stays_within_memory() {
+    let bombs = [
+        directory_of_one_block,
+        directory_of_one_extent,
+        index_of_one_leaf,
+        directories_of_one_another,
+        huge_inline_directory,
+    ];
+    for make in bombs {
+        let dir = Dir::new();
+        check_stays_within(&make(&dir), 4);
+    }
+}
+
+#[test]
+fn checking_what_claims_to_be_large_stays_within_memory() {
+    for (make, code) in [(millions_of_groups as fn(&Dir) -> String, 8), (journal_in_pieces, 4)] {
+        let dir = Dir::new();
+        check_stays_within(&make(&dir), code);
+    }
+    let dir = Dir::new();
+    check_stays_within(&orphans(&dir, 140_000), 4);
+    let dir = Dir::new();
+    check_stays_within(&log_of_copies(&dir, 1_000_000), 0);
 }
 
 /// A directory with so many names of a few files.

@@ -20,7 +20,7 @@ use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::features::{self, MountMode};
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::inode::InodeDesc;
-use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, backup_candidates};
+use extant_ondisk::superblock::{self, Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, backup_at};
 use extant_ondisk::{BlockNr, GroupNr};
 
 use crate::error::{Damage, Error, Result, Unsupported};
@@ -69,28 +69,19 @@ impl Copies {
         if let Some(at) = superblock.filter(|at| *at != SUPERBLOCK_OFFSET) {
             return Copies::named(dev, at, rescue);
         }
-        let whole = |sb, backup| Copies { sb, backup, doubts: Vec::new(), rescue };
-        let primary = match read_super_at(dev, SUPERBLOCK_OFFSET) {
-            Ok(sb) => return Ok(whole(sb, None)),
-            Err(e @ (Error::Device(_) | Error::Unsupported(_))) if !rescue => return Err(e),
-            Err(e) => e,
-        };
-        for (offset, block_size) in backup_candidates(dev.size_bytes()) {
-            let Ok(sb) = read_super_at(dev, offset) else { continue };
-            let geo = sb.geometry();
-            // A stale superblock inside a file must not be taken for a backup.
-            let fits = rescue || geo.check_device_size(dev.size_bytes()).is_ok();
-            if geo.block_size == block_size
-                && fits
-                && let Some(block) = backup_at(geo, offset)
-            {
-                return Ok(whole(sb, Some(Backup { block, primary: Some(primary) })));
+        let fits = |sb: &SuperBlock| rescue || sb.check_device_size(dev.size_bytes()).is_ok();
+        let is_lost = |e: &Error| rescue || !matches!(e, Error::Device(_) | Error::Unsupported(_));
+        match superblock::find(dev.size_bytes(), |at| read_super_at(dev, at), fits, is_lost) {
+            Ok((sb, backup)) => {
+                let backup = backup.map(|(block, e)| Backup { block: block.0, primary: Some(e) });
+                Ok(Copies { sb, backup, doubts: Vec::new(), rescue })
+            }
+            Err(e) if !rescue => Err(e),
+            Err(e) => {
+                let (sb, doubts) = read_damaged_super(dev, SUPERBLOCK_OFFSET).map_err(|_| e)?;
+                Ok(Copies { sb, backup: None, doubts, rescue })
             }
         }
-        if rescue && let Ok((sb, doubts)) = read_damaged_super(dev, SUPERBLOCK_OFFSET) {
-            return Ok(Copies { sb, backup: None, doubts, rescue });
-        }
-        Err(primary)
     }
 
     fn named(dev: &dyn BlockDevice, at: u64, rescue: bool) -> Result<Copies> {
@@ -99,7 +90,7 @@ impl Copies {
             found => (found?, Vec::new()),
         };
         let geo = sb.geometry();
-        let Some(block) = backup_at(geo, at) else {
+        let Some(BlockNr(block)) = backup_at(geo, at) else {
             let blocks: Vec<u64> = geo.backup_groups().take(8).map(|g| geo.super_location(g).0.0).collect();
             let detail =
                 format!("no copy of this file system's superblock belongs there; there are some at {blocks:?}");
@@ -233,14 +224,6 @@ pub fn probe_superblock_at(
 /// As [`probe_superblock_at`].
 pub fn probe_superblock(dev: &dyn BlockDevice) -> Result<(SuperBlock, Option<u64>)> {
     probe_superblock_at(dev, None, false)
-}
-
-/// The block of the backup superblock at this byte, if the layout has one there.
-fn backup_at(geo: &Geometry, byte: u64) -> Option<u64> {
-    let block = BlockNr(byte >> geo.block_bits);
-    let (group, at) = geo.group_of_block(block)?;
-    (byte.is_multiple_of(u64::from(geo.block_size)) && at == 0 && group.0 > 0 && geo.has_super_backup(group))
-        .then_some(block.0)
 }
 
 fn read_damaged_super(dev: &dyn BlockDevice, offset: u64) -> Result<(SuperBlock, Vec<Error>)> {

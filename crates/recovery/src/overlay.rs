@@ -4,18 +4,30 @@
 //! journal inside the file system) reads as empty, since for the reader the log has been replayed. The needs_recovery
 //! flag still reads as it was logged.
 //!
+//! Bios go on to the devices below, all parts at once: what lies at home, and each copy from the log. The last part to
+//! arrive puts the copies in their places. Only [`COPIES_MAX`] bytes of copies are in flight; a read that needs more is
+//! carried out on the submitter's thread.
+//!
 //! # Locking
-//! None: nothing changes after construction.
+//! `overlay read`: the parts of one read that have arrived. It is released before the read completes.
 
 use std::sync::Arc;
 
-use extant_block::{Bio, BioData, BioFlags, BioOp, BlockDevice, IoStats, Limits};
+use extant_base::sync::atomic::{AtomicUsize, Ordering};
+use extant_base::sync::{LockClass, Mutex};
+use extant_block::{AlignedBuf, Bio, BioData, BioFlags, BioOp, BlockDevice, Completion, IoStats, Limits};
+use extant_block::{EndIo, submit_inline};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::SUPER_BLOCK_BYTES;
 
 use crate::error::Error;
 use crate::file::JournalFile;
 use crate::scan::{LogCopy, Replay};
+
+/// Bytes of copies that are read from the log at the same time.
+const COPIES_MAX: usize = 1 << 20;
+
+static CLASS: LockClass = LockClass::new("overlay read", 770);
 
 /// A read-only device that shows the file system as it will be after replay.
 pub struct OverlayDevice {
@@ -24,6 +36,60 @@ pub struct OverlayDevice {
     replay: Replay,
     /// The journal's superblock as it will be: byte on `home`, contents.
     emptied: Option<(u64, [u8; SUPER_BLOCK_BYTES])>,
+    /// Bytes of copies that bios are reading.
+    copying: Arc<AtomicUsize>,
+}
+
+/// What has arrived of a read.
+struct Arrived {
+    missing: usize,
+    home: Option<Completion>,
+    /// The bytes where they belong, and what the log holds there.
+    copies: Vec<(u64, LogCopy, Completion)>,
+    /// The reader's.
+    end_io: Option<Box<dyn EndIo>>,
+}
+
+/// A read whose parts are in flight.
+struct Parts {
+    arrived: Mutex<Arrived>,
+    emptied: Option<(u64, [u8; SUPER_BLOCK_BYTES])>,
+    copying: Arc<AtomicUsize>,
+}
+
+impl Parts {
+    /// Takes a part with `put`; with the last one, completes the read.
+    fn arrive(&self, put: impl FnOnce(&mut Arrived)) {
+        let mut arrived = self.arrived.lock();
+        put(&mut arrived);
+        arrived.missing -= 1;
+        if arrived.missing > 0 {
+            return;
+        }
+        let (home, end_io, copies) = (arrived.home.take(), arrived.end_io.take(), std::mem::take(&mut arrived.copies));
+        drop(arrived);
+        if let (Some(home), Some(end_io)) = (home, end_io) {
+            end_io.end_io(self.join(home, copies));
+        }
+    }
+
+    /// Puts the copies over what lies at home.
+    fn join(&self, mut home: Completion, copies: Vec<(u64, LogCopy, Completion)>) -> Completion {
+        let BioData::Read(buf) = &mut home.data else { return home };
+        for (at, copy, done) in copies {
+            let BioData::Read(mut data) = done.data else { continue };
+            self.copying.fetch_sub(data.len(), Ordering::Relaxed);
+            if home.result.is_ok() {
+                home.result = done.result;
+            }
+            copy.restore(&mut data);
+            overlay(buf, home.offset, &data, at);
+        }
+        if let Some((at, bytes)) = &self.emptied {
+            overlay(buf, home.offset, bytes, *at);
+        }
+        home
+    }
 }
 
 impl OverlayDevice {
@@ -35,11 +101,64 @@ impl OverlayDevice {
             (sb.sequence, sb.start) = (replay.next_tid(), 0);
             (journal.super_offset(), sb.encode())
         });
-        OverlayDevice { home, journal, replay, emptied }
+        OverlayDevice { home, journal, replay, emptied, copying: Arc::default() }
     }
 
     pub fn replay(&self) -> &Replay {
         &self.replay
+    }
+
+    /// The copies that belong into the range.
+    fn copies(&self, offset: u64, len: u64) -> impl Iterator<Item = (BlockNr, LogCopy)> + '_ {
+        let size = u64::from(self.journal.block_size());
+        let end = offset.saturating_add(len).div_ceil(size);
+        self.replay.blocks.range(BlockNr(offset / size)..BlockNr(end)).map(|(block, copy)| (*block, *copy))
+    }
+
+    /// Submits a read, in parts if the log has some of it.
+    fn submit_read(&self, mut bio: Bio) {
+        let size = u64::from(self.journal.block_size());
+        let end = bio.offset.saturating_add(bio.len);
+        let emptied = self.emptied.filter(|(at, bytes)| *at < end && bio.offset < at + bytes.len() as u64);
+        let copies: Vec<(BlockNr, LogCopy)> = self.copies(bio.offset, bio.len).collect();
+        if copies.is_empty() && emptied.is_none() {
+            return self.home.submit(bio);
+        }
+        let log = self.journal.device().clone();
+        let place = |(_, copy): &(BlockNr, LogCopy)| Some(self.journal.map().lookup(copy.log_block)?.0.0 * size);
+        let places: Option<Vec<u64>> = copies.iter().map(place).collect();
+        let whole = size.is_multiple_of(log.limits().logical_block.into());
+        let Some(places) = places.filter(|_| whole && self.may_copy(copies.len())) else {
+            return submit_inline(self, bio);
+        };
+        let end_io = Box::new(|_: Completion| ());
+        let arrived = Arrived {
+            missing: copies.len() + 1,
+            home: None,
+            copies: Vec::with_capacity(copies.len()),
+            end_io: Some(std::mem::replace(&mut bio.end_io, end_io)),
+        };
+        let arrived = Mutex::new(&CLASS, arrived);
+        let parts = Arc::new(Parts { arrived, emptied, copying: self.copying.clone() });
+        let reads = copies.into_iter().zip(places).map(|((block, copy), place)| {
+            let parts = parts.clone();
+            let end_io = move |done| parts.arrive(|arrived| arrived.copies.push((block.0 * size, copy, done)));
+            Bio::read(place, AlignedBuf::zeroed(size as usize), bio.flags, Box::new(end_io))
+        });
+        let reads = reads.collect();
+        bio.end_io = Box::new(move |done| parts.arrive(|arrived| arrived.home = Some(done)));
+        self.home.submit(bio);
+        log.submit_all(reads);
+    }
+
+    /// Whether so many copies more may be in flight. They are counted until they have arrived.
+    fn may_copy(&self, copies: usize) -> bool {
+        let bytes = copies * self.journal.block_size() as usize;
+        let may = self.copying.fetch_add(bytes, Ordering::Relaxed) + bytes <= COPIES_MAX;
+        if !may {
+            self.copying.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        may
     }
 
     /// Puts the copy of `block` into `buf`, which is the contents of the device from byte `offset` on.
@@ -97,28 +216,17 @@ impl BlockDevice for OverlayDevice {
         true
     }
 
-    fn submit(&self, mut bio: Bio) {
-        let result = match bio.op {
-            BioOp::Flush => Ok(()),
-            BioOp::Read => match &mut bio.data {
-                BioData::Read(buf) => self.read_at(bio.offset, buf, bio.flags),
-                BioData::None | BioData::Write(_) => Ok(()),
-            },
-            BioOp::Write | BioOp::Discard | BioOp::WriteZeroes => Err(self.refuse(bio.op)),
-        };
-        bio.complete(result);
+    fn submit(&self, bio: Bio) {
+        match (bio.op, &bio.data) {
+            (BioOp::Read, BioData::Read(_)) => self.submit_read(bio),
+            _ => submit_inline(self, bio),
+        }
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
         self.home.read_at(offset, buf, flags)?;
-        if buf.is_empty() {
-            return Ok(());
-        }
-        let size = u64::from(self.journal.block_size());
-        let first = BlockNr(offset / size);
-        let last = BlockNr((offset + buf.len() as u64 - 1) / size);
-        for (block, copy) in self.replay.blocks.range(first..=last) {
-            self.patch(*block, copy, offset, buf)?;
+        for (block, copy) in self.copies(offset, buf.len() as u64) {
+            self.patch(block, &copy, offset, buf)?;
         }
         if let Some((at, bytes)) = &self.emptied {
             overlay(buf, offset, bytes, *at);

@@ -45,6 +45,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("extant-mballoc", 2),
     ("extant-cache", 2),
     ("extant-recovery", 2),
+    ("extant-image", 3),
     ("extant-journal", 3),
     ("extant-fs", 4),
     ("extant-check", 4),
@@ -56,9 +57,11 @@ const FLOORS: &[(&str, u32)] = &[
     ("xtask", DEVELOPMENT),
 ];
 
-/// Floor 0's only neighbours; `check` shares only bytes and replay with what it checks.
-const ONLY: &[(&str, &[&str])] =
-    &[("extant-check", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery"])];
+/// `check` shares only bytes and replay with what it checks; `image` opens what no engine has looked at yet.
+const ONLY: &[(&str, &[&str])] = &[
+    ("extant-check", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery"]),
+    ("extant-image", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery"]),
+];
 
 fn floor(name: &str) -> Option<u32> {
     FLOORS.iter().find(|(n, _)| *n == name).map(|(_, f)| *f)

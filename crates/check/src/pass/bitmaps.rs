@@ -3,6 +3,7 @@
 //! # Locking
 //! None.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use extant_ondisk::bitmap;
@@ -32,6 +33,26 @@ impl Output for Out {
     }
 }
 
+/// Where the groups' bitmaps and tables begin, sorted: so those in one group are found without asking all groups.
+struct Pieces(Vec<(u64, u32)>);
+
+impl Pieces {
+    /// From each group's number and the first blocks of its pieces.
+    fn new(groups: impl Iterator<Item = (u32, [u64; 3])>) -> Pieces {
+        let mut pieces: Vec<(u64, u32)> =
+            groups.flat_map(|(group, firsts)| firsts.map(|first| (first, group))).collect();
+        pieces.sort_unstable();
+        Pieces(pieces)
+    }
+
+    /// The groups with a piece of up to `longest` blocks in these blocks, some of them several times.
+    fn groups(&self, blocks: Range<u64>, longest: u64) -> impl Iterator<Item = u32> + '_ {
+        let from = blocks.start.saturating_sub(longest);
+        let at = self.0.partition_point(|(first, _)| *first < from);
+        self.0[at..].iter().take_while(move |(first, _)| *first < blocks.end).map(|(_, group)| *group)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Item {
     block: u64,
@@ -43,6 +64,13 @@ struct Item {
 pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
     let mut items = Vec::new();
     let mut all = Out::default();
+    let pieces = Pieces::new(
+        check
+            .descs
+            .iter()
+            .enumerate()
+            .map(|(group, desc)| (group as u32, [desc.block_bitmap.0, desc.inode_bitmap.0, desc.inode_table.0])),
+    );
     for (group, desc) in check.descs.iter().enumerate() {
         let group = group as u32;
         for (inodes, block, flag) in [
@@ -51,12 +79,18 @@ pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
         ] {
             if desc.flags.contains(flag) {
                 // The bitmap was never written: it is as the layout says.
-                look(check, group, inodes, None, &mut all);
+                if inodes {
+                    inode_bitmap(check, GroupNr(group), None, &mut all);
+                } else {
+                    let initial = initial(check, GroupNr(group), &pieces);
+                    block_bitmap(check, GroupNr(group), &initial, false, &mut all);
+                }
             } else if block != 0 {
                 items.push(Item { block, group, inodes });
             }
         }
     }
+    drop(pieces);
     items.sort_unstable();
     let runs = scan::runs(&items, check.geo.block_bits, |item| (item.block, 1));
     if !runs.is_empty() {
@@ -65,11 +99,15 @@ pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
             let size = check.geo.block_size as usize;
             for item in &items[run.items.0..run.items.1] {
                 let at = (item.block - run.first) as usize * size;
-                look(check, item.group, item.inodes, Some(&data[at..at + size]), out);
+                let (group, bytes) = (GroupNr(item.group), &data[at..at + size]);
+                if item.inodes {
+                    inode_bitmap(check, group, Some(bytes), out);
+                } else {
+                    block_bitmap(check, group, bytes, true, out);
+                }
             }
         })?;
         for out in outs {
-            all.sink.merge(out.sink);
             all.free_clusters += out.free_clusters;
             all.free_inodes += out.free_inodes;
             all.used_inodes += out.used_inodes;
@@ -99,61 +137,48 @@ pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
     })
 }
 
-/// Looks at one bitmap; `None`: it was never written.
-fn look(check: &Check, group: u32, inodes: bool, bytes: Option<&[u8]>, out: &mut Out) {
-    if inodes {
-        inode_bitmap(check, GroupNr(group), bytes, out);
-    } else {
-        block_bitmap(check, GroupNr(group), bytes, out);
-    }
-    if inodes {
-        check.progress(5, group.into(), check.geo.group_count.into());
-    }
+/// The block bitmap of a group whose own was never written.
+fn initial(check: &Check, group: GroupNr, pieces: &Pieces) -> Vec<u8> {
+    let geo = &check.geo;
+    let mut bitmap = vec![0; geo.block_size as usize];
+    let first = geo.first_block_of_group(group).0;
+    let blocks = first..first + u64::from(geo.blocks_in_group(group));
+    let flex = geo.groups_per_flex.max(1);
+    // Without flex_bg every group keeps its pieces itself.
+    let near = |other: &u32| if geo.flex_bg { other / flex == group.0 / flex } else { *other == group.0 };
+    let near = pieces.groups(blocks, geo.inode_table_blocks.into()).filter(near);
+    bitmap::init_block_bitmap(&mut bitmap, group, near.map(|other| &check.descs[other as usize]), geo);
+    bitmap
 }
 
 fn bad(out: &mut Out, problem: Problem, place: Place, found: impl Into<u64>, expected: impl Into<u64>) {
     out.sink.push(Finding::new(problem, place, found, expected));
 }
 
-fn block_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut Out) {
+/// Looks at a block bitmap. `stored`: it lies on the device.
+fn block_bitmap(check: &Check, group: GroupNr, bitmap: &[u8], stored: bool, out: &mut Out) {
     let geo = &check.geo;
     let desc = &check.descs[group.0 as usize];
     let bits = geo.clusters_in_group(group);
     let first_cluster = geo.first_block_of_group(group).0 >> geo.cluster_bits;
     let block_of = |bit: u32| BlockNr((first_cluster + u64::from(bit)) << geo.cluster_bits);
-    let mut initial;
-    let bitmap = match bytes {
-        Some(bytes) => bytes,
-        None => {
-            initial = vec![0; geo.block_size as usize];
-            let near = if geo.flex_bg {
-                let flex = geo.groups_per_flex.max(1);
-                let first = (group.0 - group.0 % flex) as usize;
-                &check.descs[first..(first + flex as usize).min(check.descs.len())]
-            } else {
-                std::slice::from_ref(desc)
-            };
-            bitmap::init_block_bitmap(&mut initial, group, near, geo);
-            &initial[..]
-        }
-    };
     let mut free = 0;
     let mut unlike = Vec::new();
     for bit in (0..bits).step_by(64) {
         let count = (bits - bit).min(64);
         let mask = if count == 64 { !0 } else { (1u64 << count) - 1 };
         let actual = check.claims.used.word_at(first_cluster + u64::from(bit)) & mask;
-        let stored = word(bitmap, bit) & mask;
-        free += u64::from((mask & !stored).count_ones());
+        let claimed = word(bitmap, bit) & mask;
+        free += u64::from((mask & !claimed).count_ones());
         out.used_clusters += u64::from(actual.count_ones());
-        let mut differ = actual ^ stored;
+        let mut differ = actual ^ claimed;
         while differ != 0 {
             let low = differ.trailing_zeros();
             unlike.push((bit + low, actual >> low & 1 != 0));
             differ &= differ - 1;
         }
     }
-    if bytes.is_none() && unlike.iter().any(|(_, used)| *used) {
+    if !stored && unlike.iter().any(|(_, used)| *used) {
         let place = Place::Group(group);
         bad(out, Problem::BlockUninit, place, 0u64, 0u64);
     }
@@ -162,9 +187,9 @@ fn block_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut O
         bad(out, problem, Place::Blocks(block_of(bit)), u64::from(count) << geo.cluster_bits, 0u64);
     });
     let place = Place::Group(group);
-    if let Some(bytes) = bytes {
+    if stored {
         let mut note = |one| out.sink.push(finding(one, Piece::BlockBitmap, group));
-        desc.block_bitmap_damage(bytes, group, geo, &mut note);
+        desc.block_bitmap_damage(bitmap, group, geo, &mut note);
     }
     if u64::from(desc.free_clusters) != free {
         bad(out, Problem::FreeBlockCountGroup, place, desc.free_clusters, free);
@@ -172,6 +197,7 @@ fn block_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut O
     out.free_clusters += free;
 }
 
+/// Looks at an inode bitmap; `None`: it was never written.
 fn inode_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut Out) {
     let geo = &check.geo;
     let desc = &check.descs[group.0 as usize];
@@ -211,6 +237,7 @@ fn inode_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut O
         bad(out, Problem::FreeDirCountGroup, place, desc.used_dirs, directories);
     }
     out.free_inodes += free;
+    check.progress(5, group.0.into(), geo.group_count.into());
 }
 
 /// Reserved inodes are in use, whatever their table says.
@@ -245,4 +272,27 @@ fn finding(damage: BitmapDamage, piece: Piece, group: GroupNr) -> Finding {
         BitmapDamage::Padding { bit, bits } => (Problem::InodeBmapPadding, bit, bits),
     };
     Finding::new(problem, Place::Group(group), found, expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pieces_in_a_group_are_found_without_asking_all_groups() {
+        let (groups, blocks, table) = (10_000u32, 8192, 500);
+        let asked = |pieces: &Pieces| -> usize {
+            let range = |group| u64::from(group) * blocks..u64::from(group + 1) * blocks;
+            (0..groups).map(|group| pieces.groups(range(group), table).count()).sum()
+        };
+        let own = |group| [3, 4, 5].map(|at| u64::from(group) * blocks + at);
+        let pieces = Pieces::new((0..groups).map(|group| (group, own(group))));
+        assert_eq!(asked(&pieces), 3 * groups as usize);
+        let found: Vec<u32> = pieces.groups(blocks * 7..blocks * 8, table).collect();
+        assert_eq!(found, [7, 7, 7]);
+        // A table that begins in the group before; and all at one place, at the end of a group.
+        let pieces = Pieces::new((0..groups).map(|group| (group, [3, 4, blocks - 1])));
+        assert_eq!(pieces.groups(blocks..2 * blocks, table).count(), groups as usize);
+        assert_eq!(asked(&pieces), 4 * groups as usize);
+    }
 }

@@ -20,7 +20,7 @@ enum Way {
 }
 
 /// Follows every directory up to the root.
-pub fn check(check: &Check, directories: &mut Directories, sink: &mut Sink) {
+pub fn check(check: &Check, directories: &Directories, sink: &mut Sink) {
     let root = check.inodes.get(InodeNr::ROOT);
     if !root.has(InodeState::USED) {
         sink.push(Finding::at(Problem::NoRootInode, Place::Inode(InodeNr::ROOT)));
@@ -38,32 +38,32 @@ pub fn check(check: &Check, directories: &mut Directories, sink: &mut Sink) {
             path.push(at);
             let dir = directories.dirs[at];
             let orphan = check.orphans.contains(&dir.ino);
-            if dir.parent == 0 {
+            if directories.parent(at) == 0 {
                 if !orphan {
                     let place = Place::Inode(InodeNr(dir.ino));
-                    sink.push(Finding::new(Problem::UnconnectedDir, place, dir.dotdot, 0u64));
+                    sink.push(Finding::new(Problem::UnconnectedDir, place, directories.dotdot(at), 0u64));
                 }
                 break;
             }
-            let Some(parent) = directories.find(dir.parent) else { break };
+            let Some(parent) = directories.find(directories.parent(at)) else { break };
             at = parent;
             if ways[at] == Way::Walked {
                 // The circle is reported once, at its smallest directory.
                 let from = path.iter().position(|step| *step == at).unwrap_or(0);
                 let least = path[from..].iter().copied().min().unwrap_or(at);
-                let dir = directories.dirs[least];
-                let place = Place::Inode(InodeNr(dir.ino));
-                sink.push(Finding::new(Problem::LoopedDir, place, dir.parent, 0u64));
+                let place = Place::Inode(InodeNr(directories.dirs[least].ino));
+                sink.push(Finding::new(Problem::LoopedDir, place, directories.parent(least), 0u64));
             }
         }
         for step in &path {
             ways[*step] = Way::Done;
         }
     }
-    for dir in &directories.dirs {
-        if dir.parent != 0 && dir.dotdot != dir.parent {
+    for (at, dir) in directories.dirs.iter().enumerate() {
+        let (parent, dotdot) = (directories.parent(at), directories.dotdot(at));
+        if parent != 0 && dotdot != parent {
             let place = Place::Inode(InodeNr(dir.ino));
-            sink.push(Finding::new(Problem::BadDotDot, place, dir.dotdot, dir.parent));
+            sink.push(Finding::new(Problem::BadDotDot, place, dotdot, parent));
         }
     }
     match directories.lost_found {

@@ -4,35 +4,69 @@
 //! Main types: [`DirOut`] (what a thread brings back), [`Directories`] (what connectivity needs).
 //!
 //! # Locking
-//! None.
+//! `check parents`: where directories hang, which the threads of a wave note after each run.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use extant_base::sync::{LockClass, Mutex};
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::{BlockNr, InodeNr};
 
+use super::dir_runs::{self, DirRun};
 use super::entries;
 use super::htree::{self, Leaf, Link, Root};
 use super::names;
-use super::walk::{Dir, DirRun, Walked};
+use super::walk::{Dir, Walked};
 use crate::context::Check;
 use crate::error::Result;
 use crate::finding::{Finding, Place};
+use crate::pile::Pile;
 use crate::problem::Problem;
 use crate::report::Sink;
-use crate::scan::{self, Output, RUN_BYTES};
+use crate::scan::{self, Output};
 
-/// A name of a directory in its parent, ordered so that the name that counts comes first.
+/// A name of a directory in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sub {
     pub child: u32,
-    /// Not in the parent's first block.
-    pub late: bool,
-    pub block: u64,
-    pub offset: u32,
-    pub parent: u32,
-    pub lblk: u32,
+    pub name: Name,
 }
+
+/// Where a name is, ordered so that the name that counts comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    /// Whether it is another block than the parent's first, in the highest bit, and the block. In halves, the upper one
+    /// first, which leaves no gap in what there is for each directory.
+    place: [u32; 2],
+    offset: u32,
+    /// 0: there is no name.
+    parent: u32,
+    lblk: u32,
+}
+
+impl Name {
+    pub fn new(parent: u32, lblk: u32, block: u64, offset: u32) -> Name {
+        let place = block | u64::from(lblk != 0) << 63;
+        Name { place: [(place >> 32) as u32, place as u32], offset, parent, lblk }
+    }
+}
+
+/// What a directory's parent and the directory itself say about where it hangs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hold {
+    name: Name,
+    /// 0: nothing.
+    dotdot: u32,
+}
+
+/// Where directories hang, and names that they have beside the first.
+struct Holds {
+    of: Vec<Hold>,
+    more: Sink,
+}
+
+static HOLDS: LockClass = LockClass::new("check parents", 767);
 
 /// What a thread brings back.
 #[derive(Default)]
@@ -48,7 +82,7 @@ pub struct DirOut {
     /// Hashes of a block's names, with their places.
     pub names: Vec<(u32, u32)>,
     /// Of each name in a directory of several blocks without an index.
-    pub keys: Vec<u64>,
+    pub keys: Pile<u64>,
 }
 
 impl Output for DirOut {
@@ -58,9 +92,9 @@ impl Output for DirOut {
 }
 
 /// All directories, by inode, with the parents that names give them.
-#[derive(Default)]
 pub struct Directories {
     pub dirs: Vec<Dir>,
+    holds: Vec<Hold>,
     pub lost_found: Option<u32>,
     /// Directories that need the feature large_dir.
     pub large: u64,
@@ -69,76 +103,139 @@ pub struct Directories {
 impl Directories {
     /// The index of a directory.
     pub fn find(&self, ino: u32) -> Option<usize> {
-        self.dirs.binary_search_by_key(&ino, |dir| dir.ino).ok()
+        find(&self.dirs, ino)
     }
+
+    /// The directory that has the first name of this one; 0: it has no name.
+    pub fn parent(&self, at: usize) -> u32 {
+        self.holds[at].name.parent
+    }
+
+    /// What `..` says; 0: nothing.
+    pub fn dotdot(&self, at: usize) -> u32 {
+        self.holds[at].dotdot
+    }
+}
+
+fn find(dirs: &[Dir], ino: u32) -> Option<usize> {
+    dirs.binary_search_by_key(&ino, |dir| dir.ino).ok()
 }
 
 /// Reads all directories.
 pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Directories> {
-    let Walked { mut dir_runs, mut dirs, mut inline_dirs, .. } = walked;
+    let Walked { dir_runs, dirs, mut inline_dirs, .. } = walked;
+    let mut dirs = dirs.into_vec();
     dirs.sort_unstable();
-    dir_runs.sort_unstable_by_key(|run| (run.ino, run.lblk, run.block));
-    holes(check, &dirs, &dir_runs, sink);
-    let pieces = pieces(check, dir_runs);
-    let (first, rest): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|piece| piece.lblk == 0);
-    let (first, rest, dirs) = (Arc::new(first), Arc::new(rest), Arc::new(dirs));
-    let mut all = DirOut::default();
-    wave(check, &dirs, &first, Arc::default(), &mut all)?;
-    let mut roots = std::mem::take(&mut all.roots);
+    let (mut pieces, shared) = dir_runs.finish();
+    holes(check, &dirs, &pieces, &shared, sink);
+    dir_runs::disjoint(&mut pieces, |_| ());
+    pieces.sort_unstable_by_key(|piece| (piece.lblk != 0, piece.block));
+    let first = pieces.partition_point(|piece| piece.lblk == 0);
+    let holds = Mutex::new(&HOLDS, Holds { of: vec![Hold::default(); dirs.len()], more: Sink::default() });
+    let all = Arc::new(All { dirs, pieces, holds });
+    let mut found = DirOut::default();
+    wave(check, &all, 0..first, Arc::default(), &mut found)?;
+    let mut roots = std::mem::take(&mut found.roots);
     roots.sort_unstable();
     let roots = Arc::new(roots);
     inline_dirs.sort_unstable();
     for inline in &inline_dirs {
-        if let Ok(at) = dirs.binary_search_by_key(&inline.ino, |dir| dir.ino) {
-            entries::inline(check, &dirs[at], &inline.bytes, &mut all);
+        if let Some(at) = find(&all.dirs, inline.ino) {
+            entries::inline(check, &all.dirs[at], &inline.bytes, &mut found);
+            all.note(&mut found);
         }
     }
     check.progress(2, 1, 2);
-    wave(check, &dirs, &rest, roots.clone(), &mut all)?;
-    let folded = dirs.iter().filter(|dir| entries::is_folded(check, dir.flags)).map(|dir| dir.ino).collect();
-    names::check(check, std::mem::take(&mut all.keys), folded, first.iter().chain(&*rest), &mut all.sink)?;
-    let mut dirs = Arc::try_unwrap(dirs).unwrap_or_else(|shared| shared.to_vec());
-    parents(&mut dirs, &mut all, sink);
-    let large = htree::check(check, &dirs, &roots, &mut all.leaves, &mut all.links, &mut all.sink);
-    sink.merge(all.sink);
+    wave(check, &all, first..all.pieces.len(), roots.clone(), &mut found)?;
+    let folded = all.dirs.iter().filter(|dir| entries::is_folded(check, dir.flags)).map(|dir| dir.ino).collect();
+    names::check(check, std::mem::take(&mut found.keys).into_vec(), folded, &all.pieces, &mut found.sink)?;
+    let large = htree::check(check, &all.dirs, &roots, &mut found.leaves, &mut found.links, &mut found.sink);
+    sink.merge(found.sink);
+    let holds = parents(&all, sink);
+    // The threads of the waves have ended.
+    let dirs = Arc::try_unwrap(all).map_or_else(|all| all.dirs.clone(), |all| all.dirs);
     check.progress(2, 2, 2);
-    Ok(Directories { dirs, lost_found: all.lost_found, large })
+    Ok(Directories { dirs, holds, lost_found: found.lost_found, large })
 }
 
+/// What the waves share.
+struct All {
+    /// By inode.
+    dirs: Vec<Dir>,
+    /// First those with logical block 0, each part by block.
+    pieces: Vec<DirRun>,
+    holds: Mutex<Holds>,
+}
+
+impl All {
+    /// Takes what was found in a run about where directories hang.
+    fn note(&self, out: &mut DirOut) {
+        // A directory may have two first blocks, which is damage; then the larger of what they say counts.
+        let dotdots = out.dotdots.drain(..).filter_map(|(ino, dotdot)| Some((find(&self.dirs, ino)?, dotdot)));
+        let dotdots: Vec<(usize, u32)> = dotdots.collect();
+        let subs = out.subs.drain(..).filter_map(|sub| Some((find(&self.dirs, sub.child)?, sub)));
+        let subs: Vec<(usize, Sub)> = subs.collect();
+        let mut holds = self.holds.lock();
+        let Holds { of, more } = &mut *holds;
+        for (at, dotdot) in dotdots {
+            of[at].dotdot = of[at].dotdot.max(dotdot);
+        }
+        for (at, Sub { child, mut name }) in subs {
+            let kept = &mut of[at].name;
+            if kept.parent == 0 {
+                *kept = name;
+                continue;
+            }
+            if name < *kept {
+                std::mem::swap(kept, &mut name);
+            }
+            if child != InodeNr::ROOT.0 {
+                let place = Place::Entry {
+                    dir: InodeNr(name.parent),
+                    lblk: name.lblk,
+                    offset: name.offset,
+                    ino: InodeNr(child),
+                };
+                more.push(Finding::new(Problem::LinkDir, place, child, 0u64));
+            }
+        }
+    }
+}
+
+/// Reads some of the pieces.
 fn wave(
     check: &Arc<Check>,
-    dirs: &Arc<Vec<Dir>>,
-    pieces: &Arc<Vec<DirRun>>,
+    all: &Arc<All>,
+    part: Range<usize>,
     roots: Arc<Vec<Root>>,
-    all: &mut DirOut,
+    found: &mut DirOut,
 ) -> Result<()> {
-    let runs = scan::runs(pieces, check.geo.block_bits, |piece| (piece.block, piece.blocks.into()));
+    let place = |piece: &DirRun| (piece.block, piece.blocks.into());
+    let runs = scan::runs(&all.pieces[part.clone()], check.geo.block_bits, place);
     if runs.is_empty() {
         return Ok(());
     }
-    let (pieces, dirs) = (pieces.clone(), dirs.clone());
+    let all = all.clone();
     let outs = scan::wave(check, runs, move |check, run, data, out: &mut DirOut| {
         let size = check.geo.block_size as usize;
-        for piece in &pieces[run.items.0..run.items.1] {
-            let Ok(at) = dirs.binary_search_by_key(&piece.ino, |dir| dir.ino) else { continue };
+        for piece in &all.pieces[part.start..][run.items.0..run.items.1] {
+            let Some(at) = find(&all.dirs, piece.ino) else { continue };
             for step in 0..piece.blocks {
                 let block = piece.block + u64::from(step);
                 let bytes = &data[(block - run.first) as usize * size..][..size];
                 let root = roots.binary_search_by_key(&piece.ino, |root| root.ino).ok().map(|at| roots[at]);
-                entries::block(check, &dirs[at], piece.lblk.saturating_add(step), block, bytes, root, out);
+                entries::block(check, &all.dirs[at], piece.lblk + step, block, bytes, root, out);
             }
         }
+        all.note(out);
     })?;
     for mut out in outs {
-        all.sink.merge(out.sink);
-        all.subs.append(&mut out.subs);
-        all.dotdots.append(&mut out.dotdots);
-        all.roots.append(&mut out.roots);
-        all.leaves.append(&mut out.leaves);
-        all.links.append(&mut out.links);
-        all.keys.append(&mut out.keys);
+        found.roots.append(&mut out.roots);
+        found.leaves.append(&mut out.leaves);
+        found.links.append(&mut out.links);
+        found.keys.append(out.keys);
         // Of two, which is damage, the smaller one.
-        all.lost_found = match (all.lost_found, out.lost_found) {
+        found.lost_found = match (found.lost_found, out.lost_found) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         };
@@ -146,8 +243,9 @@ fn wave(
     Ok(())
 }
 
-/// Reports logical blocks that no block is mapped to. `runs` are in the order of inode and logical block.
-fn holes(check: &Check, dirs: &[Dir], runs: &[DirRun], sink: &mut Sink) {
+/// Reports logical blocks that no block is mapped to, but not of `shared` directories, of which runs are missing.
+/// `runs` are in the order of inode and logical block.
+fn holes(check: &Check, dirs: &[Dir], runs: &[DirRun], shared: &[u32], sink: &mut Sink) {
     let mut rest = runs;
     for dir in dirs {
         let from = rest.partition_point(|run| run.ino < dir.ino);
@@ -155,7 +253,7 @@ fn holes(check: &Check, dirs: &[Dir], runs: &[DirRun], sink: &mut Sink) {
         let own = &rest[from..to];
         rest = &rest[to..];
         let inline = dir.flags & InodeFlags::INLINE_DATA.bits() != 0;
-        if dir.partial || inline {
+        if dir.partial || inline || shared.binary_search(&dir.ino).is_ok() {
             continue;
         }
         let mut next = 0u64;
@@ -179,54 +277,20 @@ fn holes(check: &Check, dirs: &[Dir], runs: &[DirRun], sink: &mut Sink) {
     }
 }
 
-/// The blocks to read, each once: what two directories map belongs to the first. Sorted by block; logical block 0 is a
-/// piece of its own.
-fn pieces(check: &Check, mut runs: Vec<DirRun>) -> Vec<DirRun> {
-    let most = u32::try_from((RUN_BYTES >> check.geo.block_bits).max(1)).unwrap_or(1);
-    runs.sort_unstable();
-    let mut pieces = Vec::with_capacity(runs.len());
-    let mut covered = 0;
-    for run in runs {
-        let end = run.block + u64::from(run.blocks);
-        let skip = covered.max(run.block) - run.block;
-        covered = covered.max(end);
-        if skip >= u64::from(run.blocks) {
-            continue;
-        }
-        let mut at = skip as u32;
-        while at < run.blocks {
-            let lblk = run.lblk.saturating_add(at);
-            let blocks = if lblk == 0 { 1 } else { most.min(run.blocks - at) };
-            pieces.push(DirRun { block: run.block + u64::from(at), ino: run.ino, lblk, blocks });
-            at += blocks;
-        }
+/// Reports the names of directories that come after the first. Returns where directories hang.
+fn parents(all: &All, sink: &mut Sink) -> Vec<Hold> {
+    let (mut holds, mut more) = {
+        let mut holds = all.holds.lock();
+        (std::mem::take(&mut holds.of), std::mem::take(&mut holds.more))
+    };
+    if let Some(root) = find(&all.dirs, InodeNr::ROOT.0) {
+        holds[root].name.parent = InodeNr::ROOT.0;
     }
-    pieces
-}
-
-/// Gives each directory the parent that its first name lies in, and reports further names.
-fn parents(dirs: &mut [Dir], all: &mut DirOut, sink: &mut Sink) {
-    let find = |dirs: &[Dir], ino: u32| dirs.binary_search_by_key(&ino, |dir| dir.ino).ok();
-    all.subs.sort_unstable();
-    if let Some(root) = find(dirs, InodeNr::ROOT.0) {
-        dirs[root].parent = InodeNr::ROOT.0;
-    }
-    for sub in &all.subs {
-        let Some(at) = find(dirs, sub.child) else { continue };
-        let dir = &mut dirs[at];
-        if dir.parent == 0 {
-            dir.parent = sub.parent;
-        } else if sub.child != InodeNr::ROOT.0 {
-            let (dir_ino, ino) = (InodeNr(sub.parent), InodeNr(sub.child));
-            let place = Place::Entry { dir: dir_ino, lblk: sub.lblk, offset: sub.offset, ino };
-            sink.push(Finding::new(Problem::LinkDir, place, sub.child, dir.parent));
-        }
-    }
-    // A directory may have two first blocks, which is damage.
-    all.dotdots.sort_unstable();
-    for (ino, dotdot) in &all.dotdots {
-        if let Some(at) = find(dirs, *ino) {
-            dirs[at].dotdot = *dotdot;
-        }
-    }
+    // Which name is the first is known now.
+    more.amend(|finding| {
+        let child = u32::try_from(finding.found).ok().and_then(|ino| find(&all.dirs, ino));
+        finding.expected = child.map_or(0, |at| holds[at].name.parent).into();
+    });
+    sink.merge(more);
+    holds
 }

@@ -12,7 +12,7 @@ use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::{InodeNr, casefold};
 
-use super::directories::{DirOut, Sub};
+use super::directories::{DirOut, Name, Sub};
 use super::htree::{self, Leaf, Root};
 use super::names;
 use super::walk::Dir;
@@ -122,7 +122,7 @@ pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root
     let part = Part { lblk, block, bytes, first: 0, limit, number: if lblk == 0 { 0 } else { 2 } };
     let (low, high) = entries(check, dir, &part, hasher, out);
     if !indexed && dir.blocks > 1 {
-        out.keys.extend(out.names.iter().map(|(hash, _)| names::key(dir.ino, *hash)));
+        out.names.iter().for_each(|(hash, _)| out.keys.push(names::key(dir.ino, *hash)));
     }
     if indexed && !index {
         out.leaves.push(Leaf { ino: dir.ino, lblk, low, high, node: false });
@@ -235,14 +235,8 @@ fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, ou
         names.push((name_hash(&name), entry.offset as u32));
         let state = check.inodes.get(InodeNr(entry.ino));
         if number > 2 && state.kind() == Kind::Directory {
-            out.subs.push(Sub {
-                child: entry.ino,
-                late: lblk != 0,
-                block,
-                offset: entry.offset as u32,
-                parent: dir.ino,
-                lblk,
-            });
+            let name = Name::new(dir.ino, lblk, block, entry.offset as u32);
+            out.subs.push(Sub { child: entry.ino, name });
         }
         if dir.ino == InodeNr::ROOT.0 && entry.name == b"lost+found" {
             out.lost_found = Some(out.lost_found.map_or(entry.ino, |other| other.min(entry.ino)));

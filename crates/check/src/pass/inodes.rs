@@ -564,8 +564,6 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
             blocks: u32::try_from(sums.end).unwrap_or(u32::MAX),
             extents,
             partial: sums.partial,
-            parent: 0,
-            dotdot: 0,
         });
     }
     if kind == Some(FileType::Regular) && tally.size >= LARGE_FILE_BYTES {

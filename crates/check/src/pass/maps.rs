@@ -13,8 +13,9 @@ use extant_ondisk::map::{self, Child, Form, Found, MapDamage, Run};
 use extant_ondisk::superblock::Geometry;
 use extant_ondisk::{BlockNr, InodeNr, indirect};
 
+use super::dir_runs::DirRun;
 use super::inodes::{Inode, finish};
-use super::walk::{AttributeRef, DirRun, Mode, Node, Piece, Sums, Tally, Walker};
+use super::walk::{AttributeRef, Mode, Node, Piece, Sums, Tally, Walker};
 use super::{quota, xattrs};
 use crate::context::Check;
 use crate::finding::{Finding, Place};
@@ -286,7 +287,8 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
         walker.claim(tally.ino, lblk, block, blocks);
     }
     if is_dir && walker.mode == Mode::Check {
-        walker.out.dir_runs.push(DirRun { block, ino: tally.ino, lblk: run.lblk.0, blocks: run.len });
+        let dir_run = DirRun { block, ino: tally.ino, lblk: run.lblk.0, blocks: run.len };
+        walker.out.dir_runs.push(dir_run, geo.block_bits);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`metadata`] (the file system's own blocks), [`orphans`] (what is to be deleted or truncated), [`inodes`] and
 //! [`maps`] (whose blocks are whose, twice if a block is claimed twice), [`xattrs`], [`peeks`] (symlinks' targets),
-//! [`directories`], [`names`] and [`htree`], [`connectivity`], [`links`], [`bitmaps`], [`quota`].
+//! [`directories`] (with [`dir_runs`]), [`names`] and [`htree`], [`connectivity`], [`links`], [`bitmaps`], [`quota`].
 //!
 //! Every pass takes the findings of its threads together; nothing depends on the order in which they came.
 //!
@@ -11,6 +11,7 @@
 
 mod bitmaps;
 mod connectivity;
+mod dir_runs;
 mod directories;
 mod entries;
 mod htree;
@@ -45,13 +46,14 @@ pub fn run(view: View, options: &Options, mut sink: Sink) -> Result<(Totals, Sin
     }
     let large_files = walked.large_files;
     let usage = std::mem::take(&mut walked.usage);
-    let mut directories = directories::check(&check, walked, &mut sink)?;
-    connectivity::check(&check, &mut directories, &mut sink);
+    let directories = directories::check(&check, walked, &mut sink)?;
+    connectivity::check(&check, &directories, &mut sink);
     links::check(&check, &mut sink);
     links::features(&check, large_files, &directories, &mut sink);
     let mut totals = bitmaps::check(&check, &mut sink)?;
     quota::check(&check, usage, &mut sink)?;
     orphans::file(&check, &mut sink);
+    sink.merge(check.found());
     (totals.reads, totals.read_bytes) = check.reads();
     Ok((totals, sink))
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use extant_ondisk::InodeNr;
 
+use super::dir_runs::DirRun;
 use super::entries;
-use super::walk::DirRun;
 use crate::context::Check;
 use crate::error::Result;
 use crate::finding::{Finding, Place};
@@ -57,13 +57,7 @@ fn repeated(mut keys: Vec<u64>) -> Vec<u64> {
 
 /// Reports the names that lie in two of the blocks of a directory. `pieces`: all blocks of directories. `folded`: the
 /// directories that find names in any case, sorted.
-pub fn check<'a>(
-    check: &Arc<Check>,
-    keys: Vec<u64>,
-    folded: Vec<u32>,
-    pieces: impl Iterator<Item = &'a DirRun>,
-    sink: &mut Sink,
-) -> Result<()> {
+pub fn check(check: &Arc<Check>, keys: Vec<u64>, folded: Vec<u32>, pieces: &[DirRun], sink: &mut Sink) -> Result<()> {
     let twice = repeated(keys);
     if twice.is_empty() {
         return Ok(());
@@ -72,7 +66,7 @@ pub fn check<'a>(
         let at = twice.partition_point(|one| *one < key(dir, 0));
         twice.get(at).is_some_and(|one| *one <= key(dir, u32::MAX))
     };
-    let mut pieces: Vec<DirRun> = pieces.filter(|piece| concerned(piece.ino)).copied().collect();
+    let mut pieces: Vec<DirRun> = pieces.iter().filter(|piece| concerned(piece.ino)).copied().collect();
     pieces.sort_unstable();
     let runs = scan::runs(&pieces, check.geo.block_bits, |piece| (piece.block, piece.blocks.into()));
     let outs = scan::wave(check, runs, move |check, run, data, out: &mut Out| {
@@ -92,8 +86,9 @@ pub fn check<'a>(
                 );
             }
         }
+        // What cannot be read was reported the first time.
+        out.sink = Sink::default();
     })?;
-    // What cannot be read was reported the first time.
     let mut names: Vec<Name> = outs.into_iter().flat_map(|out| out.names).collect();
     names.sort_unstable();
     report(&names, sink);

@@ -95,16 +95,13 @@ pub fn check(check: &Arc<Check>, all: &mut Out) -> Result<()> {
         return Ok(());
     }
     let peeks = Arc::new(peeks);
-    let outs = scan::wave(check, runs, move |check, run, data, out: &mut Out| {
+    scan::wave(check, runs, move |check, run, data, out: &mut Out| {
         let size = check.geo.block_size as usize;
         for peek in &peeks[run.items.0..run.items.1] {
             let at = (peek.block - run.first) as usize * size;
             look(&mut Walker { check, mode: Mode::Check, out }, peek, &data[at..at + size]);
         }
     })?;
-    for out in outs {
-        all.sink.merge(out.sink);
-    }
     Ok(())
 }
 

@@ -218,10 +218,10 @@ struct Reading {
 
 impl Reading {
     /// Looks at a block of the tree (`level` 0 to 3), or at one with entries.
-    fn look(&self, level: u32, at: u32, block: BlockNr, bytes: &[u8], out: &mut FileOut) {
+    fn look(&self, level: u32, at: u32, block: BlockNr, bytes: &[u8], sink: &mut Sink) {
         if level < LEVELS {
             let place = Place::Mapped { ino: InodeNr(self.ino), lblk: at.into(), block };
-            let mut note = |damage| damaged(place, damage, &mut out.sink);
+            let mut note = |damage| damaged(place, damage, sink);
             for child in self.header.children(bytes, &mut note) {
                 self.next.set(child.into());
             }
@@ -234,14 +234,14 @@ impl Reading {
             }
             if !self.partial {
                 let used = known.map_or(Used { id: entry.id, ..Used::default() }, |at| self.expected[at]);
-                compare(self.ino, entry, used, &mut out.sink);
+                compare(self.ino, entry, used, sink);
             }
         }
     }
 
     /// The blocks to look at next, sorted by where they lie: block of the file system, byte in it, block of the file.
     fn take_level(&self, block_bits: u32) -> Vec<(u64, usize, u32)> {
-        let blocks = (0..self.header.blocks).filter(|at| self.next.test((*at).into()));
+        let blocks = (0..self.header.blocks).filter(|at| self.next.word_at((*at).into()) & 1 != 0);
         let placed = blocks.filter_map(|at| self.place(at, block_bits).map(|(block, byte)| (block, byte, at)));
         let mut places: Vec<_> = placed.collect();
         places.sort_unstable();
@@ -274,8 +274,7 @@ fn file(
     // Where the map cannot be followed, all owners are missed.
     let Some(map) = orphans::file_map(check, &whole, ino) else { return Ok(expected) };
     let Some((first, _)) = map.lookup(0) else { return Ok(expected) };
-    let kept =
-        if size <= KEPT_BYTES { keep(check, map.blocks(), sink)? } else { keep(check, [first].into_iter(), sink)? };
+    let kept = if size <= KEPT_BYTES { keep(check, map.blocks())? } else { keep(check, [first].into_iter())? };
     let header = block_of(&kept, first.0);
     let (place, mut fits) = (Place::Inode(InodeNr(ino)), true);
     QuotaFile::damage(header, kind, desc.size, &mut |damage| {
@@ -294,15 +293,12 @@ fn file(
     reading.next.set(ROOT.into());
     for depth in 0..=LEVELS {
         let places = reading.take_level(bits);
-        let outs = match size <= KEPT_BYTES {
-            true => vec![from_memory(&kept, &reading, depth, &places)],
+        match size <= KEPT_BYTES {
+            true => sink.merge(from_memory(&kept, &reading, depth, &places)),
             false => from_device(check, &reading, depth, places)?,
-        };
-        for out in outs {
-            sink.merge(out.sink);
         }
     }
-    let missed = |(at, used): (usize, &Used)| (!reading.seen.test(at as u64)).then_some(*used);
+    let missed = |(at, used): (usize, &Used)| (reading.seen.word_at(at as u64) & 1 == 0).then_some(*used);
     Ok(reading.expected.iter().enumerate().filter_map(missed).collect())
 }
 
@@ -310,7 +306,7 @@ fn file(
 type Kept = Vec<(u64, Vec<u8>)>;
 
 /// Reads blocks of a file.
-fn keep(check: &Arc<Check>, blocks: impl Iterator<Item = BlockNr>, sink: &mut Sink) -> Result<Kept> {
+fn keep(check: &Arc<Check>, blocks: impl Iterator<Item = BlockNr>) -> Result<Kept> {
     let mut blocks: Vec<u64> = blocks.map(|block| block.0).collect();
     blocks.sort_unstable();
     let runs = scan::runs(&blocks, check.geo.block_bits, |block| (*block, 1));
@@ -321,11 +317,7 @@ fn keep(check: &Arc<Check>, blocks: impl Iterator<Item = BlockNr>, sink: &mut Si
             out.kept.push((*block, data[at..at + size].to_vec()));
         }
     })?;
-    let mut kept = Vec::new();
-    for out in outs {
-        sink.merge(out.sink);
-        kept.extend(out.kept);
-    }
+    let mut kept: Kept = outs.into_iter().flat_map(|out| out.kept).collect();
     kept.sort_unstable();
     Ok(kept)
 }
@@ -334,28 +326,24 @@ fn block_of(kept: &Kept, block: u64) -> &[u8] {
     kept.binary_search_by_key(&block, |(kept, _)| *kept).map_or(&[], |at| &kept[at].1)
 }
 
-fn from_memory(kept: &Kept, reading: &Reading, depth: u32, places: &[(u64, usize, u32)]) -> FileOut {
-    let mut out = FileOut::default();
+fn from_memory(kept: &Kept, reading: &Reading, depth: u32, places: &[(u64, usize, u32)]) -> Sink {
+    let mut sink = Sink::default();
     for (block, byte, at) in places {
         let bytes = block_of(kept, *block).get(*byte..*byte + BLOCK_BYTES).unwrap_or(&[]);
-        reading.look(depth, *at, BlockNr(*block), bytes, &mut out);
+        reading.look(depth, *at, BlockNr(*block), bytes, &mut sink);
     }
-    out
+    sink
 }
 
-fn from_device(
-    check: &Arc<Check>,
-    reading: &Arc<Reading>,
-    depth: u32,
-    places: Vec<(u64, usize, u32)>,
-) -> Result<Vec<FileOut>> {
+fn from_device(check: &Arc<Check>, reading: &Arc<Reading>, depth: u32, places: Vec<(u64, usize, u32)>) -> Result<()> {
     let runs = scan::runs(&places, check.geo.block_bits, |(block, ..)| (*block, 1));
     let reading = reading.clone();
     let bits = check.geo.block_bits;
     scan::wave(check, runs, move |_, run: &Run, data, out: &mut FileOut| {
         for (block, byte, at) in &places[run.items.0..run.items.1] {
             let from = ((block - run.first) << bits) as usize + byte;
-            reading.look(depth, *at, BlockNr(*block), &data[from..from + BLOCK_BYTES], out);
+            reading.look(depth, *at, BlockNr(*block), &data[from..from + BLOCK_BYTES], &mut out.sink);
         }
-    })
+    })?;
+    Ok(())
 }

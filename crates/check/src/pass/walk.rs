@@ -12,10 +12,12 @@ use std::sync::Arc;
 
 use extant_ondisk::{BlockNr, InodeNr};
 
+use super::dir_runs::DirRuns;
 use super::{inodes, maps, peeks, quota, xattrs};
 use crate::context::{Check, inodes_read};
 use crate::error::Result;
 use crate::finding::{Finding, Place};
+use crate::pile::Pile;
 use crate::problem::Problem;
 use crate::report::Sink;
 use crate::scan::{self, Output, RUN_BYTES, Run};
@@ -103,15 +105,6 @@ pub struct Piece {
     pub blocks: u64,
 }
 
-/// Blocks of a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DirRun {
-    pub block: u64,
-    pub ino: u32,
-    pub lblk: u32,
-    pub blocks: u32,
-}
-
 /// A directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dir {
@@ -122,10 +115,6 @@ pub struct Dir {
     pub blocks: u32,
     pub extents: bool,
     pub partial: bool,
-    /// 0 until a name is found.
-    pub parent: u32,
-    /// What `..` says; 0: nothing.
-    pub dotdot: u32,
 }
 
 /// A directory whose entries lie in its inode.
@@ -196,8 +185,8 @@ pub struct Out {
     pub tallies: Vec<Tally>,
     pub sums: Vec<(u32, Sums)>,
     pub pieces: Vec<Piece>,
-    pub dir_runs: Vec<DirRun>,
-    pub dirs: Vec<Dir>,
+    pub dir_runs: DirRuns,
+    pub dirs: Pile<Dir>,
     pub inline_dirs: Vec<InlineDir>,
     pub attributes: Vec<AttributeRef>,
     pub value_refs: Vec<ValueRef>,
@@ -221,8 +210,8 @@ impl Output for Out {
 /// What the passes after the walk need.
 #[derive(Default)]
 pub struct Walked {
-    pub dir_runs: Vec<DirRun>,
-    pub dirs: Vec<Dir>,
+    pub dir_runs: DirRuns,
+    pub dirs: Pile<Dir>,
     pub inline_dirs: Vec<InlineDir>,
     pub usage: quota::Sums,
     pub large_files: u64,
@@ -311,6 +300,7 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
     }
     let outs = scan::wave(check, table_runs(check), move |check, run, data, out| {
         inodes::table(&mut Walker { check, mode, out }, run, data);
+        found(mode, out);
     })?;
     let mut all = Out::default();
     for out in outs {
@@ -341,6 +331,7 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
                 let Some(tally) = known.get(node.tally as usize) else { continue };
                 maps::node(&mut Walker { check, mode, out }, tally, node, &data[at..at + size]);
             }
+            found(mode, out);
         })?;
         all.tallies = Arc::try_unwrap(tallies).unwrap_or_else(|shared| shared.to_vec());
         for out in outs {
@@ -377,6 +368,13 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
     })
 }
 
+/// Leaves in the sink what is to be reported of a run: of a search for owners, only them.
+fn found(mode: Mode, out: &mut Out) {
+    if mode == Mode::Owners {
+        out.sink = std::mem::take(&mut out.owners);
+    }
+}
+
 /// The inode tables, as far as they have been used.
 fn table_runs(check: &Check) -> Vec<Run> {
     let geo = &check.geo;
@@ -398,14 +396,12 @@ fn table_runs(check: &Check) -> Vec<Run> {
 /// Takes what a thread brought. `fresh`: its nodes and sums name its own tallies, which come behind those there are.
 fn take(all: &mut Out, out: Out, fresh: bool) {
     let base = if fresh { all.tallies.len() as u32 } else { 0 };
-    all.sink.merge(out.sink);
-    all.owners.merge(out.owners);
     all.tallies.extend(out.tallies);
     all.nodes.extend(out.nodes.into_iter().map(|node| Node { tally: node.tally + base, ..node }));
     all.sums.extend(out.sums.into_iter().map(|(tally, sums)| (tally + base, sums)));
     all.pieces.extend(out.pieces.into_iter().map(|piece| Piece { tally: piece.tally + base, ..piece }));
-    all.dir_runs.extend(out.dir_runs);
-    all.dirs.extend(out.dirs);
+    all.dir_runs.append(out.dir_runs);
+    all.dirs.append(out.dirs);
     all.inline_dirs.extend(out.inline_dirs);
     all.attributes.extend(out.attributes);
     all.value_refs.extend(out.value_refs);

@@ -377,7 +377,6 @@ pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
         }
     })?;
     for out in outs {
-        all.sink.merge(out.sink);
         all.value_refs.extend(out.value_refs);
         all.policies.extend(out.policies);
     }

@@ -8,7 +8,7 @@ use extant_ondisk::group_desc::{Counted, DescDamage, GroupDesc, GroupFlags, Piec
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
@@ -20,7 +20,12 @@ const STEP_BLOCKS: u32 = 64;
 pub fn read(device: &dyn BlockDevice, sb: &SuperBlock, sink: &mut Sink) -> Result<Vec<GroupDesc>> {
     let geometry = sb.geometry();
     let size = geometry.block_size as usize;
-    let mut descs = Vec::with_capacity(geometry.group_count as usize);
+    let mut descs = Vec::new();
+    let groups = geometry.group_count as usize;
+    descs.try_reserve_exact(groups).map_err(|_| Error::Memory {
+        device: device.name().to_owned(),
+        bytes: (groups * size_of::<GroupDesc>()) as u64,
+    })?;
     let blocks = geometry.group_count.div_ceil(geometry.descs_per_block());
     let mut index = 0;
     while index < blocks {

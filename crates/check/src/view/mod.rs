@@ -18,7 +18,7 @@ use extant_ondisk::Damage;
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{
-    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, SuperContext, SuperDamage, backup_candidates,
+    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, SuperContext, SuperDamage, find_backup,
 };
 
 use crate::Options;
@@ -168,15 +168,12 @@ fn choose(device: &Arc<dyn BlockDevice>, options: &Options, sink: &mut Sink) -> 
 
 /// The first sound backup: where the primary says that backups are, if it says so, and then where they usually are.
 fn backup(device: &dyn BlockDevice, primary: Option<&SuperBlock>, options: &Options) -> Option<Copy> {
-    let place = |sb: &SuperBlock, group| sb.super_location(group).0.0 << sb.block_bits;
-    let named = primary.into_iter().flat_map(|sb| sb.backup_groups().map(move |group| place(sb, group)));
-    let usual = backup_candidates(device.size_bytes()).map(|(offset, _)| offset);
-    named.chain(usual).find_map(|offset| {
-        // A candidate that cannot be read is none.
-        let copy = Copy::read(device, offset, options).ok().flatten().filter(Copy::is_sound);
-        copy.filter(|copy| {
-            let sb = copy.sb.as_ref();
-            sb.is_some_and(|sb| sb.backup_groups().any(|group| place(sb, group) == offset))
-        })
+    // A copy that cannot be read is none.
+    let look = |offset| Copy::read(device, offset, options).ok().flatten().filter(Copy::is_sound);
+    let byte = |sb: &SuperBlock, group| sb.super_location(group).0.0 << sb.block_bits;
+    let mut named = primary.into_iter().flat_map(|sb| sb.backup_groups().map(move |group| byte(sb, group)));
+    named.find_map(look).or_else(|| {
+        let (sb, block) = find_backup(device.size_bytes(), |offset| look(offset)?.sb)?;
+        look(block.0 << sb.block_bits)
     })
 }

@@ -49,13 +49,15 @@ fn maps_reserved(device: &dyn BlockDevice, sb: &SuperBlock, inode: &InodeDesc) -
     if others || inode.links == 0 || inode.mode & FileType::Regular.mode_bits() == 0 || !geometry.contains(double) {
         return false;
     }
-    let read = |block: BlockNr| {
-        let mut bytes = vec![0; geometry.block_size as usize];
-        let read = geometry.contains(block)
-            && device.read_at(block.0 << geometry.block_bits, &mut bytes, BioFlags::META).is_ok();
+    let read = |first: BlockNr, blocks: u32| {
+        let mut bytes = vec![0; (blocks as usize) << geometry.block_bits];
+        let last = BlockNr(first.0 + u64::from(blocks.saturating_sub(1)));
+        let read = geometry.contains(first)
+            && geometry.contains(last)
+            && device.read_at(first.0 << geometry.block_bits, &mut bytes, BioFlags::META).is_ok();
         read.then_some(bytes)
     };
-    let Some(pointers) = read(double) else { return false };
+    let Some(pointers) = read(double, 1) else { return false };
     let mut used: Vec<u32> = (0..pointers.len() / 4).filter_map(|slot| indirect::pointer(&pointers, slot)).collect();
     used.retain(|block| *block != 0);
     used.sort_unstable();
@@ -68,15 +70,16 @@ fn maps_reserved(device: &dyn BlockDevice, sb: &SuperBlock, inode: &InodeDesc) -
         block += 1;
     }
     let groups: Vec<_> = geometry.backup_groups().take(per_block as usize).collect();
-    for step in 0..geometry.reserved_gdt_blocks / 4 {
+    let steps = geometry.reserved_gdt_blocks / 4;
+    let Some(reserved) = read(BlockNr(block), steps) else { return false };
+    for (step, copies) in (0..steps).zip(reserved.chunks(geometry.block_size as usize)) {
         let slot = (geometry.desc_blocks + step) % per_block;
         if indirect::pointer(&pointers, slot as usize).map(u64::from) != Some(block) {
             return false;
         }
-        let Some(copies) = read(BlockNr(block)) else { return false };
         for (at, group) in groups.iter().enumerate() {
             let expected = block + u64::from(group.0) * u64::from(geometry.blocks_per_group);
-            if indirect::pointer(&copies, at).map(u64::from) != Some(expected) {
+            if indirect::pointer(copies, at).map(u64::from) != Some(expected) {
                 return false;
             }
         }

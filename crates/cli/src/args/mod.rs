@@ -255,10 +255,18 @@ pub struct FreezeArgs {
 #[command(after_help = "Examples:
   extant info disk.img
   extant info --json disk.img | jq .filesystem.state
-  extant info --partition 2 whole-disk.img")]
+  extant info --partition 2 whole-disk.img
+  extant info --scan damaged.img
+
+--scan reads all of the image but its holes. It looks at each sector for a superblock, says where the file systems begin \
+to which they belong, whether superblocks and the group descriptors behind them are sound, and which commands check and \
+mount by the best of them. It ends with status 8 if there are none.")]
 pub struct InfoArgs {
     /// Image file or block device
     pub image: OsString,
+    /// Search a damaged disk for superblocks, backups and partitions
+    #[arg(long)]
+    pub scan: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -63,7 +63,13 @@ pub fn run(args: &FsckArgs) -> Result<()> {
         now: clock.wall().sec,
         progress: args.progress.map(|fd| progress(fd, &name)).transpose()?,
     };
-    let failed = |e: extant_check::Error| Failure::new(OPERATIONAL, e.to_string());
+    let search = format!("'extant info --scan {name}' looks for superblocks and backups everywhere");
+    let failed = |e: extant_check::Error| match e {
+        extant_check::Error::NoSuperblock { .. } | extant_check::Error::BadSuperblock { .. } => {
+            Failure::new(OPERATIONAL, format!("{e}; {search}"))
+        }
+        e => Failure::new(OPERATIONAL, e.to_string()),
+    };
     let may_skip = !args.force && args.superblock.is_none() && beside.is_none();
     let marked = may_skip.then(|| clean(&*device)).flatten();
     if let Some(line) = marked
@@ -98,6 +104,9 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     out.flush()?;
     if let Some(beside) = beside {
         beside.end();
+    }
+    if !report.complete {
+        warn(&format!("{name}: {search}"));
     }
     match (report.is_damaged(), report.complete) {
         (false, true) => Ok(()),

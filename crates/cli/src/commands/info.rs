@@ -7,10 +7,12 @@
 //! None.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_fs::{StatFs, probe_superblock, probe_superblock_at};
+use extant_image::{Holder, has_magic, identify, look, overwritten, partition_table};
 use extant_ondisk::features::{self, Incompat, MountMode};
 use extant_ondisk::partition::{Source, Table};
 use extant_ondisk::superblock::{FsState, SuperBlock};
@@ -20,23 +22,25 @@ use serde_json::{Value, json};
 
 use crate::args::{ImageArgs, InfoArgs};
 use crate::beside;
+use crate::commands::scan;
 use crate::failure::{Failure, Result};
-use crate::formats;
-use crate::holder::{self, Holder};
-use crate::image::{self, ImageSpec, Part, has_magic, look};
+use crate::image::{self, ImageSpec, Part};
 use crate::record::escaped;
 use crate::size::human;
 use crate::text::{self, Output};
 
 pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
+    if args.scan {
+        return scan::run(args, how);
+    }
     let spec = how.spec(&args.image);
     let whole = look(&spec)?;
     let whole_size = whole.size_bytes();
     if spec.part == Part::Any && how.sb.is_none() && !has_magic(&*whole) {
-        if let Some(format) = formats::identify(&*whole) {
-            return Err(image::overwritten(&*whole, format.refuse(&spec.shown())));
+        if let Some(format) = identify(&*whole) {
+            return Err(overwritten(&*whole, spec.shown(), format).into());
         }
-        let table = image::partition_table(&*whole)?;
+        let table = partition_table(&*whole)?;
         if !table.partitions.is_empty() {
             return print_partitions(args, &spec, &whole, &table);
         }
@@ -90,7 +94,7 @@ fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevi
     for p in partitions {
         let part = extant_block::device::OffsetDevice::new(whole.clone(), p.start, p.len & !4095);
         let found = part.ok().and_then(|dev| probe_superblock(&dev).ok()).map(|(sb, _)| sb);
-        let holder = holder::find_of_partition(&ImageSpec { part: Part::Partition(p.number), ..spec.clone() });
+        let holder = Holder::of_partition(&ImageSpec { part: Part::Partition(p.number), ..spec.clone() });
         if let (Some(sb), false) = (&found, args.json) {
             let label = text::shown(sb.volume_name().as_bytes());
             let label = if label.is_empty() { label } else { format!(" \"{label}\"") };
@@ -104,21 +108,39 @@ fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevi
             "type": p.type_name,
             "label": p.label,
             "filesystem": found.as_ref().map(generation),
-            "in_use": holder.as_ref().map(Holder::json),
+            "in_use": holder.as_ref().map(in_use),
         }));
     }
     if args.json {
-        let kind = match source {
-            Source::None => Value::Null,
-            Source::Mbr => "mbr".into(),
-            Source::Gpt => "gpt".into(),
-            Source::BackupGpt => "backup-gpt".into(),
-        };
+        let kind = table_name(*source);
         let all = json!({ "image": spec.shown(), "size": whole.size_bytes(), "table": kind, "partitions": rows });
         writeln!(out, "{}", escaped(&format!("{all:#}")))?;
     }
     out.flush()?;
     Ok(())
+}
+
+/// Where partitions are listed, for programs.
+pub fn table_name(source: Source) -> Option<&'static str> {
+    match source {
+        Source::None => None,
+        Source::Mbr => Some("mbr"),
+        Source::Gpt => Some("gpt"),
+        Source::BackupGpt => Some("backup-gpt"),
+    }
+}
+
+/// Who has an image, for programs.
+fn in_use(holder: &Holder) -> Value {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    let kernel = holder.kernel.as_ref().filter(|_| holder.mounts.is_empty());
+    let one = |(pid, name): &(u32, String)| json!({ "pid": pid, "name": name });
+    json!({
+        "mounted_on": holder.mounts.last().map(|dir| path(dir)).or_else(|| kernel?.at.clone()),
+        "by_kernel": kernel.is_some(),
+        "through": kernel.and_then(|kernel| kernel.through.as_deref()).map(path),
+        "processes": holder.processes.iter().map(one).collect::<Vec<_>>(),
+    })
 }
 
 /// What the journal says.
@@ -179,7 +201,7 @@ struct Facts<'a> {
 }
 
 /// The name that fits the features.
-fn generation(sb: &SuperBlock) -> &'static str {
+pub fn generation(sb: &SuperBlock) -> &'static str {
     let later = Incompat::EXTENTS | Incompat::BIT64 | Incompat::FLEX_BG | Incompat::CSUM_SEED;
     if sb.incompat().intersects(later) || sb.metadata_csum {
         "ext4"
@@ -328,7 +350,7 @@ impl Facts<'_> {
             "partition": self.spec.partition(),
             "offset": if let Part::Offset(offset) = self.spec.part { Some(offset) } else { None },
             "size": self.size,
-            "in_use": self.holder.map(Holder::json),
+            "in_use": self.holder.map(in_use),
             "filesystem": {
                 "type": generation(sb),
                 "label": sb.volume_name(),

@@ -5,6 +5,7 @@
 //! | `mount`, `unmount` | a mount of the kernel, served by [`crate::serve`] |
 //! | `freeze`, `thaw` | keep a mount's device as it is, for a copy |
 //! | `info` | superblock, journal, space, partitions |
+//! | `info --scan` | [`mod@scan`]: what is left on a damaged disk |
 //! | `fsck` | check an image for damage |
 //! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
 //! | `find`, `du`, `df` | search and count in one |
@@ -37,6 +38,7 @@ pub mod mknod;
 pub mod mount;
 pub mod mv;
 pub mod rm;
+pub mod scan;
 pub mod script;
 pub mod stat;
 pub mod touch;

@@ -23,7 +23,7 @@ use crate::args::{MountArgs, MountHelper, UnmountArgs};
 use crate::commands::freeze::NOT_PRIVILEGED;
 use crate::commands::unmount;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, mention, plain, plain_text, warn};
-use crate::image::{self, ImageSpec, Part};
+use crate::image::{ImageSpec, Part};
 use crate::log;
 use crate::mount_options::MountConfig;
 use crate::mount_table::{self, Found};
@@ -123,7 +123,7 @@ pub fn run_helper(args: MountHelper) -> Result<()> {
     let parse = |options: &[String]| MountConfig::parse(options, sloppy).map_err(Failure::usage);
     let point = resolve(&target, &parse(&options)?, false)?;
     // The names that fstab is asked for are those that are mounted: a link could lead elsewhere by then.
-    let source = mount_table::absolute(Path::new(&source));
+    let source = extant_image::absolute(Path::new(&source));
     options.insert(0, from_fstab(&source, point.path()));
     let config = parse(&options)?;
     mount_on(MountArgs { verbose, sloppy, ..mount_args(source.into(), target, options) }, config, point)
@@ -150,7 +150,7 @@ fn mount_args(image: OsString, dir: PathBuf, options: Vec<String>) -> MountArgs 
 /// get; and what part of the image is to be seen.
 fn from_fstab(source: &Path, target: &Path) -> String {
     let root = kernel_uid().is_root();
-    let listed = mount_table::fstab_options(source, target);
+    let listed = extant_image::fstab_options(source, target);
     let listed = listed.unwrap_or_default();
     let allowed: Vec<&str> = listed
         .split(',')
@@ -172,7 +172,7 @@ fn remount(point: MountPoint, options: &[String]) -> Result<()> {
     let mount = &found.mount;
     let root = kernel_uid().is_root();
     let recorded = Watch::open(&mount.device, mount.user_id.unwrap_or(0)).and_then(|mut watch| watch.options());
-    let known = recorded.clone().or_else(|| mount_table::fstab_options(&mount.source, &mount.dir)).unwrap_or_default();
+    let known = recorded.clone().or_else(|| extant_image::fstab_options(&mount.source, &mount.dir)).unwrap_or_default();
     // What is not said stays as it is.
     let mut now = vec![known, "suid,dev".to_owned(), mount.super_options.clone(), mount.options.clone()];
     let read = |options: &[String]| MountConfig::parse(options, true).map_err(Failure::usage);
@@ -197,7 +197,7 @@ fn remount(point: MountPoint, options: &[String]) -> Result<()> {
     }
     if said == Some("rw") {
         // It may have come while nothing was written here.
-        image::refuse_loop_device(&spec).map_err(|e| e.with_status(MOUNT))?;
+        extant_image::refuse_loop_device(&spec).map_err(|e| Failure::from(e).with_status(MOUNT))?;
     }
     let kernel = || match root.then(|| found.point.remount(found.top, &config.fuse)) {
         Some(Err(FuseError::Mount { errno: Errno::BUSY, .. })) => Err(failed("busy: a file in it is open for writing")),
@@ -245,7 +245,7 @@ fn mount_for_writing(found: &Found, options: &[String]) -> Result<()> {
     if old.user_id != Some(kernel_uid().as_raw()) {
         return Err(failed(" by somebody else, who alone may do this"));
     }
-    if mount_table::read()?.iter().any(|other| other.id != old.id && other.is_same(old)) {
+    if extant_image::mounts()?.iter().any(|other| other.id != old.id && other.is_same(old)) {
         return Err(failed(", and elsewhere, too: unmount it there, or here, and mount it again"));
     }
     let again = |options: &[String]| {

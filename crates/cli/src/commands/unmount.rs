@@ -22,12 +22,13 @@ use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
 use extant_block::device::{has_writer, is_locked};
 use extant_fuse::{Errno, FuseError, Unmounting, kernel_uid};
+use extant_image::Mount;
 use extant_ondisk::superblock::FsState;
 
 use crate::args::{UnmountArgs, UnmountHelper};
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, mention, plain_text, warn};
-use crate::image::{self, ImageSpec};
-use crate::mount_table::{self, Found, Mount};
+use crate::image::{Access, Claim, ImageSpec};
+use crate::mount_table::{self, Found};
 use crate::namespace;
 use crate::status::{Ended, Watch};
 use crate::text;
@@ -97,7 +98,7 @@ pub fn down(found: &Found, args: &UnmountArgs) -> Result<()> {
         ));
     }
     // One of several places where it is seen (a bind mount): its server goes on.
-    let elsewhere = mount_table::read().unwrap_or_default().into_iter().find(|other| other.is_same(mount));
+    let elsewhere = extant_image::mounts().unwrap_or_default().into_iter().find(|other| other.is_same(mount));
     if let Some(other) = elsewhere {
         if args.verbose {
             mention(&format!("{} is still mounted on {}", shown(&mount.source), shown(&other.dir)));
@@ -202,7 +203,7 @@ fn wait(mount: &Mount, mut watch: Option<Watch>, witness: &Witness, force: bool)
         }
         if clock.now_ns() > next_word_ns {
             if clock.now_ns() > NAMESPACE_PATIENCE_NS
-                && let Some(pid) = mount_table::seen_by(mount)
+                && let Some(pid) = extant_image::seen_by(mount)
             {
                 return failed(format!(
                     "{image}: unmounted here, but still mounted in another mount namespace, that of process {pid}: \
@@ -249,7 +250,7 @@ impl Witness {
     /// To be called before the unmount.
     fn new(mount: &Mount) -> Witness {
         let spec = ImageSpec::parse(mount.source.as_os_str());
-        let place = image::place(&spec).unwrap_or((0, None));
+        let place = extant_image::place(&spec).unwrap_or((0, None));
         let read_only = mount.super_options.split(',').any(|option| option == "ro");
         let before = InUse::of(&spec);
         Witness { spec, place, read_only, before }
@@ -286,7 +287,10 @@ struct InUse {
 impl InUse {
     /// Read beside whoever has the image.
     fn of(spec: &ImageSpec) -> Option<InUse> {
-        let sb = image::super_block_beside(spec).ok()?;
+        // No lock is taken, and none is looked for.
+        let access = Access { claim: Claim::None, ..Access::tool(true) };
+        let opened = extant_image::open(spec, &access).ok()?;
+        let (sb, _) = extant_image::probe(&*opened.device).ok()?;
         Some(InUse { needs_recovery: sb.needs_recovery(), not_valid: !sb.state().contains(FsState::VALID) })
     }
 

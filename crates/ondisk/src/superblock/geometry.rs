@@ -285,6 +285,17 @@ impl Geometry {
         self.desc_table_block(index).into_iter().chain(copies.filter(|block| self.contains(*block)))
     }
 
+    /// The descriptor blocks whose copies lie behind the superblock of `group`, one after the other, by index.
+    pub fn desc_blocks_behind(&self, group: GroupNr) -> impl Iterator<Item = u32> + use<> {
+        let whole = self.first_meta_bg.map_or(self.desc_blocks, |first| first.min(self.desc_blocks));
+        // Each metagroup has its own block, three times.
+        let (index, place) = (group.0 / self.descs_per_block(), group.0 % self.descs_per_block());
+        let own = index >= whole && index < self.desc_blocks;
+        let own = own && (place <= 1 || place == self.descs_per_block() - 1);
+        let table = if index < whole { 0..whole } else { 0..0 };
+        table.chain(own.then_some(index))
+    }
+
     /// Where versions of `mke2fs` put a group's block bitmap, inode bitmap and inode table if nothing is in the way:
     /// behind the copies of superblock and descriptors, those of a flex group side by side. With fewer groups than a
     /// flex group has, older versions left room for all.

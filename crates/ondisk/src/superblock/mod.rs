@@ -11,6 +11,7 @@
 
 mod borrowed;
 mod damage;
+mod find;
 mod geometry;
 mod raw;
 #[cfg(test)]
@@ -18,6 +19,7 @@ pub(crate) mod tests;
 
 pub use borrowed::JournalPlace;
 pub use damage::{SpecialInode, SuperContext, SuperDamage};
+pub use find::{Start, backup_at, find, find_backup, find_start};
 pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocation, backup_candidates};
 pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 

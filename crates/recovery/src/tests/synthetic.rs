@@ -1,10 +1,11 @@
 //! Replay of logs made by hand: order, revokes, torn ends, wrap-around.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use extant_base::rng::Rng;
+use extant_base::sync::{LockClass, Mutex};
 use extant_block::device::MemDevice;
-use extant_block::{AlignedBuf, Bio, BioFlags, BlockDevice};
+use extant_block::{AlignedBuf, Bio, BioData, BioFlags, BlockDevice, Completion, IoStats, Limits};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{CompatFeatures, DescriptorBuilder, IncompatFeatures, JournalSuperBlock, LogCsum, Tid};
 
@@ -430,6 +431,151 @@ fn blocks_in_the_log_are_data_where_the_device_has_holes() {
     let next = |at| overlay.next_data(at).unwrap();
     assert_eq!([next(0), next(10 * 1024 + 7)], [Some(10 * 1024), Some(10 * 1024 + 7)]);
     assert_eq!(next(12 * 1024), Some(999 * 1024));
+}
+
+/// Keeps what is submitted until the test lets it go on; calls that wait go through.
+struct Queue {
+    below: Arc<MemDisk>,
+    waiting: Mutex<Vec<Bio>>,
+}
+
+static QUEUE: LockClass = LockClass::new("test queue", 810);
+
+impl Queue {
+    /// Lets all go on, the latest first; `fail`: those are refused that contain this byte.
+    fn complete_all(&self, fail: Option<u64>) {
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        for bio in waiting.into_iter().rev() {
+            match fail {
+                Some(byte) if (bio.offset..bio.offset + bio.len).contains(&byte) => {
+                    let error = self.below.read_at(u64::MAX, &mut [0], BioFlags::empty());
+                    bio.complete(error);
+                }
+                _ => self.below.submit(bio),
+            }
+        }
+    }
+}
+
+impl BlockDevice for Queue {
+    fn name(&self) -> &str {
+        "queue"
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.below.size_bytes()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.below.limits()
+    }
+
+    fn read_only(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, bio: Bio) {
+        self.waiting.lock().push(bio);
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> extant_block::Result<()> {
+        self.below.read_at(offset, buf, flags)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> extant_block::Result<()> {
+        self.below.write_at(offset, pieces, flags)
+    }
+
+    fn flush(&self) -> extant_block::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> extant_block::Result<()> {
+        Ok(())
+    }
+
+    fn stats(&self) -> IoStats {
+        IoStats::default()
+    }
+}
+
+struct OverQueue {
+    log: LogWriter,
+    queue: Arc<Queue>,
+    overlay: OverlayDevice,
+    /// What comes of the reads.
+    done: mpsc::Receiver<Completion>,
+}
+
+/// An overlay over a queue, and reads of `len` bytes each of all of it.
+fn overlay_over_queue(log: LogWriter, len: usize) -> OverQueue {
+    let queue = Arc::new(Queue { below: log.disk.clone(), waiting: Mutex::new(&QUEUE, Vec::new()) });
+    let journal = JournalFile::open(queue.clone(), BS, log.map.clone()).unwrap();
+    let replay = load_from(&journal);
+    let overlay = OverlayDevice::new(queue.clone(), journal, replay);
+    let (send, done) = mpsc::channel();
+    for at in (0..overlay.size_bytes()).step_by(len) {
+        let send = send.clone();
+        let end_io = Box::new(move |done| send.send(done).unwrap());
+        let buf = AlignedBuf::zeroed(len.min((overlay.size_bytes() - at) as usize));
+        overlay.submit(Bio::read(at, buf, BioFlags::empty(), end_io));
+    }
+    OverQueue { log, queue, overlay, done }
+}
+
+/// A log with blocks 10, 11 and 13.
+fn three_copies() -> LogWriter {
+    let mut log = LogWriter::new(BS, 1000, 200, LogCsum::V3, true);
+    log.start_here();
+    log.transaction(&Work { copies: vec![(10, magic(1)), (11, data(2)), (13, data(3))], ..Work::default() });
+    log
+}
+
+#[test]
+fn the_overlay_has_all_reads_in_flight_below_at_once() {
+    let OverQueue { queue, overlay, done, .. } = overlay_over_queue(three_copies(), 4096);
+    let reads = overlay.size_bytes().div_ceil(4096) as usize;
+    assert_eq!(queue.waiting.lock().len(), reads + 3);
+    assert!(done.try_recv().is_err(), "nothing has been read");
+    queue.complete_all(None);
+    let mut shown = vec![0; overlay.size_bytes() as usize];
+    overlay.read_at(0, &mut shown, BioFlags::empty()).unwrap();
+    let done: Vec<Completion> = done.try_iter().collect();
+    assert_eq!(done.len(), reads);
+    for done in done {
+        let BioData::Read(buf) = &done.data else { panic!("no memory came back") };
+        assert!(done.result.is_ok() && buf[..] == shown[done.offset as usize..][..buf.len()], "byte {}", done.offset);
+    }
+}
+
+#[test]
+fn a_read_of_the_overlay_fails_where_its_copy_in_the_log_does() {
+    let OverQueue { log, queue, overlay, done } = overlay_over_queue(three_copies(), 4096);
+    let (at, _) = log.map.lookup(overlay.replay().blocks[&BlockNr(11)].log_block).unwrap();
+    let at = at.0 * u64::from(BS);
+    queue.complete_all(Some(at));
+    let failed = done.try_iter().filter(|done| done.result.is_err());
+    let mut failed: Vec<(u64, bool)> =
+        failed.map(|done| (done.offset, matches!(done.data, BioData::Read(_)))).collect();
+    failed.sort_unstable();
+    // The blocks around that copy cannot be read, and the place where it lies.
+    assert_eq!(failed, [(8192, true), (at / 4096 * 4096, true)]);
+}
+
+#[test]
+fn a_read_of_the_overlay_with_very_many_copies_is_carried_out_one_by_one() {
+    let mut log = LogWriter::new(BS, 4000, 1500, LogCsum::V3, true);
+    log.start_here();
+    log.transaction(&copies(&(10..1200).map(|block| (block, block as u8)).collect::<Vec<_>>()));
+    let OverQueue { queue, overlay, done, .. } = overlay_over_queue(log, 4 << 20);
+    let first = done.try_recv().expect("1190 KiB of copies would be in memory");
+    // The second read needs none.
+    assert_eq!((first.offset, queue.waiting.lock().len()), (0, 1));
+    let mut shown = vec![0; overlay.size_bytes() as usize];
+    overlay.read_at(0, &mut shown, BioFlags::empty()).unwrap();
+    assert_eq!(shown[1199 * 1024..1200 * 1024], data(1199u16 as u8));
+    let BioData::Read(buf) = &first.data else { panic!("no memory came back") };
+    assert!(first.result.is_ok() && buf[..] == shown[..buf.len()]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What an image is that is no ext file system, by its magic bytes, and what to do with it.
 //!
-//! Main types: [`Format`], the table [`FORMATS`]; [`identify`] looks, and [`nothing_found`] says what to try where no
-//! magic is known.
+//! Main types: [`Format`], the table [`FORMATS`]; [`identify`] looks, and [`nothing_found`] says what else there is
+//! where no magic is known.
 //!
 //! What it does not do: read any of these. A magic says what something is called, not that it is intact.
 //!
@@ -11,12 +11,11 @@
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 
-use crate::failure::Failure;
-
 /// Bytes at a place.
 type Magic = (usize, &'static [u8]);
 
 /// A kind of content that people take for an image of ext.
+#[derive(Debug)]
 pub struct Format {
     name: &'static str,
     /// Any of these tells it.
@@ -158,35 +157,41 @@ fn begins_elsewhere(dev: &dyn BlockDevice) -> Option<u64> {
     })
 }
 
-/// What was looked for on a device on which nothing was found, and what to try next. A command that overwrites is named
-/// for an image file without any data alone: everything else may be a damaged disk whose files can still be saved.
-pub fn nothing_found(dev: &dyn BlockDevice) -> String {
-    let image = dev.name();
+/// What there is on a device without a superblock, a backup and a format that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nothing {
+    /// A whole image file without any data. Everything else may be a damaged disk whose files can still be saved.
+    Empty,
+    /// A file system begins at this byte of a whole image.
+    At(u64),
+    /// No sign of one. `whole`: neither does a partition table tell.
+    Unknown {
+        /// It is a whole image, not a part of one.
+        whole: bool,
+    },
+}
+
+/// Looks for what else may be on a device on which no superblock was found.
+pub fn nothing_found(dev: &dyn BlockDevice) -> Nothing {
     // A part of an image has a name that is no file's.
-    let file = std::fs::metadata(image).ok();
+    let file = std::fs::metadata(dev.name()).ok();
     let is_whole_file = || file.as_ref().is_some_and(|m| m.is_file() && m.len() == dev.size_bytes());
     if matches!(dev.next_data(0), Ok(None)) && is_whole_file() {
-        let size = if dev.size_bytes() == 0 { " SIZE" } else { "" };
-        return format!("the file is empty; 'mke2fs -t ext4 {image}{size}' makes a file system in it");
+        return Nothing::Empty;
     }
-    let table = if file.is_some() { ", no partition table" } else { "" };
-    let looked = format!("no superblock at byte 1024, no backup superblock{table}");
-    match begins_elsewhere(dev).filter(|_| file.is_some()) {
-        Some(start) => format!(
-            "{looked}; but a file system begins at byte {start}: 'extant mount -o ro,offset={start} {image} DIR' mounts it"
-        ),
-        None => format!(
-            "{looked}; if it begins further in, '-o offset=BYTES' (mount) or '--offset BYTES' says where; 'extant info' \
-             lists the partitions of a disk, and testdisk(8) searches for lost ones"
-        ),
-    }
+    let whole = file.is_some();
+    begins_elsewhere(dev).filter(|_| whole).map_or(Nothing::Unknown { whole }, Nothing::At)
 }
 
 impl Format {
-    /// What to say of `image`.
-    pub fn refuse(&self, image: &str) -> Failure {
-        let advice = self.advice.replace("IMAGE", image);
-        Failure::op(format!("{image}: no ext2/3/4 file system, but {}: {advice}", self.name))
+    /// "a qcow2 disk image".
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What makes a file system of it that can be opened, as a clause for a person; `image` is the file.
+    pub fn advice(&self, image: &str) -> String {
+        self.advice.replace("IMAGE", image)
     }
 }
 
@@ -220,8 +225,9 @@ mod tests {
 
     #[test]
     fn the_advice_names_the_image() {
-        let said = identify(&with(0, b"QFI\xfb")).expect("known").refuse("a.img").message;
-        assert!(said.starts_with("a.img: no ext2/3/4 file system, but a qcow2 disk image: "), "{said}");
-        assert!(said.contains("qemu-img convert -O raw a.img a.img.raw"), "{said}");
+        let format = identify(&with(0, b"QFI\xfb")).expect("known");
+        let advice = format.advice("a.img");
+        assert_eq!(format.name(), "a qcow2 disk image");
+        assert!(advice.contains("qemu-img convert -O raw a.img a.img.raw"), "{advice}");
     }
 }

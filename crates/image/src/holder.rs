@@ -10,46 +10,36 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use extant_block::Error as DeviceError;
 use extant_block::device::{KernelMount, has_writer, is_locked, range_in_use};
-use extant_fuse::mount::is_dead;
-use serde_json::{Value, json};
 
-use crate::failure::Failure;
-use crate::image::{self, ImageSpec};
-use crate::mount_table::{self, Mount};
-use crate::text::shown;
+use crate::mounts::{self, Mount};
+use crate::open::place;
+use crate::shown;
+use crate::spec::ImageSpec;
 
 /// Processes that are named; more would be no help.
 const PROCESSES_MAX: usize = 3;
 
-#[derive(Debug, Default)]
+/// Who has an image.
+#[derive(Clone, Debug, Default)]
 pub struct Holder {
-    mounts: Vec<PathBuf>,
+    /// Where it is mounted by Extant.
+    pub mounts: Vec<PathBuf>,
     /// As the kernel's own driver has it.
-    kernel: Option<KernelMount>,
+    pub kernel: Option<KernelMount>,
     /// Number and name.
-    processes: Vec<(u32, String)>,
-}
-
-/// Who has the image, or some of it. Mounts of another partition are left out; its processes are not, for it takes more
-/// than a descriptor to tell what they do with it.
-pub fn find(spec: &ImageSpec) -> Holder {
-    let path = mount_table::absolute(&spec.path);
-    let (start, len) = image::place(spec).unwrap_or((0, None));
-    let kernel = range_in_use(&path, start, len).ok().flatten();
-    Holder { mounts: mounts(spec), kernel, processes: processes(&path) }
+    pub processes: Vec<(u32, String)>,
 }
 
 /// Whether the server of a mount of ours has these bytes of an image file: not one that has died and left its mount.
-pub fn is_served(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
-    is_locked(&spec.path, start, len).unwrap_or(false) && !mounts(spec).is_empty()
+pub(crate) fn is_served(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
+    is_locked(&spec.path, start, len).unwrap_or(false) && !mounts_of(spec).is_empty()
 }
 
 /// Whether a mount of ours writes these bytes of an image file. Beside locks of strangers for reading it has no lock
 /// that would keep another reader away.
-pub fn is_written(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
-    let writes = |m: &Mount| !m.super_options.split(',').any(|option| option == "ro") && !is_dead(&m.dir);
+pub(crate) fn is_written(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
+    let writes = |m: &Mount| !m.super_options.split(',').any(|option| option == "ro") && !m.is_dead();
     // Where it has a lock for writing, the next one to open the image is refused anyway, and a server that does not
     // answer need not be asked.
     let beside_readers =
@@ -58,27 +48,12 @@ pub fn is_written(spec: &ImageSpec, start: u64, len: Option<u64>) -> bool {
 }
 
 /// Where it is mounted by us.
-fn mounts(spec: &ImageSpec) -> Vec<PathBuf> {
-    mounts_of(spec).into_iter().map(|m| m.dir).collect()
-}
-
 fn mounts_of(spec: &ImageSpec) -> Vec<Mount> {
-    let path = mount_table::absolute(&spec.path);
+    let path = mounts::absolute(&spec.path);
     let wanted = ImageSpec { path: path.clone(), ..spec.clone() }.source();
     let touches = |m: &Mount| spec.partition().is_none() || m.source == path || m.source == wanted;
-    let mounts = mount_table::read().unwrap_or_default();
+    let mounts = mounts::mounts().unwrap_or_default();
     mounts.into_iter().filter(|m| m.is_extant() && m.is_trusted() && m.is_of(&path) && touches(m)).collect()
-}
-
-/// Who has a partition of a disk of several, if anybody: one that nobody has locked or mounted is nobody's, whoever has
-/// another one.
-pub fn find_of_partition(spec: &ImageSpec) -> Option<Holder> {
-    let spec = spec.clone().resolved();
-    let (start, len) = image::place(&spec).ok()?;
-    let locked = !spec.is_block_device() && is_locked(&spec.path, start, len).unwrap_or(false);
-    let holder = find(&spec);
-    // A mount on a block device is the kernel's, too.
-    (locked || holder.kernel.is_some()).then_some(holder)
 }
 
 fn processes(path: &Path) -> Vec<(u32, String)> {
@@ -99,6 +74,27 @@ fn processes(path: &Path) -> Vec<(u32, String)> {
 }
 
 impl Holder {
+    /// Who has the image, or some of it. Mounts of another partition are left out; its processes are not, for it takes
+    /// more than a descriptor to tell what they do with it.
+    pub fn of(spec: &ImageSpec) -> Holder {
+        let path = mounts::absolute(&spec.path);
+        let (start, len) = place(spec).unwrap_or((0, None));
+        let kernel = range_in_use(&path, start, len).ok().flatten();
+        let mounts = mounts_of(spec).into_iter().map(|m| m.dir).collect();
+        Holder { mounts, kernel, processes: processes(&path) }
+    }
+
+    /// Who has a partition of a disk of several, if anybody: one that nobody has locked or mounted is nobody's, whoever
+    /// has another one.
+    pub fn of_partition(spec: &ImageSpec) -> Option<Holder> {
+        let spec = spec.clone().resolved();
+        let (start, len) = place(&spec).ok()?;
+        let locked = !spec.is_block_device() && is_locked(&spec.path, start, len).unwrap_or(false);
+        let holder = Holder::of(&spec);
+        // A mount on a block device is the kernel's, too.
+        (locked || holder.kernel.is_some()).then_some(holder)
+    }
+
     /// Perhaps a server whose mount is gone already; nobody else lets go of an image soon.
     pub fn may_be_ending(&self) -> bool {
         let server = |(_, name): &(u32, String)| name.starts_with("extant") || name == "exe";
@@ -127,28 +123,9 @@ impl Holder {
         }
     }
 
-    /// For programs.
-    pub fn json(&self) -> Value {
-        let path = |path: &Path| path.to_string_lossy().into_owned();
-        let kernel = self.kernel.as_ref().filter(|_| self.mounts.is_empty());
-        let one = |(pid, name): &(u32, String)| json!({ "pid": pid, "name": name });
-        json!({
-            "mounted_on": self.mounts.last().map(|dir| path(dir)).or_else(|| kernel?.at.clone()),
-            "by_kernel": kernel.is_some(),
-            "through": kernel.and_then(|kernel| kernel.through.as_deref()).map(path),
-            "processes": self.processes.iter().map(one).collect::<Vec<_>>(),
-        })
-    }
-
-    /// The message for `image`, which could not be had.
-    pub fn explain(&self, image: &str, busy: DeviceError) -> Failure {
-        let who = self.who();
-        match busy {
-            _ if !self.mounts.is_empty() => Failure::op(format!("{image}: in use: {who}: use it there, or unmount it")),
-            DeviceError::Busy { by, .. } if self.processes.is_empty() && self.kernel.is_none() => {
-                Failure::op(format!("{image}: in use: {by}"))
-            }
-            _ => Failure::op(format!("{image}: in use: {who}")),
-        }
+    /// As [`Holder::who`]; `by`, the device's word, where nobody can be found.
+    pub fn who_or(&self, by: &str) -> String {
+        let nobody = self.mounts.is_empty() && self.processes.is_empty() && self.kernel.is_none();
+        if nobody { by.to_owned() } else { self.who() }
     }
 }

@@ -1,0 +1,197 @@
+//! Blocks of directories, as maps lead to them: each at most once, however many pointers there are.
+//!
+//! Main types: [`DirRun`] (neighbours of one directory), [`DirRuns`] (all of them, which stay as few as blocks are when
+//! they become many).
+//!
+//! # Locking
+//! None.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::pile::Pile;
+use crate::scan::RUN_BYTES;
+
+/// So many pieces are kept as they come, whatever blocks they lead to.
+const LOOSE_MAX: usize = 1 << 13;
+
+/// Blocks of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirRun {
+    pub block: u64,
+    pub ino: u32,
+    pub lblk: u32,
+    pub blocks: u32,
+}
+
+impl DirRun {
+    fn end(&self) -> u64 {
+        self.block + u64::from(self.blocks)
+    }
+
+    /// Of several directories with a block, the one with the smallest number has it, and there the first place.
+    fn rank(&self) -> (u32, i64) {
+        (self.ino, i64::from(self.lblk) - self.block as i64)
+    }
+
+    /// The part from `block` to `end`.
+    fn part(&self, block: u64, end: u64) -> DirRun {
+        DirRun { block, lblk: self.lblk + (block - self.block) as u32, blocks: (end - block) as u32, ..*self }
+    }
+}
+
+/// The blocks of directories.
+#[derive(Default)]
+pub struct DirRuns {
+    runs: Pile<DirRun>,
+    /// How many there were, with those that lead to a block again.
+    pushed: usize,
+    /// With so many, those that lead to a block again are dropped; 0 stands for the first time.
+    settle_at: usize,
+    /// Directories whose blocks others have, too, some of which were dropped.
+    shared: Vec<u32>,
+}
+
+impl DirRuns {
+    /// Takes what a map leads to, in pieces that are read at once; logical block 0 is a piece of its own.
+    pub fn push(&mut self, run: DirRun, block_bits: u32) {
+        let most = (RUN_BYTES >> block_bits).max(1);
+        // Nothing lies behind the last logical number.
+        let run = DirRun { blocks: run.blocks.min(u32::MAX - run.lblk), ..run };
+        let mut block = run.block;
+        while block < run.end() {
+            let first = run.lblk == 0 && block == run.block;
+            let end = run.end().min(block + if first { 1 } else { most });
+            self.runs.push(run.part(block, end));
+            self.pushed += 1;
+            block = end;
+        }
+        if self.runs.len() >= self.settle_at.max(LOOSE_MAX) {
+            self.settle();
+        }
+    }
+
+    pub fn append(&mut self, other: DirRuns) {
+        self.runs.append(other.runs);
+        self.pushed += other.pushed;
+        self.shared.extend(other.shared);
+        if self.runs.len() >= self.settle_at.max(LOOSE_MAX) {
+            self.settle();
+        }
+    }
+
+    /// Drops what leads to a block again.
+    fn settle(&mut self) {
+        let mut runs = std::mem::take(&mut self.runs).into_vec();
+        disjoint(&mut runs, |ino| self.shared.push(ino));
+        self.shared.sort_unstable();
+        self.shared.dedup();
+        self.settle_at = 2 * runs.len();
+        self.runs = Pile::from(runs);
+    }
+
+    /// The runs by directory and logical block, and the directories of which some are missing, sorted. Which those are
+    /// does not depend on the order in which the runs came.
+    pub fn finish(mut self) -> (Vec<DirRun>, Vec<u32>) {
+        if self.pushed >= LOOSE_MAX {
+            self.settle();
+        }
+        let mut runs = self.runs.into_vec();
+        runs.sort_unstable_by_key(|run| (run.ino, run.lblk, run.block));
+        (runs, self.shared)
+    }
+}
+
+/// Sorts runs by block and gives each block to one of those that have it; calls `lost` for directories that lose some.
+pub fn disjoint(runs: &mut Vec<DirRun>, mut lost: impl FnMut(u32)) {
+    runs.sort_unstable();
+    if runs.windows(2).all(|pair| pair[0].end() <= pair[1].block) {
+        return;
+    }
+    let mut out: Vec<DirRun> = Vec::new();
+    // Those that have block `at`; the one that gets it on top. Below it some may have ended.
+    let mut open = BinaryHeap::new();
+    let (mut next, mut at) = (0, 0);
+    loop {
+        while open.peek().is_some_and(|Reverse((_, run)): &Reverse<(_, DirRun)>| run.end() <= at) {
+            open.pop();
+        }
+        let fresh = runs.get(next).copied();
+        match (open.peek(), fresh) {
+            (None, None) => break,
+            (None, Some(run)) => at = run.block,
+            (Some(Reverse((rank, top))), Some(run)) if run.block <= at => {
+                lost(if *rank < run.rank() { run.ino } else { top.ino });
+            }
+            (Some(Reverse((_, top))), _) => {
+                let end = top.end().min(fresh.map_or(u64::MAX, |run| run.block));
+                out.push(top.part(at, end));
+                at = end;
+                continue;
+            }
+        }
+        open.extend(fresh.map(|run| Reverse((run.rank(), run))));
+        next += 1;
+    }
+    *runs = out;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(ino: u32, lblk: u32, block: u64, blocks: u32) -> DirRun {
+        DirRun { block, ino, lblk, blocks }
+    }
+
+    #[test]
+    fn each_block_belongs_to_one_directory_whatever_came_first() {
+        let all =
+            [run(14, 5, 100, 20), run(13, 9, 110, 5), run(15, 0, 90, 40), run(13, 50, 118, 1), run(13, 3, 110, 2)];
+        let settled = |parts: &[&[usize]]| {
+            let mut runs = Vec::new();
+            let mut losers = Vec::new();
+            for part in parts {
+                runs.extend(part.iter().map(|at| all[*at]));
+                disjoint(&mut runs, |ino| losers.push(ino));
+            }
+            losers.sort_unstable();
+            losers.dedup();
+            let places = |run: &DirRun| {
+                let run = *run;
+                (0..run.blocks).map(move |step| (run.block + u64::from(step), run.ino, run.lblk + step))
+            };
+            (runs.iter().flat_map(places).collect::<Vec<_>>(), losers)
+        };
+        let (owners, losers) = settled(&[&[0, 1, 2, 3, 4]]);
+        assert_eq!(losers, [13, 14, 15]);
+        assert_eq!(owners.len(), 40);
+        assert_eq!([owners[0], owners[10], owners[20]], [(90, 15, 0), (100, 14, 5), (110, 13, 3)]);
+        assert_eq!([owners[22], owners[25], owners[28]], [(112, 13, 11), (115, 14, 20), (118, 13, 50)]);
+        for parts in [[&[4, 3, 2][..], &[1, 0]], [&[0, 2], &[1, 3, 4]], [&[1, 4], &[0, 2, 3]]] {
+            assert_eq!(settled(&parts), (owners.clone(), losers.clone()), "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn many_runs_of_few_blocks_become_few() {
+        let mut runs = DirRuns::default();
+        for n in 0..3 * LOOSE_MAX as u32 {
+            runs.push(run(12, 1 + n, 1000 + u64::from(n % 5), 1), 12);
+            assert!(runs.runs.len() <= LOOSE_MAX);
+        }
+        let (runs, shared) = runs.finish();
+        assert_eq!(runs, (0..5).map(|n| run(12, 1 + n, 1000 + u64::from(n), 1)).collect::<Vec<_>>());
+        assert_eq!(shared, [12]);
+    }
+
+    #[test]
+    fn pieces_are_what_is_read_at_once_and_the_first_block_is_one() {
+        let mut runs = DirRuns::default();
+        runs.push(run(12, 0, 1000, 100), 12);
+        runs.push(run(13, u32::MAX - 1, 5000, 100), 12);
+        let (runs, _) = runs.finish();
+        let pieces = [run(12, 0, 1000, 1), run(12, 1, 1001, 64), run(12, 65, 1065, 35), run(13, u32::MAX - 1, 5000, 1)];
+        assert_eq!(runs, pieces);
+    }
+}

@@ -1,0 +1,217 @@
+//! `extant info --scan`: what it finds on damaged disks, and that the commands that it prints work.
+
+mod common;
+
+use std::fs;
+
+use common::{Dir, debugfs, extant, extant_path, patch, run, tool, whole_disk};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+fn scan(image: &str) -> Value {
+    let ran = extant(&["info", "--scan", "--json", image]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    serde_json::from_slice(&ran.out).expect("JSON")
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a Vec<Value> {
+    value[key].as_array().unwrap_or_else(|| panic!("{key}: {value}"))
+}
+
+fn numbers(values: &[Value], key: &str) -> Vec<u64> {
+    values.iter().filter_map(|one| one[key].as_u64()).collect()
+}
+
+/// What is printed for the file system works: both checks find its superblock. (Without its journal, e2fsck -n goes no
+/// further.)
+#[track_caller]
+fn commands_work(dir: &Dir, fs: &Value) {
+    let [ours, _, theirs] = &list(fs, "commands")[..] else { panic!("{fs}") };
+    for command in [ours, theirs] {
+        let command = command.as_str().expect("a command");
+        let program = extant_path().display();
+        let line = command.strip_prefix("extant").map_or(command.to_owned(), |rest| format!("{program}{rest}"));
+        let ran = run("sh", &["-c", &format!("cd {} && {line}", dir.text("."))]);
+        let said = format!("{}{}", String::from_utf8_lossy(&ran.out), ran.err);
+        let found = ran.code.is_some_and(|code| code < 8) || said.contains("journal superblock is corrupt");
+        assert!(found && !said.contains("Bad magic number"), "{command}: {said}");
+    }
+}
+
+/// A new image of this size and with these options.
+fn made(dir: &Dir, name: &str, size: u64, options: &[&str]) -> String {
+    let image = dir.text(name);
+    fs::File::create(&image).expect("image").set_len(size).expect("size");
+    tool("mke2fs", &[&["-q", "-F"], options, &[&image]].concat());
+    image
+}
+
+fn uuid_of(image: &str) -> String {
+    let said = tool("dumpe2fs", &["-h", image]);
+    said.lines().find_map(|line| line.strip_prefix("Filesystem UUID:")).expect("a UUID").trim().to_owned()
+}
+
+/// A disk without a partition table, with images in it.
+fn disk_of(dir: &Dir, size: u64, images: &[(&str, u64)]) -> String {
+    let disk = dir.text("disk.img");
+    fs::File::create(&disk).expect("disk").set_len(size).expect("size");
+    for (image, at) in images {
+        let (from, to, seek) = (format!("if={image}"), format!("of={disk}"), format!("seek={}", at / MIB));
+        tool("dd", &[&from, &to, &seek, "bs=1M", "conv=notrunc,sparse", "status=none"]);
+    }
+    disk
+}
+
+fn zero(image: &str, from: u64, bytes: u64) {
+    patch(image, from, &vec![0; bytes as usize]);
+}
+
+#[test]
+fn a_disk_whose_first_64_mib_are_gone_shows_where_its_file_system_began() {
+    let dir = Dir::new();
+    let part = made(&dir, "part.img", 240 * MIB, &["-t", "ext4", "-b", "4096", "-g", "8192", "-L", "data"]);
+    let disk = disk_of(&dir, 256 * MIB, &[(&part, MIB)]);
+    zero(&disk, 0, 64 * MIB);
+    let found = scan(&disk);
+    let [one] = &list(&found, "filesystems")[..] else { panic!("{found}") };
+    assert_eq!((&one["start"], &one["partition"], &one["label"]), (&MIB.into(), &Value::Null, &"data".into()));
+    assert_eq!(one["uuid"], uuid_of(&part));
+    let superblocks = list(one, "superblocks");
+    // Those of the groups 0 and 1 were in front.
+    assert_eq!(numbers(superblocks, "group"), [3, 5, 7]);
+    assert_eq!(numbers(superblocks, "block"), [3 * 8192, 5 * 8192, 7 * 8192]);
+    assert!(superblocks.iter().all(|s| s["sound"] == true && s["descriptors_sound"] == 8), "{one}");
+    let said = extant(&["info", "--scan", &disk]).ok();
+    for words in ["Primary:     gone", "byte 1048576", "-b 24576 -B 4096", "sb=98304", "?offset=1048576'"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    commands_work(&dir, one);
+    extant(&["fsck", "-fn", &disk]).fails(8, &["extant info --scan"]);
+}
+
+#[test]
+fn an_image_with_a_broken_primary_is_used_by_its_backups() {
+    let dir = Dir::new();
+    let image = made(&dir, "disk.img", 64 * MIB, &["-t", "ext4", "-b", "1024"]);
+    // A field that the checksum covers, and a backup whose descriptors are gone.
+    patch(&image, 1024 + 120, b"another");
+    zero(&image, 8194 << 10, 1024);
+    let found = scan(&image);
+    let [one] = &list(&found, "filesystems")[..] else { panic!("{found}") };
+    let superblocks = list(one, "superblocks");
+    assert_eq!(numbers(superblocks, "group"), [0, 1, 3, 5, 7]);
+    let sound: Vec<_> = superblocks.iter().map(|s| s["sound"] == true).collect();
+    assert_eq!(sound, [false, true, true, true, true]);
+    assert!(superblocks[0]["damage"][0].as_str().is_some_and(|said| said.contains("checksum")), "{one}");
+    assert_eq!(numbers(superblocks, "descriptors_sound"), [8, 0, 8, 8, 8]);
+    assert!(one["commands"][0].as_str().is_some_and(|line| line.contains("-b 24577 -B 1024")), "{one}");
+    commands_work(&dir, one);
+}
+
+#[test]
+fn two_file_systems_in_a_row_are_told_apart() {
+    let dir = Dir::new();
+    let first = made(&dir, "first.img", 20 * MIB, &["-t", "ext2", "-b", "1024", "-L", "first"]);
+    let second = made(&dir, "second.img", 40 * MIB, &["-t", "ext3", "-b", "4096", "-L", "second"]);
+    let disk = disk_of(&dir, 80 * MIB, &[(&first, 2 * MIB), (&second, 22 * MIB)]);
+    let found = scan(&disk);
+    let all = list(&found, "filesystems");
+    assert_eq!(numbers(all, "start"), [2 * MIB, 22 * MIB]);
+    assert!(all.iter().all(|fs| fs["inside"].is_null()), "{found}");
+    assert_eq!((&all[0]["label"], &all[1]["label"]), (&"first".into(), &"second".into()));
+    all.iter().for_each(|fs| commands_work(&dir, fs));
+}
+
+#[test]
+fn partitions_are_named_by_their_numbers() {
+    let dir = Dir::new();
+    let image = made(&dir, "part.img", 16 * MIB, &["-t", "ext4"]);
+    let disk = dir.text("whole.img");
+    whole_disk(&disk, &image);
+    let found = scan(&disk);
+    assert_eq!(numbers(list(&found, "partitions"), "number"), [1, 2, 5]);
+    let all = list(&found, "filesystems");
+    // Two copies of one image, UUID and all.
+    assert_eq!(numbers(all, "partition"), [2, 5]);
+    all.iter().for_each(|fs| commands_work(&dir, fs));
+    let one = scan(&format!("{disk}@5"));
+    assert_eq!(numbers(list(&one, "filesystems"), "start"), numbers(&all[1..], "start"));
+}
+
+#[test]
+fn random_bytes_hold_nothing_with_status_8() {
+    let dir = Dir::new();
+    let image = dir.text("random.img");
+    tool("dd", &["if=/dev/urandom", &format!("of={image}"), "bs=1M", "count=8", "status=none"]);
+    // A magic number alone is no superblock.
+    patch(&image, 3 * MIB + 56, &[0x53, 0xef]);
+    extant(&["info", "--scan", &image]).fails(8, &["random.img", "no superblock", "photorec"]);
+    let ran = extant(&["info", "--scan", "--json", &image]);
+    let json: Value = serde_json::from_slice(&ran.out).expect("JSON");
+    assert_eq!((ran.code, list(&json, "filesystems").len()), (Some(8), 0));
+    extant(&["info", "--scan", &dir.text("missing.img")]).fails(8, &["missing.img"]);
+    let empty = dir.text("empty.img");
+    fs::File::create(&empty).expect("image").set_len(1 << 40).expect("size");
+    // Holes are not read: this would take an hour.
+    extant(&["info", "--scan", &empty]).fails(8, &["no superblock"]);
+}
+
+#[test]
+fn image_files_inside_of_an_image_are_listed_apart() {
+    let dir = Dir::new();
+    let inner = made(&dir, "inner.img", 12 * MIB, &["-t", "ext2", "-b", "1024", "-L", "inner"]);
+    let outer = made(&dir, "outer.img", 128 * MIB, &["-t", "ext4", "-b", "4096", "-g", "8192", "-L", "outer"]);
+    extant(&["cp", &inner, &format!("{outer}:/")]).ok();
+    for gone in [false, true] {
+        if gone {
+            zero(&outer, 0, 4096);
+        }
+        let found = scan(&outer);
+        let all = list(&found, "filesystems");
+        assert_eq!((&all[0]["label"], &all[0]["inside"]), (&"outer".into(), &Value::Null), "{found}");
+        let groups = numbers(list(&all[0], "superblocks"), "group");
+        assert_eq!(groups, [0, 1, 3][usize::from(gone)..]);
+        assert!(all[1..].iter().all(|fs| fs["label"] == "inner" && fs["inside"] == 0), "{found}");
+        assert!(all.len() > 1, "{found}");
+        commands_work(&dir, &all[0]);
+        let said = extant(&["info", "--scan", &outer]).ok();
+        let (before, apart) = said.split_once("In the range of another one").expect("listed apart");
+        assert!(before.contains("\"outer\"") && !before.contains("\"inner\""), "{said}");
+        assert!(apart.contains("\"inner\"") && apart.contains("Inside:      that at byte 0"), "{said}");
+    }
+}
+
+#[test]
+fn copies_in_a_journal_are_no_file_systems() {
+    let dir = Dir::new();
+    let image = made(&dir, "disk.img", 64 * MIB, &["-t", "ext4", "-b", "4096", "-g", "8192"]);
+    let said = debugfs(&image, "stat <8>");
+    let (_, runs) = said.split_once("EXTENTS:\n").expect("the journal's extents");
+    let (_, first) = runs.split_once("):").expect("a run");
+    let block: u64 = first.split(['-', ',', '\n']).next().and_then(|n| n.trim().parse().ok()).expect("a block");
+    let bytes = fs::read(&image).expect("image");
+    patch(&image, (block + 20) * 4096, &bytes[..4096]);
+    let found = scan(&image);
+    let [one] = &list(&found, "filesystems")[..] else { panic!("{found}") };
+    assert_eq!(numbers(list(one, "superblocks"), "group"), [0, 1]);
+    assert_eq!(numbers(list(&found, "copies"), "byte"), [(block + 20) * 4096 + 1024]);
+}
+
+/// Kernels before 5.18 write the number 0 into all copies when they resize.
+#[test]
+fn copies_that_do_not_name_their_group_agree_on_a_start() {
+    let dir = Dir::new();
+    let options = ["-t", "ext4", "-b", "4096", "-g", "8192", "-O", "^metadata_csum"];
+    let part = made(&dir, "part.img", 240 * MIB, &options);
+    for group in [1, 3, 5, 7] {
+        patch(&part, group * 8192 * 4096 + 90, &[0, 0]);
+    }
+    let disk = disk_of(&dir, 256 * MIB, &[(&part, 3 * MIB)]);
+    zero(&disk, 0, 16 * MIB);
+    let found = scan(&disk);
+    let [one] = &list(&found, "filesystems")[..] else { panic!("{found}") };
+    assert_eq!(one["start"], 3 * MIB);
+    assert_eq!(numbers(list(one, "superblocks"), "group"), [1, 3, 5, 7]);
+    commands_work(&dir, one);
+}

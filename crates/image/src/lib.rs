@@ -1,0 +1,56 @@
+//! Opening an image: which file, which part of it, in which format, and who else has it.
+//!
+//! Main functions: [`open()`] gives the device of the file system itself, [`look`] the whole image whoever has it,
+//! [`probe`] a superblock or a backup of it, [`scan()`] all that are on a damaged disk. Main types: [`ImageSpec`]
+//! (`IMAGE`, `IMAGE@N` or `IMAGE?offset=N`), [`Access`], [`Holder`] (who has an image), [`BlockClaim`] (a block device
+//! that is lent to the kernel), [`Mount`] (a line of the kernel's table), [`Format`] (what is no ext), [`Error`].
+//!
+//! An image whose last server is about to end is waited for; one that is mounted is refused, with its holder.
+//!
+//! What it does not do: mount, check or change a file system; print. What a person may want to hear while an image is
+//! opened goes to [`Access::tell`].
+//!
+//! ```
+//! use extant_image::{Access, Error, ImageSpec, open};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("disk.qcow2");
+//! std::fs::write(&path, [b"QFI\xfb".as_slice(), &[0; 65536]].concat())?;
+//! match open(&ImageSpec::whole(&path), &Access::tool(true)) {
+//!     Err(Error::Foreign { format, .. }) => assert_eq!(format.name(), "a qcow2 disk image"),
+//!     other => panic!("{other:?}"),
+//! }
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! # Locking
+//! None.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod claim;
+mod error;
+mod formats;
+mod holder;
+mod mounts;
+mod open;
+mod partitions;
+mod scan;
+mod spec;
+
+pub use claim::{BlockClaim, Held, NotLent, Tenant};
+pub use error::{Backup, BadOffset, Error, Result};
+pub use formats::{Format, Nothing, identify, identify_unpartitioned, nothing_found};
+pub use holder::Holder;
+pub use mounts::{Mount, absolute, fstab_options, mounts, seen_by};
+pub use open::{
+    Access, Claim, Note, Opened, has_magic, look, open, open_whole, overwritten, place, probe, refuse_loop_device,
+};
+pub use partitions::partition_table;
+pub use scan::{Descriptors, FileSystem, Scan, Sighting, scan};
+pub use spec::{ImageSpec, Part};
+
+/// A name inside a message: control characters could drive the terminal, or forge a line.
+pub fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}

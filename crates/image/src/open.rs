@@ -1,0 +1,341 @@
+//! Opens an image: chooses its part, refuses what is no ext file system, and waits for a server that is about to end.
+//!
+//! Main functions: [`open`], [`open_whole`], [`look`], [`probe`]; main types: [`Access`], [`Claim`], [`Opened`],
+//! [`Note`].
+//!
+//! # Locking
+//! None.
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_block::device::{Engine, FileDevice, IoMode, Locking, OpenOptions, same_image_in_use, writing_loop_device};
+use extant_block::{BioFlags, BlockDevice, Error as DeviceError};
+use extant_ondisk::BlockNr;
+use extant_ondisk::partition::Source;
+use extant_ondisk::superblock::{self, MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
+
+use crate::error::{Backup, BadOffset, Error, Result};
+use crate::formats::{self, Format};
+use crate::holder::{Holder, is_served, is_written};
+use crate::partitions::{choose_partition, find_partition, partition_table};
+use crate::shown;
+use crate::spec::{ImageSpec, Part};
+
+/// How to open.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Nothing is written.
+    pub read_only: bool,
+    /// Whether the host's page cache stands in between.
+    pub io: IoMode,
+    /// What carries out requests that nobody waits for.
+    pub engine: Engine,
+    /// Claim a block device (O_EXCL).
+    pub exclusive: bool,
+    /// The superblock to use is named: whatever else the image begins with does not count.
+    pub by_superblock: bool,
+    /// What becomes of an image that another process has.
+    pub claim: Claim,
+    /// Hears what a person may want to know meanwhile.
+    pub tell: fn(&Note<'_>),
+}
+
+/// Something that is no error, while an image is opened.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Note<'a> {
+    /// The partition table at the start is damaged; the one at the end is used.
+    BackupTable {
+        /// As on the command line.
+        image: &'a str,
+    },
+    /// What else keeps others away is missing on this host.
+    Unguarded {
+        /// The device's name.
+        image: &'a str,
+        /// What is missing.
+        why: &'a str,
+        /// The image is only read.
+        read_only: bool,
+    },
+    /// A process that may be about to end is waited for. Said once.
+    Waiting {
+        /// As on the command line.
+        image: &'a str,
+        /// Who has it.
+        holder: &'a Holder,
+    },
+}
+
+/// An open image.
+pub struct Opened {
+    /// The device that holds the file system.
+    pub device: Arc<dyn BlockDevice>,
+    /// Device and inode number of the file of the host.
+    pub file: (u64, u64),
+    /// Who has it as well, if [`Claim::OrBeside`] says that it may be read beside somebody.
+    pub beside: Option<Holder>,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened").field("device", &self.device.name()).field("beside", &self.beside).finish()
+    }
+}
+
+/// What becomes of an image that another process has, or may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is refused.
+    Required,
+    /// As [`Claim::Required`], but what is on a host that cannot lock files is written all the same (`--no-lock`).
+    IfPossible,
+    /// It is read beside that process.
+    OrBeside,
+    /// As [`Claim::OrBeside`], without a word.
+    None,
+}
+
+impl Access {
+    /// For the tools: through the page cache, nothing in flight.
+    pub fn tool(read_only: bool) -> Access {
+        let (io, engine) = (IoMode::Buffered, Engine::Psync);
+        Access { read_only, io, engine, exclusive: true, by_superblock: false, claim: Claim::Required, tell: |_| {} }
+    }
+}
+
+/// Opens the file system's part of an image: the one that is named, or the whole image, or its only partition with
+/// ext2/3/4.
+///
+/// # Errors
+/// See [`Error`]. [`Error::InUse`] comes after a while, in which a server that is about to end may do so.
+pub fn open(spec: &ImageSpec, access: &Access) -> Result<Opened> {
+    if spec.part != Part::Any {
+        let (start, len) = place(spec)?;
+        return open_window(spec, access, start, len);
+    }
+    let whole = look(spec)?;
+    if access.by_superblock || has_magic(&*whole) {
+        return open_window(spec, access, 0, None);
+    }
+    if let Some(format) = formats::identify(&*whole) {
+        return Err(overwritten(&*whole, spec.shown(), format));
+    }
+    let table = partition_table(&*whole)?;
+    // A backup GPT may be older than a file system that fills the disk since, and whose first blocks are lost.
+    let stale = || table.source == Source::BackupGpt && probe(&*whole).is_ok();
+    if table.partitions.is_empty() || stale() {
+        return open_window(spec, access, 0, None);
+    }
+    if table.source == Source::BackupGpt {
+        (access.tell)(&Note::BackupTable { image: &spec.shown() });
+    }
+    let (number, (start, len)) = choose_partition(spec, &whole, &table.partitions)?;
+    open_window(&ImageSpec { part: Part::Partition(number), ..spec.clone() }, access, start, Some(len))
+}
+
+/// Why an image that begins like `format` is refused. That may have been written over an ext file system.
+pub fn overwritten(dev: &dyn BlockDevice, image: String, format: &'static Format) -> Error {
+    let backup = match probe(dev) {
+        Ok((sb, Some(BlockNr(block)))) => Some(Backup { block, byte: block << sb.block_bits }),
+        _ => None,
+    };
+    Error::Foreign { image, format, backup }
+}
+
+/// The superblock of the file system on `dev`: the primary, or the first good backup and its block.
+///
+/// # Errors
+/// What is wrong with the primary, if there is no good backup either, or if the primary may be good: it cannot be
+/// read, or has features that nobody here knows.
+pub fn probe(dev: &dyn BlockDevice) -> Result<(SuperBlock, Option<BlockNr>)> {
+    let read = |byte: u64| -> Result<SuperBlock> {
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        dev.read_at(byte, &mut bytes, BioFlags::META)?;
+        SuperBlock::decode(&bytes, byte).map_err(|source| Error::SuperBlock { image: dev.name().to_owned(), source })
+    };
+    let fits = |sb: &SuperBlock| sb.check_device_size(dev.size_bytes()).is_ok();
+    let is_lost = |e: &Error| matches!(e, Error::SuperBlock { source: extant_ondisk::Error::Corrupt { .. }, .. });
+    let (sb, backup) = superblock::find(dev.size_bytes(), read, fits, is_lost)?;
+    Ok((sb, backup.map(|(block, _)| block)))
+}
+
+/// The partition that is meant where none is named, if there is one.
+pub(crate) fn only_partition(spec: &ImageSpec) -> Option<u32> {
+    let whole = look(spec).ok()?;
+    if has_magic(&*whole) || formats::identify(&*whole).is_some() {
+        return None;
+    }
+    let (number, _) = choose_partition(spec, &whole, &partition_table(&*whole).ok()?.partitions).ok()?;
+    Some(number)
+}
+
+/// Where in the image file its file system is: the first byte, and how many; `None` for all.
+///
+/// # Errors
+/// There is no such partition, or nothing can begin at the offset.
+pub fn place(spec: &ImageSpec) -> Result<(u64, Option<u64>)> {
+    match spec.part {
+        Part::Any => Ok((0, None)),
+        Part::Partition(number) => find_partition(&*look(spec)?, number).map(|(start, len)| (start, Some(len))),
+        Part::Offset(offset) => {
+            let failed = |why| Error::Offset { image: shown(spec.path.as_os_str().as_bytes()), offset, why };
+            if !offset.is_multiple_of(512) {
+                return Err(failed(BadOffset::Unaligned));
+            }
+            if offset >= look(spec)?.size_bytes() {
+                return Err(failed(BadOffset::PastEnd));
+            }
+            Ok((offset, None))
+        }
+    }
+}
+
+/// The image from its first byte on, whoever has it: for a look at its partitions.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn look(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
+    let options = OpenOptions {
+        io: IoMode::Buffered,
+        engine: Engine::Psync,
+        lock: Locking::None,
+        exclusive: false,
+        allow_mounted: true,
+        ..OpenOptions::read_only()
+    };
+    Ok(Arc::new(FileDevice::open(&spec.path, options)?))
+}
+
+/// The image from its first byte on.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Opened> {
+    open_window(spec, access, 0, None)
+}
+
+/// How long somebody who has the image, and whose mount is gone, is given to end.
+const ENDING_PATIENCE_NS: u64 = 3_000_000_000;
+/// After which a person is told what is waited for.
+const ENDING_WORD_NS: u64 = 300_000_000;
+
+fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>) -> Result<Opened> {
+    let options = OpenOptions {
+        read_only: access.read_only,
+        io: access.io,
+        engine: access.engine,
+        exclusive: access.exclusive,
+        lock: match access.claim {
+            Claim::Required | Claim::OrBeside => Locking::Required,
+            Claim::IfPossible => Locking::IfPossible,
+            Claim::None => Locking::None,
+        },
+        allow_mounted: access.claim == Claim::None,
+        offset,
+        len,
+        shown_as: (spec.part != Part::Any).then(|| spec.shown()),
+    };
+    if !access.read_only && !spec.is_block_device() {
+        no_loop_device(spec, offset, len)?;
+    }
+    let beside = |holder| {
+        let opened = open_window(spec, &Access { claim: Claim::None, ..access.clone() }, offset, len)?;
+        Ok(Opened { beside: Some(holder), ..opened })
+    };
+    // The server of a mount keeps it for longer than a lock is waited for.
+    if access.claim == Claim::OrBeside && is_served(spec, offset, len) {
+        return beside(Holder::of(spec));
+    }
+    let image = spec.shown();
+    let in_use = |holder, by| Error::InUse { image: image.clone(), holder: Box::new(holder), by };
+    if access.read_only && access.claim == Claim::Required && is_written(spec, offset, len) {
+        return Err(in_use(Holder::of(spec), "a mount that writes it".to_owned()));
+    }
+    let clock = Clock::real();
+    let mut told = false;
+    loop {
+        let by = match FileDevice::open(&spec.path, options.clone()) {
+            Ok(_) if !access.read_only && spec.is_read_only_device() => return Err(Error::ReadOnly { image }),
+            Ok(dev) => {
+                let file = dev.host_file()?;
+                for why in dev.unguarded() {
+                    let (image, read_only) = (dev.name(), access.read_only);
+                    (access.tell)(&Note::Unguarded { image, why, read_only });
+                }
+                return Ok(Opened { device: Arc::new(dev), file, beside: None });
+            }
+            Err(DeviceError::Busy { by, .. }) => by,
+            Err(e) if !access.read_only && may_only_be_read(spec, &e) => return Err(Error::ReadOnly { image }),
+            Err(e) => return Err(e.into()),
+        };
+        // A server lets go of the image after its mount is gone. Whoever has just unmounted it need not know.
+        let holder = Holder::of(spec);
+        if !holder.may_be_ending() || clock.now_ns() > ENDING_PATIENCE_NS {
+            return match access.claim {
+                Claim::OrBeside => beside(holder),
+                _ => Err(in_use(holder, by)),
+            };
+        }
+        if !told && clock.now_ns() > ENDING_WORD_NS {
+            (access.tell)(&Note::Waiting { image: &image, holder: &holder });
+            told = true;
+        }
+        clock.sleep(Duration::from_millis(20));
+    }
+}
+
+/// How long a loop device that is just let go of may take.
+const LOOP_PATIENCE_NS: u64 = 1_000_000_000;
+
+/// What a loop device writes would go past us, as ours past it, whether it is mounted, and where, or not.
+fn no_loop_device(spec: &ImageSpec, offset: u64, len: Option<u64>) -> Result<()> {
+    let clock = Clock::real();
+    loop {
+        match writing_loop_device(&spec.path, offset, len) {
+            None => return Ok(()),
+            Some(_) if clock.now_ns() < LOOP_PATIENCE_NS => clock.sleep(Duration::from_millis(20)),
+            Some(device) => {
+                let mounted = same_image_in_use(&spec.path).ok().flatten();
+                return Err(Error::Loop { image: spec.shown(), device, mounted });
+            }
+        }
+    }
+}
+
+/// That no loop device could write to the image file of a mount. Its name is whatever whoever mounted it said: anything
+/// else than a file is left alone.
+///
+/// # Errors
+/// [`Error::Loop`], or there is no such part of the image.
+pub fn refuse_loop_device(spec: &ImageSpec) -> Result<()> {
+    if !spec.path.metadata().is_ok_and(|m| m.is_file()) {
+        return Ok(());
+    }
+    let (start, len) = place(&spec.canonical())?;
+    no_loop_device(spec, start, len)
+}
+
+fn may_only_be_read(spec: &ImageSpec, e: &DeviceError) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let refused = |e: &std::io::Error| matches!(e.kind(), PermissionDenied | ReadOnlyFilesystem);
+    matches!(e, DeviceError::Open { source, .. } if refused(source)) && std::fs::File::open(&spec.path).is_ok()
+}
+
+/// Whether an ext superblock, good or bad, is where it should be, and can be read.
+pub fn has_magic(dev: &dyn BlockDevice) -> bool {
+    shows_magic(dev).unwrap_or(false)
+}
+
+pub(crate) fn shows_magic(dev: &dyn BlockDevice) -> Result<bool> {
+    let mut sb = [0; SUPERBLOCK_SIZE];
+    if dev.size_bytes() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
+        return Ok(false);
+    }
+    dev.read_at(SUPERBLOCK_OFFSET, &mut sb, BioFlags::META)?;
+    Ok(u16::from_le_bytes([sb[56], sb[57]]) == MAGIC)
+}

@@ -1,0 +1,335 @@
+//! Superblocks on a damaged disk, wherever they are.
+//!
+//! Main function: [`scan`] looks at every sector. Main types: [`Scan`], [`FileSystem`] (the superblocks that belong to
+//! one, and where it begins), [`Sighting`] (one of them, and whether the descriptors behind it are sound).
+//!
+//! A superblock does not say where it lies, only in which group. Copies with the same UUID therefore vote: a start on
+//! which most of them agree is where their file system begins. Some kernels write number 0 into all copies when they
+//! resize; such a copy votes for each start that a backup could have. What agrees with nothing, and has no descriptors
+//! behind it, is a copy in a journal or in a file.
+//!
+//! What it does not do: read holes; decide whether a file system is intact (the checker does).
+//!
+//! # Locking
+//! None.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::group_desc::GroupDesc;
+use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_SIZE, Start, SuperBlock, SuperContext, SuperDamage, find_start};
+use extant_ondisk::{BlockNr, Damage, GroupNr};
+
+const SECTOR: usize = 512;
+/// Bytes that are read at once. Holes are looked for in front of each step.
+const STEP: usize = 1 << 18;
+/// Bytes that are read at once where a step cannot be read.
+const SMALL_STEP: usize = 4096;
+/// Superblocks that are kept; what is beyond is counted. A hostile image may consist of them.
+const SIGHTINGS_MAX: usize = 4096;
+/// Bytes of descriptors that are looked at behind one superblock.
+const DESCRIPTORS_BYTES_MAX: u64 = 1 << 17;
+/// Places where descriptors are looked for to find out whether a file system begins there.
+const TRIES_MAX: usize = 2 * SIGHTINGS_MAX;
+
+/// What a search has found.
+#[derive(Clone, Debug, Default)]
+pub struct Scan {
+    /// By their first bytes.
+    pub filesystems: Vec<FileSystem>,
+    /// Superblocks that belong to none of those, by place: copies in a journal or in a file.
+    pub strays: Vec<Sighting>,
+    /// Superblocks beyond those that are kept.
+    pub more: u64,
+    /// Bytes that the device could not read.
+    pub unreadable: u64,
+}
+
+/// A file system of which superblocks were found.
+#[derive(Clone, Debug)]
+pub struct FileSystem {
+    /// Its first byte on the device.
+    pub start: u64,
+    /// Its superblocks, by group.
+    pub sightings: Vec<Sighting>,
+    /// Where the file system begins in whose range this one does: an image file in it, or one of both is older.
+    pub inside: Option<u64>,
+}
+
+/// A superblock that was found.
+#[derive(Clone, Debug)]
+pub struct Sighting {
+    /// Its first byte on the device.
+    pub byte: u64,
+    /// The group to which it belongs.
+    pub group: GroupNr,
+    /// As far as it can be decoded.
+    pub sb: SuperBlock,
+    /// What keeps a mount from believing it.
+    pub damage: Vec<SuperDamage>,
+    /// What lies behind it.
+    pub descriptors: Descriptors,
+}
+
+/// The group descriptors behind a superblock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptors {
+    /// How many were looked at.
+    pub looked_at: u32,
+    /// How many of those can be believed.
+    pub sound: u32,
+}
+
+impl Sighting {
+    /// The block of its file system.
+    pub fn block(&self) -> BlockNr {
+        self.sb.super_location(self.group).0
+    }
+
+    /// Superblock and descriptors can be believed.
+    pub fn is_sound(&self) -> bool {
+        self.damage.is_empty() && self.descriptors.sound == self.descriptors.looked_at
+    }
+}
+
+impl FileSystem {
+    /// The superblock to begin with: a sound one of a low group.
+    pub fn best(&self) -> Option<&Sighting> {
+        let lost = |d: Descriptors| d.looked_at - d.sound;
+        self.sightings.iter().min_by_key(|s| (!s.damage.is_empty(), lost(s.descriptors), s.group))
+    }
+
+    /// How many bytes it has, as the best superblock says.
+    pub fn size(&self) -> u64 {
+        self.best().map_or(0, |s| s.sb.blocks_count.saturating_mul(s.sb.block_size.into()))
+    }
+}
+
+/// Looks for superblocks at every sector of `dev`. `tell` hears how many bytes are done.
+pub fn scan(dev: &dyn BlockDevice, tell: &mut dyn FnMut(u64)) -> Scan {
+    let mut found = Scan::default();
+    let mut all = Vec::new();
+    sweep(dev, &mut found, &mut all, tell);
+    let mut by_uuid: BTreeMap<[u8; 16], Vec<Sighting>> = BTreeMap::new();
+    for sighting in all {
+        by_uuid.entry(sighting.sb.uuid()).or_default().push(sighting);
+    }
+    let mut tries = TRIES_MAX;
+    for same in by_uuid.into_values() {
+        place(dev, same, &mut tries, &mut found);
+    }
+    found.filesystems.sort_by_key(|fs| fs.start);
+    nest(&mut found);
+    found.strays.sort_by_key(|s| s.byte);
+    found
+}
+
+/// Reads everything but holes.
+fn sweep(dev: &dyn BlockDevice, found: &mut Scan, all: &mut Vec<Sighting>, tell: &mut dyn FnMut(u64)) {
+    let size = dev.size_bytes();
+    // One more sector: a superblock has two.
+    let mut buf = vec![0; STEP + SECTOR];
+    let mut at = 0;
+    while at < size {
+        tell(at);
+        match dev.next_data(at) {
+            Ok(Some(next)) => at = next - next % SECTOR as u64,
+            Ok(None) => break,
+            // Then it does not know its holes.
+            Err(_) => {}
+        }
+        if !look(dev, at, STEP, &mut buf, found, all) {
+            for piece in (0..STEP as u64).step_by(SMALL_STEP).map(|piece| at + piece).take_while(|at| *at < size) {
+                if !look(dev, piece, SMALL_STEP, &mut buf, found, all) {
+                    found.unreadable += (size - piece).min(SMALL_STEP as u64);
+                }
+            }
+        }
+        at += STEP as u64;
+    }
+    tell(size);
+}
+
+/// Looks at the `len` bytes from `at` on. False: they cannot be read.
+fn look(dev: &dyn BlockDevice, at: u64, len: usize, buf: &mut [u8], found: &mut Scan, all: &mut Vec<Sighting>) -> bool {
+    let there = (dev.size_bytes() - at).min((len + SECTOR) as u64) as usize;
+    let mut reads = |len: usize| dev.read_at(at, &mut buf[..len], BioFlags::META).is_ok();
+    // The sector behind may be one that cannot be read.
+    let there = if reads(there) {
+        there
+    } else if there > len && reads(len) {
+        len
+    } else {
+        return false;
+    };
+    let bytes = &buf[..there];
+    for place in (0..len).step_by(SECTOR) {
+        let Some(bytes) = bytes.get(place..place + SUPERBLOCK_SIZE) else { break };
+        if bytes[56..58] != MAGIC.to_le_bytes() {
+            continue;
+        }
+        let mut damage = Vec::new();
+        let sb = SuperBlock::parse(bytes, &SuperContext::default(), &mut |d| damage.extend(d.is_fatal().then_some(d)));
+        match sb {
+            Some(_) if all.len() == SIGHTINGS_MAX => found.more += 1,
+            Some(sb) => {
+                let (byte, group) = (at + place as u64, GroupNr(0));
+                all.push(Sighting { byte, group, sb, damage, descriptors: Descriptors::default() });
+            }
+            None => {}
+        }
+    }
+    true
+}
+
+/// Distributes superblocks of one UUID over file systems: the start with the most votes first.
+fn place(dev: &dyn BlockDevice, all: Vec<Sighting>, tries: &mut usize, found: &mut Scan) {
+    let mut votes: BTreeMap<u64, Vec<(usize, Start)>> = BTreeMap::new();
+    for (index, s) in all.iter().enumerate() {
+        for vote in find_start(&s.sb, s.byte) {
+            votes.entry(vote.start).or_default().push((index, vote));
+        }
+    }
+    let told = |votes: &[(usize, Start)]| votes.iter().filter(|(_, vote)| !vote.guessed).count();
+    let mut starts: Vec<_> = votes.into_iter().collect();
+    starts.sort_by_cached_key(|(start, votes)| (Reverse((votes.len(), told(votes))), *start));
+    let mut left: Vec<Option<Sighting>> = all.into_iter().map(Some).collect();
+    for (start, mut votes) in starts {
+        votes.retain(|(index, _)| left[*index].is_some());
+        let agreed = votes.len() > 1 && told(&votes) > 0;
+        // One vote is none, unless there are descriptors where they have to be.
+        let mut has_descriptors = |(index, vote): &(usize, Start)| {
+            *tries = tries.saturating_sub(1);
+            let sighting = left[*index].as_ref().filter(|_| *tries > 0);
+            sighting.is_some_and(|s| descriptors_behind(dev, &s.sb, vote.group, s.byte).sound > 0)
+        };
+        let stands = agreed || (votes.len() > 1 || told(&votes) > 0) && votes.iter().any(&mut has_descriptors);
+        if !stands {
+            continue;
+        }
+        let mut sightings = Vec::new();
+        for (index, vote) in votes {
+            if let Some(s) = left[index].take() {
+                let descriptors = descriptors_behind(dev, &s.sb, vote.group, s.byte);
+                sightings.push(Sighting { group: vote.group, descriptors, ..s });
+            }
+        }
+        sightings.sort_by_key(|s| s.group);
+        found.filesystems.push(FileSystem { start, sightings, inside: None });
+    }
+    found.strays.extend(left.into_iter().flatten());
+}
+
+/// Looks at the descriptors behind the superblock of `group` at `byte`.
+fn descriptors_behind(dev: &dyn BlockDevice, sb: &SuperBlock, group: GroupNr, byte: u64) -> Descriptors {
+    let mut found = Descriptors::default();
+    let block_size = u64::from(sb.block_size);
+    let table = byte - sb.super_location(group).1 as u64 + block_size;
+    let mut block = vec![0; block_size as usize];
+    for (place, index) in sb.desc_blocks_behind(group).take((DESCRIPTORS_BYTES_MAX / block_size) as usize).enumerate() {
+        let first = index.saturating_mul(sb.descs_per_block());
+        let here = sb.descs_per_block().min(sb.group_count.saturating_sub(first));
+        found.looked_at += here;
+        if dev.read_at(table + place as u64 * block_size, &mut block, BioFlags::META).is_err() {
+            continue;
+        }
+        for (group, bytes) in (first..first + here).map(GroupNr).zip(block.chunks_exact(sb.desc_size)) {
+            let mut sound = true;
+            let parsed = GroupDesc::parse(bytes, group, sb);
+            let parsed = parsed.map(|desc| desc.damage(bytes, group, sb, &mut |d| sound &= !d.is_fatal()));
+            found.sound += u32::from(parsed.is_ok() && sound);
+        }
+    }
+    found
+}
+
+/// Says which file system begins in another one. A single superblock inside of its own file system, of which there are
+/// more, is a copy.
+fn nest(found: &mut Scan) {
+    // By their starts, so that the last one around another is the nearest.
+    let mut before: Vec<FileSystem> = Vec::new();
+    for mut fs in std::mem::take(&mut found.filesystems) {
+        let around = || before.iter().filter(|other| other.start < fs.start && fs.start - other.start < other.size());
+        let is_own = |other: &FileSystem| other.sightings.len() > 1 && other.uuid() == fs.uuid();
+        if fs.sightings.len() == 1 && around().any(is_own) {
+            found.strays.append(&mut fs.sightings);
+            continue;
+        }
+        // Pieces of one image file are not in each other.
+        fs.inside = around().rfind(|other| other.uuid() != fs.uuid() || is_own(other)).map(|other| other.start);
+        before.push(fs);
+    }
+    found.filesystems = before;
+}
+
+impl FileSystem {
+    fn uuid(&self) -> Option<[u8; 16]> {
+        self.best().map(|s| s.sb.uuid())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use extant_block::device::{Fault, FaultyDevice, FileDevice, OpenOptions};
+
+    use super::*;
+
+    fn file(size: u64, at: u64, bytes: &[u8]) -> (tempfile::NamedTempFile, FileDevice) {
+        let file = tempfile::NamedTempFile::new().expect("file");
+        file.as_file().set_len(size).expect("size");
+        file.as_file().write_all_at(bytes, at).expect("written");
+        let dev = FileDevice::open(file.path(), OpenOptions::read_only()).expect("opened");
+        (file, dev)
+    }
+
+    /// What the first format asks for: one group of 64 blocks.
+    fn superblock() -> [u8; SUPERBLOCK_SIZE] {
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        for (at, value) in [(0x00, 16), (0x04, 64), (0x14, 1), (0x20, 8192), (0x28, 16_u32)] {
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        bytes[56..58].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn holes_are_not_read() {
+        let (_file, dev) = file(1 << 30, 512 << 20, &[1; 4096]);
+        let mut last = 0;
+        let found = scan(&dev, &mut |bytes| {
+            assert!(bytes >= last);
+            last = bytes;
+        });
+        assert!(found.filesystems.is_empty() && found.strays.is_empty());
+        assert_eq!(last, 1 << 30);
+        let read = dev.stats().read_bytes;
+        assert!(read <= (STEP + SECTOR) as u64, "{read} bytes");
+    }
+
+    /// A sector that cannot be read hides what is in it, not what is beside it.
+    #[test]
+    fn superblocks_beside_unreadable_sectors_are_found() {
+        for place in [0, 4096 - 512, STEP as u64 - 1024, STEP as u64 - 512, STEP as u64] {
+            let (_file, dev) = file(4 << 20, place, &superblock());
+            assert_eq!(scan(&dev, &mut |_| {}).strays.len(), 1, "{place}");
+            let dev = FaultyDevice::new(std::sync::Arc::new(dev));
+            let bad = STEP as u64 + 8192;
+            dev.inject(Fault::eio().range(bad..bad + 512));
+            let found = scan(&dev, &mut |_| {});
+            assert_eq!((found.strays.len(), found.unreadable), (1, 4096), "{place}");
+            assert_eq!(found.strays[0].byte, place);
+        }
+    }
+
+    #[test]
+    fn more_superblocks_than_are_kept_are_counted() {
+        let many = SIGHTINGS_MAX as u64 + 3;
+        let (_file, dev) = file(many << 10, 0, &superblock().repeat(many as usize));
+        let found = scan(&dev, &mut |_| {});
+        let kept: usize = found.filesystems.iter().map(|fs| fs.sightings.len()).sum();
+        assert_eq!((kept + found.strays.len(), found.more), (SIGHTINGS_MAX, 3));
+    }
+}

@@ -1,0 +1,169 @@
+//! Which image, and which part of it.
+//!
+//! Main types: [`ImageSpec`], [`Part`].
+//!
+//! # Locking
+//! None.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use extant_base::size;
+
+use crate::open::only_partition;
+use crate::shown;
+
+/// Which part of an image holds the file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Part {
+    /// The whole image, or its only partition with ext2/3/4.
+    #[default]
+    Any,
+    /// The partition of this number.
+    Partition(u32),
+    /// From this byte on.
+    Offset(u64),
+}
+
+impl Part {
+    /// What two options say; the parser of the command line refuses both at once.
+    pub fn from_options(partition: Option<u32>, offset: Option<u64>) -> Part {
+        partition.map(Part::Partition).or(offset.map(Part::Offset)).unwrap_or_default()
+    }
+}
+
+/// As a mount option.
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Any => Ok(()),
+            Part::Partition(number) => write!(f, "partition={number}"),
+            Part::Offset(offset) => write!(f, "offset={offset}"),
+        }
+    }
+}
+
+/// An image, and the part of it that is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSpec {
+    /// The image file or block device.
+    pub path: PathBuf,
+    /// The part of it.
+    pub part: Part,
+}
+
+impl ImageSpec {
+    /// All of the image at `path`.
+    pub fn whole(path: impl Into<PathBuf>) -> ImageSpec {
+        ImageSpec { path: path.into(), part: Part::Any }
+    }
+
+    /// Takes `IMAGE`, `IMAGE@N` or `IMAGE?offset=N`; a file whose name really ends like that is taken as it is.
+    pub fn parse(arg: &OsStr) -> ImageSpec {
+        match split_part(arg) {
+            Some((path, part)) if !Path::new(arg).exists() => ImageSpec { path, part },
+            _ => ImageSpec::whole(arg),
+        }
+    }
+
+    /// The image, of which `part` is meant unless the name itself says which.
+    pub fn or(self, part: Part) -> ImageSpec {
+        if self.part == Part::Any { ImageSpec { part, ..self } } else { self }
+    }
+
+    /// The number of the partition, if one is named.
+    pub fn partition(&self) -> Option<u32> {
+        if let Part::Partition(number) = self.part { Some(number) } else { None }
+    }
+
+    /// As on the command line, fit for a message.
+    pub fn shown(&self) -> String {
+        let source = shown(self.source().as_os_str().as_bytes());
+        if let Part::Offset(offset) = self.part { format!("{source}?offset={offset}") } else { source }
+    }
+
+    /// What the kernel shows as the source of its mount, and unmounting goes by.
+    pub fn source(&self) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        if let Some(number) = self.partition() {
+            name.push(format!("@{number}"));
+        }
+        name.into()
+    }
+
+    /// A partition of a block device for which the kernel has a device of its own, as that device.
+    pub fn resolved(self) -> ImageSpec {
+        let own = self.partition().filter(|_| self.is_block_device()).and_then(|n| partition_device(&self.path, n));
+        own.map_or(self, ImageSpec::whole)
+    }
+
+    /// The same for all ways to write its name; the only partition that can be meant has its number.
+    pub fn canonical(&self) -> ImageSpec {
+        let path = self.path.canonicalize().unwrap_or(self.path.clone());
+        let only = if self.part == Part::Any { only_partition(self) } else { None };
+        ImageSpec { path, part: only.map_or(self.part, Part::Partition) }
+    }
+
+    /// A block device that the kernel refuses to write; opening it does not tell.
+    pub fn is_read_only_device(&self) -> bool {
+        let Ok(meta) = self.path.metadata() else { return false };
+        let number = format!("{}:{}", rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+        let flag = Path::new("/sys/dev/block").join(number).join("ro");
+        meta.file_type().is_block_device() && std::fs::read(flag).is_ok_and(|ro| ro.starts_with(b"1"))
+    }
+
+    /// Whether it is a block device of the host.
+    pub fn is_block_device(&self) -> bool {
+        self.path.metadata().is_ok_and(|m| m.file_type().is_block_device())
+    }
+}
+
+fn split_part(arg: &OsStr) -> Option<(PathBuf, Part)> {
+    let bytes = arg.as_bytes();
+    let at = bytes.iter().rposition(|b| matches!(b, b'@' | b'?')).filter(|at| *at > 0)?;
+    let end = std::str::from_utf8(&bytes[at..]).ok()?;
+    let part = match end.strip_prefix("?offset=") {
+        Some(offset) => Part::Offset(size::parse(offset).ok()?),
+        None => Part::Partition(end.strip_prefix('@')?.parse().ok()?),
+    };
+    Some((OsStr::from_bytes(&bytes[..at]).into(), part))
+}
+
+/// The kernel's device for partition `number` of the block device at `disk`.
+fn partition_device(disk: &Path, number: u32) -> Option<PathBuf> {
+    let disk = disk.canonicalize().ok()?;
+    let entries = std::fs::read_dir(Path::new("/sys/class/block").join(disk.file_name()?)).ok()?;
+    entries.flatten().find_map(|entry| {
+        let of = std::fs::read_to_string(entry.path().join("partition")).ok()?;
+        let device = Path::new("/dev").join(entry.file_name());
+        (of.trim().parse() == Ok(number) && device.exists()).then_some(device)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_the_part_of_an_image() {
+        let spec = |s: &str| ImageSpec::parse(OsStr::new(s));
+        for whole in ["no/such.img", "a@b", "@2", "?offset=512", "a?offset=x", "a?offset=512@", "a?b@x"] {
+            assert_eq!(spec(whole), ImageSpec::whole(whole));
+        }
+        let (path, part) = ("no/such.img".into(), Part::Partition(2));
+        assert_eq!(spec("no/such.img@2"), ImageSpec { path, part });
+        let (path, part) = ("a@2".into(), Part::Offset(1 << 20));
+        assert_eq!(spec("a@2?offset=1M"), ImageSpec { path, part });
+        assert_eq!(spec("x@2").or(Part::Offset(512)).part, Part::Partition(2));
+        assert_eq!(spec("x").or(Part::Offset(512)).shown(), "x?offset=512");
+        let dir = tempfile::tempdir().expect("directory");
+        for name in ["x@2", "x?offset=512"] {
+            let named = dir.path().join(name);
+            std::fs::write(&named, b"").expect("file");
+            assert_eq!(ImageSpec::parse(named.as_os_str()), ImageSpec::whole(named));
+        }
+    }
+}
