@@ -4,7 +4,7 @@
 //! of one wave). [`runs`] merges sorted items over small gaps; [`wave`] reads and decodes. Holes are decoded as zeroes,
 //! without a read.
 //!
-//! Memory: at most [`IN_FLIGHT`] runs, and no more than [`OPEN_BYTES`] and one of [`RUN_BYTES`]; of a device that
+//! Memory: at most [`IN_FLIGHT`] runs, and buffers of [`BUFFER_BYTES`] and one of [`RUN_BYTES`] more; of a device that
 //! answers at once, [`BACKLOG`] a thread.
 //!
 //! # Locking
@@ -27,8 +27,8 @@ use crate::report::Sink;
 
 /// Requests in flight, the runs that wait to be decoded included.
 const IN_FLIGHT: usize = 32;
-/// While so many bytes are in flight, no more are asked for.
-const OPEN_BYTES: usize = 8 << 20;
+/// While buffers have so many bytes, there is none for another request.
+const BUFFER_BYTES: usize = 4 << 20;
 /// Of runs that have arrived, so many for each thread may wait; before more are asked for, some are decoded, while they
 /// are in the processor's cache.
 const BACKLOG: usize = 1;
@@ -84,12 +84,13 @@ struct Arrived {
 #[derive(Default)]
 struct State {
     next: usize,
-    /// Submitted and not yet decoded: runs, and the bytes of their buffers.
+    /// Submitted and not yet decoded.
     open: usize,
-    open_bytes: usize,
     arrived: VecDeque<Arrived>,
     /// Buffers of decoded runs, which the next ones are read into.
     spare: Vec<AlignedBuf>,
+    /// Bytes of all buffers, the spare ones included.
+    bytes: usize,
 }
 
 /// The requests of one wave.
@@ -107,14 +108,17 @@ impl Wave {
     fn next(&self) -> Option<Work> {
         let mut state = self.state.lock();
         loop {
-            let room = state.open < IN_FLIGHT && state.open_bytes < OPEN_BYTES && state.arrived.len() < self.backlog;
+            let buffers = !state.spare.is_empty() || state.bytes < BUFFER_BYTES;
+            let room = buffers && state.open < IN_FLIGHT && state.arrived.len() < self.backlog;
             if room && let Some(run) = self.runs.get(state.next) {
                 let index = state.next;
-                let bytes = (run.blocks << self.block_bits) as usize;
-                let buffer = state.spare.pop().map_or_else(|| AlignedBuf::zeroed(bytes), |spare| spare.reused(bytes));
+                let len = (run.blocks << self.block_bits) as usize;
+                let spare = state.spare.pop();
+                state.bytes -= spare.as_ref().map_or(0, AlignedBuf::capacity);
+                let buffer = spare.map_or_else(|| AlignedBuf::zeroed(len), |spare| spare.reused(len));
+                state.bytes += buffer.capacity();
                 state.next += 1;
                 state.open += 1;
-                state.open_bytes += buffer.capacity();
                 return Some(Work::Submit(index, buffer));
             }
             if let Some(arrived) = state.arrived.pop_front() {
@@ -136,9 +140,9 @@ impl Wave {
     fn decoded(&self, buffer: Option<AlignedBuf>, capacity: usize) {
         let mut state = self.state.lock();
         state.open -= 1;
-        state.open_bytes -= capacity;
-        if state.spare.len() < self.backlog {
-            state.spare.extend(buffer);
+        match buffer {
+            Some(buffer) if state.bytes <= BUFFER_BYTES => state.spare.push(buffer),
+            _ => state.bytes -= capacity,
         }
         drop(state);
         self.changed.notify_all();

@@ -188,10 +188,12 @@ mod tests {
     #[test]
     fn pieces_are_what_is_read_at_once_and_the_first_block_is_one() {
         let mut runs = DirRuns::default();
-        runs.push(run(12, 0, 1000, 100), 12);
+        runs.push(run(12, 0, 1000, 300), 12);
         runs.push(run(13, u32::MAX - 1, 5000, 100), 12);
         let (runs, _) = runs.finish();
-        let pieces = [run(12, 0, 1000, 1), run(12, 1, 1001, 64), run(12, 65, 1065, 35), run(13, u32::MAX - 1, 5000, 1)];
+        let most = (RUN_BYTES >> 12) as u32;
+        let rest = run(12, 1 + most, 1001 + u64::from(most), 299 - most);
+        let pieces = [run(12, 0, 1000, 1), run(12, 1, 1001, most), rest, run(13, u32::MAX - 1, 5000, 1)];
         assert_eq!(runs, pieces);
     }
 }

@@ -4,7 +4,7 @@
 //! Main types: [`DirOut`] (what a thread brings back), [`Directories`] (what connectivity needs).
 //!
 //! # Locking
-//! `check parents`: where directories hang, which the threads of a wave note after each run.
+//! `check parents`: where directories hang, which the threads of a wave note.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,6 +65,9 @@ struct Holds {
     of: Vec<Hold>,
     more: Sink,
 }
+
+/// So much of it is noted at once: a lock for every block would be dear, and what all blocks of a run say much memory.
+const NOTED_AT: usize = 1024;
 
 static HOLDS: LockClass = LockClass::new("check parents", 767);
 
@@ -168,7 +171,7 @@ struct All {
 }
 
 impl All {
-    /// Takes what was found in a run about where directories hang.
+    /// Takes what was found about where directories hang.
     fn note(&self, out: &mut DirOut) {
         // A directory may have two first blocks, which is damage; then the larger of what they say counts.
         let dotdots = out.dotdots.drain(..).filter_map(|(ino, dotdot)| Some((find(&self.dirs, ino)?, dotdot)));
@@ -225,6 +228,9 @@ fn wave(
                 let bytes = &data[(block - run.first) as usize * size..][..size];
                 let root = roots.binary_search_by_key(&piece.ino, |root| root.ino).ok().map(|at| roots[at]);
                 entries::block(check, &all.dirs[at], piece.lblk + step, block, bytes, root, out);
+                if out.subs.len() + out.dotdots.len() >= NOTED_AT {
+                    all.note(out);
+                }
             }
         }
         all.note(out);

@@ -72,18 +72,15 @@ pub fn check(check: &Arc<Check>, keys: Vec<u64>, folded: Vec<u32>, pieces: &[Dir
     let outs = scan::wave(check, runs, move |check, run, data, out: &mut Out| {
         let size = check.geo.block_size as usize;
         for piece in &pieces[run.items.0..run.items.1] {
+            let is_folded = folded.binary_search(&piece.ino).is_ok();
             for step in 0..piece.blocks {
                 let at = (piece.block - run.first + u64::from(step)) as usize * size;
-                entries::names(
-                    &data[at..at + size],
-                    folded.binary_search(&piece.ino).is_ok(),
-                    |offset, ino, hash, name| {
-                        if twice.binary_search(&key(piece.ino, hash)).is_ok() {
-                            let (dir, lblk) = (piece.ino, piece.lblk + step);
-                            out.names.push(Name { dir, name: name.to_vec(), lblk, offset, ino });
-                        }
-                    },
-                );
+                entries::names(&data[at..at + size], is_folded, |offset, ino, hash, name| {
+                    if twice.binary_search(&key(piece.ino, hash)).is_ok() {
+                        let (dir, lblk) = (piece.ino, piece.lblk + step);
+                        out.names.push(Name { dir, name: name.to_vec(), lblk, offset, ino });
+                    }
+                });
             }
         }
         // What cannot be read was reported the first time.
