@@ -38,7 +38,7 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
         blocks: inode.blocks(check),
         size_high: inode.raw.i_size_high.get() != 0,
         owners: quota::owners(check, inode),
-        late: check.geo.ea_inode && xattrs::has_outside_values(inode),
+        late: check.geo.ea_inode && xattrs::has_outside_values(check, inode),
         attributes: 0,
         values: 0,
         unknown_values: false,
@@ -46,7 +46,7 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
     };
     if xattrs::has_block(check, inode) {
         let (block, generation) = (inode.file_acl, inode.raw.i_generation.get());
-        let seeks_context = !reserved && xattrs::seeks_context(inode);
+        let seeks_context = !reserved && xattrs::seeks_context(check, inode);
         walker.out.attributes.push(AttributeRef { block, ino: inode.ino, generation, seeks_context });
         tally.sums.clusters += 1;
         tally.attributes = block;
