@@ -34,7 +34,7 @@ use extant_block::BlockDevice;
 
 pub use error::{Error, Result};
 pub use finding::{Finding, Place, UsageOf};
-pub use problem::{Preen, Problem, Repair, Severity};
+pub use problem::{Preen, Problem, Severity};
 pub use report::{KEPT_MAX, Note, Report, Totals};
 
 /// How to check.
