@@ -61,6 +61,27 @@ fn an_inode_of_bad_blocks_that_is_a_file_is_damage() {
 }
 
 #[test]
+fn the_blocks_of_the_list_of_bad_blocks_are_not_counted() {
+    let report = damaged(Image::Ext2, |edit| edit.inode(1, |inode| inode.i_blocks_lo.set(77)));
+    assert!(report.counts.is_empty(), "{:?}", report.counts);
+}
+
+#[test]
+fn an_attribute_without_a_value_may_lie_anywhere() {
+    let report = damaged(Image::Ext4, |edit| {
+        // Behind the first entry, whose name has five bytes: one without a name, its value at 256.
+        edit.inode_attributes("/ea", |area| set_half(area, 4 + 16 + 8 + 2, 256));
+    });
+    assert!(!report.is_damaged(), "{:?}", report.counts);
+}
+
+#[test]
+fn an_unknown_encoding_of_names_is_damage() {
+    let report = damaged(Image::Casefold, |edit| edit.superblock(|sb| sb.s_encoding.set(2)));
+    assert_eq!(of(&report, "MISC_CORRUPT_SUPER").len(), 1, "{:?}", report.counts);
+}
+
+#[test]
 fn an_entry_without_a_file_type_is_no_damage() {
     let report = damaged(Image::Ext4, |edit| edit.entry("/file", |raw, _| raw.file_type = 0));
     assert_eq!(of(&report, "SET_FILETYPE").len(), 1, "{:?}", report.counts);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use extant_block::BlockDevice;
-use extant_block::device::{Fault, FaultyDevice, MemDevice};
+use extant_block::device::{Fault, FaultyDevice, MemDevice, OffsetDevice};
 use extant_check::{Options, Place, Problem, Report, check};
 use extant_ondisk::BlockNr;
 use extant_testkit::damage::Image;
@@ -40,4 +40,52 @@ fn a_block_that_cannot_be_read_is_listed_and_the_rest_is_checked() {
     let unreadable: Vec<_> = report.findings.iter().filter(|finding| finding.problem == Problem::Unreadable).collect();
     assert_eq!(unreadable.iter().map(|finding| finding.place).collect::<Vec<_>>(), [Place::Blocks(BlockNr(lost))]);
     assert!(report.complete && report.count(Problem::BadRefCount) > 0, "{:?}", report.counts);
+}
+
+/// The image's first bytes, with a wrong link count in them.
+fn cut_to(image: Image, bytes: u64) -> Report {
+    let mut edit = extant_testkit::damage::Edit::new(image.made());
+    edit.inode("/empty", |inode| inode.i_links_count.set(9));
+    checked(Arc::new(OffsetDevice::new(Arc::new(edit.finish()), 0, bytes).expect("a part")))
+}
+
+#[test]
+fn an_image_that_ends_early_is_checked_as_far_as_it_goes() {
+    // 32 MiB, in groups of 8: to the middle of the third, and not even the first.
+    for (image, bytes) in [(Image::Ext2, 20 << 20), (Image::Ext2, 7 << 20), (Image::Ext4, 20 << 20)] {
+        let report = cut_to(image, bytes);
+        let end = bytes >> 10;
+        assert!(report.complete && report.count(Problem::FsSizeWrong) == 1, "{image:?}: {:?}", report.counts);
+        assert!(report.count(Problem::BadRefCount) > 0, "{image:?}: {:?}", report.counts);
+        assert_eq!(
+            report.count(Problem::IllegalBlockNum),
+            0,
+            "{image:?}: what was there is not outside the file system"
+        );
+        let lost = report.findings.iter().filter(|finding| finding.problem == Problem::Unreadable);
+        let lost: Vec<_> = lost.map(|finding| finding.place).collect();
+        // With flex_bg, all tables lie at the front.
+        assert!(!lost.is_empty() || image == Image::Ext4, "{image:?}: {:?}", report.counts);
+        assert!(lost.iter().all(|place| *place >= Place::Blocks(BlockNr(end))), "{image:?}: {lost:?}");
+    }
+}
+
+#[test]
+fn a_device_of_which_only_the_superblock_can_be_read_is_no_failure() {
+    let image = Image::Ext2.made().snapshot();
+    let size = image.size_bytes();
+    let device = FaultyDevice::new(Arc::new(image));
+    device.inject(Fault::eio().range(4096..size));
+    let report = checked(Arc::new(device));
+    assert!(report.is_damaged() && report.count(Problem::Unreadable) > 0, "{:?}", report.counts);
+}
+
+#[test]
+fn a_device_that_cannot_be_read_at_all_is_an_error() {
+    let image = Image::Ext2.made().snapshot();
+    let size = image.size_bytes();
+    let device = FaultyDevice::new(Arc::new(image));
+    device.inject(Fault::eio().range(0..size));
+    let device: Arc<dyn BlockDevice> = Arc::new(device);
+    assert!(check(&device, &Options::default()).is_err());
 }

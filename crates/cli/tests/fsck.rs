@@ -81,6 +81,23 @@ fn what_has_no_superblock_has_status_8() {
 }
 
 #[test]
+fn an_image_that_ends_early_has_status_4_and_what_is_lost_is_listed() {
+    let dir = Dir::new();
+    let image = dir.text("disk.img");
+    tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "4096", "-g", "8192", &image, "128M"]);
+    let cut = |bytes| fs::File::options().write(true).open(&image).and_then(|file| file.set_len(bytes)).expect("cut");
+    cut(80 << 20);
+    let ran = extant(&["fsck", "-fn", &image]);
+    let said = String::from_utf8_lossy(&ran.out).into_owned();
+    assert_eq!(ran.code, Some(4), "{said}{}", ran.err);
+    assert!(said.contains("the file system claims 32768 blocks, the device has 20480"), "{said}");
+    // The fourth group's block bitmap.
+    assert!(said.contains("4096 bytes from byte ") && said.contains(" cannot be read"), "{said}");
+    cut(1024);
+    extant(&["fsck", "-fn", &image]).fails(8, &["no ext2, ext3 or ext4 superblock"]);
+}
+
+#[test]
 fn a_lost_superblock_is_replaced_by_a_backup() {
     let dir = Dir::new();
     let image = made(&dir);

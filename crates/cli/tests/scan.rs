@@ -136,7 +136,10 @@ fn partitions_are_named_by_their_numbers() {
     assert_eq!(numbers(all, "partition"), [2, 5]);
     all.iter().for_each(|fs| commands_work(&dir, fs));
     let one = scan(&format!("{disk}@5"));
-    assert_eq!(numbers(list(&one, "filesystems"), "start"), numbers(&all[1..], "start"));
+    let starts = numbers(all, "start");
+    assert_eq!(numbers(list(&one, "filesystems"), "start"), starts[1..]);
+    starts.iter().for_each(|start| zero(&disk, *start, 4096));
+    extant(&["fsck", "-fn", &disk]).fails(8, &["none of its partitions", "extant info --scan"]);
 }
 
 #[test]
@@ -184,18 +187,27 @@ fn image_files_inside_of_an_image_are_listed_apart() {
 
 #[test]
 fn copies_in_a_journal_are_no_file_systems() {
+    // Once with backups, once with the primary alone.
+    for (group_blocks, groups) in [("8192", &[0, 1][..]), ("32768", &[0])] {
+        copies_in_a_journal(group_blocks, groups);
+    }
+}
+
+fn copies_in_a_journal(group_blocks: &str, groups: &[u64]) {
     let dir = Dir::new();
-    let image = made(&dir, "disk.img", 64 * MIB, &["-t", "ext4", "-b", "4096", "-g", "8192"]);
+    let image = made(&dir, "disk.img", 64 * MIB, &["-t", "ext4", "-b", "4096", "-g", group_blocks]);
     let said = debugfs(&image, "stat <8>");
     let (_, runs) = said.split_once("EXTENTS:\n").expect("the journal's extents");
     let (_, first) = runs.split_once("):").expect("a run");
     let block: u64 = first.split(['-', ',', '\n']).next().and_then(|n| n.trim().parse().ok()).expect("a block");
     let bytes = fs::read(&image).expect("image");
+    // A superblock, and one with the descriptors behind it.
     patch(&image, (block + 20) * 4096, &bytes[..4096]);
+    patch(&image, (block + 30) * 4096, &bytes[..8192]);
     let found = scan(&image);
     let [one] = &list(&found, "filesystems")[..] else { panic!("{found}") };
-    assert_eq!(numbers(list(one, "superblocks"), "group"), [0, 1]);
-    assert_eq!(numbers(list(&found, "copies"), "byte"), [(block + 20) * 4096 + 1024]);
+    assert_eq!(numbers(list(one, "superblocks"), "group"), groups);
+    assert_eq!(numbers(list(&found, "copies"), "byte"), [20, 30].map(|n| (block + n) * 4096 + 1024));
 }
 
 /// Kernels before 5.18 write the number 0 into all copies when they resize.

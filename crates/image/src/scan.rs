@@ -86,11 +86,6 @@ impl Sighting {
     pub fn block(&self) -> BlockNr {
         self.sb.super_location(self.group).0
     }
-
-    /// Superblock and descriptors can be believed.
-    pub fn is_sound(&self) -> bool {
-        self.damage.is_empty() && self.descriptors.sound == self.descriptors.looked_at
-    }
 }
 
 impl FileSystem {
@@ -244,20 +239,23 @@ fn descriptors_behind(dev: &dyn BlockDevice, sb: &SuperBlock, group: GroupNr, by
     found
 }
 
-/// Says which file system begins in another one. A single superblock inside of its own file system, of which there are
-/// more, is a copy.
+/// Says which file system begins in another one. A single superblock inside of its own file system is a copy, if there
+/// are more or if it is another primary: a journal may have descriptors behind it, too.
 fn nest(found: &mut Scan) {
     // By their starts, so that the last one around another is the nearest.
     let mut before: Vec<FileSystem> = Vec::new();
     for mut fs in std::mem::take(&mut found.filesystems) {
         let around = || before.iter().filter(|other| other.start < fs.start && fs.start - other.start < other.size());
-        let is_own = |other: &FileSystem| other.sightings.len() > 1 && other.uuid() == fs.uuid();
+        let has_primary = |fs: &FileSystem| fs.sightings.iter().any(|s| s.group.0 == 0);
+        let is_whole = |other: &FileSystem| other.sightings.len() > 1 || has_primary(other) && has_primary(&fs);
+        let is_own = |other: &FileSystem| other.uuid() == fs.uuid() && is_whole(other);
         if fs.sightings.len() == 1 && around().any(is_own) {
             found.strays.append(&mut fs.sightings);
             continue;
         }
         // Pieces of one image file are not in each other.
-        fs.inside = around().rfind(|other| other.uuid() != fs.uuid() || is_own(other)).map(|other| other.start);
+        let inside = around().rfind(|other| other.uuid() != fs.uuid() || is_own(other)).map(|other| other.start);
+        fs.inside = inside;
         before.push(fs);
     }
     found.filesystems = before;

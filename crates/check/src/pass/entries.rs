@@ -70,7 +70,8 @@ fn name_hash(name: &[u8]) -> u32 {
     crc32c(name.len() as u32, name)
 }
 
-/// Whether a directory with these flags finds names in any case. Encrypted names have no case.
+/// Whether a directory with these flags finds names in any case and compares them as `casefold::fold` has them. Where
+/// names are encrypted, too, their case is not known.
 pub fn is_folded(check: &Check, flags: u32) -> bool {
     let flags = InodeFlags::from_bits_retain(flags);
     check.geo.casefold && flags.contains(InodeFlags::CASEFOLD) && !flags.contains(InodeFlags::ENCRYPT)
@@ -216,7 +217,7 @@ fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, ou
             continue;
         }
         let name = compared(entry.name, folded);
-        // The tools do not agree on the hash of a folded name that is no text.
+        // The kernel and e2fsck do not agree on the hash of a folded name that is no UTF-8.
         if let Some(hasher) = hasher.as_ref().filter(|_| !folded || std::str::from_utf8(entry.name).is_ok()) {
             let hash = hasher.hash(&name).hash;
             (low, high) = (low.min(hash), high.max(hash));
@@ -353,7 +354,7 @@ fn duplicates(dir: &Dir, folded: bool, lblk: u32, bytes: &[u8], names: &mut [(u3
         compared(&bytes[at + HEADER_LEN..at + HEADER_LEN + usize::from(bytes[at + 6])], folded)
     };
     // By name, too: other names may have the same hash.
-    names.sort_unstable_by(|a, b| (a.0, name(a.1), a.1).cmp(&(b.0, name(b.1), b.1)));
+    names.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| (name(a.1), a.1).cmp(&(name(b.1), b.1))));
     for pair in names.windows(2) {
         if pair[0].0 == pair[1].0 && name(pair[0].1) == name(pair[1].1) {
             let at = pair[1].1 as usize;

@@ -576,7 +576,8 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
         let place = Place::Mapped { ino: InodeNr(ino), lblk: sums.end, block: BlockNr(0) };
         walker.bad(Finding::new(Problem::UnexpectedHtreeBlock, place, tally.size, sums.end));
     }
-    if sums.partial {
+    // The list of bad blocks is no file: nobody counts its blocks.
+    if sums.partial || ino == BAD_BLOCKS_INO {
         return;
     }
     let block_size = u64::from(geo.block_size);

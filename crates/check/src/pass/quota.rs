@@ -1,8 +1,8 @@
-//! Quota files: what each user, group and project uses, beside what the files say.
+//! Quota files: the usage that they record for each user, group and project, compared with that of the inodes.
 //!
-//! Main types: [`Owners`] (whose an inode is), [`Sums`] (what was counted, 16 bytes for each owner). [`count`] adds an
-//! inode; [`check`] reads the files' trees level by level, each block of a level once, so a tree that leads in circles
-//! costs no more than its four levels.
+//! Main types: [`Owners`] (the owners of an inode), [`Sums`] (the usage counted so far, 16 bytes for each owner).
+//! [`count`] adds an inode; [`check`] reads the files' trees level by level, each block of a level once, so a tree that
+//! leads in circles costs no more than its four levels.
 //!
 //! # Locking
 //! None.
@@ -32,12 +32,12 @@ const KEPT_BYTES: u64 = 256 << 10;
 /// Owners are sorted when there are more of them.
 const SORT_AT: usize = 1 << 12;
 
-/// The user, group and project that an inode counts for; `None`: it counts for nobody.
+/// The user, group and project of an inode; `None`: no quota counts it.
 pub type Owners = Option<[u32; 3]>;
 
-/// Whose an inode is.
+/// The owners of an inode.
 pub fn owners(check: &Check, inode: &Inode<'_>) -> Owners {
-    let (sb, raw): (_, &RawInode) = (check.sb.raw(), &inode.raw);
+    let (sb, raw) = (check.sb.raw(), &inode.raw);
     let counted = inode.ino == InodeNr::ROOT.0 || inode.ino >= check.geo.first_ino;
     let own = [sb.s_prj_quota_inum.get(), sb.s_orphan_file_inum.get()].contains(&inode.ino);
     if !check.sb.ro_compat().contains(RoCompat::QUOTA) || !counted || own || inode.flags.contains(InodeFlags::EA_INODE)
@@ -62,7 +62,7 @@ fn project(bytes: &[u8]) -> u32 {
     if has_project { extra.i_projid.get() } else { 0 }
 }
 
-/// What one owner uses.
+/// The usage of one owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Used {
     id: u32,
@@ -70,11 +70,11 @@ struct Used {
     bytes: u64,
 }
 
-/// What the owners of one kind use.
+/// The usage of all owners of one kind.
 #[derive(Debug, Default)]
 struct Owned {
     list: Vec<Used>,
-    /// With so many, the parts of each owner are added up; 0 stands for the first time.
+    /// The length at which the parts of each owner are added up; 0 before the first time.
     sort_at: usize,
 }
 
@@ -109,7 +109,7 @@ fn join(to: &mut Used, from: &Used) {
     to.bytes = to.bytes.saturating_add(from.bytes);
 }
 
-/// What all owners use.
+/// The usage of all owners.
 #[derive(Debug, Default)]
 pub struct Sums {
     kinds: [Owned; 3],
@@ -128,7 +128,7 @@ impl Sums {
     }
 }
 
-/// Counts an inode, and those that hold values of its attributes, for its owners.
+/// Counts an inode and the inodes with values of its attributes.
 pub fn count(walker: &mut Walker<'_>, tally: &Tally) {
     let Some(owners) = tally.owners else { return };
     let usage = &mut walker.out.usage;
@@ -148,10 +148,10 @@ pub fn check(check: &Arc<Check>, usage: Sums, sink: &mut Sink) -> Result<()> {
     let raw = check.sb.raw();
     let files = [raw.s_usr_quota_inum.get(), raw.s_grp_quota_inum.get(), raw.s_prj_quota_inum.get()];
     for ((kind, ino), mut owned) in QuotaKind::ALL.into_iter().zip(files).zip(usage.kinds) {
-        // Inodes of 128 bytes have no project.
         if ino == 0 || ino > check.geo.inodes_count {
             continue;
         }
+        // Inodes of 128 bytes have no project.
         if kind == QuotaKind::Project && check.geo.inode_size <= size_of::<RawInode>() {
             owned.list.clear();
         }
@@ -175,7 +175,7 @@ fn compare(ino: u32, entry: Usage, used: Used, sink: &mut Sink) {
     }
 }
 
-/// What is wrong with the file itself.
+/// Reports damage of the file itself.
 fn damaged(place: Place, damage: QuotaDamage, sink: &mut Sink) {
     let (found, expected): (u64, u64) = match damage {
         QuotaDamage::Length { found } | QuotaDamage::Size { found } => (found, 0),
@@ -257,7 +257,7 @@ impl Reading {
     }
 }
 
-/// Reads a quota file and compares its entries. Those that were counted and have no entry.
+/// Reads a quota file and compares its entries. Returns the owners that were counted and have no entry.
 fn file(
     check: &Arc<Check>,
     kind: QuotaKind,

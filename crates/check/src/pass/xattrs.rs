@@ -127,7 +127,7 @@ fn in_area(damage: XattrDamage, room: usize) -> Option<(Problem, u32, u32)> {
     })
 }
 
-/// Notes a value in an inode of its own.
+/// Notes an attribute whose value lies in an inode. `of`: the inode with the attribute, and its attribute block or 0.
 fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &EntryRef<'_>) {
     let Some((value, size)) = entry.outside else { return };
     walker.out.value_refs.push(ValueRef {
@@ -142,8 +142,8 @@ fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &EntryRef<'_>) {
     });
 }
 
-/// Compares the inodes that hold values with the attributes that refer to them. One that none refers to counts as any
-/// file from now on. What the values add to what other inodes use, sorted.
+/// Compares the inodes that hold values with the attributes that refer to them. An inode that no attribute refers to
+/// counts as a file from now on. Returns what the values add to the usage of other inodes, sorted.
 pub fn values(check: &Check, all: &mut Out) -> Vec<Charge> {
     all.values.sort_unstable();
     all.value_refs.sort_unstable();
@@ -168,10 +168,20 @@ pub fn values(check: &Check, all: &mut Out) -> Vec<Charge> {
         }
     }
     charges.sort_unstable();
+    // Many inodes may share a block of many attributes: each adds one sum.
+    charges.dedup_by(|charge, kept| {
+        let same = charge.of == kept.of;
+        if same {
+            kept.clusters += charge.clusters;
+            kept.inodes = kept.inodes.saturating_add(charge.inodes);
+            kept.unknown |= charge.unknown;
+        }
+        same
+    });
     charges
 }
 
-/// The clusters that a value adds to what its owner uses. `None`: it is not what the attribute says.
+/// The clusters that a value adds to the usage of its owner. `None`: it is not what the attribute says.
 fn value_clusters(
     check: &Check,
     one: &ValueRef,
@@ -198,7 +208,7 @@ fn value_clusters(
     if one.name_hashes.iter().any(|name| name ^ value.hash == one.hash) {
         return Some(one.size.div_ceil(u64::from(check.geo.block_size) << check.geo.cluster_bits));
     }
-    // One of Lustre's belongs to one inode and counts for nobody.
+    // A value of Lustre belongs to one inode, which does not count its blocks.
     if value.owner == one.ino && value.generation == one.generation {
         return Some(0);
     }
@@ -206,12 +216,12 @@ fn value_clusters(
     None
 }
 
-/// Adds what values of its attributes use to an inode's tally.
+/// Adds the values of an inode's attributes to its tally.
 pub fn charge(tally: &mut Tally, charges: &[Charge]) {
     let in_block = (tally.attributes, 0);
     for of in [(0, tally.ino), in_block].into_iter().filter(|of| tally.late && *of != (0, 0)) {
-        let from = charges.partition_point(|charge| charge.of < of);
-        for charge in charges[from..].iter().take_while(|charge| charge.of == of) {
+        if let Ok(at) = charges.binary_search_by_key(&of, |charge| charge.of) {
+            let charge = charges[at];
             tally.sums.clusters += charge.clusters;
             tally.values = tally.values.saturating_add(charge.inodes);
             tally.unknown_values |= charge.unknown;
@@ -301,13 +311,16 @@ pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
             let block = &data[at..at + size];
             in_block(walker, *first, *count, block);
             let from = seeking.partition_point(|one| one.block < first.block);
-            for one in seeking[from..].iter().take_while(|one| one.block == first.block) {
-                let nr = BlockNr(first.block);
+            let nr = BlockNr(first.block);
+            let context = seeking[from..].first().and_then(|_| {
                 let scan = self::first(
                     |mut sink| _ = scan_block(block, nr, &rules(check), &mut sink),
                     |entry| entry.name == CONTEXT,
                 );
-                match scan.and_then(context_in) {
+                scan.and_then(context_in)
+            });
+            for one in seeking[from..].iter().take_while(|one| one.block == first.block) {
+                match context {
                     Some(context) => learn_policy(walker, one.ino, context),
                     None => walker.bad_inode(Problem::MissingEncryptionXattr, one.ino, 0u64, 0u64),
                 }

@@ -31,6 +31,11 @@ use crate::report::{Note, Sink};
 const UNCHECKED: [(RoCompat, &str); 2] =
     [(RoCompat::VERITY, "Merkle trees (verity)"), (RoCompat::SHARED_BLOCKS, "shared blocks (shared_blocks)")];
 
+/// File systems of so many blocks are believed in, even if the device ends before (64 MiB for their bitmaps), ...
+const BELIEVED_BLOCKS: u64 = 1 << 28;
+/// ... and so are larger ones of so many times the device's blocks.
+const BELIEVED_TIMES: u64 = 16;
+
 /// What is checked.
 pub struct View {
     /// The device, with the journal replayed.
@@ -114,9 +119,10 @@ impl View {
         copy.report(sink, |_| true);
         let Some(mut sb) = copy.sb else { return Ok(None) };
         let whole = device.size_bytes() >> sb.block_bits;
-        if whole < sb.blocks_count {
-            // What lies behind the device's end cannot be read. Memory is taken for groups that begin before it.
-            let groups = whole.saturating_sub(sb.first_data_block).div_ceil(u64::from(sb.blocks_per_group)) as u32;
+        if sb.blocks_count > BELIEVED_BLOCKS.max(whole.saturating_mul(BELIEVED_TIMES)) {
+            // Memory is not taken on the word of the superblock alone. Otherwise, blocks behind the device's end are
+            // reported like others that cannot be read.
+            let groups = (whole.saturating_sub(sb.first_data_block) / u64::from(sb.blocks_per_group)) as u32;
             if groups == 0 {
                 return Ok(None);
             }

@@ -77,6 +77,7 @@ pub fn finding(damage: SuperDamage) -> Option<Finding> {
         D::MinExtraIsize { found, most } => at(Problem::BadMinExtraIsize, found.into(), most.into()),
         D::WantExtraIsize { found, most } => at(Problem::BadWantExtraIsize, found.into(), most.into()),
         D::MmpBlock { found, .. } => at(Problem::MmpInvalidBlk, found, 0),
+        D::Encoding { found } => misc(found.into(), 1),
         D::TestFlag => at(Problem::ClearTestfsFlag, 0, 0),
         D::HurdFiletype => at(Problem::HurdClearFiletype, 0, 0),
         D::FutureMount { found, now } => at(Problem::FutureSbLastMount, found as u64, now.max(0) as u64),

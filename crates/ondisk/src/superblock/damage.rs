@@ -28,6 +28,8 @@ const LOG_CLUSTER_SIZE_MAX: u32 = 20;
 const LOG_CLUSTER_SIZE_CHECKED: u32 = 19;
 /// A flex group has 2^this groups at most.
 const FLEX_LOG_MAX: u8 = 31;
+/// The only encoding of names (Linux: `EXT4_ENC_UTF8_12_1`).
+const ENCODING_UTF8: u16 = 1;
 /// Reserved inodes that hold no quota: all but 3 and 4, which are made for it.
 const NEVER_QUOTA: [u32; 8] = [1, 2, 5, 6, 7, 8, 9, 10];
 
@@ -368,6 +370,12 @@ pub enum SuperDamage {
         /// Blocks of the file system.
         most: u64,
     },
+    /// `s_encoding` names no encoding of names that are found in any case.
+    #[error("encoding {found} of names, expected {ENCODING_UTF8}")]
+    Encoding {
+        /// As stored.
+        found: u16,
+    },
     /// Made for development code.
     #[error("marked as a test file system")]
     TestFlag,
@@ -543,6 +551,8 @@ fn feature_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut
     note(orphan_file && !has_journal, SuperDamage::OrphanFileWithoutJournal);
     let flags = SuperFlags::from_bits_retain(raw.s_flags.get());
     note(flags.contains(SuperFlags::TEST_FILESYS), SuperDamage::TestFlag);
+    let found = raw.s_encoding.get();
+    note(incompat.contains(Incompat::CASEFOLD) && found != ENCODING_UTF8, SuperDamage::Encoding { found });
     let hurd = raw.s_creator_os.get() == CREATOR_OS_HURD;
     note(hurd && incompat.contains(Incompat::FILETYPE), SuperDamage::HurdFiletype);
 }

@@ -313,6 +313,7 @@ fn each_contradiction_that_a_mount_bears_is_found_alone() {
             D::MmpBlock { found: 99_304, most: 99_304 },
         ),
         (|raw| raw.s_flags = U32::new(SuperFlags::TEST_FILESYS.bits()), D::TestFlag),
+        (|raw| add(&mut raw.s_feature_incompat, Incompat::CASEFOLD.bits()), D::Encoding { found: 0 }),
         (|raw| raw.s_creator_os = U32::new(1), D::HurdFiletype),
         (|raw| raw.s_mtime = U32::new(2000), D::FutureMount { found: 2000, now: 1000 }),
         (|raw| raw.s_wtime = U32::new(2000), D::FutureWrite { found: 2000, now: 1000 }),

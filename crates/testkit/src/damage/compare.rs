@@ -161,15 +161,20 @@ pub fn named(log: &str) -> BTreeSet<Named> {
     merged.map(|run| Named { code: run[0].code, object: joined(run[0].object, run[run.len() - 1].object) }).collect()
 }
 
-/// Whether the logical blocks of a directory go on with others.
+/// Whether blocks go on with others.
 fn follows(one: Object, next: Object) -> bool {
-    matches!((one, next), (Object::DirBlocks(a, _, last), Object::DirBlocks(b, first, _)) if a == b && last + 1 == first)
+    match (one, next) {
+        (Object::DirBlocks(a, _, last), Object::DirBlocks(b, first, _)) => a == b && last + 1 == first,
+        (Object::Blocks(_, last), Object::Blocks(first, _)) => last.checked_add(1) == Some(first),
+        _ => false,
+    }
 }
 
 /// All from the first to the last, which are alike.
 fn joined(first: Object, last: Object) -> Object {
     match (first, last) {
         (Object::DirBlocks(dir, first, _), Object::DirBlocks(_, _, last)) => Object::DirBlocks(dir, first, last),
+        (Object::Blocks(first, _), Object::Blocks(_, last)) => Object::Blocks(first, last),
         _ => first,
     }
 }
@@ -257,10 +262,20 @@ const OF_INDEX_BLOCKS: &[&str] =
 /// Checksums for which e2fsck reads the inode again, and takes a wrong one of that for a wrong one of the block.
 const BY_INODE: &[&str] = &["LEAF_NODE_ONLY_CSUM_INVALID", "EXTENT_ONLY_CSUM_INVALID"];
 
-/// Leaves out what is named only because something else is: the blocks of an index that cannot be used, those of any
-/// index that are holes, and the blocks of inodes with wrong checksums. With `backup`, e2fsck has turned to a backup of the superblock, and so to the
-/// backup's descriptors, whose counts are old. Returns how many are left out.
-pub fn leave_out_echoes(named: &mut BTreeSet<Named>, backup: bool) -> u64 {
+/// Why an object is named only because something else is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Echo {
+    /// A block of an index that cannot be used, or a hole in one.
+    Index,
+    /// A block of an inode whose own checksum is wrong.
+    InodeChecksum,
+    /// A count or a bitmap of the descriptors of a backup, which are old.
+    Backup,
+}
+
+/// Leaves out what is named only because something else is. `backup`: e2fsck has turned to a backup of the superblock,
+/// and so to the backup's descriptors. Returns the objects that are not named any more.
+pub fn leave_out_echoes(named: &mut BTreeSet<Named>, backup: bool) -> BTreeMap<Object, Echo> {
     let code = |name: &&str| PROBLEMS.iter().find(|problem| problem.name == *name).map_or(0, |problem| problem.code);
     let codes = |names: &[&str]| names.iter().map(code).collect::<Vec<_>>();
     let with = |names: &[&str]| {
@@ -271,18 +286,26 @@ pub fn leave_out_echoes(named: &mut BTreeSet<Named>, backup: bool) -> u64 {
     let holes = Index::new(with(&["DIRECTORY_HOLE"]).into_iter());
     let (unusable, wrong) = (with(UNUSABLE_INDEX), with(&["INODE_ONLY_CSUM_INVALID"]));
     let (index_blocks, by_inode) = (codes(OF_INDEX_BLOCKS), codes(BY_INODE));
-    let before = named.len();
+    let mut left_out = BTreeMap::new();
     named.retain(|one| {
         let inode = match one.object {
             Object::DirBlocks(dir, ..) => Object::inode(dir),
             other => other,
         };
         let hole = holes.has(one.object);
-        !(backup && one.code >> 16 == 5
-            || index_blocks.contains(&one.code) && (hole || unusable.contains(&inode))
-            || by_inode.contains(&one.code) && wrong.contains(&inode))
+        let echo = match () {
+            () if backup && one.code >> 16 == 5 => Echo::Backup,
+            () if index_blocks.contains(&one.code) && (hole || unusable.contains(&inode)) => Echo::Index,
+            () if by_inode.contains(&one.code) && wrong.contains(&inode) => Echo::InodeChecksum,
+            () => return true,
+        };
+        left_out.insert(one.object, echo);
+        false
     });
-    (before - named.len()) as u64
+    for one in named.iter() {
+        left_out.remove(&one.object);
+    }
+    left_out
 }
 
 /// How many objects e2fsck named, and what the other checker said of them.
@@ -462,11 +485,11 @@ mod tests {
         let (of_index, of_block) = (name(0x01_004c, Object::inode(17)), name(0x02_0034, Object::inode(18)));
         let echo = name(0x02_0034, Object::dir_block(17, 3));
         let mut all: BTreeSet<Named> = [of_index, of_block, echo].into();
-        assert_eq!(leave_out_echoes(&mut all, false), 1);
+        assert_eq!(leave_out_echoes(&mut all, false), [(echo.object, Echo::Index)].into());
         assert_eq!(all, [of_index, of_block].into());
         let group = name(0x05_000e, Object::Group(0));
         let mut all: BTreeSet<Named> = [of_block, group].into();
-        assert_eq!(leave_out_echoes(&mut all, true), 1);
+        assert_eq!(leave_out_echoes(&mut all, true), [(group.object, Echo::Backup)].into());
         assert_eq!(all, [of_block].into());
     }
 
@@ -485,6 +508,6 @@ mod tests {
         let count = &tally.counts[&0x01_000e];
         assert_eq!((count.named, count.same, count.other), (2, 1, 1));
         assert_eq!(tally.counts[&0x05_0004].missing, ["here: Blocks(300, 310)"]);
-        assert_eq!(tally.objects, (9, 2));
+        assert_eq!(tally.objects, (10, 2));
     }
 }

@@ -1,8 +1,8 @@
 //! Damaged images by the thousand, for comparing checkers: mutations of the table, alone and several at once, changed
 //! bytes, and changed fields of one object with its checksum mended.
 //!
-//! Main functions: [`damaged`] (the image that a kind and a seed stand for), [`KINDS`]. Changed bytes are found by their
-//! checksum alone where there is one; an object that is sealed again gets to the rules behind it.
+//! Main functions: [`damaged`] (the image that a kind and a seed stand for), [`KINDS`]. A checksum tells of changed
+//! bytes before any other rule does; an object that is sealed again gets to those rules.
 //!
 //! # Locking
 //! None.
@@ -17,7 +17,7 @@ use super::edit::{Edit, set_half, set_word};
 use super::{Image, Mutation, random, table};
 
 /// The kinds of images that are damaged.
-pub const KINDS: [Image; 10] = [
+pub const KINDS: [Image; 11] = [
     Image::Ext2,
     Image::Ext3,
     Image::Ext4,
@@ -28,6 +28,7 @@ pub const KINDS: [Image; 10] = [
     Image::OrphanFile,
     Image::Casefold,
     Image::Dirty,
+    Image::Ext4Plain,
 ];
 
 /// The image of `kind` with the damage of `seed`, and what that is. Every second seed takes the next mutation of the

@@ -199,6 +199,12 @@ pub(super) const TABLE: &[Mutation] = &[
         expected: &["BAD_SOCKET"],
     },
     Mutation {
+        name: "no type in an entry",
+        images: BOTH,
+        change: |e| e.entry("/dir/two", |d, _| d.file_type = 0),
+        expected: &["SET_FILETYPE"],
+    },
+    Mutation {
         name: "wrong type in an entry",
         images: BOTH,
         change: |e| e.entry("/dir/two", |d, _| d.file_type = 2),

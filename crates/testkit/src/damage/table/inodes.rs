@@ -34,6 +34,12 @@ pub(super) const TABLE: &[Mutation] = &[
         expected: &["RESERVED_BAD_MODE"],
     },
     Mutation {
+        name: "list of bad blocks with an owner",
+        images: BOTH,
+        change: |e| e.inode(1, |i| i.i_uid.set(1000)),
+        expected: &["INVALID_BAD_INODE"],
+    },
+    Mutation {
         name: "deleted without a time",
         images: BOTH,
         change: |e| e.inode("/empty", |i| i.i_links_count.set(0)),
