@@ -73,7 +73,8 @@ impl Entry<'_> {
         self.at + pad4(ENTRY_LEN + self.name_len)
     }
 
-    /// What the hash should be, unless it is right.
+    /// What the hash should be, unless it is right. It covers whole words: the bytes that fill up the last one, too,
+    /// which need not be zero.
     fn wrong_hash(&self, value: &[u8]) -> Option<u32> {
         let hash = entry_hash(self.name, value);
         (self.hash != hash && self.hash != entry_hash_signed(self.name, value)).then_some(hash)
@@ -169,7 +170,8 @@ pub fn in_inode(walker: &mut Walker<'_>, ino: u32, area: &[u8]) {
             if size != 0 {
                 parts.push((from, from + pad4(size)));
             }
-            if let Some(expected) = entry.wrong_hash(value).filter(|_| entry.hash != 0) {
+            let padded = area.get(from..from + pad4(size)).unwrap_or(value);
+            if let Some(expected) = entry.wrong_hash(padded).filter(|_| entry.hash != 0) {
                 hash = hash.or(Some((entry.hash, expected)));
             }
         } else {
@@ -324,7 +326,8 @@ fn in_block(walker: &mut Walker<'_>, of: AttributeRef, count: u32, block: &[u8])
             if size != 0 {
                 parts.push((from, from + pad4(size)));
             }
-            if let Some(expected) = entry.wrong_hash(value) {
+            let padded = block.get(from..from + pad4(size)).unwrap_or(value);
+            if let Some(expected) = entry.wrong_hash(padded) {
                 bad(Problem::AttrHash, entry.hash, expected);
             }
         } else {
