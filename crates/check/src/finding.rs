@@ -12,6 +12,24 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
 use crate::problem::Problem;
 
+/// What a quota file counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UsageOf {
+    /// Bytes of blocks.
+    Bytes,
+    /// Inodes.
+    Inodes,
+}
+
+impl fmt::Display for UsageOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            UsageOf::Bytes => "bytes",
+            UsageOf::Inodes => "inodes",
+        })
+    }
+}
+
 /// Where a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
@@ -25,6 +43,15 @@ pub enum Place {
     Blocks(BlockNr),
     /// In an inode.
     Inode(InodeNr),
+    /// In what a quota file says of an owner.
+    Usage {
+        /// The file.
+        file: InodeNr,
+        /// The user, group or project.
+        id: u32,
+        /// What is counted.
+        of: UsageOf,
+    },
     /// In what an inode maps.
     Mapped {
         /// The inode.
@@ -60,6 +87,7 @@ impl Place {
         match *self {
             Place::Inode(ino) | Place::Mapped { ino, .. } | Place::Attributes { ino, .. } => Some(ino),
             Place::Entry { dir, .. } => Some(dir),
+            Place::Usage { file, .. } => Some(file),
             _ => None,
         }
     }
@@ -90,6 +118,7 @@ impl fmt::Display for Place {
             Place::Group(group) => write!(f, "{group}"),
             Place::Blocks(block) => write!(f, "{block}"),
             Place::Inode(ino) => write!(f, "{ino}"),
+            Place::Usage { file, id, of } => write!(f, "quota file {}, {of} of owner {id}", file.0),
             Place::Mapped { ino, lblk, block } => write!(f, "{ino}, logical block {lblk} ({block})"),
             Place::Attributes { ino, block } => write!(f, "{ino}, attributes ({block})"),
             Place::Entry { dir, lblk, offset, ino } => {

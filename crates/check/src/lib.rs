@@ -32,7 +32,7 @@ use std::sync::Arc;
 use extant_block::BlockDevice;
 
 pub use error::{Error, Result};
-pub use finding::{Finding, Place};
+pub use finding::{Finding, Place, UsageOf};
 pub use problem::{Preen, Problem, Repair, Severity};
 pub use report::{KEPT_MAX, Note, Report, Totals};
 

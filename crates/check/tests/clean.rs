@@ -1,5 +1,7 @@
-//! Sound images of every kind that mke2fs makes: nothing is found, and e2fsck agrees.
+//! Sound images of every kind that mke2fs makes: nothing is found, and e2fsck agrees. The kernel fills them, or debugfs
+//! where a kernel may be built without what the kind needs.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,6 +35,8 @@ const KINDS: &[(&str, &str, u32, &[&str])] = &[
     ("ext4", "quota,project", 4096, &[]),
     ("ext4", "casefold", 4096, &[]),
     ("ext4", "ea_inode", 4096, &[]),
+    ("ext4", "ea_inode,bigalloc", 1024, &["-C", "8192"]),
+    ("ext4", "ea_inode", 1024, &["-I", "128"]),
     ("ext4", "large_dir", 1024, &[]),
     ("ext4", "", 4096, &["-I", "128"]),
 ];
@@ -56,6 +60,11 @@ dd if=/dev/zero of=data bs=64k count=32 2>/dev/null
 for i in $(seq 0 2 200); do dd if=/dev/zero of=scattered bs=4k count=1 seek=$i conv=notrunc 2>/dev/null; done
 setfattr -n user.small -v value file2 2>/dev/null || true
 setfattr -n user.large -v "$(printf 'y%.0s' $(seq 1 600))" file3 2>/dev/null || true
+huge=$(printf 'z%.0s' $(seq 1 20000))
+setfattr -n user.huge -v "$huge" file4 2>/dev/null || true
+setfattr -n user.same -v "$huge" file4 2>/dev/null || true
+setfattr -n user.$(printf 'n%.0s' $(seq 1 200)) -v "$huge" file6 2>/dev/null || true
+setfattr -n user.gone -v "$huge" file7 2>/dev/null && setfattr -x user.gone file7 || true
 fallocate -l 1M unwritten 2>/dev/null || true
 rm file5 long/a-name-that-fills-directory-blocks-quickly-7
 "#;
@@ -67,6 +76,10 @@ fn expect_no_damage(image: &Path, what: &str) {
     let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
     assert!(found.is_empty() && report.complete, "{what}: {found:#?}");
     assert!(report.totals.inodes_used > 0 && report.totals.blocks_used > 0);
+}
+
+fn fill(at: &Path) -> extant_testkit::Result<String> {
+    run_ok("sh", &["-c", FILL, "fill", at.to_str().expect("UTF-8")])
 }
 
 #[test]
@@ -84,7 +97,7 @@ fn sound_images_of_every_kind_have_no_finding() {
         std::fs::create_dir(&at).expect("made");
         // Not every kernel mounts every kind.
         if let Some(mount) = mounts.then(|| LoopMount::new(&image, &at, "").ok()).flatten() {
-            let filled = run_ok("sh", &["-c", FILL, "fill", at.to_str().expect("UTF-8")]);
+            let filled = fill(&at);
             Box::new(mount).unmount().expect("unmounted");
             filled.unwrap_or_else(|e| panic!("{what}: {e}"));
             expect_clean(&image).expect("clean for e2fsck");
@@ -92,6 +105,109 @@ fn sound_images_of_every_kind_have_no_finding() {
         } else {
             let (code, _) = run_command(Path::new("e2fsck"), &["-fn", image.to_str().expect("UTF-8")]).expect("run");
             assert_eq!(code, Some(0), "{what}");
+        }
+    }
+}
+
+#[test]
+fn encrypted_images_have_no_finding() {
+    if !loop_mounts_work() {
+        return;
+    }
+    // With small inodes, contexts lie in attribute blocks.
+    for (inode_size, policy) in [("256", "v2"), ("256", "v1"), ("128", "v2"), ("128", "v1")] {
+        let dir = tempfile::tempdir().expect("directory");
+        let mut options = MkfsOptions::new("ext4", 256 << 20);
+        options.features = "encrypt".to_owned();
+        options.extra_args = ["-I", inode_size].map(str::to_owned).to_vec();
+        let image = make_image(dir.path(), &options).expect("made");
+        let at = dir.path().join("mnt");
+        std::fs::create_dir(&at).expect("made");
+        // Not every kernel can encrypt.
+        let Ok(mount) = LoopMount::new(&image, &at, &format!("test_dummy_encryption={policy}")) else { return };
+        let tree = at.join("tree");
+        std::fs::create_dir(&tree).expect("made");
+        let filled = fill(&tree);
+        Box::new(mount).unmount().expect("unmounted");
+        filled.unwrap_or_else(|e| panic!("{policy}: {e}"));
+        let shown = run_ok("debugfs", &["-R", "stat /tree", image.to_str().expect("UTF-8")]).expect("asked");
+        assert!(shown.contains("Flags: 0x81800") || shown.contains("Flags: 0x80800"), "{shown}");
+        expect_clean(&image).expect("clean for e2fsck");
+        expect_no_damage(&image, &format!("encrypted, {policy}, inodes of {inode_size} bytes"));
+    }
+}
+
+/// Files with owners, large attributes, names in any case, and blocks behind the size of a verity file.
+fn script(dir: &Path, features: &str) -> String {
+    let source = |name: &str, bytes: usize| {
+        let path = dir.join(name);
+        std::fs::write(&path, vec![b'x'; bytes]).expect("written");
+        path.display().to_string()
+    };
+    let (plain, large) = (source("plain", 50_000), source("large", 30_000));
+    let mut script = String::new();
+    for i in 0..60u32 {
+        let _ =
+            writeln!(script, "write {plain} /file{i}\nsif /file{i} uid {}\nsif /file{i} gid {}", i % 7 * 65_537, i % 3);
+        if features.contains("project") {
+            let _ = writeln!(script, "sif /file{i} projid {}", i % 5);
+        }
+        if features.contains("ea_inode") && i % 2 == 0 {
+            let long = "n".repeat(i as usize * 3 + 1);
+            let _ = writeln!(script, "ea_set -f {large} /file{i} user.{long}\nea_set -f {large} /file{i} user.second");
+        }
+    }
+    if features.contains("casefold") {
+        script.push_str("mkdir /fold\nsif /fold flags 0x40080000\n");
+        for i in 0..300 {
+            let _ = writeln!(
+                script,
+                "expand_dir /fold\nln /file{} /fold/{i}N\u{e4}ME\u{1d7}\u{1f600}{}",
+                i % 60,
+                "x".repeat(i % 50)
+            );
+        }
+    }
+    if features.contains("verity") {
+        script.push_str("sif /file3 size 20000\nsif /file3 flags 0x180000\n");
+    }
+    script
+}
+
+#[test]
+fn sound_images_that_debugfs_fills_have_no_finding() {
+    let kinds = [
+        ("quota,project", ""),
+        ("quota,ea_inode", ""),
+        ("quota,project,ea_inode,bigalloc", ""),
+        ("casefold", ",encoding=utf8"),
+        ("casefold,quota", ",encoding=utf8,encoding_flags=strict"),
+        ("verity,quota", ""),
+    ];
+    for (features, extended) in kinds {
+        for block_size in [1024, 4096] {
+            let what = format!("{features}, blocks of {block_size}");
+            let dir = tempfile::tempdir().expect("directory");
+            let mut options = MkfsOptions::new("ext4", 64 << 20);
+            (options.features, options.block_size) = (features.to_owned(), block_size);
+            if !extended.is_empty() {
+                options.extra_args = vec!["-E".to_owned(), extended[1..].to_owned()];
+            }
+            let image = make_image(dir.path(), &options).expect("made");
+            let requests = dir.path().join("script");
+            std::fs::write(&requests, script(dir.path(), features)).expect("written");
+            let [requests, path] = [&requests, &image].map(|path| path.to_str().expect("UTF-8"));
+            let said = run_ok("debugfs", &["-w", "-f", requests, path]).expect("filled");
+            let known = |line: &str| ["debugfs", "Allocated inode"].iter().any(|known| line.starts_with(known));
+            let odd: Vec<_> = said.lines().filter(|line| !known(line) && !line.trim().is_empty()).collect();
+            assert!(odd.is_empty(), "{what}: {odd:#?}");
+            // It counts links and usage, then makes indexes, which changes the usage.
+            for flags in ["-fyD", "-fy"] {
+                let (code, said) = run_command(Path::new("e2fsck"), &[flags, path]).expect("run");
+                assert!(code.is_some_and(|code| code < 2), "{what}: {said}");
+            }
+            expect_clean(&image).expect("clean for e2fsck");
+            expect_no_damage(&image, &what);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A check is linear in the image's bytes, however many pointers lead to a block: blocks that were read are counted, not
-//! seconds.
+//! A check is linear in the image's bytes, however many pointers lead to a block: blocks that were read are counted,
+//! not seconds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

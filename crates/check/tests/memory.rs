@@ -192,6 +192,39 @@ fn what_is_known_of_directories_is_bounded_by_their_blocks() {
     }
 }
 
+/// An image with so many files of one block of pointers each, which is empty.
+fn files_with_maps(count: u32) -> MemDevice {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut options = MkfsOptions::new("ext2", u64::from(count) * 1024 + (100 << 20));
+    let inodes = (count + 4096).to_string();
+    options.extra_args = ["-b", "1024", "-I", "128", "-N", &inodes, "-O", "^resize_inode"].map(str::to_owned).into();
+    let mut edit = Edit::new(&MemDevice::load(&make_image(dir.path(), &options).expect("made")).expect("loaded"));
+    let first = edit.free_ino();
+    for (ino, block) in (first..first + count).zip(free_blocks(&mut edit)) {
+        edit.inode(ino, |inode| {
+            inode.i_mode.set(0o100_644);
+            inode.i_links_count.set(1);
+            inode.i_blocks_lo.set(2);
+            set_word(&mut inode.i_block, 12 * 4, block as u32);
+        });
+    }
+    edit.finish()
+}
+
+#[test]
+fn what_is_known_of_maps_does_not_grow_with_their_number() {
+    let _alone = ALONE.lock();
+    let files = 150_000;
+    let device: Arc<dyn BlockDevice> = Arc::new(files_with_maps(files));
+    for threads in [1, 2, 8] {
+        let (report, peak) = checked_device(device.clone(), threads);
+        assert_eq!(report.count(Problem::UnattachedInode), files.into(), "{:?}", report.counts);
+        let findings = 2 * report.findings.len() * size_of::<Finding>();
+        let most = (16 << 20) + report.totals.blocks / 4 + 8 * report.totals.inodes + findings as u64;
+        assert!(peak <= most, "{peak} bytes with {threads} threads, bound {most}");
+    }
+}
+
 /// Two directories of pointers, half a million in each, all of which say `pointer`, which is told a block for itself.
 fn directories_of_pointers(pointer: fn(u64) -> u32) -> MemDevice {
     let dir = tempfile::tempdir().expect("directory");

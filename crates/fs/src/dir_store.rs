@@ -8,11 +8,9 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use caseless::Caseless;
-use unicode_normalization::UnicodeNormalization;
-
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
+use extant_ondisk::casefold;
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::htree::{HashVersion, Hasher};
 use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
@@ -74,25 +72,6 @@ impl Filesystem {
             encrypted: flags.contains(InodeFlags::ENCRYPT),
         }
     }
-}
-
-/// The name as it is compared where case does not count: Unicode's full case folding in its canonical decomposition,
-/// without what is ignorable (Linux: fs/unicode, NFDICF). What is no UTF-8 is compared as it is.
-fn fold(name: &[u8]) -> Vec<u8> {
-    let Ok(text) = std::str::from_utf8(name) else { return name.to_vec() };
-    if text.is_ascii() {
-        return text.to_ascii_lowercase().into_bytes();
-    }
-    let folded = text.nfd().filter(|c| !is_ignorable(*c)).default_case_fold();
-    folded.nfd().collect::<String>().into_bytes()
-}
-
-/// Unicode's Default_Ignorable_Code_Point.
-fn is_ignorable(c: char) -> bool {
-    matches!(u32::from(c),
-        0xAD | 0x34F | 0x61C | 0x115F..=0x1160 | 0x17B4..=0x17B5 | 0x180B..=0x180F | 0x200B..=0x200F | 0x202A..=0x202E
-        | 0x2060..=0x206F | 0x3164 | 0xFE00..=0xFE0F | 0xFEFF | 0xFFA0 | 0xFFF0..=0xFFF8 | 0x1BCA0..=0x1BCA3
-        | 0x1D173..=0x1D17A | 0xE0000..=0xE0FFF)
 }
 
 /// Blocks by their place in the directory.
@@ -173,8 +152,8 @@ impl DirView<'_> {
             return self.mine(self.lookup_shown(name, |stored| encrypted::name(stored) == name));
         }
         if self.dir.meta.read().desc.flags.contains(InodeFlags::CASEFOLD) {
-            let wanted = fold(name);
-            return self.mine(self.lookup_shown(name, |stored| fold(stored) == wanted));
+            let wanted = casefold::fold(name);
+            return self.mine(self.lookup_shown(name, |stored| casefold::fold(stored) == wanted));
         }
         self.mine(dir::lookup(self, &self.params, name))
     }

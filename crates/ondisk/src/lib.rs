@@ -14,9 +14,11 @@
 
 pub mod acl;
 pub mod bitmap;
+pub mod casefold;
 pub mod csum;
 pub mod damage;
 pub mod dirent;
+pub mod encryption;
 pub mod error;
 pub mod extent;
 pub mod features;
@@ -28,6 +30,7 @@ pub mod jbd2;
 pub mod map;
 pub mod orphan;
 pub mod partition;
+pub mod quota;
 pub mod superblock;
 pub mod time;
 pub mod units;

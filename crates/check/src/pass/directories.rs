@@ -150,7 +150,8 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
     }
     check.progress(2, 1, 2);
     wave(check, &all, first..all.pieces.len(), roots.clone(), &mut found)?;
-    names::check(check, std::mem::take(&mut found.keys).into_vec(), &all.pieces, &mut found.sink)?;
+    let folded = all.dirs.iter().filter(|dir| entries::is_folded(check, dir.flags)).map(|dir| dir.ino).collect();
+    names::check(check, std::mem::take(&mut found.keys).into_vec(), folded, &all.pieces, &mut found.sink)?;
     let large = htree::check(check, &all.dirs, &roots, &mut found.leaves, &mut found.links, &mut found.sink);
     sink.merge(found.sink);
     let holds = parents(&all, sink);

@@ -3,12 +3,14 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::InodeNr;
+use std::borrow::Cow;
+
 use extant_ondisk::csum::{ChecksumSeed, crc32c};
 use extant_ondisk::dirent::{TAIL_LEN, rec_len_from_disk, rec_len_needed, verify_leaf};
 use extant_ondisk::group_desc::GroupFlags;
 use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::{InodeNr, casefold};
 
 use super::directories::{DirOut, Name, Sub};
 use super::htree::{self, Leaf, Root};
@@ -68,13 +70,26 @@ fn name_hash(name: &[u8]) -> u32 {
     crc32c(name.len() as u32, name)
 }
 
-/// Calls `tell` for each entry in use: its offset, inode, the hash of its name, and the name.
-pub fn names(bytes: &[u8], mut tell: impl FnMut(u32, u32, u32, &[u8])) {
+/// Whether a directory with these flags finds names in any case and compares them as `casefold::fold` has them. Where
+/// names are encrypted, too, their case is not known.
+pub fn is_folded(check: &Check, flags: u32) -> bool {
+    let flags = InodeFlags::from_bits_retain(flags);
+    check.features.casefold && flags.contains(InodeFlags::CASEFOLD) && !flags.contains(InodeFlags::ENCRYPT)
+}
+
+/// A name as its directory compares it.
+fn compared(name: &[u8], folded: bool) -> Cow<'_, [u8]> {
+    if folded { Cow::Owned(casefold::fold(name)) } else { Cow::Borrowed(name) }
+}
+
+/// Calls `tell` for each entry in use: its offset, inode, the hash of its name, and the name as it is compared.
+pub fn names(bytes: &[u8], folded: bool, mut tell: impl FnMut(u32, u32, u32, &[u8])) {
     let mut offset = 0;
     while let Ok(entry) = entry(bytes, offset, bytes.len()) {
         offset += entry.rec_len;
         if entry.ino != 0 {
-            tell(entry.offset as u32, entry.ino, name_hash(entry.name), entry.name);
+            let name = compared(entry.name, folded);
+            tell(entry.offset as u32, entry.ino, name_hash(&name), &name);
         }
     }
 }
@@ -104,9 +119,7 @@ pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root
     if check.geo.metadata_csum && !index {
         leaf_checksum(dir, lblk, block, bytes, seed, &mut limit, out);
     }
-    // Names in any case hash by their folded form, which is not known here.
-    let hashed = indexed && dir.flags & InodeFlags::CASEFOLD.bits() == 0;
-    let hasher = root.filter(|_| hashed).and_then(|root| root.hasher(check));
+    let hasher = root.filter(|_| indexed).and_then(|root| root.hasher(check));
     let part = Part { lblk, block, bytes, first: 0, limit, number: if lblk == 0 { 0 } else { 2 } };
     let (low, high) = entries(check, dir, &part, hasher, out);
     if !indexed && dir.blocks > 1 {
@@ -183,6 +196,7 @@ struct Part<'a> {
 fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, out: &mut DirOut) -> (u32, u32) {
     let &Part { lblk, block, bytes, first: mut offset, limit, mut number } = part;
     let (mut low, mut high) = (u32::MAX, 0);
+    let folded = is_folded(check, dir.flags);
     let mut names = std::mem::take(&mut out.names);
     names.clear();
     while offset < limit {
@@ -213,11 +227,13 @@ fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, ou
         if entry.ino == 0 || !target(check, dir, &entry, number - 1, there, out) {
             continue;
         }
-        if let Some(hasher) = &hasher {
-            let hash = hasher.hash(entry.name).hash;
+        let name = compared(entry.name, folded);
+        // The kernel and e2fsck do not agree on the hash of a folded name that is no UTF-8.
+        if let Some(hasher) = hasher.as_ref().filter(|_| !folded || std::str::from_utf8(entry.name).is_ok()) {
+            let hash = hasher.hash(&name).hash;
             (low, high) = (low.min(hash), high.max(hash));
         }
-        names.push((name_hash(entry.name), entry.offset as u32));
+        names.push((name_hash(&name), entry.offset as u32));
         let state = check.inodes.get(InodeNr(entry.ino));
         if number > 2 && state.kind() == Kind::Directory {
             let name = Name::new(dir.ino, lblk, block, entry.offset as u32);
@@ -228,7 +244,7 @@ fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, ou
         }
         check.inodes.count_name(InodeNr(entry.ino));
     }
-    duplicates(dir, lblk, bytes, &mut names, out);
+    duplicates(dir, folded, lblk, bytes, &mut names, out);
     out.names = names;
     (low, high)
 }
@@ -332,9 +348,8 @@ fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Pla
     if state.has(InodeState::VALUE) {
         bad(Problem::EaInodeDirLink, ino.into(), 0);
     }
-    let folded = flags.contains(InodeFlags::CASEFOLD) && check.features.casefold;
     let strict = raw.s_encoding_flags.get() & STRICT_ENCODING != 0;
-    if folded && strict && !encrypted && std::str::from_utf8(entry.name).is_err() {
+    if strict && is_folded(check, dir.flags) && std::str::from_utf8(entry.name).is_err() {
         bad(Problem::BadEncodedName, ino.into(), 0);
     }
     if !encrypted && entry.name.iter().any(|byte| [b'/', 0].contains(byte)) {
@@ -344,13 +359,13 @@ fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Pla
 }
 
 /// Reports names that are in the block twice. `names`: hash and place of each.
-fn duplicates(dir: &Dir, lblk: u32, bytes: &[u8], names: &mut [(u32, u32)], out: &mut DirOut) {
+fn duplicates(dir: &Dir, folded: bool, lblk: u32, bytes: &[u8], names: &mut [(u32, u32)], out: &mut DirOut) {
     let name = |offset: u32| {
         let at = offset as usize;
-        &bytes[at + HEADER_LEN..at + HEADER_LEN + usize::from(bytes[at + 6])]
+        compared(&bytes[at + HEADER_LEN..at + HEADER_LEN + usize::from(bytes[at + 6])], folded)
     };
     // By name, too: other names may have the same hash.
-    names.sort_unstable_by(|a, b| (a.0, name(a.1), a.1).cmp(&(b.0, name(b.1), b.1)));
+    names.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| (name(a.1), a.1).cmp(&(name(b.1), b.1))));
     for pair in names.windows(2) {
         if pair[0].0 == pair[1].0 && name(pair[0].1) == name(pair[1].1) {
             let at = pair[1].1 as usize;

@@ -292,7 +292,7 @@ fn judge(check: &Check, dir: &Dir, root: Root, leaves: &[Leaf], links: &[Link], 
             }
         }
     }
-    let hashes = root.hasher(check).is_some() && dir.flags & InodeFlags::CASEFOLD.bits() == 0;
+    let hashes = root.hasher(check).is_some();
     for (at, one) in known.iter().enumerate() {
         let lblk = leaves[at].lblk;
         let there = place(dir.ino, lblk);

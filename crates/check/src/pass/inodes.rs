@@ -6,7 +6,6 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::csum::crc32c;
 use extant_ondisk::extent::NodeRef;
 use extant_ondisk::indirect;
 use extant_ondisk::inode::{
@@ -16,7 +15,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::walk::{Dir, InlineDir, Mode, Tally, ValueInode, Walker};
-use super::{maps, peeks, xattrs};
+use super::{maps, peeks, quota, xattrs};
 use crate::context::{Check, InodeState, Kind};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
@@ -33,10 +32,6 @@ const LARGE_FILE_BYTES: u64 = 1 << 31;
 const FILE_BLOCKS_LOG2: u32 = 41;
 /// Bytes of inline data that lie in `i_block`.
 const INLINE_ROOM: u64 = 60;
-/// Encryption contexts (Linux: `struct fscrypt_context_v1`, `_v2`), and the nonce at the end of each.
-const CONTEXT_V1_LEN: usize = 28;
-const CONTEXT_V2_LEN: usize = 40;
-const NONCE_LEN: usize = 16;
 /// The shortest directory entry.
 const ENTRY_MIN: u64 = 12;
 
@@ -249,6 +244,9 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
             size: inode.size,
             references: u64::from(raw.i_ctime.get()) << 32 | u64::from(raw.l_i_version.get()),
             uncounted: raw.i_ctime == raw.i_atime,
+            hash: raw.i_atime.get(),
+            owner: raw.i_mtime.get(),
+            generation: raw.i_generation.get(),
         });
         if !inode.is_regular() {
             walker.bad_inode(Problem::EaInodeNonreg, ino, mode, 0u64);
@@ -278,7 +276,7 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     let attributes = extra_space(walker, inode);
     if inode.flags.contains(InodeFlags::ENCRYPT) {
         flags |= InodeState::ENCRYPTED;
-        encryption(walker, inode);
+        xattrs::encryption(walker, inode);
     }
     if kind(walker, inode) {
         flags |= InodeState::BAD;
@@ -300,31 +298,6 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     }
     maps::root(walker, inode, false);
     Some(flags)
-}
-
-/// The encryption context, which says by which policy an inode is encrypted.
-fn encryption(walker: &mut Walker<'_>, inode: &Inode<'_>) {
-    let Some(context) = xattrs::encryption_context(inode) else {
-        // It may lie in the attribute block, which is not looked through for it.
-        if inode.file_acl == 0 {
-            walker.bad_inode(Problem::MissingEncryptionXattr, inode.ino, 0u64, 0u64);
-        }
-        return;
-    };
-    let length = match context.first() {
-        Some(1) => Some(CONTEXT_V1_LEN),
-        Some(2) => Some(CONTEXT_V2_LEN),
-        Some(_) => None,
-        None => Some(CONTEXT_V1_LEN),
-    };
-    if length.is_some_and(|length| length != context.len()) {
-        let expected = length.unwrap_or(0) as u64;
-        walker.bad_inode(Problem::CorruptEncryptionXattr, inode.ino, context.len() as u64, expected);
-        return;
-    }
-    // The nonce at the end is the file's own.
-    let policy = length.map_or(0, |length| crc32c(!0, &context[..length - NONCE_LEN]));
-    walker.out.policies.push((inode.ino, policy));
 }
 
 /// A directory whose entries lie in the inode.
@@ -504,7 +477,7 @@ fn extra_space(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
     let area = &inode.bytes[128 + size..];
     let attributes = xattrs::has_magic(area);
     if attributes {
-        xattrs::in_inode(walker, inode.ino, area);
+        xattrs::in_inode(walker, inode, area);
     }
     // Each field exists only if the extra size covers it.
     let old =
@@ -610,6 +583,7 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
     }
     let geo = &check.geo;
     let (ino, sums) = (tally.ino, tally.sums);
+    quota::count(walker, tally);
     let flags = InodeFlags::from_bits_retain(tally.flags);
     let kind = FileType::from_mode(tally.mode);
     let is_dir = kind == Some(FileType::Directory);
@@ -661,7 +635,7 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
     let huge = geo.huge_file && flags.contains(InodeFlags::HUGE_FILE);
     let unit = if huge { 1 } else { block_size / 512 };
     let expected = (sums.clusters << geo.cluster_bits) * unit;
-    if !check.features.hurd && !tally.outside_values && (expected != tally.blocks || (huge && tally.blocks >> 32 != 0))
+    if !check.features.hurd && !tally.unknown_values && (expected != tally.blocks || (huge && tally.blocks >> 32 != 0))
     {
         walker.bad_inode(Problem::BadIBlocks, ino, tally.blocks, expected);
     }

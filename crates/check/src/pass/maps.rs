@@ -13,7 +13,7 @@ use extant_ondisk::{BlockNr, InodeNr, indirect};
 use super::dir_runs::DirRun;
 use super::inodes::{Inode, finish};
 use super::walk::{AttributeRef, Mode, Node, Piece, Sums, Tally, Walker};
-use super::xattrs;
+use super::{quota, xattrs};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 
@@ -25,7 +25,6 @@ const DIR_BYTES_LOG2: u32 = 31;
 /// Looks at an inode's map and its attribute block. `reserved`: it is an inode with a purpose.
 pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
     let check = walker.check;
-    let geo = &check.geo;
     let mut tally = Tally {
         ino: inode.ino,
         generation: inode.raw.i_generation.get(),
@@ -34,15 +33,21 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
         size: inode.size,
         blocks: inode.blocks(check),
         size_high: inode.raw.i_size_high.get() != 0,
-        outside_values: check.features.ea_inode && xattrs::has_outside_values(inode),
+        owners: quota::owners(check, inode),
+        late: check.features.ea_inode && xattrs::has_outside_values(inode),
+        attributes: 0,
+        values: 0,
+        unknown_values: false,
         sums: Sums::default(),
     };
-    let exists = inode.file_acl >= geo.first_data_block && inode.file_acl < geo.blocks_count;
-    if inode.file_acl != 0 && exists && check.features.xattrs {
-        walker.out.attributes.push(AttributeRef { block: inode.file_acl, ino: inode.ino });
+    if xattrs::has_block(check, inode) {
+        let (block, generation) = (inode.file_acl, inode.raw.i_generation.get());
+        let seeks_context = !reserved && xattrs::seeks_context(inode);
+        walker.out.attributes.push(AttributeRef { block, ino: inode.ino, generation, seeks_context });
         tally.sums.clusters += 1;
+        tally.attributes = block;
         // Whether values lie in inodes of their own, the block says, which is read later.
-        tally.outside_values |= check.features.ea_inode;
+        tally.late |= check.features.ea_inode;
     }
     // The list of bad blocks has a map without a mode.
     let has_map = inode.has_map() || (inode.ino == 1 && reserved);
@@ -54,7 +59,7 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
                 Ok(node) => {
                     // What hangs below an index ends with the file. An orphan's size may be set already.
                     let last = node.key(node.len().saturating_sub(1)).map_or(0, u64::from);
-                    let eof = inode.size.div_ceil(geo.block_size.into());
+                    let eof = inode.size.div_ceil(check.geo.block_size.into());
                     let end = match node.depth() {
                         0 => 0,
                         _ if eof > last && eof < LOGICAL_END && !check.orphans.contains(&inode.ino) => eof,
@@ -70,7 +75,7 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
             pointers(walker, &mut tally, index, &inode.raw.i_block, None, &mut pieces);
         }
     }
-    if walker.out.descents == before {
+    if walker.out.descents == before && !tally.late {
         count_pieces(walker, &mut tally, &pieces);
         finish(walker, &tally);
     } else {

@@ -2,7 +2,7 @@
 //!
 //! [`metadata`] (the file system's own blocks), [`orphans`] (what is to be deleted or truncated), [`inodes`] and
 //! [`maps`] (whose blocks are whose, twice if a block is claimed twice), [`xattrs`], [`peeks`] (symlinks' targets),
-//! [`directories`] (with [`dir_runs`]), [`names`] and [`htree`], [`connectivity`], [`links`], [`bitmaps`].
+//! [`directories`] (with [`dir_runs`]), [`names`] and [`htree`], [`connectivity`], [`links`], [`bitmaps`], [`quota`].
 //!
 //! Every pass takes the findings of its threads together; nothing depends on the order in which they came.
 //!
@@ -22,6 +22,7 @@ mod metadata;
 mod names;
 mod orphans;
 mod peeks;
+mod quota;
 mod walk;
 mod xattrs;
 
@@ -39,16 +40,18 @@ pub fn run(view: View, options: &Options, mut sink: Sink) -> Result<(Totals, Sin
     check.metadata = metadata::claim(&check, &mut sink)?;
     check.orphans = orphans::listed(&check, &mut sink);
     let check = Arc::new(check);
-    let walked = walk::walk(&check, walk::Mode::Check, &mut sink)?;
+    let mut walked = walk::walk(&check, walk::Mode::Check, &mut sink)?;
     if check.claims.has_doubles() {
         walk::walk(&check, walk::Mode::Owners, &mut sink)?;
     }
     let large_files = walked.large_files;
+    let usage = std::mem::take(&mut walked.usage);
     let directories = directories::check(&check, walked, &mut sink)?;
     connectivity::check(&check, &directories, &mut sink);
     links::check(&check, &mut sink);
     links::features(&check, large_files, &directories, &mut sink);
     let mut totals = bitmaps::check(&check, &mut sink)?;
+    quota::check(&check, usage, &mut sink)?;
     orphans::file(&check, &mut sink);
     sink.merge(check.found());
     (totals.reads, totals.read_bytes) = check.reads();

@@ -55,8 +55,9 @@ fn repeated(mut keys: Vec<u64>) -> Vec<u64> {
     twice
 }
 
-/// Reports the names that lie in two of the blocks of a directory. `pieces`: all blocks of directories.
-pub fn check(check: &Arc<Check>, keys: Vec<u64>, pieces: &[DirRun], sink: &mut Sink) -> Result<()> {
+/// Reports the names that lie in two of the blocks of a directory. `pieces`: all blocks of directories. `folded`: the
+/// directories that find names in any case, sorted.
+pub fn check(check: &Arc<Check>, keys: Vec<u64>, folded: Vec<u32>, pieces: &[DirRun], sink: &mut Sink) -> Result<()> {
     let twice = repeated(keys);
     if twice.is_empty() {
         return Ok(());
@@ -71,9 +72,10 @@ pub fn check(check: &Arc<Check>, keys: Vec<u64>, pieces: &[DirRun], sink: &mut S
     let outs = scan::wave(check, runs, move |check, run, data, out: &mut Out| {
         let size = check.geo.block_size as usize;
         for piece in &pieces[run.items.0..run.items.1] {
+            let is_folded = folded.binary_search(&piece.ino).is_ok();
             for step in 0..piece.blocks {
                 let at = (piece.block - run.first + u64::from(step)) as usize * size;
-                entries::names(&data[at..at + size], |offset, ino, hash, name| {
+                entries::names(&data[at..at + size], is_folded, |offset, ino, hash, name| {
                     if twice.binary_search(&key(piece.ino, hash)).is_ok() {
                         let (dir, lblk) = (piece.ino, piece.lblk + step);
                         out.names.push(Name { dir, name: name.to_vec(), lblk, offset, ino });

@@ -12,6 +12,7 @@ use extant_ondisk::inode::InodeDesc;
 use extant_ondisk::orphan;
 use extant_ondisk::superblock::FsState;
 use extant_ondisk::{BlockNr, InodeNr};
+use extant_recovery::JournalMap;
 use extant_recovery::locate::journal_blocks;
 
 use crate::context::Check;
@@ -19,7 +20,8 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
 
-fn inode(check: &Check, ino: u32) -> Option<InodeDesc> {
+/// Reads an inode alone.
+pub fn inode(check: &Check, ino: u32) -> Option<InodeDesc> {
     let place = check.geo.inode_location(InodeNr(ino)).ok()?;
     let table = check.descs.get(place.group.0 as usize)?.inode_table;
     let at = ((table.0 + u64::from(place.table_block)) << check.geo.block_bits) + place.offset as u64;
@@ -35,10 +37,14 @@ fn file_blocks(check: &Check, desc: &InodeDesc, ino: u32) -> Option<Vec<BlockNr>
     if desc.size > u64::from(orphan::BLOCKS_MAX) << check.geo.block_bits {
         return None;
     }
-    // Like a journal, the orphan file has no holes. Unlike one, it may have no link.
+    file_map(check, desc, ino).map(|map| map.blocks().collect())
+}
+
+/// The map of a file that is the file system's own. `None`: it has holes, or cannot be used.
+pub fn file_map(check: &Check, desc: &InodeDesc, ino: u32) -> Option<JournalMap> {
+    // Like a journal, such a file has no holes. Unlike one, it may have no link.
     let linked = InodeDesc { links: 1, ..desc.clone() };
-    let (map, _) = journal_blocks(&*check.device, &check.sb, InodeNr(ino), &linked).ok()?;
-    Some(map.blocks().collect())
+    journal_blocks(&*check.device, &check.sb, InodeNr(ino), &linked).ok().map(|(map, _)| map)
 }
 
 fn file_inode(check: &Check) -> Option<(u32, InodeDesc)> {

@@ -8,12 +8,13 @@
 //! # Locking
 //! None of its own.
 
+use std::iter::Peekable;
 use std::sync::Arc;
 
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::dir_runs::DirRuns;
-use super::{inodes, maps, peeks, xattrs};
+use super::{inodes, maps, peeks, quota, xattrs};
 use crate::context::{Check, inodes_read};
 use crate::error::Result;
 use crate::finding::{Finding, Place};
@@ -84,8 +85,15 @@ pub struct Tally {
     /// As stored: sectors, or blocks with the flag huge_file.
     pub blocks: u64,
     pub size_high: bool,
-    /// Values of attributes in inodes count, too, and are not known here.
-    pub outside_values: bool,
+    pub owners: quota::Owners,
+    /// Values of its attributes may lie in inodes, which count for it, so it is judged after all attributes are read.
+    pub late: bool,
+    /// The attribute block; 0: none.
+    pub attributes: u64,
+    /// Inodes with values of its attributes.
+    pub values: u32,
+    /// One of them is not what an attribute says, so the count of blocks cannot be judged.
+    pub unknown_values: bool,
     pub sums: Sums,
 }
 
@@ -123,6 +131,9 @@ pub struct InlineDir {
 pub struct AttributeRef {
     pub block: u64,
     pub ino: u32,
+    pub generation: u32,
+    /// It is encrypted, and has no context in the inode.
+    pub seeks_context: bool,
 }
 
 /// An attribute whose value lies in an inode of its own.
@@ -130,7 +141,23 @@ pub struct AttributeRef {
 pub struct ValueRef {
     pub value: u32,
     pub ino: u32,
+    pub generation: u32,
+    /// The attribute block; 0: the attribute lies in the inode.
+    pub block: u64,
     pub size: u64,
+    /// The attribute's hash, and those of its name (of bytes without and with a sign), which the value's completes.
+    pub hash: u32,
+    pub name_hashes: [u32; 2],
+}
+
+/// What a value in an inode adds to the usage of an inode, or of each inode with an attribute block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Charge {
+    /// The attribute block, or 0 and the inode.
+    pub of: (u64, u32),
+    pub clusters: u64,
+    pub inodes: u32,
+    pub unknown: bool,
 }
 
 /// An inode that holds a value.
@@ -142,6 +169,11 @@ pub struct ValueInode {
     pub references: u64,
     /// One of Lustre's, which stores no count.
     pub uncounted: bool,
+    /// Of the value.
+    pub hash: u32,
+    /// One of Lustre's stores its owner's number and generation.
+    pub owner: u32,
+    pub generation: u32,
 }
 
 /// What a thread brings back.
@@ -154,6 +186,8 @@ pub struct Out {
     pub tallies: Vec<Tally>,
     pub sums: Vec<(u32, Sums)>,
     pub pieces: Vec<Piece>,
+    /// Tallies that are judged when all attributes have been read.
+    late: Vec<Tally>,
     pub dir_runs: DirRuns,
     pub dirs: Pile<Dir>,
     pub inline_dirs: Vec<InlineDir>,
@@ -163,10 +197,20 @@ pub struct Out {
     /// Encrypted inodes and what their policies hash to.
     pub policies: Vec<(u32, u32)>,
     pub peeks: Vec<peeks::Peek>,
+    pub usage: quota::Sums,
     pub owners: Sink,
     pub large_files: u64,
     /// How many blocks of maps were asked for.
     pub descents: u64,
+}
+
+impl Out {
+    /// Adds to what is known of a map.
+    fn add(&mut self, tally: u32, sums: Sums) {
+        if let Some(tally) = self.tallies.get_mut(tally as usize) {
+            tally.sums.add(sums);
+        }
+    }
 }
 
 impl Output for Out {
@@ -181,6 +225,7 @@ pub struct Walked {
     pub dir_runs: DirRuns,
     pub dirs: Pile<Dir>,
     pub inline_dirs: Vec<InlineDir>,
+    pub usage: quota::Sums,
     pub large_files: u64,
 }
 
@@ -260,19 +305,71 @@ fn dedup(nodes: &mut Vec<Node>, sums: &mut Vec<(u32, Sums)>) {
     });
 }
 
+/// Bytes of inode tables that are read before the blocks of their maps: what is known of maps that are not walked yet
+/// does not grow with the file system.
+const BATCH_BYTES: u64 = 4 << 20;
+/// Blocks of maps that are read before what is known of them is added up.
+const BATCH_NODES: u64 = 1 << 13;
+
 /// Walks everything.
 pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
     if mode == Mode::Owners {
         check.claims.descended.clear();
     }
-    let outs = scan::wave(check, table_runs(check), move |check, run, data, out| {
-        inodes::table(&mut Walker { check, mode, out }, run, data);
-        found(mode, out);
-    })?;
     let mut all = Out::default();
-    for out in outs {
-        take(&mut all, out, true);
+    let mut tables = table_runs(check).into_iter().peekable();
+    while tables.peek().is_some() {
+        let runs = batch(&mut tables, BATCH_BYTES >> check.geo.block_bits, |run| run.blocks);
+        let outs = scan::wave(check, runs, move |check, run, data, out| {
+            inodes::table(&mut Walker { check, mode, out }, run, data);
+            found(mode, out);
+        })?;
+        for out in outs {
+            take(&mut all, out, true);
+        }
+        levels(check, mode, &mut all)?;
+        finish(check, mode, &mut all);
+        if mode == Mode::Check {
+            peeks::check(check, &mut all)?;
+        }
     }
+    xattrs::blocks(check, mode, &mut all)?;
+    if mode == Mode::Check {
+        let charges = xattrs::values(check, &mut all);
+        let late = std::mem::take(&mut all.late);
+        let mut walker = Walker { check, mode, out: &mut all };
+        for mut tally in late {
+            xattrs::charge(&mut tally, &charges);
+            inodes::finish(&mut walker, &tally);
+        }
+        all.policies.sort_unstable();
+        check.learn_policies(std::mem::take(&mut all.policies));
+        sink.merge(all.sink);
+    } else {
+        sink.merge(all.owners);
+    }
+    Ok(Walked {
+        dir_runs: all.dir_runs,
+        dirs: all.dirs,
+        inline_dirs: all.inline_dirs,
+        usage: all.usage,
+        large_files: all.large_files,
+    })
+}
+
+/// The next runs that are read together.
+fn batch(runs: &mut Peekable<impl Iterator<Item = Run>>, most: u64, weight: impl Fn(&Run) -> u64) -> Vec<Run> {
+    let mut room = most;
+    std::iter::from_fn(|| {
+        let run = runs.next_if(|_| room > 0)?;
+        room = room.saturating_sub(weight(&run));
+        Some(run)
+    })
+    .collect()
+}
+
+/// Walks the blocks of maps, level by level.
+fn levels(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
     loop {
         let mut nodes = std::mem::take(&mut all.nodes);
         dedup(&mut nodes, &mut all.sums);
@@ -283,49 +380,51 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
             }
             !again
         });
-        apply(&mut all);
-        if nodes.is_empty() {
-            break;
+        for (tally, sums) in std::mem::take(&mut all.sums) {
+            all.add(tally, sums);
         }
-        let runs = scan::runs(&nodes, check.geo.block_bits, |node| (node.block, 1));
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let mut runs = scan::runs(&nodes, check.geo.block_bits, |node| (node.block, 1)).into_iter().peekable();
         let nodes = Arc::new(nodes);
-        let tallies = Arc::new(std::mem::take(&mut all.tallies));
-        let (level, known) = (nodes.clone(), tallies.clone());
-        let outs = scan::wave(check, runs, move |check, run, data, out| {
-            let size = check.geo.block_size as usize;
-            for node in &level[run.items.0..run.items.1] {
-                let at = (node.block - run.first) as usize * size;
-                let Some(tally) = known.get(node.tally as usize) else { continue };
-                maps::node(&mut Walker { check, mode, out }, tally, node, &data[at..at + size]);
+        while runs.peek().is_some() {
+            let runs = batch(&mut runs, BATCH_NODES, |run| (run.items.1 - run.items.0) as u64);
+            let tallies = Arc::new(std::mem::take(&mut all.tallies));
+            let (level, known) = (nodes.clone(), tallies.clone());
+            let outs = scan::wave(check, runs, move |check, run, data, out| {
+                let size = check.geo.block_size as usize;
+                for node in &level[run.items.0..run.items.1] {
+                    let at = (node.block - run.first) as usize * size;
+                    let Some(tally) = known.get(node.tally as usize) else { continue };
+                    maps::node(&mut Walker { check, mode, out }, tally, node, &data[at..at + size]);
+                }
+                found(mode, out);
+            })?;
+            all.tallies = Arc::try_unwrap(tallies).unwrap_or_else(|shared| shared.to_vec());
+            for out in outs {
+                take(all, out, false);
             }
-            found(mode, out);
-        })?;
-        all.tallies = Arc::try_unwrap(tallies).unwrap_or_else(|shared| shared.to_vec());
-        for out in outs {
-            take(&mut all, out, false);
         }
     }
+}
+
+/// Judges the inodes whose maps are known now, but for those whose attributes are to be read first.
+fn finish(check: &Check, mode: Mode, all: &mut Out) {
     let tallies = std::mem::take(&mut all.tallies);
     let mut pieces = std::mem::take(&mut all.pieces);
     pieces.sort_unstable();
-    let mut walker = Walker { check, mode, out: &mut all };
+    let mut walker = Walker { check, mode, out: all };
     for (index, mut tally) in tallies.into_iter().enumerate() {
         let from = pieces.partition_point(|piece| (piece.tally as usize) < index);
         let to = pieces.partition_point(|piece| piece.tally as usize <= index);
         maps::count_pieces(&mut walker, &mut tally, &pieces[from..to]);
-        inodes::finish(&mut walker, &tally);
+        if tally.late && mode == Mode::Check {
+            walker.out.late.push(tally);
+        } else {
+            inodes::finish(&mut walker, &tally);
+        }
     }
-    xattrs::blocks(check, mode, &mut all)?;
-    if mode == Mode::Check {
-        peeks::check(check, &mut all)?;
-        xattrs::values(check, &mut all);
-        all.policies.sort_unstable();
-        check.learn_policies(std::mem::take(&mut all.policies));
-        sink.merge(all.sink);
-    } else {
-        sink.merge(all.owners);
-    }
-    Ok(Walked { dir_runs: all.dir_runs, dirs: all.dirs, inline_dirs: all.inline_dirs, large_files: all.large_files })
 }
 
 /// Leaves in the sink what is to be reported of a run: of a search for owners, only them.
@@ -356,10 +455,15 @@ fn table_runs(check: &Check) -> Vec<Run> {
 /// Takes what a thread brought. `fresh`: its nodes and sums name its own tallies, which come behind those there are.
 fn take(all: &mut Out, out: Out, fresh: bool) {
     let base = if fresh { all.tallies.len() as u32 } else { 0 };
-    all.tallies.extend(out.tallies);
-    all.nodes.extend(out.nodes.into_iter().map(|node| Node { tally: node.tally + base, ..node }));
-    all.sums.extend(out.sums.into_iter().map(|(tally, sums)| (tally + base, sums)));
-    all.pieces.extend(out.pieces.into_iter().map(|piece| Piece { tally: piece.tally + base, ..piece }));
+    append(&mut all.tallies, out.tallies);
+    let (mut nodes, mut pieces) = (out.nodes, out.pieces);
+    nodes.iter_mut().for_each(|node| node.tally += base);
+    append(&mut all.nodes, nodes);
+    for (tally, sums) in out.sums {
+        all.add(tally + base, sums);
+    }
+    pieces.iter_mut().for_each(|piece| piece.tally += base);
+    append(&mut all.pieces, pieces);
     all.dir_runs.append(out.dir_runs);
     all.dirs.append(out.dirs);
     all.inline_dirs.extend(out.inline_dirs);
@@ -368,14 +472,16 @@ fn take(all: &mut Out, out: Out, fresh: bool) {
     all.values.extend(out.values);
     all.policies.extend(out.policies);
     all.peeks.extend(out.peeks);
+    all.usage.merge(out.usage);
     all.large_files += out.large_files;
 }
 
-/// Adds what was counted to the tallies.
-fn apply(all: &mut Out) {
-    for (tally, sums) in all.sums.drain(..) {
-        if let Some(tally) = all.tallies.get_mut(tally as usize) {
-            tally.sums.add(sums);
-        }
+/// Appends without asking for more room than is needed.
+fn append<T>(all: &mut Vec<T>, mut part: Vec<T>) {
+    if all.is_empty() {
+        *all = part;
+    } else {
+        all.reserve_exact(part.len());
+        all.append(&mut part);
     }
 }

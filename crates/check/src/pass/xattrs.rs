@@ -7,11 +7,14 @@
 
 use std::sync::Arc;
 
-use extant_ondisk::xattr::{MAGIC, block_checksum, entry_hash, entry_hash_signed};
+use extant_ondisk::csum::crc32c;
+use extant_ondisk::encryption::{self, ContextDamage};
+use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::xattr::{MAGIC, block_checksum, entry_hash, entry_hash_signed, index};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::inodes::Inode;
-use super::walk::{AttributeRef, Mode, Out, ValueRef, Walker};
+use super::walk::{AttributeRef, Charge, Mode, Out, Tally, ValueInode, ValueRef, Walker};
 use crate::context::{Check, InodeState};
 use crate::error::Result;
 use crate::finding::{Finding, Place};
@@ -23,8 +26,6 @@ const ENTRY_LEN: usize = 16;
 const VALUE_MAX: u64 = 1 << 24;
 /// `system.data`, which holds inline data.
 const INDEX_SYSTEM: u8 = 7;
-/// The context of an encrypted file.
-const INDEX_ENCRYPTION: u8 = 9;
 const INLINE_ROOM: u64 = 60;
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -94,8 +95,8 @@ fn area<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
     bytes.get(128 + extra..).filter(|area| has_magic(area))
 }
 
-fn entries(area: &[u8]) -> impl Iterator<Item = Entry<'_>> {
-    let mut at = 4;
+/// The entries from byte `at` on, as far as they can be read.
+fn entries(area: &[u8], mut at: usize) -> impl Iterator<Item = Entry<'_>> {
     std::iter::from_fn(move || {
         if word(area, at).is_none_or(|first| first == 0) {
             return None;
@@ -112,7 +113,7 @@ pub fn inline_length(inode: &Inode<'_>, check: &Check) -> Option<u64> {
         return None;
     }
     let area = area(inode)?;
-    let data = entries(area).find(|entry| entry.index == INDEX_SYSTEM && entry.name == b"data")?;
+    let data = entries(area, 4).find(|entry| entry.index == INDEX_SYSTEM && entry.name == b"data")?;
     Some(INLINE_ROOM + u64::from(data.value_size))
 }
 
@@ -122,7 +123,7 @@ pub fn inline_bytes(inode: &Inode<'_>, check: &Check) -> Option<Vec<u8>> {
         return None;
     }
     let area = area(inode)?;
-    let data = entries(area).find(|entry| entry.index == INDEX_SYSTEM && entry.name == b"data")?;
+    let data = entries(area, 4).find(|entry| entry.index == INDEX_SYSTEM && entry.name == b"data")?;
     let from = 4 + data.value_offset;
     let rest = area.get(from..from.checked_add(data.value_size as usize)?)?;
     Some([&inode.raw.i_block[..], rest].concat())
@@ -135,14 +136,16 @@ pub fn has_inline_data(inode: &Inode<'_>, check: &Check) -> bool {
 
 /// Whether values of an inode's attributes lie in other inodes.
 pub fn has_outside_values(inode: &Inode<'_>) -> bool {
-    area(inode).is_some_and(|area| entries(area).any(|entry| entry.value_ino != 0))
+    area(inode).is_some_and(|area| entries(area, 4).any(|entry| entry.value_ino != 0))
 }
 
 /// Looks at the attributes in an inode. `area` begins with the magic.
-pub fn in_inode(walker: &mut Walker<'_>, ino: u32, area: &[u8]) {
+pub fn in_inode(walker: &mut Walker<'_>, inode: &Inode<'_>, area: &[u8]) {
     if walker.mode == Mode::Owners {
         return;
     }
+    let (ino, generation) = (inode.ino, inode.raw.i_generation.get());
+    let of = AttributeRef { block: 0, ino, generation, seeks_context: false };
     let mut remain = area.len() - 4;
     let mut parts = vec![(0, 4)];
     let mut at = 4;
@@ -175,7 +178,7 @@ pub fn in_inode(walker: &mut Walker<'_>, ino: u32, area: &[u8]) {
                 hash = hash.or(Some((entry.hash, expected)));
             }
         } else {
-            outside(walker, ino, &entry);
+            outside(walker, of, &entry);
         }
         at = entry.end();
     }
@@ -187,40 +190,36 @@ pub fn in_inode(walker: &mut Walker<'_>, ino: u32, area: &[u8]) {
     }
 }
 
-/// A value in an inode of its own.
-fn outside(walker: &mut Walker<'_>, ino: u32, entry: &Entry<'_>) {
-    let check = walker.check;
-    if !check.features.ea_inode {
-        walker.bad_inode(Problem::EaInodeFeature, ino, entry.value_ino, 0u64);
+/// Notes an attribute whose value lies in an inode. `of`: the inode with the attribute, and its attribute block or 0.
+fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &Entry<'_>) {
+    if !walker.check.features.ea_inode {
+        walker.bad_inode(Problem::EaInodeFeature, of.ino, entry.value_ino, 0u64);
     }
-    if entry.value_ino < check.geo.first_ino || entry.value_ino > check.geo.inodes_count {
-        walker.bad_inode(Problem::AttrValueEaInode, ino, entry.value_ino, 0u64);
-    } else if entry.value_size == 0 {
-        walker.bad_inode(Problem::AttrValueSize, ino, 0u64, 0u64);
-    } else {
-        let (value, size) = (entry.value_ino, entry.value_size.into());
-        walker.out.value_refs.push(ValueRef { value, ino, size });
-    }
+    walker.out.value_refs.push(ValueRef {
+        value: entry.value_ino,
+        ino: of.ino,
+        generation: of.generation,
+        block: of.block,
+        size: entry.value_size.into(),
+        hash: entry.hash,
+        // A value's hash takes the place of its bytes.
+        name_hashes: [entry_hash(entry.name, &[0; 4]), entry_hash_signed(entry.name, &[0; 4])],
+    });
 }
 
-/// Compares the inodes that hold values with the attributes that refer to them. One that none refers to counts as any
-/// file from now on.
-pub fn values(check: &Check, all: &mut Out) {
+/// Compares the inodes that hold values with the attributes that refer to them. An inode that no attribute refers to
+/// counts as a file from now on. Returns what the values add to the usage of other inodes, sorted.
+pub fn values(check: &Check, all: &mut Out) -> Vec<Charge> {
     all.values.sort_unstable();
     all.value_refs.sort_unstable();
     let mut bad = |problem, ino: u32, found: u64, expected: u64| {
         all.sink.push(Finding::new(problem, Place::Inode(InodeNr(ino)), found, expected));
     };
+    let mut charges = Vec::new();
     for one in &all.value_refs {
-        let value = all.values.binary_search_by_key(&one.value, |value| value.ino).map(|at| all.values[at]);
-        match value {
-            Err(_) => {
-                bad(Problem::AttrSetEaInodeFl, one.ino, one.value.into(), 0);
-                bad(Problem::AttrNoEaInodeFl, one.ino, one.value.into(), 0);
-            }
-            Ok(value) if value.size != one.size => bad(Problem::AttrValueSize, one.ino, one.size, value.size),
-            Ok(_) => {}
-        }
+        let of = (one.block, if one.block == 0 { one.ino } else { 0 });
+        let clusters = value_clusters(check, one, &all.values, &mut bad);
+        charges.push(Charge { of, clusters: clusters.unwrap_or(0), inodes: 1, unknown: clusters.is_none() });
     }
     for value in &all.values {
         let from = all.value_refs.partition_point(|one| one.value < value.ino);
@@ -233,17 +232,114 @@ pub fn values(check: &Check, all: &mut Out) {
             bad(Problem::EaInodeRefCount, value.ino, value.references, count);
         }
     }
+    charges.sort_unstable();
+    // Many inodes may share a block of many attributes: each adds one sum.
+    charges.dedup_by(|charge, kept| {
+        let same = charge.of == kept.of;
+        if same {
+            kept.clusters += charge.clusters;
+            kept.inodes = kept.inodes.saturating_add(charge.inodes);
+            kept.unknown |= charge.unknown;
+        }
+        same
+    });
+    charges
 }
 
-/// The encryption context in an inode.
-pub fn encryption_context<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
-    if inode.bytes.len() <= 128 {
+/// The clusters that a value adds to the usage of its owner. `None`: it is not what the attribute says.
+fn value_clusters(
+    check: &Check,
+    one: &ValueRef,
+    values: &[ValueInode],
+    bad: &mut impl FnMut(Problem, u32, u64, u64),
+) -> Option<u64> {
+    if one.value < check.geo.first_ino || one.value > check.geo.inodes_count {
+        bad(Problem::AttrValueEaInode, one.ino, one.value.into(), 0);
         return None;
     }
+    let Ok(at) = values.binary_search_by_key(&one.value, |value| value.ino) else {
+        if one.size == 0 {
+            bad(Problem::AttrValueSize, one.ino, 0, 0);
+        }
+        bad(Problem::AttrSetEaInodeFl, one.ino, one.value.into(), 0);
+        bad(Problem::AttrNoEaInodeFl, one.ino, one.value.into(), 0);
+        return None;
+    };
+    let value = values[at];
+    if one.size == 0 || one.size != value.size {
+        bad(Problem::AttrValueSize, one.ino, one.size, value.size);
+        return None;
+    }
+    if one.name_hashes.iter().any(|name| name ^ value.hash == one.hash) {
+        return Some(one.size.div_ceil(u64::from(check.geo.block_size) << check.geo.cluster_bits));
+    }
+    // A value of Lustre belongs to one inode, which does not count its blocks.
+    if value.owner == one.ino && value.generation == one.generation {
+        return Some(0);
+    }
+    bad(Problem::AttrHash, one.ino, one.hash.into(), (one.name_hashes[0] ^ value.hash).into());
+    None
+}
+
+/// Adds the values of an inode's attributes to its tally.
+pub fn charge(tally: &mut Tally, charges: &[Charge]) {
+    let in_block = (tally.attributes, 0);
+    for of in [(0, tally.ino), in_block].into_iter().filter(|of| tally.late && *of != (0, 0)) {
+        if let Ok(at) = charges.binary_search_by_key(&of, |charge| charge.of) {
+            let charge = charges[at];
+            tally.sums.clusters += charge.clusters;
+            tally.values = tally.values.saturating_add(charge.inodes);
+            tally.unknown_values |= charge.unknown;
+        }
+    }
+}
+
+/// The encryption context among these entries of `bytes`, whose values lie at offsets from `base`.
+fn context_in<'a>(entries: impl Iterator<Item = Entry<'a>>, bytes: &'a [u8], base: usize) -> Option<&'a [u8]> {
+    let mut all = entries.filter(|entry| entry.index == index::ENCRYPTION && entry.name == encryption::NAME);
+    let entry = all.next().filter(|entry| entry.value_ino == 0)?;
+    let from = base + entry.value_offset;
+    bytes.get(from..from.checked_add(entry.value_size as usize)?)
+}
+
+fn context<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
     let area = area(inode)?;
-    let entry = entries(area).find(|entry| entry.index == INDEX_ENCRYPTION && entry.name == b"c")?;
-    let from = 4 + entry.value_offset;
-    area.get(from..from.checked_add(entry.value_size as usize)?)
+    context_in(entries(area, 4), area, 4)
+}
+
+/// Whether an encrypted inode's context can only lie in its attribute block.
+pub fn seeks_context(inode: &Inode<'_>) -> bool {
+    inode.flags.contains(InodeFlags::ENCRYPT) && context(inode).is_none()
+}
+
+/// The context of an encrypted inode, which says by which policy it is encrypted.
+pub fn encryption(walker: &mut Walker<'_>, inode: &Inode<'_>) {
+    if let Some(context) = context(inode) {
+        learn_policy(walker, inode.ino, context);
+    } else if !has_block(walker.check, inode) {
+        walker.bad_inode(Problem::MissingEncryptionXattr, inode.ino, 0u64, 0u64);
+    }
+}
+
+/// Whether an inode has an attribute block that can be read.
+pub fn has_block(check: &Check, inode: &Inode<'_>) -> bool {
+    let (geo, block) = (&check.geo, inode.file_acl);
+    check.features.xattrs && block != 0 && block >= geo.first_data_block && block < geo.blocks_count
+}
+
+/// Judges a context, and notes the policy in it.
+fn learn_policy(walker: &mut Walker<'_>, ino: u32, context: &[u8]) {
+    match encryption::policy(context) {
+        // All policies of unknown versions are alike.
+        Ok(policy) => walker.out.policies.push((ino, policy.map_or(0, |policy| crc32c(!0, policy)))),
+        Err(damage) => {
+            let expected = match damage {
+                ContextDamage::Version => 0,
+                ContextDamage::Length { expected, .. } => expected,
+            };
+            walker.bad_inode(Problem::CorruptEncryptionXattr, ino, context.len() as u64, expected);
+        }
+    }
 }
 
 /// Claims and reads the attribute blocks that inodes refer to.
@@ -252,13 +348,14 @@ pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
     refs.sort_unstable();
     let mut walker = Walker { check, mode, out: all };
     if mode == Mode::Owners {
-        for AttributeRef { block, ino } in refs {
+        for AttributeRef { block, ino, .. } in refs {
             walker.claim(ino, 0, block, 1);
         }
         return Ok(());
     }
     // Each block once: the first inode, and how many there are.
     let mut shared: Vec<(AttributeRef, u32)> = Vec::new();
+    let seeking: Vec<AttributeRef> = refs.iter().filter(|one| one.seeks_context).copied().collect();
     for one in refs {
         match shared.last_mut() {
             Some((first, count)) if first.block == one.block => *count += 1,
@@ -272,16 +369,26 @@ pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
     if runs.is_empty() {
         return Ok(());
     }
-    let shared = Arc::new(shared);
     let outs = scan::wave(check, runs, move |check, run, data, out: &mut Out| {
         let size = check.geo.block_size as usize;
+        let walker = &mut Walker { check, mode: Mode::Check, out };
         for (first, count) in &shared[run.items.0..run.items.1] {
             let at = (first.block - run.first) as usize * size;
-            in_block(&mut Walker { check, mode: Mode::Check, out }, *first, *count, &data[at..at + size]);
+            let block = &data[at..at + size];
+            in_block(walker, *first, *count, block);
+            let from = seeking.partition_point(|one| one.block < first.block);
+            let context = seeking[from..].first().and_then(|_| context_in(entries(block, HEADER_LEN), block, 0));
+            for one in seeking[from..].iter().take_while(|one| one.block == first.block) {
+                match context.filter(|_| has_magic(block)) {
+                    Some(context) => learn_policy(walker, one.ino, context),
+                    None => walker.bad_inode(Problem::MissingEncryptionXattr, one.ino, 0u64, 0u64),
+                }
+            }
         }
     })?;
     for out in outs {
         all.value_refs.extend(out.value_refs);
+        all.policies.extend(out.policies);
     }
     Ok(())
 }
@@ -340,7 +447,7 @@ fn in_block(walker: &mut Walker<'_>, of: AttributeRef, count: u32, block: &[u8])
         bad(Problem::EaAllocCollision, 0, 0);
     }
     for entry in values {
-        outside(walker, of.ino, &entry);
+        outside(walker, of, &entry);
     }
 }
 

@@ -499,7 +499,7 @@ problems! {
         "the block bitmap's checksum is {found:x}, expected {expected:x}";
     // After all.
     0x060002 UpdateQuotas "UPDATE_QUOTAS" Damage Fix Fix
-        "the quota file does not count what is there";
+        "the quota file says {found}, expected {expected}";
     0x060007 OrphanFileWithoutJournal "ORPHAN_FILE_WITHOUT_JOURNAL" Damage Fix Clear
         "there is an orphan file, but no journal";
     0x06000c OrphanBlockDirty "ORPHAN_BLOCK_DIRTY" Damage Fix Clear

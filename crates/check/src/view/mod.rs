@@ -14,7 +14,7 @@ mod super_block;
 use std::sync::Arc;
 
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::features::{Incompat, RoCompat};
+use extant_ondisk::features::RoCompat;
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, find_backup};
 use zerocopy::FromBytes;
@@ -26,16 +26,8 @@ use crate::problem::Problem;
 use crate::report::{Note, Sink};
 
 /// Features whose structures are not checked, by name.
-const UNCHECKED: [(Incompat, &str); 2] = [
-    (Incompat::EA_INODE, "block counts of inodes with values of attributes in inodes (ea_inode)"),
-    (Incompat::CASEFOLD, "indexes of directories with names in any case (casefold)"),
-];
-/// Likewise.
-const UNCHECKED_RO: [(RoCompat, &str); 3] = [
-    (RoCompat::QUOTA, "quota files (quota)"),
-    (RoCompat::VERITY, "Merkle trees (verity)"),
-    (RoCompat::SHARED_BLOCKS, "shared blocks (shared_blocks)"),
-];
+const UNCHECKED: [(RoCompat, &str); 2] =
+    [(RoCompat::VERITY, "Merkle trees (verity)"), (RoCompat::SHARED_BLOCKS, "shared blocks (shared_blocks)")];
 
 /// File systems of so many blocks are believed in, even if the device ends before (64 MiB for their bitmaps), ...
 const BELIEVED_BLOCKS: u64 = 1 << 28;
@@ -97,12 +89,8 @@ impl View {
             }
             sb.cut_to(groups);
         }
-        let unchecked: Vec<&str> = UNCHECKED
-            .iter()
-            .filter(|(bit, _)| sb.incompat().contains(*bit))
-            .map(|(_, name)| *name)
-            .chain(UNCHECKED_RO.iter().filter(|(bit, _)| sb.ro_compat().contains(*bit)).map(|(_, name)| *name))
-            .collect();
+        let unchecked: Vec<&str> =
+            UNCHECKED.iter().filter(|(bit, _)| sb.ro_compat().contains(*bit)).map(|(_, name)| *name).collect();
         if !unchecked.is_empty() {
             notes.push(Note::Unchecked { features: unchecked.join(", ") });
         }

@@ -56,13 +56,13 @@ pub enum Image {
     InlineData,
     /// `bigalloc` with clusters of 4 blocks.
     Bigalloc,
-    /// `quota`.
+    /// `quota` and `project`, with several owners.
     Quota,
-    /// `ea_inode`, with a large attribute of `/value`.
+    /// `ea_inode`, with a large attribute of `/value`, and one of `/valueblock` whose name lies in a block.
     EaInode,
-    /// `casefold`, with the folded directory `/fold`.
+    /// `casefold`, with the folded directory `/fold` and `/foldindex`, which has an index.
     Casefold,
-    /// `encrypt`, with the encrypted directory `/secret` and a file in it.
+    /// `encrypt`, with the encrypted directory `/secret` and two files in it; the second one's context lies in a block.
     Encrypt,
     /// `mmp`.
     Mmp,
@@ -112,7 +112,7 @@ impl Image {
             Image::OrphanFile => "-t ext4 -b 1024 -O orphan_file",
             Image::InlineData => "-t ext4 -b 1024 -O inline_data",
             Image::Bigalloc => "-t ext4 -b 1024 -O bigalloc -C 4096",
-            Image::Quota => "-t ext4 -b 1024 -O quota",
+            Image::Quota => "-t ext4 -b 1024 -O quota,project",
             Image::EaInode => "-t ext4 -b 1024 -O ea_inode",
             Image::Casefold => "-t ext4 -b 1024 -O casefold",
             Image::Encrypt => "-t ext4 -b 1024 -O encrypt",
@@ -222,15 +222,32 @@ impl Image {
                 let small = source("small", &[(0, 100)]);
                 let _ = writeln!(s, "write {small} /inline\nmkdir /inlinedir\nwrite {empty} /inlinedir/a");
             }
+            Image::Quota => {
+                for (i, path) in
+                    ["file", "other", "depth1", "depth2", "far", "dir", "ea", "eashared"].iter().enumerate()
+                {
+                    let owner = [1000, 1001, 70_000][i % 3];
+                    let _ = writeln!(s, "sif /{path} uid {owner}\nsif /{path} gid {}\nsif /{path} projid {i}", i % 2);
+                }
+            }
             Image::EaInode => {
                 let value = source("value", &[(0, 5000)]);
+                let long = "n".repeat(90);
                 let _ = writeln!(s, "write {empty} /value\nea_set -f {value} /value user.value");
+                let _ = writeln!(s, "write {plain} /valueblock\nea_set -f {value} /valueblock user.{long}");
             }
             Image::Casefold => {
                 let _ = writeln!(s, "mkdir /fold\nsif /fold flags 0x40080000\nwrite {plain} /fold/Name");
+                let _ = writeln!(s, "ln /fold/Name /fold/Other\nmkdir /foldindex\nsif /foldindex flags 0x40080000");
+                s.push_str(&"expand_dir /foldindex\n".repeat(14));
+                for i in 0..45 {
+                    let _ = writeln!(s, "ln /file /foldindex/{i:03}{}", "\u{c4}n\u{17d}N\u{3a3}\u{1fb3}".repeat(20));
+                }
             }
             Image::Encrypt => {
                 let _ = writeln!(s, "mkdir /secret\nwrite {plain} /secret/abcdefghijklmnop\nwrite {plain} /plain");
+                let path = SECRET_IN_BLOCK;
+                let _ = writeln!(s, "write {plain} {path}\nea_set -f {large} {path} user.large");
             }
             _ => {}
         }
@@ -252,9 +269,14 @@ impl Image {
                 e.inode(path, |i| i.i_flags.set(i.i_flags.get() | InodeFlags::ENCRYPT.bits()));
                 e.inode_attributes(path, |area| encryption_context(area, 1));
             }
+            e.inode(SECRET_IN_BLOCK, |i| i.i_flags.set(i.i_flags.get() | InodeFlags::ENCRYPT.bits()));
+            e.attributes(SECRET_IN_BLOCK, |b| encryption_context_in_block(b, b"c", 28, 1));
         }
     }
 }
+
+/// The encrypted file whose context lies in its attribute block.
+pub(super) const SECRET_IN_BLOCK: &str = "/secret/qrstuvwxyz012345";
 
 /// Turns on multi-mount protection. mke2fs could, but then each tool that writes would wait for eleven seconds.
 fn protect(e: &mut Edit) {
@@ -294,6 +316,21 @@ pub(super) fn encryption_context(area: &mut [u8], key: u8) {
     let value = &mut area[4 + at..4 + at + len];
     value[..4].copy_from_slice(&[1, 1, 4, 0]);
     value[4..12].fill(key);
+}
+
+/// Writes an attribute of the encryption's kind over all attributes of a block: a policy of version 1, cut off at `len`
+/// bytes.
+pub(super) fn encryption_context_in_block(block: &mut [u8], name: &[u8; 1], len: usize, key: u8) {
+    block[32..].fill(0);
+    let at = block.len() - 28;
+    block[32..34].copy_from_slice(&[1, extant_ondisk::xattr::index::ENCRYPTION]);
+    set_half(block, 34, at as u16);
+    set_word(block, 40, len as u32);
+    block[48] = name[0];
+    block[at..at + 4].copy_from_slice(&[1, 1, 4, 0]);
+    block[at + 4..at + 12].fill(key);
+    let hash = extant_ondisk::xattr::entry_hash(name, &block[at..at + len]);
+    set_word(block, 44, hash);
 }
 
 /// Runs a program that must end with one of `codes`; its output.

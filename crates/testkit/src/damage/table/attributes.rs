@@ -4,6 +4,7 @@
 //! None.
 
 use crate::damage::edit::{set_half, set_word, word};
+use crate::damage::image::{SECRET_IN_BLOCK, encryption_context_in_block};
 use crate::damage::{Image, Mutation};
 
 const BOTH: &[Image] = &[Image::Ext4, Image::Ext2];
@@ -156,6 +157,55 @@ pub(super) const TABLE: &[Mutation] = &[
             e.entry("/dir/two", |d, _| d.inode.set(ino));
         },
         expected: &["EA_INODE_DIR_LINK"],
+    },
+    Mutation {
+        name: "inode of a value with another hash",
+        images: VALUES,
+        change: |e| {
+            let ino = e.inode_attributes("/value", |a| word(a, 8));
+            e.inode(ino, |i| i.i_atime.set(!i.i_atime.get()));
+        },
+        expected: &["ATTR_HASH"],
+    },
+    Mutation {
+        name: "attribute of a block with another hash than its value",
+        images: VALUES,
+        change: |e| e.attributes("/valueblock", |b| set_word(b, FIRST + 12, 77)),
+        expected: &["ATTR_HASH"],
+    },
+    Mutation {
+        name: "count of blocks without those of a value",
+        images: VALUES,
+        change: |e| e.inode("/value", |i| i.i_blocks_lo.set(0)),
+        expected: &["BAD_I_BLOCKS"],
+    },
+    Mutation {
+        name: "count of blocks without those of a value that a block names",
+        images: VALUES,
+        change: |e| {
+            let plain = e.raw_inode("/file").i_blocks_lo.get();
+            // With its attribute block.
+            e.inode("/valueblock", |i| i.i_blocks_lo.set(plain + 2));
+        },
+        expected: &["BAD_I_BLOCKS"],
+    },
+    Mutation {
+        name: "encryption context in a block, of another policy",
+        images: &[Image::Encrypt],
+        change: |e| e.attributes(SECRET_IN_BLOCK, |b| encryption_context_in_block(b, b"c", 28, 2)),
+        expected: &["INCONSISTENT_ENCRYPTION_POLICY"],
+    },
+    Mutation {
+        name: "encryption context in a block, too short",
+        images: &[Image::Encrypt],
+        change: |e| e.attributes(SECRET_IN_BLOCK, |b| encryption_context_in_block(b, b"c", 24, 1)),
+        expected: &["CORRUPT_ENCRYPTION_XATTR"],
+    },
+    Mutation {
+        name: "attribute block of an encrypted file without a context",
+        images: &[Image::Encrypt],
+        change: |e| e.attributes(SECRET_IN_BLOCK, |b| encryption_context_in_block(b, b"d", 28, 1)),
+        expected: &["MISSING_ENCRYPTION_XATTR"],
     },
     Mutation {
         name: "inode of a value that no attribute names",

@@ -3,10 +3,30 @@
 //! # Locking
 //! None.
 
-use crate::damage::edit::{set_half, set_word};
-use crate::damage::{Image, Mutation};
+use crate::damage::edit::{set_half, set_word, word};
+use crate::damage::{Edit, Image, Mutation};
 
 const BOTH: &[Image] = &[Image::Ext4, Image::Ext2];
+
+/// The inode of the users' quota, and that of the groups'.
+const USERS: u32 = 3;
+const GROUPS: u32 = 4;
+
+/// The lowest block of the tree that leads to an entry of user 0, and the block with that entry.
+fn quota_path(e: &Edit) -> (u64, u64) {
+    let blocks = e.data(USERS);
+    let mut at = 1;
+    for _ in 0..3 {
+        at = word(&e.read(blocks[at].1 * 1024, 4), 0) as usize;
+    }
+    let entries = word(&e.read(blocks[at].1 * 1024, 4), 0) as usize;
+    (blocks[at].1, blocks[entries].1)
+}
+
+fn quota_header(e: &mut Edit, file: u32, at: usize, value: u32) {
+    let block = e.data(file)[0].1;
+    e.block(block, |b| set_word(b, at, value));
+}
 
 pub(super) const TABLE: &[Mutation] = &[
     Mutation {
@@ -179,6 +199,75 @@ pub(super) const TABLE: &[Mutation] = &[
         name: "used blocks that no quota counts",
         images: &[Image::Quota],
         change: |e| e.inode("/other", |i| i.i_uid.set(1234)),
+        expected: &["UPDATE_QUOTAS"],
+    },
+    Mutation {
+        name: "file of another project",
+        images: &[Image::Quota],
+        change: |e| e.extra("/other", |i| i.i_projid.set(70)),
+        expected: &["UPDATE_QUOTAS"],
+    },
+    Mutation {
+        name: "quota counts too many bytes",
+        images: &[Image::Quota],
+        change: |e| {
+            let (_, entries) = quota_path(e);
+            e.block(entries, |b| set_word(b, 16 + 48, word(b, 16 + 48) + 1024));
+        },
+        expected: &["UPDATE_QUOTAS"],
+    },
+    Mutation {
+        name: "quota counts too few inodes",
+        images: &[Image::Quota],
+        change: |e| {
+            let (_, entries) = quota_path(e);
+            e.block(entries, |b| set_word(b, 16 + 24, word(b, 16 + 24) - 1));
+        },
+        expected: &["UPDATE_QUOTAS"],
+    },
+    Mutation {
+        name: "quota without an owner's entry",
+        images: &[Image::Quota],
+        change: |e| {
+            let (_, entries) = quota_path(e);
+            e.block(entries, |b| b[16..16 + 72].fill(0));
+        },
+        expected: &["UPDATE_QUOTAS"],
+    },
+    Mutation {
+        name: "quota tree leads behind its file",
+        images: &[Image::Quota],
+        change: |e| {
+            let (node, _) = quota_path(e);
+            e.block(node, |b| set_word(b, 255 * 4, 5000));
+        },
+        expected: &["UPDATE_QUOTAS"],
+    },
+    Mutation {
+        name: "quota tree leads in circles",
+        images: &[Image::Quota],
+        change: |e| {
+            let root = e.data(USERS)[1].1;
+            e.block(root, |b| b.chunks_mut(4).for_each(|number| set_word(number, 0, 1)));
+        },
+        expected: &["UPDATE_QUOTAS"],
+    },
+    Mutation {
+        name: "quota file of an unknown version",
+        images: &[Image::Quota],
+        change: |e| quota_header(e, GROUPS, 4, 2),
+        expected: &["UPDATE_QUOTAS"],
+    },
+    Mutation {
+        name: "quota file with more blocks than it has",
+        images: &[Image::Quota],
+        change: |e| quota_header(e, GROUPS, 20, 5000),
+        expected: &["UPDATE_QUOTAS"],
+    },
+    Mutation {
+        name: "quota file whose free blocks begin behind its end",
+        images: &[Image::Quota],
+        change: |e| quota_header(e, GROUPS, 24, 5000),
         expected: &["UPDATE_QUOTAS"],
     },
 ];

@@ -474,6 +474,34 @@ pub(super) const TABLE: &[Mutation] = &[
         expected: &["BAD_ENCODED_NAME"],
     },
     Mutation {
+        name: "hash in an index of folded names is too small",
+        images: &[Image::Casefold],
+        change: |e| e.dir_block("/foldindex", 0, |b| set_word(b, 40, 2)),
+        expected: &["HTREE_MAX_HASH"],
+    },
+    Mutation {
+        name: "hash in an index of folded names is too large",
+        images: &[Image::Casefold],
+        change: |e| {
+            e.dir_block("/foldindex", 0, |b| {
+                let next = word(b, 48);
+                set_word(b, 40, next - 2);
+            });
+        },
+        expected: &["HTREE_MIN_HASH"],
+    },
+    Mutation {
+        name: "name that a folded directory has already in another case",
+        images: &[Image::Casefold],
+        change: |e| {
+            e.entry("/fold/Other", |d, n| {
+                d.name_len = 4;
+                n[..4].copy_from_slice(b"nAME");
+            });
+        },
+        expected: &["DUPLICATE_DIRENT"],
+    },
+    Mutation {
         name: "index of three levels",
         images: INDEXED,
         change: |e| e.dir_block("/h1", 0, |b| b[30] = 3),

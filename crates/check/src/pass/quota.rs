@@ -1,0 +1,347 @@
+//! Quota files: the usage that they record for each user, group and project, compared with that of the inodes.
+//!
+//! Main types: [`Owners`] (the owners of an inode), [`Sums`] (the usage counted so far, 16 bytes for each owner).
+//! [`count`] adds an inode; [`check`] reads the files' trees level by level, each block of a level once, so a tree that
+//! leads in circles costs no more than its four levels.
+//!
+//! # Locking
+//! None.
+
+use std::sync::Arc;
+
+use extant_ondisk::inode::{InodeDesc, InodeFlags, RawInode, RawInodeExtra};
+use extant_ondisk::quota::{BLOCK_BYTES, LEVELS, QuotaDamage, QuotaFile, QuotaKind, ROOT, Usage};
+use extant_ondisk::{BlockNr, InodeNr};
+use extant_recovery::JournalMap;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::inodes::Inode;
+use super::orphans;
+use super::walk::{Tally, Walker};
+use crate::claims::Bits;
+use crate::context::Check;
+use crate::error::{Error, Result};
+use crate::finding::{Finding, Place, UsageOf};
+use crate::problem::Problem;
+use crate::report::Sink;
+use crate::scan::{self, Output, Run};
+
+/// Bytes of a quota file that are kept in memory; of a larger one each level is read for itself.
+const KEPT_BYTES: u64 = 256 << 10;
+/// Owners are sorted when there are more of them.
+const SORT_AT: usize = 1 << 12;
+
+/// The user, group and project of an inode; `None`: no quota counts it.
+pub type Owners = Option<[u32; 3]>;
+
+/// The owners of an inode.
+pub fn owners(check: &Check, inode: &Inode<'_>) -> Owners {
+    let (sb, raw) = (check.sb.raw(), &inode.raw);
+    let counted = inode.ino == InodeNr::ROOT.0 || inode.ino >= check.geo.first_ino;
+    let own = [sb.s_prj_quota_inum.get(), sb.s_orphan_file_inum.get()].contains(&inode.ino);
+    if !check.features.quota || !counted || own || inode.flags.contains(InodeFlags::EA_INODE) {
+        return None;
+    }
+    let number = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
+    Some([
+        number(raw.i_uid.get(), raw.l_i_uid_high.get()),
+        number(raw.i_gid.get(), raw.l_i_gid_high.get()),
+        project(inode.bytes),
+    ])
+}
+
+/// The project of an inode; 0 if it has no room for one.
+fn project(bytes: &[u8]) -> u32 {
+    let mut extra = RawInodeExtra::new_zeroed();
+    let room = &bytes[bytes.len().min(size_of::<RawInode>())..];
+    let length = room.len().min(size_of::<RawInodeExtra>());
+    extra.as_mut_bytes()[..length].copy_from_slice(&room[..length]);
+    let has_project = usize::from(extra.i_extra_isize.get()) >= size_of::<RawInodeExtra>();
+    if has_project { extra.i_projid.get() } else { 0 }
+}
+
+/// The usage of one owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Used {
+    id: u32,
+    inodes: u32,
+    bytes: u64,
+}
+
+/// The usage of all owners of one kind.
+#[derive(Debug, Default)]
+struct Owned {
+    list: Vec<Used>,
+    /// The length at which the parts of each owner are added up; 0 before the first time.
+    sort_at: usize,
+}
+
+impl Owned {
+    fn add(&mut self, used: Used) {
+        match self.list.last_mut() {
+            // Neighbours in a table often have one owner.
+            Some(last) if last.id == used.id => join(last, &used),
+            _ => self.list.push(used),
+        }
+        if self.list.len() >= self.sort_at.max(SORT_AT) {
+            self.sort();
+            // Where most of them are different, sorting them again and again would cost their number squared.
+            self.sort_at = 2 * self.list.len();
+        }
+    }
+
+    fn sort(&mut self) {
+        self.list.sort_unstable_by_key(|used| used.id);
+        self.list.dedup_by(|used, kept| {
+            let same = used.id == kept.id;
+            if same {
+                join(kept, used);
+            }
+            same
+        });
+    }
+}
+
+fn join(to: &mut Used, from: &Used) {
+    to.inodes = to.inodes.saturating_add(from.inodes);
+    to.bytes = to.bytes.saturating_add(from.bytes);
+}
+
+/// The usage of all owners.
+#[derive(Debug, Default)]
+pub struct Sums {
+    kinds: [Owned; 3],
+    /// The map of some inode is known only in part.
+    partial: bool,
+}
+
+impl Sums {
+    pub fn merge(&mut self, other: Sums) {
+        self.partial |= other.partial;
+        for (to, from) in self.kinds.iter_mut().zip(other.kinds) {
+            for used in from.list {
+                to.add(used);
+            }
+        }
+    }
+}
+
+/// Counts an inode and the inodes with values of its attributes.
+pub fn count(walker: &mut Walker<'_>, tally: &Tally) {
+    let Some(owners) = tally.owners else { return };
+    let usage = &mut walker.out.usage;
+    let bytes =
+        (tally.sums.clusters << walker.check.geo.cluster_bits).saturating_mul(walker.check.geo.block_size.into());
+    usage.partial |= tally.sums.partial || tally.unknown_values;
+    for (owned, id) in usage.kinds.iter_mut().zip(owners) {
+        owned.add(Used { id, inodes: tally.values.saturating_add(1), bytes });
+    }
+}
+
+/// Compares the quota files with what was counted.
+pub fn check(check: &Arc<Check>, usage: Sums, sink: &mut Sink) -> Result<()> {
+    if !check.features.quota {
+        return Ok(());
+    }
+    let raw = check.sb.raw();
+    let files = [raw.s_usr_quota_inum.get(), raw.s_grp_quota_inum.get(), raw.s_prj_quota_inum.get()];
+    for ((kind, ino), mut owned) in QuotaKind::ALL.into_iter().zip(files).zip(usage.kinds) {
+        if ino == 0 || ino > check.geo.inodes_count {
+            continue;
+        }
+        // Inodes of 128 bytes have no project.
+        if kind == QuotaKind::Project && check.geo.inode_size <= size_of::<RawInode>() {
+            owned.list.clear();
+        }
+        owned.sort();
+        let missed = file(check, kind, ino, owned.list, usage.partial, sink)?;
+        for used in missed.iter().filter(|_| !usage.partial) {
+            compare(ino, Usage { id: used.id, bytes: 0, inodes: 0 }, *used, sink);
+        }
+    }
+    Ok(())
+}
+
+/// Reports where an entry differs from what was counted.
+fn compare(ino: u32, entry: Usage, used: Used, sink: &mut Sink) {
+    let counts = [(UsageOf::Bytes, entry.bytes, used.bytes), (UsageOf::Inodes, entry.inodes, used.inodes.into())];
+    for (of, found, expected) in counts {
+        if found != expected {
+            let place = Place::Usage { file: InodeNr(ino), id: entry.id, of };
+            sink.push(Finding::new(Problem::UpdateQuotas, place, found, expected));
+        }
+    }
+}
+
+/// Reports damage of the file itself.
+fn damaged(place: Place, damage: QuotaDamage, sink: &mut Sink) {
+    let (found, expected): (u64, u64) = match damage {
+        QuotaDamage::Length { found } | QuotaDamage::Size { found } => (found, 0),
+        QuotaDamage::Magic { found, expected } => (found.into(), expected.into()),
+        QuotaDamage::Version { found } => (found.into(), 1),
+        QuotaDamage::Blocks { found, most } => (found.into(), most.into()),
+        QuotaDamage::FreeList { found, blocks } | QuotaDamage::Reference { found, blocks } => {
+            (found.into(), blocks.into())
+        }
+    };
+    sink.push(Finding::new(Problem::UpdateQuotas, place, found, expected));
+}
+
+/// What a thread reads of a file.
+#[derive(Default)]
+struct FileOut {
+    sink: Sink,
+    /// Blocks of a file that is kept.
+    kept: Kept,
+}
+
+impl Output for FileOut {
+    fn sink(&mut self) -> &mut Sink {
+        &mut self.sink
+    }
+}
+
+/// A quota file that is being read.
+struct Reading {
+    ino: u32,
+    header: QuotaFile,
+    map: JournalMap,
+    expected: Vec<Used>,
+    partial: bool,
+    /// Which owners have an entry.
+    seen: Bits,
+    /// Which blocks the level leads to.
+    next: Bits,
+}
+
+impl Reading {
+    /// Looks at a block of the tree (`level` 0 to 3), or at one with entries.
+    fn look(&self, level: u32, at: u32, block: BlockNr, bytes: &[u8], sink: &mut Sink) {
+        if level < LEVELS {
+            let place = Place::Mapped { ino: InodeNr(self.ino), lblk: at.into(), block };
+            let mut note = |damage| damaged(place, damage, sink);
+            for child in self.header.children(bytes, &mut note) {
+                self.next.set(child.into());
+            }
+            return;
+        }
+        for entry in self.header.entries(bytes) {
+            let known = self.expected.binary_search_by_key(&entry.id, |used| used.id).ok();
+            if let Some(at) = known {
+                self.seen.set(at as u64);
+            }
+            if !self.partial {
+                let used = known.map_or(Used { id: entry.id, ..Used::default() }, |at| self.expected[at]);
+                compare(self.ino, entry, used, sink);
+            }
+        }
+    }
+
+    /// The blocks to look at next, sorted by where they lie: block of the file system, byte in it, block of the file.
+    fn take_level(&self, block_bits: u32) -> Vec<(u64, usize, u32)> {
+        let blocks = (0..self.header.blocks).filter(|at| self.next.word_at((*at).into()) & 1 != 0);
+        let placed = blocks.filter_map(|at| self.place(at, block_bits).map(|(block, byte)| (block, byte, at)));
+        let mut places: Vec<_> = placed.collect();
+        places.sort_unstable();
+        self.next.clear();
+        places
+    }
+
+    /// Where a block of the file lies: the block of the file system, and the byte in it.
+    fn place(&self, at: u32, block_bits: u32) -> Option<(u64, usize)> {
+        let byte = u64::from(at) * BLOCK_BYTES as u64;
+        let (block, _) = self.map.lookup((byte >> block_bits) as u32)?;
+        Some((block.0, (byte & ((1 << block_bits) - 1)) as usize))
+    }
+}
+
+/// Reads a quota file and compares its entries. Returns the owners that were counted and have no entry.
+fn file(
+    check: &Arc<Check>,
+    kind: QuotaKind,
+    ino: u32,
+    expected: Vec<Used>,
+    partial: bool,
+    sink: &mut Sink,
+) -> Result<Vec<Used>> {
+    let bits = check.geo.block_bits;
+    let Some(desc) = orphans::inode(check, ino) else { return Ok(expected) };
+    // The last block may be filled in part.
+    let size = desc.size.checked_next_multiple_of(check.geo.block_size.into()).unwrap_or(0);
+    let whole = InodeDesc { size, ..desc.clone() };
+    // Where the map cannot be followed, all owners are missed.
+    let Some(map) = orphans::file_map(check, &whole, ino) else { return Ok(expected) };
+    let Some((first, _)) = map.lookup(0) else { return Ok(expected) };
+    let kept = if size <= KEPT_BYTES { keep(check, map.blocks())? } else { keep(check, [first].into_iter())? };
+    let header = block_of(&kept, first.0);
+    let (place, mut fits) = (Place::Inode(InodeNr(ino)), true);
+    QuotaFile::damage(header, kind, desc.size, &mut |damage| {
+        // A file of another kind has a tree all the same.
+        fits &= matches!(damage, QuotaDamage::Magic { .. });
+        damaged(place, damage, sink);
+    });
+    if !fits {
+        return Ok(expected);
+    }
+    let header = QuotaFile::parse(header);
+    let memory = |bytes| Error::Memory { device: check.device.name().to_owned(), bytes };
+    let seen = Bits::new(expected.len() as u64).map_err(memory)?;
+    let next = Bits::new(header.blocks.into()).map_err(memory)?;
+    let reading = Arc::new(Reading { ino, header, map, expected, partial, seen, next });
+    reading.next.set(ROOT.into());
+    for depth in 0..=LEVELS {
+        let places = reading.take_level(bits);
+        match size <= KEPT_BYTES {
+            true => sink.merge(from_memory(&kept, &reading, depth, &places)),
+            false => from_device(check, &reading, depth, places)?,
+        }
+    }
+    let missed = |(at, used): (usize, &Used)| (reading.seen.word_at(at as u64) & 1 == 0).then_some(*used);
+    Ok(reading.expected.iter().enumerate().filter_map(missed).collect())
+}
+
+/// Blocks by their numbers, sorted.
+type Kept = Vec<(u64, Vec<u8>)>;
+
+/// Reads blocks of a file.
+fn keep(check: &Arc<Check>, blocks: impl Iterator<Item = BlockNr>) -> Result<Kept> {
+    let mut blocks: Vec<u64> = blocks.map(|block| block.0).collect();
+    blocks.sort_unstable();
+    let runs = scan::runs(&blocks, check.geo.block_bits, |block| (*block, 1));
+    let size = check.geo.block_size as usize;
+    let outs = scan::wave(check, runs, move |_, run: &Run, data, out: &mut FileOut| {
+        for block in &blocks[run.items.0..run.items.1] {
+            let at = (block - run.first) as usize * size;
+            out.kept.push((*block, data[at..at + size].to_vec()));
+        }
+    })?;
+    let mut kept: Kept = outs.into_iter().flat_map(|out| out.kept).collect();
+    kept.sort_unstable();
+    Ok(kept)
+}
+
+fn block_of(kept: &Kept, block: u64) -> &[u8] {
+    kept.binary_search_by_key(&block, |(kept, _)| *kept).map_or(&[], |at| &kept[at].1)
+}
+
+fn from_memory(kept: &Kept, reading: &Reading, depth: u32, places: &[(u64, usize, u32)]) -> Sink {
+    let mut sink = Sink::default();
+    for (block, byte, at) in places {
+        let bytes = block_of(kept, *block).get(*byte..*byte + BLOCK_BYTES).unwrap_or(&[]);
+        reading.look(depth, *at, BlockNr(*block), bytes, &mut sink);
+    }
+    sink
+}
+
+fn from_device(check: &Arc<Check>, reading: &Arc<Reading>, depth: u32, places: Vec<(u64, usize, u32)>) -> Result<()> {
+    let runs = scan::runs(&places, check.geo.block_bits, |(block, ..)| (*block, 1));
+    let reading = reading.clone();
+    let bits = check.geo.block_bits;
+    scan::wave(check, runs, move |_, run: &Run, data, out: &mut FileOut| {
+        for (block, byte, at) in &places[run.items.0..run.items.1] {
+            let from = ((block - run.first) << bits) as usize + byte;
+            reading.look(depth, *at, BlockNr(*block), &data[from..from + BLOCK_BYTES], &mut out.sink);
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,336 @@
+//! Quota files: what each owner uses, in a radix tree over the owner's number (Linux: fs/quota/quota_v2.c,
+//! fs/quota/quota_tree.c).
+//!
+//! Main types: [`QuotaFile`] (a header), [`QuotaKind`] (whose usage), [`Usage`] (one owner's),
+//! [`QuotaDamage`] (what can be wrong).
+//!
+//! A file is a row of blocks of 1 KiB, whatever the file system's block size. Block 0 has the header and block 1 the
+//! root of the tree. Four levels of blocks hold 256 block numbers each, one for each value of a byte of the owner's
+//! number, the highest byte first; 0 stands for nothing. Below the last level are the blocks with the entries.
+//!
+//! What it does not do: read blocks, change files, judge limits.
+//!
+//! # Locking
+//! None.
+
+use std::mem::size_of;
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::damage::Damage;
+
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = 1024;
+/// The block that the tree begins in.
+pub const ROOT: u32 = 1;
+/// Levels of block numbers.
+pub const LEVELS: u32 = 4;
+/// Quota files end at 2 GiB (e2fsprogs: `v2_init_io`).
+const SIZE_MAX: u64 = 1 << 31;
+/// A block with entries begins with a header (Linux: `struct qt_disk_dqdbheader`).
+const ENTRIES_AT: usize = 16;
+
+/// Whose usage a file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QuotaKind {
+    /// By `i_uid`.
+    User,
+    /// By `i_gid`.
+    Group,
+    /// By `i_projid`.
+    Project,
+}
+
+impl QuotaKind {
+    /// All kinds.
+    pub const ALL: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
+
+    /// What a file of this kind begins with (Linux: `V2_INITQMAGICS`).
+    pub const fn magic(self) -> u32 {
+        match self {
+            QuotaKind::User => 0xd9c0_1f11,
+            QuotaKind::Group => 0xd9c0_1927,
+            QuotaKind::Project => 0xd9c0_3f14,
+        }
+    }
+}
+
+/// Linux: `struct v2_disk_dqheader`, followed by `struct v2_disk_dqinfo`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawQuotaHeader {
+    /// See [`QuotaKind::magic`].
+    pub dqh_magic: U32,
+    /// 0: entries of 48 bytes; 1: of 72.
+    pub dqh_version: U32,
+    /// Seconds that a soft limit of blocks may be exceeded.
+    pub dqi_bgrace: U32,
+    /// Seconds that a soft limit of inodes may be exceeded.
+    pub dqi_igrace: U32,
+    /// Unused.
+    pub dqi_flags: U32,
+    /// Blocks of the file.
+    pub dqi_blocks: U32,
+    /// The first unused block; 0: none.
+    pub dqi_free_blk: U32,
+    /// The first block with room for an entry; 0: none.
+    pub dqi_free_entry: U32,
+}
+
+/// Linux: `struct v2r0_disk_dqblk`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawEntry0 {
+    dqb_id: U32,
+    dqb_ihardlimit: U32,
+    dqb_isoftlimit: U32,
+    dqb_curinodes: U32,
+    dqb_bhardlimit: U32,
+    dqb_bsoftlimit: U32,
+    dqb_curspace: U64,
+    dqb_btime: U64,
+    dqb_itime: U64,
+}
+
+/// Linux: `struct v2r1_disk_dqblk`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawEntry1 {
+    dqb_id: U32,
+    dqb_pad: U32,
+    dqb_ihardlimit: U64,
+    dqb_isoftlimit: U64,
+    dqb_curinodes: U64,
+    dqb_bhardlimit: U64,
+    dqb_bsoftlimit: U64,
+    dqb_curspace: U64,
+    dqb_btime: U64,
+    dqb_itime: U64,
+}
+
+const _: () = {
+    assert!(size_of::<RawQuotaHeader>() == 32);
+    assert!(size_of::<RawEntry0>() == 48);
+    assert!(size_of::<RawEntry1>() == 72);
+};
+
+/// What one owner uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The number of the user, group or project.
+    pub id: u32,
+    /// Bytes of blocks.
+    pub bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+}
+
+/// What is wrong with a quota file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuotaDamage {
+    /// The file has no room for its header.
+    #[error("{found} bytes, shorter than its header")]
+    Length {
+        /// Bytes.
+        found: u64,
+    },
+    /// The file is larger than a quota file can be.
+    #[error("{found} bytes, more than {SIZE_MAX}")]
+    Size {
+        /// Bytes.
+        found: u64,
+    },
+    /// `dqh_magic`.
+    #[error("magic {found:#010x}, expected {expected:#010x}")]
+    Magic {
+        /// As stored.
+        found: u32,
+        /// That of the kind.
+        expected: u32,
+    },
+    /// `dqh_version`.
+    #[error("version {found}, not 0 or 1")]
+    Version {
+        /// As stored.
+        found: u32,
+    },
+    /// `dqi_blocks` is more than the file has.
+    #[error("counts {found} blocks, but has {most}")]
+    Blocks {
+        /// As stored.
+        found: u32,
+        /// Blocks of the file.
+        most: u32,
+    },
+    /// `dqi_free_blk` or `dqi_free_entry` is behind the last block.
+    #[error("a list of free blocks begins in block {found} of {blocks}")]
+    FreeList {
+        /// As stored.
+        found: u32,
+        /// Blocks of the file.
+        blocks: u32,
+    },
+    /// A block of the tree leads behind the last block.
+    #[error("the tree leads to block {found} of {blocks}")]
+    Reference {
+        /// As stored.
+        found: u32,
+        /// Blocks of the file.
+        blocks: u32,
+    },
+}
+
+impl Damage for QuotaDamage {
+    fn is_fatal(&self) -> bool {
+        !matches!(self, QuotaDamage::Reference { .. })
+    }
+}
+
+/// The header of a quota file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaFile {
+    /// Blocks of the file, header and root included.
+    pub blocks: u32,
+    /// Entries have 72 bytes instead of 48.
+    wide: bool,
+}
+
+impl QuotaFile {
+    /// Reports what is wrong with the header in the file's first block. `size`: the file's, in bytes.
+    pub fn damage(first: &[u8], kind: QuotaKind, size: u64, sink: &mut dyn FnMut(QuotaDamage)) {
+        let Ok((raw, _)) = RawQuotaHeader::ref_from_prefix(first) else {
+            return sink(QuotaDamage::Length { found: first.len() as u64 });
+        };
+        if size < size_of::<RawQuotaHeader>() as u64 {
+            return sink(QuotaDamage::Length { found: size });
+        }
+        if size > SIZE_MAX {
+            sink(QuotaDamage::Size { found: size });
+        }
+        let (magic, version, blocks) = (raw.dqh_magic.get(), raw.dqh_version.get(), raw.dqi_blocks.get());
+        if magic != kind.magic() {
+            sink(QuotaDamage::Magic { found: magic, expected: kind.magic() });
+        }
+        if version > 1 {
+            sink(QuotaDamage::Version { found: version });
+        }
+        let most = size.min(SIZE_MAX).div_ceil(BLOCK_BYTES as u64) as u32;
+        if blocks > most {
+            sink(QuotaDamage::Blocks { found: blocks, most });
+        }
+        for found in [raw.dqi_free_blk.get(), raw.dqi_free_entry.get()].into_iter().filter(|free| *free >= blocks) {
+            sink(QuotaDamage::FreeList { found, blocks });
+        }
+    }
+
+    /// Reads the header, which [`QuotaFile::damage`] judges.
+    pub fn parse(first: &[u8]) -> QuotaFile {
+        let raw = RawQuotaHeader::read_from_prefix(first).map(|(raw, _)| raw);
+        raw.map_or(QuotaFile { blocks: 0, wide: true }, |raw| QuotaFile {
+            blocks: raw.dqi_blocks.get(),
+            wide: raw.dqh_version.get() != 0,
+        })
+    }
+
+    /// The blocks that a block of the tree leads to; those that do not exist go to `sink`.
+    pub fn children<'a>(
+        &self,
+        block: &'a [u8],
+        sink: &'a mut dyn FnMut(QuotaDamage),
+    ) -> impl Iterator<Item = u32> + use<'a> {
+        let blocks = self.blocks;
+        block.chunks_exact(4).filter_map(move |word| {
+            let child = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            if child >= blocks && child != 0 {
+                sink(QuotaDamage::Reference { found: child, blocks });
+                return None;
+            }
+            (child != 0).then_some(child)
+        })
+    }
+
+    /// The entries of a block below the tree. An entry of zeros is unused.
+    pub fn entries<'a>(&self, block: &'a [u8]) -> impl Iterator<Item = Usage> + use<'a> {
+        let wide = self.wide;
+        let length = if wide { size_of::<RawEntry1>() } else { size_of::<RawEntry0>() };
+        let entries = block.get(ENTRIES_AT..).unwrap_or(&[]).chunks_exact(length);
+        entries.filter(|entry| entry.iter().any(|byte| *byte != 0)).filter_map(move |entry| {
+            Some(if wide {
+                let raw = RawEntry1::read_from_bytes(entry).ok()?;
+                Usage { id: raw.dqb_id.get(), bytes: raw.dqb_curspace.get(), inodes: raw.dqb_curinodes.get() }
+            } else {
+                let raw = RawEntry0::read_from_bytes(entry).ok()?;
+                Usage { id: raw.dqb_id.get(), bytes: raw.dqb_curspace.get(), inodes: raw.dqb_curinodes.get().into() }
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::damage::all;
+
+    fn header(version: u32, blocks: u32) -> Vec<u8> {
+        let mut block = vec![0; BLOCK_BYTES];
+        let words = [QuotaKind::User.magic(), version, 0, 0, 0, blocks, 0, 0];
+        for (to, word) in block.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        block
+    }
+
+    fn set(block: &mut [u8], at: usize, value: u32) {
+        block[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    #[test]
+    fn each_damaged_field_of_a_header_is_reported() {
+        use QuotaDamage as D;
+        type Case = (fn(&mut Vec<u8>), QuotaDamage);
+        let cases: [Case; 6] = [
+            (|b| b.truncate(31), D::Length { found: 31 }),
+            (|b| set(b, 0, 7), D::Magic { found: 7, expected: 0xd9c0_1f11 }),
+            (|b| set(b, 4, 2), D::Version { found: 2 }),
+            (|b| set(b, 20, 9), D::Blocks { found: 9, most: 8 }),
+            (|b| set(b, 24, 8), D::FreeList { found: 8, blocks: 8 }),
+            (|b| set(b, 28, 99), D::FreeList { found: 99, blocks: 8 }),
+        ];
+        for (change, damage) in cases {
+            let mut block = header(1, 8);
+            assert_eq!(all(|mut sink| QuotaFile::damage(&block, QuotaKind::User, 8192, &mut sink)), []);
+            change(&mut block);
+            assert_eq!(all(|mut sink| QuotaFile::damage(&block, QuotaKind::User, 8192, &mut sink)), [damage]);
+        }
+        let block = header(1, 8);
+        let found = all(|mut sink| QuotaFile::damage(&block, QuotaKind::User, 1 << 32, &mut sink));
+        assert_eq!(found, [D::Size { found: 1 << 32 }]);
+    }
+
+    #[test]
+    fn a_tree_block_leads_to_blocks_of_the_file_alone() {
+        let file = QuotaFile::parse(&header(1, 8));
+        let mut block = vec![0; BLOCK_BYTES];
+        set(&mut block, 12, 7);
+        set(&mut block, 16, 8);
+        let mut found = Vec::new();
+        let mut sink = |damage| found.push(damage);
+        assert_eq!(file.children(&block, &mut sink).collect::<Vec<_>>(), [7]);
+        assert_eq!(found, [QuotaDamage::Reference { found: 8, blocks: 8 }]);
+    }
+
+    #[test]
+    fn entries_of_both_versions_are_read_and_zeros_are_none() {
+        for (version, bytes_at, inodes_at, length) in [(0, 24, 12, 48), (1, 48, 24, 72)] {
+            let mut block = vec![0; BLOCK_BYTES];
+            let second = ENTRIES_AT + length;
+            set(&mut block, second, 1234);
+            set(&mut block, second + bytes_at, 4096);
+            set(&mut block, second + inodes_at, 3);
+            let entries: Vec<_> = QuotaFile::parse(&header(version, 8)).entries(&block).collect();
+            assert_eq!(entries, [Usage { id: 1234, bytes: 4096, inodes: 3 }]);
+        }
+        assert_eq!(QuotaFile::parse(&[]).entries(&[]).count(), 0);
+    }
+}
