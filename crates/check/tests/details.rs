@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_check::{Finding, Options, Place, Report, check};
+use extant_ondisk::xattr::entry_hash;
 use extant_ondisk::{GroupNr, InodeNr};
 use extant_testkit::damage::edit::{set_half, set_word};
 use extant_testkit::damage::{Edit, Image};
@@ -79,6 +80,21 @@ fn an_attribute_without_a_value_may_lie_anywhere() {
 fn an_unknown_encoding_of_names_is_damage() {
     let report = damaged(Image::Casefold, |edit| edit.superblock(|sb| sb.s_encoding.set(2)));
     assert_eq!(of(&report, "MISC_CORRUPT_SUPER").len(), 1, "{:?}", report.counts);
+}
+
+#[test]
+fn the_hash_of_a_value_covers_the_bytes_that_fill_up_its_last_word() {
+    let report = damaged(Image::Ext4, |edit| {
+        edit.attributes("/eablock", |block| {
+            // The first entry: its value's size, and its hash.
+            let value = usize::from(u16::from_le_bytes([block[34], block[35]]));
+            let word = [block[value], block[value + 1], block[value + 2], block[value + 3]];
+            assert_ne!(word[2..], [0, 0]);
+            set_word(block, 40, 2);
+            set_word(block, 44, entry_hash(b"large", &word));
+        });
+    });
+    assert!(!report.is_damaged(), "{:?}", report.counts);
 }
 
 #[test]
