@@ -1,12 +1,12 @@
-//! Sound images of every kind that mke2fs makes: nothing is found, and e2fsck agrees. The kernel fills them, or debugfs
+//! Sound images of every kind that mke2fs makes: nothing is found with few reads, and e2fsck agrees. The kernel fills them, or debugfs
 //! where a kernel may be built without what the kind needs.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_block::BlockDevice;
-use extant_block::device::MemDevice;
+use extant_block::device::{MemDevice, TracedDevice};
+use extant_block::{BioFlags, BlockDevice};
 use extant_check::{Options, check};
 use extant_testkit::mount::{LoopMount, Mounted, loop_mounts_work};
 use extant_testkit::oracle::{MkfsOptions, expect_clean, make_image, run_command, run_ok};
@@ -70,12 +70,48 @@ rm file5 long/a-name-that-fills-directory-blocks-quickly-7
 "#;
 
 fn expect_no_damage(image: &Path, what: &str) {
-    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::load(image).expect("loaded"));
+    let traced = Arc::new(TracedDevice::new(Arc::new(MemDevice::load(image).expect("loaded"))));
+    let device: Arc<dyn BlockDevice> = traced.clone();
     let now = extant_base::clock::Clock::real().wall().sec;
     let report = check(&device, &Options { threads: 2, now, ..Options::default() }).expect("checked");
     let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
     assert!(found.is_empty() && report.complete, "{what}: {found:#?}");
     assert!(report.totals.inodes_used > 0 && report.totals.blocks_used > 0);
+    expect_few_reads(&traced, what);
+}
+
+/// Hardly anything is read twice, beside the first blocks, where the superblock is looked for: gaps that it is cheaper to
+/// read than to leave out, and the pointer blocks of the journal. Requests are few: one for each run of what is read, one
+/// for the bitmaps of a group beside its table, and one more for each MiB, a tenth more at most.
+fn expect_few_reads(traced: &TracedDevice, what: &str) {
+    const SECTOR: u64 = 512;
+    const FIRST: u64 = 64 << 10;
+    /// Superblocks, descriptors, journal and resize inode, before anything can be sorted; and levels of trees, whose
+    /// neighbours in the level above have been read.
+    const LEVELS: u64 = 32;
+    let records = traced.take();
+    let field = |at: u64| {
+        let mut bytes = [0; 4];
+        traced.read_at(1024 + at, &mut bytes, BioFlags::empty()).expect("read");
+        u64::from(u32::from_le_bytes(bytes))
+    };
+    // s_blocks_count_lo and s_blocks_per_group.
+    let groups = field(4).div_ceil(field(32));
+    let mut times = std::collections::BTreeMap::new();
+    for record in records.iter().filter(|record| record.end() > FIRST) {
+        for sector in record.offset / SECTOR..record.end().div_ceil(SECTOR) {
+            *times.entry(sector).or_insert(0u32) += 1;
+        }
+    }
+    let again = times.values().filter(|times| **times > 1).count();
+    // A gap has 16 KiB at most.
+    assert!(again <= 32 * records.len() / 2, "{what}: {again} of {} sectors are read more than once", times.len());
+    let sectors: Vec<u64> = times.into_keys().collect();
+    let runs = 1 + sectors.windows(2).filter(|pair| pair[1] != pair[0] + 1).count() as u64;
+    let mib = (sectors.len() as u64 * SECTOR) >> 20;
+    let most = (runs + groups + mib) * 11 / 10 + LEVELS;
+    let reads = records.len() as u64;
+    assert!(reads <= most, "{what}: {reads} reads for {runs} runs, {groups} groups and {mib} MiB");
 }
 
 fn fill(at: &Path) -> extant_testkit::Result<String> {
