@@ -13,7 +13,8 @@
 //! What it does not do: write, ask, or print. It does not decide how an image is opened, or who else uses it.
 //!
 //! # Locking
-//! `check wave` (765): the requests of a wave, which its threads share. It is not held while a device is called.
+//! `check wave` (765): the requests of a wave, which its threads share. `check findings` (766) and `check parents`
+//! (767): what the threads of a wave have found. None is held while a device is called.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

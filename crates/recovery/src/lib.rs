@@ -21,7 +21,8 @@
 //! until they are wanted. Fast commits are in memory, at most as much as their area holds.
 //!
 //! # Locking
-//! None.
+//! `overlay read` (770): the parts of one read of a device seen through its log. It is released before the read
+//! completes.
 #![forbid(unsafe_code)]
 
 mod error;
