@@ -1,6 +1,6 @@
 //! What all passes share.
 //!
-//! Main types: [`Check`] (one check: device, layout, features, claims, what is known of inodes), [`InodeStates`] (eight
+//! Main types: [`Check`] (one check: device, layout, claims, what is known of inodes), [`InodeStates`] (eight
 //! bytes for each inode of a table that is read), [`Kind`].
 //!
 //! # Locking
@@ -12,10 +12,9 @@ use std::sync::{Arc, OnceLock};
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::BlockDevice;
-use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::inode::FileType;
-use extant_ondisk::superblock::{Geometry, SuperBlock};
+use extant_ondisk::superblock::{Geometry, RawSuperBlock, SuperBlock};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::claims::{Claims, words};
@@ -26,30 +25,11 @@ use crate::{Options, Progress};
 
 static FINDINGS: LockClass = LockClass::new("check findings", 766);
 
-/// Features, by what they change for a check.
-#[derive(Clone, Copy, Debug)]
-pub struct Features {
-    pub extents: bool,
-    pub inline_data: bool,
-    pub ea_inode: bool,
-    pub xattrs: bool,
-    pub dir_index: bool,
-    pub imagic: bool,
-    pub quota: bool,
-    pub orphan_file: bool,
-    pub orphan_present: bool,
-    pub large_file: bool,
-    pub dir_nlink: bool,
-    pub casefold: bool,
-    pub hurd: bool,
-}
-
 /// One check.
 pub struct Check {
     pub device: Arc<dyn BlockDevice>,
     pub sb: SuperBlock,
     pub geo: Geometry,
-    pub features: Features,
     pub descs: Vec<GroupDesc>,
     pub claims: Claims,
     pub inodes: InodeStates,
@@ -74,32 +54,10 @@ impl Check {
     pub fn new(view: View, options: &Options) -> Result<Check> {
         let View { device, sb, descs, replayed } = view;
         let geo = sb.geometry().clone();
-        let (compat, incompat, ro_compat) = (sb.compat(), sb.incompat(), sb.ro_compat());
-        let features = Features {
-            extents: incompat.contains(Incompat::EXTENTS),
-            inline_data: incompat.contains(Incompat::INLINE_DATA),
-            ea_inode: incompat.contains(Incompat::EA_INODE),
-            xattrs: compat.contains(Compat::EXT_ATTR),
-            dir_index: compat.contains(Compat::DIR_INDEX),
-            imagic: compat.contains(Compat::IMAGIC_INODES),
-            quota: ro_compat.contains(RoCompat::QUOTA),
-            orphan_file: compat.contains(Compat::ORPHAN_FILE),
-            orphan_present: ro_compat.contains(RoCompat::ORPHAN_PRESENT),
-            large_file: ro_compat.contains(RoCompat::LARGE_FILE),
-            dir_nlink: ro_compat.contains(RoCompat::DIR_NLINK),
-            casefold: incompat.contains(Incompat::CASEFOLD),
-            hurd: sb.raw().s_creator_os.get() == 1,
-        };
         let raw = sb.raw();
-        let time = |low: u32, high: u8| u64::from(low) | u64::from(high) << 32;
-        let inodes = u64::from(geo.inodes_count);
-        let low_dtime = [
-            time(raw.s_wtime.get(), raw.s_wtime_hi),
-            time(raw.s_mtime.get(), raw.s_mtime_hi),
-            time(raw.s_mkfs_time.get(), raw.s_mkfs_time_hi),
-        ]
-        .into_iter()
-        .all(|when| when == 0 || when >= inodes);
+        let inodes = i64::from(geo.inodes_count);
+        let made = RawSuperBlock::time(raw.s_mkfs_time, raw.s_mkfs_time_hi);
+        let low_dtime = [sb.write_time(), sb.mount_time(), made].into_iter().all(|when| when == 0 || when >= inodes);
         let clusters = ((geo.blocks_count - 1) >> geo.cluster_bits) + 1;
         let memory = |bytes| Error::Memory { device: device.name().to_owned(), bytes };
         Ok(Check {
@@ -107,7 +65,6 @@ impl Check {
             inodes: InodeStates::new(&geo, &descs).map_err(memory)?,
             metadata: Vec::new(),
             orphans: HashSet::new(),
-            features,
             device,
             sb,
             geo,

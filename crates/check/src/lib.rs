@@ -5,9 +5,10 @@
 //!
 //! The way of a check: `view` chooses a superblock, replays the journal in memory and reads the descriptors;
 //! `scan` reads everything else in waves, each sorted by place and decoded by all threads: inode tables, the maps
-//! level by level, attribute blocks, directories, bitmaps. `pass` has the rules, one file for each kind of
-//! structure. `claims` says which block belongs to somebody. A block of a map is descended once, however many
-//! pointers lead to it, so the time is linear in the image's bytes.
+//! level by level, attribute blocks, directories, bitmaps. `extant_ondisk` owns the rules of one structure by itself.
+//! `pass` translates what is wrong there into problems, with a `match` without a wildcard for each structure, and owns
+//! the rules of what structures say about each other. `claims` says which block belongs to a file. A block of a map is
+//! descended once, however many pointers lead to it, so the time is linear in the image's bytes.
 //!
 //! What it does not do: write, ask, or print. It does not decide how an image is opened, or who else uses it.
 //!
@@ -33,7 +34,7 @@ use extant_block::BlockDevice;
 
 pub use error::{Error, Result};
 pub use finding::{Finding, Place, UsageOf};
-pub use problem::{Preen, Problem, Repair, Severity};
+pub use problem::{Preen, Problem, Severity};
 pub use report::{KEPT_MAX, Note, Report, Totals};
 
 /// How to check.

@@ -43,6 +43,12 @@ pub struct Sink {
     kept: BTreeMap<Problem, Kept>,
 }
 
+impl Extend<Finding> for Sink {
+    fn extend<T: IntoIterator<Item = Finding>>(&mut self, findings: T) {
+        findings.into_iter().for_each(|finding| self.push(finding));
+    }
+}
+
 impl Sink {
     /// Takes one finding.
     pub fn push(&mut self, finding: Finding) {

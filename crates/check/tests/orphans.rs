@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use extant_block::BlockDevice;
+use extant_block::device::{MemDevice, TracedDevice};
+use extant_block::{BioOp, BlockDevice};
 use extant_check::{Options, Problem, check, is_described};
 use extant_testkit::damage::{Edit, Image};
 
@@ -30,4 +31,25 @@ fn descriptors_without_a_place_are_damage_whatever_the_mark_says() {
     assert!(!is_described(&device, &options).expect("looked at"));
     let report = check(&device, &options).expect("checked");
     assert_eq!(report.count(Problem::BbNotGroup), 1, "{:?}", report.counts);
+}
+
+#[test]
+fn orphans_of_one_table_are_read_together() {
+    let reads = |device: MemDevice| {
+        let traced = Arc::new(TracedDevice::new(Arc::new(device)));
+        let device: Arc<dyn BlockDevice> = traced.clone();
+        let options = Options { now: 2_000_000_000, ..Options::default() };
+        let report = check(&device, &options).expect("checked");
+        assert_eq!(report.count(Problem::OrphanIllegalInode), 0, "{:?}", report.findings);
+        traced.count(BioOp::Read)
+    };
+    let mut edit = Edit::new(Image::Ext4.made());
+    let (first, last) = (12, edit.ino("/empty").max(30));
+    for ino in first..last {
+        edit.inode(ino, |inode| inode.i_dtime.set(ino + 1));
+    }
+    edit.inode(last, |inode| inode.i_dtime.set(0));
+    edit.superblock(|sb| sb.s_last_orphan.set(first));
+    let (without, with) = (reads(Image::Ext4.made().snapshot()), reads(edit.finish()));
+    assert!(with <= without + 1, "{with} requests with {} orphans, {without} without", last - first + 1);
 }

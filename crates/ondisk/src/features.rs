@@ -193,6 +193,9 @@ fn by_name(name: &str, table: &[(u32, &str)]) -> Option<u32> {
 }
 
 impl Compat {
+    /// Every bit this code knows the meaning of.
+    pub const KNOWN: Compat = Compat::from_bits_retain(0x1f7f);
+
     /// The names of the set bits as e2fsprogs prints them, lowest bit first.
     pub fn names(self) -> Vec<String> {
         names(self.bits(), COMPAT_NAMES, 'C')
@@ -249,6 +252,9 @@ impl RoCompat {
         .union(RoCompat::METADATA_CSUM)
         .union(RoCompat::PROJECT)
         .union(RoCompat::ORPHAN_PRESENT);
+
+    /// Every bit this code knows the meaning of.
+    pub const KNOWN: RoCompat = RoCompat::from_bits_retain(0x1_ffff);
 
     /// The names of the set bits as e2fsprogs prints them, lowest bit first.
     pub fn names(self) -> Vec<String> {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use extant_ondisk::bitmap;
-use extant_ondisk::group_desc::GroupFlags;
+use extant_ondisk::group_desc::{BitmapDamage, GroupFlags, Piece};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
 use crate::context::{Check, InodeState, Kind};
@@ -188,15 +188,8 @@ fn block_bitmap(check: &Check, group: GroupNr, bitmap: &[u8], stored: bool, out:
     });
     let place = Place::Group(group);
     if stored {
-        if geo.metadata_csum && desc.verify_block_bitmap(bitmap, group, geo).is_err() {
-            let mut right = desc.clone();
-            right.set_block_bitmap_csum(bitmap, geo);
-            let (found, expected) = (desc.block_bitmap_csum, right.block_bitmap_csum);
-            bad(out, Problem::BlockBitmapCsumInvalid, place, found, expected);
-        }
-        if !bitmap::padding_is_set(bitmap, bits) {
-            bad(out, Problem::BlockBmapPadding, place, 0u64, 0u64);
-        }
+        let mut note = |one| out.sink.push(finding(one, Piece::BlockBitmap, group));
+        desc.block_bitmap_damage(bitmap, group, geo, &mut note);
     }
     if u64::from(desc.free_clusters) != free {
         bad(out, Problem::FreeBlockCountGroup, place, desc.free_clusters, free);
@@ -235,15 +228,7 @@ fn inode_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut O
         bad(out, problem, Place::Inode(InodeNr(first + bit)), count, 0u64);
     });
     if let Some(bytes) = bytes {
-        if geo.metadata_csum && desc.verify_inode_bitmap(bytes, group, geo).is_err() {
-            let mut right = desc.clone();
-            right.set_inode_bitmap_csum(bytes, geo);
-            let (found, expected) = (desc.inode_bitmap_csum, right.inode_bitmap_csum);
-            bad(out, Problem::InodeBitmapCsumInvalid, place, found, expected);
-        }
-        if !bitmap::padding_is_set(bytes, bits) {
-            bad(out, Problem::InodeBmapPadding, place, 0u64, 0u64);
-        }
+        desc.inode_bitmap_damage(bytes, geo, &mut |one| out.sink.push(finding(one, Piece::InodeBitmap, group)));
     }
     if u64::from(desc.free_inodes) != free {
         bad(out, Problem::FreeInodeCountGroup, place, desc.free_inodes, free);
@@ -275,6 +260,18 @@ fn word(bitmap: &[u8], bit: u32) -> u64 {
     let length = rest.len().min(8);
     bytes[..length].copy_from_slice(&rest[..length]);
     u64::from_le_bytes(bytes)
+}
+
+/// Damage of a bitmap as a finding.
+fn finding(damage: BitmapDamage, piece: Piece, group: GroupNr) -> Finding {
+    let is_blocks = piece == Piece::BlockBitmap;
+    let (problem, found, expected) = match damage {
+        BitmapDamage::Checksum { found, expected } if is_blocks => (Problem::BlockBitmapCsumInvalid, found, expected),
+        BitmapDamage::Checksum { found, expected } => (Problem::InodeBitmapCsumInvalid, found, expected),
+        BitmapDamage::Padding { bit, bits } if is_blocks => (Problem::BlockBmapPadding, bit, bits),
+        BitmapDamage::Padding { bit, bits } => (Problem::InodeBmapPadding, bit, bits),
+    };
+    Finding::new(problem, Place::Group(group), found, expected)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use extant_ondisk::csum::{ChecksumSeed, crc32c};
-use extant_ondisk::dirent::{TAIL_LEN, rec_len_from_disk, rec_len_needed, verify_leaf};
+use extant_ondisk::dirent::{DirRule, TAIL_LEN, rec_len_from_disk, rec_len_needed, tail_damage};
 use extant_ondisk::group_desc::GroupFlags;
 use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::InodeFlags;
@@ -74,7 +74,7 @@ fn name_hash(name: &[u8]) -> u32 {
 /// names are encrypted, too, their case is not known.
 pub fn is_folded(check: &Check, flags: u32) -> bool {
     let flags = InodeFlags::from_bits_retain(flags);
-    check.features.casefold && flags.contains(InodeFlags::CASEFOLD) && !flags.contains(InodeFlags::ENCRYPT)
+    check.geo.casefold && flags.contains(InodeFlags::CASEFOLD) && !flags.contains(InodeFlags::ENCRYPT)
 }
 
 /// A name as its directory compares it.
@@ -94,16 +94,10 @@ pub fn names(bytes: &[u8], folded: bool, mut tell: impl FnMut(u32, u32, u32, &[u
     }
 }
 
-/// Whether a block ends in what a checksum needs.
-fn has_tail(bytes: &[u8]) -> bool {
-    let tail = &bytes[bytes.len() - TAIL_LEN..];
-    tail[..4] == [0; 4] && tail[4..8] == [TAIL_LEN as u8, 0, 0, 0xde]
-}
-
 /// Looks at a block of a directory. `root`: the root of its index, when that is known.
 pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root: Option<Root>, out: &mut DirOut) {
     let seed = check.geo.seed.for_inode(InodeNr(dir.ino), dir.generation);
-    let indexed = dir.flags & InodeFlags::INDEX.bits() != 0 && check.features.dir_index;
+    let indexed = dir.flags & InodeFlags::INDEX.bits() != 0 && check.geo.dir_index;
     let mut root = root;
     let mut index = false;
     if indexed && lblk == 0 {
@@ -117,7 +111,7 @@ pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root
     }
     let mut limit = bytes.len();
     if check.geo.metadata_csum && !index {
-        leaf_checksum(dir, lblk, block, bytes, seed, &mut limit, out);
+        limit = leaf_checksum(dir, lblk, block, bytes, seed, out);
     }
     let hasher = root.filter(|_| indexed).and_then(|root| root.hasher(check));
     let part = Part { lblk, block, bytes, first: 0, limit, number: if lblk == 0 { 0 } else { 2 } };
@@ -130,28 +124,23 @@ pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root
     }
 }
 
-fn leaf_checksum(
-    dir: &Dir,
-    lblk: u32,
-    block: u64,
-    bytes: &[u8],
-    seed: ChecksumSeed,
-    limit: &mut usize,
-    out: &mut DirOut,
-) {
+/// Looks at the checksum at the end of a leaf. Where the entries end.
+fn leaf_checksum(dir: &Dir, lblk: u32, block: u64, bytes: &[u8], seed: ChecksumSeed, out: &mut DirOut) -> usize {
     let place = Place::Mapped { ino: InodeNr(dir.ino), lblk: lblk.into(), block: extant_ondisk::BlockNr(block) };
-    if !has_tail(bytes) {
-        // Without a tail, the entries take the whole block.
-        out.sink.push(Finding::at(Problem::LeafNodeMissingCsum, place));
-        return;
-    }
-    *limit -= TAIL_LEN;
-    if verify_leaf(bytes, seed).is_err() {
-        let at = bytes.len() - 4;
-        let stored = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let expected = seed.checksum(&bytes[..bytes.len() - TAIL_LEN]);
-        out.sink.push(Finding::new(Problem::LeafNodeOnlyCsumInvalid, place, stored, expected));
-    }
+    let mut limit = bytes.len() - TAIL_LEN;
+    tail_damage(bytes, seed, &mut |damage| {
+        out.sink.push(match damage.what {
+            DirRule::Checksum { found, expected } => {
+                Finding::new(Problem::LeafNodeOnlyCsumInvalid, place, found, expected)
+            }
+            // Without a tail, the entries take the whole block.
+            _ => {
+                limit = bytes.len();
+                Finding::at(Problem::LeafNodeMissingCsum, place)
+            }
+        });
+    });
+    limit
 }
 
 /// Looks at a directory whose entries lie in its inode: the parent, entries to the end of `i_block`, then further ones.

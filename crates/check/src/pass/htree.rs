@@ -224,7 +224,7 @@ pub fn check(
     links.sort_unstable();
     let mut large = 0;
     let (mut leaf_at, mut link_at) = (0, 0);
-    for dir in dirs.iter().filter(|dir| dir.flags & InodeFlags::INDEX.bits() != 0 && check.features.dir_index) {
+    for dir in dirs.iter().filter(|dir| dir.flags & InodeFlags::INDEX.bits() != 0 && check.geo.dir_index) {
         while leaves.get(leaf_at).is_some_and(|leaf| leaf.ino < dir.ino) {
             leaf_at += 1;
         }

@@ -7,12 +7,13 @@
 //! None.
 
 use extant_ondisk::extent::NodeRef;
+use extant_ondisk::features::{Compat, RoCompat};
 use extant_ondisk::indirect;
 use extant_ondisk::inode::{
-    FAST_SYMLINK_LIMIT, FileType, InodeFlags, RawInode, RawInodeExtra, update_checksum, verify_checksum,
+    FAST_SYMLINK_LIMIT, FileType, InodeDamage, InodeDesc, InodeFlags, RawInode, verify_checksum,
 };
 use extant_ondisk::{BlockNr, InodeNr};
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::FromBytes;
 
 use super::walk::{Dir, InlineDir, Mode, Tally, ValueInode, Walker};
 use super::{maps, peeks, quota, xattrs};
@@ -25,8 +26,6 @@ const BAD_BLOCKS_INO: u32 = 1;
 const USER_QUOTA_INO: u32 = 3;
 const GROUP_QUOTA_INO: u32 = 4;
 const BOOT_LOADER_INO: u32 = 5;
-/// Times before this (seconds since 1970) may be negative ones in an old encoding: e2fsck asks until 2242.
-const EPOCH_MASK: u32 = 3;
 const LARGE_FILE_BYTES: u64 = 1 << 31;
 /// Pointers of a file end where its blocks could not be counted in sectors: 2^(this less log2 of a block) of them.
 const FILE_BLOCKS_LOG2: u32 = 41;
@@ -182,9 +181,6 @@ fn inode(walker: &mut Walker<'_>, ino: u32, bytes: &[u8], garbage: bool) {
     if garbage && inode.raw.i_links_count.get() > 0 {
         walker.bad_inode(Problem::InodeIsGarbage, ino, 0u64, 0u64);
     }
-    if walker.mode == Mode::Check && verify_checksum(bytes, InodeNr(ino), &walker.check.geo).is_err() {
-        checksum(walker, &inode);
-    }
     let flags = judge(walker, &inode);
     if let Some(flags) = flags
         && walker.mode == Mode::Check
@@ -197,48 +193,39 @@ fn inode(walker: &mut Walker<'_>, ino: u32, bytes: &[u8], garbage: bool) {
     }
 }
 
-/// Reports a wrong checksum.
-fn checksum(walker: &mut Walker<'_>, inode: &Inode<'_>) {
-    let stored = |bytes: &[u8]| {
-        let low = u16::from_le_bytes([bytes[0x7c], bytes[0x7d]]);
-        let high = if bytes.len() > 0x83 { u16::from_le_bytes([bytes[0x82], bytes[0x83]]) } else { 0 };
-        u32::from(low) | u32::from(high) << 16
-    };
-    let mut sealed = inode.bytes.to_vec();
-    update_checksum(&mut sealed, InodeNr(inode.ino), &walker.check.geo);
-    walker.bad_inode(Problem::InodeOnlyCsumInvalid, inode.ino, stored(inode.bytes), stored(&sealed));
+/// How an inode is used, which decides about its rules.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Not in use: its fields are what its last file left.
+    Free,
+    /// An inode with a purpose, which has a map and little else.
+    Reserved,
+    /// A file, or what should be one.
+    File,
 }
 
 /// The rules of one inode. `None`: it is not in use; else its flags.
 fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     let check = walker.check;
-    let (ino, raw, features) = (inode.ino, &inode.raw, &check.features);
-    let (links, mode, dtime) = (raw.i_links_count.get(), raw.i_mode.get(), raw.i_dtime.get());
+    let (ino, raw) = (inode.ino, &inode.raw);
+    let links = raw.i_links_count.get();
     let orphan = check.orphans.contains(&ino);
-    if dtime != 0 && check.low_dtime && dtime < check.geo.inodes_count && !orphan {
-        walker.bad_inode(Problem::LowDtime, ino, dtime, 0u64);
-    }
     let sb = check.sb.raw();
     let quota = [USER_QUOTA_INO, GROUP_QUOTA_INO].contains(&ino) || ino == sb.s_prj_quota_inum.get();
-    if links == 0 && ino >= check.geo.first_ino && !quota && !orphan {
-        if dtime == 0 && mode != 0 {
-            walker.bad_inode(Problem::ZeroDtime, ino, 0u64, 0u64);
-        }
-        if ino != sb.s_orphan_file_inum.get() {
-            return None;
-        }
+    let special = ino < check.geo.first_ino || quota || ino == sb.s_orphan_file_inum.get();
+    let reserved = if special { reserved(walker, inode, quota) } else { None };
+    let role = match reserved {
+        Some(_) => Role::Reserved,
+        None if links == 0 && !orphan => Role::Free,
+        None => Role::File,
+    };
+    let mut is_bad = walker.mode == Mode::Check && own_damage(walker, inode, role);
+    if role == Role::Free {
+        return None;
     }
     let mut flags = if orphan { InodeState::ORPHAN } else { 0 };
-    if inode.flags.contains(InodeFlags::CASEFOLD) {
-        if !inode.is_dir() {
-            walker.bad_inode(Problem::CasefoldNondir, ino, mode, 0u64);
-        } else if !features.casefold {
-            walker.bad_inode(Problem::CasefoldFeature, ino, 0u64, 0u64);
-        }
-    }
     if inode.flags.contains(InodeFlags::EA_INODE) {
         flags |= InodeState::VALUE;
-        let raw = &inode.raw;
         walker.out.values.push(ValueInode {
             ino,
             size: inode.size,
@@ -248,37 +235,36 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
             owner: raw.i_mtime.get(),
             generation: raw.i_generation.get(),
         });
-        if !inode.is_regular() {
-            walker.bad_inode(Problem::EaInodeNonreg, ino, mode, 0u64);
+    }
+    if inode.flags.contains(InodeFlags::INLINE_DATA) {
+        let there = xattrs::has_inline_data(inode, check);
+        match check.geo.inline_data {
+            true if !there => walker.bad_inode(Problem::InlineDataNoAttr, ino, 0u64, 0u64),
+            false if there => walker.bad_inode(Problem::InlineDataFeature, ino, 0u64, 0u64),
+            _ => {}
         }
     }
-    map_flags(walker, inode);
-    if let Some(reserved) = reserved(walker, inode, quota) {
+    if let Some(reserved) = reserved {
         maps::root(walker, inode, true);
         return reserved.then_some(flags | InodeState::UNCOUNTED);
     }
-    if links == 0 && !orphan {
-        return None;
+    if inode.flags.contains(InodeFlags::IMAGIC) && check.geo.imagic_inodes {
+        flags |= InodeState::UNCOUNTED;
     }
-    if dtime != 0 && !orphan {
-        walker.bad_inode(Problem::SetDtime, ino, dtime, 0u64);
+    if inode.file_acl != 0 && !check.sb.compat().contains(Compat::EXT_ATTR) {
+        walker.bad_inode(Problem::FileAclZero, ino, inode.file_acl, 0u64);
+        is_bad = true;
     }
-    if unused_fields(walker, inode) {
-        flags |= InodeState::BAD;
+    let attributes = xattrs::area(inode).is_some();
+    if let Some(area) = xattrs::area(inode) {
+        xattrs::in_inode(walker, inode, area);
     }
-    if inode.flags.contains(InodeFlags::IMAGIC) {
-        if features.imagic {
-            flags |= InodeState::UNCOUNTED;
-        } else {
-            walker.bad_inode(Problem::SetImagic, ino, 0u64, 0u64);
-        }
-    }
-    let attributes = extra_space(walker, inode);
     if inode.flags.contains(InodeFlags::ENCRYPT) {
         flags |= InodeState::ENCRYPTED;
         xattrs::encryption(walker, inode);
     }
-    if kind(walker, inode) {
+    is_bad |= content(walker, inode);
+    if is_bad {
         flags |= InodeState::BAD;
     }
     if inode.is_dir() && inode.flags.contains(InodeFlags::INDEX) {
@@ -287,17 +273,144 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     if raw.i_blocks_lo.get() == 0 && !attributes && (inode.is_dir() || inode.is_regular()) {
         flags |= InodeState::EMPTY;
     }
-    if inode.flags.contains(InodeFlags::INDEX) && !inode.is_dir() {
-        walker.bad_inode(Problem::HtreeNodir, ino, 0u64, 0u64);
-    }
-    if inode.flags.contains(InodeFlags::INDEX) && inode.is_dir() && !features.dir_index {
-        walker.bad_inode(Problem::HtreeSet, ino, 0u64, 0u64);
-    }
-    if inode.flags.contains(InodeFlags::INLINE_DATA) && features.inline_data && inode.is_dir() {
+    if inode.flags.contains(InodeFlags::INLINE_DATA) && check.geo.inline_data && inode.is_dir() {
         inline_dir(walker, inode);
     }
     maps::root(walker, inode, false);
     Some(flags)
+}
+
+/// Reports what is wrong with the inode by itself. Whether e2fsck trusts its kind no longer.
+fn own_damage(walker: &mut Walker<'_>, inode: &Inode<'_>, role: Role) -> bool {
+    let (check, ino) = (walker.check, InodeNr(inode.ino));
+    let Ok(desc) = InodeDesc::parse(inode.bytes, ino, &check.geo) else { return false };
+    let (mut is_bad, mut has_old_time) = (false, false);
+    desc.damage(inode.bytes, ino, &check.geo, &mut |damage| {
+        let is_time = matches!(damage, InodeDamage::Timestamp { .. });
+        // One of the four times says enough.
+        if applies(&damage, role) && !(is_time && has_old_time) {
+            is_bad |= report(walker, inode, damage);
+        }
+        has_old_time |= is_time;
+    });
+    is_bad
+}
+
+/// Whether an inode of this role has to follow the rule.
+fn applies(damage: &InodeDamage, role: Role) -> bool {
+    use InodeDamage as D;
+    match damage {
+        D::Checksum { .. } | D::DtimeLow { .. } => true,
+        D::DtimeMissing => role == Role::Free,
+        D::CasefoldOnFile | D::CasefoldFeature | D::EaInodeMode { .. } => role != Role::Free,
+        D::InlineDataFeature | D::InlineDataAndExtents { .. } => role != Role::Free,
+        D::ExtentsFeature { .. } | D::ExtentsFlagMissing => role != Role::Free,
+        _ => role == Role::File,
+    }
+}
+
+/// Reports damage under its number. Whether the inode's kind is not to be trusted.
+fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bool {
+    use InodeDamage as D;
+    let check = walker.check;
+    let is_root = inode.ino == InodeNr::ROOT.0;
+    // An orphan's time of deletion is the next orphan.
+    let orphan = check.orphans.contains(&inode.ino);
+    let mut bad = |problem, found: u64, expected: u64| walker.bad_inode(problem, inode.ino, found, expected);
+    // With one of these fields, e2fsck asks whether it is an inode at all.
+    let mut unused = |problem, found: u64| {
+        bad(problem, found, 0);
+        true
+    };
+    match damage {
+        D::Checksum { found, expected } => bad(Problem::InodeOnlyCsumInvalid, found.into(), expected.into()),
+        D::ExtraIsize { found, inode_size } => bad(Problem::ExtraIsize, found.into(), (inode_size - 128).into()),
+        D::DtimeLow { found, .. } if check.low_dtime && !orphan => bad(Problem::LowDtime, found.into(), 0),
+        D::DtimeSet { found } if is_root => bad(Problem::RootDtime, found.into(), 0),
+        D::DtimeSet { found } if !orphan => bad(Problem::SetDtime, found.into(), 0),
+        D::DtimeLow { .. } | D::DtimeSet { .. } => {}
+        D::DtimeMissing => bad(Problem::ZeroDtime, 0, 0),
+        D::Mode { found } => {
+            bad(Problem::BadMode, found.into(), 0);
+            return true;
+        }
+        D::RootMode { found } => bad(Problem::RootNoDir, found.into(), 0),
+        // The size is compared with the map, and a target with its bytes.
+        D::Size { .. } | D::DirSize { .. } | D::SymlinkSize { .. } => {}
+        D::FileAcl { found } => return unused(Problem::FileAclBad, found.0),
+        D::DirSizeHigh { found } => return unused(Problem::DirSizeHighZero, found.into()),
+        D::BlocksHigh { found } => return unused(Problem::BlocksHiZero, found.into()),
+        D::FileAclHigh { found } => return unused(Problem::IFileAclHiZero, found.into()),
+        D::FragmentAddress { found } => return unused(Problem::FaddrZero, found.into()),
+        D::FragmentNumber { found } => return unused(Problem::FragZero, found.into()),
+        D::FragmentSize { found } => return unused(Problem::FsizeZero, found.into()),
+        D::SpecialSize { found } => bad(Problem::SetNonzsize, found, 0),
+        D::Timestamp { .. } => bad(Problem::EaTimeOutOfRange, 0, 0),
+        D::ExtentsFeature { header } => {
+            if header {
+                bad(Problem::ExtentFeature, 0, 0);
+            }
+            bad(Problem::ExtentsSet, 0, 0);
+        }
+        D::ExtentsFlagMissing => bad(Problem::UnsetExtentFl, 0, 0),
+        D::ExtentsOnFastSymlink { .. } => bad(Problem::FastSymlinkExtentFl, 0, 0),
+        D::MapOnSpecial { found } => {
+            if found & InodeFlags::INLINE_DATA.bits() != 0 {
+                bad(Problem::SpecialExtentsIdata, found.into(), 0);
+            }
+            if found & InodeFlags::EXTENTS.bits() != 0 {
+                bad(bad_special(inode), found.into(), 0);
+                return true;
+            }
+        }
+        D::InlineDataFeature => bad(Problem::InlineDataSet, 0, 0),
+        D::InlineDataAndExtents { header } => {
+            let problem = match () {
+                () if header => Problem::ClearInlineDataForExtent,
+                () if xattrs::has_inline_data(inode, check) => Problem::ClearExtentForInlineData,
+                () if could_be_pointers(check, inode) => Problem::ClearExtentInlineDataFlags,
+                () => Problem::ClearExtentInlineDataInode,
+            };
+            bad(problem, 0, 0);
+        }
+        D::BlockMapOnClusters => bad(Problem::NoBigallocBlockmapFiles, 0, 0),
+        D::IndexFeature => bad(Problem::HtreeSet, 0, 0),
+        D::IndexOnFile => {
+            bad(Problem::HtreeNodir, 0, 0);
+            if is_special(inode) {
+                bad(bad_special(inode), InodeFlags::INDEX.bits().into(), 0);
+                return true;
+            }
+        }
+        D::Imagic => bad(Problem::SetImagic, 0, 0),
+        D::ImmutableSpecial { found } => {
+            if (4..indirect::SLOTS).any(|slot| indirect::pointer(&inode.raw.i_block, slot) != Some(0)) {
+                bad(bad_special(inode), found.into(), 0);
+                return true;
+            }
+            bad(Problem::SetImmutable, found.into(), 0);
+        }
+        D::CasefoldFeature => bad(Problem::CasefoldFeature, 0, 0),
+        D::CasefoldOnFile => bad(Problem::CasefoldNondir, inode.raw.i_mode.get().into(), 0),
+        // The inode is no value, and the attributes tell.
+        D::EaInodeFeature => {}
+        D::EaInodeMode { mode } => bad(Problem::EaInodeNonreg, mode.into(), 0),
+    }
+    false
+}
+
+fn is_special(inode: &Inode<'_>) -> bool {
+    !matches!(inode.kind, None | Some(FileType::Directory | FileType::Regular | FileType::Symlink))
+}
+
+/// The problem of a device, pipe or socket that cannot be one.
+fn bad_special(inode: &Inode<'_>) -> Problem {
+    match inode.kind {
+        Some(FileType::CharDevice) => Problem::BadCharDev,
+        Some(FileType::BlockDevice) => Problem::BadBlockDev,
+        Some(FileType::Fifo) => Problem::BadFifo,
+        _ => Problem::BadSocket,
+    }
 }
 
 /// A directory whose entries lie in the inode.
@@ -312,44 +425,6 @@ fn inline_dir(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     }
     if walker.mode == Mode::Check {
         walker.out.inline_dirs.push(InlineDir { ino: inode.ino, bytes });
-    }
-}
-
-/// The flags that say what `i_block` holds.
-fn map_flags(walker: &mut Walker<'_>, inode: &Inode<'_>) {
-    let (ino, features) = (inode.ino, &walker.check.features);
-    let known = inode.raw.i_links_count.get() != 0 || [1, 2, 8].contains(&ino);
-    let (extents, inline) = (inode.flags.contains(InodeFlags::EXTENTS), inode.flags.contains(InodeFlags::INLINE_DATA));
-    let special = !inode.is_regular() && !inode.is_dir() && !inode.is_symlink();
-    if extents && inline {
-        let problem = match () {
-            () if special => Problem::SpecialExtentsIdata,
-            () if inode.has_extent_header() => Problem::ClearInlineDataForExtent,
-            () if xattrs::has_inline_data(inode, walker.check) => Problem::ClearExtentForInlineData,
-            () if could_be_pointers(walker.check, inode) => Problem::ClearExtentInlineDataFlags,
-            () => Problem::ClearExtentInlineDataInode,
-        };
-        walker.bad_inode(problem, ino, 0u64, 0u64);
-    }
-    if inline && known {
-        let there = xattrs::has_inline_data(inode, walker.check);
-        if features.inline_data && !there {
-            walker.bad_inode(Problem::InlineDataNoAttr, ino, 0u64, 0u64);
-        } else if !features.inline_data {
-            if there {
-                walker.bad_inode(Problem::InlineDataFeature, ino, 0u64, 0u64);
-            }
-            walker.bad_inode(Problem::InlineDataSet, ino, 0u64, 0u64);
-        }
-    }
-    if extents && !features.extents && known {
-        if inode.has_extent_header() {
-            walker.bad_inode(Problem::ExtentFeature, ino, 0u64, 0u64);
-        }
-        walker.bad_inode(Problem::ExtentsSet, ino, 0u64, 0u64);
-    }
-    if features.extents && !extents && known && (inode.is_regular() || inode.is_dir()) && inode.has_extent_header() {
-        walker.bad_inode(Problem::UnsetExtentFl, ino, 0u64, 0u64);
     }
 }
 
@@ -383,12 +458,6 @@ fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<b
         return Some(true);
     }
     if ino == InodeNr::ROOT.0 {
-        if !inode.is_dir() {
-            walker.bad_inode(Problem::RootNoDir, ino, mode, 0u64);
-        }
-        if raw.i_dtime.get() != 0 && raw.i_links_count.get() != 0 {
-            walker.bad_inode(Problem::RootDtime, ino, raw.i_dtime.get(), 0u64);
-        }
         return None;
     }
     if ino == InodeNr::JOURNAL.0 {
@@ -397,13 +466,15 @@ fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<b
     }
     if quota {
         let named = [sb.s_usr_quota_inum.get(), sb.s_grp_quota_inum.get(), sb.s_prj_quota_inum.get()].contains(&ino);
-        return special(check.features.quota && named, Problem::QuotaBadMode, Problem::QuotaInodeNotClear);
+        return special(
+            check.sb.ro_compat().contains(RoCompat::QUOTA) && named,
+            Problem::QuotaBadMode,
+            Problem::QuotaInodeNotClear,
+        );
     }
     if ino == sb.s_orphan_file_inum.get() {
-        return special(check.features.orphan_file, Problem::OrphanFileBadMode, Problem::OrphanFileNotClear);
-    }
-    if ino >= check.geo.first_ino {
-        return None;
+        let in_use = check.sb.compat().contains(Compat::ORPHAN_FILE);
+        return special(in_use, Problem::OrphanFileBadMode, Problem::OrphanFileNotClear);
     }
     let bad = match ino {
         BOOT_LOADER_INO => inode.is_dir(),
@@ -416,131 +487,23 @@ fn reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> Option<b
     Some(true)
 }
 
-/// Fields that must be zero here. Whether one is not.
-fn unused_fields(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
-    let check = walker.check;
-    let mut problems = Vec::new();
-    let (ino, raw, features) = (inode.ino, &inode.raw, &check.features);
-    if raw.i_obso_faddr.get() != 0 {
-        problems.push((Problem::FaddrZero, u64::from(raw.i_obso_faddr.get())));
+/// What lies in the blocks or in their place. Whether a symlink has no target that its size names.
+fn content(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
+    if inode.kind.is_none() || is_special(inode) {
+        peeks::maybe_directory(walker, inode);
     }
-    if features.hurd {
-        let [frag, fragment_size] = raw.l_i_blocks_high.get().to_le_bytes();
-        if frag != 0 {
-            problems.push((Problem::FragZero, u64::from(frag)));
-        }
-        if fragment_size != 0 {
-            problems.push((Problem::FsizeZero, u64::from(fragment_size)));
-        }
-    } else {
-        if !check.geo.huge_file && raw.l_i_blocks_high.get() != 0 {
-            problems.push((Problem::BlocksHiZero, u64::from(raw.l_i_blocks_high.get())));
-        }
-        if !check.geo.bit64 && raw.l_i_file_acl_high.get() != 0 {
-            problems.push((Problem::IFileAclHiZero, u64::from(raw.l_i_file_acl_high.get())));
-        }
-    }
-    if inode.file_acl != 0 && !features.xattrs {
-        problems.push((Problem::FileAclZero, inode.file_acl));
-    }
-    if inode.file_acl != 0 && (inode.file_acl < check.geo.first_data_block || inode.file_acl >= check.geo.blocks_count)
-    {
-        problems.push((Problem::FileAclBad, inode.file_acl));
-    }
-    let few_blocks = u64::from(raw.i_blocks_lo.get()) < 1 << (29 - check.geo.block_bits);
-    if inode.is_dir() && raw.i_size_high.get() != 0 && !check.geo.large_dir && few_blocks {
-        problems.push((Problem::DirSizeHighZero, u64::from(raw.i_size_high.get())));
-    }
-    for (problem, found) in &problems {
-        walker.bad_inode(*problem, ino, *found, 0u64);
-    }
-    !problems.is_empty()
-}
-
-/// What follows the first 128 bytes. Whether there are attributes.
-fn extra_space(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
-    let room = inode.bytes.len() - 128;
-    if room == 0 {
+    if !inode.is_symlink() {
         return false;
     }
-    let mut extra = RawInodeExtra::new_zeroed();
-    let length = room.min(size_of::<RawInodeExtra>());
-    extra.as_mut_bytes()[..length].copy_from_slice(&inode.bytes[128..128 + length]);
-    let size = usize::from(extra.i_extra_isize.get());
-    if size != 0 && (size < 4 || size > room || !size.is_multiple_of(4)) {
-        walker.bad_inode(Problem::ExtraIsize, inode.ino, size as u64, room as u64);
-        return false;
-    }
-    if size + 4 >= room {
-        return false;
-    }
-    let area = &inode.bytes[128 + size..];
-    let attributes = xattrs::has_magic(area);
-    if attributes {
-        xattrs::in_inode(walker, inode, area);
-    }
-    // Each field exists only if the extra size covers it.
-    let old =
-        |seconds: u32, word: u32, end: usize| end <= size && seconds >> 31 != 0 && word & EPOCH_MASK == EPOCH_MASK;
-    let raw = &inode.raw;
-    if old(raw.i_ctime.get(), extra.i_ctime_extra.get(), 8)
-        || old(raw.i_mtime.get(), extra.i_mtime_extra.get(), 12)
-        || old(raw.i_atime.get(), extra.i_atime_extra.get(), 16)
-        || old(extra.i_crtime.get(), extra.i_crtime_extra.get(), 24)
-    {
-        walker.bad_inode(Problem::EaTimeOutOfRange, inode.ino, 0u64, 0u64);
-    }
-    attributes
-}
-
-/// The rules of the kinds. Whether the inode's fields contradict its kind.
-fn kind(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
-    let (ino, raw) = (inode.ino, &inode.raw);
-    let extents = inode.flags.contains(InodeFlags::EXTENTS);
-    if walker.check.features.extents && extents && inode.is_symlink() && !inode.has_map() {
-        walker.bad_inode(Problem::FastSymlinkExtentFl, ino, 0u64, 0u64);
-    }
-    let frozen = inode.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
-    let bad_special = match inode.kind {
-        Some(FileType::Directory | FileType::Regular) => return false,
-        Some(FileType::Symlink) => {
-            let valid = symlink(walker, inode);
-            if valid == Some(false) {
-                walker.bad_inode(Problem::InvalidSymlink, ino, inode.size, 0u64);
-                return true;
-            }
-            if frozen && valid == Some(true) {
-                walker.bad_inode(Problem::SetImmutable, ino, 0u64, 0u64);
-            }
+    match symlink(walker, inode) {
+        Some(false) => walker.bad_inode(Problem::InvalidSymlink, inode.ino, inode.size, 0u64),
+        Some(true) if inode.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) => {
+            walker.bad_inode(Problem::SetImmutable, inode.ino, 0u64, 0u64);
             return false;
         }
-        None => {
-            peeks::maybe_directory(walker, inode);
-            walker.bad_inode(Problem::BadMode, ino, raw.i_mode.get(), 0u64);
-            return true;
-        }
-        Some(FileType::CharDevice) => Problem::BadCharDev,
-        Some(FileType::BlockDevice) => Problem::BadBlockDev,
-        Some(FileType::Fifo) => Problem::BadFifo,
-        Some(FileType::Socket) => Problem::BadSocket,
-    };
-    peeks::maybe_directory(walker, inode);
-    let mapped = inode.flags.intersects(InodeFlags::INDEX | InodeFlags::EXTENTS);
-    let blocks = frozen && (4..indirect::SLOTS).any(|slot| indirect::pointer(&raw.i_block, slot) != Some(0));
-    if mapped || blocks {
-        walker.bad_inode(bad_special, ino, 0u64, 0u64);
-        return true;
+        _ => return false,
     }
-    if inode.flags.contains(InodeFlags::INLINE_DATA) {
-        walker.bad_inode(Problem::SpecialExtentsIdata, ino, 0u64, 0u64);
-    }
-    if frozen {
-        walker.bad_inode(Problem::SetImmutable, ino, 0u64, 0u64);
-    }
-    if inode.size != 0 {
-        walker.bad_inode(Problem::SetNonzsize, ino, inode.size, 0u64);
-    }
-    false
+    true
 }
 
 /// Whether a symlink's target is what its size says. `None`: its block has to be read first.
@@ -587,7 +550,7 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
     let flags = InodeFlags::from_bits_retain(tally.flags);
     let kind = FileType::from_mode(tally.mode);
     let is_dir = kind == Some(FileType::Directory);
-    let extents = check.features.extents && flags.contains(InodeFlags::EXTENTS);
+    let extents = geo.extents && flags.contains(InodeFlags::EXTENTS);
     let inline = flags.contains(InodeFlags::INLINE_DATA);
     let orphan = check.orphans.contains(&ino);
     if is_dir {
@@ -635,13 +598,8 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
     let huge = geo.huge_file && flags.contains(InodeFlags::HUGE_FILE);
     let unit = if huge { 1 } else { block_size / 512 };
     let expected = (sums.clusters << geo.cluster_bits) * unit;
-    if !check.features.hurd && !tally.unknown_values && (expected != tally.blocks || (huge && tally.blocks >> 32 != 0))
-    {
+    if !geo.hurd && !tally.unknown_values && (expected != tally.blocks || (huge && tally.blocks >> 32 != 0)) {
         walker.bad_inode(Problem::BadIBlocks, ino, tally.blocks, expected);
-    }
-    let mapped = geo.cluster_bits > 0 && (is_dir || kind == Some(FileType::Regular));
-    if mapped && sums.end > 0 && !extents && !inline && (ino == InodeNr::ROOT.0 || ino >= geo.first_ino) {
-        walker.bad_inode(Problem::NoBigallocBlockmapFiles, ino, 0u64, 0u64);
     }
 }
 

@@ -4,6 +4,7 @@
 //! None.
 
 use extant_ondisk::InodeNr;
+use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::LINK_MAX;
 
 use super::directories::Directories;
@@ -41,7 +42,7 @@ pub fn check(check: &Check, sink: &mut Sink) {
             }
             let mut expected = names;
             if is_dir && names > u32::from(LINK_MAX) {
-                if !check.features.dir_nlink {
+                if !check.sb.ro_compat().contains(RoCompat::DIR_NLINK) {
                     needs_nlink = needs_nlink.max(names.into());
                 }
                 expected = 1;
@@ -65,7 +66,7 @@ pub fn check(check: &Check, sink: &mut Sink) {
 /// Reports features that are missing for what there is.
 pub fn features(check: &Check, large_files: u64, directories: &Directories, sink: &mut Sink) {
     if large_files > 0 {
-        if !check.features.large_file {
+        if !check.sb.ro_compat().contains(RoCompat::LARGE_FILE) {
             sink.push(Finding::new(Problem::FeatureLargeFiles, Place::Volume, large_files, 0u64));
         }
         if check.sb.raw().s_rev_level.get() == 0 {

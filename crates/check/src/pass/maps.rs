@@ -1,24 +1,28 @@
 //! The rules of maps: extent trees and blocks of pointers.
 //!
-//! Main functions: [`root`] (what lies in the inode), [`node`] (a block of a map), [`count_pieces`] (clusters of a map
-//! whose blocks were read in any order).
+//! Main functions: [`root`] (the node in the inode), [`node`] (a block of a map), [`count_pieces`] (clusters of a map
+//! whose blocks were read in any order). `extant_ondisk::map` takes the step from a node to its entries.
 //!
 //! # Locking
 //! None.
 
-use extant_ondisk::extent::{Extent, NodeRef};
+use extant_ondisk::extent::{ExtentDamage, LOGICAL_END, NodeContext, NodeRef, ROOT_BYTES};
+use extant_ondisk::indirect::IndirectDamage;
 use extant_ondisk::inode::{FileType, InodeFlags};
+use extant_ondisk::map::{self, Child, Form, Found, MapDamage, Run};
+use extant_ondisk::superblock::Geometry;
 use extant_ondisk::{BlockNr, InodeNr, indirect};
 
 use super::dir_runs::DirRun;
 use super::inodes::{Inode, finish};
 use super::walk::{AttributeRef, Mode, Node, Piece, Sums, Tally, Walker};
 use super::{quota, xattrs};
+use crate::context::Check;
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 
-/// Logical blocks end here.
-const LOGICAL_END: u64 = 1 << 32;
+/// The list of bad blocks has a map without a mode.
+const BAD_BLOCKS_INO: u32 = 1;
 /// Directories end at 2 GiB where they cannot be larger.
 const DIR_BYTES_LOG2: u32 = 31;
 
@@ -34,7 +38,7 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
         blocks: inode.blocks(check),
         size_high: inode.raw.i_size_high.get() != 0,
         owners: quota::owners(check, inode),
-        late: check.features.ea_inode && xattrs::has_outside_values(inode),
+        late: check.geo.ea_inode && xattrs::has_outside_values(check, inode),
         attributes: 0,
         values: 0,
         unknown_values: false,
@@ -42,38 +46,22 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
     };
     if xattrs::has_block(check, inode) {
         let (block, generation) = (inode.file_acl, inode.raw.i_generation.get());
-        let seeks_context = !reserved && xattrs::seeks_context(inode);
+        let seeks_context = !reserved && xattrs::seeks_context(check, inode);
         walker.out.attributes.push(AttributeRef { block, ino: inode.ino, generation, seeks_context });
         tally.sums.clusters += 1;
         tally.attributes = block;
         // Whether values lie in inodes of their own, the block says, which is read later.
-        tally.late |= check.features.ea_inode;
+        tally.late |= check.geo.ea_inode;
     }
-    // The list of bad blocks has a map without a mode.
-    let has_map = inode.has_map() || (inode.ino == 1 && reserved);
-    let mut pieces = Vec::new();
+    let has_map = inode.has_map() || (inode.ino == BAD_BLOCKS_INO && reserved);
     let before = walker.out.descents;
+    let mut pieces = Vec::new();
     if has_map {
-        if check.features.extents && inode.flags.contains(InodeFlags::EXTENTS) {
-            match NodeRef::parse(&inode.raw.i_block, 0) {
-                Ok(node) => {
-                    // What hangs below an index ends with the file. An orphan's size may be set already.
-                    let last = node.key(node.len().saturating_sub(1)).map_or(0, u64::from);
-                    let eof = inode.size.div_ceil(check.geo.block_size.into());
-                    let end = match node.depth() {
-                        0 => 0,
-                        _ if eof > last && eof < LOGICAL_END && !check.orphans.contains(&inode.ino) => eof,
-                        _ => LOGICAL_END,
-                    };
-                    let index = walker.out.tallies.len() as u32;
-                    extents(walker, &mut tally, index, &node, 0, end, &mut pieces);
-                }
-                Err(_) => walker.bad_inode(Problem::MissingExtentHeader, inode.ino, 0u64, 0u64),
-            }
-        } else {
-            let index = walker.out.tallies.len() as u32;
-            pointers(walker, &mut tally, index, &inode.raw.i_block, None, &mut pieces);
-        }
+        let is_extents = check.geo.extents && inode.flags.contains(InodeFlags::EXTENTS);
+        let form = if is_extents { Form::Extents } else { Form::Indirect };
+        let index = walker.out.tallies.len() as u32;
+        let mut part = Part { tally: &mut tally, index, form, node: None, pieces: &mut pieces };
+        step(walker, &mut part, &inode.raw.i_block);
     }
     if walker.out.descents == before && !tally.late {
         count_pieces(walker, &mut tally, &pieces);
@@ -84,156 +72,223 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
     }
 }
 
-/// Looks at a block of a map, which nobody else looks at.
+/// Looks at a block of a map. Each is looked at once.
 pub fn node(walker: &mut Walker<'_>, tally: &Tally, node: &Node, bytes: &[u8]) {
-    let mut part = Tally { sums: Sums::default(), ..*tally };
+    let mut tally = Tally { sums: Sums::default(), ..*tally };
     let mut pieces = Vec::new();
-    if node.pointers {
-        pointers(walker, &mut part, node.tally, bytes, Some(node), &mut pieces);
-    } else {
-        let place = place(node.ino, node.first, node.block);
-        match NodeRef::parse(bytes, node.block) {
-            Ok(view) if view.depth() == u16::from(node.level) && (view.depth() == 0 || !view.is_empty()) => {
-                let seed = walker.check.geo.seed.for_inode(InodeNr(node.ino), tally.generation).raw();
-                if walker.check.geo.metadata_csum && view.stored_checksum() != view.checksum(seed) {
-                    let (found, expected) = (view.stored_checksum().unwrap_or(0), view.checksum(seed).unwrap_or(0));
-                    walker.bad(Finding::new(Problem::ExtentOnlyCsumInvalid, place, found, expected));
-                }
-                if let Some(first) = view.key(0).map(u64::from).filter(|first| *first != node.first) {
-                    walker.bad(Finding::new(Problem::ExtentIndexStartInvalid, place, node.first, first));
-                }
-                let first = view.key(0).map_or(node.first, u64::from);
-                extents(walker, &mut part, node.tally, &view, first, node.end, &mut pieces);
-            }
-            _ => walker.bad(Finding::at(Problem::ExtentHeaderInvalid, place)),
-        }
-    }
+    let form = if node.pointers { Form::Indirect } else { Form::Extents };
+    let mut part = Part { tally: &mut tally, index: node.tally, form, node: Some(node), pieces: &mut pieces };
+    step(walker, &mut part, bytes);
     walker.out.pieces.extend(pieces);
-    walker.out.sums.push((node.tally, part.sums));
+    walker.out.sums.push((node.tally, tally.sums));
+}
+
+/// A node of a map, and what it adds to its inode.
+struct Part<'a> {
+    tally: &'a mut Tally,
+    /// The index of the tally.
+    index: u32,
+    form: Form,
+    /// `None`: the node lies in the inode.
+    node: Option<&'a Node>,
+    pieces: &'a mut Vec<Piece>,
+}
+
+impl Part<'_> {
+    /// One past the last logical block that may be mapped here: below the last index of a tree, the file's size says
+    /// it. Behind it there may be blocks that are not written, or a Merkle tree; and an orphan's size may be set
+    /// already.
+    fn end(&self, check: &Check, unwritten: bool) -> u64 {
+        let file_end = self.tally.size.div_ceil(check.geo.block_size.into());
+        let is_cut = self.form == Form::Extents
+            && self.node.is_some_and(|node| node.end == LOGICAL_END.into() && node.first < file_end)
+            && !unwritten
+            && self.tally.flags & InodeFlags::VERITY.bits() == 0
+            && !check.orphans.contains(&self.tally.ino);
+        if is_cut { file_end } else { u64::MAX }
+    }
+
+    fn is_dir(&self) -> bool {
+        FileType::from_mode(self.tally.mode) == Some(FileType::Directory)
+    }
 }
 
 fn place(ino: u32, lblk: u64, block: u64) -> Place {
     Place::Mapped { ino: InodeNr(ino), lblk, block: BlockNr(block) }
 }
 
-/// Looks at the entries of a node. What lies in it must begin at `first` or later and, unless `end` is 0, end there.
-fn extents(
-    walker: &mut Walker<'_>,
-    tally: &mut Tally,
-    index: u32,
-    node: &NodeRef<'_>,
-    first: u64,
-    end: u64,
-    pieces: &mut Vec<Piece>,
-) {
+/// Looks at a node's entries.
+fn step(walker: &mut Walker<'_>, part: &mut Part<'_>, bytes: &[u8]) {
     let geo = &walker.check.geo;
-    let is_dir = FileType::from_mode(tally.mode) == Some(FileType::Directory);
-    let eof = tally.size.div_ceil(u64::from(geo.block_size));
-    let verity = tally.flags & InodeFlags::VERITY.bits() != 0;
-    // The last block of the extent before, which the next must not begin before; and the end of all before.
-    let (mut start, mut next) = (first, 0);
-    for at in 0..node.len() {
-        let Some(key) = node.key(at).map(u64::from) else { break };
-        let (block, blocks, unwritten) = match node.depth() {
-            0 => match node.extent(at) {
-                Some(Extent { pblk, len, unwritten, .. }) => (pblk.0, u64::from(len), unwritten),
-                None => break,
-            },
-            _ => {
-                let Some(entry) = node.index(at) else { break };
-                let until = node.key(at + 1).map_or(end, u64::from);
-                (entry.child.0, until.saturating_sub(key), false)
+    let context = NodeContext {
+        seed: geo.metadata_csum.then(|| geo.seed.for_inode(InodeNr(part.tally.ino), part.tally.generation).raw()),
+        is_dir: part.is_dir(),
+        cluster_bits: geo.cluster_bits,
+        valid: |block: BlockNr, blocks: u32| block.0 != 0 && geo.contains_range(block, blocks.into()),
+    };
+    let (node, form) = (part.node, part.form);
+    let mut has_header = true;
+    let mut found = |found| match found {
+        Found::Child(one) => child(walker, part, one),
+        Found::Run(one) => run(walker, part, one),
+        Found::Damage(MapDamage::Indirect(damage)) => pointer(walker, part, damage),
+        Found::Damage(MapDamage::Extent(damage)) => {
+            let Some((problem, lblk, block, found, expected)) = extent(geo, part, bytes, damage) else { return };
+            // A header can be wrong in several ways.
+            let is_header = matches!(problem, Problem::ExtentHeaderInvalid | Problem::MissingExtentHeader);
+            if has_header || !is_header {
+                walker.bad(Finding::new(problem, place(part.tally.ino, lblk, block), found, expected));
             }
-        };
-        let leaf = node.depth() == 0;
-        let last = (key + blocks).wrapping_sub(1);
-        let there = place(tally.ino, key, block);
-        let mut problem = None;
-        if block < geo.first_data_block.max(1) || block >= geo.blocks_count {
-            problem = Some((Problem::ExtentBadStartBlk, block, 0));
-        } else if key < start {
-            problem = Some((Problem::OutOfOrderExtents, key, start));
-        } else if end != 0 && key + blocks > end && !(last >= eof && (unwritten || verity)) {
-            problem = Some((Problem::ExtentEndOutOfBounds, key + blocks, end));
-        } else if leaf && blocks == 0 {
-            problem = Some((Problem::ExtentLengthZero, 0, 1));
-        } else if leaf && block + blocks > geo.blocks_count {
-            problem = Some((Problem::ExtentEndsBeyond, block + blocks, geo.blocks_count));
-        } else if leaf
-            && is_dir
-            && !tally.size_high
-            && !geo.large_dir
-            && key + blocks > 1 << (DIR_BYTES_LOG2 - geo.block_bits)
-        {
-            problem = Some((Problem::ToobigDir, block, 0));
-        } else if leaf && key < next {
-            problem = Some((Problem::ExtentCollision, key, next));
+            has_header &= !is_header;
         }
-        if let Some((problem, found, expected)) = problem {
-            walker.bad(Finding::new(problem, there, found, expected));
-            continue;
+    };
+    match (node, <&[u8; ROOT_BYTES]>::try_from(bytes)) {
+        (Some(node), _) => {
+            let &Node { block, first, end, depth, .. } = node;
+            let child = Child { block: BlockNr(block), first: first as u32, end, depth, form };
+            map::node(&child, bytes, &context, &mut found);
         }
-        if !leaf {
-            map_block(walker, tally, key, block);
-            let level = (node.depth() - 1) as u8;
-            let end = key + blocks;
-            walker.descend(Node {
-                block,
-                ino: tally.ino,
-                first: key,
-                end,
-                level,
-                pointers: false,
-                tally: index,
-                times: 1,
-            });
-            start = key;
-            continue;
-        }
-        if is_dir && unwritten {
-            walker.bad(Finding::at(Problem::UninitDblock, there));
-        }
-        next = key + blocks;
-        start = next - 1;
-        data(walker, tally, index, key, block, blocks, pieces);
-        if !is_dir && !unwritten {
-            tally.sums.written_end = tally.sums.written_end.max(next);
-        }
+        (None, Ok(root)) => map::root(form, root, geo.block_size, &context, &mut found),
+        (None, Err(_)) => {}
     }
 }
 
-/// Counts and claims a block of a map.
-fn map_block(walker: &mut Walker<'_>, tally: &mut Tally, lblk: u64, block: u64) {
-    let resize = tally.ino == InodeNr::RESIZE.0;
-    if !resize && walker.check.is_metadata(BlockNr(block)) {
-        let there = place(tally.ino, lblk, block);
-        walker.bad(Finding::new(Problem::CriticalMetadataCollision, there, block, 0u64));
-    }
-    tally.sums.clusters += 1;
-    walker.claim(tally.ino, lblk, block, 1);
+/// Damage of a node of an extent tree: the problem, logical and physical block, found, expected. `None`: it is none.
+fn extent(
+    geo: &Geometry,
+    part: &Part<'_>,
+    bytes: &[u8],
+    damage: ExtentDamage,
+) -> Option<(Problem, u64, u64, u64, u64)> {
+    use ExtentDamage as D;
+    let view = NodeRef::sound(bytes);
+    let key = |entry: u16| view.and_then(|view| view.key(entry.into())).map_or(0, u64::from);
+    let (first, block) = part.node.map_or((0, 0), |node| (node.first, node.block));
+    let whole = |problem, found, expected| Some((problem, first, block, found, expected));
+    Some(match damage {
+        D::Length { .. } | D::Magic { .. } | D::Room { .. } | D::Entries { .. } | D::TooDeep { .. } => {
+            let is_root = part.node.is_none();
+            let problem = if is_root { Problem::MissingExtentHeader } else { Problem::ExtentHeaderInvalid };
+            return whole(problem, 0, 0);
+        }
+        D::Depth { found, expected } => return whole(Problem::ExtentHeaderInvalid, found.into(), expected.into()),
+        // e2fsck bears it in the inode.
+        D::Empty => return part.node.and_then(|_| whole(Problem::ExtentHeaderInvalid, 0, 1)),
+        D::Checksum { found, expected } => {
+            return whole(Problem::ExtentOnlyCsumInvalid, found.into(), expected.into());
+        }
+        D::BeforeParent { start, first } | D::BehindKey { start, first } => {
+            return whole(Problem::ExtentIndexStartInvalid, first.into(), start.into());
+        }
+        D::BehindParent { start, end, limit, .. } => (Problem::ExtentEndOutOfBounds, start.into(), 0, end, limit),
+        D::BehindEnd { start, len, .. } => {
+            let end = u64::from(start) + u64::from(len);
+            (Problem::ExtentEndOutOfBounds, start.into(), 0, end, LOGICAL_END.into())
+        }
+        D::OutOfOrder { start, previous, .. } => {
+            (Problem::OutOfOrderExtents, start.into(), 0, start.into(), previous.into())
+        }
+        // e2fsck calls it a collision if no more than one block is in both.
+        D::Overlap { start, end, .. } => {
+            let is_collision = u64::from(start) + 1 == end;
+            let problem = if is_collision { Problem::ExtentCollision } else { Problem::OutOfOrderExtents };
+            (problem, start.into(), 0, start.into(), end)
+        }
+        D::ZeroLength { start, .. } => (Problem::ExtentLengthZero, start.into(), 0, 0, 1),
+        D::Child { entry, block } | D::BlockStart { entry, block, .. } => {
+            (Problem::ExtentBadStartBlk, key(entry), block.0, block.0, 0)
+        }
+        D::BlockEnd { entry, block, len } => {
+            (Problem::ExtentEndsBeyond, key(entry), block.0, block.0 + u64::from(len), geo.blocks_count)
+        }
+        D::UnwrittenDirectory { entry, .. } => (Problem::UninitDblock, key(entry), 0, 0, 0),
+        D::Cluster { entry, start, block } => {
+            let len = view.and_then(|view| view.extent(entry.into())).map_or(0, |extent| extent.len);
+            (Problem::MisalignedCluster, start.into(), block.0, len.into(), 0)
+        }
+    })
 }
 
-/// Counts and claims blocks of data.
-fn data(
-    walker: &mut Walker<'_>,
-    tally: &mut Tally,
-    index: u32,
-    lblk: u64,
-    block: u64,
-    blocks: u64,
-    pieces: &mut Vec<Piece>,
-) {
-    tally.sums.end = tally.sums.end.max(lblk + blocks);
-    if walker.check.geo.cluster_bits > 0 {
-        pieces.push(Piece { tally: index, lblk, block, blocks });
+/// Reports damage of a block of pointers.
+fn pointer(walker: &mut Walker<'_>, part: &Part<'_>, damage: IndirectDamage) {
+    let geometry = indirect::Geometry::new(walker.check.geo.block_size);
+    let lblk = |index: u32| match part.node {
+        Some(node) => node.first + u64::from(index) * geometry.span(node.depth.into()),
+        None => geometry.slot_start(index as usize).map_or(0, |(first, _)| first),
+    };
+    let (problem, lblk, block) = match damage {
+        IndirectDamage::Pointer { index, block } => (Problem::IllegalBlockNum, lblk(index), block),
+        IndirectDamage::BehindEnd { block, lblk, .. } => (Problem::ToobigReg, lblk, block),
+    };
+    walker.bad(Finding::new(problem, place(part.tally.ino, lblk, block.into()), block, 0u64));
+}
+
+/// Counts, claims and asks for a block of a map.
+fn child(walker: &mut Walker<'_>, part: &mut Part<'_>, child: Child) {
+    let (ino, first, block) = (part.tally.ino, u64::from(child.first), child.block.0);
+    let is_resize = ino == InodeNr::RESIZE.0;
+    part.tally.sums.clusters += 1;
+    // What the resize inode maps is the file system's own, but for the one block that leads there.
+    if !is_resize || child.depth == 1 || walker.mode == Mode::Owners {
+        if !is_resize && walker.check.is_metadata(child.block) {
+            walker.bad(Finding::new(Problem::CriticalMetadataCollision, place(ino, first, block), block, 0u64));
+        }
+        walker.claim(ino, first, block, 1);
+    }
+    walker.descend(Node {
+        block,
+        ino,
+        first,
+        end: child.end,
+        depth: child.depth,
+        pointers: child.form == Form::Indirect,
+        tally: part.index,
+        times: part.node.map_or(1, |node| node.times),
+    });
+}
+
+/// Counts and claims blocks of a file's data.
+fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
+    let geo = &walker.check.geo;
+    let (lblk, block, blocks) = (u64::from(run.lblk.0), run.pblk.0, u64::from(run.len));
+    let (end, is_dir) = (lblk + blocks, part.is_dir());
+    let is_behind = end > part.end(walker.check, run.unwritten);
+    let tally = &mut *part.tally;
+    let is_pointers = part.form == Form::Indirect;
+    let is_file = is_dir || FileType::from_mode(tally.mode) == Some(FileType::Regular);
+    let dir_end = 1 << (DIR_BYTES_LOG2 - geo.block_bits);
+    let problem = match () {
+        () if is_behind => Some(Problem::ExtentEndOutOfBounds),
+        () if is_dir && !geo.large_dir && !tally.size_high && end > dir_end => Some(Problem::ToobigDir),
+        () if is_pointers && !is_file && end > 1 && tally.ino != BAD_BLOCKS_INO => Some(Problem::ToobigSymlink),
+        () => None,
+    };
+    if let Some(problem) = problem {
+        return walker.bad(Finding::new(problem, place(tally.ino, lblk, block), block, 0u64));
+    }
+    tally.sums.end = tally.sums.end.max(end);
+    if !is_dir && !run.unwritten {
+        tally.sums.written_end = tally.sums.written_end.max(end);
+    }
+    if is_pointers {
+        let times = part.node.map_or(1, |node| node.times);
+        tally.sums.pointers = tally.sums.pointers.saturating_add(times.saturating_mul(blocks));
+    }
+    if tally.ino == InodeNr::RESIZE.0 {
+        // The blocks are the file system's own; what they are, the superblock's pass has checked.
+        tally.sums.clusters += blocks;
+        if walker.mode == Mode::Owners {
+            walker.claim(tally.ino, lblk, block, blocks);
+        }
+    } else if geo.cluster_bits > 0 {
+        part.pieces.push(Piece { tally: part.index, lblk, block, blocks });
     } else {
         tally.sums.clusters += blocks;
         walker.claim(tally.ino, lblk, block, blocks);
     }
-    if FileType::from_mode(tally.mode) == Some(FileType::Directory) && walker.mode == Mode::Check {
-        let lblk = u32::try_from(lblk).unwrap_or(u32::MAX);
-        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-        walker.out.dir_runs.push(DirRun { block, ino: tally.ino, lblk, blocks }, walker.check.geo.block_bits);
+    if is_dir && walker.mode == Mode::Check {
+        let dir_run = DirRun { block, ino: tally.ino, lblk: run.lblk.0, blocks: run.len };
+        walker.out.dir_runs.push(dir_run, geo.block_bits);
     }
 }
 
@@ -244,11 +299,10 @@ pub fn count_pieces(walker: &mut Walker<'_>, tally: &mut Tally, pieces: &[Piece]
     // The last logical block so far, and where it lies.
     let mut before: Option<(u64, u64)> = None;
     for piece in pieces {
-        let astray = piece.lblk & mask != piece.block & mask;
         let torn = before.is_some_and(|(lblk, block)| {
             piece.lblk & mask != 0 && piece.lblk >> bits == lblk >> bits && piece.block >> bits != block >> bits
         });
-        if astray || torn {
+        if torn {
             let there = place(tally.ino, piece.lblk, piece.block);
             walker.bad(Finding::new(Problem::MisalignedCluster, there, piece.blocks, 0u64));
         }
@@ -261,96 +315,4 @@ pub fn count_pieces(walker: &mut Walker<'_>, tally: &mut Tally, pieces: &[Piece]
         }
         before = Some((piece.lblk + piece.blocks - 1, end - 1));
     }
-}
-
-/// Looks at pointers: the inode's 15 (`node` is `None`), or those of a block.
-fn pointers(
-    walker: &mut Walker<'_>,
-    tally: &mut Tally,
-    index: u32,
-    bytes: &[u8],
-    node: Option<&Node>,
-    pieces: &mut Vec<Piece>,
-) {
-    let geo = &walker.check.geo;
-    let kind = FileType::from_mode(tally.mode);
-    let (is_dir, is_regular) = (kind == Some(FileType::Directory), kind == Some(FileType::Regular));
-    let resize = tally.ino == InodeNr::RESIZE.0;
-    let per_block = u64::from(geo.block_size / 4);
-    let times = node.map_or(1, |node| node.times);
-    // A run of neighbours that is not yet counted: logical, physical, blocks.
-    let mut run = (0, 0, 0);
-    let slots = if node.is_some() { bytes.len() / 4 } else { indirect::SLOTS };
-    for slot in 0..slots {
-        let block = u64::from(indirect::pointer(bytes, slot).unwrap_or(0));
-        if block == 0 {
-            continue;
-        }
-        // How many levels of pointers lie below, and the first logical block below.
-        let (level, lblk) = match node {
-            Some(node) => {
-                let span = per_block.pow(u32::from(node.level - 1));
-                (node.level - 1, node.first + slot as u64 * span)
-            }
-            None if slot < 12 => (0, slot as u64),
-            None => {
-                let level = (slot - 11) as u8;
-                let before = (1..u32::from(level)).map(|below| per_block.pow(below)).sum::<u64>();
-                (level, 12 + before)
-            }
-        };
-        let mut problem = None;
-        if is_dir && !geo.large_dir && !tally.size_high && level == 0 && lblk > 1 << (DIR_BYTES_LOG2 - geo.block_bits) {
-            problem = Some(Problem::ToobigDir);
-        }
-        if !is_dir && !is_regular && level == 0 && lblk > 0 && tally.ino != 1 {
-            problem = Some(Problem::ToobigSymlink);
-        }
-        if block < geo.first_data_block || block >= geo.blocks_count {
-            problem = Some(Problem::IllegalBlockNum);
-        }
-        if let Some(problem) = problem {
-            walker.bad(Finding::new(problem, place(tally.ino, lblk, block), block, 0u64));
-            continue;
-        }
-        if resize {
-            // The blocks that it maps are the file system's own; what they are, the superblock's pass has checked.
-            tally.sums.clusters += 1;
-            if level == 2 || walker.mode == Mode::Owners {
-                walker.claim(tally.ino, lblk, block, 1);
-            }
-            if level > 0 {
-                descend(walker, tally, index, block, lblk, level, times);
-            } else {
-                tally.sums.end = tally.sums.end.max(lblk + 1);
-                tally.sums.written_end = tally.sums.end;
-            }
-            continue;
-        }
-        if level > 0 {
-            map_block(walker, tally, lblk, block);
-            descend(walker, tally, index, block, lblk, level, times);
-            continue;
-        }
-        tally.sums.pointers = tally.sums.pointers.saturating_add(times);
-        if run.2 > 0 && run.0 + run.2 == lblk && run.1 + run.2 == block {
-            run.2 += 1;
-            continue;
-        }
-        if run.2 > 0 {
-            data(walker, tally, index, run.0, run.1, run.2, pieces);
-        }
-        run = (lblk, block, 1);
-    }
-    if run.2 > 0 {
-        data(walker, tally, index, run.0, run.1, run.2, pieces);
-    }
-    if !is_dir {
-        tally.sums.written_end = tally.sums.written_end.max(tally.sums.end);
-    }
-}
-
-fn descend(walker: &mut Walker<'_>, tally: &Tally, index: u32, block: u64, first: u64, level: u8, times: u64) {
-    let end = LOGICAL_END;
-    walker.descend(Node { block, ino: tally.ino, first, end, level, pointers: true, tally: index, times });
 }

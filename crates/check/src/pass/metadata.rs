@@ -67,10 +67,10 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
     }
     let mmp = check.sb.raw().s_mmp_block.get();
     if check.sb.incompat().contains(Incompat::MMP) {
-        let conflict = !mark(mmp, 1).is_empty();
-        if conflict || mmp <= geo.first_data_block || mmp >= geo.blocks_count {
+        // A block outside the file system is the superblock's own damage.
+        if !mark(mmp, 1).is_empty() {
             sink.push(Finding::new(Problem::MmpInvalidBlk, Place::Volume, mmp, 0u64));
-        } else {
+        } else if mmp > geo.first_data_block && mmp < geo.blocks_count {
             multi_mount(check, mmp, sink);
         }
     }

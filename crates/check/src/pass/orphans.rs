@@ -5,13 +5,14 @@
 //! # Locking
 //! None.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use extant_block::BioFlags;
+use extant_ondisk::features::{Compat, RoCompat};
 use extant_ondisk::inode::InodeDesc;
-use extant_ondisk::orphan;
+use extant_ondisk::orphan::{self, OrphanContext, OrphanDamage};
 use extant_ondisk::superblock::FsState;
-use extant_ondisk::{BlockNr, InodeNr};
+use extant_ondisk::{BlockNr, Damage, InodeNr};
 use extant_recovery::JournalMap;
 use extant_recovery::locate::journal_blocks;
 
@@ -19,6 +20,11 @@ use crate::context::Check;
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
+
+/// Bytes of an inode table that are read at once.
+const CHUNK_BYTES: u32 = 64 << 10;
+/// Pieces of inode tables that are kept.
+const CHUNKS_MAX: usize = 64;
 
 /// Reads an inode alone.
 pub fn inode(check: &Check, ino: u32) -> Option<InodeDesc> {
@@ -49,71 +55,137 @@ pub fn file_map(check: &Check, desc: &InodeDesc, ino: u32) -> Option<JournalMap>
 
 fn file_inode(check: &Check) -> Option<(u32, InodeDesc)> {
     let ino = check.sb.raw().s_orphan_file_inum.get();
-    if !check.features.orphan_file || ino == 0 || ino > check.geo.inodes_count {
+    if !check.sb.compat().contains(Compat::ORPHAN_FILE) || ino == 0 || ino > check.geo.inodes_count {
         return None;
     }
     inode(check, ino).map(|desc| (ino, desc))
 }
 
+/// Inodes read one after the other, each with its neighbours in the table: orphans of one directory lie side by side.
+struct Tables<'a> {
+    check: &'a Check,
+    /// Pieces of inode tables, by their first block.
+    chunks: HashMap<u64, Vec<u8>>,
+    /// Bytes that may still be read for neighbours: a list that jumps from group to group reads no more than all tables.
+    budget: u64,
+}
+
+impl Tables<'_> {
+    fn new(check: &Check) -> Tables<'_> {
+        let blocks = u64::from(check.geo.group_count) * u64::from(check.geo.inode_table_blocks);
+        Tables { check, chunks: HashMap::new(), budget: blocks << check.geo.block_bits }
+    }
+
+    fn inode(&mut self, ino: u32) -> Option<InodeDesc> {
+        let (check, bits) = (self.check, self.check.geo.block_bits);
+        let place = check.geo.inode_location(InodeNr(ino)).ok()?;
+        let table = check.descs.get(place.group.0 as usize)?.inode_table;
+        let span = (CHUNK_BYTES >> bits).max(1);
+        let skipped = place.table_block / span * span;
+        let first = table.0 + u64::from(skipped);
+        if !self.chunks.contains_key(&first) {
+            let bytes = u64::from(span.min(check.geo.inode_table_blocks - skipped)) << bits;
+            let mut chunk = vec![0; bytes as usize];
+            let is_spared = table.0 == 0 || bytes > self.budget;
+            if is_spared || check.device.read_at(first << bits, &mut chunk, BioFlags::META).is_err() {
+                return inode(check, ino);
+            }
+            check.count_read(bytes);
+            self.budget -= bytes;
+            if self.chunks.len() >= CHUNKS_MAX {
+                self.chunks.clear();
+            }
+            self.chunks.insert(first, chunk);
+        }
+        let at = ((place.table_block - skipped) as usize) << bits;
+        InodeDesc::parse(&self.chunks[&first][at + place.offset..], InodeNr(ino), &check.geo).ok()
+    }
+}
+
 /// The inodes that the list of orphans and the orphan file name.
 pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
     let mut orphans = HashSet::new();
-    let mut bad = |problem, found: u32, at: u32| {
-        let place = if at == 0 { Place::Volume } else { Place::Inode(InodeNr(at)) };
-        sink.push(Finding::new(problem, place, found, 0u64));
+    let mut bad = |found: u32, at| {
+        sink.push(Finding::new(Problem::OrphanIllegalInode, Place::Inode(InodeNr(at)), found, 0u64));
     };
     let possible = |ino: u32| ino >= check.geo.first_ino && ino <= check.geo.inodes_count;
-    let mut next = check.sb.raw().s_last_orphan.get();
-    if next != 0 && !possible(next) {
-        bad(Problem::OrphanIllegalHeadInode, next, 0);
-        next = 0;
-    }
-    let mut last = 0;
+    let mut tables = Tables::new(check);
+    // An impossible head of the list is the superblock's own damage.
+    let (mut last, mut next) = (0, check.sb.raw().s_last_orphan.get());
     while next != 0 {
-        if !orphans.insert(next) {
-            // The list comes round.
-            bad(Problem::OrphanIllegalInode, next, last);
+        if last != 0 && (!possible(next) || orphans.contains(&next)) {
+            // The second: the list comes round.
+            bad(next, last);
             break;
         }
-        let Some(desc) = inode(check, next) else { break };
-        let after = desc.dtime;
-        if after != 0 && !possible(after) {
-            bad(Problem::OrphanIllegalInode, after, next);
-            break;
-        }
-        (last, next) = (next, after);
+        let Some(desc) = Some(next).filter(|ino| possible(*ino)).and_then(|ino| tables.inode(ino)) else { break };
+        orphans.insert(next);
+        (last, next) = (next, desc.dtime);
     }
-    if !check.features.orphan_present {
+    if !check.sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
         return orphans;
     }
     let Some((ino, desc)) = file_inode(check) else { return orphans };
-    let seed = check.geo.metadata_csum.then(|| check.geo.seed.for_inode(InodeNr(ino), desc.generation));
-    for block in file_blocks(check, &desc, ino).unwrap_or_default() {
-        let mut bytes = vec![0; check.geo.block_size as usize];
-        let read = check.device.read_at(block.0 << check.geo.block_bits, &mut bytes, BioFlags::META);
-        if read.is_err() || orphan::verify(&bytes, block, seed).is_err() {
-            break;
-        }
-        for (_, named) in orphan::used_slots(&bytes) {
+    let mut is_sound = true;
+    for_each_block(check, &desc, ino, &file_blocks(check, &desc, ino).unwrap_or_default(), |_, bytes, damage| {
+        is_sound &= bytes.is_some() && !damage.iter().any(Damage::is_fatal);
+        for (_, named) in bytes.filter(|_| is_sound).into_iter().flat_map(orphan::used_slots) {
             if possible(named.0) {
                 orphans.insert(named.0);
             } else {
-                bad(Problem::OrphanIllegalInode, named.0, ino);
+                bad(named.0, ino);
             }
         }
-    }
+    });
     orphans
+}
+
+/// Reads the blocks of the orphan file, neighbours at once. Each comes with its place in the file, its bytes (`None`: it
+/// cannot be read) and what is wrong with it.
+fn for_each_block(
+    check: &Check,
+    desc: &InodeDesc,
+    ino: u32,
+    blocks: &[BlockNr],
+    mut each: impl FnMut(usize, Option<&[u8]>, &[OrphanDamage]),
+) {
+    let (bits, size) = (check.geo.block_bits, check.geo.block_size as usize);
+    let seed = check.geo.metadata_csum.then(|| check.geo.seed.for_inode(InodeNr(ino), desc.generation));
+    let mut lblk = 0;
+    for run in blocks.chunk_by(|one, next| one.0 + 1 == next.0) {
+        // The whole file has 512 blocks at most.
+        let mut data = vec![0; run.len() * size];
+        check.count_read(data.len() as u64);
+        let whole = check.device.read_at(run[0].0 << bits, &mut data, BioFlags::META).is_ok();
+        for (number, bytes) in run.iter().zip(data.chunks_mut(size)) {
+            let is_read = whole || check.device.read_at(number.0 << bits, bytes, BioFlags::META).is_ok();
+            let context =
+                OrphanContext { number: *number, seed, inodes: (check.geo.first_ino, check.geo.inodes_count) };
+            let mut damage = Vec::new();
+            if is_read {
+                orphan::damage(bytes, &context, &mut |one| damage.push(one));
+            }
+            each(lblk, is_read.then_some(&*bytes), &damage);
+            lblk += 1;
+        }
+    }
+}
+
+/// Damage of a block of the orphan file. `None`: the inodes that it names have been looked at.
+fn finding(damage: OrphanDamage, place: Place) -> Option<Finding> {
+    let (problem, found, expected) = match damage {
+        OrphanDamage::Length { found } | OrphanDamage::Magic { found } => {
+            (Problem::OrphanFileBadMagic, found, orphan::MAGIC)
+        }
+        OrphanDamage::Checksum { found, expected } => (Problem::OrphanFileBadChecksum, found, expected),
+        OrphanDamage::Inode { .. } => return None,
+    };
+    Some(Finding::new(problem, place, found, expected))
 }
 
 /// Looks at the blocks of the orphan file.
 pub fn file(check: &Check, sink: &mut Sink) {
-    let Some((ino, desc)) = file_inode(check) else {
-        if check.features.orphan_file {
-            let ino = check.sb.raw().s_orphan_file_inum.get();
-            sink.push(Finding::new(Problem::OrphanFileBadMode, Place::Inode(InodeNr(ino)), 0u64, 0u64));
-        }
-        return;
-    };
+    let Some((ino, desc)) = file_inode(check) else { return };
     let place = Place::Inode(InodeNr(ino));
     let size = u64::from(check.geo.block_size);
     if !desc.size.is_multiple_of(size) {
@@ -124,42 +196,27 @@ pub fn file(check: &Check, sink: &mut Sink) {
         sink.push(Finding::at(Problem::OrphanFileHole, place));
         return;
     };
-    // With orphans to come, entries are what it is for; else it must be empty.
-    let pending = check.features.orphan_present
-        && (check.replayed || !check.sb.state().contains(FsState::VALID) || !check.orphans.is_empty());
-    let seed = check.geo.metadata_csum.then(|| check.geo.seed.for_inode(InodeNr(ino), desc.generation));
+    // While orphans are pending, the file names them; otherwise it must be empty.
+    let is_present = check.sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
+    let pending =
+        is_present && (check.replayed || !check.sb.state().contains(FsState::VALID) || !check.orphans.is_empty());
     let mut named = 0;
-    for (lblk, block) in blocks.into_iter().enumerate() {
+    for_each_block(check, &desc, ino, &blocks, |lblk, bytes, damage| {
+        let block = blocks[lblk];
         let place = Place::Mapped { ino: InodeNr(ino), lblk: lblk as u64, block };
-        let mut bytes = vec![0; size as usize];
-        if check.device.read_at(block.0 << check.geo.block_bits, &mut bytes, BioFlags::META).is_err() {
-            sink.push(Finding::new(Problem::Unreadable, place, size, block.0 << check.geo.block_bits));
-            continue;
-        }
-        let word = |back: usize| {
-            let at = bytes.len() - back;
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        let Some(bytes) = bytes else {
+            return sink.push(Finding::new(Problem::Unreadable, place, size, block.0 << check.geo.block_bits));
         };
-        if word(8) != orphan::MAGIC {
-            sink.push(Finding::new(Problem::OrphanFileBadMagic, place, word(8), orphan::MAGIC));
-            continue;
+        if let Some(fatal) = damage.iter().find(|one| one.is_fatal()) {
+            return sink.extend(finding(*fatal, place));
         }
-        if orphan::verify(&bytes, block, seed).is_err() {
-            let stored = word(4);
-            let mut sealed = bytes.clone();
-            orphan::update_checksum(&mut sealed, block, seed);
-            let at = sealed.len() - 4;
-            let expected = u32::from_le_bytes([sealed[at], sealed[at + 1], sealed[at + 2], sealed[at + 3]]);
-            sink.push(Finding::new(Problem::OrphanFileBadChecksum, place, stored, expected));
-            continue;
-        }
-        let count = orphan::used_slots(&bytes).count() as u64;
+        let count = orphan::used_slots(bytes).count() as u64;
         named += count;
         if count > 0 && !pending {
             sink.push(Finding::new(Problem::OrphanBlockDirty, place, count, 0u64));
         }
-    }
-    if check.features.orphan_present && named == 0 && !pending {
+    });
+    if is_present && named == 0 && !pending {
         sink.push(Finding::at(Problem::OrphanPresentCleanFile, Place::Volume));
     }
 }

@@ -52,7 +52,7 @@ pub fn maybe_directory(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     }
     let exists = |block: u64| block >= geo.first_data_block && block < geo.blocks_count;
     let mut no_device = false;
-    let block = if walker.check.features.extents && inode.flags.contains(InodeFlags::EXTENTS) {
+    let block = if walker.check.geo.extents && inode.flags.contains(InodeFlags::EXTENTS) {
         no_device = true;
         let root = NodeRef::parse(&inode.raw.i_block, 0).ok().filter(|root| root.depth() == 0);
         let Some(extent) = root.and_then(|root| root.extent(0)).filter(|extent| extent.lblk.0 == 0) else { return };

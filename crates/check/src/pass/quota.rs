@@ -1,6 +1,7 @@
 //! Quota files: the usage that they record for each user, group and project, compared with that of the inodes.
 //!
-//! Main types: [`Owners`] (the owners of an inode), [`Sums`] (the usage counted so far, 16 bytes for each owner).
+//! Main types: [`Owners`] (the owners of an inode), [`Sums`] (the usage counted so far, 16 bytes for each owner and
+//! thread).
 //! [`count`] adds an inode; [`check`] reads the files' trees level by level, each block of a level once, so a tree that
 //! leads in circles costs no more than its four levels.
 //!
@@ -9,6 +10,7 @@
 
 use std::sync::Arc;
 
+use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{InodeDesc, InodeFlags, RawInode, RawInodeExtra};
 use extant_ondisk::quota::{BLOCK_BYTES, LEVELS, QuotaDamage, QuotaFile, QuotaKind, ROOT, Usage};
 use extant_ondisk::{BlockNr, InodeNr};
@@ -39,7 +41,8 @@ pub fn owners(check: &Check, inode: &Inode<'_>) -> Owners {
     let (sb, raw) = (check.sb.raw(), &inode.raw);
     let counted = inode.ino == InodeNr::ROOT.0 || inode.ino >= check.geo.first_ino;
     let own = [sb.s_prj_quota_inum.get(), sb.s_orphan_file_inum.get()].contains(&inode.ino);
-    if !check.features.quota || !counted || own || inode.flags.contains(InodeFlags::EA_INODE) {
+    if !check.sb.ro_compat().contains(RoCompat::QUOTA) || !counted || own || inode.flags.contains(InodeFlags::EA_INODE)
+    {
         return None;
     }
     let number = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
@@ -140,7 +143,7 @@ pub fn count(walker: &mut Walker<'_>, tally: &Tally) {
 
 /// Compares the quota files with what was counted.
 pub fn check(check: &Arc<Check>, usage: Sums, sink: &mut Sink) -> Result<()> {
-    if !check.features.quota {
+    if !check.sb.ro_compat().contains(RoCompat::QUOTA) {
         return Ok(());
     }
     let raw = check.sb.raw();

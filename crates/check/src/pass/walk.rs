@@ -40,8 +40,8 @@ pub struct Node {
     /// The first logical block below it, and the end of what may be there.
     pub first: u64,
     pub end: u64,
-    /// Of an extent tree the depth, of a block of pointers the level (1: points to data).
-    pub level: u8,
+    /// Levels of nodes below it.
+    pub depth: u16,
     pub pointers: bool,
     /// The index of its inode's tally.
     pub tally: u32,

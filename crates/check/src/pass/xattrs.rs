@@ -1,6 +1,5 @@
-//! The rules of extended attributes, in inodes and in blocks of their own.
-//!
-//! Entries are read leniently: each problem is reported, and what can still be read is.
+//! Extended attributes, in inodes and in blocks of their own: what `extant_ondisk` says is wrong with either, how many
+//! inodes refer to a block, and the inodes that hold values.
 //!
 //! # Locking
 //! None.
@@ -9,8 +8,12 @@ use std::sync::Arc;
 
 use extant_ondisk::csum::crc32c;
 use extant_ondisk::encryption::{self, ContextDamage};
+use extant_ondisk::features::Compat;
 use extant_ondisk::inode::InodeFlags;
-use extant_ondisk::xattr::{MAGIC, block_checksum, entry_hash, entry_hash_signed, index};
+use extant_ondisk::xattr::inode_area::scan_area;
+use extant_ondisk::xattr::{
+    EntryRef, MAGIC, Name, XattrContext, XattrDamage, entry_hash, entry_hash_signed, index, scan_block,
+};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::inodes::Inode;
@@ -21,112 +24,52 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::scan;
 
-const HEADER_LEN: usize = 32;
-const ENTRY_LEN: usize = 16;
-const VALUE_MAX: u64 = 1 << 24;
-/// `system.data`, which holds inline data.
-const INDEX_SYSTEM: u8 = 7;
+/// Bytes of inline data that lie in `i_block`.
 const INLINE_ROOM: u64 = 60;
+/// The attribute with the rest of an inode's inline data.
+const INLINE_DATA: Name<'_> = Name { index: index::SYSTEM, suffix: b"data" };
+const CONTEXT: Name<'_> = Name { index: index::ENCRYPTION, suffix: encryption::NAME };
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+type Step<'a> = std::result::Result<EntryRef<'a>, XattrDamage>;
+
+fn rules(check: &Check) -> XattrContext {
+    let geo = &check.geo;
+    let seed = geo.metadata_csum.then(|| geo.seed.raw());
+    XattrContext { seed, ea_inode: geo.ea_inode, inodes: (geo.first_ino, geo.inodes_count) }
 }
 
-fn pad4(length: usize) -> usize {
-    (length + 3) & !3
+/// The first of the attributes that `scan` finds for which `is_it` holds.
+fn first<'a>(
+    scan: impl FnOnce(&mut dyn FnMut(Step<'a>)),
+    is_it: impl Fn(&EntryRef<'a>) -> bool,
+) -> Option<EntryRef<'a>> {
+    let mut first = None;
+    scan(&mut |step| first = first.or(step.ok().filter(&is_it)));
+    first
 }
 
-/// Whether an inode's area has attributes.
-pub fn has_magic(area: &[u8]) -> bool {
-    word(area, 0) == Some(MAGIC)
-}
-
-/// An entry as it lies in the bytes.
-struct Entry<'a> {
-    at: usize,
-    name: &'a [u8],
-    name_len: usize,
-    index: u8,
-    value_offset: usize,
-    value_ino: u32,
-    value_size: u32,
-    hash: u32,
-}
-
-fn entry(bytes: &[u8], at: usize) -> Option<Entry<'_>> {
-    let head = bytes.get(at..at + ENTRY_LEN)?;
-    let name_len = usize::from(head[0]);
-    let from = at + ENTRY_LEN;
-    Some(Entry {
-        at,
-        name: &bytes[from..(from + name_len).min(bytes.len())],
-        name_len,
-        index: head[1],
-        value_offset: usize::from(u16::from_le_bytes([head[2], head[3]])),
-        value_ino: word(head, 4)?,
-        value_size: word(head, 8)?,
-        hash: word(head, 12)?,
-    })
-}
-
-impl Entry<'_> {
-    fn end(&self) -> usize {
-        self.at + pad4(ENTRY_LEN + self.name_len)
-    }
-
-    /// What the hash should be, unless it is right. It covers whole words: the bytes that fill up the last one, too,
-    /// which need not be zero.
-    fn wrong_hash(&self, value: &[u8]) -> Option<u32> {
-        let hash = entry_hash(self.name, value);
-        (self.hash != hash && self.hash != entry_hash_signed(self.name, value)).then_some(hash)
-    }
-}
-
-/// Whether any two of these ranges overlap, or one ends behind `end`.
-fn overlap(mut parts: Vec<(usize, usize)>, end: usize) -> bool {
-    parts.sort_unstable();
-    parts.windows(2).any(|pair| pair[1].0 < pair[0].1) || parts.iter().any(|part| part.1 > end)
+/// The first of an inode's own attributes for which `is_it` holds.
+fn own<'a>(check: &Check, inode: &Inode<'a>, is_it: impl Fn(&EntryRef<'a>) -> bool) -> Option<EntryRef<'a>> {
+    let area = area(inode)?;
+    first(|mut sink| scan_area(area, &rules(check), &mut sink), is_it)
 }
 
 /// The area of attributes in an inode, if it has one.
-fn area<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
+pub fn area<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
     let bytes = inode.bytes;
     let extra = usize::from(u16::from_le_bytes([*bytes.get(128)?, *bytes.get(129)?]));
-    bytes.get(128 + extra..).filter(|area| has_magic(area))
-}
-
-/// The entries from byte `at` on, as far as they can be read.
-fn entries(area: &[u8], mut at: usize) -> impl Iterator<Item = Entry<'_>> {
-    std::iter::from_fn(move || {
-        if word(area, at).is_none_or(|first| first == 0) {
-            return None;
-        }
-        let entry = entry(area, at)?;
-        at = entry.end();
-        Some(entry)
-    })
+    bytes.get(128 + extra..).filter(|area| extra.is_multiple_of(4) && area.starts_with(&MAGIC.to_le_bytes()))
 }
 
 /// The length of an inode's inline data; `None`: it has none.
 pub fn inline_length(inode: &Inode<'_>, check: &Check) -> Option<u64> {
-    if check.geo.inode_size <= 128 {
-        return None;
-    }
-    let area = area(inode)?;
-    let data = entries(area, 4).find(|entry| entry.index == INDEX_SYSTEM && entry.name == b"data")?;
-    Some(INLINE_ROOM + u64::from(data.value_size))
+    own(check, inode, |entry| entry.name == INLINE_DATA).map(|entry| INLINE_ROOM + entry.value.len() as u64)
 }
 
 /// An inode's inline data: the bytes of `i_block`, then those of the attribute.
 pub fn inline_bytes(inode: &Inode<'_>, check: &Check) -> Option<Vec<u8>> {
-    if check.geo.inode_size <= 128 {
-        return None;
-    }
-    let area = area(inode)?;
-    let data = entries(area, 4).find(|entry| entry.index == INDEX_SYSTEM && entry.name == b"data")?;
-    let from = 4 + data.value_offset;
-    let rest = area.get(from..from.checked_add(data.value_size as usize)?)?;
-    Some([&inode.raw.i_block[..], rest].concat())
+    let entry = own(check, inode, |entry| entry.name == INLINE_DATA)?;
+    Some([&inode.raw.i_block[..], entry.value].concat())
 }
 
 /// Whether an inode has inline data.
@@ -135,8 +78,8 @@ pub fn has_inline_data(inode: &Inode<'_>, check: &Check) -> bool {
 }
 
 /// Whether values of an inode's attributes lie in other inodes.
-pub fn has_outside_values(inode: &Inode<'_>) -> bool {
-    area(inode).is_some_and(|area| entries(area, 4).any(|entry| entry.value_ino != 0))
+pub fn has_outside_values(check: &Check, inode: &Inode<'_>) -> bool {
+    own(check, inode, |entry| entry.outside.is_some()).is_some()
 }
 
 /// Looks at the attributes in an inode. `area` begins with the magic.
@@ -144,66 +87,58 @@ pub fn in_inode(walker: &mut Walker<'_>, inode: &Inode<'_>, area: &[u8]) {
     if walker.mode == Mode::Owners {
         return;
     }
-    let (ino, generation) = (inode.ino, inode.raw.i_generation.get());
-    let of = AttributeRef { block: 0, ino, generation, seeks_context: false };
-    let mut remain = area.len() - 4;
-    let mut parts = vec![(0, 4)];
-    let mut at = 4;
+    let of = AttributeRef { block: 0, ino: inode.ino, generation: inode.raw.i_generation.get(), seeks_context: false };
     // Where parts overlap, a wrong hash is only what comes of it.
-    let mut hash = None;
-    while remain >= ENTRY_LEN && word(area, at).is_some_and(|first| first != 0) {
-        let Some(entry) = entry(area, at) else { break };
-        parts.push((at, entry.end()));
-        remain -= ENTRY_LEN;
-        if pad4(entry.name_len) > remain {
-            return walker.bad_inode(Problem::AttrNameLen, ino, entry.name_len as u64, 0u64);
+    let (mut hash, mut collides) = (None, false);
+    scan_area(area, &rules(walker.check), &mut |step| match step.map_err(|damage| in_area(damage, area.len())) {
+        Ok(entry) => outside(walker, of, &entry),
+        Err(Some(found @ (Problem::AttrHash, ..))) => hash = hash.or(Some(found)),
+        Err(Some((problem, found, expected))) => {
+            let again = collides && problem == Problem::InodeEaAllocCollision;
+            collides |= problem == Problem::InodeEaAllocCollision;
+            if !again {
+                walker.bad_inode(problem, of.ino, found, expected);
+            }
         }
-        remain -= pad4(entry.name_len);
-        if entry.value_ino == 0 {
-            let size = entry.value_size as usize;
-            if size > remain {
-                return walker.bad_inode(Problem::AttrValueSize, ino, size as u64, 0u64);
-            }
-            remain -= size;
-            // An empty value lies nowhere.
-            let from = if size == 0 { 0 } else { 4 + entry.value_offset };
-            let Some(value) = area.get(from..from + size) else {
-                return walker.bad_inode(Problem::InodeEaAllocCollision, ino, 0u64, 0u64);
-            };
-            if size != 0 {
-                parts.push((from, from + pad4(size)));
-            }
-            let padded = area.get(from..from + pad4(size)).unwrap_or(value);
-            if let Some(expected) = entry.wrong_hash(padded).filter(|_| entry.hash != 0) {
-                hash = hash.or(Some((entry.hash, expected)));
-            }
-        } else {
-            outside(walker, of, &entry);
-        }
-        at = entry.end();
-    }
-    parts.push((at, at + 4));
-    if overlap(parts, area.len()) {
-        walker.bad_inode(Problem::InodeEaAllocCollision, ino, 0u64, 0u64);
-    } else if let Some((found, expected)) = hash {
-        walker.bad_inode(Problem::AttrHash, ino, found, expected);
+        Err(None) => {}
+    });
+    if let Some((problem, found, expected)) = hash.filter(|_| !collides) {
+        walker.bad_inode(problem, of.ino, found, expected);
     }
 }
 
+/// Damage of the attributes in an inode: the problem, found, expected. `None`: e2fsck bears it there. `room`: the bytes
+/// that they have.
+fn in_area(damage: XattrDamage, room: usize) -> Option<(Problem, u32, u32)> {
+    use XattrDamage as D;
+    Some(match damage {
+        D::Unterminated | D::EntryCut { .. } => (Problem::InodeEaAllocCollision, 0, 0),
+        D::Overlap { start, end } => (Problem::InodeEaAllocCollision, start, end),
+        D::NameCut { len, .. } => (Problem::AttrNameLen, len.into(), 0),
+        D::NameByte { .. } => (Problem::AttrNameLen, 0, 0),
+        D::ValuePastEnd { size, .. } if size as usize > room => (Problem::AttrValueSize, size, 0),
+        D::ValuePastEnd { start, size, .. } => (Problem::InodeEaAllocCollision, start, size),
+        D::Hash { found, expected, .. } => (Problem::AttrHash, found, expected),
+        D::ValueInodeFeature { inode, .. } => (Problem::EaInodeFeature, inode.0, 0),
+        D::ValueInode { inode, .. } => (Problem::AttrValueEaInode, inode.0, 0),
+        // The rest is of blocks.
+        D::NoName { .. } | D::NoIndex { .. } => return None,
+        D::Length { .. } | D::Magic { .. } | D::Blocks { .. } | D::NoReferences | D::Checksum { .. } => return None,
+    })
+}
+
 /// Notes an attribute whose value lies in an inode. `of`: the inode with the attribute, and its attribute block or 0.
-fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &Entry<'_>) {
-    if !walker.check.features.ea_inode {
-        walker.bad_inode(Problem::EaInodeFeature, of.ino, entry.value_ino, 0u64);
-    }
+fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &EntryRef<'_>) {
+    let Some((value, size)) = entry.outside else { return };
     walker.out.value_refs.push(ValueRef {
-        value: entry.value_ino,
+        value: value.0,
         ino: of.ino,
         generation: of.generation,
         block: of.block,
-        size: entry.value_size.into(),
+        size: size.into(),
         hash: entry.hash,
         // A value's hash takes the place of its bytes.
-        name_hashes: [entry_hash(entry.name, &[0; 4]), entry_hash_signed(entry.name, &[0; 4])],
+        name_hashes: [entry_hash(entry.name.suffix, &[0; 4]), entry_hash_signed(entry.name.suffix, &[0; 4])],
     });
 }
 
@@ -254,7 +189,7 @@ fn value_clusters(
     bad: &mut impl FnMut(Problem, u32, u64, u64),
 ) -> Option<u64> {
     if one.value < check.geo.first_ino || one.value > check.geo.inodes_count {
-        bad(Problem::AttrValueEaInode, one.ino, one.value.into(), 0);
+        // The attribute's own damage.
         return None;
     }
     let Ok(at) = values.binary_search_by_key(&one.value, |value| value.ino) else {
@@ -294,27 +229,23 @@ pub fn charge(tally: &mut Tally, charges: &[Charge]) {
     }
 }
 
-/// The encryption context among these entries of `bytes`, whose values lie at offsets from `base`.
-fn context_in<'a>(entries: impl Iterator<Item = Entry<'a>>, bytes: &'a [u8], base: usize) -> Option<&'a [u8]> {
-    let mut all = entries.filter(|entry| entry.index == index::ENCRYPTION && entry.name == encryption::NAME);
-    let entry = all.next().filter(|entry| entry.value_ino == 0)?;
-    let from = base + entry.value_offset;
-    bytes.get(from..from.checked_add(entry.value_size as usize)?)
+fn context<'a>(check: &Check, inode: &Inode<'a>) -> Option<&'a [u8]> {
+    own(check, inode, |entry| entry.name == CONTEXT).and_then(context_in)
 }
 
-fn context<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
-    let area = area(inode)?;
-    context_in(entries(area, 4), area, 4)
+/// A context in an attribute. None lies in an inode of its own.
+fn context_in(entry: EntryRef<'_>) -> Option<&[u8]> {
+    entry.outside.is_none().then_some(entry.value)
 }
 
 /// Whether an encrypted inode's context can only lie in its attribute block.
-pub fn seeks_context(inode: &Inode<'_>) -> bool {
-    inode.flags.contains(InodeFlags::ENCRYPT) && context(inode).is_none()
+pub fn seeks_context(check: &Check, inode: &Inode<'_>) -> bool {
+    inode.flags.contains(InodeFlags::ENCRYPT) && context(check, inode).is_none()
 }
 
 /// The context of an encrypted inode, which says by which policy it is encrypted.
 pub fn encryption(walker: &mut Walker<'_>, inode: &Inode<'_>) {
-    if let Some(context) = context(inode) {
+    if let Some(context) = context(walker.check, inode) {
         learn_policy(walker, inode.ino, context);
     } else if !has_block(walker.check, inode) {
         walker.bad_inode(Problem::MissingEncryptionXattr, inode.ino, 0u64, 0u64);
@@ -324,7 +255,10 @@ pub fn encryption(walker: &mut Walker<'_>, inode: &Inode<'_>) {
 /// Whether an inode has an attribute block that can be read.
 pub fn has_block(check: &Check, inode: &Inode<'_>) -> bool {
     let (geo, block) = (&check.geo, inode.file_acl);
-    check.features.xattrs && block != 0 && block >= geo.first_data_block && block < geo.blocks_count
+    check.sb.compat().contains(Compat::EXT_ATTR)
+        && block != 0
+        && block >= geo.first_data_block
+        && block < geo.blocks_count
 }
 
 /// Judges a context, and notes the policy in it.
@@ -377,9 +311,16 @@ pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
             let block = &data[at..at + size];
             in_block(walker, *first, *count, block);
             let from = seeking.partition_point(|one| one.block < first.block);
-            let context = seeking[from..].first().and_then(|_| context_in(entries(block, HEADER_LEN), block, 0));
+            let nr = BlockNr(first.block);
+            let context = seeking[from..].first().and_then(|_| {
+                let scan = self::first(
+                    |mut sink| _ = scan_block(block, nr, &rules(check), &mut sink),
+                    |entry| entry.name == CONTEXT,
+                );
+                scan.and_then(context_in)
+            });
             for one in seeking[from..].iter().take_while(|one| one.block == first.block) {
-                match context.filter(|_| has_magic(block)) {
+                match context {
                     Some(context) => learn_policy(walker, one.ino, context),
                     None => walker.bad_inode(Problem::MissingEncryptionXattr, one.ino, 0u64, 0u64),
                 }
@@ -396,61 +337,39 @@ pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
 /// Looks at an attribute block that `count` inodes refer to.
 fn in_block(walker: &mut Walker<'_>, of: AttributeRef, count: u32, block: &[u8]) {
     let place = Place::Attributes { ino: InodeNr(of.ino), block: BlockNr(of.block) };
-    let mut bad =
-        |problem, found: u32, expected: u32| walker.out.sink.push(Finding::new(problem, place, found, expected));
-    let field = |at: usize| word(block, at).unwrap_or(0);
-    if field(0) != MAGIC {
-        return bad(Problem::BadEaBlock, field(0), MAGIC);
-    }
-    if field(8) != 1 {
-        bad(Problem::EaMultiBlock, field(8), 1);
-    }
-    if field(4) != count {
-        bad(Problem::ExtattrRefcount, field(4), count);
-    }
-    let seed = walker.check.geo.seed.raw();
-    let checksum = block_checksum(seed, BlockNr(of.block), block);
-    if walker.check.geo.metadata_csum && field(16) != checksum {
-        bad(Problem::EaBlockOnlyCsumInvalid, field(16), checksum);
-    }
-    let mut parts = vec![(0, HEADER_LEN)];
-    let mut at = HEADER_LEN;
-    let mut values = Vec::new();
-    while word(block, at).is_some_and(|first| first != 0) {
-        let Some(entry) = entry(block, at) else {
-            return bad(Problem::EaAllocCollision, 0, 0);
-        };
-        parts.push((at, entry.end()));
-        if entry.index == 0 {
-            return bad(Problem::EaBadName, 0, 0);
-        }
-        if entry.value_ino == 0 {
-            let (from, size) = (entry.value_offset, entry.value_size as usize);
-            let value = block.get(from..from.saturating_add(size)).filter(|_| (size as u64) <= VALUE_MAX);
-            let Some(value) = value else {
-                return bad(Problem::EaBadValue, entry.value_size, 0);
-            };
-            if size != 0 {
-                parts.push((from, from + pad4(size)));
+    let (mut collides, mut has_magic) = (false, true);
+    let references = scan_block(block, BlockNr(of.block), &rules(walker.check), &mut |step| match step {
+        Ok(entry) => outside(walker, of, &entry),
+        Err(damage) => {
+            let Some((problem, found, expected)) = as_block(damage).filter(|_| has_magic) else { return };
+            has_magic = problem != Problem::BadEaBlock;
+            let again = collides && problem == Problem::EaAllocCollision;
+            collides |= problem == Problem::EaAllocCollision;
+            if !again {
+                walker.out.sink.push(Finding::new(problem, place, found, expected));
             }
-            let padded = block.get(from..from + pad4(size)).unwrap_or(value);
-            if let Some(expected) = entry.wrong_hash(padded) {
-                bad(Problem::AttrHash, entry.hash, expected);
-            }
-        } else {
-            values.push(entry);
         }
-        at = entry_end(block, at);
-    }
-    parts.push((at, at + 4));
-    if overlap(parts, block.len()) {
-        bad(Problem::EaAllocCollision, 0, 0);
-    }
-    for entry in values {
-        outside(walker, of, &entry);
+    });
+    if let Some(references) = references.filter(|references| references.count != count) {
+        walker.out.sink.push(Finding::new(Problem::ExtattrRefcount, place, references.count, count));
     }
 }
 
-fn entry_end(bytes: &[u8], at: usize) -> usize {
-    entry(bytes, at).map_or(bytes.len(), |entry| entry.end())
+/// Damage of an attribute block: the problem, found, expected. `None`: counting the references tells.
+fn as_block(damage: XattrDamage) -> Option<(Problem, u32, u32)> {
+    use XattrDamage as D;
+    Some(match damage {
+        D::Length { found } | D::Magic { found } => (Problem::BadEaBlock, found, MAGIC),
+        D::Blocks { found } => (Problem::EaMultiBlock, found, 1),
+        D::NoReferences => return None,
+        D::Checksum { found, expected } => (Problem::EaBlockOnlyCsumInvalid, found, expected),
+        D::Unterminated | D::EntryCut { .. } => (Problem::EaAllocCollision, 0, 0),
+        D::NameCut { len, .. } => (Problem::EaAllocCollision, len.into(), 0),
+        D::Overlap { start, end } => (Problem::EaAllocCollision, start, end),
+        D::NoName { .. } | D::NoIndex { .. } | D::NameByte { .. } => (Problem::EaBadName, 0, 0),
+        D::ValuePastEnd { size, .. } => (Problem::EaBadValue, size, 0),
+        D::Hash { found, expected, .. } => (Problem::AttrHash, found, expected),
+        D::ValueInodeFeature { inode, .. } => (Problem::EaInodeFeature, inode.0, 0),
+        D::ValueInode { inode, .. } => (Problem::AttrValueEaInode, inode.0, 0),
+    })
 }

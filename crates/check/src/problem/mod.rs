@@ -1,7 +1,7 @@
 //! What can be wrong with a file system: one table for all problems.
 //!
 //! Main type: [`Problem`] (a number into the table; e2fsck's code, so that logs of both can be compared). The rows are
-//! in [`table`]: name, severity, what `-p` and `-y` will do one day, text. A text has no place in it; a
+//! in [`table`]: name, severity, what `-p` will do one day, text. A text has no place in it; a
 //! [`Finding`](crate::Finding) adds that.
 //!
 //! # Locking
@@ -33,43 +33,6 @@ pub enum Preen {
     Stop,
 }
 
-/// What `extant fsck -y` will do about a problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repair {
-    /// Allocate what is missing.
-    Allocate,
-    /// Clear the field, the entry or the file.
-    Clear,
-    /// Clear a flag.
-    ClearFlag,
-    /// Make the directory one without index; it can be indexed again.
-    ClearIndex,
-    /// Clear the inode.
-    ClearInode,
-    /// Give the file a name in /lost+found.
-    Connect,
-    /// Create the directory.
-    Create,
-    /// Write the expected value.
-    Fix,
-    /// Nothing by itself: other repairs end it.
-    Nothing,
-    /// Make the file anew.
-    Recreate,
-    /// Move the bitmap or table.
-    Relocate,
-    /// Keep what can be kept of a directory block.
-    Salvage,
-    /// Split the entry.
-    Split,
-    /// Refuse to go on.
-    Stop,
-    /// Cut the file.
-    Truncate,
-    /// Remove the name.
-    Unlink,
-}
-
 /// A row of the table.
 #[derive(Debug)]
 struct Row {
@@ -77,7 +40,6 @@ struct Row {
     name: &'static str,
     severity: Severity,
     preen: Preen,
-    repair: Repair,
     text: &'static str,
 }
 
@@ -90,11 +52,6 @@ impl Problem {
     /// The problem of this code.
     pub fn from_code(code: u32) -> Option<Problem> {
         table::ROWS.binary_search_by_key(&code, |row| row.code).ok().map(|_| Problem(code))
-    }
-
-    /// The problem of this name.
-    pub fn from_name(name: &str) -> Option<Problem> {
-        table::ROWS.iter().find(|row| row.name == name).map(|row| Problem(row.code))
     }
 
     /// e2fsck's code.
@@ -115,11 +72,6 @@ impl Problem {
     /// What `-p` will do.
     pub fn preen(self) -> Preen {
         self.row().preen
-    }
-
-    /// What `-y` will do.
-    pub fn repair(self) -> Repair {
-        self.row().repair
     }
 
     /// The text, with the placeholders `{found}`, `{expected}` (also as `:x` and `:o`), `{block}` and `{lblk}`.
@@ -154,10 +106,9 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_is_found_by_its_code_and_name() {
+    fn every_problem_is_found_by_its_code() {
         for problem in Problem::all() {
             assert_eq!(Problem::from_code(problem.code()), Some(problem));
-            assert_eq!(Problem::from_name(problem.name()), Some(problem));
         }
         assert_eq!(Problem::from_code(0x12_3456), None);
     }

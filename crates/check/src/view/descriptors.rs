@@ -4,10 +4,9 @@
 //! None.
 
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::group_desc::{GroupDesc, GroupFlags, RawGroupDesc};
-use extant_ondisk::superblock::{DescChecksum, Geometry, SuperBlock};
+use extant_ondisk::group_desc::{Counted, DescDamage, GroupDesc, GroupFlags, Piece};
+use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr};
-use zerocopy::{FromZeros, IntoBytes};
 
 use crate::error::{Error, Result};
 use crate::finding::{Finding, Place};
@@ -63,7 +62,7 @@ pub fn read(device: &dyn BlockDevice, sb: &SuperBlock, sink: &mut Sink) -> Resul
     Ok(descs)
 }
 
-/// Checks one descriptor.
+/// Checks one descriptor. What lies where it cannot be is taken from a backup, or is at block 0.
 fn one(
     device: &dyn BlockDevice,
     geometry: &Geometry,
@@ -73,74 +72,37 @@ fn one(
     bytes: &[u8],
     sink: &mut Sink,
 ) -> Option<GroupDesc> {
-    let mut bad = |problem, found: u64, expected: u64| {
-        sink.push(Finding::new(problem, Place::Group(group), found, expected));
-    };
     let mut desc = GroupDesc::parse(bytes, group, geometry).ok()?;
-    let mut raw = RawGroupDesc::new_zeroed();
-    let length = bytes.len().min(size_of::<RawGroupDesc>());
-    raw.as_mut_bytes()[..length].copy_from_slice(&bytes[..length]);
-    let mut sealed = bytes.to_vec();
-    desc.encode_into(&mut sealed, group, geometry);
-    let (found, expected) = (raw.bg_checksum.get(), u16::from_le_bytes([sealed[0x1e], sealed[0x1f]]));
-    if geometry.desc_checksum != DescChecksum::None && found != expected {
-        bad(Problem::GdtCsum, found.into(), expected.into());
+    let (mut astray, mut is_doubtful) = (Vec::new(), false);
+    desc.damage(bytes, group, geometry, &mut |one| {
+        astray.extend(piece_outside(one));
+        is_doubtful |= matches!(one, DescDamage::Checksum { .. });
+        sink.extend(finding(one, group));
+    });
+    if is_doubtful {
         // Whether its bitmap was ever written is then not known: it is read.
         desc.flags.remove(GroupFlags::BLOCK_UNINIT);
     }
-    let flags = GroupFlags::from_bits_retain(raw.bg_flags.get());
-    if geometry.desc_checksum == DescChecksum::None {
-        let unused = u64::from(raw.bg_itable_unused_lo.get()) | u64::from(raw.bg_itable_unused_hi.get()) << 16;
-        let uninit = flags & (GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT);
-        if !uninit.is_empty() || unused != 0 {
-            bad(Problem::GdtUninit, u64::from(uninit.bits()) | unused, 0);
-        }
-    } else if desc.itable_unused > desc.free_inodes.min(geometry.inodes_per_group) {
-        bad(
-            Problem::GdtItableUnused,
-            desc.itable_unused.into(),
-            desc.free_inodes.min(geometry.inodes_per_group).into(),
-        );
-    }
-    if group.0 + 1 == geometry.group_count && flags.contains(GroupFlags::BLOCK_UNINIT) {
-        bad(Problem::BbUninitLast, 0, 0);
-    }
     desc.itable_unused = desc.itable_unused.min(geometry.inodes_per_group);
-    let (first, end) = room(geometry, group);
-    let fits = |start: BlockNr, count: u64| {
-        start.0 != 0 && start.0 >= first && start.0.checked_add(count).is_some_and(|last| last <= end)
-    };
-    let table = u64::from(geometry.inode_table_blocks);
-    let (bb, ib, it) = (fits(desc.block_bitmap, 1), fits(desc.inode_bitmap, 1), fits(desc.inode_table, table));
-    for (there, problem, found) in [
-        (bb, Problem::BbNotGroup, desc.block_bitmap),
-        (ib, Problem::IbNotGroup, desc.inode_bitmap),
-        (it, Problem::ItableNotGroup, desc.inode_table),
-    ] {
-        if !there {
-            bad(problem, found.0, first);
+    if !astray.is_empty() {
+        let spare = backup(device, geometry, group, table_index, place);
+        let from = |get: fn(&GroupDesc) -> BlockNr| spare.as_ref().map_or(BlockNr(0), get);
+        for piece in astray {
+            match piece {
+                Piece::BlockBitmap => desc.block_bitmap = from(|spare| spare.block_bitmap),
+                Piece::InodeBitmap => desc.inode_bitmap = from(|spare| spare.inode_bitmap),
+                Piece::InodeTable => desc.inode_table = from(|spare| spare.inode_table),
+            }
         }
-    }
-    if !(bb && ib && it) {
-        let spare = backup(device, geometry, group, table_index, place, &fits);
-        let other = |there: bool, own: BlockNr, get: fn(&GroupDesc) -> BlockNr| match there {
-            true => own,
-            false => spare.as_ref().map_or(BlockNr(0), get),
-        };
-        desc.block_bitmap = other(bb, desc.block_bitmap, |desc| desc.block_bitmap);
-        desc.inode_bitmap = other(ib, desc.inode_bitmap, |desc| desc.inode_bitmap);
-        desc.inode_table = other(it, desc.inode_table, |desc| desc.inode_table);
     }
     Some(desc)
 }
 
-/// Where a group may have its bitmaps and table: first block, end.
-fn room(geometry: &Geometry, group: GroupNr) -> (u64, u64) {
-    if geometry.flex_bg {
-        return (geometry.first_data_block, geometry.blocks_count);
+fn piece_outside(damage: DescDamage) -> Option<Piece> {
+    match damage {
+        DescDamage::Outside { piece, .. } => Some(piece),
+        _ => None,
     }
-    let first = geometry.first_block_of_group(group).0;
-    (first, first + u64::from(geometry.blocks_in_group(group)))
 }
 
 /// A backup's descriptor of a group, if its places can be used.
@@ -150,7 +112,6 @@ fn backup(
     group: GroupNr,
     table_index: u32,
     place: usize,
-    fits: &dyn Fn(BlockNr, u64) -> bool,
 ) -> Option<GroupDesc> {
     let groups: Vec<GroupNr> = geometry.backup_groups().take(4).collect();
     let mut bytes = vec![0; geometry.desc_size];
@@ -158,7 +119,31 @@ fn backup(
         let at = (block.0 << geometry.block_bits) + (place * geometry.desc_size) as u64;
         device.read_at(at, &mut bytes, BioFlags::META).ok()?;
         let desc = GroupDesc::parse(&bytes, group, geometry).ok()?;
-        let table = u64::from(geometry.inode_table_blocks);
-        (fits(desc.block_bitmap, 1) && fits(desc.inode_bitmap, 1) && fits(desc.inode_table, table)).then_some(desc)
+        let mut fits = true;
+        desc.damage(&bytes, group, geometry, &mut |one| fits &= piece_outside(one).is_none());
+        fits.then_some(desc)
     })
+}
+
+/// Damage of a descriptor as a finding. `None`: another pass sees the same, and more of it.
+fn finding(damage: DescDamage, group: GroupNr) -> Option<Finding> {
+    use DescDamage as D;
+    let at = |problem, found: u64, expected: u64| Some(Finding::new(problem, Place::Group(group), found, expected));
+    match damage {
+        D::Checksum { found, expected } => at(Problem::GdtCsum, found.into(), expected.into()),
+        D::Outside { piece, start, first, .. } => match piece {
+            Piece::BlockBitmap => at(Problem::BbNotGroup, start, first),
+            Piece::InodeBitmap => at(Problem::IbNotGroup, start, first),
+            Piece::InodeTable => at(Problem::ItableNotGroup, start, first),
+        },
+        // The metadata of all groups is claimed, and those two are conflicts among others.
+        D::Shared { .. } | D::OnFixed { .. } => None,
+        D::Count { what: Counted::UnusedInodes, found, most } | D::UnusedAboveFree { unused: found, free: most } => {
+            at(Problem::GdtItableUnused, found.into(), most.into())
+        }
+        // The bitmaps tell how many there are.
+        D::Count { what: Counted::FreeBlocks | Counted::FreeInodes | Counted::Directories, .. } => None,
+        D::Uninit { flags, unused } => at(Problem::GdtUninit, u64::from(flags) | u64::from(unused), 0),
+        D::UninitLast => at(Problem::BbUninitLast, 0, 0),
+    }
 }

@@ -1,7 +1,6 @@
 //! The journal: whether it can be used, and the device as it will be after its replay.
 //!
-//! Main function: [`replayed`]. What is wrong with the journal's superblock is told apart here, by the raw fields;
-//! reading the log is `extant_recovery`'s business.
+//! Main function: [`replayed`]. `extant_recovery` reads the log.
 //!
 //! # Locking
 //! None.
@@ -11,7 +10,7 @@ use std::sync::Arc;
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::InodeNr;
 use extant_ondisk::features::{Compat, Incompat};
-use extant_ondisk::jbd2::{CompatFeatures, IncompatFeatures, MAGIC, SUPER_BLOCK_BYTES};
+use extant_ondisk::jbd2::{JournalContext, JournalSuperBlock, JournalSuperDamage, SUPER_BLOCK_BYTES};
 use extant_ondisk::superblock::SuperBlock;
 use extant_recovery::locate::{journal_blocks, journal_inode};
 use extant_recovery::{JournalFile, JournalState, OverlayDevice, Replay, journal_state};
@@ -19,11 +18,6 @@ use extant_recovery::{JournalFile, JournalState, OverlayDevice, Replay, journal_
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::{Note, Sink};
-
-const SUPERBLOCK_V1: u32 = 3;
-const SUPERBLOCK_V2: u32 = 4;
-/// Types of other blocks of a log: descriptor, commit, revoke.
-const OTHER_TYPES: [u32; 3] = [1, 2, 5];
 
 /// The device as it will be when the journal has been replayed; the same device if there is nothing to replay, or if it
 /// cannot be.
@@ -33,51 +27,26 @@ pub fn replayed(
     sink: &mut Sink,
     notes: &mut Vec<Note>,
 ) -> Arc<dyn BlockDevice> {
-    let mut bad = |problem, found: u64| sink.push(Finding::new(problem, Place::Journal, found, 0u64));
-    let raw = sb.raw();
-    let ino = raw.s_journal_inum.get();
-    let has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
+    let ino = sb.raw().s_journal_inum.get();
     let recover = sb.incompat().contains(Incompat::NEEDS_RECOVERY);
-    let external = ino == 0 && (raw.s_journal_dev.get() != 0 || raw.s_journal_uuid != [0; 16]);
-    if !has_journal && !recover && ino == 0 && !external {
+    if !sb.compat().contains(Compat::HAS_JOURNAL) {
         return device.clone();
     }
-    if has_journal && ino != 0 && raw.s_journal_uuid != [0; 16] {
-        bad(Problem::CantFindJournal, ino.into());
-    }
-    if external && has_journal {
+    if ino == 0 {
         if recover {
             notes.push(Note::NotReplayed { why: "the journal is on another device".into() });
         }
         return device.clone();
     }
-    if ino == 0 {
-        match has_journal {
-            true => bad(Problem::JournalBadInode, 0),
-            false if recover => bad(Problem::JournalRecoverSet, 0),
-            false => bad(Problem::JournalHasJournal, 0),
-        }
-        return device.clone();
-    }
-    let file = match open(device, sb, InodeNr(ino)) {
-        Ok(file) => file,
-        Err(damage) => {
-            for (problem, found) in damage {
-                bad(problem, found);
-            }
-            if recover {
-                notes.push(Note::NotReplayed { why: "the journal is damaged".into() });
-            }
-            return device.clone();
-        }
-    };
-    if !has_journal {
-        bad(Problem::JournalHasJournal, ino.into());
+    // A number that no inode has is the superblock's own damage.
+    let exists = ino <= sb.geometry().inodes_count;
+    let Some(file) = exists.then(|| open(device, sb, InodeNr(ino), sink)).flatten() else {
         if recover {
-            bad(Problem::JournalRecoverSet, 0);
+            notes.push(Note::NotReplayed { why: "the journal is damaged".into() });
         }
         return device.clone();
-    }
+    };
+    let mut bad = |problem, found: u64| sink.push(Finding::new(problem, Place::Journal, found, 0u64));
     match journal_state(file.super_block(), recover) {
         JournalState::Clean | JournalState::EmptyButFlagged => device.clone(),
         JournalState::LiveButUnflagged => {
@@ -104,43 +73,54 @@ pub fn replayed(
     }
 }
 
-/// Opens the journal in this inode, or says what is wrong with it.
-fn open(device: &Arc<dyn BlockDevice>, sb: &SuperBlock, ino: InodeNr) -> Result<JournalFile, Vec<(Problem, u64)>> {
-    let bad_inode = || vec![(Problem::JournalBadInode, u64::from(ino.0))];
-    let geometry = sb.geometry();
-    if ino.0 > geometry.inodes_count {
-        return Err(bad_inode());
-    }
-    let inode = journal_inode(&**device, sb, ino).map_err(|_| bad_inode())?;
-    let (map, _) = journal_blocks(&**device, sb, ino, &inode).map_err(|_| bad_inode())?;
-    let Some((first, _)) = map.lookup(0) else { return Err(bad_inode()) };
+/// Opens the journal in this inode, or reports what is wrong with it.
+fn open(device: &Arc<dyn BlockDevice>, sb: &SuperBlock, ino: InodeNr, sink: &mut Sink) -> Option<JournalFile> {
+    let mut bad = |problem, found: u32| sink.push(Finding::new(problem, Place::Journal, found, 0u64));
+    let block_size = sb.geometry().block_size;
+    let map = journal_inode(&**device, sb, ino).and_then(|inode| journal_blocks(&**device, sb, ino, &inode));
+    let start = map.ok().and_then(|(map, _)| map.lookup(0).map(|(first, _)| (first, map)));
+    let Some((first, map)) = start else {
+        bad(Problem::JournalBadInode, ino.0);
+        return None;
+    };
     let mut bytes = vec![0; SUPER_BLOCK_BYTES];
-    let at = first.0 * u64::from(geometry.block_size);
-    device.read_at(at, &mut bytes, BioFlags::META).map_err(|_| vec![(Problem::JournalBadSuper, 0)])?;
-    let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    if word(0) != MAGIC {
-        return Err(bad_inode());
+    if device.read_at(first.0 * u64::from(block_size), &mut bytes, BioFlags::META).is_err() {
+        bad(Problem::JournalBadSuper, 0);
+        return None;
     }
-    let bad_super = (Problem::JournalBadSuper, 0);
-    let kind = word(4);
-    if ![SUPERBLOCK_V1, SUPERBLOCK_V2].contains(&kind) {
-        let unknown = (Problem::JournalUnsuppVersion, u64::from(kind));
-        return Err(if OTHER_TYPES.contains(&kind) { vec![bad_super] } else { vec![unknown, bad_super] });
+    let context = JournalContext { block_size, blocks: Some(map.len()) };
+    let mut is_sound = true;
+    JournalSuperBlock::parse(&bytes, &context, &mut |one| {
+        is_sound = false;
+        sink.push(finding(one, ino));
+    });
+    if !is_sound {
+        return None;
     }
-    if kind == SUPERBLOCK_V2 {
-        let (compat, incompat, ro_compat) = (word(0x24), word(0x28), word(0x2c));
-        let unknown = incompat & !IncompatFeatures::all().bits();
-        if unknown != 0 {
-            return Err(vec![(Problem::JournalUnsuppIncompat, unknown.into()), bad_super]);
-        }
-        if ro_compat != 0 {
-            return Err(vec![(Problem::JournalUnsuppRocompat, ro_compat.into()), bad_super]);
-        }
-        let incompat = IncompatFeatures::from_bits_retain(incompat);
-        let both = IncompatFeatures::CSUM_V2 | IncompatFeatures::CSUM_V3;
-        if incompat.contains(both) || (incompat.intersects(both) && compat & CompatFeatures::CHECKSUM.bits() != 0) {
-            return Err(vec![bad_super]);
-        }
+    // What is wrong with the superblock is reported; what else there is, is in the map.
+    let file = JournalFile::open(device.clone(), block_size, map);
+    file.map_err(|_| sink.push(Finding::new(Problem::JournalBadInode, Place::Journal, ino.0, 0u64))).ok()
+}
+
+/// Damage of the superblock of the journal in this inode as a finding.
+fn finding(damage: JournalSuperDamage, ino: InodeNr) -> Finding {
+    use JournalSuperDamage as D;
+    let at = |problem, found: u32, expected: u32| Finding::new(problem, Place::Journal, found, expected);
+    let bad = |found, expected| at(Problem::JournalBadSuper, found, expected);
+    match damage {
+        D::Magic { .. } => at(Problem::JournalBadInode, ino.0, 0),
+        // A descriptor, a commit or a revoke block; later versions have other numbers.
+        D::Kind { found: found @ (1 | 2 | 5) } => bad(found, 4),
+        D::Kind { found } => at(Problem::JournalUnsuppVersion, found, 4),
+        D::Incompat { unknown } => at(Problem::JournalUnsuppIncompat, unknown, 0),
+        D::RoCompat { unknown } => at(Problem::JournalUnsuppRocompat, unknown, 0),
+        D::Length { found } => bad(found, 1024),
+        D::ChecksumsV2V3 | D::ChecksumsV1 => bad(0, 0),
+        D::ChecksumType { found } => bad(found.into(), 4),
+        D::Checksum { found, expected } | D::BlockSize { found, expected } => bad(found, expected),
+        D::Log { first, max_len } => bad(first, max_len),
+        D::Start { found, last, .. } => bad(found, last),
+        D::TooLong { found, most } => bad(found, most),
+        D::Users { found } => bad(found, 1),
     }
-    JournalFile::open(device.clone(), geometry.block_size, map).map_err(|_| vec![bad_super])
 }

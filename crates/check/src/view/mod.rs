@@ -1,6 +1,6 @@
 //! What a check looks at: the superblock or a backup of it, the device with the journal replayed, the descriptors.
 //!
-//! Main type: [`View`]. [`View::open`] reports what is wrong with these; [`super_block`] has the rules of the fields,
+//! Main type: [`View`]. [`View::open`] reports what is wrong with these; [`super_block`] has the problems of the fields,
 //! [`journal`] replays, [`descriptors`] reads the group descriptors, [`resize`] checks the resize inode.
 //!
 //! # Locking
@@ -14,10 +14,12 @@ mod super_block;
 use std::sync::Arc;
 
 use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::Damage;
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::group_desc::GroupDesc;
-use extant_ondisk::superblock::{RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, find_backup};
-use zerocopy::FromBytes;
+use extant_ondisk::superblock::{
+    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, SuperContext, SuperDamage, find_backup,
+};
 
 use crate::Options;
 use crate::error::{Error, Result};
@@ -49,8 +51,38 @@ pub struct View {
 /// A copy of the superblock.
 struct Copy {
     offset: u64,
-    raw: RawSuperBlock,
-    decoded: Option<SuperBlock>,
+    /// `None`: no layout can be derived from it.
+    sb: Option<SuperBlock>,
+    damage: Vec<SuperDamage>,
+}
+
+impl Copy {
+    /// Reads the copy at this byte. `None`: the bytes have no magic number.
+    fn read(device: &dyn BlockDevice, offset: u64, options: &Options) -> Result<Option<Copy>> {
+        if offset.checked_add(SUPERBLOCK_SIZE as u64).is_none_or(|end| end > device.size_bytes()) {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; SUPERBLOCK_SIZE];
+        device.read_at(offset, &mut bytes, BioFlags::META)?;
+        let context = SuperContext { device_bytes: Some(device.size_bytes()), now: Some(options.now) };
+        let mut damage = Vec::new();
+        let sb = SuperBlock::parse(&bytes, &context, &mut |one| damage.push(one));
+        let has_magic = !damage.iter().any(|one| matches!(one, SuperDamage::Magic { .. }));
+        Ok(has_magic.then_some(Copy { offset, sb, damage }))
+    }
+
+    /// Whether a mount would take the copy, apart from features that nobody knows.
+    fn is_sound(&self) -> bool {
+        self.sb.is_some() && self.damage.iter().all(|one| !is_refused(one))
+    }
+
+    fn report(&self, sink: &mut Sink, which: fn(&SuperDamage) -> bool) {
+        sink.extend(self.damage.iter().filter(|one| which(one)).filter_map(|one| super_block::finding(*one)));
+    }
+}
+
+fn is_refused(damage: &SuperDamage) -> bool {
+    damage.is_fatal() && !matches!(damage, SuperDamage::Features { .. })
 }
 
 impl View {
@@ -62,23 +94,30 @@ impl View {
         sink: &mut Sink,
         notes: &mut Vec<Note>,
     ) -> Result<Option<View>> {
-        let Some((copy, backup)) = choose(device, options, sink)? else { return Ok(None) };
-        let Some(sb) = copy.decoded else { return Ok(None) };
+        let (mut copy, backup) = choose(device, options, sink)?;
+        let Some(sb) = copy.sb.as_ref() else {
+            copy.report(sink, |_| true);
+            return Ok(None);
+        };
         if backup {
             notes.push(Note::BackupSuperblock { offset: copy.offset });
         }
         let before = notes.len();
-        let replayed = journal::replayed(device, &sb, sink, notes);
+        let replayed = journal::replayed(device, sb, sink, notes);
         let changed = notes[before..].iter().any(|note| matches!(note, Note::Replayed { .. }));
-        // The log may hold a newer superblock; one that cannot be used is reported, and the older one goes on.
-        let mut sb = match read(&*replayed, copy.offset) {
-            Ok(Some(again)) if changed && !backup => again.decoded.unwrap_or(sb),
-            _ => sb,
-        };
-        if !super_block::layout(sb.raw(), device.size_bytes(), sink) {
-            return Ok(None);
+        if changed
+            && !backup
+            && let Ok(Some(newer)) = Copy::read(&*replayed, copy.offset, options)
+        {
+            // The log may hold a newer superblock. If it cannot be used, the check goes on with the older one.
+            if newer.is_sound() {
+                copy = newer;
+            } else {
+                newer.report(sink, is_refused);
+            }
         }
-        super_block::fields(sb.raw(), options.now, sink);
+        copy.report(sink, |_| true);
+        let Some(mut sb) = copy.sb else { return Ok(None) };
         let whole = device.size_bytes() >> sb.block_bits;
         if sb.blocks_count > BELIEVED_BLOCKS.max(whole.saturating_mul(BELIEVED_TIMES)) {
             // Memory is not taken on the word of the superblock alone. Otherwise, blocks behind the device's end are
@@ -100,36 +139,8 @@ impl View {
     }
 }
 
-/// Reads the copy at this byte. `None`: there is no magic.
-fn read(device: &dyn BlockDevice, offset: u64) -> Result<Option<Copy>> {
-    if offset.checked_add(SUPERBLOCK_SIZE as u64).is_none_or(|end| end > device.size_bytes()) {
-        return Ok(None);
-    }
-    let mut bytes = vec![0; SUPERBLOCK_SIZE];
-    device.read_at(offset, &mut bytes, BioFlags::META)?;
-    let Ok(raw) = RawSuperBlock::read_from_bytes(&bytes) else { return Ok(None) };
-    if raw.s_magic.get() != extant_ondisk::superblock::MAGIC {
-        return Ok(None);
-    }
-    let decoded = SuperBlock::decode_damaged(&bytes, offset).ok().map(|(sb, _)| sb);
-    Ok(Some(Copy { offset, raw, decoded }))
-}
-
-/// Whether a copy is whole: its layout can be used and its checksum is right.
-fn is_sound(copy: &Copy, device: &dyn BlockDevice) -> bool {
-    let mut ignored = Sink::default();
-    copy.decoded.is_some()
-        && checksum_fits(&copy.raw)
-        && super_block::layout(&copy.raw, device.size_bytes(), &mut ignored)
-}
-
-fn checksum_fits(raw: &RawSuperBlock) -> bool {
-    let ro_compat = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
-    !ro_compat.contains(RoCompat::METADATA_CSUM) || raw.s_checksum.get() == raw.compute_checksum()
-}
-
-/// The copy to use, and whether it is a backup. `None`: the primary cannot be used and no backup either.
-fn choose(device: &Arc<dyn BlockDevice>, options: &Options, sink: &mut Sink) -> Result<Option<(Copy, bool)>> {
+/// The copy to use, and whether it is a backup. Of a primary that is not used, what is wrong with it is in the sink.
+fn choose(device: &Arc<dyn BlockDevice>, options: &Options, sink: &mut Sink) -> Result<(Copy, bool)> {
     let name = || device.name().to_owned();
     if let Some(block) = options.superblock {
         let sizes: Vec<u64> = match options.block_size {
@@ -137,56 +148,38 @@ fn choose(device: &Arc<dyn BlockDevice>, options: &Options, sink: &mut Sink) -> 
             None => (10..=16).map(|bits| 1 << bits).collect(),
         };
         for offset in sizes.into_iter().filter_map(|size| block.checked_mul(size)) {
-            if let Some(copy) = read(&**device, offset)?.filter(|copy| copy.decoded.is_some()) {
-                return Ok(Some((copy, offset != SUPERBLOCK_OFFSET)));
+            if let Some(copy) = Copy::read(&**device, offset, options)?.filter(|copy| copy.sb.is_some()) {
+                return Ok((copy, offset != SUPERBLOCK_OFFSET));
             }
         }
         let why = format!("block {block} is no superblock; -b takes the number of a backup's block, -B the block size");
         return Err(Error::BadSuperblock { device: name(), why });
     }
-    let primary = read(&**device, SUPERBLOCK_OFFSET)?;
-    let mut fatal = Sink::default();
-    match &primary {
-        Some(copy) if super_block::layout(&copy.raw, device.size_bytes(), &mut fatal) => {
-            let Some(decoded) = &copy.decoded else {
-                // The layout is possible, but unknown: a newer revision or another kind of checksum.
-                sink.push(Finding::at(Problem::SbCorrupt, Place::Volume));
-                return Ok(backup(&**device, None)?.map(|copy| (copy, true)));
-            };
-            if checksum_fits(&copy.raw) {
-                return Ok(primary.map(|copy| (copy, false)));
+    let primary = match Copy::read(&**device, SUPERBLOCK_OFFSET, options)? {
+        Some(primary) if primary.is_sound() => return Ok((primary, false)),
+        primary => primary,
+    };
+    match (backup(&**device, primary.as_ref().and_then(|copy| copy.sb.as_ref()), options), primary) {
+        (Some(copy), primary) => {
+            match primary {
+                Some(primary) => primary.report(sink, is_refused),
+                None => sink.push(Finding::at(Problem::SbCorrupt, Place::Volume)),
             }
-            let (found, expected) = (copy.raw.s_checksum.get(), copy.raw.compute_checksum());
-            sink.push(Finding::new(Problem::SbCorrupt, Place::Volume, found, expected));
-            let found = backup(&**device, Some(decoded))?;
-            return Ok(found.map(|copy| (copy, true)).or(primary.map(|copy| (copy, false))));
+            Ok((copy, true))
         }
-        Some(_) => sink.merge(fatal),
-        None => sink.push(Finding::at(Problem::SbCorrupt, Place::Volume)),
-    }
-    match backup(&**device, None)? {
-        Some(copy) => Ok(Some((copy, true))),
-        None if primary.is_some() => Ok(None),
-        None => Err(Error::NoSuperblock { device: name() }),
+        (None, Some(primary)) => Ok((primary, false)),
+        (None, None) => Err(Error::NoSuperblock { device: name() }),
     }
 }
 
-/// The first backup that is whole. `like`: the primary, which says where backups are.
-fn backup(device: &dyn BlockDevice, like: Option<&SuperBlock>) -> Result<Option<Copy>> {
-    if let Some(primary) = like {
-        for group in primary.backup_groups() {
-            let (block, _) = primary.super_location(group);
-            // A copy that cannot be read is none.
-            if let Ok(Some(copy)) = read(device, block.0 << primary.block_bits)
-                && is_sound(&copy, device)
-            {
-                return Ok(Some(copy));
-            }
-        }
-        return Ok(None);
-    }
-    // A candidate that cannot be read is none.
-    let look = |offset| read(device, offset).ok().flatten().filter(|copy| is_sound(copy, device))?.decoded;
-    let found = find_backup(device.size_bytes(), look);
-    Ok(found.map(|(sb, block)| Copy { offset: block.0 << sb.block_bits, raw: *sb.raw(), decoded: Some(sb) }))
+/// The first sound backup: where the primary says that backups are, if it says so, and then where they usually are.
+fn backup(device: &dyn BlockDevice, primary: Option<&SuperBlock>, options: &Options) -> Option<Copy> {
+    // A copy that cannot be read is none.
+    let look = |offset| Copy::read(device, offset, options).ok().flatten().filter(Copy::is_sound);
+    let byte = |sb: &SuperBlock, group| sb.super_location(group).0.0 << sb.block_bits;
+    let mut named = primary.into_iter().flat_map(|sb| sb.backup_groups().map(move |group| byte(sb, group)));
+    named.find_map(look).or_else(|| {
+        let (sb, block) = find_backup(device.size_bytes(), |offset| look(offset)?.sb)?;
+        look(block.0 << sb.block_bits)
+    })
 }

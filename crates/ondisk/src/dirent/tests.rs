@@ -158,7 +158,7 @@ fn each_damage_of_an_entry_is_found_alone() {
         (22, b"a", 12, R::DotDotTerminator { found: b'a' }),
         (42, &[1, 1, b'.'], 36, R::DotAgain),
         (42, &[2, 1, b'.', b'.'], 36, R::DotDotAgain),
-        (4, &[24], 0, R::DotRecLen { found: 24 }),
+        (4, &[36], 0, R::DotRecLen { found: 36 }),
         (1018, &[9], 1018, R::HeaderCut),
     ];
     for (at, new, offset, what) in cases {
@@ -167,7 +167,7 @@ fn each_damage_of_an_entry_is_found_alone() {
         let found = damages(f, &bad, true);
         if let R::DotRecLen { .. } = what {
             // What follows is no '..' then.
-            let second = DirDamage { offset: 24, what: R::DotDotName };
+            let second = DirDamage { offset: 36, what: R::DotDotName };
             assert_eq!(found, [DirDamage { offset, what }, second]);
             continue;
         }

@@ -6,7 +6,7 @@
 //! # Locking
 //! None.
 
-use super::{DEPTH_MAX, Extent, Index, LOGICAL_END, MAGIC, NodeRef, raw_key};
+use super::{DEPTH_MAX, Extent, Index, LOGICAL_END, MAGIC, NodeRef, RawEntry, raw_key};
 use crate::BlockNr;
 use crate::damage::Damage;
 
@@ -102,9 +102,13 @@ pub enum ExtentDamage {
         /// What the parent promised.
         first: u32,
     },
-    /// The node ends behind the range of its parent.
-    #[error("maps up to {end}, outside of its parent's range up to {limit}")]
+    /// An entry ends behind the range of the node's parent.
+    #[error("entry {entry} maps from {start} up to {end}, outside of its parent's range up to {limit}")]
     BehindParent {
+        /// Its number in the node.
+        entry: u16,
+        /// Its first logical block.
+        start: u32,
         /// One past the last logical block.
         end: u64,
         /// What the parent promised.
@@ -246,7 +250,7 @@ impl NodeRef<'_> {
         sink: &mut impl FnMut(Result<NodeEntry, ExtentDamage>),
     ) {
         if let Some(promise) = promise {
-            self.place_damage(promise, &mut |damage| sink(Err(damage)));
+            self.start_damage(promise, &mut |damage| sink(Err(damage)));
         }
         if let (Some(seed), Some(found)) = (context.seed, self.stored_checksum())
             && let Some(expected) = self.checksum(seed)
@@ -263,21 +267,35 @@ impl NodeRef<'_> {
         });
     }
 
-    /// What the parent promised against what the first and the last entry say.
-    pub(super) fn place_damage(&self, promise: &Promise, sink: &mut impl FnMut(ExtentDamage)) {
-        let Promise { depth, first, end: limit } = *promise;
+    /// What the parent promised against the depth and the first entry.
+    fn start_damage(&self, promise: &Promise, sink: &mut impl FnMut(ExtentDamage)) {
+        let Promise { depth, first, .. } = *promise;
         if self.depth() != depth {
             sink(ExtentDamage::Depth { found: self.depth(), expected: depth });
         }
-        let (Some(start), Some(last)) = (self.key(0), self.raw(self.len().wrapping_sub(1))) else { return };
-        let end = if self.depth() == 0 { Extent::decode(&last).end() } else { u64::from(raw_key(&last)) + 1 };
+        let Some(start) = self.key(0) else { return };
         if start < first {
             sink(ExtentDamage::BeforeParent { start, first });
         } else if start > first {
             sink(ExtentDamage::BehindKey { start, first });
         }
+    }
+
+    /// What the parent promised against what the first and the last entry say.
+    pub(super) fn place_damage(&self, promise: &Promise, sink: &mut impl FnMut(ExtentDamage)) {
+        self.start_damage(promise, sink);
+        let entry = self.len().wrapping_sub(1);
+        if let Some(raw) = self.raw(entry) {
+            self.end_damage(entry as u16, &raw, promise.end, sink);
+        }
+    }
+
+    /// What the parent promised against the end of one entry.
+    fn end_damage(&self, entry: u16, raw: &RawEntry, limit: u64, sink: &mut impl FnMut(ExtentDamage)) {
+        let start = raw_key(raw);
+        let end = if self.depth() == 0 { Extent::decode(raw).end() } else { u64::from(start) + 1 };
         if end > limit {
-            sink(ExtentDamage::BehindParent { end, limit });
+            sink(ExtentDamage::BehindParent { entry, start, end, limit });
         }
     }
 
@@ -292,7 +310,7 @@ impl NodeRef<'_> {
         if self.depth() > 0 && self.is_empty() {
             sink(Err(ExtentDamage::Empty));
         }
-        // The start and the end of the entry before.
+        // The start and the end of the entry before. An extent that cannot be used says nothing about the next.
         let mut before: Option<(u32, u64)> = None;
         for (i, raw) in self.raw_entries().enumerate() {
             let (entry, start) = (i as u16, raw_key(&raw));
@@ -307,23 +325,29 @@ impl NodeRef<'_> {
                     ExtentDamage::Overlap { entry, start, end: free_from }
                 }));
             }
+            let mut note = |damage: ExtentDamage| {
+                usable &= !damage.is_fatal();
+                sink(Err(damage));
+            };
+            // An entry behind every file's end says so by itself.
+            if end < LOGICAL_END.into() {
+                self.end_damage(entry, &raw, end, &mut note);
+            }
             if self.depth() > 0 {
-                before = Some((start, u64::from(start) + 1));
                 let index = Index::decode(&raw);
                 if !(context.valid)(index.child, 1) {
-                    sink(Err(ExtentDamage::Child { entry, block: index.child }));
-                } else if usable {
+                    note(ExtentDamage::Child { entry, block: index.child });
+                }
+                before = Some((start, u64::from(start) + 1));
+                if usable {
                     let next = self.key(i + 1).filter(|next| *next > start);
-                    sink(Ok(NodeEntry::Child { index, end: next.map_or(end, u64::from) }));
+                    sink(Ok(NodeEntry::Child { index, end: next.map_or(end, u64::from).min(end) }));
                 }
             } else {
                 let extent = Extent::decode(&raw);
-                before = Some((start, extent.end()));
-                extent_damage(entry, extent, context, &mut |damage| {
-                    usable &= !damage.is_fatal();
-                    sink(Err(damage));
-                });
+                extent_damage(entry, extent, context, &mut note);
                 if usable {
+                    before = Some((start, extent.end()));
                     sink(Ok(NodeEntry::Extent(extent)));
                 }
             }

@@ -219,10 +219,13 @@ fn each_damage_of_a_nodes_place_is_found_alone() {
         (Promise { depth: 1, ..promise }, D::Depth { found: 0, expected: 1 }),
         (Promise { first: 11, ..promise }, D::BeforeParent { start: 10, first: 11 }),
         (Promise { first: 9, ..promise }, D::BehindKey { start: 10, first: 9 }),
-        (Promise { end: 24, ..promise }, D::BehindParent { end: 25, limit: 24 }),
+        (Promise { end: 24, ..promise }, D::BehindParent { entry: 1, start: 20, end: 25, limit: 24 }),
     ] {
         assert_eq!(damages(&good, Some(promise), false, 0), [expected]);
     }
+    let wild = [ext(10, 500, 100, false).encode(), ext(20, 5, 200, false).encode()];
+    let found = damages(&node_of(0, &wild), Some(promise), false, 0);
+    assert_eq!(found, [D::BehindParent { entry: 0, start: 10, end: 510, limit: 25 }], "the second is sound");
     let mut bad = good.clone();
     bad[500] ^= 1;
     assert!(matches!(damages(&bad, None, false, 0)[..], [D::Checksum { .. }]));

@@ -193,7 +193,7 @@ impl GroupDesc {
         for (index, &(piece, start, count)) in pieces.iter().enumerate() {
             // The saturated sum keeps a hostile 64-bit location from wrapping.
             let piece_end = start.saturating_add(count);
-            if start < first || piece_end > end {
+            if start == 0 || start < first || piece_end > end {
                 sink(DescDamage::Outside { piece, start, first, end });
                 continue;
             }

@@ -258,7 +258,7 @@ impl InodeDesc {
             sink(InodeDamage::Checksum { found, expected });
         }
         self.field_damage(ino, geometry, sink);
-        self.time_of_deletion_damage(geometry, sink);
+        self.time_of_deletion_damage(ino, geometry, sink);
         if self.links == 0 {
             return;
         }
@@ -308,13 +308,15 @@ impl InodeDesc {
         }
     }
 
-    fn time_of_deletion_damage(&self, geometry: &Geometry, sink: &mut impl FnMut(InodeDamage)) {
+    fn time_of_deletion_damage(&self, ino: InodeNr, geometry: &Geometry, sink: &mut impl FnMut(InodeDamage)) {
         if self.dtime != 0 && self.dtime < geometry.inodes_count {
             sink(InodeDamage::DtimeLow { found: self.dtime, inodes_count: geometry.inodes_count });
-        } else if self.dtime != 0 && self.links > 0 {
+        }
+        if self.dtime != 0 && self.links > 0 {
             sink(InodeDamage::DtimeSet { found: self.dtime });
         }
-        if self.dtime == 0 && self.links == 0 && self.mode != 0 {
+        // Reserved inodes are not deleted, and may have a mode without a name.
+        if self.dtime == 0 && self.links == 0 && self.mode != 0 && ino.0 >= geometry.first_ino {
             sink(InodeDamage::DtimeMissing);
         }
     }
@@ -342,7 +344,10 @@ impl InodeDesc {
         } else if !extents && !inline && matches!(kind, Some(FileType::Regular | FileType::Directory)) {
             if geometry.extents && header {
                 sink(InodeDamage::ExtentsFlagMissing);
-            } else if geometry.cluster_bits > 0 && ino.0 >= geometry.first_ino && self.i_block != [0; 60] {
+            } else if geometry.cluster_bits > 0
+                && (ino == InodeNr::ROOT || ino.0 >= geometry.first_ino)
+                && self.i_block != [0; 60]
+            {
                 sink(InodeDamage::BlockMapOnClusters);
             }
         }
@@ -379,7 +384,9 @@ impl InodeDesc {
 
     /// Fields that decoding leaves out because they mean nothing here.
     fn raw_damage(&self, raw: &RawInode, geometry: &Geometry, sink: &mut impl FnMut(InodeDamage)) {
-        if self.is_dir() && !geometry.large_dir && raw.i_size_high.get() != 0 {
+        // A directory with so many blocks may need the high half; then it is the feature that is missing.
+        let is_small = u64::from(raw.i_blocks_lo.get()) < 1 << (29 - geometry.block_bits);
+        if self.is_dir() && !geometry.large_dir && raw.i_size_high.get() != 0 && is_small {
             sink(InodeDamage::DirSizeHigh { found: raw.i_size_high.get() });
         }
         if !geometry.huge_file && raw.l_i_blocks_high.get() != 0 && !geometry.hurd {

@@ -22,6 +22,17 @@ use crate::damage::Damage;
 use crate::features::{CREATOR_OS_HURD, Compat, Incompat, RoCompat, refusal};
 use crate::{Error, Structure};
 
+/// A cluster has 2^(10 + this) bytes at most (Linux: `EXT4_MAX_CLUSTER_LOG_SIZE`).
+const LOG_CLUSTER_SIZE_MAX: u32 = 20;
+/// The same limit of e2fsprogs (`EXT2_MAX_CLUSTER_LOG_SIZE`).
+const LOG_CLUSTER_SIZE_CHECKED: u32 = 19;
+/// A flex group has 2^this groups at most.
+const FLEX_LOG_MAX: u8 = 31;
+/// The only encoding of names (Linux: `EXT4_ENC_UTF8_12_1`).
+const ENCODING_UTF8: u16 = 1;
+/// Reserved inodes that hold no quota: all but 3 and 4, which are made for it.
+const NEVER_QUOTA: [u32; 8] = [1, 2, 5, 6, 7, 8, 9, 10];
+
 /// An inode that the superblock names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SpecialInode {
@@ -79,6 +90,18 @@ pub enum SuperDamage {
         /// Their bits.
         unknown: u32,
     },
+    /// Compatible features that this code does not know.
+    #[error("feature {}", Compat::from_bits_retain(*.unknown).names().join(", "))]
+    CompatFeatures {
+        /// Their bits.
+        unknown: u32,
+    },
+    /// Read-only compatible features that this code does not know.
+    #[error("feature {}", RoCompat::from_bits_retain(*.unknown).names().join(", "))]
+    RoCompatFeatures {
+        /// Their bits.
+        unknown: u32,
+    },
     /// `s_checksum_type`.
     #[error("metadata checksums of type {found}")]
     ChecksumType {
@@ -112,6 +135,12 @@ pub enum SuperDamage {
         found: u32,
         /// `s_log_block_size`.
         log_block_size: u32,
+    },
+    /// Clusters that the Linux kernel mounts, but that e2fsprogs neither make nor check.
+    #[error("log cluster size {found}, at most {LOG_CLUSTER_SIZE_CHECKED} for e2fsprogs")]
+    LargeClusters {
+        /// `s_log_cluster_size`.
+        found: u32,
     },
     /// The high half of the block count without `64bit`.
     #[error("more than 2^32 blocks without 64bit")]
@@ -149,17 +178,33 @@ pub enum SuperDamage {
         /// Clusters, as stored; as the blocks without `bigalloc`.
         clusters: u32,
     },
+    /// `s_clusters_per_group` without `bigalloc`, where only e2fsprogs look at it.
+    #[error("{found} clusters per group without bigalloc, expected {expected}")]
+    UnusedClusters {
+        /// As stored.
+        found: u32,
+        /// `s_blocks_per_group`.
+        expected: u32,
+    },
+    /// `s_log_groups_per_flex`.
+    #[error("log groups per flex group {found}, at most {FLEX_LOG_MAX} possible")]
+    GroupsPerFlex {
+        /// As stored.
+        found: u8,
+    },
     /// `s_inode_size`.
     #[error("inode size {found}")]
     InodeSize {
         /// As stored.
         found: u16,
     },
-    /// `s_inodes_per_group`.
+    /// `s_inodes_per_group` does not fit the bitmap, or a table of so many does not fit a group.
     #[error("{found} inodes per group")]
     InodesPerGroup {
         /// As stored.
         found: u32,
+        /// The most that fit.
+        most: u32,
     },
     /// `s_inodes_count` is not what the groups have.
     #[error("{found} inodes in {groups} groups of {per_group}")]
@@ -182,6 +227,12 @@ pub enum SuperDamage {
     /// `s_desc_size`.
     #[error("group descriptor size {found}")]
     DescSize {
+        /// As stored.
+        found: u16,
+    },
+    /// `s_desc_size` without `64bit`, where only e2fsprogs look at it.
+    #[error("group descriptor size {found} without 64bit")]
+    UnusedDescSize {
         /// As stored.
         found: u16,
     },
@@ -271,10 +322,19 @@ pub enum SuperDamage {
         /// As stored.
         found: u16,
     },
+    /// `has_journal`, but neither an inode nor a device is named.
+    #[error("has_journal without a journal")]
+    JournalMissing,
+    /// A journal in an inode and one on another device are named.
+    #[error("journal inode {found} beside a journal on another device")]
+    JournalTwice {
+        /// `s_journal_inum`.
+        found: u32,
+    },
     /// A journal is named, but `has_journal` is not set.
     #[error("journal inode {found} without has_journal")]
     JournalWithoutFeature {
-        /// `s_journal_inum`.
+        /// `s_journal_inum`; 0 for one on another device.
         found: u32,
     },
     /// `needs_recovery` without `has_journal`.
@@ -309,6 +369,12 @@ pub enum SuperDamage {
         found: u64,
         /// Blocks of the file system.
         most: u64,
+    },
+    /// `s_encoding` names no encoding of names that are found in any case.
+    #[error("encoding {found} of names, expected {ENCODING_UTF8}")]
+    Encoding {
+        /// As stored.
+        found: u16,
     },
     /// Made for development code.
     #[error("marked as a test file system")]
@@ -408,6 +474,14 @@ impl RawSuperBlock {
         if !unknown.is_empty() {
             sink(SuperDamage::Features { unknown: unknown.bits() });
         }
+        let unknown = features.compat.difference(Compat::KNOWN).bits();
+        if unknown != 0 {
+            sink(SuperDamage::CompatFeatures { unknown });
+        }
+        let unknown = features.ro_compat.difference(RoCompat::KNOWN).bits();
+        if unknown != 0 {
+            sink(SuperDamage::RoCompatFeatures { unknown });
+        }
         if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
             let (found, expected) = (self.s_checksum.get(), self.compute_checksum());
             if self.s_checksum_type != CHECKSUM_TYPE_CRC32C {
@@ -419,6 +493,7 @@ impl RawSuperBlock {
         let geometry = layout(self, features, sink);
         feature_damage(self, features, sink);
         if let Some(geometry) = &geometry {
+            unused_damage(self, features, sink);
             count_damage(self, geometry, features, context, sink);
         }
         time_damage(self, context, sink);
@@ -463,7 +538,11 @@ fn feature_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut
     let found = raw.s_reserved_gdt_blocks.get();
     note(!resize_inode && found != 0, SuperDamage::ReservedWithoutResizeInode { found });
     let found = raw.s_journal_inum.get();
-    note(!has_journal && found != 0, SuperDamage::JournalWithoutFeature { found });
+    let elsewhere = raw.s_journal_uuid != [0; 16];
+    let is_named = found != 0 || elsewhere || raw.s_journal_dev.get() != 0;
+    note(!has_journal && is_named, SuperDamage::JournalWithoutFeature { found });
+    note(has_journal && !is_named, SuperDamage::JournalMissing);
+    note(has_journal && found != 0 && elsewhere, SuperDamage::JournalTwice { found });
     let needs_recovery = incompat.contains(Incompat::NEEDS_RECOVERY);
     note(!has_journal && needs_recovery, SuperDamage::RecoveryWithoutJournal);
     let orphan_file = compat.contains(Compat::ORPHAN_FILE);
@@ -472,8 +551,30 @@ fn feature_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut
     note(orphan_file && !has_journal, SuperDamage::OrphanFileWithoutJournal);
     let flags = SuperFlags::from_bits_retain(raw.s_flags.get());
     note(flags.contains(SuperFlags::TEST_FILESYS), SuperDamage::TestFlag);
+    let found = raw.s_encoding.get();
+    note(incompat.contains(Incompat::CASEFOLD) && found != ENCODING_UTF8, SuperDamage::Encoding { found });
     let hurd = raw.s_creator_os.get() == CREATOR_OS_HURD;
     note(hurd && incompat.contains(Incompat::FILETYPE), SuperDamage::HurdFiletype);
+}
+
+/// Fields that the Linux kernel bears, because their feature is missing or because a default replaces them.
+fn unused_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDamage)) {
+    let (found, expected) = (raw.s_clusters_per_group.get(), raw.s_blocks_per_group.get());
+    if !features.ro_compat.contains(RoCompat::BIGALLOC) && found != expected {
+        sink(SuperDamage::UnusedClusters { found, expected });
+    }
+    let found = raw.s_log_cluster_size.get();
+    if found > LOG_CLUSTER_SIZE_CHECKED {
+        sink(SuperDamage::LargeClusters { found });
+    }
+    if raw.s_log_groups_per_flex > FLEX_LOG_MAX {
+        sink(SuperDamage::GroupsPerFlex { found: raw.s_log_groups_per_flex });
+    }
+    let found = raw.s_desc_size.get();
+    let is_odd = found > 1024 || (found != 0 && !found.is_power_of_two());
+    if is_odd && !features.incompat.contains(Incompat::BIT64) {
+        sink(SuperDamage::UnusedDescSize { found });
+    }
 }
 
 /// Fields against the layout.
@@ -522,13 +623,14 @@ fn count_damage(
     let most = geometry.inodes_count;
     let has_quota = features.ro_compat.contains(RoCompat::QUOTA);
     let has_orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
-    // Zero stands for none, but in an orphan file's place.
-    let or = |expected: u32| move |ino: u32| ino == 0 || ino == expected;
+    // Zero stands for none, but in an orphan file's place. Without the feature, e2fsck still refuses some inodes.
+    let quota = |own: u32| move |ino: u32| if has_quota { ino == 0 || ino == own } else { !NEVER_QUOTA.contains(&ino) };
     let plain = |ino: u32| ino == 0 || ino >= geometry.first_ino;
+    let project = |ino: u32| if has_quota { plain(ino) } else { !NEVER_QUOTA.contains(&ino) };
     for (what, found, is_used, fits) in [
-        (SpecialInode::UserQuota, raw.s_usr_quota_inum.get(), has_quota, &or(3) as &dyn Fn(u32) -> bool),
-        (SpecialInode::GroupQuota, raw.s_grp_quota_inum.get(), has_quota, &or(4)),
-        (SpecialInode::ProjectQuota, raw.s_prj_quota_inum.get(), has_quota, &plain),
+        (SpecialInode::UserQuota, raw.s_usr_quota_inum.get(), true, &quota(3) as &dyn Fn(u32) -> bool),
+        (SpecialInode::GroupQuota, raw.s_grp_quota_inum.get(), true, &quota(4)),
+        (SpecialInode::ProjectQuota, raw.s_prj_quota_inum.get(), true, &project),
         (SpecialInode::OrphanFile, raw.s_orphan_file_inum.get(), has_orphan_file, &|ino| ino >= geometry.first_ino),
         (SpecialInode::LastOrphan, raw.s_last_orphan.get(), true, &plain),
     ] {
@@ -579,7 +681,7 @@ fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDa
     let log_cluster_size = raw.s_log_cluster_size.get();
     let cluster_bits = match log_cluster_size.checked_sub(log_block_size) {
         Some(0) => 0,
-        Some(bits) if bigalloc && log_cluster_size <= 20 => bits,
+        Some(bits) if bigalloc && log_cluster_size <= LOG_CLUSTER_SIZE_MAX => bits,
         _ => {
             bad(SuperDamage::LogClusterSize { found: log_cluster_size, log_block_size });
             0
@@ -620,11 +722,13 @@ fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDa
     }
     let inodes_per_group = raw.s_inodes_per_group.get();
     let inodes_per_block = if has_inodes { block_size / u32::from(inode_size) } else { 1 };
-    let has_tables = inodes_per_group >= inodes_per_block
-        && inodes_per_group.is_multiple_of(8)
-        && inodes_per_group <= bits_per_block;
+    // A group holds its own table (with flex_bg another group's in its place), so the device bounds the tables.
+    let room = if has_groups { blocks_per_group.saturating_sub(4) } else { bits_per_block };
+    let most = inodes_per_block.saturating_mul(room).min(bits_per_block);
+    let has_tables =
+        inodes_per_group >= inodes_per_block && inodes_per_group.is_multiple_of(8) && inodes_per_group <= most;
     if !has_tables {
-        bad(SuperDamage::InodesPerGroup { found: inodes_per_group });
+        bad(SuperDamage::InodesPerGroup { found: inodes_per_group, most });
     }
     let desc_size = if bit64 { raw.s_desc_size.get() } else { DESC_SIZE_GOOD_OLD };
     let has_descs = desc_size.is_power_of_two() && desc_size <= 1024 && (!bit64 || desc_size >= 64);

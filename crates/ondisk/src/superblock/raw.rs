@@ -256,7 +256,7 @@ impl RawSuperBlock {
     }
 
     /// A 40-bit time from its two halves.
-    pub(crate) fn time(low: U32, high: u8) -> i64 {
+    pub fn time(low: U32, high: u8) -> i64 {
         i64::from(low.get()) | i64::from(high) << 32
     }
 

@@ -139,7 +139,7 @@ fn each_damage_of_the_layout_is_found_alone() {
         (|raw| raw.s_blocks_count_lo = U32::new(1), false, D::BlocksCount { found: 1 }),
         (|raw| raw.s_blocks_per_group = U32::new(12), false, D::BlocksPerGroup { blocks: 12, clusters: 12 }),
         (|raw| raw.s_inode_size = U16::new(192), false, D::InodeSize { found: 192 }),
-        (|raw| raw.s_inodes_per_group = U32::new(32776), false, D::InodesPerGroup { found: 32776 }),
+        (|raw| raw.s_inodes_per_group = U32::new(32776), false, D::InodesPerGroup { found: 32776, most: 32768 }),
         (|raw| raw.s_inodes_count = U32::new(32760), true, D::InodesCount { found: 32760, groups: 4, per_group: 8192 }),
         (|raw| raw.s_first_ino = U32::new(10), true, D::FirstInode { found: 10, inodes_count: 32768 }),
         (|raw| raw.s_desc_size = U16::new(32), false, D::DescSize { found: 32 }),
@@ -231,6 +231,35 @@ fn each_contradiction_that_a_mount_bears_is_found_alone() {
         ),
         (|raw| raw.s_reserved_gdt_blocks = U16::new(7), D::ReservedWithoutResizeInode { found: 7 }),
         (|raw| raw.s_journal_inum = U32::new(8), D::JournalWithoutFeature { found: 8 }),
+        (|raw| raw.s_journal_dev = U32::new(8), D::JournalWithoutFeature { found: 0 }),
+        (|raw| raw.s_feature_compat = U32::new(Compat::HAS_JOURNAL.bits()), D::JournalMissing),
+        (
+            |raw| {
+                raw.s_feature_compat = U32::new(Compat::HAS_JOURNAL.bits());
+                (raw.s_journal_inum, raw.s_journal_uuid) = (U32::new(8), [1; 16]);
+            },
+            D::JournalTwice { found: 8 },
+        ),
+        (|raw| add(&mut raw.s_feature_compat, 1 << 20), D::CompatFeatures { unknown: 1 << 20 }),
+        (|raw| add(&mut raw.s_feature_ro_compat, 1 << 20), D::RoCompatFeatures { unknown: 1 << 20 }),
+        (|raw| raw.s_clusters_per_group = U32::new(8), D::UnusedClusters { found: 8, expected: 32_768 }),
+        (
+            |raw| {
+                add(&mut raw.s_feature_ro_compat, RoCompat::BIGALLOC.bits());
+                raw.s_log_cluster_size = U32::new(20);
+                (raw.s_clusters_per_group, raw.s_blocks_per_group) = (U32::new(8), U32::new(8 << 18));
+                (raw.s_inodes_count, raw.s_reserved_gdt_blocks) = (raw.s_inodes_per_group, U16::new(0));
+            },
+            D::LargeClusters { found: 20 },
+        ),
+        (|raw| raw.s_log_groups_per_flex = 32, D::GroupsPerFlex { found: 32 }),
+        (
+            |raw| {
+                raw.s_feature_incompat = U32::new(Incompat::EXTENTS.bits());
+                raw.s_desc_size = U16::new(48);
+            },
+            D::UnusedDescSize { found: 48 },
+        ),
         (|raw| add(&mut raw.s_feature_incompat, Incompat::NEEDS_RECOVERY.bits()), D::RecoveryWithoutJournal),
         (|raw| add(&mut raw.s_feature_ro_compat, RoCompat::ORPHAN_PRESENT.bits()), D::OrphanPresentWithoutFile),
         (
@@ -241,7 +270,10 @@ fn each_contradiction_that_a_mount_bears_is_found_alone() {
             D::OrphanFileWithoutJournal,
         ),
         (
-            |raw| raw.s_feature_compat = U32::new((Compat::ORPHAN_FILE | Compat::HAS_JOURNAL).bits()),
+            |raw| {
+                raw.s_feature_compat = U32::new((Compat::ORPHAN_FILE | Compat::HAS_JOURNAL).bits());
+                raw.s_journal_inum = U32::new(8);
+            },
             role(SpecialInode::OrphanFile, 0),
         ),
         (|raw| raw.s_last_orphan = U32::new(5), role(SpecialInode::LastOrphan, 5)),
@@ -266,6 +298,8 @@ fn each_contradiction_that_a_mount_bears_is_found_alone() {
             },
             role(SpecialInode::ProjectQuota, 2),
         ),
+        (|raw| raw.s_usr_quota_inum = U32::new(5), role(SpecialInode::UserQuota, 5)),
+        (|raw| raw.s_prj_quota_inum = U32::new(2), role(SpecialInode::ProjectQuota, 2)),
         (|raw| raw.s_min_extra_isize = U16::new(129), D::MinExtraIsize { found: 129, most: 128 }),
         (|raw| raw.s_want_extra_isize = U16::new(30), D::WantExtraIsize { found: 30, most: 128 }),
         (|raw| raw.s_r_blocks_count_lo = U32::new(60_000), D::ReservedBlocks { found: 60_000, most: 49_652 }),
@@ -279,6 +313,7 @@ fn each_contradiction_that_a_mount_bears_is_found_alone() {
             D::MmpBlock { found: 99_304, most: 99_304 },
         ),
         (|raw| raw.s_flags = U32::new(SuperFlags::TEST_FILESYS.bits()), D::TestFlag),
+        (|raw| add(&mut raw.s_feature_incompat, Incompat::CASEFOLD.bits()), D::Encoding { found: 0 }),
         (|raw| raw.s_creator_os = U32::new(1), D::HurdFiletype),
         (|raw| raw.s_mtime = U32::new(2000), D::FutureMount { found: 2000, now: 1000 }),
         (|raw| raw.s_wtime = U32::new(2000), D::FutureWrite { found: 2000, now: 1000 }),

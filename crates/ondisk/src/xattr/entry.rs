@@ -164,8 +164,11 @@ fn entry<'a>(
         Hashes::Ignored => false,
     };
     if compared && outside.is_none() && (size == 0 || range.is_some()) {
-        let expected = entry_hash(suffix, value);
-        if found != expected && found != entry_hash_signed(suffix, value) {
+        // It covers whole words: the bytes that fill up the value's last one, too, which need not be zero.
+        let words = range.clone().and_then(|range| bytes.get(range.start..range.start + pad4(range.len())));
+        let words = words.unwrap_or(value);
+        let expected = entry_hash(suffix, words);
+        if found != expected && found != entry_hash_signed(suffix, words) {
             note(XattrDamage::Hash { at, found, expected });
         }
     }

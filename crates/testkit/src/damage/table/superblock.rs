@@ -60,6 +60,25 @@ pub(super) const TABLE: &[Mutation] = &[
         expected: &["MISC_CORRUPT_SUPER"],
     },
     Mutation {
+        name: "odd size of descriptors that is not used",
+        images: &[Image::Ext2, Image::Ext3, Image::Ext4Plain],
+        change: |e| e.superblock(|s| s.s_desc_size.set(48)),
+        expected: &["MISC_CORRUPT_SUPER"],
+    },
+    Mutation {
+        name: "inode tables larger than a group",
+        images: &[Image::Ext2],
+        change: |e| {
+            e.superblocks(|s| {
+                // A table of 512 inodes takes 128 blocks.
+                s.s_blocks_per_group.set(128);
+                s.s_clusters_per_group.set(128);
+                s.s_inodes_count.set(256 * 512);
+            });
+        },
+        expected: &["MISC_CORRUPT_SUPER"],
+    },
+    Mutation {
         name: "an inode too few",
         images: &[Image::Ext4, Image::Ext2],
         change: |e| e.superblocks(|s| s.s_inodes_count.set(s.s_inodes_count.get() - 1)),
@@ -76,6 +95,18 @@ pub(super) const TABLE: &[Mutation] = &[
         // On ext3, e2fsck turns to the superblock's copy of the journal's map.
         images: &[Image::Ext4],
         change: |e| e.inode(8, |i| i.i_links_count.set(0)),
+        expected: &["JOURNAL_BAD_INODE"],
+    },
+    Mutation {
+        name: "journal in an inode that is not there",
+        images: &[Image::Ext4],
+        change: |e| e.superblock(|s| s.s_journal_inum.set(18_157)),
+        expected: &["JOURNAL_BAD_INODE"],
+    },
+    Mutation {
+        name: "journal named without its feature in an inode that is not there",
+        images: &[Image::Ext2],
+        change: |e| e.superblock(|s| s.s_journal_inum.set(18_157)),
         expected: &["JOURNAL_BAD_INODE"],
     },
     Mutation {
@@ -277,7 +308,7 @@ pub(super) const TABLE: &[Mutation] = &[
     },
     Mutation {
         name: "quota in the boot loader's inode",
-        images: &[Image::Quota],
+        images: &[Image::Quota, Image::Ext4, Image::Ext2],
         change: |e| e.superblock(|s| s.s_usr_quota_inum.set(5)),
         expected: &["INVALID_QUOTA_INO"],
     },
