@@ -17,7 +17,7 @@ use super::edit::{Edit, set_half, set_word};
 use super::{Image, Mutation, random, table};
 
 /// The kinds of images that are damaged.
-pub const KINDS: [Image; 11] = [
+pub const KINDS: [Image; 12] = [
     Image::Ext2,
     Image::Ext3,
     Image::Ext4,
@@ -29,6 +29,7 @@ pub const KINDS: [Image; 11] = [
     Image::Casefold,
     Image::Dirty,
     Image::Ext4Plain,
+    Image::Quota,
 ];
 
 /// The image of `kind` with the damage of `seed`, and what that is. Every second seed takes the next mutation of the
