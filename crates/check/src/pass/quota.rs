@@ -1,6 +1,7 @@
 //! Quota files: the usage that they record for each user, group and project, compared with that of the inodes.
 //!
-//! Main types: [`Owners`] (the owners of an inode), [`Sums`] (the usage counted so far, 16 bytes for each owner).
+//! Main types: [`Owners`] (the owners of an inode), [`Sums`] (the usage counted so far, 16 bytes for each owner and
+//! thread).
 //! [`count`] adds an inode; [`check`] reads the files' trees level by level, each block of a level once, so a tree that
 //! leads in circles costs no more than its four levels.
 //!

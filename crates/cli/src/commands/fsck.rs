@@ -206,6 +206,10 @@ fn finding(finding: &Finding) -> Value {
         Place::Group(group) => put("group", group.0.into()),
         Place::Blocks(block) => put("block", block.0),
         Place::Inode(ino) => put("inode", ino.0.into()),
+        Place::Usage { file, id, .. } => {
+            put("inode", file.0.into());
+            put("owner", id.into());
+        }
         Place::Mapped { ino, lblk, block } => {
             put("inode", ino.0.into());
             put("logical_block", lblk);
