@@ -1,5 +1,5 @@
-//! Sound images of every kind that mke2fs makes: nothing is found with few reads, and e2fsck agrees. The kernel fills them, or debugfs
-//! where a kernel may be built without what the kind needs.
+//! Sound images of every kind that mke2fs makes: nothing is found, with few reads, and e2fsck agrees. The kernel fills
+//! them, or debugfs where a kernel may be built without what the kind needs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -80,9 +80,9 @@ fn expect_no_damage(image: &Path, what: &str) {
     expect_few_reads(&traced, what);
 }
 
-/// Hardly anything is read twice, beside the first blocks, where the superblock is looked for: gaps that it is cheaper to
-/// read than to leave out, and the pointer blocks of the journal. Requests are few: one for each run of what is read, one
-/// for the bitmaps of a group beside its table, and one more for each MiB, a tenth more at most.
+/// Hardly anything is read twice, beside the first blocks, where the superblock is looked for: gaps that it is cheaper
+/// to read than to leave out, and the pointer blocks of the journal. Requests are few: one for each run of what is
+/// read, one for the bitmaps of a group beside its table, and one more for each MiB, a tenth more at most.
 fn expect_few_reads(traced: &TracedDevice, what: &str) {
     const SECTOR: u64 = 512;
     const FIRST: u64 = 64 << 10;

@@ -66,7 +66,8 @@ struct Tables<'a> {
     check: &'a Check,
     /// Pieces of inode tables, by their first block.
     chunks: HashMap<u64, Vec<u8>>,
-    /// Bytes that may still be read for neighbours: a list that jumps from group to group reads no more than all tables.
+    /// Bytes that may still be read for neighbours: a list that jumps from group to group reads no more than all
+    /// tables.
     budget: u64,
 }
 
@@ -140,8 +141,8 @@ pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
     orphans
 }
 
-/// Reads the blocks of the orphan file, neighbours at once. Each comes with its place in the file, its bytes (`None`: it
-/// cannot be read) and what is wrong with it.
+/// Reads the blocks of the orphan file, neighbours at once. Each comes with its place in the file, its bytes (`None`:
+/// it cannot be read) and what is wrong with it.
 fn for_each_block(
     check: &Check,
     desc: &InodeDesc,

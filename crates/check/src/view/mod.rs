@@ -1,7 +1,7 @@
 //! What a check looks at: the superblock or a backup of it, the device with the journal replayed, the descriptors.
 //!
-//! Main type: [`View`]. [`View::open`] reports what is wrong with these; [`super_block`] has the problems of the fields,
-//! [`journal`] replays, [`descriptors`] reads the group descriptors, [`resize`] checks the resize inode.
+//! Main type: [`View`]. [`View::open`] reports what is wrong with these; [`super_block`] has the problems of the
+//! fields, [`journal`] replays, [`descriptors`] reads the group descriptors, [`resize`] checks the resize inode.
 //!
 //! # Locking
 //! None.
